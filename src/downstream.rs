@@ -7,6 +7,7 @@
 //!                           │    ├─ batch, get_stream, resume
 //!                           │    └─ reply ─ reply_stream ─ event_stream
 //!                           └─ modern ─ modern_client, subscription, reply
+//! forward (to another node of a fleet) ◀─ legacy;  forwarded (from one) ─▶ http
 //! stdio ─ modern_client, subscription, in_flight
 //! ```
 //!
@@ -21,6 +22,8 @@ mod client_connection;
 mod ended_sessions;
 mod era;
 mod event_stream;
+mod forward;
+pub mod forwarded;
 mod get_stream;
 mod header_names;
 pub mod http;

@@ -21,6 +21,19 @@ use crate::proxy::Worker;
 use crate::proxy::caller::Endpoint;
 use crate::proxy::caller::{Channel, Peer};
 
+/// How a request came to this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum CameBy {
+    /// From its client.
+    #[default]
+    Client,
+    /// From another node of the fleet: it is answered here, whatever there is.
+    Peer {
+        /// Whether its session is opened here if it is not open.
+        reopens: bool,
+    },
+}
+
 /// What one connection remembers between its requests.
 #[derive(Debug, Default)]
 pub struct ClientConnection {
@@ -34,6 +47,8 @@ pub struct ClientConnection {
     pub source: Source,
     /// On whose behalf the present request is made, as its head proves; set before the request is answered.
     pub principal: RefCell<Principal>,
+    /// How its requests come.
+    pub(super) came_by: CameBy,
     /// The session used last, so that calls do not go to the shared table.
     pub(super) session: RefCell<Option<Arc<Session>>>,
     /// The modern client of the last request, so that the same description is not read again.

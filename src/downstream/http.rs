@@ -45,8 +45,8 @@ where
     let post = Post::new(worker, sessions, connection, now_ms, head, reading);
     match head.method {
         Method::POST => {}
-        Method::GET => return legacy::get(&post),
-        Method::DELETE => return legacy::delete(&post),
+        Method::GET => return legacy::get(&post).await,
+        Method::DELETE => return legacy::delete(&post).await,
         _ => {
             let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use POST, GET or DELETE");
             let allow = HeaderValue::from_static("POST, GET, DELETE");
@@ -104,6 +104,6 @@ async fn answer(post: &Post<'_>, era: Option<Era>, body: Bytes) -> Response<Body
     };
     match is_modern {
         true => modern::one(post, incoming).await,
-        false => legacy::one(post, incoming).await,
+        false => legacy::one(post, incoming, &body).await,
     }
 }

@@ -9,7 +9,8 @@ use http::header::{ALLOW, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 
 use crate::downstream::body::Body;
-use crate::downstream::client_connection::{ClientConnection, Post};
+use crate::downstream::client_connection::{CameBy, ClientConnection, Post};
+use crate::downstream::forward::{self, Whereabouts};
 use crate::downstream::header_names::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 use crate::downstream::replay::{EventId, StreamKind};
 use crate::downstream::reply::reply;
@@ -21,13 +22,17 @@ use crate::downstream::session_key::SessionKey;
 use crate::downstream::session_table::Sessions;
 use crate::downstream::{batch, get_stream, resume};
 use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::message;
 use crate::mcp::revisions::{Era, LEGACY, MODERN, NEWEST_LEGACY};
 use crate::proxy::caller::{Channel, Peer};
-use crate::proxy::client::Client;
+use crate::proxy::client::{Client, node_of_question};
 use crate::proxy::dispatch;
 use crate::proxy::incoming;
 use crate::proxy::incoming::{Incoming, Received};
 use crate::proxy::reaction::{Initialize, Reaction};
+
+/// What is kept with a session and serves its stream of messages that belong to no request, which is there, too.
+const LIVE_AT_HOME: [&str; 2] = ["resources/subscribe", "resources/unsubscribe"];
 
 /// Why a request has no session: the status, and the text.
 type NoSession = (StatusCode, &'static str);
@@ -39,16 +44,20 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
         && let Ok(session) = find(post)
         && session.client.revision().has_batches()
     {
-        return batch::many(post, &session, &body).await;
+        return match lives(post, &session) {
+            Whereabouts::Here => batch::many(post, &session, &body).await,
+            Whereabouts::On(node) => forward::forward(post, &node, &body).await,
+            Whereabouts::Unreachable | Whereabouts::Gone => forward::gone(),
+        };
     }
     match incoming::read(post.worker, &body) {
-        Ok(incoming) => one(post, incoming).await,
+        Ok(incoming) => one(post, incoming, &body).await,
         Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
     }
 }
 
-/// Answers one message.
-pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
+/// Answers one message, whose text is `body`.
+pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: &Bytes) -> Response<Body> {
     let received = match incoming {
         Incoming::Request(received) if &*received.request.method == "initialize" => {
             return initialize(post, received);
@@ -56,12 +65,16 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
         Incoming::Request(received) => received,
         Incoming::Response(response) => {
             return match find(post) {
-                Ok(session) => {
-                    match incoming::respond(post.worker, &session.client, response).await {
-                        Ok(()) => status(StatusCode::ACCEPTED),
-                        Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
+                Ok(session) => match asked_on(post, &response) {
+                    Whereabouts::Here => {
+                        match incoming::respond(post.worker, &session.client, response).await {
+                            Ok(()) => status(StatusCode::ACCEPTED),
+                            Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
+                        }
                     }
-                }
+                    Whereabouts::On(node) => forward::forward(post, &node, body).await,
+                    Whereabouts::Unreachable | Whereabouts::Gone => forward::gone(),
+                },
                 Err((code, text)) => invalid_request(code, None, text),
             };
         }
@@ -73,12 +86,36 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
     if received.request.id.is_some() {
         post.sessions.note_use(&session);
     }
+    let is_level = &*received.request.method == "logging/setLevel";
+    if session.home().is_some() {
+        let is_of_session = LIVE_AT_HOME.contains(&&*received.request.method);
+        let lives = match lives(post, &session) {
+            Whereabouts::Here if is_of_session => match at_home(post, &session) {
+                // Kept here, it is better than nowhere.
+                Whereabouts::Unreachable => Whereabouts::Here,
+                home => home,
+            },
+            lives => lives,
+        };
+        match lives {
+            Whereabouts::Here => {}
+            Whereabouts::On(node) => return forward::forward(post, &node, body).await,
+            Whereabouts::Unreachable | Whereabouts::Gone => return forward::gone(),
+        }
+    }
     let peer = post.peer(&session, post.channel);
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Noted => status(StatusCode::ACCEPTED),
         Reaction::Cancel(id) => {
-            session.cancel(&id);
+            if !session.cancel(&id) {
+                // It may run on any of them.
+                forward::tell_all(post, body, false).await;
+            }
             status(StatusCode::ACCEPTED)
+        }
+        Reaction::Answer(answer) if is_level => {
+            forward::tell_all(post, body, true).await;
+            json(StatusCode::OK, Body::from(answer))
         }
         Reaction::Answer(answer) | Reaction::Error(_, answer) => {
             json(StatusCode::OK, Body::from(answer))
@@ -89,6 +126,39 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
         }
         // Not of this era: `initialize` was handled above, `subscriptions/listen` is modern.
         Reaction::Initialize(_) | Reaction::Listen { .. } => status(StatusCode::NOT_FOUND),
+    }
+}
+
+/// The node that asked what a client answers.
+fn asked_on(post: &Post<'_>, response: &message::Response) -> Whereabouts {
+    let id = response.id.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
+    match id.map_or(0, node_of_question) {
+        0 => Whereabouts::Here,
+        node => forward::whereabouts(post, |tag| tag.number() == node),
+    }
+}
+
+/// The node that a session's own affairs are at: that which opened it.
+fn at_home(post: &Post<'_>, session: &Session) -> Whereabouts {
+    match session.home() {
+        None => Whereabouts::Here,
+        Some(home) => forward::whereabouts(post, |tag| tag == home),
+    }
+}
+
+/// The node that answers a session's requests: any, or where rules look at what has gone on in it, the one that knows.
+fn lives(post: &Post<'_>, session: &Session) -> Whereabouts {
+    if session.home().is_none() {
+        return Whereabouts::Here;
+    }
+    let settings = post.worker.settings();
+    if !settings.policy.rules.as_ref().is_some_and(|rules| rules.asks_of_sessions()) {
+        return Whereabouts::Here;
+    }
+    match at_home(post, session) {
+        // Nobody knows it: what rules would look at cannot be had.
+        Whereabouts::Here if post.connection.came_by == CameBy::Client => Whereabouts::Gone,
+        home => home,
     }
 }
 
@@ -135,7 +205,7 @@ fn open(post: &Post<'_>, accepted: Initialize) -> Response<Body> {
     let Some(id) = post.sessions.new_id(&opening, random, unix_ms) else {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "no id for a session");
     };
-    match post.sessions.open_as(id, opening, post.now_ms) {
+    match post.sessions.open_as(id, opening, None, post.now_ms) {
         Ok(session) => {
             let mut response = json(StatusCode::OK, Body::from(answer));
             if let Ok(id) = HeaderValue::from_str(session.id()) {
@@ -214,15 +284,20 @@ fn remembered(
 /// A session that this node does not have and whose id says what it is, if it is the requester's; only in a fleet.
 fn opened_elsewhere(post: &Post<'_>, id: &str) -> Result<Option<Arc<Session>>, NoSession> {
     let Post { sessions, connection, principal, .. } = post;
+    if connection.came_by == (CameBy::Peer { reopens: false }) {
+        return Ok(None);
+    }
     let Some(ticket) = sessions.ticket(id, unix_ms) else { return Ok(None) };
     // Before it takes a place: nobody fills the table with what is another's.
     if !ticket.is_for(principal, post.endpoint) || !ticket.key.binds(principal, post.head) {
         return Ok(None);
     }
+    let home = Some(ticket.node);
     let opening = ticket.opening(principal.clone(), connection.source);
-    let session = sessions.open_as(id.into(), opening, post.now_ms).map_err(|TooManySessions| {
-        (StatusCode::SERVICE_UNAVAILABLE, "Too many sessions are in use: wait")
-    })?;
+    let session =
+        sessions.open_as(id.into(), opening, home, post.now_ms).map_err(|TooManySessions| {
+            (StatusCode::SERVICE_UNAVAILABLE, "Too many sessions are in use: wait")
+        })?;
     session.join(&connection.in_flight);
     *connection.session.borrow_mut() = Some(Arc::clone(&session));
     Ok(Some(session))
@@ -235,7 +310,7 @@ fn unix_ms() -> u64 {
 }
 
 /// GET: the stream of messages that belong to no request, or a broken stream that is resumed.
-pub(super) fn get(post: &Post<'_>) -> Response<Body> {
+pub(super) async fn get(post: &Post<'_>) -> Response<Body> {
     if !media(&post.head.headers).event_stream {
         return plain(StatusCode::NOT_ACCEPTABLE, "Accept must include text/event-stream");
     }
@@ -253,6 +328,21 @@ pub(super) fn get(post: &Post<'_>) -> Response<Body> {
             None => return plain(StatusCode::BAD_REQUEST, "Last-Event-ID is no id of ours"),
         },
     };
+    // A new one: where the session's other affairs are.
+    let lives = match seen.map_or(0, |seen| seen.node()) {
+        0 => at_home(post, &session),
+        node => forward::whereabouts(post, |tag| tag.number() == node),
+    };
+    match (lives, seen) {
+        (Whereabouts::Here, _) => {}
+        (Whereabouts::On(node), _) => return forward::forward(post, &node, b"").await,
+        // The rest of an answer is lost; a stream of messages that belong to no request begins anew here.
+        (_, Some(EventId { kind: StreamKind::Reply, .. })) => return forward::gone(),
+        (
+            Whereabouts::Unreachable | Whereabouts::Gone,
+            Some(EventId { kind: StreamKind::Standing, .. }) | None,
+        ) => {}
+    }
     post.sessions.note_use(&session);
     match seen {
         Some(seen @ EventId { kind: StreamKind::Reply, .. }) => resume::resumed(&session, seen)
@@ -267,17 +357,33 @@ pub(super) fn get(post: &Post<'_>) -> Response<Body> {
 }
 
 /// DELETE: ends the session.
-pub(super) fn delete(post: &Post<'_>) -> Response<Body> {
+pub(super) async fn delete(post: &Post<'_>) -> Response<Body> {
     if !has_session(&post.head.headers) {
         return not_allowed();
     }
+    if post.connection.came_by != CameBy::Client {
+        return ended_elsewhere(post);
+    }
     match find(post) {
         Ok(session) if post.sessions.end_for_good(&session, unix_ms) => {
+            forward::tell_all(post, b"", false).await;
             status(StatusCode::NO_CONTENT)
         }
         Ok(_) => plain(StatusCode::NOT_FOUND, "Session not found"),
         Err((code, text)) => plain(code, text),
     }
+}
+
+/// Another node tells that a session's client has ended it: here it is not opened to be ended.
+fn ended_elsewhere(post: &Post<'_>) -> Response<Body> {
+    if let Ok(Some(id)) = session_id(&post.head.headers)
+        && let Some(ticket) = post.sessions.ticket(id, unix_ms)
+        && ticket.is_for(&post.principal, post.endpoint)
+        && ticket.key.binds(&post.principal, post.head)
+    {
+        post.sessions.end_told(id, &ticket, unix_ms);
+    }
+    status(StatusCode::NO_CONTENT)
 }
 
 /// True for a request inside a session, which the modern era does not have.

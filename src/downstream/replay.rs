@@ -23,6 +23,9 @@ pub const MAX_BYTES: usize = 512 * 1024;
 /// Most bytes kept over all sessions: 64 MiB.
 pub const MAX_TOTAL_BYTES: usize = 64 * 1024 * 1024;
 
+/// Bits of a stream's number below those of the node of a fleet that it was begun on.
+const STREAM_BITS: u32 = 32;
+
 /// What a stream belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
@@ -54,6 +57,11 @@ impl fmt::Display for EventId {
 }
 
 impl EventId {
+    /// The node of a fleet that the stream was begun on; 0 where there is no fleet.
+    pub(super) fn node(&self) -> u64 {
+        self.stream >> STREAM_BITS
+    }
+
     /// Reads what `Display` writes; `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -115,6 +123,13 @@ impl ReplayStreams {
     #[must_use]
     pub fn new(total: Arc<AtomicUsize>) -> Self {
         Self { inner: Mutex::default(), total, waiters: Notify::new() }
+    }
+
+    /// The same on that node of a fleet, whose streams have numbers of their own ([`EventId::node`]).
+    pub(super) fn on_node(total: Arc<AtomicUsize>, node: u64) -> Self {
+        let streams = Self::new(total);
+        streams.inner().next += node << STREAM_BITS;
+        streams
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -254,6 +269,18 @@ impl Drop for ReplayStreams {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn in_a_fleet_an_events_id_tells_the_node() {
+        let streams = ReplayStreams::on_node(Arc::default(), 77);
+        for _ in 0..2 {
+            let stream = streams.begin(StreamKind::Reply);
+            let id = EventId { kind: StreamKind::Reply, stream, event: 3 };
+            assert_eq!(EventId::parse(&id.to_string()).map(|id| id.node()), Some(77));
+        }
+        let stream = ReplayStreams::new(Arc::default()).begin(StreamKind::Reply);
+        assert_eq!(EventId { kind: StreamKind::Reply, stream, event: 3 }.node(), 0);
+    }
 
     fn streams() -> (ReplayStreams, Arc<AtomicUsize>) {
         let total = Arc::new(AtomicUsize::new(0));

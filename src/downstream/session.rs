@@ -14,6 +14,7 @@ use crate::downstream::in_flight::{InFlight, Owner};
 use crate::downstream::replay::ReplayStreams;
 use crate::downstream::session_key::SessionKey;
 use crate::downstream::source::Source;
+use crate::fleet::sealed_mark::NodeTag;
 use crate::policy::Principal;
 use crate::proxy::caller::Endpoint;
 use crate::proxy::client::Client;
@@ -29,6 +30,8 @@ pub struct Session {
     /// Who it is. Its `session_id`, 128 random bits in hex, is what records name the session by.
     pub client: Arc<Client>,
     id: Arc<str>,
+    /// The other node of the fleet that opened it.
+    home: Option<NodeTag>,
     /// The endpoint that it was opened on, the only one that it is valid for.
     pub endpoint: Endpoint,
     /// The events that its streams have sent.
@@ -64,22 +67,35 @@ pub struct Opening {
     pub source: Source,
 }
 
+/// Where a session is, and by what it is found.
+#[derive(Clone, Debug)]
+pub(super) struct SessionPlace {
+    /// The `Mcp-Session-Id`.
+    pub(super) id: Arc<str>,
+    /// The other node of the fleet that opened it.
+    pub(super) home: Option<NodeTag>,
+    /// This node's number in the fleet ([`NodeTag::number`]); 0 where there is none.
+    pub(super) node: u64,
+}
+
 impl Session {
-    /// A session with that `Mcp-Session-Id` that was used just now. `number` is that of no other session, and not 0; `kept`
+    /// A session as that place says that was used just now. `number` is that of no other session, and not 0; `kept`
     /// counts the bytes of events that are kept over all sessions.
     pub(super) fn new(
-        id: Arc<str>,
+        place: SessionPlace,
         opening: Opening,
         number: u64,
         kept: Arc<AtomicUsize>,
         now_ms: u64,
     ) -> Self {
         let Opening { client, endpoint, principal, key, source } = opening;
+        let SessionPlace { id, home, node } = place;
         Self {
-            client: Arc::new(client),
+            client: Arc::new(if node == 0 { client } else { client.asked_at(node) }),
             id,
+            home,
             endpoint,
-            streams: ReplayStreams::new(kept),
+            streams: ReplayStreams::on_node(kept, node),
             notices: Arc::default(),
             listeners: Arc::new(Semaphore::new(MAX_LISTENERS_PER_SESSION)),
             owner: Owner::session(number),
@@ -103,6 +119,12 @@ impl Session {
     #[must_use]
     pub fn id(&self) -> &Arc<str> {
         &self.id
+    }
+
+    /// The node of the fleet that opened it, where that is another.
+    #[must_use]
+    pub fn home(&self) -> Option<NodeTag> {
+        self.home
     }
 
     /// Notes a use; false when the session has ended or expired, so that whoever kept it asks
@@ -219,7 +241,7 @@ pub(super) mod tests {
         let client = Client::new(fresh_id([1; 16]), "", NEWEST_LEGACY, Era::Legacy, none);
         let (endpoint, key, source) = Default::default();
         Arc::new(Session::new(
-            Arc::clone(&client.session_id),
+            SessionPlace { id: Arc::clone(&client.session_id), home: None, node: 0 },
             Opening { client, endpoint, principal: Principal::Anonymous, key, source },
             1,
             Arc::default(),

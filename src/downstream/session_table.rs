@@ -12,10 +12,11 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::downstream::ended_sessions::EndedSessions;
-use crate::downstream::session::{Opening, Session};
+use crate::downstream::session::{Opening, Session, SessionPlace};
 use crate::downstream::session_eviction::{Eviction, Occupancy, TooManySessions, longest_idle};
 use crate::downstream::session_ticket::{SessionTicket, TicketOffice};
 use crate::fleet::sealed_id::IdSalt;
+use crate::fleet::sealed_mark::NodeTag;
 
 /// Streams that tell of changes, open at once over all clients.
 pub const MAX_LISTENERS: usize = 1024;
@@ -78,10 +79,10 @@ impl Sessions {
     /// them, are in use and none of them is idle.
     pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, TooManySessions> {
         let id = Arc::clone(&opening.client.session_id);
-        self.open_as(id, opening, now_ms)
+        self.open_as(id, opening, None, now_ms)
     }
 
-    /// Opens a session with that id, or gives the one that was opened with it at the same time.
+    /// Opens a session with that id, which the node `home` had opened if that is another, or gives the one that was opened with it at the same time.
     ///
     /// # Errors
     ///
@@ -90,6 +91,7 @@ impl Sessions {
         &self,
         id: Arc<str>,
         opening: Opening,
+        home: Option<NodeTag>,
         now_ms: u64,
     ) -> Result<Arc<Session>, TooManySessions> {
         let source = opening.source;
@@ -99,8 +101,13 @@ impl Sessions {
         let session = match self.shard(&id).write().entry(id) {
             Entry::Occupied(there) => return Ok(Arc::clone(there.get())),
             Entry::Vacant(free) => {
-                let id = Arc::clone(free.key());
-                let session = Session::new(id, opening, number, kept, now_ms);
+                let own = self.fleet.as_ref().map(|fleet| fleet.office.node());
+                let place = SessionPlace {
+                    id: Arc::clone(free.key()),
+                    home: home.filter(|home| Some(*home) != own),
+                    node: own.map_or(0, NodeTag::number),
+                };
+                let session = Session::new(place, opening, number, kept, now_ms);
                 Arc::clone(free.insert(Arc::new(session)))
             }
         };
@@ -140,6 +147,14 @@ impl Sessions {
             fleet.ended.lock().note(salt.to_be_bytes(), unix_ms());
         }
         self.end(session.id())
+    }
+
+    /// Ends the session of an id that another node of the fleet has told of, and whose ticket that is, wherever it may be opened.
+    pub(super) fn end_told(&self, id: &str, ticket: &SessionTicket, unix_ms: impl FnOnce() -> u64) {
+        if let Some(fleet) = &self.fleet {
+            fleet.ended.lock().note(ticket.salt, unix_ms());
+        }
+        self.end(id);
     }
 
     /// How many there are.
@@ -361,13 +376,15 @@ mod tests {
     fn opened_on(node: &Sessions, n: u8) -> Arc<Session> {
         let opening = ticket_opening(salt(n), Principal::Admin);
         let id = node.new_id(&opening, salt(n), || 0).unwrap();
-        node.open_as(id, opening, 0).unwrap()
+        node.open_as(id, opening, None, 0).unwrap()
     }
 
     /// The session of that id on a node that may not have it.
     fn reopened(node: &Sessions, id: &str, unix_ms: u64) -> Option<Arc<Session>> {
-        let opening = node.ticket(id, || unix_ms)?.opening(Principal::Admin, Source::Loopback);
-        node.open_as(id.into(), opening, 0).ok()
+        let ticket = node.ticket(id, || unix_ms)?;
+        let home = Some(ticket.node);
+        let opening = ticket.opening(Principal::Admin, Source::Loopback);
+        node.open_as(id.into(), opening, home, 0).ok()
     }
 
     #[test]
@@ -378,6 +395,7 @@ mod tests {
         assert_ne!(session.id(), &session.client.session_id);
         let elsewhere = reopened(&b, session.id(), 9).unwrap();
         assert_eq!(elsewhere.client.session_id, session.client.session_id);
+        assert_eq!((session.home(), elsewhere.home()), (None, Some(office(1, "a").node())));
         let twice = reopened(&b, session.id(), 9).unwrap();
         assert!(Arc::ptr_eq(&elsewhere, &twice) && b.count() == 1, "two requests at once");
         assert!(b.find(session.id(), 0).is_some());
@@ -385,6 +403,8 @@ mod tests {
         assert!(b.end(session.id()) && reopened(&b, session.id(), 9).is_some());
         assert!(b.end_for_good(&elsewhere, || 10));
         assert!(reopened(&b, session.id(), 11).is_none());
+        a.end_told(session.id(), &a.ticket(session.id(), || 11).unwrap(), || 11);
+        assert!(session.has_ended() && reopened(&a, session.id(), 12).is_none(), "told of it");
         assert!(reopened(&Sessions::of_fleet(office(2, "c")), session.id(), 11).is_none());
     }
 

@@ -48,6 +48,14 @@ impl NodeTag {
         Self(hash.as_bytes().first_chunk().copied().unwrap_or_default())
     }
 
+    /// 31 bits of it, by which what is numbered on a node is told from what is numbered on another: of a thousand nodes two
+    /// have the same once in 4000 fleets. Not 0.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        let first = self.0.first_chunk().copied().map_or(0, u32::from_be_bytes);
+        u64::from(first >> 1).max(1)
+    }
+
     /// What was written of one.
     #[must_use]
     pub fn of_bytes(bytes: [u8; 16]) -> Self {

@@ -33,6 +33,16 @@ pub const MAX_CLIENT_NAME_BYTES: usize = 128;
 /// Messages beside any answer that wait for a client to read them; more are lost.
 pub const MAX_ASIDE: usize = 32;
 
+/// Bits of a question's id below those of the node that asks it. With those the id is a number that JSON carries whole (53 bits).
+const QUESTION_BITS: u32 = 22;
+
+/// The node of a fleet that asked the question with this id; 0 where there is no fleet. In a session that was asked more than
+/// four million questions it may be another.
+#[must_use]
+pub fn node_of_question(id: u64) -> u64 {
+    id >> QUESTION_BITS
+}
+
 /// Where [`Client::was_active`] counts from.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -222,6 +232,14 @@ impl Client {
         }
     }
 
+    /// The same, whose questions have ids of that node of a fleet: what a client is asked there it may answer elsewhere
+    /// ([`node_of_question`]).
+    #[must_use]
+    pub fn asked_at(self, node: u64) -> Self {
+        self.asked.lock().next = node << QUESTION_BITS;
+        self
+    }
+
     /// The protocol revision, by which the members of its messages are known.
     #[must_use]
     pub fn revision(&self) -> Revision {
@@ -389,6 +407,24 @@ mod tests {
         assert_eq!(ours.answered(id), Some(question("7")));
         assert_eq!(ours.answered(id), None);
         assert_ne!(ours.ask(question("8")).unwrap(), id, "no id is used twice");
+    }
+
+    #[test]
+    fn in_a_fleet_a_questions_id_tells_the_node_that_asks() {
+        let client = Client::new(
+            Arc::from("s"),
+            "ide",
+            "2025-11-25",
+            Era::Legacy,
+            ClientCapabilities::default(),
+        );
+        let highest = (1 << 31) - 1;
+        let client = client.asked_at(highest);
+        let ids = [client.ask(question("7")).unwrap(), client.ask(question("8")).unwrap()];
+        assert_ne!(ids[0], ids[1]);
+        assert!(ids.iter().all(|id| node_of_question(*id) == highest && *id < 1 << 53));
+        assert_eq!(client.answered(ids[1]), Some(question("8")));
+        assert_eq!(node_of_question(self::client(Era::Legacy).ask(question("7")).unwrap()), 0);
     }
 
     #[test]

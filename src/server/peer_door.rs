@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::pin::Pin;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -17,21 +18,23 @@ use serde_json::json;
 
 use super::app_state::AppState;
 use crate::downstream::body::Body;
+use crate::downstream::forwarded;
 use crate::downstream::http::collect;
 use crate::fleet::peer_wire::{AnswerFrames, PATH, PeerRoute, PeerSender};
+use crate::proxy::Worker;
 use crate::proxy::reply::Aborted;
 
 /// Who asks, and what.
 struct PeerCall {
     from: PeerSender,
     route: PeerRoute,
-    #[expect(dead_code, reason = "what the first route asks for has no body")]
     body: Bytes,
 }
 
 /// Answers a request of another node; gives it back if it is none of one.
 pub(super) async fn answer<B>(
     shared: &AppState,
+    worker: &Rc<Worker>,
     request: Request<B>,
 ) -> ControlFlow<Response<Body>, Request<B>>
 where
@@ -59,21 +62,24 @@ where
         }
         Ok(body) => {
             let call = PeerCall { from: admitted.from, route: admitted.route, body };
-            perform(shared, call).await
+            perform(shared, worker, call).await
         }
     };
     ControlFlow::Break(framed(frames, answered))
 }
 
 /// Runs the handler of a route. What is added here is found by the other node under [`PeerRoute`].
-async fn perform(shared: &AppState, call: PeerCall) -> Response<Body> {
+async fn perform(shared: &AppState, worker: &Rc<Worker>, call: PeerCall) -> Response<Body> {
     match call.route {
         PeerRoute::Ping => {
             let node = shared.proxy.fleet.as_ref().map(|node| node.name.as_str().to_owned());
             let said = json!({"node": node, "asked_by": call.from.node.as_str()});
             Response::new(Body::from(Bytes::from(said.to_string())))
         }
-        PeerRoute::Records | PeerRoute::Approval | PeerRoute::Session => {
+        PeerRoute::Session => {
+            forwarded::answer(worker, &shared.sessions, shared.now_ms(), &call.body).await
+        }
+        PeerRoute::Records | PeerRoute::Approval => {
             let mut response = Response::new(Body::Empty);
             *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
             response

@@ -27,7 +27,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     // A node calls this one by whatever name it is reached by, and shows that it is one.
-    let request = match peer_door::answer(shared, request).await {
+    let request = match peer_door::answer(shared, worker, request).await {
         ControlFlow::Break(answer) => return answer,
         ControlFlow::Continue(request) => request,
     };

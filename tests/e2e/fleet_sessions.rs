@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Connection, Proxy, Response, stub_stdio};
+use crate::harness::{Connection, Events, Proxy, Response, free_port, stub_stdio, until};
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const NEW_KEY: &str = "ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -148,4 +148,107 @@ fn keys_are_changed_with_overlap_and_what_an_old_one_sealed_is_unknown_without_i
     assert!(alone.id.len() == 32 && alone.id.bytes().all(|byte| byte.is_ascii_hexdigit()));
     assert_eq!((alone.list(&none).status, alone.list(&old).status), (200, 404));
     assert_eq!(session.list(&none).status, 404);
+}
+
+/// A node that others reach.
+fn reached(store: &TempDir, name: &str) -> Proxy {
+    let port = free_port();
+    let store = format!("file://{}", store.path().display());
+    let cluster = json!({"store": store, "node": name, "flush": "100ms", "key": KEY,
+        "advertise": format!("http://127.0.0.1:{port}")});
+    Proxy::with(json!({
+        "listen": format!("127.0.0.1:{port}"),
+        "mcpServers": {"s": stub_stdio(&[])},
+        "cluster": cluster,
+    }))
+}
+
+impl Session {
+    /// Begins a call that asks the client something; the stream of its answer.
+    fn ask(&self, node: &Proxy) -> Events {
+        let arguments = json!({"name": "s:ask", "args": {}, "intent": {"operation_type": "read"}});
+        let params = json!({"name": "call_tool_read", "arguments": arguments});
+        let call = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params});
+        self.stream(node, "POST", &[], &call.to_string())
+    }
+
+    fn stream(&self, node: &Proxy, method: &str, more: &[(&str, &str)], body: &str) -> Events {
+        let own = [
+            ("Mcp-Session-Id", self.id.as_str()),
+            ("Accept", "application/json, text/event-stream"),
+        ];
+        let headers: Vec<_> = own.iter().chain(more).copied().collect();
+        let mut connection = Connection::open(node.port);
+        connection.send(method, "/mcp", &headers, body.as_bytes());
+        Events::of(connection)
+    }
+
+    fn answer(&self, node: &Proxy, question: &Value) -> Response {
+        self.post(node, &json!({"jsonrpc": "2.0", "id": question["id"], "result": {"model": "m"}}))
+    }
+
+    /// Opens one that can be asked.
+    fn asked(node: &Proxy) -> Self {
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {"sampling": {}},
+            "clientInfo": {"name": "walker", "version": "1"}}});
+        let response = node.request("POST", "/mcp", &[], hello.to_string().as_bytes());
+        Self { id: response.header("mcp-session-id").unwrap().to_owned() }
+    }
+}
+
+#[test]
+fn what_lives_on_one_node_is_reached_over_any_and_its_end_begins_a_new_session() {
+    let store = tempfile::tempdir().unwrap();
+    let [a, mut b, c] = ["a", "b", "c"].map(|name| reached(&store, name));
+    let session = Session::asked(&a);
+    // The answer to a question goes to the node that asks it, once that is known.
+    until("the nodes know each other", || {
+        let mut events = session.ask(&b);
+        let question = events.next().unwrap().json();
+        let status = session.answer(&c, &question).status;
+        if status != 202 {
+            return None;
+        }
+        let told = events.next()?.json();
+        Some(assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"})))
+    });
+    // So is the rest of an answer whose stream broke.
+    let mut events = session.ask(&b);
+    let asked = events.next().unwrap();
+    drop(events);
+    let seen = asked.id.clone().unwrap();
+    let mut again = session.stream(&c, "GET", &[("Last-Event-ID", &seen)], "");
+    assert_eq!(session.answer(&a, &asked.json()).status, 202);
+    let told = again.next().unwrap().json();
+    assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"}));
+    // A call is cancelled wherever the client says so.
+    let mut events = session.ask(&b);
+    events.next().unwrap();
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "c"}});
+    assert_eq!(session.post(&c, &cancel).status, 202);
+    while events.next().is_some() {}
+    // What was on a node that is no more.
+    let mut events = session.ask(&b);
+    let asked = events.next().unwrap();
+    b.process.signal("KILL");
+    b.process.wait();
+    assert_eq!(session.answer(&c, &asked.json()).status, 404);
+    let seen = [("Last-Event-ID", asked.id.as_deref().unwrap()), ("Accept", "text/event-stream")];
+    assert_eq!(session.send(&c, "GET", &seen, &Value::Null).status, 404);
+    session.calls(&c, "on-c");
+    session.calls(&a, "on-a");
+}
+
+#[test]
+fn a_session_that_is_ended_is_ended_on_all_nodes() {
+    let store = tempfile::tempdir().unwrap();
+    let [a, b, c] = ["a", "b", "c"].map(|name| reached(&store, name));
+    until("the nodes know each other", || {
+        let session = Session::open(&a, &[]);
+        assert_eq!((session.list(&b).status, session.list(&c).status), (200, 200));
+        assert_eq!(session.send(&b, "DELETE", &[], &Value::Null).status, 204);
+        assert_eq!(session.list(&b).status, 404);
+        (session.list(&a).status == 404 && session.list(&c).status == 404).then_some(())
+    });
 }

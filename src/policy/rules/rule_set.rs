@@ -241,6 +241,12 @@ impl RuleSet {
         found.take(MAX_PROBLEMS).collect()
     }
 
+    /// Whether any rule asks what has gone on in a session before.
+    #[must_use]
+    pub fn asks_of_sessions(&self) -> bool {
+        self.rules.iter().any(|rule| rule.needs.session)
+    }
+
     /// How many rules there are.
     #[must_use]
     pub fn len(&self) -> usize {

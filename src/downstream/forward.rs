@@ -1,0 +1,247 @@
+//! Requests of a session that another node of the fleet has to answer: since the event stream that is resumed, the question that
+//! is answered, or the session itself is there. They go there whole, by one hop, with what this node has proven of the client;
+//! what its credentials prove is proven there once more ([`forwarded`](super::forwarded)).
+//!
+//! What concerns a session wherever it is (its end, its level, the end of a call) is told to all nodes that live, each of them
+//! for [`TELL_LIMIT`] at most; a node that does not hear it goes on without.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, future};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use crate::downstream::body::Body;
+use crate::downstream::client_connection::{CameBy, Post};
+use crate::downstream::response::plain;
+use crate::downstream::source::Source;
+use crate::fleet::living_nodes::NodeState;
+use crate::fleet::peer_wire::{HEADER, PeerRoute};
+use crate::fleet::peers::{Hop, PeerError, Peers};
+use crate::fleet::sealed_mark::NodeTag;
+use crate::policy::Principal;
+use crate::proxy::reply::Aborted;
+
+/// Most bytes of the head of a request that is passed on.
+const MAX_FORWARDED_HEAD_BYTES: usize = 256 * 1024;
+/// The longest that a node is waited for that is told something.
+const TELL_LIMIT: Duration = Duration::from_secs(2);
+/// Most nodes that are told something.
+const MAX_TOLD: usize = 1024;
+/// Most bytes of an answer that nobody reads.
+const MAX_UNREAD_BYTES: usize = 64 * 1024;
+
+/// Where something lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Whereabouts {
+    /// On this node, or nowhere that is known.
+    Here,
+    /// On the node of that name.
+    On(Box<str>),
+    /// On a node that says not how it is reached.
+    Unreachable,
+    /// It lived on a node that does not any more.
+    Gone,
+}
+
+/// A request as it was read where it came in; its body follows after a line end.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ForwardedHead {
+    method: String,
+    target: String,
+    /// Each value's bytes as characters.
+    headers: Vec<(String, String)>,
+    pub(super) principal: ForwardedPrincipal,
+    /// [`Principal::mark`]
+    pub(super) mark: [u8; 16],
+    /// The client's address, unless it is on the machine that it came to.
+    pub(super) from: Option<IpAddr>,
+    /// Whether the session is opened where it is not.
+    pub(super) reopens: bool,
+}
+
+/// On whose behalf.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ForwardedPrincipal {
+    Anonymous,
+    Admin,
+    /// What stands behind `cert:`.
+    Certificate(String),
+    /// Whoever the request's own headers prove.
+    Headers,
+}
+
+/// The node with that number, or with that tag, as far as this one knows.
+pub(super) fn whereabouts(post: &Post<'_>, is_it: impl Fn(NodeTag) -> bool) -> Whereabouts {
+    let Some(fleet) = &post.worker.proxy.fleet else { return Whereabouts::Here };
+    if post.connection.came_by != CameBy::Client || is_it(NodeTag::of(&fleet.name)) {
+        return Whereabouts::Here;
+    }
+    let living = fleet.living();
+    match living.all().iter().find(|view| is_it(NodeTag::of(&view.name))) {
+        None => Whereabouts::Here,
+        Some(view) if view.state == NodeState::Living => {
+            let said = view.heartbeat.as_ref().and_then(|said| said.advertise.as_ref());
+            match said {
+                Some(_) => Whereabouts::On(view.name.as_str().into()),
+                None => Whereabouts::Unreachable,
+            }
+        }
+        Some(_) => Whereabouts::Gone,
+    }
+}
+
+/// The answer that makes a client begin a new session: what it asks for was on a node that is no more.
+pub(super) fn gone() -> Response<Body> {
+    plain(StatusCode::NOT_FOUND, "Session not found: send initialize again")
+}
+
+/// Asks that node for the answer.
+pub(super) async fn forward(post: &Post<'_>, node: &str, body: &[u8]) -> Response<Body> {
+    let Some(peers) = peers(post) else { return gone() };
+    let sent = envelope(post, body, true);
+    match peers.request(node, PeerRoute::Session, sent, Hop::First).await {
+        Ok(response) => {
+            let (mut head, body) = response.into_parts();
+            for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION] {
+                head.headers.remove(name);
+            }
+            if matches!(head.status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+                return Response::from_parts(head, Body::Empty);
+            }
+            let parts = body.map(|part| part.map_err(|error| Aborted(error.to_string())));
+            Response::from_parts(head, Body::Stream(Box::pin(parts)))
+        }
+        Err(
+            error
+            @ (PeerError::Gone(_) | PeerError::Unreached { .. } | PeerError::NotAdvertised(_)),
+        ) => {
+            tracing::debug!(%error, "what a client asks for was on another node");
+            gone()
+        }
+        Err(
+            error @ (PeerError::SecondHop
+            | PeerError::TooLong
+            | PeerError::Unanswered { .. }
+            | PeerError::Unknown { .. }),
+        ) => {
+            tracing::warn!(%error, "a request could not be passed on");
+            plain(StatusCode::BAD_GATEWAY, "the node that this is on did not answer")
+        }
+    }
+}
+
+/// Lets all other nodes that live do the same. `reopens`: also where the session is not open.
+pub(super) async fn tell_all(post: &Post<'_>, body: &[u8], reopens: bool) {
+    let (Some(fleet), Some(peers)) = (&post.worker.proxy.fleet, peers(post)) else { return };
+    if post.connection.came_by != CameBy::Client {
+        return;
+    }
+    let (living, sent) = (fleet.living(), envelope(post, body, reopens));
+    let others = living.living().filter(|view| view.name != fleet.name).take(MAX_TOLD);
+    let told = others.map(|view| {
+        let sent = sent.clone();
+        async move {
+            let told = async {
+                let asked = peers.request(view.name.as_str(), PeerRoute::Session, sent, Hop::First);
+                asked.await?.into_body().whole(MAX_UNREAD_BYTES).await
+            };
+            match tokio::time::timeout(TELL_LIMIT, told).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "a node was not told"),
+                Err(_) => tracing::debug!(node = view.name.as_str(), "a node was not told in time"),
+            }
+        }
+    });
+    future::join_all(told).await;
+}
+
+fn peers<'a>(post: &Post<'a>) -> Option<&'a Arc<Peers>> {
+    post.worker.proxy.fleet.as_ref()?.peers()
+}
+
+/// What is sent of a request.
+fn envelope(post: &Post<'_>, body: &[u8], reopens: bool) -> Bytes {
+    let Parts { method, uri, headers, .. } = post.head;
+    let is_ours = |name: &HeaderName| {
+        [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION].contains(name) || name == HEADER
+    };
+    let latin = |value: &HeaderValue| value.as_bytes().iter().copied().map(char::from).collect();
+    let sent = headers.iter().filter(|(name, _)| !is_ours(name));
+    let principal = match &post.principal {
+        Principal::Anonymous => ForwardedPrincipal::Anonymous,
+        Principal::Admin => ForwardedPrincipal::Admin,
+        Principal::Certificate(id) => {
+            ForwardedPrincipal::Certificate(id.strip_prefix("cert:").unwrap_or(id).to_owned())
+        }
+        Principal::Token(_) | Principal::Subject(_) => ForwardedPrincipal::Headers,
+    };
+    let head = ForwardedHead {
+        method: method.as_str().to_owned(),
+        target: uri.path_and_query().map_or(uri.path(), |it| it.as_str()).to_owned(),
+        headers: sent.map(|(name, value)| (name.as_str().to_owned(), latin(value))).collect(),
+        principal,
+        mark: post.principal.mark(),
+        from: match post.connection.source {
+            Source::Loopback => None,
+            Source::Remote(address) => Some(address),
+        },
+        reopens,
+    };
+    let mut sent = serde_json::to_vec(&head).unwrap_or_default();
+    sent.push(b'\n');
+    sent.extend_from_slice(body);
+    sent.into()
+}
+
+/// Reads what [`envelope`] writes: the head of the request, what was said of it, and its body.
+pub(super) fn read(sent: &Bytes) -> Option<(Parts, ForwardedHead, Bytes)> {
+    let end = sent.iter().take(MAX_FORWARDED_HEAD_BYTES).position(|byte| *byte == b'\n')?;
+    let said: ForwardedHead = serde_json::from_slice(sent.get(..end)?).ok()?;
+    let mut request = Request::builder().method(said.method.as_str()).uri(said.target.as_str());
+    for (name, value) in &said.headers {
+        let bytes: Option<Vec<u8>> = value.chars().map(|c| u8::try_from(c).ok()).collect();
+        request = request.header(name.as_str(), HeaderValue::from_bytes(&bytes?).ok()?);
+    }
+    let (head, ()) = request.body(()).ok()?.into_parts();
+    Some((head, said, sent.slice(end + 1..)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_as_it_was_sent() {
+        let head = ForwardedHead {
+            method: "POST".into(),
+            target: "/mcp?apikey=x".into(),
+            headers: vec![("x-api-key".into(), "s\u{e4}\u{ff}".into())],
+            principal: ForwardedPrincipal::Certificate("ada".into()),
+            mark: Principal::certificate("ada").mark(),
+            from: Some([10, 0, 0, 1].into()),
+            reopens: true,
+        };
+        let mut sent = serde_json::to_vec(&head).unwrap();
+        sent.extend(b"\n{\"a\":\n1}");
+        let (head, said, body) = read(&sent.clone().into()).unwrap();
+        assert_eq!((head.method.as_str(), head.uri.path()), ("POST", "/mcp"));
+        assert_eq!(head.headers.get("x-api-key").unwrap().as_bytes(), b"s\xe4\xff");
+        assert_eq!(
+            (said.mark, said.from),
+            (Principal::certificate("ada").mark(), Some([10, 0, 0, 1].into()))
+        );
+        assert_eq!(&body[..], b"{\"a\":\n1}");
+        for end in 0..sent.iter().position(|byte| *byte == b'\n').unwrap() {
+            assert!(read(&Bytes::copy_from_slice(&sent[..end])).is_none());
+        }
+        assert!(read(&Bytes::from_static(b"{}\n")).is_none());
+        assert!(read(&vec![b' '; 1 << 20].into()).is_none());
+    }
+}
