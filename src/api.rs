@@ -17,6 +17,7 @@ mod definitions;
 mod events;
 mod export;
 mod exposition;
+mod fleet;
 mod health;
 mod metrics;
 mod openapi;

@@ -14,9 +14,9 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, approvals, call, config, definitions, events, export, health, metrics, openapi,
-    page_session, policy, policy_replay, proof, request_id, resource_metadata, server_login,
-    servers, status, tokens, tools,
+    activity, approvals, call, config, definitions, events, export, fleet, health, metrics,
+    openapi, page_session, policy, policy_replay, proof, request_id, resource_metadata,
+    server_login, servers, status, tokens, tools,
 };
 use crate::downstream::api_key::Unproven;
 use crate::downstream::body::Body;
@@ -212,6 +212,7 @@ where
         Route::Tool => tools::tool(worker, &principal, query?, segment),
         Route::ToolDiff => definitions::diff(worker, query?, segment),
         Route::Status => status::status(state, worker, query?),
+        Route::Fleet => fleet::fleet(worker, query?).await,
         Route::Approvals => approvals::list(worker, &principal, query?),
         Route::Approval if parts.method == Method::POST => {
             let (query, body) = (query?, whole(body).await?);

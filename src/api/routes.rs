@@ -53,13 +53,14 @@ pub(super) enum Route {
     PageCodes,
     PageSession,
     ConfigSchema,
+    Fleet,
 }
 
 /// Where a code or the key is exchanged, by who has nothing else yet.
 const PAGE_SESSION: &str = "/api/v1/page/session";
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 43] = [
+const PATHS: [(&str, Route); 44] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -103,6 +104,7 @@ const PATHS: [(&str, Route); 43] = [
     ("/api/v1/page/codes", Route::PageCodes),
     (PAGE_SESSION, Route::PageSession),
     ("/api/v1/config/schema.json", Route::ConfigSchema),
+    ("/api/v1/fleet", Route::Fleet),
 ];
 
 impl Route {
@@ -152,6 +154,7 @@ impl Route {
             | Self::ConfigSettings
             | Self::Policy
             | Self::ConfigSchema
+            | Self::Fleet
             | Self::Metrics
             | Self::ResourceMetadata => "GET, HEAD",
         }
@@ -236,6 +239,7 @@ impl Route {
             | Self::ConfigPreview
             | Self::ConfigChange
             | Self::ConfigSchema
+            | Self::Fleet
             | Self::Policy => true,
         }
     }

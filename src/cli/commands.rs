@@ -8,6 +8,7 @@ mod config;
 mod connect;
 mod demo;
 mod doctor;
+mod fleet;
 mod import;
 mod init;
 mod login;
@@ -55,6 +56,9 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
         Command::Activity(command) => activity::run(&command, global, output),
         Command::Approvals(command) => backend::with(global, Needs::Running, async |backend| {
             approvals::run(&command, backend, output).await
+        }),
+        Command::Fleet(command) => backend::with(global, Needs::Running, async |backend| {
+            fleet::run(&command, backend, output).await
         }),
     }
 }
