@@ -34,6 +34,9 @@ const MIN_BACKLOG_BYTES: u64 = 16 << 20;
 pub struct NodeName(Box<str>);
 
 impl NodeName {
+    /// What a text has to be that is one.
+    pub const RULE: &str = "must be 1 to 63 lower-case letters, digits, and '-', '_' or '.' within";
+
     /// A name that can be one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -56,11 +59,7 @@ impl NodeName {
 impl<'de> Deserialize<'de> for NodeName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| {
-            D::Error::custom(format_args!(
-                "must be 1 to {MAX_NAME_CHARS} lower-case letters, digits, and '-', '_' or '.' within"
-            ))
-        })
+        Self::parse(&text).ok_or_else(|| D::Error::custom(Self::RULE))
     }
 }
 
