@@ -29,6 +29,7 @@ mod control;
 mod definition_records;
 mod embeddings;
 mod fast_path;
+mod fleet_start;
 mod folder;
 mod forgotten;
 mod http2_connection;

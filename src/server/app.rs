@@ -26,7 +26,9 @@ use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::strays::Strays;
 use super::worker_thread::{Ends, WorkerEntrance, WorkerThread};
-use super::{certificate_watch, control, folder, forgotten, identity_watch, rule_files, webhook};
+use super::{
+    certificate_watch, control, fleet_start, folder, forgotten, identity_watch, rule_files, webhook,
+};
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
@@ -36,7 +38,7 @@ use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::embeddings::MeaningRoom;
-use crate::fleet::{self, FleetLedger, FleetNode, JoinError, NodeVitals, ProgramBuild, VitalsOf};
+use crate::fleet::{FleetLedger, FleetNode, JoinError};
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::io::tls::TlsFileProblem;
@@ -53,7 +55,7 @@ use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, log_routing, passthrough};
 use crate::results::{self, ResultStore};
 use crate::telemetry::export_queue::export_queue;
-use crate::telemetry::{Calls, LogHandles, build_info};
+use crate::telemetry::{Calls, LogHandles};
 
 /// Why a proxy cannot start. Nothing is left half-started.
 #[derive(Debug, Error)]
@@ -160,10 +162,7 @@ impl App {
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         let entered = match config.ledger() {
             Some(settings) => {
-                let build =
-                    ProgramBuild { version: build_info::VERSION, commit: build_info::COMMIT };
-                let entering = fleet::ledger::enter(settings, build, &log.0);
-                Some(runtime::local_runtime()?.block_on(entering)?)
+                Some(fleet_start::enter(settings, &log.0, &runtime::local_runtime()?)?)
             }
             None => None,
         };
@@ -175,10 +174,8 @@ impl App {
         let catalog = config.catalog();
         let node = entered.as_ref().map(|entered| Arc::clone(entered.node()));
         let mut app = Self::assemble(&config, settings, log, (catalog, node), (handles, source))?;
-        app.ledger = entered.map(|entered| {
-            let activity = app.shared.proxy.activity.clone();
-            FleetLedger::start(entered, activity, vitals(&app.shared), app.control.handle())
-        });
+        let (shared, runtime) = (&app.shared, app.control.handle());
+        app.ledger = entered.map(|entered| fleet_start::start(entered, shared, runtime));
         forgotten::note(&app.shared.proxy.activity, &app.control);
         Ok(app)
     }
@@ -498,15 +495,6 @@ impl Server {
         }
         app.close()
     }
-}
-
-/// What a node of a fleet says of itself each time.
-fn vitals(shared: &Arc<AppState>) -> VitalsOf {
-    let (config, sessions) = (shared.api.config.clone(), Arc::clone(&shared.sessions));
-    Arc::new(move || NodeVitals {
-        config: config.standing().digest(),
-        sessions: sessions.count() as u64,
-    })
 }
 
 #[cfg(test)]
