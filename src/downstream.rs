@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! http ─ request_head, era ─┬─ legacy ─ session_table ─ session ─ in_flight, replay, session_key
-//!                           │    │         └─ session_eviction
+//!                           │    │         ├─ session_eviction
+//!                           │    │         └─ session_ticket, ended_sessions (in a fleet)
 //!                           │    ├─ batch, get_stream, resume
 //!                           │    └─ reply ─ reply_stream ─ event_stream
 //!                           └─ modern ─ modern_client, subscription, reply
@@ -17,6 +18,7 @@ mod batch;
 pub mod body;
 mod change_notifications;
 mod client_connection;
+mod ended_sessions;
 mod era;
 mod event_stream;
 mod get_stream;
@@ -37,6 +39,7 @@ pub mod session;
 pub mod session_eviction;
 pub mod session_key;
 pub mod session_table;
+pub mod session_ticket;
 pub mod source;
 pub mod stdio;
 mod subscription;

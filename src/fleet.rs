@@ -14,6 +14,7 @@
 pub mod audit;
 pub mod bucket;
 pub mod chain_check;
+pub mod chain_place;
 pub mod checkpoint;
 pub mod cluster_key;
 pub mod columns;
@@ -31,8 +32,10 @@ pub mod living_nodes;
 pub mod node_key;
 pub mod peer_wire;
 pub mod peers;
+pub mod putting;
 pub mod record_proof;
 pub mod record_rows;
+pub mod sealed_id;
 pub mod sealed_mark;
 pub mod sealing;
 pub mod segment;

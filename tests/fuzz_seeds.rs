@@ -41,6 +41,11 @@ fn sessions() {
 }
 
 #[test]
+fn tickets() {
+    replay("tickets", bodies::tickets::run);
+}
+
+#[test]
 fn envelope() {
     replay("envelope", bodies::envelope::run);
 }

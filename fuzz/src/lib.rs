@@ -28,4 +28,5 @@ pub mod sessions;
 pub mod signature;
 pub mod splice;
 pub mod sse;
+pub mod tickets;
 pub mod validate;

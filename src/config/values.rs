@@ -12,7 +12,11 @@ use super::written::Written;
 use crate::activity;
 use crate::approvals;
 use crate::catalog::{self, ServerSettings};
+use crate::downstream::session_ticket::TicketOffice;
 use crate::embeddings::SearchSection;
+use crate::fleet::cluster_key::KeyPurpose;
+use crate::fleet::sealed_id::IdKeys;
+use crate::fleet::sealed_mark::NodeTag;
 use crate::fleet::{ClusterConfig, LedgerSettings};
 use crate::identity;
 use crate::intent;
@@ -122,6 +126,15 @@ impl Config {
     #[must_use]
     pub fn ledger(&self) -> Option<LedgerSettings> {
         LedgerSettings::of(&self.cluster, self.data_dir.join("fleet"))
+    }
+
+    /// What seals the ids of sessions so that any node of the fleet opens them; `None` without a fleet or without its key, where
+    /// they are known to their node alone.
+    #[must_use]
+    pub fn ticket_office(&self) -> Option<TicketOffice> {
+        let (_, node) = self.cluster.membership()?;
+        let keys = self.cluster.key.as_ref()?.derive(KeyPurpose::Session);
+        Some(TicketOffice::new(IdKeys::of(&keys), NodeTag::of(node)))
     }
 
     /// Where what servers say on stderr is kept: `data_dir/stderr`.

@@ -2,6 +2,7 @@
 //! to, and the answers to POST, GET and DELETE.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::{ALLOW, HeaderValue};
@@ -15,6 +16,7 @@ use crate::downstream::reply::reply;
 use crate::downstream::request_head::media;
 use crate::downstream::response::{invalid_request, json, plain, status};
 use crate::downstream::session::{Opening, Session, fresh_id};
+use crate::downstream::session_eviction::TooManySessions;
 use crate::downstream::session_key::SessionKey;
 use crate::downstream::session_table::Sessions;
 use crate::downstream::{batch, get_stream, resume};
@@ -130,7 +132,10 @@ fn open(post: &Post<'_>, accepted: Initialize) -> Response<Body> {
         key: SessionKey::of(post.head),
         source: post.connection.source,
     };
-    match post.sessions.open(opening, post.now_ms) {
+    let Some(id) = post.sessions.new_id(&opening, random, unix_ms) else {
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, "no id for a session");
+    };
+    match post.sessions.open_as(id, opening, post.now_ms) {
         Ok(session) => {
             let mut response = json(StatusCode::OK, Body::from(answer));
             if let Ok(id) = HeaderValue::from_str(session.id()) {
@@ -156,7 +161,10 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
         StatusCode::BAD_REQUEST,
         "Mcp-Session-Id is missing: send initialize first and repeat the id it answers with",
     ))?;
-    let session = remembered(sessions, connection, id, now_ms).ok_or(UNKNOWN)?;
+    let session = match remembered(sessions, connection, id, now_ms) {
+        Some(session) => session,
+        None => opened_elsewhere(post, id)?.ok_or(UNKNOWN)?,
+    };
     // The same answer as for an unknown id, so that it does not reveal which sessions exist.
     if session.endpoint != endpoint || !session.belongs_to(head, &post.principal) {
         return Err(UNKNOWN);
@@ -203,6 +211,29 @@ fn remembered(
     Some(session)
 }
 
+/// A session that this node does not have and whose id says what it is, if it is the requester's; only in a fleet.
+fn opened_elsewhere(post: &Post<'_>, id: &str) -> Result<Option<Arc<Session>>, NoSession> {
+    let Post { sessions, connection, principal, .. } = post;
+    let Some(ticket) = sessions.ticket(id, unix_ms) else { return Ok(None) };
+    // Before it takes a place: nobody fills the table with what is another's.
+    if !ticket.is_for(principal, post.endpoint) || !ticket.key.binds(principal, post.head) {
+        return Ok(None);
+    }
+    let opening = ticket.opening(principal.clone(), connection.source);
+    let session = sessions.open_as(id.into(), opening, post.now_ms).map_err(|TooManySessions| {
+        (StatusCode::SERVICE_UNAVAILABLE, "Too many sessions are in use: wait")
+    })?;
+    session.join(&connection.in_flight);
+    *connection.session.borrow_mut() = Some(Arc::clone(&session));
+    Ok(Some(session))
+}
+
+/// Now, in milliseconds since 1970.
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
 /// GET: the stream of messages that belong to no request, or a broken stream that is resumed.
 pub(super) fn get(post: &Post<'_>) -> Response<Body> {
     if !media(&post.head.headers).event_stream {
@@ -241,7 +272,9 @@ pub(super) fn delete(post: &Post<'_>) -> Response<Body> {
         return not_allowed();
     }
     match find(post) {
-        Ok(session) if post.sessions.end(session.id()) => status(StatusCode::NO_CONTENT),
+        Ok(session) if post.sessions.end_for_good(&session, unix_ms) => {
+            status(StatusCode::NO_CONTENT)
+        }
         Ok(_) => plain(StatusCode::NOT_FOUND, "Session not found"),
         Err((code, text)) => plain(code, text),
     }

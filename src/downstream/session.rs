@@ -26,8 +26,9 @@ pub const MAX_LISTENERS_PER_SESSION: usize = 8;
 /// One initialized client.
 #[derive(Debug)]
 pub struct Session {
-    /// Who it is. Its `session_id`, 128 random bits in hex, is the `Mcp-Session-Id`.
+    /// Who it is. Its `session_id`, 128 random bits in hex, is what records name the session by.
     pub client: Arc<Client>,
+    id: Arc<str>,
     /// The endpoint that it was opened on, the only one that it is valid for.
     pub endpoint: Endpoint,
     /// The events that its streams have sent.
@@ -64,12 +65,19 @@ pub struct Opening {
 }
 
 impl Session {
-    /// A session that was used just now. `number` is that of no other session, and not 0; `kept` counts the bytes of
-    /// events that are kept over all sessions.
-    pub(super) fn new(opening: Opening, number: u64, kept: Arc<AtomicUsize>, now_ms: u64) -> Self {
+    /// A session with that `Mcp-Session-Id` that was used just now. `number` is that of no other session, and not 0; `kept`
+    /// counts the bytes of events that are kept over all sessions.
+    pub(super) fn new(
+        id: Arc<str>,
+        opening: Opening,
+        number: u64,
+        kept: Arc<AtomicUsize>,
+        now_ms: u64,
+    ) -> Self {
         let Opening { client, endpoint, principal, key, source } = opening;
         Self {
             client: Arc::new(client),
+            id,
             endpoint,
             streams: ReplayStreams::new(kept),
             notices: Arc::default(),
@@ -91,10 +99,10 @@ impl Session {
         &self.principal
     }
 
-    /// The `Mcp-Session-Id`.
+    /// The `Mcp-Session-Id`: the client's `session_id`, and in a fleet that sealed with what any node needs to go on.
     #[must_use]
     pub fn id(&self) -> &Arc<str> {
-        &self.client.session_id
+        &self.id
     }
 
     /// Notes a use; false when the session has ended or expired, so that whoever kept it asks
@@ -141,11 +149,7 @@ impl Session {
     /// if there was one. A token may be another by now, and prove the same principal.
     #[must_use]
     pub fn belongs_to(&self, head: &http::request::Parts, principal: &Principal) -> bool {
-        let same_key = match principal {
-            Principal::Anonymous | Principal::Admin => self.key.is(head),
-            Principal::Token(_) | Principal::Subject(_) | Principal::Certificate(_) => true,
-        };
-        *principal == self.principal && same_key
+        *principal == self.principal && self.key.binds(principal, head)
     }
 
     /// The owner of its calls.
@@ -215,6 +219,7 @@ pub(super) mod tests {
         let client = Client::new(fresh_id([1; 16]), "", NEWEST_LEGACY, Era::Legacy, none);
         let (endpoint, key, source) = Default::default();
         Arc::new(Session::new(
+            Arc::clone(&client.session_id),
             Opening { client, endpoint, principal: Principal::Anonymous, key, source },
             1,
             Arc::default(),

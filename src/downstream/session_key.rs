@@ -6,6 +6,7 @@ use http::request::Parts;
 use subtle::ConstantTimeEq;
 
 use crate::downstream::api_key;
+use crate::policy::Principal;
 
 /// The key that a session is bound to, as a hash; `None` if it was opened without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,25 @@ impl SessionKey {
     pub fn of(head: &Parts) -> Self {
         let key = api_key::keys(&head.headers, head.uri.query()).next();
         Self(key.map(|key| *blake3::hash(&key).as_bytes()))
+    }
+
+    /// True if a request of the principal that opened the session may use it by its key: only whoever proves nothing else
+    /// needs the same one.
+    pub(super) fn binds(&self, principal: &Principal, head: &Parts) -> bool {
+        match principal {
+            Principal::Anonymous | Principal::Admin => self.is(head),
+            Principal::Token(_) | Principal::Subject(_) | Principal::Certificate(_) => true,
+        }
+    }
+
+    /// That of this hash.
+    pub(super) fn of_hash(hash: Option<[u8; 32]>) -> Self {
+        Self(hash)
+    }
+
+    /// Its hash.
+    pub(super) fn hash(&self) -> Option<&[u8; 32]> {
+        self.0.as_ref()
     }
 
     /// True if the request's key is this one, or there is none to compare with. In constant time.

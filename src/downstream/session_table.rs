@@ -4,14 +4,18 @@
 //! Has no clock: callers say what time it is, in milliseconds of any monotonic origin.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::downstream::ended_sessions::EndedSessions;
 use crate::downstream::session::{Opening, Session};
 use crate::downstream::session_eviction::{Eviction, Occupancy, TooManySessions, longest_idle};
+use crate::downstream::session_ticket::{SessionTicket, TicketOffice};
+use crate::fleet::sealed_id::IdSalt;
 
 /// Streams that tell of changes, open at once over all clients.
 pub const MAX_LISTENERS: usize = 1024;
@@ -34,6 +38,15 @@ pub struct Sessions {
     kept: Arc<AtomicUsize>,
     listeners: Arc<Semaphore>,
     draining: watch::Sender<bool>,
+    /// In a fleet.
+    fleet: Option<FleetSessions>,
+}
+
+/// What makes the sessions of all nodes of a fleet known on each of them.
+#[derive(Debug)]
+struct FleetSessions {
+    office: TicketOffice,
+    ended: Mutex<EndedSessions>,
 }
 
 impl Default for Sessions {
@@ -45,26 +58,88 @@ impl Default for Sessions {
             kept: Arc::default(),
             listeners: Arc::new(Semaphore::new(MAX_LISTENERS)),
             draining: watch::Sender::new(false),
+            fleet: None,
         }
     }
 }
 
 impl Sessions {
-    /// Opens a session.
+    /// A table of a node of a fleet, whose ids that office seals and opens.
+    #[must_use]
+    pub fn of_fleet(office: TicketOffice) -> Self {
+        Self { fleet: Some(FleetSessions { office, ended: Mutex::default() }), ..Self::default() }
+    }
+
+    /// Opens a session with the client's `session_id` as its id.
     ///
     /// # Errors
     ///
     /// [`TooManySessions`] when [`MAX_SESSIONS`](super::session_eviction::MAX_SESSIONS), or the address's share of
     /// them, are in use and none of them is idle.
     pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, TooManySessions> {
+        let id = Arc::clone(&opening.client.session_id);
+        self.open_as(id, opening, now_ms)
+    }
+
+    /// Opens a session with that id, or gives the one that was opened with it at the same time.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub(super) fn open_as(
+        &self,
+        id: Arc<str>,
+        opening: Opening,
+        now_ms: u64,
+    ) -> Result<Arc<Session>, TooManySessions> {
         let source = opening.source;
         self.occupancy.make_room(source, |eviction| self.evict(eviction, now_ms))?;
         let number = self.opened.fetch_add(1, Ordering::Relaxed);
-        let session = Arc::new(Session::new(opening, number, Arc::clone(&self.kept), now_ms));
-        let id = Arc::clone(session.id());
-        self.shard(&id).write().insert(id, Arc::clone(&session));
+        let kept = Arc::clone(&self.kept);
+        let session = match self.shard(&id).write().entry(id) {
+            Entry::Occupied(there) => return Ok(Arc::clone(there.get())),
+            Entry::Vacant(free) => {
+                let id = Arc::clone(free.key());
+                let session = Session::new(id, opening, number, kept, now_ms);
+                Arc::clone(free.insert(Arc::new(session)))
+            }
+        };
         self.occupancy.opened(source);
         Ok(session)
+    }
+
+    /// The `Mcp-Session-Id` of a session that is opened at `unix_ms` (milliseconds since 1970) with these 128 random bits;
+    /// `None` if there can be none.
+    pub(super) fn new_id(
+        &self,
+        opening: &Opening,
+        random: IdSalt,
+        unix_ms: impl FnOnce() -> u64,
+    ) -> Option<Arc<str>> {
+        match &self.fleet {
+            None => Some(Arc::clone(&opening.client.session_id)),
+            Some(fleet) => fleet.office.seal(opening, random, unix_ms()),
+        }
+    }
+
+    /// What an id says of a session that another node of the fleet has opened, or this one before it had to make room or was
+    /// started anew. `None` if it says nothing, or the session has ended.
+    pub(super) fn ticket(&self, id: &str, unix_ms: impl FnOnce() -> u64) -> Option<SessionTicket> {
+        let fleet = self.fleet.as_ref()?;
+        let opened = fleet.office.open(id, unix_ms());
+        let refused = |refusal| tracing::debug!(%refusal, "a session's id opens nothing");
+        let ticket = opened.map_err(refused).ok()?;
+        (!fleet.ended.lock().has(&ticket.salt)).then_some(ticket)
+    }
+
+    /// Ends a session because its client does: in a fleet its id opens nothing here any more. False if there was none.
+    pub(super) fn end_for_good(&self, session: &Session, unix_ms: impl FnOnce() -> u64) -> bool {
+        if let Some(fleet) = &self.fleet
+            && let Ok(salt) = u128::from_str_radix(&session.client.session_id, 16)
+        {
+            fleet.ended.lock().note(salt.to_be_bytes(), unix_ms());
+        }
+        self.end(session.id())
     }
 
     /// How many there are.
@@ -157,7 +232,7 @@ impl Sessions {
     }
 
     fn shard(&self, id: &str) -> &Shard {
-        // The ids are random hex, so their last digit spreads them evenly.
+        // The ids are random to their end, so their last character spreads them evenly.
         let digit = id.bytes().last().map_or(0, |last| usize::from(last) % SHARDS);
         let [first, ..] = &self.shards;
         self.shards.get(digit).unwrap_or(first)
@@ -171,6 +246,7 @@ mod tests {
     use crate::downstream::session::{IDLE_MS, fresh_id};
     use crate::downstream::session_eviction::{Held, MAX_SESSIONS, MAX_UNUSED};
     use crate::downstream::session_key::SessionKey;
+    use crate::downstream::session_ticket::tests::{office, opening as ticket_opening};
     use crate::downstream::source::Source;
     use crate::mcp::capabilities::ClientCapabilities;
     use crate::mcp::revisions::Era;
@@ -275,6 +351,62 @@ mod tests {
         in_use(&sessions, share as u128, remote(1), 1 + share as u64);
         assert!(all[0].has_ended() && !all[share - 1].has_ended());
         assert!(!other.has_ended(), "though it has been idle longest of all");
+    }
+
+    fn salt(n: u8) -> IdSalt {
+        [n; 16]
+    }
+
+    /// A session that `node` opens at the Unix time 0.
+    fn opened_on(node: &Sessions, n: u8) -> Arc<Session> {
+        let opening = ticket_opening(salt(n), Principal::Admin);
+        let id = node.new_id(&opening, salt(n), || 0).unwrap();
+        node.open_as(id, opening, 0).unwrap()
+    }
+
+    /// The session of that id on a node that may not have it.
+    fn reopened(node: &Sessions, id: &str, unix_ms: u64) -> Option<Arc<Session>> {
+        let opening = node.ticket(id, || unix_ms)?.opening(Principal::Admin, Source::Loopback);
+        node.open_as(id.into(), opening, 0).ok()
+    }
+
+    #[test]
+    fn in_a_fleet_any_node_goes_on_with_a_session_until_its_client_ends_it() {
+        let (a, b) = (Sessions::of_fleet(office(1, "a")), Sessions::of_fleet(office(1, "b")));
+        let session = opened_on(&a, 7);
+        assert_eq!(*session.client.session_id, *fresh_id(salt(7)));
+        assert_ne!(session.id(), &session.client.session_id);
+        let elsewhere = reopened(&b, session.id(), 9).unwrap();
+        assert_eq!(elsewhere.client.session_id, session.client.session_id);
+        let twice = reopened(&b, session.id(), 9).unwrap();
+        assert!(Arc::ptr_eq(&elsewhere, &twice) && b.count() == 1, "two requests at once");
+        assert!(b.find(session.id(), 0).is_some());
+        // It was put out for want of room: its client can go on.
+        assert!(b.end(session.id()) && reopened(&b, session.id(), 9).is_some());
+        assert!(b.end_for_good(&elsewhere, || 10));
+        assert!(reopened(&b, session.id(), 11).is_none());
+        assert!(reopened(&Sessions::of_fleet(office(2, "c")), session.id(), 11).is_none());
+    }
+
+    #[test]
+    fn without_a_fleet_an_id_is_its_random_bits_and_opens_nothing() {
+        let sessions = Sessions::default();
+        let session = opened_on(&sessions, 7);
+        assert_eq!(**session.id(), *fresh_id(salt(7)));
+        assert!(sessions.end_for_good(&session, || 0));
+        let sealed = opened_on(&Sessions::of_fleet(office(1, "a")), 7);
+        for id in [session.id(), sealed.id()] {
+            assert!(reopened(&sessions, id, 1).is_none());
+        }
+    }
+
+    #[test]
+    fn sealed_ids_are_spread_over_all_of_the_table() {
+        let sessions = Sessions::of_fleet(office(1, "a"));
+        for n in 0..=255 {
+            opened_on(&sessions, n);
+        }
+        assert!(sessions.shards.iter().all(|shard| shard.read().len() > 2));
     }
 
     #[test]

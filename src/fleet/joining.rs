@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::bucket::{Bucket, BucketError, Creation};
+use super::chain_place::{self, ChainPlace, LogMismatch};
 use super::checkpoint::Checkpoint;
 use super::config::NodeName;
 use super::node_key::NodeKey;
@@ -27,7 +28,7 @@ use super::sealed_mark::{FleetId, NodeTag, SealedMark, SealedMarkFile};
 use super::sealing::ChainPosition;
 use super::segment::{self, SegmentName, day_folder};
 use super::signed_note::VerifierKey;
-use crate::activity::record::{Hash, NodeId};
+use crate::activity::record::NodeId;
 use crate::activity::view::View;
 use crate::activity::{Activity, QueryError, StoreError};
 use crate::os::private;
@@ -331,64 +332,44 @@ impl Place<'_> {
         known: Option<SealedMark>,
         view: &View,
     ) -> Result<SealedMark, JoinError> {
-        let newest = self.newest(known).await?;
-        let Some((name, checkpoint)) = newest else {
-            return match known {
-                Some(mark) => {
-                    self.check_log(view, mark.stored.seq, mark.stored.head)?;
-                    Ok(mark)
-                }
-                None => {
-                    let stored = ChainPosition {
-                        seq: view.first() - 1,
-                        head: view.before_first()?,
-                        checkpoint: None,
-                    };
-                    Ok(SealedMark {
-                        fleet: self.fleet,
-                        node: NodeTag::of(self.node),
-                        log: self.log,
-                        stored,
-                        day: 0,
-                        planned: None,
-                    })
-                }
-            };
-        };
-        self.check_log(view, checkpoint.last, checkpoint.head)?;
-        let stored = ChainPosition {
-            seq: checkpoint.last,
-            head: checkpoint.head,
-            checkpoint: Some(checkpoint.hash()),
-        };
-        Ok(SealedMark {
-            fleet: self.fleet,
-            node: NodeTag::of(self.node),
-            log: self.log,
+        let known = known.map(|SealedMark { stored, day, planned, .. }| ChainPlace {
             stored,
-            day: name.day,
-            planned: None,
-        })
+            day,
+            planned,
+        });
+        let newest = self.newest(known).await?;
+        let newest = newest.as_ref().map(|(name, checkpoint)| (name, checkpoint));
+        let place = match ChainPlace::of(known, newest) {
+            Some(place) => {
+                self.check_log(view, &place)?;
+                place
+            }
+            None => {
+                let (seq, head) = (view.first() - 1, view.before_first()?);
+                let stored = ChainPosition { seq, head, checkpoint: None };
+                ChainPlace { stored, day: 0, planned: None }
+            }
+        };
+        let ChainPlace { stored, day, planned } = place;
+        let (fleet, node, log) = (self.fleet, NodeTag::of(self.node), self.log);
+        Ok(SealedMark { fleet, node, log, stored, day, planned })
     }
 
     /// The newest segment in the store that is after what the node remembers.
     async fn newest(
         &self,
-        known: Option<SealedMark>,
+        known: Option<ChainPlace>,
     ) -> Result<Option<(SegmentName, Checkpoint)>, JoinError> {
         let failed = store_error(self.bucket);
         let folder = segments_folder(self.node.as_str());
-        let after = known
-            .map(|mark| format!("{folder}/{}/{:020}-", day_folder(mark.day), mark.stored.seq + 1));
+        let after = known.map(|place| {
+            format!("{folder}/{}/{:020}-", day_folder(place.day), place.stored.seq + 1)
+        });
         let listed = self.bucket.list(&folder, after.as_deref()).await.map_err(&failed)?;
         let named = listed
             .iter()
             .filter_map(|it| SegmentName::parse(it.key.strip_prefix(&folder)?.strip_prefix('/')?));
-        let Some(name) =
-            named.max().filter(|name| known.is_none_or(|mark| name.last > mark.stored.seq))
-        else {
-            return Ok(None);
-        };
+        let Some(name) = chain_place::newest(named, known) else { return Ok(None) };
         let key = format!("{folder}/{name}");
         let bytes = self.bucket.get(&key).await.map_err(&failed)?;
         let refused = |why: String| {
@@ -406,20 +387,20 @@ impl Place<'_> {
     }
 
     /// Refuses a log that is not the one that was sealed.
-    fn check_log(&self, view: &View, seq: u64, head: Hash) -> Result<(), JoinError> {
-        let (name, end) = (self.node.as_str(), view.next() - 1);
-        if end < seq {
-            return Err(JoinError::Refused(format!(
+    fn check_log(&self, view: &View, place: &ChainPlace) -> Result<(), JoinError> {
+        let (name, end, seq) = (self.node.as_str(), view.next() - 1, place.stored.seq);
+        let hash = if end < seq { None } else { view.hash(seq)? };
+        let why = match place.check_log(end, hash) {
+            Ok(()) => return Ok(()),
+            Err(LogMismatch::Older(end)) => format!(
                 "the store has records of node '{name}' up to number {seq}, and its log ends with {end}: the log was put back to an \
                  older state, and would go another way; choose another cluster.node"
-            )));
-        }
-        match view.hash(seq)? {
-            Some(hash) if hash != head => Err(JoinError::Refused(format!(
+            ),
+            Err(LogMismatch::Another) => format!(
                 "record {seq} of node '{name}' is another one in the store than in its log: the log was put back to an older \
                  state, and has gone another way; choose another cluster.node"
-            ))),
-            Some(_) | None => Ok(()),
-        }
+            ),
+        };
+        Err(JoinError::Refused(why))
     }
 }

@@ -21,17 +21,16 @@ use super::heartbeats::{Heartbeats, VitalsOf};
 use super::joining::{self, Applicant, FleetMember, JoinError, segments_folder};
 use super::peer_wire::PeerSender;
 use super::peers::Peers;
+use super::putting::{PutAnswer, PutAsk, PutNext, Putting};
 use super::record_rows::RecordCollector;
 use super::sealed_mark::SealedMark;
-use super::sealing::{ChainPosition, Overdue, SealAct, SealLimits, SealState};
+use super::sealing::{ChainPosition, Overdue, SealAct, SealLimits, SealState, SegmentIntake};
 use super::segment::{self, SealedBy, SealedSegment};
 use crate::activity::{Activity, Durability, StoreError};
 
 /// The longest that replies wait for the store, in milliseconds; then `activity.on_failure` decides. Not longer than a reply
 /// waits for its record.
 const REPLY_MS: u64 = 10_000;
-/// Most records of a segment.
-const MAX_RECORDS: usize = 32_768;
 /// How long the end waits until all is stored.
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// Most time for the store to answer before a node that has been a member starts without it.
@@ -392,14 +391,12 @@ fn next_segment(
     bytes: u64,
 ) -> Result<(SealedSegment, u64), NotSealed> {
     let view = activity.stored()?;
-    let durable = planned.unwrap_or_else(|| activity.durable_seq());
+    let intake = SegmentIntake { planned, durable: activity.durable_seq(), bytes };
     let mut rows = RecordCollector::new(member.log);
     let mut after = None;
     view.chained_from(stored.seq + 1, |record| {
-        let follows = rows.last().is_none_or(|(last, _)| record.seq == last + 1);
-        let is_full = rows.bytes() as u64 >= bytes || rows.len() >= MAX_RECORDS;
-        // What was planned is sealed as it was.
-        if record.seq > durable || !follows || (is_full && planned.is_none()) {
+        let last = rows.last().map(|(last, _)| last);
+        if !intake.takes(record.seq, last, rows.len(), rows.bytes() as u64) {
             return ControlFlow::Break(());
         }
         after.get_or_insert(record.prev);
@@ -434,24 +431,25 @@ async fn put(
     sealed: &SealedSegment,
     creates: bool,
 ) -> Result<CheckpointHash, BucketError> {
-    let length = sealed.bytes.len() as u64;
-    if creates {
-        if bucket.create(key, sealed.bytes.clone()).await? == Creation::Exists {
-            // The answer to an earlier attempt was lost; or somebody else was here.
-            let there = bucket.get(key).await?;
-            let of_another =
-                || BucketError::Failed(format!("{key} is there already, and is another segment"));
-            return checkpoint_of_same(&there, sealed).ok_or_else(of_another);
+    let mut putting = Putting::new(creates, sealed.bytes.len() as u64, sealed.checkpoint.hash());
+    loop {
+        let bytes = || sealed.bytes.clone();
+        let answer = match putting.ask() {
+            PutAsk::Create => match bucket.create(key, bytes()).await? {
+                Creation::Made => PutAnswer::Done,
+                Creation::Exists => PutAnswer::Exists,
+            },
+            PutAsk::Replace => bucket.put(key, bytes()).await.map(|()| PutAnswer::Done)?,
+            PutAsk::Compare => {
+                PutAnswer::There(checkpoint_of_same(&bucket.get(key).await?, sealed))
+            }
+            PutAsk::Measure => PutAnswer::Length(bucket.size(key).await?),
+        };
+        match putting.answered(answer) {
+            Ok(PutNext::Ask(next)) => putting = next,
+            Ok(PutNext::Stored(checkpoint)) => return Ok(checkpoint),
+            Err(why) => return Err(BucketError::Failed(format!("{key} {why}"))),
         }
-    } else {
-        bucket.put(key, sealed.bytes.clone()).await?;
-    }
-    match bucket.size(key).await? {
-        Some(size) if size == length => Ok(sealed.checkpoint.hash()),
-        Some(size) => {
-            Err(BucketError::Failed(format!("{key} was put with {length} bytes and has {size}")))
-        }
-        None => Err(BucketError::Failed(format!("{key} was put and is not there"))),
     }
 }
 

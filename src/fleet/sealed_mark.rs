@@ -47,6 +47,18 @@ impl NodeTag {
         let hash = blake3::hash(node.as_str().as_bytes());
         Self(hash.as_bytes().first_chunk().copied().unwrap_or_default())
     }
+
+    /// What was written of one.
+    #[must_use]
+    pub fn of_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// To be written.
+    #[must_use]
+    pub fn bytes(self) -> [u8; 16] {
+        self.0
+    }
 }
 
 /// What is remembered.

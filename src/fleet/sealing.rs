@@ -82,6 +82,31 @@ struct InHand {
     made: u64,
 }
 
+/// Most records of a segment.
+pub const MAX_RECORDS: usize = 32_768;
+
+/// Which records the next segment takes, of those that follow what is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentIntake {
+    /// The last record of a segment that was noted as on its way: it is made again as it was.
+    pub planned: Option<u64>,
+    /// The last record that is durable.
+    pub durable: u64,
+    /// About so many canonical bytes.
+    pub bytes: u64,
+}
+
+impl SegmentIntake {
+    /// Whether record `seq` is taken, after so many `records` with so many `bytes`, of which `last` is the last one.
+    #[must_use]
+    pub fn takes(&self, seq: u64, last: Option<u64>, records: usize, bytes: u64) -> bool {
+        let follows = last.is_none_or(|last| seq == last + 1);
+        let is_full = bytes >= self.bytes || records >= MAX_RECORDS;
+        let until = self.planned.unwrap_or(self.durable);
+        seq <= until && follows && (!is_full || self.planned.is_some())
+    }
+}
+
 /// What a node has sealed, and what it has to seal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealState {
@@ -280,6 +305,17 @@ mod tests {
         let mut state = SealState::new(SealLimits { replies_wait: true, ..LIMITS }, at(10));
         state.committed(11, 100);
         assert_eq!(state.act(100), SealAct::Seal(4096));
+    }
+
+    #[test]
+    fn a_segment_takes_what_is_durable_until_it_is_full_and_what_was_planned_whole() {
+        let intake = SegmentIntake { planned: None, durable: 20, bytes: 100 };
+        assert!(intake.takes(11, None, 0, 0) && intake.takes(20, Some(19), 9, 99));
+        assert!(!intake.takes(21, Some(20), 10, 99), "not durable");
+        assert!(!intake.takes(20, Some(18), 9, 99), "a hole");
+        assert!(!intake.takes(20, Some(19), 9, 100) && !intake.takes(20, Some(19), MAX_RECORDS, 9));
+        let again = SegmentIntake { planned: Some(15), ..intake };
+        assert!(again.takes(15, Some(14), MAX_RECORDS, 1000) && !again.takes(16, Some(15), 5, 5));
     }
 
     #[test]

@@ -42,6 +42,21 @@ impl Principal {
         }
     }
 
+    /// 128 bits that are the same on whichever node and whenever it is the same principal, and no other's.
+    #[must_use]
+    pub fn mark(&self) -> [u8; 16] {
+        let (kind, made) = match self {
+            Self::Anonymous => (0, 0),
+            Self::Admin => (1, 0),
+            Self::Token(token) => (2, token.made),
+            Self::Subject(_) => (3, 0),
+            Self::Certificate(_) => (4, 0_u64),
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&[kind]).update(&made.to_be_bytes()).update(self.id().as_bytes());
+        hasher.finalize().as_bytes().first_chunk().copied().unwrap_or_default()
+    }
+
     /// The groups that it was proven to be in.
     #[must_use]
     pub fn groups(&self) -> &[Box<str>] {
@@ -174,5 +189,30 @@ mod tests {
         assert_eq!(holder, Principal::certificate("ada"));
         assert_ne!(holder, principal);
         assert_eq!(Principal::Admin.groups(), &[] as &[Box<str>]);
+    }
+
+    #[test]
+    fn the_mark_is_the_principals_and_no_others() {
+        let token =
+            |made| Principal::Token(Arc::new(AgentToken::new("ci", made, Scope::default())));
+        let subject = |sub: &str, groups: &[&str]| {
+            let groups = groups.iter().map(|group| (*group).into()).collect();
+            Principal::Subject(Arc::new(JwtSubject::new(sub, groups, SystemTime::UNIX_EPOCH)))
+        };
+        let all = [
+            Principal::Anonymous,
+            Principal::Admin,
+            token(1),
+            token(2),
+            subject("ada", &[]),
+            subject("bob", &[]),
+            Principal::certificate("ada"),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            for (other_at, other) in all.iter().enumerate() {
+                assert_eq!(one.mark() == other.mark(), at == other_at, "{one:?} {other:?}");
+            }
+        }
+        assert_eq!(subject("ada", &["a"]).mark(), subject("ada", &["b"]).mark());
     }
 }

@@ -259,7 +259,8 @@ impl App {
         let reloading = control.spawn(reload.run());
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
-        let sessions = Arc::new(Sessions::default());
+        let sessions =
+            Arc::new(config.ticket_office().map_or_else(Sessions::default, Sessions::of_fleet));
         let shared = AppState {
             proxy,
             api: api::State {

@@ -1,0 +1,64 @@
+//! Target `tickets`: the id of a session in a fleet opens what was sealed, or nothing.
+//!
+//! Input: a byte, and what it says is done with the rest: read as an id, as the letters of one, as what is sealed in one; or an id
+//! is made and changed.
+
+use mcpproxy::downstream::session_ticket::TicketOffice;
+use mcpproxy::downstream::source::Source;
+use mcpproxy::fleet::cluster_key::{ClusterKeys, KeyPurpose};
+use mcpproxy::fleet::sealed_id::{IdKeys, MAX_ID_CHARS, MAX_SEALED_BYTES};
+use mcpproxy::fleet::sealed_mark::NodeTag;
+use mcpproxy::policy::Principal;
+
+const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+const SALT: [u8; 16] = [9; 16];
+/// The characters of ids.
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// The fuzz target.
+pub fn run(data: &[u8]) {
+    let Some((kind, data)) = data.split_first() else { return };
+    let keys = ClusterKeys::parse([SECRET]).expect("a secret");
+    let keys = IdKeys::of(&keys.derive(KeyPurpose::Session));
+    let office = TicketOffice::new(keys.clone(), NodeTag::of_bytes([1; 16]));
+    match kind % 4 {
+        0 => {
+            // Nobody without the key makes an id; one that was made is in no input.
+            if let Ok(text) = std::str::from_utf8(data) {
+                assert!(office.open(text, 0).is_err());
+            }
+        }
+        1 => {
+            let letters = data.iter().map(|byte| char::from(LETTERS[usize::from(byte % 64)]));
+            assert!(office.open(&letters.collect::<String>(), 0).is_err());
+        }
+        2 => {
+            let Some(id) = keys.seal(SALT, data) else {
+                assert!(data.len() > MAX_SEALED_BYTES);
+                return;
+            };
+            assert!(id.len() <= MAX_ID_CHARS && id.bytes().all(|byte| byte.is_ascii_graphic()));
+            assert_eq!(keys.open(&id).expect("what was sealed").sealed, data);
+            let Ok(ticket) = office.open(&id, u64::MAX / 2) else { return };
+            let made_ms = ticket.made_ms;
+            let opening = ticket.clone().opening(Principal::Anonymous, Source::default());
+            // What was read is written again, of another node and for another principal.
+            let again = office.seal(&opening, SALT, made_ms).expect("a session's");
+            let again = office.open(&again, made_ms).expect("what was sealed");
+            assert_eq!((again.revision, &again.key), (ticket.revision, &ticket.key));
+            assert_eq!(again.client_capabilities, ticket.client_capabilities);
+            assert_eq!((again.endpoint, again.made_ms), (ticket.endpoint, made_ms));
+            assert!(ticket.client_name.starts_with(&*again.client_name));
+        }
+        _ => {
+            let [at, change, sealed @ ..] = data else { return };
+            let sealed = &sealed[..sealed.len().min(MAX_SEALED_BYTES)];
+            let id = keys.seal(SALT, sealed).expect("short enough");
+            let at = usize::from(*at) % id.len();
+            let letter = char::from(LETTERS[usize::from(change % 64)]);
+            let mut changed = id.clone();
+            changed.replace_range(at..=at, letter.encode_utf8(&mut [0; 4]));
+            assert_eq!(keys.open(&changed).is_ok(), changed == id);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Sessions of a fleet: each node goes on with those of the others, as long as the id is whole, of a key that is there, and asked
+//! for by whoever opened it.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Connection, Proxy, Response, stub_stdio};
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+const NEW_KEY: &str = "ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// A node of the fleet whose store is in that folder.
+fn node(store: &TempDir, name: &str, key: Value) -> Proxy {
+    let store = format!("file://{}", store.path().display());
+    let mut cluster = json!({"store": store, "node": name, "flush": "100ms"});
+    if !key.is_null() {
+        cluster["key"] = key;
+    }
+    Proxy::with(json!({"mcpServers": {"s": stub_stdio(&[])}, "cluster": cluster}))
+}
+
+/// A session as its client has it: an id, sent to whichever node.
+struct Session {
+    id: String,
+}
+
+impl Session {
+    fn open(node: &Proxy, headers: &[(&str, &str)]) -> Self {
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {"roots": {}},
+            "clientInfo": {"name": "walker", "version": "1"}}});
+        let response = node.request("POST", "/mcp", headers, hello.to_string().as_bytes());
+        assert_eq!(
+            response.json()["result"]["protocolVersion"],
+            "2025-06-18",
+            "{}",
+            response.text()
+        );
+        Self { id: response.header("mcp-session-id").unwrap().to_owned() }
+    }
+
+    fn send(&self, node: &Proxy, method: &str, headers: &[(&str, &str)], body: &Value) -> Response {
+        let session = [("Mcp-Session-Id", self.id.as_str())];
+        let headers: Vec<_> = session.iter().chain(headers).copied().collect();
+        let mut connection = Connection::open(node.port);
+        connection.send(method, "/mcp", &headers, body.to_string().as_bytes());
+        connection.response()
+    }
+
+    fn post(&self, node: &Proxy, body: &Value) -> Response {
+        self.send(node, "POST", &[], body)
+    }
+
+    fn list(&self, node: &Proxy) -> Response {
+        self.post(node, &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}))
+    }
+
+    /// Whether a call of it comes to something there.
+    fn calls(&self, node: &Proxy, id: &str) {
+        let arguments =
+            json!({"name": "s:stats", "args": {}, "intent": {"operation_type": "read"}});
+        let params = json!({"name": "call_tool_read", "arguments": arguments});
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+        let response = self.post(node, &call);
+        assert_eq!(
+            (response.status, &response.json()["id"]),
+            (200, &json!(id)),
+            "{}",
+            response.text()
+        );
+        assert_ne!(response.json()["result"]["isError"], true, "{}", response.text());
+    }
+
+    /// What records name it by on that node, of the call with that id.
+    fn name(node: &Proxy, id: &str) -> Value {
+        let found = node.activity(&format!("request_id={id}&type=tool_call"));
+        assert_eq!(found[0]["metadata"]["client_name"], "walker", "{found:?}");
+        found[0]["session_id"].clone()
+    }
+}
+
+#[test]
+fn a_session_goes_on_at_every_node_and_outlives_the_one_that_opened_it() {
+    let store = tempfile::tempdir().unwrap();
+    let [mut a, b, c] = ["a", "b", "c"].map(|name| node(&store, name, json!(KEY)));
+    let session = Session::open(&a, &[]);
+    assert!(session.id.len() <= 400 && session.id.bytes().all(|byte| byte.is_ascii_graphic()));
+    let listed = session.list(&b);
+    assert_eq!(listed.status, 200);
+    assert!(listed.json()["result"]["tools"].is_array(), "{}", listed.text());
+    for (at, node) in [&c, &a, &b, &c].into_iter().enumerate() {
+        session.calls(node, &format!("call-{at}"));
+    }
+    // It is one session in the records of all of them.
+    let name = Session::name(&a, "call-1");
+    assert_eq!(name.as_str().unwrap().len(), 32);
+    assert_eq!((Session::name(&b, "call-2"), Session::name(&c, "call-0")), (name.clone(), name));
+    a.process.signal("KILL");
+    a.process.wait();
+    session.calls(&b, "later");
+    session.calls(&c, "later-too");
+    // What is new on the living ones, too.
+    let other = Session::open(&b, &[]);
+    other.calls(&c, "other");
+}
+
+#[test]
+fn an_id_is_for_whoever_opened_it_and_whole() {
+    let store = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| node(&store, name, json!(KEY)));
+    let admin = [("X-API-Key", crate::harness::API_KEY)];
+    let (own, ours) = (Session::open(&a, &[]), Session::open(&a, &admin));
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    assert_eq!(own.send(&b, "POST", &admin, &list).status, 404, "the API key proves another");
+    assert_eq!(ours.post(&b, &list).status, 404, "nobody");
+    assert_eq!(ours.send(&b, "POST", &admin, &list).status, 200);
+    let mut connection = Connection::open(b.port);
+    let session = [("Mcp-Session-Id", own.id.as_str())];
+    connection.send("POST", "/mcp/all", &session, list.to_string().as_bytes());
+    assert_eq!(connection.response().status, 404, "it is for /mcp");
+    for at in [0, 10, 40, own.id.len() - 1] {
+        let mut altered = own.id.clone();
+        let other = if altered.as_bytes()[at] == b'A' { "B" } else { "A" };
+        altered.replace_range(at..=at, other);
+        assert_eq!(Session { id: altered }.list(&b).status, 404, "altered at {at}");
+        assert_eq!(Session { id: own.id[..at].to_owned() }.list(&b).status, 404, "cut at {at}");
+    }
+    assert_eq!(own.list(&b).status, 200);
+    // Ended, it stays ended where that is known.
+    assert_eq!(own.send(&b, "DELETE", &[], &Value::Null).status, 204);
+    assert_eq!(own.list(&b).status, 404);
+}
+
+#[test]
+fn keys_are_changed_with_overlap_and_what_an_old_one_sealed_is_unknown_without_it() {
+    let store = tempfile::tempdir().unwrap();
+    let old = node(&store, "a", json!(KEY));
+    let both = node(&store, "b", json!([NEW_KEY, KEY]));
+    let new = node(&store, "c", json!(NEW_KEY));
+    let none = node(&store, "d", Value::Null);
+    let session = Session::open(&old, &[]);
+    assert_eq!(session.list(&both).status, 200);
+    let answer = session.list(&new);
+    assert_eq!((answer.status, answer.text().contains("send initialize again")), (404, true));
+    assert_eq!(Session::open(&both, &[]).list(&new).status, 200, "the first key seals");
+    // Without a key sessions are what they were.
+    let alone = Session::open(&none, &[]);
+    assert!(alone.id.len() == 32 && alone.id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    assert_eq!((alone.list(&none).status, alone.list(&old).status), (200, 404));
+    assert_eq!(session.list(&none).status, 404);
+}
