@@ -18,6 +18,7 @@ pub mod columns;
 pub mod config;
 #[cfg(test)]
 mod examples;
+pub mod facts;
 pub mod hash_tree;
 pub mod joining;
 pub mod ledger;
