@@ -14,6 +14,7 @@ pub mod audit;
 pub mod bucket;
 pub mod chain_check;
 pub mod checkpoint;
+pub mod cluster_key;
 pub mod columns;
 pub mod config;
 #[cfg(test)]
@@ -30,6 +31,6 @@ pub mod sealing;
 pub mod segment;
 pub mod signed_note;
 
-pub use config::ClusterConfig;
+pub use config::{ClusterConfig, IndexRole};
 pub use joining::JoinError;
 pub use ledger::{FleetLedger, LedgerSettings};

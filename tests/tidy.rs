@@ -109,6 +109,7 @@ const PURE: &[&str] = &[
     "src/activity/codec.rs",
     "src/activity/gap.rs",
     "src/fleet/chain_check",
+    "src/fleet/cluster_key.rs",
     "src/fleet/checkpoint.rs",
     "src/fleet/columns",
     "src/fleet/hash_tree.rs",

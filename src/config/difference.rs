@@ -269,6 +269,11 @@ mod tests {
             (r#"{"activity": {"max_payload_bytes": 1000000}}"#, "", "activity.max_payload_bytes"),
             (r#"{"activity": {"durability": "before_reply"}}"#, "", "activity.durability"),
             (r#"{"cluster": {"store": "file:///a", "node": "a"}}"#, "", "cluster"),
+            (
+                r#"{"cluster": {"store": "file:///a", "node": "a", "key": "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"}}"#,
+                "",
+                "cluster",
+            ),
             (r#"{"activity": {"on_failure": "continue"}}"#, "", "activity.on_failure"),
             (r#"{"mcpServers": {"s": {"command": "x"}}}"#, "mcpServers.s", ""),
         ] {

@@ -49,6 +49,8 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
     "cluster",
     "store",
     "node",
+    "advertise",
+    "index",
     "flush",
     "segment_bytes",
     "backlog_bytes",

@@ -16,7 +16,7 @@ use super::findings::Findings;
 use super::problem::{KeyPath, Problem, Severity};
 use super::reading::{read, within};
 use super::sections::{ApiKey, Logging, OutputValidation, PolicySection, ResultLimitSection};
-use super::telemetry::TelemetrySection;
+use super::telemetry::{TelemetrySection, is_exposed};
 use super::tls::TlsSection;
 use super::values::{Config, RuleFiles};
 use super::written::Written;
@@ -25,7 +25,7 @@ use crate::activity;
 use crate::approvals;
 use crate::catalog::on_change::ReviewSettings;
 use crate::embeddings::SearchSection;
-use crate::fleet::ClusterConfig;
+use crate::fleet::{ClusterConfig, IndexRole};
 use crate::intent;
 use crate::io::address::{Address, UNIX};
 use crate::mcp::revisions::Offered;
@@ -85,8 +85,12 @@ const DEFAULT_LISTEN_ADDRESS: SocketAddr =
 const DEFAULT_DATA_DIR: &str = "~/.mcpproxy";
 const DEFAULT_TOOLS_LIMIT: usize = 15;
 /// The values beside those of servers and of telemetry that may be kept elsewhere.
-const OWN_REFERENCES: [&[&str]; 3] =
-    [&["api_key"], &["approval", "webhook", "url"], &["approval", "webhook", "secret"]];
+const OWN_REFERENCES: [&[&str]; 4] = [
+    &["api_key"],
+    &["approval", "webhook", "url"],
+    &["approval", "webhook", "secret"],
+    &["cluster", "key"],
+];
 /// Most files that hold values and are looked at for changes; of more the others count at the next reload.
 const MAX_NAMED_FILES: usize = 1000;
 /// Most files of rules.
@@ -267,12 +271,25 @@ fn fill_in_own(
         for key in deeper {
             value = value.and_then(|value| value.get_mut(*key));
         }
-        let Some(Value::String(text)) = value else { continue };
-        files.extend(named_files(text, env));
         let path = deeper.iter().fold(KeyPath::root(first), |path, key| path.key(key));
-        match filled_in(text, &path.to_string(), env) {
-            Ok(filled) => *text = filled,
-            Err(problem) => findings.error(&path, problem),
+        let texts: Vec<(KeyPath, &mut String)> = match value {
+            Some(Value::String(text)) => vec![(path, text)],
+            Some(Value::Array(list)) => {
+                let at = list.iter_mut().enumerate();
+                at.filter_map(|(at, value)| match value {
+                    Value::String(text) => Some((path.element(at), text)),
+                    _ => None,
+                })
+                .collect()
+            }
+            _ => continue,
+        };
+        for (path, text) in texts {
+            files.extend(named_files(text, env));
+            match filled_in(text, &path.to_string(), env) {
+                Ok(filled) => *text = filled,
+                Err(problem) => findings.error(&path, problem),
+            }
         }
     }
     files
@@ -323,6 +340,25 @@ fn check_cluster(top: &TopLevel, findings: &mut Findings<'_>) {
             findings.error(&at, "can be \"fleet\" only with cluster.store");
         }
         (None, None) => {}
+    }
+    let ClusterConfig { store, advertise, index, key, .. } = &top.cluster;
+    for (name, is_set) in [
+        ("advertise", advertise.is_some()),
+        ("index", *index != IndexRole::None),
+        ("key", key.is_some()),
+    ] {
+        if is_set && store.is_none() {
+            findings.error(&at.key(name), "is of no use without cluster.store");
+        }
+    }
+    let Some(advertise) = advertise else { return };
+    if key.is_none() {
+        findings.error(&at.key("advertise"), "needs cluster.key, by which nodes know each other");
+    }
+    if is_exposed(advertise.as_str()) {
+        let odd = "is plain http to another machine: nodes know each other all the same, and whoever is on the way reads \
+                   what they say; use https";
+        findings.warn(&at.key("advertise"), odd);
     }
 }
 

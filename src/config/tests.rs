@@ -131,6 +131,30 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
             r#"{"cluster": {"node": "A/b"}}"#,
             "column 22: cluster.node: must be 1 to 63 lower-case letters, digits, and '-', '_' or '.' within",
         ),
+        (
+            r#"{"cluster": {"index": true}}"#,
+            "column 23: cluster.index: is of no use without cluster.store",
+        ),
+        (
+            r#"{"cluster": {"store": "s3://b", "node": "a", "advertise": "https://a:8443"}}"#,
+            "column 59: cluster.advertise: needs cluster.key, by which nodes know each other",
+        ),
+        (
+            r#"{"cluster": {"advertise": "https://a:8443/mcp"}}"#,
+            "column 27: cluster.advertise: must name scheme, host and port and nothing else",
+        ),
+        (
+            r#"{"cluster": {"index": "4/3"}}"#,
+            "column 23: cluster.index: invalid value: string \"4/3\", expected true, false or a shard like \"1/3\", of at most 256",
+        ),
+        (
+            r#"{"cluster": {"key": "0123456789abcdef"}}"#,
+            "column 21: cluster.key: must be 32 to 1024 bytes, is 8: 'openssl rand -hex 32' makes one",
+        ),
+        (
+            r#"{"cluster": {"key": ["${env:NOT_THERE}"]}}"#,
+            "column 22: cluster.key[0]: environment variable NOT_THERE is not set, which cluster.key[0] asks for",
+        ),
         (r#"{"cluster": {"flush": "2h"}}"#, "column 23: cluster.flush: must be 100ms to 1h"),
         (
             r#"{"cluster": {"segment_bytes": 1}}"#,
@@ -365,7 +389,8 @@ fn every_known_key_is_a_key() {
             "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
             "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}},
             "input_validation": {{"mode": "strict"}},
-            "cluster": {{"store": "file:///f", "node": "a", "flush": "1s", "segment_bytes": 65536,
+            "cluster": {{"store": "file:///f", "node": "a", "advertise": "https://a:8443", "index": "1/3",
+            "key": ["000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"], "flush": "1s", "segment_bytes": 65536,
             "backlog_bytes": 99999999}},
             "result_limit": {{"bytes": 65536, "keep": "15m", "max_kept_bytes": 1, "max_kept": 1}},
             "search": {{"embeddings": {{"url": "https://m.example/v1", "model": "m", "api_key": "${{env:K}}",
@@ -389,6 +414,32 @@ fn every_known_key_is_a_key() {
     for key in KNOWN_KEYS {
         assert!(text.contains(&format!("\"{key}\":")), "{key}");
     }
+}
+
+#[test]
+fn the_key_of_a_cluster_may_be_kept_elsewhere_and_is_never_shown() {
+    let hex = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("old");
+    std::fs::write(&file, format!("{}\n", hex.replace("00", "ff"))).unwrap();
+    let text = format!(
+        r#"{{"cluster": {{"store": "file:///f", "node": "a", "advertise": "http://10.0.0.1:8080",
+            "key": ["${{env:NEW}}", "${{file:{}}}"]}}}}"#,
+        file.display()
+    );
+    let env = |name: &str| (name == "NEW").then(|| hex.to_owned());
+    let flags = Flags { data_dir: Some("/d".into()), ..Flags::default() };
+    let (config, warnings) = parse(&text, &env, &flags).unwrap();
+    assert!(warnings.len() == 1 && warnings[0].to_string().contains("plain http"), "{warnings:?}");
+    let keys: Vec<_> = config.cluster.key.iter().flat_map(|keys| keys.texts()).collect();
+    assert_eq!(keys, [hex.to_owned(), hex.replace("00", "ff")]);
+    assert_eq!(config.named_files, [file]);
+    assert!(keys.iter().all(|key| config.secrets().any(|it| it == *key)));
+    let plain = format!(r#"{{"cluster": {{"store": "file:///f", "node": "a", "key": "{hex}"}}}}"#);
+    let plain = parse(&plain, &env, &flags).unwrap().0;
+    let shown =
+        format!("{config:?} {plain:?} {} {}", config.written.shown(), plain.written.shown());
+    assert!(!shown.contains("0405060708") && shown.contains("ClusterKeys(2)"), "{shown}");
 }
 
 #[test]

@@ -253,6 +253,8 @@ impl Config {
         let of_search = self.search.embeddings.iter().filter_map(|it| it.api_key.clone());
         // One that names where the key is is no secret.
         let of_search = of_search.filter(|key| !key.contains("${"));
-        of_servers.chain([self.key().to_owned()]).chain(of_webhook).chain(of_search)
+        let of_cluster = self.cluster.key.iter().flat_map(|keys| keys.texts().map(str::to_owned));
+        let own = [self.key().to_owned()].into_iter().chain(of_cluster);
+        of_servers.chain(own).chain(of_webhook).chain(of_search)
     }
 }

@@ -1,10 +1,14 @@
 //! The `cluster` part of the configuration.
 
+use std::fmt;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
-use serde::de::Error;
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
+use url::Url;
 
+use super::cluster_key::{ClusterKeys, optional_keys};
 use super::columns::MAX_TABLE_BYTES;
 
 /// Most characters of a node's name.
@@ -18,6 +22,10 @@ const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
 /// How many times larger segments are behind a store that was away.
 pub(super) const CATCH_UP: u64 = 4;
 const _: () = assert!(*SEGMENT_BYTES.end() * CATCH_UP * 2 < MAX_TABLE_BYTES);
+/// Most shards that a fleet's records are divided into.
+pub const MAX_SHARDS: u16 = 256;
+/// Most characters of `advertise`.
+const MAX_ADVERTISE_CHARS: usize = 512;
 /// The least that `backlog_bytes` can be.
 const MIN_BACKLOG_BYTES: u64 = 16 << 20;
 
@@ -56,6 +64,108 @@ impl<'de> Deserialize<'de> for NodeName {
     }
 }
 
+/// What of the fleet's records a node keeps to answer from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IndexRole {
+    /// Nothing but its own.
+    #[default]
+    None,
+    /// Everything.
+    Whole,
+    /// One shard.
+    Shard {
+        /// Which, 1 to `of`.
+        index: NonZeroU16,
+        /// Of how many, at most [`MAX_SHARDS`].
+        of: NonZeroU16,
+    },
+}
+
+impl IndexRole {
+    /// Reads `I/N`: shard I of N, which begin with 1.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let number =
+            |text: &str| text.parse::<NonZeroU16>().ok().filter(|it| it.to_string() == text);
+        let (index, of) = text.split_once('/')?;
+        let (index, of) = (number(index)?, number(of)?);
+        (index <= of && of.get() <= MAX_SHARDS).then_some(Self::Shard { index, of })
+    }
+}
+
+/// As the config has it: `false`, `true`, `I/N`.
+impl fmt::Display for IndexRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("false"),
+            Self::Whole => f.write_str("true"),
+            Self::Shard { index, of } => write!(f, "{index}/{of}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for IndexRole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Role;
+        impl Visitor<'_> for Role {
+            type Value = IndexRole;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "true, false or a shard like \"1/3\", of at most {MAX_SHARDS}")
+            }
+
+            fn visit_bool<E: Error>(self, whole: bool) -> Result<IndexRole, E> {
+                Ok(if whole { IndexRole::Whole } else { IndexRole::None })
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<IndexRole, E> {
+                let odd = serde::de::Unexpected::Str(text);
+                IndexRole::parse(text).ok_or_else(|| E::invalid_value(odd, &self))
+            }
+        }
+        deserializer.deserialize_any(Role)
+    }
+}
+
+/// How other nodes reach a node: the URL of its listener, without a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdvertisedUrl(Url);
+
+impl AdvertisedUrl {
+    /// Checks a URL.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.len() > MAX_ADVERTISE_CHARS {
+            return Err(format!("must have at most {MAX_ADVERTISE_CHARS} characters"));
+        }
+        let url = Url::parse(text).map_err(|error| format!("cannot be read: {error}"))?;
+        let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+        let is_named = url.username().is_empty() && url.password().is_none();
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
+            Err("must be http:// or https:// with the host and port of this node's listener".into())
+        } else if !is_bare || !is_named {
+            Err("must name scheme, host and port and nothing else".into())
+        } else {
+            Ok(Self(url))
+        }
+    }
+
+    /// The URL, whose path is `/`.
+    #[must_use]
+    pub fn url(&self) -> &Url {
+        &self.0
+    }
+
+    /// As the config has it: without the last `/`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str().trim_end_matches('/')
+    }
+}
+
 /// The `cluster` part of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -64,6 +174,14 @@ pub struct ClusterConfig {
     pub store: Option<String>,
     /// The name of this node.
     pub node: Option<NodeName>,
+    /// How other nodes reach this one; without it none does.
+    #[serde(deserialize_with = "advertise")]
+    pub advertise: Option<AdvertisedUrl>,
+    /// What of the fleet's records this node keeps to answer from.
+    pub index: IndexRole,
+    /// The secret that the nodes share; without it they ask each other nothing.
+    #[serde(deserialize_with = "optional_keys")]
+    pub key: Option<ClusterKeys>,
     /// The longest that a record waits to be sealed.
     #[serde(deserialize_with = "flush")]
     pub flush: Duration,
@@ -80,6 +198,9 @@ impl Default for ClusterConfig {
         Self {
             store: None,
             node: None,
+            advertise: None,
+            index: IndexRole::None,
+            key: None,
             flush: Duration::from_secs(5),
             segment_bytes: 4 << 20,
             backlog_bytes: 4 << 30,
@@ -93,6 +214,13 @@ impl ClusterConfig {
     pub fn membership(&self) -> Option<(&str, &NodeName)> {
         Some((self.store.as_deref()?, self.node.as_ref()?))
     }
+}
+
+fn advertise<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<AdvertisedUrl>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    text.map(|text| AdvertisedUrl::parse(&text).map_err(D::Error::custom)).transpose()
 }
 
 fn flush<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -137,6 +265,57 @@ mod tests {
         }
         for name in ["", "A", "a/b", "-a", "a-", "..", ".", "ä", "a b", "a+b", &"x".repeat(64)] {
             assert_eq!(NodeName::parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_index_is_whole_or_one_shard_of_some() {
+        let read = |json: &str| serde_json::from_str::<IndexRole>(json);
+        for text in ["1/1", "1/3", "3/3", "256/256"] {
+            let role = read(&format!("\"{text}\"")).unwrap();
+            assert_eq!(role.to_string(), text);
+        }
+        assert_eq!(read("true").unwrap(), IndexRole::Whole);
+        assert_eq!(read("false").unwrap(), IndexRole::None);
+        for bad in [
+            "\"0/3\"",
+            "\"4/3\"",
+            "\"1/257\"",
+            "\"1\"",
+            "\"01/3\"",
+            "\"+1/3\"",
+            "\"\"",
+            "1",
+            "null",
+        ] {
+            let told = read(bad).unwrap_err().to_string();
+            assert!(told.contains("true, false or a shard"), "{bad}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_reached_at_a_host_and_nothing_more() {
+        for (text, shown) in [
+            ("https://10.0.0.1:8443", "https://10.0.0.1:8443"),
+            ("http://node-a.local/", "http://node-a.local"),
+            ("http://[::1]:80", "http://[::1]"),
+        ] {
+            assert_eq!(AdvertisedUrl::parse(text).unwrap().as_str(), shown);
+        }
+        for text in [
+            "",
+            "10.0.0.1:8443",
+            "ftp://a",
+            "https://",
+            "https://a/b",
+            "https://a?b",
+            "https://a#b",
+            "https://u:p@a",
+            "https://u@a",
+            "unix:/a",
+            &format!("https://{}", "a".repeat(600)),
+        ] {
+            assert!(AdvertisedUrl::parse(text).is_err(), "{text}");
         }
     }
 }
