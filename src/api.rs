@@ -17,6 +17,8 @@ mod definitions;
 mod events;
 mod export;
 mod exposition;
+mod fleet_config;
+pub mod fleet_config_door;
 mod health;
 mod metrics;
 mod openapi;

@@ -6,6 +6,7 @@
 mod activity;
 mod approvals;
 mod call;
+mod fleet;
 mod policy;
 mod setup;
 mod token;
@@ -24,6 +25,7 @@ pub(super) use activity::{
 };
 pub(super) use approvals::ApprovalsCommand;
 pub(super) use call::{CallArgs, CallCommand};
+pub(super) use fleet::FleetCommand;
 pub(super) use policy::{PolicyCommand, PolicyExplain};
 pub(super) use setup::{ConnectArgs, ImportArgs};
 pub(super) use token::{TokenCommand, TokenCreate};
@@ -260,6 +262,17 @@ Examples:
   mcpproxy approvals deny 5r8x0q2mzk7w1ahd"
     )]
     Approvals(ApprovalsCommand),
+    /// What the nodes of a fleet share: the config that they run
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy fleet status
+  mcpproxy fleet apply fleet.json
+
+Exit code 3 if no node runs with this config."
+    )]
+    Fleet(FleetCommand),
     /// The operator's rules: check, test, explain, and replay over the log
     #[command(
         subcommand,

@@ -12,6 +12,7 @@
 //! What a fact is and how two of them merge is pure (`fact_set`), and so is what is believed of the store (`fact_reader`);
 //! `exchange` alone acts. What a fact means to a part of the proxy is the assembly's.
 
+mod config_fact;
 mod exchange;
 mod fact_memory;
 mod fact_object;
@@ -19,7 +20,9 @@ mod fact_reader;
 mod fact_set;
 mod sealed_object;
 
-pub use exchange::{FactExchange, FactExchangeSettings, FactStanding, FleetFacts};
+pub use super::config::NodeName;
+pub use config_fact::{ConfigFact, ConfigRun, ConfigRunState, ConfigVersion};
+pub use exchange::{FactExchange, FactExchangeSettings, FactStanding, FleetFacts, PlaceCheck};
 pub use fact_memory::{FactMemory, MemoryError};
 pub use fact_object::{FactObject, MAX_FACT_OBJECT_BYTES, NotFacts};
 pub use fact_reader::{FactFault, FactReader, ListedFacts};

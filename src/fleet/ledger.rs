@@ -13,11 +13,14 @@ use tokio::task::JoinHandle;
 
 use super::bucket::{Bucket, BucketError, Creation};
 use super::checkpoint::{Checkpoint, CheckpointHash};
+use super::cluster_key::KeyPurpose;
 use super::columns;
 use super::config::{CATCH_UP, ClusterConfig, NodeName};
+use super::facts::{FactExchangeSettings, FactKeys};
 use super::joining::{self, Applicant, FleetMember, JoinError, segments_folder};
+use super::node_key::NodeKey;
 use super::record_rows::RecordCollector;
-use super::sealed_mark::SealedMark;
+use super::sealed_mark::{SealedMark, SealedMarkFile};
 use super::sealing::{ChainPosition, Overdue, SealAct, SealLimits, SealState};
 use super::segment::{self, SealedBy, SealedSegment};
 use crate::activity::{Activity, Durability, StoreError};
@@ -64,6 +67,40 @@ pub struct EnteredFleet {
     settings: LedgerSettings,
     bucket: Bucket,
     member: Option<FleetMember>,
+}
+
+impl EnteredFleet {
+    /// The fleet's store.
+    #[must_use]
+    pub fn bucket(&self) -> &Bucket {
+        &self.bucket
+    }
+
+    /// What the node takes part in the fleet's facts with; `None` without `cluster.key`. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError::Folder`]
+    pub fn facts(&self) -> Result<Option<FactExchangeSettings>, JoinError> {
+        let LedgerSettings { config, node, folder, .. } = &self.settings;
+        let Some(keys) = &config.key else { return Ok(None) };
+        let unusable = |error| JoinError::Folder { folder: folder.clone(), error };
+        let fleet = match &self.member {
+            Some(member) => Some(member.fleet),
+            None => SealedMarkFile::open(folder).map_err(unusable)?.1.map(|mark| mark.fleet),
+        };
+        let Some(fleet) = fleet else { return Ok(None) };
+        let key = NodeKey::open(folder).map_err(unusable)?;
+        let verifier = key.verifier(&fleet.to_string(), node.as_str());
+        let keys = keys.derive(KeyPurpose::Facts);
+        Ok(verifier.map(|verifier| FactExchangeSettings {
+            fleet,
+            node: node.clone(),
+            folder: folder.clone(),
+            keys: FactKeys::new(keys.all().map(|key| *key.expose())),
+            verifier: verifier.to_string(),
+        }))
+    }
 }
 
 /// Takes the node's place. From now on the log keeps what is not in the store.

@@ -34,12 +34,12 @@ pub enum FactKind {
     /// Which config a node runs; its name is the node's.
     ConfigRun,
     /// That a definition of a tool was approved; server, tool and hash are its name.
-    Approved,
+    Definition,
 }
 
 impl FactKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Token, Self::Config, Self::ConfigRun, Self::Approved];
+    pub const ALL: [Self; 4] = [Self::Token, Self::Config, Self::ConfigRun, Self::Definition];
 
     /// Its word in an object.
     #[must_use]
@@ -48,7 +48,7 @@ impl FactKind {
             Self::Token => "token",
             Self::Config => "config",
             Self::ConfigRun => "config_run",
-            Self::Approved => "approved",
+            Self::Definition => "approved",
         }
     }
 
