@@ -17,6 +17,7 @@ mod definitions;
 mod events;
 mod export;
 mod exposition;
+mod fleet;
 mod fleet_config;
 pub mod fleet_config_door;
 mod health;

@@ -3,12 +3,13 @@
 //! ```text
 //! activity (committed) ─▶ sealing ─▶ segment (table + checkpoint) ─▶ bucket ─▶ confirmed ─▶ activity may forget
 //!                                                                       │
-//!                                   audit (any machine) ◀───────────────┘
+//!                                   audit (any machine) ◀───────────────┤
+//!   heartbeats, each node's own ────────────────────────────────────────┴▶ living nodes ─▶ peers (one hop, by cluster.key)
 //! ```
 //!
 //! Each node is the only writer of its own chain, under keys of its own, so that no node waits for another and nothing is
 //! agreed on. What a segment is, how chains are checked and when something is sealed is pure; [`bucket`] alone knows the
-//! store, `ledger` alone acts.
+//! store, `ledger`, `heartbeats` and the exchange of [`facts`] alone act, and [`peers`] is the way from node to node.
 
 pub mod audit;
 pub mod bucket;
@@ -20,10 +21,17 @@ pub mod config;
 #[cfg(test)]
 mod examples;
 pub mod facts;
+pub mod fleet_node;
 pub mod hash_tree;
+pub mod heartbeat;
+mod heartbeats;
 pub mod joining;
 pub mod ledger;
+mod ledger_gauges;
+pub mod living_nodes;
 pub mod node_key;
+pub mod peer_wire;
+pub mod peers;
 pub mod record_proof;
 pub mod record_rows;
 pub mod sealed_mark;
@@ -32,5 +40,8 @@ pub mod segment;
 pub mod signed_note;
 
 pub use config::{ClusterConfig, IndexRole};
+pub use fleet_node::{FleetNode, ProgramBuild};
+pub use heartbeat::NodeVitals;
+pub use heartbeats::VitalsOf;
 pub use joining::JoinError;
 pub use ledger::{FleetLedger, LedgerSettings};

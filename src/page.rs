@@ -47,11 +47,12 @@ const STYLE: Asset =
     Asset { kind: "text/css; charset=utf-8", text: include_str!("page/style.css") };
 
 /// The script, a module for each view and for what they share.
-const SCRIPTS: [(&str, &str); 14] = [
+const SCRIPTS: [(&str, &str); 15] = [
     ("activity.js", include_str!("page/activity.js")),
     ("app.js", include_str!("page/app.js")),
     ("approvals.js", include_str!("page/approvals.js")),
     ("dom.js", include_str!("page/dom.js")),
+    ("fleet.js", include_str!("page/fleet.js")),
     ("live.js", include_str!("page/live.js")),
     ("now.js", include_str!("page/now.js")),
     ("plot.js", include_str!("page/plot.js")),

@@ -45,6 +45,7 @@ mod named_clients;
 mod offline_log;
 mod otlp_export;
 mod outgoing_http;
+mod peer_door;
 mod reload;
 mod route;
 pub mod rule_files;

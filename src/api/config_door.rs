@@ -268,6 +268,13 @@ impl ConfigStanding {
         Self { path: path.into(), since, needs_restart: Vec::new(), rejected: None, shown }
     }
 
+    /// What tells one config from another, as far as it may be shown: 16 hexadecimal digits.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let hash = blake3::hash(self.shown.to_string().as_bytes());
+        hash.to_hex().chars().take(16).collect()
+    }
+
     /// Why the file is not in force, in one line; `None` if it is.
     #[must_use]
     pub fn fault(&self) -> Option<String> {

@@ -24,6 +24,9 @@ use super::state::State;
 use crate::activity::{Health, Standing};
 use crate::downstream::body::Body;
 use crate::embeddings::{RequestKind, RequestOutcome};
+use crate::fleet::FleetNode;
+use crate::fleet::heartbeat::LedgerStanding;
+use crate::fleet::living_nodes::NodeState;
 use crate::proxy::Worker;
 use crate::telemetry::build_info;
 use crate::telemetry::call_metrics::{Decision, Judged, Refusal, Totals};
@@ -202,6 +205,9 @@ fn families(state: &State, worker: &Worker) -> Vec<Family> {
     let mut families = calls(worker, &totals);
     families.extend(upstreams(worker, &totals));
     families.extend(log(&proxy.activity.health()));
+    if let Some(node) = &proxy.fleet {
+        families.extend(fleet(node, &node.ledger(&proxy.activity)));
+    }
     families.extend([
         Family::gauge("mcpproxy_calls_in_flight", "Calls under way", totals.in_flight() as f64),
         Family::gauge(
@@ -457,6 +463,57 @@ fn log(health: &Health) -> [Family; 7] {
             "mcpproxy_activity_bytes",
             "Bytes of the log on disk",
             health.disk_bytes as f64,
+        ),
+    ]
+}
+
+/// The fleet, as this node sees it, and its own ledger.
+fn fleet(node: &FleetNode, ledger: &LedgerStanding) -> [Family; 8] {
+    let living = node.living();
+    let states = [NodeState::Living, NodeState::Silent, NodeState::Stopped, NodeState::Unknown];
+    let count = |state| living.all().iter().filter(|node| node.state == state).count();
+    let skews = living.all().iter().filter(|node| node.state == NodeState::Living);
+    let skew = skews.filter_map(|node| node.skew_ms).map(i64::unsigned_abs).max();
+    [
+        Family::gauges(
+            "mcpproxy_fleet_nodes",
+            "Nodes of the fleet as this one sees them, by state",
+            states.map(|state| (vec![("state", state.as_str().to_owned())], count(state) as f64)),
+        ),
+        Family::gauge(
+            "mcpproxy_fleet_store_away",
+            "1 while the fleet's store does not say who lives",
+            bit(living.away.is_some()),
+        ),
+        Family::gauge(
+            "mcpproxy_fleet_clock_skew_seconds",
+            "How far the clock of a living node is from this node's, at most",
+            skew.unwrap_or_default() as f64 / 1e3,
+        ),
+        Family::gauge(
+            "mcpproxy_ledger_lag_records",
+            "Records of this node that are not in the fleet's store",
+            ledger.lag_records as f64,
+        ),
+        Family::gauge(
+            "mcpproxy_ledger_lag_bytes",
+            "About how many bytes those have",
+            ledger.lag_bytes as f64,
+        ),
+        Family::gauge(
+            "mcpproxy_ledger_lag_seconds",
+            "How long the oldest of them has been waiting",
+            ledger.lag_ms as f64 / 1e3,
+        ),
+        Family::counters(
+            "mcpproxy_ledger_segments",
+            "Segments put into the fleet's store since the start",
+            [(Labels::new(), ledger.segments)],
+        ),
+        Family::counters(
+            "mcpproxy_ledger_failures",
+            "Attempts at sealing and putting that came to nothing since the start",
+            [(Labels::new(), ledger.failures)],
         ),
     ]
 }

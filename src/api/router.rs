@@ -14,8 +14,8 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, approvals, call, config, definitions, events, export, fleet_config, health, metrics,
-    openapi, page_session, policy, policy_replay, proof, request_id, resource_metadata,
+    activity, approvals, call, config, definitions, events, export, fleet, fleet_config, health,
+    metrics, openapi, page_session, policy, policy_replay, proof, request_id, resource_metadata,
     server_login, servers, status, tokens, tools,
 };
 use crate::downstream::api_key::Unproven;
@@ -220,6 +220,7 @@ where
         Route::Tool => tools::tool(worker, &principal, query?, segment),
         Route::ToolDiff => definitions::diff(worker, query?, segment),
         Route::Status => status::status(state, worker, query?),
+        Route::Fleet => fleet::fleet(worker, query?).await,
         Route::Approvals => approvals::list(worker, &principal, query?),
         Route::Approval if parts.method == Method::POST => {
             let (query, body) = (query?, whole(body).await?);

@@ -55,13 +55,14 @@ pub(super) enum Route {
     PageCodes,
     PageSession,
     ConfigSchema,
+    Fleet,
 }
 
 /// Where a code or the key is exchanged, by who has nothing else yet.
 const PAGE_SESSION: &str = "/api/v1/page/session";
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 45] = [
+const PATHS: [(&str, Route); 46] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -107,6 +108,7 @@ const PATHS: [(&str, Route); 45] = [
     ("/api/v1/page/codes", Route::PageCodes),
     (PAGE_SESSION, Route::PageSession),
     ("/api/v1/config/schema.json", Route::ConfigSchema),
+    ("/api/v1/fleet", Route::Fleet),
 ];
 
 impl Route {
@@ -157,6 +159,7 @@ impl Route {
             | Self::ConfigSettings
             | Self::Policy
             | Self::ConfigSchema
+            | Self::Fleet
             | Self::Metrics
             | Self::ResourceMetadata => "GET, HEAD",
         }
@@ -243,6 +246,7 @@ impl Route {
             | Self::ConfigPreview
             | Self::ConfigChange
             | Self::ConfigSchema
+            | Self::Fleet
             | Self::Policy => true,
         }
     }

@@ -46,6 +46,7 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
             certificate,
             state.config.standing().fault(),
             proxy.meaning.faults(),
+            proxy.fleet.as_ref().map(|node| node.faults(&proxy.activity)).unwrap_or_default(),
         ),
         servers: Connected { total: states.len(), connected },
         tools: proxy.catalog.load().tools().len(),
@@ -70,6 +71,7 @@ fn faults(
     certificate: Option<String>,
     config: Option<String>,
     search: Vec<String>,
+    fleet: Vec<String>,
 ) -> Vec<Fault> {
     let servers = states.iter().filter(|state| match state.status {
         Status::Failed => true,
@@ -93,7 +95,8 @@ fn faults(
     ];
     let of_log = of_log.into_iter().filter_map(|(part, cause)| Some(fault(part, cause?)));
     let of_search = search.into_iter().map(|cause| fault(Part::Search, cause));
-    servers.chain(of_log).chain(of_search).collect()
+    let of_fleet = fleet.into_iter().map(|cause| fault(Part::Fleet, cause));
+    servers.chain(of_log).chain(of_search).chain(of_fleet).collect()
 }
 
 fn schemas(worker: &Worker) -> Schemas {
@@ -164,6 +167,8 @@ enum Part {
     Config,
     /// The endpoint of `search.embeddings`.
     Search,
+    /// The fleet: its store, and nodes as this one sees them.
+    Fleet,
 }
 
 /// The log on stderr.

@@ -262,15 +262,13 @@ Examples:
   mcpproxy approvals deny 5r8x0q2mzk7w1ahd"
     )]
     Approvals(ApprovalsCommand),
-    /// What the nodes of a fleet share: the config that they run
+    /// The fleet that the node which runs here belongs to
     #[command(
         subcommand,
         after_help = "\
 Examples:
   mcpproxy fleet status
-  mcpproxy fleet apply fleet.json
-
-Exit code 3 if no node runs with this config."
+  mcpproxy fleet apply fleet.json"
     )]
     Fleet(FleetCommand),
     /// The operator's rules: check, test, explain, and replay over the log

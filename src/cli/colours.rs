@@ -48,10 +48,11 @@ impl Colours {
 /// What a status, a decision or a state is shown in.
 pub(super) fn of_state(word: &str) -> Style {
     match word {
-        "success" | "connected" | "approved" | "ok" | "allow" | "mended" => GOOD,
-        "error" | "failed" | "rejected" | "blocked" | "denied" | "deny" | "wrong" | "FAILED" => BAD,
+        "success" | "connected" | "approved" | "ok" | "allow" | "mended" | "living" => GOOD,
+        "error" | "failed" | "rejected" | "blocked" | "denied" | "deny" | "wrong" | "FAILED"
+        | "silent" => BAD,
         "warning" | "unknown" | "connecting" | "waiting" | "odd" | "quarantined" => ODD,
-        "disabled" | "not running" => FAINT,
+        "disabled" | "not running" | "stopped" => FAINT,
         _ => Style::new(),
     }
 }

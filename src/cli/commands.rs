@@ -9,6 +9,7 @@ mod connect;
 mod demo;
 mod doctor;
 mod fleet;
+mod fleet_config;
 mod import;
 mod init;
 mod login;
@@ -54,11 +55,11 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
         Command::Token(command) => token::run(command, global, output),
         Command::Policy(command) => policy::run(&command, global, output),
         Command::Activity(command) => activity::run(&command, global, output),
-        Command::Fleet(command) => backend::with(global, Needs::Running, async |backend| {
-            fleet::run(&command, backend, output).await
-        }),
         Command::Approvals(command) => backend::with(global, Needs::Running, async |backend| {
             approvals::run(&command, backend, output).await
+        }),
+        Command::Fleet(command) => backend::with(global, Needs::Running, async |backend| {
+            fleet::run(&command, backend, output).await
         }),
     }
 }

@@ -61,7 +61,7 @@ pub enum BucketError {
     #[error("{0} is not there")]
     Missing(String),
     /// An object is longer than it may be.
-    #[error("{0} is longer than {MAX_OBJECT_BYTES} bytes")]
+    #[error("{0} is longer than it may be")]
     TooLong(String),
     /// There are more objects than are listed.
     #[error("there are more than {MAX_LISTED} objects below {0}")]
@@ -200,16 +200,25 @@ impl Bucket {
     ///
     /// [`BucketError`].
     pub async fn get(&self, key: &str) -> Result<Bytes, BucketError> {
+        self.get_up_to(key, MAX_OBJECT_BYTES).await
+    }
+
+    /// The bytes of an object that has `most` of them at most.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn get_up_to(&self, key: &str, most: u64) -> Result<Bytes, BucketError> {
         let path = self.path(key);
         let read = async {
             let found = self.store.get(&path).await.map_err(|error| failed(key, &error))?;
-            if found.meta.size > MAX_OBJECT_BYTES {
+            if found.meta.size > most {
                 return Err(BucketError::TooLong(key.to_owned()));
             }
             let mut bytes = BytesMut::with_capacity(found.meta.size as usize);
             let mut chunks = found.into_stream();
             while let Some(chunk) = chunks.try_next().await.map_err(|error| failed(key, &error))? {
-                if bytes.len() as u64 + chunk.len() as u64 > MAX_OBJECT_BYTES {
+                if bytes.len() as u64 + chunk.len() as u64 > most {
                     return Err(BucketError::TooLong(key.to_owned()));
                 }
                 bytes.extend_from_slice(&chunk);

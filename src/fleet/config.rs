@@ -30,7 +30,7 @@ const MAX_ADVERTISE_CHARS: usize = 512;
 const MIN_BACKLOG_BYTES: u64 = 16 << 20;
 
 /// The name of a node, of which there is one in its fleet: letters of ASCII in lower case, digits, and `-`, `_`, `.` within.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(Box<str>);
 
 impl NodeName {

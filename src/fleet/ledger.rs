@@ -17,8 +17,12 @@ use super::cluster_key::KeyPurpose;
 use super::columns;
 use super::config::{CATCH_UP, ClusterConfig, NodeName};
 use super::facts::{FactExchangeSettings, FactKeys};
+use super::fleet_node::{FleetNode, ProgramBuild};
+use super::heartbeats::{Heartbeats, VitalsOf};
 use super::joining::{self, Applicant, FleetMember, JoinError, segments_folder};
 use super::node_key::NodeKey;
+use super::peer_wire::PeerSender;
+use super::peers::Peers;
 use super::record_rows::RecordCollector;
 use super::sealed_mark::{SealedMark, SealedMarkFile};
 use super::sealing::{ChainPosition, Overdue, SealAct, SealLimits, SealState};
@@ -65,6 +69,7 @@ impl LedgerSettings {
 #[derive(Debug)]
 pub struct EnteredFleet {
     settings: LedgerSettings,
+    node: Arc<FleetNode>,
     bucket: Bucket,
     member: Option<FleetMember>,
 }
@@ -101,6 +106,12 @@ impl EnteredFleet {
             verifier: verifier.to_string(),
         }))
     }
+
+    /// The node, as the rest of the program sees it.
+    #[must_use]
+    pub fn node(&self) -> &Arc<FleetNode> {
+        &self.node
+    }
 }
 
 /// Takes the node's place. From now on the log keeps what is not in the store.
@@ -110,9 +121,13 @@ impl EnteredFleet {
 /// [`JoinError`]. A node that has been a member starts without the store.
 pub async fn enter(
     settings: LedgerSettings,
+    build: ProgramBuild,
     activity: &Activity,
 ) -> Result<EnteredFleet, JoinError> {
     activity.confirm(0);
+    let node = FleetNode::new(settings.node.clone(), settings.config.clone(), build)
+        .map_err(|error| JoinError::Refused(error.to_string()))?;
+    let node = Arc::new(node);
     let url = settings.store.clone();
     let opened = tokio::task::spawn_blocking(move || Bucket::open(&url)).await;
     let bucket = match opened {
@@ -133,7 +148,7 @@ pub async fn enter(
         }
         Err(error) => return Err(error),
     };
-    Ok(EnteredFleet { settings, bucket, member })
+    Ok(EnteredFleet { settings, node, bucket, member })
 }
 
 async fn join(
@@ -157,11 +172,16 @@ pub struct FleetLedger {
 }
 
 impl FleetLedger {
-    /// Starts to seal.
+    /// Starts to seal, and to say that this node lives; `vitals` tells what else is said each time.
     #[must_use]
-    pub fn start(entered: EnteredFleet, activity: Activity, runtime: &Handle) -> Self {
+    pub fn start(
+        entered: EnteredFleet,
+        activity: Activity,
+        vitals: VitalsOf,
+        runtime: &Handle,
+    ) -> Self {
         let (ends, ending) = watch::channel(false);
-        let task = runtime.spawn(run(entered, activity, ending));
+        let task = runtime.spawn(run(entered, activity, vitals, runtime.clone(), ending));
         Self { task, ends }
     }
 
@@ -179,8 +199,14 @@ impl FleetLedger {
 }
 
 /// Takes the node's place if it has none yet, then seals.
-async fn run(entered: EnteredFleet, activity: Activity, mut ending: watch::Receiver<bool>) {
-    let EnteredFleet { settings, bucket, mut member } = entered;
+async fn run(
+    entered: EnteredFleet,
+    activity: Activity,
+    vitals: VitalsOf,
+    runtime: Handle,
+    mut ending: watch::Receiver<bool>,
+) {
+    let EnteredFleet { settings, node, bucket, mut member } = entered;
     let member = loop {
         if let Some(member) = member.take() {
             break member;
@@ -211,9 +237,32 @@ async fn run(entered: EnteredFleet, activity: Activity, mut ending: watch::Recei
     };
     let state = SealState::new(limits, member.mark.stored);
     let planned = member.mark.planned;
+    let keys = settings.config.key.as_ref();
+    let peers = keys.map(|keys| {
+        let own = PeerSender { node: node.name.clone(), boot: node.facts.boot };
+        let (living, keys) = (Arc::clone(&node.living), keys.derive(KeyPurpose::Peer));
+        Peers::new(own, member.fleet, keys, living, runtime)
+    });
+    node.joined(member.fleet, peers);
+    let heartbeats = Heartbeats {
+        node: Arc::clone(&node),
+        bucket: bucket.clone(),
+        fleet: member.fleet,
+        key: member.key.clone(),
+        keys: keys.map(|keys| keys.derive(KeyPurpose::Heartbeat)),
+        activity: activity.clone(),
+        vitals,
+    };
     let member = Arc::new(parking_lot::Mutex::new(member));
     let base = Instant::now();
-    Sealer { activity, bucket, member, state, planned, in_hand: None, base }.run(ending).await;
+    let sealer = Sealer { activity, bucket, member, node, state, planned, in_hand: None, base };
+    // The last heartbeat says how far all has come.
+    let (stops, stopping) = watch::channel(false);
+    let seals = async {
+        sealer.run(ending).await;
+        stops.send_replace(true);
+    };
+    tokio::join!(seals, heartbeats.run(stopping));
 }
 
 /// What seals.
@@ -222,6 +271,7 @@ struct Sealer {
     bucket: Bucket,
     /// Used by one thread at a time: reading and writing files is done beside the runtime.
     member: Arc<parking_lot::Mutex<FleetMember>>,
+    node: Arc<FleetNode>,
     state: SealState,
     /// The last record of a segment that was on its way when the process before this one ended.
     planned: Option<u64>,
@@ -289,6 +339,8 @@ impl Sealer {
 
     /// Tells the log whether it can go on to keep what is not stored.
     fn tell(&self, now: u64) {
+        let (stored, record_bytes) = (self.state.stored().seq, self.state.record_bytes());
+        self.node.gauges.stands(stored, record_bytes, self.state.waits(now));
         let why = self.state.overdue(now).map(|overdue| {
             let (records, store) = (self.state.behind(), self.bucket.shown());
             match overdue {
@@ -322,6 +374,7 @@ impl Sealer {
             }
             Err(error) => {
                 tracing::error!(%error, "activity cannot be sealed for the fleet's store");
+                self.node.gauges.failed(&error);
                 self.state.not_sealed(now);
             }
         }
@@ -338,6 +391,7 @@ impl Sealer {
         match put(&self.bucket, &key, &sealed, creates).await {
             Ok(checkpoint) => {
                 self.state.stored_now(checkpoint);
+                self.node.gauges.put();
                 self.in_hand = None;
                 let stored = self.state.stored();
                 self.activity.confirm(stored.seq);
@@ -355,6 +409,7 @@ impl Sealer {
             }
             Err(error) => {
                 tracing::warn!(%error, key, "a segment is not in the fleet's store yet");
+                self.node.gauges.failed(&error);
                 let now = self.now();
                 self.state.not_stored(now);
             }

@@ -4,12 +4,13 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 
 use super::checkpoint::{self, Checkpoint};
-use super::signed_note::VerifierKey;
+use super::signed_note::{SIGNATURE_BYTES, VerifierKey};
 use crate::os::private;
 
 /// The file's name, and under which name it is made.
@@ -18,8 +19,9 @@ const NAME_NEW: &str = "node_key.new";
 /// Most bytes of the file.
 const MAX_BYTES: u64 = 1024;
 
-/// A node's key.
-pub struct NodeKey(Ed25519KeyPair);
+/// A node's key. Clones share it.
+#[derive(Clone)]
+pub struct NodeKey(Arc<Ed25519KeyPair>);
 
 impl std::fmt::Debug for NodeKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -44,7 +46,7 @@ impl NodeKey {
     }
 
     fn of(pkcs8: &[u8]) -> io::Result<Self> {
-        Ed25519KeyPair::from_pkcs8(pkcs8).map(Self).map_err(|_| no_key())
+        Ed25519KeyPair::from_pkcs8(pkcs8).map(|pair| Self(Arc::new(pair))).map_err(|_| no_key())
     }
 
     fn create(dir: &Path) -> io::Result<Self> {
@@ -69,20 +71,23 @@ impl NodeKey {
     /// The signed note of a checkpoint of this node. The same checkpoint gives the same note.
     #[must_use]
     pub fn sign(&self, checkpoint: &Checkpoint, verifier: &VerifierKey) -> String {
-        let sign = |text: &[u8]| {
-            let mut signature = [0; 64];
-            let made = self.0.sign(text);
-            signature.iter_mut().zip(made.as_ref()).for_each(|(to, from)| *to = *from);
-            signature
-        };
-        verifier.note(&checkpoint.text(), sign)
+        verifier.note(&checkpoint.text(), |text| self.signature(text))
+    }
+
+    /// The signature of a text, whose beginning says what it is: nothing else that is signed begins like it.
+    #[must_use]
+    pub fn signature(&self, text: &[u8]) -> [u8; SIGNATURE_BYTES] {
+        let mut signature = [0; SIGNATURE_BYTES];
+        let made = self.0.sign(text);
+        signature.iter_mut().zip(made.as_ref()).for_each(|(to, from)| *to = *from);
+        signature
     }
 
     /// A key for tests, the same for the same seed.
     #[cfg(test)]
     #[must_use]
     pub fn of_seed(seed: u8) -> Self {
-        Self(Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).unwrap())
+        Self(Arc::new(Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).unwrap()))
     }
 }
 

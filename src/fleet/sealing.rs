@@ -140,6 +140,18 @@ impl SealState {
         (self.committed.saturating_sub(self.stored.seq)).saturating_mul(self.record_bytes)
     }
 
+    /// About how many canonical bytes a record has.
+    #[must_use]
+    pub fn record_bytes(&self) -> u64 {
+        self.record_bytes
+    }
+
+    /// For how long the oldest record that is not stored has been waiting, in milliseconds; `None` where there is none.
+    #[must_use]
+    pub fn waits(&self, now: u64) -> Option<u64> {
+        self.since.map(|since| now.saturating_sub(since))
+    }
+
     /// Records that are committed and not stored.
     #[must_use]
     pub fn behind(&self) -> u64 {
@@ -211,7 +223,7 @@ impl SealState {
     /// Whether the log has to be told that it is too much, or too late.
     #[must_use]
     pub fn overdue(&self, now: u64) -> Option<Overdue> {
-        let waits = self.since.map_or(0, |since| now.saturating_sub(since));
+        let waits = self.waits(now).unwrap_or(0);
         if self.backlog() > self.limits.backlog_bytes {
             Some(Overdue::Backlog)
         } else if self.limits.replies_wait && waits > self.limits.reply_ms {

@@ -20,7 +20,8 @@ use thiserror::Error;
 /// The code of Ed25519 among the kinds of keys.
 const ED25519_KIND: u8 = 1;
 const KEY_BYTES: usize = 32;
-const SIGNATURE_BYTES: usize = 64;
+/// Bytes of a signature.
+pub const SIGNATURE_BYTES: usize = 64;
 /// Most bytes of a note.
 pub const MAX_NOTE_BYTES: usize = 64 << 10;
 /// Most signatures of a note.
@@ -116,6 +117,12 @@ impl VerifierKey {
             .verify(text.as_bytes(), &signature.signature)
             .map_err(|_| NoteError::Signature)?;
         Ok(text)
+    }
+
+    /// Whether this key has signed a text that is no note.
+    #[must_use]
+    pub fn signed(&self, text: &[u8], signature: &[u8]) -> bool {
+        UnparsedPublicKey::new(&ED25519, &self.public).verify(text, signature).is_ok()
     }
 
     /// A note of this text, which ends in a line end, signed with what belongs to this key.

@@ -5,7 +5,7 @@
 //! there would be a dozen of them.
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 thread_local! {
     static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -22,6 +22,12 @@ pub fn now() -> Instant {
 /// until they are about to end, every two seconds without one.
 pub fn lately() -> Instant {
     LAST.get().unwrap_or_else(now)
+}
+
+/// The time of the day, in milliseconds since 1970: for what others are told, and never to measure.
+pub fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

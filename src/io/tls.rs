@@ -3,6 +3,7 @@
 //! A connection's own settings are made where it is made: `server` for clients, `upstream` for servers.
 
 mod certificate;
+mod connector;
 mod pem_files;
 mod system_roots;
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, ring};
 
 pub use certificate::{CertificateFacts, Fingerprint, Unnamed, facts, fingerprint};
+pub use connector::connector;
 pub use pem_files::{CertifiedPair, TlsFileProblem, TlsKey, roots};
 pub use system_roots::system_roots;
 

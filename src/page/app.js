@@ -6,6 +6,7 @@
 import { activity } from './activity.js';
 import { approvals } from './approvals.js';
 import { $, el, settled, visible } from './dom.js';
+import { fleet } from './fleet.js';
 import { live } from './live.js';
 import { now } from './now.js';
 import { policy } from './policy.js';
@@ -15,7 +16,7 @@ import { servers } from './servers.js';
 import { settings } from './settings.js';
 import { tools } from './tools.js';
 
-const VIEWS = [now, activity, approvals, servers, tools, policy, settings];
+const VIEWS = [now, activity, approvals, servers, tools, policy, fleet, settings];
 const REFRESH_MS = 10000; // of what no stream tells of
 let view;
 
@@ -76,6 +77,8 @@ function start() {
   live.start();
   approvals.refresh();
   route();
+  // One machine has no view of a fleet.
+  fleet.exists().then((exists) => { fleetLink.hidden = !exists; }).catch(() => {});
 }
 
 // ---- Views
@@ -85,6 +88,9 @@ for (const it of VIEWS) {
   $('nav').append(el('a', { href: link(it.name) }, it.label,
     it === approvals && [' ', el('span', { id: 'waiting', class: 'badge', hidden: true })]));
 }
+
+const fleetLink = document.querySelector(`nav a[href="${link(fleet.name)}"]`);
+fleetLink.hidden = true;
 
 function route() {
   if (/^#code=/.test(location.hash)) {

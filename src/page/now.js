@@ -12,7 +12,7 @@ const RATE_OVER = 5; // looks that a rate is taken over
 const PERIODS = { '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
 const STATUSES = ['success', 'error', 'blocked', 'rejected', 'unknown'];
 const INTENTS = ['read', 'write', 'destructive'];
-const WHERE = { server: 'servers', activity: 'settings', certificate: 'settings', log: 'settings', config: 'settings' };
+const WHERE = { server: 'servers', activity: 'settings', certificate: 'settings', log: 'settings', config: 'settings', fleet: 'fleet' };
 
 const faults = el('div', { id: 'faults', 'aria-live': 'polite' });
 const tiles = el('div', { id: 'now-tiles', class: 'tiles' });

@@ -14,6 +14,7 @@ use crate::activity::Activity;
 use crate::approvals::Room;
 use crate::catalog::Catalog;
 use crate::embeddings::MeaningRoom;
+use crate::fleet::FleetNode;
 use crate::identity::Identity;
 use crate::results::ResultStore;
 use crate::telemetry::{Calls, SpanQueue};
@@ -38,6 +39,8 @@ pub struct Proxy {
     pub approvals: Arc<Room>,
     /// Where every outcome goes.
     pub activity: Activity,
+    /// This node of its fleet; `None` where there is none.
+    pub fleet: Option<Arc<FleetNode>>,
     /// What the config decides of requests. A request asks its worker for it.
     pub settings: SettingsSwap,
     /// Who there is: the tokens in force. A request asks its worker for it.

@@ -42,7 +42,7 @@ use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::embeddings::MeaningRoom;
-use crate::fleet::{self, FleetLedger, JoinError};
+use crate::fleet::{self, FleetLedger, FleetNode, JoinError, NodeVitals, ProgramBuild, VitalsOf};
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::io::tls::TlsFileProblem;
@@ -59,7 +59,7 @@ use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, log_routing, passthrough};
 use crate::results::{self, ResultStore};
 use crate::telemetry::export_queue::export_queue;
-use crate::telemetry::{Calls, LogHandles};
+use crate::telemetry::{Calls, LogHandles, build_info};
 
 /// Why a proxy cannot start. Nothing is left half-started.
 #[derive(Debug, Error)]
@@ -173,7 +173,10 @@ impl App {
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         let entered = match config.ledger() {
             Some(settings) => {
-                Some(runtime::local_runtime()?.block_on(fleet::ledger::enter(settings, &log.0))?)
+                let build =
+                    ProgramBuild { version: build_info::VERSION, commit: build_info::COMMIT };
+                let entering = fleet::ledger::enter(settings, build, &log.0);
+                Some(runtime::local_runtime()?.block_on(entering)?)
             }
             None => None,
         };
@@ -209,11 +212,12 @@ impl App {
             .map_err(|error| StartError::Results { folder, error })?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
+        let node = entered.as_ref().map(|entered| Arc::clone(entered.node()));
         let parts = (handles, source.clone());
-        let mut app = Self::assemble(&config, settings, log, catalog, parts)?;
+        let mut app = Self::assemble(&config, settings, log, (catalog, node), parts)?;
         app.ledger = entered.map(|entered| {
             let activity = app.shared.proxy.activity.clone();
-            FleetLedger::start(entered, activity, app.control.handle())
+            FleetLedger::start(entered, activity, vitals(&app.shared), app.control.handle())
         });
         app.sharing = shared.map(|shared| {
             let (door, wishes) = FleetConfigDoor::new(shared.facts.clone());
@@ -231,7 +235,7 @@ impl App {
         config: &Config,
         settings: Settings,
         (activity, writer): (Activity, Writer),
-        catalog: catalog::Settings,
+        (catalog, fleet): (catalog::Settings, Option<Arc<FleetNode>>),
         (handles, source): (LogHandles, Option<ConfigSource>),
     ) -> Result<Self, StartError> {
         let servers = config.servers.iter().filter(|server| server.upstream.enabled).count();
@@ -276,6 +280,7 @@ impl App {
             settings: SettingsSwap::new(settings),
             session_facts: SessionlessFacts::default(),
             activity,
+            fleet,
             list_cache: passthrough::list_cache::ListCache::default(),
             overview: OverviewCache::default(),
             validation_pool: ValidationPool::new(control.handle().clone(), cores()),
@@ -547,6 +552,15 @@ impl Server {
         }
         app.close()
     }
+}
+
+/// What a node of a fleet says of itself each time.
+fn vitals(shared: &Arc<AppState>) -> VitalsOf {
+    let (config, sessions) = (shared.api.config.clone(), Arc::clone(&shared.sessions));
+    Arc::new(move || NodeVitals {
+        config: config.standing().digest(),
+        sessions: sessions.count() as u64,
+    })
 }
 
 #[cfg(test)]

@@ -23,6 +23,6 @@ impl App {
         let settings = config.settings()?;
         let opened = Activity::read(&config.activity_folder(), scratch, config.activity.clone())?;
         let catalog = catalog::Settings { folder: None, ..config.catalog() };
-        Self::assemble(&config, settings, opened, catalog, (log, None))
+        Self::assemble(&config, settings, opened, (catalog, None), (log, None))
     }
 }

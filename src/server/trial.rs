@@ -27,6 +27,6 @@ impl App {
         let settings = config.settings()?;
         let log = Activity::open(&scratch.join("activity"), config.activity.clone())?;
         let catalog = catalog::Settings { folder: None, ..config.catalog() };
-        Self::assemble(&config, settings, log, catalog, (handles, None))
+        Self::assemble(&config, settings, log, (catalog, None), (handles, None))
     }
 }

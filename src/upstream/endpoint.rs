@@ -10,9 +10,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::peer::Peer;
-use super::server_tls;
 use crate::io::address::{Address, UNIX};
-use crate::io::tls::system_roots;
+use crate::io::tls::{connector, system_roots};
 
 /// Where an upstream is: resolved from its URL once, shared by all its connections.
 #[derive(Clone)]
@@ -130,7 +129,7 @@ pub(super) fn readable(url: &str) -> Result<UrlForm, String> {
 /// worker's thread.
 #[must_use]
 pub fn tls_connector() -> TlsConnector {
-    server_tls::connector(system_roots(), None)
+    connector(system_roots(), None)
 }
 
 #[cfg(test)]

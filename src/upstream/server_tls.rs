@@ -5,14 +5,12 @@
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 use tokio_rustls::TlsConnector;
 
-use crate::io::tls::{CertifiedPair, TlsFileProblem, TlsKey, provider, roots, system_roots};
+use crate::io::tls::{CertifiedPair, TlsFileProblem, TlsKey, connector, roots, system_roots};
 
 /// The section, as typed. Files that are no whole paths are from the folder of the config file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -61,24 +59,6 @@ impl ServerTls {
         };
         Ok(connector(roots, pair))
     }
-}
-
-/// TLS to servers: whom we trust, and who we are; HTTP/1.1.
-pub(super) fn connector(roots: RootCertStore, pair: Option<CertifiedPair>) -> TlsConnector {
-    let builder = ClientConfig::builder_with_provider(provider());
-    let builder = match builder.with_safe_default_protocol_versions() {
-        Ok(builder) => builder.with_root_certificates(roots),
-        Err(error) => unreachable!("the provider supports the default versions: {error}"),
-    };
-    let mut config = match pair {
-        None => builder.with_no_client_auth(),
-        Some(pair) => {
-            let resolver = rustls::sign::SingleCertAndKey::from(pair.certified);
-            builder.with_client_cert_resolver(Arc::new(resolver))
-        }
-    };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    TlsConnector::from(Arc::new(config))
 }
 
 /// What is said of a server that takes the connection, and says nothing in the handshake.

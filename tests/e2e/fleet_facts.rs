@@ -150,7 +150,7 @@ fn an_object_that_was_altered_or_is_too_long_is_told_and_changes_nothing() {
 
 /// What a node says of the fleet's config.
 fn status(node: &Proxy) -> Value {
-    node.cli(&["fleet", "status", "--json"]).json()
+    node.cli(&["fleet", "status", "--json"]).json()["shared"].clone()
 }
 
 /// Waits until that node makes this of that version, as `asked` knows it.

@@ -279,7 +279,12 @@ fn rows(prefix: &str) -> BTreeMap<String, BTreeSet<String>> {
 
 #[test]
 fn the_guide_names_every_metric_with_its_labels_and_every_alert() {
-    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let store = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", store.path().display());
+    let proxy = Proxy::with(json!({
+        "mcpServers": {"s": stub_stdio(&[])},
+        "cluster": {"store": url, "node": "a"},
+    }));
     proxy.client().read("s:read_item", json!({}));
     let headers = [("X-API-Key", API_KEY), ("Accept", "text/plain")];
     let text = proxy.request("GET", "/metrics", &headers, b"").text();

@@ -1,4 +1,4 @@
-//! `mcpproxy fleet …`
+//! `mcpproxy fleet …` as it is typed.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,13 @@ use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum FleetCommand {
-    /// The config that the fleet runs, and what each node makes of it
+    /// The nodes of the fleet as the running one sees them: who lives, versions, how far their ledgers are, clocks
     #[command(after_help = "\
 Examples:
   mcpproxy fleet status
-  mcpproxy fleet status --json")]
+  mcpproxy fleet status --json
+
+Exits with 1 if anything is wrong, as it is told below the table.")]
     Status,
     /// Have all nodes run the config of a file
     #[command(after_help = "\

@@ -1,30 +1,22 @@
-//! `mcpproxy fleet …`: what the nodes of a fleet share. A node that runs is asked.
+//! `mcpproxy fleet …`: the fleet, as the node sees it that runs here.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::fleet_config;
 use crate::cli::args::FleetCommand;
 use crate::cli::backend::{Backend, target};
+use crate::cli::colours::of_state;
+use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
-use crate::cli::exit_code::Exit;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::{Output, parse};
-use crate::cli::table::{Column, Fit, cell};
+use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::terminal_safe::line;
-use crate::config::file;
-use crate::config::fleet_config::SharedConfig;
 
-/// Digits of a hash that are shown.
-const SHORT: usize = 12;
-/// The columns of the nodes, and where their values stand.
-const COLUMNS: [((&str, Fit), &str); 4] = [
-    (("NODE", Fit::Whole), "/node"),
-    (("VERSION", Fit::Rank(1)), "/version"),
-    (("STATE", Fit::Rank(2)), "/state"),
-    (("WHY", Fit::Free), "/reason"),
-];
+/// Characters of a commit and of a config's digest.
+const SHORT: usize = 8;
 
 /// Runs one of the commands.
 pub(super) async fn run(
@@ -33,79 +25,155 @@ pub(super) async fn run(
     output: &Output,
 ) -> Result<(), CommandError> {
     match command {
-        FleetCommand::Status => {
-            let status = backend.get(&target(&["fleet", "config"], &[])).await?;
-            output.print(status.json()?, |status| table(status, output))
-        }
-        FleetCommand::Apply { file } => {
-            let (shared, left_out) = shared(file)?;
-            let body = String::from_utf8(shared.write()).map_err(CommandError::failed)?;
-            let applied = backend.post(&target(&["fleet", "config"], &[]), body).await?;
-            let mut applied = parse(applied.json()?)?;
-            if let Some(applied) = applied.as_object_mut() {
-                applied.insert("left_out".to_owned(), json!(left_out));
-            }
-            output.print(&applied.to_string(), told)
-        }
-        FleetCommand::Rollback => {
-            let path = target(&["fleet", "config", "rollback"], &[]);
-            let back = backend.post(&path, String::new()).await?;
-            output.print(back.json()?, told)
-        }
+        FleetCommand::Status => status(backend, output).await,
+        FleetCommand::Apply { file } => fleet_config::apply(file, backend, output).await,
+        FleetCommand::Rollback => fleet_config::roll_back(backend, output).await,
     }
 }
 
-/// The config of a file, with its files of rules; and the keys that are left out of it.
-fn shared(path: &Path) -> Result<(SharedConfig, Vec<String>), CommandError> {
-    let unusable =
-        |why: String| CommandError::new(Exit::Config, format!("{}: {why}", path.display()));
-    if !path.is_file() {
-        return Err(unusable("is no file".to_owned()));
+async fn status(backend: &Backend, output: &Output) -> Result<(), CommandError> {
+    let answer = backend.get(&target(&["fleet"], &[("reach", Some("true"))])).await?;
+    let told = parse(answer.json()?)?;
+    if told.pointer("/node").is_none_or(Value::is_null) {
+        let words = "the proxy that runs belongs to no fleet: cluster.store and cluster.node make it a node of one";
+        return Err(CommandError::failed(words));
     }
-    let text = file::text(path).map_err(|problem| CommandError::new(Exit::Config, problem))?;
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let read = |name: &str| std::fs::read_to_string(folder.join(name));
-    SharedConfig::of(&text, read).map_err(unusable)
+    let mut all = told.clone();
+    // Where nothing is shared there is none.
+    if let (Some(all), Ok(shared)) = (all.as_object_mut(), fleet_config::standing(backend).await) {
+        all.insert("shared".to_owned(), shared);
+    }
+    output.print(&all.to_string(), |all| match all.get("shared") {
+        Some(shared) => {
+            format!("{}\n{}", drawn(all, output), fleet_config::drawn(shared, output))
+        }
+        None => drawn(all, output),
+    })?;
+    let faults = list(&told, "/faults").len();
+    if faults == 0 {
+        return Ok(());
+    }
+    Err(CommandError::failed(format!("the fleet has {}", counted(faults, "fault"))))
 }
 
-fn told(applied: &Value) -> String {
-    let hash: String = text(applied, "/hash").chars().take(SHORT).collect();
-    let mut told = format!("The fleet runs version {} ({hash}).", text(applied, "/version"));
-    let left_out: Vec<_> = list(applied, "/left_out").iter().filter_map(Value::as_str).collect();
-    if !left_out.is_empty() {
-        let _ = write!(told, " Left out, since each node has its own: {}.", left_out.join(", "));
+fn drawn(all: &Value, output: &Output) -> String {
+    let number = |at: &str| all.pointer(at).and_then(Value::as_u64).unwrap_or(0);
+    let mut drawn = format!(
+        "Fleet {}, seen by node {}: {} of {} live.\n\n",
+        line(&text(all, "/fleet")),
+        line(&text(all, "/node")),
+        number("/living"),
+        counted(list(all, "/nodes").len(), "node"),
+    );
+    let columns = Column::all([
+        ("NODE", Fit::Whole),
+        ("STATE", Fit::Whole),
+        ("VERSION", Fit::Rank(2)),
+        ("CONFIG", Fit::Rank(6)),
+        ("INDEX", Fit::Rank(5)),
+        ("STORED", Fit::Rank(3)),
+        ("BEHIND", Fit::Rank(1)),
+        ("SESSIONS", Fit::Rank(7)),
+        ("CLOCK", Fit::Rank(4)),
+        ("REACHED", Fit::Rank(8)),
+    ]);
+    let rows = list(all, "/nodes").iter().map(row).collect();
+    drawn += &output.table(&columns, rows);
+    let faults = list(all, "/faults");
+    if !faults.is_empty() {
+        drawn += "\nWhat is wrong:\n";
     }
-    told + " `mcpproxy fleet status` shows what each node makes of it."
+    for fault in faults.iter().filter_map(Value::as_str) {
+        let _ = writeln!(drawn, "- {}", line(fault));
+    }
+    drawn
 }
 
-fn table(status: &Value, output: &Output) -> String {
-    let mut told = match status.pointer("/config") {
-        Some(config) if !config.is_null() => {
-            let hash: String = text(config, "/hash").chars().take(SHORT).collect();
-            format!(
-                "The fleet runs version {} ({hash}), applied by {} on {} at {}.\n",
-                text(config, "/version"),
-                line(&text(config, "/by")),
-                line(&text(config, "/node")),
-                line(&text(config, "/at")),
-            )
-        }
-        Some(_) | None => {
-            "The fleet has no config: each node runs its own. `mcpproxy fleet apply FILE` makes one.\n".to_owned()
-        }
+fn row(node: &Value) -> Vec<Cell> {
+    let number = |at: &str| node.pointer(at).and_then(Value::as_u64);
+    let short = |at: &str| text(node, at).chars().take(SHORT).collect::<String>();
+    let state = text(node, "/state");
+    let mut name = cell(&text(node, "/node"));
+    if node.pointer("/is_self") == Some(&Value::Bool(true)) {
+        name += " *";
+    }
+    let behind =
+        number("/said/ledger/lag_records").map(|records| match number("/said/ledger/lag_ms") {
+            Some(ms) if ms >= 1000 => format!("{records} ({} s)", ms / 1000),
+            _ => records.to_string(),
+        });
+    let commit = short("/said/commit");
+    let version = text(node, "/said/version");
+    let version = if version.is_empty() { String::new() } else { format!("{version} {commit}") };
+    vec![
+        name.into(),
+        Cell::styled(cell(&state), of_state(&state)),
+        cell(&version).into(),
+        cell(&short("/said/config")).into(),
+        cell(&text(node, "/said/index")).into(),
+        number("/said/ledger/stored").map(|it| it.to_string()).unwrap_or_default().into(),
+        behind.unwrap_or_default().into(),
+        number("/said/sessions").map(|it| it.to_string()).unwrap_or_default().into(),
+        clock(node).into(),
+        cell(reached(node)).into(),
+    ]
+}
+
+/// Whether it answered the node that is asked.
+fn reached(node: &Value) -> &'static str {
+    match node.pointer("/reached").and_then(Value::as_bool) {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "",
+    }
+}
+
+/// How a node's clock stands to that of the node that is asked: as its own clock says, ahead is +.
+fn clock(node: &Value) -> String {
+    let Some(ahead) = node.pointer("/clock_ahead_ms").and_then(Value::as_i64) else {
+        return String::new();
     };
-    if let Some(failing) = status.pointer("/failing").and_then(Value::as_str) {
-        let _ = writeln!(told, "The store cannot be used now: {}", line(failing));
+    let seconds = ahead / -1000;
+    if node.pointer("/clock_is_off") == Some(&Value::Bool(true)) {
+        format!("{seconds:+} s")
+    } else {
+        "ok".to_owned()
     }
-    for (key, fault) in status.pointer("/faults").and_then(Value::as_object).into_iter().flatten() {
-        let _ = writeln!(told, "{}: {}", line(key), line(fault.as_str().unwrap_or_default()));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_is_known() {
+        let texts = |node: &Value| row(node).into_iter().map(|it| it.text).collect::<Vec<_>>();
+        let node = json!({
+            "node": "a", "is_self": true, "state": "living", "clock_ahead_ms": 3_600_000, "clock_is_off": true, "reached": false,
+            "said": {"version": "0.1.0", "commit": "0123456789abcdef", "config": "fedcba9876543210", "index": "1/3",
+                "sessions": 4, "ledger": {"stored": 7, "lag_records": 3, "lag_ms": 5400}},
+        });
+        assert_eq!(
+            texts(&node),
+            [
+                "a *",
+                "living",
+                "0.1.0 01234567",
+                "fedcba98",
+                "1/3",
+                "7",
+                "3 (5 s)",
+                "4",
+                "-3600 s",
+                "no"
+            ]
+        );
+        let silent =
+            json!({"node": "b\u{1b}[2J", "state": "unknown", "said": null, "clock_ahead_ms": null});
+        let shown = texts(&silent);
+        assert!(!shown[0].contains('\u{1b}'), "{shown:?}");
+        assert_eq!(shown[1..], ["unknown", "", "", "", "", "", "", "", ""]);
     }
-    let rows: Vec<_> = list(status, "/nodes")
-        .iter()
-        .map(|node| COLUMNS.map(|(_, column)| cell(&text(node, column)).into()).to_vec())
-        .collect();
-    if rows.is_empty() {
-        return told;
-    }
-    format!("{told}\n{}", output.table(&Column::all(COLUMNS.map(|(column, _)| column)), rows))
 }

@@ -5,6 +5,9 @@ use tempfile::TempDir;
 use super::*;
 use crate::activity::{Config, Draft, Source, Status, Type, Writer};
 use crate::fleet::chain_check::SegmentFacts;
+use crate::fleet::heartbeat::NodeVitals;
+
+const BUILD: ProgramBuild = ProgramBuild { version: "0", commit: "0" };
 
 /// A node with its log, and its fleet's store.
 struct Node {
@@ -124,7 +127,7 @@ async fn a_put_counts_when_the_same_segment_is_in_the_store() {
 async fn the_log_forgets_what_is_in_the_store_and_nothing_else() {
     let node = Node::new();
     node.record(20);
-    let entered = enter(node.settings.clone(), &node.activity).await.unwrap();
+    let entered = enter(node.settings.clone(), BUILD, &node.activity).await.unwrap();
     let few = crate::activity::Retention { days: 0, max_records: 5, max_size_mb: 0 };
     node.activity.keep_for(few);
     let first = || {
@@ -132,7 +135,8 @@ async fn the_log_forgets_what_is_in_the_store_and_nothing_else() {
         node.activity.stored().unwrap().first()
     };
     assert_eq!(first(), 1, "nothing of it is in the store");
-    let ledger = FleetLedger::start(entered, node.activity.clone(), &Handle::current());
+    let (activity, vitals) = (node.activity.clone(), Arc::new(NodeVitals::default));
+    let ledger = FleetLedger::start(entered, activity, vitals, &Handle::current());
     ledger.end(true).await;
     let stored = node.bucket.list(&segments_folder("a"), None).await.unwrap();
     assert_eq!(stored.len(), 1);

@@ -1,0 +1,164 @@
+//! A node of a fleet, as the rest of the program sees it: who lives, how the ledger stands, and the way to other nodes.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use super::config::{ClusterConfig, NodeName};
+use super::heartbeat::{BootId, LedgerStanding, NodeFacts};
+use super::ledger_gauges::LedgerGauges;
+use super::living_nodes::LivingNodes;
+use super::peers::Peers;
+use super::sealed_mark::FleetId;
+use crate::activity::Activity;
+use crate::io::clock::wall_ms;
+
+/// The least that a record may wait for the store without a word of it: a slow put is no fault.
+const LATE: Duration = Duration::from_secs(15);
+
+/// Which program this is.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgramBuild {
+    /// Its version.
+    pub version: &'static str,
+    /// The commit it was built of.
+    pub commit: &'static str,
+}
+
+/// This node of its fleet.
+#[derive(Debug)]
+pub struct FleetNode {
+    /// Its name.
+    pub name: NodeName,
+    /// `cluster`
+    pub config: ClusterConfig,
+    /// What it says of itself that stays the same.
+    pub facts: NodeFacts,
+    pub(super) gauges: LedgerGauges,
+    pub(super) living: Arc<ArcSwap<LivingNodes>>,
+    fleet: OnceLock<FleetId>,
+    peers: OnceLock<Arc<Peers>>,
+}
+
+impl FleetNode {
+    /// A node that has just started, and has no place yet.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no randomness.
+    pub(super) fn new(
+        name: NodeName,
+        config: ClusterConfig,
+        build: ProgramBuild,
+    ) -> Result<Self, getrandom::Error> {
+        let mut boot = [0; 16];
+        getrandom::fill(&mut boot)?;
+        let facts = NodeFacts {
+            boot: BootId(boot),
+            started_at: wall_ms(),
+            version: build.version.to_owned(),
+            commit: build.commit.to_owned(),
+            advertise: config.advertise.as_ref().map(|url| url.as_str().to_owned()),
+            index: config.index.to_string(),
+        };
+        Ok(Self {
+            name,
+            config,
+            facts,
+            gauges: LedgerGauges::default(),
+            living: Arc::default(),
+            fleet: OnceLock::new(),
+            peers: OnceLock::new(),
+        })
+    }
+
+    /// It has its place.
+    pub(super) fn joined(&self, fleet: FleetId, peers: Option<Peers>) {
+        let _ = self.fleet.set(fleet);
+        if let Some(peers) = peers {
+            let _ = self.peers.set(Arc::new(peers));
+        }
+    }
+
+    /// The fleet; `None` before the node has its place.
+    #[must_use]
+    pub fn fleet(&self) -> Option<FleetId> {
+        self.fleet.get().copied()
+    }
+
+    /// The way to other nodes; `None` without `cluster.key`, and before the node has its place.
+    #[must_use]
+    pub fn peers(&self) -> Option<&Arc<Peers>> {
+        self.peers.get()
+    }
+
+    /// Who lives, as it was judged last.
+    #[must_use]
+    pub fn living(&self) -> Arc<LivingNodes> {
+        self.living.load_full()
+    }
+
+    /// How the ledger of this node stands.
+    #[must_use]
+    pub fn ledger(&self, activity: &Activity) -> LedgerStanding {
+        let lost = activity.health().lost;
+        LedgerStanding { lost, ..self.gauges.standing(activity.durable_seq()) }
+    }
+
+    /// What is wrong with the fleet, as far as this node sees it; each in one line.
+    #[must_use]
+    pub fn faults(&self, activity: &Activity) -> Vec<String> {
+        let mut faults = Vec::new();
+        let ledger = self.ledger(activity);
+        let late = LATE.max(self.config.flush * 3).as_millis() as u64;
+        match self.gauges.failing() {
+            Some(why) => faults.push(format!(
+                "{} records wait for the fleet's store, the oldest for {} s: {why}",
+                ledger.lag_records,
+                ledger.lag_ms / 1000
+            )),
+            None if ledger.lag_ms > late => faults.push(format!(
+                "{} records wait for the fleet's store, the oldest for {} s",
+                ledger.lag_records,
+                ledger.lag_ms / 1000
+            )),
+            None => {}
+        }
+        if self.fleet().is_none() {
+            faults.push(
+                "this node has no place in its fleet yet: its store is not reached".to_owned(),
+            );
+        }
+        let living = self.living.load();
+        if let Some(away) = &living.away {
+            faults.push(format!(
+                "the fleet's nodes are not seen, what is known of them is old: {away}"
+            ));
+        }
+        for node in living.all() {
+            let name = node.name.as_str();
+            if node.twice {
+                faults.push(format!(
+                    "two processes use the name of node '{name}': end one, or give it another cluster.node"
+                ));
+            }
+            if let Some(fault) = &node.fault {
+                faults.push(format!("node '{name}': {fault}"));
+            }
+            if node.is_skewed() && node.state == super::living_nodes::NodeState::Living {
+                let skew = node.skew_ms.unwrap_or_default();
+                faults.push(format!("node '{name}': {}", skew_words(skew)));
+            }
+        }
+        faults
+    }
+}
+
+/// How far clocks are apart, in words.
+#[must_use]
+pub fn skew_words(skew_ms: i64) -> String {
+    let (seconds, side) =
+        (skew_ms.unsigned_abs() / 1000, if skew_ms > 0 { "behind" } else { "ahead of" });
+    format!("its clock is {seconds} s {side} this node's: set one of them")
+}

@@ -1,0 +1,253 @@
+//! Heartbeats at work: this node's is put, and those of all are read, until the node ends. Decides nothing: who lives is
+//! `living_nodes`', what a heartbeat is `heartbeat`'s.
+//!
+//! Putting and reading wait for each other in nothing, and a store that hangs has at most one put and one round of readings under
+//! way: nothing piles up behind it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, stream};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use super::bucket::{Bucket, BucketError};
+use super::checkpoint::origin;
+use super::cluster_key::PurposeKeys;
+use super::config::NodeName;
+use super::fleet_node::{FleetNode, skew_words};
+use super::heartbeat::{
+    HEARTBEAT, Heartbeat, HeartbeatFault, HeartbeatOf, MAX_HEARTBEAT_BYTES, NodeVitals,
+};
+use super::joining::{CLAIM, NODES, NodeClaim, node_folder};
+use super::living_nodes::{
+    BEAT_EVERY_MS, BeatRead, DEAD_AFTER_MS, NodeNews, NodeWatch, READ_EVERY_MS,
+};
+use super::node_key::NodeKey;
+use super::sealed_mark::FleetId;
+use super::signed_note::VerifierKey;
+use crate::activity::Activity;
+use crate::io::clock::wall_ms;
+
+/// What a node says of itself that is another each time.
+pub type VitalsOf = Arc<dyn Fn() -> NodeVitals + Send + Sync>;
+
+/// Heartbeats that are read at the same time.
+const READ_TOGETHER: usize = 16;
+/// A round that takes longer is told to whoever asks who lives; it goes on.
+const LATE_ROUND: Duration = Duration::from_secs(3);
+/// Most time for one round.
+const ROUND_LIMIT: Duration = Duration::from_secs(30);
+/// Most time for the last heartbeat.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+/// Most bytes of a claim.
+const MAX_CLAIM_BYTES: u64 = 16 << 10;
+
+/// What puts and reads them.
+pub(super) struct Heartbeats {
+    pub(super) node: Arc<FleetNode>,
+    pub(super) bucket: Bucket,
+    pub(super) fleet: FleetId,
+    pub(super) key: NodeKey,
+    pub(super) keys: Option<PurposeKeys>,
+    pub(super) activity: Activity,
+    pub(super) vitals: VitalsOf,
+}
+
+/// What one round has read: whose, and what.
+type Round = Vec<(NodeName, Option<BeatRead>)>;
+
+impl Heartbeats {
+    /// Until the node stops.
+    pub(super) async fn run(self, stopping: watch::Receiver<bool>) {
+        // When the last put of this node was taken, in milliseconds after the start, and one; 0: never.
+        let (base, put_at) = (Instant::now(), AtomicU64::new(0));
+        tokio::join!(self.put_all(base, &put_at, stopping.clone()), async {
+            let mut stopping = stopping;
+            tokio::select! {
+                () = self.read_all(base, &put_at) => {}
+                _ = stopping.wait_for(|stops| *stops) => {}
+            }
+        });
+    }
+
+    fn beat(&self, number: u64) -> Heartbeat {
+        let ledger = self.node.ledger(&self.activity);
+        Heartbeat::of(&self.node.facts, number, wall_ms(), (self.vitals)(), ledger)
+    }
+
+    async fn put(&self, heartbeat: &Heartbeat) -> Result<(), BucketError> {
+        let of = HeartbeatOf { fleet: self.fleet, node: &self.node.name };
+        let bytes = of.seal(heartbeat, &self.key, self.keys.as_ref());
+        let key = format!("{}/{HEARTBEAT}", node_folder(self.node.name.as_str()));
+        self.bucket.put(&key, bytes).await
+    }
+
+    async fn put_all(
+        &self,
+        base: Instant,
+        put_at: &AtomicU64,
+        mut stopping: watch::Receiver<bool>,
+    ) {
+        let mut ticks = tokio::time::interval(Duration::from_millis(BEAT_EVERY_MS));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut number, mut failing) = (0, false);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                _ = stopping.wait_for(|stops| *stops) => break,
+            }
+            number += 1;
+            let beat = self.beat(number);
+            let put = tokio::select! {
+                put = self.put(&beat) => put,
+                _ = stopping.wait_for(|stops| *stops) => break,
+            };
+            match put {
+                Ok(()) => {
+                    put_at.store(base.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
+                    failing = false;
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "the fleet cannot be told that this node lives");
+                    }
+                }
+            }
+        }
+        let last = Heartbeat { stopping: true, ..self.beat(number + 1) };
+        if let Ok(Err(error)) = tokio::time::timeout(FAREWELL_LIMIT, self.put(&last)).await {
+            tracing::debug!(%error, "the fleet was not told that this node stops");
+        }
+    }
+
+    async fn read_all(&self, base: Instant, put_at: &AtomicU64) {
+        let mut watch = NodeWatch::new(self.node.name.clone(), self.node.facts.boot);
+        let mut claims = HashMap::new();
+        let mut ticks = tokio::time::interval(Duration::from_millis(READ_EVERY_MS));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let began = base.elapsed().as_millis() as u64;
+            let read = {
+                let round = tokio::time::timeout(ROUND_LIMIT, self.round(&mut watch, &mut claims));
+                let mut round = std::pin::pin!(round);
+                tokio::select! {
+                    read = round.as_mut() => read,
+                    () = tokio::time::sleep(LATE_ROUND) => {
+                        self.away(format!("its store has not answered for {} s", LATE_ROUND.as_secs()));
+                        round.await
+                    }
+                }
+            };
+            let read = match read.unwrap_or(Err(BucketError::Late(ROUND_LIMIT))) {
+                Ok(read) => read,
+                Err(error) => {
+                    self.away(error.to_string());
+                    continue;
+                }
+            };
+            let put = put_at.load(Ordering::Relaxed);
+            let trusted = put > 0 && began.saturating_sub(put) < DEAD_AFTER_MS / 2;
+            let at = (base.elapsed().as_millis() as u64, wall_ms());
+            for (name, read) in read {
+                for news in watch.read(&name, read, at, trusted) {
+                    tell(&name, &news);
+                }
+            }
+            self.node.living.store(Arc::new(watch.snapshot(None)));
+        }
+    }
+
+    /// Nobody can be judged: what is known stays, and is old.
+    fn away(&self, why: String) {
+        let known = self.node.living.load_full();
+        if known.away.is_none() {
+            tracing::warn!("the fleet's nodes are not seen, what is known of them is old: {why}");
+        }
+        self.node.living.store(Arc::new(known.unseen(why)));
+    }
+
+    /// Reads once. A heartbeat that the store would not give is left out: that is not its node's silence.
+    async fn round(
+        &self,
+        watch: &mut NodeWatch,
+        claims: &mut HashMap<NodeName, VerifierKey>,
+    ) -> Result<Round, BucketError> {
+        let names = self.bucket.folders(NODES).await?;
+        let own = node_folder(self.node.name.as_str());
+        if !names.iter().any(|name| name == self.node.name.as_str()) {
+            // It has its claim there: this is not what was there before.
+            return Err(BucketError::Missing(own));
+        }
+        watch.listed(names.iter().filter_map(|name| NodeName::parse(name)));
+        let read = watch.to_read().into_iter().map(|name| async move {
+            let key = format!("{}/{HEARTBEAT}", node_folder(name.as_str()));
+            let got = self.bucket.get_up_to(&key, MAX_HEARTBEAT_BYTES).await;
+            (name, got)
+        });
+        let mut read = stream::iter(read).buffer_unordered(READ_TOGETHER);
+        let mut round = Vec::new();
+        while let Some((name, got)) = read.next().await {
+            let beat = match got {
+                Err(BucketError::Missing(_)) => None,
+                Err(BucketError::TooLong(_)) => Some(Err(HeartbeatFault::TooLong)),
+                Err(error) => {
+                    tracing::debug!(%error, node = name.as_str(), "a heartbeat was not read");
+                    continue;
+                }
+                Ok(bytes) => match self.verifier(&name, claims).await {
+                    Ok(verifier) => {
+                        let of = HeartbeatOf { fleet: self.fleet, node: &name };
+                        Some(of.open(&bytes, &verifier, self.keys.as_ref()))
+                    }
+                    Err(fault) => Some(Err(fault)),
+                },
+            };
+            round.push((name, beat));
+        }
+        Ok(round)
+    }
+
+    /// What a node's heartbeats are verified by: its claim, as it was when it was first read.
+    async fn verifier(
+        &self,
+        name: &NodeName,
+        claims: &mut HashMap<NodeName, VerifierKey>,
+    ) -> Result<VerifierKey, HeartbeatFault> {
+        if let Some(known) = claims.get(name) {
+            return Ok(known.clone());
+        }
+        let key = format!("{}/{CLAIM}", node_folder(name.as_str()));
+        let bytes = self.bucket.get_up_to(&key, MAX_CLAIM_BYTES).await;
+        let bytes = bytes.map_err(|error| HeartbeatFault::Claim(error.to_string()))?;
+        let claim = NodeClaim::read(&bytes).map_err(HeartbeatFault::Claim)?;
+        let verifier = claim.verifier().map_err(HeartbeatFault::Claim)?;
+        if verifier.name() != origin(&self.fleet.to_string(), name.as_str()) {
+            return Err(HeartbeatFault::Claim("it is that of another node or fleet".to_owned()));
+        }
+        claims.insert(name.clone(), verifier.clone());
+        Ok(verifier)
+    }
+}
+
+fn tell(name: &NodeName, news: &NodeNews) {
+    let node = name.as_str();
+    match news {
+        NodeNews::Lives => tracing::info!(node, "a node of the fleet lives"),
+        NodeNews::Stopped => tracing::info!(node, "a node of the fleet has stopped"),
+        NodeNews::Silent => tracing::warn!(node, "a node of the fleet says nothing any more"),
+        NodeNews::Skewed(skew) => {
+            tracing::warn!(node, "of a node of the fleet: {}", skew_words(*skew))
+        }
+        NodeNews::Fault(fault) => tracing::warn!(node, "of a node of the fleet: {fault}"),
+        NodeNews::Twice => {
+            tracing::error!(
+                node,
+                "two processes use this node's name: end one, or give it another cluster.node"
+            );
+        }
+    }
+}

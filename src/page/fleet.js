@@ -1,0 +1,54 @@
+// The fleet as this node sees it: who lives, versions, how far ledgers are, clocks, and what is wrong. Shown where there is one.
+
+import { bytes, el, fill, number, pairs, tag, took } from './dom.js';
+import { ask, attempt } from './rest.js';
+
+const about = el('div', {});
+const wrong = el('div', { id: 'fleet-faults', 'aria-live': 'polite' });
+const table = el('div', { id: 'fleet-nodes' });
+let asked = 0;
+
+export const fleet = {
+  name: 'fleet',
+  label: 'Fleet',
+  root: el('div', {}, wrong, about, el('h2', {}, 'Nodes'), table,
+    el('p', { class: 'quiet' }, 'Whether chains are whole is verified from the store: ', el('code', {}, 'mcpproxy activity verify --store URL'), '.')),
+  show: () => fleet.refresh(),
+  refresh: () => attempt(load),
+  /** Whether there is a fleet at all. */
+  exists: async () => (await ask('fleet')).data.node !== null,
+  forget() {
+    asked += 1;
+    for (const place of [about, wrong, table]) fill(place);
+  },
+};
+
+async function load() {
+  const mine = ++asked;
+  const { data } = await ask('fleet');
+  if (mine !== asked) return;
+  fill(wrong, data.faults.length > 0 && el('div', { class: 'card fault' }, el('h2', {}, 'What is wrong'),
+    el('ul', {}, data.faults.map((fault) => el('li', {}, el('bdi', {}, fault))))));
+  const { ledger } = data;
+  fill(about, el('div', { class: 'card' }, pairs(['this node', el('bdi', {}, data.node ?? '–')], ['fleet', data.fleet],
+    ['living', `${number(data.living)} of ${number(data.nodes.length)}`],
+    ['in the store', ledger && `up to record ${number(ledger.stored)}`],
+    ['behind', ledger && lag(ledger)], ['segments since the start', ledger && number(ledger.segments)],
+    ['attempts that failed', ledger && ledger.failures > 0 && number(ledger.failures)])));
+  const head = ['Node', 'State', 'Version', 'Config', 'Index', 'In the store', 'Behind', 'Lost', 'Sessions', 'Clock'];
+  fill(table, el('div', { class: 'scroll card', tabindex: 0, role: 'region', 'aria-label': 'Nodes of the fleet' },
+    el('table', {}, el('thead', {}, el('tr', {}, head.map((name) => el('th', { scope: 'col' }, name)))), el('tbody', {}, data.nodes.map(line)))));
+}
+
+const lag = (it) => (it.lag_records ? `${number(it.lag_records)} records, ${bytes(it.lag_bytes)}, ${took(it.lag_ms)}` : 'nothing');
+
+function line(node) {
+  const said = node.said ?? {};
+  const of = (value) => el('td', {}, el('bdi', {}, value ?? '–'));
+  const counted = (value) => el('td', {}, value === undefined ? '–' : number(value));
+  const clock = node.clock_ahead_ms === null ? '–' : node.clock_is_off ? `${Math.round(-node.clock_ahead_ms / 1000)} s` : 'ok';
+  return el('tr', {}, el('th', { scope: 'row' }, el('bdi', {}, node.node), node.is_self && ' (this)'),
+    el('td', {}, tag(node.state), node.used_twice && ' used twice', node.fault && el('p', { class: 'wrong' }, node.fault)),
+    of(said.version && `${said.version} ${said.commit.slice(0, 8)}`), of(said.config?.slice(0, 8)), of(said.index),
+    counted(said.ledger?.stored), el('td', {}, said.ledger ? lag(said.ledger) : '–'), counted(said.ledger?.lost), counted(said.sessions), of(clock));
+}

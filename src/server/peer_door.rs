@@ -1,0 +1,133 @@
+//! The door for other nodes of the fleet: who is let in, and who answers which of their requests.
+//!
+//! Whoever is no node of the fleet is no other client here: what follows answers, as if there were no such paths. A request of a
+//! node is answered in frames that show who answers (`fleet::peer_wire`). It was asked by a node, so that no handler asks a third:
+//! [`Hop::Last`](crate::fleet::peers::Hop).
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body::Body as HttpBody;
+use serde_json::json;
+
+use super::app_state::AppState;
+use crate::downstream::body::Body;
+use crate::downstream::http::collect;
+use crate::fleet::peer_wire::{AnswerFrames, PATH, PeerRoute, PeerSender};
+use crate::proxy::reply::Aborted;
+
+/// Who asks, and what.
+struct PeerCall {
+    from: PeerSender,
+    route: PeerRoute,
+    #[expect(dead_code, reason = "what the first route asks for has no body")]
+    body: Bytes,
+}
+
+/// Answers a request of another node; gives it back if it is none of one.
+pub(super) async fn answer<B>(
+    shared: &AppState,
+    request: Request<B>,
+) -> ControlFlow<Response<Body>, Request<B>>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if !request.uri().path().starts_with(PATH) {
+        return ControlFlow::Continue(request);
+    }
+    let peers = shared.proxy.fleet.as_ref().and_then(|node| node.peers());
+    let admitted = peers
+        .and_then(|peers| peers.admit(request.method(), request.uri().path(), request.headers()));
+    let Some(admitted) = admitted else { return ControlFlow::Continue(request) };
+    let (body, frames) = (request.into_body(), admitted.frames());
+    let refused = |status| {
+        let mut response = Response::new(Body::Empty);
+        *response.status_mut() = status;
+        response
+    };
+    let answered = match collect(body).await {
+        Err(no_body) => refused(no_body.status()),
+        Ok(body) if !admitted.is_of(&body) => {
+            // Somebody on the way has put another in its place.
+            refused(StatusCode::BAD_REQUEST)
+        }
+        Ok(body) => {
+            let call = PeerCall { from: admitted.from, route: admitted.route, body };
+            perform(shared, call).await
+        }
+    };
+    ControlFlow::Break(framed(frames, answered))
+}
+
+/// Runs the handler of a route. What is added here is found by the other node under [`PeerRoute`].
+async fn perform(shared: &AppState, call: PeerCall) -> Response<Body> {
+    match call.route {
+        PeerRoute::Ping => {
+            let node = shared.proxy.fleet.as_ref().map(|node| node.name.as_str().to_owned());
+            let said = json!({"node": node, "asked_by": call.from.node.as_str()});
+            Response::new(Body::from(Bytes::from(said.to_string())))
+        }
+        PeerRoute::Records | PeerRoute::Approval | PeerRoute::Session => {
+            let mut response = Response::new(Body::Empty);
+            *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
+            response
+        }
+    }
+}
+
+/// An answer in frames.
+fn framed(mut frames: AnswerFrames, answer: Response<Body>) -> Response<Body> {
+    let (head, body) = answer.into_parts();
+    let ready = frames.head(head.status, &head.headers).into();
+    let state = FramedAnswer { frames, ready, body: Some(body) };
+    let framed = stream::unfold(state, |mut state| async move {
+        state.next().await.map(|part| (Ok::<_, Aborted>(part), state))
+    });
+    let mut response = Response::new(Body::Stream(Box::pin(framed)));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    response
+}
+
+/// An answer under way.
+struct FramedAnswer {
+    frames: AnswerFrames,
+    ready: VecDeque<Bytes>,
+    body: Option<Body>,
+}
+
+impl FramedAnswer {
+    /// The next bytes of its frames.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(part) = self.ready.pop_front() {
+                if part.is_empty() {
+                    continue;
+                }
+                return Some(part);
+            }
+            let body = self.body.as_mut()?;
+            match std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+                Some(Ok(frame)) => {
+                    let data = frame.into_data().unwrap_or_default();
+                    self.ready.extend(data.into_iter().flat_map(|part| self.frames.data(part)));
+                }
+                Some(Err(aborted)) => {
+                    tracing::debug!(%aborted, "an answer to another node broke off");
+                    self.ready.extend(self.frames.broken());
+                    self.body = None;
+                }
+                None => {
+                    self.ready.extend(self.frames.end());
+                    self.body = None;
+                }
+            }
+        }
+    }
+}

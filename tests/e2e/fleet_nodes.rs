@@ -1,0 +1,349 @@
+//! Nodes of a fleet beside each other, on a folder as their object store: who lives, what is done to their heartbeats, and
+//! what one asks another over HTTP.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{API_KEY, Proxy, free_port, until};
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+const OTHER_KEY: &str = "ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// A store, and nodes on it.
+struct Fleet(TempDir);
+
+impl Fleet {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn config(&self, node: &str, key: &str, port: u16) -> Value {
+        json!({
+            "listen": format!("127.0.0.1:{port}"),
+            "cluster": {
+                "store": format!("file://{}", self.0.path().display()), "node": node, "flush": "100ms",
+                "key": key, "advertise": format!("http://127.0.0.1:{port}"),
+            },
+        })
+    }
+
+    fn node(&self, name: &str) -> Proxy {
+        Proxy::with(self.config(name, KEY, free_port()))
+    }
+
+    fn heartbeat(&self, node: &str) -> PathBuf {
+        self.0.path().join("nodes").join(node).join("heartbeat.json")
+    }
+}
+
+/// What a node sees of another.
+fn seen(by: &Proxy, node: &str, query: &str) -> Option<Value> {
+    let fleet = by.api(&format!("fleet{query}"));
+    fleet["nodes"].as_array().unwrap().iter().find(|it| it["node"] == node).cloned()
+}
+
+fn is_seen(by: &Proxy, node: &str, state: &str) {
+    until(&format!("{node} is {state}"), || {
+        seen(by, node, "").filter(|it| it["state"] == state).map(drop)
+    });
+}
+
+fn has_fault(by: &Proxy, words: &str) {
+    until(words, || {
+        let faults = by.api("status")["faults"].as_array().unwrap().clone();
+        let has =
+            |it: &Value| it["part"] == "fleet" && it["cause"].as_str().unwrap().contains(words);
+        faults.iter().any(has).then_some(())
+    });
+}
+
+/// Puts an object as a store does: whole.
+fn put(path: &Path, bytes: &[u8]) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, bytes).unwrap();
+    std::fs::rename(new, path).unwrap();
+}
+
+#[test]
+fn nodes_know_who_lives_and_who_stopped_and_who_was_killed() {
+    let fleet = Fleet::new();
+    let (a, b, mut c) = (fleet.node("a"), fleet.node("b"), fleet.node("c"));
+    for (by, other) in [(&a, "b"), (&a, "c"), (&b, "a"), (&b, "c"), (&c, "a"), (&c, "b")] {
+        is_seen(by, other, "living");
+    }
+    b.client();
+    let said = until("b has told of its session", || {
+        seen(&a, "b", "").filter(|it| it["said"]["sessions"] == 1)
+    });
+    assert_eq!(said["said"]["advertise"], format!("http://127.0.0.1:{}", b.port));
+    assert_eq!((&said["said"]["index"], &said["clock_is_off"]), (&json!("false"), &json!(false)));
+    assert_eq!((&said["fault"], &said["used_twice"]), (&Value::Null, &json!(false)));
+    let all = a.api("fleet");
+    assert_eq!(
+        (&all["node"], &all["living"], &all["faults"]),
+        (&json!("a"), &json!(3), &json!([]))
+    );
+    // Its chain's position is that of the store in the end.
+    until("nothing is behind", || {
+        let ledger = a.api("fleet")["ledger"].clone();
+        (ledger["lag_records"] == 0 && ledger["stored"].as_u64() > Some(0)).then_some(())
+    });
+
+    let status = a.cli(&["fleet", "status"]);
+    assert_eq!(status.code, Some(0), "{}{}", status.stdout, status.stderr);
+    assert!(status.stdout.contains("3 of 3 nodes live"), "{}", status.stdout);
+    let table = a.cli(&["fleet", "status", "--json"]).json();
+    assert_eq!(table["nodes"][1]["reached"], true, "{table}");
+
+    drop(b.end());
+    is_seen(&a, "b", "stopped");
+    is_seen(&c, "b", "stopped");
+    c.process.0.kill().unwrap();
+    c.process.wait();
+    is_seen(&a, "c", "silent");
+    let all = a.api("fleet");
+    assert_eq!((&all["living"], &all["faults"]), (&json!(1), &json!([])), "that is no fault");
+    let metrics =
+        a.request("GET", "/metrics", &[("X-API-Key", API_KEY), ("Accept", "text/plain")], b"");
+    for line in
+        ["mcpproxy_fleet_nodes{state=\"living\"} 1", "mcpproxy_fleet_nodes{state=\"stopped\"} 1"]
+    {
+        assert!(metrics.text().contains(line), "{line}: {}", metrics.text());
+    }
+    // It comes back under its name, with its chain.
+    let folder = std::mem::replace(&mut c.folder, tempfile::tempdir().unwrap());
+    let c = Proxy::unready(fleet.config("c", KEY, free_port()), folder).ready();
+    is_seen(&a, "c", "living");
+    drop(c);
+}
+
+#[test]
+fn a_heartbeat_that_is_altered_put_back_of_another_fleet_or_too_long_is_told_and_not_believed() {
+    let (fleet, elsewhere) = (Fleet::new(), Fleet::new());
+    let (a, b) = (fleet.node("a"), fleet.node("b"));
+    let other = elsewhere.node("b");
+    is_seen(&a, "b", "living");
+    is_seen(&b, "a", "living");
+    let path = fleet.heartbeat("b");
+    let old = std::fs::read(&path).unwrap();
+    let at = serde_json::from_slice::<Value>(&old).unwrap()["heartbeat"]["at"].as_u64();
+    until("a later one is seen", || (seen(&a, "b", "")?["said"]["at"].as_u64() > at).then_some(()));
+    let foreign = until("the other fleet's node says something", || {
+        std::fs::read(elsewhere.heartbeat("b")).ok()
+    });
+    drop(other);
+    let mut b = b;
+    b.process.0.kill().unwrap();
+    b.process.wait();
+    let last = std::fs::read(&path).unwrap();
+    // To lead others elsewhere.
+    let text = String::from_utf8(last.clone()).unwrap();
+    let led = text.replace(&format!("127.0.0.1:{}", b.port), "127.0.0.1:1");
+    assert_ne!(led, text);
+    let long = [&last[..], &vec![b' '; 1 << 20]].concat();
+    for (object, words) in [
+        (&led.into_bytes(), "node 'b': its heartbeat is not signed with its key"),
+        (&old, "node 'b': its heartbeat is an older one that was put back"),
+        (&foreign, "node 'b': its heartbeat is not signed with its key"),
+        (&long, "node 'b': its heartbeat is longer than 16384 bytes"),
+        (&b"{}".to_vec(), "node 'b': its heartbeat cannot be read"),
+    ] {
+        put(&path, object);
+        has_fault(&a, words);
+        assert_eq!(
+            seen(&a, "b", "").unwrap()["said"]["advertise"],
+            format!("http://127.0.0.1:{}", b.port)
+        );
+    }
+    is_seen(&a, "b", "silent");
+    put(&path, &last);
+    until("it is well again", || (seen(&a, "b", "")?["fault"].is_null()).then_some(()));
+    let status = a.cli(&["fleet", "status"]);
+    assert_eq!(status.code, Some(0), "{}{}", status.stdout, status.stderr);
+}
+
+#[test]
+fn a_name_that_two_processes_use_is_told_by_all() {
+    let fleet = Fleet::new();
+    let (a, b) = (fleet.node("a"), fleet.node("b"));
+    is_seen(&a, "b", "living");
+    let folder = b.end();
+    // Its whole data folder once more, as of a volume that was copied.
+    let copy = tempfile::tempdir().unwrap();
+    let done = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(folder.path().join("data"))
+        .arg(copy.path())
+        .status()
+        .unwrap();
+    assert!(done.success());
+    let b = Proxy::unready(fleet.config("b", KEY, free_port()), folder).ready();
+    is_seen(&a, "b", "living");
+    let twin = Proxy::unready(fleet.config("b", KEY, free_port()), copy).ready();
+    for by in [&a, &b, &twin] {
+        has_fault(by, "two processes use the name of node 'b'");
+    }
+    assert_eq!(seen(&a, "b", "").unwrap()["used_twice"], true);
+    let status = a.cli(&["fleet", "status"]);
+    assert_eq!(status.code, Some(1));
+    assert!(status.stdout.contains("two processes use the name"), "{}", status.stdout);
+}
+
+#[test]
+fn nobody_is_found_dead_while_the_store_is_away() {
+    let fleet = Fleet::new();
+    let (a, b) = (fleet.node("a"), fleet.node("b"));
+    is_seen(&a, "b", "living");
+    is_seen(&b, "a", "living");
+    let (nodes, aside) = (fleet.0.path().join("nodes"), fleet.0.path().join("aside"));
+    std::fs::rename(&nodes, &aside).unwrap();
+    // Nothing can be made there.
+    std::fs::write(&nodes, "").unwrap();
+    has_fault(&a, "the fleet's nodes are not seen");
+    for _ in 0..20 {
+        let all = a.api("fleet");
+        assert_eq!(all["living"], 2, "{all}");
+    }
+    std::fs::remove_file(&nodes).unwrap();
+    std::fs::rename(&aside, &nodes).unwrap();
+    until("it is seen again", || a.api("fleet")["away"].is_null().then_some(()));
+    is_seen(&a, "b", "living");
+}
+
+/// Stands before a node, keeps what is asked of it, and spoils its answers if told to.
+struct Between {
+    port: u16,
+    asked: Arc<Mutex<Vec<Vec<u8>>>>,
+    spoils: Arc<AtomicBool>,
+}
+
+impl Between {
+    fn before(node: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (asked, spoils) =
+            (Arc::<Mutex<Vec<Vec<u8>>>>::default(), Arc::new(AtomicBool::new(false)));
+        let (keeps, spoiling) = (Arc::clone(&asked), Arc::clone(&spoils));
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let Ok(client) = client else { return };
+                let Ok(server) = TcpStream::connect(("127.0.0.1", node)) else { continue };
+                let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                let keeps = Arc::clone(&keeps);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 65536];
+                    while let Ok(count @ 1..) = from.read(&mut bytes) {
+                        keeps.lock().unwrap().push(bytes[..count].to_vec());
+                        if to.write_all(&bytes[..count]).is_err() {
+                            return;
+                        }
+                    }
+                });
+                let (mut from, mut to, spoiling) = (server, client, Arc::clone(&spoiling));
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 65536];
+                    while let Ok(count @ 1..) = from.read(&mut bytes) {
+                        let part = &mut bytes[..count];
+                        let named = part.windows(8).position(|it| it == b"asked_by");
+                        if let (true, Some(at)) = (spoiling.load(Ordering::Relaxed), named) {
+                            part[at] ^= 1;
+                        }
+                        if to.write_all(part).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Self { port, asked, spoils }
+    }
+}
+
+/// What a node answers to bytes.
+fn answered(port: u16, bytes: &[u8]) -> (u16, Vec<u8>) {
+    let mut connection = crate::harness::Connection::open(port);
+    connection.raw(bytes);
+    let response = connection.response();
+    (response.status, response.body)
+}
+
+#[test]
+fn a_request_between_nodes_is_of_a_node_once_and_its_answer_that_node_s() {
+    let fleet = Fleet::new();
+    let a = fleet.node("a");
+    let port = free_port();
+    let between = Between::before(port);
+    let mut config = fleet.config("b", KEY, port);
+    config["cluster"]["advertise"] = json!(format!("http://127.0.0.1:{}", between.port));
+    let b = Proxy::with(config);
+    is_seen(&a, "b", "living");
+    is_seen(&b, "a", "living");
+    let reached = || seen(&a, "b", "?reach=true").unwrap();
+    assert_eq!((&reached()["reached"], &reached()["unreached"]), (&json!(true), &Value::Null));
+    let request = between.asked.lock().unwrap()[0].clone();
+    let text = String::from_utf8(request.clone()).unwrap();
+    assert!(text.starts_with("POST /fleet/v1/ping HTTP/1.1\r\n"), "{text}");
+
+    // The same once more, altered, for another node, and without a key: what an unknown path gets.
+    let host = format!("Host: 127.0.0.1:{port}\r\n");
+    let nobody = format!("POST /nowhere HTTP/1.1\r\n{host}Content-Length: 0\r\n\r\n");
+    let (status, _) = answered(port, nobody.as_bytes());
+    assert_eq!(status, 404);
+    let bare = format!("POST /fleet/v1/ping HTTP/1.1\r\n{host}Content-Length: 0\r\n\r\n");
+    let keyed = bare.replace("\r\n\r\n", &format!("\r\nX-API-Key: {API_KEY}\r\n\r\n"));
+    let altered = text.replace(" last ", " more ");
+    let elsewhere = text.replace("/fleet/v1/ping", "/fleet/v1/session");
+    for bytes in [&text, &bare, &keyed, &altered, &elsewhere] {
+        let (got, body) = answered(port, bytes.as_bytes());
+        assert_eq!(got, status, "{bytes}");
+        assert!(!String::from_utf8_lossy(&body).contains("fleet"), "{bytes}");
+    }
+    let (got, _) = answered(a.port, text.as_bytes());
+    assert_eq!(got, 404, "it was for the other");
+
+    between.spoils.store(true, Ordering::Relaxed);
+    let spoiled = reached();
+    assert_eq!(spoiled["reached"], false);
+    let why = spoiled["unreached"].as_str().unwrap();
+    assert!(why.contains("it is not by the node that was asked"), "{why}");
+    between.spoils.store(false, Ordering::Relaxed);
+    assert_eq!(reached()["reached"], true);
+}
+
+#[test]
+fn a_node_with_another_key_is_none_and_one_that_changes_it_with_overlap_is() {
+    let fleet = Fleet::new();
+    let a = fleet.node("a");
+    let stranger = Proxy::with(fleet.config("b", OTHER_KEY, free_port()));
+    has_fault(&a, "node 'b': its heartbeat is not by this fleet's cluster.key");
+    has_fault(&stranger, "node 'a': its heartbeat is not by this fleet's cluster.key");
+    assert_eq!(a.api("fleet")["living"], 1);
+    let folder = stranger.end();
+    let mut config = fleet.config("b", KEY, free_port());
+    config["cluster"]["key"] = json!([KEY, OTHER_KEY]);
+    let b = Proxy::unready(config, folder).ready();
+    is_seen(&a, "b", "living");
+    is_seen(&b, "a", "living");
+    assert_eq!(seen(&a, "b", "?reach=true").unwrap()["reached"], true);
+    assert_eq!(seen(&b, "a", "?reach=true").unwrap()["reached"], true);
+}
+
+#[test]
+fn one_machine_has_no_fleet() {
+    let proxy = Proxy::start(json!({}));
+    let fleet = proxy.api("fleet");
+    assert_eq!((&fleet["node"], &fleet["nodes"]), (&Value::Null, &json!([])));
+    let status = proxy.cli(&["fleet", "status"]);
+    assert_eq!(status.code, Some(1));
+    assert!(status.stderr.contains("belongs to no fleet"), "{}", status.stderr);
+    let metrics = proxy.get("/metrics").text();
+    assert!(!metrics.contains("mcpproxy_fleet") && !metrics.contains("mcpproxy_ledger"));
+    let response = proxy.request("POST", "/fleet/v1/ping", &[("X-API-Key", API_KEY)], b"");
+    assert_eq!(response.status, 404);
+}
