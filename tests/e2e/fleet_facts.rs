@@ -238,14 +238,14 @@ fn a_config_that_cannot_be_used_is_refused_before_it_is_stored_and_by_each_node_
     let (config, folder) = (store.config("a", json!({})), tempfile::tempdir().unwrap());
     let a = Proxy::under("export HOOK=0123456789abcdef0123", config, folder);
     let refused = applied(&a, &json!({"tools_limit": "many"}));
-    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
+    assert_eq!(refused.code, Some(5), "{}", refused.stderr);
     assert!(refused.stderr.contains("tools_limit"), "{}", refused.stderr);
     let refused = applied(&a, &json!({"policy": {"files": ["gone.cedar"]}}));
     assert_eq!(refused.code, Some(5), "{}{}", refused.stdout, refused.stderr);
     let rules = a.folder.path().join("bad.cedar");
     std::fs::write(rules, "permit (").unwrap();
     let refused = applied(&a, &json!({"policy": {"files": ["bad.cedar"]}}));
-    assert_eq!(refused.code, Some(1), "{}{}", refused.stdout, refused.stderr);
+    assert_eq!(refused.code, Some(5), "{}{}", refused.stdout, refused.stderr);
     assert!(!store.0.path().join("facts/config").exists(), "nothing is stored");
     assert_eq!(status(&a)["config"], Value::Null);
 
@@ -284,6 +284,6 @@ fn a_definition_that_is_approved_on_one_node_is_so_on_all_and_no_other_one_is() 
     let c = Proxy::with(store.config("c", new));
     until("it is approved there", || (!waits(&c, "s:stats")).then_some(()));
     for node in [&a, &b, &c] {
-        assert!(waits(node, "s:plain_x"));
+        assert!(waits(node, "s:read_item"));
     }
 }
