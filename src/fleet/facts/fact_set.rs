@@ -373,9 +373,13 @@ pub(super) mod tests {
         ours.merge(&theirs);
         assert_eq!(ours.get(FactKind::Token, "t").unwrap().state, FactState::Ended);
         assert_eq!(ours.say(&a, FactKind::Token, "t", "5"), Err(FactRefused::Ended));
+        // Who has read what was said says something later, whatever the names.
+        ours.say(&a, FactKind::Config, "", "of a").unwrap();
+        theirs.merge(&ours);
+        assert_eq!(theirs.get(FactKind::Config, "").and_then(Fact::value), Some("of a"));
         assert!(!ours.end(&a, FactKind::Token, "other"));
         assert_eq!(ours.of(FactKind::Token).count(), 1);
-        assert_eq!(ours.said_by(&b).of(FactKind::Config).count(), 1);
+        assert_eq!(ours.said_by(&a).of(FactKind::Config).count(), 1);
     }
 
     #[test]
