@@ -254,11 +254,13 @@ fn a_config_that_cannot_be_used_is_refused_before_it_is_stored_and_by_each_node_
     let hook = json!({"url": "https://127.0.0.1:1/hook", "secret": "${env:HOOK}"});
     succeeds(&applied(&a, &json!({"tools_limit": 4, "approval": {"webhook": hook}})));
     until_run(&b, "a", 1, "running");
-    let run = until_run(&a, "b", 1, "refused");
+    let run = until_run(&b, "b", 1, "refused");
     assert!(run["reason"].to_string().contains("HOOK"), "{run}");
     assert_eq!((tools_limit(&a), &tools_limit(&b)), (json!(4), &Value::Null));
-    succeeds(&applied(&a, &json!({"tools_limit": 5})));
-    until_run(&a, "b", 2, "running");
+    // The commands of this test have no such variable either: the other node is asked.
+    succeeds(&applied(&b, &json!({"tools_limit": 5})));
+    until_run(&b, "b", 2, "running");
+    until_run(&b, "a", 2, "running");
     assert_eq!(tools_limit(&b), 5);
 }
 
