@@ -84,7 +84,7 @@ impl FleetConfigTask {
         let run = match self.taken_over(version).await {
             Ok(needs_restart) => ConfigRun::of(version, None, &needs_restart),
             Err(NotTaken::Refused(refused)) => {
-                let reason = refused.cause();
+                let reason = reasons(&refused);
                 tracing::error!(
                     version = version.version,
                     reason,
@@ -257,6 +257,12 @@ pub(super) fn at_start(
             None
         }
     }
+}
+
+/// All that is wrong, since whoever reads it is at another machine.
+fn reasons(refused: &ReloadRefused) -> String {
+    let errors = refused.problems.iter().filter(|it| it.severity == "error");
+    errors.map(ShownProblem::line_of_it).collect::<Vec<_>>().join("; ")
 }
 
 /// The config of a version, which says what its name says.
