@@ -7,6 +7,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 use super::config_door::ConfigDoor;
+use super::fleet_config_door::FleetConfigDoor;
 use super::reader_limits::ReaderSlots;
 use crate::downstream::session_table::Sessions;
 use crate::downstream::source::Source;
@@ -37,6 +38,8 @@ pub struct State {
     pub connections: OnceLock<Box<[Arc<AtomicUsize>]>>,
     /// The listener's certificate, where it has TLS.
     pub certificate: OnceLock<Arc<CertificateHealth>>,
+    /// What is shared with the fleet, where there is one.
+    pub fleet: OnceLock<FleetConfigDoor>,
 }
 
 /// Both ends of the connection that a request came on.

@@ -258,6 +258,7 @@ pub(super) fn parse_all<'t>(
         logging,
         telemetry: top.telemetry,
         named_files,
+        fleet_config: None,
         written,
     };
     Parsed { config, findings, data_dir_key }

@@ -84,6 +84,8 @@ pub struct Config {
     pub reaper: Option<PathBuf>,
     /// The files that hold values of it, at most 1000.
     pub named_files: Vec<PathBuf>,
+    /// The fleet's config that it is of, by its hash; `None` where it is the node's own file alone.
+    pub fleet_config: Option<Box<str>>,
     /// The text that it was read of, for what is told of a change.
     pub written: Written,
 }

@@ -81,6 +81,8 @@ pub struct ListedObject {
     pub key: String,
     /// Its bytes.
     pub size: u64,
+    /// What tells one state of it from another.
+    pub state: Box<str>,
 }
 
 /// Whether an object was made.
@@ -317,7 +319,9 @@ impl Bucket {
                     return Err(BucketError::TooMany(folder.to_owned()));
                 }
                 let Some(key) = self.key(&meta.location) else { continue };
-                listed.push(ListedObject { key, size: meta.size });
+                let changed = || format!("{}-{}", meta.last_modified, meta.size);
+                let state = meta.e_tag.clone().unwrap_or_else(changed).into();
+                listed.push(ListedObject { key, size: meta.size, state });
             }
             listed.sort_by(|a, b| a.key.cmp(&b.key));
             Ok(listed)

@@ -1,6 +1,8 @@
 //! A proxy from start to end: its parts are opened, it listens, and all of it ends in order.
 //!
 //! Which parts there are, and what each is made of, stands here and nowhere else.
+//!
+//! Size: the parts, one after another, as they are opened and as they are closed.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,11 +19,14 @@ use super::accept::{accept, max_connections};
 use super::app_state::AppState;
 use super::connection_limit::ConnectionSlots;
 use super::embeddings::EmbeddingTasks;
+use super::fleet_config::{self, FleetConfigTask};
+use super::fleet_sharing::FleetSharing;
 use super::listener::{Listener, SocketFile};
 use super::listener_tls::ListenerTls;
 use super::otlp_export::{OtlpExport, OtlpTargets};
 use super::reload::{ConfigSource, Reload};
 use super::runtime::{self, cores};
+use super::shared_facts::SharedFacts;
 use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::strays::Strays;
@@ -33,6 +38,7 @@ use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::api::config_door::{ConfigDoor, ConfigStanding};
+use crate::api::fleet_config_door::FleetConfigDoor;
 use crate::approvals;
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
@@ -85,6 +91,11 @@ pub enum StartError {
     /// The node's place in its fleet.
     #[error("this node does not take its place in its fleet: {0}")]
     Fleet(#[from] JoinError),
+    /// What the node remembers of its fleet's facts.
+    #[error(
+        "what this node remembers of its fleet cannot be used: {0}; remove it to learn it again from the store"
+    )]
+    Facts(String),
     /// Rules that are wrong, each on a line of its own.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Rules(Vec<RuleProblem>),
@@ -122,6 +133,8 @@ pub struct App {
     embedding: EmbeddingTasks,
     /// Seals the log for the fleet's store, where there is one.
     ledger: Option<FleetLedger>,
+    /// Exchanges what is shared with the fleet, where there is one.
+    sharing: Option<FleetSharing>,
 }
 
 /// A proxy that listens.
@@ -166,6 +179,32 @@ impl App {
             }
             None => None,
         };
+        let shared = match &entered {
+            Some(entered) => entered.facts()?.map(|settings| (settings, entered.bucket().clone())),
+            None => None,
+        };
+        let shared = shared.map(|(settings, bucket)| {
+            let tokens = TokenFile::new(&config.data_dir);
+            SharedFacts::open(settings, bucket, tokens, &runtime::local_runtime()?)
+                .map_err(|error| StartError::Facts(error.to_string()))
+        });
+        let shared = shared.transpose()?;
+        let taken_over = match (&shared, &source) {
+            (Some(shared), Some(source)) => {
+                fleet_config::at_start(shared, source, &config, &runtime::local_runtime()?)
+            }
+            (Some(_), None) | (None, _) => None,
+        };
+        let config = match taken_over {
+            Some(next) => {
+                let next = next.in_force_after(&config);
+                settings = next.settings()?;
+                let rules = rule_files::load(&next.rules, &rule_files::servers(&next));
+                settings.policy.rules = rules.map_err(StartError::Rules)?.map(Arc::new);
+                next
+            }
+            None => config,
+        };
         // The log is this process's, and so is the data folder.
         let folder = config.results_folder();
         results::clean(&folder, config.keeps_results())
@@ -173,9 +212,18 @@ impl App {
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
         let node = entered.as_ref().map(|entered| Arc::clone(entered.node()));
-        let mut app = Self::assemble(&config, settings, log, (catalog, node), (handles, source))?;
-        let (shared, runtime) = (&app.shared, app.control.handle());
-        app.ledger = entered.map(|entered| fleet_start::start(entered, shared, runtime));
+        let parts = (handles, source.clone());
+        let mut app = Self::assemble(&config, settings, log, (catalog, node), parts)?;
+        let runtime = app.control.handle();
+        app.ledger = entered.map(|entered| fleet_start::start(entered, &app.shared, runtime));
+        app.sharing = shared.map(|shared| {
+            let (door, wishes) = FleetConfigDoor::new(shared.facts.clone());
+            // It is started once.
+            let _ = app.shared.api.fleet.set(door);
+            let (door, data_dir) = (app.shared.api.config.clone(), config.data_dir.clone());
+            let task = FleetConfigTask { shared, door, source, data_dir, wishes };
+            FleetSharing::start(task, &app.shared.proxy, runtime)
+        });
         forgotten::note(&app.shared.proxy.activity, &app.control);
         Ok(app)
     }
@@ -274,6 +322,7 @@ impl App {
                 sessions: Arc::clone(&sessions),
                 connections: OnceLock::new(),
                 certificate: OnceLock::new(),
+                fleet: OnceLock::new(),
             },
             sessions,
             strays: Strays::default(),
@@ -295,6 +344,7 @@ impl App {
             exporting,
             embedding,
             ledger: None,
+            sharing: None,
         })
     }
 
@@ -372,6 +422,7 @@ impl App {
             exporting,
             embedding,
             ledger,
+            sharing,
             ..
         } = self;
         // Ended before the servers are: it may be about to start some.
@@ -393,6 +444,9 @@ impl App {
         if !writer.only_reads() {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);
+        }
+        if let Some(sharing) = sharing {
+            control.block_on(sharing.end(patient));
         }
         if let Some(ledger) = ledger {
             // What cannot be made durable now is sealed after the next start.
