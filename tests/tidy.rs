@@ -113,6 +113,7 @@ const PURE: &[&str] = &[
     "src/fleet/cluster_key.rs",
     "src/fleet/checkpoint.rs",
     "src/fleet/columns",
+    "src/fleet/following",
     "src/fleet/hash_tree.rs",
     "src/fleet/heartbeat.rs",
     "src/fleet/living_nodes.rs",

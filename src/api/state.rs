@@ -10,6 +10,7 @@ use super::config_door::ConfigDoor;
 use super::reader_limits::ReaderSlots;
 use crate::downstream::session_table::Sessions;
 use crate::downstream::source::Source;
+use crate::fleet::FleetIndex;
 use crate::identity::PageLogins;
 use crate::io::address::Reached;
 use crate::telemetry::{CertificateHealth, LogLines, LogTap};
@@ -35,6 +36,8 @@ pub struct State {
     pub sessions: Arc<Sessions>,
     /// How many client connections each worker has; set once the workers run.
     pub connections: OnceLock<Box<[Arc<AtomicUsize>]>>,
+    /// What this node has of the other nodes' logs, where there is a fleet.
+    pub fleet: OnceLock<Arc<FleetIndex>>,
     /// The listener's certificate, where it has TLS.
     pub certificate: OnceLock<Arc<CertificateHealth>>,
 }

@@ -13,6 +13,7 @@
 
 mod client;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
@@ -81,6 +82,17 @@ pub struct ListedObject {
     pub key: String,
     /// Its bytes.
     pub size: u64,
+}
+
+/// The beginning of a listing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListedPart {
+    /// The objects with the first keys, in their order.
+    pub objects: Vec<ListedObject>,
+    /// How many there are behind them.
+    pub more: u64,
+    /// The last key of all.
+    pub last: Option<String>,
 }
 
 /// Whether an object was made.
@@ -321,6 +333,40 @@ impl Bucket {
             }
             listed.sort_by(|a, b| a.key.cmp(&b.key));
             Ok(listed)
+        };
+        within(LIST_TIMEOUT, listed).await
+    }
+
+    /// The first `most` objects in a folder and below it whose keys are after `after`, and how many there are behind them: of
+    /// those nothing is kept, however many they are.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn list_part(
+        &self,
+        folder: &str,
+        after: &str,
+        most: usize,
+    ) -> Result<ListedPart, BucketError> {
+        let prefix = self.path(folder);
+        let mut found = self.store.list_with_offset(Some(&prefix), &self.path(after));
+        let listed = async {
+            // Not every store lists in the order of keys.
+            let (mut first, mut last, mut more) = (BTreeMap::new(), None, 0);
+            while let Some(meta) = found.try_next().await.map_err(|error| failed(folder, &error))? {
+                let Some(key) = self.key(&meta.location) else { continue };
+                if last.as_ref().is_none_or(|last| *last < key) {
+                    last = Some(key.clone());
+                }
+                first.insert(key, meta.size);
+                if first.len() > most {
+                    first.pop_last();
+                    more += 1;
+                }
+            }
+            let objects = first.into_iter().map(|(key, size)| ListedObject { key, size });
+            Ok(ListedPart { objects: objects.collect(), more, last })
         };
         within(LIST_TIMEOUT, listed).await
     }

@@ -73,6 +73,12 @@ pub struct EnteredFleet {
 }
 
 impl EnteredFleet {
+    /// The fleet's store.
+    #[must_use]
+    pub fn bucket(&self) -> Bucket {
+        self.bucket.clone()
+    }
+
     /// The node, as the rest of the program sees it.
     #[must_use]
     pub fn node(&self) -> &Arc<FleetNode> {

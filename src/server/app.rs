@@ -1,6 +1,8 @@
 //! A proxy from start to end: its parts are opened, it listens, and all of it ends in order.
 //!
 //! Which parts there are, and what each is made of, stands here and nowhere else.
+//!
+//! Size: all parts, and the order in which they begin and end.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -36,7 +38,11 @@ use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::embeddings::MeaningRoom;
-use crate::fleet::{self, FleetLedger, FleetNode, JoinError, NodeVitals, ProgramBuild, VitalsOf};
+use crate::fleet::bucket::Bucket;
+use crate::fleet::{
+    self, FleetFollower, FleetIndex, FleetLedger, FleetNode, FollowSettings, IndexRole, JoinError,
+    NodeVitals, ProgramBuild, VitalsOf,
+};
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::io::tls::TlsFileProblem;
@@ -120,6 +126,8 @@ pub struct App {
     embedding: EmbeddingTasks,
     /// Seals the log for the fleet's store, where there is one.
     ledger: Option<FleetLedger>,
+    /// Follows the other nodes' segments, where this node keeps an index of them.
+    follower: Option<FleetFollower>,
 }
 
 /// A proxy that listens.
@@ -175,12 +183,31 @@ impl App {
         let catalog = config.catalog();
         let node = entered.as_ref().map(|entered| Arc::clone(entered.node()));
         let mut app = Self::assemble(&config, settings, log, (catalog, node), (handles, source))?;
+        app.follower = entered.as_ref().and_then(|entered| app.follow(&config, entered.bucket()));
         app.ledger = entered.map(|entered| {
             let activity = app.shared.proxy.activity.clone();
             FleetLedger::start(entered, activity, vitals(&app.shared), app.control.handle())
         });
         forgotten::note(&app.shared.proxy.activity, &app.control);
         Ok(app)
+    }
+
+    /// Answers for the fleet from now on; and follows it, if this node keeps an index.
+    fn follow(&self, config: &Config, bucket: Bucket) -> Option<FleetFollower> {
+        let (_, own) = config.cluster.membership()?;
+        let role = config.cluster.index;
+        self.shared.proxy.activity.set_node_name(own.as_str());
+        let index = Arc::new(FleetIndex::new(role));
+        let _ = self.shared.api.fleet.set(Arc::clone(&index));
+        let settings = FollowSettings {
+            role,
+            own: own.clone(),
+            folder: config.fleet_index_folder(),
+            flush: config.cluster.flush,
+            retention: config.activity.retention(),
+        };
+        let follows = role != IndexRole::None;
+        follows.then(|| FleetFollower::start(settings, bucket, index, self.control.handle()))
     }
 
     pub(super) fn assemble(
@@ -275,6 +302,7 @@ impl App {
                 page_logins: PageLogins::default(),
                 sessions: Arc::clone(&sessions),
                 connections: OnceLock::new(),
+                fleet: OnceLock::new(),
                 certificate: OnceLock::new(),
             },
             sessions,
@@ -297,6 +325,7 @@ impl App {
             exporting,
             embedding,
             ledger: None,
+            follower: None,
         })
     }
 
@@ -374,6 +403,7 @@ impl App {
             exporting,
             embedding,
             ledger,
+            follower,
             ..
         } = self;
         // Ended before the servers are: it may be about to start some.
@@ -395,6 +425,9 @@ impl App {
         if !writer.only_reads() {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);
+        }
+        if let Some(follower) = follower {
+            control.block_on(follower.end());
         }
         if let Some(ledger) = ledger {
             // What cannot be made durable now is sealed after the next start.
