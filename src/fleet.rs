@@ -22,7 +22,11 @@ pub mod config;
 #[cfg(test)]
 mod examples;
 pub mod facts;
+pub mod fleet_index;
+pub mod fleet_logs;
 pub mod fleet_node;
+pub mod follower;
+pub mod following;
 pub mod hash_tree;
 pub mod heartbeat;
 mod heartbeats;
@@ -43,7 +47,10 @@ pub mod segment;
 pub mod signed_note;
 
 pub use config::{ClusterConfig, IndexRole};
+pub use fleet_index::FleetIndex;
+pub use fleet_logs::{FleetCoverage, FleetLogs};
 pub use fleet_node::{FleetNode, ProgramBuild};
+pub use follower::{FleetFollower, FollowSettings};
 pub use heartbeat::NodeVitals;
 pub use heartbeats::VitalsOf;
 pub use joining::JoinError;

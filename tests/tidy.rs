@@ -121,6 +121,7 @@ const PURE: &[&str] = &[
     "src/fleet/facts/fact_reader.rs",
     "src/fleet/facts/fact_set.rs",
     "src/fleet/facts/sealed_object.rs",
+    "src/fleet/following",
     "src/fleet/hash_tree.rs",
     "src/fleet/heartbeat.rs",
     "src/fleet/living_nodes.rs",

@@ -118,7 +118,7 @@ struct FleetConfigFile {
 
 fn door(state: &State) -> Result<&FleetConfigDoor, ApiError> {
     let none = "This node shares nothing: it has no cluster.store, or no cluster.key";
-    state.fleet.get().ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, none))
+    state.fleet_config.get().ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, none))
 }
 
 /// Tells which config the fleet runs, and what each node makes of it.

@@ -207,8 +207,8 @@ where
         Route::ActivityList => {
             activity::list(state, worker, (&principal, connection.source), query?).await
         }
-        Route::ActivityRecord => activity::record(worker, &principal, query?, segment).await,
-        Route::ActivitySummary => activity::summary(worker, query?, SystemTime::now()).await,
+        Route::ActivityRecord => activity::record(state, worker, &principal, query?, segment).await,
+        Route::ActivitySummary => activity::summary(state, worker, query?, SystemTime::now()).await,
         Route::ActivityVerify => activity::verify(worker, query?).await,
         Route::Servers => servers::servers(worker, query?),
         Route::ServerLogs => servers::logs(worker, query?, segment).await,

@@ -124,6 +124,12 @@ impl Config {
         self.data_dir.join("activity")
     }
 
+    /// Where the copies of the other nodes' logs are.
+    #[must_use]
+    pub fn fleet_index_folder(&self) -> PathBuf {
+        self.data_dir.join("fleet").join("index")
+    }
+
     /// What the node's ledger is made of, with `data_dir/fleet`; `None` where there is no fleet.
     #[must_use]
     pub fn ledger(&self) -> Option<LedgerSettings> {

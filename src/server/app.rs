@@ -44,7 +44,10 @@ use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::embeddings::MeaningRoom;
-use crate::fleet::{FleetLedger, FleetNode, JoinError};
+use crate::fleet::bucket::Bucket;
+use crate::fleet::{
+    FleetFollower, FleetIndex, FleetLedger, FleetNode, FollowSettings, IndexRole, JoinError,
+};
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::io::tls::TlsFileProblem;
@@ -135,6 +138,8 @@ pub struct App {
     ledger: Option<FleetLedger>,
     /// Exchanges what is shared with the fleet, where there is one.
     sharing: Option<FleetSharing>,
+    /// Follows the other nodes' segments, where this node keeps an index of them.
+    follower: Option<FleetFollower>,
 }
 
 /// A proxy that listens.
@@ -214,18 +219,38 @@ impl App {
         let node = entered.as_ref().map(|entered| Arc::clone(entered.node()));
         let parts = (handles, source.clone());
         let mut app = Self::assemble(&config, settings, log, (catalog, node), parts)?;
+        app.follower =
+            entered.as_ref().and_then(|entered| app.follow(&config, entered.bucket().clone()));
         let runtime = app.control.handle();
         app.ledger = entered.map(|entered| fleet_start::start(entered, &app.shared, runtime));
         app.sharing = shared.map(|shared| {
             let (door, wishes) = FleetConfigDoor::new(shared.facts.clone());
             // It is started once.
-            let _ = app.shared.api.fleet.set(door);
+            let _ = app.shared.api.fleet_config.set(door);
             let (door, data_dir) = (app.shared.api.config.clone(), config.data_dir.clone());
             let task = FleetConfigTask { shared, door, source, data_dir, wishes };
             FleetSharing::start(task, &app.shared.proxy, runtime)
         });
         forgotten::note(&app.shared.proxy.activity, &app.control);
         Ok(app)
+    }
+
+    /// Answers for the fleet from now on; and follows it, if this node keeps an index.
+    fn follow(&self, config: &Config, bucket: Bucket) -> Option<FleetFollower> {
+        let (_, own) = config.cluster.membership()?;
+        let role = config.cluster.index;
+        self.shared.proxy.activity.set_node_name(own.as_str());
+        let index = Arc::new(FleetIndex::new(role));
+        let _ = self.shared.api.fleet_index.set(Arc::clone(&index));
+        let settings = FollowSettings {
+            role,
+            own: own.clone(),
+            folder: config.fleet_index_folder(),
+            flush: config.cluster.flush,
+            retention: config.activity.retention(),
+        };
+        let follows = role != IndexRole::None;
+        follows.then(|| FleetFollower::start(settings, bucket, index, self.control.handle()))
     }
 
     pub(super) fn assemble(
@@ -321,8 +346,9 @@ impl App {
                 page_logins: PageLogins::default(),
                 sessions: Arc::clone(&sessions),
                 connections: OnceLock::new(),
+                fleet_index: OnceLock::new(),
                 certificate: OnceLock::new(),
-                fleet: OnceLock::new(),
+                fleet_config: OnceLock::new(),
             },
             sessions,
             strays: Strays::default(),
@@ -345,6 +371,7 @@ impl App {
             embedding,
             ledger: None,
             sharing: None,
+            follower: None,
         })
     }
 
@@ -423,6 +450,7 @@ impl App {
             embedding,
             ledger,
             sharing,
+            follower,
             ..
         } = self;
         // Ended before the servers are: it may be about to start some.
@@ -447,6 +475,9 @@ impl App {
         }
         if let Some(sharing) = sharing {
             control.block_on(sharing.end(patient));
+        }
+        if let Some(follower) = follower {
+            control.block_on(follower.end());
         }
         if let Some(ledger) = ledger {
             // What cannot be made durable now is sealed after the next start.
