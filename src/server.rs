@@ -33,6 +33,7 @@ mod fast_path;
 mod fleet_approved;
 mod fleet_config;
 mod fleet_sharing;
+mod fleet_start;
 mod fleet_tokens;
 mod folder;
 mod forgotten;

@@ -31,7 +31,9 @@ use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::strays::Strays;
 use super::worker_thread::{Ends, WorkerEntrance, WorkerThread};
-use super::{certificate_watch, control, folder, forgotten, identity_watch, rule_files, webhook};
+use super::{
+    certificate_watch, control, fleet_start, folder, forgotten, identity_watch, rule_files, webhook,
+};
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
@@ -42,7 +44,7 @@ use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::embeddings::MeaningRoom;
-use crate::fleet::{self, FleetLedger, FleetNode, JoinError, NodeVitals, ProgramBuild, VitalsOf};
+use crate::fleet::{FleetLedger, FleetNode, JoinError};
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::io::tls::TlsFileProblem;
@@ -59,7 +61,7 @@ use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, log_routing, passthrough};
 use crate::results::{self, ResultStore};
 use crate::telemetry::export_queue::export_queue;
-use crate::telemetry::{Calls, LogHandles, build_info};
+use crate::telemetry::{Calls, LogHandles};
 
 /// Why a proxy cannot start. Nothing is left half-started.
 #[derive(Debug, Error)]
@@ -173,10 +175,7 @@ impl App {
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         let entered = match config.ledger() {
             Some(settings) => {
-                let build =
-                    ProgramBuild { version: build_info::VERSION, commit: build_info::COMMIT };
-                let entering = fleet::ledger::enter(settings, build, &log.0);
-                Some(runtime::local_runtime()?.block_on(entering)?)
+                Some(fleet_start::enter(settings, &log.0, &runtime::local_runtime()?)?)
             }
             None => None,
         };
@@ -215,10 +214,8 @@ impl App {
         let node = entered.as_ref().map(|entered| Arc::clone(entered.node()));
         let parts = (handles, source.clone());
         let mut app = Self::assemble(&config, settings, log, (catalog, node), parts)?;
-        app.ledger = entered.map(|entered| {
-            let activity = app.shared.proxy.activity.clone();
-            FleetLedger::start(entered, activity, vitals(&app.shared), app.control.handle())
-        });
+        let (parts, runtime) = (&app.shared, app.control.handle());
+        app.ledger = entered.map(|entered| fleet_start::start(entered, parts, runtime));
         app.sharing = shared.map(|shared| {
             let (door, wishes) = FleetConfigDoor::new(shared.facts.clone());
             // It is started once.
@@ -552,15 +549,6 @@ impl Server {
         }
         app.close()
     }
-}
-
-/// What a node of a fleet says of itself each time.
-fn vitals(shared: &Arc<AppState>) -> VitalsOf {
-    let (config, sessions) = (shared.api.config.clone(), Arc::clone(&shared.sessions));
-    Arc::new(move || NodeVitals {
-        config: config.standing().digest(),
-        sessions: sessions.count() as u64,
-    })
 }
 
 #[cfg(test)]
