@@ -19,35 +19,27 @@ use super::accept::{accept, max_connections};
 use super::app_state::AppState;
 use super::connection_limit::ConnectionSlots;
 use super::embeddings::EmbeddingTasks;
-use super::fleet_config::{self, FleetConfigTask};
-use super::fleet_sharing::FleetSharing;
+use super::fleet_start::{FleetEntry, FleetTasks};
 use super::listener::{Listener, SocketFile};
 use super::listener_tls::ListenerTls;
 use super::otlp_export::{OtlpExport, OtlpTargets};
 use super::reload::{ConfigSource, Reload};
 use super::runtime::{self, cores};
-use super::shared_facts::SharedFacts;
 use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::strays::Strays;
 use super::worker_thread::{Ends, WorkerEntrance, WorkerThread};
-use super::{
-    certificate_watch, control, fleet_start, folder, forgotten, identity_watch, rule_files, webhook,
-};
+use super::{certificate_watch, control, folder, forgotten, identity_watch, rule_files, webhook};
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::api::config_door::{ConfigDoor, ConfigStanding};
-use crate::api::fleet_config_door::FleetConfigDoor;
 use crate::approvals;
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::embeddings::MeaningRoom;
-use crate::fleet::bucket::Bucket;
-use crate::fleet::{
-    FleetFollower, FleetIndex, FleetLedger, FleetNode, FollowSettings, IndexRole, JoinError,
-};
+use crate::fleet::{FleetNode, JoinError};
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::io::tls::TlsFileProblem;
@@ -134,12 +126,8 @@ pub struct App {
     exporting: Vec<OtlpExport>,
     /// Ask for vectors of tools and queries, while somebody makes them.
     embedding: EmbeddingTasks,
-    /// Seals the log for the fleet's store, where there is one.
-    ledger: Option<FleetLedger>,
-    /// Exchanges what is shared with the fleet, where there is one.
-    sharing: Option<FleetSharing>,
-    /// Follows the other nodes' segments, where this node keeps an index of them.
-    follower: Option<FleetFollower>,
+    /// The node's part in its fleet, where there is one.
+    fleet: Option<FleetTasks>,
 }
 
 /// A proxy that listens.
@@ -178,31 +166,10 @@ impl App {
         // Before the log, which opens as many files as it may.
         descriptors::raise();
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
-        let entered = match config.ledger() {
-            Some(settings) => {
-                Some(fleet_start::enter(settings, &log.0, &runtime::local_runtime()?)?)
-            }
-            None => None,
-        };
-        let shared = match &entered {
-            Some(entered) => entered.facts()?.map(|settings| (settings, entered.bucket().clone())),
-            None => None,
-        };
-        let shared = shared.map(|(settings, bucket)| {
-            let tokens = TokenFile::new(&config.data_dir);
-            SharedFacts::open(settings, bucket, tokens, &runtime::local_runtime()?)
-                .map_err(|error| StartError::Facts(error.to_string()))
-        });
-        let shared = shared.transpose()?;
-        let taken_over = match (&shared, &source) {
-            (Some(shared), Some(source)) => {
-                fleet_config::at_start(shared, source, &config, &runtime::local_runtime()?)
-            }
-            (Some(_), None) | (None, _) => None,
-        };
-        let config = match taken_over {
+        let entry = FleetEntry::take(&config, &log.0)?;
+        let of_fleet = entry.as_ref().map(|entry| entry.config(&config, source.as_ref()));
+        let config = match of_fleet.transpose()?.flatten() {
             Some(next) => {
-                let next = next.in_force_after(&config);
                 settings = next.settings()?;
                 let rules = rule_files::load(&next.rules, &rule_files::servers(&next));
                 settings.policy.rules = rules.map_err(StartError::Rules)?.map(Arc::new);
@@ -216,41 +183,13 @@ impl App {
             .map_err(|error| StartError::Results { folder, error })?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
-        let node = entered.as_ref().map(|entered| Arc::clone(entered.node()));
+        let node = entry.as_ref().map(FleetEntry::node);
         let parts = (handles, source.clone());
         let mut app = Self::assemble(&config, settings, log, (catalog, node), parts)?;
-        app.follower =
-            entered.as_ref().and_then(|entered| app.follow(&config, entered.bucket().clone()));
-        let runtime = app.control.handle();
-        app.ledger = entered.map(|entered| fleet_start::start(entered, &app.shared, runtime));
-        app.sharing = shared.map(|shared| {
-            let (door, wishes) = FleetConfigDoor::new(shared.facts.clone());
-            // It is started once.
-            let _ = app.shared.api.fleet_config.set(door);
-            let (door, data_dir) = (app.shared.api.config.clone(), config.data_dir.clone());
-            let task = FleetConfigTask { shared, door, source, data_dir, wishes };
-            FleetSharing::start(task, &app.shared.proxy, runtime)
-        });
+        let (shared, runtime) = (&app.shared, app.control.handle());
+        app.fleet = entry.map(|entry| entry.start(&config, shared, source, runtime));
         forgotten::note(&app.shared.proxy.activity, &app.control);
         Ok(app)
-    }
-
-    /// Answers for the fleet from now on; and follows it, if this node keeps an index.
-    fn follow(&self, config: &Config, bucket: Bucket) -> Option<FleetFollower> {
-        let (_, own) = config.cluster.membership()?;
-        let role = config.cluster.index;
-        self.shared.proxy.activity.set_node_name(own.as_str());
-        let index = Arc::new(FleetIndex::new(role));
-        let _ = self.shared.api.fleet_index.set(Arc::clone(&index));
-        let settings = FollowSettings {
-            role,
-            own: own.clone(),
-            folder: config.fleet_index_folder(),
-            flush: config.cluster.flush,
-            retention: config.activity.retention(),
-        };
-        let follows = role != IndexRole::None;
-        follows.then(|| FleetFollower::start(settings, bucket, index, self.control.handle()))
     }
 
     pub(super) fn assemble(
@@ -369,9 +308,7 @@ impl App {
             reloading,
             exporting,
             embedding,
-            ledger: None,
-            sharing: None,
-            follower: None,
+            fleet: None,
         })
     }
 
@@ -448,9 +385,7 @@ impl App {
             reloading,
             exporting,
             embedding,
-            ledger,
-            sharing,
-            follower,
+            fleet,
             ..
         } = self;
         // Ended before the servers are: it may be about to start some.
@@ -473,16 +408,8 @@ impl App {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);
         }
-        if let Some(sharing) = sharing {
-            control.block_on(sharing.end(patient));
-        }
-        if let Some(follower) = follower {
-            control.block_on(follower.end());
-        }
-        if let Some(ledger) = ledger {
-            // What cannot be made durable now is sealed after the next start.
-            let _ = shared.proxy.activity.flush();
-            control.block_on(ledger.end(patient));
+        if let Some(fleet) = fleet {
+            control.block_on(fleet.end(&shared.proxy.activity, patient));
         }
         shared.proxy.results.clear();
         control.shutdown_timeout(Duration::from_secs(1));
