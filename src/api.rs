@@ -18,6 +18,8 @@ mod events;
 mod export;
 mod exposition;
 mod fleet;
+mod fleet_config;
+pub mod fleet_config_door;
 mod health;
 mod metrics;
 mod openapi;

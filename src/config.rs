@@ -9,6 +9,7 @@
 //! file::load ─ text ─▶ parse ─ document ─ key_aliases ─ servers, sections ─▶ values::Config
 //!                        └─ findings: what is wrong, and where
 //! two of them ─▶ difference (what it means), written (what is told of it)
+//! fleet_config: what a fleet shares, in the place of what a node's own file says
 //! its text ─▶ edit (what commands change), patch (what settings are shown and changed)
 //! ```
 
@@ -19,6 +20,7 @@ mod document;
 pub mod edit;
 pub mod file;
 mod findings;
+pub mod fleet_config;
 mod key_aliases;
 mod misspelt_keys;
 mod parse;

@@ -9,7 +9,7 @@
 //!
 //! Each node is the only writer of its own chain, under keys of its own, so that no node waits for another and nothing is
 //! agreed on. What a segment is, how chains are checked and when something is sealed is pure; [`bucket`] alone knows the
-//! store, `ledger` and `heartbeats` alone act, and [`peers`] is the way from node to node.
+//! store, `ledger`, `heartbeats` and the exchange of [`facts`] alone act, and [`peers`] is the way from node to node.
 
 pub mod audit;
 pub mod bucket;
@@ -21,7 +21,12 @@ pub mod columns;
 pub mod config;
 #[cfg(test)]
 mod examples;
+pub mod facts;
+pub mod fleet_index;
+pub mod fleet_logs;
 pub mod fleet_node;
+pub mod follower;
+pub mod following;
 pub mod hash_tree;
 pub mod heartbeat;
 mod heartbeats;
@@ -42,7 +47,10 @@ pub mod segment;
 pub mod signed_note;
 
 pub use config::{ClusterConfig, IndexRole};
+pub use fleet_index::FleetIndex;
+pub use fleet_logs::{FleetCoverage, FleetLogs};
 pub use fleet_node::{FleetNode, ProgramBuild};
+pub use follower::{FleetFollower, FollowSettings};
 pub use heartbeat::NodeVitals;
 pub use heartbeats::VitalsOf;
 pub use joining::JoinError;

@@ -13,6 +13,7 @@
 //!      ├─ listener, listener_tls ─ certificate_watch, named_clients
 //!      ├─ control ─ audit_events ─ audit_log
 //!      ├─ reload ─ rule_files, rule_watch
+//!      ├─ fleet_sharing ─ fleet_approved, fleet_config ─ shared_facts ─ fleet_tokens
 //!      ├─ webhook, otlp_export, embeddings ─ outgoing_http
 //!      └─ signals ─ shutdown
 //! ```
@@ -29,6 +30,11 @@ mod control;
 mod definition_records;
 mod embeddings;
 mod fast_path;
+mod fleet_approved;
+mod fleet_config;
+mod fleet_sharing;
+mod fleet_start;
+mod fleet_tokens;
 mod folder;
 mod forgotten;
 mod http2_connection;
@@ -46,6 +52,7 @@ mod route;
 pub mod rule_files;
 mod rule_watch;
 mod runtime;
+mod shared_facts;
 mod shutdown;
 mod signals;
 mod strays;

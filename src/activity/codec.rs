@@ -369,7 +369,7 @@ impl Record {
         let head = decode_head(head)?.to_owned();
         let body = body.map(decode_body).transpose()?;
         let id = Id::new(head.stored_ms, seq, node);
-        Ok(Self { id, seq, node, prev_hash, hash, head, body })
+        Ok(Self { id, seq, node, node_name: None, prev_hash, hash, head, body })
     }
 }
 

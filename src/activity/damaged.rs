@@ -19,7 +19,7 @@ impl View {
             Some(bytes) => number(&snapshot, Space::State, keys::FIRST, &bytes)?,
             None => 1,
         };
-        Ok(Self { snapshot, first, next: u64::MAX, unsealed: 0, gaps: Vec::new() })
+        Ok(Self { snapshot, first, next: u64::MAX, unsealed: 0, gaps: Vec::new(), name: None })
     }
 
     /// The first readable block behind the unreadable one that holds record `seq`; `None` if there is

@@ -50,6 +50,17 @@ impl Activity {
         &self.shared.config
     }
 
+    /// The node has this name in its fleet: records say so from now on. Only the first name counts.
+    pub fn set_node_name(&self, name: &str) {
+        let _ = self.shared.node_name.set(name.into());
+    }
+
+    /// The name of the node in its fleet, where there is one.
+    #[must_use]
+    pub fn node_name(&self) -> Option<&str> {
+        self.shared.node_name.get().map(|name| &**name)
+    }
+
     /// From now on records are kept so long.
     pub fn keep_for(&self, retention: Retention) {
         self.shared.retention.store(Arc::new(retention));
@@ -187,7 +198,7 @@ impl Activity {
     pub fn stored(&self) -> Result<View, QueryError> {
         let store = self.shared.store.load_full();
         let store = store.as_ref().as_ref().ok_or(QueryError::Busy)?;
-        Ok(View::new(store.snapshot())?)
+        Ok(View::new(store.snapshot())?.named(self.shared.node_name.get().cloned()))
     }
 
     /// Waits until everything submitted so far is durable. Blocks.

@@ -8,6 +8,8 @@ pub const FIRST: &[u8] = b"first";
 pub const GAPS: &[u8] = b"gaps";
 /// How many of the records that could not be recorded the log has reported, in the state keyspace.
 pub const LOST: &[u8] = b"lost";
+/// How far a replica has come, as whoever fills it says, in the state keyspace.
+pub const FOLLOWED: &[u8] = b"followed";
 
 /// What the keys of marks begin with, in the state keyspace.
 const BEGUN: &[u8] = b"begun";

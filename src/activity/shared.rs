@@ -121,6 +121,8 @@ pub(super) struct Shared {
     pub(super) clock: Box<dyn Fn() -> u64 + Send + Sync>,
     /// What the log ended with when it was opened.
     pub(super) opened: OnceLock<Opened>,
+    /// The name of this node in its fleet, where there is one.
+    pub(super) node_name: OnceLock<Arc<str>>,
     pub(super) pruning: Mutex<()>,
     /// Something that was read is damaged: the tables are to be looked at.
     pub(super) is_suspect: AtomicBool,
@@ -174,6 +176,7 @@ impl Shared {
             base: Instant::now(),
             clock,
             opened: OnceLock::new(),
+            node_name: OnceLock::new(),
             pruning: Mutex::new(()),
             is_suspect: AtomicBool::new(false),
             scrubber: OnceLock::new(),

@@ -89,6 +89,10 @@ struct Members<'a> {
     /// What else is known: the call tool used, the client, what a decision followed and found.
     #[schema(value_type = Object)]
     metadata: Metadata<'a>,
+    /// The name of its node, where there is a fleet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    node_name: Option<&'a str>,
 }
 
 impl<'a> Members<'a> {
@@ -122,6 +126,7 @@ impl<'a> Members<'a> {
             parent_id: OrEmpty(head.parent),
             intent: (!head.intent.is_empty()).then_some(Json(&head.intent)),
             metadata: Metadata(record),
+            node_name: record.node_name.as_deref(),
         }
     }
 }
@@ -233,6 +238,7 @@ mod tests {
             id: Id::new(1_767_225_600_000, 1, node),
             seq: 1,
             node,
+            node_name: None,
             prev_hash: Hash([0; 32]),
             hash: Hash([1; 32]),
             head: Head {

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, PersistMode, Readable};
 
 pub use self::batch::Batch;
-use self::database::{check_folders, keyspaces, open_db};
+use self::database::{DatabaseSize, check_folders, keyspaces, open_db};
 pub use self::error::StoreError;
 use self::error::{read_error, write_error};
 pub use self::fresh::{Fresh, Part};
@@ -83,9 +83,9 @@ impl Store {
         if !path.try_exists()? {
             let mut node = [0; 16];
             getrandom::fill(&mut node).map_err(|error| io::Error::other(error.to_string()))?;
-            Self::create(dir, node::read(dir)?.unwrap_or(NodeId(node)))?;
+            Self::create(dir, node::read(dir)?.unwrap_or(NodeId(node)), DatabaseSize::LOG)?;
         }
-        Self::open_existing(path)
+        Self::open_existing(path, DatabaseSize::LOG)
     }
 
     /// Makes a log in `dir`, where there is none, for a node that had one before.
@@ -94,21 +94,39 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn open_as(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
-        Self::create(dir, node)?;
-        Self::open_existing(dir.join(DB))
+        Self::create(dir, node, DatabaseSize::LOG)?;
+        Self::open_existing(dir.join(DB), DatabaseSize::LOG)
+    }
+
+    /// Opens the copy of the log of `node` in `dir`, or makes one there. It takes less of the machine than a log.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`], by name where the database is damaged, or of another log.
+    pub fn open_replica(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
+        let path = dir.join(DB);
+        if !path.try_exists()? {
+            Self::create(dir, node, DatabaseSize::REPLICA)?;
+        }
+        let store = Self::open_existing(path.clone(), DatabaseSize::REPLICA)?;
+        if store.node != node {
+            let why = format!("it is of log {}, not {node}", store.node);
+            return Err(StoreError::Damaged { file: path, why });
+        }
+        Ok(store)
     }
 
     /// Makes an empty log under another name and renames it when it is whole, so that a crash leaves
     /// either nothing or a log.
-    fn create(dir: &Path, node: NodeId) -> Result<(), StoreError> {
+    fn create(dir: &Path, node: NodeId, size: DatabaseSize) -> Result<(), StoreError> {
         let path = dir.join(DB_NEW);
         private::folder(dir)?;
         if path.try_exists()? {
             fs::remove_dir_all(&path)?;
         }
         {
-            let db = open_db(&path)?;
-            let spaces = keyspaces(&db, &path)?;
+            let db = open_db(&path, size)?;
+            let spaces = keyspaces(&db, &path, size)?;
             let store = Self { db, spaces, node, path: path.clone() };
             let mut batch = Batch::default();
             batch.put(Space::State, "format", vec![FORMAT]);
@@ -122,9 +140,9 @@ impl Store {
         Ok(fs::File::open(dir)?.sync_all()?)
     }
 
-    fn open_existing(path: PathBuf) -> Result<Self, StoreError> {
+    fn open_existing(path: PathBuf, size: DatabaseSize) -> Result<Self, StoreError> {
         check_folders(&path)?;
-        let db = open_db(&path)?;
+        let db = open_db(&path, size)?;
         let names = db.list_keyspace_names();
         if let Some(lost) =
             Space::ALL.iter().find(|space| names.iter().all(|name| &**name != space.name()))
@@ -132,11 +150,11 @@ impl Store {
             let why = format!("keyspace {} is missing", lost.name());
             return Err(StoreError::Damaged { file: path.join("keyspaces"), why });
         }
-        Self::with_keyspaces(db, path)
+        Self::with_keyspaces(db, path, size)
     }
 
-    fn with_keyspaces(db: Database, path: PathBuf) -> Result<Self, StoreError> {
-        let spaces = keyspaces(&db, &path)?;
+    fn with_keyspaces(db: Database, path: PathBuf, size: DatabaseSize) -> Result<Self, StoreError> {
+        let spaces = keyspaces(&db, &path, size)?;
         let [.., state] = &spaces;
         let get = |key: &str| state.get(key).map_err(|error| read_error(&path, error));
         let damaged = |why: &str| StoreError::Damaged { file: path.clone(), why: why.into() };

@@ -98,6 +98,7 @@ mod tests {
             id: Id::new(1, 1, NodeId([0; 16])),
             seq: 1,
             node: NodeId([0; 16]),
+            node_name: None,
             prev_hash: Hash([0; 32]),
             hash: Hash([0; 32]),
             head: Head {

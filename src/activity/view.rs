@@ -3,9 +3,12 @@
 //! Full segments are found through their index, one segment at a time, newest first; the rest,
 //! and segments of which a part was removed, are read record by record. So a page costs what it
 //! returns and the newest segment, not what is stored. Nothing here writes or waits.
+//!
+//! Size: the questions of one log and how its blocks are found, which all of them share.
 
 use std::cell::OnceCell;
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -31,6 +34,8 @@ pub struct View {
     pub(super) unsealed: u64,
     /// The first and last numbers of records that are lost: the index speaks of whole segments.
     pub(super) gaps: Vec<(u64, u64)>,
+    /// The name of the node in its fleet.
+    pub(super) name: Option<Arc<str>>,
 }
 
 /// The end of the log.
@@ -63,7 +68,7 @@ impl View {
             Some(bytes) => pairs(&snapshot, &bytes)?,
             None => Vec::new(),
         };
-        let mut view = Self { snapshot, first, next: 1, unsealed, gaps };
+        let mut view = Self { snapshot, first, next: 1, unsealed, gaps, name: None };
         if let Some(block) = view.block_before(u64::MAX)? {
             view.next = block.end();
         }
@@ -174,6 +179,55 @@ impl View {
         Self { next: self.next.min(last.saturating_add(1)), ..self }
     }
 
+    /// The same view, whose records say that their node has this name.
+    #[must_use]
+    pub fn named(self, name: Option<Arc<str>>) -> Self {
+        Self { name, ..self }
+    }
+
+    /// The name of its node, where there is a fleet.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The same view without the records up to `seq`.
+    #[must_use]
+    pub fn after(self, seq: u64) -> Self {
+        Self { first: self.first.max(seq.saturating_add(1)), ..self }
+    }
+
+    /// The number below which all its records have ids below `id`, which may be that of another log.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if they cannot be read.
+    pub fn number_below(&self, id: Id) -> Result<u64, StoreError> {
+        if id == Id::new(id.time_ms(), id.seq(), self.node()) {
+            return Ok(id.seq().min(self.next));
+        }
+        // Times never run back: the segment that the moment falls into, then the record.
+        let (mut low, mut high) = (segment::of(self.first), segment::of(self.next - 1));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.bounds(middle)? {
+                Some(bounds) if bounds.stored_ms < id.time_ms() => low = middle + 1,
+                // What is not full, or is lost, is behind what is.
+                Some(_) | None => high = middle,
+            }
+        }
+        let (from, below) = (segment::start(low).max(self.first), self.next);
+        for block in self.blocks(from, below)? {
+            let block = block?;
+            for seq in block.layout.first.max(from)..block.end().min(below) {
+                if Id::new(self.head(&block, seq)?.stored_ms, seq, self.node()) >= id {
+                    return Ok(seq);
+                }
+            }
+        }
+        Ok(self.next)
+    }
+
     /// A page of records, newest first.
     ///
     /// # Errors
@@ -182,7 +236,7 @@ impl View {
     pub fn list(&self, filter: &Filter, page: &Page) -> Result<Listing, StoreError> {
         let (below, mut skip) = match page.from {
             From::Newest => (self.next, 0),
-            From::After(id) => (id.seq().min(self.next), 0),
+            From::After(id) => (self.number_below(id)?, 0),
             From::Offset(skip) => (self.next, skip),
         };
         let mut wanted = Vec::with_capacity(page.limit.saturating_add(1).min(1 << 12));
@@ -475,7 +529,8 @@ impl View {
         if body.is_none() && payloads == Payloads::Include {
             return Err(missing(Space::Bodies));
         }
-        Record::decode(self.node(), seq, prev, hash, head, body).map_err(damaged)
+        let record = Record::decode(self.node(), seq, prev, hash, head, body).map_err(damaged)?;
+        Ok(Record { node_name: self.name.clone(), ..record })
     }
 
     /// The bodies of a block, if it has any; read once.

@@ -13,11 +13,13 @@ use super::query_parameters::{BadQuery, Query};
 use super::reader_limits::Purpose;
 use super::response::{ApiError, Success, encode};
 use super::state::State;
+use crate::activity::merged::MAX_MERGED_OFFSET;
 use crate::activity::{
     Activity, Filter, From, Id, Operation, Page, Payloads, Period, QueryError, Record, Report,
     Status, Summary, Type,
 };
 use crate::downstream::source::Source;
+use crate::fleet::{FleetCoverage, FleetLogs};
 use crate::policy::Principal;
 use crate::proxy::Worker;
 
@@ -59,6 +61,16 @@ pub(super) struct FilterParameters {
     /// Records that began then or earlier; not before `start_time`.
     #[param(value_type = Option<String>, nullable = false, format = DateTime)]
     end_time: Option<Timestamp>,
+}
+
+/// Whose they are.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "only described: `logs` reads it")]
+pub(super) struct NodeParameters {
+    /// In a fleet, the name of a node, or the id of its log: its records alone. Unknown where there is no fleet.
+    #[param(nullable = false, min_length = 1, max_length = 1024)]
+    node: Option<String>,
 }
 
 /// Which page of them.
@@ -115,7 +127,7 @@ enum LogFailures {
     path = "/api/v1/activity",
     tag = "activity",
     operation_id = "listActivity",
-    params(FilterParameters, PageParameters),
+    params(FilterParameters, PageParameters, NodeParameters),
     responses(
         (status = 200, description = "A page of records", body = Success<Listing>),
         (status = 403, description = "The records are another principal's, or Host or Origin is not allowed"),
@@ -141,34 +153,47 @@ pub(super) async fn list(
         }
         filter.principals = vec![own.to_owned()];
     }
+    let logs = logs(state, worker, &mut query)?;
     let paging = PageParameters::read(&mut query)?;
     let (with_total, text) = (paging.with_total, paging.text.clone());
     let page = paging.page()?;
     query.finish()?;
+    if matches!(page.from, From::Offset(skip) if skip > MAX_MERGED_OFFSET && state.fleet_index.get().is_some())
+    {
+        let text = format!(
+            "In a fleet at most {MAX_MERGED_OFFSET} records are passed over by 'offset': use 'cursor'"
+        );
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+    }
     if let Some(text) = text {
         let text = activity_search::sought(&text)?;
         let place = state.readers.enter(Purpose::Search, source)?;
         // What was answered before is found (ACT-5).
         ask(worker, |activity| activity.view().map(drop)).await?;
         let wanted = TextSearch { filter, text };
-        let found = activity_search::search(&worker.proxy.activity, wanted, &page, place).await?;
+        let found = activity_search::search(&logs, wanted, &page, place).await?;
+        let fleet = coverage(logs).await?;
         return Ok(encode(&Listing {
             activities: &found.records,
             limit: page.limit,
             next_cursor: found.next_cursor.map(|id| id.to_string()),
             total: None,
             searched: Some(found.searched),
+            fleet,
         }));
     }
-    ask(worker, move |activity| {
-        let found = activity.list(&filter, &page)?;
-        let total = with_total.then(|| activity.count(&filter)).transpose()?;
+    beside(move || {
+        let (found, total) = logs.ask(|view| {
+            let found = view.list(&filter, &page)?;
+            Ok((found, with_total.then(|| view.count(&filter)).transpose()?))
+        })?;
         Ok(encode(&Listing {
             activities: &found.records,
             limit: page.limit,
             next_cursor: found.next_cursor.map(|id| id.to_string()),
             total,
             searched: None,
+            fleet: logs.coverage(),
         }))
     })
     .await
@@ -193,22 +218,49 @@ pub(super) async fn list(
     )
 )]
 pub(super) async fn record(
+    state: &State,
     worker: &Worker,
     principal: &Principal,
     query: Query,
     id: &str,
 ) -> Result<Bytes, ApiError> {
     query.finish()?;
-    let missing = || ApiError::new(StatusCode::NOT_FOUND, "Activity not found");
-    let id = Id::parse(id).ok_or_else(missing)?;
+    let missing = |text: String| ApiError::new(StatusCode::NOT_FOUND, text);
+    let not_found = "Activity not found";
+    let id = Id::parse(id).ok_or_else(|| missing(not_found.into()))?;
     let own = bound_to(principal).map(str::to_owned);
-    let found = ask(worker, move |activity| {
-        let record = activity
-            .get(id)?
+    let logs =
+        FleetLogs::new(worker.proxy.activity.clone(), state.fleet_index.get().cloned(), None);
+    let found = beside(move || {
+        let record = logs
+            .ask(|view| view.get(id))?
             .filter(|record| own.as_deref().is_none_or(|own| *record.head.principal == *own));
-        Ok(record.map(|record| encode(&Detail { activity: &record })))
+        let found = record.map(|record| encode(&Detail { activity: &record }));
+        Ok(found.ok_or_else(|| match logs.coverage().filter(|covered| covered.partial) {
+            None => not_found.to_owned(),
+            Some(covered) => {
+                let missing: Vec<_> = covered.missing.keys().map(String::as_str).collect();
+                format!("{not_found}; not all of the fleet was asked: {}", missing.join(", "))
+            }
+        }))
     });
-    found.await?.ok_or_else(missing)
+    found.await?.map_err(missing)
+}
+
+/// The logs that a query means: those of the fleet, or of its `node`.
+pub(super) fn logs(
+    state: &State,
+    worker: &Worker,
+    query: &mut Query,
+) -> Result<FleetLogs, BadQuery> {
+    let index = state.fleet_index.get().cloned();
+    let node = index.as_ref().map(|_| query.text("node")).transpose()?.flatten();
+    Ok(FleetLogs::new(worker.proxy.activity.clone(), index, node))
+}
+
+/// What an answer covers.
+async fn coverage(logs: FleetLogs) -> Result<Option<FleetCoverage>, ApiError> {
+    beside(move || Ok(logs.coverage())).await
 }
 
 /// The id that all records have which `principal` may see; `None`: it may see all.
@@ -228,22 +280,31 @@ fn bound_to(principal: &Principal) -> Option<&str> {
     path = "/api/v1/activity/summary",
     tag = "activity",
     operation_id = "summarizeActivity",
-    params(SummaryParameters),
+    params(SummaryParameters, NodeParameters),
     responses(
-        (status = 200, description = "The summary", body = Success<Summary>),
+        (status = 200, description = "The summary", body = Success<FleetSummary>),
         LogFailures,
     )
 )]
 pub(super) async fn summary(
+    state: &State,
     worker: &Worker,
     mut query: Query,
     now: SystemTime,
 ) -> Result<Bytes, ApiError> {
     let SummaryParameters { period } = SummaryParameters::read(&mut query)?;
+    let logs = logs(state, worker, &mut query)?;
     query.finish()?;
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-    ask(worker, move |activity| Ok(encode(&activity.summary(period, now)?))).await
+    beside(move || {
+        let summary = logs.ask(|view| view.summary(period, now))?;
+        Ok(match logs.coverage() {
+            None => encode(&summary),
+            fleet => encode(&FleetSummary { summary: &summary, fleet }),
+        })
+    })
+    .await
 }
 
 /// Verifies that the log is as it was written.
@@ -282,6 +343,22 @@ struct Listing<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     searched: Option<u64>,
+    /// What the answer covers, where there is a fleet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    fleet: Option<FleetCoverage>,
+}
+
+/// A summary of a fleet, with what it covers.
+#[derive(Serialize, ToSchema)]
+struct FleetSummary<'a> {
+    #[serde(flatten)]
+    #[schema(value_type = Summary)]
+    summary: &'a Summary,
+    /// What the answer covers, where there is a fleet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    fleet: Option<FleetCoverage>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -300,7 +377,18 @@ pub(super) async fn ask<T: Send + 'static>(
     question: impl FnOnce(&Activity) -> Result<T, QueryError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let activity = worker.proxy.activity.clone();
-    match tokio::task::spawn_blocking(move || question(&activity)).await {
+    beside(move || question(&activity)).await
+}
+
+/// Runs a query on a thread that may block.
+///
+/// # Errors
+///
+/// Those of [`ask`].
+pub(super) async fn beside<T: Send + 'static>(
+    question: impl FnOnce() -> Result<T, QueryError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(question).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(error.into()),
         Err(error) => Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error)),

@@ -11,7 +11,8 @@ use http::StatusCode;
 use super::reader_limits::ReaderSlot;
 use super::response::ApiError;
 use crate::activity::text_search::SoughtText;
-use crate::activity::{Activity, Filter, From, Id, Page, Payloads, QueryError, Record};
+use crate::activity::{Filter, From, Id, Page, Payloads, QueryError, Record};
+use crate::fleet::FleetLogs;
 
 /// Most records that one answer looks at, about: the last portion may go beyond it.
 const MAX_SEARCHED: u64 = 20_000;
@@ -47,7 +48,7 @@ pub(super) fn sought(text: &str) -> Result<SoughtText, ApiError> {
 
 /// Looks through the log. `_place` is kept as long.
 pub(super) async fn search(
-    activity: &Activity,
+    logs: &FleetLogs,
     wanted: TextSearch,
     page: &Page,
     _place: ReaderSlot,
@@ -56,9 +57,8 @@ pub(super) async fn search(
     let (mut from, deadline) = (page.from, Instant::now() + MAX_TIME);
     loop {
         let room = page.limit - found.records.len();
-        let (look, asked) = (wanted.clone(), from);
-        let portion =
-            activity.aside(move |activity| portion(activity, &look, asked, room)).await??;
+        let (read, look, asked) = (logs.clone(), wanted.clone(), from);
+        let portion = logs.activity().aside(move |_| portion(&read, &look, asked, room)).await??;
         found.searched += portion.searched;
         found.records.extend(portion.records);
         found.next_cursor = portion.next_cursor;
@@ -77,13 +77,13 @@ pub(super) async fn search(
 
 /// The next records, up to the one that fills the page.
 fn portion(
-    activity: &Activity,
+    logs: &FleetLogs,
     wanted: &TextSearch,
     from: From,
     room: usize,
 ) -> Result<FoundRecords, QueryError> {
     let page = Page { limit: PORTION_RECORDS, from, payloads: Payloads::Include };
-    let listing = activity.stored()?.list(&wanted.filter, &page)?;
+    let listing = logs.stored()?.list(&wanted.filter, &page)?;
     let mut found =
         FoundRecords { records: Vec::new(), next_cursor: listing.next_cursor, searched: 0 };
     let mut records = listing.records.into_iter();

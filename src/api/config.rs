@@ -243,7 +243,7 @@ fn changed(outcome: Result<Bytes, ChangeRefused>, id: &str) -> Result<Response<B
     }
 }
 
-fn unusable(refused: &ReloadRefused, id: &str) -> Response<Body> {
+pub(super) fn unusable(refused: &ReloadRefused, id: &str) -> Response<Body> {
     let body = Unusable {
         success: false,
         error: refused.cause(),

@@ -30,6 +30,8 @@ pub enum ReloadDoor {
     Signal,
     /// This interface, which the command line uses too.
     Api,
+    /// The fleet runs another one.
+    Fleet,
 }
 
 impl ReloadDoor {
@@ -40,6 +42,7 @@ impl ReloadDoor {
             Self::File => "file",
             Self::Signal => "signal",
             Self::Api => "api",
+            Self::Fleet => "fleet",
         }
     }
 }
@@ -320,6 +323,18 @@ impl ConfigDoor {
             ConfigWish::Reload(wish)
         })
         .await
+    }
+
+    /// Has the config read because the fleet's is another, and waits for what comes of it.
+    ///
+    /// # Errors
+    /// It is not known.
+    pub async fn take_over(&self) -> Result<ReloadOutcome, String> {
+        let outcome = self.wish(|answer| {
+            let (door, principal) = (ReloadDoor::Fleet, "".into());
+            ConfigWish::Reload(ReloadWish { door, principal, answer: Some(answer) })
+        });
+        outcome.await.map_err(|error| error.message)
     }
 
     /// What reading the config again would change.

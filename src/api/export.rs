@@ -18,15 +18,18 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use utoipa::{IntoParams, ToSchema};
 
-use super::activity::{self, FilterParameters};
+use super::activity::{self, FilterParameters, NodeParameters};
 use super::query_parameters::{BadQuery, Query};
 use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
 use super::response::{self, ApiError};
 use super::state::State;
+use crate::activity::merged::{ForwardPlace, MergedView};
+use crate::activity::record::NodeId;
 use crate::activity::view::View;
-use crate::activity::{Activity, Filter, Id, PORTION, QueryError, StoreError};
+use crate::activity::{Filter, Id, PORTION, QueryError, Record, StoreError};
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
+use crate::fleet::FleetLogs;
 use crate::fleet::columns::{TableError, TableWriter};
 use crate::fleet::record_rows::RecordCollector;
 use crate::proxy::Worker;
@@ -43,8 +46,8 @@ const GROUP_RECORDS: usize = 16_384;
 /// Or at so many bytes.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// The columns of the CSV: every member of a record, in its order.
-const COLUMNS: [&str; 26] = [
+/// The columns of the CSV: every member of a record, in its order. The last is there in a fleet alone.
+const COLUMNS: [&str; 27] = [
     "id",
     "seq",
     "node",
@@ -71,6 +74,7 @@ const COLUMNS: [&str; 26] = [
     "parent_id",
     "intent",
     "metadata",
+    "node_name",
 ];
 
 /// The node that an exported table names: it is of one machine.
@@ -116,7 +120,7 @@ impl Format {
             Self::Csv => {
                 let after = sent.map(|id| format!("; resume with after={id}")).unwrap_or_default();
                 let mut out = Vec::new();
-                line(&mut out, [format!("error: {why}{after}")]);
+                line(&mut out, &[format!("error: {why}{after}")]);
                 out.into()
             }
             // A table without its end is none.
@@ -135,7 +139,13 @@ impl Format {
 
 /// An export on its way.
 struct Export {
-    activity: Activity,
+    logs: FleetLogs,
+    /// The log that is exported; `None` where there are several.
+    log: Option<NodeId>,
+    /// Where each of several is.
+    places: Vec<ForwardPlace>,
+    /// The columns of a CSV.
+    columns: &'static [&'static str],
     filter: Filter,
     format: Format,
     /// The number of the last record that was read, whether it is exported or not.
@@ -227,7 +237,7 @@ pub(super) struct ExportParameters {
     path = "/api/v1/activity/export",
     tag = "activity",
     operation_id = "exportActivity",
-    params(FilterParameters, ExportParameters),
+    params(FilterParameters, ExportParameters, NodeParameters),
     responses(
         (
             status = 200,
@@ -261,27 +271,40 @@ pub(super) async fn export(
         return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
     }
     let filter = FilterParameters::read(&mut query)?.filter();
+    let logs = activity::logs(state, worker, &mut query)?;
     query.finish()?;
     let place = state.readers.enter(Purpose::Export, source)?;
-    let (first, last, log, is_known) = activity::ask(worker, move |activity| {
-        let view = activity.view()?;
-        let (first, last) = (view.first(), view.next() - 1);
-        let is_known = match after {
-            // Removed itself, but nothing after it.
-            Some(after) if after.seq() + 1 == first => true,
-            Some(after) => view.get(after)?.is_some(),
-            None => true,
-        };
-        Ok((first, last, view.node(), is_known))
-    })
-    .await?;
+    let asked = logs.clone();
+    let begun = activity::beside(move || {
+        asked.ask(|merged| {
+            let [view] = merged.views() else {
+                let is_known = match after {
+                    Some(id) => merged.get(id)?.is_some(),
+                    None => true,
+                };
+                return Ok((None, merged.places(after)?, (1, 0), is_known));
+            };
+            let (first, last) = (view.first(), view.next() - 1);
+            let is_known = match after {
+                // Removed itself, but nothing after it.
+                Some(after) if after.seq() + 1 == first => true,
+                Some(after) => view.get(after)?.is_some(),
+                None => true,
+            };
+            Ok((Some(view.node()), Vec::new(), (first, last), is_known))
+        })
+    });
+    let (log, places, (first, last), is_known) = begun.await?;
+    if log.is_none() && format == Format::Parquet {
+        let text = "A table is of one node: name it by 'node'";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+    }
     if !is_known {
         let text = "The record of 'after' is not in the log, or no longer: export anew";
         return Err(ApiError::new(StatusCode::NOT_FOUND, text));
     }
     let seq = after.map_or(first - 1, Id::seq);
     let begins = after.is_none();
-    let activity = worker.proxy.activity.clone();
     let table = match format {
         Format::Json | Format::Csv => None,
         Format::Parquet => {
@@ -289,10 +312,15 @@ pub(super) async fn export(
             let writer = writer.map_err(|error| {
                 ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
             })?;
+            let log = log.unwrap_or(NodeId([0; 16]));
             Some(Table { writer, group: RecordCollector::new(log) })
         }
     };
-    let export = Export { activity, filter, format, seq, sent: after, last, begins, table };
+    let (all, own) = (&COLUMNS[..], COLUMNS.split_last().map_or(&COLUMNS[..], |(_, own)| own));
+    let columns = if state.fleet_index.get().is_some() { all } else { own };
+    let (filter, sent) = (filter, after);
+    let export =
+        Export { logs, log, places, columns, filter, format, seq, sent, last, begins, table };
     let way = Stage::InFlight(Box::new(export), ReaderPace::default(), place);
     let pages = stream::try_unfold(way, async |stage| stage.next().await);
     let mut response = response::json(StatusCode::OK, Body::Stream(Box::pin(pages)), id);
@@ -337,7 +365,7 @@ impl From<StoreError> for Broken {
 impl Export {
     /// The next page, read when the log has time for it.
     async fn read(mut self: Box<Self>) -> Result<Option<(Bytes, Box<Self>)>, Broken> {
-        let activity = self.activity.clone();
+        let activity = self.logs.activity().clone();
         loop {
             let page;
             (page, self) = activity
@@ -356,7 +384,13 @@ impl Export {
 
     /// The next page.
     fn page(&mut self) -> Result<PageRead, Broken> {
-        let view = self.activity.stored()?.up_to(self.last);
+        let mut views = self.logs.stored()?.into_views();
+        let Some(log) = self.log else {
+            return self.merged_page(&MergedView::new(views));
+        };
+        views.retain(|view| view.node() == log);
+        // It is there as long as it is followed.
+        let view = views.pop().ok_or(QueryError::Busy)?.up_to(self.last);
         if view.first() > self.seq + 1 && self.seq < self.last {
             return Err(Broken::Removed(self.seq + 1, (view.first() - 1).min(self.last)));
         }
@@ -367,12 +401,31 @@ impl Export {
             let seqs: Vec<u64> = records.iter().map(|record| record.seq).collect();
             return self.part_of_table(&view, &seqs);
         }
+        Ok(self.written(&records))
+    }
+
+    /// The next page of several logs.
+    fn merged_page(&mut self, view: &MergedView) -> Result<PageRead, Broken> {
+        for place in self.places.iter().filter(|place| place.seq < place.last) {
+            let kept = view.views().iter().find(|view| view.node() == place.log);
+            let first = kept.ok_or(QueryError::Busy)?.first();
+            if first > place.seq + 1 {
+                return Err(Broken::Removed(place.seq + 1, (first - 1).min(place.last)));
+            }
+        }
+        let records = view.forward(&mut self.places, &self.filter, PORTION)?;
+        self.sent = records.last().map(|record| record.id).or(self.sent);
+        Ok(self.written(&records))
+    }
+
+    /// Records as lines; the end where there are none.
+    fn written(&mut self, records: &[Record]) -> PageRead {
         let mut bytes = Vec::new();
         if std::mem::take(&mut self.begins) && self.format == Format::Csv {
-            line(&mut bytes, COLUMNS);
+            line(&mut bytes, self.columns);
         }
         let mut json = Vec::new();
-        for record in &records {
+        for record in records {
             match self.format {
                 Format::Json => {
                     reader_limits::one_line(record, &mut bytes);
@@ -381,13 +434,13 @@ impl Export {
                 Format::Csv => {
                     json.clear();
                     reader_limits::one_line(record, &mut json);
-                    row(&mut bytes, &json);
+                    row(&mut bytes, &json, self.columns);
                 }
                 // Written by `part_of_table`.
                 Format::Parquet => {}
             }
         }
-        Ok(if bytes.is_empty() { PageRead::End } else { PageRead::Bytes(bytes) })
+        if bytes.is_empty() { PageRead::End } else { PageRead::Bytes(bytes) }
     }
 
     /// Takes these records into the table; what of it is whole then. It ends with the last record.
@@ -414,10 +467,12 @@ impl Export {
 }
 
 /// One record as a line of CSV: texts as they are, all else as the JSON it was.
-fn row(out: &mut Vec<u8>, json: &[u8]) {
+fn row(out: &mut Vec<u8>, json: &[u8], columns: &[&str]) {
     // Our own JSON, whose names need no escapes.
     let members: HashMap<&str, &RawValue> = serde_json::from_slice(json).unwrap_or_default();
-    line(out, COLUMNS.map(|column| members.get(column).map_or(String::new(), |raw| cell(raw))));
+    let cells =
+        columns.iter().map(|column| members.get(column).map_or(String::new(), |raw| cell(raw)));
+    line(out, &cells.collect::<Vec<_>>());
 }
 
 /// A value as the text of a cell, disarmed.
@@ -433,7 +488,7 @@ fn cell(raw: &RawValue) -> String {
 }
 
 /// RFC 4180: cells are quoted where they must be, lines end with CR LF.
-fn line<T: AsRef<str>, const N: usize>(out: &mut Vec<u8>, cells: [T; N]) {
+fn line<T: AsRef<str>>(out: &mut Vec<u8>, cells: &[T]) {
     for (index, cell) in cells.iter().map(AsRef::as_ref).enumerate() {
         if index > 0 {
             out.push(b',');
@@ -456,7 +511,7 @@ mod tests {
 
     fn cells(json: &str) -> String {
         let mut out = Vec::new();
-        row(&mut out, json.as_bytes());
+        row(&mut out, json.as_bytes(), &COLUMNS[..26]);
         String::from_utf8(out).unwrap()
     }
 
@@ -468,7 +523,7 @@ mod tests {
         let expected = "01X,7,,,,,,,,,\"{\"\"b\"\":1.50,\"\"a\"\":\"\"x, y\"\"}\",,,\
                         \"say \"\"hi\"\"\nnow\",,,,,,,,,,,,{}\r\n";
         assert_eq!(row, expected);
-        assert_eq!(cells(r#"{"arguments":null}"#), ",".repeat(COLUMNS.len() - 1) + "\r\n");
+        assert_eq!(cells(r#"{"arguments":null}"#), ",".repeat(25) + "\r\n");
     }
 
     #[test]

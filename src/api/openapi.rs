@@ -22,9 +22,9 @@ use super::query_parameters::Query;
 use super::resource_metadata;
 use super::response::{self, ApiError, ErrorEnvelope};
 use super::{
-    activity, approvals, call, config, definitions, events, export, fleet, health, metrics,
-    page_session, policy, policy_replay, proof, routes, server_login, servers, status, tokens,
-    tools,
+    activity, approvals, call, config, definitions, events, export, fleet, fleet_config, health,
+    metrics, page_session, policy, policy_replay, proof, routes, server_login, servers, status,
+    tokens, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -59,7 +59,7 @@ pub(super) fn openapi() -> OpenApi {
         events::events, approvals::list, approvals::one, approvals::answer, servers::servers,
         servers::logs, servers::restart, servers::enable, servers::disable, server_login::begin,
         tools::tools, tools::tool, call::call, config::standing,
-        config::difference, config::reload, config::settings, config::preview, config::change, config::schema, policy::in_force, policy::explain, policy_replay::replay, status::status, fleet::fleet, metrics::metrics,
+        config::difference, config::reload, config::settings, config::preview, config::change, config::schema, fleet_config::standing, fleet_config::apply, fleet_config::roll_back, policy::in_force, policy::explain, policy_replay::replay, status::status, fleet::fleet, metrics::metrics,
         health::alive, health::ready, proof::answer, document,
         definitions::diff, definitions::approve,
         page_session::code, page_session::open, page_session::close,

@@ -14,8 +14,8 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, approvals, call, config, definitions, events, export, fleet, health, metrics,
-    openapi, page_session, policy, policy_replay, proof, request_id, resource_metadata,
+    activity, approvals, call, config, definitions, events, export, fleet, fleet_config, health,
+    metrics, openapi, page_session, policy, policy_replay, proof, request_id, resource_metadata,
     server_login, servers, status, tokens, tools,
 };
 use crate::downstream::api_key::Unproven;
@@ -194,13 +194,21 @@ where
             query?.finish()?;
             return config::change(state, worker, &principal, &whole(body).await?, id).await;
         }
+        Route::FleetConfig if parts.method == Method::POST => {
+            query?.finish()?;
+            return fleet_config::apply(state, &principal, whole(body).await?, id).await;
+        }
+        Route::FleetConfig => fleet_config::standing(state, query?),
+        Route::FleetConfigRollback => {
+            return fleet_config::roll_back(state, &principal, query?, id).await;
+        }
         Route::OpenApi => return openapi::document(query?, id),
         Route::ConfigSchema => return config::schema(query?, id),
         Route::ActivityList => {
             activity::list(state, worker, (&principal, connection.source), query?).await
         }
-        Route::ActivityRecord => activity::record(worker, &principal, query?, segment).await,
-        Route::ActivitySummary => activity::summary(worker, query?, SystemTime::now()).await,
+        Route::ActivityRecord => activity::record(state, worker, &principal, query?, segment).await,
+        Route::ActivitySummary => activity::summary(state, worker, query?, SystemTime::now()).await,
         Route::ActivityVerify => activity::verify(worker, query?).await,
         Route::Servers => servers::servers(worker, query?),
         Route::ServerLogs => servers::logs(worker, query?, segment).await,

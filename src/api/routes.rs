@@ -50,6 +50,8 @@ pub(super) enum Route {
     ConfigSettings,
     ConfigPreview,
     ConfigChange,
+    FleetConfig,
+    FleetConfigRollback,
     PageCodes,
     PageSession,
     ConfigSchema,
@@ -60,7 +62,7 @@ pub(super) enum Route {
 const PAGE_SESSION: &str = "/api/v1/page/session";
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 44] = [
+const PATHS: [(&str, Route); 46] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -101,6 +103,8 @@ const PATHS: [(&str, Route); 44] = [
     ("/api/v1/config/settings", Route::ConfigSettings),
     ("/api/v1/config/preview", Route::ConfigPreview),
     ("/api/v1/config/change", Route::ConfigChange),
+    ("/api/v1/fleet/config", Route::FleetConfig),
+    ("/api/v1/fleet/config/rollback", Route::FleetConfigRollback),
     ("/api/v1/page/codes", Route::PageCodes),
     (PAGE_SESSION, Route::PageSession),
     ("/api/v1/config/schema.json", Route::ConfigSchema),
@@ -128,10 +132,11 @@ impl Route {
             | Self::ConfigReload
             | Self::ConfigPreview
             | Self::ConfigChange
+            | Self::FleetConfigRollback
             | Self::PageCodes => "POST",
             Self::Token => "DELETE",
             Self::PageSession => "POST, DELETE",
-            Self::Tokens | Self::Approval => "GET, HEAD, POST",
+            Self::Tokens | Self::Approval | Self::FleetConfig => "GET, HEAD, POST",
             Self::Health
             | Self::Readiness
             | Self::Proof
@@ -202,6 +207,8 @@ impl Route {
             Self::Tokens
             | Self::Token
             | Self::TokenRotation
+            | Self::FleetConfig
+            | Self::FleetConfigRollback
             | Self::PageCodes
             | Self::PageSession
             | Self::Health
@@ -352,6 +359,9 @@ mod tests {
             "/api/v1/tokens",
             "/api/v1/tokens/{name}",
             "/api/v1/tokens/{name}/rotate",
+            // What runs on all nodes, with servers and secrets.
+            "/api/v1/fleet/config",
+            "/api/v1/fleet/config/rollback",
             "/api/v1/page/codes",
         ];
         assert_eq!(closed.map(|(path, _)| *path).collect::<Vec<_>>(), expected);

@@ -7,9 +7,11 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 use super::config_door::ConfigDoor;
+use super::fleet_config_door::FleetConfigDoor;
 use super::reader_limits::ReaderSlots;
 use crate::downstream::session_table::Sessions;
 use crate::downstream::source::Source;
+use crate::fleet::FleetIndex;
 use crate::identity::PageLogins;
 use crate::io::address::Reached;
 use crate::telemetry::{CertificateHealth, LogLines, LogTap};
@@ -35,8 +37,12 @@ pub struct State {
     pub sessions: Arc<Sessions>,
     /// How many client connections each worker has; set once the workers run.
     pub connections: OnceLock<Box<[Arc<AtomicUsize>]>>,
+    /// What this node has of the other nodes' logs, where there is a fleet.
+    pub fleet_index: OnceLock<Arc<FleetIndex>>,
     /// The listener's certificate, where it has TLS.
     pub certificate: OnceLock<Arc<CertificateHealth>>,
+    /// What is shared with the fleet, where there is one.
+    pub fleet_config: OnceLock<FleetConfigDoor>,
 }
 
 /// Both ends of the connection that a request came on.

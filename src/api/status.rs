@@ -12,6 +12,8 @@ use super::query_parameters::Query;
 use super::response::{ApiError, Success, encode};
 use super::state::State;
 use crate::activity::Health;
+use crate::fleet::IndexRole;
+use crate::fleet::fleet_index::IndexReport;
 use crate::proxy::{Worker, memory_budget};
 use crate::telemetry::build_info;
 use crate::telemetry::call_metrics::{Decision, Outcome, Refusal, Sums, Totals};
@@ -36,6 +38,8 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
     let log = Log { lines_lost: state.lines.lost() };
     let certificate = state.certificate.get().and_then(|it| it.fault(SystemTime::now()));
     let connections = state.connections.get().into_iter().flatten();
+    let index = state.fleet_index.get().filter(|index| index.role() != IndexRole::None);
+    let index = index.map(|index| index.report());
     Ok(encode(&Overview {
         version: build_info::VERSION,
         commit: build_info::COMMIT,
@@ -46,7 +50,10 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
             certificate,
             state.config.standing().fault(),
             proxy.meaning.faults(),
-            proxy.fleet.as_ref().map(|node| node.faults(&proxy.activity)).unwrap_or_default(),
+            (
+                proxy.fleet.as_ref().map(|node| node.faults(&proxy.activity)).unwrap_or_default(),
+                index.as_ref(),
+            ),
         ),
         servers: Connected { total: states.len(), connected },
         tools: proxy.catalog.load().tools().len(),
@@ -61,6 +68,7 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
         schemas: schemas(worker),
         activity,
         log,
+        index,
     }))
 }
 
@@ -71,7 +79,7 @@ fn faults(
     certificate: Option<String>,
     config: Option<String>,
     search: Vec<String>,
-    fleet: Vec<String>,
+    (fleet, index): (Vec<String>, Option<&IndexReport>),
 ) -> Vec<Fault> {
     let servers = states.iter().filter(|state| match state.status {
         Status::Failed => true,
@@ -95,8 +103,10 @@ fn faults(
     ];
     let of_log = of_log.into_iter().filter_map(|(part, cause)| Some(fault(part, cause?)));
     let of_search = search.into_iter().map(|cause| fault(Part::Search, cause));
+    let of_index = index.into_iter().flat_map(IndexReport::faults);
+    let of_index = of_index.map(|cause| fault(Part::Index, cause));
     let of_fleet = fleet.into_iter().map(|cause| fault(Part::Fleet, cause));
-    servers.chain(of_log).chain(of_search).chain(of_fleet).collect()
+    servers.chain(of_log).chain(of_search).chain(of_fleet).chain(of_index).collect()
 }
 
 fn schemas(worker: &Worker) -> Schemas {
@@ -137,6 +147,10 @@ struct Overview {
     schemas: Schemas,
     activity: Health,
     log: Log,
+    /// What this node has of the other nodes of its fleet, where it keeps an index of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    index: Option<IndexReport>,
 }
 
 /// Something that is wrong.
@@ -167,6 +181,8 @@ enum Part {
     Config,
     /// The endpoint of `search.embeddings`.
     Search,
+    /// The index of the fleet.
+    Index,
     /// The fleet: its store, and nodes as this one sees them.
     Fleet,
 }

@@ -180,6 +180,17 @@ impl Snapshot {
         held.filter_map(|tool| self.reviewed(&tool.name)).collect()
     }
 
+    /// The definitions that an operator has approved, with their servers and tools.
+    pub fn approved(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, DefinitionDigest)> {
+        let pins =
+            self.servers.iter().filter_map(|(server, known)| Some((server, known.pins.pins()?)));
+        let pins = pins.flat_map(|(server, pins)| pins.0.iter().map(move |pin| (server, pin)));
+        pins.filter_map(|(server, (tool, pin))| {
+            let accepted = pin.accepted.as_ref().filter(|it| it.by_operator)?;
+            Some((server, tool, accepted.digest))
+        })
+    }
+
     fn reviewed_direct<'a>(&'a self, direct: &'a DirectTool) -> Reviewed<'a> {
         let known = self.servers.get(&direct.tool.name.server);
         let pins = known.and_then(|known| known.pins.pins());

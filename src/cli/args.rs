@@ -267,7 +267,8 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  mcpproxy fleet status"
+  mcpproxy fleet status
+  mcpproxy fleet apply fleet.json"
     )]
     Fleet(FleetCommand),
     /// The operator's rules: check, test, explain, and replay over the log

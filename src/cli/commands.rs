@@ -9,6 +9,7 @@ mod connect;
 mod demo;
 mod doctor;
 mod fleet;
+mod fleet_config;
 mod import;
 mod init;
 mod login;

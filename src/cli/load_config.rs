@@ -42,6 +42,16 @@ pub(super) fn unusable(problems: Vec<Problem>) -> CommandError {
     CommandError { problems, ..CommandError::new(Exit::Config, errors.join("\n")) }
 }
 
+/// Refuses to change a file that says nothing, since a fleet's config is in its place.
+pub(super) fn refuse_for_fleet(loaded: &Loaded) -> Result<(), CommandError> {
+    match loaded.config.fleet_config {
+        None => Ok(()),
+        Some(_) => Err(CommandError::failed(
+            "this node runs the config of its fleet: change that with `mcpproxy fleet apply`",
+        )),
+    }
+}
+
 /// One error in the config: exit code 5.
 pub(super) fn problem(error: &Problem) -> CommandError {
     CommandError::new(Exit::Config, error)

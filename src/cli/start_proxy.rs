@@ -21,6 +21,7 @@ pub(super) fn not_started(error: &StartError) -> CommandError {
         StartError::Fleet(JoinError::Refused(_)) => CommandError::new(Exit::Config, error),
         StartError::Fleet(JoinError::Store { .. }) => CommandError::new(Exit::Unreachable, error),
         StartError::Fleet(JoinError::Folder { .. })
+        | StartError::Facts(_)
         | StartError::Folder { .. }
         | StartError::Results { .. }
         | StartError::System(_) => CommandError::failed(error),

@@ -13,6 +13,7 @@ use jsonc_parser::common::Ranged;
 
 use super::check;
 use super::document::ConfigDocument;
+use super::fleet_config::SharedConfig;
 use super::parse::{Flags, Parsed, expand_home, parse_all};
 use super::problem::{Problem, Severity};
 use super::sections::ApiKey;
@@ -160,20 +161,69 @@ pub fn load_proposed(
     load_text(path.to_owned(), Some(text), Vec::new(), (env, flags), |_| {})
 }
 
+/// Reads what the file at `path` says, read as [`load_again`] does, together with a config that a fleet would share.
+///
+/// # Errors
+/// Everything that keeps it from being used, with the warnings.
+pub fn load_shared(
+    path: &Path,
+    shared: &SharedConfig,
+    env: &impl Fn(&str) -> Option<String>,
+    flags: &Flags,
+) -> Result<Loaded, Vec<Problem>> {
+    let text = text(path).map_err(|problem| vec![problem])?;
+    let data_dir = parse_all(&text, env, flags).config.data_dir;
+    load_over(path.to_owned(), &text, (shared, &data_dir), (env, flags), |_| {})
+}
+
 fn load_text<E: Fn(&str) -> Option<String>>(
     path: PathBuf,
     text: Option<&str>,
-    mut of_file: Vec<Problem>,
+    of_file: Vec<Problem>,
     (env, flags): (&E, &Flags),
     check: impl FnOnce(&mut Parsed<'_>),
 ) -> Result<Loaded, Vec<Problem>> {
-    let mut parsed = parse_all(text.unwrap_or_default(), env, flags);
+    let own = text.unwrap_or_default();
+    let parsed = parse_all(own, env, flags);
+    let config = &parsed.config;
+    if config.cluster.membership().is_some() && config.cluster.key.is_some() {
+        let data_dir = config.data_dir.clone();
+        if let Some(shared) = SharedConfig::kept(&data_dir).map_err(|problem| vec![problem])? {
+            return load_over(path, own, (&shared, &data_dir), (env, flags), check);
+        }
+    }
+    finish(parsed, (path, None), of_file, FileContent::of(text), env, check)
+}
+
+/// What a node's own text and the config of its fleet come to.
+fn load_over<E: Fn(&str) -> Option<String>>(
+    path: PathBuf,
+    own: &str,
+    (shared, data_dir): (&SharedConfig, &Path),
+    (env, flags): (&E, &Flags),
+    check: impl FnOnce(&mut Parsed<'_>),
+) -> Result<Loaded, Vec<Problem>> {
+    let (text, kept) = shared.text_over(own, data_dir);
+    let mut parsed = parse_all(&text, env, flags);
+    parsed.config.fleet_config = Some(shared.hash().into());
+    let content = FileContent::of(Some(own));
+    finish(parsed, (path, Some(kept)), Vec::new(), content, env, check)
+}
+
+/// The end of reading: `told` is the file that problems are told of, if it is another than `path`.
+fn finish(
+    mut parsed: Parsed<'_>,
+    (path, told): (PathBuf, Option<PathBuf>),
+    mut of_file: Vec<Problem>,
+    content: FileContent,
+    env: &impl Fn(&str) -> Option<String>,
+    check: impl FnOnce(&mut Parsed<'_>),
+) -> Result<Loaded, Vec<Problem>> {
     lie_in(path.parent().unwrap_or(Path::new("")), &mut parsed.config, env);
     check(&mut parsed);
-    match parsed.finish(Some(&path)) {
+    match parsed.finish(Some(told.as_deref().unwrap_or(&path))) {
         Ok((config, warnings)) => {
             of_file.extend(warnings);
-            let content = FileContent::of(text);
             Ok(Loaded { config, path, warnings: of_file, content })
         }
         Err(problems) => {

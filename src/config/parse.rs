@@ -25,6 +25,7 @@ use crate::activity;
 use crate::approvals;
 use crate::catalog::on_change::ReviewSettings;
 use crate::embeddings::SearchSection;
+use crate::fleet::config::{AdvertisedUrl, NodeName};
 use crate::fleet::{ClusterConfig, IndexRole};
 use crate::intent;
 use crate::io::address::{Address, UNIX};
@@ -83,6 +84,10 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 const DEFAULT_LISTEN_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_DATA_DIR: &str = "~/.mcpproxy";
+/// The name of this node, before `cluster.node`.
+const NODE_VARIABLE: &str = "MCPPROXY_NODE";
+/// How other nodes reach it, before `cluster.advertise`.
+const ADVERTISE_VARIABLE: &str = "MCPPROXY_ADVERTISE";
 const DEFAULT_TOOLS_LIMIT: usize = 15;
 /// The values beside those of servers and of telemetry that may be kept elsewhere.
 const OWN_REFERENCES: [&[&str]; 4] = [
@@ -157,6 +162,7 @@ pub(super) fn parse_all<'t>(
     named_files.extend(top.telemetry.named_files(env));
     named_files.truncate(MAX_NAMED_FILES);
     search::check(&top.search, &mut findings);
+    take_place(&mut top.cluster, env, &mut findings);
     check_cluster(&top, &mut findings);
     let variable =
         |name: &'static str| env(name).filter(|value| !value.is_empty()).map(|v| (name, v));
@@ -252,6 +258,7 @@ pub(super) fn parse_all<'t>(
         logging,
         telemetry: top.telemetry,
         named_files,
+        fleet_config: None,
         written,
     };
     Parsed { config, findings, data_dir_key }
@@ -322,6 +329,31 @@ fn check_allowed(top: &TopLevel, findings: &mut Findings<'_>) {
     for (at, origin) in top.allowed_origins.iter().enumerate() {
         if let Err(bad) = HostCheck::new(&[], std::slice::from_ref(origin)) {
             findings.error(&KeyPath::root("allowed_origins").element(at), bad.problem());
+        }
+    }
+}
+
+/// What of a node is its own in a fleet whose nodes share one config: `MCPPROXY_NODE` and `MCPPROXY_ADVERTISE` count before
+/// `cluster.node` and `cluster.advertise`. Without a store they mean nothing.
+fn take_place(
+    cluster: &mut ClusterConfig,
+    env: &impl Fn(&str) -> Option<String>,
+    findings: &mut Findings<'_>,
+) {
+    if cluster.store.is_none() {
+        return;
+    }
+    let variable = |name: &str| env(name).filter(|value| !value.is_empty());
+    if let Some(text) = variable(NODE_VARIABLE) {
+        match NodeName::parse(&text) {
+            Some(node) => cluster.node = Some(node),
+            None => wrong(findings, NODE_VARIABLE, NodeName::RULE),
+        }
+    }
+    if let Some(text) = variable(ADVERTISE_VARIABLE) {
+        match AdvertisedUrl::parse(&text) {
+            Ok(url) => cluster.advertise = Some(url),
+            Err(problem) => wrong(findings, ADVERTISE_VARIABLE, problem),
         }
     }
 }

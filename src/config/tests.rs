@@ -316,6 +316,32 @@ fn only_loopback_is_listened_on_without_auth() {
 }
 
 #[test]
+fn nodes_of_one_config_have_their_names_from_the_environment() {
+    let key = "4f1c9a7be2035d68a1f7c04e9b3d5826b7e81fa0c36d924e58017fcb2ad3e964";
+    let fleet = format!(
+        r#"{{"cluster": {{"store": "file:///f", "node": "of-the-file", "key": "{key}"}}}}"#
+    );
+    let with = |text: &str, node: &str, advertise: &str| {
+        let env = |name: &str| match name {
+            "MCPPROXY_NODE" => Some(node.to_owned()),
+            "MCPPROXY_ADVERTISE" => Some(advertise.to_owned()),
+            name => home(name),
+        };
+        let parsed = parse(text, &env, &Flags::default());
+        let parsed = parsed.map_err(|problems| format!("{problems:?}"))?;
+        let cluster = parsed.0.cluster;
+        let node = cluster.node.map(|node| node.as_str().to_owned());
+        Ok::<_, String>((node, cluster.advertise.map(|url| url.as_str().to_owned())))
+    };
+    let named = |node: &str, url: &str| Ok((Some(node.to_owned()), Some(url.to_owned())));
+    assert_eq!(with(&fleet, "p-0", "http://p-0.n:8080"), named("p-0", "http://p-0.n:8080"));
+    assert_eq!(with(&fleet, "", ""), Ok((Some("of-the-file".to_owned()), None)));
+    assert!(with(&fleet, "A", "").unwrap_err().contains("MCPPROXY_NODE"));
+    assert!(with(&fleet, "a", "p-0:8080").unwrap_err().contains("MCPPROXY_ADVERTISE"));
+    assert_eq!(with("{}", "p-0", "http://p-0:8080"), Ok((None, None)), "where there is no fleet");
+}
+
+#[test]
 fn flag_beats_environment_beats_file() {
     let text = r#"{"listen": "127.0.0.1:1", "data_dir": "/file",
         "api_key": "ffffffffffffffffffffffffffffffff", "logging": {"level": "warn"}}"#;

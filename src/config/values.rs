@@ -84,6 +84,8 @@ pub struct Config {
     pub reaper: Option<PathBuf>,
     /// The files that hold values of it, at most 1000.
     pub named_files: Vec<PathBuf>,
+    /// The fleet's config that it is of, by its hash; `None` where it is the node's own file alone.
+    pub fleet_config: Option<Box<str>>,
     /// The text that it was read of, for what is told of a change.
     pub written: Written,
 }
@@ -120,6 +122,12 @@ impl Config {
     #[must_use]
     pub fn activity_folder(&self) -> PathBuf {
         self.data_dir.join("activity")
+    }
+
+    /// Where the copies of the other nodes' logs are.
+    #[must_use]
+    pub fn fleet_index_folder(&self) -> PathBuf {
+        self.data_dir.join("fleet").join("index")
     }
 
     /// What the node's ledger is made of, with `data_dir/fleet`; `None` where there is no fleet.

@@ -13,6 +13,7 @@
 
 mod client;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
@@ -27,8 +28,8 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions, PutPayload,
-    RetryConfig,
+    BackoffConfig, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions,
+    PutPayload, RetryConfig,
 };
 use thiserror::Error;
 use url::Url;
@@ -81,6 +82,19 @@ pub struct ListedObject {
     pub key: String,
     /// Its bytes.
     pub size: u64,
+    /// What tells one state of it from another.
+    pub state: Box<str>,
+}
+
+/// The beginning of a listing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListedPart {
+    /// The objects with the first keys, in their order.
+    pub objects: Vec<ListedObject>,
+    /// How many there are behind them.
+    pub more: u64,
+    /// The last key of all.
+    pub last: Option<String>,
 }
 
 /// Whether an object was made.
@@ -316,11 +330,43 @@ impl Bucket {
                 if listed.len() == MAX_LISTED {
                     return Err(BucketError::TooMany(folder.to_owned()));
                 }
-                let Some(key) = self.key(&meta.location) else { continue };
-                listed.push(ListedObject { key, size: meta.size });
+                listed.extend(self.listed(meta));
             }
             listed.sort_by(|a, b| a.key.cmp(&b.key));
             Ok(listed)
+        };
+        within(LIST_TIMEOUT, listed).await
+    }
+
+    /// The first `most` objects in a folder and below it whose keys are after `after`, and how many there are behind them: of
+    /// those nothing is kept, however many they are.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn list_part(
+        &self,
+        folder: &str,
+        after: &str,
+        most: usize,
+    ) -> Result<ListedPart, BucketError> {
+        let prefix = self.path(folder);
+        let mut found = self.store.list_with_offset(Some(&prefix), &self.path(after));
+        let listed = async {
+            // Not every store lists in the order of keys.
+            let (mut first, mut last, mut more) = (BTreeMap::new(), None, 0);
+            while let Some(meta) = found.try_next().await.map_err(|error| failed(folder, &error))? {
+                let Some(object) = self.listed(meta) else { continue };
+                if last.as_ref().is_none_or(|last| *last < object.key) {
+                    last = Some(object.key.clone());
+                }
+                first.insert(object.key.clone(), object);
+                if first.len() > most {
+                    first.pop_last();
+                    more += 1;
+                }
+            }
+            Ok(ListedPart { objects: first.into_values().collect(), more, last })
         };
         within(LIST_TIMEOUT, listed).await
     }
@@ -341,6 +387,14 @@ impl Bucket {
             Ok(names)
         };
         within(LIST_TIMEOUT, listed).await
+    }
+
+    /// An object as a listing has it; `None` for one that is not within the folder.
+    fn listed(&self, meta: ObjectMeta) -> Option<ListedObject> {
+        let key = self.key(&meta.location)?;
+        let changed = || format!("{}-{}", meta.last_modified, meta.size);
+        let state = meta.e_tag.clone().unwrap_or_else(changed).into();
+        Some(ListedObject { key, size: meta.size, state })
     }
 
     /// The key of a path within the folder.

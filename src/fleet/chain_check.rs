@@ -4,10 +4,11 @@
 //! Segments are handed in in the order of their names. What a segment is by itself was looked at before ([`super::segment`]).
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::checkpoint::Checkpoint;
 use super::columns;
+use super::record_rows::RecordRows;
 use super::segment::{self, SegmentName};
 use super::signed_note::VerifierKey;
 use crate::activity::codec;
@@ -21,7 +22,7 @@ pub const MAX_FAULTS: usize = 1000;
 const MAX_TIPS: usize = 8;
 
 /// What can be wrong with a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChainFault {
     /// A segment is not what its node sealed.
@@ -43,7 +44,7 @@ pub enum ChainFault {
 }
 
 /// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultFound {
     /// What.
     pub fault: ChainFault,
@@ -81,6 +82,15 @@ impl SegmentFacts {
     ///
     /// [`NotBelieved`].
     pub fn of(bytes: &Bytes, key: &VerifierKey) -> Result<Self, NotBelieved> {
+        Ok(Self::open(bytes, key)?.0)
+    }
+
+    /// The same with the segment's records.
+    ///
+    /// # Errors
+    ///
+    /// [`NotBelieved`].
+    pub fn open(bytes: &Bytes, key: &VerifierKey) -> Result<(Self, RecordRows), NotBelieved> {
         let opened = segment::open(bytes, key).map_err(|error| {
             let of_another = columns::footer(bytes).ok().and_then(|footer| {
                 let note = footer.notes.get(segment::CHECKPOINT_NOTE)?;
@@ -109,7 +119,8 @@ impl SegmentFacts {
             }
         }
         let records = opened.records.len() as u64;
-        Ok(Self { checkpoint: opened.checkpoint, records, gaps, unrecorded, kept_from })
+        let checkpoint = opened.checkpoint;
+        Ok((Self { checkpoint, records, gaps, unrecorded, kept_from }, opened.records))
     }
 }
 

@@ -34,6 +34,9 @@ const MIN_BACKLOG_BYTES: u64 = 16 << 20;
 pub struct NodeName(Box<str>);
 
 impl NodeName {
+    /// What a text has to be that is one.
+    pub const RULE: &str = "must be 1 to 63 lower-case letters, digits, and '-', '_' or '.' within";
+
     /// A name that can be one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -56,11 +59,7 @@ impl NodeName {
 impl<'de> Deserialize<'de> for NodeName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| {
-            D::Error::custom(format_args!(
-                "must be 1 to {MAX_NAME_CHARS} lower-case letters, digits, and '-', '_' or '.' within"
-            ))
-        })
+        Self::parse(&text).ok_or_else(|| D::Error::custom(Self::RULE))
     }
 }
 
@@ -82,6 +81,21 @@ pub enum IndexRole {
 }
 
 impl IndexRole {
+    /// Whether it has the records of the node of this name. A node belongs to one shard, by a hash of its name, so that what
+    /// shards answer is put together without asking whose a record is.
+    #[must_use]
+    pub fn holds(self, node: &str) -> bool {
+        match self {
+            Self::None => false,
+            Self::Whole => true,
+            Self::Shard { index, of } => {
+                let hash = blake3::hash(node.as_bytes());
+                let hash = hash.as_bytes().first_chunk().copied().unwrap_or_default();
+                u64::from_be_bytes(hash) % u64::from(of.get()) == u64::from(index.get()) - 1
+            }
+        }
+    }
+
     /// Reads `I/N`: shard I of N, which begin with 1.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -291,6 +305,22 @@ mod tests {
             let told = read(bad).unwrap_err().to_string();
             assert!(told.contains("true, false or a shard"), "{bad}: {told}");
         }
+    }
+
+    #[test]
+    fn each_node_is_in_one_shard() {
+        for of in [1, 2, 3, 7, 256] {
+            let mut nodes = vec![0; of];
+            for node in 0..2000 {
+                let name = format!("node-{node}");
+                let role = |index: usize| IndexRole::parse(&format!("{index}/{of}")).unwrap();
+                let held: Vec<_> = (1..=of).filter(|index| role(*index).holds(&name)).collect();
+                assert_eq!(held.len(), 1, "{name} of {of}");
+                nodes[held[0] - 1] += 1;
+            }
+            assert!(nodes.iter().all(|count| *count > 0 || of > 7));
+        }
+        assert!(IndexRole::Whole.holds("a") && !IndexRole::None.holds("a"));
     }
 
     #[test]

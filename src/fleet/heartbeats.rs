@@ -34,6 +34,8 @@ use crate::io::clock::wall_ms;
 /// What a node says of itself that is another each time.
 pub type VitalsOf = Arc<dyn Fn() -> NodeVitals + Send + Sync>;
 
+/// Milliseconds between the shortest and the longest time from one heartbeat to the next.
+const BEAT_SPREAD_MS: u64 = 400;
 /// Heartbeats that are read at the same time.
 const READ_TOGETHER: usize = 16;
 /// A round that takes longer is told to whoever asks who lives; it goes on.
@@ -58,6 +60,16 @@ pub(super) struct Heartbeats {
 
 /// What one round has read: whose, and what.
 type Round = Vec<(NodeName, Option<BeatRead>)>;
+
+/// How long after the heartbeat of that number the next one is put; 0 is the start. Never twice the same: two processes of
+/// one name that keep in step would each be seen only for the moment until the other's follows.
+fn until_next_beat(number: u64) -> Duration {
+    if number == 0 {
+        return Duration::ZERO;
+    }
+    let spread = getrandom::u64().unwrap_or_default() % BEAT_SPREAD_MS;
+    Duration::from_millis(BEAT_EVERY_MS - BEAT_SPREAD_MS / 2 + spread)
+}
 
 impl Heartbeats {
     /// Until the node stops.
@@ -91,12 +103,10 @@ impl Heartbeats {
         put_at: &AtomicU64,
         mut stopping: watch::Receiver<bool>,
     ) {
-        let mut ticks = tokio::time::interval(Duration::from_millis(BEAT_EVERY_MS));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut number, mut failing) = (0, false);
         loop {
             tokio::select! {
-                _ = ticks.tick() => {}
+                () = tokio::time::sleep(until_next_beat(number)) => {}
                 _ = stopping.wait_for(|stops| *stops) => break,
             }
             number += 1;

@@ -16,14 +16,16 @@ use super::checkpoint::{Checkpoint, CheckpointHash};
 use super::cluster_key::KeyPurpose;
 use super::columns;
 use super::config::{CATCH_UP, ClusterConfig, NodeName};
+use super::facts::{FactExchangeSettings, FactKeys};
 use super::fleet_node::{FleetNode, ProgramBuild};
 use super::heartbeats::{Heartbeats, VitalsOf};
 use super::joining::{self, Applicant, FleetMember, JoinError, segments_folder};
+use super::node_key::NodeKey;
 use super::peer_wire::PeerSender;
 use super::peers::Peers;
 use super::putting::{PutAnswer, PutAsk, PutNext, Putting};
 use super::record_rows::RecordCollector;
-use super::sealed_mark::SealedMark;
+use super::sealed_mark::{SealedMark, SealedMarkFile};
 use super::sealing::{ChainPosition, Overdue, SealAct, SealLimits, SealState, SegmentIntake};
 use super::segment::{self, SealedBy, SealedSegment};
 use crate::activity::{Activity, Durability, StoreError};
@@ -72,6 +74,38 @@ pub struct EnteredFleet {
 }
 
 impl EnteredFleet {
+    /// The fleet's store.
+    #[must_use]
+    pub fn bucket(&self) -> &Bucket {
+        &self.bucket
+    }
+
+    /// What the node takes part in the fleet's facts with; `None` without `cluster.key`. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError::Folder`]
+    pub fn facts(&self) -> Result<Option<FactExchangeSettings>, JoinError> {
+        let LedgerSettings { config, node, folder, .. } = &self.settings;
+        let Some(keys) = &config.key else { return Ok(None) };
+        let unusable = |error| JoinError::Folder { folder: folder.clone(), error };
+        let fleet = match &self.member {
+            Some(member) => Some(member.fleet),
+            None => SealedMarkFile::open(folder).map_err(unusable)?.1.map(|mark| mark.fleet),
+        };
+        let Some(fleet) = fleet else { return Ok(None) };
+        let key = NodeKey::open(folder).map_err(unusable)?;
+        let verifier = key.verifier(&fleet.to_string(), node.as_str());
+        let keys = keys.derive(KeyPurpose::Facts);
+        Ok(verifier.map(|verifier| FactExchangeSettings {
+            fleet,
+            node: node.clone(),
+            folder: folder.clone(),
+            keys: FactKeys::new(keys.all().map(|key| *key.expose())),
+            verifier: verifier.to_string(),
+        }))
+    }
+
     /// The node, as the rest of the program sees it.
     #[must_use]
     pub fn node(&self) -> &Arc<FleetNode> {

@@ -1,11 +1,14 @@
 //! How the ledger stands, in numbers: written by what seals, read by whoever asks.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use super::heartbeat::LedgerStanding;
+
+/// There is none.
+const NONE: i64 = i64::MIN;
 
 /// The numbers.
 #[derive(Debug)]
@@ -14,8 +17,8 @@ pub(super) struct LedgerGauges {
     stored: AtomicU64,
     /// About how many bytes a record has.
     record_bytes: AtomicU64,
-    /// Since when the oldest record that is not stored has been waiting: milliseconds after `base`, and one; 0 for none.
-    since: AtomicU64,
+    /// Since when the oldest record that is not stored has been waiting: milliseconds after `base`; [`NONE`] for none.
+    since: AtomicI64,
     segments: AtomicU64,
     failures: AtomicU64,
     failing: Mutex<Option<String>>,
@@ -27,7 +30,7 @@ impl Default for LedgerGauges {
             base: Instant::now(),
             stored: AtomicU64::new(0),
             record_bytes: AtomicU64::new(0),
-            since: AtomicU64::new(0),
+            since: AtomicI64::new(NONE),
             segments: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             failing: Mutex::new(None),
@@ -39,11 +42,14 @@ impl LedgerGauges {
     /// The store has everything up to `stored`; a record has about so many bytes; the oldest that it has not got has been
     /// waiting for so many milliseconds.
     pub(super) fn stands(&self, stored: u64, record_bytes: u64, waits_ms: Option<u64>) {
-        let now = self.base.elapsed().as_millis() as u64;
         self.stored.store(stored, Ordering::Relaxed);
         self.record_bytes.store(record_bytes, Ordering::Relaxed);
-        let since = waits_ms.map_or(0, |waits| now.saturating_sub(waits) + 1);
+        let since = waits_ms.map_or(NONE, |waits| self.now().saturating_sub_unsigned(waits));
         self.since.store(since, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> i64 {
+        i64::try_from(self.base.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
 
     /// A segment is in the store.
@@ -69,10 +75,9 @@ impl LedgerGauges {
     pub(super) fn standing(&self, committed: u64) -> LedgerStanding {
         let stored = self.stored.load(Ordering::Relaxed);
         let lag_records = committed.saturating_sub(stored);
-        let now = self.base.elapsed().as_millis() as u64;
-        let since = self.since.load(Ordering::Relaxed);
-        let waits =
-            if since == 0 || lag_records == 0 { 0 } else { (now + 1).saturating_sub(since) };
+        let since = Some(self.since.load(Ordering::Relaxed));
+        let since = since.filter(|since| *since != NONE && lag_records > 0);
+        let waits = since.map_or(0, |since| self.now().saturating_sub(since).max(0).unsigned_abs());
         LedgerStanding {
             stored,
             committed,

@@ -12,6 +12,8 @@
 //! A node lives if its heartbeat is seen to change: no clock but the reader's own is believed, and one heartbeat alone, which may
 //! be years old, proves nothing. Silence counts only for as long as the store is read and takes what the reader itself puts:
 //! while the store is away nobody dies, and all is as it was.
+//!
+//! Size: the state machine, and each of its rules beside a test of what is done to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

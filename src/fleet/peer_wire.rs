@@ -20,6 +20,8 @@
 //!
 //! Kind 0 is the head (status, a line for each header), 1 a part of the body, 2 the end, 3 that it broke off. TLS hides what is
 //! said, where `cluster.advertise` is https; that nodes know each other does not depend on it.
+//!
+//! Size: both directions of one protocol, which are read together, and what is tried on each.
 
 use std::collections::HashMap;
 
@@ -341,7 +343,7 @@ impl AnswerFrames {
 
 /// A part of an answer.
 #[derive(Debug)]
-pub enum AnswerPart {
+pub enum PeerAnswerPart {
     /// It begins.
     Head(StatusCode, HeaderMap),
     /// Bytes of its body.
@@ -354,7 +356,7 @@ pub enum AnswerPart {
 
 /// An answer is not what that node answered to that request.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum BadAnswer {
+pub enum BadPeerAnswer {
     /// A frame is longer than one is, or of no kind.
     #[error("it is not made of frames")]
     Form,
@@ -397,10 +399,10 @@ impl AnswerReader {
     ///
     /// # Errors
     ///
-    /// [`BadAnswer`]; nothing that follows is to be believed.
-    pub fn part(&mut self) -> Result<Option<AnswerPart>, BadAnswer> {
+    /// [`BadPeerAnswer`]; nothing that follows is to be believed.
+    pub fn part(&mut self) -> Result<Option<PeerAnswerPart>, BadPeerAnswer> {
         if self.ended {
-            return if self.buffer.is_empty() { Ok(None) } else { Err(BadAnswer::Order) };
+            return if self.buffer.is_empty() { Ok(None) } else { Err(BadPeerAnswer::Order) };
         }
         let Some((head, _)) = self.buffer.split_first_chunk::<FRAME_HEAD_BYTES>() else {
             return Ok(None);
@@ -408,7 +410,7 @@ impl AnswerReader {
         let [a, b, c, d, kind] = *head;
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
         if length > MAX_FRAME_BYTES || kind > BROKEN {
-            return Err(BadAnswer::Form);
+            return Err(BadPeerAnswer::Form);
         }
         if self.buffer.len() < FRAME_HEAD_BYTES + length + TAG_BYTES {
             return Ok(None);
@@ -418,23 +420,23 @@ impl AnswerReader {
         let tag = self.buffer.split_to(TAG_BYTES);
         let expected = self.key.tag(self.number, kind, &payload);
         if !bool::from(expected.ct_eq(&tag)) {
-            return Err(BadAnswer::Forged);
+            return Err(BadPeerAnswer::Forged);
         }
         if (self.number == 0) != (kind == HEAD) {
-            return Err(BadAnswer::Order);
+            return Err(BadPeerAnswer::Order);
         }
         self.number += 1;
         self.ended = matches!(kind, END | BROKEN);
         match kind {
-            HEAD => read_head(&payload).map(Some).ok_or(BadAnswer::Form),
-            DATA => Ok(Some(AnswerPart::Data(payload))),
-            END => Ok(Some(AnswerPart::End)),
-            _ => Ok(Some(AnswerPart::Broken)),
+            HEAD => read_head(&payload).map(Some).ok_or(BadPeerAnswer::Form),
+            DATA => Ok(Some(PeerAnswerPart::Data(payload))),
+            END => Ok(Some(PeerAnswerPart::End)),
+            _ => Ok(Some(PeerAnswerPart::Broken)),
         }
     }
 }
 
-fn read_head(payload: &[u8]) -> Option<AnswerPart> {
+fn read_head(payload: &[u8]) -> Option<PeerAnswerPart> {
     let mut lines = payload.split(|byte| *byte == b'\n');
     let status = StatusCode::from_bytes(lines.next()?).ok()?;
     let mut headers = HeaderMap::new();
@@ -444,7 +446,7 @@ fn read_head(payload: &[u8]) -> Option<AnswerPart> {
         let name = HeaderName::from_bytes(name).ok()?;
         headers.append(name, HeaderValue::from_bytes(value).ok()?);
     }
-    Some(AnswerPart::Head(status, headers))
+    Some(PeerAnswerPart::Head(status, headers))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -573,10 +575,10 @@ mod tests {
                 reader.push(piece);
                 while let Some(part) = reader.part().unwrap() {
                     match part {
-                        AnswerPart::Head(status, headers) => head = Some((status, headers)),
-                        AnswerPart::Data(data) => body.extend_from_slice(&data),
-                        AnswerPart::End => {}
-                        AnswerPart::Broken => panic!(),
+                        PeerAnswerPart::Head(status, headers) => head = Some((status, headers)),
+                        PeerAnswerPart::Data(data) => body.extend_from_slice(&data),
+                        PeerAnswerPart::End => {}
+                        PeerAnswerPart::Broken => panic!(),
                     }
                 }
             }
@@ -592,13 +594,13 @@ mod tests {
     }
 
     /// What is read of frames, up to the first that is bad.
-    fn read(key: AnswerKey, wire: &[u8]) -> (Vec<u8>, Result<bool, BadAnswer>) {
+    fn read(key: AnswerKey, wire: &[u8]) -> (Vec<u8>, Result<bool, BadPeerAnswer>) {
         let mut reader = AnswerReader::new(key);
         reader.push(wire);
         let mut body = Vec::new();
         loop {
             match reader.part() {
-                Ok(Some(AnswerPart::Data(data))) => body.extend_from_slice(&data),
+                Ok(Some(PeerAnswerPart::Data(data))) => body.extend_from_slice(&data),
                 Ok(Some(_)) => {}
                 Ok(None) => return (body, Ok(reader.has_ended())),
                 Err(error) => return (body, Err(error)),
@@ -624,15 +626,15 @@ mod tests {
             assert_ne!(read(opens.clone(), &whole[..at]).1, Ok(true), "cut at {at}");
         }
         let swapped = [&*head, &two, &one, &end].concat();
-        assert_eq!(read(opens.clone(), &swapped).1, Err(BadAnswer::Forged));
+        assert_eq!(read(opens.clone(), &swapped).1, Err(BadPeerAnswer::Forged));
         let without = [&*head, &one, &end].concat();
-        assert_eq!(read(opens.clone(), &without), (b"one".to_vec(), Err(BadAnswer::Forged)));
-        assert_eq!(read(opens.clone(), &[&*whole, b"x"].concat()).1, Err(BadAnswer::Order));
+        assert_eq!(read(opens.clone(), &without), (b"one".to_vec(), Err(BadPeerAnswer::Forged)));
+        assert_eq!(read(opens.clone(), &[&*whole, b"x"].concat()).1, Err(BadPeerAnswer::Order));
         let huge = [0xff, 0xff, 0xff, 0xff, DATA];
-        assert_eq!(read(opens, &huge).1, Err(BadAnswer::Form));
+        assert_eq!(read(opens, &huge).1, Err(BadPeerAnswer::Form));
         // That to another request.
         let other = PeerRequestHead { counter: 4, ..super::tests::head() };
         let (_, opens) = PLACE.seal(&other, &keys(&[1]));
-        assert_eq!(read(opens, &whole).1, Err(BadAnswer::Forged));
+        assert_eq!(read(opens, &whole).1, Err(BadPeerAnswer::Forged));
     }
 }

@@ -35,7 +35,7 @@ use super::cluster_key::PurposeKeys;
 use super::config::AdvertisedUrl;
 use super::living_nodes::{LivingNodes, NodeState};
 use super::peer_wire::{
-    AnswerFrames, AnswerKey, AnswerPart, AnswerReader, FRESH_MS, HEADER, MAX_REQUEST_BYTES,
+    AnswerFrames, AnswerKey, AnswerReader, FRESH_MS, HEADER, MAX_REQUEST_BYTES, PeerAnswerPart,
     PeerPlace, PeerRequestHead, PeerRoute, PeerSender, SeenRequests,
 };
 use super::sealed_mark::FleetId;
@@ -272,13 +272,13 @@ impl Peers {
                 keeps: Some((Arc::clone(&self.idle), key, connection)),
             };
             match std::future::poll_fn(|cx| body.poll_part(cx)).await? {
-                AnswerPart::Head(status, headers) => {
+                PeerAnswerPart::Head(status, headers) => {
                     let mut response = Response::new(body);
                     *response.status_mut() = status;
                     *response.headers_mut() = headers;
                     Ok(response)
                 }
-                AnswerPart::Data(_) | AnswerPart::End | AnswerPart::Broken => {
+                PeerAnswerPart::Data(_) | PeerAnswerPart::End | PeerAnswerPart::Broken => {
                     Err(unanswered("its answer has no head".to_owned()))
                 }
             }
@@ -424,7 +424,7 @@ impl PeerBody {
         PeerError::Unanswered { node: self.node.to_string(), why: why.into() }
     }
 
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<AnswerPart, PeerError>> {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<PeerAnswerPart, PeerError>> {
         loop {
             match self.reader.part() {
                 Ok(Some(part)) => return Poll::Ready(Ok(part)),
@@ -464,15 +464,15 @@ impl Stream for PeerBody {
             return Poll::Ready(None);
         }
         let part = ready!(this.poll_part(cx));
-        this.over = !matches!(part, Ok(AnswerPart::Data(_)));
+        this.over = !matches!(part, Ok(PeerAnswerPart::Data(_)));
         Poll::Ready(match part {
-            Ok(AnswerPart::Data(data)) => Some(Ok(data)),
-            Ok(AnswerPart::End) => {
+            Ok(PeerAnswerPart::Data(data)) => Some(Ok(data)),
+            Ok(PeerAnswerPart::End) => {
                 this.finish(cx);
                 None
             }
-            Ok(AnswerPart::Broken) => Some(Err(this.unanswered("its answer broke off"))),
-            Ok(AnswerPart::Head(..)) => Some(Err(this.unanswered("a second head came"))),
+            Ok(PeerAnswerPart::Broken) => Some(Err(this.unanswered("its answer broke off"))),
+            Ok(PeerAnswerPart::Head(..)) => Some(Err(this.unanswered("a second head came"))),
             Err(error) => Some(Err(error)),
         })
     }

@@ -68,6 +68,7 @@ pub struct Identity {
     /// Held while the file is read or written; the state of the file that is in force.
     seen: Mutex<Option<FileStamp>>,
     keys_wanted: Notify,
+    tokens_changed: Notify,
     /// Counts the answers to that wish.
     keys_asked: watch::Sender<u64>,
 }
@@ -82,6 +83,7 @@ impl Identity {
             file,
             seen: Mutex::new(None),
             keys_wanted: Notify::new(),
+            tokens_changed: Notify::new(),
             keys_asked: watch::Sender::new(0),
         }
     }
@@ -126,7 +128,41 @@ impl Identity {
         self.file.save(tokens.clone())?;
         self.put(&tokens);
         *seen = self.file.stamp();
+        self.tokens_changed.notify_one();
         Ok(changed)
+    }
+
+    /// Replaces the agent tokens by what `next` makes of them, on disk and then in force, while nobody else changes them;
+    /// it is given `None` where there is no file. True if they are others. Blocks.
+    ///
+    /// # Errors
+    /// [`TokenFileError`]; what was in force stays.
+    pub fn reconcile(
+        &self,
+        next: impl FnOnce(Option<&[KeptToken]>) -> Vec<KeptToken>,
+    ) -> Result<bool, TokenFileError> {
+        let mut seen = self.seen.lock();
+        let _lock = self.file.lock()?;
+        let there = self.file.stamp().map(|_| self.file.load()).transpose()?;
+        let tokens = next(there.as_deref());
+        if there.unwrap_or_default() == tokens {
+            return Ok(false);
+        }
+        self.file.save(tokens.clone())?;
+        self.put(&tokens);
+        *seen = self.file.stamp();
+        Ok(true)
+    }
+
+    /// The state of the file of agent tokens; `None` if there is none.
+    #[must_use]
+    pub fn token_stamp(&self) -> Option<FileStamp> {
+        self.file.stamp()
+    }
+
+    /// Waits until this process has changed the agent tokens.
+    pub async fn tokens_changed(&self) {
+        self.tokens_changed.notified().await;
     }
 
     /// The agent tokens that are kept, in the order of their names. Blocks.

@@ -9,10 +9,12 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
+use super::agent_secret::hash_of;
 use crate::intent::Operation;
 use crate::os::private;
 
@@ -44,6 +46,15 @@ pub struct KeptToken {
     pub created: u64,
     /// When its time is up, in seconds since 1970; `None`: never.
     pub expires: Option<u64>,
+}
+
+impl KeptToken {
+    /// Whether this is what is kept of `secret`, and its time is not up at `now`.
+    #[must_use]
+    pub fn is_of(&self, secret: &str, now: SystemTime) -> bool {
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        hash_of(secret.as_bytes()) == Some(self.hash) && self.expires.is_none_or(|end| since < end)
+    }
 }
 
 /// Why the tokens cannot be read or kept.

@@ -1,6 +1,8 @@
 //! A proxy from start to end: its parts are opened, it listens, and all of it ends in order.
 //!
 //! Which parts there are, and what each is made of, stands here and nowhere else.
+//!
+//! Size: the parts, one after another, as they are opened and as they are closed.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,6 +19,7 @@ use super::accept::{accept, max_connections};
 use super::app_state::AppState;
 use super::connection_limit::ConnectionSlots;
 use super::embeddings::EmbeddingTasks;
+use super::fleet_start::{FleetEntry, FleetTasks};
 use super::listener::{Listener, SocketFile};
 use super::listener_tls::ListenerTls;
 use super::otlp_export::{OtlpExport, OtlpTargets};
@@ -36,7 +39,7 @@ use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::embeddings::MeaningRoom;
-use crate::fleet::{self, FleetLedger, FleetNode, JoinError, NodeVitals, ProgramBuild, VitalsOf};
+use crate::fleet::{FleetNode, JoinError};
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::io::tls::TlsFileProblem;
@@ -53,7 +56,7 @@ use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, log_routing, passthrough};
 use crate::results::{self, ResultStore};
 use crate::telemetry::export_queue::export_queue;
-use crate::telemetry::{Calls, LogHandles, build_info};
+use crate::telemetry::{Calls, LogHandles};
 
 /// Why a proxy cannot start. Nothing is left half-started.
 #[derive(Debug, Error)]
@@ -83,6 +86,11 @@ pub enum StartError {
     /// The node's place in its fleet.
     #[error("this node does not take its place in its fleet: {0}")]
     Fleet(#[from] JoinError),
+    /// What the node remembers of its fleet's facts.
+    #[error(
+        "what this node remembers of its fleet cannot be used: {0}; remove it to learn it again from the store"
+    )]
+    Facts(String),
     /// Rules that are wrong, each on a line of its own.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Rules(Vec<RuleProblem>),
@@ -118,8 +126,8 @@ pub struct App {
     exporting: Vec<OtlpExport>,
     /// Ask for vectors of tools and queries, while somebody makes them.
     embedding: EmbeddingTasks,
-    /// Seals the log for the fleet's store, where there is one.
-    ledger: Option<FleetLedger>,
+    /// The node's part in its fleet, where there is one.
+    fleet: Option<FleetTasks>,
 }
 
 /// A proxy that listens.
@@ -158,14 +166,16 @@ impl App {
         // Before the log, which opens as many files as it may.
         descriptors::raise();
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
-        let entered = match config.ledger() {
-            Some(settings) => {
-                let build =
-                    ProgramBuild { version: build_info::VERSION, commit: build_info::COMMIT };
-                let entering = fleet::ledger::enter(settings, build, &log.0);
-                Some(runtime::local_runtime()?.block_on(entering)?)
+        let entry = FleetEntry::take(&config, &log.0)?;
+        let of_fleet = entry.as_ref().map(|entry| entry.config(&config, source.as_ref()));
+        let config = match of_fleet.transpose()?.flatten() {
+            Some(next) => {
+                settings = next.settings()?;
+                let rules = rule_files::load(&next.rules, &rule_files::servers(&next));
+                settings.policy.rules = rules.map_err(StartError::Rules)?.map(Arc::new);
+                next
             }
-            None => None,
+            None => config,
         };
         // The log is this process's, and so is the data folder.
         let folder = config.results_folder();
@@ -173,12 +183,11 @@ impl App {
             .map_err(|error| StartError::Results { folder, error })?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
-        let node = entered.as_ref().map(|entered| Arc::clone(entered.node()));
-        let mut app = Self::assemble(&config, settings, log, (catalog, node), (handles, source))?;
-        app.ledger = entered.map(|entered| {
-            let activity = app.shared.proxy.activity.clone();
-            FleetLedger::start(entered, activity, vitals(&app.shared), app.control.handle())
-        });
+        let node = entry.as_ref().map(FleetEntry::node);
+        let parts = (handles, source.clone());
+        let mut app = Self::assemble(&config, settings, log, (catalog, node), parts)?;
+        let (shared, runtime) = (&app.shared, app.control.handle());
+        app.fleet = entry.map(|entry| entry.start(&config, shared, source, runtime));
         forgotten::note(&app.shared.proxy.activity, &app.control);
         Ok(app)
     }
@@ -276,7 +285,9 @@ impl App {
                 page_logins: PageLogins::default(),
                 sessions: Arc::clone(&sessions),
                 connections: OnceLock::new(),
+                fleet_index: OnceLock::new(),
                 certificate: OnceLock::new(),
+                fleet_config: OnceLock::new(),
             },
             sessions,
             strays: Strays::default(),
@@ -297,7 +308,7 @@ impl App {
             reloading,
             exporting,
             embedding,
-            ledger: None,
+            fleet: None,
         })
     }
 
@@ -374,7 +385,7 @@ impl App {
             reloading,
             exporting,
             embedding,
-            ledger,
+            fleet,
             ..
         } = self;
         // Ended before the servers are: it may be about to start some.
@@ -397,10 +408,8 @@ impl App {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);
         }
-        if let Some(ledger) = ledger {
-            // What cannot be made durable now is sealed after the next start.
-            let _ = shared.proxy.activity.flush();
-            control.block_on(ledger.end(patient));
+        if let Some(fleet) = fleet {
+            control.block_on(fleet.end(&shared.proxy.activity, patient));
         }
         shared.proxy.results.clear();
         control.shutdown_timeout(Duration::from_secs(1));
@@ -499,15 +508,6 @@ impl Server {
         }
         app.close()
     }
-}
-
-/// What a node of a fleet says of itself each time.
-fn vitals(shared: &Arc<AppState>) -> VitalsOf {
-    let (config, sessions) = (shared.api.config.clone(), Arc::clone(&shared.sessions));
-    Arc::new(move || NodeVitals {
-        config: config.standing().digest(),
-        sessions: sessions.count() as u64,
-    })
 }
 
 #[cfg(test)]

@@ -168,6 +168,10 @@ impl Reload {
             let _ = answer.send(Err(refused("this proxy was not started with a config file")));
             return Some(looks);
         };
+        if self.in_force.fleet_config.is_some() {
+            let _ = answer.send(Err(refused(FLEET)));
+            return Some(looks);
+        }
         let written = tokio::task::spawn_blocking(move || {
             let env = |name: &str| std::env::var(name).ok();
             let on = to == ServerSwitch::On;
@@ -325,6 +329,9 @@ impl Reload {
     }
 }
 
+/// Why settings of a node are not changed where they would say nothing.
+const FLEET: &str =
+    "this node runs the config of its fleet: change that with `mcpproxy fleet apply`";
 /// The file of agent tokens in the data folder.
 const TOKENS: &str = "tokens.json";
 

@@ -267,21 +267,50 @@ fn a_file_that_was_changed_since_loses_our_entry_alone() {
 }
 
 #[test]
-fn where_mcp_asks_for_the_key_the_entry_holds_it_and_it_is_not_shown() {
+fn where_mcp_asks_for_a_key_the_entry_holds_a_token_of_the_client_and_it_is_not_shown() {
     let home = Home::new();
     let key = "0123456789abcdef0123456789abcdef-key";
     home.put(
         CONFIG,
         &json!({"api_key": key, "require_mcp_auth": true, "listen": "0.0.0.0:9123"}).to_string(),
     );
-    home.put(".cursor/mcp.json", "{}");
-    fs::set_permissions(home.path(".cursor/mcp.json"), fs::Permissions::from_mode(0o644)).unwrap();
+    let file = ".cursor/mcp.json";
+    let before = "{\"mine\": 1}";
+    home.put(file, before);
+    fs::set_permissions(home.path(file), fs::Permissions::from_mode(0o644)).unwrap();
+    let tokens = || {
+        let list: Value =
+            serde_json::from_str(done(&home.run(&["token", "list", "--json"]))).unwrap();
+        let names = list["tokens"].as_array().unwrap().iter().map(|token| token["name"].clone());
+        names.collect::<Vec<_>>()
+    };
+    let entry = || {
+        let entry: Value = serde_json::from_str(&home.text(file)).unwrap();
+        let token = entry["mcpServers"]["mcpproxy"]["headers"]["x-api-key"].as_str().unwrap();
+        let expected = json!({"url": "http://127.0.0.1:9123/mcp", "headers": {"x-api-key": token}});
+        assert_eq!(entry["mcpServers"]["mcpproxy"], expected);
+        token.to_owned()
+    };
+    assert!(done(&home.run(&["connect", "cursor", "--dry-run"])).contains("+++"));
+    assert!(tokens().is_empty(), "looking makes nothing");
     let output = home.run(&["connect", "cursor", "--yes"]);
     assert!(done(&output).contains("chmod 600"), "{}", output.stdout);
-    assert!(!format!("{}{}", output.stdout, output.stderr).contains(key));
-    let entry: Value = serde_json::from_str(&home.text(".cursor/mcp.json")).unwrap();
-    let expected = json!({"url": "http://127.0.0.1:9123/mcp", "headers": {"x-api-key": key}});
-    assert_eq!(entry["mcpServers"]["mcpproxy"], expected);
+    let token = entry();
+    assert!(token.starts_with("mcpp_"), "it is not the key, which may do everything");
+    for secret in [key, &token] {
+        assert!(!format!("{}{}", output.stdout, output.stderr).contains(secret));
+    }
+    assert_eq!(tokens(), ["connect-cursor"]);
+    // The token of an entry that counts stays; one that does not count any more is made anew.
+    assert!(done(&home.run(&["connect", "cursor", "--yes"])).contains("already"));
+    assert_eq!(entry(), token);
+    done(&home.run(&["token", "rotate", "connect-cursor"]));
+    assert!(done(&home.run(&["connect", "cursor", "--yes"])).contains("is connected"));
+    assert_ne!(entry(), token);
+    assert_eq!(tokens(), ["connect-cursor"]);
+    done(&home.run(&["connect", "cursor", "--undo", "--yes"]));
+    assert_eq!(home.text(file), before);
+    assert!(tokens().is_empty(), "it goes with the entry");
 }
 
 #[test]
@@ -373,18 +402,4 @@ fn servers_of_projects_are_taken_over_and_what_does_not_work_here_is_told() {
     let servers = home.config()["mcpServers"].clone();
     let names: Vec<_> = servers.as_object().unwrap().keys().collect();
     assert_eq!(names, ["of-all", "local", "of-all-claude-code", "shared", "folder"]);
-}
-
-#[test]
-fn a_client_that_is_connected_gets_a_key_that_is_made_for_it() {
-    let home = Home::new();
-    home.put(CONFIG, r#"{"require_mcp_auth": true, "mcpServers": {}}"#);
-    fs::set_permissions(home.path(CONFIG), fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(done(&home.run(&["connect", "cursor", "--dry-run"])).contains("+++"));
-    assert_eq!(home.config().get("api_key"), None, "looking changes nothing");
-    done(&home.run(&["connect", "cursor", "--yes"]));
-    let key = home.config()["api_key"].clone();
-    assert_eq!(key.as_str().unwrap().len(), 64);
-    let written: Value = serde_json::from_str(&home.text(".cursor/mcp.json")).unwrap();
-    assert_eq!(written["mcpServers"]["mcpproxy"]["headers"]["x-api-key"], key);
 }

@@ -24,6 +24,8 @@ mod direct;
 mod door_table;
 mod doors;
 mod fleet;
+mod fleet_facts;
+mod fleet_index;
 mod fleet_nodes;
 mod fleet_sessions;
 mod harness;

@@ -68,6 +68,8 @@ pub struct Record {
     pub seq: u64,
     /// The node whose log it is in.
     pub node: NodeId,
+    /// That node's name in its fleet; `None` where there is none.
+    pub node_name: Option<Arc<str>>,
     /// The predecessor's hash.
     pub prev_hash: Hash,
     /// This record's hash.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::database::{KEYSPACES, META, VERSION};
+use super::database::{DatabaseSize, KEYSPACES, META, VERSION};
 use super::{DB, Space, Store, StoreError};
 use crate::activity::record::NodeId;
 use crate::os::private;
@@ -43,7 +43,7 @@ impl Fresh {
     ///
     /// [`StoreError`].
     pub fn create(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
-        Store::create(dir, node)?;
+        Store::create(dir, node, DatabaseSize::LOG)?;
         Ok(Self { db: dir.join(DB) })
     }
 
@@ -79,7 +79,7 @@ impl Fresh {
         for part in parts {
             self.put(*part, &db)?;
         }
-        Store::open_existing(db)
+        Store::open_existing(db, DatabaseSize::LOG)
     }
 }
 

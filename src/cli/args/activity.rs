@@ -189,6 +189,9 @@ pub(in crate::cli) struct ActivityFilters {
     /// On whose behalf: anonymous, admin
     #[arg(long, value_name = "ID")]
     pub(in crate::cli) principal: Option<String>,
+    /// In a fleet, the name of a node: its records alone
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) node: Option<String>,
     /// Not before: RFC 3339, or how long ago, like 2h
     #[arg(long, value_name = "TIME")]
     pub(in crate::cli) since: Option<String>,

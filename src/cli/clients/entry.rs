@@ -17,7 +17,7 @@ pub(in crate::cli) struct Ours<'a> {
     /// Where it listens, if any client gets there by HTTP. Else all start the command, which knows the way: to a Unix
     /// socket, or over TLS to a certificate that clients may not trust.
     pub(in crate::cli) listen: Option<SocketAddr>,
-    /// What it asks for, if it asks for anything.
+    /// The token that it is called with, if it asks for any.
     pub(in crate::cli) key: Option<&'a str>,
     /// This program.
     pub(in crate::cli) program: &'a Path,
@@ -34,6 +34,11 @@ impl Ours<'_> {
             ip => ip,
         };
         format!("http://{}/mcp", SocketAddr::new(ip, listen.port()))
+    }
+
+    /// Whether a client gets here by HTTP; else it starts the command.
+    pub(in crate::cli) fn is_remote(&self, client: McpClient) -> bool {
+        self.listen.is_some() && client.known().remote != Remote::Unknown
     }
 
     /// The block for a client.
@@ -67,6 +72,13 @@ impl Ours<'_> {
         let named = config.map(|file| vec!["--config".to_owned(), file]).unwrap_or_default();
         named.into_iter().chain(["stdio".to_owned()]).collect()
     }
+}
+
+/// What an entry of ours calls with.
+pub(in crate::cli) fn key(block: &Value) -> Option<&str> {
+    ["headers", "http_headers"]
+        .iter()
+        .find_map(|headers| block.get(*headers)?.get(api_key::HEADER)?.as_str())
 }
 
 /// Whether a block is about us: it starts this program, or is under our name and goes to this machine.

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
@@ -14,17 +15,20 @@ use crate::cli::clients::block;
 use crate::cli::clients::entry::{self, NAME, Ours};
 use crate::cli::clients::file::ClientText;
 use crate::cli::clients::{McpClient, Remote};
+use crate::cli::commands::token;
 use crate::cli::confirm::{confirm, declined};
 use crate::cli::error::CommandError;
+use crate::cli::load_config;
 use crate::cli::output::Output;
 use crate::cli::terminal_safe::{clean, line};
-use crate::cli::{load_config, start_proxy};
 use crate::config::edit::{self, WrittenValue};
 use crate::config::file::{Loaded, MAX_FILE_BYTES, locate};
 use crate::os::{edited_file, private};
 
 /// What the name of the file that is kept ends with.
 const BACKUP: &str = ".before-mcpproxy";
+/// What stands for a token that is yet to be made.
+const NEW_TOKEN: &str = "a new token";
 
 /// Runs the command.
 pub(super) fn run(
@@ -32,12 +36,7 @@ pub(super) fn run(
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let (mut loaded, _log) = load_config::load_with_log(global)?;
-    if loaded.config.require_mcp_auth && !flags.undo && !flags.dry_run {
-        // An entry without the key would lead to a refusal.
-        let key = loaded.ensure_api_key(start_proxy::random_key()?);
-        key.map_err(|error| load_config::problem(&error))?;
-    }
+    let (loaded, _log) = load_config::load_with_log(global)?;
     let client = flags.client;
     let path = client.path(&load_config::variable).ok_or_else(|| {
         CommandError::failed("HOME is not set: where the client's config is is not known")
@@ -49,7 +48,7 @@ pub(super) fn run(
     let is_default = default.is_ok_and(|default| default == loaded.path);
     let ours = Ours {
         listen: loaded.config.listen.tcp().filter(|_| loaded.config.tls.is_none()),
-        key: loaded.config.require_mcp_auth.then(|| loaded.config.key()),
+        key: None,
         program: &program,
         config: (!is_default).then_some(config.as_path()),
     };
@@ -59,11 +58,29 @@ pub(super) fn run(
         let words = "listen has port 0, another one at each start: name a port in the config first";
         return Err(CommandError::failed(words));
     }
-    let members = ours.members(client);
     match flags.undo {
-        false => connect(flags, client, &path, &members, &loaded, output),
-        true => undo(flags, client, &path, &members, output),
+        false => connect(flags, client, &path, &ours, &loaded, output),
+        true => undo(flags, client, &path, &ours, &loaded, output),
     }
+}
+
+/// The agent token of a client: it can call tools, and is not the key, which can change what is allowed.
+fn token_name(client: McpClient) -> String {
+    format!("connect-{}", client.word())
+}
+
+/// The token that stands in our entry, as long as it is the one of this client and counts.
+fn token_in(
+    text: &str,
+    client: McpClient,
+    loaded: &Loaded,
+) -> Result<Option<String>, CommandError> {
+    let entry = ClientText::read(text, client.known().syntax).ok().and_then(|it| it.server(NAME));
+    let Some(held) = entry.as_ref().and_then(entry::key) else { return Ok(None) };
+    let (name, now) = (token_name(client), SystemTime::now());
+    let kept = token::kept(loaded)?;
+    let is_theirs = kept.iter().any(|token| *token.name == *name && token.is_of(held, now));
+    Ok(is_theirs.then(|| held.to_owned()))
 }
 
 /// Whether what stands under our name is our entry: it looks like one, or leads where `members` do.
@@ -101,14 +118,23 @@ fn connect(
     flags: &ConnectArgs,
     client: McpClient,
     path: &Path,
-    members: &[(String, Value)],
+    ours: &Ours<'_>,
     loaded: &Loaded,
     output: &Output,
 ) -> Result<(), CommandError> {
     let (known, file) = (client.known(), path.display().to_string());
     let failed = |why: &dyn std::fmt::Display| CommandError::failed(format!("{file}: {why}"));
     let before = read(path)?;
-    let next = with_entry(before.as_deref().unwrap_or_default(), client, members);
+    let carries_token = loaded.config.require_mcp_auth && ours.is_remote(client);
+    let mut token = match carries_token {
+        true => token_in(before.as_deref().unwrap_or_default(), client, loaded)?,
+        false => None,
+    };
+    let is_new = carries_token && token.is_none();
+    let members = |token: Option<&str>| Ours { key: token, ..*ours }.members(client);
+    // A new one is made when it is known that it will be written.
+    let planned = members(token.as_deref().or(is_new.then_some(NEW_TOKEN)));
+    let next = with_entry(before.as_deref().unwrap_or_default(), client, &planned);
     let next = next.map_err(|why| failed(&why))?;
     let answer = |changed: bool| json!({"client": client.word(), "file": file, "connected": !flags.dry_run, "changed": changed});
     if before.as_deref() == Some(next.as_str()) {
@@ -116,7 +142,7 @@ fn connect(
             format!("{} is connected already.", known.name)
         });
     }
-    let shown = shown('+', &file, members);
+    let shown = shown('+', &file, &planned);
     if flags.dry_run {
         return output.print(&answer(true).to_string(), |_| shown.clone());
     }
@@ -126,8 +152,12 @@ fn connect(
     let had_ours = before.as_deref().is_some_and(|text| {
         ClientText::read(text, known.syntax).is_ok_and(|read| read.server(NAME).is_some())
     });
+    if is_new {
+        token = Some(token::mint(loaded, &token_name(client))?);
+    }
+    let members = members(token.as_deref());
     let written = edited_file::edit(path, MAX_FILE_BYTES, |text| {
-        let next = with_entry(text.unwrap_or_default(), client, members)?;
+        let next = with_entry(text.unwrap_or_default(), client, &members)?;
         // Of a file with our entry the one without is kept already.
         if let (Some(text), false) = (text, had_ours) {
             keep(path, text).map_err(|error| format!("it cannot be kept as it was: {error}"))?;
@@ -137,12 +167,15 @@ fn connect(
     written.map_err(|error| failed(&error))?;
     output.print(&answer(true).to_string(), |_| {
         let mut told = format!("{} is connected. {}", known.name, known.afterwards);
-        if loaded.config.require_mcp_auth
-            && known.remote != Remote::Unknown
-            && let Some(mode) = private::wider(path)
-        {
+        if carries_token {
+            let name = token_name(client);
             told += &format!(
-                "\nThe entry holds the key, and others may read the file (mode {mode:03o}): chmod 600 {}",
+                "\nIt calls with token '{name}', which `mcpproxy token revoke {name}` ends."
+            );
+        }
+        if carries_token && let Some(mode) = private::wider(path) {
+            told += &format!(
+                "\nThe entry holds the token, and others may read the file (mode {mode:03o}): chmod 600 {}",
                 line(&file)
             );
         }
@@ -154,7 +187,8 @@ fn undo(
     flags: &ConnectArgs,
     client: McpClient,
     path: &Path,
-    members: &[(String, Value)],
+    ours: &Ours<'_>,
+    loaded: &Loaded,
     output: &Output,
 ) -> Result<(), CommandError> {
     let (known, file) = (client.known(), path.display().to_string());
@@ -162,7 +196,8 @@ fn undo(
     let answer = |changed: bool| json!({"client": client.word(), "file": file, "connected": false, "changed": changed && !flags.dry_run});
     let text = read(path)?.unwrap_or_default();
     let there = ClientText::read(&text, known.syntax).map_err(|why| failed(&why))?.server(NAME);
-    let Some(Value::Object(there)) = there.filter(|block| is_ours(block, members)) else {
+    let members = &Ours { key: there.as_ref().and_then(entry::key), ..*ours }.members(client);
+    let Some(Value::Object(there)) = there.clone().filter(|block| is_ours(block, members)) else {
         return output.print(&answer(false).to_string(), |_| {
             format!("{} has no entry of ours.", known.name)
         });
@@ -192,6 +227,7 @@ fn undo(
     if kept.is_some() {
         let _ = fs::remove_file(backup(path));
     }
+    token::end(loaded, &token_name(client))?;
     output.print(&answer(true).to_string(), |_| {
         format!("{} is no longer connected. {}", known.name, known.afterwards)
     })

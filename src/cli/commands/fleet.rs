@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::fleet_config;
 use crate::cli::args::FleetCommand;
 use crate::cli::backend::{Backend, target};
 use crate::cli::colours::of_state;
@@ -25,6 +26,8 @@ pub(super) async fn run(
 ) -> Result<(), CommandError> {
     match command {
         FleetCommand::Status => status(backend, output).await,
+        FleetCommand::Apply { file } => fleet_config::apply(file, backend, output).await,
+        FleetCommand::Rollback => fleet_config::roll_back(backend, output).await,
     }
 }
 
@@ -35,7 +38,17 @@ async fn status(backend: &Backend, output: &Output) -> Result<(), CommandError> 
         let words = "the proxy that runs belongs to no fleet: cluster.store and cluster.node make it a node of one";
         return Err(CommandError::failed(words));
     }
-    output.print(answer.json()?, |all| drawn(all, output))?;
+    let mut all = told.clone();
+    // Where nothing is shared there is none.
+    if let (Some(all), Ok(shared)) = (all.as_object_mut(), fleet_config::standing(backend).await) {
+        all.insert("shared".to_owned(), shared);
+    }
+    output.print(&all.to_string(), |all| match all.get("shared") {
+        Some(shared) => {
+            format!("{}\n{}", drawn(all, output), fleet_config::drawn(shared, output))
+        }
+        None => drawn(all, output),
+    })?;
     let faults = list(&told, "/faults").len();
     if faults == 0 {
         return Ok(());

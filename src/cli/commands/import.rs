@@ -59,6 +59,7 @@ pub(super) fn run(
     output: &Output,
 ) -> Result<(), CommandError> {
     let (loaded, _log) = load_config::load_with_log(global)?;
+    load_config::refuse_for_fleet(&loaded)?;
     let named = !flags.clients.is_empty();
     let clients = if named { flags.clients.as_slice() } else { &McpClient::ALL };
     let text = edited_file::read::<String>(&loaded.path, MAX_FILE_BYTES);

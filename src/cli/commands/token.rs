@@ -20,7 +20,10 @@ use crate::cli::suggest::{Vocabulary, did_you_mean, suggesting};
 use crate::cli::table::{Column, Fit, cell};
 use crate::cli::terminal_safe::line;
 use crate::cli::{load_config, running_proxy};
-use crate::identity::{Identity, NewAgentToken, TokenChange, TokenChangeError, TokenFile};
+use crate::config::file::Loaded;
+use crate::identity::{
+    Identity, KeptToken, NewAgentToken, TokenChange, TokenChangeError, TokenFile,
+};
 use crate::intent::Operation;
 use crate::server;
 
@@ -41,16 +44,62 @@ pub(super) fn run(
     output: &Output,
 ) -> Result<(), CommandError> {
     let (loaded, _log) = load_config::load_with_log(global)?;
-    let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let is_list = matches!(command, TokenCommand::List);
-    let json = match runtime.block_on(running_proxy::find(&loaded.config)) {
-        Some(client) => runtime.block_on(ask(&Backend::Remote(client), command))?,
-        None => {
-            let identity = Identity::new(TokenFile::new(&loaded.config.data_dir), None);
-            on_disk(&identity, command)?
-        }
-    };
+    let json = change(&loaded, command)?;
     output.print(&json, |answer| if is_list { table(answer, output) } else { told(answer) })
+}
+
+/// Makes a token of all rights that an agent can have: of a new secret, if there is one of that name already. Answers the
+/// secret.
+///
+/// # Errors
+/// The proxy that runs refuses it, or the file cannot be written.
+pub(super) fn mint(loaded: &Loaded, name: &str) -> Result<String, CommandError> {
+    let there = kept(loaded)?.iter().any(|token| &*token.name == name);
+    let made = change(
+        loaded,
+        match there {
+            true => TokenCommand::Rotate { name: name.to_owned() },
+            false => TokenCommand::Create(TokenCreate {
+                name: name.to_owned(),
+                servers: Vec::new(),
+                tools: Vec::new(),
+                operations: Vec::new(),
+                expires: None,
+            }),
+        },
+    )?;
+    let made: Value = serde_json::from_str(&made).map_err(CommandError::failed)?;
+    Ok(text(&made, "/token").into_owned())
+}
+
+/// Ends the token of that name, if there is one. Answers whether there was.
+///
+/// # Errors
+/// As of [`mint`].
+pub(super) fn end(loaded: &Loaded, name: &str) -> Result<bool, CommandError> {
+    let there = kept(loaded)?.iter().any(|token| &*token.name == name);
+    if there {
+        change(loaded, TokenCommand::Revoke { name: name.to_owned() })?;
+    }
+    Ok(there)
+}
+
+/// What is kept of the tokens in the data folder.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn kept(loaded: &Loaded) -> Result<Vec<KeptToken>, CommandError> {
+    TokenFile::new(&loaded.config.data_dir).load().map_err(CommandError::failed)
+}
+
+/// Has the proxy that runs make a change, or makes it in the file.
+fn change(loaded: &Loaded, command: TokenCommand) -> Result<String, CommandError> {
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    match runtime.block_on(running_proxy::find(&loaded.config)) {
+        Some(client) => runtime.block_on(ask(&Backend::Remote(client), command)),
+        None => on_disk(&Identity::new(TokenFile::new(&loaded.config.data_dir), None), command),
+    }
 }
 
 /// Asks the proxy that runs.

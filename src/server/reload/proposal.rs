@@ -67,6 +67,9 @@ impl Reload {
     }
 
     async fn write(&self, change: SettingsChange) -> Result<(), ChangeRefused> {
+        if self.in_force.fleet_config.is_some() {
+            return Err(ChangeRefused::Unusable(record::whole(super::FLEET)));
+        }
         let source = self.source.clone().ok_or_else(no_file).map_err(ChangeRefused::Unusable)?;
         let (now, snapshot) = (self.in_force.clone(), self.proxy.catalog.load());
         let written = blocking(move || {

@@ -73,7 +73,7 @@ fn draft(
 ) -> Draft {
     let source = match door {
         ReloadDoor::Api => Source::Api,
-        ReloadDoor::File | ReloadDoor::Signal => Source::Internal,
+        ReloadDoor::File | ReloadDoor::Signal | ReloadDoor::Fleet => Source::Internal,
     };
     let mut draft = Draft::new(Type::ConfigChange, source, status);
     draft.set(Text::Principal, principal);

@@ -33,6 +33,7 @@ pub(super) fn filters<'a>(
         ("session_id", flags.session.as_deref()),
         ("request_id", flags.request_id.as_deref()),
         ("principal", flags.principal.as_deref()),
+        ("node", flags.node.as_deref()),
         ("start_time", since),
         ("end_time", until),
     ]

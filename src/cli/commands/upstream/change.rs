@@ -149,6 +149,7 @@ fn edit(
     global: &Global,
     change: impl Fn(&EditedJson) -> Result<EditedJson, String>,
 ) -> Result<bool, CommandError> {
+    load_config::refuse_for_fleet(loaded)?;
     let flags = load_config::flags(global, None);
     let mut refused = None;
     let edited = file::edit(&loaded.path, |text| {

@@ -1,0 +1,111 @@
+//! The config that a fleet runs: `mcpproxy fleet apply` and `rollback`, and its part of `status`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::cli::backend::{Backend, target};
+use crate::cli::error::CommandError;
+use crate::cli::exit_code::Exit;
+use crate::cli::json_pointer::{list, text};
+use crate::cli::output::{Output, parse};
+use crate::cli::table::{Column, Fit, cell};
+use crate::cli::terminal_safe::line;
+use crate::config::file;
+use crate::config::fleet_config::SharedConfig;
+
+/// Digits of a hash that are shown.
+const SHORT: usize = 12;
+/// The columns of the nodes, and where their values stand.
+const COLUMNS: [((&str, Fit), &str); 4] = [
+    (("NODE", Fit::Whole), "/node"),
+    (("VERSION", Fit::Rank(1)), "/version"),
+    (("STATE", Fit::Rank(2)), "/state"),
+    (("WHY", Fit::Free), "/reason"),
+];
+
+/// What the fleet shares, as the node that runs knows it.
+pub(super) async fn standing(backend: &Backend) -> Result<Value, CommandError> {
+    let standing = backend.get(&target(&["fleet", "config"], &[])).await?;
+    parse(standing.json()?)
+}
+
+/// Has the fleet run the config of a file.
+pub(super) async fn apply(
+    file: &Path,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let (shared, left_out) = shared(file)?;
+    let body = String::from_utf8(shared.write()).map_err(CommandError::failed)?;
+    let applied = backend.post(&target(&["fleet", "config"], &[]), body).await?;
+    let mut applied = parse(applied.json()?)?;
+    if let Some(applied) = applied.as_object_mut() {
+        applied.insert("left_out".to_owned(), json!(left_out));
+    }
+    output.print(&applied.to_string(), told)
+}
+
+/// Has it run the one before again.
+pub(super) async fn roll_back(backend: &Backend, output: &Output) -> Result<(), CommandError> {
+    let path = target(&["fleet", "config", "rollback"], &[]);
+    let back = backend.post(&path, String::new()).await?;
+    output.print(back.json()?, told)
+}
+
+/// The config of a file, with its files of rules; and the keys that are left out of it.
+fn shared(path: &Path) -> Result<(SharedConfig, Vec<String>), CommandError> {
+    let unusable =
+        |why: String| CommandError::new(Exit::Config, format!("{}: {why}", path.display()));
+    if !path.is_file() {
+        return Err(unusable("is no file".to_owned()));
+    }
+    let text = file::text(path).map_err(|problem| CommandError::new(Exit::Config, problem))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    SharedConfig::of(&text, read).map_err(unusable)
+}
+
+fn told(applied: &Value) -> String {
+    let hash: String = text(applied, "/hash").chars().take(SHORT).collect();
+    let mut told = format!("The fleet runs version {} ({hash}).", text(applied, "/version"));
+    let left_out: Vec<_> = list(applied, "/left_out").iter().filter_map(Value::as_str).collect();
+    if !left_out.is_empty() {
+        let _ = write!(told, " Left out, since each node has its own: {}.", left_out.join(", "));
+    }
+    told + " `mcpproxy fleet status` shows what each node makes of it."
+}
+
+/// What the fleet runs, and what each node makes of it.
+pub(super) fn drawn(status: &Value, output: &Output) -> String {
+    let mut told = match status.pointer("/config") {
+        Some(config) if !config.is_null() => {
+            let hash: String = text(config, "/hash").chars().take(SHORT).collect();
+            format!(
+                "The fleet runs version {} ({hash}), applied by {} on {} at {}.\n",
+                text(config, "/version"),
+                line(&text(config, "/by")),
+                line(&text(config, "/node")),
+                line(&text(config, "/at")),
+            )
+        }
+        Some(_) | None => {
+            "The fleet has no config: each node runs its own. `mcpproxy fleet apply FILE` makes one.\n".to_owned()
+        }
+    };
+    if let Some(failing) = status.pointer("/failing").and_then(Value::as_str) {
+        let _ = writeln!(told, "The store cannot be used now: {}", line(failing));
+    }
+    for (key, fault) in status.pointer("/faults").and_then(Value::as_object).into_iter().flatten() {
+        let _ = writeln!(told, "{}: {}", line(key), line(fault.as_str().unwrap_or_default()));
+    }
+    let rows: Vec<_> = list(status, "/nodes")
+        .iter()
+        .map(|node| COLUMNS.map(|(_, column)| cell(&text(node, column)).into()).to_vec())
+        .collect();
+    if rows.is_empty() {
+        return told;
+    }
+    format!("{told}\n{}", output.table(&Column::all(COLUMNS.map(|(column, _)| column)), rows))
+}

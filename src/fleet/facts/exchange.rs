@@ -1,0 +1,460 @@
+//! The facts at work: what this node says is put into the store, and what the others say is read, until the node ends. Decides
+//! nothing: what is believed and put is `fact_reader`'s, what is remembered `fact_memory`'s.
+//!
+//! A round lists the objects, reads those that are others than before, and puts this node's own if the store does not say
+//! what it says. A round follows a change at once, and the one before by [`LOOK_EVERY`]; behind one that failed the pauses
+//! grow. While the store is away, what was known stays.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use super::fact_memory::{FactMemory, MemoryError};
+use super::fact_object::{FactObject, MAX_FACT_OBJECT_BYTES};
+use super::fact_reader::{FactFault, FactReader, ListedFacts, SAID, object_key};
+use super::fact_set::FactSet;
+use super::sealed_object::{FactKeys, ObjectPlace, SALT_BYTES, open_object, seal_object};
+use crate::fleet::bucket::{Bucket, BucketError};
+use crate::fleet::config::NodeName;
+use crate::fleet::joining::{CLAIM, FLEET, FleetObject, NodeClaim, node_folder};
+use crate::fleet::sealed_mark::FleetId;
+
+/// The pause between two rounds. With a put and a read it is below two seconds from one node to another.
+const LOOK_EVERY: Duration = Duration::from_millis(750);
+/// The shortest pause, however much changes.
+const LEAST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest, behind rounds that failed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// Most time for one thing that is asked of the store in a round.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+/// Objects that are read at a time.
+const AT_A_TIME: usize = 4;
+/// Most time for what is still to be said when the node ends.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a node takes part with.
+#[derive(Clone, Debug)]
+pub struct FactExchangeSettings {
+    /// The fleet.
+    pub fleet: FleetId,
+    /// The node.
+    pub node: NodeName,
+    /// `data_dir/fleet`
+    pub folder: PathBuf,
+    /// The fleet's keys.
+    pub keys: FactKeys,
+    /// The node's key, as its claim has it.
+    pub verifier: String,
+}
+
+/// How the exchange stands.
+#[derive(Clone, Debug, Default)]
+pub struct FactStanding {
+    /// Why the last round failed; `None` if it did not.
+    pub failing: Option<String>,
+    /// When the last one was done that did not.
+    pub done: Option<Instant>,
+    /// What is wrong with objects, by their keys.
+    pub faults: BTreeMap<String, String>,
+    /// True if the store says what this node says.
+    pub published: bool,
+    /// The nodes whose facts were read, and the numbers of their objects.
+    pub nodes: BTreeMap<String, u64>,
+}
+
+/// The facts of a fleet, as one node knows them. Clones share them.
+#[derive(Clone, Debug)]
+pub struct FleetFacts(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    settings: FactExchangeSettings,
+    held: Mutex<Held>,
+    /// Counts the changes.
+    changes: watch::Sender<u64>,
+    wake: Notify,
+    standing: Mutex<FactStanding>,
+}
+
+#[derive(Debug)]
+struct Held {
+    facts: Arc<FactSet>,
+    notes: BTreeMap<String, String>,
+    reader: FactReader,
+    saved: FactMemory,
+}
+
+impl Held {
+    /// Remembers what is another than what is remembered.
+    fn save(&mut self, settings: &FactExchangeSettings) -> Result<(), MemoryError> {
+        let memory = FactMemory {
+            facts: FactSet::clone(&self.facts),
+            numbers: self.reader.numbers().clone(),
+            notes: self.notes.clone(),
+        };
+        if memory != self.saved {
+            memory.save(&settings.folder, settings.fleet)?;
+            self.saved = memory;
+        }
+        Ok(())
+    }
+}
+
+impl FleetFacts {
+    /// What is remembered of them. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError`]
+    pub fn open(settings: FactExchangeSettings) -> Result<Self, MemoryError> {
+        let memory = FactMemory::load(&settings.folder, settings.fleet)?;
+        let fresh = memory.is_none();
+        let saved = memory.unwrap_or_default();
+        let reader = FactReader::new(settings.node.clone(), saved.numbers.clone(), fresh);
+        let (facts, notes) = (Arc::new(saved.facts.clone()), saved.notes.clone());
+        Ok(Self(Arc::new(Shared {
+            settings,
+            held: Mutex::new(Held { facts, notes, reader, saved }),
+            changes: watch::Sender::new(0),
+            wake: Notify::new(),
+            standing: Mutex::default(),
+        })))
+    }
+
+    /// This node's name.
+    #[must_use]
+    pub fn node(&self) -> &NodeName {
+        &self.0.settings.node
+    }
+
+    /// The folder that the node keeps what it remembers of its fleet in: `data_dir/fleet`.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.0.settings.folder
+    }
+
+    /// The facts as they are known now.
+    #[must_use]
+    pub fn facts(&self) -> Arc<FactSet> {
+        Arc::clone(&self.0.held.lock().facts)
+    }
+
+    /// What a part that takes facts over has noted.
+    #[must_use]
+    pub fn note(&self, part: &str) -> Option<String> {
+        self.0.held.lock().notes.get(part).cloned()
+    }
+
+    /// Changes facts and notes, remembers them durably, and has the facts put. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError`]: what was changed is known, and may be forgotten by a crash.
+    pub fn change<T>(
+        &self,
+        change: impl FnOnce(&mut FactSet, &mut BTreeMap<String, String>) -> T,
+    ) -> Result<T, MemoryError> {
+        let mut held = self.0.held.lock();
+        let mut facts = Arc::clone(&held.facts);
+        let done = change(Arc::make_mut(&mut facts), &mut held.notes);
+        let is_other = *facts != *held.facts;
+        held.facts = facts;
+        let saved = held.save(&self.0.settings);
+        drop(held);
+        if is_other {
+            self.0.changes.send_modify(|count| *count += 1);
+            self.0.wake.notify_one();
+        }
+        saved.map(|()| done)
+    }
+
+    /// Tells of changes.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    /// How the exchange stands.
+    #[must_use]
+    pub fn standing(&self) -> FactStanding {
+        self.0.standing.lock().clone()
+    }
+
+    /// Seals `text` for its place, which no other object may have.
+    fn seal(&self, key: &str, text: &[u8]) -> Result<Bytes, BucketError> {
+        let mut salt = [0; SALT_BYTES];
+        let failed = |why: String| BucketError::Failed(why);
+        getrandom::fill(&mut salt).map_err(|error| failed(error.to_string()))?;
+        let place = ObjectPlace { fleet: self.0.settings.fleet, key };
+        let sealed = seal_object(&self.0.settings.keys, place, salt, text);
+        sealed.map(Bytes::from).ok_or_else(|| failed("there is no key of the fleet".into()))
+    }
+
+    /// Puts a sealed object of its own under `key`, and looks whether it is there then.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`]; then it may be there all the same.
+    pub async fn put_sealed(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        text: &[u8],
+    ) -> Result<(), BucketError> {
+        let sealed = self.seal(key, text)?;
+        let length = sealed.len() as u64;
+        within(bucket.put(key, sealed)).await?;
+        match within(bucket.size(key)).await? {
+            Some(size) if size == length => Ok(()),
+            Some(_) | None => Err(BucketError::Failed(format!("{key} was put and is not there"))),
+        }
+    }
+
+    /// Reads a sealed object.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`], also where it is not what the fleet has sealed.
+    pub async fn get_sealed(&self, bucket: &Bucket, key: &str) -> Result<Vec<u8>, BucketError> {
+        match within(bucket.size(key)).await? {
+            None => return Err(BucketError::Missing(key.to_owned())),
+            Some(size) if size > MAX_FACT_OBJECT_BYTES => {
+                let why = FactFault::TooLong(size);
+                return Err(BucketError::Failed(format!("{key}: {why}")));
+            }
+            Some(_) => {}
+        }
+        let object = within(bucket.get(key)).await?;
+        let place = ObjectPlace { fleet: self.0.settings.fleet, key };
+        open_object(&self.0.settings.keys, place, &object)
+            .map_err(|why| BucketError::Failed(format!("{key}: {why}")))
+    }
+
+    /// One round: reads what is another, and puts what is to be said.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`]: what could be read is taken over.
+    pub async fn round(&self, bucket: &Bucket, place: &mut PlaceCheck) -> Result<(), BucketError> {
+        let listed = within(bucket.list(SAID, None)).await?;
+        let listed: Vec<_> = listed
+            .into_iter()
+            .map(|it| ListedFacts { key: it.key, size: it.size, state: it.state })
+            .collect();
+        let wanted = self.0.held.lock().reader.wanted(&listed);
+        let read = wanted.into_iter().map(|(node, listed)| async move {
+            let object = within(bucket.get(&listed.key)).await;
+            (node, listed, object)
+        });
+        let mut read = stream::iter(read).buffer_unordered(AT_A_TIME);
+        let mut failed = None;
+        while let Some((node, listed, object)) = read.next().await {
+            match object {
+                Ok(object) => self.take(node, listed, object).await?,
+                // It was there a moment ago.
+                Err(error) => failed = Some(error),
+            }
+        }
+        self.remember().await?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        self.put(bucket, place).await
+    }
+
+    /// Takes over what was read of one node.
+    async fn take(
+        &self,
+        node: NodeName,
+        listed: ListedFacts,
+        object: Bytes,
+    ) -> Result<(), BucketError> {
+        let facts = self.clone();
+        beside_the_runtime(move || {
+            let settings = &facts.0.settings;
+            let place = ObjectPlace { fleet: settings.fleet, key: &listed.key };
+            let read = match object.len() as u64 {
+                size if size > MAX_FACT_OBJECT_BYTES => Err(FactFault::TooLong(size)),
+                _ => open_object(&settings.keys, place, &object)
+                    .map_err(FactFault::from)
+                    .and_then(|text| Ok(FactObject::read(&text, &node)?)),
+            };
+            let mut held = facts.0.held.lock();
+            let Held { facts: set, reader, .. } = &mut *held;
+            let is_other = reader.take((&node, &listed.state), read, Arc::make_mut(set));
+            drop(held);
+            if is_other {
+                facts.0.changes.send_modify(|count| *count += 1);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Remembers what was read, once for a round: what a crash takes is read again.
+    async fn remember(&self) -> Result<(), BucketError> {
+        let facts = self.clone();
+        beside_the_runtime(move || {
+            let saved = facts.0.held.lock().save(&facts.0.settings);
+            saved.map_err(|error| BucketError::Failed(error.to_string()))
+        })
+        .await
+    }
+
+    /// Puts what this node says, if the store does not say it.
+    async fn put(&self, bucket: &Bucket, place: &mut PlaceCheck) -> Result<(), BucketError> {
+        let facts = self.clone();
+        // The number is remembered before it is used.
+        let to_put = beside_the_runtime(move || {
+            let mut held = facts.0.held.lock();
+            let set = Arc::clone(&held.facts);
+            let to_put = held.reader.to_put(&set);
+            let saved = held.save(&facts.0.settings);
+            saved.map(|()| to_put).map_err(|error| BucketError::Failed(error.to_string()))
+        });
+        let Some(object) = to_put.await? else { return Ok(()) };
+        place.check(bucket, &self.0.settings).await?;
+        let text = object.write();
+        if text.len() as u64 > MAX_FACT_OBJECT_BYTES {
+            let why = format!("this node has {} bytes to say, which is too much", text.len());
+            return Err(BucketError::Failed(why));
+        }
+        let key = object_key(&self.0.settings.node);
+        let sealed = self.seal(&key, &text)?;
+        within(bucket.put(&key, sealed)).await?;
+        self.0.held.lock().reader.has_put(&object);
+        Ok(())
+    }
+
+    /// Tells how a round went.
+    fn stand(&self, round: &Result<(), BucketError>) {
+        let held = self.0.held.lock();
+        let faults = held.reader.faults().iter();
+        let faults: BTreeMap<_, _> =
+            faults.map(|(key, fault)| (key.clone(), fault.to_string())).collect();
+        let numbers = held.reader.numbers().iter();
+        let nodes = numbers.map(|(node, number)| (node.as_str().to_owned(), *number)).collect();
+        let published = held.reader.says(&held.facts);
+        drop(held);
+        let mut standing = self.0.standing.lock();
+        for (key, fault) in &faults {
+            if standing.faults.get(key) != Some(fault) {
+                tracing::error!(key, fault, "an object of the fleet's facts is passed over");
+            }
+        }
+        let failing = round.as_ref().err().map(ToString::to_string);
+        if let (Some(error), None) = (&failing, &standing.failing) {
+            tracing::warn!(
+                error,
+                "the fleet's facts cannot be read or put: those that are known stay"
+            );
+        }
+        let done = if failing.is_none() { Some(Instant::now()) } else { standing.done };
+        *standing = FactStanding { failing, done, faults, published, nodes };
+    }
+
+    async fn told_round(&self, bucket: &Bucket, place: &mut PlaceCheck) -> bool {
+        let round = self.round(bucket, place).await;
+        self.stand(&round);
+        round.is_ok()
+    }
+}
+
+/// Whether the place in the store is still this node's, looked at before the first put of a process: the store may have been
+/// away when the node started.
+#[derive(Debug, Default)]
+pub struct PlaceCheck(bool);
+
+impl PlaceCheck {
+    async fn check(
+        &mut self,
+        bucket: &Bucket,
+        settings: &FactExchangeSettings,
+    ) -> Result<(), BucketError> {
+        if self.0 {
+            return Ok(());
+        }
+        let refused = |why: &str| Err(BucketError::Failed(why.to_owned()));
+        if FleetObject::fleet(&within(bucket.get(FLEET)).await?) != Some(settings.fleet) {
+            return refused("it is another fleet's: nothing is put there");
+        }
+        let claim = format!("{}/{CLAIM}", node_folder(settings.node.as_str()));
+        let claim = NodeClaim::read(&within(bucket.get(&claim)).await?);
+        if claim.map_or(true, |claim| claim.key != settings.verifier) {
+            return refused("this node's name is another node's there: nothing is put");
+        }
+        self.0 = true;
+        Ok(())
+    }
+}
+
+/// The exchange of a node that runs.
+#[derive(Debug)]
+pub struct FactExchange {
+    task: JoinHandle<()>,
+    ends: watch::Sender<bool>,
+}
+
+impl FactExchange {
+    /// Starts to read and put.
+    #[must_use]
+    pub fn start(facts: FleetFacts, bucket: Bucket, runtime: &Handle) -> Self {
+        let (ends, ending) = watch::channel(false);
+        Self { task: runtime.spawn(run(facts, bucket, ending)), ends }
+    }
+
+    /// Puts what is still to be said, within a bound if it is `patient`, else not at all.
+    pub async fn end(self, patient: bool) {
+        let Self { mut task, ends } = self;
+        ends.send_replace(true);
+        let limit = if patient { END_LIMIT } else { Duration::ZERO };
+        if tokio::time::timeout(limit, &mut task).await.is_err() {
+            tracing::warn!("what this node has to tell its fleet is put at its next start");
+            task.abort();
+            let _ = task.await;
+        }
+    }
+}
+
+async fn run(facts: FleetFacts, bucket: Bucket, mut ending: watch::Receiver<bool>) {
+    let (mut place, mut pause) = (PlaceCheck::default(), LOOK_EVERY);
+    loop {
+        let began = Instant::now();
+        let ends = *ending.borrow();
+        let went_well = facts.told_round(&bucket, &mut place).await;
+        if ends {
+            return;
+        }
+        pause = if went_well { LOOK_EVERY } else { (pause * 2).min(LONGEST_PAUSE) };
+        let next = tokio::time::Instant::from_std(began + pause);
+        tokio::time::sleep(LEAST_PAUSE).await;
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            // A store that is away is not asked more often for that.
+            () = facts.0.wake.notified(), if went_well => {}
+            _ = ending.wait_for(|ends| *ends) => {}
+        }
+    }
+}
+
+async fn within<T>(asked: impl Future<Output = Result<T, BucketError>>) -> Result<T, BucketError> {
+    tokio::time::timeout(ASK_LIMIT, asked).await.unwrap_or(Err(BucketError::Late(ASK_LIMIT)))
+}
+
+async fn beside_the_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BucketError> + Send + 'static,
+) -> Result<T, BucketError> {
+    let ended = |_| Err(BucketError::Failed("a thread ended".into()));
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(ended)
+}
+
+#[cfg(test)]
+mod tests;

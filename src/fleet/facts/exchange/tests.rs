@@ -1,0 +1,151 @@
+//! The exchange of two nodes on a folder as their store, round by round, and what is done to that.
+
+use std::path::Path;
+
+use super::super::fact_set::tests::node;
+use super::super::fact_set::{Fact, FactKind};
+use super::*;
+use crate::fleet::node_key::NodeKey;
+
+const ID: FleetId = FleetId([3; 16]);
+
+struct Store(tempfile::TempDir);
+
+impl Store {
+    fn new() -> Self {
+        let store = Self(tempfile::tempdir().unwrap());
+        store.put(FLEET, format!(r#"{{"format":1,"fleet":"{ID}"}}"#).as_bytes());
+        store
+    }
+
+    fn bucket(&self) -> Bucket {
+        Bucket::open(&format!("file://{}", self.0.path().display())).unwrap()
+    }
+
+    fn put(&self, key: &str, bytes: &[u8]) {
+        let path = self.0.path().join(key);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    /// A node of that name, with its claim.
+    fn node(&self, name: &str, folder: &Path) -> FleetFacts {
+        let verifier = NodeKey::of_seed(1).verifier(&ID.to_string(), name).unwrap().to_string();
+        let claim = serde_json::json!({"format": 1, "node": name, "log": "l", "key": verifier});
+        self.put(&format!("nodes/{name}/claim.json"), claim.to_string().as_bytes());
+        let (folder, keys) = (folder.join(name), FactKeys::new([[9; 32]]));
+        let (fleet, node) = (ID, node(name));
+        FleetFacts::open(FactExchangeSettings { fleet, node, folder, keys, verifier }).unwrap()
+    }
+}
+
+fn say(facts: &FleetFacts, name: &str, value: &str) {
+    let node = facts.node().clone();
+    facts.change(|set, _| set.say(&node, FactKind::Token, name, value)).unwrap().unwrap();
+}
+
+fn end(facts: &FleetFacts, name: &str) {
+    let node = facts.node().clone();
+    assert!(facts.change(|set, _| set.end(&node, FactKind::Token, name)).unwrap());
+}
+
+fn value(facts: &FleetFacts, name: &str) -> Option<String> {
+    let facts = facts.facts();
+    facts.get(FactKind::Token, name).and_then(Fact::value).map(str::to_owned)
+}
+
+async fn round(facts: &FleetFacts, bucket: &Bucket) {
+    facts.round(bucket, &mut PlaceCheck::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_one_node_says_another_knows_and_what_it_ends_stays_ended_whatever_is_put_back() {
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let bucket = store.bucket();
+    let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
+    say(&a, "t", "1");
+    round(&a, &bucket).await;
+    let object = store.0.path().join("facts/said/a");
+    let first = std::fs::read(&object).unwrap();
+    assert!(!first.windows(5).any(|part| part == b"token"), "it is sealed");
+    round(&b, &bucket).await;
+    assert_eq!(value(&b, "t").as_deref(), Some("1"));
+    end(&b, "t");
+    round(&b, &bucket).await;
+    round(&a, &bucket).await;
+    assert_eq!(value(&a, "t"), None);
+    let revoked = std::fs::read(store.0.path().join("facts/said/b")).unwrap();
+    // What was before is put back: for those who have seen it, also after a restart, nothing changes.
+    let mut a = a;
+    for restarts in [false, true] {
+        std::fs::write(&object, &first).unwrap();
+        let _ = std::fs::remove_file(store.0.path().join("facts/said/b"));
+        if restarts {
+            drop(a);
+            a = store.node("a", folder.path());
+        }
+        round(&a, &bucket).await;
+        assert_eq!(value(&a, "t"), None);
+        assert_ne!(std::fs::read(&object).unwrap(), first, "its own is put again");
+    }
+    round(&b, &bucket).await;
+    let now = std::fs::read(store.0.path().join("facts/said/b")).unwrap();
+    assert_ne!(now, revoked, "it was removed, and is there again, sealed anew");
+    round(&a, &bucket).await;
+    a.stand(&Ok(()));
+    let standing = a.standing();
+    assert!(standing.faults.is_empty() && standing.published, "{standing:?}");
+}
+
+#[tokio::test]
+async fn an_object_that_is_not_the_fleets_is_told_and_what_was_known_stays() {
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let bucket = store.bucket();
+    let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
+    say(&b, "t", "1");
+    round(&b, &bucket).await;
+    round(&a, &bucket).await;
+    let whole = std::fs::read(store.0.path().join("facts/said/b")).unwrap();
+    let mut altered = whole.clone();
+    altered[100] ^= 1;
+    let mut elsewhere = whole.clone();
+    elsewhere[10] ^= 1;
+    let huge = vec![0; (MAX_FACT_OBJECT_BYTES + 1) as usize];
+    for (bytes, words) in [
+        (altered.as_slice(), "was altered"),
+        (&whole[..70], "was altered, cut"),
+        (&whole[..7], "not what a fleet writes"),
+        (&elsewhere, "another fleet's"),
+        (&huge, "is not read"),
+    ] {
+        store.put("facts/said/b", bytes);
+        round(&a, &bucket).await;
+        a.stand(&Ok(()));
+        let faults = a.standing().faults;
+        assert!(faults["facts/said/b"].contains(words), "{faults:?}");
+        assert_eq!(value(&a, "t").as_deref(), Some("1"));
+    }
+    // Under another name it is none either.
+    store.put("facts/said/c", &whole);
+    round(&a, &bucket).await;
+    a.stand(&Ok(()));
+    assert!(a.standing().faults["facts/said/c"].contains("moved"));
+}
+
+#[tokio::test]
+async fn nothing_is_put_where_the_name_or_the_store_is_another_s() {
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let bucket = store.bucket();
+    let a = store.node("a", folder.path());
+    say(&a, "t", "1");
+    let claim = store.0.path().join("nodes/a/claim.json");
+    let whole = std::fs::read_to_string(&claim).unwrap();
+    std::fs::write(&claim, whole.replace("\"key\":\"", "\"key\":\"x")).unwrap();
+    let error = a.round(&bucket, &mut PlaceCheck::default()).await.unwrap_err();
+    assert!(error.to_string().contains("another node's there"), "{error}");
+    std::fs::write(&claim, whole).unwrap();
+    store.put(FLEET, br#"{"format":1,"fleet":"00000000000000000000000000000001"}"#);
+    let error = a.round(&bucket, &mut PlaceCheck::default()).await.unwrap_err();
+    assert!(error.to_string().contains("another fleet's"), "{error}");
+    assert!(!store.0.path().join("facts/said/a").exists());
+}

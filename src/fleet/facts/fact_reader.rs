@@ -1,0 +1,337 @@
+//! What a node believes of the objects that lie in the store, and what of its own it has to put there. Pure.
+//!
+//! A node remembers the highest number that it has read of each other: an object with a lower one was put back, and is told
+//! and passed over. What it once said stays known in any case, since sets only grow heavier. One that cannot be read, or is
+//! not there any more, changes nothing either.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use thiserror::Error;
+
+use super::fact_object::{FactObject, MAX_FACT_OBJECT_BYTES, NotFacts};
+use super::fact_set::FactSet;
+use super::sealed_object::NotOpened;
+use crate::fleet::config::NodeName;
+
+/// The folder of what the nodes say: one object for each, under its name. It is not in the nodes' folders, so that a rule that
+/// removes old segments does not reach it.
+pub(super) const SAID: &str = "facts/said";
+/// Most nodes whose objects are read.
+const MAX_NODES: usize = 4096;
+/// How often a store may have lost what it took before that is told.
+const MAY_LOSE: u32 = 2;
+
+/// An object of what a node says, as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedFacts {
+    /// Its key.
+    pub key: String,
+    /// Its bytes.
+    pub size: u64,
+    /// What tells one state of it from another.
+    pub state: Box<str>,
+}
+
+/// Why an object is passed over, or what else is wrong about it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FactFault {
+    /// It is too long to be read.
+    #[error("it has {0} bytes, and is not read: more than {MAX_FACT_OBJECT_BYTES} there cannot be")]
+    TooLong(u64),
+    /// It stands under no node's name.
+    #[error("it is no node's")]
+    Foreign,
+    /// There are too many.
+    #[error("there are more than {MAX_NODES} nodes' objects, and it is not read")]
+    TooMany,
+    /// It is not what the fleet has sealed.
+    #[error(transparent)]
+    Sealed(#[from] NotOpened),
+    /// It says nothing.
+    #[error(transparent)]
+    Contents(#[from] NotFacts),
+    /// It was put back.
+    #[error(
+        "it is number {read} and number {known} was there before: it was replaced by an older one"
+    )]
+    Older {
+        /// Its number.
+        read: u64,
+        /// The highest that was read.
+        known: u64,
+    },
+    /// It was there.
+    #[error("it was there, and is not any more")]
+    Removed,
+    /// Somebody else writes this node's object.
+    #[error("another node writes under this node's name")]
+    Twin,
+    /// It is not kept.
+    #[error("the store says that it takes it, and does not keep it")]
+    Unkept,
+}
+
+/// What a node knows of the objects in the store.
+#[derive(Clone, Debug)]
+pub struct FactReader {
+    own: NodeName,
+    /// The highest numbers that were read, and of its own object the last that it has put.
+    numbers: BTreeMap<NodeName, u64>,
+    /// The states that were looked at.
+    looked: BTreeMap<NodeName, Box<str>>,
+    faults: BTreeMap<String, FactFault>,
+    /// What its own object in the store says.
+    stored: Option<FactSet>,
+    /// What it has put last, and how often the store did not have it then.
+    put: Option<FactSet>,
+    unkept: u32,
+    /// Whether it remembers nothing: then its own object is not somebody else's.
+    fresh: bool,
+}
+
+impl FactReader {
+    /// One that remembers these numbers; `fresh` if it remembers nothing at all.
+    #[must_use]
+    pub fn new(own: NodeName, numbers: BTreeMap<NodeName, u64>, fresh: bool) -> Self {
+        let (looked, faults) = (BTreeMap::new(), BTreeMap::new());
+        Self { own, numbers, looked, faults, stored: None, put: None, unkept: 0, fresh }
+    }
+
+    /// The highest numbers that were read, to be remembered.
+    #[must_use]
+    pub fn numbers(&self) -> &BTreeMap<NodeName, u64> {
+        &self.numbers
+    }
+
+    /// What is wrong, by the keys of the objects.
+    #[must_use]
+    pub fn faults(&self) -> &BTreeMap<String, FactFault> {
+        &self.faults
+    }
+
+    /// The objects that are to be read, `listed` being all there are.
+    pub fn wanted(&mut self, listed: &[ListedFacts]) -> Vec<(NodeName, ListedFacts)> {
+        let (mut wanted, mut there) = (Vec::new(), BTreeSet::new());
+        let known: BTreeSet<_> = listed.iter().map(|it| &*it.key).collect();
+        self.faults.retain(|key, _| known.contains(&**key));
+        for (at, listed) in listed.iter().enumerate() {
+            let name = listed.key.strip_prefix(SAID).and_then(|name| name.strip_prefix('/'));
+            let fault = match name.and_then(NodeName::parse) {
+                None => FactFault::Foreign,
+                Some(_) if at >= MAX_NODES => FactFault::TooMany,
+                Some(node) if listed.size > MAX_FACT_OBJECT_BYTES => {
+                    there.insert(node);
+                    FactFault::TooLong(listed.size)
+                }
+                Some(node) => {
+                    there.insert(node.clone());
+                    if self.looked.get(&node) != Some(&listed.state) {
+                        wanted.push((node, listed.clone()));
+                    }
+                    continue;
+                }
+            };
+            self.faults.insert(listed.key.clone(), fault);
+        }
+        for node in self.numbers.keys().filter(|node| !there.contains(node)) {
+            if *node == self.own {
+                self.stored = None;
+            } else {
+                self.faults.insert(object_key(node), FactFault::Removed);
+            }
+        }
+        self.looked.retain(|node, _| there.contains(node));
+        wanted
+    }
+
+    /// Takes over what was read of a node's object in that state; true if `set` is another now.
+    pub fn take(
+        &mut self,
+        (node, state): (&NodeName, &str),
+        read: Result<FactObject, FactFault>,
+        set: &mut FactSet,
+    ) -> bool {
+        self.looked.insert(node.clone(), state.into());
+        let (key, is_own) = (object_key(node), *node == self.own);
+        self.faults.remove(&key);
+        let object = match read {
+            Ok(object) => object,
+            Err(fault) => {
+                self.faults.insert(key, fault);
+                if is_own {
+                    self.stored = None;
+                }
+                return false;
+            }
+        };
+        let known = self.numbers.get(node).copied().unwrap_or(0);
+        if is_own {
+            if object.number > known && !self.fresh {
+                self.faults.insert(key, FactFault::Twin);
+            }
+            self.fresh = false;
+            self.stored = Some(object.facts.clone());
+        } else if object.number < known {
+            self.faults.insert(key, FactFault::Older { read: object.number, known });
+            return false;
+        }
+        self.numbers.insert(node.clone(), object.number.max(known));
+        set.merge(&object.facts)
+    }
+
+    /// What is to be put now, if the store does not say what the node says in `set`. To be asked when everything that was
+    /// wanted is taken.
+    pub fn to_put(&mut self, set: &FactSet) -> Option<FactObject> {
+        let said = set.said_by(&self.own);
+        if self.stored.as_ref() == Some(&said) {
+            (self.put, self.unkept) = (None, 0);
+            return None;
+        }
+        if self.stored.is_none() && said.is_empty() {
+            return None;
+        }
+        self.unkept = if self.put.as_ref() == Some(&said) { self.unkept + 1 } else { 0 };
+        if self.unkept >= MAY_LOSE {
+            self.faults.insert(object_key(&self.own), FactFault::Unkept);
+        }
+        let number = self.numbers.get(&self.own).copied().unwrap_or(0) + 1;
+        self.numbers.insert(self.own.clone(), number);
+        Some(FactObject { number, facts: said })
+    }
+
+    /// The store said that it has taken this.
+    pub fn has_put(&mut self, object: &FactObject) {
+        self.fresh = false;
+        self.put = Some(object.facts.clone());
+    }
+
+    /// True if the store says what the node says in `set`.
+    #[must_use]
+    pub fn says(&self, set: &FactSet) -> bool {
+        let said = set.said_by(&self.own);
+        self.stored.as_ref().map_or(said.is_empty(), |stored| *stored == said)
+    }
+}
+
+/// The key of what a node says.
+pub(super) fn object_key(node: &NodeName) -> String {
+    format!("{SAID}/{}", node.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fact_set::tests::node;
+    use super::super::fact_set::{Fact, FactKind};
+    use super::*;
+
+    fn listed(name: &str, state: u64) -> ListedFacts {
+        ListedFacts { key: format!("{SAID}/{name}"), size: 10, state: state.to_string().into() }
+    }
+
+    fn token(set: &FactSet) -> Option<&str> {
+        set.get(FactKind::Token, "t").and_then(Fact::value)
+    }
+
+    /// What a node says at two times: that there is a token, and that it is revoked.
+    fn two_of_b() -> [FactObject; 2] {
+        let b = node("b");
+        let mut facts = FactSet::default();
+        facts.say(&b, FactKind::Token, "t", "1").unwrap();
+        let first = FactObject { number: 1, facts: facts.clone() };
+        facts.end(&b, FactKind::Token, "t");
+        [first, FactObject { number: 2, facts }]
+    }
+
+    fn reader() -> FactReader {
+        FactReader::new(node("a"), BTreeMap::new(), true)
+    }
+
+    #[test]
+    fn a_revocation_that_is_put_back_is_told_and_stays_after_a_restart() {
+        let ([first, second], b) = (two_of_b(), node("b"));
+        let (mut reader, mut set) = (reader(), FactSet::default());
+        assert!(reader.take((&b, "1"), Ok(first.clone()), &mut set));
+        assert_eq!(token(&set), Some("1"));
+        assert!(reader.take((&b, "2"), Ok(second), &mut set));
+        assert_eq!(token(&set), None);
+        let mut again = FactReader::new(node("a"), reader.numbers().clone(), false);
+        for reader in [&mut reader, &mut again] {
+            assert!(!reader.take((&b, "3"), Ok(first.clone()), &mut set));
+            let older = FactFault::Older { read: 1, known: 2 };
+            assert_eq!(reader.faults().values().collect::<Vec<_>>(), [&older]);
+            assert_eq!(token(&set), None);
+        }
+        // Even for who remembers the facts and not the numbers.
+        let mut without = FactReader::new(node("a"), BTreeMap::new(), false);
+        assert!(!without.take((&b, "3"), Ok(first), &mut set));
+        assert_eq!(token(&set), None);
+    }
+
+    #[test]
+    fn what_is_as_it_was_is_not_read_again_and_what_cannot_be_read_changes_nothing() {
+        let ([first, _], b) = (two_of_b(), node("b"));
+        let (mut reader, mut set) = (reader(), FactSet::default());
+        let wanted = reader.wanted(&[listed("b", 1)]);
+        assert_eq!(wanted, [(b.clone(), listed("b", 1))]);
+        reader.take((&b, "1"), Ok(first), &mut set);
+        assert_eq!(reader.wanted(&[listed("b", 1)]), []);
+        assert_eq!(reader.wanted(&[listed("b", 2)]).len(), 1);
+        for fault in [NotOpened::NotAuthentic, NotOpened::OtherFleet, NotOpened::Foreign] {
+            assert!(!reader.take((&b, "2"), Err(fault.into()), &mut set));
+            assert_eq!(reader.faults()["facts/said/b"], FactFault::Sealed(fault));
+        }
+        let huge = ListedFacts { size: 100 << 20, ..listed("b", 3) };
+        let foreign = listed("b/c", 1);
+        assert_eq!(reader.wanted(&[huge, foreign]), []);
+        assert_eq!(reader.faults()["facts/said/b"], FactFault::TooLong(100 << 20));
+        assert_eq!(reader.faults()["facts/said/b/c"], FactFault::Foreign);
+        assert_eq!(reader.wanted(&[]), []);
+        assert_eq!(reader.faults()["facts/said/b"], FactFault::Removed);
+        assert_eq!(token(&set), Some("1"));
+    }
+
+    #[test]
+    fn what_the_store_does_not_say_is_put_until_it_does() {
+        let a = node("a");
+        let (mut reader, mut set) = (reader(), FactSet::default());
+        reader.wanted(&[]);
+        assert_eq!(reader.to_put(&set), None, "there is nothing to say");
+        set.say(&a, FactKind::Token, "t", "1").unwrap();
+        assert!(!reader.says(&set));
+        let object = reader.to_put(&set).unwrap();
+        assert_eq!(object.number, 1);
+        reader.has_put(&object);
+        reader.wanted(&[listed("a", 1)]);
+        reader.take((&a, "1"), Ok(object.clone()), &mut set);
+        assert!(reader.says(&set) && reader.to_put(&set).is_none() && reader.faults().is_empty());
+        // It was removed, and the store forgets what it takes.
+        for number in 2..=4 {
+            reader.wanted(&[]);
+            let again = reader.to_put(&set).unwrap();
+            assert_eq!((again.number, &again.facts), (number, &object.facts));
+            reader.has_put(&again);
+        }
+        assert_eq!(reader.faults()["facts/said/a"], FactFault::Unkept);
+        // It was put back to an older one, which says something else.
+        reader.wanted(&[listed("a", 5)]);
+        let older = FactObject { number: 1, facts: FactSet::default() };
+        reader.take((&a, "5"), Ok(older), &mut set);
+        assert_eq!(reader.to_put(&set).unwrap().number, 5);
+    }
+
+    #[test]
+    fn a_node_of_the_same_name_is_told_and_a_lost_memory_is_none() {
+        let a = node("a");
+        let mut facts = FactSet::default();
+        facts.say(&a, FactKind::Token, "t", "1").unwrap();
+        let theirs = FactObject { number: 9, facts };
+        let (mut forgot, mut set) = (reader(), FactSet::default());
+        assert!(forgot.take((&a, "1"), Ok(theirs.clone()), &mut set));
+        assert!(forgot.faults().is_empty() && forgot.to_put(&set).is_none());
+        set.say(&a, FactKind::Token, "u", "1").unwrap();
+        assert_eq!(forgot.to_put(&set).unwrap().number, 10);
+        let mut knows = FactReader::new(a.clone(), [(a.clone(), 3)].into(), false);
+        knows.take((&a, "1"), Ok(theirs), &mut FactSet::default());
+        assert_eq!(knows.faults()["facts/said/a"], FactFault::Twin);
+    }
+}

@@ -1,0 +1,327 @@
+//! The config of a fleet, at a node: another one that the fleet runs is fetched, checked and put in force, or refused with a reason
+//! that the others see; and one that somebody applies here is checked first, then stored, then told.
+//!
+//! ```text
+//! fact (which one) ─▶ object ─▶ checked with this node's own keys ─▶ kept in data_dir/fleet ─▶ reload ─▶ run (a fact)
+//!                                   └─ anything wrong: all stays ────────────────────────────────────▶ run: refused
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::runtime::LocalRuntime;
+use tokio::sync::mpsc;
+
+use super::reload::ConfigSource;
+use super::rule_files;
+use super::shared_facts::SharedFacts;
+use crate::api::config_door::{ConfigDoor, ReloadRefused, ShownProblem};
+use crate::api::fleet_config_door::{FleetConfigAsker, FleetConfigRefused, FleetConfigWish};
+use crate::config::file::{Loaded, load_shared};
+use crate::config::fleet_config::SharedConfig;
+use crate::config::problem::Problem;
+use crate::fleet::bucket::BucketError;
+use crate::fleet::facts::{ConfigFact, ConfigRun, ConfigVersion, FactKind, FactRefused};
+
+/// How soon a config that could not be fetched is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(2);
+
+/// The task that has the fleet's config at a node.
+pub(super) struct FleetConfigTask {
+    pub(super) shared: SharedFacts,
+    pub(super) door: ConfigDoor,
+    pub(super) source: Option<ConfigSource>,
+    pub(super) data_dir: PathBuf,
+    pub(super) wishes: mpsc::Receiver<FleetConfigWish>,
+}
+
+/// Why a config is not taken over.
+#[derive(Debug)]
+enum NotTaken {
+    /// It cannot be used here.
+    Refused(ReloadRefused),
+    /// It could not be fetched now.
+    Store(BucketError),
+}
+
+impl From<ReloadRefused> for NotTaken {
+    fn from(refused: ReloadRefused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl FleetConfigTask {
+    /// Takes over what the fleet runs, and hears wishes, until it is aborted.
+    pub(super) async fn run(mut self) {
+        let mut changes = self.shared.facts.changes();
+        // The version that was looked at last, and is not again.
+        let mut done = None;
+        loop {
+            changes.mark_unchanged();
+            let fact = ConfigFact::of(&self.shared.facts.facts());
+            let mut again = Duration::MAX;
+            if let Some(fact) = fact.filter(|fact| done.as_ref() != Some(&fact.now)) {
+                match self.take_over(&fact.now).await {
+                    Ok(()) => done = Some(fact.now),
+                    Err(error) => {
+                        let version = fact.now.version;
+                        tracing::warn!(%error, version, "the fleet's config cannot be had: the one in force stays");
+                        again = TRY_AGAIN;
+                    }
+                }
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                Some(wish) = self.wishes.recv() => self.hear(wish).await,
+                () = tokio::time::sleep(again.min(Duration::from_secs(3600))) => {}
+            }
+        }
+    }
+
+    /// Takes a version over, or refuses it; the fleet is told which.
+    async fn take_over(&self, version: &ConfigVersion) -> Result<(), BucketError> {
+        let run = match self.taken_over(version).await {
+            Ok(needs_restart) => ConfigRun::of(version, None, &needs_restart),
+            Err(NotTaken::Refused(refused)) => {
+                let reason = reasons(&refused);
+                tracing::error!(
+                    version = version.version,
+                    reason,
+                    "the fleet's config is refused: the one in force stays"
+                );
+                ConfigRun::of(version, Some(&reason), &[])
+            }
+            Err(NotTaken::Store(error)) => return Err(error),
+        };
+        let facts = self.shared.facts.clone();
+        blocking(move || {
+            let node = facts.node().clone();
+            let said = facts
+                .change(|set, _| set.say(&node, FactKind::ConfigRun, node.as_str(), &run.value()));
+            if let Err(error) = said {
+                tracing::warn!(%error, "it cannot be remembered which config this node runs");
+            }
+        })
+        .await;
+        Ok(())
+    }
+
+    /// The keys that count from the next start on.
+    async fn taken_over(&self, version: &ConfigVersion) -> Result<Vec<String>, NotTaken> {
+        let source = self.source()?;
+        let data_dir = self.data_dir.clone();
+        let before = blocking(move || SharedConfig::kept(&data_dir).ok().flatten()).await.flatten();
+        if before.as_ref().is_some_and(|before| before.hash() == version.hash) {
+            return Ok(self.door.standing().needs_restart.clone());
+        }
+        let next = Arc::new(fetch(&self.shared, version).await?);
+        let (config, folder) = (Arc::clone(&next), self.data_dir.clone());
+        let kept = blocking(move || {
+            check(&source, &config, &folder)?;
+            config.keep(&folder).map_err(|error| whole(&error.to_string()))
+        });
+        kept.await.unwrap_or_else(|| Err(whole("checking it failed")))?;
+        let reloaded = self.door.take_over().await;
+        let refused = match reloaded {
+            Ok(Ok(reloaded)) => {
+                tracing::info!(version = version.version, "this node runs the fleet's config");
+                return Ok(reloaded.needs_restart);
+            }
+            Ok(Err(refused)) => refused,
+            Err(error) => whole(&error),
+        };
+        let folder = self.data_dir.clone();
+        let back = blocking(move || match before {
+            Some(before) => before.keep(&folder),
+            None => SharedConfig::forget(&folder),
+        });
+        if let Some(Err(error)) = back.await {
+            tracing::error!(%error, "the config before cannot be kept again");
+        }
+        Err(NotTaken::Refused(refused))
+    }
+
+    fn source(&self) -> Result<ConfigSource, ReloadRefused> {
+        let none = || whole("this proxy was not started with a config file");
+        self.source.clone().ok_or_else(none)
+    }
+
+    async fn hear(&self, wish: FleetConfigWish) {
+        let (outcome, asker) = match wish {
+            FleetConfigWish::Apply(text, asker) => (self.apply(&text, &asker).await, asker),
+            FleetConfigWish::RollBack(asker) => (self.roll_back(&asker).await, asker),
+        };
+        // Whoever asked may have gone.
+        let _ = asker.answer.send(outcome);
+    }
+
+    async fn apply(
+        &self,
+        text: &[u8],
+        asker: &FleetConfigAsker,
+    ) -> Result<ConfigVersion, FleetConfigRefused> {
+        let config = SharedConfig::read(text).map_err(|why| unusable(whole(&why)))?;
+        let hash = config.hash();
+        self.check(config.clone()).await.map_err(unusable)?;
+        let SharedFacts { facts, bucket } = &self.shared;
+        let (node, by) = (facts.node().clone(), asker.principal.clone());
+        let known = ConfigFact::of(&facts.facts());
+        let next = ConfigFact::applied(known, hash.clone(), &node, &by, now());
+        let put = facts.put_sealed(bucket, &next.now.key(), &config.write()).await;
+        put.map_err(|error| FleetConfigRefused::Failed(error.to_string()))?;
+        self.tell(move |known| Some(ConfigFact::applied(known, hash, &node, &by, now()))).await
+    }
+
+    async fn roll_back(
+        &self,
+        asker: &FleetConfigAsker,
+    ) -> Result<ConfigVersion, FleetConfigRefused> {
+        let by = asker.principal.clone();
+        let known = ConfigFact::of(&self.shared.facts.facts());
+        let back = known.and_then(|known| known.rolled_back(&by, now()));
+        let back = back.ok_or(FleetConfigRefused::NothingBefore)?;
+        // It was good once, perhaps for an earlier version of the program.
+        let config = fetch(&self.shared, &back.now).await.map_err(|why| match why {
+            NotTaken::Refused(refused) => unusable(refused),
+            NotTaken::Store(error) => FleetConfigRefused::Failed(error.to_string()),
+        })?;
+        self.check(config).await.map_err(unusable)?;
+        self.tell(move |known| known?.rolled_back(&by, now())).await
+    }
+
+    async fn check(&self, config: SharedConfig) -> Result<(), ReloadRefused> {
+        let (source, folder) = (self.source()?, self.data_dir.clone());
+        let checked = blocking(move || check(&source, &config, &folder).map(|_| ()));
+        checked.await.unwrap_or_else(|| Err(whole("checking it failed")))
+    }
+
+    /// Tells the fleet which config it is, of what it is now.
+    async fn tell(
+        &self,
+        next: impl FnOnce(Option<ConfigFact>) -> Option<ConfigFact> + Send + 'static,
+    ) -> Result<ConfigVersion, FleetConfigRefused> {
+        let facts = self.shared.facts.clone();
+        let told = blocking(move || {
+            let node = facts.node().clone();
+            facts.change(|set, _| {
+                let next = next(ConfigFact::of(set)).ok_or(FleetConfigRefused::NothingBefore)?;
+                let said = set.say(&node, FactKind::Config, "", &next.value());
+                let failed = |why: FactRefused| FleetConfigRefused::Failed(why.to_string());
+                said.map(|_| next.now).map_err(failed)
+            })
+        });
+        let failed = |why: String| Err(FleetConfigRefused::Failed(why));
+        match told.await {
+            Some(Ok(told)) => told,
+            Some(Err(error)) => failed(error.to_string()),
+            None => failed("telling it failed".into()),
+        }
+    }
+}
+
+/// Takes over what the fleet runs before a node has started, so that it never runs without: what it runs then, if that is
+/// another than `config`. Blocks, and reads the store by `runtime`.
+pub(super) fn at_start(
+    shared: &SharedFacts,
+    source: &ConfigSource,
+    config: &crate::config::Config,
+    runtime: &LocalRuntime,
+) -> Option<crate::config::Config> {
+    let version = ConfigFact::of(&shared.facts.facts())?.now;
+    if config.fleet_config.as_deref() == Some(&*version.hash) {
+        return None;
+    }
+    let fetched = runtime.block_on(fetch(shared, &version));
+    let taken = fetched.and_then(|shared| {
+        let loaded = check(source, &shared, &config.data_dir)?;
+        let failed = |error: std::io::Error| NotTaken::Refused(whole(&error.to_string()));
+        shared.keep(&config.data_dir).map_err(failed)?;
+        Ok(loaded.config)
+    });
+    match taken {
+        Ok(mut next) => {
+            if next.api_key.is_none() {
+                next.api_key.clone_from(&config.api_key);
+            }
+            tracing::info!(version = version.version, "this node starts with the fleet's config");
+            Some(next)
+        }
+        // Which is told again, and to the others, once it runs.
+        Err(NotTaken::Refused(refused)) => {
+            tracing::error!(reason = refused.cause(), "the fleet's config is refused at the start");
+            None
+        }
+        Err(NotTaken::Store(error)) => {
+            tracing::warn!(%error, "the fleet's config cannot be had at the start");
+            None
+        }
+    }
+}
+
+/// All that is wrong, since whoever reads it is at another machine.
+fn reasons(refused: &ReloadRefused) -> String {
+    let errors = refused.problems.iter().filter(|it| it.severity == "error");
+    errors.map(ShownProblem::line_of_it).collect::<Vec<_>>().join("; ")
+}
+
+/// The config of a version, which says what its name says.
+async fn fetch(shared: &SharedFacts, version: &ConfigVersion) -> Result<SharedConfig, NotTaken> {
+    let SharedFacts { facts, bucket } = shared;
+    let text = facts.get_sealed(bucket, &version.key()).await.map_err(NotTaken::Store)?;
+    let config = SharedConfig::read(&text).map_err(|why| whole(&why))?;
+    if config.hash() == version.hash {
+        Ok(config)
+    } else {
+        Err(whole("it is another one than its name says").into())
+    }
+}
+
+/// What this node's own file and a shared config come to, rules included. Blocks.
+fn check(
+    source: &ConfigSource,
+    shared: &SharedConfig,
+    data_dir: &Path,
+) -> Result<Loaded, ReloadRefused> {
+    let env = |name: &str| std::env::var(name).ok();
+    let refused = |problems: Vec<ShownProblem>| ReloadRefused { problems };
+    let loaded = load_shared(&source.path, shared, &env, &source.flags)
+        .map_err(|problems| refused(problems.iter().map(shown).collect()))?;
+    shared.put_rules(data_dir).map_err(|error| whole(&error.to_string()))?;
+    let rules = rule_files::load(&loaded.config.rules, &rule_files::servers(&loaded.config));
+    match rules {
+        Ok(_) => Ok(loaded),
+        Err(problems) => Err(refused(problems.iter().map(|it| problem(it.to_string())).collect())),
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn unusable(refused: ReloadRefused) -> FleetConfigRefused {
+    FleetConfigRefused::Unusable(refused)
+}
+
+fn problem(problem: String) -> ShownProblem {
+    let key = String::new();
+    ShownProblem { severity: "error", key, problem, file: None, line: None, column: None }
+}
+
+fn whole(why: &str) -> ReloadRefused {
+    ReloadRefused { problems: vec![problem(why.to_owned())] }
+}
+
+/// A problem of a shared config: the place in it is nobody's.
+fn shown(found: &Problem) -> ShownProblem {
+    let severity = match found.severity {
+        crate::config::problem::Severity::Error => "error",
+        crate::config::problem::Severity::Warning => "warning",
+    };
+    ShownProblem { severity, key: found.key.clone(), ..problem(found.text.clone()) }
+}
+
+/// Runs what blocks beside the runtime; `None` if it panicked.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}

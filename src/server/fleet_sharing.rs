@@ -1,0 +1,84 @@
+//! What a node shares with its fleet beside the log, at work: agent tokens, approvals of definitions and the config are brought in step with the facts
+//! whenever either side changes. Does nothing of it itself: `fleet_tokens`, and `fleet::facts` for the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::fleet_approved;
+use super::fleet_config::FleetConfigTask;
+use super::shared_facts::{SharedFacts, step_tokens};
+use crate::fleet::facts::{FactExchange, FleetFacts};
+use crate::identity::Identity;
+use crate::proxy::Proxy;
+
+/// How often it is looked whether the file of agent tokens was changed by another process.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Looks after what is shared while the node runs.
+#[derive(Debug)]
+pub(super) struct FleetSharing {
+    facts: FleetFacts,
+    identity: Arc<Identity>,
+    exchange: FactExchange,
+    tokens: JoinHandle<()>,
+    config: JoinHandle<()>,
+    approved: JoinHandle<()>,
+}
+
+impl FleetSharing {
+    pub(super) fn start(config: FleetConfigTask, proxy: &Proxy, runtime: &Handle) -> Self {
+        let SharedFacts { facts, bucket } = config.shared.clone();
+        let identity = Arc::clone(&proxy.identity);
+        let config = runtime.spawn(config.run());
+        let (catalog, activity) = (Arc::clone(&proxy.catalog), proxy.activity.clone());
+        let approved = runtime.spawn(fleet_approved::keep(catalog, activity, facts.clone()));
+        let tokens = runtime.spawn(keep_tokens(Arc::clone(&identity), facts.clone()));
+        let exchange = FactExchange::start(facts.clone(), bucket, runtime);
+        Self { facts, identity, exchange, tokens, config, approved }
+    }
+
+    /// Tells the fleet what is still to be told, within a bound if it is `patient`.
+    pub(super) async fn end(self, patient: bool) {
+        let Self { facts, identity, exchange, tokens, config, approved } = self;
+        for task in [tokens, config, approved] {
+            task.abort();
+            let _ = task.await;
+        }
+        // The node may never start again: what was revoked last is told now.
+        let _ = tokio::task::spawn_blocking(move || step_tokens(&identity, &facts)).await;
+        exchange.end(patient).await;
+    }
+}
+
+/// Keeps the tokens in step until it is aborted.
+async fn keep_tokens(identity: Arc<Identity>, facts: FleetFacts) {
+    let mut changes = facts.changes();
+    let mut seen = None;
+    loop {
+        let (now, is_other) = (identity.token_stamp(), changes.has_changed().unwrap_or(false));
+        if Some(now) != seen || is_other {
+            changes.mark_unchanged();
+            let (identity, facts) = (Arc::clone(&identity), facts.clone());
+            let stepped = tokio::task::spawn_blocking(move || step_tokens(&identity, &facts));
+            if stepped.await.is_err() {
+                tracing::error!("the agent tokens are not kept in step with the fleet any more");
+                return;
+            }
+            // A step that writes is followed by one that finds nothing to do.
+            seen = Some(now);
+        }
+        tokio::select! {
+            () = identity.tokens_changed() => {}
+            changed = changes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                changes.mark_changed();
+            }
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}

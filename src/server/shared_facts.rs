@@ -1,0 +1,60 @@
+//! The facts of a fleet as a node starts with them: what it remembers, and what its fleet says, before anybody is served.
+
+use std::time::Duration;
+
+use tokio::runtime::LocalRuntime;
+
+use super::fleet_tokens;
+use crate::fleet::bucket::Bucket;
+use crate::fleet::facts::{FactExchangeSettings, FleetFacts, MemoryError, PlaceCheck};
+use crate::identity::{Identity, TokenFile};
+
+/// Most time that a node which starts waits for what its fleet says; then it starts with what it remembers.
+const FIRST_ROUND: Duration = Duration::from_secs(3);
+
+/// The facts of a node that starts, and the store that they are exchanged over.
+#[derive(Clone, Debug)]
+pub(super) struct SharedFacts {
+    pub(super) facts: FleetFacts,
+    pub(super) bucket: Bucket,
+}
+
+impl SharedFacts {
+    /// Reads what is remembered and, if the store answers in time, what the fleet says, and brings the tokens in `tokens` in
+    /// step: what was revoked elsewhere is not good here for a moment. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError`]
+    pub(super) fn open(
+        settings: FactExchangeSettings,
+        bucket: Bucket,
+        tokens: TokenFile,
+        runtime: &LocalRuntime,
+    ) -> Result<Self, MemoryError> {
+        let facts = FleetFacts::open(settings)?;
+        let identity = Identity::new(tokens, None);
+        // What was changed here while no process ran is told before what others say is known.
+        step_tokens(&identity, &facts);
+        let mut place = PlaceCheck::default();
+        let round = facts.round(&bucket, &mut place);
+        match runtime.block_on(async { tokio::time::timeout(FIRST_ROUND, round).await }) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "this node starts with what it remembers of its fleet");
+            }
+            Err(_) => tracing::warn!(
+                "this node starts with what it remembers of its fleet: the store is slow"
+            ),
+        }
+        step_tokens(&identity, &facts);
+        Ok(Self { facts, bucket })
+    }
+}
+
+/// Brings the tokens in step; what keeps them from it is told.
+pub(super) fn step_tokens(identity: &Identity, facts: &FleetFacts) {
+    if let Err(error) = fleet_tokens::step(identity, facts) {
+        tracing::error!(%error, "the agent tokens are not in step with the fleet");
+    }
+}
