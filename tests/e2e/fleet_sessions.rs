@@ -163,12 +163,20 @@ fn reached(store: &TempDir, name: &str) -> Proxy {
     }))
 }
 
+fn know_each_other(nodes: &[&Proxy]) {
+    for node in nodes {
+        until("the nodes know each other", || {
+            (node.api("fleet")["living"] == nodes.len()).then_some(())
+        });
+    }
+}
+
 impl Session {
     /// Begins a call that asks the client something; the stream of its answer.
-    fn ask(&self, node: &Proxy) -> Events {
+    fn ask(&self, node: &Proxy, id: &str) -> Events {
         let arguments = json!({"name": "s:ask", "args": {}, "intent": {"operation_type": "read"}});
         let params = json!({"name": "call_tool_read", "arguments": arguments});
-        let call = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params});
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
         self.stream(node, "POST", &[], &call.to_string())
     }
 
@@ -202,19 +210,15 @@ fn what_lives_on_one_node_is_reached_over_any_and_its_end_begins_a_new_session()
     let store = tempfile::tempdir().unwrap();
     let [a, mut b, c] = ["a", "b", "c"].map(|name| reached(&store, name));
     let session = Session::asked(&a);
-    // The answer to a question goes to the node that asks it, once that is known.
-    until("the nodes know each other", || {
-        let mut events = session.ask(&b);
-        let question = events.next().unwrap().json();
-        let status = session.answer(&c, &question).status;
-        if status != 202 {
-            return None;
-        }
-        let told = events.next()?.json();
-        Some(assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"})))
-    });
+    // The answer to a question goes to the node that asks it.
+    know_each_other(&[&a, &b, &c]);
+    let mut events = session.ask(&b, "asked");
+    let question = events.next().unwrap().json();
+    assert_eq!(session.answer(&c, &question).status, 202);
+    let told = events.next().unwrap().json();
+    assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"}));
     // So is the rest of an answer whose stream broke.
-    let mut events = session.ask(&b);
+    let mut events = session.ask(&b, "resumed");
     let asked = events.next().unwrap();
     drop(events);
     let seen = asked.id.clone().unwrap();
@@ -223,13 +227,13 @@ fn what_lives_on_one_node_is_reached_over_any_and_its_end_begins_a_new_session()
     let told = again.next().unwrap().json();
     assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"}));
     // A call is cancelled wherever the client says so.
-    let mut events = session.ask(&b);
+    let mut events = session.ask(&b, "cancelled");
     events.next().unwrap();
-    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "c"}});
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "cancelled"}});
     assert_eq!(session.post(&c, &cancel).status, 202);
     while events.next().is_some() {}
     // What was on a node that is no more.
-    let mut events = session.ask(&b);
+    let mut events = session.ask(&b, "gone");
     let asked = events.next().unwrap();
     b.process.signal("KILL");
     b.process.wait();
@@ -244,11 +248,11 @@ fn what_lives_on_one_node_is_reached_over_any_and_its_end_begins_a_new_session()
 fn a_session_that_is_ended_is_ended_on_all_nodes() {
     let store = tempfile::tempdir().unwrap();
     let [a, b, c] = ["a", "b", "c"].map(|name| reached(&store, name));
-    until("the nodes know each other", || {
-        let session = Session::open(&a, &[]);
-        assert_eq!((session.list(&b).status, session.list(&c).status), (200, 200));
-        assert_eq!(session.send(&b, "DELETE", &[], &Value::Null).status, 204);
-        assert_eq!(session.list(&b).status, 404);
-        (session.list(&a).status == 404 && session.list(&c).status == 404).then_some(())
-    });
+    know_each_other(&[&a, &b, &c]);
+    let session = Session::open(&a, &[]);
+    assert_eq!((session.list(&b).status, session.list(&c).status), (200, 200));
+    assert_eq!(session.send(&b, "DELETE", &[], &Value::Null).status, 204);
+    for node in [&a, &b, &c] {
+        assert_eq!(session.list(node).status, 404);
+    }
 }
