@@ -152,15 +152,16 @@ fn keys_are_changed_with_overlap_and_what_an_old_one_sealed_is_unknown_without_i
 
 /// A node that others reach.
 fn reached(store: &TempDir, name: &str) -> Proxy {
+    reached_with(store, name, json!({"mcpServers": {"s": stub_stdio(&[])}}))
+}
+
+fn reached_with(store: &TempDir, name: &str, mut config: Value) -> Proxy {
     let port = free_port();
     let store = format!("file://{}", store.path().display());
-    let cluster = json!({"store": store, "node": name, "flush": "100ms", "key": KEY,
+    config["listen"] = format!("127.0.0.1:{port}").into();
+    config["cluster"] = json!({"store": store, "node": name, "flush": "100ms", "key": KEY,
         "advertise": format!("http://127.0.0.1:{port}")});
-    Proxy::with(json!({
-        "listen": format!("127.0.0.1:{port}"),
-        "mcpServers": {"s": stub_stdio(&[])},
-        "cluster": cluster,
-    }))
+    Proxy::with(config)
 }
 
 fn know_each_other(nodes: &[&Proxy]) {
@@ -255,4 +256,37 @@ fn a_session_that_is_ended_is_ended_on_all_nodes() {
     for node in [&a, &b, &c] {
         assert_eq!(session.list(node).status, 404);
     }
+}
+
+#[test]
+fn what_rules_ask_of_a_session_is_so_at_every_node() {
+    let store = tempfile::tempdir().unwrap();
+    let mut server = stub_stdio(&["--only", "read_item,echo"]);
+    server["capabilities"] = json!({
+        "read_item": {"sensitivity": "private", "open_world": false},
+        "echo": {"open_world": true},
+    });
+    let config = json!({"mcpServers": {"s": server}, "policy": {"presets": ["no-exfiltration"]},
+        "approval": {"timeout": "1s"}});
+    let [mut a, b, c] = ["a", "b", "c"].map(|name| reached_with(&store, name, config.clone()));
+    know_each_other(&[&a, &b, &c]);
+    let (session, other) = (Session::open(&a, &[]), Session::open(&a, &[]));
+    let call = |session: &Session, node: &Proxy, tool: &str| {
+        let arguments = json!({"name": tool, "args": {}, "intent": {"operation_type": "read"}});
+        let params = json!({"name": "call_tool_read", "arguments": arguments});
+        let call = json!({"jsonrpc": "2.0", "id": tool, "method": "tools/call", "params": params});
+        let response = session.post(node, &call);
+        (response.status, response.text().contains("approval timed out"))
+    };
+    // Each on another node than the one before: what it has seen is known all the same.
+    assert_eq!(call(&session, &b, "s:read_item"), (200, false));
+    assert_eq!(call(&session, &c, "s:echo"), (200, false), "the open world was not heard yet");
+    assert_eq!(call(&session, &b, "s:echo"), (200, true));
+    assert_eq!(call(&other, &b, "s:echo"), (200, false), "another session");
+    // Nobody knows what it has seen: its client begins another one.
+    a.process.signal("KILL");
+    a.process.wait();
+    until("the node that knew is found dead", || {
+        (call(&session, &c, "s:echo").0 == 404).then_some(())
+    });
 }
