@@ -246,6 +246,9 @@ pub(super) mod tests {
     use crate::activity::query::{Filter, From, Page, Payloads};
     use crate::activity::record::{HeadRef, Id, Operation, Source, Status, Type};
 
+    /// Records of a log that follow each other, each with its key.
+    type Stretch = (LogStretch, Vec<(Vec<u8>, Vec<u8>)>);
+
     const LOG: NodeId = NodeId([7; 16]);
 
     /// A copy of a log with so many records, each stored in the millisecond of its number.
@@ -267,18 +270,11 @@ pub(super) mod tests {
     }
 
     /// The heads and bodies of the records of these numbers, each stored in the millisecond of its number, and their stretch.
-    fn stretch(
-        numbers: std::ops::RangeInclusive<u64>,
-        after: Hash,
-    ) -> (LogStretch, Vec<(Vec<u8>, Vec<u8>)>) {
+    fn stretch(numbers: std::ops::RangeInclusive<u64>, after: Hash) -> Stretch {
         stretch_of(LOG, numbers, after)
     }
 
-    fn stretch_of(
-        log: NodeId,
-        numbers: std::ops::RangeInclusive<u64>,
-        after: Hash,
-    ) -> (LogStretch, Vec<(Vec<u8>, Vec<u8>)>) {
+    fn stretch_of(log: NodeId, numbers: std::ops::RangeInclusive<u64>, after: Hash) -> Stretch {
         let (first, mut hash, mut records) = (*numbers.start(), after, Vec::new());
         for seq in numbers {
             let head = HeadRef {
@@ -314,7 +310,7 @@ pub(super) mod tests {
 
     fn apply(
         replica: &mut Replica,
-        (stretch, records): &(LogStretch, Vec<(Vec<u8>, Vec<u8>)>),
+        (stretch, records): &Stretch,
         mark: &'static str,
     ) -> Result<(), ReplicaError> {
         let records = records.iter().map(|(head, body)| (&head[..], &body[..]));

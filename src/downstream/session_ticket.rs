@@ -169,7 +169,7 @@ impl SessionTicket {
         out.push(u8::try_from(self.client_name.len()).ok()?);
         out.extend(self.client_name.bytes());
         // So that the last character of an id has all of its bits, as tables of sessions expect.
-        while (out.len() + sealed_id::OVERHEAD_BYTES) % 3 != 0 {
+        while !(out.len() + sealed_id::OVERHEAD_BYTES).is_multiple_of(3) {
             out.push(0);
         }
         Some(out)

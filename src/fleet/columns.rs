@@ -381,7 +381,8 @@ fn properties() -> WriterPropertiesPtr {
     for column in COLUMNS {
         let path = ColumnPath::from(column.name);
         let (repeats, is_compared) = match column.kind {
-            ColumnKind::Repeated(_) => (true, true),
+            // Each node's servers and tools are all over a segment: their bounds would rule out none.
+            ColumnKind::Repeated(_) => (true, false),
             ColumnKind::Number(_) | ColumnKind::Millis(_) | ColumnKind::Micros(_) => (false, true),
             ColumnKind::Text(_) | ColumnKind::Hash | ColumnKind::Canonical => (false, false),
         };

@@ -6,12 +6,10 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -27,6 +25,7 @@ use super::reload::{ConfigSource, Reload};
 use super::runtime::{self, cores};
 use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
+use super::start_error::StartError;
 use super::strays::Strays;
 use super::worker_thread::{Ends, WorkerEntrance, WorkerThread};
 use super::{certificate_watch, control, folder, forgotten, identity_watch, rule_files, webhook};
@@ -39,14 +38,11 @@ use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::embeddings::MeaningRoom;
-use crate::fleet::{FleetNode, JoinError};
+use crate::fleet::FleetNode;
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
-use crate::io::tls::TlsFileProblem;
 use crate::os::descriptors;
 use crate::page;
-use crate::policy::host_check::BadEntry;
-use crate::policy::rules::RuleProblem;
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::overview::OverviewCache;
 use crate::proxy::result_pool::ResultPool;
@@ -57,50 +53,6 @@ use crate::proxy::{Proxy, log_routing, passthrough};
 use crate::results::{self, ResultStore};
 use crate::telemetry::export_queue::export_queue;
 use crate::telemetry::{Calls, LogHandles};
-
-/// Why a proxy cannot start. Nothing is left half-started.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// The data folder cannot be used.
-    #[error("the data folder {} cannot be used: {error}", folder.display())]
-    Folder {
-        /// `data_dir`
-        folder: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// The folder of kept results cannot be used.
-    #[error("results cannot be kept in {}: {error}; set result_limit.bytes to 0 or mend the folder", folder.display())]
-    Results {
-        /// `data_dir/results`
-        folder: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// The activity log is in use, damaged or unreadable.
-    #[error(transparent)]
-    Activity(#[from] StoreError),
-    /// `allowed_hosts` or `allowed_origins`.
-    #[error(transparent)]
-    HostCheck(#[from] BadEntry),
-    /// The node's place in its fleet.
-    #[error("this node does not take its place in its fleet: {0}")]
-    Fleet(#[from] JoinError),
-    /// What the node remembers of its fleet's facts.
-    #[error(
-        "what this node remembers of its fleet cannot be used: {0}; remove it to learn it again from the store"
-    )]
-    Facts(String),
-    /// Rules that are wrong, each on a line of its own.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Rules(Vec<RuleProblem>),
-    /// A file of `tls`.
-    #[error("tls.{}: {_0}", _0.key.as_str())]
-    Tls(#[from] TlsFileProblem),
-    /// The system gives no thread, no event queue or no randomness.
-    #[error("the system refused what every server needs: {0}")]
-    System(#[from] io::Error),
-}
 
 /// A proxy whose parts are open, with or without a listener.
 #[derive(Debug)]

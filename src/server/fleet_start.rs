@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::app::StartError;
 use super::app_state::AppState;
 use super::fleet_config::{self, FleetConfigTask};
 use super::fleet_sharing::FleetSharing;
 use super::reload::ConfigSource;
 use super::runtime;
 use super::shared_facts::SharedFacts;
+use super::start_error::StartError;
 use crate::activity::Activity;
 use crate::api::fleet_config_door::FleetConfigDoor;
 use crate::config::Config;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::app::{App, StartError};
+use super::app::App;
+use super::start_error::StartError;
 use crate::activity::Activity;
 use crate::catalog;
 use crate::config::{Config, RuleFiles};

@@ -62,15 +62,23 @@ fn segments(store: &TempDir, node: &str) -> Vec<PathBuf> {
 fn ended(store: &TempDir, node: &str, calls: usize) -> (TempDir, u64) {
     let proxy = Proxy::with(config(store, node, json!(false)));
     let mut client = proxy.client();
-    for count in 1..=calls {
+    for _ in 0..calls {
         client.read("s:stats", json!({}));
-        until("a segment more", || (segments(store, node).len() >= count).then_some(()));
+        // In a segment before the next one is made: so there are as many at least.
+        let made = proxy.activity("type=tool_call")[0]["seq"].as_u64().unwrap();
+        until("it is in a segment", || {
+            (last_of(segments(store, node).last()?) >= made).then_some(())
+        });
     }
     drop(client);
     let folder = proxy.end();
-    let name = segments(store, node).pop().unwrap();
-    let name = name.file_name().unwrap().to_str().unwrap().to_owned();
-    (folder, name.split('-').nth(1).unwrap().parse().unwrap())
+    (folder, last_of(&segments(store, node).pop().unwrap()))
+}
+
+/// The number of the last record in a segment.
+fn last_of(segment: &Path) -> u64 {
+    let name = segment.file_name().unwrap().to_str().unwrap();
+    name.split('-').nth(1).unwrap().parse().unwrap()
 }
 
 #[test]

@@ -146,9 +146,13 @@ fn a_call_that_runs_ends_on_the_server_it_began_on() {
     let slow = json!({"size": 4000, "chunk": 100, "pause_ms": 50});
     removed.begin_read("s:text", slow.clone());
     replaced.begin_read("t:text", slow);
-    until("both have been sent", || {
-        (proxy.api("status")["calls"]["in_flight"].as_u64() >= Some(2)).then_some(())
-    });
+    let mut asking = proxy.client();
+    for server in ["s", "t"] {
+        until("its server has it", || {
+            let stats = asking.read(&format!("{server}:stats"), json!({}));
+            (stats["structuredContent"]["asked"] == 1).then_some(())
+        });
+    }
     reload(&proxy, &json!({"mcpServers": {"t": stub_stdio(&["--id", "last"])}}));
     connected(&proxy, "t");
     works(&mut proxy.client(), "t:read_item");
