@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Bounds: [`MAX_FOLLOWED`] nodes; for each a database of some 10 MB in memory, and on disk what `activity.retention_days` and
-//! its siblings allow a log. [`AT_A_TIME`] segments are in memory, each of at most 64 MiB packed and 512 MiB unpacked (as this
-//! program seals, below 32 MiB); [`TURN_SEGMENTS`] are taken of a node before the next node has its turn.
+//! its siblings allow a log. Three segments (`AT_A_TIME`) are in memory, each of at most 64 MiB packed and 512 MiB unpacked (as this
+//! program seals, below 32 MiB); sixteen (`TURN_SEGMENTS`) are taken of a node before the next node has its turn.
 //!
 //! Size: one driver, whose parts share what a node's chain, its copy and its place among the others are.
 
