@@ -11,6 +11,7 @@ import { WAIT_MS, dialogs, shot, watch } from './checks.mjs';
 import { SHOTS, folder, makeCalls, serve } from './proxy.mjs';
 import * as activity from './views/activity.mjs';
 import * as approvals from './views/approvals.mjs';
+import * as fleet from './views/fleet.mjs';
 import * as login from './views/login.mjs';
 import * as now from './views/now.mjs';
 import * as policy from './views/policy.mjs';
@@ -39,7 +40,7 @@ try {
   try {
     await login.look(context);
     await makeCalls();
-    for (const view of [activity, now, approvals, servers, tools, policy, settings]) await view.look(context);
+    for (const view of [activity, now, approvals, servers, tools, policy, fleet, settings]) await view.look(context);
     await login.leave(context);
     context.wrong.none();
   } catch (error) {

@@ -16,6 +16,7 @@ export const SHOTS = join(ROOT, 'target/page');
 export const KEY = 'page-key-of-more-than-thirty-two-characters';
 // What a hostile agent might write: markup, a control, and a character that turns the text around.
 export const HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>\u202egnp.exe\u0007';
+const FLEET_KEY = '4f1c9a7be2035d68a1f7c04e9b3d5826b7e81fa0c36d924e58017fcb2ad3e964';
 const READY_MS = 30_000;
 const RULES = `@id("ci-reads-no-records")
 @message("ask the operators")
@@ -45,7 +46,23 @@ const config = {
   },
   output_validation: { mode: 'strict' },
   policy: { files: [join(folder, 'rules.cedar')] },
+  cluster: member('page'),
 };
+
+/** What makes a node of the fleet. */
+function member(name) {
+  return { store: `file://${join(folder, 'store')}`, node: name, key: FLEET_KEY, flush: '200ms' };
+}
+
+/** Another node of the fleet, which serves nobody. */
+export async function node(name) {
+  const own = join(folder, name);
+  mkdirSync(own, { mode: 0o700 });
+  const config = { listen: '127.0.0.1:0', api_key: KEY, data_dir: join(own, 'data'), mcpServers: {}, cluster: member(name) };
+  writeFileSync(join(own, 'config.json'), JSON.stringify(config), { mode: 0o600 });
+  const log = openSync(join(SHOTS, `${name}.log`), 'w');
+  return spawn(binary, ['serve', '--config', join(own, 'config.json')], { stdio: ['ignore', log, log] });
+}
 
 /** Writes the config's file, as editors do; `more` is put over it, a text is written as it is. */
 export function configure(more = {}) {
@@ -66,6 +83,7 @@ export function offers(tools) {
 
 export function serve() {
   mkdirSync(SHOTS, { recursive: true });
+  mkdirSync(join(folder, 'store'));
   offers([]);
   writeFileSync(join(folder, 'rules.cedar'), RULES);
   configure();
