@@ -254,7 +254,7 @@ pub(super) fn logs(
     query: &mut Query,
 ) -> Result<FleetLogs, BadQuery> {
     let index = state.fleet_index.get().cloned();
-    let node = index.as_ref().map(|_| query.text("node")).transpose()?.flatten();
+    let node = query.text("node")?;
     Ok(FleetLogs::new(worker.proxy.activity.clone(), index, node))
 }
 
