@@ -3,7 +3,7 @@
 use super::checkpoint::CheckpointHash;
 use super::node_key::NodeKey;
 use super::record_rows::{RecordCollector, RecordRows};
-use super::segment::SealedBy;
+use super::segment::{self, SealedBy, SealedSegment};
 use super::signed_note::VerifierKey;
 use crate::activity::chained::ChainedRecord;
 use crate::activity::codec::{self, HeadRef, PayloadRef};
@@ -115,4 +115,21 @@ pub(super) fn sealed_by(
     let key = NodeKey::of_seed(node.as_bytes()[0]);
     let verifier = key.verifier("f1", node).unwrap();
     Sealing { key, verifier, node, after, previous }
+}
+
+/// Segments of node `a` with so many records each.
+pub(super) fn chain(
+    log: &mut ExampleLog,
+    sizes: &[u64],
+    mut previous: Option<CheckpointHash>,
+) -> Vec<SealedSegment> {
+    let mut segments = Vec::new();
+    for size in sizes {
+        let after = log.head();
+        let records = log.records(*size);
+        let sealed = segment::seal(&records, sealed_by("a", after, previous).by()).unwrap();
+        previous = Some(sealed.checkpoint.hash());
+        segments.push(sealed);
+    }
+    segments
 }

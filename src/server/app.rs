@@ -96,6 +96,15 @@ pub struct Server {
     accepting: tokio::task::JoinHandle<()>,
 }
 
+/// What calls are decided by, with the rules that the config names.
+fn settings_of(config: &Config) -> Result<Settings, StartError> {
+    let mut settings = config.settings()?;
+    // Before the tools are known: what names one that is not there is told when they are.
+    let rules = rule_files::load(&config.rules, &rule_files::servers(config));
+    settings.policy.rules = rules.map_err(StartError::Rules)?.map(Arc::new);
+    Ok(settings)
+}
+
 impl App {
     /// Opens the parts of a proxy and starts its upstreams; waits for none of them. `log` is this process's, whose losses
     /// `/api/v1/status` shows. The config is read again from `source`, if there is one.
@@ -108,10 +117,7 @@ impl App {
         handles: LogHandles,
         source: Option<ConfigSource>,
     ) -> Result<Self, StartError> {
-        let mut settings = config.settings()?;
-        // Before the tools are known: what names one that is not there is told when they are.
-        let rules = rule_files::load(&config.rules, &rule_files::servers(&config));
-        settings.policy.rules = rules.map_err(StartError::Rules)?.map(Arc::new);
+        let mut settings = settings_of(&config)?;
         let folder = &config.data_dir;
         folder::open(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
@@ -122,9 +128,7 @@ impl App {
         let of_fleet = entry.as_ref().map(|entry| entry.config(&config, source.as_ref()));
         let config = match of_fleet.transpose()?.flatten() {
             Some(next) => {
-                settings = next.settings()?;
-                let rules = rule_files::load(&next.rules, &rule_files::servers(&next));
-                settings.policy.rules = rules.map_err(StartError::Rules)?.map(Arc::new);
+                settings = settings_of(&next)?;
                 next
             }
             None => config,

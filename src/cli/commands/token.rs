@@ -55,7 +55,7 @@ pub(super) fn run(
 /// # Errors
 /// The proxy that runs refuses it, or the file cannot be written.
 pub(super) fn mint(loaded: &Loaded, name: &str) -> Result<String, CommandError> {
-    let there = kept(loaded)?.iter().any(|token| &*token.name == name);
+    let there = is_there(loaded, name)?;
     let made = change(
         loaded,
         match there {
@@ -78,11 +78,15 @@ pub(super) fn mint(loaded: &Loaded, name: &str) -> Result<String, CommandError> 
 /// # Errors
 /// As of [`mint`].
 pub(super) fn end(loaded: &Loaded, name: &str) -> Result<bool, CommandError> {
-    let there = kept(loaded)?.iter().any(|token| &*token.name == name);
+    let there = is_there(loaded, name)?;
     if there {
         change(loaded, TokenCommand::Revoke { name: name.to_owned() })?;
     }
     Ok(there)
+}
+
+fn is_there(loaded: &Loaded, name: &str) -> Result<bool, CommandError> {
+    Ok(kept(loaded)?.iter().any(|token| &*token.name == name))
 }
 
 /// What is kept of the tokens in the data folder.

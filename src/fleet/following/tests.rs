@@ -5,28 +5,10 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fleet::checkpoint::CheckpointHash;
-use crate::fleet::examples::{ExampleLog, sealed_by};
+use crate::fleet::examples::{ExampleLog, chain, sealed_by};
 use crate::fleet::segment::{self, SealedSegment};
 
 const FOLDER: &str = "nodes/a/segments";
-
-/// Segments of a node with so many records each.
-fn chain(
-    log: &mut ExampleLog,
-    sizes: &[u64],
-    mut previous: Option<CheckpointHash>,
-) -> Vec<SealedSegment> {
-    let mut segments = Vec::new();
-    for size in sizes {
-        let after = log.head();
-        let records = log.records(*size);
-        let sealed = segment::seal(&records, sealed_by("a", after, previous).by()).unwrap();
-        previous = Some(sealed.checkpoint.hash());
-        segments.push(sealed);
-    }
-    segments
-}
 
 /// Keys and bytes, in the order of keys.
 type Store = Vec<(String, Bytes)>;
