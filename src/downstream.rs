@@ -34,7 +34,7 @@ mod modern_client;
 pub mod replay;
 mod reply;
 mod reply_stream;
-mod request_body;
+pub mod request_body;
 mod request_head;
 mod response;
 mod resume;

@@ -60,6 +60,7 @@ mod strays;
 mod tls_connection;
 mod tracked_socket;
 mod trial;
+mod unread_body;
 mod webhook;
 mod worker_thread;
 

@@ -80,6 +80,7 @@ const HTTP: &[&str] = &[
     "src/api.rs",
     "src/server/connection.rs",
     "src/server/http2_connection.rs",
+    "src/server/unread_body.rs",
     "src/server/outgoing_http.rs",
     "src/cli/http_client.rs",
     "src/cli/identity.rs",

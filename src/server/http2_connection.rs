@@ -35,6 +35,7 @@ use super::app_state::AppState;
 use super::connection::{CLIENT_STALL_LIMIT, Met};
 use super::route::route;
 use super::tracked_socket::{Exchange, TrackedSocket};
+use super::unread_body;
 use crate::downstream::body::Body;
 use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::io::clock;
@@ -100,7 +101,11 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         remembered.used.set(true);
         let (exchange, handed) = (requests.begin(), registered.register());
         async move {
+            let (head, body) = request.into_parts();
+            let (lent, unread) = unread_body::lend(body);
+            let request = Request::from_parts(head, lent);
             let mut answer = route(&shared, &worker, &remembered, request).await;
+            unread.discard().await;
             mcp::name_type(&mut answer);
             Ok::<_, Infallible>(answer.map(|body| StreamBody::new(body, handed, exchange)))
         }

@@ -328,6 +328,18 @@ fn a_client_certificate_is_a_principal_and_only_a_good_one_is() {
 }
 
 #[test]
+fn who_is_refused_while_its_body_is_under_way_is_told_so() {
+    let ca = CertificateAuthority::new("ca");
+    let proxy = serve(&ca, json!({"require_mcp_auth": true}), None);
+    std::fs::write(proxy.folder.path().join("long"), vec![b' '; 3 << 20]).unwrap();
+    for http in ["--http1.1", "--http2"] {
+        let told = post(&proxy, &json!(null), &[http, "--data-binary", "@long"]);
+        assert_eq!(told.status, 401, "{http}: {told:?}");
+    }
+    proxy.end();
+}
+
+#[test]
 fn a_connection_of_a_client_whose_authority_counts_no_more_ends() {
     let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
     let proxy = serve(&ca, json!({}), Some(&clients.pem));
