@@ -1,11 +1,10 @@
 //! The receipt of a call: BLAKE3 of the answer's `result` as its server sent it, and as the client got it.
 //!
 //! Whoever keeps an answer can show by its record that these are the bytes the server sent, and that nothing between has
-//! touched them; where something had to, the receipt says what. It is computed slice by slice as the answer comes, so that no
-//! byte is kept for it.
+//! touched them; where something had to, the receipt says what. It is computed as the answer comes, of which no more than
+//! [`BLOCK_BYTES`] are kept for it.
 
 use blake3::{Hash, Hasher};
-use serde::Serialize;
 
 /// The name of the receipt among the metadata of a record.
 pub(super) const MEMBER: &str = "receipt";
@@ -32,58 +31,94 @@ impl Departure {
     }
 }
 
+/// So many bytes are hashed at a time: 16 chunks, which fill the widest registers. Cut smaller, a chunk at a time would be
+/// hashed where two slices meet, which costs as much as sixteen side by side.
+const BLOCK_BYTES: usize = 16 * blake3::CHUNK_LEN;
+
+/// Room for the text of any receipt.
+const TEXT_BYTES: usize = 192;
+
 /// The receipt of an answer that is on its way.
-#[derive(Default)]
 pub(super) struct Receipt {
     received: Hasher,
+    /// What was received and is not hashed yet, less than [`BLOCK_BYTES`].
+    pending: Vec<u8>,
     /// What the client gets, once that differs.
-    delivered: Option<Hasher>,
+    delivered: Option<Hash>,
+}
+
+impl Default for Receipt {
+    fn default() -> Self {
+        let pending = Vec::with_capacity(BLOCK_BYTES);
+        Self { received: Hasher::new(), pending, delivered: None }
+    }
 }
 
 impl Receipt {
     /// Takes in the next slice of the result. With an `ending` it is the last, and the client gets that in the place of its
     /// last byte, as [`Splice::push_ending`](crate::wire::splice::Splice::push_ending) does it.
     pub(super) fn take(&mut self, slice: &[u8], ending: Option<&[u8]>) {
-        if let (Some(ending), Some((_, kept))) = (ending, slice.split_last()) {
-            let mut delivered = self.received.clone();
-            delivered.update(kept).update(ending);
-            self.delivered = Some(delivered);
+        let Some((ending, (last, kept))) = ending.zip(slice.split_last()) else {
+            return self.gather(slice);
+        };
+        self.gather(kept);
+        let mut delivered = self.received.clone();
+        self.delivered = Some(delivered.update(&self.pending).update(ending).finalize());
+        self.gather(&[*last]);
+    }
+
+    fn gather(&mut self, mut slice: &[u8]) {
+        if !self.pending.is_empty() {
+            let room = BLOCK_BYTES - self.pending.len();
+            let (fits, rest) = slice.split_at(room.min(slice.len()));
+            self.pending.extend_from_slice(fits);
+            if self.pending.len() < BLOCK_BYTES {
+                return;
+            }
+            self.received.update(&self.pending);
+            self.pending.clear();
+            slice = rest;
         }
-        self.received.update(slice);
+        let (whole, rest) = slice.split_at(slice.len() - slice.len() % BLOCK_BYTES);
+        self.received.update(whole);
+        self.pending.extend_from_slice(rest);
+    }
+
+    fn received(&mut self) -> Hash {
+        self.received.update(&self.pending);
+        self.pending.clear();
+        self.received.finalize()
     }
 
     /// The receipt of a result that came whole and went on.
-    pub(super) fn forwarded(&self) -> String {
-        let received = self.received.finalize();
-        match &self.delivered {
+    pub(super) fn forwarded(mut self) -> String {
+        let received = self.received();
+        match self.delivered {
             None => text(Some(received), received, None),
-            Some(delivered) => {
-                text(Some(received), delivered.finalize(), Some(Departure::Completed))
-            }
+            Some(delivered) => text(Some(received), delivered, Some(Departure::Completed)),
         }
     }
 
     /// The receipt of a result in whose place the client gets `delivered`. What the server sent has a hash if it came `whole`.
-    pub(super) fn replaced(&self, whole: bool, delivered: &[u8], why: Departure) -> String {
-        let received = whole.then(|| self.received.finalize());
+    pub(super) fn replaced(mut self, whole: bool, delivered: &[u8], why: Departure) -> String {
+        let received = whole.then(|| self.received());
         text(received, blake3::hash(delivered), Some(why))
     }
 }
 
-#[derive(Serialize)]
-struct ReceiptText {
-    received: Option<String>,
-    delivered: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<&'static str>,
-}
-
-/// A receipt as raw JSON.
+/// A receipt as raw JSON; none of its texts needs an escape.
 fn text(received: Option<Hash>, delivered: Hash, why: Option<Departure>) -> String {
-    let hex = |hash: Hash| hash.to_hex().to_string();
-    let why = why.map(Departure::as_str);
-    let text = ReceiptText { received: received.map(hex), delivered: hex(delivered), why };
-    serde_json::to_string(&text).unwrap_or_default()
+    let mut text = String::with_capacity(TEXT_BYTES);
+    match received {
+        Some(received) => text.extend(["{\"received\":\"", &*received.to_hex(), "\""]),
+        None => text.push_str("{\"received\":null"),
+    }
+    text.extend([",\"delivered\":\"", &*delivered.to_hex(), "\""]);
+    if let Some(why) = why {
+        text.extend([",\"why\":\"", why.as_str(), "\""]);
+    }
+    text.push('}');
+    text
 }
 
 #[cfg(test)]
@@ -116,6 +151,20 @@ mod tests {
     }
 
     #[test]
+    fn a_long_result_is_hashed_in_blocks_wherever_it_is_cut() {
+        let whole: Vec<u8> = (0..5 * BLOCK_BYTES + 7).map(|at| (at % 251) as u8).collect();
+        let hash = blake3::hash(&whole).to_hex().to_string();
+        let ended = [&whole[..whole.len() - 1], b"end"].concat();
+        let ended = blake3::hash(&ended).to_hex().to_string();
+        for cut in [1000, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES] {
+            let slices: Vec<_> = whole.chunks(cut).collect();
+            assert_eq!(value(&of(&slices, None).forwarded())["received"], *hash, "{cut}");
+            let told = value(&of(&slices, Some(b"end")).forwarded());
+            assert_eq!((&told["received"], &told["delivered"]), (&json!(hash), &json!(ended)));
+        }
+    }
+
+    #[test]
     fn what_is_added_at_the_end_is_in_what_was_delivered_alone() {
         let ending = br#","resultType":"complete"}"#;
         let told = value(&of(&[b"{\"a\":", b"1}"], Some(ending)).forwarded());
@@ -127,12 +176,12 @@ mod tests {
 
     #[test]
     fn what_did_not_come_whole_has_no_hash() {
-        let receipt = of(&[b"{\"a\":1}"], None);
-        let told = value(&receipt.replaced(true, b"no", Departure::Blocked));
+        let receipt = || of(&[b"{\"a\":1}"], None);
+        let told = value(&receipt().replaced(true, b"no", Departure::Blocked));
         assert_eq!(told["received"], blake3::hash(br#"{"a":1}"#).to_hex().as_str());
         assert_eq!(told["delivered"], blake3::hash(b"no").to_hex().as_str());
         assert_eq!(told["why"], "blocked");
-        let told = value(&receipt.replaced(false, b"no", Departure::Blocked));
+        let told = value(&receipt().replaced(false, b"no", Departure::Blocked));
         assert_eq!(told["received"], Value::Null);
     }
 }
