@@ -103,8 +103,8 @@ pub use live::{Live, PORTION};
 pub use live_feed::{LiveEvent, Portion, Render};
 pub use query::{Filter, From, Listing, Page, Payloads};
 pub use record::{
-    Decision, Draft, Entry, Id, Operation, Payload, Policy, Raw, Record, Source, Status, Text,
-    Type, Verdict,
+    Decision, Draft, Entry, Id, LateMember, Operation, Payload, Policy, Raw, Record, Source,
+    Status, Text, Type, Verdict,
 };
 pub use slot::Slot;
 pub use stats::{Period, Summary};

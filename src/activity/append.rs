@@ -130,7 +130,7 @@ impl Appender {
             self.redactor.text(error, error.len() + char::MAX.len_utf8() > Text::Error.limit());
         // Without its secrets it may be longer.
         let head = head_of(draft, self.stored_ms, &intent, Text::Error.cut(&error));
-        self.encode_body_of(draft);
+        self.encode_body_of(entry);
         let id = self.add(&head);
         for decision in &entry.decisions {
             let metadata = decision_metadata(decision);
@@ -148,7 +148,7 @@ impl Appender {
         let head = head_of(draft, self.stored_ms, &intent, begun::UNKNOWN);
         self.head.clear();
         codec::encode_head(&HeadRef { status: Status::Unknown, ..head }, &mut self.head);
-        self.encode_body_of(draft);
+        self.encode_body_of(entry);
         let metadata = |decision: &Decision| (decision.verdict, decision_metadata(decision));
         let metadata: Vec<_> = entry.decisions.iter().map(metadata).collect();
         let redacted = metadata.iter().map(|(verdict, metadata)| {
@@ -245,10 +245,16 @@ impl Appender {
         Some(Prepared { batch, tip: self.tip(), records, bytes })
     }
 
-    fn encode_body_of(&mut self, draft: &Draft) {
+    fn encode_body_of(&mut self, Entry { draft, late, .. }: &Entry) {
         let arguments = self.redactor.payload(draft.payload(Raw::Arguments));
         let response = self.redactor.payload(draft.payload(Raw::Response));
-        let metadata = self.redactor.payload(draft.payload(Raw::Metadata));
+        let mut metadata = self.redactor.payload(draft.payload(Raw::Metadata));
+        let is_whole = metadata.1 == metadata.0.len() as u64;
+        if let Some(late) = late.as_ref().filter(|_| is_whole) {
+            let more = late.added_to(&metadata.0);
+            metadata.1 = more.len() as u64;
+            metadata.0 = Cow::Owned(more);
+        }
         self.body.clear();
         codec::encode_body(
             borrowed(&arguments),

@@ -7,6 +7,7 @@
 mod draft;
 mod entry;
 mod id;
+mod late_member;
 mod payload;
 mod stored;
 mod vocabulary;
@@ -14,6 +15,7 @@ mod vocabulary;
 pub use self::draft::{Draft, MAX_ERROR_BYTES, MAX_METADATA_BYTES, MAX_NAME_BYTES, Raw, Text};
 pub use self::entry::{Decision, Entry, decision_metadata};
 pub use self::id::{Hash, Id, NodeId};
+pub use self::late_member::{LateMember, with_member};
 pub use self::payload::{Payload, PayloadRef};
 pub use self::stored::{Body, Head, HeadRef, Record};
 pub(crate) use self::vocabulary::words;

@@ -88,8 +88,8 @@ impl Slot {
         if !self.counted || self.in_flight.is_some() {
             return false;
         }
-        let rest = entry.draft.rest().into();
-        let known = std::mem::replace(entry, rest);
+        let rest = Entry { late: entry.late.take(), ..entry.draft.rest().into() };
+        let known = std::mem::replace(entry, Box::new(rest));
         self.in_flight = Some(self.shared.in_flight.begin(known));
         true
     }
@@ -100,9 +100,10 @@ impl Slot {
         let place = self.in_flight.take();
         match place.and_then(|place| self.shared.in_flight.end(place)) {
             Some((mut entry, ticket)) => {
-                let Entry { draft, decisions } = *rest;
+                let Entry { draft, decisions, late } = *rest;
                 entry.draft.end(&draft);
                 entry.decisions.extend(decisions);
+                entry.late = late;
                 (entry, ticket)
             }
             None => (rest, None),

@@ -14,7 +14,7 @@ use tracing::Span;
 use super::call_trace::{CallTrace, EndedCall};
 use super::caller::Caller;
 use super::counted;
-use super::receipt::{self, Departure, Receipt};
+use super::receipt::{Departure, Receipt};
 use super::record_kind::RecordKind;
 use super::refusal::{Refusal, RefusalKind};
 use super::rejection::{Rejection, Stopped};
@@ -23,7 +23,8 @@ use super::shutdown::{CUT_OFF, Ending};
 use super::worker::Worker;
 use crate::activity::Slot;
 use crate::activity::record::{
-    Decision, Draft, Entry, MAX_METADATA_BYTES, Policy, Raw, Source, Status, Text, Type, Verdict,
+    Decision, Draft, Entry, LateMember, MAX_METADATA_BYTES, Policy, Raw, Source, Status, Text,
+    Type, Verdict, with_member,
 };
 use crate::intent::Operation;
 use crate::io::clock;
@@ -222,12 +223,14 @@ impl CallRecord {
     /// Adds a member to the call's metadata; `value` is raw JSON.
     pub(super) fn add_metadata(&mut self, name: &str, value: &str) {
         let Some((_, entry)) = &mut self.record else { return };
-        let before = entry.draft.payload(Raw::Metadata);
-        let before = std::str::from_utf8(before.bytes).unwrap_or_default().trim_end();
-        let before = before.strip_suffix('}').unwrap_or("{");
-        let comma = if before.len() > 1 { "," } else { "" };
-        let metadata = format!("{before}{comma}\"{name}\":{value}}}");
-        entry.draft.keep(Raw::Metadata, metadata.as_bytes(), MAX_METADATA_BYTES);
+        let metadata = with_member(entry.draft.payload(Raw::Metadata).bytes, name, value);
+        entry.draft.keep(Raw::Metadata, &metadata, MAX_METADATA_BYTES);
+    }
+
+    fn add_late(&mut self, member: LateMember) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.late = Some(member);
+        }
     }
 
     /// A record about what happens to the call: of the same server, tool, session and request.
@@ -320,14 +323,14 @@ impl CallRecord {
     /// The result came whole and goes on, which its receipt tells.
     pub(super) fn forwards(&mut self) {
         if let Some(receipt) = self.receipt.take() {
-            self.add_metadata(receipt::MEMBER, &receipt.forwarded());
+            self.add_late(receipt.forwarded());
         }
     }
 
     /// The client gets `delivered` in the place of the result, come whole or not.
     pub(super) fn replaces(&mut self, whole: bool, delivered: &[u8], why: Departure) {
         if let Some(receipt) = self.receipt.take() {
-            self.add_metadata(receipt::MEMBER, &receipt.replaced(whole, delivered, why));
+            self.add_late(receipt.replaced(whole, delivered, why));
         }
     }
 

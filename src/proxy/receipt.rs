@@ -1,13 +1,15 @@
 //! The receipt of a call: BLAKE3 of the answer's `result` as its server sent it, and as the client got it.
 //!
 //! Whoever keeps an answer can show by its record that these are the bytes the server sent, and that nothing between has
-//! touched them; where something had to, the receipt says what. It is computed as the answer comes, of which no more than
-//! [`BLOCK_BYTES`] are kept for it.
+//! touched them; where something had to, the receipt says what. It is computed as the answer comes; of its end, less than
+//! [`BLOCK_BYTES`] are kept until the record is written, and hashed by the thread that writes it.
 
 use blake3::{Hash, Hasher};
 
+use crate::activity::LateMember;
+
 /// The name of the receipt among the metadata of a record.
-pub(super) const MEMBER: &str = "receipt";
+const MEMBER: &str = "receipt";
 
 /// Why a client gets other bytes than the server sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,17 +42,17 @@ const TEXT_BYTES: usize = 192;
 
 /// The receipt of an answer that is on its way.
 pub(super) struct Receipt {
-    received: Hasher,
-    /// What was received and is not hashed yet, less than [`BLOCK_BYTES`].
+    hashed: Hasher,
+    /// The end of what was received, [`BLOCK_BYTES`] at most: its last byte always, since another may take its place.
     pending: Vec<u8>,
-    /// What the client gets, once that differs.
-    delivered: Option<Hash>,
+    /// What the client gets in the place of the last byte.
+    ending: Option<Box<[u8]>>,
 }
 
 impl Default for Receipt {
     fn default() -> Self {
         let pending = Vec::with_capacity(BLOCK_BYTES);
-        Self { received: Hasher::new(), pending, delivered: None }
+        Self { hashed: Hasher::new(), pending, ending: None }
     }
 }
 
@@ -58,13 +60,8 @@ impl Receipt {
     /// Takes in the next slice of the result. With an `ending` it is the last, and the client gets that in the place of its
     /// last byte, as [`Splice::push_ending`](crate::wire::splice::Splice::push_ending) does it.
     pub(super) fn take(&mut self, slice: &[u8], ending: Option<&[u8]>) {
-        let Some((ending, (last, kept))) = ending.zip(slice.split_last()) else {
-            return self.gather(slice);
-        };
-        self.gather(kept);
-        let mut delivered = self.received.clone();
-        self.delivered = Some(delivered.update(&self.pending).update(ending).finalize());
-        self.gather(&[*last]);
+        self.gather(slice);
+        self.ending = ending.map(Box::from);
     }
 
     fn gather(&mut self, mut slice: &[u8]) {
@@ -72,37 +69,45 @@ impl Receipt {
             let room = BLOCK_BYTES - self.pending.len();
             let (fits, rest) = slice.split_at(room.min(slice.len()));
             self.pending.extend_from_slice(fits);
-            if self.pending.len() < BLOCK_BYTES {
+            if rest.is_empty() {
                 return;
             }
-            self.received.update(&self.pending);
+            self.hashed.update(&self.pending);
             self.pending.clear();
             slice = rest;
         }
-        let (whole, rest) = slice.split_at(slice.len() - slice.len() % BLOCK_BYTES);
-        self.received.update(whole);
+        let blocks = slice.len().saturating_sub(1) / BLOCK_BYTES;
+        let (blocks, rest) = slice.split_at(blocks * BLOCK_BYTES);
+        self.hashed.update(blocks);
         self.pending.extend_from_slice(rest);
     }
 
-    fn received(&mut self) -> Hash {
-        self.received.update(&self.pending);
-        self.pending.clear();
-        self.received.finalize()
+    fn received(&self) -> Hash {
+        self.hashed.clone().update(&self.pending).finalize()
+    }
+
+    fn delivered(&self, ending: &[u8]) -> Hash {
+        let (_, kept) = self.pending.split_last().unwrap_or((&0, &[]));
+        self.hashed.clone().update(kept).update(ending).finalize()
     }
 
     /// The receipt of a result that came whole and went on.
-    pub(super) fn forwarded(mut self) -> String {
-        let received = self.received();
-        match self.delivered {
-            None => text(Some(received), received, None),
-            Some(delivered) => text(Some(received), delivered, Some(Departure::Completed)),
-        }
+    pub(super) fn forwarded(self) -> LateMember {
+        LateMember::new(MEMBER, move || {
+            let received = self.received();
+            match &self.ending {
+                None => text(Some(received), received, None),
+                Some(ending) => {
+                    text(Some(received), self.delivered(ending), Some(Departure::Completed))
+                }
+            }
+        })
     }
 
     /// The receipt of a result in whose place the client gets `delivered`. What the server sent has a hash if it came `whole`.
-    pub(super) fn replaced(mut self, whole: bool, delivered: &[u8], why: Departure) -> String {
-        let received = whole.then(|| self.received());
-        text(received, blake3::hash(delivered), Some(why))
+    pub(super) fn replaced(self, whole: bool, delivered: &[u8], why: Departure) -> LateMember {
+        let delivered = blake3::hash(delivered);
+        LateMember::new(MEMBER, move || text(whole.then(|| self.received()), delivered, Some(why)))
     }
 }
 
@@ -136,8 +141,9 @@ mod tests {
         receipt
     }
 
-    fn value(text: &str) -> Value {
-        serde_json::from_str(text).unwrap()
+    fn value(receipt: &LateMember) -> Value {
+        let metadata: Value = serde_json::from_slice(&receipt.added_to(b"")).unwrap();
+        metadata["receipt"].clone()
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(crate) fn call(n: u64) -> Entry {
         decision.mode = "strict";
         decisions.push(decision);
     }
-    Entry { draft, decisions }
+    Entry { draft, decisions, late: None }
 }
 
 /// The files in a folder and its folders, in order.

@@ -337,7 +337,10 @@ fn what_is_not_sampled_is_not_exported_and_still_carried_on() {
     // The client's own decision counts before the ratio.
     call(&mut client, json!({"traceparent": PARENT}), &[]);
     assert_eq!(exported(&collector, 2).len(), 2, "of the last call alone");
-    assert_eq!(metric(&proxy, "mcpproxy_spans_exported_total"), 2.0);
+    // They are counted once the collector has answered.
+    let counted = || metric(&proxy, "mcpproxy_spans_exported_total");
+    until("they are counted", || (counted() > 0.0).then_some(()));
+    assert_eq!(counted(), 2.0);
 }
 
 #[test]

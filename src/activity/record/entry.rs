@@ -1,6 +1,6 @@
 //! What a call hands over for the log: its draft, and the decisions about it. Pure.
 
-use super::{Draft, Policy, Verdict};
+use super::{Draft, LateMember, Policy, Verdict};
 
 /// One decision about a call. Principal, server, tool, session, request and intent are those of its
 /// call.
@@ -48,11 +48,13 @@ pub struct Entry {
     pub draft: Draft,
     /// The decisions about it; empty for most.
     pub decisions: Vec<Decision>,
+    /// What is added to the metadata of a call when it is written.
+    pub late: Option<LateMember>,
 }
 
 impl From<Draft> for Entry {
     fn from(draft: Draft) -> Self {
-        Self { draft, decisions: Vec::new() }
+        Self { draft, decisions: Vec::new(), late: None }
     }
 }
 
