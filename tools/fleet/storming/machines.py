@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +17,8 @@ READY_SECONDS = 90
 COMMAND_SECONDS = 60
 STORES, NODES = (11, 12, 13), (1, 2, 3)
 NAMES = {1: "a", 2: "b", 3: "c"}
+# Set when all is to end: nobody waits for anything any more.
+ENDS = threading.Event()
 
 
 class Failed(Exception):
@@ -237,6 +240,7 @@ class Ground:
 def until(true, text, seconds=READY_SECONDS):
     end = time.monotonic() + seconds
     while not true():
+        if ENDS.wait(0.1):
+            raise Failed("ended")
         if time.monotonic() > end:
             raise Failed(f"not within {seconds} s: {text()}")
-        time.sleep(0.1)

@@ -10,7 +10,7 @@ import time
 from .between import FAULTS, Between
 from .ledger import Ledger
 from .load import Load, quantile
-from .machines import NODES, Failed, Ground
+from .machines import ENDS, NODES, Failed, Ground
 from .page import Page
 
 # What a node may lose that had answered it, by `activity.durability`.
@@ -45,6 +45,7 @@ class Storm:
             for phase in phases:
                 await getattr(self, phase)()
         finally:
+            ENDS.set()
             if self.load:
                 await self.load.end()
             self.report()
