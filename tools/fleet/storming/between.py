@@ -43,7 +43,7 @@ class Between:
             if answer:
                 writer.write(answer)
                 await writer.drain()
-        except (OSError, EOFError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+        except (OSError, EOFError, asyncio.IncompleteReadError, asyncio.TimeoutError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
