@@ -1,7 +1,7 @@
 //! The product's handbook, a page a subject. There is no code here.
 //!
 //! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`fleet`],
-//! [`fleet_scale`], [`configuration`], [`tls`], [`operation`],
+//! [`fleet_setup`], [`fleet_scale`], [`configuration`], [`tls`], [`operation`],
 //! [`security`],
 //! [`speed`].
 
@@ -31,6 +31,10 @@ pub mod rest {
 
 pub mod fleet {
     #![doc = include_str!("guide/fleet.md")]
+}
+
+pub mod fleet_setup {
+    #![doc = include_str!("guide/fleet_setup.md")]
 }
 
 pub mod fleet_scale {

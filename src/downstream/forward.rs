@@ -102,39 +102,53 @@ pub(super) fn gone() -> Response<Body> {
     plain(StatusCode::NOT_FOUND, "Session not found: send initialize again")
 }
 
-/// Asks that node for the answer.
+/// Asks that node for the answer; a client learns what became of it.
 pub(super) async fn forward(post: &Post<'_>, node: &str, body: &[u8]) -> Response<Body> {
-    let Some(peers) = peers(post) else { return gone() };
+    ask(post, node, body).await.unwrap_or_else(|error| refused(&error))
+}
+
+/// Asks that node for the answer.
+///
+/// # Errors
+/// It did not answer.
+pub(super) async fn ask(
+    post: &Post<'_>,
+    node: &str,
+    body: &[u8],
+) -> Result<Response<Body>, PeerError> {
+    let peers = peers(post).ok_or_else(|| PeerError::NotAdvertised(node.to_owned()))?;
     let sent = envelope(post, body, true);
-    match peers.request(node, PeerRoute::Session, sent, Hop::First).await {
-        Ok(response) => {
-            let (mut head, body) = response.into_parts();
-            for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION] {
-                head.headers.remove(name);
-            }
-            if matches!(head.status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-                return Response::from_parts(head, Body::Empty);
-            }
-            let parts = body.map(|part| part.map_err(|error| Aborted(error.to_string())));
-            Response::from_parts(head, Body::Stream(Box::pin(parts)))
-        }
-        Err(
-            error
-            @ (PeerError::Gone(_) | PeerError::Unreached { .. } | PeerError::NotAdvertised(_)),
-        ) => {
-            tracing::debug!(%error, "what a client asks for was on another node");
-            gone()
-        }
-        Err(
-            error @ (PeerError::SecondHop
-            | PeerError::TooLong
-            | PeerError::Unanswered { .. }
-            | PeerError::Unknown { .. }),
-        ) => {
-            tracing::warn!(%error, "a request could not be passed on");
-            plain(StatusCode::BAD_GATEWAY, "the node that this is on did not answer")
-        }
+    let response = peers.request(node, PeerRoute::Session, sent, Hop::First).await?;
+    let (mut head, body) = response.into_parts();
+    for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION] {
+        head.headers.remove(name);
     }
+    if matches!(head.status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+        return Ok(Response::from_parts(head, Body::Empty));
+    }
+    let parts = body.map(|part| part.map_err(|error| Aborted(error.to_string())));
+    Ok(Response::from_parts(head, Body::Stream(Box::pin(parts))))
+}
+
+/// Whether the node was not even asked: it is gone, or on its way to be found so, and nothing was done.
+pub(super) const fn was_not_asked(error: &PeerError) -> bool {
+    match error {
+        PeerError::Gone(_) | PeerError::Unreached { .. } | PeerError::NotAdvertised(_) => true,
+        PeerError::SecondHop
+        | PeerError::TooLong
+        | PeerError::Unanswered { .. }
+        | PeerError::Unknown { .. } => false,
+    }
+}
+
+/// What a client is told whose request another node did not answer.
+pub(super) fn refused(error: &PeerError) -> Response<Body> {
+    if was_not_asked(error) {
+        tracing::debug!(%error, "what a client asks for was on another node");
+        return gone();
+    }
+    tracing::warn!(%error, "a request could not be passed on");
+    plain(StatusCode::BAD_GATEWAY, "the node that this is on did not answer")
 }
 
 /// Lets all other nodes that live do the same. `reopens`: also where the session is not open.

@@ -335,7 +335,14 @@ pub(super) async fn get(post: &Post<'_>) -> Response<Body> {
     };
     match (lives, seen) {
         (Whereabouts::Here, _) => {}
-        (Whereabouts::On(node), _) => return forward::forward(post, &node, b"").await,
+        (Whereabouts::On(node), _) => match forward::ask(post, &node, b"").await {
+            Ok(answer) => return answer,
+            // It is not found dead yet: a stream of messages that belong to no request begins anew here all the same.
+            Err(error)
+                if forward::was_not_asked(&error)
+                    && seen.is_none_or(|seen| seen.kind == StreamKind::Standing) => {}
+            Err(error) => return forward::refused(&error),
+        },
         // The rest of an answer is lost; a stream of messages that belong to no request begins anew here.
         (_, Some(EventId { kind: StreamKind::Reply, .. })) => return forward::gone(),
         (

@@ -246,6 +246,23 @@ fn what_lives_on_one_node_is_reached_over_any_and_its_end_begins_a_new_session()
 }
 
 #[test]
+fn a_stream_begins_anew_elsewhere_before_its_node_is_found_dead() {
+    let store = tempfile::tempdir().unwrap();
+    let [mut a, b] = ["a", "b"].map(|name| reached(&store, name));
+    know_each_other(&[&a, &b]);
+    let session = Session::asked(&a);
+    let mut events = session.stream(&b, "GET", &[], "");
+    let seen = events.next().unwrap().id.unwrap();
+    a.process.signal("KILL");
+    a.process.wait();
+    while events.next().is_some() {}
+    for more in [&[][..], &[("Last-Event-ID", seen.as_str())][..]] {
+        assert!(session.stream(&b, "GET", more, "").next().is_some(), "{more:?}");
+    }
+    session.calls(&b, "on-b");
+}
+
+#[test]
 fn a_session_that_is_ended_is_ended_on_all_nodes() {
     let store = tempfile::tempdir().unwrap();
     let [a, b, c] = ["a", "b", "c"].map(|name| reached(&store, name));
