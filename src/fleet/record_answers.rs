@@ -151,9 +151,36 @@ fn read_id(text: Option<String>) -> Result<Option<Id>, NoAnswer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::activity::codec;
+    use crate::activity::record::Hash;
+    use crate::activity::record_wire::read_records;
+    use crate::fleet::examples::ExampleLog;
+
+    fn records(count: u64) -> Vec<Record> {
+        let mut log = ExampleLog::new(1);
+        let rows = log.records(count);
+        let record = |row: crate::fleet::record_rows::RecordRow<'_>| {
+            let (head, body) = codec::split_canonical(row.canonical).unwrap();
+            let prev = Hash([0; 32]);
+            Record::decode(log.log, row.seq, prev, row.hash, head, Some(body)).unwrap()
+        };
+        rows.iter().map(record).collect()
+    }
 
     #[test]
     fn what_does_not_fit_is_left_for_the_next_page_and_one_record_always_comes() {
+        let all = records(10);
+        let (_, one) = cut(&all[..1], usize::MAX);
+        for (most, kept) in [(0, 1), (one.len(), 1), (usize::MAX, 10)] {
+            let (count, bytes) = cut(&all, most);
+            assert_eq!((count, read_records(&bytes).unwrap()), (kept, all[..kept].to_vec()));
+        }
+        let (_, three) = cut(&all[..3], usize::MAX);
+        for most in [three.len(), three.len() + 1] {
+            let (count, bytes) = cut(&all, most);
+            assert_eq!((count, bytes), (3, three.clone()));
+        }
+        assert_eq!(cut(&all, three.len() - 1).0, 2);
         assert_eq!(cut(&[], 0), (0, Vec::new()));
     }
 }
