@@ -76,7 +76,7 @@ impl Page {
 
 fn is_partial(fleet: &RawValue) -> bool {
     let fleet: serde_json::Value = serde_json::from_str(fleet.get()).unwrap_or_default();
-    fleet["partial"] == true
+    fleet.get("partial").and_then(serde_json::Value::as_bool) == Some(true)
 }
 
 fn join(
