@@ -1,4 +1,6 @@
-//! How fast an index node catches up with a node's segments in a folder: `cargo bench --bench follow [-- RECORDS]`.
+//! How fast an index node catches up with a node's segments in a folder: `cargo bench --bench follow [-- RECORDS]`. With
+//! `-- RECORDS query`: three index nodes, one shard each, of so many records together, and how long a page of 50 over all three
+//! takes from the question's bytes to the merged records; the network between them is not in it.
 //!
 //! Not by criterion: one run over a backlog is what is asked for.
 #![expect(clippy::expect_used, reason = "a benchmark fails by panicking")]
@@ -6,19 +8,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::Retention;
 use mcpproxy::activity::chained::ChainedRecord;
 use mcpproxy::activity::codec::{self, PayloadRef};
+use mcpproxy::activity::merged::merge_pages;
 use mcpproxy::activity::record::{HeadRef, NodeId, Operation, Source, Status, Type};
+use mcpproxy::activity::{Activity, Config, Filter, Listing, Retention};
 use mcpproxy::fleet::bucket::Bucket;
 use mcpproxy::fleet::config::NodeName;
 use mcpproxy::fleet::node_key::NodeKey;
+use mcpproxy::fleet::record_answers;
+use mcpproxy::fleet::record_questions::{AnswerHead, FilterSent, LogRange, RecordQuestion};
 use mcpproxy::fleet::record_rows::RecordCollector;
 use mcpproxy::fleet::segment::{self, SealedBy};
-use mcpproxy::fleet::{FleetFollower, FleetIndex, FollowSettings, IndexRole};
+use mcpproxy::fleet::{FleetFollower, FleetIndex, FleetLogs, FollowSettings, IndexRole};
 
 const FLEET: &str = "01010101010101010101010101010101";
-const LOG: NodeId = NodeId([2; 16]);
+/// Queries of each kind that are timed.
+const QUERIES: usize = 1000;
 const SEGMENT_RECORDS: u64 = 8192;
 const ARGUMENTS: &[u8] =
     br#"{"owner":"octo","repo":"hello","title":"It is broken","body":"Steps: open, then close."}"#;
@@ -26,20 +32,21 @@ const RESPONSE: &[u8] =
     br#"{"content":[{"type":"text","text":"ok"}],"structuredContent":{"id":1,"state":"open"}}"#;
 
 /// Puts the segments of a node into the folder; their bytes.
-fn seal(folder: &std::path::Path, records: u64) -> u64 {
-    let key = NodeKey::open(folder).expect("a key");
-    let verifier = key.verifier(FLEET, "a").expect("a name");
+fn seal(folder: &std::path::Path, node: &str, log: NodeId, records: u64) -> u64 {
+    let own = tempfile::tempdir().expect("a folder");
+    let key = NodeKey::open(own.path()).expect("a key");
+    let verifier = key.verifier(FLEET, node).expect("a name");
     let write = |path: &str, bytes: &[u8]| {
         let path = folder.join(path);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         std::fs::write(path, bytes).expect("written");
     };
     write("fleet.json", format!(r#"{{"format":1,"fleet":"{FLEET}"}}"#).as_bytes());
-    let claim = serde_json::json!({"format": 1, "node": "a", "log": LOG.to_string(), "key": verifier.to_string()});
-    write("nodes/a/claim.json", claim.to_string().as_bytes());
-    let (mut hash, mut previous, mut seq, mut total) = (codec::genesis(LOG), None, 1, 0);
+    let claim = serde_json::json!({"format": 1, "node": node, "log": log.to_string(), "key": verifier.to_string()});
+    write(&format!("nodes/{node}/claim.json"), claim.to_string().as_bytes());
+    let (mut hash, mut previous, mut seq, mut total) = (codec::genesis(log), None, 1, 0);
     while seq <= records {
-        let (mut rows, after) = (RecordCollector::new(LOG), hash);
+        let (mut rows, after) = (RecordCollector::new(log), hash);
         for seq in seq..seq + SEGMENT_RECORDS {
             let request = format!("request-{seq}");
             let head = HeadRef {
@@ -68,39 +75,35 @@ fn seal(folder: &std::path::Path, records: u64) -> u64 {
             let part = |bytes: &'static [u8]| PayloadRef { bytes, total: bytes.len() as u64 };
             codec::encode_body(part(ARGUMENTS), part(RESPONSE), part(b"{}"), &mut body);
             let prev = hash;
-            hash = codec::chain(prev, LOG, seq, &bytes, &body);
+            hash = codec::chain(prev, log, seq, &bytes, &body);
             rows.push(&ChainedRecord { seq, prev, hash, head: &bytes, body: &body });
         }
-        let by = SealedBy { key: &key, verifier: &verifier, node: "a", after, previous };
+        let by = SealedBy { key: &key, verifier: &verifier, node, after, previous };
         let sealed = segment::seal(&rows.finish(), by).expect("sealed");
         previous = Some(sealed.checkpoint.hash());
         total += sealed.bytes.len() as u64;
-        write(&format!("nodes/a/segments/{}", sealed.name), &sealed.bytes);
+        write(&format!("nodes/{node}/segments/{}", sealed.name), &sealed.bytes);
         seq += SEGMENT_RECORDS;
     }
     total
 }
 
-fn main() {
-    let given = std::env::args().filter_map(|argument| argument.parse().ok()).next();
-    let records: u64 = given.unwrap_or(1_000_000);
-    let (store, data) =
-        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-    let bytes = seal(store.path(), records);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let index = Arc::new(FleetIndex::new(IndexRole::Whole));
+/// Follows what is in the store until all is taken; how many records, and how long it took.
+fn follow(
+    (store, data): (&std::path::Path, &std::path::Path),
+    role: IndexRole,
+    records: u64,
+    runtime: &tokio::runtime::Runtime,
+) -> (Arc<FleetIndex>, u64, Duration) {
+    let index = Arc::new(FleetIndex::new(role));
     let settings = FollowSettings {
-        role: IndexRole::Whole,
-        own: NodeName::parse("b").expect("a name"),
-        folder: data.path().join("index"),
+        role,
+        own: NodeName::parse("asked").expect("a name"),
+        folder: data.join(format!("index-{}", role.to_string().replace('/', "-"))),
         flush: Duration::from_secs(5),
         retention: Retention { days: 0, max_records: 0, max_size_mb: 0 },
     };
-    let bucket = Bucket::open(&format!("file://{}", store.path().display())).expect("a store");
+    let bucket = Bucket::open(&format!("file://{}", store.display())).expect("a store");
     std::fs::create_dir_all(&settings.folder).expect("made");
     let begun = Instant::now();
     let follower = FleetFollower::start(settings, bucket, Arc::clone(&index), runtime.handle());
@@ -115,9 +118,85 @@ fn main() {
     };
     let took = begun.elapsed();
     runtime.block_on(follower.end());
-    let rate = taken as f64 / took.as_secs_f64();
-    println!(
-        "{taken} records in {bytes} bytes of segments: {:.2} s, {rate:.0} records/s",
-        took.as_secs_f64()
-    );
+    (index, taken, took)
+}
+
+/// Times a page of 50 over all of these.
+fn query(what: &str, logs: &[(String, FleetLogs)], filter: &Filter, payloads: bool) {
+    let mut times: Vec<_> = (0..QUERIES)
+        .map(|_| {
+            let begun = Instant::now();
+            let pages = logs.iter().map(|(node, logs)| {
+                let question = RecordQuestion::List {
+                    ranges: vec![LogRange::all(node)],
+                    filter: FilterSent::of(filter),
+                    limit: 50,
+                    before: None,
+                    payloads,
+                    count: false,
+                    bytes: 8 << 20,
+                };
+                let question = RecordQuestion::decode(&question.encode()).expect("a question");
+                let answer = record_answers::answer(logs, question).expect("an answer");
+                let (head, records) = AnswerHead::records(&answer).expect("records");
+                Listing { records, next_cursor: head.next_id().expect("an id") }
+            });
+            let merged = merge_pages(pages.collect::<Vec<_>>(), 50);
+            assert_eq!(merged.records.len(), 50);
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    let at = |part: usize| times.get(times.len() * part / 100).copied().unwrap_or_default();
+    println!("{what}: p50 {:?}, p99 {:?}", at(50), at(99));
+}
+
+fn main() {
+    let given = std::env::args().filter_map(|argument| argument.parse().ok()).next();
+    let records: u64 = given.unwrap_or(1_000_000);
+    let (store, data) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    if !std::env::args().any(|argument| argument == "query") {
+        let bytes = seal(store.path(), "a", NodeId([2; 16]), records);
+        let (_, taken, took) =
+            follow((store.path(), data.path()), IndexRole::Whole, records, &runtime);
+        let rate = taken as f64 / took.as_secs_f64();
+        println!(
+            "{taken} records in {bytes} bytes of segments: {:.2} s, {rate:.0} records/s",
+            took.as_secs_f64()
+        );
+        return;
+    }
+    let (activity, writer) =
+        Activity::open(&data.path().join("own"), Config::default()).expect("a log");
+    activity.set_node_name("asked");
+    let mut logs = Vec::new();
+    for shard in 1_u8..=3 {
+        let role = IndexRole::parse(&format!("{shard}/3")).expect("a role");
+        let names = (0..).map(|at| format!("node{at}"));
+        let node = names.into_iter().find(|name| role.holds(name)).expect("a name");
+        let each = records / 3;
+        seal(store.path(), &node, NodeId([shard; 16]), each);
+        let (index, taken, took) = follow((store.path(), data.path()), role, each, &runtime);
+        println!("shard {role}: {taken} records in {:.2} s", took.as_secs_f64());
+        logs.push((node, FleetLogs::new(activity.clone(), Some(index), None)));
+    }
+    query("the newest 50", &logs, &Filter::default(), true);
+    let by_tool = Filter { tools: vec!["create_issue".into()], ..Filter::default() };
+    query("50 of a tool", &logs, &by_tool, true);
+    let both = Filter {
+        servers: vec!["github".into()],
+        principals: vec!["token:ci".into()],
+        statuses: vec![Status::Success],
+        ..Filter::default()
+    };
+    query("50 of a server, a principal and a status, without payloads", &logs, &both, false);
+    drop(logs);
+    drop(activity);
+    writer.close().expect("closed");
 }

@@ -74,6 +74,7 @@ mod read_jobs;
 mod readers;
 mod rebuild;
 pub mod record;
+pub mod record_wire;
 pub mod recover;
 pub mod redact;
 pub mod replica;

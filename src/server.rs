@@ -47,6 +47,7 @@ mod offline_log;
 mod otlp_export;
 mod outgoing_http;
 mod peer_door;
+mod record_door;
 mod reload;
 mod route;
 pub mod rule_files;

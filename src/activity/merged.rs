@@ -331,6 +331,27 @@ mod tests {
     }
 
     #[test]
+    fn a_log_that_is_behind_holds_back_the_others() {
+        let (_folders, view) = logs([300, 1100, 0]);
+        let mut places = view.places(None).unwrap();
+        // Both are read so many at a time, from moments that are far apart.
+        places[1].seq = 200;
+        let mut found = Vec::new();
+        loop {
+            let limit = PortionLimit { records: 14, bytes: 1 << 20 };
+            let next = view.forward(&mut places, &Filter::default(), limit).unwrap();
+            if next.is_empty() {
+                break;
+            }
+            found.extend(next.iter().map(|record| record.id));
+        }
+        let mut expected: Vec<_> = (1..=300).map(|ms| id(ms, 1)).collect();
+        expected.extend((201..=1100).map(|ms| id(ms, 2)));
+        expected.sort();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
     fn a_page_ends_where_one_of_its_logs_may_have_more() {
         let (_folders, view) = logs([5, 5, 5]);
         let whole = view.views()[0].list(&Filter::default(), &Page::default()).unwrap();

@@ -377,6 +377,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn what_is_missing_within_a_full_segment_is_not_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut replica, _) = open(dir.path());
+        apply(&mut replica, &stretch(1..=1500, codec::genesis(LOG)), "1").unwrap();
+        apply(&mut replica, &stretch(1600..=4000, Hash([2; 32])), "2").unwrap();
+        let view = replica.reader().view().unwrap();
+        assert_eq!(view.count(&Filter::default()).unwrap(), 1500 + 2401);
+        // The same of a part of it that ends within a full segment.
+        assert_eq!(view.after(1000).up_to(2000).count(&Filter::default()).unwrap(), 500 + 401);
+    }
+
+    #[test]
     fn a_page_begins_after_a_record_of_another_log() {
         let dir = tempfile::tempdir().unwrap();
         let (mut replica, _) = open(dir.path());

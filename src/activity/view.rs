@@ -365,7 +365,8 @@ impl View {
 
     /// The full segments of which every record is kept.
     fn whole_segments(&self) -> Range<u64> {
-        segment::of(self.first - 1 + segment::RECORDS - 1)..self.unsealed
+        let end = self.unsealed.min(segment::of(self.next));
+        segment::of(self.first - 1 + segment::RECORDS - 1)..end
     }
 
     /// The other segments: the one that is partly removed, and those that are not full.

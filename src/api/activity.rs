@@ -1,4 +1,6 @@
 //! `/api/v1/activity…`: the log's records, filtered and paged (ACT-5, FR-038..040).
+//!
+//! Size: the parameters that the handlers share, beside what each of them answers.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +21,7 @@ use crate::activity::{
     Status, Summary, Type,
 };
 use crate::downstream::source::Source;
-use crate::fleet::{FleetCoverage, FleetLogs};
+use crate::fleet::{FleetCoverage, FleetLogs, FleetReader};
 use crate::policy::Principal;
 use crate::proxy::Worker;
 
@@ -153,7 +155,7 @@ pub(super) async fn list(
         }
         filter.principals = vec![own.to_owned()];
     }
-    let logs = logs(state, worker, &mut query)?;
+    let reader = reader(state, worker, &mut query)?;
     let paging = PageParameters::read(&mut query)?;
     let (with_total, text) = (paging.with_total, paging.text.clone());
     let page = paging.page()?;
@@ -171,8 +173,17 @@ pub(super) async fn list(
         // What was answered before is found (ACT-5).
         ask(worker, |activity| activity.view().map(drop)).await?;
         let wanted = TextSearch { filter, text };
-        let found = activity_search::search(&logs, wanted, &page, place).await?;
-        let fleet = coverage(logs).await?;
+        let (found, fleet) = match reader.begin().await? {
+            Some(mut reading) => {
+                let found = activity_search::search_fleet(&mut reading, wanted, &page, place);
+                (found.await?, Some(reading.coverage().clone()))
+            }
+            None => {
+                let logs = reader.logs().clone();
+                let found = activity_search::search(&logs, wanted, &page, place).await?;
+                (found, coverage(logs).await?)
+            }
+        };
         return Ok(encode(&Listing {
             activities: &found.records,
             limit: page.limit,
@@ -182,6 +193,18 @@ pub(super) async fn list(
             fleet,
         }));
     }
+    if let Some(mut reading) = reader.begin().await? {
+        let (found, total) = reading.list(&filter, &page, with_total).await?;
+        return Ok(encode(&Listing {
+            activities: &found.records,
+            limit: page.limit,
+            next_cursor: found.next_cursor.map(|id| id.to_string()),
+            total,
+            searched: None,
+            fleet: Some(reading.coverage().clone()),
+        }));
+    }
+    let logs = reader.logs().clone();
     beside(move || {
         let (found, total) = logs.ask(|view| {
             let found = view.list(&filter, &page)?;
@@ -229,33 +252,44 @@ pub(super) async fn record(
     let not_found = "Activity not found";
     let id = Id::parse(id).ok_or_else(|| missing(not_found.into()))?;
     let own = bound_to(principal).map(str::to_owned);
-    let logs =
-        FleetLogs::new(worker.proxy.activity.clone(), state.fleet_index.get().cloned(), None);
+    let is_seen = |record: &Record| own.as_deref().is_none_or(|own| *record.head.principal == *own);
+    let none = move |covered: Option<FleetCoverage>| match covered.filter(|it| it.partial) {
+        None => not_found.to_owned(),
+        Some(covered) => {
+            let missing: Vec<_> = covered.missing.keys().map(String::as_str).collect();
+            format!("{not_found}; not all of the fleet was asked: {}", missing.join(", "))
+        }
+    };
+    let reader = reader_of(state, worker, None);
+    let logs = reader.logs().clone();
+    // What is here needs no other node.
     let found = beside(move || {
-        let record = logs
-            .ask(|view| view.get(id))?
-            .filter(|record| own.as_deref().is_none_or(|own| *record.head.principal == *own));
-        let found = record.map(|record| encode(&Detail { activity: &record }));
-        Ok(found.ok_or_else(|| match logs.coverage().filter(|covered| covered.partial) {
-            None => not_found.to_owned(),
-            Some(covered) => {
-                let missing: Vec<_> = covered.missing.keys().map(String::as_str).collect();
-                format!("{not_found}; not all of the fleet was asked: {}", missing.join(", "))
-            }
-        }))
+        let record = logs.ask(|view| view.get(id))?;
+        Ok((record, logs.coverage()))
     });
-    found.await?.map_err(missing)
+    let (record, covered) = found.await?;
+    if let Some(record) = record.filter(is_seen) {
+        return Ok(encode(&Detail { activity: &record }));
+    }
+    let Some(mut reading) = reader.begin().await? else { return Err(missing(none(covered))) };
+    let record = reading.get(id).await?.filter(is_seen);
+    let found = record.map(|record| encode(&Detail { activity: &record }));
+    found.ok_or_else(|| missing(none(Some(reading.coverage().clone()))))
 }
 
-/// The logs that a query means: those of the fleet, or of its `node`.
-pub(super) fn logs(
+/// Whoever reads the logs that a query means: those of the fleet, or of its `node`.
+pub(super) fn reader(
     state: &State,
     worker: &Worker,
     query: &mut Query,
-) -> Result<FleetLogs, BadQuery> {
+) -> Result<FleetReader, BadQuery> {
+    Ok(reader_of(state, worker, query.text("node")?))
+}
+
+fn reader_of(state: &State, worker: &Worker, node: Option<String>) -> FleetReader {
     let index = state.fleet_index.get().cloned();
-    let node = query.text("node")?;
-    Ok(FleetLogs::new(worker.proxy.activity.clone(), index, node))
+    let logs = FleetLogs::new(worker.proxy.activity.clone(), index, node);
+    FleetReader::new(logs, worker.proxy.fleet.clone())
 }
 
 /// What an answer covers.
@@ -293,10 +327,16 @@ pub(super) async fn summary(
     now: SystemTime,
 ) -> Result<Bytes, ApiError> {
     let SummaryParameters { period } = SummaryParameters::read(&mut query)?;
-    let logs = logs(state, worker, &mut query)?;
+    let reader = reader(state, worker, &mut query)?;
     query.finish()?;
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+    if let Some(mut reading) = reader.begin().await? {
+        let summary = reading.summary(period, now).await?;
+        let fleet = Some(reading.coverage().clone());
+        return Ok(encode(&FleetSummary { summary: &summary, fleet }));
+    }
+    let logs = reader.logs().clone();
     beside(move || {
         let summary = logs.ask(|view| view.summary(period, now))?;
         Ok(match logs.coverage() {

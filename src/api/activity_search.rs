@@ -11,8 +11,8 @@ use http::StatusCode;
 use super::reader_limits::ReaderSlot;
 use super::response::ApiError;
 use crate::activity::text_search::SoughtText;
-use crate::activity::{Filter, From, Id, Page, Payloads, QueryError, Record};
-use crate::fleet::FleetLogs;
+use crate::activity::{Filter, From, Id, Listing, Page, Payloads, QueryError, Record};
+use crate::fleet::{FleetLogs, FleetReading};
 
 /// Most records that one answer looks at, about: the last portion may go beyond it.
 const MAX_SEARCHED: u64 = 20_000;
@@ -75,6 +75,36 @@ pub(super) async fn search(
     Ok(found)
 }
 
+/// Looks through the logs of a fleet. `_place` is kept as long.
+pub(super) async fn search_fleet(
+    reading: &mut FleetReading,
+    wanted: TextSearch,
+    page: &Page,
+    _place: ReaderSlot,
+) -> Result<FoundRecords, QueryError> {
+    let mut found = FoundRecords { records: Vec::new(), next_cursor: None, searched: 0 };
+    let (mut from, deadline) = (page.from, Instant::now() + MAX_TIME);
+    loop {
+        let room = page.limit - found.records.len();
+        let asked = Page { limit: PORTION_RECORDS, from, payloads: Payloads::Include };
+        let (listing, _) = reading.list(&wanted.filter, &asked, false).await?;
+        let portion = looked_through(listing, &wanted, room);
+        found.searched += portion.searched;
+        found.records.extend(portion.records);
+        found.next_cursor = portion.next_cursor;
+        let Some(next) = found.next_cursor else { break };
+        let is_spent = found.searched >= MAX_SEARCHED || Instant::now() >= deadline;
+        if found.records.len() >= page.limit || is_spent {
+            break;
+        }
+        from = From::After(next);
+    }
+    if page.payloads == Payloads::Exclude {
+        found.records.iter_mut().for_each(|record| record.body = None);
+    }
+    Ok(found)
+}
+
 /// The next records, up to the one that fills the page.
 fn portion(
     logs: &FleetLogs,
@@ -84,6 +114,11 @@ fn portion(
 ) -> Result<FoundRecords, QueryError> {
     let page = Page { limit: PORTION_RECORDS, from, payloads: Payloads::Include };
     let listing = logs.stored()?.list(&wanted.filter, &page)?;
+    Ok(looked_through(listing, wanted, room))
+}
+
+/// Those of a page that hold the text, up to the one that fills the room.
+fn looked_through(listing: Listing, wanted: &TextSearch, room: usize) -> FoundRecords {
     let mut found =
         FoundRecords { records: Vec::new(), next_cursor: listing.next_cursor, searched: 0 };
     let mut records = listing.records.into_iter();
@@ -101,5 +136,5 @@ fn portion(
             break;
         }
     }
-    Ok(found)
+    found
 }

@@ -3,7 +3,7 @@
 //! Records are rendered once for all readers, by a thread of low priority (`activity::live`), and
 //! each reader is sent them at its own pace. One that reconnects names the record it saw last
 //! (`Last-Event-ID`), and one that falls behind catches up from the log, portion by portion; both
-//! get every record once, in order. One that leaves what it was sent unread for too long is cut off,
+//! get every record once, in order; the records of a fleet's other nodes come beside them (`fleet_watch`). One that leaves what it was sent unread for too long is cut off,
 //! with a last event that says why and after which record to resume. There are no filters here.
 //!
 //! The bytes a second that all readers together are sent are bounded, and with them the workers' time.
@@ -21,11 +21,14 @@ use super::query_parameters::Query;
 use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
 use super::response::{self, ApiError};
 use super::state::State;
+use crate::activity::record::NodeId;
 use crate::activity::{
     Activity, Filter, Id, Live, LiveEvent, PORTION, Page, Payloads, Portion, QueryError, Record,
 };
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
+use crate::fleet::fleet_watch::OVERLAP_MS;
+use crate::fleet::{FleetWatch, WatchNews, WatchStart};
 use crate::identity::PageSession;
 use crate::mcp::headers;
 use crate::proxy::Worker;
@@ -55,6 +58,10 @@ struct Events {
     rests_until: Option<Instant>,
     /// The last event was sent.
     over: bool,
+    /// The other nodes, where there is a fleet.
+    fleet: Option<FleetWatch>,
+    /// Another node's records alone are meant: those of this one are passed over.
+    elsewhere: bool,
     _place: Option<ReaderSlot>,
 }
 
@@ -65,19 +72,31 @@ struct Events {
 /// `Last-Event-ID` names, and has no end; comments show that it is alive. A reader that takes nothing
 /// for 10 seconds is cut off: the last event is `cut-off`, and its `data` says why (`error`) and where
 /// to go on (`resume_after`, which is also the last `id`). An event `removed` names records (`first`,
-/// `last`) that retention removed before they were sent.
+/// `last`) that retention removed before they were sent. In a fleet the records of the other nodes that live come, too, as they
+/// are heard of, and those of the last two seconds again after a reconnect; events `missing` and `back` name a `node` that does not
+/// answer, and one that does again.
 #[utoipa::path(
     get,
     path = "/events",
     tag = "activity",
     operation_id = "watchActivity",
-    params((
-        "Last-Event-ID" = Option<String>,
-        Header,
-        description = "The record seen last",
-        nullable = false,
-        pattern = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$",
-    )),
+    params(
+        (
+            "Last-Event-ID" = Option<String>,
+            Header,
+            description = "The record seen last",
+            nullable = false,
+            pattern = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$",
+        ),
+        (
+            "node" = Option<String>,
+            Query,
+            description = "In a fleet, the name of a node: its records alone",
+            nullable = false,
+            min_length = 1,
+            max_length = 1024,
+        ),
+    ),
     responses(
         (status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream"),
         (status = 500, description = "The log cannot be read"),
@@ -92,28 +111,39 @@ pub(super) async fn events(
     state: &State,
     worker: &Worker,
     (source, session): (Source, Option<PageSession>),
-    query: Query,
+    mut query: Query,
     headers: &HeaderMap,
     request_id: &str,
 ) -> Result<Response<Body>, ApiError> {
+    let wanted = query.text("node")?;
     query.finish()?;
     let seen = match headers.get(&LAST_EVENT_ID) {
         None => None,
         Some(value) => Some(value.to_str().ok().and_then(Id::parse).ok_or_else(unknown_id)?),
     };
     let place = state.readers.enter(Purpose::Watch, source)?;
-    let (end, newest) = activity::ask(worker, |activity| {
-        let view = activity.view()?;
-        let page = Page { limit: 1, payloads: Payloads::Exclude, ..Page::default() };
-        let newest = view.list(&Filter::default(), &page)?.records.pop();
-        Ok((view.next().saturating_sub(1), newest.map(|record| record.id)))
-    })
-    .await?;
+    let node = worker.proxy.fleet.as_ref().filter(|node| node.peers().is_some());
+    let begun = begin(worker, seen.filter(|_| node.is_some()));
+    let LogBegin { end, newest, after, log } = begun.await?;
+    let is_own = |wanted: &str| worker.proxy.activity.node_name() == Some(wanted) || log == wanted;
+    let elsewhere = wanted.as_deref().is_some_and(|wanted| !is_own(wanted));
+    let fleet = node.filter(|_| wanted.is_none() || elsewhere).and_then(|node| {
+        let start = seen.map_or(WatchStart::Now, WatchStart::After);
+        FleetWatch::begin(node, wanted, start)
+    });
     // A number beyond the end is of another log: the stream then begins with what is stored from now on.
-    let last = seen.filter(|seen| seen.seq() <= end).or(newest);
+    let (last, seq) = match after {
+        Some(after) => (seen, after),
+        None => {
+            let last = seen.filter(|seen| seen.seq() <= end && !elsewhere).or(newest);
+            (last, last.map_or(end, Id::seq))
+        }
+    };
     let activity = worker.proxy.activity.clone();
     let events = Events {
-        live: activity.live(last.map_or(end, Id::seq), event),
+        live: activity.live(seq, event),
+        fleet,
+        elsewhere,
         activity,
         ending: state.ending.clone(),
         session,
@@ -140,6 +170,37 @@ pub(super) async fn events(
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(headers::BUFFERING, HeaderValue::from_static("no"));
     Ok(response)
+}
+
+/// Where the stream of this node's log begins.
+struct LogBegin {
+    end: u64,
+    newest: Option<Id>,
+    /// The last record before those that are wanted, where another node's record may have been seen last.
+    after: Option<u64>,
+    /// Its id.
+    log: String,
+}
+
+async fn begin(worker: &Worker, seen: Option<Id>) -> Result<LogBegin, ApiError> {
+    activity::ask(worker, move |activity| {
+        let view = activity.view()?;
+        let page = Page { limit: 1, payloads: Payloads::Exclude, ..Page::default() };
+        let newest = view.list(&Filter::default(), &page)?.records.pop();
+        let (end, newest) = (view.next().saturating_sub(1), newest.map(|record| record.id));
+        let after = match seen {
+            None => None,
+            Some(id) if view.get(id)?.is_some() => Some(id.seq()),
+            // Of another node: its own records may have been on their way.
+            Some(id) => {
+                let from = id.time_ms().saturating_sub(OVERLAP_MS);
+                let below = view.number_below(Id::new(from, 0, NodeId([0; 16])))?;
+                Some(below.saturating_sub(1).max(view.first() - 1).min(end))
+            }
+        };
+        Ok(LogBegin { end, newest, after, log: view.node().to_string() })
+    })
+    .await
 }
 
 /// What one read of the log has found.
@@ -181,7 +242,9 @@ impl Events {
         }
         loop {
             tokio::select! {
+                news = heard(&mut self.fleet) => return Some(self.told(news)),
                 next = self.live.next() => match next {
+                    LiveEvent::Records(..) if self.elsewhere => {}
                     LiveEvent::Records(bytes, last) => {
                         self.last = Some(last);
                         return Some(bytes);
@@ -198,12 +261,41 @@ impl Events {
         }
     }
 
+    /// What another node's news are for the reader.
+    fn told(&mut self, news: WatchNews) -> Bytes {
+        let mut out = Vec::new();
+        match news {
+            WatchNews::Records(records) => {
+                records.iter().for_each(|record| event(record, &mut out));
+                self.last = records.last().map(|record| record.id).or(self.last);
+            }
+            WatchNews::Missing(node, why) => {
+                let told = serde_json::json!({"node": node, "reason": why});
+                out.extend_from_slice(format!("event: missing\ndata: {told}\n\n").as_bytes());
+            }
+            WatchNews::Back(node) => {
+                let told = serde_json::json!({"node": node});
+                out.extend_from_slice(format!("event: back\ndata: {told}\n\n").as_bytes());
+            }
+            WatchNews::Removed(node, first, last) => {
+                let gone = serde_json::json!({
+                    "node": node, "first": first, "last": last, "reason": "retention"
+                });
+                out.extend_from_slice(format!("event: removed\ndata: {gone}\n\n").as_bytes());
+            }
+        }
+        out.into()
+    }
+
     /// Reads the next portion behind the last record sent.
     async fn catch_up(&mut self) -> Result<Bytes, QueryError> {
         let seq = self.live.seq();
         let caught = self.activity.aside(move |activity| catch(activity, seq)).await??;
         // Behind lost numbers nothing is found: go on with the next number.
         self.live.has_read(caught.last.max(seq + 1));
+        if self.elsewhere {
+            return Ok(Bytes::new());
+        }
         self.last = caught.portion.last().or(self.last);
         let Some((first, last)) = caught.removed else {
             return Ok(caught.portion.bytes().clone());
@@ -218,6 +310,18 @@ impl Events {
     fn cut_off(&mut self, reason: &str) -> Bytes {
         self.over = true;
         format!("event: cut-off\ndata: {}\n\n", reader_limits::last_words(reason, self.last)).into()
+    }
+}
+
+/// The next news of other nodes; never without any.
+async fn heard(fleet: &mut Option<FleetWatch>) -> WatchNews {
+    let news = match fleet {
+        None => None,
+        Some(watch) => watch.next().await,
+    };
+    match news {
+        Some(news) => news,
+        None => std::future::pending().await,
     }
 }
 
@@ -277,6 +381,8 @@ mod tests {
             pace: ReaderPace::default(),
             rests_until: None,
             over: false,
+            fleet: None,
+            elsewhere: false,
             _place: None,
         }
     }

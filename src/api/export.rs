@@ -6,6 +6,8 @@
 //! ends with the record that was the last when it began. It breaks off where retention removes what it
 //! has not read yet, and where its client leaves what it was sent unread for too long; its last line
 //! then says why, and another export goes on `after` the last record that came.
+//!
+//! Size: three formats and two origins of one stream, which share how it is paged and breaks off.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::value::RawValue;
 use thiserror::Error;
 use utoipa::{IntoParams, ToSchema};
@@ -23,15 +25,17 @@ use super::query_parameters::{BadQuery, Query};
 use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
 use super::response::{self, ApiError};
 use super::state::State;
+use crate::activity::chained::ChainedRecord;
 use crate::activity::merged::{ForwardPlace, MergedView};
 use crate::activity::record::NodeId;
+use crate::activity::record_wire::canonical;
 use crate::activity::view::View;
 use crate::activity::{Filter, Id, PORTION, QueryError, Record, StoreError};
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
-use crate::fleet::FleetLogs;
 use crate::fleet::columns::{TableError, TableWriter};
 use crate::fleet::record_rows::RecordCollector;
+use crate::fleet::{FleetForward, FleetLogs, FleetReading, ForwardBroken};
 use crate::proxy::Worker;
 use crate::proxy::reply::Aborted;
 
@@ -140,6 +144,8 @@ impl Format {
 /// An export on its way.
 struct Export {
     logs: FleetLogs,
+    /// The records of the whole fleet, where other nodes are asked; what is here has no part in it then.
+    fleet: Option<Box<FleetForward>>,
     /// The log that is exported; `None` where there are several.
     log: Option<NodeId>,
     /// Where each of several is.
@@ -209,6 +215,9 @@ impl Stage {
     }
 }
 
+/// Names the nodes of whose records not all are in the export, with commas.
+const FLEET_MISSING: HeaderName = HeaderName::from_static("mcpproxy-fleet-missing");
+
 /// How an export is written.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -271,9 +280,14 @@ pub(super) async fn export(
         return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
     }
     let filter = FilterParameters::read(&mut query)?.filter();
-    let logs = activity::logs(state, worker, &mut query)?;
+    let reader = activity::reader(state, worker, &mut query)?;
     query.finish()?;
     let place = state.readers.enter(Purpose::Export, source)?;
+    if let Some(reading) = reader.begin().await? {
+        let logs = reader.logs().clone();
+        return fleet_export(logs, reading, (filter, format, after), place, id).await;
+    }
+    let logs = reader.logs().clone();
     let asked = logs.clone();
     let begun = activity::beside(move || {
         asked.ask(|merged| {
@@ -307,26 +321,85 @@ pub(super) async fn export(
     let begins = after.is_none();
     let table = match format {
         Format::Json | Format::Csv => None,
-        Format::Parquet => {
-            let writer = TableWriter::new(NO_NODE);
-            let writer = writer.map_err(|error| {
-                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
-            })?;
-            let log = log.unwrap_or(NodeId([0; 16]));
-            Some(Table { writer, group: RecordCollector::new(log) })
-        }
+        Format::Parquet => Some(Table::begin(log.unwrap_or(NodeId([0; 16])))?),
     };
     let (all, own) = (&COLUMNS[..], COLUMNS.split_last().map_or(&COLUMNS[..], |(_, own)| own));
     let columns = if state.fleet_index.get().is_some() { all } else { own };
     let (filter, sent) = (filter, after);
-    let export =
-        Export { logs, log, places, columns, filter, format, seq, sent, last, begins, table };
+    let fleet = None;
+    let export = Export {
+        logs,
+        fleet,
+        log,
+        places,
+        columns,
+        filter,
+        format,
+        seq,
+        sent,
+        last,
+        begins,
+        table,
+    };
+    Ok(stream_of(export, place, id))
+}
+
+/// The export on its way.
+fn stream_of(export: Export, place: ReaderSlot, id: &str) -> Response<Body> {
+    let format = export.format;
     let way = Stage::InFlight(Box::new(export), ReaderPace::default(), place);
     let pages = stream::try_unfold(way, async |stage| stage.next().await);
     let mut response = response::json(StatusCode::OK, Body::Stream(Box::pin(pages)), id);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
     headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(format.file()));
+    response
+}
+
+/// Exports what a fleet has; who does not answer is named in [`FLEET_MISSING`].
+async fn fleet_export(
+    logs: FleetLogs,
+    mut reading: FleetReading,
+    (filter, format, after): (Filter, Format, Option<Id>),
+    place: ReaderSlot,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    if format == Format::Parquet && reading.coverage().nodes.len() > 1 {
+        let text = "A table is of one node: name it by 'node'";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+    }
+    if let Some(after) = after
+        && reading.get(after).await?.is_none()
+    {
+        let text = "The record of 'after' is not in the log, or no longer: export anew";
+        return Err(ApiError::new(StatusCode::NOT_FOUND, text));
+    }
+    let forward = reading.forward(&filter, after).await?;
+    let missing: Vec<_> = forward.coverage().missing.keys().cloned().collect();
+    let table = match format {
+        Format::Json | Format::Csv => None,
+        Format::Parquet => Some(Table::begin(NodeId([0; 16]))?),
+    };
+    let export = Export {
+        logs,
+        fleet: Some(Box::new(forward)),
+        log: None,
+        places: Vec::new(),
+        columns: &COLUMNS,
+        filter,
+        format,
+        seq: 0,
+        sent: after,
+        last: 0,
+        begins: after.is_none(),
+        table,
+    };
+    let mut response = stream_of(export, place, id);
+    if let Some(names) = Some(missing.join(", ")).filter(|names| !names.is_empty())
+        && let Ok(names) = HeaderValue::from_str(&names)
+    {
+        response.headers_mut().insert(FLEET_MISSING, names);
+    }
     Ok(response)
 }
 
@@ -351,9 +424,22 @@ enum Broken {
     /// A record is not what the log's own bytes say.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// The client takes nothing.
+    /// A record of another node cannot be given as its node has chained it.
+    #[error("record {0} is not as this version writes it: export it at its own node")]
+    NotAsStored(u64),
+    /// The client takes nothing; or another node does not answer any more.
     #[error("{0}")]
     Slow(String),
+}
+
+impl From<ForwardBroken> for Broken {
+    fn from(broken: ForwardBroken) -> Self {
+        match broken {
+            ForwardBroken::Query(error) => Self::Query(error),
+            ForwardBroken::Node(why) => Self::Slow(why),
+            ForwardBroken::Removed(first, last) => Self::Removed(first, last),
+        }
+    }
 }
 
 impl From<StoreError> for Broken {
@@ -365,6 +451,20 @@ impl From<StoreError> for Broken {
 impl Export {
     /// The next page, read when the log has time for it.
     async fn read(mut self: Box<Self>) -> Result<Option<(Bytes, Box<Self>)>, Broken> {
+        if let Some(mut fleet) = self.fleet.take() {
+            loop {
+                let records = fleet.next(PORTION.records).await?;
+                self.sent = records.last().map(|record| record.id).or(self.sent);
+                match self.fleet_page(&records)? {
+                    PageRead::Bytes(bytes) => {
+                        self.fleet = Some(fleet);
+                        return Ok(Some((bytes.into(), self)));
+                    }
+                    PageRead::More => {}
+                    PageRead::End => return Ok(None),
+                }
+            }
+        }
         let activity = self.logs.activity().clone();
         loop {
             let page;
@@ -418,6 +518,26 @@ impl Export {
         Ok(self.written(&records))
     }
 
+    /// The next page of a fleet's records; the end where there are none.
+    fn fleet_page(&mut self, records: &[Record]) -> Result<PageRead, Broken> {
+        if self.format != Format::Parquet {
+            return Ok(self.written(records));
+        }
+        let Some(mut table) = self.table.take() else { return Ok(PageRead::End) };
+        for record in records {
+            if table.group.is_empty() {
+                table.group = RecordCollector::new(record.node);
+            }
+            let (seq, prev, hash) = (record.seq, record.prev_hash, record.hash);
+            let (head, body) = canonical(record).ok_or(Broken::NotAsStored(seq))?;
+            table.group.push(&ChainedRecord { seq, prev, hash, head: &head, body: &body });
+        }
+        let ends = records.is_empty();
+        let (page, rest) = table.part(ends)?;
+        self.table = rest;
+        Ok(page)
+    }
+
     /// Records as lines; the end where there are none.
     fn written(&mut self, records: &[Record]) -> PageRead {
         let mut bytes = Vec::new();
@@ -445,24 +565,38 @@ impl Export {
 
     /// Takes these records into the table; what of it is whole then. It ends with the last record.
     fn part_of_table(&mut self, view: &View, seqs: &[u64]) -> Result<PageRead, Broken> {
-        let Some(Table { mut writer, mut group }) = self.table.take() else {
-            return Ok(PageRead::End);
-        };
-        view.chained(seqs.iter().copied(), |record| group.push(record))?;
+        let Some(mut table) = self.table.take() else { return Ok(PageRead::End) };
+        view.chained(seqs.iter().copied(), |record| table.group.push(record))?;
         let ends = seqs.is_empty() || self.seq >= self.last;
-        if ends || group.len() >= GROUP_RECORDS || group.bytes() >= GROUP_BYTES {
-            let next = RecordCollector::new(view.node());
-            let full = std::mem::replace(&mut group, next).finish();
+        let (page, rest) = table.part(ends)?;
+        self.table = rest;
+        Ok(page)
+    }
+}
+
+impl Table {
+    fn begin(log: NodeId) -> Result<Self, ApiError> {
+        let writer = TableWriter::new(NO_NODE);
+        let writer = writer
+            .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+        Ok(Self { writer, group: RecordCollector::new(log) })
+    }
+
+    /// What of it is whole now, and the rest; all if it `ends` here.
+    fn part(mut self, ends: bool) -> Result<(PageRead, Option<Self>), Broken> {
+        if ends || self.group.len() >= GROUP_RECORDS || self.group.bytes() >= GROUP_BYTES {
+            let next = RecordCollector::new(self.group.log());
+            let full = std::mem::replace(&mut self.group, next).finish();
             if !full.is_empty() {
-                writer.write(&full)?;
+                self.writer.write(&full)?;
             }
         }
         if ends {
-            return Ok(PageRead::Bytes(writer.finish()?));
+            return Ok((PageRead::Bytes(self.writer.finish()?), None));
         }
-        let bytes = writer.take()?;
-        self.table = Some(Table { writer, group });
-        Ok(if bytes.is_empty() { PageRead::More } else { PageRead::Bytes(bytes) })
+        let bytes = self.writer.take()?;
+        let page = if bytes.is_empty() { PageRead::More } else { PageRead::Bytes(bytes) };
+        Ok((page, Some(self)))
     }
 }
 

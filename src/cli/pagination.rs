@@ -24,6 +24,7 @@ pub(super) async fn all(
     let member = if name == "activity" { "activities" } else { name };
     let mut items = Vec::new();
     let (mut left, mut cursor) = (most, None::<String>);
+    let mut fleet: Option<Box<RawValue>> = None;
     loop {
         let limit = left.min(PAGE).to_string();
         let mut query = query.to_vec();
@@ -32,10 +33,15 @@ pub(super) async fn all(
         let page = Page::read(data.json()?, member)?;
         left = left.saturating_sub(u32::try_from(page.items.len()).unwrap_or(u32::MAX));
         items.extend(page.items);
+        // What one page lacks, the list lacks.
+        fleet = match (fleet, page.fleet) {
+            (Some(fleet), Some(_)) if is_partial(&fleet) => Some(fleet),
+            (fleet, next) => next.or(fleet),
+        };
         match page.next {
             // A cursor that repeats would be followed for ever.
             Some(next) if left > 0 && cursor.as_ref() != Some(&next) => cursor = Some(next),
-            next => return Ok(join(member, &items, next)),
+            next => return Ok(join(member, &items, next, fleet.as_deref())),
         }
     }
 }
@@ -43,6 +49,8 @@ pub(super) async fn all(
 struct Page {
     items: Vec<Box<RawValue>>,
     next: Option<String>,
+    /// What the page covers, where there is a fleet.
+    fleet: Option<Box<RawValue>>,
 }
 
 impl Page {
@@ -61,16 +69,28 @@ impl Page {
             Cursor::Text(text) if !text.is_empty() => Some(text),
             Cursor::Text(_) | Cursor::None => None,
         };
-        Ok(Self { items: serde_json::from_str(items).map_err(wrong)?, next })
+        let fleet = members.remove("fleet").map(|fleet| fleet.to_owned());
+        Ok(Self { items: serde_json::from_str(items).map_err(wrong)?, next, fleet })
     }
 }
 
-fn join(member: &str, items: &[Box<RawValue>], next: Option<String>) -> String {
+fn is_partial(fleet: &RawValue) -> bool {
+    let fleet: serde_json::Value = serde_json::from_str(fleet.get()).unwrap_or_default();
+    fleet.get("partial").and_then(serde_json::Value::as_bool) == Some(true)
+}
+
+fn join(
+    member: &str,
+    items: &[Box<RawValue>],
+    next: Option<String>,
+    fleet: Option<&RawValue>,
+) -> String {
     let items: Vec<&str> = items.iter().map(|item| item.get()).collect();
     let next = next.map_or(String::new(), |next| {
         format!(",\"next_cursor\":{}", serde_json::Value::String(next))
     });
-    format!("{{\"{member}\":[{}]{next}}}", items.join(","))
+    let fleet = fleet.map_or(String::new(), |fleet| format!(",\"fleet\":{}", fleet.get()));
+    format!("{{\"{member}\":[{}]{next}{fleet}}}", items.join(","))
 }
 
 #[cfg(test)]
@@ -83,9 +103,13 @@ mod tests {
         let page = Page::read(json, "tools").unwrap();
         assert_eq!(page.next.as_deref(), Some("c1"));
         assert_eq!(
-            join("tools", &page.items, page.next),
+            join("tools", &page.items, page.next, None),
             r#"{"tools":[{"a":1.0},{ "b" : 2 }],"next_cursor":"c1"}"#
         );
+        let partial = r#"{"tools":[],"fleet":{"partial": true}}"#;
+        let page = Page::read(partial, "tools").unwrap();
+        assert!(is_partial(page.fleet.as_deref().unwrap()));
+        assert_eq!(join("tools", &page.items, page.next, page.fleet.as_deref()), partial);
         for last in [r#"{"tools":[]}"#, r#"{"tools":[],"next_cursor":null}"#] {
             assert_eq!(Page::read(last, "tools").unwrap().next, None);
         }

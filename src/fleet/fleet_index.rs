@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use utoipa::ToSchema;
 
 use super::chain_check::FaultFound;
@@ -17,6 +17,8 @@ use crate::activity::StoreError;
 use crate::activity::replica::ReplicaReader;
 use crate::activity::view::View;
 
+/// Questions of other nodes that are answered at the same time.
+const MAX_ANSWERED_TOGETHER: usize = 32;
 /// Nodes that one node follows at most.
 pub const MAX_FOLLOWED: usize = 64;
 
@@ -151,6 +153,8 @@ pub struct FleetIndex {
     error: Mutex<Option<String>>,
     damaged: Mutex<BTreeSet<String>>,
     changed: watch::Sender<u64>,
+    /// Places for questions of other nodes.
+    questions: Arc<Semaphore>,
 }
 
 impl FleetIndex {
@@ -164,7 +168,14 @@ impl FleetIndex {
             error: Mutex::default(),
             damaged: Mutex::default(),
             changed: watch::channel(0).0,
+            questions: Arc::new(Semaphore::new(MAX_ANSWERED_TOGETHER)),
         }
+    }
+
+    /// A place for a question of another node, kept while it is answered; `None` where too many are.
+    #[must_use]
+    pub fn enter(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.questions).try_acquire_owned().ok()
     }
 
     /// What of the fleet this node keeps.

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::config::IndexRole;
 use super::fleet_index::{FleetIndex, FollowStatus};
+use super::record_questions::{HeldLog, Holdings, LogRange};
 use crate::activity::merged::MergedView;
 use crate::activity::view::View;
 use crate::activity::{Activity, QueryError, StoreError};
@@ -44,6 +45,74 @@ impl FleetLogs {
     #[must_use]
     pub fn activity(&self) -> &Activity {
         &self.activity
+    }
+
+    /// The node that is meant, by its name or the id of its log; `None`: all.
+    #[must_use]
+    pub fn wanted(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// What is kept here of the other nodes.
+    #[must_use]
+    pub fn index(&self) -> Option<&Arc<FleetIndex>> {
+        self.index.as_ref()
+    }
+
+    /// What this node has. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn holdings(&self) -> Result<Holdings, QueryError> {
+        let own = self.activity.view()?;
+        let own = HeldLog {
+            node: self.activity.node_name().unwrap_or_default().to_owned(),
+            log: own.node().to_string(),
+            last: own.next() - 1,
+            ..HeldLog::default()
+        };
+        let report = self.index.as_ref().map(|index| index.report());
+        let copies = report.into_iter().flat_map(|report| report.nodes).map(|node| HeldLog {
+            lacks: lost(&node.status),
+            node: node.node,
+            log: node.log,
+            last: node.status.last,
+            behind: node.status.behind_records,
+        });
+        Ok(Holdings { own, copies: copies.collect() })
+    }
+
+    /// The parts of its logs that are meant, with every record of this node whose reply ended before. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn ranged(&self, ranges: &[LogRange]) -> Result<MergedView, QueryError> {
+        let own = self.activity.node_name();
+        let has_own = own.is_some_and(|own| ranges.iter().any(|range| range.node == *own));
+        let mut views = Vec::new();
+        if has_own {
+            views.push(self.activity.view()?);
+        }
+        if let Some(index) = self.index.as_ref().filter(|_| ranges.len() > usize::from(has_own)) {
+            views.extend(index.views()?);
+        }
+        let part = |view: View| {
+            let range = ranges.iter().find(|range| view.name() == Some(&range.node))?;
+            let part = view.after(range.after).up_to(range.last);
+            (part.first() < part.next()).then_some(part)
+        };
+        Ok(MergedView::new(views.into_iter().filter_map(part).collect()))
+    }
+
+    /// A copy that turned out to be damaged is made anew.
+    pub fn note_damage(&self, error: &QueryError) {
+        if let (QueryError::Store(StoreError::Damaged { file, .. }), Some(index)) =
+            (error, &self.index)
+        {
+            index.suspect_file(file);
+        }
     }
 
     /// The logs as they are now, with every record of this node whose reply ended before. Blocks.
@@ -85,10 +154,8 @@ impl FleetLogs {
         question: impl FnOnce(&MergedView) -> Result<T, StoreError>,
     ) -> Result<T, QueryError> {
         let answer = self.view().and_then(|view| Ok(question(&view)?));
-        if let (Err(QueryError::Store(StoreError::Damaged { file, .. })), Some(index)) =
-            (&answer, &self.index)
-        {
-            index.suspect_file(file);
+        if let Err(error) = &answer {
+            self.note_damage(error);
         }
         answer
     }
@@ -152,6 +219,14 @@ fn lacks(status: &FollowStatus) -> Option<String> {
     if status.behind_records > 0 {
         why.push(format!("{} records are in the store and not read yet", status.behind_records));
     }
+    why.extend(lost(status));
+    why.extend(status.error.clone());
+    (!why.is_empty()).then(|| why.join("; "))
+}
+
+/// What it will not have, either.
+fn lost(status: &FollowStatus) -> Option<String> {
+    let mut why = Vec::new();
     for gap in &status.gaps {
         why.push(format!("records {} to {} are missing", gap.first, gap.last));
     }
@@ -161,6 +236,5 @@ fn lacks(status: &FollowStatus) -> Option<String> {
     if status.has_stopped {
         why.push("so much is wrong in the store that it is followed no further".into());
     }
-    why.extend(status.error.clone());
     (!why.is_empty()).then(|| why.join("; "))
 }

@@ -61,6 +61,12 @@ impl RecordCollector {
         Self { log, bytes: Vec::new(), places: Vec::new() }
     }
 
+    /// The log that they are of.
+    #[must_use]
+    pub fn log(&self) -> NodeId {
+        self.log
+    }
+
     /// Adds a record.
     pub fn push(&mut self, record: &ChainedRecord<'_>) {
         let start = self.bytes.len();

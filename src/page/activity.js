@@ -11,7 +11,7 @@ const PAGE = 50; // records asked for at once
 const MAX_ROWS = 500; // rows kept while records arrive; older ones are a click away
 const MAX_PAGES = 20; // answers waited for while a text is searched, before somebody is asked to go on
 const RANGES = { '15m': 900, '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
-const FILTERS = ['type', 'status', 'intent_type', 'server', 'tool', 'principal', 'session_id', 'request_id'];
+const FILTERS = ['type', 'status', 'intent_type', 'server', 'tool', 'principal', 'session_id', 'request_id', 'node'];
 
 /** When a record was stored, which is the order of the list: the first 48 bits of its id. */
 function stored(id) {
@@ -32,18 +32,21 @@ const form = el('form', { id: 'filters', 'aria-label': 'Filters' },
   labelled('Intent', select('intent_type', ['read', 'write', 'destructive'])),
   labelled('Server', text('server', { list: 'server-names' })), labelled('Tool', text('tool')),
   labelled('Principal', text('principal')), labelled('Session', text('session_id')), labelled('Request', text('request_id')),
+  labelled('Node', text('node', { list: 'node-names' }), { class: 'fleet', hidden: true }),
   el('button', { type: 'reset' }, 'Clear'));
 const rows = el('ol', { id: 'rows', 'aria-label': 'Records, newest first' });
 const none = el('div', { id: 'none', hidden: true });
 const older = button('Older', () => list.older(), { id: 'older', hidden: true });
 const names = el('datalist', { id: 'server-names' });
+const nodes = el('datalist', { id: 'node-names' });
 const record = el('aside', { id: 'record', class: 'card', 'aria-label': 'Record', tabindex: -1, hidden: true });
 const searched = el('p', { id: 'searched', class: 'quiet', role: 'status' });
+const lacking = el('div', { id: 'lacking', class: 'quiet', role: 'status', hidden: true });
 
 export const activity = {
   name: 'activity',
   label: 'Activity',
-  root: el('div', {}, form, names, searched,
+  root: el('div', {}, form, names, nodes, searched, lacking,
     el('div', { class: 'split' },
       el('div', { class: 'list' },
         el('div', { class: 'row head', 'aria-hidden': 'true' }, ['Time', 'What, and why', 'Intent', 'Status', 'Took'].map((name) => el('span', {}, name))),
@@ -63,6 +66,9 @@ export const activity = {
       attempt(async () => {
         const { data } = await ask('servers');
         fill(names, data.servers.map((server) => option(server.name)));
+        const { data: fleet } = await ask('fleet');
+        fill(nodes, fleet.nodes.map((it) => option(it.node)));
+        form.querySelector('.fleet').hidden = !fleet.node;
       });
     }
     if (wanted) openRecord(wanted);
@@ -132,7 +138,7 @@ function fits(it, filter) {
   const equal = (wanted, value) => !wanted || wanted.split(',').includes(value);
   return equal(filter.type, it.type) && equal(filter.status, it.status)
     && equal(filter.intent_type, it.intent?.operation_type)
-    && [['server', 'server_name'], ['tool', 'tool_name'], ['principal', 'principal'], ['session_id', 'session_id'], ['request_id', 'request_id']]
+    && [['server', 'server_name'], ['tool', 'tool_name'], ['principal', 'principal'], ['session_id', 'session_id'], ['request_id', 'request_id'], ['node', 'node_name']]
       .every(([name, member]) => !filter[name] || filter[name] === it[member])
     && (!filter.to || it.timestamp <= filter.to) && holds(it, filter.q);
 }
@@ -140,6 +146,13 @@ function fits(it, filter) {
 /** Whether a record that comes live holds a text, as the server looks for it in those that are stored. */
 const holds = (it, q) => !q || said(it).includes(q.toLowerCase());
 const said = (value) => (value && typeof value === 'object' ? Object.values(value).map(said).join('\n') : String(value ?? '').toLowerCase());
+
+/** Names the nodes of a fleet of whose records not all are in the list. */
+function lacks(fleet) {
+  const missing = Object.entries(fleet?.missing ?? {});
+  lacking.hidden = missing.length === 0;
+  fill(lacking, missing.map(([node, why]) => el('p', {}, `Not all of ${node}: ${why}`)));
+}
 
 // ---- The list
 
@@ -169,7 +182,11 @@ const list = {
   /** A page; with a text, as many pages as it takes to find some. */
   async page(from, mine) {
     const { q } = this.wanted;
-    if (!q) return (await ask('activity', { ...asked(this.wanted), ...from, limit: PAGE })).data;
+    if (!q) {
+      const { data } = await ask('activity', { ...asked(this.wanted), ...from, limit: PAGE });
+      if (mine === this.asked) lacks(data.fleet);
+      return data;
+    }
     const found = [];
     let next = from;
     for (let page = 0; page < MAX_PAGES; page += 1) {
@@ -177,6 +194,7 @@ const list = {
       if (mine !== this.asked) return { activities: [] };
       found.push(...data.activities);
       this.seen += data.searched;
+      lacks(data.fleet);
       next = { cursor: data.next_cursor };
       if (!data.next_cursor || found.length >= PAGE) break;
     }
@@ -249,7 +267,8 @@ function place(it) {
   }
   const waiting = [...rows.querySelectorAll(`[data-parent="${CSS.escape(it.id)}"]`)];
   const made = row(it);
-  const next = [...rows.children].find((other) => Number(other.dataset.seq) < it.seq);
+  // Ids are in the order of time, whichever node's they are.
+  const next = [...rows.children].find((other) => other.id.slice(2) < it.id);
   rows.insertBefore(made, next ?? null);
   for (const decision of waiting) {
     fold(made, decision.it);
@@ -284,7 +303,7 @@ function row(it) {
   const what = el('span', { class: 'what' },
     el('span', { class: 'name-line' }, kind && el('span', { class: 'quiet' }, kind, ' '), el('bdi', { class: 'name' }, subject(it))),
     el('span', { class: 'why' }, why(it), it.intent?.reason && el('bdi', { class: 'quiet' }, it.intent.reason)));
-  const made = el('li', { id: `r-${it.id}`, 'data-seq': it.seq, 'data-parent': it.type === 'policy_decision' ? it.parent_id : undefined },
+  const made = el('li', { id: `r-${it.id}`, 'data-parent': it.type === 'policy_decision' ? it.parent_id : undefined },
     el('a', { class: 'row', href: link('activity', { ...here().parameters, record: it.id }), tabindex: -1 },
       when(stored(it.id)), what, tag(it.intent?.operation_type) ?? el('span'),
       el('span', {}, tag(it.status)), el('span', { class: 'took' }, took(it.duration_ms))));

@@ -27,6 +27,7 @@ mod fleet;
 mod fleet_facts;
 mod fleet_index;
 mod fleet_nodes;
+mod fleet_reading;
 mod fleet_sessions;
 mod harness;
 mod http2;

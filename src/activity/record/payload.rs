@@ -35,6 +35,12 @@ impl Payload {
         self.total > self.bytes.len() as u64
     }
 
+    /// The same, borrowed.
+    #[must_use]
+    pub fn borrowed(&self) -> PayloadRef<'_> {
+        PayloadRef { bytes: &self.bytes, total: self.total }
+    }
+
     /// True when the whole was empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {

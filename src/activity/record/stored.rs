@@ -48,6 +48,34 @@ pub struct Head {
     pub client_name: Arc<str>,
 }
 
+impl Head {
+    /// The same with borrowed texts.
+    #[must_use]
+    pub fn borrowed(&self) -> HeadRef<'_> {
+        HeadRef {
+            stored_ms: self.stored_ms,
+            kind: self.kind,
+            source: self.source,
+            principal: &self.principal,
+            status: self.status,
+            operation: self.operation,
+            server: &self.server,
+            tool: &self.tool,
+            error: &self.error,
+            started: self.started,
+            duration_us: self.duration_us,
+            overhead_us: self.overhead_us,
+            response_bytes: self.response_bytes,
+            session_id: &self.session_id,
+            request_id: &self.request_id,
+            parent: self.parent,
+            intent: self.intent.borrowed(),
+            variant: &self.variant,
+            client_name: &self.client_name,
+        }
+    }
+}
+
 /// A record's large part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Body {

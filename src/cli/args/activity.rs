@@ -74,6 +74,9 @@ With json, each record is one line; with yaml, one document.")]
         /// Times: relative, local or utc [default: local at a terminal, else utc]
         #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
         time: Option<TimeStyle>,
+        /// In a fleet, the records of the node of this name alone
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
     },
     /// Check the chain of hashes and name the first record altered, missing or out of place
     #[command(after_help = "\

@@ -46,9 +46,9 @@ pub(super) fn run(
         ActivityCommand::Export(flags) => {
             backend::with(global, ask, async |backend| export::run(flags, backend, output).await)
         }
-        ActivityCommand::Watch { no_icons, time } => {
+        ActivityCommand::Watch { no_icons, time, node } => {
             backend::with(global, Needs::Running, async |backend| {
-                watch::run(backend, output, *no_icons, *time).await
+                watch::run(backend, output, (*no_icons, *time), node.as_deref()).await
             })
         }
         ActivityCommand::Verify(flags) => match (&flags.proof, &flags.store) {

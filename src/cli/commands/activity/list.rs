@@ -13,6 +13,7 @@ use crate::cli::error::CommandError;
 use crate::cli::json_pointer::list;
 use crate::cli::output::Output;
 use crate::cli::pagination;
+use crate::cli::terminal_safe::clean;
 
 /// Prints the records that the flags mean.
 pub(super) async fn run(
@@ -36,7 +37,9 @@ pub(super) async fn run(
 fn table(found: &Value, output: &Output, style: &RowStyle) -> String {
     let records = list(found, "/activities");
     if records.is_empty() {
-        return "No activity found. Filters combine; drop one to see more.".to_owned();
+        let none = "No activity found. Filters combine; drop one to see more.";
+        let lacking = lacking(found);
+        return if lacking.is_empty() { none.to_owned() } else { format!("{none}\n{lacking}") };
     }
     let rows = folded(found).into_iter().map(|(record, decisions)| style.row(record, &decisions));
     let mut table = output.table(&style.columns(), rows.collect());
@@ -47,5 +50,16 @@ fn table(found: &Value, output: &Output, style: &RowStyle) -> String {
             counted(records.len(), "record")
         );
     }
+    table.push_str(&lacking(found));
     table
+}
+
+/// The nodes of a fleet of whose records not all are in an answer, and why: a line for each; none where nothing is missing.
+pub(super) fn lacking(found: &Value) -> String {
+    let missing = found.pointer("/fleet/missing").and_then(Value::as_object);
+    let line = |(node, why): (&String, &Value)| {
+        let why = why.as_str().unwrap_or_default();
+        format!("not all of {}: {}\n", clean(node), clean(why))
+    };
+    missing.into_iter().flatten().map(line).collect()
 }

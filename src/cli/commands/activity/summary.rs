@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::list::lacking;
 use super::row::duration;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::terminal_safe::clean;
@@ -40,6 +41,7 @@ pub(super) fn draw(summary: &Value) -> String {
             line(label, &top.join(", "));
         }
     }
+    shown.push_str(&lacking(summary));
     shown
 }
 

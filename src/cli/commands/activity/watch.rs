@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use super::retry::Retries;
 use super::row::RowStyle;
 use crate::cli::args::Format;
-use crate::cli::backend::{Backend, Chunks};
+use crate::cli::backend::{Backend, Chunks, target};
 use crate::cli::error::CommandError;
 use crate::cli::exit_code::Exit;
 use crate::cli::logging;
@@ -45,8 +45,8 @@ enum End {
 pub(super) async fn run(
     backend: &Backend,
     output: &Output,
-    no_icons: bool,
-    time: Option<TimeStyle>,
+    (no_icons, time): (bool, Option<TimeStyle>),
+    node: Option<&str>,
 ) -> Result<(), CommandError> {
     // Every record is of this moment: how long ago is no news.
     let time = time.or_else(|| output.terminal.then_some(TimeStyle::Local));
@@ -57,8 +57,9 @@ pub(super) async fn run(
     }
     let layout = TableLayout::new(&style.columns(), &widths, &[true; WIDTHS.len()], output.view);
     let lines = Lines { output, style, layout };
+    let events = events(node);
     let watching = async {
-        let mut chunks = backend.stream(EVENTS, None).await?;
+        let mut chunks = backend.stream(&events, None).await?;
         if output.format == Format::Table && !output::write_on(lines.layout.header().as_bytes())? {
             return Ok(());
         }
@@ -68,7 +69,7 @@ pub(super) async fn run(
                 End::Unread => return Ok(()),
                 End::Over => {}
             }
-            chunks = resume(backend, &last, &mut tries).await?;
+            chunks = resume(backend, &events, &last, &mut tries).await?;
         }
     };
     tokio::select! {
@@ -77,9 +78,15 @@ pub(super) async fn run(
     }
 }
 
+/// Where the events of all nodes are, or of one.
+fn events(node: Option<&str>) -> String {
+    target(&[], &[("node", node)]).replacen("/api/v1", EVENTS, 1)
+}
+
 /// Takes the stream up again after the record `last`.
 async fn resume(
     backend: &Backend,
+    events: &str,
     last: &str,
     tries: &mut Retries,
 ) -> Result<Chunks, CommandError> {
@@ -87,7 +94,7 @@ async fn resume(
     loop {
         tries.next(why).await?;
         let after = Some(last).filter(|last| !last.is_empty());
-        match backend.stream(EVENTS, after).await {
+        match backend.stream(events, after).await {
             Ok(chunks) => return Ok(chunks),
             Err(failure) if failure.exit == Exit::Unreachable => {
                 let text = "the proxy has ended: nothing more to watch";
