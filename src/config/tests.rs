@@ -1,5 +1,7 @@
 //! The config as a whole: defaults, what is wrong with one, and how file, environment and flags add
 //! up.
+//!
+//! Size: each key of the file once, with what is read, refused and told of it.
 
 use std::path::Path;
 
