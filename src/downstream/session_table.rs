@@ -71,6 +71,12 @@ impl Sessions {
         Self { fleet: Some(FleetSessions { office, ended: Mutex::default() }), ..Self::default() }
     }
 
+    /// A table of at most so many sessions, more than [`EVICTED`](super::session_eviction::EVICTED): one that is soon full.
+    #[must_use]
+    pub fn of_at_most(most: usize) -> Self {
+        Self { occupancy: Occupancy::of_at_most(most), ..Self::default() }
+    }
+
     /// Opens a session with the client's `session_id` as its id.
     ///
     /// # Errors
