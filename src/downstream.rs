@@ -31,6 +31,7 @@ pub mod in_flight;
 mod legacy;
 mod modern;
 mod modern_client;
+mod placing;
 pub mod replay;
 mod reply;
 mod reply_stream;

@@ -65,7 +65,9 @@ pub mod supervisor;
 mod users;
 
 pub use answer::{Answer, AnswerPart};
-pub use config::{Config, Mistake, NamedValues, Protocol, filled_in, named_files, named_values};
+pub use config::{
+    Config, Mistake, NamedValues, Protocol, ServerAffinity, filled_in, named_files, named_values,
+};
 pub use endpoint::tls_connector;
 pub use error::{CallError, Cause, Sent, Undelivered};
 pub use handle::{RESPOND_WAIT, Upstream};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mcpproxy::downstream::session::{IDLE_MS, Opening, Session, fresh_id};
-use mcpproxy::downstream::session_eviction::{EVICTED, MAX_SESSIONS};
+use mcpproxy::downstream::session_eviction::EVICTED;
 use mcpproxy::downstream::session_key::SessionKey;
 use mcpproxy::downstream::session_table::Sessions;
 use mcpproxy::downstream::source::Source;
@@ -21,8 +21,10 @@ use mcpproxy::proxy::client::{Client, MAX_ASKED, Question, ServerQuestion};
 const VERSION: &str = "2025-11-25";
 /// Operations of one run.
 const MAX_OPERATIONS: usize = 512;
+/// Sessions that there may be, so few that a run fills the table in little time: with the product's 10 000 one took 80 ms.
+const MOST: usize = 4 * EVICTED;
 /// Sessions that one [`Operation::Fill`] opens.
-const MANY: usize = MAX_SESSIONS / 4;
+const MANY: usize = MOST / 4;
 /// Fills of one run, so that it stays short.
 const MAX_FILLS: usize = 5;
 
@@ -34,7 +36,6 @@ struct Known {
     asked: BTreeMap<u64, Question>,
 }
 
-#[derive(Default)]
 struct Run {
     sessions: Sessions,
     now_ms: u64,
@@ -48,7 +49,7 @@ struct Run {
 
 /// The fuzz target.
 pub fn run(data: &[u8]) {
-    let (mut run, mut fills) = (Run::default(), 0);
+    let (mut run, mut fills) = (Run::new(), 0);
     for operation in data.chunks_exact(2).take(MAX_OPERATIONS) {
         let (kind, pick) = (operation[0], operation[1]);
         match kind % 11 {
@@ -77,6 +78,12 @@ pub fn run(data: &[u8]) {
 }
 
 impl Run {
+    fn new() -> Self {
+        let sessions = Sessions::of_at_most(MOST);
+        let (known, table) = (Vec::new(), HashMap::new());
+        Self { sessions, now_ms: 0, swept_ms: None, known, table, opened: 0 }
+    }
+
     fn open(&mut self, keep: bool) {
         // Random as the system's: no id is given twice, and all shards are met.
         self.opened += 1;
@@ -86,10 +93,10 @@ impl Run {
         let (principal, key) = (Principal::Anonymous, SessionKey::default());
         let opening = Opening { client, endpoint, principal, key, source: Source::default() };
         let opened = self.sessions.open(opening, self.now_ms);
-        if self.table.len() >= MAX_SESSIONS {
+        if self.table.len() >= MOST {
             self.sweep();
         }
-        if self.table.len() >= MAX_SESSIONS {
+        if self.table.len() >= MOST {
             self.evict();
         }
         let session = opened.expect("no session is busy, so there is room");

@@ -311,6 +311,7 @@ mod tests {
             (r#", "enabled": false"#, ServerFate::Replaced),
             (r#", "init_timeout": "7s""#, ServerFate::Replaced),
             (r#", "call_timeout": "7s""#, ServerFate::Retuned),
+            (r#", "affinity": "session""#, ServerFate::Retuned),
             (r#", "max_concurrent": 7"#, ServerFate::Retuned),
             (r#", "limits": {"concurrent": 7}"#, ServerFate::Retuned),
             (r#", "disabled_tools": ["a"]"#, ServerFate::Retuned),

@@ -126,6 +126,7 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
     "protocol",
     "init_timeout",
     "call_timeout",
+    "affinity",
     "enabled_tools",
     "disabled_tools",
     "capabilities",

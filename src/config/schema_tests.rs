@@ -242,6 +242,7 @@ fn a_good_config_fits_and_a_misspelt_or_mistyped_key_does_not() {
         json!({"listen": 8080}),
         json!({"mcpServers": {"a": {"comand": "x"}}}),
         json!({"mcpServers": {"a:b": {"command": "x"}}}),
+        json!({"mcpServers": {"a": {"command": "x", "affinity": "node"}}}),
         json!({"mcpServers": [{"command": "x"}]}),
         json!({"mcpServers": {"a": {"output_validation": {"tools": {"t": {"mod": "off"}}}}}}),
         json!({"servers": {"a": {"comand": "x"}}}),

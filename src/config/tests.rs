@@ -1,5 +1,7 @@
 //! The config as a whole: defaults, what is wrong with one, and how file, environment and flags add
 //! up.
+//!
+//! Size: each key of the file once, with what is read, refused and told of it.
 
 use std::path::Path;
 
@@ -184,6 +186,10 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         (
             r#"{"activity_max_records": "many"}"#,
             "column 26: activity_max_records: invalid type: string \"many\", expected a whole number",
+        ),
+        (
+            r#"{"mcpServers": {"s": {"affinity": "principal"}}}"#,
+            "column 35: mcpServers.s.affinity: unknown variant `principal`, expected `none` or `session`",
         ),
         (
             r#"{"mcpServers": {"s": {"call_timeout": "soon"}}}"#,
@@ -392,7 +398,7 @@ fn unknown_keys_are_named_with_the_nearest_known_one() {
 fn every_known_key_is_a_key() {
     // As typed, so that a key that is renamed and not listed is found here.
     let server = r#"{"command": "", "args": [], "env": {}, "cwd": "", "url": "", "headers": {},
-        "enabled": true, "protocol": "auto", "init_timeout": "1s", "call_timeout": "1s",
+        "enabled": true, "protocol": "auto", "init_timeout": "1s", "call_timeout": "1s", "affinity": "session",
         "enabled_tools": [], "disabled_tools": [], "max_concurrent": 1,
         "capabilities": {"*": {"side_effect": "read", "parallel_safe": true,
             "approval": "auto", "idempotent": true, "sensitivity": "private",
@@ -527,6 +533,18 @@ fn what_requests_are_decided_by_is_what_the_config_says() {
     assert_eq!(settings.policy.intent.operation_type, Requirement::Inferred);
     assert_eq!((settings.max_payload_bytes, settings.max_response_bytes), (2048, 3072));
     assert_eq!((settings.held.limit(), settings.judging_budget.limit()), (2_000_000, 2_000_000));
+}
+
+#[test]
+fn servers_with_affinity_are_known_while_they_are_enabled() {
+    let (config, warnings) = parsed(
+        r#"{"mcpServers": {"a": {"command": "x", "affinity": "session"}, "b": {"command": "x", "affinity": "none"},
+            "c": {"command": "x"}, "d": {"command": "x", "affinity": "session", "enabled": false}}}"#,
+    );
+    assert_eq!(warnings, [""; 0]);
+    let names: Vec<String> =
+        config.settings().unwrap().session_servers.iter().map(|name| name.to_string()).collect();
+    assert_eq!(names, ["a"]);
 }
 
 #[test]

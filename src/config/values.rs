@@ -1,6 +1,6 @@
 //! Everything that the operator decides, as one checked value, and what each part of the proxy is made of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,6 +28,7 @@ use crate::policy::{self, CallLimits, HttpAuth, limits};
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
 use crate::tool::InputPolicy;
+use crate::upstream::ServerAffinity;
 
 /// Everything the operator decides, checked.
 #[derive(Clone, Debug)]
@@ -213,6 +214,7 @@ impl Config {
             max_response_bytes: self.activity.max_response_bytes,
             receipts: self.activity.receipts,
             kept_results: self.keeps_results().then(|| self.result_limit.bounds()),
+            session_servers: self.session_servers(),
             held: self.held(),
             judging_budget: self.judging_budget(),
         })
@@ -247,6 +249,13 @@ impl Config {
             (Arc::clone(&server.name), limits::ServerConfig { concurrent, ..upstream.limits })
         };
         servers.map(of)
+    }
+
+    /// Those that keep something between the calls of a session.
+    fn session_servers(&self) -> BTreeSet<Arc<str>> {
+        let enabled = self.servers.iter().filter(|server| server.upstream.enabled);
+        let kept = enabled.filter(|server| server.upstream.affinity == ServerAffinity::Session);
+        kept.map(|server| Arc::clone(&server.name)).collect()
     }
 
     /// The memory budget of answers that strict holds.

@@ -26,11 +26,12 @@ pub struct ChangedKey {
 }
 
 /// Keys of a server whose values say nothing of how it is reached.
-const PLAIN_OF_SERVERS: [&str; 12] = [
+const PLAIN_OF_SERVERS: [&str; 13] = [
     "enabled",
     "protocol",
     "init_timeout",
     "call_timeout",
+    "affinity",
     "max_concurrent",
     "limits",
     "enabled_tools",

@@ -1,15 +1,19 @@
-//! Several messages in one request (MCP 2025-03-26), and their answers in one array.
+//! Several messages in one request (MCP 2025-03-26), and their answers in one array. In a fleet each message is answered where it
+//! would be alone; where one of them is for a session that is over, nothing is done of any.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use http::{Response, StatusCode};
 
 use crate::downstream::body::Body;
 use crate::downstream::client_connection::Post;
+use crate::downstream::forward::{self, PassedOn};
 use crate::downstream::in_flight::{Taken, Watched};
+use crate::downstream::placing::{self, MessagePlace};
 use crate::downstream::response::{invalid_request, json, status};
 use crate::downstream::session::Session;
 use crate::mcp::jsonrpc::{self, Code};
@@ -25,11 +29,23 @@ use crate::proxy::reply::{Aborted, Piece};
 
 /// Most messages of one batch.
 const MAX_BATCH: usize = 64;
+/// What is told to all nodes.
+const SET_LEVEL: &str = "logging/setLevel";
 
 /// The answer to one message of a batch.
 enum Item {
     Ready(Bytes),
     Call(Bytes, Watched),
+    /// Another node's.
+    PassedOn(PassedOn),
+}
+
+/// A message of a batch.
+struct BatchMessage {
+    text: Bytes,
+    /// As it was read, or the error that answers it.
+    read: Result<Incoming, Bytes>,
+    place: MessagePlace,
 }
 
 /// Answers a batch (MCP 2025-03-26): an array of responses, each begun when the one before has
@@ -44,25 +60,43 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
         return invalid(&format!("Invalid Request: a batch holds 1 to {MAX_BATCH} messages"));
     }
     post.sessions.note_use(session);
+    let Some(messages) = placed(post, session, messages).await else { return forward::gone() };
     let peer = post.peer(session, Channel::Answer);
     let mut items = VecDeque::new();
-    for message in messages {
-        let received = match incoming::read(post.worker, &message) {
-            Err(error) => {
+    for BatchMessage { text, read, place } in messages {
+        let received = match (read, place) {
+            (Err(error), _) => {
                 items.push_back(Item::Ready(error));
                 continue;
             }
-            Ok(Incoming::Response(response)) => {
+            (Ok(incoming), MessagePlace::On(node) | MessagePlace::OnOrHere(node)) => {
+                match id_of(incoming) {
+                    Some(id) => {
+                        items.push_back(Item::PassedOn(forward::answer_to(post, node, id, &text)))
+                    }
+                    // Nothing is said to it, as to any of a batch.
+                    None => drop(forward::forward(post, &node, &text).await),
+                }
+                continue;
+            }
+            (Ok(Incoming::Response(response)), MessagePlace::Here | MessagePlace::Gone) => {
                 let answered = incoming::respond(post.worker, &session.client, response).await;
                 items.extend(answered.err().map(Item::Ready));
                 continue;
             }
-            Ok(Incoming::Request(received)) => received,
+            (Ok(Incoming::Request(received)), MessagePlace::Here | MessagePlace::Gone) => received,
         };
+        let is_level = &*received.request.method == SET_LEVEL;
         match dispatch::dispatch(post.worker, &peer, received) {
             Reaction::Noted => {}
             Reaction::Cancel(id) => {
-                session.cancel(&id);
+                if !session.cancel(&id) {
+                    forward::tell_all(post, &text, false).await;
+                }
+            }
+            Reaction::Answer(answer) if is_level => {
+                forward::tell_all(post, &text, true).await;
+                items.push_back(Item::Ready(answer));
             }
             Reaction::Answer(answer) | Reaction::Error(_, answer) => {
                 items.push_back(Item::Ready(answer));
@@ -87,6 +121,36 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
         Ok(batch.next().await?.map(|chunk| (chunk, batch)))
     });
     json(StatusCode::OK, Body::Stream(Box::pin(chunks)))
+}
+
+/// The messages of a batch, and where each is answered; `None` if one of them is for what is gone with its node.
+async fn placed(
+    post: &Post<'_>,
+    session: &Session,
+    messages: Vec<Bytes>,
+) -> Option<Vec<BatchMessage>> {
+    let mut placed = Vec::with_capacity(messages.len());
+    for text in messages {
+        let read = incoming::read(post.worker, &text);
+        let place = match &read {
+            Err(_) => MessagePlace::Here,
+            Ok(Incoming::Response(response)) => placing::of_response(post, response),
+            Ok(Incoming::Request(received)) => placing::of_request(post, session, received).await,
+        };
+        if place == MessagePlace::Gone {
+            return None;
+        }
+        placed.push(BatchMessage { text, read, place });
+    }
+    Some(placed)
+}
+
+/// The raw id of a request that is answered.
+fn id_of(incoming: Incoming) -> Option<Bytes> {
+    match incoming {
+        Incoming::Request(received) => received.request.id,
+        Incoming::Response(_) => None,
+    }
 }
 
 struct Batch {
@@ -117,6 +181,19 @@ impl Batch {
                     self.opened = true;
                     self.items.pop_front();
                 }
+                Some(Item::PassedOn(parts)) => match parts.next().await {
+                    Some(part) if self.begun => self.out.push_back(part?),
+                    Some(part) => {
+                        self.out.extend([Bytes::from_static(separator.as_bytes()), part?]);
+                        self.begun = true;
+                    }
+                    None => {
+                        // An answer has a body.
+                        self.opened |= self.begun;
+                        self.begun = false;
+                        self.items.pop_front();
+                    }
+                },
                 Some(Item::Call(id, call)) => {
                     let first = |head: Bytes| [Bytes::from_static(separator.as_bytes()), head];
                     let over = match call.next().await {

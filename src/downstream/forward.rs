@@ -6,12 +6,13 @@
 //! for [`TELL_LIMIT`] at most; a node that does not hear it goes on without.
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, future};
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use futures_util::{Stream, StreamExt, future, stream};
+use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,7 @@ use crate::fleet::living_nodes::NodeState;
 use crate::fleet::peer_wire::{HEADER, PeerRoute};
 use crate::fleet::peers::{Hop, PeerError, Peers};
 use crate::fleet::sealed_mark::NodeTag;
+use crate::mcp::jsonrpc::{self, Code};
 use crate::policy::Principal;
 use crate::proxy::reply::Aborted;
 
@@ -35,6 +37,13 @@ const TELL_LIMIT: Duration = Duration::from_secs(2);
 const MAX_TOLD: usize = 1024;
 /// Most bytes of an answer that nobody reads.
 const MAX_UNREAD_BYTES: usize = 64 * 1024;
+/// Told where the session is to begin anew.
+const GONE: &str = "Session not found: send initialize again";
+/// Told where another node may have done what was asked.
+const NOT_ANSWERED: &str = "the node that this is on did not answer";
+
+/// The answer to a request that was passed on, as it comes.
+pub(super) type PassedOn = Pin<Box<dyn Stream<Item = Result<Bytes, Aborted>>>>;
 
 /// Where something lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +108,24 @@ pub(super) fn whereabouts(post: &Post<'_>, is_it: impl Fn(NodeTag) -> bool) -> W
 
 /// The answer that makes a client begin a new session: what it asks for was on a node that is no more.
 pub(super) fn gone() -> Response<Body> {
-    plain(StatusCode::NOT_FOUND, "Session not found: send initialize again")
+    plain(StatusCode::NOT_FOUND, GONE)
+}
+
+/// The node that sends what one principal, as which the request is made, asks of servers that keep something between calls,
+/// where no session says which; `None` if it is this one. Nodes that know the same others find the same.
+pub(super) fn of_principal(post: &Post<'_>) -> Option<Box<str>> {
+    let fleet = post.worker.proxy.fleet.as_ref()?;
+    if post.connection.came_by != CameBy::Client || fleet.peers().is_none() {
+        return None;
+    }
+    let (living, mark) = (fleet.living(), post.principal.mark());
+    let reached = living
+        .living()
+        .filter(|view| view.heartbeat.as_ref().is_some_and(|said| said.advertise.is_some()));
+    let key = blake3::hash(&mark);
+    let weight = |name: &str| *blake3::keyed_hash(key.as_bytes(), name.as_bytes()).as_bytes();
+    let highest = reached.max_by_key(|view| weight(view.name.as_str()))?;
+    (highest.name != fleet.name).then(|| highest.name.as_str().into())
 }
 
 /// Asks that node for the answer; a client learns what became of it.
@@ -130,8 +156,38 @@ pub(super) async fn ask(
     Ok(Response::from_parts(head, Body::Stream(Box::pin(parts))))
 }
 
-/// Whether the node was not even asked: it is gone, or on its way to be found so, and nothing was done.
-pub(super) const fn was_not_asked(error: &PeerError) -> bool {
+/// Asks that node for the answer to one request of a batch, once this is polled: the JSON of the answer, or of an error in its
+/// place. `id` is raw.
+pub(super) fn answer_to(post: &Post<'_>, node: Box<str>, id: Bytes, body: &[u8]) -> PassedOn {
+    let peers = peers(post).cloned();
+    let mut head = post.head.clone();
+    // One answer, and nothing before it.
+    head.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let sent = envelope_of(post, &head, body, true);
+    let failed = move |text: &str| {
+        let error = jsonrpc::error(Some(&id), Code::Internal, text);
+        stream::iter([Ok(error)]).left_stream()
+    };
+    let asked = async move {
+        let Some(peers) = peers else { return failed(NOT_ANSWERED) };
+        match peers.request(&node, PeerRoute::Session, sent, Hop::First).await {
+            Ok(response) if response.status() == StatusCode::OK => {
+                let parts = response.into_body();
+                parts.map(|part| part.map_err(|error| Aborted(error.to_string()))).right_stream()
+            }
+            Ok(response) if response.status() == StatusCode::NOT_FOUND => failed(GONE),
+            Ok(_) => failed(NOT_ANSWERED),
+            Err(error) => {
+                tracing::warn!(%error, "a request of a batch could not be passed on");
+                failed(NOT_ANSWERED)
+            }
+        }
+    };
+    Box::pin(stream::once(asked).flatten())
+}
+
+/// True if the other node has done nothing because of the request.
+pub(super) fn was_not_asked(error: &PeerError) -> bool {
     match error {
         PeerError::Gone(_) | PeerError::Unreached { .. } | PeerError::NotAdvertised(_) => true,
         PeerError::SecondHop
@@ -148,7 +204,7 @@ pub(super) fn refused(error: &PeerError) -> Response<Body> {
         return gone();
     }
     tracing::warn!(%error, "a request could not be passed on");
-    plain(StatusCode::BAD_GATEWAY, "the node that this is on did not answer")
+    plain(StatusCode::BAD_GATEWAY, NOT_ANSWERED)
 }
 
 /// Lets all other nodes that live do the same. `reopens`: also where the session is not open.
@@ -182,7 +238,12 @@ fn peers<'a>(post: &Post<'a>) -> Option<&'a Arc<Peers>> {
 
 /// What is sent of a request.
 fn envelope(post: &Post<'_>, body: &[u8], reopens: bool) -> Bytes {
-    let Parts { method, uri, headers, .. } = post.head;
+    envelope_of(post, post.head, body, reopens)
+}
+
+/// The same under that head.
+fn envelope_of(post: &Post<'_>, head: &Parts, body: &[u8], reopens: bool) -> Bytes {
+    let Parts { method, uri, headers, .. } = head;
     let is_ours = |name: &HeaderName| {
         [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION].contains(name) || name == HEADER
     };

@@ -103,7 +103,7 @@ async fn answer(post: &Post<'_>, era: Option<Era>, body: Bytes) -> Response<Body
         Incoming::Response(_) => era.is_some(),
     };
     match is_modern {
-        true => modern::one(post, incoming).await,
+        true => modern::one(post, incoming, &body).await,
         false => legacy::one(post, incoming, &body).await,
     }
 }

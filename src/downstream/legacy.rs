@@ -20,19 +20,15 @@ use crate::downstream::session::{Opening, Session, fresh_id};
 use crate::downstream::session_eviction::TooManySessions;
 use crate::downstream::session_key::SessionKey;
 use crate::downstream::session_table::Sessions;
-use crate::downstream::{batch, get_stream, resume};
+use crate::downstream::{batch, get_stream, placing, resume};
 use crate::mcp::capabilities::ClientCapabilities;
-use crate::mcp::message;
 use crate::mcp::revisions::{Era, LEGACY, MODERN, NEWEST_LEGACY};
 use crate::proxy::caller::{Channel, Peer};
-use crate::proxy::client::{Client, node_of_question};
+use crate::proxy::client::Client;
 use crate::proxy::dispatch;
 use crate::proxy::incoming;
 use crate::proxy::incoming::{Incoming, Received};
 use crate::proxy::reaction::{Initialize, Reaction};
-
-/// What is kept with a session and serves its stream of messages that belong to no request, which is there, too.
-const LIVE_AT_HOME: [&str; 2] = ["resources/subscribe", "resources/unsubscribe"];
 
 /// Why a request has no session: the status, and the text.
 type NoSession = (StatusCode, &'static str);
@@ -44,11 +40,7 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
         && let Ok(session) = find(post)
         && session.client.revision().has_batches()
     {
-        return match lives(post, &session) {
-            Whereabouts::Here => batch::many(post, &session, &body).await,
-            Whereabouts::On(node) => forward::forward(post, &node, &body).await,
-            Whereabouts::Unreachable | Whereabouts::Gone => forward::gone(),
-        };
+        return batch::many(post, &session, &body).await;
     }
     match incoming::read(post.worker, &body) {
         Ok(incoming) => one(post, incoming, &body).await,
@@ -65,16 +57,17 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: &Bytes) -> Re
         Incoming::Request(received) => received,
         Incoming::Response(response) => {
             return match find(post) {
-                Ok(session) => match asked_on(post, &response) {
-                    Whereabouts::Here => {
-                        match incoming::respond(post.worker, &session.client, response).await {
-                            Ok(()) => status(StatusCode::ACCEPTED),
-                            Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
-                        }
+                Ok(session) => {
+                    if let Some(answer) =
+                        placing::of_response(post, &response).answer(post, body).await
+                    {
+                        return answer;
                     }
-                    Whereabouts::On(node) => forward::forward(post, &node, body).await,
-                    Whereabouts::Unreachable | Whereabouts::Gone => forward::gone(),
-                },
+                    match incoming::respond(post.worker, &session.client, response).await {
+                        Ok(()) => status(StatusCode::ACCEPTED),
+                        Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
+                    }
+                }
                 Err((code, text)) => invalid_request(code, None, text),
             };
         }
@@ -87,21 +80,9 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: &Bytes) -> Re
         post.sessions.note_use(&session);
     }
     let is_level = &*received.request.method == "logging/setLevel";
-    if session.home().is_some() {
-        let is_of_session = LIVE_AT_HOME.contains(&&*received.request.method);
-        let lives = match lives(post, &session) {
-            Whereabouts::Here if is_of_session => match at_home(post, &session) {
-                // Kept here, it is better than nowhere.
-                Whereabouts::Unreachable => Whereabouts::Here,
-                home => home,
-            },
-            lives => lives,
-        };
-        match lives {
-            Whereabouts::Here => {}
-            Whereabouts::On(node) => return forward::forward(post, &node, body).await,
-            Whereabouts::Unreachable | Whereabouts::Gone => return forward::gone(),
-        }
+    let place = placing::of_request(post, &session, &received).await;
+    if let Some(answer) = place.answer(post, body).await {
+        return answer;
     }
     let peer = post.peer(&session, post.channel);
     match dispatch::dispatch(post.worker, &peer, received) {
@@ -126,39 +107,6 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: &Bytes) -> Re
         }
         // Not of this era: `initialize` was handled above, `subscriptions/listen` is modern.
         Reaction::Initialize(_) | Reaction::Listen { .. } => status(StatusCode::NOT_FOUND),
-    }
-}
-
-/// The node that asked what a client answers.
-fn asked_on(post: &Post<'_>, response: &message::Response) -> Whereabouts {
-    let id = response.id.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
-    match id.map_or(0, node_of_question) {
-        0 => Whereabouts::Here,
-        node => forward::whereabouts(post, |tag| tag.number() == node),
-    }
-}
-
-/// The node that a session's own affairs are at: that which opened it.
-fn at_home(post: &Post<'_>, session: &Session) -> Whereabouts {
-    match session.home() {
-        None => Whereabouts::Here,
-        Some(home) => forward::whereabouts(post, |tag| tag == home),
-    }
-}
-
-/// The node that answers a session's requests: any, or where rules look at what has gone on in it, the one that knows.
-fn lives(post: &Post<'_>, session: &Session) -> Whereabouts {
-    if session.home().is_none() {
-        return Whereabouts::Here;
-    }
-    let settings = post.worker.settings();
-    if !settings.policy.rules.as_ref().is_some_and(|rules| rules.asks_of_sessions()) {
-        return Whereabouts::Here;
-    }
-    match at_home(post, session) {
-        // Nobody knows it: what rules would look at cannot be had.
-        Whereabouts::Here if post.connection.came_by == CameBy::Client => Whereabouts::Gone,
-        home => home,
     }
 }
 
@@ -330,7 +278,7 @@ pub(super) async fn get(post: &Post<'_>) -> Response<Body> {
     };
     // A new one: where the session's other affairs are.
     let lives = match seen.map_or(0, |seen| seen.node()) {
-        0 => at_home(post, &session),
+        0 => placing::at_home(post, &session),
         node => forward::whereabouts(post, |tag| tag.number() == node),
     };
     match (lives, seen) {

@@ -9,6 +9,7 @@ use crate::downstream::body::Body;
 use crate::downstream::client_connection::Post;
 use crate::downstream::header_names::PROTOCOL_VERSION;
 use crate::downstream::modern_client::{ClientRefused, RequestParams};
+use crate::downstream::placing;
 use crate::downstream::reply::reply;
 use crate::downstream::response::{json, plain, status};
 use crate::downstream::subscription::{self, Subscription};
@@ -25,9 +26,9 @@ use crate::proxy::params::ParamHeaders;
 use crate::proxy::reaction::Reaction;
 
 /// Answers one message.
-pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
+pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: &Bytes) -> Response<Body> {
     match incoming {
-        Incoming::Request(received) => request(post, received).await,
+        Incoming::Request(received) => request(post, received, body).await,
         Incoming::Response(_) => {
             let text = "Invalid Request: in this revision clients send no responses";
             refuse(jsonrpc::error(None, Code::InvalidRequest, text))
@@ -39,8 +40,8 @@ fn refuse(error: Bytes) -> Response<Body> {
     json(StatusCode::BAD_REQUEST, Body::from(error))
 }
 
-/// Answers one request.
-async fn request(post: &Post<'_>, received: Received) -> Response<Body> {
+/// Answers one request, whose text is `body`.
+async fn request(post: &Post<'_>, received: Received, body: &Bytes) -> Response<Body> {
     let Some(id) = received.request.id.clone() else {
         // None of them means anything over HTTP (MCP 2026-07-28 §Sending Messages).
         return status(StatusCode::ACCEPTED);
@@ -49,6 +50,9 @@ async fn request(post: &Post<'_>, received: Received) -> Response<Body> {
         Ok(client) => client,
         Err(refused) => return refuse(refused.answer(post.worker, Some(&id))),
     };
+    if let Some(answer) = placing::answered_elsewhere(post, &received, body).await {
+        return answer;
+    }
     let headers = post.head.headers.iter();
     let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
     // The proxy's own tools have no parameters that headers repeat.

@@ -30,8 +30,7 @@ pub struct Session {
     /// Who it is. Its `session_id`, 128 random bits in hex, is what records name the session by.
     pub client: Arc<Client>,
     id: Arc<str>,
-    /// The other node of the fleet that opened it.
-    home: Option<NodeTag>,
+    home: SessionHome,
     /// The endpoint that it was opened on, the only one that it is valid for.
     pub endpoint: Endpoint,
     /// The events that its streams have sent.
@@ -67,13 +66,24 @@ pub struct Opening {
     pub source: Source,
 }
 
+/// The node of a fleet that opened a session, where what it leaves behind is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SessionHome {
+    /// This one, and it has kept it since; or there is no fleet.
+    #[default]
+    Here,
+    /// This one, which had to make room since, or was started anew: what the session left behind is not known.
+    Forgotten,
+    /// Another one.
+    Elsewhere(NodeTag),
+}
+
 /// Where a session is, and by what it is found.
 #[derive(Clone, Debug)]
 pub(super) struct SessionPlace {
     /// The `Mcp-Session-Id`.
     pub(super) id: Arc<str>,
-    /// The other node of the fleet that opened it.
-    pub(super) home: Option<NodeTag>,
+    pub(super) home: SessionHome,
     /// This node's number in the fleet ([`NodeTag::number`]); 0 where there is none.
     pub(super) node: u64,
 }
@@ -121,9 +131,9 @@ impl Session {
         &self.id
     }
 
-    /// The node of the fleet that opened it, where that is another.
+    /// The node of the fleet that opened it.
     #[must_use]
-    pub fn home(&self) -> Option<NodeTag> {
+    pub fn home(&self) -> SessionHome {
         self.home
     }
 
@@ -241,7 +251,7 @@ pub(super) mod tests {
         let client = Client::new(fresh_id([1; 16]), "", NEWEST_LEGACY, Era::Legacy, none);
         let (endpoint, key, source) = Default::default();
         Arc::new(Session::new(
-            SessionPlace { id: Arc::clone(&client.session_id), home: None, node: 0 },
+            SessionPlace { id: Arc::clone(&client.session_id), home: SessionHome::Here, node: 0 },
             Opening { client, endpoint, principal: Principal::Anonymous, key, source },
             1,
             Arc::default(),

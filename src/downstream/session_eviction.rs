@@ -50,13 +50,26 @@ pub(super) struct Held {
 }
 
 /// How many sessions there are, over all and by address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Occupancy {
+    /// Most that there may be.
+    most: usize,
     count: AtomicUsize,
     sources: Mutex<HashMap<Source, Held>>,
 }
 
+impl Default for Occupancy {
+    fn default() -> Self {
+        Self::of_at_most(MAX_SESSIONS)
+    }
+}
+
 impl Occupancy {
+    /// None yet, of at most so many.
+    pub(super) fn of_at_most(most: usize) -> Self {
+        Self { most, count: AtomicUsize::new(0), sources: Mutex::default() }
+    }
+
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
@@ -103,8 +116,8 @@ impl Occupancy {
         if self.held(source).unused >= MAX_UNUSED {
             evict(Eviction::UnusedOf(source));
         }
-        let is_full = || self.count() >= MAX_SESSIONS;
-        let has_its_share = || self.held(source).all >= source.share(MAX_SESSIONS);
+        let is_full = || self.count() >= self.most;
+        let has_its_share = || self.held(source).all >= source.share(self.most);
         if is_full() || has_its_share() {
             evict(Eviction::Expired);
         }

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::downstream::ended_sessions::EndedSessions;
-use crate::downstream::session::{Opening, Session, SessionPlace};
+use crate::downstream::session::{Opening, Session, SessionHome, SessionPlace};
 use crate::downstream::session_eviction::{Eviction, Occupancy, TooManySessions, longest_idle};
 use crate::downstream::session_ticket::{SessionTicket, TicketOffice};
 use crate::fleet::sealed_id::IdSalt;
@@ -71,6 +71,12 @@ impl Sessions {
         Self { fleet: Some(FleetSessions { office, ended: Mutex::default() }), ..Self::default() }
     }
 
+    /// A table of at most so many sessions, more than [`EVICTED`](super::session_eviction::EVICTED): one that is soon full.
+    #[must_use]
+    pub fn of_at_most(most: usize) -> Self {
+        Self { occupancy: Occupancy::of_at_most(most), ..Self::default() }
+    }
+
     /// Opens a session with the client's `session_id` as its id.
     ///
     /// # Errors
@@ -82,7 +88,8 @@ impl Sessions {
         self.open_as(id, opening, None, now_ms)
     }
 
-    /// Opens a session with that id, which the node `home` had opened if that is another, or gives the one that was opened with it at the same time.
+    /// Opens a session with that id, which the node `home` had opened if it is not a new one, or gives the one that was opened
+    /// with it at the same time.
     ///
     /// # Errors
     ///
@@ -104,7 +111,11 @@ impl Sessions {
                 let own = self.fleet.as_ref().map(|fleet| fleet.office.node());
                 let place = SessionPlace {
                     id: Arc::clone(free.key()),
-                    home: home.filter(|home| Some(*home) != own),
+                    home: match home {
+                        None => SessionHome::Here,
+                        Some(home) if Some(home) == own => SessionHome::Forgotten,
+                        Some(home) => SessionHome::Elsewhere(home),
+                    },
                     node: own.map_or(0, NodeTag::number),
                 };
                 let session = Session::new(place, opening, number, kept, now_ms);
@@ -395,7 +406,12 @@ mod tests {
         assert_ne!(session.id(), &session.client.session_id);
         let elsewhere = reopened(&b, session.id(), 9).unwrap();
         assert_eq!(elsewhere.client.session_id, session.client.session_id);
-        assert_eq!((session.home(), elsewhere.home()), (None, Some(office(1, "a").node())));
+        let there = SessionHome::Elsewhere(office(1, "a").node());
+        assert_eq!((session.home(), elsewhere.home()), (SessionHome::Here, there));
+        assert!(a.end(session.id()));
+        let again = reopened(&a, session.id(), 9).unwrap();
+        assert_eq!(again.home(), SessionHome::Forgotten, "what it left behind is not known");
+        let session = again;
         let twice = reopened(&b, session.id(), 9).unwrap();
         assert!(Arc::ptr_eq(&elsewhere, &twice) && b.count() == 1, "two requests at once");
         assert!(b.find(session.id(), 0).is_some());

@@ -131,7 +131,7 @@ impl Keeping {
         }
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|_| GoesOn::NoRandomness)?;
-        let handle = ResultHandle::new(random);
+        let handle = ResultHandle::new(random).kept_at(worker.proxy.shared_node_number());
         let Self { limit, bounds, owner, era, share, slices, bytes } = self;
         let terms = KeepTerms { owner, server: Arc::clone(&tool.server), keep: limit.keep };
         let store = Arc::clone(&worker.proxy.results);

@@ -29,6 +29,11 @@ const COPIES: u64 = 2;
 const NOT_THERE: &str = "No result is kept under this handle: its time is up, newer results needed the room, or it was \
                          not given to this session. Make the call again that it came from.";
 
+/// The same of a handle that names a node of a fleet.
+const NOT_THERE_IN_FLEET: &str = "No result is kept under this handle: its time is up, newer results needed the room, the \
+                                  node that kept it is gone or not reached, or it was not given to this session. Make \
+                                  the call again that it came from.";
+
 /// Answers `read_result`, given its `raw` arguments and the request's `_meta`.
 ///
 /// # Errors
@@ -72,7 +77,8 @@ async fn part(
     let proxy = &worker.proxy;
     let owner = keeping::owner(caller);
     let kept = proxy.results.find(&query.handle, &owner, Instant::now());
-    let kept = kept.ok_or_else(|| refused(NOT_THERE.to_owned()))?;
+    let not_there = if query.handle.node() == 0 { NOT_THERE } else { NOT_THERE_IN_FLEET };
+    let kept = kept.ok_or_else(|| refused(not_there.to_owned()))?;
     let mut share = worker.settings().held.share(&kept.server);
     let room = share.grow(kept.bytes.saturating_mul(COPIES)).await;
     room.map_err(|full| failed(format!("The result cannot be read now: {full}")))?;

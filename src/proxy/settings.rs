@@ -11,6 +11,7 @@
 //! snapshot, the log) does not ask; it is told of a change by whoever swaps.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -51,6 +52,8 @@ pub struct Settings {
     /// `result_limit`: the bounds of what is kept of results that are too long for an agent; `None` where no tool's
     /// are.
     pub kept_results: Option<StoreBounds>,
+    /// Servers whose calls of one session are sent by one node of a fleet (`affinity`).
+    pub session_servers: BTreeSet<Arc<str>>,
     /// The memory that strict holds, over all calls. A budget is shared by all who hold these settings; calls that
     /// were begun under earlier ones give back what they took to theirs.
     pub held: MemoryBudget,
@@ -168,6 +171,7 @@ mod tests {
             max_response_bytes: 2,
             receipts: true,
             kept_results: None,
+            session_servers: BTreeSet::new(),
             held: MemoryBudget::new(10, 0, []),
             judging_budget: MemoryBudget::new(10, 0, []),
         }

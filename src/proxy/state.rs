@@ -15,6 +15,7 @@ use crate::approvals::Room;
 use crate::catalog::Catalog;
 use crate::embeddings::MeaningRoom;
 use crate::fleet::FleetNode;
+use crate::fleet::sealed_mark::NodeTag;
 use crate::identity::Identity;
 use crate::results::ResultStore;
 use crate::telemetry::{Calls, SpanQueue};
@@ -61,4 +62,14 @@ pub struct Proxy {
     pub spans: SpanQueue,
     /// Random per process: hostile keys are hashed under it.
     pub hash_key: u64,
+}
+
+impl Proxy {
+    /// The number of this node, by which others find what lives here ([`NodeTag::number`]); 0 where no other node asks for
+    /// anything: without a fleet, and without `cluster.key`.
+    #[must_use]
+    pub fn shared_node_number(&self) -> u32 {
+        let node = self.fleet.as_ref().filter(|node| node.config.key.is_some());
+        node.map_or(0, |node| NodeTag::of(&node.name).number() as u32)
+    }
 }

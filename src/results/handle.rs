@@ -1,4 +1,5 @@
-//! The handle of a kept result: what an agent names it by, and what it is called where others can read.
+//! The handle of a kept result: what an agent names it by, and what it is called where others can read. In a fleet it says
+//! which node keeps the result, by that node's number: `kept_`, 32 random digits, `_`, 8 digits of the node.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,10 +8,16 @@ use std::fmt;
 const PREFIX: &str = "kept_";
 /// Digits that follow: 128 bits.
 const DIGITS: usize = 32;
+/// Digits of a node's number.
+const NODE_DIGITS: usize = 8;
 
 /// Names one kept result. Random, so that nobody can guess one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ResultHandle([u8; DIGITS / 2]);
+pub struct ResultHandle {
+    random: [u8; DIGITS / 2],
+    /// The node that keeps it; 0 where there is no fleet.
+    node: u32,
+}
 
 /// A hash of a handle: says which it is, and does not stand for it. What is kept is found by it, and records have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,20 +27,40 @@ impl ResultHandle {
     /// A handle of these random bytes.
     #[must_use]
     pub fn new(random: [u8; DIGITS / 2]) -> Self {
-        Self(random)
+        Self { random, node: 0 }
+    }
+
+    /// The same of a result that the node of that number keeps; 0 for none.
+    #[must_use]
+    pub fn kept_at(self, node: u32) -> Self {
+        Self { node, ..self }
+    }
+
+    /// The number of the node of a fleet that keeps the result; 0 where the handle names none.
+    #[must_use]
+    pub fn node(&self) -> u32 {
+        self.node
     }
 
     /// Reads one as it is shown.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let digits = text.strip_prefix(PREFIX).filter(|digits| is_handle(digits.as_bytes()))?;
-        u128::from_str_radix(digits, 16).ok().map(|number| Self(number.to_be_bytes()))
+        let digits = text.strip_prefix(PREFIX)?;
+        let (random, node) = match digits.split_once('_') {
+            None => (digits, 0),
+            Some((random, node)) if is_hex(node, NODE_DIGITS) => {
+                (random, u32::from_str_radix(node, 16).ok().filter(|node| *node != 0)?)
+            }
+            Some(_) => return None,
+        };
+        let number = u128::from_str_radix(random, 16).ok().filter(|_| is_hex(random, DIGITS))?;
+        Some(Self { random: number.to_be_bytes(), node })
     }
 
     /// What it is called where others can read.
     #[must_use]
     pub fn id(&self) -> ResultId {
-        let hash = blake3::hash(&self.0);
+        let hash = blake3::hash(&self.random);
         let (first, _) = hash.as_bytes().split_at(16);
         ResultId(first.try_into().unwrap_or_default())
     }
@@ -41,7 +68,11 @@ impl ResultHandle {
 
 impl fmt::Display for ResultHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{:032x}", u128::from_be_bytes(self.0))
+        write!(f, "{PREFIX}{:032x}", u128::from_be_bytes(self.random))?;
+        match self.node {
+            0 => Ok(()),
+            node => write!(f, "_{node:08x}"),
+        }
     }
 }
 
@@ -79,8 +110,8 @@ pub fn without_handles(text: &str) -> Cow<'_, str> {
     if out.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(out + rest) }
 }
 
-fn is_handle(digits: &[u8]) -> bool {
-    digits.len() == DIGITS && digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+fn is_hex(digits: &str, count: usize) -> bool {
+    digits.len() == count && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -108,6 +139,31 @@ mod tests {
         ] {
             assert_eq!(ResultHandle::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn in_a_fleet_it_says_which_node_keeps_the_result() {
+        let handle = ResultHandle::new([0xab; 16]).kept_at(0x0102);
+        let shown = handle.to_string();
+        assert_eq!(shown, format!("kept_{}_00000102", "ab".repeat(16)));
+        assert_eq!(ResultHandle::parse(&shown).map(|it| (it, it.node())), Some((handle, 0x0102)));
+        assert_eq!(handle.kept_at(0), ResultHandle::new([0xab; 16]));
+        assert_eq!(handle.id(), handle.kept_at(7).id(), "it is found by what nobody can guess");
+        for text in [
+            &shown[..45],
+            &format!("{shown}0"),
+            &format!("{shown}_"),
+            &shown.replace("_00000102", "_00000000"),
+            &shown.replace("_00000102", "_0000010G"),
+            &shown.replace("_00000102", "_+0000102"),
+            &shown.replace("kept_ab", "kept_"),
+            &shown.replace("ab_", "_"),
+        ] {
+            assert_eq!(ResultHandle::parse(text), None, "{text}");
+        }
+        let id = handle.id();
+        let (told, without) = (format!("see {shown}."), format!("see kept_#{id}_00000102."));
+        assert_eq!(without_handles(&told), without);
     }
 
     #[test]

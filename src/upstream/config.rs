@@ -47,6 +47,17 @@ pub enum Protocol {
     StreamableHttp,
 }
 
+/// Which node of a fleet sends a server's calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerAffinity {
+    /// Whichever the request came to.
+    #[default]
+    None,
+    /// One for all of a session: the server keeps something between its calls.
+    Session,
+}
+
 /// One server's entry. `Debug` shows the names of `env` and `headers`, never their values.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -80,6 +91,8 @@ pub struct Config {
     /// What goes to it at a time and how often, and when it is set aside. Who asks is held to it before a call
     /// comes here.
     pub limits: limits::ServerConfig,
+    /// Which node of a fleet its calls go to.
+    pub affinity: ServerAffinity,
     /// How TLS is done with it; absent: the system's authorities count, and we are nobody.
     pub tls: Option<ServerTls>,
     /// How to log in, where clients cannot register themselves.
@@ -107,6 +120,7 @@ impl Default for Config {
             call_timeout: Duration::from_secs(120),
             max_concurrent: None,
             limits: limits::ServerConfig::default(),
+            affinity: ServerAffinity::None,
             tls: None,
             oauth: None,
             named: None,
@@ -137,6 +151,7 @@ impl Config {
             call_timeout: self.call_timeout,
             max_concurrent: self.max_concurrent,
             limits: self.limits,
+            affinity: self.affinity,
             data_dir: self.data_dir.clone(),
             ..other.clone()
         };

@@ -20,34 +20,60 @@ fn node(store: &TempDir, name: &str, key: Value) -> Proxy {
 }
 
 /// A session as its client has it: an id, sent to whichever node.
-struct Session {
+pub(crate) struct Session {
     id: String,
 }
 
 impl Session {
-    fn open(node: &Proxy, headers: &[(&str, &str)]) -> Self {
+    pub(crate) fn open(node: &Proxy, headers: &[(&str, &str)]) -> Self {
+        Self::opened(node, "/mcp", headers, "2025-06-18", &json!({"roots": {}}))
+    }
+
+    /// One of that endpoint.
+    pub(crate) fn open_at(node: &Proxy, path: &str) -> Self {
+        Self::opened(node, path, &[], "2025-06-18", &json!({}))
+    }
+
+    /// One of that revision, whose client can be asked for these.
+    pub(crate) fn opened(
+        node: &Proxy,
+        path: &str,
+        headers: &[(&str, &str)],
+        revision: &str,
+        capabilities: &Value,
+    ) -> Self {
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-            "protocolVersion": "2025-06-18", "capabilities": {"roots": {}},
+            "protocolVersion": revision, "capabilities": capabilities,
             "clientInfo": {"name": "walker", "version": "1"}}});
-        let response = node.request("POST", "/mcp", headers, hello.to_string().as_bytes());
-        assert_eq!(
-            response.json()["result"]["protocolVersion"],
-            "2025-06-18",
-            "{}",
-            response.text()
-        );
+        let response = node.request("POST", path, headers, hello.to_string().as_bytes());
+        assert_eq!(response.json()["result"]["protocolVersion"], revision, "{}", response.text());
         Self { id: response.header("mcp-session-id").unwrap().to_owned() }
     }
 
     fn send(&self, node: &Proxy, method: &str, headers: &[(&str, &str)], body: &Value) -> Response {
+        self.send_to(node, (method, "/mcp"), headers, body)
+    }
+
+    fn send_to(
+        &self,
+        node: &Proxy,
+        (method, path): (&str, &str),
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Response {
         let session = [("Mcp-Session-Id", self.id.as_str())];
         let headers: Vec<_> = session.iter().chain(headers).copied().collect();
         let mut connection = Connection::open(node.port);
-        connection.send(method, "/mcp", &headers, body.to_string().as_bytes());
+        connection.send(method, path, &headers, body.to_string().as_bytes());
         connection.response()
     }
 
-    fn post(&self, node: &Proxy, body: &Value) -> Response {
+    /// Sends a message to that endpoint.
+    pub(crate) fn post_at(&self, node: &Proxy, path: &str, body: &Value) -> Response {
+        self.send_to(node, ("POST", path), &[], body)
+    }
+
+    pub(crate) fn post(&self, node: &Proxy, body: &Value) -> Response {
         self.send(node, "POST", &[], body)
     }
 
@@ -56,7 +82,7 @@ impl Session {
     }
 
     /// Whether a call of it comes to something there.
-    fn calls(&self, node: &Proxy, id: &str) {
+    pub(crate) fn calls(&self, node: &Proxy, id: &str) {
         let arguments =
             json!({"name": "s:stats", "args": {}, "intent": {"operation_type": "read"}});
         let params = json!({"name": "call_tool_read", "arguments": arguments});
@@ -155,16 +181,21 @@ fn reached(store: &TempDir, name: &str) -> Proxy {
     reached_with(store, name, json!({"mcpServers": {"s": stub_stdio(&[])}}))
 }
 
-fn reached_with(store: &TempDir, name: &str, mut config: Value) -> Proxy {
+pub(crate) fn reached_with(store: &TempDir, name: &str, config: Value) -> Proxy {
+    Proxy::with(reached_config(store, name, config))
+}
+
+/// The config of a node that others reach.
+pub(crate) fn reached_config(store: &TempDir, name: &str, mut config: Value) -> Value {
     let port = free_port();
     let store = format!("file://{}", store.path().display());
     config["listen"] = format!("127.0.0.1:{port}").into();
     config["cluster"] = json!({"store": store, "node": name, "flush": "100ms", "key": KEY,
         "advertise": format!("http://127.0.0.1:{port}")});
-    Proxy::with(config)
+    config
 }
 
-fn know_each_other(nodes: &[&Proxy]) {
+pub(crate) fn know_each_other(nodes: &[&Proxy]) {
     for node in nodes {
         until("the nodes know each other", || {
             (node.api("fleet")["living"] == nodes.len()).then_some(())
@@ -174,7 +205,7 @@ fn know_each_other(nodes: &[&Proxy]) {
 
 impl Session {
     /// Begins a call that asks the client something; the stream of its answer.
-    fn ask(&self, node: &Proxy, id: &str) -> Events {
+    pub(crate) fn ask(&self, node: &Proxy, id: &str) -> Events {
         let arguments = json!({"name": "s:ask", "args": {}, "intent": {"operation_type": "read"}});
         let params = json!({"name": "call_tool_read", "arguments": arguments});
         let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
@@ -198,11 +229,7 @@ impl Session {
 
     /// Opens one that can be asked.
     fn asked(node: &Proxy) -> Self {
-        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-            "protocolVersion": "2025-11-25", "capabilities": {"sampling": {}},
-            "clientInfo": {"name": "walker", "version": "1"}}});
-        let response = node.request("POST", "/mcp", &[], hello.to_string().as_bytes());
-        Self { id: response.header("mcp-session-id").unwrap().to_owned() }
+        Self::opened(node, "/mcp", &[], "2025-11-25", &json!({"sampling": {}}))
     }
 }
 

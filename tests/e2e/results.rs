@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 /// The limit of most tests.
-const LIMIT: usize = 8000;
+pub(crate) const LIMIT: usize = 8000;
 
 /// What the tools of the server answer: whole results, some in a spelling that no serializer writes.
 fn result(tool: &str) -> Vec<u8> {
@@ -98,7 +98,7 @@ fn answer(_: usize, request: &Received) -> Reply {
 }
 
 /// The server, which all tests share.
-fn server() -> Value {
+pub(crate) fn server() -> Value {
     static SERVER: OnceLock<Recorder> = OnceLock::new();
     let port = SERVER.get_or_init(|| Recorder::start(answer)).port;
     json!({"url": format!("http://127.0.0.1:{port}/mcp")})

@@ -1,0 +1,226 @@
+//! What lives on one node of a fleet and is asked for at another: servers that keep something for a session, kept results, and the
+//! messages of a batch, each where it belongs.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fleet_sessions::{Session, know_each_other, reached_config, reached_with};
+use crate::harness::{API_KEY, Proxy, Response, ask_modern, error_text, stub_stdio, until};
+use crate::results;
+
+/// Two servers, each with a process on each node: one that keeps something between calls, and one that does not.
+fn servers() -> Value {
+    let mut keeps = stub_stdio(&["--offers"]);
+    keeps["affinity"] = "session".into();
+    json!({"mcpServers": {"keeps": keeps, "s": stub_stdio(&[])}})
+}
+
+fn three(store: &TempDir, config: &Value) -> [Proxy; 3] {
+    let nodes = ["a", "b", "c"].map(|name| reached_with(store, name, config.clone()));
+    know_each_other(&nodes.each_ref());
+    nodes
+}
+
+fn call(id: &str, tool: &str) -> Value {
+    let arguments = json!({"name": tool, "args": {}, "intent": {"operation_type": "read"}});
+    let params = json!({"name": "call_tool_read", "arguments": arguments});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+}
+
+/// How many calls the process has had that answered, this one among them.
+fn count(answer: &Value) -> u64 {
+    let count = &answer["result"]["structuredContent"]["calls"];
+    count.as_u64().unwrap_or_else(|| panic!("{answer}"))
+}
+
+/// How many requests of clients to that server are on record at a node.
+fn recorded(node: &Proxy, server: &str) -> usize {
+    let records = node.activity(&format!("server={server}"));
+    records
+        .iter()
+        .filter(|record| record["request_id"].as_str().is_some_and(|id| !id.is_empty()))
+        .count()
+}
+
+fn kill(node: &mut Proxy) {
+    node.process.signal("KILL");
+    node.process.wait();
+}
+
+#[test]
+fn calls_of_a_session_to_a_server_with_affinity_go_by_the_node_that_opened_it() {
+    let store = tempfile::tempdir().unwrap();
+    let [mut a, b, c] = three(&store, &servers());
+    let session = Session::open(&a, &[]);
+    for (at, node) in [&b, &c, &a, &b].into_iter().enumerate() {
+        let answer = session.post(node, &call("keeps", "keeps:stats"));
+        assert_eq!(count(&answer.json()), at as u64 + 1, "one process has had all of them");
+        session.calls(node, "free");
+    }
+    // By whatever name it is asked.
+    let asked = |method: &str, params: Value| {
+        let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let answer = session.post(&b, &request);
+        assert!(answer.json()["result"].is_object(), "{method}: {}", answer.text());
+    };
+    asked("resources/read", json!({"uri": "mcpproxy://keeps/test://shared"}));
+    asked("prompts/get", json!({"name": "keeps__greet", "arguments": {"who": "x"}}));
+    assert_eq!([&a, &b, &c].map(|node| recorded(node, "keeps")), [6, 0, 0]);
+    assert_eq!([&a, &b, &c].map(|node| recorded(node, "s")), [1, 2, 1], "any node sends those");
+    // Under its own name at the other endpoint.
+    let direct = Session::open_at(&c, "/mcp/all");
+    let params = json!({"name": "keeps__stats", "arguments": {}});
+    let request = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    for (at, node) in [&a, &b, &c].into_iter().enumerate() {
+        let answer = direct.post_at(node, "/mcp/all", &request);
+        assert_eq!(count(&answer.json()), at as u64 + 1);
+    }
+    // What the session left behind is gone with its node; all else goes on, and so does its client, in a new one.
+    kill(&mut a);
+    until("the node is found dead", || {
+        (session.post(&b, &call("gone", "keeps:stats")).status == 404).then_some(())
+    });
+    let answer = session.post(&c, &call("gone", "keeps:stats"));
+    assert_eq!((answer.status, answer.text().contains("send initialize again")), (404, true));
+    session.calls(&c, "later");
+    let next = Session::open(&b, &[]);
+    let counts = [&c, &b].map(|node| count(&next.post(node, &call("next", "keeps:stats")).json()));
+    assert_eq!(counts, [1, 2], "the node that opened it");
+}
+
+#[test]
+fn a_node_that_was_started_anew_does_not_go_on_with_what_it_has_forgotten() {
+    let store = tempfile::tempdir().unwrap();
+    let config = reached_config(&store, "a", servers());
+    let (a, b) = (Proxy::with(config.clone()), reached_with(&store, "b", servers()));
+    know_each_other(&[&a, &b]);
+    let session = Session::open(&a, &[]);
+    assert_eq!(count(&session.post(&b, &call("1", "keeps:stats")).json()), 1);
+    let a = Proxy::unready(config, a.end()).ready();
+    know_each_other(&[&a, &b]);
+    session.calls(&a, "free");
+    assert_eq!(session.post(&a, &call("2", "keeps:stats")).status, 404);
+    assert_eq!(session.post(&b, &call("3", "keeps:stats")).status, 404, "it is asked, and says so");
+    assert_eq!(count(&Session::open(&a, &[]).post(&b, &call("4", "keeps:stats")).json()), 1);
+}
+
+#[test]
+fn calls_of_a_modern_client_to_such_a_server_go_by_one_node_for_its_principal() {
+    let store = tempfile::tempdir().unwrap();
+    let nodes = three(&store, &servers());
+    let params = call("", "keeps:stats")["params"].clone();
+    let admin = [("X-API-Key", API_KEY)];
+    for (at, node) in nodes.iter().chain(&nodes).enumerate() {
+        let answer = ask_modern(node, "/mcp", "tools/call", params.clone(), &[]);
+        assert_eq!(count(&answer.json()), at as u64 + 1, "{}", answer.text());
+    }
+    let had: Vec<usize> = nodes.iter().map(|node| recorded(node, "keeps")).collect();
+    assert_eq!(had.iter().filter(|count| **count == 6).count(), 1, "{had:?}");
+    let answers = nodes
+        .each_ref()
+        .map(|node| count(&ask_modern(node, "/mcp", "tools/call", params.clone(), &admin).json()));
+    assert!(answers.is_sorted() && answers[2] == answers[0] + 2, "{answers:?}");
+}
+
+fn revision_with_batches(node: &Proxy, capabilities: &Value) -> Session {
+    Session::opened(node, "/mcp", &[], "2025-03-26", capabilities)
+}
+
+#[test]
+fn each_message_of_a_batch_is_answered_where_it_belongs() {
+    let store = tempfile::tempdir().unwrap();
+    let [mut a, b, c] = three(&store, &servers());
+    let session = revision_with_batches(&a, &json!({"sampling": {}}));
+    let mut events = session.ask(&c, "asked");
+    let question = events.next().unwrap().json();
+    let level = json!({"jsonrpc": "2.0", "id": "level", "method": "logging/setLevel",
+        "params": {"level": "error"}});
+    let batch = json!([
+        call("first", "s:stats"),
+        {"jsonrpc": "2.0", "id": question["id"], "result": {"model": "m"}},
+        call("kept", "keeps:stats"),
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "none"}},
+        level,
+        call("wrong", "keeps:nothing"),
+        call("again", "keeps:stats"),
+    ]);
+    let answer = session.post(&b, &batch);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answers = answer.json();
+    let ids: Vec<&Value> = answers.as_array().unwrap().iter().map(|each| &each["id"]).collect();
+    assert_eq!(ids, ["first", "kept", "level", "wrong", "again"]);
+    assert_eq!((count(&answers[1]), count(&answers[4])), (1, 2), "{answers}");
+    assert!(error_text(&answers[3]["result"]).contains("nothing"), "{answers}");
+    assert_eq!(recorded(&b, "keeps"), 0);
+    assert_eq!(b.activity("server=s&request_id=first").len(), 1);
+    let told = events.next().unwrap().json();
+    assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"}), "{told}");
+    // Alone, too, and where nothing of a batch is answered.
+    let alone = session.post(&b, &json!([call("alone", "keeps:stats")])).json();
+    assert_eq!((count(&alone[0]), alone.as_array().unwrap().len()), (3, 1));
+    // One whose session is over: nothing is done of the others.
+    kill(&mut a);
+    until("the node is found dead", || {
+        let gone = session.post(&c, &json!([call("not", "s:stats"), call("gone", "keeps:stats")]));
+        (gone.status == 404).then(|| assert!(gone.text().contains("send initialize again")))
+    });
+    let before = c.activity("request_id=not").len();
+    let gone = session.post(&c, &json!([call("not", "s:stats"), call("gone", "keeps:stats")]));
+    assert_eq!((gone.status, c.activity("request_id=not").len()), (404, before));
+    assert_eq!(session.post(&c, &json!([call("still", "s:stats")])).status, 200);
+}
+
+/// The handle that an agent was told.
+fn handle(answer: &Response) -> String {
+    let answer = answer.json();
+    let told =
+        answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    let at = told.find("kept_").unwrap_or_else(|| panic!("no handle: {told}"));
+    told[at..].split(['.', '"']).next().unwrap().to_owned()
+}
+
+fn read(handle: &str) -> Value {
+    let arguments = json!({"handle": handle, "lines": "1400-", "limit": 60000});
+    json!({"name": "read_result", "arguments": arguments})
+}
+
+#[test]
+fn a_kept_result_is_read_at_any_node_by_whom_it_was_given_to() {
+    let store = tempfile::tempdir().unwrap();
+    let config = json!({"mcpServers": {"s": results::server()},
+        "result_limit": {"bytes": results::LIMIT}});
+    let [mut a, b, c] = three(&store, &config);
+    let (session, other) = (Session::open(&a, &[]), Session::open(&a, &[]));
+    let kept = handle(&session.post(&a, &call("long", "s:prose")));
+    assert_eq!(kept.len(), 46, "it says which node: {kept}");
+    let asked = |session: &Session, node: &Proxy| {
+        let request = json!({"jsonrpc": "2.0", "id": "part", "method": "tools/call",
+            "params": read(&kept)});
+        let answer = session.post(node, &request);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["result"].clone()
+    };
+    let whole = asked(&session, &a);
+    assert!(whole["content"][0]["text"].as_str().unwrap().ends_with("the end"), "{whole}");
+    assert_eq!((asked(&session, &b), asked(&session, &c)), (whole.clone(), whole));
+    for node in [&a, &b] {
+        assert!(error_text(&asked(&other, node)).contains("Make the call again"));
+    }
+    assert_eq!(a.activity("tool=read_result").len(), 5, "where it was read");
+    // A client without a session: for its principal alone.
+    let admin = [("X-API-Key", API_KEY)];
+    let params = call("", "s:prose")["params"].clone();
+    let modern = handle(&ask_modern(&a, "/mcp", "tools/call", params, &admin));
+    let at = |node: &Proxy, headers: &[(&str, &str)]| {
+        ask_modern(node, "/mcp", "tools/call", read(&modern), headers).json()["result"].clone()
+    };
+    assert_eq!(at(&b, &admin)["content"], at(&a, &admin)["content"]);
+    assert!(at(&c, &admin)["content"][0]["text"].as_str().unwrap().ends_with("the end"));
+    assert!(error_text(&at(&b, &[])).contains("Make the call again"));
+    // Its node is gone: the session goes on, and its client is told what to do.
+    kill(&mut a);
+    for told in [asked(&session, &b), at(&c, &admin)] {
+        let told = error_text(&told).to_owned();
+        assert!(told.contains("gone or not reached") && told.contains("call again"), "{told}");
+    }
+}
