@@ -17,6 +17,7 @@ use http_body::Body as HttpBody;
 use serde_json::json;
 
 use super::app_state::AppState;
+use crate::api::fleet_approvals;
 use crate::downstream::body::Body;
 use crate::downstream::forwarded;
 use crate::downstream::http::collect;
@@ -79,7 +80,10 @@ async fn perform(shared: &AppState, worker: &Rc<Worker>, call: PeerCall) -> Resp
         PeerRoute::Session => {
             forwarded::answer(worker, &shared.sessions, shared.now_ms(), &call.body).await
         }
-        PeerRoute::Records | PeerRoute::Approval => {
+        PeerRoute::Approval => {
+            fleet_approvals::answer_node(worker, call.from.node.as_str(), &call.body)
+        }
+        PeerRoute::Records => {
             let mut response = Response::new(Body::Empty);
             *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
             response
