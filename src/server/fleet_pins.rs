@@ -17,7 +17,7 @@ use crate::catalog::approving::ApprovalTarget;
 use crate::catalog::definition::DefinitionDigest;
 use crate::catalog::shared_pins::{SharedPins, SharedVerdict};
 use crate::catalog::{Catalog, Snapshot};
-use crate::fleet::facts::{Fact, FactKind, FactRefused, FactSet, FactState, FleetFacts};
+use crate::fleet::facts::{FactKind, FactRefused, FactSet, FactState, FleetFacts};
 use crate::tool::ToolName;
 
 /// The shortest time from one look to the next, however much changes.
@@ -63,8 +63,7 @@ pub(super) async fn keep(catalog: Arc<Catalog>, activity: Activity, facts: Fleet
 pub(super) fn of_fleet(facts: &FactSet) -> SharedPins {
     let mut pins = SharedPins::default();
     for (kind, verdict) in KINDS {
-        for (name, fact) in facts.of(kind).filter(|(_, fact)| fact.state != FactState::Ended) {
-            let _: &Fact = fact;
+        for (name, _) in facts.of(kind).filter(|(_, fact)| fact.state != FactState::Ended) {
             let read = name.rsplit_once('/').and_then(|(tool, digest)| {
                 Some((ToolName::parse(tool)?, DefinitionDigest::parse(digest)?))
             });
