@@ -10,6 +10,7 @@
 mod activity;
 mod activity_search;
 mod approvals;
+mod approvals_here;
 mod call;
 mod config;
 pub mod config_door;
@@ -18,6 +19,7 @@ mod events;
 mod export;
 mod exposition;
 mod fleet;
+pub mod fleet_approvals;
 mod fleet_config;
 pub mod fleet_config_door;
 mod health;

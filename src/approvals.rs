@@ -16,7 +16,8 @@
 //! `repeats`).
 //!
 //! Nothing is kept on disk: a call ends with its connection, and its approval with it. The record of the wait says
-//! that it began.
+//! that it began. In a fleet the id of an approval says on which node the call waits, and that node decides; approvals
+//! that stand are the whole fleet's (`shared_leaf`).
 
 mod answer;
 mod asked;
@@ -25,6 +26,7 @@ mod leaves;
 mod repeats;
 mod request_state;
 mod room;
+mod shared_leaf;
 mod shown;
 #[cfg(test)]
 mod tests;
@@ -41,6 +43,7 @@ pub use leaves::StandingLeave;
 pub use repeats::{MAX_BESIDE_BYTES, UserSaid};
 pub use request_state::StateRead;
 pub use room::Room;
+pub use shared_leaf::{MAX_SHARED_LEAVES, SharedLeave, SharedLeaveKey};
 pub use shown::shown;
 pub use views::{ApprovalNews, KnownApproval, RoomBounds, WaitingView};
 pub use waiting::{Entered, Repeated, RepeatedWait, WaitingApproval};

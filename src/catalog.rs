@@ -23,6 +23,7 @@ use self::published::Published;
 use self::replacing::{Replaced, replace};
 use self::saving::{Saving, UnsavedSet};
 use self::search::Lexicon;
+use self::shared_pins::SharedPins;
 use self::turns::{Turns, Undone};
 use crate::tool::{InputSchema, Tool, ToolName};
 
@@ -53,6 +54,8 @@ mod saving;
 pub mod scan;
 pub mod search;
 pub mod settings;
+pub mod shared_pins;
+pub mod sharing;
 pub mod snapshot;
 mod turns;
 
@@ -91,6 +94,8 @@ pub struct Catalog {
     /// Servers whose definitions are to be looked through again, also where they are the same.
     unscanned: Mutex<BTreeSet<Arc<str>>>,
     notices: broadcast::Sender<Notice>,
+    /// What other nodes of a fleet say of definitions.
+    shared: ArcSwap<SharedPins>,
 }
 
 /// A set whose tools are shown, and what is still to be done for it.
@@ -121,6 +126,7 @@ impl Catalog {
             large: Arc::new(Semaphore::new(1)),
             threads: BlockingWork::default(),
             notices: broadcast::Sender::new(NOTICES),
+            shared: ArcSwap::default(),
         }
     }
 
@@ -416,7 +422,7 @@ impl Catalog {
         };
         let last = self.load();
         let Replaced { next, differs, changes, late, unsaved } =
-            replace(&settings, &self.lexicon, &last, sets, ready, origin);
+            replace((&settings, &self.shared.load()), &self.lexicon, &last, sets, ready, origin);
         if origin == ToolSet::Discovered {
             self.unscanned.lock().retain(|server| sets.iter().all(|(set, _)| **set != **server));
         }

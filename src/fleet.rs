@@ -14,7 +14,9 @@
 pub mod audit;
 pub mod bucket;
 pub mod chain_check;
+pub mod chain_names;
 pub mod chain_place;
+pub mod chain_watch;
 pub mod checkpoint;
 pub mod cluster_key;
 pub mod columns;

@@ -13,7 +13,7 @@
 //!      ├─ listener, listener_tls ─ certificate_watch, named_clients
 //!      ├─ control ─ audit_events ─ audit_log
 //!      ├─ reload ─ rule_files, rule_watch
-//!      ├─ fleet_sharing ─ fleet_approved, fleet_config ─ shared_facts ─ fleet_tokens
+//!      ├─ fleet_sharing ─ fleet_config, fleet_leaves, fleet_pins ─ shared_facts ─ fleet_tokens
 //!      ├─ webhook, otlp_export, embeddings ─ outgoing_http
 //!      └─ signals ─ shutdown
 //! ```
@@ -30,8 +30,9 @@ mod control;
 mod definition_records;
 mod embeddings;
 mod fast_path;
-mod fleet_approved;
 mod fleet_config;
+mod fleet_leaves;
+mod fleet_pins;
 mod fleet_sharing;
 mod fleet_start;
 mod fleet_tokens;

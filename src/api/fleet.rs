@@ -1,5 +1,7 @@
 //! `/api/v1/fleet`: the fleet as this node sees it.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
@@ -7,11 +9,15 @@ use utoipa::ToSchema;
 
 use super::query_parameters::Query;
 use super::response::{ApiError, Success, encode};
-use crate::fleet::FleetNode;
+use super::state::State;
+use crate::fleet::chain_names::ChainGap;
+use crate::fleet::facts::FactStanding;
+use crate::fleet::fleet_index::IndexReport;
 use crate::fleet::heartbeat::LedgerStanding;
 use crate::fleet::living_nodes::{NodeState, NodeView};
 use crate::fleet::peer_wire::PeerRoute;
 use crate::fleet::peers::Hop;
+use crate::fleet::{FleetNode, IndexRole};
 use crate::proxy::Worker;
 
 /// Nodes that are asked at the same time.
@@ -29,12 +35,21 @@ const LIVING: &str = NodeState::Living.as_str();
     params(("reach" = Option<bool>, Query, description = "Whether each other node that lives is asked if it answers")),
     responses((status = 200, description = "The fleet", body = Success<FleetOverview>))
 )]
-pub(super) async fn fleet(worker: &Worker, mut query: Query) -> Result<Bytes, ApiError> {
+pub(super) async fn fleet(
+    state: &State,
+    worker: &Worker,
+    mut query: Query,
+) -> Result<Bytes, ApiError> {
     let reach = query.flag("reach")?;
     query.finish()?;
     let proxy = &worker.proxy;
     let Some(node) = &proxy.fleet else { return Ok(encode(&FleetOverview::default())) };
-    let mut seen = overview(node, node.ledger(&proxy.activity), node.faults(&proxy.activity));
+    let index = state.fleet_index.get().filter(|index| index.role() != IndexRole::None);
+    let index = index.map(|index| index.report());
+    let mut faults = node.faults(&proxy.activity);
+    faults.extend(index.iter().flat_map(IndexReport::faults));
+    let mut seen = overview(node, node.ledger(&proxy.activity), faults);
+    seen.chains = chains(node, index.as_ref());
     if reach {
         let asked = seen.nodes.iter_mut().filter(|it| !it.is_self && it.state == LIVING);
         stream::iter(asked)
@@ -59,6 +74,43 @@ async fn reached(node: &FleetNode, other: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// The chains in the store as far as this node knows them, by their nodes: of those that it follows what it has read, of the
+/// others what their segments are named.
+pub(super) fn chains(node: &FleetNode, index: Option<&IndexReport>) -> Vec<ChainSeen> {
+    let followed = index.into_iter().flat_map(|report| &report.nodes).map(|it| {
+        let status = &it.status;
+        let gaps = status.gaps.iter().map(|it| ChainGap { first: it.first, last: it.last });
+        let gaps: Vec<_> = gaps.collect();
+        let missing = gaps.iter().map(|gap| gap.last.saturating_sub(gap.first) + 1).sum();
+        ChainSeen {
+            node: it.node.clone(),
+            seen_by: "segments",
+            first: status.first,
+            last: status.last,
+            segments: status.segments,
+            gaps,
+            missing_records: missing,
+            faults: status.faults.len() as u64,
+            more: status.more,
+        }
+    });
+    let named = node.chains();
+    let named = named.iter().map(|(node, chain)| ChainSeen {
+        node: node.clone(),
+        seen_by: "names",
+        first: chain.first,
+        last: chain.last,
+        segments: chain.segments,
+        gaps: chain.gaps.clone(),
+        missing_records: chain.missing_records,
+        faults: chain.overlaps,
+        more: chain.more,
+    });
+    let mut seen: BTreeMap<_, _> = named.map(|it| (it.node.clone(), it)).collect();
+    seen.extend(followed.map(|it| (it.node.clone(), it)));
+    seen.into_values().collect()
+}
+
 fn overview(node: &FleetNode, ledger: LedgerStanding, faults: Vec<String>) -> FleetOverview {
     let living = node.living();
     FleetOverview {
@@ -69,6 +121,8 @@ fn overview(node: &FleetNode, ledger: LedgerStanding, faults: Vec<String>) -> Fl
         ledger: Some(ledger),
         faults,
         nodes: living.all().iter().map(FleetNodeSeen::of).collect(),
+        chains: Vec::new(),
+        facts: node.shared().map(|facts| FactsSeen::of(&facts.standing())),
     }
 }
 
@@ -93,6 +147,63 @@ struct FleetOverview {
     faults: Vec<String>,
     /// All nodes that have a place in the store, by their names.
     nodes: Vec<FleetNodeSeen>,
+    /// Their chains in the store, as far as this node knows them, by their names.
+    chains: Vec<ChainSeen>,
+    /// How what is shared beside the log stands; null without `cluster.key`.
+    #[schema(required)]
+    facts: Option<FactsSeen>,
+}
+
+/// A chain as this node sees it.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ChainSeen {
+    pub(super) node: String,
+    /// `segments` where this node follows it and reads them, `names` where it lists their names alone, those of the last days.
+    #[schema(value_type = String, pattern = "^(segments|names)$")]
+    seen_by: &'static str,
+    /// The first record that was looked at; 0 for none.
+    first: u64,
+    /// The last.
+    last: u64,
+    /// Segments that were looked at.
+    segments: u64,
+    /// What is missing.
+    pub(super) gaps: Vec<ChainGap>,
+    /// How many records that are.
+    pub(super) missing_records: u64,
+    /// What else is wrong: segments that are not to be believed, or that stand in each other's place.
+    pub(super) faults: u64,
+    /// There is more than is shown or was looked at.
+    more: bool,
+}
+
+/// How what is shared beside the log stands.
+#[derive(Serialize, ToSchema)]
+struct FactsSeen {
+    /// How long ago it was read whole, in milliseconds; null before the first time.
+    #[schema(required)]
+    age_ms: Option<u64>,
+    /// Whether that is too long ago.
+    stale: bool,
+    /// Why it cannot be read or put now; null if it can.
+    #[schema(required)]
+    failing: Option<String>,
+    /// Whether the store says what this node says.
+    published: bool,
+    /// Objects that are passed over, and why, by their keys.
+    faults: BTreeMap<String, String>,
+}
+
+impl FactsSeen {
+    fn of(standing: &FactStanding) -> Self {
+        Self {
+            age_ms: standing.age().map(|age| age.as_millis() as u64),
+            stale: standing.stale().is_some(),
+            failing: standing.failing.clone(),
+            published: standing.published,
+            faults: standing.faults.clone(),
+        }
+    }
 }
 
 /// A node as another sees it.

@@ -18,15 +18,17 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::exposition::Exposition;
+use super::fleet::ChainSeen;
 use super::query_parameters::Query;
 use super::response::{self, ApiError};
 use super::state::State;
 use crate::activity::{Health, Standing};
 use crate::downstream::body::Body;
 use crate::embeddings::{RequestKind, RequestOutcome};
-use crate::fleet::FleetNode;
+use crate::fleet::facts::FactStanding;
 use crate::fleet::heartbeat::LedgerStanding;
 use crate::fleet::living_nodes::NodeState;
+use crate::fleet::{FleetNode, IndexRole};
 use crate::proxy::Worker;
 use crate::telemetry::build_info;
 use crate::telemetry::call_metrics::{Decision, Judged, Refusal, Totals};
@@ -207,6 +209,12 @@ fn families(state: &State, worker: &Worker) -> Vec<Family> {
     families.extend(log(&proxy.activity.health()));
     if let Some(node) = &proxy.fleet {
         families.extend(fleet(node, &node.ledger(&proxy.activity)));
+        let index = state.fleet_index.get().filter(|index| index.role() != IndexRole::None);
+        let index = index.map(|index| index.report());
+        families.extend(chains(&super::fleet::chains(node, index.as_ref())));
+        if let Some(facts) = node.shared() {
+            families.extend(shared_facts(&facts.standing()));
+        }
     }
     families.extend([
         Family::gauge("mcpproxy_calls_in_flight", "Calls under way", totals.in_flight() as f64),
@@ -467,6 +475,9 @@ fn log(health: &Health) -> [Family; 7] {
     ]
 }
 
+/// Nodes of the fleet whose chains are told one by one.
+const MAX_CHAINS: usize = 64;
+
 /// The fleet, as this node sees it, and its own ledger.
 fn fleet(node: &FleetNode, ledger: &LedgerStanding) -> [Family; 8] {
     let living = node.living();
@@ -514,6 +525,53 @@ fn fleet(node: &FleetNode, ledger: &LedgerStanding) -> [Family; 8] {
             "mcpproxy_ledger_failures",
             "Attempts at sealing and putting that came to nothing since the start",
             [(Labels::new(), ledger.failures)],
+        ),
+    ]
+}
+
+/// Chains of the fleet as this node knows them. Those of more nodes than are named count in the last of them.
+fn chains(seen: &[ChainSeen]) -> [Family; 3] {
+    let labels = |name: &str| vec![("node", name.to_owned())];
+    let of = |what: fn(&ChainSeen) -> u64| {
+        let mut values: Vec<_> =
+            seen.iter().take(MAX_CHAINS).map(|it| (labels(&it.node), what(it) as f64)).collect();
+        if seen.len() > MAX_CHAINS {
+            let rest: u64 = seen.iter().skip(MAX_CHAINS).map(what).sum();
+            values.push((labels("(others)"), rest as f64));
+        }
+        values
+    };
+    [
+        Family::gauges(
+            "mcpproxy_fleet_chain_gaps",
+            "Gaps in the chain of a node in the fleet's store, as far as this one knows it",
+            of(|it| it.gaps.len() as u64),
+        ),
+        Family::gauges(
+            "mcpproxy_fleet_chain_missing_records",
+            "Records that are missing in them",
+            of(|it| it.missing_records),
+        ),
+        Family::gauges(
+            "mcpproxy_fleet_chain_faults",
+            "Segments of the chain of a node that are not to be believed",
+            of(|it| it.faults),
+        ),
+    ]
+}
+
+/// What is shared with the fleet beside the log.
+fn shared_facts(standing: &FactStanding) -> [Family; 2] {
+    [
+        Family::gauge(
+            "mcpproxy_fleet_facts_faults",
+            "Objects of what the fleet shares that are passed over",
+            standing.faults.len() as f64,
+        ),
+        Family::gauge(
+            "mcpproxy_fleet_facts_age_seconds",
+            "How long ago what the fleet shares was read whole",
+            standing.age().unwrap_or_default().as_secs_f64(),
         ),
     ]
 }

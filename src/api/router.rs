@@ -220,13 +220,13 @@ where
         Route::Tool => tools::tool(worker, &principal, query?, segment),
         Route::ToolDiff => definitions::diff(worker, query?, segment),
         Route::Status => status::status(state, worker, query?),
-        Route::Fleet => fleet::fleet(worker, query?).await,
-        Route::Approvals => approvals::list(worker, &principal, query?),
+        Route::Fleet => fleet::fleet(state, worker, query?).await,
+        Route::Approvals => approvals::list(worker, &principal, query?).await,
         Route::Approval if parts.method == Method::POST => {
             let (query, body) = (query?, whole(body).await?);
-            approvals::answer(worker, &principal, (&parts.headers, query), segment, &body)
+            approvals::answer(worker, &principal, (&parts.headers, query), segment, &body).await
         }
-        Route::Approval => approvals::one(worker, &principal, query?, segment),
+        Route::Approval => approvals::one(worker, &principal, query?, segment).await,
     };
     Ok(response::success(data?, id))
 }

@@ -21,6 +21,9 @@ pub enum Door {
 }
 
 impl Door {
+    /// All of them.
+    const ALL: [Self; 4] = [Self::Api, Self::Cli, Self::Page, Self::Elicitation];
+
     /// Its word in records and answers.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -31,6 +34,12 @@ impl Door {
             Self::Elicitation => "elicitation",
         }
     }
+
+    /// That of a word.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|door| door.as_str() == word)
+    }
 }
 
 /// Who answers.
@@ -40,6 +49,16 @@ pub struct Answerer {
     pub principal: Box<str>,
     /// Which way they came.
     pub door: Door,
+    /// The node of the fleet that they came to, where the call waited on another.
+    pub node: Option<Box<str>>,
+}
+
+impl Answerer {
+    /// That principal, who came by that door of this node.
+    #[must_use]
+    pub fn here(principal: impl Into<Box<str>>, door: Door) -> Self {
+        Self { principal: principal.into(), door, node: None }
+    }
 }
 
 /// For what an approval counts.
@@ -143,8 +162,12 @@ impl std::fmt::Display for Decided {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.outcome {
             Outcome::Approved { by, .. } | Outcome::Denied { by } => {
-                let Answerer { principal, door } = by;
-                write!(f, "{} by {principal} over {}", self.outcome.as_str(), door.as_str())
+                let Answerer { principal, door, node } = by;
+                write!(f, "{} by {principal} over {}", self.outcome.as_str(), door.as_str())?;
+                match node {
+                    Some(node) => write!(f, " on node {node}"),
+                    None => Ok(()),
+                }
             }
             Outcome::TimedOut { .. } => f.write_str("nobody answered in time"),
             Outcome::Withdrawn => f.write_str("the client has gone"),

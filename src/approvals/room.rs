@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::answer::{
     Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered, Outcome,
@@ -19,6 +19,7 @@ use super::config::MAX_STANDING;
 use super::leaves::{Leaves, MAX_LEAVES, Now, Reach, StandingLeave};
 use super::repeats::{Repeat, RepeatedCall, Unclaimed, UnclaimedCalls, UserSaid};
 use super::request_state::{StateKey, StateRead};
+use super::shared_leaf::{SharedLeave, SharedLeaveKey};
 use super::views::{ApprovalNews, KnownApproval, RoomBounds, WaitingView};
 use crate::policy::{Approved, NotApproved, PendingApproval, Principal};
 
@@ -46,6 +47,10 @@ pub struct Room {
     untold: AtomicU64,
     /// `None` where the system gives no randomness: then no client is asked by the answer to its request.
     state_key: Option<StateKey>,
+    /// What stands in the ids for this node, where it is one of a fleet.
+    node: Option<Box<str>>,
+    /// Told when an approval stands from now on, or was ended.
+    leaves_changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -113,7 +118,50 @@ impl Room {
     #[must_use]
     pub fn new(bounds: RoomBounds, told: Option<mpsc::Sender<ApprovalNews>>) -> Self {
         let state_key = StateKey::fresh();
-        Self { state: Mutex::default(), bounds, told, untold: AtomicU64::new(0), state_key }
+        Self {
+            state: Mutex::default(),
+            bounds,
+            told,
+            untold: AtomicU64::new(0),
+            state_key,
+            node: None,
+            leaves_changed: Notify::new(),
+        }
+    }
+
+    /// The same on a node of a fleet, for which `mark` stands in the ids: letters and digits.
+    #[must_use]
+    pub fn of_node(self, mark: &str) -> Self {
+        Self { node: Some(mark.into()), ..self }
+    }
+
+    /// Waits until approvals that stand are others than when this was last waited for, but for those whose time is up.
+    pub async fn leaves_changed(&self) {
+        self.leaves_changed.notified().await;
+    }
+
+    /// Approvals that stand, and those that were denied after all since they were last [told](Self::leaves_told).
+    #[must_use]
+    pub fn leaves(&self) -> (Vec<SharedLeave>, Vec<SharedLeaveKey>) {
+        let mut state = self.state.lock();
+        let standing = state.leaves.all(now());
+        let ended = state.leaves.ended().to_vec();
+        (standing.iter().map(StandingLeave::shared).collect(), ended)
+    }
+
+    /// Other nodes know that these were denied after all.
+    pub fn leaves_told(&self, ended: &[SharedLeaveKey]) {
+        self.state.lock().leaves.told(ended);
+    }
+
+    /// From now on there are also those of other nodes, but for those that `has_ended` says were denied after all. At most
+    /// [`MAX_SHARED_LEAVES`](super::MAX_SHARED_LEAVES) stand in all: of more, those that are given first.
+    pub fn take_over(
+        &self,
+        leaves: impl IntoIterator<Item = SharedLeave>,
+        has_ended: impl Fn(&SharedLeaveKey) -> bool,
+    ) {
+        self.state.lock().leaves.take_over(leaves, has_ended, now());
     }
 
     /// From now on people can answer.
@@ -175,7 +223,7 @@ impl Room {
         if state.bytes + bytes > self.bounds.bytes {
             return Err(NotApproved::TooMany { limit: state.waiting.len() });
         }
-        let id = ApprovalId::fresh().ok_or(NotApproved::Unavailable)?;
+        let id = ApprovalId::fresh(self.node.as_deref()).ok_or(NotApproved::Unavailable)?;
         let number = state.next;
         state.next += 1;
         state.bytes += bytes;
@@ -203,7 +251,12 @@ impl Room {
         self.sweep();
         let now = now();
         let mut state = self.state.lock();
-        let Some(number) = state.number(id) else { return state.answer_again(id, answer, now) };
+        let Some(number) = state.number(id) else {
+            let answered = state.answer_again(id, answer, now);
+            drop(state);
+            self.leaves_changed.notify_one();
+            return answered;
+        };
         let ApprovalAnswer { verdict, by, seen } = answer;
         let Some(Entry { view, .. }) = state.waiting.get(&number) else {
             return Err(NotAnswered::NotFound);
@@ -228,6 +281,7 @@ impl Room {
         let ended = state.conclude(number, outcome);
         let decided = state.decided.back().cloned();
         drop(state);
+        self.leaves_changed.notify_one();
         self.tell_ended(ended);
         decided.ok_or(NotAnswered::NotFound)
     }
@@ -271,8 +325,7 @@ impl Room {
             let repeat = entry.repeat.as_mut().filter(|it| !it.is_taken());
             let repeat = repeat.ok_or(NotApproved::Spent)?;
             RepeatedCall::of(&entry.view.asked.pending).check(pending)?;
-            let principal = pending.principal().id().into();
-            let by = Answerer { principal, door: Door::Elicitation };
+            let by = Answerer::here(pending.principal().id(), Door::Elicitation);
             let outcome = match said {
                 UserSaid::Missing => return Ok(Claim::AskAgain),
                 UserSaid::Nothing => {

@@ -66,7 +66,7 @@ fn enter(room: &Arc<Room>, asked: AskedCall) -> WaitingApproval {
 }
 
 fn says(verdict: ApprovalVerdict) -> ApprovalAnswer {
-    let by = Answerer { principal: "admin".into(), door: Door::Cli };
+    let by = Answerer::here("admin", Door::Cli);
     ApprovalAnswer { verdict, by, seen: None }
 }
 
@@ -394,4 +394,51 @@ async fn cap_8_a_call_that_is_made_again_waits_once_and_is_withdrawn_with_its_cl
     assert_eq!(room.release(&third.id().clone()).unwrap(), "kept");
     assert_eq!(third.outcome().await, Outcome::Withdrawn);
     assert_eq!((room.unclaimed(), room.kept()), (0, (0, 0, 0)));
+}
+
+#[tokio::test]
+async fn what_stands_at_another_node_counts_here_until_it_is_denied_at_one() {
+    let [a, b] = [room(WIDE), room(WIDE)];
+    let mut waiting = enter(&a, asked("{}", ""));
+    let id = waiting.id().to_string();
+    a.answer(&id, approves(Extent::For(MINUTE))).unwrap();
+    waiting.outcome().await;
+    let (told, ended) = a.leaves();
+    assert_eq!((told.len(), ended.len()), (1, 0));
+    assert!(b.standing_for(&pending("", "{}"), "").is_none());
+    for _ in 0..2 {
+        b.take_over(told.clone(), |_| false);
+        assert_eq!(b.standing().len(), 1);
+    }
+    let (approved, of) = b.standing_for(&pending("", r#"{"path":"/b"}"#), "x").unwrap();
+    assert_eq!(of.as_str(), id);
+    let other = pending("", r#"{"path":"/b"}"#);
+    assert!(other.permitted_by(&approved, &policy::Settings::default()).is_ok());
+    assert!(b.standing_for(&pending("another definition", "{}"), "").is_none());
+    // Denied at the one that did not give it; who has not heard of that does not bring it back.
+    b.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
+    b.take_over(told.clone(), |_| false);
+    assert!(is_empty(&b));
+    let (_, ended) = b.leaves();
+    assert_eq!(ended, [told[0].key()]);
+    b.leaves_told(&ended);
+    assert_eq!(b.leaves(), (Vec::new(), Vec::new()));
+    a.take_over(told.clone(), |key| ended.contains(key));
+    assert!(is_empty(&a));
+    // A clock that is wrong lets none stand longer than any may, and one that is over none at all.
+    let late = SharedLeave { until: SystemTime::now() + 9 * MAX_STANDING, ..told[0].clone() };
+    let over = SharedLeave { until: SystemTime::now() - MINUTE, of: "x".into(), ..late.clone() };
+    b.take_over([over, late], |_| false);
+    assert_eq!(b.standing().len(), 1);
+}
+
+#[tokio::test]
+async fn in_a_fleet_an_id_says_on_which_node_its_call_waits() {
+    let room = Arc::new(Room::new(WIDE, None).of_node("abc0123"));
+    room.open();
+    let waiting = enter(&room, asked("{}", ""));
+    assert_eq!(ApprovalId::node_in(waiting.id().as_str()), Some("abc0123"));
+    assert!(room.get(waiting.id().as_str()).is_some());
+    let own = waiting.id().as_str().split('-').next().unwrap();
+    assert!(room.get(own).is_none(), "it is the whole id");
 }

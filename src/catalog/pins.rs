@@ -23,6 +23,7 @@ use super::grade::{self, Grade, PartChange};
 use super::listing::Listed;
 use super::on_change::{ChangeAction, ReviewSettings, ScanMode};
 use super::scan::{FindingLevel, ScanFinding};
+use super::shared_pins::SharedPins;
 use crate::tool::Trust;
 
 /// Most pins of one server; a tool that is new beyond that waits for an operator.
@@ -56,7 +57,7 @@ pub struct AcceptedDefinition {
 
 impl AcceptedDefinition {
     /// The definition that the server lists.
-    fn listed_now(digest: DefinitionDigest) -> Self {
+    pub(super) fn listed_now(digest: DefinitionDigest) -> Self {
         Self { digest, listed: None, by_operator: false }
     }
 }
@@ -93,6 +94,8 @@ pub(super) struct Judge<'a> {
     pub(super) settings: &'a ReviewSettings,
     /// What is done about a tool without a pin.
     pub(super) first_sight: ChangeAction,
+    /// What other nodes of a fleet say; nothing without one.
+    pub(super) shared: &'a SharedPins,
 }
 
 /// The definition that a server lists.
@@ -120,11 +123,23 @@ pub enum PinEvent {
     },
     /// It is put into quarantine for what the scan finds in it.
     HeldForFindings,
+    /// It is put into quarantine since it is at another node of the fleet.
+    HeldElsewhere,
     /// Its server took back what was held.
     TakenBack,
 }
 
+/// Whether a tool is held for these findings.
+pub(super) fn is_serious(settings: &ReviewSettings, findings: &[ScanFinding]) -> bool {
+    settings.scan == ScanMode::Quarantine
+        && findings.iter().any(|finding| finding.level >= FindingLevel::Medium)
+}
+
 impl Judge<'_> {
+    pub(super) fn is_serious(&self, findings: &[ScanFinding]) -> bool {
+        is_serious(self.settings, findings)
+    }
+
     /// What becomes of a tool and its pin.
     pub(super) fn judge(
         &self,
@@ -132,8 +147,7 @@ impl Judge<'_> {
         sighted: &Sighted<'_>,
     ) -> (Trust, Pin, Option<PinEvent>) {
         let digest = sighted.digest;
-        let serious = self.settings.scan == ScanMode::Quarantine
-            && sighted.findings.iter().any(|finding| finding.level >= FindingLevel::Medium);
+        let serious = self.is_serious(sighted.findings);
         let at_least = if serious { ChangeAction::Quarantine } else { ChangeAction::Accept };
         let Some(pin) = pin else {
             let action = self.first_sight.max(at_least);

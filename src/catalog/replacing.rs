@@ -15,6 +15,7 @@ use super::pins::PinHistory;
 use super::reviewing::{Reviews, TakenSet, Touched, judge, review};
 use super::search::{Index, Lexicon, Segment};
 use super::settings::{ServerSettings, Settings};
+use super::shared_pins::SharedPins;
 use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
 use crate::tool::{Capability, Exposure, Idempotence, Input, OutputSchema, Tool, ToolName, Trust};
 
@@ -35,7 +36,7 @@ pub(super) struct Replaced {
 /// `ready` are the sets' schemas, what is to be known of their definitions, and the
 /// servers whose definitions were looked through again. What takes long to compile is left for later.
 pub(super) fn replace(
-    settings: &Settings,
+    (settings, shared): (&Settings, &SharedPins),
     lexicon: &Arc<Lexicon>,
     last: &Snapshot,
     sets: &[(&str, &[DiscoveredTool])],
@@ -63,7 +64,7 @@ pub(super) fn replace(
         let server = Arc::clone(server);
         taken.push(TakenSet { server, tools, change, differs, pins: PinHistory::New });
     }
-    let touched = judge(&settings.review, last, &mut taken, origin);
+    let touched = judge((&settings.review, shared), last, &mut taken, origin);
     let (mut fresh, mut changes) = (Vec::new(), Vec::new());
     let mut differ = BTreeSet::new();
     for TakenSet { server, mut tools, change, differs, pins } in taken {

@@ -11,6 +11,7 @@ use super::listing::Listed;
 use super::on_change::{ChangeAction, ReviewSettings, ScanMode};
 use super::pins::{Judge, MAX_PINS, Pin, PinEvent, PinHistory, ServerPins, Sighted};
 use super::scan::{self, others};
+use super::shared_pins::SharedPins;
 use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
 use crate::tool::{ToolName, Trust};
 
@@ -70,7 +71,7 @@ pub(super) struct Touched {
 /// Judges the tools of `sets`, and those of other servers about which the scan now says something else. What is found of
 /// those is told with the first of the sets.
 pub(super) fn judge(
-    settings: &ReviewSettings,
+    (settings, shared): (&ReviewSettings, &SharedPins),
     last: &Snapshot,
     sets: &mut [TakenSet],
     origin: ToolSet,
@@ -81,7 +82,7 @@ pub(super) fn judge(
         let Some(known) = last.servers.get(&set.server) else { continue };
         let (first_sight, sight) = first_sight(settings, &known.pins, origin);
         set.change.first_sight = sight;
-        let judge = Judge { settings, first_sight };
+        let judge = Judge { settings, first_sight, shared };
         let mut judged = BTreeMap::new();
         for direct in &mut set.tools {
             stand(&beside, direct, &mut set.differs);
@@ -102,7 +103,7 @@ pub(super) fn judge(
         };
     }
     let Some(first) = sets.first_mut() else { return Vec::new() };
-    others_touched(settings, last, &taken, &beside, &mut first.change)
+    others_touched((settings, shared), last, &taken, &beside, &mut first.change)
 }
 
 type Beside = BTreeMap<ToolName, Arc<[scan::ScanFinding]>>;
@@ -176,7 +177,7 @@ fn one(
     let before = listed_before(last, &direct.tool.name);
     let (digest, listed) = (direct.review.digest, &direct.listed);
     let sighted = Sighted { digest, listed, before, findings: &findings };
-    let (mut trust, mut pin, event) = judge.judge(pin, &sighted);
+    let (mut trust, mut pin, event) = judge.judge_shared(&direct.tool.name, pin, &sighted);
     if full {
         trust = Trust::Withheld;
     }
@@ -206,7 +207,7 @@ fn listed_before<'a>(
 
 /// Judges the tools of servers that are not taken up, where the scan says something else of them.
 fn others_touched(
-    settings: &ReviewSettings,
+    (settings, shared): (&ReviewSettings, &SharedPins),
     last: &Snapshot,
     taken: &BTreeSet<Arc<str>>,
     beside: &Beside,
@@ -221,7 +222,7 @@ fn others_touched(
             touched.entry(Arc::clone(&name.server)).or_default().push(direct.clone());
         }
     }
-    let judge = Judge { settings, first_sight: ChangeAction::Accept };
+    let judge = Judge { settings, first_sight: ChangeAction::Accept, shared };
     let judged = touched.into_iter().map(|(server, mut tools)| {
         let history = last.servers.get(&server).map(|known: &KnownServer| known.pins.clone());
         let mut pins = history

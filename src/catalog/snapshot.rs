@@ -180,15 +180,12 @@ impl Snapshot {
         held.filter_map(|tool| self.reviewed(&tool.name)).collect()
     }
 
-    /// The definitions that an operator has approved, with their servers and tools.
-    pub fn approved(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, DefinitionDigest)> {
+    /// What is pinned, with servers and tools.
+    pub fn pins(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, &Pin)> {
         let pins =
             self.servers.iter().filter_map(|(server, known)| Some((server, known.pins.pins()?)));
         let pins = pins.flat_map(|(server, pins)| pins.0.iter().map(move |pin| (server, pin)));
-        pins.filter_map(|(server, (tool, pin))| {
-            let accepted = pin.accepted.as_ref().filter(|it| it.by_operator)?;
-            Some((server, tool, accepted.digest))
-        })
+        pins.map(|(server, (tool, pin))| (server, tool, pin))
     }
 
     fn reviewed_direct<'a>(&'a self, direct: &'a DirectTool) -> Reviewed<'a> {

@@ -26,6 +26,8 @@ pub use exchange::{FactExchange, FactExchangeSettings, FactStanding, FleetFacts,
 pub use fact_memory::{FactMemory, MemoryError};
 pub use fact_object::{FactObject, MAX_FACT_OBJECT_BYTES, NotFacts};
 pub use fact_reader::{FactFault, FactReader, ListedFacts};
+#[cfg(test)]
+pub(crate) use fact_set::walked;
 pub use fact_set::{
     Fact, FactKind, FactRefused, FactSet, FactStamp, FactState, MAX_FACT_NAME_BYTES,
     MAX_FACT_VALUE_BYTES,

@@ -247,6 +247,12 @@ impl FleetIndex {
         nodes.iter().map(view).collect()
     }
 
+    /// Whether the segments of the node of that name are read.
+    #[must_use]
+    pub fn follows(&self, name: &str) -> bool {
+        self.nodes.read().contains_key(name)
+    }
+
     /// How things are.
     #[must_use]
     pub fn report(&self) -> IndexReport {

@@ -1,11 +1,14 @@
 //! A node of a fleet, as the rest of the program sees it: who lives, how the ledger stands, and the way to other nodes.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use super::chain_names::NamedChain;
 use super::config::{ClusterConfig, NodeName};
+use super::facts::FleetFacts;
 use super::heartbeat::{BootId, LedgerStanding, NodeFacts};
 use super::ledger_gauges::LedgerGauges;
 use super::living_nodes::LivingNodes;
@@ -39,6 +42,8 @@ pub struct FleetNode {
     pub(super) living: Arc<ArcSwap<LivingNodes>>,
     fleet: OnceLock<FleetId>,
     peers: OnceLock<Arc<Peers>>,
+    shared: OnceLock<FleetFacts>,
+    chains: ArcSwap<BTreeMap<String, NamedChain>>,
 }
 
 impl FleetNode {
@@ -70,6 +75,8 @@ impl FleetNode {
             living: Arc::default(),
             fleet: OnceLock::new(),
             peers: OnceLock::new(),
+            shared: OnceLock::new(),
+            chains: ArcSwap::default(),
         })
     }
 
@@ -91,6 +98,43 @@ impl FleetNode {
     #[must_use]
     pub fn peers(&self) -> Option<&Arc<Peers>> {
         self.peers.get()
+    }
+
+    /// It shares these with its fleet.
+    pub fn shares(&self, facts: FleetFacts) {
+        let _ = self.shared.set(facts);
+    }
+
+    /// What it shares with its fleet beside the log; `None` without `cluster.key`.
+    #[must_use]
+    pub fn shared(&self) -> Option<&FleetFacts> {
+        self.shared.get()
+    }
+
+    /// What the names of the segments in the store say of the chains that this node does not follow, by their nodes.
+    #[must_use]
+    pub fn chains(&self) -> Arc<BTreeMap<String, NamedChain>> {
+        self.chains.load_full()
+    }
+
+    pub(super) fn saw_chains(&self, chains: BTreeMap<String, NamedChain>) {
+        self.chains.store(Arc::new(chains));
+    }
+
+    /// What is wrong with what the fleet shares beside the log, a line for each.
+    fn fact_faults(&self) -> Vec<String> {
+        let Some(facts) = self.shared() else { return Vec::new() };
+        let standing = facts.standing();
+        let mut faults: Vec<_> =
+            standing.faults.iter().map(|(key, why)| format!("{key}: {why}")).collect();
+        if let Some(stale) = standing.stale() {
+            let why = standing.failing.as_deref().unwrap_or("the store is slow");
+            let seconds = stale.as_secs();
+            faults.push(format!(
+                "what the fleet shares was read {seconds} s ago, and is as it was then: {why}"
+            ));
+        }
+        faults
     }
 
     /// Who lives, as it was judged last.
@@ -151,6 +195,9 @@ impl FleetNode {
                 faults.push(format!("node '{name}': {}", skew_words(skew)));
             }
         }
+        faults.extend(self.fact_faults());
+        let chains = self.chains.load();
+        faults.extend(chains.iter().flat_map(|(node, chain)| chain.faults(node)));
         faults
     }
 }

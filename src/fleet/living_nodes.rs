@@ -122,6 +122,18 @@ impl LivingNodes {
         self.living().count().max(1)
     }
 
+    /// By how many nodes a limit that all share is divided: those that live, and those of which it is not known yet; at least 1.
+    /// So one that has just started does not take the others for absent.
+    #[must_use]
+    pub fn sharing(&self) -> usize {
+        let shares = |node: &&NodeView| match node.state {
+            NodeState::Living => true,
+            NodeState::Unknown => node.heartbeat.is_some(),
+            NodeState::Stopped | NodeState::Silent => false,
+        };
+        self.nodes.iter().filter(shares).count().max(1)
+    }
+
     /// The same, while nobody can be seen.
     #[must_use]
     pub fn unseen(&self, why: String) -> Self {

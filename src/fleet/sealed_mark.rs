@@ -56,6 +56,14 @@ impl NodeTag {
         u64::from(first >> 1).max(1)
     }
 
+    /// The same as 7 letters and digits, for ids that people type.
+    #[must_use]
+    pub fn text(self) -> String {
+        let number = self.number();
+        let digit = |at: u32| char::from_digit((number >> (5 * at)) as u32 & 31, 32);
+        (0..7).rev().filter_map(digit).collect()
+    }
+
     /// What was written of one.
     #[must_use]
     pub fn of_bytes(bytes: [u8; 16]) -> Self {

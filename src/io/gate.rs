@@ -14,13 +14,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A gate. Shared by all who come to it.
 #[derive(Debug)]
 pub struct Gate {
     places: Arc<Semaphore>,
-    limit: usize,
+    /// How many may be inside now.
+    limit: AtomicUsize,
+    /// How many of those inside are more than may be: their places go with them.
+    owed: AtomicUsize,
+    /// Held while the limit is changed.
+    changing: Mutex<()>,
     queue: usize,
     waiting: AtomicUsize,
 }
@@ -39,7 +45,20 @@ pub enum Arrival {
 /// A place inside, until it is dropped.
 #[derive(Debug)]
 pub struct GatePlace {
-    _permit: OwnedSemaphorePermit,
+    /// There until it is dropped.
+    permit: Option<OwnedSemaphorePermit>,
+    gate: Arc<Gate>,
+}
+
+impl Drop for GatePlace {
+    fn drop(&mut self) {
+        let pay = |owed: usize| owed.checked_sub(1);
+        let owes = self.gate.owed.load(Ordering::Relaxed) > 0
+            && self.gate.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).is_ok();
+        if owes && let Some(permit) = self.permit.take() {
+            permit.forget();
+        }
+    }
 }
 
 /// A place in the queue, until it is dropped.
@@ -50,14 +69,43 @@ impl Gate {
     /// Lets in `limit` at a time, before which `queue` may wait. A limit past what can be counted is none.
     #[must_use]
     pub fn new(limit: usize, queue: usize) -> Self {
-        let places = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-        Self { places, limit, queue, waiting: AtomicUsize::new(0) }
+        let limit = limit.min(Semaphore::MAX_PERMITS);
+        Self {
+            places: Arc::new(Semaphore::new(limit)),
+            limit: AtomicUsize::new(limit),
+            owed: AtomicUsize::new(0),
+            changing: Mutex::new(()),
+            queue,
+            waiting: AtomicUsize::new(0),
+        }
     }
 
     /// How many may be inside.
     #[must_use]
     pub fn limit(&self) -> usize {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// From now on so many may be inside. Who is inside stays: nobody comes in until there are fewer. Costs one reading where
+    /// that is so already.
+    pub fn limit_to(&self, limit: usize) {
+        let limit = limit.min(Semaphore::MAX_PERMITS);
+        if self.limit() == limit {
+            return;
+        }
+        let _changing = self.changing.lock();
+        let before = self.limit.swap(limit, Ordering::Relaxed);
+        if limit < before {
+            let fewer = before - limit;
+            let forgotten = self.places.forget_permits(fewer);
+            self.owed.fetch_add(fewer - forgotten, Ordering::Relaxed);
+            return;
+        }
+        // Those who are too many inside have theirs already.
+        let more = limit - before;
+        let pay = |owed: usize| Some(owed - owed.min(more));
+        let owed = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay);
+        self.places.add_permits(more - owed.map_or(0, |owed| owed.min(more)));
     }
 
     /// How many may wait.
@@ -75,7 +123,8 @@ impl Gate {
     /// How many are inside now.
     #[must_use]
     pub fn inside(&self) -> usize {
-        self.limit.saturating_sub(self.places.available_permits())
+        let owed = self.owed.load(Ordering::Relaxed);
+        (self.limit() + owed).saturating_sub(self.places.available_permits())
     }
 
     /// Goes in, or takes a place in the queue. A place that becomes free is given to whoever waits longest, so that
@@ -83,7 +132,7 @@ impl Gate {
     #[must_use]
     pub fn enter(self: &Arc<Self>) -> Arrival {
         if let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() {
-            return Arrival::Inside(GatePlace { _permit: permit });
+            return Arrival::Inside(GatePlace { permit: Some(permit), gate: Arc::clone(self) });
         }
         let room = |waiting: usize| (waiting < self.queue).then_some(waiting + 1);
         match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room) {
@@ -100,7 +149,7 @@ impl Turn {
         loop {
             // It is never closed; were it, there would be no limit to keep.
             if let Ok(permit) = Arc::clone(&self.0.places).acquire_owned().await {
-                return GatePlace { _permit: permit };
+                return GatePlace { permit: Some(permit), gate: Arc::clone(&self.0) };
             }
         }
     }
@@ -167,6 +216,38 @@ mod tests {
         let second = queued(&gate);
         assert!(polled(first.as_mut()).is_some());
         drop(second);
+    }
+
+    #[test]
+    fn with_another_limit_nobody_is_sent_out_and_nobody_comes_in_too_early() {
+        let gate = Arc::new(Gate::new(4, 2));
+        let mut inside_now: Vec<_> = (0..3).map(|_| inside(&gate)).collect();
+        gate.limit_to(1);
+        assert_eq!((gate.limit(), gate.inside()), (1, 3));
+        let turn = queued(&gate);
+        let mut come = pin!(turn.come());
+        for left in [2, 1] {
+            inside_now.pop();
+            assert!(polled(come.as_mut()).is_none(), "{left} are inside");
+            assert_eq!(gate.inside(), left);
+        }
+        inside_now.pop();
+        let place = polled(come.as_mut()).unwrap();
+        // More again, some of it while others are still to go.
+        gate.limit_to(4);
+        inside_now.extend((0..3).map(|_| inside(&gate)));
+        gate.limit_to(2);
+        gate.limit_to(3);
+        assert_eq!((gate.limit(), gate.inside()), (3, 4));
+        inside_now.pop();
+        assert!(matches!(gate.enter(), Arrival::Queued(_)));
+        inside_now.pop();
+        inside_now.push(inside(&gate));
+        drop((inside_now, place));
+        assert_eq!(gate.inside(), 0);
+        let all: Vec<_> = (0..3).map(|_| inside(&gate)).collect();
+        assert!(matches!(gate.enter(), Arrival::Queued(_)));
+        drop(all);
     }
 
     #[test]

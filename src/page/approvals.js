@@ -9,18 +9,21 @@ const waiting = el('ul', { id: 'approvals', class: 'cards', 'aria-label': 'Calls
 const none = el('div', { id: 'none-waits', role: 'status', hidden: true },
   empty('No call waits for approval.', el('p', {}, 'A tool waits for a person where its ', el('code', {}, 'capabilities'), ' say ',
     el('code', {}, 'approval: required'), ', or where a rule asks for it: see ', el('a', { href: link('policy') }, 'Policy'), '.')));
+const unseen = el('ul', { id: 'approvals-unseen', class: 'card fault', hidden: true, 'aria-label': 'Nodes that did not say what waits there' });
 const standing = el('ul', { id: 'standing', class: 'cards' });
 const stood = el('div', { id: 'standing-part', hidden: true }, el('h2', {}, 'Approvals that stand'), standing);
 let asked = 0;
+let inFleet = false;
 
 export const approvals = {
   name: 'approvals',
   label: 'Approvals',
-  root: el('div', {}, none, waiting, stood, el('p', { class: 'more' }, el('a', { href: link('activity', { type: 'approval' }) }, 'What was answered before'))),
+  root: el('div', {}, unseen, none, waiting, stood, el('p', { class: 'more' }, el('a', { href: link('activity', { type: 'approval' }) }, 'What was answered before'))),
   show: () => approvals.refresh(),
   refresh: () => attempt(load),
   forget() {
     asked += 1;
+    inFleet = false;
     fill(waiting);
     fill(standing);
     $('waiting').hidden = true;
@@ -31,6 +34,9 @@ async function load() {
   const mine = ++asked;
   const { data } = await ask('approvals');
   if (mine !== asked) return;
+  inFleet = Array.isArray(data.unseen);
+  unseen.hidden = !data.unseen?.length;
+  fill(unseen, data.unseen?.map((it) => el('li', {}, el('bdi', {}, it.why))));
   const count = data.approvals.length;
   $('waiting').hidden = !count;
   $('waiting').textContent = count ? number(count) : '';
@@ -51,6 +57,11 @@ async function answer(id, body) {
     await load();
   }
 }
+
+// What waits on other nodes of a fleet is on their logs.
+setInterval(() => {
+  if (inFleet && !document.hidden) attempt(load);
+}, 3000);
 
 let soon;
 listen((record) => {
@@ -82,7 +93,7 @@ function waits(it) {
     el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)), tag(call.destructive ? 'destructive' : call.operation)),
     call.reason && el('p', {}, el('bdi', {}, call.reason)), shown, all,
     pairs(['for', call.principal], ['client', call.client_name], ['since', when(call.since)], ['until', when(call.until)],
-      ['id', el('span', { class: 'mono' }, it.id)]),
+      ['id', el('span', { class: 'mono' }, it.id)], ['node', it.node]),
     el('div', { class: 'answer' }, button('Approve', approve, { class: 'primary' }), reach,
       button('Deny', () => attempt(() => answer(it.id, { decision: 'deny' })), { class: 'deny' })));
 }

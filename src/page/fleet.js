@@ -6,12 +6,14 @@ import { ask, attempt } from './rest.js';
 const about = el('div', {});
 const wrong = el('div', { id: 'fleet-faults', 'aria-live': 'polite' });
 const table = el('div', { id: 'fleet-nodes' });
+const chains = el('div', { id: 'fleet-chains' });
 let asked = 0;
 
 export const fleet = {
   name: 'fleet',
   label: 'Fleet',
   root: el('div', {}, wrong, about, el('h2', {}, 'Nodes'), table,
+    el('h2', {}, 'Chains in the store'), chains,
     el('p', { class: 'quiet' }, 'Whether chains are whole is verified from the store: ', el('code', {}, 'mcpproxy activity verify --store URL'), '.')),
   show: () => fleet.refresh(),
   refresh: () => attempt(load),
@@ -19,7 +21,7 @@ export const fleet = {
   exists: async () => (await ask('fleet')).data.node !== null,
   forget() {
     asked += 1;
-    for (const place of [about, wrong, table]) fill(place);
+    for (const place of [about, wrong, table, chains]) fill(place);
   },
 };
 
@@ -38,6 +40,18 @@ async function load() {
   const head = ['Node', 'State', 'Version', 'Config', 'Index', 'In the store', 'Behind', 'Lost', 'Sessions', 'Clock'];
   fill(table, el('div', { class: 'scroll card', tabindex: 0, role: 'region', 'aria-label': 'Nodes of the fleet' },
     el('table', {}, el('thead', {}, el('tr', {}, head.map((name) => el('th', { scope: 'col' }, name)))), el('tbody', {}, data.nodes.map(line)))));
+  const of = ['Node', 'Seen by', 'Records', 'Segments', 'Gaps', 'Missing', 'Faults'];
+  fill(chains, data.chains.length === 0 ? el('p', { class: 'quiet' }, 'None was looked at yet.')
+    : el('div', { class: 'scroll card', tabindex: 0, role: 'region', 'aria-label': 'Chains in the store' },
+      el('table', {}, el('thead', {}, el('tr', {}, of.map((name) => el('th', { scope: 'col' }, name)))), el('tbody', {}, data.chains.map(chain)))));
+}
+
+function chain(it) {
+  const counted = (value) => el('td', {}, number(value));
+  const gaps = it.gaps.slice(0, 3).map((gap) => `${number(gap.first)} to ${number(gap.last)}`).join(', ');
+  return el('tr', {}, el('th', { scope: 'row' }, el('bdi', {}, it.node)), el('td', {}, it.seen_by),
+    el('td', {}, it.segments ? `${number(it.first)} to ${number(it.last)}` : '–'), counted(it.segments),
+    el('td', {}, it.gaps.length ? `${number(it.gaps.length)}${it.more ? '+' : ''}: ${gaps}` : 'none'), counted(it.missing_records), counted(it.faults));
 }
 
 const lag = (it) => (it.lag_records ? `${number(it.lag_records)} records, ${bytes(it.lag_bytes)}, ${took(it.lag_ms)}` : 'nothing');

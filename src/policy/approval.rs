@@ -46,6 +46,17 @@ pub struct ApprovalSubject {
     kind: KindDigest,
 }
 
+impl ApprovalSubject {
+    /// What stands for it on whichever node of a fleet: 96 hexadecimal digits, the same for the same principal and calls, and
+    /// for no others.
+    #[must_use]
+    pub fn mark(&self) -> Box<str> {
+        let principal = self.principal.mark();
+        let principal = principal.iter().map(|byte| format!("{byte:02x}"));
+        (principal.collect::<String>() + &self.kind.to_string()).into()
+    }
+}
+
 /// The word of the room that a request is approved. Only the room says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Approved {

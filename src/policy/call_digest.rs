@@ -30,6 +30,13 @@ pub struct CallDigest(blake3::Hash);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KindDigest(blake3::Hash);
 
+impl fmt::Display for KindDigest {
+    /// 64 hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.to_hex())
+    }
+}
+
 /// What stands for a tool as its server defines it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DefinitionHash(blake3::Hash);

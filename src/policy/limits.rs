@@ -9,6 +9,9 @@
 //! counted for the narrower ones.
 //!
 //! A tool with `parallel_safe: false` is one of a limit of 1 (CAP-6).
+//!
+//! In a fleet each limit is for all nodes together: each lets in its share, which is what is set divided by the nodes that
+//! live, and at least one ([`CallLimits::share_among`]). A breaker is a node's own.
 
 mod breaker;
 mod config;
@@ -20,7 +23,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use self::breaker::{Breaker, BreakerChange, Pass, ServerOutcome};
@@ -59,6 +62,8 @@ struct Counted {
     principals: Keyed<Cell>,
     keys: RandomState,
     queued: Arc<AtomicUsize>,
+    /// Nodes that share the limits beside this one.
+    others: AtomicU32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +200,17 @@ impl CallLimits {
         }
     }
 
+    /// So many nodes of a fleet share these limits, and those of later configs: this one among them. It counts from the next
+    /// request on; who has a place keeps it.
+    pub fn share_among(&self, nodes: usize) {
+        let others = u32::try_from(nodes.saturating_sub(1)).unwrap_or(u32::MAX - 1);
+        self.counted.others.store(others.min(u32::MAX - 1), Ordering::Relaxed);
+    }
+
+    fn nodes(&self) -> NonZeroU32 {
+        NonZeroU32::MIN.saturating_add(self.counted.others.load(Ordering::Relaxed))
+    }
+
     /// How many requests wait for a place, by the limits of this config and of those before it.
     #[must_use]
     pub fn queued(&self) -> usize {
@@ -226,6 +242,7 @@ impl CallLimits {
             breaker.check(now)?;
         }
         let id = principal.id();
+        let nodes = self.nodes();
         let Counted { tools, tool_rates, principals, keys, .. } = &*self.counted;
         let of_tool = access.tool().map(|tool| {
             let key =
@@ -238,14 +255,14 @@ impl CallLimits {
         });
         let refused = |scope: Scope, rate: &Rate, retry_after: Duration| LimitReached::Rate {
             of: scope.name(principal, access),
-            limit: rate.limit().get(),
+            limit: rate.limit_of(nodes).get(),
             retry_after,
         };
         if let (Some(tool), Some(limit)) = (access.tool(), of_tool.as_ref().and_then(|of| of.rate))
         {
             let key = keys.hash_one((id, &tool.name.server, &tool.name.tool));
             let rate = tool_rates.get((key, self.number), now, || Rate::new(limit));
-            rate.take().map_err(|wait| refused(Scope::Tool, &rate, wait))?;
+            rate.take(nodes).map_err(|wait| refused(Scope::Tool, &rate, wait))?;
         }
         let cells = [
             (Scope::Principal, of_principal.as_deref()),
@@ -254,13 +271,18 @@ impl CallLimits {
         ];
         for (scope, cell) in cells {
             if let Some(rate) = cell.and_then(|cell| cell.rate.as_ref()) {
-                rate.take().map_err(|wait| refused(scope, rate, wait))?;
+                rate.take(nodes).map_err(|wait| refused(scope, rate, wait))?;
             }
         }
-        let of_tool = of_tool.as_ref().and_then(|of| of.gate.as_ref());
+        let of_tool =
+            of_tool.as_ref().and_then(|of| Some((of.gate.as_ref()?, of.limit.concurrent?)));
         let mut gates = std::iter::once((Scope::Tool, of_tool))
-            .chain(cells.map(|(scope, cell)| (scope, cell.and_then(|cell| cell.gate.as_ref()))))
-            .filter_map(|(scope, gate)| Some((scope, gate?)));
+            .chain(cells.map(|(scope, cell)| (scope, cell.and_then(Cell::bounded_gate))))
+            .filter_map(|(scope, gate)| {
+                let (gate, most) = gate?;
+                gate.limit_to((most.get() / nodes.get() as usize).max(1));
+                Some((scope, gate))
+            });
         let mut occupied = Occupied::default();
         while let Some((scope, gate)) = gates.next() {
             match gate.enter() {
@@ -325,6 +347,11 @@ impl Cell {
     fn after(before: Option<&Arc<Self>>, limit: Limit) -> Arc<Self> {
         let known = before.filter(|before| before.limit == limit).cloned();
         known.unwrap_or_else(|| Arc::new(Self::new(limit)))
+    }
+
+    /// The gate, and what is set for all nodes together.
+    fn bounded_gate(&self) -> Option<(&Arc<Gate>, NonZeroUsize)> {
+        Some((self.gate.as_ref()?, self.limit.concurrent?))
     }
 
     fn is_set(&self) -> bool {

@@ -429,6 +429,9 @@ impl Wait {
         if let (Some(by), Some(members)) = (outcome.by(), metadata.as_object_mut()) {
             members.insert("by".into(), by.principal.as_ref().into());
             members.insert("door".into(), by.door.as_str().into());
+            if let Some(node) = by.node.as_deref() {
+                members.insert("node".into(), node.into());
+            }
         }
         if let (Outcome::Approved { extent, .. }, Some(members)) =
             (outcome, metadata.as_object_mut())

@@ -121,7 +121,7 @@ fn approve(worker: &Worker, question: &ApprovalQuestion, response: &Response) {
         tracing::debug!(approval = %id, "the client's user has not answered");
         return;
     };
-    let by = Answerer { principal: principal.clone(), door: Door::Elicitation };
+    let by = Answerer::here(principal.clone(), Door::Elicitation);
     if let Err(why) = worker.proxy.approvals.answer(id, ApprovalAnswer { verdict, by, seen: None })
     {
         tracing::debug!(approval = %id, %why, "the client's answer does not count");

@@ -83,6 +83,11 @@ impl SettingsSwap {
         self.0.rcu(|current| change(current));
     }
 
+    /// So many nodes of a fleet share the limits from now on.
+    pub fn share_limits(&self, nodes: usize) {
+        self.0.load().policy.limits.share_among(nodes);
+    }
+
     /// A reader for one thread.
     #[must_use]
     pub fn reader(&self) -> SettingsReader {

@@ -29,6 +29,7 @@ use super::start_error::StartError;
 use super::strays::Strays;
 use super::worker_thread::{Ends, WorkerEntrance, WorkerThread};
 use super::{certificate_watch, control, folder, forgotten, identity_watch, rule_files, webhook};
+use super::{fleet_leaves, fleet_pins};
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
@@ -39,6 +40,7 @@ use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::embeddings::MeaningRoom;
 use crate::fleet::FleetNode;
+use crate::fleet::sealed_mark::NodeTag;
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::os::descriptors;
@@ -159,6 +161,9 @@ impl App {
         let max_connections = max_connections(cores(), servers);
         let control = runtime::control()?;
         let catalog = Arc::new(Catalog::new(catalog));
+        if let Some(facts) = fleet.as_deref().and_then(FleetNode::shared) {
+            catalog.begin_with(fleet_pins::of_fleet(&facts.facts()));
+        }
         control::restore(&catalog, &activity, &control);
         let upstreams = control::supervise(config, &catalog, &activity, &control);
         let mut seed = [0; 8];
@@ -180,7 +185,14 @@ impl App {
         if let Some(lines) = handles.tap.receiver() {
             exporting.push(OtlpExport::start(otlp.logs(), lines, instance, &control));
         }
-        let room = Arc::new(approvals::Room::new(bounds, Some(told)));
+        let room = approvals::Room::new(bounds, Some(told));
+        let room = Arc::new(match &fleet {
+            Some(node) => room.of_node(&NodeTag::of(&node.name).text()),
+            None => room,
+        });
+        if let Some(facts) = fleet.as_deref().and_then(FleetNode::shared) {
+            fleet_leaves::begin_with(&room, &facts.facts());
+        }
         let dropped_members = Arc::new(DroppedMembers::default());
         let (meaning, queries) = MeaningRoom::new(config.search.embeddings.as_ref());
         let meaning = Arc::new(meaning);

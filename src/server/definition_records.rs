@@ -119,6 +119,7 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
             keep(&mut draft, &json!({"action": ChangeAction::Quarantine.as_str()}));
             Some(draft)
         }
+        PinEvent::HeldElsewhere => Some(held_elsewhere(server, tool)),
         PinEvent::TakenBack => {
             let mut draft = Draft::new(Type::CatalogChange, Source::Internal, Status::Success);
             draft.set(Text::Server, server);
@@ -127,6 +128,25 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
             Some(draft)
         }
     }
+}
+
+/// The record of a tool that is held since its definition is at another node of the fleet.
+pub(super) fn held_elsewhere(server: &str, tool: &str) -> Draft {
+    let follows = done_about(ChangeAction::Quarantine);
+    let text = format!("its definition is held at another node of the fleet; {follows}");
+    let mut draft = warning(server, tool, &text);
+    keep(&mut draft, &json!({"action": ChangeAction::Quarantine.as_str(), "shared": true}));
+    draft
+}
+
+/// The record of a tool that was held at first sight, and that another node of the fleet had pinned.
+pub(super) fn known_elsewhere(server: &str, tool: &str) -> Draft {
+    let mut draft = Draft::new(Type::CatalogChange, Source::Internal, Status::Success);
+    draft.set(Text::Server, server);
+    draft.set(Text::Tool, tool);
+    let reason = "its definition is pinned at another node of the fleet";
+    keep(&mut draft, &json!({"released": true, "reason": reason}));
+    draft
 }
 
 fn of_findings(tool: &ToolName, findings: &[ScanFinding]) -> Draft {

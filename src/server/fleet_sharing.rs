@@ -1,5 +1,5 @@
-//! What a node shares with its fleet beside the log, at work: agent tokens, approvals of definitions and the config are brought in step with the facts
-//! whenever either side changes. Does nothing of it itself: `fleet_tokens`, and `fleet::facts` for the store.
+//! What a node shares with its fleet beside the log, at work: agent tokens, pins of definitions,
+//! approvals that stand and the config are brought in step with the facts whenever either side changes. Does nothing of it itself: `fleet_tokens`, and `fleet::facts` for the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::fleet_approved;
 use super::fleet_config::FleetConfigTask;
 use super::shared_facts::{SharedFacts, step_tokens};
+use super::{fleet_leaves, fleet_pins};
 use crate::fleet::facts::{FactExchange, FleetFacts};
 use crate::identity::Identity;
 use crate::proxy::Proxy;
@@ -25,7 +25,8 @@ pub(super) struct FleetSharing {
     exchange: FactExchange,
     tokens: JoinHandle<()>,
     config: JoinHandle<()>,
-    approved: JoinHandle<()>,
+    pins: JoinHandle<()>,
+    leaves: JoinHandle<()>,
 }
 
 impl FleetSharing {
@@ -34,16 +35,17 @@ impl FleetSharing {
         let identity = Arc::clone(&proxy.identity);
         let config = runtime.spawn(config.run());
         let (catalog, activity) = (Arc::clone(&proxy.catalog), proxy.activity.clone());
-        let approved = runtime.spawn(fleet_approved::keep(catalog, activity, facts.clone()));
+        let pins = runtime.spawn(fleet_pins::keep(catalog, activity, facts.clone()));
         let tokens = runtime.spawn(keep_tokens(Arc::clone(&identity), facts.clone()));
+        let leaves = runtime.spawn(fleet_leaves::keep(Arc::clone(&proxy.approvals), facts.clone()));
         let exchange = FactExchange::start(facts.clone(), bucket, runtime);
-        Self { facts, identity, exchange, tokens, config, approved }
+        Self { facts, identity, exchange, tokens, config, pins, leaves }
     }
 
     /// Tells the fleet what is still to be told, within a bound if it is `patient`.
     pub(super) async fn end(self, patient: bool) {
-        let Self { facts, identity, exchange, tokens, config, approved } = self;
-        for task in [tokens, config, approved] {
+        let Self { facts, identity, exchange, tokens, config, pins, leaves } = self;
+        for task in [tokens, config, pins, leaves] {
             task.abort();
             let _ = task.await;
         }

@@ -2,8 +2,10 @@
 //! shared, in the order in which these begin and end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use super::app_state::AppState;
 use super::fleet_config::{self, FleetConfigTask};
@@ -19,10 +21,14 @@ use crate::fleet::bucket::Bucket;
 use crate::fleet::ledger::EnteredFleet;
 use crate::fleet::{
     FleetFollower, FleetIndex, FleetLedger, FleetNode, FollowSettings, IndexRole, NodeVitals,
-    ProgramBuild, ledger,
+    ProgramBuild, chain_watch, ledger,
 };
 use crate::identity::TokenFile;
+use crate::proxy::Proxy;
 use crate::telemetry::build_info;
+
+/// How often it is looked how many nodes share the limits.
+const SHARE_EVERY: Duration = Duration::from_millis(250);
 
 /// A node that has its place, before the program runs.
 pub(super) struct FleetEntry {
@@ -47,7 +53,11 @@ impl FleetEntry {
             SharedFacts::open(settings, entered.bucket().clone(), tokens, &runtime)
                 .map_err(|error| StartError::Facts(error.to_string()))
         });
-        Ok(Some(Self { shared: shared.transpose()?, entered }))
+        let shared = shared.transpose()?;
+        if let Some(shared) = &shared {
+            entered.node().shares(shared.facts.clone());
+        }
+        Ok(Some(Self { shared, entered }))
     }
 
     /// The config that the fleet runs, in the place of the node's own; `None` where it runs none.
@@ -81,6 +91,12 @@ impl FleetEntry {
             config: standing.standing().digest(),
             sessions: sessions.count() as u64,
         });
+        let followed = app.api.fleet_index.get().cloned();
+        let is_followed = move |name: &str| followed.as_ref().is_some_and(|it| it.follows(name));
+        let (watched, bucket) = (Arc::clone(entered.node()), entered.bucket().clone());
+        let chains = runtime.spawn(chain_watch::watch(watched, bucket, is_followed));
+        let shares =
+            runtime.spawn(share_limits(Arc::clone(&app.proxy), Arc::clone(entered.node())));
         let activity = app.proxy.activity.clone();
         let ledger = FleetLedger::start(entered, activity, vitals, runtime);
         let sharing = shared.map(|shared| {
@@ -91,7 +107,16 @@ impl FleetEntry {
             let task = FleetConfigTask { shared, door, source, data_dir, wishes };
             FleetSharing::start(task, &app.proxy, runtime)
         });
-        FleetTasks { ledger, follower, sharing }
+        FleetTasks { ledger, follower, sharing, shares, chains }
+    }
+}
+
+/// Divides the limits by the nodes that live, until it is aborted.
+async fn share_limits(proxy: Arc<Proxy>, node: Arc<FleetNode>) {
+    loop {
+        // Also where it is as it was: another config may be in force.
+        proxy.settings.share_limits(node.living().sharing());
+        tokio::time::sleep(SHARE_EVERY).await;
     }
 }
 
@@ -127,12 +152,20 @@ pub(super) struct FleetTasks {
     follower: Option<FleetFollower>,
     /// Exchanges what is shared, where the nodes have a key.
     sharing: Option<FleetSharing>,
+    /// Divides the limits.
+    shares: JoinHandle<()>,
+    /// Looks at the names of the others' segments.
+    chains: JoinHandle<()>,
 }
 
 impl FleetTasks {
     /// Ends them, after all calls; what can still be told and sealed is, within a bound if it is `patient`.
     pub(super) async fn end(self, activity: &Activity, patient: bool) {
-        let Self { ledger, follower, sharing } = self;
+        let Self { ledger, follower, sharing, shares, chains } = self;
+        for task in [shares, chains] {
+            task.abort();
+            let _ = task.await;
+        }
         if let Some(sharing) = sharing {
             sharing.end(patient).await;
         }

@@ -6,7 +6,7 @@
 //! its name and when it was made; one that is not in the file any more is revoked, for good and for all. A file that is not
 //! there says nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -82,14 +82,15 @@ fn tell(
     let mut refused = Vec::new();
     let now = in_step(file);
     // Revocations first: there is always room for them, and they make some.
-    for ended in before.keys().filter(|name| !now.contains_key(*name)) {
-        let token = ended.rsplit_once('/').map_or(&**ended, |(token, _)| token);
+    let of = |name: &str| name.rsplit_once('/').map_or(name, |(token, _)| token).to_owned();
+    let gone = before.keys().filter(|name| !now.contains_key(*name));
+    let gone: BTreeSet<String> = gone.map(|name| of(name)).collect();
+    if !gone.is_empty() {
         // Of two that were made at the same time on two nodes one stands in the file: none is to follow it.
-        let of_name = |name: &str| name.rsplit_once('/').is_some_and(|(of, _)| of == token);
-        let others = facts.of(FactKind::Token).map(|(name, _)| name.to_owned());
-        let others: Vec<_> =
-            others.filter(|name| of_name(name) && !now.contains_key(name)).collect();
-        for name in others {
+        let all = facts.of(FactKind::Token).map(|(name, _)| name);
+        let ended = all.filter(|name| gone.contains(&of(name)) && !now.contains_key(*name));
+        let ended: Vec<String> = ended.map(str::to_owned).collect();
+        for name in ended {
             facts.end(node, FactKind::Token, &name);
         }
     }
@@ -125,13 +126,13 @@ fn of_fleet(facts: &FactSet) -> Vec<KeptToken> {
 
 /// What is to stand in the file.
 fn to_keep(facts: &FactSet, refused: Vec<(KeptToken, FactRefused)>) -> Vec<KeptToken> {
-    let mut tokens = of_fleet(facts);
+    let of_fleet = of_fleet(facts).into_iter().map(|token| (token.name.clone(), token));
+    let mut tokens: BTreeMap<_, _> = of_fleet.collect();
     for (token, why) in refused {
         tracing::warn!(token = &*token.name, %why, "a token is good on this node alone");
-        tokens.retain(|it| it.name != token.name);
-        tokens.push(token);
+        tokens.insert(token.name.clone(), token);
     }
-    tokens.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut tokens: Vec<_> = tokens.into_values().collect();
     if tokens.len() > MAX_TOKENS {
         tracing::error!(
             tokens = tokens.len(),
@@ -341,6 +342,38 @@ mod tests {
         it.file.insert(0, token("x", 9, 9));
         it.step(&a);
         assert_eq!(it.file, [token("x", 9, 9), token("y", 2, 2)]);
+    }
+
+    #[test]
+    fn ten_thousand_tokens_are_told_ended_and_made_again_in_so_many_steps() {
+        use crate::fleet::facts::walked;
+
+        const TOKENS: u64 = 10_000;
+        let a = node("a");
+        let made = |at: u64| token(&format!("t{at:05}"), at + 1, at as u8);
+        let mut it = Node { file: (0..TOKENS).map(made).collect(), ..Node::default() };
+        let mut before = walked::count();
+        let mut walked = || walked::count() - std::mem::replace(&mut before, walked::count());
+        it.step(&a);
+        assert_eq!((it.facts.len() as u64, it.file.len() as u64), (TOKENS, TOKENS));
+        assert!(walked() <= 2 * TOKENS, "each is told in a few steps");
+        // Another node has them all from it, and keeps one in two.
+        let (b, mut other) = (node("b"), Node::default());
+        other.facts.merge(&it.facts.said_by(&a));
+        other.step(&b);
+        assert_eq!(other.file, it.file);
+        assert!(walked() <= 4 * TOKENS, "each is taken over in a few steps");
+        let mut at = 0;
+        other.file.retain(|_| {
+            at += 1;
+            at % 2 == 0
+        });
+        let kept = other.file.clone();
+        other.step(&b);
+        it.facts.merge(&other.facts.said_by(&b));
+        it.step(&a);
+        assert_eq!((&it.file, &other.file), (&kept, &kept));
+        assert!(walked() <= 8 * TOKENS, "each is ended in a few steps");
     }
 
     #[test]

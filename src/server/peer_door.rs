@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::app_state::AppState;
 use super::record_door;
+use crate::api::fleet_approvals;
 use crate::downstream::body::Body;
 use crate::downstream::forwarded;
 use crate::downstream::http::collect;
@@ -82,9 +83,7 @@ async fn perform(shared: &AppState, worker: &Rc<Worker>, call: PeerCall) -> Resp
         }
         PeerRoute::Records => record_door::answer(shared, &call.body).await,
         PeerRoute::Approval => {
-            let mut response = Response::new(Body::Empty);
-            *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
-            response
+            fleet_approvals::answer_node(worker, call.from.node.as_str(), &call.body)
         }
     }
 }

@@ -262,6 +262,8 @@ fn who_prefers_the_older_text_format_is_given_it_with_the_same_samples() {
     }
 }
 
+/// Of a fleet, so that what it shares is told.
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const OPERATION: &str = include_str!("../../src/guide/operation.md");
 const ALERTS: &str = include_str!("../../tools/metrics/alerts.yml");
 
@@ -283,7 +285,7 @@ fn the_guide_names_every_metric_with_its_labels_and_every_alert() {
     let url = format!("file://{}", store.path().display());
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": stub_stdio(&[])},
-        "cluster": {"store": url, "node": "a"},
+        "cluster": {"store": url, "node": "a", "key": KEY},
     }));
     proxy.client().read("s:read_item", json!({}));
     let headers = [("X-API-Key", API_KEY), ("Accept", "text/plain")];

@@ -33,7 +33,9 @@ impl Server {
         let before = self.before.as_ref();
         let before = before.map(|listed| (DefinitionDigest::of(listed.json()), listed));
         let sighted = Sighted { digest, listed: &now, before, findings: &self.findings };
-        let judge = Judge { settings: &self.settings, first_sight: self.settings.on_new_server };
+        let shared = SharedPins::default();
+        let first_sight = self.settings.on_new_server;
+        let judge = Judge { settings: &self.settings, first_sight, shared: &shared };
         let (trust, pin, event) = judge.judge(self.pin.as_ref(), &sighted);
         (self.pin, self.before) = (Some(pin), Some(now));
         (trust, event)
@@ -43,9 +45,10 @@ impl Server {
         let (trust, event) = self.lists(more);
         let grade = event.map(|event| match event {
             PinEvent::Changed { grade, .. } => grade,
-            PinEvent::FirstSight(_) | PinEvent::HeldForFindings | PinEvent::TakenBack => {
-                Grade::Same
-            }
+            PinEvent::FirstSight(_)
+            | PinEvent::HeldForFindings
+            | PinEvent::HeldElsewhere
+            | PinEvent::TakenBack => Grade::Same,
         });
         (trust, grade)
     }

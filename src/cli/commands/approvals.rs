@@ -18,7 +18,7 @@ use crate::cli::times::Times;
 const SHORT: usize = 6;
 /// The fewest characters by which an approval can be meant.
 const MIN_SHORT: usize = 4;
-/// Characters of a whole id.
+/// Characters of a whole id, but for those of its node in a fleet.
 const WHOLE: usize = 16;
 
 /// The columns of the list, and where their values stand.
@@ -129,7 +129,7 @@ fn distinct(ids: &[String]) -> usize {
 }
 
 fn table(all: &Value, output: &Output, times: &Times) -> String {
-    let shown_of_id = output.view.width.map_or(WHOLE, |_| distinct(&ids(all)));
+    let shown_of_id = output.view.width.map_or(usize::MAX, |_| distinct(&ids(all)));
     let rows = |pointer: &str, columns: &[((&'static str, Fit), &str)]| -> Vec<Vec<Cell>> {
         let cell_of = |it: &Value, (name, at): (&str, &str)| {
             let told = text(it, at);
@@ -155,6 +155,9 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
         true => "No call waits for approval.\n".to_owned(),
         false => output.table(&columns(&COLUMNS), waiting),
     };
+    for unseen in list(all, "/unseen") {
+        let _ = writeln!(drawn, "Not seen: {}", line(&text(unseen, "/why")));
+    }
     if !standing.is_empty() {
         drawn += "\nApprovals that stand (`approvals deny ID` ends one):\n";
         drawn += &output.table(&columns(&STANDING), standing);
@@ -168,8 +171,10 @@ fn show(data: &Value) -> String {
     for (label, pointer) in [
         ("Call", "/access"),
         ("State", "/state"),
+        ("Node", "/node"),
         ("Answered by", "/by"),
         ("Answered over", "/door"),
+        ("Answered at", "/by_node"),
         ("Decided", "/decided"),
         ("Operation", "/call/operation"),
         ("Destructive", "/call/destructive"),

@@ -79,6 +79,22 @@ fn drawn(all: &Value, output: &Output) -> String {
     ]);
     let rows = list(all, "/nodes").iter().map(row).collect();
     drawn += &output.table(&columns, rows);
+    let gaps = list(all, "/chains");
+    let gaps = gaps.iter().filter(|chain| !list(chain, "/gaps").is_empty());
+    for chain in gaps {
+        let records = chain.pointer("/missing_records").and_then(Value::as_u64).unwrap_or(0);
+        let of = list(chain, "/gaps").len();
+        let _ = write!(
+            drawn,
+            "\nChain of {}: {} missing in {}",
+            line(&text(chain, "/node")),
+            counted(usize::try_from(records).unwrap_or(usize::MAX), "record"),
+            counted(of, "gap")
+        );
+    }
+    if !drawn.ends_with('\n') {
+        drawn.push('\n');
+    }
     let faults = list(all, "/faults");
     if !faults.is_empty() {
         drawn += "\nWhat is wrong:\n";

@@ -40,6 +40,9 @@ const AT_A_TIME: usize = 4;
 /// Most time for what is still to be said when the node ends.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
+/// What was read longer ago than this is stale: revocations of other nodes may be missing.
+const STALE: Duration = Duration::from_secs(20);
+
 /// What a node takes part with.
 #[derive(Clone, Debug)]
 pub struct FactExchangeSettings {
@@ -62,12 +65,29 @@ pub struct FactStanding {
     pub failing: Option<String>,
     /// When the last one was done that did not.
     pub done: Option<Instant>,
+    /// When the first was begun.
+    pub began: Option<Instant>,
     /// What is wrong with objects, by their keys.
     pub faults: BTreeMap<String, String>,
     /// True if the store says what this node says.
     pub published: bool,
     /// The nodes whose facts were read, and the numbers of their objects.
     pub nodes: BTreeMap<String, u64>,
+}
+
+impl FactStanding {
+    /// For how long nothing could be read, where that is longer than it should be.
+    #[must_use]
+    pub fn stale(&self) -> Option<Duration> {
+        let age = self.age()?;
+        (age > STALE).then_some(age)
+    }
+
+    /// How long ago the last round was done that did not fail; `None` before the first was begun.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        self.done.or(self.began).map(|at| at.elapsed())
+    }
 }
 
 /// The facts of a fleet, as one node knows them. Clones share them.
@@ -358,7 +378,8 @@ impl FleetFacts {
             );
         }
         let done = if failing.is_none() { Some(Instant::now()) } else { standing.done };
-        *standing = FactStanding { failing, done, faults, published, nodes };
+        let began = standing.began.or_else(|| Some(Instant::now()));
+        *standing = FactStanding { failing, done, began, faults, published, nodes };
     }
 
     async fn told_round(&self, bucket: &Bucket, place: &mut PlaceCheck) -> bool {

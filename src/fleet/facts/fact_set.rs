@@ -35,11 +35,25 @@ pub enum FactKind {
     ConfigRun,
     /// That a definition of a tool was approved; server, tool and hash are its name.
     Definition,
+    /// That a definition of a tool was accepted at some node without being asked for; its name is as that of an approved one.
+    Pinned,
+    /// That a definition of a tool waits for an operator at some node; its name is as that of an approved one.
+    Held,
+    /// An approval of calls that stands for a while; when it ends and its id are its name. It ends before by being denied.
+    Leave,
 }
 
 impl FactKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Token, Self::Config, Self::ConfigRun, Self::Definition];
+    pub const ALL: [Self; 7] = [
+        Self::Token,
+        Self::Config,
+        Self::ConfigRun,
+        Self::Definition,
+        Self::Pinned,
+        Self::Held,
+        Self::Leave,
+    ];
 
     /// Its word in an object.
     #[must_use]
@@ -49,6 +63,9 @@ impl FactKind {
             Self::Config => "config",
             Self::ConfigRun => "config_run",
             Self::Definition => "approved",
+            Self::Pinned => "pinned",
+            Self::Held => "held",
+            Self::Leave => "leave",
         }
     }
 
@@ -102,6 +119,11 @@ impl Fact {
     }
 }
 
+/// What a fact counts for in what its node says.
+fn bytes(name: &str, fact: &Fact) -> usize {
+    name.len() + fact.value().map_or(0, str::len) + BYTES_BESIDE
+}
+
 /// Why something cannot be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FactRefused {
@@ -122,12 +144,50 @@ pub enum FactRefused {
 }
 
 /// Facts, one for each kind and name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct FactSet {
     facts: BTreeMap<(FactKind, Box<str>), Fact>,
+    /// The latest time of all that was ever in it.
+    latest: u64,
+    /// Bytes of what each node says.
+    said: BTreeMap<NodeName, usize>,
+}
+
+impl PartialEq for FactSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.facts == other.facts
+    }
+}
+
+impl Eq for FactSet {}
+
+/// Facts that were gone through one after another, so that a test can tell what grows faster than what it is done for.
+#[cfg(test)]
+pub(crate) mod walked {
+    use std::cell::Cell;
+
+    thread_local!(static FACTS: Cell<u64> = const { Cell::new(0) });
+
+    pub(in crate::fleet::facts) fn one<T>(fact: T) -> T {
+        FACTS.set(FACTS.get() + 1);
+        fact
+    }
+
+    /// How many on this thread.
+    pub(crate) fn count() -> u64 {
+        FACTS.get()
+    }
 }
 
 impl FactSet {
+    /// All, counted where it is tested.
+    fn walk(&self) -> impl Iterator<Item = (&(FactKind, Box<str>), &Fact)> {
+        let all = self.facts.iter();
+        #[cfg(test)]
+        let all = all.map(walked::one);
+        all
+    }
+
     /// The fact of a name.
     #[must_use]
     pub fn get(&self, kind: FactKind, name: &str) -> Option<&Fact> {
@@ -137,12 +197,14 @@ impl FactSet {
     /// The facts of a kind, in the order of their names.
     pub fn of(&self, kind: FactKind) -> impl Iterator<Item = (&str, &Fact)> {
         let from = self.facts.range((kind, Box::default())..);
+        #[cfg(test)]
+        let from = from.map(walked::one);
         from.take_while(move |((of, _), _)| *of == kind).map(|((_, name), fact)| (&**name, fact))
     }
 
     /// All facts.
     pub fn iter(&self) -> impl Iterator<Item = (FactKind, &str, &Fact)> {
-        self.facts.iter().map(|((kind, name), fact)| (*kind, &**name, fact))
+        self.walk().map(|((kind, name), fact)| (*kind, &**name, fact))
     }
 
     /// How many there are.
@@ -160,19 +222,48 @@ impl FactSet {
     /// What `node` has said, as far as nobody has said otherwise since.
     #[must_use]
     pub fn said_by(&self, node: &NodeName) -> Self {
-        let own = self.facts.iter().filter(|(_, fact)| fact.stamp.node == *node);
-        Self { facts: own.map(|(at, fact)| (at.clone(), fact.clone())).collect() }
+        let mut own = Self::default();
+        for ((kind, name), fact) in self.walk().filter(|(_, fact)| fact.stamp.node == *node) {
+            own.merge_one(*kind, name, fact.clone());
+        }
+        own
+    }
+
+    /// Forgets facts of a kind whose names are before `name`, ended or not: what they were about is long over everywhere. Who
+    /// still says one is believed again until it forgets it as well. True if there were any.
+    pub fn forget_before(&mut self, kind: FactKind, name: &str) -> bool {
+        let past = self.of(kind).map(|(name, _)| name).take_while(|it| **it < *name);
+        let past: Vec<Box<str>> = past.map(Box::from).collect();
+        for name in &past {
+            if let Some(fact) = self.facts.remove(&(kind, name.clone())) {
+                self.uncount(name, &fact);
+            }
+        }
+        !past.is_empty()
+    }
+
+    /// Bytes of names and values that a node says.
+    #[must_use]
+    pub fn bytes_of(&self, node: &NodeName) -> usize {
+        self.said.get(node).copied().unwrap_or_default()
+    }
+
+    fn uncount(&mut self, name: &str, fact: &Fact) {
+        if let Some(said) = self.said.get_mut(&fact.stamp.node) {
+            *said = said.saturating_sub(bytes(name, fact));
+        }
     }
 
     /// Takes a fact over if it is heavier than what is there; true if it was.
     pub fn merge_one(&mut self, kind: FactKind, name: &str, fact: Fact) -> bool {
         let at = (kind, Box::from(name));
-        match self.facts.get_mut(&at) {
-            Some(there) if there.weight() >= fact.weight() => return false,
-            Some(there) => *there = fact,
-            None => {
-                self.facts.insert(at, fact);
-            }
+        if self.facts.get(&at).is_some_and(|there| there.weight() >= fact.weight()) {
+            return false;
+        }
+        self.latest = self.latest.max(fact.stamp.clock);
+        *self.said.entry(fact.stamp.node.clone()).or_default() += bytes(name, &fact);
+        if let Some(before) = self.facts.insert(at, fact) {
+            self.uncount(name, &before);
         }
         true
     }
@@ -203,11 +294,7 @@ impl FactSet {
             Some(FactState::Holds(there)) if **there == *value => return Ok(false),
             Some(FactState::Holds(_)) | None => {}
         }
-        let own = self.facts.iter().filter(|(_, fact)| fact.stamp.node == *node);
-        let bytes =
-            |name: &str, fact: &Fact| name.len() + fact.value().map_or(0, str::len) + BYTES_BESIDE;
-        let said: usize = own.map(|((_, name), fact)| bytes(name, fact)).sum();
-        if said + name.len() + value.len() + BYTES_BESIDE > MAX_OWN_BYTES {
+        if self.bytes_of(node) + name.len() + value.len() + BYTES_BESIDE > MAX_OWN_BYTES {
             return Err(FactRefused::Full);
         }
         let stamp = self.next_stamp(node).ok_or(FactRefused::Clock)?;
@@ -224,8 +311,7 @@ impl FactSet {
     }
 
     fn next_stamp(&self, node: &NodeName) -> Option<FactStamp> {
-        let latest = self.facts.values().map(|fact| fact.stamp.clock).max().unwrap_or(0);
-        let clock = Some(latest + 1).filter(|clock| *clock < MAX_CLOCK)?;
+        let clock = Some(self.latest + 1).filter(|clock| *clock < MAX_CLOCK)?;
         Some(FactStamp { clock, node: node.clone() })
     }
 }

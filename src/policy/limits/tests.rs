@@ -280,3 +280,37 @@ fn who_goes_away_while_waiting_leaves_nothing_behind() {
     let gate = limits.all.gate.as_ref().unwrap();
     assert_eq!((gate.inside(), gate.waiting()), (0, 0));
 }
+
+#[test]
+fn what_is_set_is_shared_by_the_nodes_that_live_and_each_has_at_least_one() {
+    let servers = [("s", r#"{"concurrent": 6, "queue": 0}"#)];
+    let limits = limits(
+        r#"{"rate_per_minute": 30, "tools": {"s:t": {"concurrent": 2, "queue": 0}}}"#,
+        &servers,
+    );
+    let (access, other) = (tool("s:t", "{}"), tool("s:other", "{}"));
+    let alone: Vec<_> = (0..6).map(|_| free(&limits, ADMIN, &other)).collect();
+    limits.share_among(3);
+    // Who is inside stays; nobody comes in until there are fewer than two.
+    let full = "Too many calls to 's' at a time: limit 2, queue 0";
+    assert_eq!(refused(&limits, ADMIN, &other), full);
+    drop(alone);
+    let two = [free(&limits, ADMIN, &other), free(&limits, ADMIN, &other)];
+    assert_eq!(refused(&limits, ADMIN, &other), full);
+    drop(two);
+    let one = free(&limits, ADMIN, &access);
+    let text = "Too many calls to 's:t' at a time: limit 1, queue 0";
+    assert_eq!(refused(&limits, ADMIN, &access), text, "2 divided by 3 is 1");
+    drop(one);
+    // The next config knows how many there are, too.
+    let config: Config = serde_json::from_str(r#"{"concurrent": 8, "queue": 0}"#).unwrap();
+    let next = limits.next(&config, []);
+    next.share_among(4);
+    let both = [free(&next, ADMIN, &other), free(&next, ADMIN, &other)];
+    assert!(refused(&next, ADMIN, &other).contains("'all servers' at a time: limit 2"));
+    next.share_among(1);
+    let more: Vec<_> = (0..6).map(|_| free(&next, ADMIN, &other)).collect();
+    assert!(refused(&next, ADMIN, &other).contains("'all servers' at a time: limit 8"));
+    drop((both, more));
+    assert_eq!(next.all.gate.as_ref().unwrap().inside(), 0);
+}

@@ -1,0 +1,86 @@
+//! Approvals that stand, on all nodes of a fleet: one that is given here is told, those of the others count here, and one that
+//! is denied after all at any node ends at each. A node that starts again goes on with them.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::approvals::{Room, SharedLeave, SharedLeaveKey};
+use crate::fleet::facts::{Fact, FactKind, FactSet, FactState, FleetFacts, MemoryError};
+
+/// How often those that are over are forgotten.
+const FORGET_EVERY: Duration = Duration::from_secs(300);
+/// How long after its end one is remembered: longer than clocks are apart and nodes are away that still say it.
+const KEPT_FOR: Duration = Duration::from_secs(48 * 3600);
+
+/// Keeps them in step until it is aborted.
+pub(super) async fn keep(room: Arc<Room>, facts: FleetFacts) {
+    let mut changes = facts.changes();
+    loop {
+        changes.mark_unchanged();
+        let (at, of) = (Arc::clone(&room), facts.clone());
+        match tokio::task::spawn_blocking(move || step(&at, &of)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(%error, "approvals that stand cannot be remembered for the fleet");
+            }
+            Err(_) => {
+                tracing::error!(
+                    "approvals that stand are not kept in step with the fleet any more"
+                );
+                return;
+            }
+        }
+        tokio::select! {
+            () = room.leaves_changed() => {}
+            changed = changes.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(FORGET_EVERY) => {}
+        }
+    }
+}
+
+/// Brings the room and the fleet in step. Blocks.
+fn step(room: &Room, facts: &FleetFacts) -> Result<(), MemoryError> {
+    let (standing, ended) = room.leaves();
+    let known = facts.facts();
+    let past = SharedLeaveKey::at(SystemTime::now() - KEPT_FOR);
+    let holds = |key: &SharedLeaveKey| {
+        let fact = known.get(FactKind::Leave, key.as_str());
+        fact.is_some_and(|fact| fact.state != FactState::Ended)
+    };
+    let is_new = |leave: &SharedLeave| {
+        let key = leave.key();
+        key > past && known.get(FactKind::Leave, key.as_str()).is_none()
+    };
+    let told: Vec<_> = standing.into_iter().filter(is_new).collect();
+    let over: Vec<_> = ended.iter().filter(|key| holds(key)).collect();
+    let is_old = known.of(FactKind::Leave).next().is_some_and(|(name, _)| name < past.as_str());
+    if !told.is_empty() || !over.is_empty() || is_old {
+        let node = facts.node().clone();
+        facts.change(|set, _| {
+            for leave in &told {
+                let (key, text) = (leave.key(), leave.write(node.as_str()));
+                if let Err(why) = set.say(&node, FactKind::Leave, key.as_str(), &text) {
+                    tracing::warn!(approval = %leave.of, %why, "an approval that stands counts on this node alone");
+                }
+            }
+            for key in over {
+                set.end(&node, FactKind::Leave, key.as_str());
+            }
+            set.forget_before(FactKind::Leave, past.as_str());
+        })?;
+    }
+    room.leaves_told(&ended);
+    begin_with(room, &facts.facts());
+    Ok(())
+}
+
+/// What the fleet knows counts in the room.
+pub(super) fn begin_with(room: &Room, known: &FactSet) {
+    let of_fleet = known.of(FactKind::Leave);
+    let leaves = of_fleet.filter_map(|(name, fact)| SharedLeave::read(name, fact.value()?));
+    let has_ended = |key: &SharedLeaveKey| {
+        let fact = known.get(FactKind::Leave, key.as_str());
+        fact.is_some_and(|fact: &Fact| fact.state == FactState::Ended)
+    };
+    room.take_over(leaves, has_ended);
+}

@@ -1,0 +1,407 @@
+//! What people decide at one node of a fleet, on a folder as its object store: calls that wait on one node are seen and answered
+//! at another, approvals that stand and what is pinned or held count at all, and limits are divided.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{
+    API_KEY, Client, Proxy, Response, error_text, free_port, stub_stdio, until, write_private,
+};
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// A store, and nodes on it.
+struct Fleet(TempDir);
+
+impl Fleet {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// The config of a node that the others reach, with more of its own.
+    fn config(&self, node: &str, more: &Value) -> Value {
+        let (port, mut s) = (free_port(), stub_stdio(&[]));
+        s["capabilities"] = json!({
+            "write_item": {"approval": "required"}, "delete_item": {"approval": "required"},
+        });
+        let mut config = json!({
+            "listen": format!("127.0.0.1:{port}"),
+            "mcpServers": {"s": s},
+            "cluster": {
+                "store": format!("file://{}", self.0.path().display()), "node": node,
+                "flush": "100ms", "key": KEY, "advertise": format!("http://127.0.0.1:{port}"),
+            },
+        });
+        for (key, value) in more.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        config
+    }
+
+    fn node(&self, name: &str, more: &Value) -> Proxy {
+        Proxy::with(self.config(name, more))
+    }
+
+    /// Nodes that know of each other.
+    fn nodes<const N: usize>(&self, names: [&str; N], more: &Value) -> [Proxy; N] {
+        let nodes = names.map(|name| self.node(name, more));
+        nodes.iter().for_each(|node| until_living(node, N as u64));
+        nodes
+    }
+}
+
+fn until_living(node: &Proxy, count: u64) {
+    until("the nodes know who lives", || (node.api("fleet")["living"] == count).then_some(()));
+}
+
+fn waiting(node: &Proxy) -> Vec<Value> {
+    node.api("approvals")["approvals"].as_array().unwrap().clone()
+}
+
+/// Waits until so many wait in the whole fleet, as that node sees it; the oldest.
+fn until_waiting(node: &Proxy, count: usize) -> Value {
+    until("calls wait", || {
+        let waiting = waiting(node);
+        (waiting.len() == count).then(|| waiting[0].clone())
+    })
+}
+
+fn begun(node: &Proxy, value: u64) -> Client {
+    let mut client = node.client();
+    client.begin("write", "s:write_item", json!({"value": value}));
+    client
+}
+
+fn result(client: &mut Client) -> Value {
+    client.connection.response().json()["result"].clone()
+}
+
+fn answer(node: &Proxy, id: &Value, body: &Value) -> Response {
+    let path = format!("/api/v1/approvals/{}", id.as_str().unwrap());
+    node.request("POST", &path, &[("X-API-Key", API_KEY)], body.to_string().as_bytes())
+}
+
+fn one(node: &Proxy, id: &Value) -> Response {
+    let path = format!("/api/v1/approvals/{}", id.as_str().unwrap());
+    node.request("GET", &path, &[("X-API-Key", API_KEY)], b"")
+}
+
+fn said(response: &Response) -> String {
+    response.json()["error"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_call_that_waits_on_one_node_is_seen_and_answered_at_another_and_decided_once() {
+    let fleet = Fleet::new();
+    let [a, b, c] = fleet.nodes(["a", "b", "c"], &json!({}));
+    let mut client = begun(&a, 1);
+    let seen = until_waiting(&b, 1);
+    assert_eq!((&seen["node"], &seen["access"]), (&json!("a"), &json!("s:write_item")));
+    assert_eq!(until_waiting(&c, 1), seen);
+    assert_eq!(until_waiting(&a, 1), seen, "each of them sees the same");
+    assert_eq!(one(&b, &seen["id"]).json()["data"]["approval"], seen);
+    let all = b.api("approvals");
+    assert_eq!((&all["unseen"], &all["left_out"]), (&json!([]), &Value::Null));
+
+    // Who means another call approves none.
+    let other = json!({"decision": "approve", "digest": "0".repeat(64)});
+    assert_eq!(answer(&b, &seen["id"], &other).status, 409);
+    let listed = b.cli(&["approvals", "list", "--json"]).json();
+    assert_eq!(listed["approvals"][0]["id"], seen["id"]);
+    let short = seen["id"].as_str().unwrap().get(..6).unwrap();
+    let approved = b.cli(&["approvals", "approve", short]);
+    assert_eq!(approved.code, Some(0), "{}{}", approved.stdout, approved.stderr);
+    assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
+    // Whoever comes after that is told what was decided, at every node.
+    for node in [&a, &b, &c] {
+        let late = answer(node, &seen["id"], &json!({"decision": "deny"}));
+        assert_eq!(late.status, 409, "{}", late.text());
+        assert!(said(&late).ends_with("approved by admin over cli on node b"), "{}", said(&late));
+        let known = one(node, &seen["id"]).json()["data"]["approval"].clone();
+        assert_eq!((&known["state"], &known["by_node"]), (&json!("approved"), &json!("b")));
+        assert_eq!(waiting(node), Vec::<Value>::new());
+    }
+    let ended = a.activity("type=approval")[0]["metadata"].clone();
+    let told = [&ended["state"], &ended["by"], &ended["door"], &ended["node"]];
+    assert_eq!(told, [&json!("approved"), &json!("admin"), &json!("cli"), &json!("b")]);
+}
+
+#[test]
+fn of_two_that_answer_at_two_nodes_at_the_same_time_one_counts_and_the_other_is_told() {
+    let fleet = Fleet::new();
+    let [a, b, c] = fleet.nodes(["a", "b", "c"], &json!({}));
+    for round in 0..8 {
+        let mut client = begun(&a, round);
+        let id = until_waiting(&b, 1)["id"].clone();
+        let [yes, no] = ["approve", "deny"].map(|decision| json!({"decision": decision}));
+        let (approved, denied) = std::thread::scope(|scope| {
+            let approves = scope.spawn(|| answer(&b, &id, &yes));
+            let denies = scope.spawn(|| answer(&c, &id, &no));
+            (approves.join().unwrap(), denies.join().unwrap())
+        });
+        let goes = result(&mut client)["isError"] != true;
+        let (first, second) = if goes { (&approved, &denied) } else { (&denied, &approved) };
+        assert_eq!((first.status, second.status), (200, 409), "{}", second.text());
+        let word = if goes {
+            "approved by admin over api on node b"
+        } else {
+            "denied by admin over api on node c"
+        };
+        assert!(said(second).ends_with(word), "{}", said(second));
+        let records = a.activity("type=approval");
+        let state = if goes { "approved" } else { "denied" };
+        assert_eq!(records[0]["metadata"]["state"], state);
+        until("it is over", || waiting(&c).is_empty().then_some(()));
+    }
+}
+
+#[test]
+fn an_approval_whose_node_is_gone_is_told_as_gone() {
+    let fleet = Fleet::new();
+    let [mut a, b] = fleet.nodes(["a", "b"], &json!({}));
+    let _client = begun(&a, 1);
+    let id = until_waiting(&b, 1)["id"].clone();
+    a.process.signal("STOP");
+    // It lives as far as anybody knows: nothing is known of what it decides.
+    let unseen = b.api("approvals")["unseen"].clone();
+    assert_eq!(unseen[0]["node"], "a", "{unseen}");
+    a.process.signal("KILL");
+    a.process.wait();
+    let early = answer(&b, &id, &json!({"decision": "approve"}));
+    assert!(matches!(early.status, 410 | 502 | 503), "{} {}", early.status, early.text());
+    until("it is gone", || (one(&b, &id).status == 410).then_some(()));
+    let late = answer(&b, &id, &json!({"decision": "approve"}));
+    assert_eq!(late.status, 410);
+    assert!(said(&late).contains("waited on node 'a', which lives no more"), "{}", said(&late));
+    let all = b.api("approvals");
+    assert_eq!((&all["approvals"], &all["unseen"]), (&json!([]), &json!([])));
+    let nobody = answer(&b, &json!("0123456789abcdef-0000000"), &json!({"decision": "deny"}));
+    assert_eq!((nobody.status, said(&nobody)), (404, "Approval not found".to_owned()));
+}
+
+#[test]
+fn an_approval_that_stands_counts_at_every_node_until_it_is_denied_at_one() {
+    let fleet = Fleet::new();
+    let [a, b] = fleet.nodes(["a", "b"], &json!({}));
+    let mut client = begun(&a, 1);
+    let id = until_waiting(&b, 1)["id"].clone();
+    assert_eq!(answer(&b, &id, &json!({"decision": "approve", "for": "1h"})).status, 200);
+    assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
+    let standing = |node: &Proxy| node.api("approvals")["standing"].as_array().unwrap().clone();
+    let told = until("it stands there, too", || standing(&b).first().cloned());
+    assert_eq!((&told["id"], &told["by"], &told["by_node"]), (&id, &json!("admin"), &json!("b")));
+    let write = |node: &Proxy| node.client().call("write", "s:write_item", json!({"value": 2}));
+    assert_eq!(write(&b)["structuredContent"]["value"], 7, "nobody is asked");
+    // One that starts later knows it, and so does one that starts again.
+    let c = fleet.node("c", &json!({}));
+    assert_eq!(write(&c)["structuredContent"]["value"], 7);
+    let config = fleet.config("a", &json!({}));
+    let a = Proxy::unready(config, a.end()).ready();
+    assert_eq!(write(&a)["structuredContent"]["value"], 7);
+    assert_eq!(standing(&a).len(), 1);
+    // It is denied at one that did not give it.
+    assert_eq!(answer(&c, &id, &json!({"decision": "deny"})).status, 200);
+    for node in [&a, &b, &c] {
+        until("it ends there, too", || standing(node).is_empty().then_some(()));
+    }
+    let mut client = begun(&b, 3);
+    let next = until_waiting(&c, 1);
+    assert_ne!(next["id"], id);
+    until_living(&a, 3);
+    assert_eq!(answer(&a, &next["id"], &json!({"decision": "deny"})).status, 200);
+    assert_eq!(result(&mut client)["isError"], true);
+}
+
+fn notes(more: Value) -> Value {
+    let mut tool = json!({"name": "added_notes", "description": "Keeps notes", "inputSchema": {"type": "object"}});
+    tool.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!([tool])
+}
+
+/// A node before a server whose tools beside `add_tool` stand in a file of the node's own.
+struct Listing {
+    proxy: Proxy,
+    tools: TempDir,
+}
+
+impl Listing {
+    fn start(fleet: &Fleet, name: &str, catalog: &Value, offered: &Value) -> Self {
+        let tools = tempfile::tempdir().unwrap();
+        let file = tools.path().join("tools.json");
+        write_private(&file, &offered.to_string());
+        let flags = ["--only", "add_tool", "--tools", file.to_str().unwrap()];
+        let more = json!({"catalog": catalog, "mcpServers": {"s": stub_stdio(&flags)}});
+        Self { proxy: fleet.node(name, &more), tools }
+    }
+
+    /// From now on its server offers these; the node has heard of it when this ends.
+    fn offers(&self, offered: &Value) {
+        let lists = || self.proxy.activity("type=catalog_change&server=s").len();
+        let before = lists();
+        write_private(&self.tools.path().join("tools.json"), &offered.to_string());
+        self.proxy.client().call("write", "s:add_tool", json!({}));
+        until("the change is on record", || (lists() > before).then_some(()));
+    }
+
+    fn is_held(&self) -> bool {
+        let answer = self.proxy.client().read("s:added_notes", json!({}));
+        answer["isError"] == true && error_text(&answer).contains("is quarantined")
+    }
+
+    fn until_held(&self, held: bool) {
+        until("the tool is held, or not", || (self.is_held() == held).then_some(()));
+    }
+}
+
+#[test]
+fn a_definition_that_is_held_at_one_node_is_held_at_all_until_it_is_approved_at_one() {
+    let fleet = Fleet::new();
+    let destructive = notes(json!({"annotations": {"destructiveHint": true}}));
+    let harmless = notes(json!({"annotations": {"readOnlyHint": true}}));
+    let lax = json!({"on_change": {"loosened": "accept"}});
+    let strict = Listing::start(&fleet, "a", &json!({}), &destructive);
+    let accepts = Listing::start(&fleet, "b", &lax, &destructive);
+    assert!(!strict.is_held() && !accepts.is_held());
+    // It would be accepted there, and it is, until the other node sees it as well.
+    accepts.offers(&harmless);
+    assert!(!accepts.is_held());
+    strict.offers(&harmless);
+    strict.until_held(true);
+    accepts.until_held(true);
+    until("it is on record", || {
+        let told = accepts.proxy.activity("type=catalog_change&tool=added_notes");
+        told.iter().any(|it| it["metadata"]["shared"] == true).then_some(())
+    });
+    // One that comes later, and has never seen another.
+    let later = Listing::start(&fleet, "c", &lax, &harmless);
+    later.until_held(true);
+    let digest = later.proxy.api("tools/s:added_notes/diff")["digest"].as_str().unwrap().to_owned();
+    let approved = later.proxy.cli(&["tools", "approve", "s:added_notes", "--digest", &digest]);
+    assert_eq!(approved.code, Some(0), "{}{}", approved.stdout, approved.stderr);
+    for node in [&strict, &accepts, &later] {
+        node.until_held(false);
+    }
+}
+
+#[test]
+fn a_node_that_sees_a_tool_first_compares_it_with_what_the_fleet_has_pinned() {
+    let fleet = Fleet::new();
+    let (old, new) = (notes(json!({})), notes(json!({"description": "Keeps other notes"})));
+    let first = Listing::start(&fleet, "a", &json!({}), &old);
+    assert!(!first.is_held());
+    let cautious = json!({"on_new_server": "quarantine"});
+    until("the pin is told", || {
+        let facts = first.proxy.api("fleet")["facts"].clone();
+        (facts["published"] == true && fleet.0.path().join("facts/said/a").exists()).then_some(())
+    });
+    let knows = Listing::start(&fleet, "b", &cautious, &old);
+    assert!(!knows.is_held());
+    // Another definition than the fleet knows: it waits, until a node that knew the one before has looked at it.
+    let other = Listing::start(&fleet, "c", &json!({}), &new);
+    assert!(other.is_held());
+    first.offers(&new);
+    other.until_held(false);
+    assert!(!first.is_held() && !knows.is_held());
+}
+
+fn rest_call(node: &Proxy, tool: &str) -> Response {
+    let body = json!({"tool_name": "call_tool_read", "arguments": {"name": tool, "args": {}},
+        "intent": {"operation_type": "read"}});
+    let headers = [("X-API-Key", API_KEY)];
+    node.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes())
+}
+
+/// Waits until a tool is refused at a node with that limit.
+fn until_share(node: &Proxy, share: &str) {
+    until(share, || {
+        let refused = rest_call(node, "s:stats");
+        (refused.status == 429 && said(&refused).contains(share)).then_some(())
+    });
+}
+
+#[test]
+fn limits_are_divided_by_the_nodes_that_live() {
+    let fleet = Fleet::new();
+    let limits = json!({"limits": {"tools": {"s:*": {"rate_per_minute": 6}}}});
+    let [a, b, c] = fleet.nodes(["a", "b", "c"], &limits);
+    for node in [&a, &b, &c] {
+        until_share(node, "limit 2 per minute");
+    }
+    let come =
+        |node: &Proxy| (0..6).filter(|_| rest_call(node, "s:read_item").status == 200).count();
+    // What is let in while the test takes its time: one more in 30 seconds at each.
+    let let_in: usize = [&a, &b, &c].map(come).iter().sum();
+    assert!((6..=9).contains(&let_in), "{let_in}");
+    // Those that are left take over the share of one that has ended.
+    drop(c.end());
+    until_share(&a, "limit 3 per minute");
+    until_share(&b, "limit 3 per minute");
+}
+
+#[test]
+fn what_is_missing_in_the_store_is_told_by_a_node_that_follows_no_chain() {
+    let fleet = Fleet::new();
+    let [a, b] = fleet.nodes(["a", "b"], &json!({}));
+    let segments = |node: &str| -> Vec<std::path::PathBuf> {
+        let folder = fleet.0.path().join("nodes").join(node).join("segments");
+        let days = std::fs::read_dir(folder).into_iter().flatten();
+        let files = days.flat_map(|day| std::fs::read_dir(day.unwrap().path()).unwrap());
+        let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        files.sort();
+        files
+    };
+    until("there are some segments", || {
+        a.client().read("s:read_item", json!({}));
+        (segments("a").len() >= 3).then_some(())
+    });
+    drop(b.end());
+    let whole = segments("a");
+    let gone = whole[1].file_name().unwrap().to_str().unwrap().to_owned();
+    std::fs::remove_file(&whole[1]).unwrap();
+    let mut parts = gone.split('-').map(|part| part.parse::<u64>().unwrap_or_default());
+    let (first, last) = (parts.next().unwrap(), parts.next().unwrap());
+    let c = fleet.node("c", &json!({}));
+    let chain = until("the chain is looked at", || {
+        let chains = c.api("fleet")["chains"].as_array().unwrap().clone();
+        chains.into_iter().find(|it| it["node"] == "a" && it["gaps"] != json!([]))
+    });
+    assert_eq!(chain["seen_by"], "names");
+    assert_eq!(chain["gaps"], json!([{"first": first, "last": last}]));
+    assert_eq!(chain["missing_records"], last - first + 1);
+    let words = format!("node 'a': records {first} to {last} are in no segment of the store");
+    let status = c.cli(&["fleet", "status"]);
+    assert_eq!(status.code, Some(1), "{}", status.stdout);
+    assert!(status.stdout.contains(&words), "{}", status.stdout);
+    assert!(c.api("status")["faults"].to_string().contains(&words));
+    let headers = [("X-API-Key", API_KEY), ("Accept", "text/plain")];
+    let metrics = c.request("GET", "/metrics", &headers, b"").text();
+    assert!(metrics.contains("mcpproxy_fleet_chain_gaps{node=\"a\"} 1.0"), "{metrics}");
+}
+
+#[test]
+fn an_object_of_what_is_shared_that_is_none_is_a_fault_until_it_is_well_again() {
+    let fleet = Fleet::new();
+    let [a, b] = fleet.nodes(["a", "b"], &json!({}));
+    let said = fleet.0.path().join("facts/said/a");
+    assert_eq!(a.cli(&["token", "create", "ci"]).code, Some(0));
+    until("it is told", || said.exists().then_some(()));
+    let number = |node: &Proxy| {
+        let headers = [("X-API-Key", API_KEY), ("Accept", "text/plain")];
+        let metrics = node.request("GET", "/metrics", &headers, b"").text();
+        let line = metrics.lines().find(|line| line.starts_with("mcpproxy_fleet_facts_faults "));
+        line.unwrap().to_owned()
+    };
+    assert_eq!(number(&b), "mcpproxy_fleet_facts_faults 0.0");
+    drop(a.end());
+    let whole = std::fs::read(&said).unwrap();
+    let mut altered = whole.clone();
+    *altered.last_mut().unwrap() ^= 1;
+    std::fs::write(&said, altered).unwrap();
+    let words = "facts/said/a: it was altered, cut or moved";
+    until("it is a fault", || b.api("fleet")["faults"].to_string().contains(words).then_some(()));
+    assert_eq!(number(&b), "mcpproxy_fleet_facts_faults 1.0");
+    assert!(b.api("status")["faults"].to_string().contains(words));
+    std::fs::write(&said, whole).unwrap();
+    until("it is well", || (number(&b) == "mcpproxy_fleet_facts_faults 0.0").then_some(()));
+    assert_eq!(b.api("fleet")["facts"]["faults"], json!({}));
+}
