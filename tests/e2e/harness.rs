@@ -8,6 +8,7 @@ mod certificates;
 mod impostor;
 mod issuer;
 mod pipe;
+pub(crate) mod protobuf;
 mod recorder;
 mod scripted;
 mod secure;

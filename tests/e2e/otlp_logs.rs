@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::harness::protobuf::{all, attributes, hex, number, text};
 use crate::harness::{Proxy, Received, Recorder, Reply, stub_stdio, until};
-use crate::tracing::{all, attributes, collector, hex, metric, number, telemetry, text};
+use crate::tracing::{collector, metric, telemetry};
 
 #[derive(Debug)]
 struct ExportedLine {

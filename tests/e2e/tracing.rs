@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::harness::protobuf::{all, attributes, hex, number, text};
 use crate::harness::{
     API_KEY, Client, Proxy, Received, Recorder, Reply, configure, error_text, free_port,
     stub_stdio, until,
@@ -30,96 +31,6 @@ struct Exported {
     attributes: BTreeMap<String, String>,
     links: Vec<String>,
     is_error: bool,
-}
-
-/// A field of a protobuf message.
-enum ProtoField<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-}
-
-/// The fields of a message, read by nothing but the wire format.
-fn fields(mut bytes: &[u8]) -> Vec<(u64, ProtoField<'_>)> {
-    fn varint(bytes: &mut &[u8]) -> u64 {
-        let mut value = 0;
-        for shift in (0..).step_by(7) {
-            let byte = bytes[0];
-            *bytes = &bytes[1..];
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                break;
-            }
-        }
-        value
-    }
-    let mut found = Vec::new();
-    while !bytes.is_empty() {
-        let tag = varint(&mut bytes);
-        let mut take = |count: usize| {
-            let (taken, rest) = bytes.split_at(count);
-            bytes = rest;
-            taken
-        };
-        let field = match tag & 7 {
-            1 => ProtoField::Number(u64::from_le_bytes(take(8).try_into().unwrap())),
-            5 => ProtoField::Number(u32::from_le_bytes(take(4).try_into().unwrap()).into()),
-            0 => ProtoField::Number(varint(&mut bytes)),
-            2 => {
-                let length = varint(&mut bytes) as usize;
-                let (taken, rest) = bytes.split_at(length);
-                bytes = rest;
-                ProtoField::Bytes(taken)
-            }
-            other => panic!("wire type {other}"),
-        };
-        found.push((tag >> 3, field));
-    }
-    found
-}
-
-/// The messages, texts or ids of field `number`.
-pub(super) fn all(message: &[u8], number: u64) -> Vec<&[u8]> {
-    let found = fields(message).into_iter().filter_map(|(at, field)| match field {
-        ProtoField::Bytes(bytes) if at == number => Some(bytes),
-        ProtoField::Bytes(_) | ProtoField::Number(_) => None,
-    });
-    found.collect()
-}
-
-pub(super) fn text(message: &[u8], number: u64) -> String {
-    all(message, number)
-        .first()
-        .map(|it| String::from_utf8(it.to_vec()).unwrap())
-        .unwrap_or_default()
-}
-
-pub(super) fn hex(message: &[u8], number: u64) -> String {
-    let bytes = all(message, number).first().map(|it| it.to_vec()).unwrap_or_default();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(super) fn number(message: &[u8], number: u64) -> u64 {
-    let found = fields(message).into_iter().find_map(|(at, field)| match field {
-        ProtoField::Number(value) if at == number => Some(value),
-        ProtoField::Bytes(_) | ProtoField::Number(_) => None,
-    });
-    found.unwrap_or_default()
-}
-
-fn value(any: &[u8]) -> String {
-    match fields(any).into_iter().next() {
-        Some((1, ProtoField::Bytes(text))) => String::from_utf8(text.to_vec()).unwrap(),
-        Some((3, ProtoField::Number(number))) => number.to_string(),
-        Some((5, ProtoField::Bytes(list))) => {
-            all(list, 1).into_iter().map(value).collect::<Vec<_>>().join(",")
-        }
-        _ => panic!("an unknown value"),
-    }
-}
-
-pub(super) fn attributes(message: &[u8], at: u64) -> BTreeMap<String, String> {
-    let pair = |pair: &[u8]| (text(pair, 1), value(all(pair, 2)[0]));
-    all(message, at).into_iter().map(pair).collect()
 }
 
 /// The spans of a request to a collector.
@@ -226,6 +137,12 @@ pub(super) fn metric(proxy: &Proxy, name: &str) -> f64 {
     let text = proxy.get("/metrics").text();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
+}
+
+/// Waits until so many spans are counted as exported, and no more.
+fn taken(proxy: &Proxy, count: f64) {
+    let exported = "mcpproxy_spans_exported_total";
+    until("they are taken", || (metric(proxy, exported) == count).then_some(()));
 }
 
 fn dropped(proxy: &Proxy, reason: &str) -> f64 {
@@ -338,9 +255,7 @@ fn what_is_not_sampled_is_not_exported_and_still_carried_on() {
     call(&mut client, json!({"traceparent": PARENT}), &[]);
     assert_eq!(exported(&collector, 2).len(), 2, "of the last call alone");
     // They are counted once the collector has answered.
-    let counted = || metric(&proxy, "mcpproxy_spans_exported_total");
-    until("they are counted", || (counted() > 0.0).then_some(()));
-    assert_eq!(counted(), 2.0);
+    taken(&proxy, 2.0);
 }
 
 #[test]
@@ -497,7 +412,7 @@ fn what_was_not_taken_is_sent_again() {
         "mcpServers": {"s": stub_stdio(&[])}, "telemetry": telemetry(&collector),
     }));
     proxy.client().read("s:read_item", json!({}));
-    until("it is taken", || (metric(&proxy, "mcpproxy_spans_exported_total") == 2.0).then_some(()));
+    taken(&proxy, 2.0);
     let received = collector.received();
     assert_eq!(received.len(), 3);
     assert!(received.iter().all(|request| request.body == received[0].body), "the same batch");
@@ -521,7 +436,7 @@ fn a_collector_that_comes_later_gets_what_was_kept_and_keeps_a_part() {
     let collector = Recorder::at(port, |_, _| {
         Reply::Http("200 OK", "", vec![0x0a, 7, 0x08, 1, 0x12, 3, b'o', b'l', b'd'])
     });
-    until("it is taken", || (metric(&proxy, "mcpproxy_spans_exported_total") == 1.0).then_some(()));
+    taken(&proxy, 1.0);
     assert_eq!(dropped(&proxy, "refused"), 1.0);
     let request = &collector.received()[0];
     assert_eq!(request.head[0], "POST /base/v1/traces HTTP/1.1");

@@ -54,6 +54,11 @@ class Ran:
 class Ground:
     """One set of all of it, with its addresses and folders."""
 
+    # The body of a call by REST.
+    CALL = json.dumps({
+        "tool_name": "call_tool_read", "arguments": {"name": "stub:stats", "args": {}}, "intent": {"operation_type": "read"},
+    }).encode()
+
     def __init__(self, page, folder, net, programs, spaces=None):
         self.page, self.folder, self.net, self.spaces = page, folder, net, spaces or {}
         self.config = None
@@ -219,9 +224,10 @@ class Ground:
 
         until(answers, lambda: f"{ran.words()}\n{self.get(ran, '/readyz')}")
 
-    def get(self, ran, path, body=None):
-        headers = {"X-API-Key": self.api_key, "Content-Type": "application/json"}
-        request = urllib.request.Request(f"http://{ran.address}:8080{path}", body, headers)
+    def get(self, ran, path, body=None, method=None, token=None):
+        """Status and answer, with the API key or that token; None and why, where there is no answer."""
+        headers = {"X-API-Key": token or self.api_key, "Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://{ran.address}:8080{path}", body, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
@@ -231,8 +237,7 @@ class Ground:
             return None, str(error)
 
     def called(self, ran):
-        body = {"tool_name": "call_tool_read", "arguments": {"name": "stub:stats", "args": {}}, "intent": {"operation_type": "read"}}
-        status, answer = self.get(ran, "/api/v1/tools/call", json.dumps(body).encode())
+        status, answer = self.get(ran, "/api/v1/tools/call", self.CALL)
         if status != 200 or not answer["success"]:
             raise Failed(f"{ran.name} answers {status} {answer}")
 

@@ -19,6 +19,8 @@ BEFORE_SECONDS, DEAD_SECONDS, AFTER_SECONDS, FAULT_SECONDS = 2, 7, 3, 14
 # With durability fleet nothing is acknowledged any more after so long without a store.
 REPLY_SECONDS = 10
 LEDGER_SECONDS = 120
+# What is told to one node of a token, the others act by within this.
+FACT_SECONDS = 2
 # A stream ends a moment after what it hung on.
 STREAM_SECONDS = 1
 COLUMNS = ("calls", "acknowledged", "in ledger", "excused", "missing", "twice", "sessions lost", "streams", "p50 ms", "p99 ms")
@@ -211,6 +213,43 @@ class Storm:
         await asyncio.sleep(AFTER_SECONDS + 6)
         await self.judge("forget: later", since, hit, lost=between.forgotten)
 
+    async def facts(self):
+        """A token made at one node, then revoked at another: how long until the third takes it, and until it refuses it."""
+        nodes, name = list(self.ground.nodes.values()), "told"
+        taken, refused = [], []
+        for _ in range(self.options.rounds):
+            self.random.shuffle(nodes)
+            maker, revoker, third = nodes
+            status, made = await asyncio.to_thread(self.ground.get, maker, "/api/v1/tokens", json.dumps({"name": name}).encode())
+            if status != 200:
+                raise Failed(f"{maker.name} makes no token: {status} {made}")
+            taken.append(await self.until_it_answers(third, made["data"]["token"], 200))
+            await self.until_it_answers(revoker, made["data"]["token"], 200)
+            status, said = await asyncio.to_thread(self.ground.get, revoker, f"/api/v1/tokens/{name}", method="DELETE")
+            if status != 200:
+                raise Failed(f"{revoker.name} revokes nothing: {status} {said}")
+            refused.append(await self.until_it_answers(third, made["data"]["token"], 401))
+        for what, times in (("a token is taken", taken), ("a revoked one is refused", refused)):
+            failed = [f"it took more than {FACT_SECONDS} s"] if max(times) > FACT_SECONDS else []
+            self.rows.append({"name": f"facts: {what}"} | dict.fromkeys(COLUMNS, "") | {
+                "calls": len(times), "p50 ms": round(quantile(times, 0.5) * 1000), "p99 ms": round(max(times) * 1000),
+                "failed": failed})
+            say(f"{what} by another node after {quantile(times, 0.5):.2f} s (half of {len(times)}), {max(times):.2f} s (the longest)")
+            for why in failed:
+                say(f"   FAILED: {why}")
+
+    async def until_it_answers(self, node, token, wanted):
+        """The seconds until a call with that token gets that status."""
+        began = time.monotonic()
+        while True:
+            status, said = await asyncio.to_thread(self.ground.get, node, "/api/v1/tools/call", Ground.CALL, token=token)
+            took = time.monotonic() - began
+            if status == wanted:
+                return took
+            if took > 10 * FACT_SECONDS:
+                raise Failed(f"{node.name} answers {status} {said} after {took:.0f} s, not {wanted}")
+            await asyncio.sleep(0.02)
+
     async def restarted(self, durability):
         """All nodes, with that durability."""
         await self.load.rest()
@@ -332,7 +371,7 @@ class Storm:
         for row in self.rows:
             cells = "  ".join(f"{row[column]:>{len(column)}}" for column in COLUMNS)
             print(f"{row['name']:{wide}}  {cells}{'  FAILED' if row['failed'] else ''}")
-        total = sum(row["calls"] for row in self.rows)
+        total = sum(row["calls"] for row in self.rows if not row["name"].startswith("facts"))
         print(f"{len(self.rows)} rounds, {total} calls, seed {self.options.seed}", flush=True)
 
 
