@@ -21,6 +21,11 @@ fn replay(target: &str, body: fn(&[u8])) {
 }
 
 #[test]
+fn answers() {
+    replay("answers", bodies::answers::run);
+}
+
+#[test]
 fn arguments() {
     replay("arguments", bodies::arguments::run);
 }

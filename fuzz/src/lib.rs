@@ -8,6 +8,7 @@
     reason = "a panic is how a fuzz target reports"
 )]
 
+pub mod answers;
 pub mod arguments;
 pub mod envelope;
 pub mod framing;

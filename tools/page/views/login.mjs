@@ -31,7 +31,7 @@ export async function look({ page, browser, wrong }) {
   step('with nothing on record every view says what to do next');
   for (const name of VIEWS) {
     await visit(page, name);
-    await page.locator(`#view-${name}`).locator('.card, form').first().waitFor();
+    await page.locator(`#view-${name}`).locator('.card:visible, form:visible').first().waitFor();
   }
   await go(page, '#activity?type=tool_call&range=1h');
   await page.getByText('No record fits the filters.').waitFor();
