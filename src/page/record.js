@@ -94,6 +94,7 @@ function details(activity, exact, about) {
       ['client', client], ['source', activity.source],
       ['session', activity.session_id && [el('span', { class: 'mono' }, activity.session_id), only({ session_id: activity.session_id })]],
       ['request', activity.request_id && [activity.request_id, only({ request_id: activity.request_id })]],
+      ['node', activity.node_name && [activity.node_name, only({ node: activity.node_name })]],
       ['id', [el('span', { class: 'mono' }, activity.id), copy(activity.id, 'id')]], ['number', activity.seq]),
     el('details', {}, el('summary', {}, 'Whole record'), code(laidOut(exact), 'whole record')),
   ];

@@ -46,19 +46,20 @@ const config = {
   },
   output_validation: { mode: 'strict' },
   policy: { files: [join(folder, 'rules.cedar')] },
-  cluster: member('page'),
+  cluster: member('page', port),
 };
 
-/** What makes a node of the fleet. */
-function member(name) {
-  return { store: `file://${join(folder, 'store')}`, node: name, key: FLEET_KEY, flush: '200ms' };
+/** What makes a node of the fleet, which the others reach. */
+function member(name, at) {
+  return { store: `file://${join(folder, 'store')}`, node: name, key: FLEET_KEY, flush: '200ms', advertise: `http://127.0.0.1:${at}` };
 }
 
 /** Another node of the fleet, which serves nobody. */
 export async function node(name) {
   const own = join(folder, name);
   mkdirSync(own, { mode: 0o700 });
-  const config = { listen: '127.0.0.1:0', api_key: KEY, data_dir: join(own, 'data'), mcpServers: {}, cluster: member(name) };
+  const at = await freePort();
+  const config = { listen: `127.0.0.1:${at}`, api_key: KEY, data_dir: join(own, 'data'), mcpServers: {}, cluster: member(name, at) };
   writeFileSync(join(own, 'config.json'), JSON.stringify(config), { mode: 0o600 });
   const log = openSync(join(SHOTS, `${name}.log`), 'w');
   return spawn(binary, ['serve', '--config', join(own, 'config.json')], { stdio: ['ignore', log, log] });

@@ -1,6 +1,8 @@
 // The fleet: who lives, how far each is, and a node that is gone.
 
-import { count, sound, step, until, visit } from '../checks.mjs';
+import assert from 'node:assert/strict';
+
+import { count, go, sound, step, until, visit } from '../checks.mjs';
 import { node } from '../proxy.mjs';
 
 export async function look({ page }) {
@@ -17,6 +19,16 @@ export async function look({ page }) {
     await count(page, '#fleet-faults li', 0);
     await sound(page, 'fleet');
 
+    step('records of a single node are shown');
+    await go(page, '#activity?node=other');
+    const listed = page.locator('#rows a');
+    await until(async () => await listed.count() > 0, () => page.locator('#view-activity').innerText());
+    assert.equal(await page.getByLabel('Node', { exact: true }).inputValue(), 'other');
+    assert.ok(await page.locator('#lacking').isHidden(), await page.locator('#lacking').innerText());
+    await listed.first().click();
+    await page.locator('#record dd', { hasText: /^other all of it/ }).waitFor();
+    await sound(page, 'activity-node');
+
     step('a node that was killed is found gone');
     other.kill('SIGKILL');
     await until(async () => {
@@ -25,6 +37,10 @@ export async function look({ page }) {
       return /silent/i.test(await rows.first().innerText());
     }, () => page.locator('#view-fleet').innerText());
     await sound(page, 'fleet-gone');
+
+    step('what only a dead node has is told as missing');
+    await go(page, '#activity');
+    await page.locator('#lacking').getByText('Not all of other').waitFor();
   } finally {
     other.kill('SIGKILL');
   }
