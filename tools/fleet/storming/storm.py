@@ -215,9 +215,9 @@ class Storm:
 
     async def facts(self):
         """A token made at one node, then revoked at another: how long until the third takes it, and until it refuses it."""
-        nodes, name = list(self.ground.nodes.values()), "told"
-        taken, refused = [], []
-        for _ in range(self.options.rounds):
+        nodes, taken, refused = list(self.ground.nodes.values()), [], []
+        for number in range(self.options.rounds):
+            name = f"told-{number}"
             self.random.shuffle(nodes)
             maker, revoker, third = nodes
             status, made = await asyncio.to_thread(self.ground.get, maker, "/api/v1/tokens", json.dumps({"name": name}).encode())
