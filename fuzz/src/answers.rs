@@ -20,8 +20,8 @@ pub fn run(data: &[u8]) {
         let again = AnswerHead::records(&head.with_records(&records));
         assert_eq!(again, Ok((head, records)));
     }
-    if let Ok(buckets) = read_buckets(data) {
+    if let Ok((head, buckets)) = read_buckets(data) {
         let pairs = buckets.iter().map(|(bucket, stats)| (*bucket, stats));
-        assert_eq!(read_buckets(&AnswerHead::default().with_buckets(pairs)), Ok(buckets));
+        assert_eq!(read_buckets(&head.with_buckets(pairs)), Ok((head, buckets)));
     }
 }

@@ -64,6 +64,8 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     let peer = post.peer(session, Channel::Answer);
     let mut items = VecDeque::new();
     for BatchMessage { text, read, place } in messages {
+        let is_over_with_its_node = matches!(place, MessagePlace::On(_));
+        let not_there = if is_over_with_its_node { forward::GONE } else { forward::NOT_ANSWERED };
         let received = match (read, place) {
             (Err(error), _) => {
                 items.push_back(Item::Ready(error));
@@ -72,7 +74,8 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
             (Ok(incoming), MessagePlace::On(node) | MessagePlace::OnOrHere(node)) => {
                 match id_of(incoming) {
                     Some(id) => {
-                        items.push_back(Item::PassedOn(forward::answer_to(post, node, id, &text)))
+                        let answer = forward::answer_to(post, node, id, not_there, &text);
+                        items.push_back(Item::PassedOn(answer));
                     }
                     // Nothing is said to it, as to any of a batch.
                     None => drop(forward::forward(post, &node, &text).await),
@@ -135,6 +138,10 @@ async fn placed(
         let place = match &read {
             Err(_) => MessagePlace::Here,
             Ok(Incoming::Response(response)) => placing::of_response(post, response),
+            // It is refused wherever it is.
+            Ok(Incoming::Request(received)) if &*received.request.method == "initialize" => {
+                MessagePlace::Here
+            }
             Ok(Incoming::Request(received)) => placing::of_request(post, session, received).await,
         };
         if place == MessagePlace::Gone {

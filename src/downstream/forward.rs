@@ -19,10 +19,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::downstream::body::Body;
 use crate::downstream::client_connection::{CameBy, Post};
+use crate::downstream::request_body::MAX_BODY_BYTES;
 use crate::downstream::response::plain;
 use crate::downstream::source::Source;
 use crate::fleet::living_nodes::NodeState;
-use crate::fleet::peer_wire::{HEADER, PeerRoute};
+use crate::fleet::peer_wire::{HEADER, MAX_REQUEST_BYTES, PeerRoute};
 use crate::fleet::peers::{Hop, PeerError, Peers};
 use crate::fleet::sealed_mark::NodeTag;
 use crate::mcp::jsonrpc::{self, Code};
@@ -31,6 +32,7 @@ use crate::proxy::reply::Aborted;
 
 /// Most bytes of the head of a request that is passed on.
 const MAX_FORWARDED_HEAD_BYTES: usize = 256 * 1024;
+const _: () = assert!(MAX_BODY_BYTES + MAX_FORWARDED_HEAD_BYTES <= MAX_REQUEST_BYTES);
 /// The longest that a node is waited for that is told something.
 const TELL_LIMIT: Duration = Duration::from_secs(2);
 /// Most nodes that are told something.
@@ -38,9 +40,9 @@ const MAX_TOLD: usize = 1024;
 /// Most bytes of an answer that nobody reads.
 const MAX_UNREAD_BYTES: usize = 64 * 1024;
 /// Told where the session is to begin anew.
-const GONE: &str = "Session not found: send initialize again";
+pub(super) const GONE: &str = "Session not found: send initialize again";
 /// Told where another node may have done what was asked.
-const NOT_ANSWERED: &str = "the node that this is on did not answer";
+pub(super) const NOT_ANSWERED: &str = "the node that this is on did not answer";
 
 /// The answer to a request that was passed on, as it comes.
 pub(super) type PassedOn = Pin<Box<dyn Stream<Item = Result<Bytes, Aborted>>>>;
@@ -157,26 +159,34 @@ pub(super) async fn ask(
 }
 
 /// Asks that node for the answer to one request of a batch, once this is polled: the JSON of the answer, or of an error in its
-/// place. `id` is raw.
-pub(super) fn answer_to(post: &Post<'_>, node: Box<str>, id: Bytes, body: &[u8]) -> PassedOn {
+/// place; what has begun and breaks off is aborted. `id` is raw, `not_there` is told where the node was not asked.
+pub(super) fn answer_to(
+    post: &Post<'_>,
+    node: Box<str>,
+    id: Bytes,
+    not_there: &'static str,
+    body: &[u8],
+) -> PassedOn {
     let peers = peers(post).cloned();
     let mut head = post.head.clone();
     // One answer, and nothing before it.
     head.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let sent = envelope_of(post, &head, body, true);
-    let failed = move |text: &str| {
+    let failed = move |text: &str| -> PassedOn {
         let error = jsonrpc::error(Some(&id), Code::Internal, text);
-        stream::iter([Ok(error)]).left_stream()
+        Box::pin(stream::iter([Ok(error)]))
     };
     let asked = async move {
         let Some(peers) = peers else { return failed(NOT_ANSWERED) };
         match peers.request(&node, PeerRoute::Session, sent, Hop::First).await {
             Ok(response) if response.status() == StatusCode::OK => {
                 let parts = response.into_body();
-                parts.map(|part| part.map_err(|error| Aborted(error.to_string()))).right_stream()
+                let parts = parts.map(|part| part.map_err(|error| Aborted(error.to_string())));
+                begun(parts).await.unwrap_or_else(|| failed(NOT_ANSWERED))
             }
             Ok(response) if response.status() == StatusCode::NOT_FOUND => failed(GONE),
             Ok(_) => failed(NOT_ANSWERED),
+            Err(error) if was_not_asked(&error) => failed(not_there),
             Err(error) => {
                 tracing::warn!(%error, "a request of a batch could not be passed on");
                 failed(NOT_ANSWERED)
@@ -184,6 +194,14 @@ pub(super) fn answer_to(post: &Post<'_>, node: Box<str>, id: Bytes, body: &[u8])
         }
     };
     Box::pin(stream::once(asked).flatten())
+}
+
+/// An answer once its first bytes are there; `None` if none come, which costs the others of a batch nothing.
+async fn begun(parts: impl Stream<Item = Result<Bytes, Aborted>> + 'static) -> Option<PassedOn> {
+    let mut parts = Box::pin(parts);
+    let first =
+        parts.next().await?.inspect_err(|error| tracing::warn!(%error, "an answer broke off"));
+    Some(Box::pin(stream::iter([Ok(first.ok()?)]).chain(parts)))
 }
 
 /// True if the other node has done nothing because of the request.

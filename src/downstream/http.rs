@@ -23,7 +23,9 @@ use crate::proxy::incoming;
 use crate::proxy::incoming::Incoming;
 
 pub use crate::downstream::client_connection::ClientConnection;
-pub use crate::downstream::request_body::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, collect, no_body};
+pub use crate::downstream::request_body::{
+    BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, collect, collect_within, no_body,
+};
 pub use crate::downstream::request_head::PATHS;
 pub use crate::downstream::response::{UNNAMED_TYPE, name_type};
 

@@ -58,7 +58,20 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let collected = Limited::new(body, MAX_BODY_BYTES).collect();
+    collect_within(body, MAX_BODY_BYTES).await
+}
+
+/// The same, up to `most` bytes.
+///
+/// # Errors
+///
+/// [`NoBody`].
+pub async fn collect_within<B>(body: B, most: usize) -> Result<Bytes, NoBody>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let collected = Limited::new(body, most).collect();
     match tokio::time::timeout(BODY_TIMEOUT, collected).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(NoBody::TooLarge),

@@ -2,12 +2,12 @@
 
 use super::checkpoint::CheckpointHash;
 use super::node_key::NodeKey;
-use super::record_rows::{RecordCollector, RecordRows};
+use super::record_rows::{RecordCollector, RecordRow, RecordRows};
 use super::segment::{self, SealedBy, SealedSegment};
 use super::signed_note::VerifierKey;
 use crate::activity::chained::ChainedRecord;
 use crate::activity::codec::{self, HeadRef, PayloadRef};
-use crate::activity::record::{Hash, Id, NodeId, Operation, Source, Status, Type};
+use crate::activity::record::{Hash, Id, NodeId, Operation, Record, Source, Status, Type};
 
 /// A log that grows.
 #[derive(Clone)]
@@ -35,6 +35,18 @@ impl ExampleLog {
             self.push(&mut rows, b"{\"a\":1}", b"an answer");
         }
         rows.finish()
+    }
+
+    /// The next records, as they are read, the oldest first.
+    pub(super) fn decoded(&mut self, count: u64) -> Vec<Record> {
+        let (mut prev, log) = (self.head, self.log);
+        let rows = self.records(count);
+        let record = |row: RecordRow<'_>| {
+            let (head, body) = codec::split_canonical(row.canonical).unwrap();
+            let before = std::mem::replace(&mut prev, row.hash);
+            Record::decode(log, row.seq, before, row.hash, head, Some(body)).unwrap()
+        };
+        rows.iter().map(record).collect()
     }
 
     /// A hole: the next record has a higher number, and follows a hash that is not there.

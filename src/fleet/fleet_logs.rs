@@ -25,6 +25,28 @@ pub struct FleetCoverage {
     pub missing: BTreeMap<String, String>,
 }
 
+impl FleetCoverage {
+    /// Names what is missing of a node, each reason once.
+    pub fn lacks(&mut self, node: &str, why: &str) {
+        let told = self.missing.entry(node.to_owned()).or_default();
+        if !told.split("; ").any(|said| said == why) {
+            if !told.is_empty() {
+                told.push_str("; ");
+            }
+            told.push_str(why);
+        }
+        self.partial = true;
+    }
+}
+
+/// Parts of the logs that a node has.
+pub struct RangedLogs {
+    /// These parts.
+    pub view: MergedView,
+    /// What was meant of a log and retention has removed: the first and the last.
+    pub removed: Option<(u64, u64)>,
+}
+
 /// The logs that a question is asked of. Without a fleet, the node's own.
 #[derive(Clone, Debug)]
 pub struct FleetLogs {
@@ -88,7 +110,7 @@ impl FleetLogs {
     /// # Errors
     ///
     /// [`QueryError`].
-    pub fn ranged(&self, ranges: &[LogRange]) -> Result<MergedView, QueryError> {
+    pub fn ranged(&self, ranges: &[LogRange]) -> Result<RangedLogs, QueryError> {
         let own = self.activity.node_name();
         let has_own = own.is_some_and(|own| ranges.iter().any(|range| range.node == *own));
         let mut views = Vec::new();
@@ -98,12 +120,18 @@ impl FleetLogs {
         if let Some(index) = self.index.as_ref().filter(|_| ranges.len() > usize::from(has_own)) {
             views.extend(index.views()?);
         }
+        let mut removed = None;
         let part = |view: View| {
             let range = ranges.iter().find(|range| view.name() == Some(&range.node))?;
+            // Of a log from its beginning on retention has taken nothing that is still to be read.
+            if range.after > 0 && view.first() > range.after + 1 {
+                removed = removed.or(Some((range.after + 1, (view.first() - 1).min(range.last))));
+            }
             let part = view.after(range.after).up_to(range.last);
             (part.first() < part.next()).then_some(part)
         };
-        Ok(MergedView::new(views.into_iter().filter_map(part).collect()))
+        let view = MergedView::new(views.into_iter().filter_map(part).collect());
+        Ok(RangedLogs { view, removed })
     }
 
     /// A copy that turned out to be damaged is made anew.

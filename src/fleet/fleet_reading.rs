@@ -49,6 +49,8 @@ pub const TOTAL_BYTES: usize = 64 << 20;
 const MIN_BYTES: usize = 64 << 10;
 /// Records that are passed over at a time.
 const PASS_RECORDS: usize = 500;
+/// Most pages that are passed over: a page has a record, but for one that only seems to be meant.
+const MAX_PASSED_PAGES: u64 = 2 * MAX_MERGED_OFFSET;
 /// Records that are read forward at a time of one node.
 const FORWARD_RECORDS: usize = 256;
 /// Bytes that are read forward at a time of one node, at most.
@@ -262,7 +264,7 @@ impl FleetReading {
         count: bool,
     ) -> Result<(Listing, Option<u64>), QueryError> {
         let before = match page.from {
-            From::After(id) => Some(id.to_string()),
+            From::After(id) => Some(id),
             From::Newest | From::Offset(_) => None,
         };
         let bytes = self.bytes_each();
@@ -272,7 +274,7 @@ impl FleetReading {
                 ranges,
                 filter: sent.clone(),
                 limit: page.limit,
-                before: before.clone(),
+                before: before.map(|id| id.to_string()),
                 payloads: page.payloads == Payloads::Include,
                 count,
                 bytes,
@@ -280,12 +282,13 @@ impl FleetReading {
             .await?;
         let (mut pages, mut total) = (Vec::new(), 0);
         for (share, bytes) in answers {
-            let read = AnswerHead::records(&bytes)
-                .and_then(|(head, records)| Ok((head.next_id()?, head.total, records)));
+            let read = AnswerHead::records_of(self.asked(share), &bytes)
+                .and_then(|(head, records)| Ok((head.next_page(before, &records)?, head, records)));
             match read {
-                Ok((next_cursor, counted, records)) => {
+                Ok((next_cursor, head, records)) => {
                     pages.push(Listing { records, next_cursor });
-                    total += counted.unwrap_or_default();
+                    total += head.total.unwrap_or_default();
+                    self.note_removed(share, &head);
                 }
                 Err(error) => self.give_up(share, unreadable(error)),
             }
@@ -296,17 +299,20 @@ impl FleetReading {
     /// Where a page begins that passes over so many records; `None` behind the last.
     async fn pass(&mut self, filter: &Filter, skip: u64) -> Result<Option<From>, QueryError> {
         let (mut from, mut rest) = (From::Newest, skip);
-        while rest > 0 {
+        for _ in 0..MAX_PASSED_PAGES {
+            if rest == 0 {
+                return Ok(Some(from));
+            }
             let limit = rest.min(PASS_RECORDS as u64) as usize;
             let page = Page { limit, from, payloads: Payloads::Exclude };
             let (passed, _) = self.page(filter, &page, false).await?;
             rest -= passed.records.len() as u64;
             match passed.next_cursor {
                 Some(next) => from = From::After(next),
-                None => return Ok(None),
+                None => break,
             }
         }
-        Ok(Some(from))
+        Ok(None)
     }
 
     /// The record with this id, if one of those that answer keeps it.
@@ -319,9 +325,10 @@ impl FleetReading {
         let question = |ranges| RecordQuestion::Get { ranges, id: text.clone() };
         let mut found = None;
         for (share, bytes) in self.ask_all(question).await? {
-            match AnswerHead::records(&bytes) {
-                Ok((_, records)) => {
+            match AnswerHead::records_of(self.asked(share), &bytes) {
+                Ok((head, records)) => {
                     found = found.or_else(|| records.into_iter().find(|record| record.id == id));
+                    self.note_removed(share, &head);
                 }
                 Err(error) => self.give_up(share, unreadable(error)),
             }
@@ -340,7 +347,10 @@ impl FleetReading {
         let mut summary = Summary::new(period, now);
         for (share, bytes) in self.ask_all(question).await? {
             match read_buckets(&bytes) {
-                Ok(buckets) => buckets.iter().for_each(|(at, stats)| summary.merge(*at, stats)),
+                Ok((head, buckets)) => {
+                    buckets.iter().for_each(|(at, stats)| summary.merge(*at, stats));
+                    self.note_removed(share, &head);
+                }
                 Err(error) => self.give_up(share, unreadable(error)),
             }
         }
@@ -373,8 +383,9 @@ impl FleetReading {
             })
             .await?;
         for (share, bytes) in answers {
-            match AnswerHead::records(&bytes) {
+            match forward_answer(self.asked(share), &bytes) {
                 Ok((head, records)) => {
+                    self.note_removed(share, &head);
                     let rest = head.left();
                     merge.feed(share, records, rest.is_empty());
                     if let Some(left) = left.get_mut(share) {
@@ -435,14 +446,34 @@ impl FleetReading {
                 0 => why.clone(),
                 after => format!("{why}; its records after {after} are not here"),
             };
-            let told = self.coverage.missing.entry(range.node).or_default();
-            if !told.is_empty() {
-                told.push_str("; ");
-            }
-            told.push_str(&said);
+            self.coverage.lacks(&range.node, &said);
         }
-        self.coverage.partial = true;
     }
+
+    /// What was asked of a node.
+    fn asked(&self, share: usize) -> &[LogRange] {
+        self.shares.get(share).and_then(Option::as_ref).map_or(&[], |share| &share.ranges)
+    }
+
+    /// Between what the index has read and what its node keeps there are records in the store alone.
+    fn note_removed(&mut self, share: usize, head: &AnswerHead) {
+        let Some((first, last)) = head.removed else { return };
+        let of = self.asked(share).iter().find(|range| range.after.checked_add(1) == Some(first));
+        let Some(node) = of.map(|range| range.node.clone()) else { return };
+        let why = format!(
+            "its records {first} to {last} are in the store, and no index node that answers has read them yet"
+        );
+        self.coverage.lacks(&node, &why);
+    }
+}
+
+/// Reads an answer in reading forward.
+fn forward_answer(
+    asked: &[LogRange],
+    bytes: &[u8],
+) -> Result<(AnswerHead, Vec<Record>), DecodeError> {
+    let (head, records) = AnswerHead::records_of(asked, bytes)?;
+    if head.goes_on(asked) { Ok((head, records)) } else { Err(DecodeError::Value) }
 }
 
 /// Asks one node, or this one.
@@ -537,9 +568,9 @@ impl FleetForward {
                 .collect()
                 .await;
             for (place, answer) in answers {
-                let read = AnswerHead::records(&answer?);
-                let (head, records) =
-                    read.map_err(|error| ForwardBroken::Node(unreadable(error)))?;
+                let asked = self.left.get(place).map_or(&[][..], Vec::as_slice);
+                let (head, records) = forward_answer(asked, &answer?)
+                    .map_err(|error| ForwardBroken::Node(unreadable(error)))?;
                 if let Some((first, last)) = head.removed {
                     return Err(ForwardBroken::Removed(first, last));
                 }

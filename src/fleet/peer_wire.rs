@@ -39,8 +39,8 @@ use super::sealed_mark::FleetId;
 pub const PATH: &str = "/fleet/v1/";
 /// The header by which a node shows that it is one.
 pub const HEADER: &str = "mcpproxy-fleet";
-/// Most bytes of a request's body.
-pub const MAX_REQUEST_BYTES: usize = 16 << 20;
+/// Most bytes of a request's body: a client's request and its head.
+pub const MAX_REQUEST_BYTES: usize = (16 << 20) + (256 << 10);
 /// How far a request's time may be from that of the node that it is for, in milliseconds.
 pub const FRESH_MS: u64 = 60_000;
 /// Most bytes of a frame's payload.

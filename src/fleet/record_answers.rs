@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::fleet_logs::FleetLogs;
+use super::fleet_logs::{FleetLogs, RangedLogs};
 use super::record_questions::{
     AnswerHead, FilterSent, LogRange, MAX_ASKED_BYTES, RecordQuestion, period_named,
 };
 use crate::activity::merged::{ForwardPlace, MergedView};
 use crate::activity::record_wire::put_record;
 use crate::activity::stats::{BUCKET_US, Stats};
-use crate::activity::view::View;
 use crate::activity::{Filter, From, Id, Page, Payloads, PortionLimit, QueryError, Record};
 
 /// Why there is no answer.
@@ -48,7 +47,7 @@ fn reply(logs: &FleetLogs, question: RecordQuestion) -> Result<Vec<u8>, NoAnswer
             let (filter, before) = (known(filter)?, read_id(before)?);
             let from = before.map_or(From::Newest, From::After);
             let payloads = if payloads { Payloads::Include } else { Payloads::Exclude };
-            let view = logs.ranged(&ranges)?;
+            let RangedLogs { view, removed } = logs.ranged(&ranges)?;
             let read = || {
                 let found = view.list(&filter, &Page { limit, from, payloads })?;
                 Ok((found, count.then(|| view.count(&filter)).transpose()?))
@@ -60,14 +59,16 @@ fn reply(logs: &FleetLogs, question: RecordQuestion) -> Result<Vec<u8>, NoAnswer
             let last = kept.checked_sub(1).and_then(|at| found.records.get(at));
             let cut_at = last.filter(|_| is_cut).map(|record| record.id);
             let next = cut_at.or(found.next_cursor).map(|id| id.to_string());
-            let mut out = AnswerHead { next, total, ..AnswerHead::default() }.with_records([]);
+            let mut out =
+                AnswerHead { next, total, removed, ..AnswerHead::default() }.with_records([]);
             out.extend(body);
             Ok(out)
         }
         RecordQuestion::Get { ranges, id } => {
             let id = Id::parse(&id).ok_or(NoAnswer::Question)?;
-            let found = logs.ranged(&ranges)?.get(id).map_err(QueryError::Store)?;
-            Ok(AnswerHead::default().with_records(&found))
+            let RangedLogs { view, removed } = logs.ranged(&ranges)?;
+            let found = view.get(id).map_err(QueryError::Store)?;
+            Ok(AnswerHead { removed, ..AnswerHead::default() }.with_records(&found))
         }
         RecordQuestion::Summary { ranges, period, now } => {
             let period = period_named(&period).ok_or(NoAnswer::Question)?;
@@ -75,7 +76,8 @@ fn reply(logs: &FleetLogs, question: RecordQuestion) -> Result<Vec<u8>, NoAnswer
             if now / BUCKET_US < first {
                 return Err(NoAnswer::Question);
             }
-            for view in logs.ranged(&ranges)?.views() {
+            let RangedLogs { view, removed } = logs.ranged(&ranges)?;
+            for view in view.views() {
                 let add = |bucket: u64, part: &Stats| {
                     // All of a step are one.
                     let step = bucket.saturating_sub(first) / period.step_buckets();
@@ -85,25 +87,17 @@ fn reply(logs: &FleetLogs, question: RecordQuestion) -> Result<Vec<u8>, NoAnswer
                 view.buckets(first, now, add).map_err(QueryError::Store)?;
             }
             let steps = steps.iter().map(|(bucket, stats)| (*bucket, stats));
-            Ok(AnswerHead::default().with_buckets(steps))
+            Ok(AnswerHead { removed, ..AnswerHead::default() }.with_buckets(steps))
         }
         RecordQuestion::Forward { ranges, filter, after, limit, bytes } => {
             let (filter, after) = (known(filter)?, read_id(after)?);
-            let view = logs.ranged(&ranges)?;
+            let RangedLogs { view, removed } = logs.ranged(&ranges)?;
             let limit =
                 PortionLimit { records: limit.max(1), bytes: bytes.clamp(1, MAX_ASKED_BYTES) };
-            let removed = view.views().iter().find_map(|view| removed(view, &ranges));
             let (records, ranges) = forward(&view, after, &filter, limit)?;
             Ok(AnswerHead { ranges, removed, ..AnswerHead::default() }.with_records(&records))
         }
     }
-}
-
-/// What retention has removed since a record of that log was read.
-fn removed(view: &View, ranges: &[LogRange]) -> Option<(u64, u64)> {
-    let range = ranges.iter().find(|range| view.name() == Some(&range.node))?;
-    let is_gone = range.after > 0 && view.first() > range.after + 1;
-    is_gone.then(|| (range.after + 1, (view.first() - 1).min(range.last)))
 }
 
 /// The next records of these logs, and how far each was read.
@@ -151,25 +145,68 @@ fn read_id(text: Option<String>) -> Result<Option<Id>, NoAnswer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::codec;
-    use crate::activity::record::Hash;
     use crate::activity::record_wire::read_records;
+    use crate::activity::{Activity, Config, Draft, Retention, Source, Status, Type};
     use crate::fleet::examples::ExampleLog;
 
-    fn records(count: u64) -> Vec<Record> {
-        let mut log = ExampleLog::new(1);
-        let rows = log.records(count);
-        let record = |row: crate::fleet::record_rows::RecordRow<'_>| {
-            let (head, body) = codec::split_canonical(row.canonical).unwrap();
-            let prev = Hash([0; 32]);
-            Record::decode(log.log, row.seq, prev, row.hash, head, Some(body)).unwrap()
-        };
-        rows.iter().map(record).collect()
+    #[test]
+    fn what_retention_has_taken_before_an_index_has_read_it_is_told_with_every_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
+        activity.set_node_name("a");
+        for _ in 0..20 {
+            activity.note(Draft::new(Type::ToolCall, Source::Mcp, Status::Success));
+        }
+        activity.flush().unwrap();
+        activity.keep_for(Retention { days: 0, max_records: 5, max_size_mb: 0 });
+        activity.prune().unwrap();
+        let logs = FleetLogs::new(activity, None, None);
+        let first = logs.activity().stored().unwrap().first();
+        assert!(first > 12, "{first}");
+        let filter = FilterSent::default;
+        let now = 1_800_000_000_000_000;
+        for (after, last, removed) in [
+            (3, u64::MAX, Some((4, first - 1))),
+            (3, 10, Some((4, 10))),
+            (first - 2, u64::MAX, Some((first - 1, first - 1))),
+            (first - 1, u64::MAX, None),
+            // Of a log as a whole it is what its operator wants.
+            (0, u64::MAX, None),
+        ] {
+            let ranges = || vec![LogRange { node: "a".into(), after, last }];
+            let (limit, bytes) = (10, 1 << 20);
+            let id = Id::new(1, 4, logs.activity().stored().unwrap().node()).to_string();
+            for question in [
+                RecordQuestion::List {
+                    ranges: ranges(),
+                    filter: filter(),
+                    limit,
+                    before: None,
+                    payloads: false,
+                    count: false,
+                    bytes,
+                },
+                RecordQuestion::Get { ranges: ranges(), id },
+                RecordQuestion::Summary { ranges: ranges(), period: "24h".into(), now },
+                RecordQuestion::Forward {
+                    ranges: ranges(),
+                    filter: filter(),
+                    after: None,
+                    limit,
+                    bytes,
+                },
+            ] {
+                let bytes = answer(&logs, question.clone()).unwrap();
+                let (head, _) = AnswerHead::read(&bytes).unwrap();
+                assert_eq!(head.removed, removed, "{question:?}");
+            }
+        }
+        writer.close().unwrap();
     }
 
     #[test]
     fn what_does_not_fit_is_left_for_the_next_page_and_one_record_always_comes() {
-        let all = records(10);
+        let all = ExampleLog::new(1).decoded(10);
         let (_, one) = cut(&all[..1], usize::MAX);
         for (most, kept) in [(0, 1), (one.len(), 1), (usize::MAX, 10)] {
             let (count, bytes) = cut(&all, most);

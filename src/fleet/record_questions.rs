@@ -233,7 +233,7 @@ pub struct AnswerHead {
     /// How far each log was read, and to where it is to be, in reading forward.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<LogRange>,
-    /// Records that were still to be read and are not kept any more, in reading forward: the first and the last of a log.
+    /// Records that were meant and are not kept any more: the first and the last of a log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub removed: Option<(u64, u64)>,
 }
@@ -285,6 +285,36 @@ impl AnswerHead {
         Ok((head, read_records(rest)?))
     }
 
+    /// Reads an answer with records of these logs.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`], also for a record of another log.
+    pub fn records_of(
+        asked: &[LogRange],
+        bytes: &[u8],
+    ) -> Result<(Self, Vec<Record>), DecodeError> {
+        let (head, records) = Self::records(bytes)?;
+        let is_meant = |record: &Record| {
+            let name = record.node_name.as_deref();
+            asked.iter().any(|range| name == Some(&*range.node))
+        };
+        if records.iter().all(is_meant) { Ok((head, records)) } else { Err(DecodeError::Value) }
+    }
+
+    /// Whether reading forward comes to its end by such answers: every log is one that was asked for, none goes back, and one goes
+    /// on, if any is left.
+    #[must_use]
+    pub fn goes_on(&self, asked: &[LogRange]) -> bool {
+        let before = |range: &LogRange| asked.iter().find(|it| it.node == range.node);
+        let is_meant = |range: &LogRange| {
+            before(range).is_some_and(|it| range.after >= it.after && range.last <= it.last)
+        };
+        let moves = |range: &LogRange| before(range).is_some_and(|it| range.after > it.after);
+        self.ranges.iter().all(is_meant)
+            && (self.left().is_empty() || self.ranges.iter().any(moves))
+    }
+
     /// What is left to be read forward.
     #[must_use]
     pub fn left(&self) -> Vec<LogRange> {
@@ -300,6 +330,23 @@ impl AnswerHead {
         let next = self.next.as_deref();
         next.map(|text| Id::parse(text).ok_or(DecodeError::Value)).transpose()
     }
+
+    /// Where the next page of a list begins: at its last record, or further on; before the place where it began.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Value`] if it is elsewhere.
+    pub fn next_page(
+        &self,
+        before: Option<Id>,
+        records: &[Record],
+    ) -> Result<Option<Id>, DecodeError> {
+        let next = self.next_id()?;
+        let is_further = |next: Id| {
+            before.is_none_or(|before| next < before) && records.iter().all(|it| it.id >= next)
+        };
+        if next.is_none_or(is_further) { Ok(next) } else { Err(DecodeError::Value) }
+    }
 }
 
 /// Reads an answer with counters.
@@ -307,8 +354,8 @@ impl AnswerHead {
 /// # Errors
 ///
 /// [`DecodeError`]
-pub fn read_buckets(bytes: &[u8]) -> Result<Vec<(u64, Stats)>, DecodeError> {
-    let (_, rest) = AnswerHead::read(bytes)?;
+pub fn read_buckets(bytes: &[u8]) -> Result<(AnswerHead, Vec<(u64, Stats)>), DecodeError> {
+    let (head, rest) = AnswerHead::read(bytes)?;
     let (mut reader, mut buckets) = (Reader(rest), Vec::new());
     while reader.end().is_err() {
         if buckets.len() >= MAX_BUCKETS {
@@ -316,7 +363,7 @@ pub fn read_buckets(bytes: &[u8]) -> Result<Vec<(u64, Stats)>, DecodeError> {
         }
         buckets.push((reader.varint()?, Stats::decode(reader.bytes()?)?));
     }
-    Ok(buckets)
+    Ok((head, buckets))
 }
 
 const _: () = assert!(MAX_ASKED_RECORDS <= MAX_RECORDS);
@@ -326,6 +373,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fleet::examples::ExampleLog;
 
     #[test]
     fn a_filter_is_the_same_at_the_other_node() {
@@ -384,6 +432,62 @@ mod tests {
         assert!(is_read(list(MAX_ASKED_RECORDS, MAX_RANGES)));
         assert!(!is_read(list(MAX_ASKED_RECORDS + 1, 1)) && !is_read(list(1, MAX_RANGES + 1)));
         assert_eq!(RecordQuestion::decode(b"{}"), None);
+    }
+
+    /// Newest first.
+    fn records(count: u64) -> Vec<Record> {
+        ExampleLog::new(1).decoded(count).into_iter().rev().collect()
+    }
+
+    #[test]
+    fn records_of_a_log_that_was_not_asked_for_make_no_answer() {
+        let records: Vec<Record> = records(3)
+            .into_iter()
+            .map(|record| Record { node_name: Some("a".into()), ..record })
+            .collect();
+        let answer = AnswerHead::default().with_records(&records);
+        let of = |names: &[&str]| {
+            let asked: Vec<_> = names.iter().map(|name| LogRange::all(*name)).collect();
+            AnswerHead::records_of(&asked, &answer).map(|(_, records)| records)
+        };
+        assert_eq!(of(&["b", "a"]), Ok(records));
+        assert_eq!(of(&["b"]), Err(DecodeError::Value));
+        assert_eq!(of(&[]), Err(DecodeError::Value));
+    }
+
+    #[test]
+    fn a_page_goes_on_from_its_last_record_or_further_and_never_back() {
+        let records = records(3);
+        let [newest, middle, oldest] = [0, 1, 2].map(|at| records[at].id);
+        let next = |next: Option<Id>, before, records| {
+            let next = next.map(|id| id.to_string());
+            AnswerHead { next, ..AnswerHead::default() }.next_page(before, records)
+        };
+        assert_eq!(next(None, Some(oldest), &records[..0]), Ok(None));
+        assert_eq!(next(Some(middle), None, &records[..2]), Ok(Some(middle)));
+        assert_eq!(next(Some(oldest), None, &records[..2]), Ok(Some(oldest)));
+        assert_eq!(next(Some(newest), None, &records[..2]), Err(DecodeError::Value));
+        assert_eq!(next(Some(middle), Some(middle), &[]), Err(DecodeError::Value));
+        assert_eq!(next(Some(newest), Some(middle), &[]), Err(DecodeError::Value));
+        assert_eq!(next(Some(oldest), Some(middle), &[]), Ok(Some(oldest)));
+    }
+
+    #[test]
+    fn reading_forward_goes_forward_in_the_logs_that_were_asked_for() {
+        let range = |node: &str, after, last| LogRange { node: node.into(), after, last };
+        let asked = [range("a", 5, u64::MAX), range("b", 0, 9)];
+        let goes_on = |ranges: &[LogRange]| {
+            AnswerHead { ranges: ranges.to_vec(), ..AnswerHead::default() }.goes_on(&asked)
+        };
+        assert!(goes_on(&[range("a", 8, 20), range("b", 0, 9)]));
+        assert!(goes_on(&[range("a", 5, 20), range("b", 9, 9)]));
+        assert!(goes_on(&[range("a", 5, 5), range("b", 9, 9)]) && goes_on(&[]));
+        // Nothing is left of one, and the other stays where it is.
+        assert!(!goes_on(&[range("a", 5, 5), range("b", 0, 9)]));
+        assert!(!goes_on(&[range("a", 5, 20), range("b", 0, 9)]), "for ever");
+        assert!(!goes_on(&[range("a", 4, 20), range("b", 1, 9)]), "back");
+        assert!(!goes_on(&[range("b", 1, 10)]), "beyond");
+        assert!(!goes_on(&[range("b", 1, 9), range("c", 1, 9)]), "another's");
     }
 
     proptest! {

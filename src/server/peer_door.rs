@@ -21,8 +21,8 @@ use super::record_door;
 use crate::api::fleet_approvals;
 use crate::downstream::body::Body;
 use crate::downstream::forwarded;
-use crate::downstream::http::collect;
-use crate::fleet::peer_wire::{AnswerFrames, PATH, PeerRoute, PeerSender};
+use crate::downstream::http::collect_within;
+use crate::fleet::peer_wire::{AnswerFrames, MAX_REQUEST_BYTES, PATH, PeerRoute, PeerSender};
 use crate::proxy::Worker;
 use crate::proxy::reply::Aborted;
 
@@ -56,7 +56,7 @@ where
         *response.status_mut() = status;
         response
     };
-    let answered = match collect(body).await {
+    let answered = match collect_within(body, MAX_REQUEST_BYTES).await {
         Err(no_body) => refused(no_body.status()),
         Ok(body) if !admitted.is_of(&body) => {
             // Somebody on the way has put another in its place.

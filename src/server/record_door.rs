@@ -20,18 +20,17 @@ pub(super) async fn answer(shared: &AppState, asked: &Bytes) -> Response<Body> {
     let Some(place) = index.enter() else { return status(StatusCode::SERVICE_UNAVAILABLE) };
     let activity = shared.proxy.activity.clone();
     let logs = FleetLogs::new(activity.clone(), Some(index.clone()), None);
-    let answered = match question {
-        // Whoever reads all has time.
-        forward @ RecordQuestion::Forward { .. } => {
-            let read = move |_: &_| record_answers::answer(&logs, forward);
-            activity.aside(read).await.map_err(NoAnswer::Query).flatten()
-        }
-        question => {
-            let read = move || record_answers::answer(&logs, question);
-            tokio::task::spawn_blocking(read).await.unwrap_or(Err(NoAnswer::Question))
-        }
+    let is_forward = matches!(question, RecordQuestion::Forward { .. });
+    let read = move || {
+        // Whoever asked may wait no longer: what is still read for them takes its place.
+        let _place = place;
+        record_answers::answer(&logs, question)
     };
-    drop(place);
+    let answered = match is_forward {
+        // Whoever reads all has time.
+        true => activity.aside(move |_| read()).await.map_err(NoAnswer::Query).flatten(),
+        false => tokio::task::spawn_blocking(read).await.unwrap_or(Err(NoAnswer::Question)),
+    };
     match answered {
         Ok(bytes) => Response::new(Body::from(Bytes::from(bytes))),
         Err(NoAnswer::Question) => status(StatusCode::BAD_REQUEST),

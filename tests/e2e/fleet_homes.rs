@@ -93,6 +93,22 @@ fn calls_of_a_session_to_a_server_with_affinity_go_by_the_node_that_opened_it() 
 }
 
 #[test]
+fn what_is_as_long_as_a_request_may_be_is_passed_on_too() {
+    let store = tempfile::tempdir().unwrap();
+    let [a, b, _c] = three(&store, &servers());
+    let session = Session::open(&a, &[]);
+    let mut long = call("long", "keeps:stats");
+    long["params"]["_meta"] = json!({"pad": ""});
+    let room = (16 << 20) - long.to_string().len();
+    long["params"]["_meta"]["pad"] = "x".repeat(room).into();
+    for node in [&a, &b] {
+        let answer = session.post(node, &long);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(answer.json()["result"].is_object(), "{}", answer.text());
+    }
+}
+
+#[test]
 fn a_node_that_was_started_anew_does_not_go_on_with_what_it_has_forgotten() {
     let store = tempfile::tempdir().unwrap();
     let config = reached_config(&store, "a", servers());
@@ -167,7 +183,9 @@ fn each_message_of_a_batch_is_answered_where_it_belongs() {
     kill(&mut a);
     until("the node is found dead", || {
         let gone = session.post(&c, &json!([call("not", "s:stats"), call("gone", "keeps:stats")]));
-        (gone.status == 404).then(|| assert!(gone.text().contains("send initialize again")))
+        // Before it is found dead, that message alone is told so.
+        assert!(gone.text().contains("send initialize again"), "{} {}", gone.status, gone.text());
+        (gone.status == 404).then_some(())
     });
     let before = c.activity("node=c&request_id=not").len();
     let gone = session.post(&c, &json!([call("not", "s:stats"), call("gone", "keeps:stats")]));
