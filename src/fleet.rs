@@ -40,6 +40,7 @@ pub mod ledger;
 mod ledger_gauges;
 pub mod living_nodes;
 pub mod node_key;
+mod peer_life;
 pub mod peer_wire;
 pub mod peers;
 pub mod putting;

@@ -31,6 +31,7 @@ mod fleet_index;
 mod fleet_nodes;
 mod fleet_reading;
 mod fleet_sessions;
+mod fleet_vanished;
 mod harness;
 mod http2;
 mod identity;
