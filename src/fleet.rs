@@ -54,13 +54,14 @@ pub mod sealed_mark;
 pub mod sealing;
 pub mod segment;
 pub mod signed_note;
+pub mod watch_place;
 
 pub use config::{ClusterConfig, IndexRole};
 pub use fleet_index::FleetIndex;
 pub use fleet_logs::{FleetCoverage, FleetLogs};
 pub use fleet_node::{FleetNode, ProgramBuild};
 pub use fleet_reading::{FleetForward, FleetReader, FleetReading, ForwardBroken};
-pub use fleet_watch::{FleetWatch, WatchNews, WatchStart};
+pub use fleet_watch::{FleetWatch, WatchNews};
 pub use follower::{FleetFollower, FollowSettings};
 pub use heartbeat::NodeVitals;
 pub use heartbeats::VitalsOf;

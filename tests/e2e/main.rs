@@ -25,6 +25,7 @@ mod door_table;
 mod doors;
 mod fleet;
 mod fleet_decisions;
+mod fleet_events;
 mod fleet_facts;
 mod fleet_homes;
 mod fleet_index;
