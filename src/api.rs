@@ -22,6 +22,7 @@ mod fleet;
 pub mod fleet_approvals;
 mod fleet_config;
 pub mod fleet_config_door;
+mod fleet_events;
 mod health;
 mod metrics;
 mod openapi;

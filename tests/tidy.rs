@@ -133,6 +133,7 @@ const PURE: &[&str] = &[
     "src/fleet/sealing.rs",
     "src/fleet/segment.rs",
     "src/fleet/signed_note.rs",
+    "src/fleet/watch_place.rs",
     "src/catalog/definition",
     "src/catalog/grade",
     "src/catalog/pins",

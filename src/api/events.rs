@@ -3,11 +3,15 @@
 //! Records are rendered once for all readers, by a thread of low priority (`activity::live`), and
 //! each reader is sent them at its own pace. One that reconnects names the record it saw last
 //! (`Last-Event-ID`), and one that falls behind catches up from the log, portion by portion; both
-//! get every record once, in order; the records of a fleet's other nodes come beside them (`fleet_watch`). One that leaves what it was sent unread for too long is cut off,
+//! get every record once, in order. One that leaves what it was sent unread for too long is cut off,
 //! with a last event that says why and after which record to resume. There are no filters here.
+//!
+//! The records of a fleet's other nodes come beside them (`fleet_watch`), and what one resumes after is
+//! then a place in the log of each node, which the last event of a portion has (`fleet_events`).
 //!
 //! The bytes a second that all readers together are sent are bounded, and with them the workers' time.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,19 +21,22 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::sync::watch;
 
 use super::activity;
-use super::query_parameters::Query;
+use super::fleet_events::{LastSeen, OwnStart, WatchedFleet};
+use super::query_parameters::{BadQuery, Query};
 use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
 use super::response::{self, ApiError};
 use super::state::State;
 use crate::activity::record::NodeId;
 use crate::activity::{
     Activity, Filter, Id, Live, LiveEvent, PORTION, Page, Payloads, Portion, QueryError, Record,
+    StoreError,
 };
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
+use crate::fleet::WatchNews;
 use crate::fleet::fleet_watch::OVERLAP_MS;
-use crate::fleet::{FleetWatch, WatchNews, WatchStart};
 use crate::identity::PageSession;
+use crate::io::clock::wall_ms;
 use crate::mcp::headers;
 use crate::proxy::Worker;
 
@@ -59,9 +66,7 @@ struct Events {
     /// The last event was sent.
     over: bool,
     /// The other nodes, where there is a fleet.
-    fleet: Option<FleetWatch>,
-    /// Another node's records alone are meant: those of this one are passed over.
-    elsewhere: bool,
+    fleet: Option<WatchedFleet>,
     _place: Option<ReaderSlot>,
 }
 
@@ -73,8 +78,9 @@ struct Events {
 /// for 10 seconds is cut off: the last event is `cut-off`, and its `data` says why (`error`) and where
 /// to go on (`resume_after`, which is also the last `id`). An event `removed` names records (`first`,
 /// `last`) that retention removed before they were sent. In a fleet the records of the other nodes that live come, too, as they
-/// are heard of, and those of the last two seconds again after a reconnect; events `missing` and `back` name a `node` that does not
-/// answer, and one that does again.
+/// are heard of; events `missing` and `back` name a `node` that does not answer or live, and one that does again. There the `id`
+/// is a place in the logs of all nodes, which the last event of each portion has: nothing is left out after it, at whatever node,
+/// and what the other nodes stored two seconds before comes again after the id of a record.
 #[utoipa::path(
     get,
     path = "/events",
@@ -84,14 +90,14 @@ struct Events {
         (
             "Last-Event-ID" = Option<String>,
             Header,
-            description = "The record seen last",
+            description = "The record seen last; in a fleet the last `id`, too",
             nullable = false,
-            pattern = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$",
+            pattern = "^([0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}|[0-9]{1,20}(;[a-z0-9._-]{1,63}=[0-9]{1,20})*)$",
         ),
         (
             "node" = Option<String>,
             Query,
-            description = "In a fleet, the name of a node: its records alone",
+            description = "In a fleet, the name of a node, or the id of its log: its records alone",
             nullable = false,
             min_length = 1,
             max_length = 1024,
@@ -115,36 +121,44 @@ pub(super) async fn events(
     headers: &HeaderMap,
     request_id: &str,
 ) -> Result<Response<Body>, ApiError> {
-    let wanted = query.text("node")?;
+    let member = worker.proxy.fleet.as_ref();
+    let wanted = if member.is_some() { query.text("node")? } else { None };
     query.finish()?;
+    let node = member.filter(|node| node.peers().is_some());
+    let seen = |value: &HeaderValue| LastSeen::parse(value.to_str().ok()?, node.is_some());
     let seen = match headers.get(&LAST_EVENT_ID) {
         None => None,
-        Some(value) => Some(value.to_str().ok().and_then(Id::parse).ok_or_else(unknown_id)?),
+        Some(value) => Some(seen(value).ok_or_else(unknown_id)?),
     };
     let place = state.readers.enter(Purpose::Watch, source)?;
-    let node = worker.proxy.fleet.as_ref().filter(|node| node.peers().is_some());
-    let begun = begin(worker, seen.filter(|_| node.is_some()));
-    let LogBegin { end, newest, after, log } = begun.await?;
-    let is_own = |wanted: &str| worker.proxy.activity.node_name() == Some(wanted) || log == wanted;
-    let elsewhere = wanted.as_deref().is_some_and(|wanted| !is_own(wanted));
-    let fleet = node.filter(|_| wanted.is_none() || elsewhere).and_then(|node| {
-        let start = seen.map_or(WatchStart::Now, WatchStart::After);
-        FleetWatch::begin(node, wanted, start)
-    });
-    // A number beyond the end is of another log: the stream then begins with what is stored from now on.
+    let (now, activity) = (wall_ms(), worker.proxy.activity.clone());
+    let own = activity.node_name().unwrap_or_default();
+    let from = seen.as_ref().filter(|_| node.is_some()).map(|seen| seen.in_log_of(own));
+    let LogBegin { end, newest, after, log } = begin(worker, from).await?;
+    let record = seen.as_ref().and_then(LastSeen::record);
     let (last, seq) = match after {
-        Some(after) => (seen, after),
+        Some(after) => (record, after),
+        // A number beyond the end is of another log: the stream then begins with what is stored from now on.
         None => {
-            let last = seen.filter(|seen| seen.seq() <= end && !elsewhere).or(newest);
+            let last = record.filter(|seen| seen.seq() <= end && node.is_none()).or(newest);
             (last, last.map_or(end, Id::seq))
         }
     };
-    let activity = worker.proxy.activity.clone();
+    let is_own = wanted.as_deref().is_some_and(|wanted| wanted == own || wanted == log);
+    let fleet = match (node, wanted) {
+        (_, _) if is_own => None,
+        (Some(node), wanted) => WatchedFleet::begin(node, wanted, seen, (seq, now)),
+        (None, None) => None,
+        (None, Some(value)) => {
+            let expected =
+                "this node or the id of its log: without cluster.key it asks no other".to_owned();
+            return Err(BadQuery::Invalid { name: "node", value, expected }.into());
+        }
+    };
     let events = Events {
         live: activity.live(seq, event),
         fleet,
-        elsewhere,
-        activity,
+        activity: activity.clone(),
         ending: state.ending.clone(),
         session,
         last,
@@ -154,8 +168,7 @@ pub(super) async fn events(
         _place: Some(place),
     };
     // A client that loses the stream before its first event needs an id to resume after, too.
-    let id = |id: Id| format!("id: {id}\n");
-    let begin = last.map(id).unwrap_or_default();
+    let begin = events.resumes_after().map(|id| format!("id: {id}\n")).unwrap_or_default();
     let hello = format!("retry: {RETRY_MS}\n{begin}: the log ends at record {end}\n\n");
     let chunks = stream::unfold((Some(Bytes::from(hello)), events), async |(hello, mut events)| {
         let chunk = match hello {
@@ -176,27 +189,29 @@ pub(super) async fn events(
 struct LogBegin {
     end: u64,
     newest: Option<Id>,
-    /// The last record before those that are wanted, where another node's record may have been seen last.
+    /// The last record before those that are wanted, if that was asked and is one of this log.
     after: Option<u64>,
     /// Its id.
     log: String,
 }
 
-async fn begin(worker: &Worker, seen: Option<Id>) -> Result<LogBegin, ApiError> {
+async fn begin(worker: &Worker, from: Option<OwnStart>) -> Result<LogBegin, ApiError> {
     activity::ask(worker, move |activity| {
         let view = activity.view()?;
         let page = Page { limit: 1, payloads: Payloads::Exclude, ..Page::default() };
         let newest = view.list(&Filter::default(), &page)?.records.pop();
         let (end, newest) = (view.next().saturating_sub(1), newest.map(|record| record.id));
-        let after = match seen {
+        let since = |time: u64| {
+            let below = view.number_below(Id::new(time, 0, NodeId([0; 16])))?;
+            Ok::<_, StoreError>(below.saturating_sub(1).max(view.first() - 1).min(end))
+        };
+        let after = match from {
             None => None,
-            Some(id) if view.get(id)?.is_some() => Some(id.seq()),
+            Some(OwnStart::Record(id)) if view.get(id)?.is_some() => Some(id.seq()),
             // Of another node: its own records may have been on their way.
-            Some(id) => {
-                let from = id.time_ms().saturating_sub(OVERLAP_MS);
-                let below = view.number_below(Id::new(from, 0, NodeId([0; 16])))?;
-                Some(below.saturating_sub(1).max(view.first() - 1).min(end))
-            }
+            Some(OwnStart::Record(id)) => Some(since(id.time_ms().saturating_sub(OVERLAP_MS))?),
+            Some(OwnStart::Number(seq)) => (seq <= end).then_some(seq),
+            Some(OwnStart::Time(time)) => Some(since(time)?),
         };
         Ok(LogBegin { end, newest, after, log: view.node().to_string() })
     })
@@ -240,14 +255,20 @@ impl Events {
         if let Some(until) = self.rests_until.take() {
             tokio::time::sleep_until(until.into()).await;
         }
+        let mut pause = pin!(tokio::time::sleep(HEARTBEAT));
         loop {
             tokio::select! {
-                news = heard(&mut self.fleet) => return Some(self.told(news)),
+                news = heard(&mut self.fleet) => {
+                    let told = self.fleet.as_mut().and_then(|fleet| fleet.told(news));
+                    if told.is_some() {
+                        return told;
+                    }
+                }
                 next = self.live.next() => match next {
-                    LiveEvent::Records(..) if self.elsewhere => {}
+                    LiveEvent::Records(..) if self.passes_own() => {}
                     LiveEvent::Records(bytes, last) => {
                         self.last = Some(last);
-                        return Some(bytes);
+                        return Some(self.of_own(bytes, last.seq()));
                     }
                     LiveEvent::Behind => match self.catch_up().await {
                         Ok(bytes) if bytes.is_empty() => {}
@@ -256,35 +277,30 @@ impl Events {
                     },
                     LiveEvent::Closed => return None,
                 },
-                () = tokio::time::sleep(HEARTBEAT) => return Some(Bytes::from_static(b":\n\n")),
+                () = pause.as_mut() => return Some(Bytes::from_static(b":\n\n")),
             }
         }
     }
 
-    /// What another node's news are for the reader.
-    fn told(&mut self, news: WatchNews) -> Bytes {
-        let mut out = Vec::new();
-        match news {
-            WatchNews::Records(records) => {
-                records.iter().for_each(|record| event(record, &mut out));
-                self.last = records.last().map(|record| record.id).or(self.last);
-            }
-            WatchNews::Missing(node, why) => {
-                let told = serde_json::json!({"node": node, "reason": why});
-                out.extend_from_slice(format!("event: missing\ndata: {told}\n\n").as_bytes());
-            }
-            WatchNews::Back(node) => {
-                let told = serde_json::json!({"node": node});
-                out.extend_from_slice(format!("event: back\ndata: {told}\n\n").as_bytes());
-            }
-            WatchNews::Removed(node, first, last) => {
-                let gone = serde_json::json!({
-                    "node": node, "first": first, "last": last, "reason": "retention"
-                });
-                out.extend_from_slice(format!("event: removed\ndata: {gone}\n\n").as_bytes());
-            }
+    /// Another node's records alone are meant: those of this one are passed over.
+    fn passes_own(&self) -> bool {
+        self.fleet.as_ref().is_some_and(WatchedFleet::passes_own)
+    }
+
+    /// Events of this node's records up to that number, as this reader is sent them.
+    fn of_own(&mut self, events: Bytes, last: u64) -> Bytes {
+        match &mut self.fleet {
+            None => events,
+            Some(fleet) => fleet.of_own(&events, last),
         }
-        out.into()
+    }
+
+    /// What a reader resumes after that has got all that it was sent.
+    fn resumes_after(&self) -> Option<String> {
+        match &self.fleet {
+            None => self.last.map(|id| id.to_string()),
+            Some(fleet) => Some(fleet.place().to_string()),
+        }
     }
 
     /// Reads the next portion behind the last record sent.
@@ -293,35 +309,36 @@ impl Events {
         let caught = self.activity.aside(move |activity| catch(activity, seq)).await??;
         // Behind lost numbers nothing is found: go on with the next number.
         self.live.has_read(caught.last.max(seq + 1));
-        if self.elsewhere {
+        if self.passes_own() {
             return Ok(Bytes::new());
         }
         self.last = caught.portion.last().or(self.last);
+        let events = self.of_own(caught.portion.bytes().clone(), self.live.seq());
         let Some((first, last)) = caught.removed else {
-            return Ok(caught.portion.bytes().clone());
+            return Ok(events);
         };
         let gone = serde_json::json!({"first": first, "last": last, "reason": "retention"});
         let mut told = format!("event: removed\ndata: {gone}\n\n").into_bytes();
-        told.extend_from_slice(caught.portion.bytes());
+        told.extend_from_slice(&events);
         Ok(told.into())
     }
 
     /// The last event: why the stream ends, and after which record to resume.
     fn cut_off(&mut self, reason: &str) -> Bytes {
         self.over = true;
-        format!("event: cut-off\ndata: {}\n\n", reader_limits::last_words(reason, self.last)).into()
+        format!(
+            "event: cut-off\ndata: {}\n\n",
+            reader_limits::last_words(reason, self.resumes_after())
+        )
+        .into()
     }
 }
 
 /// The next news of other nodes; never without any.
-async fn heard(fleet: &mut Option<FleetWatch>) -> WatchNews {
-    let news = match fleet {
-        None => None,
-        Some(watch) => watch.next().await,
-    };
-    match news {
-        Some(news) => news,
+async fn heard(fleet: &mut Option<WatchedFleet>) -> WatchNews {
+    match fleet {
         None => std::future::pending().await,
+        Some(fleet) => fleet.next().await,
     }
 }
 
@@ -349,7 +366,7 @@ fn unknown_id() -> ApiError {
 }
 
 /// A record as an event.
-fn event(record: &Record, out: &mut Vec<u8>) {
+pub(super) fn event(record: &Record, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("id: {}\nevent: activity\ndata: ", record.id).as_bytes());
     reader_limits::one_line(record, out);
     out.extend_from_slice(b"\n\n");
@@ -382,7 +399,6 @@ mod tests {
             rests_until: None,
             over: false,
             fleet: None,
-            elsewhere: false,
             _place: None,
         }
     }

@@ -12,7 +12,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 
 use super::response::ApiError;
-use crate::activity::{Id, Record};
+use crate::activity::Record;
 use crate::downstream::source::Source;
 
 /// Readers of `/events` at once: people with a page or a terminal, and a collector or two.
@@ -128,8 +128,8 @@ pub(super) fn too_slow(waited: Duration) -> String {
 }
 
 /// The last words to a reader that is cut off, as one line of JSON: why, and the record to resume
-/// after.
-pub(super) fn last_words(reason: &str, after: Option<Id>) -> String {
+/// after, or the place in a fleet.
+pub(super) fn last_words(reason: &str, after: Option<impl std::fmt::Display>) -> String {
     let after = after.map(|id| id.to_string());
     serde_json::json!({"error": reason, "resume_after": after}).to_string()
 }

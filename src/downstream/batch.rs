@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, future};
 use http::{Response, StatusCode};
 
 use crate::downstream::body::Body;
@@ -62,7 +62,7 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     post.sessions.note_use(session);
     let Some(messages) = placed(post, session, messages).await else { return forward::gone() };
     let peer = post.peer(session, Channel::Answer);
-    let mut items = VecDeque::new();
+    let (mut items, mut told) = (VecDeque::new(), Vec::new());
     for BatchMessage { text, read, place } in messages {
         let is_over_with_its_node = matches!(place, MessagePlace::On(_));
         let not_there = if is_over_with_its_node { forward::GONE } else { forward::NOT_ANSWERED };
@@ -77,8 +77,7 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
                         let answer = forward::answer_to(post, node, id, not_there, &text);
                         items.push_back(Item::PassedOn(answer));
                     }
-                    // Nothing is said to it, as to any of a batch.
-                    None => drop(forward::forward(post, &node, &text).await),
+                    None => told.push((node, text)),
                 }
                 continue;
             }
@@ -115,6 +114,8 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
             Reaction::Listen { .. } => {}
         }
     }
+    // Nothing is said to these, as to any of a batch: the order is free, and none holds up the others.
+    future::join_all(told.iter().map(|(node, text)| forward::tell(post, node, text))).await;
     if items.is_empty() {
         return status(StatusCode::ACCEPTED);
     }

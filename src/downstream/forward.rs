@@ -158,6 +158,12 @@ pub(super) async fn ask(
     Ok(Response::from_parts(head, Body::Stream(Box::pin(parts))))
 }
 
+/// Lets that node have a message of a batch that nothing answers, for [`TELL_LIMIT`] at most.
+pub(super) async fn tell(post: &Post<'_>, node: &str, body: &[u8]) {
+    let Some(peers) = peers(post) else { return };
+    told(peers, node, envelope(post, body, true)).await;
+}
+
 /// Asks that node for the answer to one request of a batch, once this is polled: the JSON of the answer, or of an error in its
 /// place; what has begun and breaks off is aborted. `id` is raw, `not_there` is told where the node was not asked.
 pub(super) fn answer_to(
@@ -233,21 +239,20 @@ pub(super) async fn tell_all(post: &Post<'_>, body: &[u8], reopens: bool) {
     }
     let (living, sent) = (fleet.living(), envelope(post, body, reopens));
     let others = living.living().filter(|view| view.name != fleet.name).take(MAX_TOLD);
-    let told = others.map(|view| {
-        let sent = sent.clone();
-        async move {
-            let told = async {
-                let asked = peers.request(view.name.as_str(), PeerRoute::Session, sent, Hop::First);
-                asked.await?.into_body().whole(MAX_UNREAD_BYTES).await
-            };
-            match tokio::time::timeout(TELL_LIMIT, told).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "a node was not told"),
-                Err(_) => tracing::debug!(node = view.name.as_str(), "a node was not told in time"),
-            }
-        }
-    });
-    future::join_all(told).await;
+    future::join_all(others.map(|view| told(peers, view.name.as_str(), sent.clone()))).await;
+}
+
+/// Tells one node.
+async fn told(peers: &Peers, node: &str, sent: Bytes) {
+    let told = async {
+        let asked = peers.request(node, PeerRoute::Session, sent, Hop::First);
+        asked.await?.into_body().whole(MAX_UNREAD_BYTES).await
+    };
+    match tokio::time::timeout(TELL_LIMIT, told).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a node was not told"),
+        Err(_) => tracing::debug!(node, "a node was not told in time"),
+    }
 }
 
 fn peers<'a>(post: &Post<'a>) -> Option<&'a Arc<Peers>> {

@@ -34,6 +34,7 @@ use url::{Host, Url};
 use super::cluster_key::PurposeKeys;
 use super::config::AdvertisedUrl;
 use super::living_nodes::{LivingNodes, NodeState};
+use super::peer_life::{PeerLife, ends_when_unheard};
 use super::peer_wire::{
     AnswerFrames, AnswerKey, AnswerReader, FRESH_MS, HEADER, MAX_REQUEST_BYTES, PeerAnswerPart,
     PeerPlace, PeerRequestHead, PeerRoute, PeerSender, SeenRequests,
@@ -211,8 +212,8 @@ impl Peers {
         Some(AdmittedRequest { from: head.from, route, body: head.body, answer })
     }
 
-    /// Asks another node, and waits for the head of its answer. The answer's body is checked as it comes: what has come is
-    /// what the node said, and an end that is no error is the end.
+    /// Asks another node, and waits for the head of its answer, as long as it lives. The answer's body is checked as it comes:
+    /// what has come is what the node said, and an end that is no error is the end.
     ///
     /// # Errors
     ///
@@ -251,14 +252,22 @@ impl Peers {
             .header(HEADER, value)
             .body(Full::new(body))
             .map_err(|error| unreached(error.to_string()))?;
-        let key = url.as_str().to_owned();
+        // One that was started anew is reached anew.
+        let key = format!("{} {url}", head.to.boot);
+        let mut life = PeerLife::new(Arc::clone(&self.living), head.to);
         let mut connection = match self.idle.take(&key) {
             Some(connection) => connection,
             None => self.connect(url).await.map_err(unreached)?,
         };
         let unanswered = |why: String| PeerError::Unanswered { node: node.to_owned(), why };
         let asked = async {
-            let sent = connection.sender.send_request(request).await;
+            let sent = tokio::select! {
+                biased;
+                sent = connection.sender.send_request(request) => sent,
+                () = std::future::poll_fn(|cx| life.poll_end(cx)) => {
+                    return Err(unanswered(PeerLife::end_words()));
+                }
+            };
             let sent = sent.map_err(|error| unanswered(error.to_string()))?;
             if sent.status() != StatusCode::OK {
                 let why = format!("status {}", sent.status().as_u16());
@@ -268,6 +277,7 @@ impl Peers {
                 node: node.into(),
                 incoming: sent.into_body(),
                 reader: AnswerReader::new(answer),
+                life,
                 over: false,
                 keeps: Some((Arc::clone(&self.idle), key, connection)),
             };
@@ -338,6 +348,7 @@ async fn connect(
     };
     let tcp = tcp.map_err(|error| error.to_string())?;
     let _ = tcp.set_nodelay(true);
+    ends_when_unheard(&tcp);
     let Some(tls) = tls else { return PeerConnection::over(tcp, runtime).await };
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let name = ServerName::try_from(host).map_err(|error| error.to_string())?;
@@ -392,13 +403,14 @@ impl IdleConnections {
     }
 }
 
-/// The body of another node's answer, checked as it comes. Dropped before its end it closes the connection, which tells the
-/// other node.
+/// The body of another node's answer, checked as it comes; an error once that node lives no more. Dropped before its end it
+/// closes the connection, which tells the other node.
 #[derive(Debug)]
 pub struct PeerBody {
     node: Box<str>,
     incoming: Incoming,
     reader: AnswerReader,
+    life: PeerLife,
     over: bool,
     keeps: Option<(Arc<IdleConnections>, String, PeerConnection)>,
 }
@@ -434,7 +446,11 @@ impl PeerBody {
                     return Poll::Ready(Err(PeerError::Unknown { node, why }));
                 }
             }
-            match ready!(Pin::new(&mut self.incoming).poll_frame(cx)) {
+            let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+                ready!(self.life.poll_end(cx));
+                return Poll::Ready(Err(self.unanswered(PeerLife::end_words())));
+            };
+            match frame {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.reader.push(&data);

@@ -212,7 +212,13 @@ impl Session {
         self.stream(node, "POST", &[], &call.to_string())
     }
 
-    fn stream(&self, node: &Proxy, method: &str, more: &[(&str, &str)], body: &str) -> Events {
+    pub(crate) fn stream(
+        &self,
+        node: &Proxy,
+        method: &str,
+        more: &[(&str, &str)],
+        body: &str,
+    ) -> Events {
         let own = [
             ("Mcp-Session-Id", self.id.as_str()),
             ("Accept", "application/json, text/event-stream"),

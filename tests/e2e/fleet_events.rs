@@ -1,0 +1,212 @@
+//! Watching a fleet live (`/events`): nothing is left out after a reconnect, and who is not heard is named.
+
+use std::collections::BTreeSet;
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fleet_sessions::{know_each_other, reached_config, reached_with};
+use crate::harness::{API_KEY, Connection, Events, Proxy, Response, free_port, stub_stdio, until};
+
+/// What a resumed stream without a place repeats of the other nodes, in milliseconds.
+const OVERLAP_MS: i64 = 2_000;
+
+fn servers() -> Value {
+    json!({"mcpServers": {"s": stub_stdio(&[])}})
+}
+
+/// A node that says it is reached at that port.
+fn reached_at(store: &TempDir, name: &str, port: u16) -> Proxy {
+    let mut config = reached_config(store, name, servers());
+    config["cluster"]["advertise"] = format!("http://127.0.0.1:{port}").into();
+    Proxy::with(config)
+}
+
+/// Takes connections at `from` to `to` from now on, until the test ends.
+fn lead(from: u16, to: u16) {
+    let listener = TcpListener::bind(("127.0.0.1", from)).unwrap();
+    std::thread::spawn(move || {
+        for one in listener.incoming().flatten() {
+            let Ok(other) = TcpStream::connect(("127.0.0.1", to)) else { continue };
+            let ways = [(one.try_clone(), other.try_clone()), (Ok(other), Ok(one))];
+            for (from, to) in ways {
+                let (mut from, mut to) = (from.unwrap(), to.unwrap());
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Write);
+                });
+            }
+        }
+    });
+}
+
+fn call(proxy: &Proxy, id: &str) -> String {
+    proxy.client().read("s:read_item", json!({"id": id}));
+    id.to_owned()
+}
+
+fn ask(proxy: &Proxy, query: &str, after: Option<&str>) -> Connection {
+    let mut connection = Connection::open(proxy.port);
+    let mut headers = vec![("X-API-Key", API_KEY)];
+    headers.extend(after.map(|after| ("Last-Event-ID", after)));
+    connection.send("GET", &format!("/events{query}"), &headers, b"");
+    connection
+}
+
+fn watch(proxy: &Proxy, query: &str, after: Option<&str>) -> Events {
+    Events::of(ask(proxy, query, after))
+}
+
+fn refused(proxy: &Proxy, query: &str, after: Option<&str>) -> Response {
+    let refused = ask(proxy, query, after).response();
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    refused
+}
+
+/// What an event tells: the call that a record is of, or a node with why it is missing; `None` for others. And where to resume:
+/// nowhere within a portion, whose last event has the place.
+fn told(events: &mut Events, last: &mut String) -> Option<(String, Value)> {
+    let event = events.next().expect("the stream has no end");
+    let told = event.json();
+    if told["id"].is_string() {
+        *last = event.id.unwrap_or_default();
+        let id = told["arguments"]["id"].as_str().unwrap_or_default().to_owned();
+        return (told["type"] == "tool_call").then_some((id, told));
+    }
+    assert_eq!(event.id, None, "{told}");
+    let node = told["node"].as_str()?;
+    let name = if told["reason"].is_string() { "missing" } else { "back" };
+    Some((format!("{name} {node}"), told))
+}
+
+/// The next of those.
+fn next(events: &mut Events, last: &mut String) -> (String, Value) {
+    loop {
+        if let Some(told) = told(events, last) {
+            return told;
+        }
+    }
+}
+
+/// Reads until these have come, and their portion has; what came besides.
+fn comes(events: &mut Events, wanted: &[String], last: &mut String) -> Vec<String> {
+    let mut left: BTreeSet<_> = wanted.iter().cloned().collect();
+    let mut others = Vec::new();
+    while !left.is_empty() || last.is_empty() {
+        let came = told(events, last);
+        others.extend(came.map(|(name, _)| name).filter(|name| !left.remove(name)));
+    }
+    others
+}
+
+fn ms(record: &Value) -> i64 {
+    let time: jiff::Timestamp = record["timestamp"].as_str().unwrap().parse().unwrap();
+    time.as_millisecond()
+}
+
+#[test]
+fn what_a_node_stored_while_it_was_not_heard_comes_after_a_reconnect_at_any_node() {
+    let store = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| reached_with(&store, name, servers()));
+    let door = free_port();
+    let c = reached_at(&store, "c", door);
+    know_each_other(&[&a, &b, &c]);
+    let mut events = watch(&a, "", None);
+    let mut last = String::new();
+    let (name, told) = next(&mut events, &mut last);
+    assert_eq!(name, "missing c", "{told}");
+    assert!(told["reason"].as_str().unwrap().contains("cannot be reached"), "{told}");
+    let unheard = vec![call(&c, "c-1"), call(&c, "c-2")];
+    let of_c = ms(&c.activity("type=tool_call&node=c")[0]);
+    // The others go on for longer than what comes again anyway.
+    let mut at = 0;
+    until("later records came", || {
+        let ids = [call(&b, &format!("b-{at}")), call(&a, &format!("a-{at}"))];
+        comes(&mut events, &ids, &mut last);
+        at += 1;
+        let newest = ms(&b.activity("type=tool_call&node=b")[0]);
+        (newest > of_c + 2 * OVERLAP_MS).then_some(())
+    });
+    drop(events);
+    lead(door, c.port);
+    for by in [&a, &b] {
+        let (mut again, mut place) = (watch(by, "", Some(&last)), last.clone());
+        let others = comes(&mut again, &unheard, &mut place);
+        // What was seen does not come again, but for the last portions.
+        assert!(!others.contains(&"b-0".to_owned()), "{others:?}");
+        assert!(!others.contains(&"a-0".to_owned()), "{others:?}");
+    }
+}
+
+#[test]
+fn who_watches_is_told_of_whoever_is_not_heard_and_never_left_in_silence() {
+    let store = tempfile::tempdir().unwrap();
+    let [a, b, mut c] = ["a", "b", "c"].map(|name| reached_with(&store, name, servers()));
+    know_each_other(&[&a, &b, &c]);
+    let log = |of: &str| a.activity(&format!("node={of}"))[0]["node"].clone();
+    call(&a, "a-0");
+    call(&b, "b-0");
+    let (log_of_a, log_of_b) = (log("a"), log("b"));
+    c.process.0.kill().unwrap();
+    c.process.wait();
+    know_each_other(&[&a, &b]);
+    let mut last = String::new();
+    // Who comes later is told, too; and whoever asks for it alone, or for nobody.
+    let (name, told) = next(&mut watch(&a, "", None), &mut last);
+    assert_eq!((&*name, &told["reason"]), ("missing c", &json!("it does not live")));
+    let (name, told) = next(&mut watch(&a, "?node=c", None), &mut last);
+    assert_eq!((&*name, &told["reason"]), ("missing c", &json!("it does not live")));
+    let nobody = "0123456789abcdef0123456789abcdef";
+    for odd in ["nobody", "B", nobody] {
+        let (name, told) = next(&mut watch(&a, &format!("?node={odd}"), None), &mut last);
+        assert_eq!(name, format!("missing {odd}"));
+        assert!(told["reason"].as_str().unwrap().contains("no "), "{told}");
+    }
+    // A node is meant by the id of its log, too.
+    let query = format!("?node={}", log_of_b.as_str().unwrap());
+    let mut of_b = watch(&a, &query, None);
+    let mut own = watch(&a, &format!("?node={}", log_of_a.as_str().unwrap()), None);
+    call(&b, "b-1");
+    call(&a, "a-1");
+    assert_eq!(next(&mut of_b, &mut last).0, "b-1");
+    assert_eq!(next(&mut own, &mut last).0, "a-1");
+    refused(&a, "", Some("1;a=x"));
+}
+
+#[test]
+fn one_node_that_takes_questions_and_does_not_answer_holds_up_no_other() {
+    let store = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| reached_with(&store, name, servers()));
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let c = reached_at(&store, "c", deaf.local_addr().unwrap().port());
+    know_each_other(&[&a, &b, &c]);
+    let mut events = watch(&a, "?node=b", None);
+    let mut last = String::new();
+    comes(&mut events, &[call(&b, "b-0")], &mut last);
+    call(&b, "b-1");
+    // Nothing is told of the one before the other has answered.
+    let mut all = watch(&a, "", Some(&last));
+    assert_eq!(next(&mut all, &mut last).0, "b-1");
+    assert_eq!(next(&mut all, &mut last).0, "missing c");
+}
+
+#[test]
+fn where_no_other_node_can_be_asked_none_is_watched() {
+    let alone = Proxy::with(servers());
+    for (query, after) in [("?node=b", None), ("", Some("1;b=1"))] {
+        refused(&alone, query, after);
+    }
+    let text = refused(&alone, "?node=b", None).text();
+    assert!(text.contains("Unknown query parameter 'node'"), "{text}");
+    let store = tempfile::tempdir().unwrap();
+    let folder = format!("file://{}", store.path().display());
+    let mut config = servers();
+    config["cluster"] = json!({"store": folder, "node": "a", "flush": "100ms"});
+    let a = Proxy::with(config);
+    let text = refused(&a, "?node=b", None).text();
+    assert!(text.contains("node") && text.contains("cluster.key"), "{text}");
+    let mut own = watch(&a, "?node=a", None);
+    call(&a, "a-1");
+    assert_eq!(next(&mut own, &mut String::new()).0, "a-1");
+}
