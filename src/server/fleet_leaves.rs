@@ -9,6 +9,8 @@ use crate::fleet::facts::{Fact, FactKind, FactSet, FactState, FleetFacts, Memory
 
 /// How often those that are over are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(300);
+/// How soon it is tried again where it cannot be remembered.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
 /// How long after its end one is remembered: longer than clocks are apart and nodes are away that still say it.
 const KEPT_FOR: Duration = Duration::from_secs(48 * 3600);
 
@@ -18,10 +20,11 @@ pub(super) async fn keep(room: Arc<Room>, facts: FleetFacts) {
     loop {
         changes.mark_unchanged();
         let (at, of) = (Arc::clone(&room), facts.clone());
-        match tokio::task::spawn_blocking(move || step(&at, &of)).await {
-            Ok(Ok(())) => {}
+        let pause = match tokio::task::spawn_blocking(move || step(&at, &of)).await {
+            Ok(Ok(())) => FORGET_EVERY,
             Ok(Err(error)) => {
                 tracing::error!(%error, "approvals that stand cannot be remembered for the fleet");
+                TRY_AGAIN
             }
             Err(_) => {
                 tracing::error!(
@@ -29,32 +32,27 @@ pub(super) async fn keep(room: Arc<Room>, facts: FleetFacts) {
                 );
                 return;
             }
-        }
+        };
         tokio::select! {
             () = room.leaves_changed() => {}
             changed = changes.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(FORGET_EVERY) => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
 /// Brings the room and the fleet in step. Blocks.
-fn step(room: &Room, facts: &FleetFacts) -> Result<(), MemoryError> {
+pub(super) fn step(room: &Room, facts: &FleetFacts) -> Result<(), MemoryError> {
     let (standing, ended) = room.leaves();
     let known = facts.facts();
     let past = SharedLeaveKey::at(SystemTime::now() - KEPT_FOR);
-    let holds = |key: &SharedLeaveKey| {
-        let fact = known.get(FactKind::Leave, key.as_str());
-        fact.is_some_and(|fact| fact.state != FactState::Ended)
-    };
     let is_new = |leave: &SharedLeave| {
         let key = leave.key();
         key > past && known.get(FactKind::Leave, key.as_str()).is_none()
     };
     let told: Vec<_> = standing.into_iter().filter(is_new).collect();
-    let over: Vec<_> = ended.iter().filter(|key| holds(key)).collect();
     let is_old = known.of(FactKind::Leave).next().is_some_and(|(name, _)| name < past.as_str());
-    if !told.is_empty() || !over.is_empty() || is_old {
+    if !told.is_empty() || !ended.is_empty() || is_old {
         let node = facts.node().clone();
         facts.change(|set, _| {
             for leave in &told {
@@ -63,8 +61,9 @@ fn step(room: &Room, facts: &FleetFacts) -> Result<(), MemoryError> {
                     tracing::warn!(approval = %leave.of, %why, "an approval that stands counts on this node alone");
                 }
             }
-            for key in over {
-                set.end(&node, FactKind::Leave, key.as_str());
+            // Also those that are known to be over: it may not be remembered yet.
+            for key in &ended {
+                set.forbid(&node, FactKind::Leave, key.as_str());
             }
             set.forget_before(FactKind::Leave, past.as_str());
         })?;
