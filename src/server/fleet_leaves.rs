@@ -83,3 +83,58 @@ pub(super) fn begin_with(room: &Room, known: &FactSet) {
     };
     room.take_over(leaves, has_ended);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::approvals::{Answerer, ApprovalAnswer, ApprovalVerdict, Door, RoomBounds};
+    use crate::fleet::facts::{FactExchangeSettings, FactKeys, NodeName};
+    use crate::fleet::sealed_mark::FleetId;
+
+    fn facts(folder: &Path) -> FleetFacts {
+        let (fleet, node) = (FleetId([3; 16]), NodeName::parse("a").unwrap());
+        let (folder, keys) = (folder.to_owned(), FactKeys::new([[9; 32]]));
+        let settings = FactExchangeSettings { fleet, node, folder, keys, verifier: String::new() };
+        FleetFacts::open(settings).unwrap()
+    }
+
+    #[test]
+    fn what_was_denied_after_all_is_told_until_it_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = facts(dir.path());
+        let bounds = RoomBounds { waiting: 1, of_one: 1, bytes: 1 };
+        let room = Room::new(bounds, None).of_node("abc0123");
+        let by = Answerer::here("admin", Door::Api);
+        let leave = SharedLeave {
+            of: "0123456789abcdef-abc0123".into(),
+            access: "s:t".into(),
+            principal: "admin".into(),
+            session: None,
+            by: by.clone(),
+            until: SystemTime::now() + Duration::from_secs(3600),
+            subject: "x".into(),
+        };
+        room.take_over([leave.clone()], |_| false);
+        step(&room, &shared).unwrap();
+        let state = |facts: &FleetFacts| {
+            let fact = facts.facts().get(FactKind::Leave, leave.key().as_str()).cloned();
+            fact.map(|fact| fact.state)
+        };
+        assert!(matches!(state(&facts(dir.path())), Some(FactState::Holds(_))));
+        let blocked = dir.path().join("facts.json.new");
+        std::fs::create_dir(&blocked).unwrap();
+        let answer = ApprovalAnswer { verdict: ApprovalVerdict::Deny, by, seen: None };
+        room.answer(&leave.of, answer).unwrap();
+        for _ in 0..2 {
+            assert!(step(&room, &shared).is_err());
+            assert_eq!(room.untold_end(&leave.of), Some(leave.key()));
+        }
+        std::fs::remove_dir(&blocked).unwrap();
+        step(&room, &shared).unwrap();
+        assert_eq!(room.untold_end(&leave.of), None);
+        assert_eq!(state(&facts(dir.path())), Some(FactState::Ended));
+        assert_eq!(room.standing().len(), 0);
+    }
+}
