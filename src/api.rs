@@ -15,6 +15,7 @@ mod call;
 mod config;
 pub mod config_door;
 mod definitions;
+mod ended_leaves;
 mod events;
 mod export;
 mod exposition;

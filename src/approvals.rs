@@ -38,10 +38,10 @@ pub use answer::{
     Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered, Outcome,
 };
 pub use asked::{ApprovalId, AskedCall};
-pub use config::{Config, ForHowLong, MAX_STANDING, Webhook};
+pub use config::{Config, ForHowLong, MAX_STANDING, MAX_TIMEOUT, Webhook};
 pub use leaves::StandingLeave;
 pub use repeats::{MAX_BESIDE_BYTES, UserSaid};
-pub use request_state::StateRead;
+pub use request_state::{StateRead, approval_named_in};
 pub use room::Room;
 pub use shared_leaf::{MAX_SHARED_LEAVES, SharedLeave, SharedLeaveKey};
 pub use shown::shown;

@@ -41,6 +41,7 @@ mod forgotten;
 mod http2_connection;
 mod identity_watch;
 mod idle_connections;
+mod limit_shares;
 mod listener;
 mod listener_tls;
 mod named_clients;

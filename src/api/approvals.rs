@@ -17,9 +17,6 @@ use crate::approvals::{Answerer, Door, StandingLeave};
 use crate::policy::Principal;
 use crate::proxy::{Worker, incoming};
 
-/// Most calls in a list of a whole fleet.
-const MAX_LISTED: usize = 4096;
-
 /// Lists the calls that wait, the oldest first, and the approvals that stand for a while; in a fleet those of all nodes.
 #[utoipa::path(
     get,
@@ -38,14 +35,15 @@ pub(super) async fn list(
 ) -> Result<Bytes, ApiError> {
     query.finish()?;
     admin(principal)?;
-    let (mut approvals, mut unseen, mut left_out) = (waiting_here(worker), None, None);
-    if let Some(others) = fleet_approvals::gather(worker).await {
-        approvals.extend(others.approvals);
-        approvals.sort_by_cached_key(ApprovalView::since);
-        left_out = Some(approvals.len().saturating_sub(MAX_LISTED)).filter(|more| *more > 0);
-        approvals.truncate(MAX_LISTED);
-        unseen = Some(others.unseen);
-    }
+    let (mut unseen, mut left_out) = (None, None);
+    let approvals = match fleet_approvals::gather(worker).await {
+        Some(all) => {
+            left_out = Some(all.left_out).filter(|more| *more > 0);
+            unseen = Some(all.unseen);
+            all.approvals
+        }
+        None => waiting_here(worker),
+    };
     let standing = worker.proxy.approvals.standing().iter().map(Standing::from).collect();
     Ok(encode(&Approvals { approvals, standing, unseen, left_out }))
 }
@@ -61,9 +59,9 @@ pub(super) async fn list(
         (status = 200, description = "The approval", body = Success<One>),
         (status = 403, description = "Only the holder of the API key may see and answer them; or Host or Origin is not allowed"),
         (status = 404, description = "There is no such approval, or none any more"),
-        (status = 410, description = "The node of the fleet that held the call lives no more, and the call ended with it"),
+        (status = 410, description = "The node of the fleet that held the call has stopped, or has said nothing for longer than a call waits: the call has ended"),
         (status = 502, description = "The node of the fleet that holds the call was asked and did not answer: it may have decided"),
-        (status = 503, description = "The node of the fleet that holds the call cannot be reached: nothing has changed"),
+        (status = 503, description = "The node of the fleet that holds the call cannot be reached, or says nothing any more"),
     )
 )]
 pub(super) async fn one(
@@ -101,9 +99,9 @@ pub(super) async fn one(
         (status = 400, description = "The body or the query cannot be understood"),
         (status = 403, description = "Only the holder of the API key may see and answer them; or Host or Origin is not allowed"),
         (status = 404, description = "There is no such approval, or none any more"),
-        (status = 410, description = "The node of the fleet that held the call lives no more, and the call ended with it"),
+        (status = 410, description = "The node of the fleet that held the call has stopped, or has said nothing for longer than a call waits: the call has ended"),
         (status = 502, description = "The node of the fleet that holds the call was asked and did not answer: it may have decided"),
-        (status = 503, description = "The node of the fleet that holds the call cannot be reached: nothing has changed"),
+        (status = 503, description = "The node of the fleet that holds the call cannot be reached, or says nothing any more: nothing has changed. Or an approval that stood is ended on this node, and the other nodes could not be told"),
         (status = 408, description = "The body did not come in time"),
         (status = 409, description = "It is decided already, or it is for another call than the one whose digest is given, or it cannot stand for so long"),
         (status = 413, description = "The body is too large"),
@@ -122,7 +120,7 @@ pub(super) async fn answer(
     let unreadable = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
     incoming::check(worker, body).map_err(unreadable)?;
     let by = Answerer::here(principal.id(), door(headers));
-    let answered = answer_here(worker, &id, body, by.clone());
+    let answered = answer_here(worker, &id, body, by.clone()).await;
     if let Err(ApiError { status: StatusCode::NOT_FOUND, .. }) = answered
         && let Some(elsewhere) = Elsewhere::of(worker, &id)?
     {
@@ -157,7 +155,7 @@ struct Approvals {
     approvals: Vec<ApprovalView>,
     /// Approvals that stand for a while.
     standing: Vec<Standing>,
-    /// In a fleet: nodes that live and did not say what waits there.
+    /// In a fleet: nodes that did not say what waits there, and those of which it is not known whether they live.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     unseen: Option<Vec<UnseenNode>>,

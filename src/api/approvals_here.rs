@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::ended_leaves::tell_end;
 use super::response::{ApiError, encode};
 use crate::approvals::{
     Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Extent, ForHowLong, KnownApproval,
@@ -35,8 +36,9 @@ pub(super) fn one_here(worker: &Worker, id: &str) -> Result<Bytes, ApiError> {
     Ok(encode(&One { approval: approval.at(worker) }))
 }
 
-/// Answers an approval of a call that waits on this node, or one that stands.
-pub(super) fn answer_here(
+/// Answers an approval of a call that waits on this node, or one that stands: the fleet knows that such a one is over before
+/// whoever denies it.
+pub(super) async fn answer_here(
     worker: &Worker,
     id: &str,
     body: &[u8],
@@ -48,6 +50,7 @@ pub(super) fn answer_here(
     let (verdict, seen) = request.read().map_err(unreadable)?;
     let answered = worker.proxy.approvals.answer(id, ApprovalAnswer { verdict, by, seen });
     let decided = answered.map_err(|why| ApiError::new(status_of(&why), why))?;
+    tell_end(worker, decided.id.as_str()).await?;
     Ok(encode(&One { approval: ApprovalView::over(&decided).at(worker) }))
 }
 
@@ -233,6 +236,17 @@ impl ApprovalView {
         }
     }
 
+    /// One that waits since then.
+    #[cfg(test)]
+    pub(super) fn of_since(since: &str) -> Self {
+        let call = serde_json::json!({
+            "server_name": "", "tool_name": "", "operation": "", "destructive": false, "reason": "",
+            "arguments": "", "arguments_bytes": 0, "digest": "", "principal": "", "client_name": "",
+            "session_id": "", "request_id": "", "since": since, "until": "",
+        });
+        Self { call: serde_json::from_value(call).ok(), ..Self::default() }
+    }
+
     /// Since when it waits, by the clock of its node.
     pub(super) fn since(&self) -> Option<String> {
         self.call.as_ref().map(|call| call.since.clone())
@@ -253,6 +267,7 @@ impl ApprovalView {
 /// A node of which it is not known what waits there.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct UnseenNode {
+    /// Its name; empty where it is not known which nodes there are.
     pub(super) node: String,
     /// Why not.
     pub(super) why: String,

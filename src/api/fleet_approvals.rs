@@ -1,6 +1,8 @@
 //! Calls that wait for a person on other nodes of the fleet. An id says on which node a call waits: that one is asked, by one
-//! hop, and decides. A node that lives no more held calls that ended with it, which is told.
+//! hop, and decides. A node that has stopped held calls that ended with it, which is told; of one that says nothing any more it
+//! is not known, and that is told.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,10 +14,10 @@ use serde_json::value::RawValue;
 
 use super::approvals_here::{ApprovalView, UnseenNode, answer_here, one_here, waiting_here};
 use super::response::{ApiError, encode};
-use crate::approvals::{Answerer, ApprovalId, Door};
+use crate::approvals::{Answerer, ApprovalId, Door, MAX_TIMEOUT};
 use crate::downstream::body::Body;
 use crate::fleet::FleetNode;
-use crate::fleet::living_nodes::NodeState;
+use crate::fleet::living_nodes::{LivingNodes, NodeState, NodeView};
 use crate::fleet::peer_wire::PeerRoute;
 use crate::fleet::peers::{Hop, PeerError};
 use crate::fleet::sealed_mark::NodeTag;
@@ -25,6 +27,12 @@ use crate::proxy::Worker;
 const ASKED_TOGETHER: usize = 16;
 /// Most time until one of them has said so.
 const LIST_LIMIT: Duration = Duration::from_secs(3);
+/// Most time until all of them have.
+const GATHER_LIMIT: Duration = Duration::from_secs(10);
+/// Most time until one has shown or answered one approval: longer than it takes to reach it and until its answer begins.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+/// Most calls in a list of a whole fleet.
+const MAX_LISTED: usize = 4096;
 /// Most bytes of what one says.
 const MAX_LIST_BYTES: usize = 16 << 20;
 /// Most bytes of one approval with all its arguments, each of which may be written as six.
@@ -67,36 +75,96 @@ struct Listed {
     approvals: Vec<ApprovalView>,
 }
 
-/// What waits on the other nodes.
+/// What waits on all nodes, as far as they have said so.
 #[derive(Default)]
 pub(super) struct Gathered {
+    /// The oldest first, at most [`MAX_LISTED`].
     pub(super) approvals: Vec<ApprovalView>,
+    /// How many there are more.
+    pub(super) left_out: usize,
     pub(super) unseen: Vec<UnseenNode>,
 }
 
-/// What waits on the other nodes that live; `None` without a fleet.
+impl Gathered {
+    /// There are these, too.
+    fn add(&mut self, approvals: impl IntoIterator<Item = ApprovalView>) {
+        self.approvals.extend(approvals);
+        self.approvals.sort_by_cached_key(ApprovalView::since);
+        self.left_out += self.approvals.len().saturating_sub(MAX_LISTED);
+        self.approvals.truncate(MAX_LISTED);
+    }
+
+    fn has_not_seen(&mut self, node: &str, why: String) {
+        self.unseen.push(UnseenNode { node: node.to_owned(), why });
+    }
+}
+
+/// What waits on this node and on the others that live; `None` without a fleet.
 pub(super) async fn gather(worker: &Worker) -> Option<Gathered> {
     let node = worker.proxy.fleet.as_deref()?;
     let living = node.living();
-    let others = living.living().filter(|view| view.name != node.name);
-    let asked = others.map(|view| async move {
+    let mut gathered = Gathered { unseen: unseen(&living), ..Gathered::default() };
+    gathered.add(waiting_here(worker));
+    let others: Vec<_> = living.living().filter(|view| view.name != node.name).collect();
+    let mut left: BTreeSet<&str> = others.iter().map(|view| view.name.as_str()).collect();
+    let asked = others.iter().map(|view| async move {
         let name = view.name.as_str();
         let listed = tokio::time::timeout(LIST_LIMIT, listed(node, name)).await;
         let late = || format!("node '{name}' did not answer within {} s", LIST_LIMIT.as_secs());
         (name, listed.unwrap_or_else(|_| Err(late())))
     });
-    let mut asked = stream::iter(asked).buffered(ASKED_TOGETHER);
-    let mut gathered = Gathered::default();
-    while let Some((name, listed)) = asked.next().await {
+    let mut asked = stream::iter(asked).buffer_unordered(ASKED_TOGETHER);
+    let until = tokio::time::Instant::now() + GATHER_LIMIT;
+    while let Ok(Some((name, listed))) = tokio::time::timeout_at(until, asked.next()).await {
+        left.remove(name);
         match listed {
-            Ok(listed) => {
-                let told = listed.approvals.into_iter().map(|it| it.told_by(name));
-                gathered.approvals.extend(told);
-            }
-            Err(why) => gathered.unseen.push(UnseenNode { node: name.to_owned(), why }),
+            Ok(listed) => gathered.add(listed.approvals.into_iter().map(|it| it.told_by(name))),
+            Err(why) => gathered.has_not_seen(name, why),
         }
     }
+    for name in left {
+        let seconds = GATHER_LIMIT.as_secs();
+        gathered.has_not_seen(
+            name,
+            format!("node '{name}' was not heard of within {seconds} s in all"),
+        );
+    }
     Some(gathered)
+}
+
+/// Nodes that are not asked, and may hold calls all the same.
+fn unseen(living: &LivingNodes) -> Vec<UnseenNode> {
+    let mut unseen = Vec::new();
+    if let Some(away) = &living.away {
+        let why = format!("it is not seen now which nodes live: {away}");
+        unseen.push(UnseenNode { node: String::new(), why });
+    }
+    for view in living.all().iter().filter(|view| !view.is_self && !is_over(view)) {
+        let name = view.name.as_str();
+        let why = match view.state {
+            NodeState::Living | NodeState::Stopped => continue,
+            NodeState::Unknown => {
+                format!("node '{name}' is not asked: it is not known yet whether it lives")
+            }
+            NodeState::Silent => {
+                let seconds = view.silent_ms / 1000;
+                format!("node '{name}' is not asked: it has said nothing for {seconds} s")
+            }
+        };
+        unseen.push(UnseenNode { node: name.to_owned(), why });
+    }
+    unseen
+}
+
+/// Whether no call waits there any more, whatever became of the node.
+fn is_over(view: &NodeView) -> bool {
+    match view.state {
+        NodeState::Living => false,
+        NodeState::Stopped => true,
+        NodeState::Silent | NodeState::Unknown => {
+            u128::from(view.silent_ms) > MAX_TIMEOUT.as_millis()
+        }
+    }
 }
 
 async fn listed(node: &FleetNode, name: &str) -> Result<Listed, String> {
@@ -132,7 +200,7 @@ impl<'a> Elsewhere<'a> {
     /// The node that holds the call of that id; `None` where it is this one, or none that is known.
     ///
     /// # Errors
-    /// It lives no more.
+    /// It has stopped, or it is not known whether it lives.
     pub(super) fn of(worker: &'a Worker, id: &str) -> Result<Option<Self>, ApiError> {
         let (Some(node), Some(mark)) = (worker.proxy.fleet.as_deref(), ApprovalId::node_in(id))
         else {
@@ -146,13 +214,8 @@ impl<'a> Elsewhere<'a> {
         match view.state {
             _ if view.name == node.name => Ok(None),
             NodeState::Living => Ok(Some(Self { node, holder: view.name.as_str().into() })),
-            NodeState::Silent | NodeState::Stopped => Err(gone(id, view.name.as_str())),
-            NodeState::Unknown => {
-                let name = view.name.as_str();
-                let text = format!(
-                    "Approval {id} waits on node '{name}', of which it is not known yet whether it lives"
-                );
-                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text))
+            NodeState::Silent | NodeState::Stopped | NodeState::Unknown => {
+                Err(not_asked(id, view.name.as_str(), Some(view)))
             }
         }
     }
@@ -191,10 +254,10 @@ impl<'a> Elsewhere<'a> {
 
     async fn asked(&self, id: &str, wish: ApprovalWish<'_>) -> Result<Bytes, ApiError> {
         let Self { node, holder } = self;
-        match ask(node, holder, &wish, MAX_ONE_BYTES).await {
+        match in_time(holder, ANSWER_LIMIT, ask(node, holder, &wish, MAX_ONE_BYTES)).await {
             Ok((StatusCode::OK, data)) => Ok(data),
             Ok((status, text)) => Err(ApiError::new(status, String::from_utf8_lossy(&text))),
-            Err(PeerError::Gone(_)) => Err(gone(id, holder)),
+            Err(PeerError::Gone(_)) => Err(not_asked(id, holder, node.living().get(holder))),
             Err(
                 error @ (PeerError::NotAdvertised(_)
                 | PeerError::Unreached { .. }
@@ -216,19 +279,51 @@ impl<'a> Elsewhere<'a> {
     }
 }
 
-fn gone(id: &str, holder: &str) -> ApiError {
-    let text = format!(
-        "Approval {id} is gone: it waited on node '{holder}', which lives no more, and the call has ended with it"
-    );
-    ApiError::new(StatusCode::GONE, text)
+/// What a node answers within a time; whoever was asked and is not heard to the end may have done it.
+async fn in_time<T>(
+    holder: &str,
+    limit: Duration,
+    asked: impl Future<Output = Result<T, PeerError>>,
+) -> Result<T, PeerError> {
+    let late = || PeerError::Unanswered {
+        node: holder.to_owned(),
+        why: format!("nothing whole within {} s", limit.as_secs()),
+    };
+    tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Why the node that holds a call is not asked: it does not live, or it is not known to.
+fn not_asked(id: &str, holder: &str, view: Option<&NodeView>) -> ApiError {
+    let (status, why) = match view {
+        Some(view) if !is_over(view) => {
+            let known = match view.state {
+                NodeState::Unknown => "of which it is not known yet whether it lives".to_owned(),
+                NodeState::Living | NodeState::Silent | NodeState::Stopped => {
+                    format!("which has said nothing for {} s", view.silent_ms / 1000)
+                }
+            };
+            let why = format!(
+                "waits on node '{holder}', {known}: if it lives the call still waits there, and nothing has changed; ask again, or at that node"
+            );
+            (StatusCode::SERVICE_UNAVAILABLE, why)
+        }
+        Some(_) | None => {
+            let why = format!(
+                "is gone: it waited on node '{holder}', which lives no more, and the call has ended with it"
+            );
+            (StatusCode::GONE, why)
+        }
+    };
+    ApiError::new(status, format!("Approval {id} {why}"))
 }
 
 /// Answers the node of that name, which was asked by whoever may.
 #[must_use]
-pub fn answer_node(worker: &Worker, from: &str, asked: &[u8]) -> Response<Body> {
-    let answered = serde_json::from_slice::<ApprovalWish<'_>>(asked)
-        .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, error))
-        .and_then(|wish| fulfil(worker, from, &wish));
+pub async fn answer_node(worker: &Worker, from: &str, asked: &[u8]) -> Response<Body> {
+    let answered = match serde_json::from_slice::<ApprovalWish<'_>>(asked) {
+        Ok(wish) => fulfil(worker, from, &wish).await,
+        Err(error) => Err(ApiError::new(StatusCode::BAD_REQUEST, error)),
+    };
     let (status, body) = match answered {
         Ok(data) => (StatusCode::OK, data),
         Err(error) => (error.status, error.message.into()),
@@ -239,7 +334,7 @@ pub fn answer_node(worker: &Worker, from: &str, asked: &[u8]) -> Response<Body> 
     response
 }
 
-fn fulfil(worker: &Worker, from: &str, wish: &ApprovalWish<'_>) -> Result<Bytes, ApiError> {
+async fn fulfil(worker: &Worker, from: &str, wish: &ApprovalWish<'_>) -> Result<Bytes, ApiError> {
     let ApprovalWish { ask, id, answer, by } = wish;
     match ask {
         ApprovalAsk::List => Ok(encode(&Listed { approvals: waiting_here(worker) })),
@@ -252,7 +347,7 @@ fn fulfil(worker: &Worker, from: &str, wish: &ApprovalWish<'_>) -> Result<Bytes,
             let (Some(answer), Some(by)) = (answer, by) else {
                 return Err(ApiError::new(StatusCode::BAD_REQUEST, "nobody answers"));
             };
-            answer_here(worker, id, answer.get().as_bytes(), by)
+            answer_here(worker, id, answer.get().as_bytes(), by).await
         }
     }
 }
@@ -260,6 +355,7 @@ fn fulfil(worker: &Worker, from: &str, wish: &ApprovalWish<'_>) -> Result<Bytes,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::config::NodeName;
 
     #[test]
     fn what_a_node_asks_is_read_as_it_was_sent() {
@@ -274,5 +370,58 @@ mod tests {
         let least: ApprovalWish<'_> = serde_json::from_str(r#"{"ask":"list"}"#).unwrap();
         assert!(least.ask == ApprovalAsk::List && least.answer.is_none() && least.by.is_none());
         assert!(serde_json::from_str::<ApprovalWish<'_>>(r#"{"ask":"everything"}"#).is_err());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_begins_and_does_not_end_is_none() {
+        let never = std::future::pending::<Result<Bytes, PeerError>>();
+        let late = in_time("a", Duration::ZERO, never).await.unwrap_err();
+        assert!(matches!(late, PeerError::Unanswered { .. }), "{late}");
+        assert_eq!(in_time("a", ANSWER_LIMIT, async { Ok(7) }).await, Ok(7));
+    }
+
+    fn view(state: NodeState, silent: Duration) -> NodeView {
+        NodeView {
+            name: NodeName::parse("a").unwrap(),
+            is_self: false,
+            state,
+            heartbeat: None,
+            skew_ms: None,
+            silent_ms: silent.as_millis() as u64,
+            fault: None,
+            twice: false,
+        }
+    }
+
+    #[test]
+    fn only_of_a_call_that_cannot_wait_any_more_it_is_said_that_it_is_gone() {
+        let long = MAX_TIMEOUT + Duration::from_secs(1);
+        for (state, silent, status, words) in [
+            (NodeState::Stopped, Duration::ZERO, 410, "lives no more"),
+            (NodeState::Silent, long, 410, "lives no more"),
+            (NodeState::Silent, Duration::from_secs(7), 503, "has said nothing for 7 s"),
+            (NodeState::Unknown, Duration::ZERO, 503, "not known yet whether it lives"),
+        ] {
+            let error = not_asked("x", "a", Some(&view(state, silent)));
+            assert_eq!(error.status.as_u16(), status, "{state:?}");
+            assert!(error.message.contains(words), "{}", error.message);
+        }
+        assert_eq!(not_asked("x", "a", None).status.as_u16(), 410);
+    }
+
+    #[test]
+    fn of_a_list_that_is_too_long_the_newest_are_left_out_and_counted() {
+        let listed = |from: usize, to: usize| {
+            (from..to).map(|at| {
+                let since = format!("{at:05}");
+                ApprovalView::of_since(&since)
+            })
+        };
+        let mut gathered = Gathered::default();
+        gathered.add(listed(4000, 8000));
+        gathered.add(listed(0, 4000));
+        assert_eq!((gathered.approvals.len(), gathered.left_out), (MAX_LISTED, 8000 - MAX_LISTED));
+        assert_eq!(gathered.approvals[0].since().unwrap(), "00000");
+        assert_eq!(gathered.approvals[MAX_LISTED - 1].since().unwrap(), "04095");
     }
 }

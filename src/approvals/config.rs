@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 /// How long an approval is waited for, unless the config says otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Longest wait that can be configured.
-const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// Longest time that an approval can stand.
 pub const MAX_STANDING: Duration = Duration::from_secs(24 * 3600);
 /// Fewest characters of a webhook's secret.

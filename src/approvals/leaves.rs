@@ -4,6 +4,7 @@
 //! One counts for the tool as it was when it was given: with another definition the call has to ask again. It ends
 //! with its time, with the session, with this process (in a fleet it outlives that), and when it is denied after all.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::answer::Answerer;
@@ -12,8 +13,10 @@ use super::config::MAX_STANDING;
 use super::shared_leaf::{MAX_SHARED_LEAVES, SharedLeave, SharedLeaveKey};
 use crate::policy::{Approved, PendingApproval};
 
-/// Most that stand at once.
+/// Most that stand at once and were given here.
 pub(super) const MAX_LEAVES: usize = 256;
+/// How far clocks of nodes may be apart. What would stand longer than any may by more than that is nobody's to believe.
+const CLOCKS_APART: Duration = Duration::from_secs(60);
 
 /// An approval that stands for a while.
 #[derive(Clone, Debug)]
@@ -33,25 +36,30 @@ pub struct StandingLeave {
     /// [`ApprovalSubject::mark`](crate::policy::ApprovalSubject::mark)
     subject: Box<str>,
     ends: Instant,
+    /// Another node has told of it, or this one before it was started again.
+    taken_over: bool,
 }
 
 impl StandingLeave {
     /// What other nodes of a fleet are told of it.
     pub(super) fn shared(&self) -> SharedLeave {
-        let Self { of, access, principal, session, by, until, subject, ends: _ } = self.clone();
+        let Self { of, access, principal, session, by, until, subject, .. } = self.clone();
         SharedLeave { of: of.as_str().into(), access, principal, session, by, until, subject }
     }
 }
 
-/// Most that were denied after all and are remembered until the fleet is told.
+/// Most that were ended and are remembered until the fleet is told.
 const MAX_ENDED: usize = 1024;
 
 /// All that stand.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
     standing: Vec<StandingLeave>,
-    /// Those that were denied after all, and the fleet, if there is one, is not told yet; the oldest first.
-    ended: Vec<SharedLeaveKey>,
+    /// Those that were denied after all, or whose time is up while their clock says otherwise, and the fleet, if there is one, is
+    /// not told yet; the oldest first.
+    ended: Vec<StandingLeave>,
+    /// Those of other nodes that would stand for too long. They do not count, however late it gets.
+    too_long: BTreeSet<SharedLeaveKey>,
 }
 
 /// When the room is asked: by the clock that never turns back, and by the one on the wall.
@@ -91,10 +99,20 @@ impl Leaves {
         Some((Approved::Standing(subject), leave.of.clone()))
     }
 
-    /// Whether there is room for one more.
-    pub(super) fn has_room(&mut self, now: Now) -> bool {
+    /// Whether there is room for one more that is given here.
+    ///
+    /// # Errors
+    /// How many there are at most.
+    pub(super) fn has_room(&mut self, now: Now) -> Result<(), usize> {
         self.sweep(now);
-        self.standing.len() < MAX_LEAVES
+        let own = self.standing.iter().filter(|leave| !leave.taken_over).count();
+        if own >= MAX_LEAVES {
+            return Err(MAX_LEAVES);
+        }
+        match self.standing.len() < MAX_SHARED_LEAVES {
+            true => Ok(()),
+            false => Err(MAX_SHARED_LEAVES),
+        }
     }
 
     /// From now on calls like this one go out, in one session or for so long.
@@ -115,6 +133,7 @@ impl Leaves {
             until: now.time + time,
             subject: asked.pending.subject().mark(),
             ends: now.instant + time,
+            taken_over: false,
         });
     }
 
@@ -123,45 +142,80 @@ impl Leaves {
         self.sweep(now);
         let at = self.standing.iter().position(|leave| leave.of.as_str() == id)?;
         let ended = self.standing.remove(at);
-        if self.ended.len() >= MAX_ENDED {
-            self.ended.remove(0);
-        }
-        self.ended.push(ended.shared().key());
+        self.has_ended(ended.clone());
         Some(ended)
     }
 
-    /// Those that were denied after all, of which the fleet is not told yet.
-    pub(super) fn ended(&self) -> &[SharedLeaveKey] {
-        &self.ended
+    /// The one that an approval left, if it was ended and the fleet is not told yet.
+    pub(super) fn untold(&self, id: &str) -> Option<&StandingLeave> {
+        self.ended.iter().find(|leave| leave.of.as_str() == id)
+    }
+
+    /// Those that were ended, of which the fleet is not told yet.
+    pub(super) fn ended(&self) -> Vec<SharedLeaveKey> {
+        self.ended.iter().map(|leave| leave.shared().key()).collect()
     }
 
     /// The fleet is told of these.
     pub(super) fn told(&mut self, ended: &[SharedLeaveKey]) {
-        self.ended.retain(|key| !ended.contains(key));
+        self.ended.retain(|leave| !ended.contains(&leave.shared().key()));
     }
 
-    /// There are also those of other nodes. One whose clock is wrong lets none stand longer than any may.
+    fn has_ended(&mut self, leave: StandingLeave) {
+        if self.ended.len() >= MAX_ENDED {
+            self.ended.remove(0);
+        }
+        self.ended.push(leave);
+    }
+
+    /// There are also those of other nodes. One whose clock is wrong lets none stand longer than any may: those that would are
+    /// passed over. The ids of those that are so for the first time.
     pub(super) fn take_over(
         &mut self,
         leaves: impl IntoIterator<Item = SharedLeave>,
         has_ended: impl Fn(&SharedLeaveKey) -> bool,
         now: Now,
-    ) {
+    ) -> Vec<Box<str>> {
         self.sweep(now);
         self.standing.retain(|leave| !has_ended(&leave.shared().key()));
+        let (mut untold, mut passed_over) = (self.ended(), Vec::new());
+        untold.sort();
+        let past = SharedLeaveKey::at(now.time);
+        self.too_long.retain(|key| *key > past);
         for leave in leaves {
             let key = leave.key();
             let is_known = self.standing.iter().any(|it| *it.of.as_str() == *leave.of);
-            let is_over = has_ended(&key) || self.ended.contains(&key);
-            let left = leave.until.duration_since(now.time).unwrap_or_default().min(MAX_STANDING);
-            if is_known || is_over || left.is_zero() || self.standing.len() >= MAX_SHARED_LEAVES {
+            let is_over = has_ended(&key) || untold.binary_search(&key).is_ok();
+            let left = leave.until.duration_since(now.time).unwrap_or_default();
+            if is_known || is_over || left.is_zero() || self.too_long.contains(&key) {
+                continue;
+            }
+            if left > MAX_STANDING + CLOCKS_APART {
+                if self.too_long.len() < MAX_SHARED_LEAVES {
+                    self.too_long.insert(key);
+                    passed_over.push(leave.of);
+                }
+                continue;
+            }
+            if self.standing.len() >= MAX_SHARED_LEAVES {
                 continue;
             }
             let SharedLeave { of, access, principal, session, by, until, subject } = leave;
             let (of, ends) = (ApprovalId::of_text(&of), now.instant + left);
-            let leave = StandingLeave { of, access, principal, session, by, until, subject, ends };
+            let leave = StandingLeave {
+                of,
+                access,
+                principal,
+                session,
+                by,
+                until,
+                subject,
+                ends,
+                taken_over: true,
+            };
             self.standing.push(leave);
         }
+        passed_over
     }
 
     /// Those that stand now, the oldest first.
@@ -170,7 +224,13 @@ impl Leaves {
         self.standing.clone()
     }
 
+    /// Forgets those whose time is up. Where a clock on a wall says otherwise, it was turned back: such a one is ended for the
+    /// whole fleet, which would bring it back until that clock has come so far.
     fn sweep(&mut self, now: Now) {
-        self.standing.retain(|leave| leave.ends > now.instant);
+        let over = self.standing.extract_if(.., |leave| leave.ends <= now.instant);
+        let turned_back: Vec<_> = over.filter(|leave| leave.until > now.time).collect();
+        for leave in turned_back {
+            self.has_ended(leave);
+        }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! One lock, held for a few map operations and never across a wait. A call that needs no approval does not come here.
 
+mod sharing;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +18,9 @@ use super::answer::{
 };
 use super::asked::{ApprovalId, AskedCall};
 use super::config::MAX_STANDING;
-use super::leaves::{Leaves, MAX_LEAVES, Now, Reach, StandingLeave};
+use super::leaves::{Leaves, Now, Reach, StandingLeave};
 use super::repeats::{Repeat, RepeatedCall, Unclaimed, UnclaimedCalls, UserSaid};
 use super::request_state::{StateKey, StateRead};
-use super::shared_leaf::{SharedLeave, SharedLeaveKey};
 use super::views::{ApprovalNews, KnownApproval, RoomBounds, WaitingView};
 use crate::policy::{Approved, NotApproved, PendingApproval, Principal};
 
@@ -129,41 +130,6 @@ impl Room {
         }
     }
 
-    /// The same on a node of a fleet, for which `mark` stands in the ids: letters and digits.
-    #[must_use]
-    pub fn of_node(self, mark: &str) -> Self {
-        Self { node: Some(mark.into()), ..self }
-    }
-
-    /// Waits until approvals that stand are others than when this was last waited for, but for those whose time is up.
-    pub async fn leaves_changed(&self) {
-        self.leaves_changed.notified().await;
-    }
-
-    /// Approvals that stand, and those that were denied after all since they were last [told](Self::leaves_told).
-    #[must_use]
-    pub fn leaves(&self) -> (Vec<SharedLeave>, Vec<SharedLeaveKey>) {
-        let mut state = self.state.lock();
-        let standing = state.leaves.all(now());
-        let ended = state.leaves.ended().to_vec();
-        (standing.iter().map(StandingLeave::shared).collect(), ended)
-    }
-
-    /// Other nodes know that these were denied after all.
-    pub fn leaves_told(&self, ended: &[SharedLeaveKey]) {
-        self.state.lock().leaves.told(ended);
-    }
-
-    /// From now on there are also those of other nodes, but for those that `has_ended` says were denied after all. At most
-    /// [`MAX_SHARED_LEAVES`](super::MAX_SHARED_LEAVES) stand in all: of more, those that are given first.
-    pub fn take_over(
-        &self,
-        leaves: impl IntoIterator<Item = SharedLeave>,
-        has_ended: impl Fn(&SharedLeaveKey) -> bool,
-    ) {
-        self.state.lock().leaves.take_over(leaves, has_ended, now());
-    }
-
     /// From now on people can answer.
     pub fn open(&self) {
         let mut state = self.state.lock();
@@ -252,7 +218,7 @@ impl Room {
         let now = now();
         let mut state = self.state.lock();
         let Some(number) = state.number(id) else {
-            let answered = state.answer_again(id, answer, now);
+            let answered = state.answer_again(id, answer, now, self.node.is_some());
             drop(state);
             self.leaves_changed.notify_one();
             return answered;
@@ -270,9 +236,7 @@ impl Room {
             ApprovalVerdict::Deny => Outcome::Denied { by },
             ApprovalVerdict::Approve(extent) => {
                 if let Some(reach) = reach(extent, &asked, &id)? {
-                    if !state.leaves.has_room(now) {
-                        return Err(NotAnswered::TooMany(MAX_LEAVES));
-                    }
+                    state.leaves.has_room(now).map_err(NotAnswered::TooMany)?;
                     state.leaves.give(&id, &asked, &by, reach, now);
                 }
                 Outcome::Approved { by, extent, approved: Approved::Call(digest) }
@@ -554,16 +518,21 @@ impl State {
         Some(Ended { view, outcome })
     }
 
-    /// An answer to what does not wait: the first has counted, but for a late no to what still stands.
+    /// An answer to what does not wait: the first has counted, but for a late no to what still stands; in a fleet also to what
+    /// the other nodes do not know to be over.
     fn answer_again(
         &mut self,
         id: &str,
         answer: ApprovalAnswer,
         now: Now,
+        in_fleet: bool,
     ) -> Result<Decided, NotAnswered> {
         match answer.verdict {
             ApprovalVerdict::Deny => {
-                if let Some(leave) = self.leaves.end(id, now) {
+                let ended = self.leaves.end(id, now);
+                if let Some(leave) =
+                    ended.or_else(|| self.leaves.untold(id).filter(|_| in_fleet).cloned())
+                {
                     let outcome = Outcome::Denied { by: answer.by };
                     let StandingLeave { of: id, access, .. } = leave;
                     return Ok(Decided { id, access, outcome, at: now.time });

@@ -1,8 +1,9 @@
 //! The room as a whole: answers, ends, bounds, and what is left behind.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use super::leaves::{Leaves, MAX_LEAVES, Now, Reach};
 use super::*;
 use crate::intent;
 use crate::policy::{
@@ -425,11 +426,97 @@ async fn what_stands_at_another_node_counts_here_until_it_is_denied_at_one() {
     assert_eq!(b.leaves(), (Vec::new(), Vec::new()));
     a.take_over(told.clone(), |key| ended.contains(key));
     assert!(is_empty(&a));
-    // A clock that is wrong lets none stand longer than any may, and one that is over none at all.
+    // A clock that is wrong lets none stand longer than any may: it counts for nobody.
     let late = SharedLeave { until: SystemTime::now() + 9 * MAX_STANDING, ..told[0].clone() };
     let over = SharedLeave { until: SystemTime::now() - MINUTE, of: "x".into(), ..late.clone() };
-    b.take_over([over, late], |_| false);
-    assert_eq!(b.standing().len(), 1);
+    let apart = SystemTime::now() + MAX_STANDING + MINUTE / 2;
+    let near = SharedLeave { until: apart, of: "y".into(), ..late.clone() };
+    b.take_over([over, late, near], |_| false);
+    let standing: Vec<_> = b.standing().iter().map(|leave| leave.of.to_string()).collect();
+    assert_eq!(standing, ["y"]);
+}
+
+/// A leave of another node, by number, which stands so long after `from`.
+fn leave_of_another(number: usize, until: SystemTime) -> SharedLeave {
+    SharedLeave {
+        of: format!("{number:016}-abc0123").into(),
+        access: "s:t".into(),
+        principal: "admin".into(),
+        session: None,
+        by: Answerer::here("admin", Door::Api),
+        until,
+        subject: "x".into(),
+    }
+}
+
+#[test]
+fn what_stood_its_time_is_not_taken_over_again_by_a_clock_that_was_turned_back() {
+    let mut leaves = Leaves::default();
+    let (instant, time) = (Instant::now(), SystemTime::now());
+    let leave = leave_of_another(1, time + 60 * MINUTE);
+    assert_eq!(leaves.take_over([leave.clone()], |_| false, Now { instant, time }).len(), 0);
+    // An hour later, by a clock that was a day ahead and is right now: it would stand for a day more.
+    let now = Now { instant: instant + 60 * MINUTE, time: time - MAX_STANDING };
+    leaves.take_over([leave.clone()], |_| false, now);
+    assert_eq!(leaves.all(now).len(), 0);
+    assert_eq!(leaves.ended(), [leave.key()], "all nodes are told");
+    leaves.told(&[leave.key()]);
+    leaves.take_over([leave.clone()], |key| *key == leave.key(), now);
+    assert_eq!(leaves.all(now).len(), 0);
+}
+
+#[test]
+fn what_would_stand_too_long_is_told_once_and_counts_at_no_time() {
+    let mut leaves = Leaves::default();
+    let (instant, time) = (Instant::now(), SystemTime::now());
+    let leave = leave_of_another(1, time + 3 * MAX_STANDING);
+    for (hours, told) in [(0, 1), (1, 0), (30, 0), (60, 0), (71, 0)] {
+        let later = Duration::from_secs(hours * 3600);
+        let now = Now { instant: instant + later, time: time + later };
+        assert_eq!(leaves.take_over([leave.clone()], |_| false, now).len(), told, "{hours}");
+        assert_eq!(leaves.all(now).len(), 0, "{hours}");
+    }
+}
+
+#[test]
+fn those_of_other_nodes_leave_room_for_as_many_as_one_node_may_give() {
+    let mut leaves = Leaves::default();
+    let now = Now { instant: Instant::now(), time: SystemTime::now() };
+    let until = now.time + MINUTE;
+    leaves.take_over((0..300).map(|at| leave_of_another(at, until)), |_| false, now);
+    let by = Answerer::here("admin", Door::Api);
+    for at in 0..MAX_LEAVES {
+        assert_eq!(leaves.has_room(now), Ok(()), "{at}");
+        let (id, reach) =
+            (ApprovalId::of_text(&at.to_string()), Reach { session: None, time: MINUTE });
+        leaves.give(&id, &asked("{}", ""), &by, reach, now);
+    }
+    assert_eq!(leaves.has_room(now), Err(MAX_LEAVES));
+    let mut full = Leaves::default();
+    full.take_over((0..5000).map(|at| leave_of_another(at, until)), |_| false, now);
+    assert_eq!(full.all(now).len(), MAX_SHARED_LEAVES);
+    assert_eq!(full.has_room(now), Err(MAX_SHARED_LEAVES));
+}
+
+#[tokio::test]
+async fn in_a_fleet_a_late_no_that_the_others_were_not_told_counts_once_more() {
+    let room = Arc::new(Room::new(WIDE, None).of_node("abc0123"));
+    room.open();
+    let mut waiting = enter(&room, asked("{}", ""));
+    let id = waiting.id().to_string();
+    room.answer(&id, approves(Extent::For(MINUTE))).unwrap();
+    waiting.outcome().await;
+    for _ in 0..2 {
+        assert_eq!(
+            room.answer(&id, says(ApprovalVerdict::Deny)).unwrap().outcome.as_str(),
+            "denied"
+        );
+    }
+    let ended = room.untold_end(&id).unwrap();
+    room.leaves_told(&[ended]);
+    assert_eq!(room.untold_end(&id), None);
+    let over = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap_err();
+    assert!(matches!(over, NotAnswered::Over { .. }), "{over}");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::approvals;
 use crate::catalog::{self, ServerSettings};
 use crate::downstream::session_ticket::TicketOffice;
 use crate::embeddings::SearchSection;
-use crate::fleet::cluster_key::KeyPurpose;
+use crate::fleet::cluster_key::{KEY_ID_BYTES, KeyPurpose};
 use crate::fleet::sealed_id::IdKeys;
 use crate::fleet::sealed_mark::NodeTag;
 use crate::fleet::{ClusterConfig, LedgerSettings};
@@ -144,6 +144,15 @@ impl Config {
         let (_, node) = self.cluster.membership()?;
         let keys = self.cluster.key.as_ref()?.derive(KeyPurpose::Session);
         Some(TicketOffice::new(IdKeys::of(&keys), NodeTag::of(node)))
+    }
+
+    /// What makes request states that any node of the fleet knows, each with its name, the one that makes new ones first; `None`
+    /// without a fleet or without its key, where they are known to their process alone.
+    #[must_use]
+    pub fn approval_keys(&self) -> Option<Vec<([u8; KEY_ID_BYTES], [u8; 32])>> {
+        self.cluster.membership()?;
+        let keys = self.cluster.key.as_ref()?.derive(KeyPurpose::Approval);
+        Some(keys.all().map(|key| (key.id(), *key.expose())).collect())
     }
 
     /// Where what servers say on stderr is kept: `data_dir/stderr`.

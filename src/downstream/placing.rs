@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! an answer to a question                            the node that asks
+//! a call that is made again for its approval         the node that holds it; gone: here, where it is refused
 //! read_result                                        the node that keeps the result; gone: here, where it is told so
 //! a server with affinity; rules that ask of sessions the node that opened the session; gone: the session is over
 //! resources/subscribe                                the same; not reached: here
@@ -13,6 +14,7 @@
 
 use http::{Response, StatusCode};
 
+use crate::approvals::ApprovalId;
 use crate::downstream::body::Body;
 use crate::downstream::client_connection::{CameBy, Post};
 use crate::downstream::forward::{self, Whereabouts};
@@ -20,7 +22,7 @@ use crate::downstream::response::plain;
 use crate::downstream::session::{Session, SessionHome};
 use crate::fleet::peers::PeerError;
 use crate::mcp::message;
-use crate::proxy::bound_to::{BoundTo, bound_to};
+use crate::proxy::bound_to::{BoundTo, approval_brought, bound_to};
 use crate::proxy::client::node_of_question;
 use crate::proxy::incoming::Received;
 
@@ -133,6 +135,15 @@ fn of_result(post: &Post<'_>, node: u32) -> MessagePlace {
     }
 }
 
+/// The node that holds the call of an approval, whoever else would answer it; gone: here, where it is refused.
+fn of_approval(post: &Post<'_>, id: &ApprovalId) -> MessagePlace {
+    let Some(mark) = ApprovalId::node_in(id.as_str()) else { return MessagePlace::Here };
+    match forward::whereabouts(post, |tag| tag.text() == mark) {
+        Whereabouts::On(node) => MessagePlace::OnOrHere(node),
+        Whereabouts::Here | Whereabouts::Unreachable | Whereabouts::Gone => MessagePlace::Here,
+    }
+}
+
 /// The answer to a request of a client without a session, if it is another node's.
 pub(super) async fn answered_elsewhere(
     post: &Post<'_>,
@@ -140,6 +151,9 @@ pub(super) async fn answered_elsewhere(
     body: &[u8],
 ) -> Option<Response<Body>> {
     post.worker.proxy.fleet.as_ref()?;
+    if let Some(id) = approval_brought(post.worker, &post.principal, received) {
+        return of_approval(post, &id).answer(post, body).await;
+    }
     match bound_to(post.worker, post.endpoint, received).await {
         BoundTo::Nothing => None,
         BoundTo::Node(node) => of_result(post, node).answer(post, body).await,

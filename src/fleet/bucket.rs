@@ -86,15 +86,32 @@ pub struct ListedObject {
     pub state: Box<str>,
 }
 
-/// The beginning of a listing.
+/// The beginning or the end of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedPart {
-    /// The objects with the first keys, in their order.
+    /// The objects with the first keys, or the last ones, in their order.
     pub objects: Vec<ListedObject>,
-    /// How many there are behind them.
+    /// How many there are behind them, or before.
     pub more: u64,
     /// The last key of all.
     pub last: Option<String>,
+}
+
+/// Keys that cannot be read on this thread, so that a test sees what one of them does to the others.
+#[cfg(test)]
+pub(in crate::fleet) mod broken_reads {
+    use std::cell::RefCell;
+
+    thread_local!(static KEYS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
+
+    /// From now on it is these.
+    pub(in crate::fleet) fn are(keys: &[&str]) {
+        KEYS.set(keys.iter().map(|key| (*key).to_owned()).collect());
+    }
+
+    pub(super) fn is(key: &str) -> bool {
+        KEYS.with_borrow(|keys| keys.iter().any(|it| it == key))
+    }
 }
 
 /// Whether an object was made.
@@ -221,6 +238,10 @@ impl Bucket {
     ///
     /// [`BucketError`].
     pub async fn get_up_to(&self, key: &str, most: u64) -> Result<Bytes, BucketError> {
+        #[cfg(test)]
+        if broken_reads::is(key) {
+            return Err(BucketError::Failed("it is broken".to_owned()));
+        }
         let path = self.path(key);
         let read = async {
             let found = self.store.get(&path).await.map_err(|error| failed(key, &error))?;
@@ -350,23 +371,48 @@ impl Bucket {
         after: &str,
         most: usize,
     ) -> Result<ListedPart, BucketError> {
+        self.list_some(folder, after, |kept| (kept.len() > most).then(|| kept.pop_last()).is_some())
+            .await
+    }
+
+    /// The last `most` objects in a folder and below it whose keys are after `after`, and how many there are before them.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn list_newest(
+        &self,
+        folder: &str,
+        after: &str,
+        most: usize,
+    ) -> Result<ListedPart, BucketError> {
+        self.list_some(folder, after, |kept| {
+            (kept.len() > most).then(|| kept.pop_first()).is_some()
+        })
+        .await
+    }
+
+    /// What is after `after`, but for what `cut` takes out; it says whether it took one.
+    async fn list_some(
+        &self,
+        folder: &str,
+        after: &str,
+        cut: impl Fn(&mut BTreeMap<String, ListedObject>) -> bool,
+    ) -> Result<ListedPart, BucketError> {
         let prefix = self.path(folder);
         let mut found = self.store.list_with_offset(Some(&prefix), &self.path(after));
         let listed = async {
             // Not every store lists in the order of keys.
-            let (mut first, mut last, mut more) = (BTreeMap::new(), None, 0);
+            let (mut kept, mut last, mut more) = (BTreeMap::new(), None, 0);
             while let Some(meta) = found.try_next().await.map_err(|error| failed(folder, &error))? {
                 let Some(object) = self.listed(meta) else { continue };
                 if last.as_ref().is_none_or(|last| *last < object.key) {
                     last = Some(object.key.clone());
                 }
-                first.insert(object.key.clone(), object);
-                if first.len() > most {
-                    first.pop_last();
-                    more += 1;
-                }
+                kept.insert(object.key.clone(), object);
+                more += u64::from(cut(&mut kept));
             }
-            Ok(ListedPart { objects: first.into_values().collect(), more, last })
+            Ok(ListedPart { objects: kept.into_values().collect(), more, last })
         };
         within(LIST_TIMEOUT, listed).await
     }
@@ -466,6 +512,13 @@ mod tests {
         assert_eq!(keys("", None).await.len(), 3);
         assert_eq!(bucket.folders("").await.unwrap(), ["a", "b"]);
         assert_eq!(keys("none", None).await, [""; 0]);
+        let first = bucket.list_part("a", "", 1).await.unwrap();
+        let newest = bucket.list_newest("a", "", 1).await.unwrap();
+        for (part, key) in [(first, "a/b.txt"), (newest, "a/date=1/c.txt")] {
+            let keys: Vec<_> = part.objects.iter().map(|it| it.key.as_str()).collect();
+            assert_eq!((keys, part.more), (vec![key], 1));
+            assert_eq!(part.last.as_deref(), Some("a/date=1/c.txt"));
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(300);
 const LOOK_AGAIN: Duration = Duration::from_secs(20);
 /// Days that are looked back.
 const DAYS: i32 = 2;
-/// Most names of one chain.
+/// Most names of one chain: the newest.
 const MAX_NAMES: usize = 20_000;
 /// Most chains in a round.
 const MAX_CHAINS: usize = 16;
@@ -70,7 +70,7 @@ async fn look(
     let looked = names.into_iter().map(|name| async move {
         let folder = segments_folder(&name);
         let after = format!("{folder}/{}", day_folder(day));
-        let part = bucket.list_part(&folder, &after, MAX_NAMES).await?;
+        let part = bucket.list_newest(&folder, &after, MAX_NAMES).await?;
         let read = |key: &str| SegmentName::parse(key.strip_prefix(&folder)?.strip_prefix('/')?);
         let named = part.objects.iter().filter_map(|object| read(&object.key)).collect();
         Ok::<_, BucketError>((name, NamedChain::of(named, part.more > 0)))

@@ -35,6 +35,8 @@ pub enum KeyPurpose {
     Facts,
     /// What nodes say of themselves in the store.
     Heartbeat,
+    /// Request states by which a call is made again at any node.
+    Approval,
 }
 
 impl KeyPurpose {
@@ -45,6 +47,7 @@ impl KeyPurpose {
             Self::Peer => "mcpproxy 2026-11-23 cluster.key peer v1",
             Self::Facts => "mcpproxy 2026-11-23 cluster.key facts v1",
             Self::Heartbeat => "mcpproxy 2026-11-23 cluster.key heartbeat v1",
+            Self::Approval => "mcpproxy 2026-11-23 cluster.key approval v1",
         }
     }
 }

@@ -30,6 +30,6 @@ pub use fact_reader::{FactFault, FactReader, ListedFacts};
 pub(crate) use fact_set::walked;
 pub use fact_set::{
     Fact, FactKind, FactRefused, FactSet, FactStamp, FactState, MAX_FACT_NAME_BYTES,
-    MAX_FACT_VALUE_BYTES,
+    MAX_FACT_VALUE_BYTES, MAX_OWN_BYTES,
 };
 pub use sealed_object::{FactKeys, NotOpened, ObjectPlace, open_object, seal_object};

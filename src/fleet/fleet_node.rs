@@ -127,6 +127,7 @@ impl FleetNode {
         let standing = facts.standing();
         let mut faults: Vec<_> =
             standing.faults.iter().map(|(key, why)| format!("{key}: {why}")).collect();
+        faults.extend(facts.told_faults());
         if let Some(stale) = standing.stale() {
             let why = standing.failing.as_deref().unwrap_or("the store is slow");
             let seconds = stale.as_secs();

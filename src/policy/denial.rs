@@ -68,6 +68,14 @@ pub enum NotApproved {
     /// It is made again under a state that was used already, has ended, or is not known any more.
     #[error("its approval was used already, or is not known any more")]
     Spent,
+    /// It is made again, and its approval is another node's of the fleet, which is not asked.
+    #[error(
+        "its approval was asked for at node '{node}', which cannot be asked: make the call anew"
+    )]
+    Elsewhere {
+        /// The node.
+        node: Box<str>,
+    },
     /// Nobody can judge so much.
     #[error("approval cannot be asked for arguments of more than {limit} bytes")]
     TooLong {

@@ -30,8 +30,10 @@ use crate::activity::record::{Draft, MAX_METADATA_BYTES, Raw, Status, Text, Type
 use crate::activity::{NotAdmitted, Slot};
 use crate::approvals::{
     ApprovalId, ApprovalVerdict, AskedCall, Entered, Extent, MAX_BESIDE_BYTES, Outcome, Repeated,
-    RepeatedWait, StateRead, UserSaid, WaitingApproval, shown,
+    RepeatedWait, StateRead, UserSaid, WaitingApproval, approval_named_in, shown,
 };
+use crate::fleet::config::NodeName;
+use crate::fleet::sealed_mark::NodeTag;
 use crate::intent::Operation;
 use crate::mcp::revisions::Era;
 use crate::policy::{
@@ -64,25 +66,55 @@ pub(super) struct RepeatedRequest {
     said: UserSaid,
 }
 
-/// The approval that a request is made again for, if its request state is one of ours. `beside`: the members beside its
-/// arguments, raw JSON joined by commas.
+/// The approval that a request for `access` is made again for, if its request state is one of ours. `beside`: the members
+/// beside its arguments, raw JSON joined by commas.
 ///
 /// # Errors
-/// The state was never given to this principal.
+/// The state was never given to this principal; or its approval is another node's of the fleet, and this one is asked.
 pub(super) fn repeated_request(
     worker: &Worker,
     caller: &Caller,
+    record: &mut CallRecord,
+    access: &Access,
     beside: &[u8],
 ) -> Result<Option<RepeatedRequest>, Rejection> {
     let Some(Brought { state, said }) = Brought::read(beside) else { return Ok(None) };
+    let mut elsewhere = |node: Box<str>| {
+        Err(record.deny(&ApprovalDenial::new(access, NotApproved::Elsewhere { node }).into()))
+    };
     match worker.proxy.approvals.read_state(&state, &caller.principal) {
-        StateRead::Foreign => Ok(None),
-        StateRead::Ours(id) => Ok(Some(RepeatedRequest { id, said })),
+        // One that a node of this fleet has made under another key: no server is to see it.
+        StateRead::Foreign => match approval_named_in(&state).and_then(|id| holder(worker, id)) {
+            Some(Holder { node, .. }) => elsewhere(node),
+            None => Ok(None),
+        },
+        StateRead::Ours(id) => match holder(worker, id.as_str()) {
+            Some(Holder { node, is_here: false }) => elsewhere(node),
+            Some(_) | None => Ok(Some(RepeatedRequest { id, said })),
+        },
         StateRead::Forged => {
             let text = "Invalid params: requestState was not given to this client".to_owned();
             Err(Rejection::new(Status::Rejected, RefusalKind::Unreadable, text))
         }
     }
+}
+
+/// The node that holds a call.
+struct Holder {
+    node: Box<str>,
+    is_here: bool,
+}
+
+/// The node of the fleet that holds the call of that approval, as its id says.
+fn holder(worker: &Worker, id: &str) -> Option<Holder> {
+    let (fleet, mark) = (worker.proxy.fleet.as_deref()?, ApprovalId::node_in(id)?);
+    let is_it = |name: &NodeName| NodeTag::of(name).text() == mark;
+    if is_it(&fleet.name) {
+        return Some(Holder { node: fleet.name.as_str().into(), is_here: true });
+    }
+    let living = fleet.living();
+    let view = living.all().iter().find(|view| is_it(&view.name))?;
+    Some(Holder { node: view.name.as_str().into(), is_here: false })
 }
 
 /// Waits until the call is approved.

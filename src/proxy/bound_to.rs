@@ -11,11 +11,12 @@ use super::keeping::READ_RESULT;
 use super::passthrough::address::{AddressedRequest, Target};
 use super::passthrough::{Forward, List, lists};
 use super::worker::Worker;
+use crate::approvals::{ApprovalId, StateRead};
 use crate::catalog::exposed;
 use crate::intent::Operation;
 use crate::json::members::{members, string};
 use crate::mcp::revisions::Revision;
-use crate::policy::ResourceRequest;
+use crate::policy::{Principal, ResourceRequest};
 use crate::results::ResultHandle;
 use crate::tool::ToolName;
 
@@ -52,6 +53,24 @@ pub async fn bound_to(worker: &Worker, endpoint: Endpoint, received: &Received) 
     match AddressedRequest::read(forward, Revision::NEWEST, params) {
         Ok(addressed) => of_target(worker, addressed.target()).await,
         Err(_) => BoundTo::Nothing,
+    }
+}
+
+/// The approval that a request of `principal` is made again for, as its request state says, if any node of the fleet has made
+/// that.
+#[must_use]
+pub fn approval_brought(
+    worker: &Worker,
+    principal: &Principal,
+    received: &Received,
+) -> Option<ApprovalId> {
+    let (Some(params), false) = (&received.request.params, received.is_doubtful()) else {
+        return None;
+    };
+    let state = member(std::str::from_utf8(params).ok()?, "requestState").and_then(string)?;
+    match worker.proxy.approvals.read_state(&state, principal) {
+        StateRead::Ours(id) => Some(id),
+        StateRead::Foreign | StateRead::Forged => None,
     }
 }
 

@@ -215,7 +215,10 @@ impl<'a> OnRecord<'a> {
         let unjudged = self.judge_at_once(&access, arguments, intent)?;
         let repeated = match beside.members.is_empty() {
             true => None,
-            false => approval::repeated_request(self.worker, self.caller, &beside.members)?,
+            false => {
+                let (worker, caller, record) = (self.worker, self.caller, &mut *self.record);
+                approval::repeated_request(worker, caller, record, &access, &beside.members)?
+            }
         };
         let permit = match self.decide(access, arguments, intent, self.record.time_of_day()) {
             Admission::Permit(permit) => {

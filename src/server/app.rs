@@ -186,8 +186,12 @@ impl App {
             exporting.push(OtlpExport::start(otlp.logs(), lines, instance, &control));
         }
         let room = approvals::Room::new(bounds, Some(told));
-        let room = Arc::new(match &fleet {
+        let room = match &fleet {
             Some(node) => room.of_node(&NodeTag::of(&node.name).text()),
+            None => room,
+        };
+        let room = Arc::new(match config.approval_keys() {
+            Some(keys) => room.with_shared_states(keys),
             None => room,
         });
         if let Some(facts) = fleet.as_deref().and_then(FleetNode::shared) {

@@ -17,13 +17,18 @@ use crate::catalog::approving::ApprovalTarget;
 use crate::catalog::definition::DefinitionDigest;
 use crate::catalog::shared_pins::{SharedPins, SharedVerdict};
 use crate::catalog::{Catalog, Snapshot};
-use crate::fleet::facts::{FactKind, FactRefused, FactSet, FactState, FleetFacts};
+use crate::fleet::facts::{
+    FactKind, FactRefused, FactSet, FactState, FleetFacts, MAX_OWN_BYTES, MemoryError, NodeName,
+};
 use crate::tool::ToolName;
 
 /// The shortest time from one look to the next, however much changes.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
-/// Most bytes that this node says when it says one more pin: the rest is for what people decide.
-const MAX_SAID_BYTES: usize = 8 << 20;
+/// Most bytes that this node has said when it says one more of what no person decides: the rest is for what people do.
+const MAX_SAID_BYTES: usize = 12 << 20;
+const _: () = assert!(MAX_SAID_BYTES + (4 << 20) <= MAX_OWN_BYTES);
+/// Under which name it is told that it says no more.
+const PART: &str = "pins of definitions";
 
 /// Which facts say what of a definition.
 const KINDS: [(FactKind, SharedVerdict); 3] = [
@@ -106,31 +111,37 @@ fn unsaid(now: &Snapshot, known: &FactSet) -> Vec<(FactKind, String)> {
     unsaid
 }
 
+/// Says these, as far as there is room; how many are left.
+fn say(set: &mut FactSet, node: &NodeName, unsaid: Vec<(FactKind, String)>) -> usize {
+    let mut left = 0;
+    for (kind, name) in unsaid {
+        let is_decided = !matches!(kind, FactKind::Pinned | FactKind::Held);
+        let said = match is_decided || set.bytes_of(node) <= MAX_SAID_BYTES {
+            true => set.say(node, kind, &name, "{}"),
+            false => Err(FactRefused::Full),
+        };
+        left += usize::from(said.is_err());
+    }
+    left
+}
+
 /// Tells the fleet what is pinned here.
 async fn tell(facts: &FleetFacts, now: Arc<Snapshot>) {
     let facts = facts.clone();
     let told = tokio::task::spawn_blocking(move || {
         let unsaid = unsaid(&now, &facts.facts());
         if unsaid.is_empty() {
-            return Ok(());
+            facts.tell_fault(PART, None);
+            return Ok::<_, MemoryError>(());
         }
         let node = facts.node().clone();
-        facts.change(|set, _| {
-            let mut left = 0;
-            for (kind, name) in unsaid {
-                let said = match kind == FactKind::Pinned && set.bytes_of(&node) > MAX_SAID_BYTES {
-                    true => Err(FactRefused::Full),
-                    false => set.say(&node, kind, &name, "{}"),
-                };
-                left += usize::from(said.is_err());
-            }
-            if left > 0 {
-                tracing::warn!(
-                    left,
-                    "pins of definitions count on this node alone: it shares as much as it may"
-                );
-            }
-        })
+        let left = facts.change(|set, _| say(set, &node, unsaid))?;
+        let why = format!(
+            "{left} pins and quarantines of definitions count on this node alone: it shares {} MiB of them, and the rest is for what people decide; see which server lists ever other tools",
+            MAX_SAID_BYTES >> 20
+        );
+        facts.tell_fault(PART, Some(why).filter(|_| left > 0));
+        Ok(())
     });
     if let Ok(Err(error)) = told.await {
         tracing::error!(%error, "pins of definitions cannot be remembered for the fleet");
@@ -192,7 +203,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fleet::facts::NodeName;
+
+    #[test]
+    fn however_many_definitions_are_held_there_is_room_for_what_people_decide() {
+        let node = NodeName::parse("a").unwrap();
+        let mut set = FactSet::default();
+        // A server whose tools have long names, and ever other definitions.
+        let name = |at: usize| format!("s:{at:0>900}/{}", DefinitionDigest::of(&at.to_le_bytes()));
+        for kind in [FactKind::Held, FactKind::Pinned] {
+            let all: Vec<_> = (0..20_000).map(|at| (kind, name(at))).collect();
+            assert!(say(&mut set, &node, all) > 0, "{kind:?}");
+        }
+        for token in 0..3 {
+            let said = set.say(&node, FactKind::Token, &token.to_string(), &"x".repeat(1 << 20));
+            assert_eq!(said, Ok(true), "{token}");
+        }
+        assert_eq!(say(&mut set, &node, vec![(FactKind::Definition, name(1))]), 0);
+    }
 
     proptest! {
         #[test]

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use super::fleet_config::FleetConfigTask;
 use super::shared_facts::{SharedFacts, step_tokens};
 use super::{fleet_leaves, fleet_pins};
+use crate::approvals::Room;
 use crate::fleet::facts::{FactExchange, FleetFacts};
 use crate::identity::Identity;
 use crate::proxy::Proxy;
@@ -27,6 +28,7 @@ pub(super) struct FleetSharing {
     config: JoinHandle<()>,
     pins: JoinHandle<()>,
     leaves: JoinHandle<()>,
+    approvals: Arc<Room>,
 }
 
 impl FleetSharing {
@@ -37,20 +39,27 @@ impl FleetSharing {
         let (catalog, activity) = (Arc::clone(&proxy.catalog), proxy.activity.clone());
         let pins = runtime.spawn(fleet_pins::keep(catalog, activity, facts.clone()));
         let tokens = runtime.spawn(keep_tokens(Arc::clone(&identity), facts.clone()));
-        let leaves = runtime.spawn(fleet_leaves::keep(Arc::clone(&proxy.approvals), facts.clone()));
+        let approvals = Arc::clone(&proxy.approvals);
+        let leaves = runtime.spawn(fleet_leaves::keep(Arc::clone(&approvals), facts.clone()));
         let exchange = FactExchange::start(facts.clone(), bucket, runtime);
-        Self { facts, identity, exchange, tokens, config, pins, leaves }
+        Self { facts, identity, exchange, tokens, config, pins, leaves, approvals }
     }
 
     /// Tells the fleet what is still to be told, within a bound if it is `patient`.
     pub(super) async fn end(self, patient: bool) {
-        let Self { facts, identity, exchange, tokens, config, pins, leaves } = self;
+        let Self { facts, identity, exchange, tokens, config, pins, leaves, approvals } = self;
         for task in [tokens, config, pins, leaves] {
             task.abort();
             let _ = task.await;
         }
-        // The node may never start again: what was revoked last is told now.
-        let _ = tokio::task::spawn_blocking(move || step_tokens(&identity, &facts)).await;
+        // The node may never start again: what was revoked or denied last is told now.
+        let last = tokio::task::spawn_blocking(move || {
+            step_tokens(&identity, &facts);
+            if let Err(error) = fleet_leaves::step(&approvals, &facts) {
+                tracing::error!(%error, "approvals that stand cannot be remembered for the fleet");
+            }
+        });
+        let _ = last.await;
         exchange.end(patient).await;
     }
 }

@@ -2,7 +2,6 @@
 //! shared, in the order in which these begin and end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -11,9 +10,9 @@ use super::app_state::AppState;
 use super::fleet_config::{self, FleetConfigTask};
 use super::fleet_sharing::FleetSharing;
 use super::reload::ConfigSource;
-use super::runtime;
 use super::shared_facts::SharedFacts;
 use super::start_error::StartError;
+use super::{limit_shares, runtime};
 use crate::activity::Activity;
 use crate::api::fleet_config_door::FleetConfigDoor;
 use crate::config::Config;
@@ -24,11 +23,7 @@ use crate::fleet::{
     ProgramBuild, chain_watch, ledger,
 };
 use crate::identity::TokenFile;
-use crate::proxy::Proxy;
 use crate::telemetry::build_info;
-
-/// How often it is looked how many nodes share the limits.
-const SHARE_EVERY: Duration = Duration::from_millis(250);
 
 /// A node that has its place, before the program runs.
 pub(super) struct FleetEntry {
@@ -95,8 +90,9 @@ impl FleetEntry {
         let is_followed = move |name: &str| followed.as_ref().is_some_and(|it| it.follows(name));
         let (watched, bucket) = (Arc::clone(entered.node()), entered.bucket().clone());
         let chains = runtime.spawn(chain_watch::watch(watched, bucket, is_followed));
-        let shares =
-            runtime.spawn(share_limits(Arc::clone(&app.proxy), Arc::clone(entered.node())));
+        let (proxy, node) = (Arc::clone(&app.proxy), Arc::clone(entered.node()));
+        let folder = config.data_dir.join("fleet");
+        let shares = runtime.spawn(limit_shares::share_limits(proxy, node, folder));
         let activity = app.proxy.activity.clone();
         let ledger = FleetLedger::start(entered, activity, vitals, runtime);
         let sharing = shared.map(|shared| {
@@ -108,15 +104,6 @@ impl FleetEntry {
             FleetSharing::start(task, &app.proxy, runtime)
         });
         FleetTasks { ledger, follower, sharing, shares, chains }
-    }
-}
-
-/// Divides the limits by the nodes that live, until it is aborted.
-async fn share_limits(proxy: Arc<Proxy>, node: Arc<FleetNode>) {
-    loop {
-        // Also where it is as it was: another config may be in force.
-        proxy.settings.share_limits(node.living().sharing());
-        tokio::time::sleep(SHARE_EVERY).await;
     }
 }
 

@@ -83,7 +83,7 @@ async fn perform(shared: &AppState, worker: &Rc<Worker>, call: PeerCall) -> Resp
         }
         PeerRoute::Records => record_door::answer(shared, &call.body).await,
         PeerRoute::Approval => {
-            fleet_approvals::answer_node(worker, call.from.node.as_str(), &call.body)
+            fleet_approvals::answer_node(worker, call.from.node.as_str(), &call.body).await
         }
     }
 }

@@ -30,7 +30,7 @@ fn proxy() -> Proxy {
     proxy_with(json!({}))
 }
 
-fn waiting(proxy: &Proxy) -> Vec<Value> {
+pub(crate) fn waiting(proxy: &Proxy) -> Vec<Value> {
     proxy.api("approvals")["approvals"].as_array().unwrap().clone()
 }
 
@@ -50,19 +50,19 @@ fn states(proxy: &Proxy) -> Vec<Value> {
 }
 
 /// How often the server was called for `write_item`.
-fn sent(proxy: &Proxy) -> usize {
+pub(crate) fn sent(proxy: &Proxy) -> usize {
     proxy.activity("type=tool_call&status=success&tool=write_item").len()
 }
 
 /// A client by hand: what it declares, and which key it has.
-struct Hand<'a> {
+pub(crate) struct Hand<'a> {
     proxy: &'a Proxy,
     capabilities: Value,
     key: Option<&'a str>,
 }
 
 impl<'a> Hand<'a> {
-    fn new(proxy: &'a Proxy) -> Self {
+    pub(crate) fn new(proxy: &'a Proxy) -> Self {
         Self { proxy, capabilities: json!({"elicitation": {}}), key: None }
     }
 
@@ -87,14 +87,14 @@ impl<'a> Hand<'a> {
         connection
     }
 
-    fn call(&self, params: &Value) -> Value {
+    pub(crate) fn call(&self, params: &Value) -> Value {
         let response = self.begin(params).response();
         assert_eq!(response.status, 200, "{}", response.text());
         response.json()
     }
 
     /// The state of the question that a first request is answered with.
-    fn asked(&self, params: &Value) -> String {
+    pub(crate) fn asked(&self, params: &Value) -> String {
         let result = self.call(params)["result"].take();
         assert_eq!(result["resultType"], "input_required", "{result}");
         let question = &result["inputRequests"]["approval"];
@@ -105,21 +105,21 @@ impl<'a> Hand<'a> {
     }
 }
 
-fn write(args: Value) -> Value {
+pub(crate) fn write(args: Value) -> Value {
     let intent = json!({"operation_type": "write", "reason": "because"});
     let arguments = json!({"name": "s:write_item", "args": args, "intent": intent});
     json!({"name": "call_tool_write", "arguments": arguments})
 }
 
 /// The same request again, with the state and what the user said.
-fn again(params: &Value, state: &str, action: &str) -> Value {
+pub(crate) fn again(params: &Value, state: &str, action: &str) -> Value {
     let mut params = params.clone();
     params["requestState"] = json!(state);
     params["inputResponses"] = json!({"approval": {"action": action, "content": {}}});
     params
 }
 
-fn value(answer: &Value) -> &Value {
+pub(crate) fn value(answer: &Value) -> &Value {
     &answer["result"]["structuredContent"]["value"]
 }
 

@@ -156,9 +156,9 @@ fn of_two_that_answer_at_two_nodes_at_the_same_time_one_counts_and_the_other_is_
 }
 
 #[test]
-fn an_approval_whose_node_is_gone_is_told_as_gone() {
+fn of_a_node_that_is_silent_nobody_says_that_its_calls_are_gone_and_of_one_that_stopped_all_do() {
     let fleet = Fleet::new();
-    let [mut a, b] = fleet.nodes(["a", "b"], &json!({}));
+    let [mut a, b, c] = fleet.nodes(["a", "b", "c"], &json!({}));
     let _client = begun(&a, 1);
     let id = until_waiting(&b, 1)["id"].clone();
     a.process.signal("STOP");
@@ -168,15 +168,79 @@ fn an_approval_whose_node_is_gone_is_told_as_gone() {
     a.process.signal("KILL");
     a.process.wait();
     let early = answer(&b, &id, &json!({"decision": "approve"}));
-    assert!(matches!(early.status, 410 | 502 | 503), "{} {}", early.status, early.text());
-    until("it is gone", || (one(&b, &id).status == 410).then_some(()));
-    let late = answer(&b, &id, &json!({"decision": "approve"}));
-    assert_eq!(late.status, 410);
-    assert!(said(&late).contains("waited on node 'a', which lives no more"), "{}", said(&late));
+    assert!(matches!(early.status, 502 | 503), "{} {}", early.status, early.text());
+    let late = until("it is silent", || {
+        let late = answer(&b, &id, &json!({"decision": "approve"}));
+        said(&late).contains("has said nothing for").then_some(late)
+    });
+    assert_eq!(late.status, 503);
+    assert!(said(&late).contains("the call still waits there"), "{}", said(&late));
+    assert_eq!(one(&b, &id).status, 503);
     let all = b.api("approvals");
-    assert_eq!((&all["approvals"], &all["unseen"]), (&json!([]), &json!([])));
+    assert_eq!((&all["approvals"], &all["unseen"][0]["node"]), (&json!([]), &json!("a")));
+    let why = all["unseen"][0]["why"].as_str().unwrap();
+    assert!(why.contains("node 'a' is not asked: it has said nothing for"), "{why}");
+    let listed = b.cli(&["approvals", "list"]).stdout;
+    assert!(listed.contains("Not seen: node 'a'"), "{listed}");
+    // Started anew it knows nothing of the call, and says so.
+    let config = fleet.config("a", &json!({}));
+    let folder = std::mem::replace(&mut a.folder, tempfile::tempdir().unwrap());
+    let a = Proxy::unready(config, folder).ready();
+    until_living(&b, 3);
+    assert_eq!(one(&b, &id).status, 404);
+    assert_eq!(b.api("approvals")["unseen"], json!([]));
+    // One that stopped took its calls with it.
+    let mut client = begun(&c, 1);
+    let id = until_waiting(&b, 1)["id"].clone();
+    drop(c.end());
+    assert_eq!(result(&mut client)["isError"], true);
+    until("it has stopped", || (one(&b, &id).status == 410).then_some(()));
+    let late = answer(&a, &id, &json!({"decision": "approve"}));
+    assert_eq!(late.status, 410);
+    assert!(said(&late).contains("waited on node 'c', which lives no more"), "{}", said(&late));
+    assert_eq!(b.api("approvals")["unseen"], json!([]));
     let nobody = answer(&b, &json!("0123456789abcdef-0000000"), &json!({"decision": "deny"}));
     assert_eq!((nobody.status, said(&nobody)), (404, "Approval not found".to_owned()));
+}
+
+#[test]
+fn a_late_no_counts_when_it_is_kept_for_the_whole_fleet_and_not_before() {
+    let fleet = Fleet::new();
+    let [a, mut b] = fleet.nodes(["a", "b"], &json!({}));
+    let mut client = begun(&a, 1);
+    let id = until_waiting(&b, 1)["id"].clone();
+    assert_eq!(answer(&b, &id, &json!({"decision": "approve", "for": "1h"})).status, 200);
+    assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
+    let standing = |node: &Proxy| node.api("approvals")["standing"].as_array().unwrap().len();
+    until("it stands there, too", || (standing(&b) == 1).then_some(()));
+    // Where what is shared is kept there is no room any more.
+    let blocked = b.folder.path().join("data/fleet/facts.json.new");
+    std::fs::create_dir(&blocked).unwrap();
+    for _ in 0..2 {
+        let denied = answer(&b, &id, &json!({"decision": "deny"}));
+        assert_eq!(denied.status, 503, "{}", denied.text());
+        let words = "is ended on this node; the other nodes could not be told";
+        assert!(said(&denied).contains(words), "{}", said(&denied));
+        assert_eq!(standing(&b), 0, "here it is over");
+    }
+    std::fs::remove_dir(&blocked).unwrap();
+    // Unless the node has tried it again by itself meanwhile, and it is over.
+    let denied = answer(&b, &id, &json!({"decision": "deny"}));
+    assert!(matches!(denied.status, 200 | 409), "{}", denied.text());
+    // What was answered so outlasts a crash in the same moment.
+    b.process.signal("KILL");
+    b.process.wait();
+    let kept = std::fs::read(b.folder.path().join("data/fleet/facts.json")).unwrap();
+    let kept: Value = serde_json::from_slice(&kept).unwrap();
+    let is_its = |fact: &Value| fact["name"].as_str().unwrap().ends_with(id.as_str().unwrap());
+    let ended = kept["facts"]["b"].as_array().unwrap().iter().find(|fact| is_its(fact));
+    assert_eq!(ended.map(|fact| &fact["value"]), Some(&Value::Null), "{kept}");
+    let config = fleet.config("b", &json!({}));
+    let folder = std::mem::replace(&mut b.folder, tempfile::tempdir().unwrap());
+    let b = Proxy::unready(config, folder).ready();
+    for node in [&a, &b] {
+        until("it ends there, too", || (standing(node) == 0).then_some(()));
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod direct;
 mod door_table;
 mod doors;
 mod fleet;
+mod fleet_asked_again;
 mod fleet_decisions;
 mod fleet_events;
 mod fleet_facts;

@@ -102,6 +102,8 @@ struct Shared {
     changes: watch::Sender<u64>,
     wake: Notify,
     standing: Mutex<FactStanding>,
+    /// What the parts that share something say is wrong with that, by their names.
+    told: Mutex<BTreeMap<&'static str, String>>,
 }
 
 #[derive(Debug)]
@@ -146,6 +148,7 @@ impl FleetFacts {
             changes: watch::Sender::new(0),
             wake: Notify::new(),
             standing: Mutex::default(),
+            told: Mutex::default(),
         })))
     }
 
@@ -208,6 +211,25 @@ impl FleetFacts {
         self.0.standing.lock().clone()
     }
 
+    /// Tells what is wrong with what a part shares, or that nothing is any more. It is in the log once.
+    pub fn tell_fault(&self, part: &'static str, fault: Option<String>) {
+        let mut told = self.0.told.lock();
+        let Some(fault) = fault else {
+            told.remove(part);
+            return;
+        };
+        if !told.contains_key(part) {
+            tracing::error!(part, fault, "not all is shared with the fleet");
+        }
+        told.insert(part, fault);
+    }
+
+    /// What is wrong with what the parts share, a line for each.
+    #[must_use]
+    pub fn told_faults(&self) -> Vec<String> {
+        self.0.told.lock().values().cloned().collect()
+    }
+
     /// Seals `text` for its place, which no other object may have.
     fn seal(&self, key: &str, text: &[u8]) -> Result<Bytes, BucketError> {
         let mut salt = [0; SALT_BYTES];
@@ -258,7 +280,7 @@ impl FleetFacts {
             .map_err(|why| BucketError::Failed(format!("{key}: {why}")))
     }
 
-    /// One round: reads what is another, and puts what is to be said.
+    /// One round: reads what is another, and puts what is to be said. What cannot be read of other nodes is a fault of theirs.
     ///
     /// # Errors
     ///
@@ -279,8 +301,10 @@ impl FleetFacts {
         while let Some((node, listed, object)) = read.next().await {
             match object {
                 Ok(object) => self.take(node, listed, object).await?,
-                // It was there a moment ago.
-                Err(error) => failed = Some(error),
+                // What it puts depends on it.
+                Err(error) if node == self.0.settings.node => failed = Some(error),
+                // One that cannot be read keeps nobody from saying what is to be said, and the others from being heard.
+                Err(error) => self.0.held.lock().reader.not_read(&node, &listed, &error),
             }
         }
         self.remember().await?;

@@ -18,6 +18,8 @@ use crate::fleet::config::NodeName;
 pub(super) const SAID: &str = "facts/said";
 /// Most nodes whose objects are read.
 const MAX_NODES: usize = 4096;
+/// Most rounds in which an object that cannot be read is not asked for.
+const MOST_RESTS: u32 = 15;
 /// How often a store may have lost what it took before that is told.
 const MAY_LOSE: u32 = 2;
 
@@ -47,6 +49,9 @@ pub enum FactFault {
     /// It is not what the fleet has sealed.
     #[error(transparent)]
     Sealed(#[from] NotOpened),
+    /// The store does not give it.
+    #[error("it cannot be read: {0}")]
+    Unread(String),
     /// It says nothing.
     #[error(transparent)]
     Contents(#[from] NotFacts),
@@ -71,6 +76,16 @@ pub enum FactFault {
     Unkept,
 }
 
+/// An object that the store does not give.
+#[derive(Clone, Debug)]
+struct UnreadObject {
+    state: Box<str>,
+    /// How often it was asked for.
+    times: u32,
+    /// In so many rounds it is not asked for: each time may take as long as the store is waited for.
+    rests: u32,
+}
+
 /// What a node knows of the objects in the store.
 #[derive(Clone, Debug)]
 pub struct FactReader {
@@ -80,6 +95,8 @@ pub struct FactReader {
     /// The states that were looked at.
     looked: BTreeMap<NodeName, Box<str>>,
     faults: BTreeMap<String, FactFault>,
+    /// Those that could not be read.
+    unread: BTreeMap<NodeName, UnreadObject>,
     /// What its own object in the store says.
     stored: Option<FactSet>,
     /// What it has put last, and how often the store did not have it then.
@@ -93,8 +110,8 @@ impl FactReader {
     /// One that remembers these numbers; `fresh` if it remembers nothing at all.
     #[must_use]
     pub fn new(own: NodeName, numbers: BTreeMap<NodeName, u64>, fresh: bool) -> Self {
-        let (looked, faults) = (BTreeMap::new(), BTreeMap::new());
-        Self { own, numbers, looked, faults, stored: None, put: None, unkept: 0, fresh }
+        let (looked, faults, unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { own, numbers, looked, faults, unread, stored: None, put: None, unkept: 0, fresh }
     }
 
     /// The highest numbers that were read, to be remembered.
@@ -125,7 +142,7 @@ impl FactReader {
                 }
                 Some(node) => {
                     there.insert(node.clone());
-                    if self.looked.get(&node) != Some(&listed.state) {
+                    if self.looked.get(&node) != Some(&listed.state) && !self.rests(&node, listed) {
                         wanted.push((node, listed.clone()));
                     }
                     continue;
@@ -141,7 +158,33 @@ impl FactReader {
             }
         }
         self.looked.retain(|node, _| there.contains(node));
+        self.unread.retain(|node, _| there.contains(node));
         wanted
+    }
+
+    /// Whether an object that could not be read is not asked for in this round, either.
+    fn rests(&mut self, node: &NodeName, listed: &ListedFacts) -> bool {
+        let unread = self.unread.get_mut(node).filter(|unread| unread.state == listed.state);
+        let Some(rests) = unread.map(|unread| &mut unread.rests).filter(|rests| **rests > 0) else {
+            return false;
+        };
+        *rests -= 1;
+        true
+    }
+
+    /// The object of another node in that state could not be read: that is asked for again, after ever more rounds.
+    pub fn not_read(
+        &mut self,
+        node: &NodeName,
+        listed: &ListedFacts,
+        why: &impl std::fmt::Display,
+    ) {
+        let before = self.unread.get(node).filter(|unread| unread.state == listed.state);
+        let times = before.map_or(0, |unread| unread.times) + 1;
+        let rests = (1_u32 << (times - 1).min(8)).min(MOST_RESTS + 1) - 1;
+        self.unread
+            .insert(node.clone(), UnreadObject { state: listed.state.clone(), times, rests });
+        self.faults.insert(listed.key.clone(), FactFault::Unread(why.to_string()));
     }
 
     /// Takes over what was read of a node's object in that state; true if `set` is another now.
@@ -152,6 +195,7 @@ impl FactReader {
         set: &mut FactSet,
     ) -> bool {
         self.looked.insert(node.clone(), state.into());
+        self.unread.remove(node);
         let (key, is_own) = (object_key(node), *node == self.own);
         self.faults.remove(&key);
         let object = match read {
@@ -288,6 +332,25 @@ mod tests {
         assert_eq!(reader.wanted(&[]), []);
         assert_eq!(reader.faults()["facts/said/b"], FactFault::Removed);
         assert_eq!(token(&set), Some("1"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_asked_for_again_ever_less_often_until_it_is_another() {
+        let ([first, _], b) = (two_of_b(), node("b"));
+        let (mut reader, mut set) = (reader(), FactSet::default());
+        let mut asked = Vec::new();
+        for round in 0..80 {
+            for (node, listed) in reader.wanted(&[listed("b", 1)]) {
+                reader.not_read(&node, &listed, &"it hangs");
+                asked.push(round);
+            }
+            assert_eq!(reader.faults()["facts/said/b"].to_string(), "it cannot be read: it hangs");
+        }
+        assert_eq!(asked, [0, 1, 3, 7, 15, 31, 47, 63, 79]);
+        assert_eq!(reader.wanted(&[listed("b", 2)]).len(), 1, "it is another");
+        assert!(reader.take((&b, "2"), Ok(first), &mut set));
+        assert!(reader.faults().is_empty());
+        assert_eq!(reader.wanted(&[listed("b", 3)]).len(), 1);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub const MAX_FACT_NAME_BYTES: usize = 1024;
 /// Most bytes of a value.
 pub const MAX_FACT_VALUE_BYTES: usize = 1 << 20;
 /// Most bytes of the names and values that one node says at a time. Ends are always said.
-const MAX_OWN_BYTES: usize = 16 << 20;
+pub const MAX_OWN_BYTES: usize = 16 << 20;
 /// Bytes that a fact counts for beside its name and value.
 const BYTES_BESIDE: usize = 64;
 /// The latest time of a logical clock that is believed: one that ran away would leave no time after it.
@@ -136,7 +136,10 @@ pub enum FactRefused {
     )]
     TooLong,
     /// This node has said as much as it may.
-    #[error("this node shares more than {MAX_OWN_BYTES} bytes with its fleet already")]
+    #[error(
+        "this node shares {} MiB with its fleet already, the most that it may: do it at another node, and see which server lists ever other tools",
+        MAX_OWN_BYTES >> 20
+    )]
     Full,
     /// No time is left.
     #[error("the logical clock of the fleet has come to its end")]
@@ -304,10 +307,16 @@ impl FactSet {
     /// Ends what stands under a name, in the name of `node`; false if nothing does, or it has ended.
     pub fn end(&mut self, node: &NodeName, kind: FactKind, name: &str) -> bool {
         let stands = self.get(kind, name).is_some_and(|fact| fact.state != FactState::Ended);
+        stands && self.forbid(node, kind, name)
+    }
+
+    /// The same, also where nothing stands: whoever says it later says it in vain. False if it has ended.
+    pub fn forbid(&mut self, node: &NodeName, kind: FactKind, name: &str) -> bool {
+        let has_ended = self.get(kind, name).is_some_and(|fact| fact.state == FactState::Ended);
         // An end counts without time, too.
         let stamp = self.next_stamp(node);
         let stamp = stamp.unwrap_or(FactStamp { clock: MAX_CLOCK, node: node.clone() });
-        stands && self.merge_one(kind, name, Fact { stamp, state: FactState::Ended })
+        !has_ended && self.merge_one(kind, name, Fact { stamp, state: FactState::Ended })
     }
 
     fn next_stamp(&self, node: &NodeName) -> Option<FactStamp> {
@@ -464,6 +473,8 @@ pub(super) mod tests {
         theirs.merge(&ours);
         assert_eq!(theirs.get(FactKind::Config, "").and_then(Fact::value), Some("of a"));
         assert!(!ours.end(&a, FactKind::Token, "other"));
+        assert!(ours.forbid(&a, FactKind::Leave, "x") && !ours.forbid(&a, FactKind::Leave, "x"));
+        assert_eq!(ours.say(&a, FactKind::Leave, "x", "1"), Err(FactRefused::Ended));
         assert_eq!(ours.of(FactKind::Token).count(), 1);
         assert_eq!(ours.said_by(&a).of(FactKind::Config).count(), 1);
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::super::fact_set::tests::node;
 use super::super::fact_set::{Fact, FactKind};
 use super::*;
+use crate::fleet::bucket::broken_reads;
 use crate::fleet::node_key::NodeKey;
 
 const ID: FleetId = FleetId([3; 16]);
@@ -130,6 +131,41 @@ async fn an_object_that_is_not_the_fleets_is_told_and_what_was_known_stays() {
     round(&a, &bucket).await;
     a.stand(&Ok(()));
     assert!(a.standing().faults["facts/said/c"].contains("moved"));
+}
+
+#[tokio::test]
+async fn one_object_that_cannot_be_read_keeps_nobody_from_saying_and_hearing_what_is_to_be() {
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let bucket = store.bucket();
+    let [a, b, c] = ["a", "b", "c"].map(|name| store.node(name, folder.path()));
+    for node in [&b, &c] {
+        say(node, node.node().as_str(), "1");
+        round(node, &bucket).await;
+    }
+    say(&a, "a", "1");
+    broken_reads::are(&["facts/said/b"]);
+    let mut place = PlaceCheck::default();
+    for _ in 0..2 {
+        assert!(a.told_round(&bucket, &mut place).await, "the next one follows as soon as ever");
+    }
+    assert_eq!(value(&a, "c").as_deref(), Some("1"));
+    round(&c, &bucket).await;
+    assert_eq!(value(&c, "a").as_deref(), Some("1"), "it was put");
+    let standing = a.standing();
+    assert!(standing.faults["facts/said/b"].contains("cannot be read"), "{standing:?}");
+    assert!(standing.failing.is_none() && standing.published, "{standing:?}");
+    // Its own has to be read before it puts another one.
+    broken_reads::are(&["facts/said/a"]);
+    say(&a, "d", "1");
+    a.round(&bucket, &mut place).await.unwrap();
+    assert!(!a.told_round(&bucket, &mut place).await);
+    broken_reads::are(&[]);
+    for _ in 0..3 {
+        round(&a, &bucket).await;
+    }
+    assert_eq!(value(&a, "b").as_deref(), Some("1"));
+    a.stand(&Ok(()));
+    assert!(a.standing().faults.is_empty());
 }
 
 #[tokio::test]
