@@ -23,13 +23,12 @@ use tokio::sync::watch;
 use super::activity;
 use super::fleet_events::{LastSeen, OwnStart, WatchedFleet};
 use super::query_parameters::{BadQuery, Query};
-use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
+use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot, event};
 use super::response::{self, ApiError};
 use super::state::State;
 use crate::activity::record::NodeId;
 use crate::activity::{
-    Activity, Filter, Id, Live, LiveEvent, PORTION, Page, Payloads, Portion, QueryError, Record,
-    StoreError,
+    Activity, Filter, Id, Live, LiveEvent, PORTION, Page, Payloads, Portion, QueryError, StoreError,
 };
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
@@ -363,13 +362,6 @@ fn catch(activity: &Activity, seq: u64) -> Result<Caught, QueryError> {
 
 fn unknown_id() -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, "Invalid Last-Event-ID: must be the id of a record")
-}
-
-/// A record as an event.
-pub(super) fn event(record: &Record, out: &mut Vec<u8>) {
-    out.extend_from_slice(format!("id: {}\nevent: activity\ndata: ", record.id).as_bytes());
-    reader_limits::one_line(record, out);
-    out.extend_from_slice(b"\n\n");
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::events::event;
+use super::reader_limits::event;
 use crate::activity::Id;
 use crate::fleet::fleet_watch::OVERLAP_MS;
 use crate::fleet::watch_place::WatchPlace;

@@ -147,6 +147,13 @@ pub(super) fn one_line(record: &Record, out: &mut Vec<u8>) {
     }
 }
 
+/// A record as an event.
+pub(super) fn event(record: &Record, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("id: {}\nevent: activity\ndata: ", record.id).as_bytes());
+    one_line(record, out);
+    out.extend_from_slice(b"\n\n");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -59,9 +59,9 @@ fn watch(proxy: &Proxy, query: &str, after: Option<&str>) -> Events {
 }
 
 fn refused(proxy: &Proxy, query: &str, after: Option<&str>) -> Response {
-    let refused = ask(proxy, query, after).response();
-    assert_eq!(refused.status, 400, "{}", refused.text());
-    refused
+    // A stream that is let in has no end.
+    assert_eq!(ask(proxy, query, after).head().0, 400, "{query}");
+    ask(proxy, query, after).response()
 }
 
 /// What an event tells: the call that a record is of, or a node with why it is missing; `None` for others. And where to resume:

@@ -1,8 +1,10 @@
 //! An event stream as it comes, event by event.
 
+use std::time::Instant;
+
 use serde_json::Value;
 
-use super::Connection;
+use super::{Connection, PATIENCE};
 
 /// A response that is an event stream.
 pub(crate) struct Events {
@@ -38,7 +40,10 @@ impl Events {
 
     /// The next event, comments left out; `None` at the end of the stream.
     pub(crate) fn next(&mut self) -> Option<Event> {
+        let start = Instant::now();
         loop {
+            // Comments alone go on for ever.
+            assert!(start.elapsed() < 2 * PATIENCE, "no event within {:?}", 2 * PATIENCE);
             if let Some((event, rest)) = self.text.split_once("\n\n") {
                 let (event, rest) = (event.to_owned(), rest.to_owned());
                 self.text = rest;
