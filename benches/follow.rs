@@ -26,6 +26,8 @@ const FLEET: &str = "01010101010101010101010101010101";
 /// Queries of each kind that are timed.
 const QUERIES: usize = 1000;
 const SEGMENT_RECORDS: u64 = 8192;
+/// Of so many calls one is of another tool, and an error.
+const RARE: u64 = 10_000;
 const ARGUMENTS: &[u8] =
     br#"{"owner":"octo","repo":"hello","title":"It is broken","body":"Steps: open, then close."}"#;
 const RESPONSE: &[u8] =
@@ -49,15 +51,16 @@ fn seal(folder: &std::path::Path, node: &str, log: NodeId, records: u64) -> u64 
         let (mut rows, after) = (RecordCollector::new(log), hash);
         for seq in seq..seq + SEGMENT_RECORDS {
             let request = format!("request-{seq}");
+            let rare = seq % RARE == 0;
             let head = HeadRef {
                 stored_ms: 1_767_225_600_000 + seq / 50,
                 kind: Type::ToolCall,
                 source: Source::Mcp,
                 principal: "token:ci",
-                status: Status::Success,
+                status: if rare { Status::Error } else { Status::Success },
                 operation: Some(Operation::Write),
                 server: "github",
-                tool: "create_issue",
+                tool: if rare { "delete_issue" } else { "create_issue" },
                 error: "",
                 started: 1_767_225_600_000_000 + seq * 20,
                 duration_us: 12_304,
@@ -121,8 +124,9 @@ fn follow(
     (index, taken, took)
 }
 
-/// Times a page of 50 over all of these.
-fn query(what: &str, logs: &[(String, FleetLogs)], filter: &Filter, payloads: bool) {
+/// Times a page of 50 over all of these; how many records it has.
+fn query(what: &str, logs: &[(String, FleetLogs)], filter: &Filter, payloads: bool) -> usize {
+    let mut found = 0;
     let mut times: Vec<_> = (0..QUERIES)
         .map(|_| {
             let begun = Instant::now();
@@ -142,13 +146,14 @@ fn query(what: &str, logs: &[(String, FleetLogs)], filter: &Filter, payloads: bo
                 Listing { records, next_cursor: head.next_id().expect("an id") }
             });
             let merged = merge_pages(pages.collect::<Vec<_>>(), 50);
-            assert_eq!(merged.records.len(), 50);
+            found = merged.records.len();
             begun.elapsed()
         })
         .collect();
     times.sort();
     let at = |part: usize| times.get(times.len() * part / 100).copied().unwrap_or_default();
     println!("{what}: p50 {:?}, p99 {:?}", at(50), at(99));
+    found
 }
 
 fn main() {
@@ -186,16 +191,23 @@ fn main() {
         println!("shard {role}: {taken} records in {:.2} s", took.as_secs_f64());
         logs.push((node, FleetLogs::new(activity.clone(), Some(index), None)));
     }
-    query("the newest 50", &logs, &Filter::default(), true);
-    let by_tool = Filter { tools: vec!["create_issue".into()], ..Filter::default() };
-    query("50 of a tool", &logs, &by_tool, true);
-    let both = Filter {
+    let of_tool = |tool: &str| Filter { tools: vec![tool.into()], ..Filter::default() };
+    let of_status = |status| Filter {
         servers: vec!["github".into()],
         principals: vec!["token:ci".into()],
-        statuses: vec![Status::Success],
+        statuses: vec![status],
         ..Filter::default()
     };
-    query("50 of a server, a principal and a status, without payloads", &logs, &both, false);
+    assert_eq!(query("the newest 50", &logs, &Filter::default(), true), 50);
+    assert_eq!(query("50 of a tool", &logs, &of_tool("create_issue"), true), 50);
+    let rare = "50 of a tool that is called once in 10 000 times";
+    assert_eq!(query(rare, &logs, &of_tool("delete_issue"), true), 50);
+    let three = "50 of a server, a principal and a status, without payloads";
+    assert_eq!(query(three, &logs, &of_status(Status::Success), false), 50);
+    let rare = "50 of a server, a principal and a status that one in 10 000 has, without payloads";
+    assert_eq!(query(rare, &logs, &of_status(Status::Error), false), 50);
+    let none = "a server, a principal and a status that none has";
+    assert_eq!(query(none, &logs, &of_status(Status::Blocked), false), 0);
     drop(logs);
     drop(activity);
     writer.close().expect("closed");

@@ -27,6 +27,7 @@ mod parse;
 pub mod patch;
 pub mod problem;
 mod reading;
+pub mod rule_files;
 mod search;
 pub mod sections;
 pub mod servers;

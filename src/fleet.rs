@@ -28,6 +28,7 @@ pub mod fleet_index;
 pub mod fleet_logs;
 pub mod fleet_node;
 pub mod fleet_reading;
+pub mod fleet_sight;
 pub mod fleet_watch;
 pub mod follower;
 pub mod following;

@@ -52,7 +52,6 @@ mod peer_door;
 mod record_door;
 mod reload;
 mod route;
-pub mod rule_files;
 mod rule_watch;
 mod runtime;
 mod shared_facts;

@@ -66,7 +66,8 @@ mod users;
 
 pub use answer::{Answer, AnswerPart};
 pub use config::{
-    Config, Mistake, NamedValues, Protocol, ServerAffinity, filled_in, named_files, named_values,
+    Config, Mistake, NamedValues, Protocol, ServerAffinity, ValuePart, filled_in, named_files,
+    named_values, value_parts,
 };
 pub use endpoint::tls_connector;
 pub use error::{CallError, Cause, Sent, Undelivered};

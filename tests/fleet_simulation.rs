@@ -1,13 +1,22 @@
-//! The ledger under everything that can happen to it, in the order of a seed: crashes, requests and answers that are lost, late
-//! or done twice, clocks that are wrong, disks that are put back or copied, a store that forgets. Short here; at length by
-//! `cargo run --release --example simulate-fleet`.
+//! The ledger, those who follow it, and shared facts under everything that can happen to them, in the order of a seed: crashes,
+//! requests and answers that are lost, late or done twice, listings and reads that are old, clocks that are wrong, disks that are
+//! put back or copied, a store that forgets, and one in which a stranger changes, removes or puts back what lies there. Short
+//! here; at length by `cargo run --release --example simulate-fleet`.
 
 #![allow(unreachable_pub, dead_code, missing_docs, reason = "shared with the example")]
 
+#[path = "fleet_simulation/follower.rs"]
+mod follower;
 #[path = "fleet_simulation/node.rs"]
 mod node;
 #[path = "fleet_simulation/random.rs"]
 mod random;
+#[path = "fleet_simulation/sharing.rs"]
+mod sharing;
+#[path = "fleet_simulation/sharing_node.rs"]
+mod sharing_node;
+#[path = "fleet_simulation/shelf.rs"]
+mod shelf;
 #[path = "fleet_simulation/store.rs"]
 mod store;
 #[path = "fleet_simulation/variant.rs"]
@@ -15,14 +24,17 @@ mod variant;
 #[path = "fleet_simulation/world.rs"]
 mod world;
 
+use sharing::SharingOutcome;
 use variant::Variant;
 
 /// Schedules that are run here.
-const SCHEDULES: u64 = 2000;
+const SCHEDULES: u64 = 1000;
 
 #[test]
-fn whatever_happens_each_record_is_in_the_ledger_once_and_no_fork_is_taken_for_a_chain() {
+fn whatever_happens_each_record_is_kept_and_followed_once_and_all_nodes_have_the_same_facts() {
     let (mut segments, mut crashes, mut forked, mut forgot, mut refused) = (0, 0, 0, 0, 0);
+    let (mut taken, mut told, mut restarts) = (0, 0, 0);
+    let mut shared = SharingOutcome::default();
     for seed in 0..SCHEDULES {
         let outcome = world::run(seed, Variant::Right, false);
         let outcome = outcome.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
@@ -31,11 +43,17 @@ fn whatever_happens_each_record_is_in_the_ledger_once_and_no_fork_is_taken_for_a
         forked += u64::from(outcome.forked);
         forgot += u64::from(outcome.forgot);
         refused += u64::from(outcome.refused);
+        taken += outcome.taken;
+        told += outcome.told;
+        restarts += outcome.restarts;
+        shared.add(&outcome.sharing);
     }
     // It is no proof of anything if none of this has happened.
-    for count in [segments, crashes, forked, forgot, refused] {
-        assert!(count > SCHEDULES / 100, "{segments} {crashes} {forked} {forgot} {refused}");
-    }
+    let happened = [segments, crashes, forked, forgot, refused, taken, told, restarts];
+    let SharingOutcome { events: _, puts, ends, put_back, crashes } = shared;
+    let happened = happened.into_iter().chain([puts, ends, put_back, crashes]);
+    let happened: Vec<_> = happened.collect();
+    assert!(happened.iter().all(|count| *count > SCHEDULES / 100), "{happened:?}");
 }
 
 #[test]

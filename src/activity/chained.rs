@@ -24,6 +24,12 @@ pub struct ChainedRecord<'a> {
 }
 
 impl ChainedRecord<'_> {
+    /// How many canonical bytes it has ([`codec::put_canonical`]: the length of the head, head, body).
+    #[must_use]
+    pub fn canonical_bytes(&self) -> u64 {
+        (size_of::<u32>() + self.head.len() + self.body.len()) as u64
+    }
+
     /// Whether its hash is that of its bytes, in the log of `node`.
     #[must_use]
     pub fn is_intact(&self, node: NodeId) -> bool {

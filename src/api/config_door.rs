@@ -253,7 +253,7 @@ pub struct ConfigStanding {
     pub since: SystemTime,
     /// The keys that are another in the file and count from the next start on.
     pub needs_restart: Vec<String>,
-    /// Why what the file holds now is not in force, and since when that is known; `None` if it is.
+    /// Why what the file, or a file that it names, holds now is not in force, and since when that is known; `None` if it is.
     pub rejected: Option<(SystemTime, ReloadRefused)>,
     /// It, without what may be a secret.
     pub shown: Arc<Value>,

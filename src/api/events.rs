@@ -123,7 +123,8 @@ pub(super) async fn events(
     let member = worker.proxy.fleet.as_ref();
     let wanted = if member.is_some() { query.text("node")? } else { None };
     query.finish()?;
-    let node = member.filter(|node| node.peers().is_some());
+    // Before it has its place it can ask nobody yet, which the stream tells.
+    let node = member.filter(|node| node.config.key.is_some());
     let seen = |value: &HeaderValue| LastSeen::parse(value.to_str().ok()?, node.is_some());
     let seen = match headers.get(&LAST_EVENT_ID) {
         None => None,

@@ -31,6 +31,8 @@ const LIST_LIMIT: Duration = Duration::from_secs(3);
 const GATHER_LIMIT: Duration = Duration::from_secs(10);
 /// Most time until one has shown or answered one approval: longer than it takes to reach it and until its answer begins.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+/// After how long it is asked again where it was not known which nodes there are.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// Most calls in a list of a whole fleet.
 const MAX_LISTED: usize = 4096;
 /// Most bytes of what one says.
@@ -135,8 +137,7 @@ pub(super) async fn gather(worker: &Worker) -> Option<Gathered> {
 /// Nodes that are not asked, and may hold calls all the same.
 fn unseen(living: &LivingNodes) -> Vec<UnseenNode> {
     let mut unseen = Vec::new();
-    if let Some(away) = &living.away {
-        let why = format!("it is not seen now which nodes live: {away}");
+    if let Some(why) = living.why_undecided().filter(|_| living.may_lack_some()) {
         unseen.push(UnseenNode { node: String::new(), why });
     }
     for view in living.all().iter().filter(|view| !view.is_self && !is_over(view)) {
@@ -206,13 +207,12 @@ impl<'a> Elsewhere<'a> {
         else {
             return Ok(None);
         };
-        let living = node.living();
-        let mut all = living.all().iter();
-        let Some(view) = all.find(|view| NodeTag::of(&view.name).text() == mark) else {
+        if NodeTag::of(&node.name).text() == mark {
             return Ok(None);
-        };
+        }
+        let living = node.living();
+        let Some(view) = holder(&living, id, mark)? else { return Ok(None) };
         match view.state {
-            _ if view.name == node.name => Ok(None),
             NodeState::Living => Ok(Some(Self { node, holder: view.name.as_str().into() })),
             NodeState::Silent | NodeState::Stopped | NodeState::Unknown => {
                 Err(not_asked(id, view.name.as_str(), Some(view)))
@@ -276,6 +276,30 @@ impl<'a> Elsewhere<'a> {
                 Err(ApiError::new(StatusCode::BAD_GATEWAY, text))
             }
         }
+    }
+}
+
+/// The node that holds the call of that id, as its mark says; `None` where there is no such node.
+///
+/// # Errors
+/// It is not known which nodes there are.
+fn holder<'a>(
+    living: &'a LivingNodes,
+    id: &str,
+    mark: &str,
+) -> Result<Option<&'a NodeView>, ApiError> {
+    let is_it = |view: &&NodeView| NodeTag::of(&view.name).text() == mark;
+    let view = living.all().iter().find(is_it);
+    match living.why_undecided() {
+        Some(why) if view.is_none() && living.may_lack_some() => {
+            let text = format!(
+                "Approval {id} waits on another node, if it waits, and nothing has changed: {why}; ask again, or at that node"
+            );
+            let mut error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text);
+            error.retry_after = Some(ASK_AGAIN);
+            Err(error)
+        }
+        Some(_) | None => Ok(view),
     }
 }
 
@@ -356,6 +380,8 @@ async fn fulfil(worker: &Worker, from: &str, wish: &ApprovalWish<'_>) -> Result<
 mod tests {
     use super::*;
     use crate::fleet::config::NodeName;
+    use crate::fleet::heartbeat::BootId;
+    use crate::fleet::living_nodes::NodeWatch;
 
     #[test]
     fn what_a_node_asks_is_read_as_it_was_sent() {
@@ -407,6 +433,35 @@ mod tests {
             assert!(error.message.contains(words), "{}", error.message);
         }
         assert_eq!(not_asked("x", "a", None).status.as_u16(), 410);
+    }
+
+    #[test]
+    fn while_it_is_not_known_which_nodes_there_are_no_call_is_unknown_and_no_list_whole() {
+        let [own, a] = ["me", "a"].map(|name| NodeName::parse(name).unwrap());
+        let mark = NodeTag::of(&a).text();
+        let found = |living: &LivingNodes| {
+            let found = holder(living, "x", &mark).map(|view| view.map(|it| it.state));
+            found.map_err(|error| (error.status.as_u16(), error.retry_after.is_some()))
+        };
+        let mut watch = NodeWatch::new(own, BootId([9; 16]));
+        let none = LivingNodes::default();
+        for (living, words) in [
+            (none.clone(), "not seen yet"),
+            (none.unseen("no way there".to_owned()), "no way there"),
+            (watch.snapshot(Some("no way there".to_owned())), "no way there"),
+        ] {
+            assert_eq!(found(&living), Err((503, true)));
+            assert!(holder(&living, "x", &mark).unwrap_err().message.contains(words));
+            let unseen = unseen(&living);
+            assert!(unseen.len() == 1 && unseen[0].why.contains(words), "{unseen:?}");
+        }
+        assert_eq!(
+            (found(&watch.snapshot(None)), unseen(&watch.snapshot(None)).len()),
+            (Ok(None), 0)
+        );
+        watch.listed([a.clone()]);
+        let listed = watch.snapshot(None);
+        assert_eq!((found(&listed), unseen(&listed).len()), (Ok(Some(NodeState::Unknown)), 1));
     }
 
     #[test]

@@ -12,6 +12,8 @@ use super::servers::ServerView;
 use super::state::State;
 use crate::activity::Standing;
 use crate::downstream::body::Body;
+use crate::fleet::FleetNode;
+use crate::fleet::fleet_sight::{FleetSight, SIGHT_LIMIT};
 use crate::proxy::Worker;
 use crate::upstream::supervisor::Status;
 
@@ -33,8 +35,8 @@ pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
 }
 
 /// Tells whether every enabled server was discovered, or has failed once, whether one can be used,
-/// and whether calls are refused because the log cannot be written. Without the key, names and states
-/// alone.
+/// and whether calls are refused because the log cannot be written; in a fleet with a key, whether this
+/// node has seen which others live. Without the key, names and states alone.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -44,7 +46,7 @@ pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
         (status = 200, description = "Every server was heard or has failed", body = Readiness),
         (
             status = 503,
-            description = "A server is still awaited, or calls are refused: the log cannot be written",
+            description = "A server is still awaited, or the sight of the fleet's nodes; or calls are refused: the log cannot be written",
             body = Readiness,
         ),
     )
@@ -57,7 +59,10 @@ pub(super) fn ready(
 ) -> Response<Body> {
     let upstreams = &worker.proxy.upstreams;
     let health = worker.proxy.activity.health();
-    let settled = upstreams.settled() && health.state != Standing::Failed;
+    let node = worker.proxy.fleet.as_deref();
+    let sight = node.and_then(|node| Some((node, node.sight()?)));
+    let awaits_fleet = matches!(sight, Some((_, FleetSight::Awaited)));
+    let settled = upstreams.settled() && health.state != Standing::Failed && !awaits_fleet;
     let status = if settled { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let servers = upstreams.states().into_iter().map(|state| match admitted {
         true => Readied::Whole(Box::new(state.into())),
@@ -68,8 +73,26 @@ pub(super) fn ready(
     let fault = state.config.standing().fault();
     let standing = if fault.is_some() { FileState::Rejected } else { FileState::Ok };
     let config = FileStanding { state: standing, reason: fault.filter(|_| admitted) };
-    let body = Readiness { ready, activity, config, servers };
+    let fleet = sight.map(|(node, sight)| fleet_standing(node, sight, admitted));
+    let body = Readiness { ready, activity, config, fleet, servers };
     response::json(status, Body::from(encode(&body)), request_id)
+}
+
+/// Which other nodes live, as far as this one has seen, and what it waits for.
+fn fleet_standing(node: &FleetNode, sight: FleetSight, admitted: bool) -> FleetStanding {
+    let state = match sight {
+        FleetSight::Seen => return FleetStanding { state: SightState::Seen, reason: None },
+        FleetSight::Awaited => SightState::Awaited,
+        FleetSight::Unseen => SightState::Unseen,
+    };
+    let why = || {
+        let why = node.living().why_undecided().unwrap_or_default();
+        match sight {
+            FleetSight::Awaited => format!("{why}: waited for at most {} s", SIGHT_LIMIT.as_secs()),
+            FleetSight::Unseen | FleetSight::Seen => why,
+        }
+    };
+    FleetStanding { state, reason: admitted.then(why) }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -97,10 +120,14 @@ struct LogHealth {
 #[derive(Serialize, ToSchema)]
 struct Readiness {
     /// True once none is awaited and, unless none is enabled, at least one is connected, as long as
-    /// calls are not refused because the log cannot be written.
+    /// calls are not refused because the log cannot be written; not while `fleet` is awaited.
     ready: bool,
     activity: LogState,
     config: FileStanding,
+    /// In a fleet, where nodes have a key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    fleet: Option<FleetStanding>,
     servers: Vec<Readied>,
 }
 
@@ -131,6 +158,27 @@ enum FileState {
     Ok,
     /// It cannot be used, and what was in force stays.
     Rejected,
+}
+
+/// Which other nodes of the fleet live.
+#[derive(Serialize, ToSchema)]
+struct FleetStanding {
+    state: SightState,
+    /// Why they are not seen; with the key only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum SightState {
+    /// Each was seen to live or not, once since the start.
+    Seen,
+    /// Not yet: this node is not ready for so long.
+    Awaited,
+    /// Not for longer than that is waited for: this node serves alone.
+    Unseen,
 }
 
 #[derive(Serialize, ToSchema)]

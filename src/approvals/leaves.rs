@@ -49,7 +49,7 @@ impl StandingLeave {
 }
 
 /// Most that were ended and are remembered until the fleet is told.
-const MAX_ENDED: usize = 1024;
+pub(super) const MAX_ENDED: usize = 1024;
 
 /// All that stand.
 #[derive(Debug, Default)]

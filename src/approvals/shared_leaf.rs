@@ -138,6 +138,9 @@ mod tests {
         for key in ["", "x", "1/x", "00000000000001/", "0000000000000x/x", &"0".repeat(200)] {
             assert_eq!(SharedLeave::read(key, &text), None, "{key}");
         }
+        let named = |length| format!("{}/{}", "0".repeat(TIME_DIGITS), "x".repeat(length));
+        assert!(SharedLeave::read(&named(MAX_ID), &text).is_some());
+        assert_eq!(SharedLeave::read(&named(MAX_ID + 1), &text), None);
         for odd in ["", "{}", "null", &text.replace("cli", "window")] {
             assert_eq!(SharedLeave::read(leave.key().as_str(), odd), None, "{odd}");
         }

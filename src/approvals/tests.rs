@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::leaves::{Leaves, MAX_LEAVES, Now, Reach};
+use super::leaves::{Leaves, MAX_ENDED, MAX_LEAVES, Now, Reach};
 use super::*;
 use crate::intent;
 use crate::policy::{
@@ -476,6 +476,35 @@ fn what_would_stand_too_long_is_told_once_and_counts_at_no_time() {
         assert_eq!(leaves.take_over([leave.clone()], |_| false, now).len(), told, "{hours}");
         assert_eq!(leaves.all(now).len(), 0, "{hours}");
     }
+}
+
+#[test]
+fn of_those_that_would_stand_too_long_no_more_are_kept_than_may_stand_and_none_past_its_end() {
+    let mut leaves = Leaves::default();
+    let now = Now { instant: Instant::now(), time: SystemTime::now() };
+    let until = now.time + 3 * MAX_STANDING;
+    let flood = || (0..5000).map(|at| leave_of_another(at, until));
+    assert_eq!(leaves.take_over(flood(), |_| false, now).len(), MAX_SHARED_LEAVES);
+    assert_eq!(leaves.take_over(flood(), |_| false, now).len(), 0);
+    let later = 4 * MAX_STANDING;
+    let now = Now { instant: now.instant + later, time: now.time + later };
+    let another = leave_of_another(1, now.time + 3 * MAX_STANDING);
+    assert_eq!(leaves.take_over([another], |_| false, now).len(), 1);
+}
+
+#[test]
+fn of_those_that_were_ended_the_oldest_is_forgotten_where_the_fleet_cannot_be_told() {
+    let mut leaves = Leaves::default();
+    let now = Now { instant: Instant::now(), time: SystemTime::now() };
+    let until = now.time + MINUTE;
+    let ids: Vec<_> = (0..=MAX_ENDED).map(|at| leave_of_another(at, until)).collect();
+    leaves.take_over(ids.iter().cloned(), |_| false, now);
+    for leave in &ids {
+        assert!(leaves.end(&leave.of, now).is_some());
+    }
+    assert_eq!(leaves.ended().len(), MAX_ENDED);
+    assert_eq!(leaves.untold(&ids[0].of).map(|it| it.of.clone()), None);
+    assert!(leaves.untold(&ids[1].of).is_some() && leaves.untold(&ids[MAX_ENDED].of).is_some());
 }
 
 #[test]

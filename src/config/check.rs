@@ -1,10 +1,10 @@
 //! The checks of a config that depend on this machine: commands exist, variables are set, the data
-//! folder is writable. For `config check` only: a start goes on without servers that cannot run.
+//! folder is writable, the files of rules can be used. For `config check` only: a start goes on without servers that cannot run.
 //!
 //! Changes nothing, starts no server and connects to none.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use nix::unistd::{AccessFlags, access};
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::Flags;
 use super::findings::Findings;
 use super::parse::{Parsed, parse_all, wrong};
-use super::problem::{KeyPath, Problem};
+use super::problem::{KeyPath, Place, Problem, Severity};
+use super::rule_files::{self, RULE_FILES};
 use super::search;
 use super::servers::{self, ServerEntry};
 use super::values::Config;
@@ -22,6 +23,7 @@ use crate::upstream::Mistake;
 /// Adds the problems that are found to those of the text. Those of a disabled server are warnings.
 pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Option<String>) {
     let Parsed { config, findings, data_dir_key } = parsed;
+    check_rules(config, findings);
     let Config { servers, data_dir, tls, telemetry, search: section, .. } = config;
     for server in servers {
         check_server(server, env, findings);
@@ -81,6 +83,25 @@ fn check_server(
     }
     for (keys, problem) in server.upstream.oddities() {
         findings.warn(&keys.iter().fold(server.at.clone(), |path, key| path.key(key)), problem);
+    }
+}
+
+/// What is wrong with the files of rules, as a start finds it: the tools are not known then.
+fn check_rules(config: &Config, findings: &mut Findings<'_>) {
+    // Rules may name servers, and some of them could not be read.
+    if findings.is_wrong(&KeyPath::default(), &[servers::KEY]) {
+        return;
+    }
+    let loaded = rule_files::load(&config.rules, &rule_files::servers(config));
+    for problem in loaded.err().into_iter().flatten() {
+        let place = Place { line: problem.line, column: problem.column };
+        findings.add_outside(Problem {
+            severity: Severity::Error,
+            file: Some(PathBuf::from(&*problem.file)),
+            place: (problem.line > 0).then_some(place),
+            key: RULE_FILES.to_owned(),
+            text: problem.text,
+        });
     }
 }
 

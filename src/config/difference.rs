@@ -264,6 +264,7 @@ mod tests {
             (r#"{"logging": {"level": "debug"}}"#, "logging.level", ""),
             (r#"{"logging": {"format": "json"}}"#, "", "logging.format"),
             (r#"{"listen": "127.0.0.1:9"}"#, "", "listen"),
+            (r#"{"tls": {"cert": "c", "key": "k"}}"#, "", "tls"),
             (r#"{"activity": {"retention_days": 1}}"#, "activity.retention_days", ""),
             (r#"{"activity": {"max_records": 1}}"#, "activity.max_records", ""),
             (r#"{"activity": {"max_size_mb": 1}}"#, "activity.max_size_mb", ""),

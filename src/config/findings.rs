@@ -63,7 +63,7 @@ impl<'t> Findings<'t> {
         self.add_at_key(Severity::Warning, &written, text);
     }
 
-    /// Adds a problem of a flag or an environment variable.
+    /// Adds a problem of a flag, an environment variable, or another file, which it names.
     pub(super) fn add_outside(&mut self, problem: Problem) {
         self.push(problem);
     }
@@ -85,14 +85,14 @@ impl<'t> Findings<'t> {
         self.problems.len() >= MAX_PROBLEMS
     }
 
-    /// All problems in the order of the file; those of no file come first.
+    /// All problems in the order of the file; those of no file come first, those of files that it names last.
     pub(super) fn finish(mut self, file: Option<&Path>) -> Vec<Problem> {
+        self.problems.sort_by_key(|problem| (problem.file.is_some(), problem.place));
         for problem in &mut self.problems {
-            if problem.place.is_some() {
+            if problem.place.is_some() && problem.file.is_none() {
                 problem.file = file.map(Path::to_owned);
             }
         }
-        self.problems.sort_by_key(|problem| problem.place);
         self.problems
     }
 

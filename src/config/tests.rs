@@ -518,6 +518,8 @@ fn what_requests_are_decided_by_is_what_the_config_says() {
             "offered_era": "legacy", "intent_declaration": {"operation_type": "inferred"},
             "activity": {"max_payload_bytes": 2048, "max_response_bytes": 3072},
             "output_validation": {"max_held_bytes": 1000000, "max_held_total_bytes": 2000000},
+            "cluster": {"store": "file:///f", "node": "a", "advertise": "https://a.nodes.example:8443",
+                        "key": "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"},
             "allowed_hosts": ["proxy.example"]}"#,
     );
     assert_eq!(warnings, [""; 0]);
@@ -529,6 +531,11 @@ fn what_requests_are_decided_by_is_what_the_config_says() {
         auth.host_check.check(&headers.into_iter().collect(), None).is_ok()
     };
     assert!(host("proxy.example") && !host("localhost"));
+    assert!(
+        host("a.nodes.example:8443")
+            && !host("a.nodes.example:80")
+            && !host("b.nodes.example:8443")
+    );
     assert_eq!((settings.tools_limit, settings.offered_era), (7, Offered::Legacy));
     assert_eq!(settings.policy.intent.operation_type, Requirement::Inferred);
     assert_eq!((settings.max_payload_bytes, settings.max_response_bytes), (2048, 3072));

@@ -15,6 +15,7 @@ use crate::catalog::{self, ServerSettings};
 use crate::downstream::session_ticket::TicketOffice;
 use crate::embeddings::SearchSection;
 use crate::fleet::cluster_key::{KEY_ID_BYTES, KeyPurpose};
+use crate::fleet::config::AdvertisedUrl;
 use crate::fleet::sealed_id::IdKeys;
 use crate::fleet::sealed_mark::NodeTag;
 use crate::fleet::{ClusterConfig, LedgerSettings};
@@ -203,11 +204,14 @@ impl Config {
     ///
     /// An entry of `allowed_hosts` or `allowed_origins` that was not read by [`parse`](super::parse()).
     pub fn settings(&self) -> Result<Settings, BadEntry> {
+        let host_check = HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?;
+        let own = self.cluster.advertise.as_ref().map(AdvertisedUrl::authority);
         Ok(Settings {
             http_auth: HttpAuth {
                 api_key: self.key().into(),
                 require_mcp_auth: self.require_mcp_auth,
-                host_check: HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?,
+                // By the name that it has in its fleet a node is asked for its numbers.
+                host_check: own.into_iter().fold(host_check, HostCheck::with_host),
             },
             policy: policy::Settings {
                 intent: self.intent,

@@ -60,7 +60,10 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
         return invalid(&format!("Invalid Request: a batch holds 1 to {MAX_BATCH} messages"));
     }
     post.sessions.note_use(session);
-    let Some(messages) = placed(post, session, messages).await else { return forward::gone() };
+    let messages = match placed(post, session, messages).await {
+        Ok(messages) => messages,
+        Err(answer) => return answer,
+    };
     let peer = post.peer(session, Channel::Answer);
     let (mut items, mut told) = (VecDeque::new(), Vec::new());
     for BatchMessage { text, read, place } in messages {
@@ -81,12 +84,18 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
                 }
                 continue;
             }
-            (Ok(Incoming::Response(response)), MessagePlace::Here | MessagePlace::Gone) => {
+            (
+                Ok(Incoming::Response(response)),
+                MessagePlace::Here | MessagePlace::NotKnown | MessagePlace::Gone,
+            ) => {
                 let answered = incoming::respond(post.worker, &session.client, response).await;
                 items.extend(answered.err().map(Item::Ready));
                 continue;
             }
-            (Ok(Incoming::Request(received)), MessagePlace::Here | MessagePlace::Gone) => received,
+            (
+                Ok(Incoming::Request(received)),
+                MessagePlace::Here | MessagePlace::NotKnown | MessagePlace::Gone,
+            ) => received,
         };
         let is_level = &*received.request.method == SET_LEVEL;
         match dispatch::dispatch(post.worker, &peer, received) {
@@ -127,12 +136,13 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     json(StatusCode::OK, Body::Stream(Box::pin(chunks)))
 }
 
-/// The messages of a batch, and where each is answered; `None` if one of them is for what is gone with its node.
+/// The messages of a batch, and where each is answered; else the answer to all, if one of them is for what is gone with its node,
+/// or may be.
 async fn placed(
     post: &Post<'_>,
     session: &Session,
     messages: Vec<Bytes>,
-) -> Option<Vec<BatchMessage>> {
+) -> Result<Vec<BatchMessage>, Response<Body>> {
     let mut placed = Vec::with_capacity(messages.len());
     for text in messages {
         let read = incoming::read(post.worker, &text);
@@ -145,12 +155,14 @@ async fn placed(
             }
             Ok(Incoming::Request(received)) => placing::of_request(post, session, received).await,
         };
-        if place == MessagePlace::Gone {
-            return None;
+        match place {
+            MessagePlace::Gone => return Err(forward::gone()),
+            MessagePlace::NotKnown => return Err(forward::not_known()),
+            MessagePlace::Here | MessagePlace::On(_) | MessagePlace::OnOrHere(_) => {}
         }
         placed.push(BatchMessage { text, read, place });
     }
-    Some(placed)
+    Ok(placed)
 }
 
 /// The raw id of a request that is answered.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, future, stream};
-use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, RETRY_AFTER, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use crate::downstream::client_connection::{CameBy, Post};
 use crate::downstream::request_body::MAX_BODY_BYTES;
 use crate::downstream::response::plain;
 use crate::downstream::source::Source;
-use crate::fleet::living_nodes::NodeState;
+use crate::fleet::living_nodes::{LivingNodes, NodeState};
 use crate::fleet::peer_wire::{HEADER, MAX_REQUEST_BYTES, PeerRoute};
 use crate::fleet::peers::{Hop, PeerError, Peers};
 use crate::fleet::sealed_mark::NodeTag;
@@ -41,6 +41,10 @@ const MAX_TOLD: usize = 1024;
 const MAX_UNREAD_BYTES: usize = 64 * 1024;
 /// Told where the session is to begin anew.
 pub(super) const GONE: &str = "Session not found: send initialize again";
+/// Told where it cannot be said whether what is asked for is there: nothing was done, and nothing is over.
+pub(super) const NOT_KNOWN: &str = "This is on another node, and it is not known yet whether that lives: nothing was done, and the session goes on; ask again";
+/// In how many seconds it is asked again then: who lives is read anew by then.
+const ASK_AGAIN_S: u16 = 2;
 /// Told where another node may have done what was asked.
 pub(super) const NOT_ANSWERED: &str = "the node that this is on did not answer";
 
@@ -56,6 +60,8 @@ pub(super) enum Whereabouts {
     On(Box<str>),
     /// On a node that says not how it is reached.
     Unreachable,
+    /// On a node of which it is not known whether it lives: this node has just started, or that one has, or the store is away.
+    NotKnown,
     /// It lived on a node that does not any more.
     Gone,
 }
@@ -94,8 +100,13 @@ pub(super) fn whereabouts(post: &Post<'_>, is_it: impl Fn(NodeTag) -> bool) -> W
     if post.connection.came_by != CameBy::Client || is_it(NodeTag::of(&fleet.name)) {
         return Whereabouts::Here;
     }
-    let living = fleet.living();
+    by_what_is_seen(&fleet.living(), is_it)
+}
+
+/// Where another node is that has such a tag.
+fn by_what_is_seen(living: &LivingNodes, is_it: impl Fn(NodeTag) -> bool) -> Whereabouts {
     match living.all().iter().find(|view| is_it(NodeTag::of(&view.name))) {
+        None if living.may_lack_some() => Whereabouts::NotKnown,
         None => Whereabouts::Here,
         Some(view) if view.state == NodeState::Living => {
             let said = view.heartbeat.as_ref().and_then(|said| said.advertise.as_ref());
@@ -104,6 +115,7 @@ pub(super) fn whereabouts(post: &Post<'_>, is_it: impl Fn(NodeTag) -> bool) -> W
                 None => Whereabouts::Unreachable,
             }
         }
+        Some(view) if view.is_undecided() => Whereabouts::NotKnown,
         Some(_) => Whereabouts::Gone,
     }
 }
@@ -111,6 +123,13 @@ pub(super) fn whereabouts(post: &Post<'_>, is_it: impl Fn(NodeTag) -> bool) -> W
 /// The answer that makes a client begin a new session: what it asks for was on a node that is no more.
 pub(super) fn gone() -> Response<Body> {
     plain(StatusCode::NOT_FOUND, GONE)
+}
+
+/// The answer that makes a client ask again, in the same session.
+pub(super) fn not_known() -> Response<Body> {
+    let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, NOT_KNOWN);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(ASK_AGAIN_S));
+    response
 }
 
 /// The node that sends what one principal, as which the request is made, asks of servers that keep something between calls,
@@ -314,6 +333,47 @@ pub(super) fn read(sent: &Bytes) -> Option<(Parts, ForwardedHead, Bytes)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::config::NodeName;
+    use crate::fleet::heartbeat::tests::example;
+    use crate::fleet::heartbeat::{BootId, Heartbeat};
+    use crate::fleet::living_nodes::{DEAD_AFTER_MS, NodeWatch};
+
+    #[test]
+    fn only_a_node_that_is_known_to_be_gone_is_gone() {
+        let [own, a] = ["me", "a"].map(|name| NodeName::parse(name).unwrap());
+        let is_a = |tag| tag == NodeTag::of(&a);
+        let of = |living: &LivingNodes| by_what_is_seen(living, is_a);
+        let away = || "the store is away".to_owned();
+        assert_eq!(of(&LivingNodes::default()), Whereabouts::NotKnown, "nobody was read");
+        assert_eq!(of(&LivingNodes::default().unseen(away())), Whereabouts::NotKnown);
+        let mut watch = NodeWatch::new(own, BootId([9; 16]));
+        assert_eq!(of(&watch.snapshot(None)), Whereabouts::Here, "there is no such node");
+        assert_eq!(of(&watch.snapshot(Some(away()))), Whereabouts::NotKnown, "it may be new");
+        watch.listed([a.clone()]);
+        assert_eq!(of(&watch.snapshot(None)), Whereabouts::NotKnown, "nothing was read of it");
+        let beat = |beat| example(1, beat, 0);
+        let changed = |number, change: fn(&mut Heartbeat)| {
+            let mut said = beat(number);
+            change(&mut said);
+            said
+        };
+        let mut read = |said: Heartbeat, now| {
+            watch.read(&a, Some(Ok(said)), (now, 0), true);
+            watch.snapshot(None)
+        };
+        assert_eq!(of(&read(beat(1), 0)), Whereabouts::NotKnown, "it may have lain there");
+        let living = read(beat(2), 1000);
+        assert_eq!(of(&living), Whereabouts::On("a".into()));
+        assert_eq!(of(&living.unseen(away())), Whereabouts::On("a".into()));
+        assert_eq!(
+            of(&read(changed(3, |said| said.advertise = None), 2000)),
+            Whereabouts::Unreachable
+        );
+        let silent = (1..=DEAD_AFTER_MS / 1000).map(|at| read(beat(3), 2000 + at * 1000));
+        assert_eq!(of(&silent.last().unwrap()), Whereabouts::Gone);
+        let stopped = changed(4, |said| said.stopping = true);
+        assert_eq!(of(&read(stopped, 60_000)), Whereabouts::Gone);
+    }
 
     #[test]
     fn a_request_is_read_as_it_was_sent() {

@@ -291,10 +291,13 @@ pub(super) async fn get(post: &Post<'_>) -> Response<Body> {
                     && seen.is_none_or(|seen| seen.kind == StreamKind::Standing) => {}
             Err(error) => return forward::refused(&error),
         },
+        (Whereabouts::NotKnown, Some(EventId { kind: StreamKind::Reply, .. })) => {
+            return forward::not_known();
+        }
         // The rest of an answer is lost; a stream of messages that belong to no request begins anew here.
         (_, Some(EventId { kind: StreamKind::Reply, .. })) => return forward::gone(),
         (
-            Whereabouts::Unreachable | Whereabouts::Gone,
+            Whereabouts::NotKnown | Whereabouts::Unreachable | Whereabouts::Gone,
             Some(EventId { kind: StreamKind::Standing, .. }) | None,
         ) => {}
     }

@@ -9,6 +9,9 @@
 //! all else                                           here
 //! ```
 //!
+//! While it is not known whether that node lives, the client is told to ask again: nothing is refused for good by a node that has
+//! just started.
+//!
 //! Modern clients have no session: what they send to a server with affinity goes to one node for each principal, by a hash of
 //! both over the nodes that live, and moves when nodes come and go.
 
@@ -38,6 +41,8 @@ pub(super) enum MessagePlace {
     On(Box<str>),
     /// On the node of that name, or if it is not reached on this one.
     OnOrHere(Box<str>),
+    /// On a node of which it is not known whether it lives: its client asks again.
+    NotKnown,
     /// Nowhere any more: its client begins a new session.
     Gone,
 }
@@ -47,6 +52,7 @@ impl From<Whereabouts> for MessagePlace {
         match whereabouts {
             Whereabouts::Here => Self::Here,
             Whereabouts::On(node) => Self::On(node),
+            Whereabouts::NotKnown => Self::NotKnown,
             Whereabouts::Unreachable | Whereabouts::Gone => Self::Gone,
         }
     }
@@ -63,6 +69,7 @@ impl MessagePlace {
                 Err(error) if forward::was_not_asked(&error) => None,
                 Err(error) => Some(forward::refused(&error)),
             },
+            Self::NotKnown => Some(forward::not_known()),
             Self::Gone => Some(forward::gone()),
         }
     }
@@ -131,6 +138,7 @@ fn with_what_it_left(post: &Post<'_>, session: &Session) -> MessagePlace {
 fn of_result(post: &Post<'_>, node: u32) -> MessagePlace {
     match forward::whereabouts(post, |tag| tag.number() == u64::from(node)) {
         Whereabouts::On(node) => MessagePlace::OnOrHere(node),
+        Whereabouts::NotKnown => MessagePlace::NotKnown,
         Whereabouts::Here | Whereabouts::Unreachable | Whereabouts::Gone => MessagePlace::Here,
     }
 }
@@ -140,6 +148,7 @@ fn of_approval(post: &Post<'_>, id: &ApprovalId) -> MessagePlace {
     let Some(mark) = ApprovalId::node_in(id.as_str()) else { return MessagePlace::Here };
     match forward::whereabouts(post, |tag| tag.text() == mark) {
         Whereabouts::On(node) => MessagePlace::OnOrHere(node),
+        Whereabouts::NotKnown => MessagePlace::NotKnown,
         Whereabouts::Here | Whereabouts::Unreachable | Whereabouts::Gone => MessagePlace::Here,
     }
 }

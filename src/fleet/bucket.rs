@@ -12,6 +12,8 @@
 //! only where there is none is used where the store shows that it can ([`Bucket::create`]).
 
 mod client;
+#[cfg(test)]
+mod slow_links;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,9 +36,10 @@ use object_store::{
 use thiserror::Error;
 use url::Url;
 
-use self::client::OwnClient;
+use self::client::{OwnClient, transfer_time};
 
-/// Most time for one operation, its repetitions included.
+/// Most time for one operation, its repetitions included, and without the time that an object's bytes may take on a slow way
+/// (`client::transfer_time`).
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Repetitions of a request within an operation.
 const MAX_RETRIES: usize = 2;
@@ -159,15 +162,6 @@ impl Bucket {
             return Err(wrong(&"it must begin with s3://, gs://, az:// or file:///"));
         }
         let (scheme, folder) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(&error))?;
-        let retries = RetryConfig {
-            backoff: BackoffConfig {
-                init_backoff: FIRST_PAUSE,
-                max_backoff: LONGEST_PAUSE,
-                base: 2.0,
-            },
-            max_retries: MAX_RETRIES,
-            retry_timeout: OPERATION_TIMEOUT,
-        };
         let client = || OwnClient::new().map_err(|error| wrong(&error));
         let store: Arc<dyn ObjectStore> = match scheme {
             ObjectStoreScheme::AmazonS3 => {
@@ -176,13 +170,13 @@ impl Bucket {
                     // A store with object lock takes nothing without one.
                     builder = builder.with_checksum_algorithm(Checksum::SHA256);
                 }
-                let builder = builder.with_retry(retries).with_http_connector(client()?);
+                let builder = builder.with_retry(retries()).with_http_connector(client()?);
                 Arc::new(builder.build().map_err(|error| wrong(&error))?)
             }
             ObjectStoreScheme::GoogleCloudStorage => Arc::new(
                 GoogleCloudStorageBuilder::from_env()
                     .with_url(url)
-                    .with_retry(retries)
+                    .with_retry(retries())
                     .with_http_connector(client()?)
                     .build()
                     .map_err(|error| wrong(&error))?,
@@ -190,7 +184,7 @@ impl Bucket {
             ObjectStoreScheme::MicrosoftAzure => Arc::new(
                 MicrosoftAzureBuilder::from_env()
                     .with_url(url)
-                    .with_retry(retries)
+                    .with_retry(retries())
                     .with_http_connector(client()?)
                     .build()
                     .map_err(|error| wrong(&error))?,
@@ -243,12 +237,14 @@ impl Bucket {
             return Err(BucketError::Failed("it is broken".to_owned()));
         }
         let path = self.path(key);
+        let asked = async { self.store.get(&path).await.map_err(|error| failed(key, &error)) };
+        let found = within(OPERATION_TIMEOUT, asked).await?;
+        let size = found.meta.size;
+        if size > most {
+            return Err(BucketError::TooLong(key.to_owned()));
+        }
         let read = async {
-            let found = self.store.get(&path).await.map_err(|error| failed(key, &error))?;
-            if found.meta.size > most {
-                return Err(BucketError::TooLong(key.to_owned()));
-            }
-            let mut bytes = BytesMut::with_capacity(found.meta.size as usize);
+            let mut bytes = BytesMut::with_capacity(size as usize);
             let mut chunks = found.into_stream();
             while let Some(chunk) = chunks.try_next().await.map_err(|error| failed(key, &error))? {
                 if bytes.len() as u64 + chunk.len() as u64 > most {
@@ -258,7 +254,7 @@ impl Bucket {
             }
             Ok(bytes.freeze())
         };
-        within(OPERATION_TIMEOUT, read).await
+        within(OPERATION_TIMEOUT + transfer_time(size), read).await
     }
 
     /// The bytes of an object, or `None` where there is none.
@@ -316,6 +312,7 @@ impl Bucket {
         mode: PutMode,
     ) -> Result<Creation, BucketError> {
         let path = self.path(key);
+        let limit = OPERATION_TIMEOUT + transfer_time(bytes.len() as u64);
         let put = async {
             let options = PutOptions::from(mode);
             match self.store.put_opts(&path, PutPayload::from_bytes(bytes), options).await {
@@ -327,7 +324,7 @@ impl Bucket {
                 Err(error) => Err(failed(key, &error)),
             }
         };
-        within(OPERATION_TIMEOUT, put).await
+        within(limit, put).await
     }
 
     /// The objects in a folder and below it whose keys are after `after`, in the order of their keys.
@@ -447,6 +444,14 @@ impl Bucket {
     fn key(&self, path: &Path) -> Option<String> {
         let parts = path.prefix_match(&self.folder)?;
         Some(parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"))
+    }
+}
+
+fn retries() -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig { init_backoff: FIRST_PAUSE, max_backoff: LONGEST_PAUSE, base: 2.0 },
+        max_retries: MAX_RETRIES,
+        retry_timeout: OPERATION_TIMEOUT,
     }
 }
 

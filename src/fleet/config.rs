@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
-use url::Url;
+use url::{Position, Url};
 
 use super::cluster_key::{ClusterKeys, optional_keys};
 use super::columns::MAX_TABLE_BYTES;
@@ -171,6 +171,12 @@ impl AdvertisedUrl {
     #[must_use]
     pub fn url(&self) -> &Url {
         &self.0
+    }
+
+    /// Its host, and its port where that is not the scheme's.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        &self.0[Position::BeforeHost..Position::AfterPort]
     }
 
     /// As the config has it: without the last `/`.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
 use super::chain_names::NamedChain;
 use super::config::{ClusterConfig, NodeName};
 use super::facts::FleetFacts;
+use super::fleet_sight::{FleetSight, SightSinceStart};
 use super::heartbeat::{BootId, LedgerStanding, NodeFacts};
 use super::ledger_gauges::LedgerGauges;
 use super::living_nodes::LivingNodes;
@@ -40,6 +41,7 @@ pub struct FleetNode {
     pub facts: NodeFacts,
     pub(super) gauges: LedgerGauges,
     pub(super) living: Arc<ArcSwap<LivingNodes>>,
+    sight: SightSinceStart,
     fleet: OnceLock<FleetId>,
     peers: OnceLock<Arc<Peers>>,
     shared: OnceLock<FleetFacts>,
@@ -73,11 +75,29 @@ impl FleetNode {
             facts,
             gauges: LedgerGauges::default(),
             living: Arc::default(),
+            sight: SightSinceStart::default(),
             fleet: OnceLock::new(),
             peers: OnceLock::new(),
             shared: OnceLock::new(),
             chains: ArcSwap::default(),
         })
+    }
+
+    /// It serves from now on.
+    pub(super) fn begins(&self) {
+        self.sight.begins();
+    }
+
+    /// Who lives is judged so now.
+    pub(super) fn sees(&self, living: LivingNodes) {
+        self.sight.sees(&living);
+        self.living.store(Arc::new(living));
+    }
+
+    /// Whether it was seen since the start who lives; `None` without `cluster.key`, where no other node is asked for anything.
+    #[must_use]
+    pub fn sight(&self) -> Option<FleetSight> {
+        self.config.key.as_ref().map(|_| self.sight.at(Instant::now()))
     }
 
     /// It has its place.

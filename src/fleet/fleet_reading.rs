@@ -56,6 +56,9 @@ const FORWARD_RECORDS: usize = 256;
 /// Bytes that are read forward at a time of one node, at most.
 const FORWARD_BYTES: usize = 1 << 20;
 
+/// Told where nobody can be asked yet.
+pub(super) const NOT_SEEN: &str = "the fleet's nodes have not been seen yet";
+
 /// Whoever reads the fleet's records here.
 #[derive(Clone, Debug)]
 pub struct FleetReader {
@@ -85,18 +88,24 @@ impl FleetReader {
         let Some(node) = self.node.as_ref().filter(|_| self.logs.index().is_some()) else {
             return Ok(None);
         };
-        let Some(peers) = node.peers() else { return Ok(None) };
+        if node.config.key.is_none() {
+            return Ok(None);
+        }
+        // Before this node has its place nobody is seen yet, and what is not here is missing.
+        let peers = node.peers().cloned();
         let logs = self.logs.clone();
         let own = beside(move || logs.holdings()).await?;
         let living = node.living();
         let role = node.config.index;
         let asked = whom_to_ask(&own, role, &living, self.logs.wanted());
         let question = Bytes::from(RecordQuestion::Holdings.encode());
+        let asks = peers.as_deref();
         let others: Vec<_> = stream::iter(asked)
             .map(|name| {
                 let question = question.clone();
                 async move {
-                    let said = ask(peers, &name, question).await.and_then(|bytes| holdings(&bytes));
+                    let said =
+                        ask_if(asks, &name, question).await.and_then(|bytes| holdings(&bytes));
                     (name, said)
                 }
             })
@@ -110,17 +119,11 @@ impl FleetReader {
         if let Some(away) = &living.away {
             coverage.missing.insert("store".to_owned(), away.clone());
         } else if living.all().is_empty() {
-            let why = "the fleet's nodes have not been seen yet".to_owned();
-            coverage.missing.insert("store".to_owned(), why);
+            coverage.missing.insert("store".to_owned(), NOT_SEEN.to_owned());
         }
         coverage.partial = !coverage.missing.is_empty();
         let shares = planned.shares.into_iter().map(Some).collect();
-        Ok(Some(FleetReading {
-            logs: self.logs.clone(),
-            peers: Arc::clone(peers),
-            shares,
-            coverage,
-        }))
+        Ok(Some(FleetReading { logs: self.logs.clone(), peers, shares, coverage }))
     }
 }
 
@@ -198,6 +201,13 @@ pub(super) async fn ask(peers: &Peers, node: &str, question: Bytes) -> Result<By
     tokio::time::timeout(PEER_LIMIT, asked).await.unwrap_or_else(|_| Err(late()))
 }
 
+async fn ask_if(peers: Option<&Peers>, node: &str, question: Bytes) -> Result<Bytes, String> {
+    match peers {
+        Some(peers) => ask(peers, node, question).await,
+        None => Err(NOT_SEEN.to_owned()),
+    }
+}
+
 fn holdings(bytes: &[u8]) -> Result<Holdings, String> {
     let (head, _) = AnswerHead::read(bytes).map_err(unreadable)?;
     head.holdings.ok_or_else(|| unreadable(DecodeError::Value))
@@ -218,7 +228,8 @@ async fn beside<T: Send + 'static>(
 #[derive(Debug)]
 pub struct FleetReading {
     logs: FleetLogs,
-    peers: Arc<Peers>,
+    /// `None` while this node has no place in its fleet.
+    peers: Option<Arc<Peers>>,
     /// `None` for those that did not answer: they are not asked again.
     shares: Vec<Option<ReadingShare>>,
     coverage: FleetCoverage,
@@ -412,7 +423,7 @@ impl FleetReading {
         &mut self,
         question: impl Fn(Vec<LogRange>) -> RecordQuestion,
     ) -> Result<Vec<(usize, Bytes)>, QueryError> {
-        let (logs, peers) = (&self.logs, &self.peers);
+        let (logs, peers) = (&self.logs, self.peers.as_deref());
         let asked = self.shares.iter().enumerate().filter_map(|(place, share)| {
             let share = share.as_ref()?;
             Some((place, share.at.as_deref(), question(share.ranges.clone())))
@@ -479,13 +490,13 @@ fn forward_answer(
 /// Asks one node, or this one.
 async fn ask_share(
     logs: &FleetLogs,
-    peers: &Peers,
+    peers: Option<&Peers>,
     at: Option<&str>,
     question: RecordQuestion,
 ) -> Result<Bytes, ForwardBroken> {
     if let Some(at) = at {
         let question = Bytes::from(question.encode());
-        return ask(peers, at, question).await.map_err(ForwardBroken::Node);
+        return ask_if(peers, at, question).await.map_err(ForwardBroken::Node);
     }
     let read = {
         let logs = logs.clone();
@@ -547,7 +558,7 @@ impl FleetForward {
             if !taken.is_empty() || self.merge.is_over() {
                 return Ok(taken);
             }
-            let (logs, peers) = (&self.reading.logs, &self.reading.peers);
+            let (logs, peers) = (&self.reading.logs, self.reading.peers.as_deref());
             let asked = self.merge.hungry().into_iter().filter_map(|place| {
                 let share = self.reading.shares.get(place)?.as_ref()?;
                 let question = RecordQuestion::Forward {

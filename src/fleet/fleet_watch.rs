@@ -20,9 +20,8 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::fleet_node::FleetNode;
-use super::fleet_reading::{ASKED_TOGETHER, ask, unreadable};
+use super::fleet_reading::{ASKED_TOGETHER, NOT_SEEN, ask, unreadable};
 use super::living_nodes::{LivingNodes, NodeState};
-use super::peers::Peers;
 use super::record_questions::{AnswerHead, FilterSent, LogRange, RecordQuestion};
 use super::watch_place::WatchPlace;
 use crate::activity::bytes::DecodeError;
@@ -51,7 +50,7 @@ const NOT_ALIVE: &str = "it does not live";
 const NOT_WATCHED: &str = "more nodes live than one watches";
 const NO_SUCH_NODE: &str = "there is no such node in this fleet";
 const NO_SUCH_LOG: &str = "no node that lives knows of such a log";
-const NOT_SEEN: &str = "the fleet's nodes have not been seen yet";
+const NOT_KNOWN: &str = "it is not known yet whether it lives";
 /// What stands for the fleet's store where nodes are named.
 const STORE: &str = "store";
 /// What stands for nodes beyond the most that are watched.
@@ -79,14 +78,13 @@ pub struct FleetWatch {
 
 impl FleetWatch {
     /// Watches the others of the fleet of `node` from that place on, or of them the one that is `wanted`, by its name or the id of
-    /// its log; `None` where it can ask nobody.
+    /// its log; `None` where it can ask nobody, having no `cluster.key`. Before it is seen who lives it tells that, then goes on.
     #[must_use]
     pub fn begin(node: &Arc<FleetNode>, wanted: Option<String>, place: WatchPlace) -> Option<Self> {
-        let peers = Arc::clone(node.peers()?);
+        node.config.key.as_ref()?;
         let (tells, news) = mpsc::channel(MAX_WAITING);
         let watcher = Watcher {
             node: Arc::clone(node),
-            peers,
             wanted,
             found: None,
             finds_at: Instant::now(),
@@ -135,7 +133,6 @@ struct WatchAnswer {
 
 struct Watcher {
     node: Arc<FleetNode>,
-    peers: Arc<Peers>,
     wanted: Option<String>,
     /// The node that is wanted, if it was named by its log.
     found: Option<String>,
@@ -172,9 +169,10 @@ impl Watcher {
             self.look().await?;
             self.find().await?;
             while under_way.len() < ASKED_TOGETHER
+                && let Some(peers) = self.node.peers().cloned()
                 && let Some((node, after)) = self.next_due()
             {
-                let (peers, question) = (Arc::clone(&self.peers), self.question(&node, after));
+                let question = self.question(&node, after);
                 under_way.spawn(async move {
                     let said = ask(&peers, &node, question).await;
                     WatchAnswer { node, after, said }
@@ -238,10 +236,11 @@ impl Watcher {
         let gone = self.logs.iter().filter(|(_, log)| !log.lives && !log.missing);
         let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
         for name in gone {
-            let why = match living.get(&name).map(|view| view.state) {
+            let why = match living.get(&name) {
                 None => NO_SUCH_NODE,
-                Some(NodeState::Living) => NOT_WATCHED,
-                Some(NodeState::Unknown | NodeState::Stopped | NodeState::Silent) => NOT_ALIVE,
+                Some(view) if view.is_undecided() => NOT_KNOWN,
+                Some(view) if view.state == NodeState::Living => NOT_WATCHED,
+                Some(_) => NOT_ALIVE,
             };
             self.misses(name, why.to_owned()).await?;
         }
@@ -256,15 +255,18 @@ impl Watcher {
         if self.found.is_some() || self.finds_at > Instant::now() {
             return Some(());
         }
+        let living = self.node.living();
+        let Some(peers) = self.node.peers().filter(|_| !living.all().is_empty()) else {
+            // It is told that nobody is seen yet.
+            return Some(());
+        };
         self.finds_at = Instant::now() + FIND_EVERY;
         let question = Bytes::from(RecordQuestion::Holdings.encode());
-        let living = self.node.living();
         if living.get(&wanted).is_some() {
             return Some(());
         }
         let others = living.living().filter(|node| !node.is_self);
         let others: Vec<_> = others.map(|node| node.name.as_str().to_owned()).collect();
-        let peers = &*self.peers;
         let said: Vec<_> = stream::iter(others)
             .map(|name| {
                 let question = question.clone();

@@ -363,9 +363,10 @@ impl ChainFollower {
         self.list_at = now.saturating_add(self.every_ms);
     }
 
-    /// The store could not be asked at `now`: nothing is known.
-    pub fn failed(&mut self, now: u64) {
+    /// The store could not be asked at `now`: nothing is known. Until when it rests.
+    pub fn failed(&mut self, now: u64) -> u64 {
         self.rests_until = now.saturating_add(self.every_ms.max(1_000));
+        self.rests_until
     }
 
     /// What becomes of the first object ahead, which was fetched and opened.
@@ -397,6 +398,10 @@ impl ChainFollower {
             return self.pass(&key, ChainFault::Fork, range, why, now);
         }
         let (Some(head), next) = (&self.mark.head, self.mark.last + 1) else {
+            // What it follows may have expired, or the listing was older than that: what is behind the position is never listed.
+            if checkpoint.previous.is_some() && !self.has_settled(&key, now) {
+                return SegmentJudgement::Again;
+            }
             return SegmentJudgement::Take(Box::new(self.with(&name, facts)));
         };
         let previous = checkpoint.previous.map(|hash| Hash(hash).to_string());

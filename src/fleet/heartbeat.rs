@@ -310,13 +310,13 @@ fn boot<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BootId, D::
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::fleet::cluster_key::{ClusterKeys, KeyPurpose};
 
     const FLEET: FleetId = FleetId([1; 16]);
 
-    pub(in crate::fleet) fn example(boot: u8, beat: u64, at: u64) -> Heartbeat {
+    pub(crate) fn example(boot: u8, beat: u64, at: u64) -> Heartbeat {
         let facts = NodeFacts {
             boot: BootId([boot; 16]),
             started_at: 1,

@@ -40,6 +40,8 @@ const BEAT_SPREAD_MS: u64 = 400;
 const READ_TOGETHER: usize = 16;
 /// A round that takes longer is told to whoever asks who lives; it goes on.
 const LATE_ROUND: Duration = Duration::from_secs(3);
+/// Most time for one of them, so that one that hangs keeps none of the others from being seen: below [`LATE_ROUND`].
+const BEAT_LIMIT: Duration = Duration::from_millis(2_500);
 /// Most time for one round.
 const ROUND_LIMIT: Duration = Duration::from_secs(30);
 /// Most time for the last heartbeat.
@@ -167,7 +169,7 @@ impl Heartbeats {
                     tell(&name, &news);
                 }
             }
-            self.node.living.store(Arc::new(watch.snapshot(None)));
+            self.node.sees(watch.snapshot(None));
         }
     }
 
@@ -177,7 +179,7 @@ impl Heartbeats {
         if known.away.is_none() {
             tracing::warn!("the fleet's nodes are not seen, what is known of them is old: {why}");
         }
-        self.node.living.store(Arc::new(known.unseen(why)));
+        self.node.sees(known.unseen(why));
     }
 
     /// Reads once. A heartbeat that the store would not give is left out: that is not its node's silence.
@@ -193,43 +195,60 @@ impl Heartbeats {
             return Err(BucketError::Missing(own));
         }
         watch.listed(names.iter().filter_map(|name| NodeName::parse(name)));
-        let read = watch.to_read().into_iter().map(|name| async move {
-            let key = format!("{}/{HEARTBEAT}", node_folder(name.as_str()));
-            let got = self.bucket.get_up_to(&key, MAX_HEARTBEAT_BYTES).await;
-            (name, got)
+        let read = watch.to_read().into_iter().map(|name| {
+            let known = claims.get(&name).cloned();
+            async move {
+                let read = tokio::time::timeout(BEAT_LIMIT, self.read(&name, known)).await;
+                (name, read.unwrap_or(Err(BucketError::Late(BEAT_LIMIT))))
+            }
         });
+        let read: Vec<_> = read.collect();
         let mut read = stream::iter(read).buffer_unordered(READ_TOGETHER);
         let mut round = Vec::new();
-        while let Some((name, got)) = read.next().await {
-            let beat = match got {
-                Err(BucketError::Missing(_)) => None,
-                Err(BucketError::TooLong(_)) => Some(Err(HeartbeatFault::TooLong)),
+        while let Some((name, read)) = read.next().await {
+            match read {
+                Ok((beat, verifier)) => {
+                    claims.extend(verifier.map(|it| (name.clone(), it)));
+                    round.push((name, beat));
+                }
                 Err(error) => {
                     tracing::debug!(%error, node = name.as_str(), "a heartbeat was not read");
-                    continue;
                 }
-                Ok(bytes) => match self.verifier(&name, claims).await {
-                    Ok(verifier) => {
-                        let of = HeartbeatOf { fleet: self.fleet, node: &name };
-                        Some(of.open(&bytes, &verifier, self.keys.as_ref()))
-                    }
-                    Err(fault) => Some(Err(fault)),
-                },
-            };
-            round.push((name, beat));
+            }
         }
         Ok(round)
     }
 
-    /// What a node's heartbeats are verified by: its claim, as it was when it was first read.
-    async fn verifier(
+    /// Reads that of one node, which is verified by its claim as it was when it was first read: the one `known`, or the one
+    /// that it answers.
+    async fn read(
         &self,
         name: &NodeName,
-        claims: &mut HashMap<NodeName, VerifierKey>,
-    ) -> Result<VerifierKey, HeartbeatFault> {
-        if let Some(known) = claims.get(name) {
-            return Ok(known.clone());
-        }
+        known: Option<VerifierKey>,
+    ) -> Result<(Option<BeatRead>, Option<VerifierKey>), BucketError> {
+        let key = format!("{}/{HEARTBEAT}", node_folder(name.as_str()));
+        let bytes = match self.bucket.get_up_to(&key, MAX_HEARTBEAT_BYTES).await {
+            Ok(bytes) => bytes,
+            Err(BucketError::Missing(_)) => return Ok((None, known)),
+            Err(BucketError::TooLong(_)) => {
+                return Ok((Some(Err(HeartbeatFault::TooLong)), known));
+            }
+            Err(error) => return Err(error),
+        };
+        let verifier = match known {
+            Some(known) => Ok(known),
+            None => self.verifier(name).await,
+        };
+        Ok(match verifier {
+            Ok(verifier) => {
+                let of = HeartbeatOf { fleet: self.fleet, node: name };
+                (Some(of.open(&bytes, &verifier, self.keys.as_ref())), Some(verifier))
+            }
+            Err(fault) => (Some(Err(fault)), None),
+        })
+    }
+
+    async fn verifier(&self, name: &NodeName) -> Result<VerifierKey, HeartbeatFault> {
         let key = format!("{}/{CLAIM}", node_folder(name.as_str()));
         let bytes = self.bucket.get_up_to(&key, MAX_CLAIM_BYTES).await;
         let bytes = bytes.map_err(|error| HeartbeatFault::Claim(error.to_string()))?;
@@ -238,7 +257,6 @@ impl Heartbeats {
         if verifier.name() != origin(&self.fleet.to_string(), name.as_str()) {
             return Err(HeartbeatFault::Claim("it is that of another node or fleet".to_owned()));
         }
-        claims.insert(name.clone(), verifier.clone());
         Ok(verifier)
     }
 }

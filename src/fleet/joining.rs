@@ -179,6 +179,35 @@ pub struct Applicant<'a> {
     pub node: &'a NodeName,
 }
 
+/// How far the node's chain has come in the store, as far as it remembers: at least so far it has. For a start without the store.
+///
+/// # Errors
+///
+/// [`JoinError::Folder`], [`JoinError::Activity`]
+pub async fn remembered(
+    who: Applicant<'_>,
+    activity: &Activity,
+) -> Result<ChainPosition, JoinError> {
+    let unusable = |error| JoinError::Folder { folder: who.folder.to_owned(), error };
+    let (_, mark) = SealedMarkFile::open(who.folder).map_err(unusable)?;
+    let view = view(activity).await?;
+    match known(mark, view.node(), who.node) {
+        Some(mark) => Ok(mark.stored),
+        None => before_all(&view),
+    }
+}
+
+/// What was remembered, if it is of this log under this name.
+fn known(mark: Option<SealedMark>, log: NodeId, node: &NodeName) -> Option<SealedMark> {
+    mark.filter(|mark| (mark.log, mark.node) == (log, NodeTag::of(node)))
+}
+
+/// Where a chain begins of which nothing is stored.
+fn before_all(view: &View) -> Result<ChainPosition, JoinError> {
+    let (seq, head) = (view.first() - 1, view.before_first()?);
+    Ok(ChainPosition { seq, head, checkpoint: None })
+}
+
 /// Whether the node in whose folder this is has been a member before: it need not reach the store to start.
 #[must_use]
 pub fn was_member(folder: &Path) -> bool {
@@ -213,7 +242,7 @@ pub async fn join(who: Applicant<'_>, activity: &Activity) -> Result<FleetMember
         return Err(JoinError::Refused(format!("'{}' cannot be the name of a key", node.as_str())));
     };
     creates |= claim(bucket, node, &NodeClaim::of(node, log, &verifier)).await?;
-    let known = mark.filter(|mark| (mark.log, mark.node) == (log, NodeTag::of(node)));
+    let known = known(mark, log, node);
     let place = Place { bucket, node, verifier: &verifier, fleet, log };
     let mark = place.position(known, &view(activity).await?).await?;
     file.write(&mark).map_err(unusable)?;
@@ -344,11 +373,7 @@ impl Place<'_> {
                 self.check_log(view, &place)?;
                 place
             }
-            None => {
-                let (seq, head) = (view.first() - 1, view.before_first()?);
-                let stored = ChainPosition { seq, head, checkpoint: None };
-                ChainPlace { stored, day: 0, planned: None }
-            }
+            None => ChainPlace { stored: before_all(view)?, day: 0, planned: None },
         };
         let ChainPlace { stored, day, planned } = place;
         let (fleet, node, log) = (self.fleet, NodeTag::of(self.node), self.log);

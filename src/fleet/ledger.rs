@@ -1,16 +1,19 @@
 //! The ledger at work: what the log has committed is sealed and put into the store, until the node ends. Decides nothing
 //! (`sealing`), makes nothing (`segment`), and asks the store nothing but what [`Bucket`] can be asked.
 
+mod backlog;
+
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use self::backlog::{Backlog, LOOK_EVERY, REPLY_MS};
 use super::bucket::{Bucket, BucketError, Creation};
 use super::checkpoint::{Checkpoint, CheckpointHash};
 use super::cluster_key::KeyPurpose;
@@ -26,21 +29,16 @@ use super::peers::Peers;
 use super::putting::{PutAnswer, PutAsk, PutNext, Putting};
 use super::record_rows::RecordCollector;
 use super::sealed_mark::{SealedMark, SealedMarkFile};
-use super::sealing::{ChainPosition, Overdue, SealAct, SealLimits, SealState, SegmentIntake};
+use super::sealing::{ChainPosition, SealAct, SealLimits, SegmentIntake};
 use super::segment::{self, SealedBy, SealedSegment};
 use crate::activity::{Activity, Durability, StoreError};
 
-/// The longest that replies wait for the store, in milliseconds; then `activity.on_failure` decides. Not longer than a reply
-/// waits for its record.
-const REPLY_MS: u64 = 10_000;
 /// How long the end waits until all is stored.
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// Most time for the store to answer before a node that has been a member starts without it.
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 /// How often a node that could not take its place tries again.
 const JOIN_AGAIN: Duration = Duration::from_secs(10);
-/// How often the log is told how things are while nothing else happens.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What a node's ledger is made of.
 #[derive(Clone, Debug)]
@@ -71,6 +69,8 @@ pub struct EnteredFleet {
     node: Arc<FleetNode>,
     bucket: Bucket,
     member: Option<FleetMember>,
+    /// How far its chain has come in the store, as far as the node knows.
+    stored: ChainPosition,
 }
 
 impl EnteredFleet {
@@ -139,15 +139,19 @@ pub async fn enter(
     let joined = joined.unwrap_or_else(|_| {
         Err(JoinError::Store { store: bucket.shown().to_owned(), error: late })
     });
-    let member = match joined {
-        Ok(member) => Some(member),
+    let (stored, member) = match joined {
+        Ok(member) => (member.mark.stored, Some(member)),
         Err(error @ JoinError::Store { .. }) if joining::was_member(&settings.folder) => {
             tracing::warn!(%error, "this node starts without its fleet's store");
-            None
+            node.gauges.failed(&error);
+            let who = Applicant { bucket: &bucket, folder: &settings.folder, node: &settings.node };
+            let stored = joining::remembered(who, activity).await?;
+            activity.confirm(stored.seq);
+            (stored, None)
         }
         Err(error) => return Err(error),
     };
-    Ok(EnteredFleet { settings, node, bucket, member })
+    Ok(EnteredFleet { settings, node, bucket, member, stored })
 }
 
 async fn join(
@@ -180,7 +184,19 @@ impl FleetLedger {
         runtime: &Handle,
     ) -> Self {
         let (ends, ending) = watch::channel(false);
-        let task = runtime.spawn(run(entered, activity, vitals, runtime.clone(), ending));
+        entered.node.begins();
+        let config = &entered.settings.config;
+        let limits = SealLimits {
+            flush_ms: config.flush.as_millis() as u64,
+            bytes: config.segment_bytes,
+            catch_up: CATCH_UP,
+            backlog_bytes: config.backlog_bytes,
+            replies_wait: activity.config().durability == Durability::Fleet,
+            reply_ms: REPLY_MS,
+        };
+        let (node, store) = (Arc::clone(&entered.node), entered.bucket.shown().to_owned());
+        let backlog = Backlog::new(limits, entered.stored, activity.clone(), node, store);
+        let task = runtime.spawn(run(entered, backlog, activity, vitals, runtime.clone(), ending));
         Self { task, ends }
     }
 
@@ -200,41 +216,34 @@ impl FleetLedger {
 /// Takes the node's place if it has none yet, then seals.
 async fn run(
     entered: EnteredFleet,
+    mut backlog: Backlog,
     activity: Activity,
     vitals: VitalsOf,
     runtime: Handle,
     mut ending: watch::Receiver<bool>,
 ) {
-    let EnteredFleet { settings, node, bucket, mut member } = entered;
+    let EnteredFleet { settings, node, bucket, mut member, .. } = entered;
     let member = loop {
         if let Some(member) = member.take() {
             break member;
         }
-        tokio::select! {
-            () = tokio::time::sleep(JOIN_AGAIN) => {}
-            _ = ending.wait_for(|ends| *ends) => return,
+        let waited = tokio::time::timeout(JOIN_AGAIN, ending.wait_for(|ends| *ends));
+        if backlog.during(waited).await.is_ok() {
+            return;
         }
-        match join(&settings, &bucket, &activity).await {
+        match backlog.during(join(&settings, &bucket, &activity)).await {
             Ok(joined) => {
-                activity.withhold(None);
+                backlog.placed(joined.mark.stored);
                 member = Some(joined);
             }
             Err(error @ JoinError::Store { .. }) => {
-                tracing::warn!(%error, "the fleet's store cannot be reached")
+                tracing::warn!(%error, "the fleet's store cannot be reached");
+                node.gauges.failed(&error);
             }
             // Somebody has to look: what is recorded has no place to go.
-            Err(error) => activity.withhold(Some(error.to_string())),
+            Err(error) => backlog.refused(error.to_string()),
         }
     };
-    let limits = SealLimits {
-        flush_ms: settings.config.flush.as_millis() as u64,
-        bytes: settings.config.segment_bytes,
-        catch_up: CATCH_UP,
-        backlog_bytes: settings.config.backlog_bytes,
-        replies_wait: activity.config().durability == Durability::Fleet,
-        reply_ms: REPLY_MS,
-    };
-    let state = SealState::new(limits, member.mark.stored);
     let planned = member.mark.planned;
     let keys = settings.config.key.as_ref();
     let peers = keys.map(|keys| {
@@ -253,8 +262,7 @@ async fn run(
         vitals,
     };
     let member = Arc::new(parking_lot::Mutex::new(member));
-    let base = Instant::now();
-    let sealer = Sealer { activity, bucket, member, node, state, planned, in_hand: None, base };
+    let sealer = Sealer { activity, bucket, member, node, backlog, planned, in_hand: None };
     // The last heartbeat says how far all has come.
     let (stops, stopping) = watch::channel(false);
     let seals = async {
@@ -271,11 +279,10 @@ struct Sealer {
     /// Used by one thread at a time: reading and writing files is done beside the runtime.
     member: Arc<parking_lot::Mutex<FleetMember>>,
     node: Arc<FleetNode>,
-    state: SealState,
+    backlog: Backlog,
     /// The last record of a segment that was on its way when the process before this one ended.
     planned: Option<u64>,
     in_hand: Option<SealedSegment>,
-    base: Instant,
 }
 
 /// Why nothing was sealed.
@@ -298,22 +305,22 @@ enum NotSealed {
 }
 
 impl Sealer {
-    fn now(&self) -> u64 {
-        self.base.elapsed().as_millis() as u64
-    }
-
     async fn run(mut self, mut ending: watch::Receiver<bool>) {
         loop {
-            let now = self.now();
-            self.state.committed(self.activity.durable_seq(), now);
-            if *ending.borrow() {
-                self.state.ends();
+            if self.backlog.state.is_failing() {
+                self.backlog.look_closely().await;
+            } else {
+                self.backlog.look();
             }
-            self.tell(now);
-            let wait = match self.state.act(now) {
+            let (now, state) = (self.backlog.now(), &mut self.backlog.state);
+            if *ending.borrow() {
+                state.ends();
+            }
+            let act = state.act(now);
+            let wait = match act {
                 SealAct::Rest if *ending.borrow() => return,
                 // It is not waited for a store that is away: what is left is put there after the next start.
-                SealAct::Wait(_) if *ending.borrow() && self.state.is_failing() => return,
+                SealAct::Wait(_) if *ending.borrow() && state.is_failing() => return,
                 SealAct::Rest => LOOK_EVERY,
                 SealAct::Wait(until) => {
                     Duration::from_millis(until.saturating_sub(now)).min(LOOK_EVERY)
@@ -327,38 +334,22 @@ impl Sealer {
                     continue;
                 }
             };
-            let rests = self.state.act(now) == SealAct::Rest;
+            let (rests, stored) = (act == SealAct::Rest, state.stored().seq);
             tokio::select! {
-                () = self.activity.durable_beyond(self.state.stored().seq), if rests => {}
+                () = self.activity.durable_beyond(stored), if rests => {}
                 () = tokio::time::sleep(wait) => {}
                 _ = ending.wait_for(|ends| *ends), if !*ending.borrow() => {}
             }
         }
     }
 
-    /// Tells the log whether it can go on to keep what is not stored.
-    fn tell(&self, now: u64) {
-        let (stored, record_bytes) = (self.state.stored().seq, self.state.record_bytes());
-        self.node.gauges.stands(stored, record_bytes, self.state.waits(now));
-        let why = self.state.overdue(now).map(|overdue| {
-            let (records, store) = (self.state.behind(), self.bucket.shown());
-            match overdue {
-                Overdue::Backlog => format!(
-                    "{records} records wait for {store}: that is more than cluster.backlog_bytes"
-                ),
-                Overdue::Replies => format!("{store} has taken nothing for {} s", REPLY_MS / 1000),
-            }
-        });
-        self.activity.withhold(why);
-    }
-
     /// Makes the next segment of about so many bytes, and notes that it is on its way.
     async fn seal(&mut self, bytes: u64) {
         let (activity, member) = (self.activity.clone(), Arc::clone(&self.member));
-        let (stored, planned) = (self.state.stored(), self.planned);
+        let (stored, planned) = (self.backlog.state.stored(), self.planned);
         let made = move || next_segment(&activity, &mut member.lock(), stored, planned, bytes);
         let made = tokio::task::spawn_blocking(made).await.unwrap_or(Err(NotSealed::Thread));
-        let now = self.now();
+        let (now, state) = (self.backlog.now(), &mut self.backlog.state);
         match made {
             Ok((sealed, bytes)) => {
                 self.planned = None;
@@ -368,13 +359,13 @@ impl Sealer {
                     head: checkpoint.head,
                     checkpoint: Some(checkpoint.hash()),
                 };
-                self.state.sealed(position, bytes, now);
+                state.sealed(position, bytes, now);
                 self.in_hand = Some(sealed);
             }
             Err(error) => {
                 tracing::error!(%error, "activity cannot be sealed for the fleet's store");
                 self.node.gauges.failed(&error);
-                self.state.not_sealed(now);
+                state.not_sealed(now);
             }
         }
     }
@@ -387,12 +378,13 @@ impl Sealer {
             (member.creates, member.node.clone())
         };
         let key = format!("{}/{}", segments_folder(node.as_str()), sealed.name);
-        match put(&self.bucket, &key, &sealed, creates).await {
+        let putting = put(&self.bucket, &key, &sealed, creates);
+        match self.backlog.during(putting).await {
             Ok(checkpoint) => {
-                self.state.stored_now(checkpoint);
+                self.backlog.state.stored_now(checkpoint);
                 self.node.gauges.put();
                 self.in_hand = None;
-                let stored = self.state.stored();
+                let stored = self.backlog.state.stored();
                 self.activity.confirm(stored.seq);
                 let member = Arc::clone(&self.member);
                 let noted = move || {
@@ -409,8 +401,8 @@ impl Sealer {
             Err(error) => {
                 tracing::warn!(%error, key, "a segment is not in the fleet's store yet");
                 self.node.gauges.failed(&error);
-                let now = self.now();
-                self.state.not_stored(now);
+                let now = self.backlog.now();
+                self.backlog.state.not_stored(now);
             }
         }
     }

@@ -58,6 +58,11 @@ impl LedgerGauges {
         *self.failing.lock() = None;
     }
 
+    /// The store can be used: what was wrong before is over.
+    pub(super) fn reached(&self) {
+        *self.failing.lock() = None;
+    }
+
     /// An attempt came to nothing.
     pub(super) fn failed(&self, why: &dyn std::fmt::Display) {
         self.failures.fetch_add(1, Ordering::Relaxed);

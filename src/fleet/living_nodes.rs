@@ -94,6 +94,12 @@ impl NodeView {
     pub fn is_skewed(&self) -> bool {
         self.skew_ms.is_some_and(|skew| skew.abs() >= SKEW_WARN_MS)
     }
+
+    /// It cannot be said yet whether it lives. One that has never said anything is judged after as much silence as any other.
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        self.state == NodeState::Unknown && self.silent_ms < DEAD_AFTER_MS
+    }
 }
 
 /// All nodes, as they were judged last.
@@ -138,6 +144,25 @@ impl LivingNodes {
     #[must_use]
     pub fn unseen(&self, why: String) -> Self {
         Self { away: Some(why), ..self.clone() }
+    }
+
+    /// Whether there may be nodes that are not here: who there is was not read yet, or is not known any more.
+    #[must_use]
+    pub fn may_lack_some(&self) -> bool {
+        self.nodes.is_empty() || self.away.is_some()
+    }
+
+    /// Why it cannot be said of each node whether it lives; `None` where it can.
+    #[must_use]
+    pub fn why_undecided(&self) -> Option<String> {
+        if let Some(away) = &self.away {
+            return Some(format!("it is not seen now which nodes live: {away}"));
+        }
+        if self.nodes.is_empty() {
+            return Some("it was not seen yet which nodes live".to_owned());
+        }
+        let view = self.nodes.iter().find(|view| view.is_undecided())?;
+        Some(format!("it is not known yet whether node '{}' lives", view.name.as_str()))
     }
 
     /// The node of that name.

@@ -10,6 +10,8 @@
 //!
 //! One segment is in hand at a time: segments reach the store in the order of the chain, so that whoever reads it never sees
 //! a hole that closes later. Behind a store that was away segments are larger ([`SealLimits::catch_up`]).
+//!
+//! Size: the states, and every way through them in tests.
 
 use super::checkpoint::CheckpointHash;
 use crate::activity::record::Hash;
@@ -80,6 +82,15 @@ struct InHand {
     not_before: u64,
     /// When it was made: what was committed after that is not in it.
     made: u64,
+    /// Its canonical bytes.
+    bytes: u64,
+}
+
+/// How many canonical bytes the records after the last that is stored have, up to that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Measured {
+    until: u64,
+    bytes: u64,
 }
 
 /// Most records of a segment.
@@ -115,7 +126,9 @@ pub struct SealState {
     committed: u64,
     /// Since when the oldest record that is not stored has been committed.
     since: Option<u64>,
+    /// About how many canonical bytes a record has.
     record_bytes: u64,
+    measured: Option<Measured>,
     in_hand: Option<InHand>,
     /// Failures to seal since the last success, and when to try again.
     seal_failures: u32,
@@ -133,6 +146,7 @@ impl SealState {
             committed: stored.seq,
             since: None,
             record_bytes: USUAL_RECORD_BYTES,
+            measured: None,
             in_hand: None,
             seal_failures: 0,
             not_before: 0,
@@ -159,16 +173,44 @@ impl SealState {
         self.ending = true;
     }
 
-    /// About how many canonical bytes are committed and not stored.
-    #[must_use]
-    pub fn backlog(&self) -> u64 {
-        (self.committed.saturating_sub(self.stored.seq)).saturating_mul(self.record_bytes)
+    /// The node, which had none, has its place: the chain has come so far in the store. Whoever waits has waited all the same.
+    pub fn placed(&mut self, stored: ChainPosition) {
+        if stored.seq != self.stored.seq {
+            self.record_bytes = self.record_bytes();
+            self.measured = None;
+        }
+        self.stored = stored;
+        self.committed = self.committed.max(stored.seq);
+        self.since = self.since.filter(|_| self.committed > stored.seq);
     }
 
-    /// About how many canonical bytes a record has.
+    /// Up to which record it is known how many bytes wait: what comes after it is to be measured.
+    #[must_use]
+    pub fn measured_until(&self) -> u64 {
+        self.measured.map_or(self.stored.seq, |measured| measured.until)
+    }
+
+    /// The records after [`Self::measured_until`] up to `until` have so many canonical bytes.
+    pub fn measured(&mut self, until: u64, bytes: u64) {
+        if until > self.measured_until() {
+            let before = self.measured.map_or(0, |measured| measured.bytes);
+            self.measured = Some(Measured { until, bytes: before.saturating_add(bytes) });
+        }
+    }
+
+    /// About how many canonical bytes are committed and not stored: what was measured, and the rest at its average.
+    #[must_use]
+    pub fn backlog(&self) -> u64 {
+        let rest = self.committed.saturating_sub(self.measured_until());
+        let measured = self.measured.map_or(0, |measured| measured.bytes);
+        measured.saturating_add(rest.saturating_mul(self.record_bytes()))
+    }
+
+    /// About how many canonical bytes a record has, of those that wait.
     #[must_use]
     pub fn record_bytes(&self) -> u64 {
-        self.record_bytes
+        let Some(Measured { until, bytes }) = self.measured else { return self.record_bytes };
+        (bytes / until.saturating_sub(self.stored.seq).max(1)).max(1)
     }
 
     /// For how long the oldest record that is not stored has been waiting, in milliseconds; `None` where there is none.
@@ -214,7 +256,7 @@ impl SealState {
         let records = position.seq.saturating_sub(self.stored.seq).max(1);
         self.record_bytes = (bytes / records).max(1);
         self.seal_failures = 0;
-        self.in_hand = Some(InHand { position, failures: 0, not_before: now, made: now });
+        self.in_hand = Some(InHand { position, failures: 0, not_before: now, made: now, bytes });
     }
 
     /// No segment could be made.
@@ -228,6 +270,11 @@ impl SealState {
     pub fn stored_now(&mut self, checkpoint: CheckpointHash) {
         let Some(hand) = self.in_hand.take() else { return };
         self.stored = ChainPosition { checkpoint: Some(checkpoint), ..hand.position };
+        let stored = self.stored.seq;
+        self.measured = self
+            .measured
+            .filter(|it| it.until > stored)
+            .map(|it| Measured { bytes: it.bytes.saturating_sub(hand.bytes), ..it });
         self.since = (self.committed > self.stored.seq).then_some(hand.made);
     }
 
@@ -357,6 +404,35 @@ mod tests {
         state.sealed(at(1), 100, 10_006);
         state.stored_now([1; 32]);
         assert_eq!(state.overdue(1 << 40), None);
+    }
+
+    #[test]
+    fn what_waits_is_measured_and_holds_also_before_the_node_has_its_place() {
+        let mut state = SealState::new(LIMITS, at(10));
+        state.committed(14, 0);
+        assert_eq!((state.backlog(), state.measured_until()), (4 * USUAL_RECORD_BYTES, 10));
+        // Large ones: two of them are told, and the other two taken to be like them.
+        state.measured(12, 1 << 19);
+        assert_eq!((state.backlog(), state.overdue(0)), (1 << 20, None));
+        state.measured(13, 1 << 19);
+        assert_eq!(state.overdue(0), Some(Overdue::Backlog));
+        state.measured(13, 1 << 19);
+        assert_eq!(state.measured_until(), 13, "nobody counts one twice");
+        // The store had more than was remembered.
+        state.placed(at(12));
+        assert_eq!((state.backlog(), state.waits(7)), (2 * ((1 << 20) / 3), Some(7)));
+        state.measured(14, 500);
+        assert_eq!((state.backlog(), state.record_bytes()), (500, 250));
+        state.sealed(at(13), 300, 8);
+        state.stored_now([1; 32]);
+        assert_eq!((state.backlog(), state.record_bytes()), (200, 200));
+        state.sealed(at(14), 200, 9);
+        state.stored_now([1; 32]);
+        assert_eq!((state.backlog(), state.measured_until(), state.waits(9)), (0, 14, None));
+        let mut state = SealState::new(LIMITS, at(10));
+        state.committed(12, 0);
+        state.placed(at(12));
+        assert_eq!((state.waits(5), state.act(5)), (None, SealAct::Rest));
     }
 
     /// What can happen to a node, as numbers.

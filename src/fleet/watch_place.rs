@@ -136,6 +136,14 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_is_longer_than_any_that_is_sent_is_none() {
+        let parts: String = (1000..1800).map(|at| format!(";n{at}={at}")).collect();
+        let longest = format!("1{}", &parts[..MAX_PLACE_BYTES - MAX_PLACE_BYTES % 11]);
+        assert!(WatchPlace::parse(&longest).is_some(), "{longest}");
+        assert_eq!(WatchPlace::parse(&format!("1{parts}")), None);
+    }
+
+    #[test]
     fn what_does_not_fit_into_a_place_comes_again_and_nothing_is_left_out() {
         let mut place = WatchPlace::since(1);
         for at in 0..100 {

@@ -55,6 +55,14 @@ pub enum ArgumentError {
     ArgsJson(TapeFault),
 }
 
+impl ArgumentError {
+    /// Whether there are no parameters, or two parsers would read others: no request that anybody could mend.
+    #[must_use]
+    pub fn is_malformed(&self) -> bool {
+        matches!(self, Self::NotAnObject | Self::ArgsJson(TapeFault::DuplicateKey { .. }))
+    }
+}
+
 impl<'a> CallArguments<'a> {
     /// Reads `raw`, one JSON object in which the caller has found no duplicate key. An `intent` that
     /// stands beside it, as in the REST call, must agree with one inside.
@@ -96,6 +104,38 @@ impl<'a> CallArguments<'a> {
         }
         Ok(Self { name, arguments, intent: Stated::parse(&stated) })
     }
+
+    /// What was probably meant by parameters that [`parse`](Self::parse) refuses: the arguments may stand under another
+    /// key, or as text. To be shown to who wrote them, never to be called. `None` where no tool is named.
+    #[must_use]
+    pub fn guessed(raw: &'a Bytes) -> Option<Self> {
+        let text = std::str::from_utf8(raw).ok()?;
+        let (mut name, mut arguments) = (None, None);
+        let mut stated = Vec::with_capacity(MAX_STATED);
+        for member in members(text).ok()? {
+            let (key, value) = member.ok()?;
+            match &*key {
+                "name" | "tool" | "tool_name" => name = name.or_else(|| string(value)),
+                "args" | "args_json" | "arguments" | "input" | "parameters" | "params" => {
+                    arguments = arguments.or_else(|| object(raw, value));
+                }
+                _ if Stated::is_parameter(&key) => stated.push((key, value)),
+                _ => {}
+            }
+        }
+        let arguments = arguments.unwrap_or_else(|| Bytes::from_static(b"{}"));
+        Some(Self { name: name?, arguments, intent: Stated::parse(&stated) })
+    }
+}
+
+/// The object that this is, or that its text holds.
+fn object(raw: &Bytes, value: &str) -> Option<Bytes> {
+    if is_object(value) {
+        return Some(raw.slice_ref(value.as_bytes()));
+    }
+    let text = string(value).filter(|text| is_object(text.trim_start()))?;
+    serde_json::from_str::<serde::de::IgnoredAny>(&text).ok()?;
+    Some(Bytes::from(text.into_owned()))
 }
 
 impl CallArguments<'_> {
@@ -182,6 +222,23 @@ mod tests {
             (r#"{"name":"s:t","args_json":"{\"x\":[{\"a\":1,\"a\":1}]}"}"#, duplicate("/x/0")),
         ] {
             assert_eq!(parse(json).unwrap_err(), error, "{json}");
+        }
+    }
+
+    #[test]
+    fn what_was_probably_meant_is_told_of_what_is_refused() {
+        for (json, name, arguments) in [
+            (r#"{"name":"s:t","arguments":{"a":1}}"#, "s:t", r#"{"a":1}"#),
+            (r#"{"tool":"s:t","args":"{\"a\":1}"}"#, "s:t", r#"{"a":1}"#),
+            (r#"{"name":"t","args":{},"args_json":"{\"a\":1}"}"#, "t", "{}"),
+            (r#"{"name":"s:t","args":[1],"input":"{a}"}"#, "s:t", "{}"),
+        ] {
+            let raw = Bytes::from(json);
+            let meant = CallArguments::guessed(&raw).unwrap();
+            assert_eq!((&*meant.name, &*meant.arguments), (name, arguments.as_bytes()), "{json}");
+        }
+        for none in ["{}", r#"{"name":7}"#, "[]", "{"] {
+            assert!(CallArguments::guessed(&Bytes::from(none)).is_none(), "{none}");
         }
     }
 

@@ -108,6 +108,13 @@ impl HostCheck {
         })
     }
 
+    /// The same, and this host beside the others; one that cannot be read adds none.
+    #[must_use]
+    pub fn with_host(mut self, host: &str) -> Self {
+        self.hosts.extend(HostPort::parse(host));
+        self
+    }
+
     /// Checks one request. `authority` is that of an absolute request target, which must be
     /// allowed beside the `Host` header, not instead of it.
     ///

@@ -25,7 +25,7 @@ use super::retrieve::{self, RETRIEVE_TOOLS, WantedTools};
 use super::worker::Worker;
 use crate::activity::record::{Raw, Status};
 use crate::catalog::compiling;
-use crate::intent::{CallArguments, Operation};
+use crate::intent::{ArgumentError, CallArguments, Operation};
 use crate::mcp::revisions::Era;
 use crate::output::Mode;
 use crate::policy::{self, Access, Denial, Permit, ToolAccess};
@@ -87,7 +87,7 @@ pub fn retrieve_tools(
         proxy.upstreams.nudge();
         let settings = worker.settings();
         let wanted = WantedTools::parse(&raw, settings.tools_limit);
-        let wanted = wanted.map_err(|error| unreadable(error.to_string()))?;
+        let wanted = wanted.map_err(|error| Rejection::of_parameters(error.to_string()))?;
         let meaning = proxy.meaning.meaning(wanted.query()).await;
         let visible = policy::visible(&caller.principal, &settings.policy);
         let result = retrieve::retrieve(&wanted, &proxy.catalog.load(), meaning.as_ref(), visible);
@@ -120,10 +120,13 @@ async fn prepare(
         intent.as_deref().map(RawValue::get),
         worker.scratch.borrow_mut().tape(),
     );
-    let read = read.map_err(|error| {
-        on.record.keep(Raw::Arguments, arguments);
-        unreadable(error.to_string())
-    })?;
+    let read = match read {
+        Ok(read) => read,
+        Err(error) => {
+            on.record.keep(Raw::Arguments, arguments);
+            return Err(misread(on, variant, arguments, &error).into());
+        }
+    };
     let (server, tool) = ToolName::split(&read.name).unwrap_or_default();
     on.record.name(server, tool);
     on.record.keep(Raw::Arguments, &read.arguments);
@@ -154,6 +157,26 @@ async fn prepare(
     Ok((permit, read.arguments))
 }
 
+/// What is wrong with the parameters of a call tool, and the call as it was probably meant.
+fn misread(
+    on: &OnRecord<'_>,
+    variant: Operation,
+    arguments: &Bytes,
+    error: &ArgumentError,
+) -> Rejection {
+    if error.is_malformed() {
+        return unreadable(error.to_string());
+    }
+    let rejection = Rejection::of_parameters(error.to_string());
+    match CallArguments::guessed(arguments) {
+        None => rejection,
+        Some(meant) if ToolName::split(&meant.name).is_none() => {
+            nearest(on, &meant.name, rejection)
+        }
+        Some(meant) => rejection.helping(mended(on, variant, &meant)),
+    }
+}
+
 /// The call with an intent that is right: by the variant that its tool is meant for, where the caller is shown that.
 fn mended(on: &OnRecord<'_>, variant: Operation, read: &CallArguments<'_>) -> String {
     let snapshot = on.worker.proxy.catalog.load();
@@ -169,7 +192,7 @@ pub(super) fn nearest(on: &OnRecord<'_>, name: &str, rejection: Rejection) -> Re
     /// Tools that are compared with the name, the best found first.
     const MAX_TOOLS: usize = 200;
     match rejection.refusal.kind {
-        RefusalKind::Unknown => {}
+        RefusalKind::Unknown | RefusalKind::Parameters => {}
         RefusalKind::Unreadable
         | RefusalKind::Headers
         | RefusalKind::Intent
@@ -182,7 +205,7 @@ pub(super) fn nearest(on: &OnRecord<'_>, name: &str, rejection: Rejection) -> Re
     }
     let snapshot = on.worker.proxy.catalog.load();
     let visible = policy::visible(&on.caller.principal, &on.settings.policy);
-    let (server, words) = ToolName::split(name).unwrap_or_default();
+    let (server, words) = ToolName::split(name).unwrap_or(("", name));
     let words: String = words.chars().take(retrieve::MAX_QUERY_BYTES / 4).collect();
     let found = snapshot.search(&words, MAX_TOOLS);
     // Those of its server, and what few tools there are, whatever they are called.

@@ -39,7 +39,7 @@ pub(super) fn decision(decision: &Decision) -> calls::Decision {
 /// What a refusal counts as.
 pub(super) fn refusal(kind: RefusalKind) -> calls::Refusal {
     match kind {
-        RefusalKind::Unreadable => calls::Refusal::Unreadable,
+        RefusalKind::Unreadable | RefusalKind::Parameters => calls::Refusal::Unreadable,
         RefusalKind::Headers => calls::Refusal::Headers,
         RefusalKind::Intent => calls::Refusal::Intent,
         RefusalKind::Gate => calls::Refusal::Gate,

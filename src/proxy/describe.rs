@@ -105,9 +105,8 @@ pub fn describe_tool(
     recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
         on.record.name("", DESCRIBE_TOOL);
         on.record.keep(Raw::Arguments, &raw);
-        let asked = Asked::parse(&raw).map_err(|error| {
-            Rejection::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
-        })?;
+        let asked = Asked::parse(&raw);
+        let asked = asked.map_err(|error| Rejection::of_parameters(error.to_string()))?;
         let tool = find(&on, &asked.name).await?;
         if tool.trust == Trust::Withheld {
             return Err(on.record.deny(&Denial::Quarantined(tool.name.clone())).into());

@@ -151,6 +151,7 @@ async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, 
             RefusalKind::Upstream => stop,
             RefusalKind::Unknown
             | RefusalKind::Unreadable
+            | RefusalKind::Parameters
             | RefusalKind::Headers
             | RefusalKind::Intent
             | RefusalKind::Gate

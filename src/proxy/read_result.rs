@@ -53,9 +53,8 @@ pub fn read_result(
         record.name("", READ_RESULT);
         let arguments = String::from_utf8_lossy(&raw);
         record.keep(Raw::Arguments, results::without_handles(&arguments).as_bytes());
-        let query = PartQuery::parse(&raw).map_err(|bad| {
-            Rejection::new(Status::Rejected, RefusalKind::Unreadable, bad.to_string())
-        })?;
+        let query = PartQuery::parse(&raw);
+        let query = query.map_err(|bad| Rejection::of_parameters(bad.to_string()))?;
         let ResultPart { text, note } = part(worker, caller, query).await?;
         let blocks = [json!({"type": "text", "text": text}), json!({"type": "text", "text": note})];
         let result = json!({"content": blocks}).to_string();

@@ -53,7 +53,8 @@ impl RecordKind {
             | (Self::Forward(_), kind @ (RefusalKind::Unreadable | RefusalKind::Headers)) => kind,
             (
                 Self::Forward(_),
-                RefusalKind::Intent
+                RefusalKind::Parameters
+                | RefusalKind::Intent
                 | RefusalKind::Gate
                 | RefusalKind::Arguments
                 | RefusalKind::Limited

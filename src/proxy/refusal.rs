@@ -45,6 +45,8 @@ pub(super) const FIND_TOOLS: &str = "Use retrieve_tools to find tools.";
 pub enum RefusalKind {
     /// The parameters cannot be read.
     Unreadable,
+    /// Those of a tool of ours are not as its schema has them, and the agent can mend them.
+    Parameters,
     /// The headers do not repeat the parameters as the tool's schema has it.
     Headers,
     /// The intent is missing, malformed or differs from the variant.
@@ -94,7 +96,8 @@ impl Refusal {
             RefusalKind::Unreadable => error(Code::InvalidParams),
             RefusalKind::Headers => error(Code::HeaderMismatch),
             RefusalKind::Failed => error(Code::Internal),
-            RefusalKind::Intent
+            RefusalKind::Parameters
+            | RefusalKind::Intent
             | RefusalKind::Gate
             | RefusalKind::Arguments
             | RefusalKind::Limited
@@ -114,6 +117,7 @@ impl RefusalKind {
         match self {
             Self::Headers => StatusCode::BAD_REQUEST,
             Self::Unreadable
+            | Self::Parameters
             | Self::Intent
             | Self::Gate
             | Self::Arguments
@@ -129,9 +133,11 @@ impl RefusalKind {
     #[must_use]
     pub fn rest_status(self) -> StatusCode {
         match self {
-            Self::Unreadable | Self::Headers | Self::Intent | Self::Arguments => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::Unreadable
+            | Self::Parameters
+            | Self::Headers
+            | Self::Intent
+            | Self::Arguments => StatusCode::BAD_REQUEST,
             Self::Gate => StatusCode::FORBIDDEN,
             Self::Limited => StatusCode::TOO_MANY_REQUESTS,
             Self::Unknown => StatusCode::NOT_FOUND,

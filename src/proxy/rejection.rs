@@ -18,6 +18,11 @@ impl Rejection {
         Self { status, refusal: Refusal::new(kind, text) }
     }
 
+    /// The parameters of a tool of ours are wrong.
+    pub(super) fn of_parameters(text: String) -> Self {
+        Self::new(Status::Rejected, RefusalKind::Parameters, text)
+    }
+
     /// The same with words from which an agent can mend its call.
     pub(super) fn helping(mut self, help: String) -> Self {
         self.refusal.help = help;

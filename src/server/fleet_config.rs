@@ -14,13 +14,13 @@ use tokio::runtime::LocalRuntime;
 use tokio::sync::mpsc;
 
 use super::reload::ConfigSource;
-use super::rule_files;
 use super::shared_facts::SharedFacts;
 use crate::api::config_door::{ConfigDoor, ReloadRefused, ShownProblem};
 use crate::api::fleet_config_door::{FleetConfigAsker, FleetConfigRefused, FleetConfigWish};
 use crate::config::file::{Loaded, load_shared};
 use crate::config::fleet_config::SharedConfig;
 use crate::config::problem::Problem;
+use crate::config::rule_files;
 use crate::fleet::bucket::BucketError;
 use crate::fleet::facts::{ConfigFact, ConfigRun, ConfigVersion, FactKind, FactRefused};
 

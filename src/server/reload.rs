@@ -18,6 +18,7 @@ mod apply;
 mod files;
 mod proposal;
 mod record;
+mod refusal;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,9 +28,10 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
 
 use self::files::{LookTime, WatchedFolders};
+use self::refusal::{RefusalTold, Refusals};
+use super::identity_watch;
 use super::otlp_export::OtlpTargets;
-use super::rule_watch::{RuleWatch, RulesRead};
-use super::{identity_watch, rule_files};
+use super::rule_watch::{RuleWatch, RulesRead, RulesSeen};
 use crate::api::config_door::{
     ConfigComparison, ConfigDoor, ConfigStanding, ConfigWish, ReloadDoor, ReloadOutcome,
     ReloadRefused, Reloaded, ServerSwitch, SwitchOutcome, SwitchRefused, SwitchWish,
@@ -39,8 +41,9 @@ use crate::config::difference::ConfigDifference;
 use crate::config::file::load_again;
 use crate::config::problem::Problem;
 use crate::config::switch::{NotSwitched, switch_server};
-use crate::config::{Config, Flags};
+use crate::config::{Config, Flags, rule_files};
 use crate::identity::{FileStamp, file_stamp};
+use crate::policy::rules::RuleProblem;
 use crate::proxy::Proxy;
 use crate::telemetry::LogFilter;
 
@@ -83,6 +86,7 @@ struct Looks {
     named: BTreeMap<PathBuf, Option<FileStamp>>,
     /// Since when it is away, until that is told.
     away: Option<Instant>,
+    refusals: Refusals,
 }
 
 /// A config that may be put in force.
@@ -103,6 +107,7 @@ impl Reload {
             config: path.as_deref().and_then(file_stamp),
             named: BTreeMap::new(),
             away: None,
+            refusals: Refusals::default(),
         };
         loop {
             let wish = tokio::select! {
@@ -112,7 +117,7 @@ impl Reload {
             let back = match wish {
                 Some(ConfigWish::Compare(answer)) => {
                     // Whoever asked may have gone.
-                    let _ = answer.send(self.compare().await);
+                    let _ = answer.send(self.compare(&looks).await);
                     Some(looks)
                 }
                 Some(ConfigWish::Switch(wish)) => self.switch(looks, wish).await,
@@ -121,7 +126,7 @@ impl Reload {
                     Some(looks)
                 }
                 Some(ConfigWish::Preview(change, answer)) => {
-                    let _ = answer.send(self.preview(change).await);
+                    let _ = answer.send(self.preview(&looks, change).await);
                     Some(looks)
                 }
                 Some(ConfigWish::Change(wish)) => self.change(looks, wish).await,
@@ -143,8 +148,8 @@ impl Reload {
         }
     }
 
-    /// What reading the file again would change. Rules are looked at when it is read.
-    async fn compare(&self) -> ConfigComparison {
+    /// What reading the file again would change.
+    async fn compare(&self, looks: &Looks) -> ConfigComparison {
         let failed = |refused: ReloadRefused| ConfigComparison {
             problems: refused.problems,
             ..ConfigComparison::default()
@@ -152,10 +157,13 @@ impl Reload {
         let Some(source) = self.source.clone() else {
             return failed(record::whole("this proxy was not started with a config file"));
         };
-        let now = self.in_force.clone();
-        let compared = tokio::task::spawn_blocking(move || match read_config(&source, &now) {
-            Ok((config, warnings)) => record::compared(&now, &config, &warnings),
-            Err(refused) => failed(refused),
+        let (now, check) = (self.in_force.clone(), self.rule_check(looks));
+        let compared = tokio::task::spawn_blocking(move || {
+            let read = read_config(&source, &now);
+            match read.and_then(|read| check.check(&now, &read.0).map(|()| read)) {
+                Ok((config, warnings)) => record::compared(&now, &config, &warnings),
+                Err(refused) => failed(refused),
+            }
         });
         compared.await.unwrap_or_else(|_| failed(record::whole("reading the config failed")))
     }
@@ -211,24 +219,42 @@ impl Reload {
             let other_values = looks.are_others(&named);
             let is_another =
                 config.is_some_and(|config| looks.is_another(file_stamp(&config)) || other_values);
-            if !is_another {
-                looks.rules.look_again(&proxy, &rules, &servers);
-            }
-            (looks, is_another)
+            let seen = (!is_another).then(|| looks.rules.look_again(&proxy, &rules, &servers));
+            (looks, seen)
         });
-        match looked.await {
-            Ok((looks, true)) => self.reload(looks, ReloadDoor::File, "").await.0,
-            Ok((looks, false)) => Some(looks),
-            Err(_) => None,
+        let Ok((mut looks, seen)) = looked.await else { return None };
+        let again = match seen {
+            None => return self.reload(looks, ReloadDoor::File, "").await.0,
+            Some(RulesSeen::Known) => looks.refusals.is_due(),
+            // They may be what it was refused for.
+            Some(RulesSeen::Taken) => looks.refusals.is_any(),
+            Some(RulesSeen::Wrong(problems)) => {
+                self.rules_are_wrong(&mut looks, &problems);
+                false
+            }
+        };
+        match again {
+            true => self.read_again(looks, ReloadDoor::File, "", RefusalTold::IfNew).await.0,
+            false => Some(looks),
         }
     }
 
     /// Reads the config and puts it in force, or says why not. No looks come back where reading it panicked.
     async fn reload(
         &mut self,
+        looks: Looks,
+        door: ReloadDoor,
+        principal: &str,
+    ) -> (Option<Looks>, ReloadOutcome) {
+        self.read_again(looks, door, principal, RefusalTold::Always).await
+    }
+
+    async fn read_again(
+        &mut self,
         mut looks: Looks,
         door: ReloadDoor,
         principal: &str,
+        told: RefusalTold,
     ) -> (Option<Looks>, ReloadOutcome) {
         let Some(source) = self.source.clone() else {
             let refused = record::whole("this proxy was not started with a config file");
@@ -236,6 +262,7 @@ impl Reload {
         };
         let (now, snapshot) = (self.in_force.clone(), self.proxy.catalog.load());
         let named = now.named_files.clone();
+        let start = Instant::now();
         let read = tokio::task::spawn_blocking(move || {
             // Before it is read: what is written meanwhile is another state.
             looks.config = file_stamp(&source.path);
@@ -246,15 +273,22 @@ impl Reload {
             });
             (looks, read)
         });
-        let Ok((looks, read)) = read.await else {
+        let Ok((mut looks, read)) = read.await else {
             return (None, Err(record::whole("the config cannot be read: reading it failed")));
         };
+        let took = start.elapsed();
         let outcome = match read {
             Ok(read) => self.put(read, door, principal).await,
             Err(refused) => Err(refused),
         };
-        if let Err(refused) = &outcome {
-            self.rejected(refused, door, principal);
+        match &outcome {
+            Ok(_) => looks.refusals = Refusals::default(),
+            Err(refused) => {
+                self.stands_rejected(refused.clone());
+                if looks.refusals.add(refused, took) || told == RefusalTold::Always {
+                    self.rejected(refused, door, principal);
+                }
+            }
         }
         (Some(looks), outcome)
     }
@@ -309,7 +343,21 @@ impl Reload {
         Ok(reloaded)
     }
 
-    /// What is in force stays, and that is told wherever somebody may look.
+    /// Files of rules that are in force are others now, and cannot be used: that is on record already.
+    fn rules_are_wrong(&self, looks: &mut Looks, problems: &[RuleProblem]) {
+        if self.source.is_none() {
+            return;
+        }
+        let refused = record::wrong_rules(problems);
+        looks.refusals.add(&refused, Duration::ZERO);
+        let before = self.door.standing();
+        // What is wrong with the config itself is read, and mended, first.
+        if before.rejected.as_ref().is_none_or(|(_, known)| record::is_of_rules(known)) {
+            self.stands_rejected(refused);
+        }
+    }
+
+    /// What is in force stays, and that is logged and on record.
     fn rejected(&self, refused: &ReloadRefused, door: ReloadDoor, principal: &str) {
         for problem in refused.problems.iter().take(MAX_LOGGED) {
             let line = problem.line_of_it();
@@ -318,14 +366,18 @@ impl Reload {
                 _ => tracing::warn!("{line}"),
             }
         }
+        self.proxy.activity.note(record::rejected(door, principal, refused));
+    }
+
+    /// The config in force is not that of its files, for this reason: that is told wherever somebody may look.
+    fn stands_rejected(&self, refused: ReloadRefused) {
         let before = self.door.standing();
         let since = match &before.rejected {
-            Some((since, known)) if known == refused => *since,
+            Some((since, known)) if *known == refused => *since,
             Some(_) | None => SystemTime::now(),
         };
-        let rejected = Some((since, refused.clone()));
+        let rejected = Some((since, refused));
         self.door.stands(ConfigStanding { rejected, ..ConfigStanding::clone(&before) });
-        self.proxy.activity.note(record::rejected(door, principal, refused));
     }
 }
 
@@ -369,9 +421,9 @@ fn read(
     known: impl Fn(&Config) -> crate::policy::rules::KnownTools,
 ) -> Result<ReadConfig, ReloadRefused> {
     let (config, warnings) = read_config(source, now)?;
-    let rules = rules.read(&now.rules, &config.rules, &known(&config)).map_err(|problems| {
-        ReloadRefused { problems: problems.iter().map(record::shown_rule).collect() }
-    })?;
+    let rules = rules
+        .read(&now.rules, &config.rules, &known(&config))
+        .map_err(|problems| record::wrong_rules(&problems))?;
     Ok(ReadConfig { config, rules, warnings })
 }
 

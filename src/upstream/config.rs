@@ -23,8 +23,8 @@ mod reference;
 pub use check::Mistake;
 pub(super) use invalid::Invalid;
 
-pub use reference::NamedValues;
 use reference::fill;
+pub use reference::{NamedValues, ValuePart, value_parts};
 
 /// How a server is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

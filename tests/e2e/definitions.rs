@@ -246,14 +246,12 @@ fn lost_or_damaged_pins_are_told_and_let_nothing_out() {
         let proxy = Proxy::unready(config.clone(), folder).ready();
         let scene = Scene { proxy, config, tools };
         assert_eq!(scene.shown()["quarantined"], true, "{damage}");
-        let warnings = scene.proxy.activity("type=catalog_change&status=warning&server=s");
-        let told = |text: &str| {
-            warnings.iter().any(|it| it["error_message"].as_str().unwrap().contains(text))
-        };
-        assert!(
-            told("what was pinned of the server's tools") && told("its tools wait for approval"),
-            "{warnings:?}"
-        );
+        // What was read from disk is on record beside the servers, not before them.
+        let warnings = || scene.proxy.activity("type=catalog_change&status=warning&server=s");
+        for text in ["what was pinned of the server's tools", "its tools wait for approval"] {
+            let is_of = |it: &Value| it["error_message"].as_str().unwrap().contains(text);
+            until(text, || warnings().iter().any(is_of).then_some(()));
+        }
         let all = scene.proxy.api("tools/s/diff")["digest"].clone();
         assert_eq!(scene.post("tools/s/approve", &json!({"digest": all})).0, 200);
         assert_eq!(scene.proxy.client().read("s:added_notes", json!({}))["isError"], Value::Null);

@@ -192,8 +192,8 @@ fn unreadable_questions_are_refused() {
         json!({"name": "s:t", "operation": "x"}),
         json!({"name": "s:t", "arguments": {}}),
     ] {
-        let message = client.tool("describe_tool", arguments.clone());
-        assert_eq!(message["error"]["code"], -32602, "{arguments}: {message}");
+        let result = client.tool("describe_tool", arguments.clone());
+        assert_eq!(result["isError"], true, "{arguments}: {result}");
     }
     assert_eq!(client.records(&proxy, "type=internal_tool_call&status=rejected").len(), 5);
 }

@@ -10,10 +10,10 @@ use tempfile::TempDir;
 use crate::harness::{Output, Proxy, configure, mcpproxy, stub_stdio, until};
 
 /// A store, and the config of a node on it.
-struct Store(TempDir);
+pub(crate) struct Store(pub(crate) TempDir);
 
 impl Store {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
@@ -21,7 +21,7 @@ impl Store {
         format!("file://{}", self.0.path().display())
     }
 
-    fn config(&self, node: &str, activity: Value) -> Value {
+    pub(crate) fn config(&self, node: &str, activity: Value) -> Value {
         json!({
             "mcpServers": {"s": stub_stdio(&[])},
             "activity": activity,
@@ -50,7 +50,7 @@ impl Store {
     }
 
     /// The last record in the store.
-    fn last(&self, node: &str) -> u64 {
+    pub(crate) fn last(&self, node: &str) -> u64 {
         self.segments(node).last().map_or(0, |segment| range(segment).1)
     }
 
@@ -62,7 +62,7 @@ impl Store {
         Output::of(mcpproxy().args(args))
     }
 
-    fn sound(&self) -> Value {
+    pub(crate) fn sound(&self) -> Value {
         let verified = self.verify(&[]);
         assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
         verified.json()
@@ -164,6 +164,58 @@ fn what_a_node_seals_is_verified_from_the_store_alone() {
         Output::of(mcpproxy().args(["activity", "prove", &absent, "--store", &store.url()]));
     assert_eq!(proven.code, Some(1));
     assert!(proven.stderr.contains("is not in the store"), "{}", proven.stderr);
+}
+
+/// A node that has made some calls and stopped.
+fn lived(store: &Store, node: &str) {
+    let proxy = Proxy::with(store.config(node, json!({})));
+    call_for_segments(&proxy, store, node, 2);
+    proxy.end();
+}
+
+fn key(store: &Store, node: &str) -> String {
+    let claim = store.0.path().join("nodes").join(node).join("claim.json");
+    let claim: Value = serde_json::from_slice(&std::fs::read(claim).unwrap()).unwrap();
+    claim["key"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn by_the_keys_of_its_nodes_a_store_is_verified_that_somebody_else_has_written() {
+    let (store, other) = (Store::new(), Store::new());
+    lived(&store, "a");
+    lived(&store, "b");
+    let both = store.0.path().join("both.keys");
+    std::fs::write(&both, format!("{}\n{}\n", key(&store, "a"), key(&store, "b"))).unwrap();
+    let one = store.0.path().join("one.keys");
+    std::fs::write(&one, format!("{}\n", key(&store, "a"))).unwrap();
+    let by = |keys: &Path| store.verify(&["--keys", keys.to_str().unwrap()]);
+    assert_eq!(by(&both).code, Some(0), "{}", by(&both).stderr);
+    // No key is given for one of them.
+    let told = by(&one);
+    assert_eq!(told.code, Some(1), "{}", told.stdout);
+    let report = told.json();
+    assert_eq!(report["nodes"][0]["faults"], json!([]));
+    let why = &report["nodes"][1]["faults"][0];
+    assert!(why["fault"] == "key" && why.to_string().contains("no key is given for"), "{why}");
+    // All that one has written is written anew by somebody with a key of their own.
+    std::fs::copy(store.0.path().join("fleet.json"), other.0.path().join("fleet.json")).unwrap();
+    lived(&other, "b");
+    let [ours, theirs] = [&store, &other].map(|it| it.0.path().join("nodes/b"));
+    let aside = store.0.path().join("aside");
+    std::fs::rename(&ours, &aside).unwrap();
+    std::fs::rename(&theirs, &ours).unwrap();
+    store.sound();
+    let told = by(&both);
+    assert_eq!(told.code, Some(1), "{}", told.stdout);
+    let faults = told.json()["nodes"][1]["faults"].clone();
+    assert!(!faults.as_array().unwrap().is_empty(), "{faults}");
+    // A node is taken away whole.
+    std::fs::rename(&ours, &theirs).unwrap();
+    store.sound();
+    let told = by(&both);
+    assert_eq!(told.code, Some(1), "{}", told.stdout);
+    let fault = &told.json()["faults"][0];
+    assert!(fault["fault"] == "removed" && fault.to_string().contains("/b"), "{fault}");
 }
 
 #[test]

@@ -194,7 +194,9 @@ fn of_a_node_that_is_silent_nobody_says_that_its_calls_are_gone_and_of_one_that_
     let id = until_waiting(&b, 1)["id"].clone();
     drop(c.end());
     assert_eq!(result(&mut client)["isError"], true);
-    until("it has stopped", || (one(&b, &id).status == 410).then_some(()));
+    for node in [&a, &b] {
+        until("it has stopped", || (one(node, &id).status == 410).then_some(()));
+    }
     let late = answer(&a, &id, &json!({"decision": "approve"}));
     assert_eq!(late.status, 410);
     assert!(said(&late).contains("waited on node 'c', which lives no more"), "{}", said(&late));

@@ -247,3 +247,30 @@ fn the_store_of_another_fleet_is_not_read() {
     assert!(error.contains("is of fleet 00000000000000000000000000000000"), "{error}");
     assert_eq!(get(&proxy, "/api/v1/activity")["fleet"]["partial"], true);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn nodes_whose_objects_hang_keep_no_other_from_being_followed() {
+    let store = tempfile::tempdir().unwrap();
+    let nodes = store.path().join("nodes");
+    let claim = |node: &str| nodes.join(node).join("claim.json");
+    // Whoever opens it waits for somebody who writes.
+    let hangs = |node: &str| {
+        std::fs::create_dir_all(nodes.join(node)).unwrap();
+        let new = claim(node).with_extension("new");
+        nix::unistd::mkfifo(&new, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::rename(new, claim(node)).unwrap();
+    };
+    let (_a, last_a) = ended(&store, "a", 1);
+    let (_z, last_z) = ended(&store, "z", 1);
+    hangs("b");
+    hangs("c");
+    let proxy = Proxy::with(config(&store, "own", json!(true)));
+    caught_up(&proxy, "a", last_a);
+    caught_up(&proxy, "z", last_z);
+    // Nor does one that is followed, and hangs from then on; and nobody waits for them in the end.
+    hangs("a");
+    let (_y, last_y) = ended(&store, "y", 1);
+    caught_up(&proxy, "y", last_y);
+    proxy.end();
+}

@@ -70,6 +70,22 @@ fn put(path: &Path, bytes: &[u8]) {
     std::fs::rename(new, path).unwrap();
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_heartbeat_that_hangs_keeps_none_of_the_others_from_being_seen() {
+    let fleet = Fleet::new();
+    let a = fleet.node("a");
+    // Whoever opens it waits for somebody who writes.
+    let hangs = fleet.heartbeat("hangs");
+    std::fs::create_dir(hangs.parent().unwrap()).unwrap();
+    nix::unistd::mkfifo(&hangs, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut b = fleet.node("b");
+    is_seen(&a, "b", "living");
+    b.process.0.kill().unwrap();
+    b.process.wait();
+    is_seen(&a, "b", "silent");
+}
+
 #[test]
 fn nodes_know_who_lives_and_who_stopped_and_who_was_killed() {
     let fleet = Fleet::new();

@@ -50,7 +50,13 @@ impl Session {
         Self { id: response.header("mcp-session-id").unwrap().to_owned() }
     }
 
-    fn send(&self, node: &Proxy, method: &str, headers: &[(&str, &str)], body: &Value) -> Response {
+    pub(crate) fn send(
+        &self,
+        node: &Proxy,
+        method: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Response {
         self.send_to(node, (method, "/mcp"), headers, body)
     }
 

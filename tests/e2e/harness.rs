@@ -21,6 +21,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -191,11 +192,15 @@ impl Proxy {
         Self::launch(config, folder, Life::Test)
     }
 
-    /// Starts one from a shell that runs `before` first, such as `umask 000`.
+    /// Starts one from a shell that runs `before` first, such as `umask 000`, and waits until it is ready.
     pub(crate) fn under(before: &str, config: Value, folder: TempDir) -> Self {
+        Self::unready_under(before, config, folder).ready()
+    }
+
+    pub(crate) fn unready_under(before: &str, config: Value, folder: TempDir) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{before}; exec \"$@\""), "sh"]).arg(mcpproxy_path());
-        Self::launched(without_variables(command), config, folder, Life::Test).ready()
+        Self::launched(without_variables(command), config, folder, Life::Test)
     }
 
     /// Starts one from a terminal that `script` makes, which is this test's process, and the
@@ -375,7 +380,18 @@ impl From<std::process::Output> for Output {
     }
 }
 
-/// A loopback port nobody listens on at the moment.
+/// A loopback port that nobody listens on, and that nobody is given by chance before this test listens on it, or once
+/// it listens no more: it lies below those that systems choose from (RFC 6335 §6: from 49152; Linux: from 32768).
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).expect("a port").port()
+    const FIRST: u32 = 10_240;
+    const COUNT: u32 = 20_480;
+    /// So many have been given by this process. Others begin elsewhere.
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let tried = (0..COUNT).map(|_| {
+        let given = GIVEN.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + std::process::id().wrapping_mul(97).wrapping_add(given) % COUNT;
+        u16::try_from(port).expect("a port")
+    });
+    let mut free = tried.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().expect("a port that nobody listens on")
 }

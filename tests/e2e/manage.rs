@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    API_KEY, HttpStub, Output, Process, Proxy, children_of, mcpproxy, stub, stub_stdio, until,
-    write_private,
+    API_KEY, HttpStub, Output, Process, Proxy, children_of, free_port, mcpproxy, stub, stub_stdio,
+    until, write_private,
 };
 
 /// A config with comments, in a folder of its own.
@@ -345,9 +345,9 @@ fn found(doctor: &Value, check: &str) -> Vec<(String, String, String)> {
 fn the_doctor_tells_what_is_wrong_and_what_mends_it() {
     let servers = json!({"good": stub_stdio(&[]), "bad": {"command": "sh", "args": ["-c", "echo no luck >&2; exit 1"]}});
     let (folder, file, _) = config(&servers.to_string());
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let taken = std::net::TcpListener::bind(&address).unwrap();
     let text = fs::read_to_string(&file).unwrap();
-    let address = taken.local_addr().unwrap().to_string();
     fs::write(&file, text.replace("127.0.0.1:0", &address)).unwrap();
     fs::create_dir(folder.path().join("data")).unwrap();
     fs::set_permissions(folder.path().join("data"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -448,4 +448,32 @@ fn what_waits_for_a_restart_and_a_config_that_broke_are_told_of_a_proxy_that_run
         output.stderr
     );
     assert!(output.stderr.contains("line "), "{}", output.stderr);
+}
+
+#[test]
+fn the_doctor_looks_at_the_rights_of_all_that_is_kept() {
+    const KEPT: [&str; 9] = [
+        "activity",
+        "address",
+        "catalog",
+        "embeddings",
+        "fleet",
+        "oauth",
+        "results",
+        "stderr",
+        "tokens.json",
+    ];
+    let (folder, file, _) = config("{}");
+    let data = folder.path().join("data");
+    let wide = fs::Permissions::from_mode(0o755);
+    for name in KEPT.iter().chain(&["of-somebody-else"]) {
+        fs::create_dir_all(data.join(name)).unwrap();
+        fs::set_permissions(data.join(name), wide.clone()).unwrap();
+    }
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).unwrap();
+    let doctor = run(&file, &["doctor", "--json"]).json();
+    let mut mends: Vec<_> = found(&doctor, "rights").into_iter().map(|it| it.2).collect();
+    mends.sort();
+    let expected = KEPT.map(|name| format!("chmod 700 {}", data.join(name).display()));
+    assert_eq!(mends, expected, "{doctor}");
 }

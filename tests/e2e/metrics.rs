@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use crate::harness::{API_KEY, Proxy, Scripted, stub_stdio, until, write_private};
+use crate::harness::{API_KEY, Connection, Proxy, Scripted, stub_stdio, until, write_private};
 
 /// The samples of a scrape: name and labels as they stand, and the value.
 fn scrape(proxy: &Proxy) -> BTreeMap<String, f64> {
@@ -240,6 +240,11 @@ fn verdicts_are_counted_also_those_that_pass() {
 fn who_prefers_the_older_text_format_is_given_it_with_the_same_samples() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     proxy.client().read("s:read_item", json!({}));
+    // A call is counted when all of it is over, which may be after its answer.
+    until("the call is counted", || {
+        let counted = |name: &String| name.starts_with("mcpproxy_calls_total{server=\"s\"");
+        scrape(&proxy).keys().any(counted).then_some(())
+    });
     let accept = "application/openmetrics-text;q=0.2, text/plain;version=0.0.4";
     let headers = [("X-API-Key", API_KEY), ("Accept", accept)];
     let response = proxy.request("GET", "/metrics", &headers, b"");
@@ -306,4 +311,49 @@ fn the_guide_names_every_metric_with_its_labels_and_every_alert() {
     let alerts = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
     let alerts: BTreeSet<&str> = alerts.collect();
     assert_eq!(rows("Mcpproxy").keys().map(String::as_str).collect::<BTreeSet<_>>(), alerts);
+}
+
+/// Asks for so many scrapes, one behind the other, and reads none of them yet.
+fn begin_scrapes(proxy: &Proxy, count: usize) -> Connection {
+    let mut connection = Connection::open(proxy.port);
+    let one = format!("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: {API_KEY}\r\n\r\n");
+    connection.raw(one.repeat(count).as_bytes());
+    connection
+}
+
+#[test]
+fn scrapes_that_nobody_reads_take_no_memory_and_keep_nobody_waiting() {
+    /// Of answers to one connection: more than its sockets hold.
+    const BYTES: usize = 24 << 20;
+    const HANGING: usize = 4;
+    /// A small part of what they would take.
+    const GROWTH_KB: u64 = 24 << 10;
+    let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "read_item"])}));
+    let mut client = proxy.client();
+    let peak = || {
+        let file = format!("/proc/{}/status", proxy.process.0.id());
+        let status = std::fs::read_to_string(file).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let open = || proxy.api("status")["load"]["connections"].as_u64().unwrap();
+    let count = BYTES / proxy.get("/metrics").text().len();
+    let (before, open_before) = (peak(), open());
+    let mut hanging: Vec<_> = (0..HANGING).map(|_| begin_scrapes(&proxy, count)).collect();
+    for _ in 0..100 {
+        let result = client.read("s:read_item", json!({}));
+        assert_eq!(result["structuredContent"]["value"], 7, "{result}");
+        scrape(&proxy);
+    }
+    // Who reads after all gets every answer, whole; the others go without having read one.
+    let mut late = hanging.pop().unwrap();
+    for at in 0..count {
+        let response = late.response();
+        assert_eq!(response.status, 200, "{at} of {count}");
+        assert!(response.whole && response.text().ends_with("# EOF\n"), "{at} of {count}");
+    }
+    let grown = peak() - before;
+    assert!(grown < GROWTH_KB, "{grown} KB for {HANGING} times {count} scrapes");
+    drop((hanging, late));
+    until("their places are free", || (open() <= open_before).then_some(()));
 }

@@ -134,35 +134,64 @@ fn methods_and_tools_that_there_are_not() {
 }
 
 #[test]
-fn fr_005_arguments_that_cannot_be_read_are_errors_that_say_why_and_on_record() {
+fn fr_005_wrong_parameters_are_results_with_the_call_as_it_was_meant_and_on_record() {
     let read = r#""intent":{"operation_type":"read"}"#;
+    let again = r#"{"name":"s:read_item","args":{"id":"a"},"intent":{"operation_type":"read"}}"#;
+    let bare = r#"{"name":"s:read_item","args":{},"intent":{"operation_type":"read"}}"#;
     let rows = [
-        (format!(r#"{{{read}}}"#), "name"),
-        (format!(r#"{{"name":7,{read}}}"#), "name"),
-        (format!(r#"{{"name":"read_item",{read}}}"#), "read_item"),
-        (format!(r#"{{"name":"s:read_item","args":[],{read}}}"#), "args"),
-        (format!(r#"{{"name":"s:read_item","args":"{{}}",{read}}}"#), "args"),
-        (format!(r#"{{"name":"s:read_item","args_json":"[]",{read}}}"#), "args_json"),
-        (format!(r#"{{"name":"s:read_item","args_json":"",{read}}}"#), "args_json"),
-        (format!(r#"{{"name":"s:read_item","args_json":"{{}} {{}}",{read}}}"#), "args_json"),
-        (format!(r#"{{"name":"s:read_item","args_json":{{}},{read}}}"#), "args_json"),
-        (format!(r#"{{"name":"s:read_item","args_json":"{{}}","args":{{}},{read}}}"#), "exclude"),
-        (format!(r#"{{"name":"s:read_item","arguments":{{}},{read}}}"#), "arguments"),
-        ("[]".to_owned(), "object"),
-        (r#""{}""#.to_owned(), "object"),
+        (format!(r#"{{{read}}}"#), "name", ""),
+        (format!(r#"{{"name":7,{read}}}"#), "name", ""),
+        (format!(r#"{{"name":"read_item",{read}}}"#), "read_item", "'s:read_item'"),
+        (format!(r#"{{"name":"s:read_item","args":[],{read}}}"#), "args", bare),
+        (format!(r#"{{"name":"s:read_item","args":"{{\"id\":\"a\"}}",{read}}}"#), "args", again),
+        (format!(r#"{{"name":"s:read_item","args_json":"[]",{read}}}"#), "args_json", bare),
+        (format!(r#"{{"name":"s:read_item","args_json":"",{read}}}"#), "args_json", bare),
+        (format!(r#"{{"name":"s:read_item","args_json":"{{}} {{}}",{read}}}"#), "args_json", bare),
+        (
+            format!(r#"{{"name":"s:read_item","args_json":{{"id":"a"}},{read}}}"#),
+            "args_json",
+            again,
+        ),
+        (
+            format!(r#"{{"name":"s:read_item","args_json":"{{}}","args":{{}},{read}}}"#),
+            "exclude",
+            bare,
+        ),
+        (
+            format!(r#"{{"name":"s:read_item","arguments":{{"id":"a"}},{read}}}"#),
+            "arguments",
+            again,
+        ),
     ];
-    for (arguments, why) in rows {
+    for (arguments, why, help) in rows {
         let mut client = proxy().client();
         let response = client.post(call("1", &arguments).as_bytes());
-        let text = error(&response, 200, -32602);
+        let result = &response.json()["result"];
+        let text = error_text(result);
         assert!(text.contains(why), "{arguments}: {text}");
+        let told = result["content"][1]["text"].as_str().unwrap_or_default();
+        assert!(told.contains(help) && told.is_empty() == help.is_empty(), "{arguments}: {told}");
+        refusal_is_on_record(&mut client, text);
+        works(&mut client);
+    }
+}
+
+fn refusal_is_on_record(client: &mut Client, text: &str) {
+    let records = client.records(proxy(), "type=tool_call");
+    assert_eq!(records.len(), 1, "{text}");
+    let told = (&records[0]["status"], &records[0]["error_message"]);
+    assert_eq!(told, (&json!("rejected"), &json!(text)));
+}
+
+#[test]
+fn fr_005_arguments_that_are_no_object_are_an_error_and_on_record() {
+    for arguments in ["[]", r#""{}""#] {
+        let mut client = proxy().client();
+        let response = client.post(call("1", arguments).as_bytes());
+        let text = error(&response, 200, -32602);
+        assert!(text.contains("object"), "{arguments}: {text}");
         assert_eq!(response.json()["id"], 1);
-        let records = client.records(proxy(), "type=tool_call");
-        assert_eq!(records.len(), 1, "{arguments}");
-        assert_eq!(
-            (&records[0]["status"], &records[0]["error_message"]),
-            (&json!("rejected"), &json!(text))
-        );
+        refusal_is_on_record(&mut client, &text);
         works(&mut client);
     }
 }
@@ -423,8 +452,8 @@ fn retrieve_tools_refuses_what_it_does_not_know() {
         json!({"query": "x", "detail": "most"}),
         json!({"query": "x", "qeury": "y"}),
     ] {
-        let message = client.tool("retrieve_tools", arguments.clone());
-        assert_eq!(message["error"]["code"], -32602, "{arguments}: {message}");
+        let result = client.tool("retrieve_tools", arguments.clone());
+        assert_eq!(result["isError"], true, "{arguments}: {result}");
     }
     let records = client.records(proxy(), "type=internal_tool_call&status=rejected");
     assert_eq!(records.len(), 6);

@@ -9,8 +9,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Client, Connection, HttpStub, Output, Proxy, children_of, configure, error_text, is_running,
-    mcpproxy, raw_result, stub, stub_stdio, until,
+    Client, Connection, HttpStub, Output, Proxy, children_of, configure, error_text, free_port,
+    is_running, mcpproxy, raw_result, stub, stub_stdio, until,
 };
 
 /// A child that never says a word and does not read its input.
@@ -217,7 +217,7 @@ fn a_forgotten_session_is_opened_anew() {
 
 #[test]
 fn a_mute_a_slow_and_a_dead_server_delay_nobody() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = format!("127.0.0.1:{}", free_port());
     let config = json!({"mcpServers": {
         "mute": deaf(),
         "dead": {"command": "/nowhere/at/all"},

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::harness::{
     CertificateAuthority, Output, Proxy, configure, error_text, free_port, mcpproxy, stub_stdio,
+    until,
 };
 
 const LONG: &str = "a-server-with-a-rather-long-name";
@@ -380,8 +381,9 @@ fn a_change_is_told_to_be_in_force_only_where_it_is() {
     let told = Output::of(command.args(["upstream", "disable", "one"]));
     assert_eq!(told.code, Some(0), "{}", told.stderr);
     assert!(told.stdout.contains("reads another file"), "{}", told.stdout);
-    // Rules that cannot be read refuse the whole config.
+    // Rules that cannot be read refuse the whole config, also where the proxy has seen them before it is asked.
     std::fs::write(&rules, "nonsense").unwrap();
+    until("it has", || proxy.activity("type=config_change&status=error").pop());
     let refused = add("two");
     assert_eq!(refused["state"], "refused", "{refused}");
     assert!(refused["reason"].as_str().unwrap().contains("rules.cedar"), "{refused}");

@@ -35,7 +35,7 @@ fn with_stub() -> Value {
 }
 
 /// GET with the API key, by a client that trusts `ca.pem`.
-fn get(proxy: &Proxy, path: &str, args: &[&str]) -> Curled {
+pub(crate) fn get(proxy: &Proxy, path: &str, args: &[&str]) -> Curled {
     let (url, key) = (url(proxy, path), format!("X-API-Key: {API_KEY}"));
     let all = [&["--cacert", "ca.pem", "-H", &key, &url], args].concat();
     curl(proxy.folder.path(), &all)
@@ -68,7 +68,7 @@ fn echo() -> Value {
 }
 
 /// A call in a session of its own; the last answer.
-fn call(proxy: &Proxy, args: &[&str]) -> Curled {
+pub(crate) fn call(proxy: &Proxy, args: &[&str]) -> Curled {
     let opened = post(proxy, &initialize(), args);
     let Some(id) = opened.header("mcp-session-id") else { return opened };
     let session = format!("Mcp-Session-Id: {id}");

@@ -7,6 +7,7 @@ use mcpproxy::fleet::putting::{PutAnswer, PutAsk};
 use mcpproxy::fleet::segment::SegmentName;
 
 use super::random::Random;
+use super::shelf::{Content, Shelf, key_of};
 
 /// A segment, without its table: what it says, and how long it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub struct Store {
     pub objects: BTreeMap<SegmentName, Object>,
     /// What it had and has no more.
     pub forgotten: Vec<(SegmentName, Object)>,
+    /// The same as those who follow are shown it.
+    pub shelf: Shelf,
 }
 
 impl Store {
@@ -63,6 +66,7 @@ impl Store {
             PutAsk::Create if there.is_some() && self.creates => PutAnswer::Exists,
             PutAsk::Create | PutAsk::Replace => {
                 self.objects.insert(name.clone(), object.clone());
+                self.shelf.put(key_of(name), Content::Sealed(object.clone()));
                 PutAnswer::Done
             }
             // A read of what is not there is an error of the store.
@@ -81,6 +85,7 @@ impl Store {
         if let Some(name) = self.objects.keys().nth(at).cloned()
             && let Some(object) = self.objects.remove(&name)
         {
+            self.shelf.remove(&key_of(&name));
             self.forgotten.push((name, object));
         }
     }

@@ -15,16 +15,69 @@ pub enum Variant {
     AnyLog,
     /// Not a node's fault: who verifies does not look whether segments follow each other.
     LooksAway,
+    /// Who follows writes how far it is before it writes the records.
+    NotInOneBatch,
+    /// Who follows does not verify.
+    TakesUnverified,
+    /// Who follows takes what looks wrong for wrong at once: its clock runs a hundred times too fast.
+    SettlesAtOnce,
+    /// Who follows passes something over, and tells nothing.
+    KeepsQuiet,
+    /// Who shares facts acknowledges a revocation before it is remembered.
+    RevokesUnsaved,
+    /// Who shares facts puts under a number that it has not remembered.
+    NumbersUnsaved,
+    /// Who shares facts takes what a node said last for all that it ever said.
+    BelievesTheLast,
+    /// Who shares facts does not look whether the store has what it took.
+    BelievesPuts,
 }
 
 impl Variant {
-    pub const BROKEN: [Self; 5] = [
+    pub const BROKEN: [Self; 13] = [
         Self::ForgetsPlans,
         Self::BelievesTheStore,
         Self::SealsEarly,
         Self::AnyLog,
         Self::LooksAway,
+        Self::NotInOneBatch,
+        Self::TakesUnverified,
+        Self::SettlesAtOnce,
+        Self::KeepsQuiet,
+        Self::RevokesUnsaved,
+        Self::NumbersUnsaved,
+        Self::BelievesTheLast,
+        Self::BelievesPuts,
     ];
+
+    /// Whether the ledger is tried.
+    pub const fn has_ledger(self) -> bool {
+        !self.has_facts() || matches!(self, Self::Right)
+    }
+
+    /// Whether the facts are.
+    pub const fn has_facts(self) -> bool {
+        matches!(
+            self,
+            Self::Right
+                | Self::RevokesUnsaved
+                | Self::NumbersUnsaved
+                | Self::BelievesTheLast
+                | Self::BelievesPuts
+        )
+    }
+
+    /// Whether index nodes take part: where the ledger is broken they do not have to show it.
+    pub const fn has_followers(self) -> bool {
+        matches!(
+            self,
+            Self::Right
+                | Self::NotInOneBatch
+                | Self::TakesUnverified
+                | Self::SettlesAtOnce
+                | Self::KeepsQuiet
+        )
+    }
 
     /// The one that is called so.
     pub fn named(name: &str) -> Option<Self> {

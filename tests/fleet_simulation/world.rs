@@ -4,17 +4,20 @@
 //! Nodes share nothing but the store, and write under keys of their own: one chain is all there is to try, and whoever might
 //! write into it.
 
+mod judge;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use mcpproxy::activity::record::Hash;
-use mcpproxy::fleet::chain_check::{ChainCheck, ChainReport, ListedSegment, SegmentFacts};
 use mcpproxy::fleet::putting::{PutAnswer, PutAsk, PutNext};
 use mcpproxy::fleet::sealing::SealAct;
 use mcpproxy::fleet::segment::SegmentName;
 
+use super::follower::{FollowEvent, IndexNode};
 use super::node::{Disk, Process};
 use super::random::Random;
+use super::sharing::{self, SharingOutcome};
 use super::store::{Fate, Object, Store};
 use super::variant::Variant;
 
@@ -55,6 +58,21 @@ enum Event {
         number: usize,
     },
     Forget,
+    /// A stranger does something to what lies there, as those who follow see it.
+    Harm,
+    /// Something happens to an index node, in that life of it.
+    Follow {
+        life: u64,
+        event: FollowEvent,
+    },
+}
+
+impl Event {
+    /// Whether it stands in the trace.
+    fn is_told(&self) -> bool {
+        let wakes = Self::Follow { life: 0, event: FollowEvent::Wake };
+        *self != Self::Step && std::mem::discriminant(self) != std::mem::discriminant(&wakes)
+    }
 }
 
 /// Something asked of the store.
@@ -94,15 +112,20 @@ pub struct Trouble {
     copies: bool,
     /// The store loses what it had, or says yes and does nothing.
     forgets: bool,
+    /// What who follows is given is not what was sealed.
+    harms: bool,
 }
 
 pub struct World {
     random: Random,
+    /// What happens to who follows, so that it changes nothing for who is followed.
+    reading: Random,
     variant: Variant,
     trouble: Trouble,
     now: u64,
     store: Store,
     machines: Vec<Machine>,
+    readers: Vec<IndexNode>,
     events: BinaryHeap<Reverse<(u64, u64, usize, Event)>>,
     requests: Vec<Request>,
     scheduled: u64,
@@ -120,6 +143,12 @@ pub struct Outcome {
     pub forked: bool,
     pub forgot: bool,
     pub refused: bool,
+    /// Segments that index nodes have, faults that they tell, and their crashes.
+    pub taken: u64,
+    pub told: u64,
+    pub restarts: u64,
+    /// What was shared beside that.
+    pub sharing: SharingOutcome,
 }
 
 /// Runs the schedule of a seed.
@@ -128,36 +157,74 @@ pub struct Outcome {
 ///
 /// What does not hold in it.
 pub fn run(seed: u64, variant: Variant, traced: bool) -> Result<Outcome, String> {
-    let mut world = World::new(seed, variant, traced);
-    let outcome = world.run();
-    let trace = world.trace.take().unwrap_or_default();
-    trace.iter().for_each(|line| println!("{line}"));
-    outcome
+    let mut outcome = Outcome::default();
+    if variant.has_ledger() {
+        let mut world = World::new(seed, variant, traced);
+        let ledger = world.run();
+        let trace = world.trace.take().unwrap_or_default();
+        trace.iter().for_each(|line| println!("{line}"));
+        outcome = ledger?;
+    }
+    if variant.has_facts() {
+        outcome.sharing = sharing::run(seed, variant, traced)?;
+    }
+    Ok(outcome)
 }
 
 impl World {
     fn new(seed: u64, variant: Variant, traced: bool) -> Self {
         let mut random = Random::new(seed);
+        let mut reading = Random::new(!seed);
         let trouble = Trouble {
             restores: random.once_in(4),
             copies: random.once_in(6),
             forgets: random.once_in(4),
+            harms: reading.once_in(4),
         };
         let store = Store { creates: random.once_in(2), ..Store::default() };
         let mut world = Self {
             random,
+            reading,
             variant,
             trouble,
             now: 0,
             store,
             machines: Vec::new(),
+            readers: Vec::new(),
             events: BinaryHeap::new(),
             requests: Vec::new(),
             scheduled: 0,
             trace: traced.then(Vec::new),
         };
         world.machine(Disk::new(1));
+        world.readers();
         world
+    }
+
+    /// Index nodes follow the chain, and a stranger may be at it.
+    fn readers(&mut self) {
+        if !self.variant.has_followers() {
+            return;
+        }
+        for reader in 0..self.reading.between(1, 2) as usize {
+            let random = Random::new(self.reading.next());
+            self.readers.push(IndexNode::new(random, self.variant, HEALED_MS));
+            self.planned(reader);
+        }
+        for _ in 0..if self.trouble.harms { self.reading.between(1, 4) } else { 0 } {
+            let at = self.reading.below(HEALED_MS);
+            self.at(at, 0, Event::Harm);
+        }
+    }
+
+    /// What an index node has planned. When all is well again it goes on in one go.
+    fn planned(&mut self, reader: usize) {
+        let Some(node) = self.readers.get_mut(reader) else { return };
+        for (time, life, event) in std::mem::take(&mut node.plans) {
+            if time < HEALED_MS {
+                self.at(time, reader, Event::Follow { life, event });
+            }
+        }
     }
 
     fn machine(&mut self, disk: Disk) {
@@ -218,22 +285,39 @@ impl World {
                 }
                 return Err("the chain was never whole: something is tried for ever".into());
             }
-            self.now = time;
+            (self.now, self.store.shelf.now) = (time, time);
             outcome.events += 1;
             outcome.crashes += u64::from(matches!(event, Event::Crash { .. }));
-            if let Some(trace) = self.trace.as_mut().filter(|_| event != Event::Step) {
+            if let Some(trace) = self.trace.as_mut().filter(|_| event.is_told()) {
                 trace.push(format!("{time:>7} machine {machine} {event:?}"));
             }
             self.happen(machine, event)?;
         }
         self.judge(&mut outcome)?;
+        let Trouble { restores, copies, forgets, harms } = self.trouble;
+        for reader in &mut self.readers {
+            reader.settle(self.now, &self.store.shelf)?;
+            let quiet = !(restores || copies || forgets || harms);
+            let (taken, told) = reader.check(&self.store.shelf, quiet)?;
+            outcome.taken += taken;
+            outcome.told += told;
+            outcome.restarts += reader.crashes;
+        }
         Ok(outcome)
     }
 
     fn happen(&mut self, at: usize, event: Event) -> Result<(), String> {
         let now = self.now;
+        if let Event::Follow { life, event } = event {
+            let Some(reader) = self.readers.get_mut(at) else { return Ok(()) };
+            let happened = reader.happen((now, life, event), &self.store.shelf);
+            self.planned(at);
+            return happened;
+        }
         let Some(machine) = self.machines.get_mut(at) else { return Ok(()) };
         match event {
+            Event::Follow { .. } => {}
+            Event::Harm => self.store.shelf.harm(&mut self.reading),
             Event::Commit => {
                 let count = self.random.between(1, 6);
                 // The clock is put right from time to time, and wrong.
@@ -441,112 +525,6 @@ impl World {
             }
         }
         self.at(now, at, Event::Step);
-    }
-
-    /// What verifying from the store finds.
-    fn verify(&self) -> ChainReport {
-        let mut check = ChainCheck::new(false);
-        let mut last = None;
-        for (name, object) in &self.store.objects {
-            let listed = ListedSegment { key: name.to_string(), name: Some(name.clone()) };
-            let mut checkpoint = object.checkpoint.clone();
-            if self.variant == Variant::LooksAway {
-                checkpoint.previous = last;
-                last = Some(checkpoint.hash());
-            }
-            let facts = SegmentFacts {
-                checkpoint,
-                records: object.records,
-                gaps: Vec::new(),
-                unrecorded: Vec::new(),
-                kept_from: Vec::new(),
-            };
-            check.add(&listed, Ok(facts));
-        }
-        check.finish()
-    }
-
-    /// Whether two segments have the same record.
-    fn overlaps(&self) -> bool {
-        let names: Vec<_> = self.store.objects.keys().collect();
-        names.windows(2).any(|pair| match pair {
-            [one, next] => next.first <= one.last,
-            _ => false,
-        })
-    }
-
-    /// What has to hold in the end.
-    fn judge(&self, outcome: &mut Outcome) -> Result<(), String> {
-        let report = self.verify();
-        let forked = self.overlaps();
-        let forgot = !self.store.forgotten.is_empty();
-        outcome.segments = self.store.objects.len() as u64;
-        outcome.records = report.records;
-        outcome.refused = self.machines.iter().any(|machine| machine.refused);
-        (outcome.forked, outcome.forgot) = (forked, forgot);
-        if forked && report.sound {
-            return Err("two segments have the same record, and nothing is wrong".into());
-        }
-        // What the store was said to have is there, or was forgotten by it.
-        let lost: Vec<_> = self.store.forgotten.iter().map(|(_, object)| object).collect();
-        for machine in &self.machines {
-            for (seq, hash) in &machine.confirmed {
-                let is_in = |object: &Object| {
-                    let Object { checkpoint, .. } = object;
-                    (checkpoint.first..=checkpoint.last).contains(seq)
-                        && self.is_of(object, *seq, *hash)
-                };
-                if !self.store.objects.values().any(is_in) && !lost.iter().any(|it| is_in(it)) {
-                    return Err(format!("record {seq} was confirmed and is not there"));
-                }
-            }
-        }
-        // And what it forgot is missed, unless it was an end: nothing that is there follows it.
-        let there = |name: &SegmentName| self.store.objects.contains_key(name);
-        let forgotten = self.store.forgotten.iter().filter(|(name, _)| !there(name));
-        for (name, object) in forgotten {
-            let hash = object.checkpoint.hash();
-            let mut objects = self.store.objects.values();
-            if report.sound && objects.any(|it| it.checkpoint.previous == Some(hash)) {
-                return Err(format!("{name} is not there any more, and nothing is wrong"));
-            }
-        }
-        let Trouble { restores, copies, .. } = self.trouble;
-        if restores || copies || forgot {
-            return Ok(());
-        }
-        // Nothing but crashes, and what was lost on the way.
-        let Some(machine) = self.machines.first() else { return Ok(()) };
-        if machine.refused {
-            return Err("a node was refused its own place".into());
-        }
-        if !report.sound {
-            return Err(format!("nothing was done to the chain: {:?}", report.faults));
-        }
-        let (end, head) = machine.disk.end;
-        if (report.records, report.last) != (end, end) {
-            return Err(format!(
-                "the log has records 1 to {end}, the store {} up to {}",
-                report.records, report.last
-            ));
-        }
-        if end > 0 && report.head != head.to_string() {
-            return Err("the chain ends with another record than the log".into());
-        }
-        Ok(())
-    }
-
-    /// Whether the segment has record `seq` with that hash, as far as it can be told: by its ends, and by the chain between.
-    fn is_of(&self, object: &Object, seq: u64, hash: Hash) -> bool {
-        let Object { checkpoint, .. } = object;
-        if seq == checkpoint.last {
-            return checkpoint.head == hash;
-        }
-        // Logs that differ before a segment's end differ at its end.
-        self.machines.iter().any(|machine| {
-            machine.confirmed.contains(&(checkpoint.last, checkpoint.head))
-                && machine.confirmed.contains(&(seq, hash))
-        })
     }
 }
 

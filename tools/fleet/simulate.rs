@@ -1,12 +1,21 @@
-//! Runs schedules of a simulated ledger, as many as wanted, on all cores: `simulate-fleet [COUNT] [FIRST_SEED] [VARIANT]`. Ends
-//! with 1 and the seed at the first schedule in which something does not hold, and shows what happened in it.
+//! Runs schedules of a simulated ledger, of those who follow it and of shared facts, as many as wanted, on all cores:
+//! `simulate-fleet [COUNT] [FIRST_SEED] [VARIANT]`. Ends with 1 and the seed at the first schedule in
+//! which something does not hold, and shows what happened in it.
 
 #![allow(unreachable_pub, dead_code, missing_docs, reason = "shared with the test")]
 
+#[path = "../../tests/fleet_simulation/follower.rs"]
+mod follower;
 #[path = "../../tests/fleet_simulation/node.rs"]
 mod node;
 #[path = "../../tests/fleet_simulation/random.rs"]
 mod random;
+#[path = "../../tests/fleet_simulation/sharing.rs"]
+mod sharing;
+#[path = "../../tests/fleet_simulation/sharing_node.rs"]
+mod sharing_node;
+#[path = "../../tests/fleet_simulation/shelf.rs"]
+mod shelf;
 #[path = "../../tests/fleet_simulation/store.rs"]
 mod store;
 #[path = "../../tests/fleet_simulation/variant.rs"]
@@ -61,6 +70,10 @@ fn main() -> ExitCode {
                 sum.segments += outcome.segments;
                 sum.records += outcome.records;
                 sum.crashes += outcome.crashes;
+                sum.taken += outcome.taken;
+                sum.told += outcome.told;
+                sum.restarts += outcome.restarts;
+                sum.sharing.add(&outcome.sharing);
                 let happened = [true, outcome.forked, outcome.forgot, outcome.refused];
                 counts.iter_mut().zip(happened).for_each(|(sum, it)| *sum += u64::from(it));
             }
@@ -76,18 +89,31 @@ fn main() -> ExitCode {
         sum.segments += outcome.segments;
         sum.records += outcome.records;
         sum.crashes += outcome.crashes;
+        sum.taken += outcome.taken;
+        sum.told += outcome.told;
+        sum.restarts += outcome.restarts;
+        sum.sharing.add(&outcome.sharing);
         counts.iter_mut().zip(more).for_each(|(sum, it)| *sum += it);
     }
     let [schedules, forked, forgot, refused] = counts;
     let seconds = begun.elapsed().as_secs_f64();
     println!(
         "{schedules} schedules from seed {first} in {seconds:.0} s ({:.0}/s): {} events, {} crashes, {} segments, {} records; \
-         the store forgot in {forgot}, a chain forked in {forked}, a node was refused in {refused}",
+         the store forgot in {forgot}, a chain forked in {forked}, a node was refused in {refused}; index nodes: {} segments, \
+         {} faults told, {} crashes; facts: {} events, {} puts, {} ends, {} times put back, removed or altered, {} crashes",
         schedules as f64 / seconds,
         sum.events,
         sum.crashes,
         sum.segments,
         sum.records,
+        sum.taken,
+        sum.told,
+        sum.restarts,
+        sum.sharing.events,
+        sum.sharing.puts,
+        sum.sharing.ends,
+        sum.sharing.put_back,
+        sum.sharing.crashes,
     );
     match failed.load(Ordering::Relaxed) {
         u64::MAX => ExitCode::SUCCESS,

@@ -143,9 +143,11 @@ fn score(catalogs: &[Asking], questions: &[Question], of: impl Fn(&Question) -> 
     score
 }
 
-/// Least recall within five and mean reciprocal rank, in short catalogs and among all tools: somewhat less than was
-/// measured, of both parts of the set.
+/// Least recall within five and mean reciprocal rank in short catalogs: of the part that was looked at while the ranking was
+/// made somewhat less than was measured, and of the part that was held out what it has to reach.
 const SHORT: (f64, f64) = (0.87, 0.77);
+const SHORT_HELD_OUT: (f64, f64) = (0.90, 0.80);
+/// The same among all tools, of both parts.
 const ALL: (f64, f64) = (0.72, 0.62);
 /// Least share of questions without answer to which none is given, and of misspelt ones whose tool is found.
 const SAID: f64 = 0.75;
@@ -161,7 +163,8 @@ fn fr_021_the_golden_set_is_answered_as_well_as_it_was() {
     let all = [Asking::of(&lexicon, &tools, None)];
     let mut below = Vec::new();
     for held_out in [false, true] {
-        for (catalogs, recall, reciprocal) in [(&*short, SHORT.0, SHORT.1), (&all, ALL.0, ALL.1)] {
+        let of_short = if held_out { SHORT_HELD_OUT } else { SHORT };
+        for (catalogs, (recall, reciprocal)) in [(&*short, of_short), (&all[..], ALL)] {
             let score = score(catalogs, &questions, |question| question.held_out == held_out);
             let of_both = |question: &Question| question.kind == "typo";
             let typos = super::golden::score(catalogs, &questions, of_both);

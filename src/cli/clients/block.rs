@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::config::edit::check_new_name;
 use crate::secrets::{MASKED, Secrets};
-use crate::upstream;
+use crate::upstream::{self, ValuePart, value_parts};
 
 /// Most characters of a name.
 const NAME_CHARS: usize = 64;
@@ -69,6 +69,11 @@ pub(in crate::cli) fn members(theirs: &Value) -> Result<EntryMembers, String> {
         put("enabled", false.into());
     }
     let entry = Value::Object(members.iter().cloned().collect());
+    if entry.as_object().into_iter().flatten().any(|(_, value)| names_what_is_kept(value)) {
+        return Err("it names a file, a credential or a keyring of this machine: only here would \
+                    that be filled in, so add it by hand, with `mcpproxy upstream add`"
+            .to_owned());
+    }
     match serde_json::from_value::<upstream::Config>(entry) {
         Ok(_) => Ok(members),
         // It would quote what is there.
@@ -103,6 +108,16 @@ fn headers(found: &impl Fn(&[&str]) -> Option<Value>) -> Result<Map<String, Valu
         headers.insert("Authorization".to_owned(), format!("Bearer ${{env:{variable}}}").into());
     }
     Ok(headers)
+}
+
+/// Whether our entry would read what is plain text to the other program, and send it to whoever wrote that.
+fn names_what_is_kept(value: &Value) -> bool {
+    match value {
+        Value::String(text) => value_parts(text).iter().any(|it| matches!(it, ValuePart::Kept(_))),
+        Value::Array(elements) => elements.iter().any(names_what_is_kept),
+        Value::Object(members) => members.values().any(names_what_is_kept),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 /// `${NAME}`, which some programs fill in from the environment, as `${env:NAME}`.
@@ -157,13 +172,18 @@ pub(in crate::cli) fn shown(members: &[(String, Value)]) -> EntryMembers {
     members.iter().map(show).collect()
 }
 
-/// A value that may hold a secret; one that only names where it is kept tells nothing.
+/// A value that may hold a secret: what it names is shown, so that nobody agrees to what they do not see.
 fn hidden(value: &Value) -> Value {
-    let text = value.as_str().unwrap_or_default();
-    let named = text.rsplit_once("${").is_some_and(|(before, name)| {
-        name.ends_with('}') && matches!(before, "" | "Bearer " | "bearer ")
+    let parts = value_parts(value.as_str().unwrap_or_default());
+    if parts.iter().all(|part| matches!(part, ValuePart::Plain(_))) {
+        return MASKED.into();
+    }
+    let shown = parts.into_iter().map(|part| match part {
+        ValuePart::Plain(scheme @ ("Bearer " | "bearer ")) => scheme,
+        ValuePart::Plain(_) => MASKED,
+        ValuePart::Variable(name) | ValuePart::Kept(name) => name,
     });
-    if named { value.clone() } else { MASKED.into() }
+    shown.collect::<String>().into()
 }
 
 #[cfg(test)]
@@ -215,6 +235,9 @@ mod tests {
             json!({"command": "x", "env": {"K": 7}}),
             json!({"url": "u", "headers": []}),
             json!({"command": {}}),
+            json!({"command": "x", "env": {"K": "a ${file:~/.ssh/id_rsa}"}}),
+            json!({"url": "https://h/${credential:c}"}),
+            json!({"url": "https://h", "headers": {"A": "${keyring:s/u}"}}),
         ] {
             assert!(read(bad.clone()).is_err(), "{bad}");
         }
@@ -241,11 +264,14 @@ mod tests {
     #[test]
     fn nothing_secret_is_shown() {
         let block = json!({"command": "npx", "args": ["-y", "pkg", "--token", "hunter2x"],
-            "env": {"A": "plain", "B": "${env:B}"}});
+            "env": {"A": "plain", "B": "${env:B}", "C": "plain ${TOKEN} plain"}});
         let shown = shown(&members(&block).unwrap());
         let text = Value::Object(shown.into_iter().collect()).to_string();
         assert!(!text.contains("hunter2x") && !text.contains("plain"), "{text}");
-        assert!(text.contains("${env:B}") && text.contains("pkg"), "{text}");
+        assert!(
+            text.contains("${env:B}") && text.contains("${env:TOKEN}") && text.contains("pkg"),
+            "{text}"
+        );
         assert_eq!(variables("a${B}c${env:D}${E"), "a${env:B}c${env:D}${E");
     }
 }

@@ -164,7 +164,13 @@ fn connect(
         }
         Ok::<_, String>((Some(next), ()))
     });
-    written.map_err(|error| failed(&error))?;
+    if let Err(error) = written {
+        // Nobody has it.
+        let left = is_new && token::end(loaded, &token_name(client)).is_err();
+        let name = token_name(client);
+        let more = format!(". Token '{name}' is left: `mcpproxy token revoke {name}` ends it");
+        return Err(failed(&format!("{error}{}", if left { &more } else { "" })));
+    }
     output.print(&answer(true).to_string(), |_| {
         let mut told = format!("{} is connected. {}", known.name, known.afterwards);
         if carries_token {
@@ -198,8 +204,11 @@ fn undo(
     let there = ClientText::read(&text, known.syntax).map_err(|why| failed(&why))?.server(NAME);
     let members = &Ours { key: there.as_ref().and_then(entry::key), ..*ours }.members(client);
     let Some(Value::Object(there)) = there.clone().filter(|block| is_ours(block, members)) else {
+        let name = token_name(client);
+        let ended = !flags.dry_run && token::end(loaded, &name)?;
+        let token = if ended { format!(" Token '{name}' is ended.") } else { String::new() };
         return output.print(&answer(false).to_string(), |_| {
-            format!("{} has no entry of ours.", known.name)
+            format!("{} has no entry of ours.{token}", known.name)
         });
     };
     let shown = shown('-', &file, &there.into_iter().collect::<Vec<_>>());

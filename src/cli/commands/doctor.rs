@@ -6,6 +6,7 @@
 mod certificates;
 mod checks;
 mod finding;
+mod log;
 mod port;
 
 use std::time::SystemTime;
@@ -53,7 +54,8 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
             Some(_) | None => None,
         };
         found.push(port::look(&loaded.config.listen, running.is_some()));
-        checks::log(&loaded, running.as_ref(), &runtime, &mut found);
+        found.extend(running.as_ref().map(|running| checks::running(running, &runtime)));
+        found.push(log::look(&loaded, running.as_ref(), &runtime));
         checks::search(&loaded, running.as_ref(), &runtime, &mut found);
         checks::servers(loaded, running.as_ref(), &runtime, &mut found)?;
     }

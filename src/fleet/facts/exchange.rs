@@ -1,8 +1,8 @@
 //! The facts at work: what this node says is put into the store, and what the others say is read, until the node ends. Decides
 //! nothing: what is believed and put is `fact_reader`'s, what is remembered `fact_memory`'s.
 //!
-//! A round lists the objects, reads those that are others than before, and puts this node's own if the store does not say
-//! what it says. A round follows a change at once, and the one before by [`LOOK_EVERY`]; behind one that failed the pauses
+//! A round lists the objects, reads those that are others than before (each once more some rounds later), and puts this node's
+//! own if the store does not say what it says. A round follows a change at once, and the one before by [`LOOK_EVERY`]; behind one that failed the pauses
 //! grow. While the store is away, what was known stays.
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! A node remembers the highest number that it has read of each other: an object with a lower one was put back, and is told
 //! and passed over. What it once said stays known in any case, since sets only grow heavier. One that cannot be read, or is
-//! not there any more, changes nothing either.
+//! not there any more, changes nothing either. What was read is read once more, as the read may have been older than the listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +20,9 @@ pub(super) const SAID: &str = "facts/said";
 const MAX_NODES: usize = 4096;
 /// Most rounds in which an object that cannot be read is not asked for.
 const MOST_RESTS: u32 = 15;
+/// In so many rounds, behind the one in which an object was read, it is read once more: the read may have been older than the
+/// listing, and what the listing says is another state no longer.
+const LOOK_AGAIN: u32 = 8;
 /// How often a store may have lost what it took before that is told.
 const MAY_LOSE: u32 = 2;
 
@@ -86,6 +89,14 @@ struct UnreadObject {
     rests: u32,
 }
 
+/// A state of an object that was looked at.
+#[derive(Clone, Debug)]
+struct LookedState {
+    state: Box<str>,
+    /// Rounds until it is looked at once more: at 1 it is due, at 0 it was done.
+    again: u32,
+}
+
 /// What a node knows of the objects in the store.
 #[derive(Clone, Debug)]
 pub struct FactReader {
@@ -93,7 +104,7 @@ pub struct FactReader {
     /// The highest numbers that were read, and of its own object the last that it has put.
     numbers: BTreeMap<NodeName, u64>,
     /// The states that were looked at.
-    looked: BTreeMap<NodeName, Box<str>>,
+    looked: BTreeMap<NodeName, LookedState>,
     faults: BTreeMap<String, FactFault>,
     /// Those that could not be read.
     unread: BTreeMap<NodeName, UnreadObject>,
@@ -142,7 +153,7 @@ impl FactReader {
                 }
                 Some(node) => {
                     there.insert(node.clone());
-                    if self.looked.get(&node) != Some(&listed.state) && !self.rests(&node, listed) {
+                    if self.is_due(&node, listed) && !self.rests(&node, listed) {
                         wanted.push((node, listed.clone()));
                     }
                     continue;
@@ -160,6 +171,17 @@ impl FactReader {
         self.looked.retain(|node, _| there.contains(node));
         self.unread.retain(|node, _| there.contains(node));
         wanted
+    }
+
+    /// Whether an object is to be looked at: it is in another state than when it was, or it is time to look once more.
+    fn is_due(&mut self, node: &NodeName, listed: &ListedFacts) -> bool {
+        match self.looked.get_mut(node).filter(|looked| looked.state == listed.state) {
+            Some(looked) => {
+                looked.again = if looked.again > 1 { looked.again - 1 } else { looked.again };
+                looked.again == 1
+            }
+            None => true,
+        }
     }
 
     /// Whether an object that could not be read is not asked for in this round, either.
@@ -194,7 +216,10 @@ impl FactReader {
         read: Result<FactObject, FactFault>,
         set: &mut FactSet,
     ) -> bool {
-        self.looked.insert(node.clone(), state.into());
+        let before = self.looked.get(node);
+        let is_again = before.is_some_and(|looked| *looked.state == *state && looked.again <= 1);
+        let again = if is_again { 0 } else { LOOK_AGAIN };
+        self.looked.insert(node.clone(), LookedState { state: state.into(), again });
         self.unread.remove(node);
         let (key, is_own) = (object_key(node), *node == self.own);
         self.faults.remove(&key);
@@ -332,6 +357,24 @@ mod tests {
         assert_eq!(reader.wanted(&[]), []);
         assert_eq!(reader.faults()["facts/said/b"], FactFault::Removed);
         assert_eq!(token(&set), Some("1"));
+    }
+
+    #[test]
+    fn a_read_that_was_older_than_the_listing_is_done_once_more() {
+        let ([first, second], b) = (two_of_b(), node("b"));
+        let (mut reader, mut set) = (reader(), FactSet::default());
+        // The listing has the second one already, the read not.
+        assert_eq!(reader.wanted(&[listed("b", 2)]).len(), 1);
+        reader.take((&b, "2"), Ok(first), &mut set);
+        assert_eq!(token(&set), Some("1"));
+        let mut asked = Vec::new();
+        for round in 1..40 {
+            if !reader.wanted(&[listed("b", 2)]).is_empty() {
+                reader.take((&b, "2"), Ok(second.clone()), &mut set);
+                asked.push(round);
+            }
+        }
+        assert_eq!((asked, token(&set)), (vec![LOOK_AGAIN - 1], None));
     }
 
     #[test]

@@ -180,6 +180,26 @@ fn a_segment_that_comes_late_is_no_fault() {
     assert!(following.faults().is_empty() && following.gaps().is_empty());
 }
 
+#[test]
+fn a_chain_whose_beginning_comes_late_is_taken_from_its_beginning() {
+    let whole = stored(&chain(&mut ExampleLog::new(1), &[3, 1, 5], None));
+    let mut following = Following::new();
+    // It is listed and fetched, and not taken: it says that it follows another one.
+    for _ in 0..3 {
+        step(&mut following, &whole[1..].to_vec());
+    }
+    assert_eq!(following.taken, []);
+    following.follow(&whole, 1000);
+    assert_eq!(following.taken, [(1, 3), (4, 4), (5, 9)]);
+    assert!(following.now < 2 * SETTLE_MS + 10_000, "{}", following.now);
+    // What begins a chain is taken at once.
+    let mut following = Following::new();
+    for _ in 0..2 {
+        step(&mut following, &whole);
+    }
+    assert_eq!((following.taken, following.now), (vec![(1, 3)], 0));
+}
+
 /// One step.
 fn step(following: &mut Following, store: &Store) {
     let verifier = sealed_by("a", Hash([0; 32]), None).verifier.clone();

@@ -3,7 +3,7 @@
 use tempfile::TempDir;
 
 use super::*;
-use crate::activity::{Config, Draft, Source, Status, Type, Writer};
+use crate::activity::{Config, Draft, Source, Status, Text, Type, Writer};
 use crate::fleet::chain_check::SegmentFacts;
 use crate::fleet::heartbeat::NodeVitals;
 
@@ -121,6 +121,52 @@ async fn a_put_counts_when_the_same_segment_is_in_the_store() {
     }
     node.end();
     other.end();
+}
+
+#[tokio::test]
+async fn what_waits_is_told_while_the_store_is_asked_and_nothing_comes() {
+    let node = Node::new();
+    node.record(20);
+    let entered = enter(node.settings.clone(), BUILD, &node.activity).await.unwrap();
+    let limits = SealLimits {
+        flush_ms: 100,
+        bytes: 1 << 20,
+        catch_up: CATCH_UP,
+        // As a record is taken to be before any was measured, these are less; as they are, more.
+        backlog_bytes: 30 * 512,
+        replies_wait: false,
+        reply_ms: REPLY_MS,
+    };
+    let large = || {
+        let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
+        draft.set(Text::Error, &"x".repeat(2000));
+        draft
+    };
+    for _ in 0..8 {
+        node.activity.note(large());
+    }
+    node.activity.flush().unwrap();
+    let (of, store) = (Arc::clone(entered.node()), "a store".to_owned());
+    let mut backlog = Backlog::new(limits, entered.stored, node.activity.clone(), of, store);
+    assert_eq!(node.activity.health().failed, None);
+    let told = async {
+        loop {
+            if let Some(why) = node.activity.health().failed {
+                return why;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let hangs = backlog.during(std::future::pending::<()>());
+    let why = tokio::select! {
+        why = told => why,
+        () = hangs => unreachable!("it hangs"),
+        () = tokio::time::sleep(Duration::from_secs(30)) => panic!("nothing is told"),
+    };
+    assert!(why.starts_with("28 records wait for a store: that is more"), "{why}");
+    let lag = entered.node().ledger(&node.activity);
+    assert!(lag.lag_records == 28 && lag.lag_bytes > 30 * 512, "{lag:?}");
+    node.end();
 }
 
 #[tokio::test]

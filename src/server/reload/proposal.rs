@@ -4,6 +4,7 @@
 //! it is put in force as any other change of the file.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{ConfigSource, Looks, Reload, record, rule_files};
 use crate::api::config_door::{
@@ -23,7 +24,33 @@ struct Proposed {
     warnings: Vec<Problem>,
 }
 
+/// Checks the rules of a config that is not put in force yet.
+pub(super) struct RuleCheck {
+    /// Whether the files of the config in force are those in force.
+    in_force: bool,
+    snapshot: Arc<Snapshot>,
+}
+
+impl RuleCheck {
+    /// What is wrong with the rules of `next`. Those in force stay, whatever became of the tools that they name. Blocks.
+    pub(super) fn check(&self, now: &Config, next: &Config) -> Result<(), ReloadRefused> {
+        if self.in_force && next.rules == now.rules {
+            return Ok(());
+        }
+        let known = self.snapshot.known_tools(&rule_files::servers(next));
+        let loaded = rule_files::load(&next.rules, &known);
+        loaded.map(drop).map_err(|problems| record::wrong_rules(&problems))
+    }
+}
+
 impl Reload {
+    /// What rules of another config are checked by.
+    pub(super) fn rule_check(&self, looks: &Looks) -> RuleCheck {
+        let in_force =
+            tokio::task::block_in_place(|| looks.rules.are_in_force(&self.in_force.rules));
+        RuleCheck { in_force, snapshot: self.proxy.catalog.load() }
+    }
+
     /// What the file says, as it may be shown.
     pub(super) async fn settings(&self) -> Result<FileSettings, ReloadRefused> {
         let source = self.source.clone().ok_or_else(no_file)?;
@@ -38,14 +65,15 @@ impl Reload {
     /// What other settings would change of what is in force.
     pub(super) async fn preview(
         &self,
+        looks: &Looks,
         change: SettingsChange,
     ) -> Result<ConfigComparison, ChangeRefused> {
         let source = self.source.clone().ok_or_else(no_file).map_err(ChangeRefused::Unusable)?;
-        let (now, snapshot) = (self.in_force.clone(), self.proxy.catalog.load());
+        let (now, rules) = (self.in_force.clone(), self.rule_check(looks));
         let compared = blocking(move || {
             let text = file::text(&source.path);
             let text = text.map_err(|problem| ChangeRefused::Unusable(of_file(&problem)))?;
-            let next = propose(&text, &change, &source, &now, &snapshot)?;
+            let next = propose(&text, &change, &source, &now, &rules)?;
             Ok(record::compared(&now, &next.config, &next.warnings))
         });
         compared.await.map_err(ChangeRefused::Unusable)?
@@ -54,7 +82,7 @@ impl Reload {
     /// Writes other settings, and puts them in force. No looks come back where reading them panicked.
     pub(super) async fn change(&mut self, looks: Looks, wish: ChangeWish) -> Option<Looks> {
         let ChangeWish { change, principal, answer } = wish;
-        let (back, outcome) = match self.write(change).await {
+        let (back, outcome) = match self.write(&looks, change).await {
             Ok(()) => {
                 let (back, outcome) = self.reload(looks, ReloadDoor::Api, &principal).await;
                 (back, outcome.map_err(ChangeRefused::Unusable))
@@ -66,16 +94,16 @@ impl Reload {
         back
     }
 
-    async fn write(&self, change: SettingsChange) -> Result<(), ChangeRefused> {
+    async fn write(&self, looks: &Looks, change: SettingsChange) -> Result<(), ChangeRefused> {
         if self.in_force.fleet_config.is_some() {
             return Err(ChangeRefused::Unusable(record::whole(super::FLEET)));
         }
         let source = self.source.clone().ok_or_else(no_file).map_err(ChangeRefused::Unusable)?;
-        let (now, snapshot) = (self.in_force.clone(), self.proxy.catalog.load());
+        let (now, rules) = (self.in_force.clone(), self.rule_check(looks));
         let written = blocking(move || {
             let mut refused = None;
             let edited = file::edit(&source.path, |text| {
-                match propose(text, &change, &source, &now, &snapshot) {
+                match propose(text, &change, &source, &now, &rules) {
                     Ok(next) => Ok((Some(next.text), ())),
                     Err(why) => {
                         refused = Some(why);
@@ -99,7 +127,7 @@ fn propose(
     change: &SettingsChange,
     source: &ConfigSource,
     now: &Config,
-    snapshot: &Snapshot,
+    rules: &RuleCheck,
 ) -> Result<Proposed, ChangeRefused> {
     if patch::digest(text) != change.digest {
         return Err(ChangeRefused::Stale);
@@ -116,14 +144,7 @@ fn propose(
     if config.api_key.is_none() {
         config.api_key.clone_from(&now.api_key);
     }
-    // Those in force stay, whatever became of the tools that they name.
-    if config.rules != now.rules {
-        let known = snapshot.known_tools(&rule_files::servers(&config));
-        rule_files::load(&config.rules, &known).map_err(|problems| {
-            let problems = problems.iter().map(record::shown_rule).collect();
-            ChangeRefused::Unusable(ReloadRefused { problems })
-        })?;
-    }
+    rules.check(now, &config).map_err(ChangeRefused::Unusable)?;
     Ok(Proposed { text, config, warnings: loaded.warnings })
 }
 

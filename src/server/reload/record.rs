@@ -11,6 +11,7 @@ use crate::api::config_door::{
 use crate::config::Config;
 use crate::config::difference::ConfigDifference;
 use crate::config::problem::{Problem, Severity};
+use crate::config::rule_files::RULE_FILES;
 use crate::config::written::ChangedKey;
 use crate::policy::rules::RuleProblem;
 
@@ -112,12 +113,22 @@ pub(super) fn shown(problem: &Problem) -> ShownProblem {
     }
 }
 
+/// What is wrong with files of rules.
+pub(super) fn wrong_rules(problems: &[RuleProblem]) -> ReloadRefused {
+    ReloadRefused { problems: problems.iter().map(shown_rule).collect() }
+}
+
+/// Whether all that is wrong is wrong with files of rules.
+pub(super) fn is_of_rules(refused: &ReloadRefused) -> bool {
+    refused.problems.iter().all(|problem| problem.key == RULE_FILES)
+}
+
 /// A problem of a file of rules.
-pub(super) fn shown_rule(problem: &RuleProblem) -> ShownProblem {
+fn shown_rule(problem: &RuleProblem) -> ShownProblem {
     let place = |at: usize| (problem.line > 0).then_some(at);
     ShownProblem {
         severity: "error",
-        key: "policy.files".to_owned(),
+        key: RULE_FILES.to_owned(),
         problem: problem.text.clone(),
         file: Some(problem.file.to_string()),
         line: place(problem.line),

@@ -86,6 +86,37 @@ pub(super) fn digest<'v>(
     Some(NamedValues(*hasher.finalize().as_bytes()))
 }
 
+/// A part of a value, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValuePart<'v> {
+    /// What stands there.
+    Plain(&'v str),
+    /// `${env:NAME}`, whole.
+    Variable(&'v str),
+    /// What no other program fills in: a file, a credential, or what a keyring holds; whole.
+    Kept(&'v str),
+}
+
+/// A value in parts.
+#[must_use]
+pub fn value_parts(value: &str) -> Vec<ValuePart<'_>> {
+    let (mut parts, mut rest) = (Vec::new(), value);
+    while let Some((before, kind, after)) = first(rest) {
+        let after = after.split_once('}').map_or("", |(_, after)| after);
+        let (upto, after) = rest.split_at(rest.len() - after.len());
+        let whole = upto.get(before.len()..).unwrap_or_default();
+        parts.push(ValuePart::Plain(before));
+        parts.push(match kind {
+            Kind::Env => ValuePart::Variable(whole),
+            Kind::File | Kind::Credential | Kind::Keyring => ValuePart::Kept(whole),
+        });
+        rest = after;
+    }
+    parts.push(ValuePart::Plain(rest));
+    parts.retain(|part| *part != ValuePart::Plain(""));
+    parts
+}
+
 /// The files that a value names.
 pub(super) fn files(value: &str, lookup: Lookup<'_>) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -203,6 +234,25 @@ mod tests {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
         fill(value, "env.K", &lookup).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_parts_of_a_value_are_the_value() {
+        use ValuePart::{Kept, Plain, Variable};
+        for (value, expected) in [
+            ("", &[][..]),
+            ("a", &[Plain("a")]),
+            ("${A:-b}", &[Plain("${A:-b}")]),
+            ("Bearer ${env:T}", &[Plain("Bearer "), Variable("${env:T}")]),
+            ("${file:/a}${env:B}c", &[Kept("${file:/a}"), Variable("${env:B}"), Plain("c")]),
+            (
+                "é${credential:x}é${keyring:s/",
+                &[Plain("é"), Kept("${credential:x}"), Plain("é"), Kept("${keyring:s/")],
+            ),
+            ("${env:${file:/x}}", &[Variable("${env:${file:/x}"), Plain("}")]),
+        ] {
+            assert_eq!(value_parts(value), expected, "{value}");
+        }
     }
 
     #[test]

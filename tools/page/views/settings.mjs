@@ -82,11 +82,12 @@ export async function look({ page, wrong }) {
   await field.fill((await field.inputValue()).replace('"tools_limit": 7', '"tools_limit": 8'));
   await show.click();
   await page.getByRole('button', { name: 'Write and apply' }).click();
+  // What is in force may still be theirs, and be told as that.
+  await until(async () => /"tools_limit": 8/.test(await standing.innerText()), () => standing.innerText());
   await page.locator('#difference').getByText('It is in force.').waitFor();
   assert.equal(configured().tools_limit, 8);
   assert.equal(configured().api_key, KEY);
   assert.match(written(), /^\/\/ theirs\n/);
-  await until(async () => /"tools_limit": 8/.test(await standing.innerText()), () => standing.innerText());
 
   step('the log is verified');
   await page.getByRole('button', { name: 'Verify the log' }).click();

@@ -186,6 +186,7 @@ fn taken(record: &Value) -> String {
 /// Milliseconds, rounded to what people read.
 pub(super) fn duration(ms: f64) -> String {
     match ms {
+        ms if ms < 0.095 => format!("{:.0}µs", ms * 1000.0),
         ms if ms < 10.0 => format!("{ms:.1}ms"),
         ms if ms < 1000.0 => format!("{ms:.0}ms"),
         ms => format!("{:.1}s", ms / 1000.0),
@@ -282,7 +283,7 @@ pub(super) mod tests {
 
     #[test]
     fn durations() {
-        for (ms, shown) in [(0.41, "0.4ms"), (12.3, "12ms"), (1500.0, "1.5s")] {
+        for (ms, shown) in [(0.041, "41µs"), (0.41, "0.4ms"), (12.3, "12ms"), (1500.0, "1.5s")] {
             assert_eq!(duration(ms), shown);
         }
     }

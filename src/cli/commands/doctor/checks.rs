@@ -1,24 +1,20 @@
-//! What is looked at: the config, rights, the clock, the disk, the log, the servers.
+//! What is looked at: the config, rights, the clock, the disk, the proxy that runs, the servers.
 
 use std::borrow::Cow;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use serde_json::Value;
 use tokio::runtime::LocalRuntime;
 
 use super::finding::{Diagnosis, DiagnosisKind};
-use crate::activity::verify;
 use crate::cli::backend::{Backend, target};
-use crate::cli::commands::activity::unsound;
 use crate::cli::commands::status::bytes;
 use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output;
-use crate::cli::temporary_folder::TemporaryFolder;
 use crate::cli::terminal_safe::quoted;
 use crate::cli::try_servers::{Tried, try_servers};
 use crate::config::file::Loaded;
@@ -89,7 +85,17 @@ pub(super) fn rights(loaded: &Loaded, fix: bool, found: &mut Vec<Diagnosis>) {
     const CHECK: &str = "rights";
     let data = &loaded.config.data_dir;
     let entries = fs::read_dir(data).into_iter().flatten().flatten().map(|entry| entry.path());
-    let ours = ["activity", "catalog", "address", "stderr", "oauth", "tokens"];
+    let ours = [
+        "activity",
+        "catalog",
+        "address",
+        "stderr",
+        "oauth",
+        "tokens",
+        "results",
+        "fleet",
+        "embeddings",
+    ];
     let is_ours = |path: &std::path::PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         ours.iter().any(|ours| name.starts_with(ours))
@@ -171,39 +177,36 @@ pub(super) fn disk(loaded: &Loaded, found: &mut Vec<Diagnosis>) {
     });
 }
 
-/// Whether the log is as it was written (ACT-4).
-pub(super) fn log(
-    loaded: &Loaded,
-    running: Option<&Backend>,
-    runtime: &LocalRuntime,
-    found: &mut Vec<Diagnosis>,
-) {
-    const CHECK: &str = "log";
-    let folder = loaded.config.activity_folder();
-    let start = Instant::now();
-    let report = match running {
-        Some(backend) => {
-            let asked = runtime.block_on(backend.get(&target(&["activity", "verify"], &[])));
-            asked.and_then(|answer| output::parse(answer.json()?))
-        }
-        None if !folder.exists() => {
-            return found.push(Diagnosis::fine(CHECK, "there is none yet"));
-        }
-        None => on_disk(&folder),
+/// Whether the proxy that runs goes by what its files say now.
+pub(super) fn running(backend: &Backend, runtime: &LocalRuntime) -> Diagnosis {
+    const CHECK: &str = "running";
+    let asked = runtime.block_on(backend.get(&target(&["config"], &[])));
+    let standing = match asked.and_then(|answer| output::parse(answer.json()?)) {
+        Ok(standing) => standing,
+        Err(error) => return Diagnosis::wrong(CHECK, error.message, "mcpproxy status"),
     };
-    let mend = "mcpproxy serve --salvage";
-    let mut finding = match report {
-        Err(error) => Diagnosis::wrong(CHECK, error.message, mend),
-        Ok(report) => match unsound(&report) {
-            Some(why) => Diagnosis::wrong(CHECK, why, mend),
-            None => Diagnosis::fine(
-                CHECK,
-                format!("{}, all sound", counted(text(&report, "/records"), "record")),
-            ),
-        },
+    let problems = list(&standing, "/rejected/problems");
+    let mut errors = problems.iter().filter(|problem| text(problem, "/severity") == "error");
+    let Some(first) = errors.next() else {
+        return Diagnosis::fine(CHECK, "its config is that of its files");
     };
-    finding.took = Some(start.elapsed());
-    found.push(finding);
+    let mut told = "it goes on with the config it had: ".to_owned();
+    for (before, at, after) in
+        [("", "/file", ": "), ("line ", "/line", " "), ("column ", "/column", ": ")]
+    {
+        let value = text(first, at);
+        if !value.is_empty() {
+            told += &format!("{before}{value}{after}");
+        }
+    }
+    told += &text(first, "/problem");
+    let more = errors.count();
+    if more > 0 {
+        told += &format!(" (and {more} more: mcpproxy config reload)");
+    }
+    let file = Some(text(first, "/file")).filter(|file| !file.is_empty());
+    let file = file.unwrap_or_else(|| text(&standing, "/path"));
+    Diagnosis::wrong(CHECK, told, format!("$EDITOR {}", word(Path::new(&*file))))
 }
 
 /// The endpoint of `search.embeddings`, as the proxy that runs finds it. Where there is none, nothing is looked at.
@@ -231,13 +234,6 @@ pub(super) fn search(
     if found.len() == before {
         found.push(Diagnosis::fine(CHECK, "tools are found by meaning too"));
     }
-}
-
-fn on_disk(folder: &Path) -> Result<Value, CommandError> {
-    let scratch = TemporaryFolder::watched("verify")?;
-    let report = verify::folder(folder, scratch.path(), |_, _| {});
-    let report = report.map_err(CommandError::failed)?;
-    serde_json::to_value(&report).map_err(CommandError::failed)
 }
 
 /// Each enabled server.

@@ -13,8 +13,8 @@ use crate::cli::json_pointer::{list, text};
 use crate::cli::load_config;
 use crate::cli::output::Output;
 use crate::cli::terminal_safe::clean;
+use crate::config::rule_files;
 use crate::policy::rules::{RuleProblem, RuleSet};
-use crate::server::rule_files;
 
 pub(super) fn run(files: &[PathBuf], global: &Global, output: &Output) -> Result<(), CommandError> {
     let config = load_config::load(global, None)?.config;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use crate::catalog::Catalog;
 use crate::cli::error::CommandError;
-use crate::config::{Config, RuleFiles};
+use crate::config::{Config, RuleFiles, rule_files};
 use crate::policy::rules::{KnownTools, RuleProblem, RuleSet};
-use crate::server::rule_files;
 
 /// The tools that the proxy has seen last, from disk.
 pub(super) fn seen_tools(config: &Config) -> (Arc<Catalog>, KnownTools) {

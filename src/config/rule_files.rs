@@ -5,8 +5,11 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::{Config, RuleFiles};
+use super::values::{Config, RuleFiles};
 use crate::policy::rules::{KnownTools, MAX_FILE_BYTES, RuleProblem, RuleSet, RuleText};
+
+/// The key that names them.
+pub const RULE_FILES: &str = "policy.files";
 
 /// Reads one file of rules.
 ///

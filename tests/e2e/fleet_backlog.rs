@@ -1,0 +1,204 @@
+//! Nodes of a fleet whose store is away, since before or after they started: what waits for it is bounded, then calls go by
+//! `activity.on_failure`, and all that was recorded is in the store once it is back.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fleet::Store;
+use crate::harness::{Client, Proxy, until};
+
+/// Of the arguments of a call: more than a call takes otherwise by far.
+const PAD: usize = 700 << 10;
+/// The least that `cluster.backlog_bytes` can be.
+const BACKLOG: u64 = 16 << 20;
+
+/// When the store goes away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Away {
+    /// Before the node is started, which was a member.
+    AtStart,
+    /// After it has joined.
+    Later,
+}
+
+/// A store whose folder of nodes can be taken away, and the place where it is then.
+struct Absent {
+    nodes: PathBuf,
+    aside: PathBuf,
+}
+
+impl Absent {
+    /// Takes it away: a folder cannot be made where a file is.
+    fn of(store: &Store) -> Self {
+        let nodes = store.0.path().join("nodes");
+        let aside = store.0.path().join("aside");
+        std::fs::rename(&nodes, &aside).unwrap();
+        until("it is a file", || {
+            let _ = std::fs::remove_dir_all(&nodes);
+            std::fs::write(&nodes, "").ok()
+        });
+        Self { nodes, aside }
+    }
+
+    fn comes_back(self) {
+        until("it is there again", || {
+            let _ = std::fs::remove_file(&self.nodes);
+            let _ = std::fs::remove_dir_all(&self.nodes);
+            std::fs::rename(&self.aside, &self.nodes).ok()
+        });
+    }
+}
+
+fn config(store: &Store, mut activity: Value) -> Value {
+    activity["max_payload_bytes"] = json!(1 << 20);
+    let mut config = store.config("a", activity);
+    config["cluster"]["backlog_bytes"] = json!(BACKLOG);
+    config
+}
+
+/// A node that has sealed something, and whose store is away; and the last record that is there.
+fn without_store(store: &Store, config: Value, away: Away) -> (Proxy, Absent, u64) {
+    let proxy = Proxy::with(config.clone());
+    let mut client = proxy.client();
+    client.read("s:stats", json!({}));
+    let before = until("it is in the store, as the node knows", || {
+        let ledger = proxy.api("fleet")["ledger"].clone();
+        (ledger["lag_records"] == 0).then(|| ledger["stored"].as_u64().unwrap())
+    });
+    match away {
+        Away::Later => (proxy, Absent::of(store), before),
+        Away::AtStart => {
+            let folder: TempDir = proxy.end();
+            let (before, absent) = (store.last("a"), Absent::of(store));
+            let proxy = Proxy::unready(config, folder).ready();
+            assert!(proxy.log().contains("starts without its fleet's store"), "{}", proxy.log());
+            (proxy, absent, before)
+        }
+    }
+}
+
+fn call(client: &mut Client) -> Value {
+    client.read("s:stats", json!({"pad": "x".repeat(PAD)}))
+}
+
+fn faults(proxy: &Proxy) -> String {
+    proxy.api("status")["faults"].to_string()
+}
+
+/// How much waits is told.
+fn is_told(proxy: &Proxy, before: u64, away: Away) {
+    let ledger = proxy.api("fleet")["ledger"].clone();
+    let number = |key: &str| ledger[key].as_u64().unwrap();
+    assert!(number("stored") >= before, "{ledger}; {before} are in the store");
+    assert_eq!(number("lag_records"), number("committed") - number("stored"));
+    assert!(number("lag_bytes") > BACKLOG && number("lag_ms") > 0, "{ledger}");
+    let faults = faults(proxy);
+    let mut words = vec!["more than cluster.backlog_bytes", "records wait for the fleet's store"];
+    if away == Away::AtStart {
+        words.push("this node has no place in its fleet yet");
+    }
+    for words in words {
+        assert!(faults.contains(words), "{faults}");
+    }
+}
+
+/// Everything of the log is in the store once the node has ended, whose calls go on.
+fn all_is_stored(proxy: Proxy, store: &Store, client: &mut Client) {
+    until("the log takes records again", || {
+        (proxy.api("status")["activity"]["state"] == "ok").then_some(())
+    });
+    assert_ne!(call(client)["isError"], true);
+    until("nothing is wrong any more", || {
+        let faults = faults(&proxy);
+        (!faults.contains("store") && !faults.contains("place in its fleet")).then_some(())
+    });
+    let last = proxy.activity("")[0]["seq"].as_u64().unwrap();
+    drop(proxy.end());
+    assert!(store.last("a") >= last);
+    let report = store.sound();
+    let node = &report["nodes"][0];
+    assert_eq!((&node["first"], &node["records"]), (&json!(1), &node["last"]));
+}
+
+fn calls_are_refused_and_nothing_is_lost(away: Away) {
+    let store = Store::new();
+    let (proxy, absent, before) = without_store(&store, config(&store, json!({})), away);
+    let mut client = proxy.client();
+    let mut answered = 0;
+    let refusal = until("calls are refused", || {
+        let answer = call(&mut client);
+        let is_refused = answer["isError"] == true;
+        answered += u64::from(!is_refused);
+        is_refused.then_some(answer)
+    });
+    assert!(refusal.to_string().contains("cluster.backlog_bytes"), "{refusal}");
+    is_told(&proxy, before, away);
+    assert_eq!(call(&mut client)["isError"], true, "and the next one, too");
+    absent.comes_back();
+    all_is_stored(proxy, &store, &mut client);
+    assert!(store.last("a") >= before + answered);
+}
+
+fn calls_go_on_and_what_they_leave_is_counted(away: Away) {
+    let store = Store::new();
+    let config = config(&store, json!({"on_failure": "continue"}));
+    let (proxy, absent, before) = without_store(&store, config, away);
+    let mut client = proxy.client();
+    until("the log takes no more", || {
+        assert_ne!(call(&mut client)["isError"], true);
+        (proxy.api("status")["activity"]["state"] == "degraded").then_some(())
+    });
+    let mut are_lost = |count: u64| {
+        for _ in 0..5 {
+            assert_ne!(call(&mut client)["isError"], true);
+        }
+        until("they are counted", || {
+            (proxy.api("status")["activity"]["lost"].as_u64() >= Some(count)).then_some(())
+        });
+        proxy.activity("")[0]["seq"].clone()
+    };
+    // What came before the first that is lost is in the log by now.
+    let kept = are_lost(5);
+    assert_eq!(are_lost(10), kept, "the log does not grow");
+    is_told(&proxy, before, away);
+    absent.comes_back();
+    all_is_stored(proxy, &store, &mut client);
+}
+
+#[test]
+fn with_too_much_for_a_store_that_went_away_calls_are_refused_and_nothing_is_lost() {
+    calls_are_refused_and_nothing_is_lost(Away::Later);
+}
+
+#[test]
+fn with_too_much_for_a_store_that_is_away_at_start_calls_are_refused_and_nothing_is_lost() {
+    calls_are_refused_and_nothing_is_lost(Away::AtStart);
+}
+
+#[test]
+fn with_too_much_for_a_store_that_went_away_calls_go_on_where_they_are_to() {
+    calls_go_on_and_what_they_leave_is_counted(Away::Later);
+}
+
+#[test]
+fn with_too_much_for_a_store_that_is_away_at_start_calls_go_on_where_they_are_to() {
+    calls_go_on_and_what_they_leave_is_counted(Away::AtStart);
+}
+
+#[test]
+fn with_durability_fleet_and_a_store_that_is_away_at_start_calls_go_by_on_failure() {
+    let store = Store::new();
+    let config = store.config("a", json!({"durability": "fleet"}));
+    let (proxy, absent, _) = without_store(&store, config, Away::AtStart);
+    let mut client = proxy.client();
+    // It was sent, so it is answered, late; then the log takes no more.
+    client.read("s:stats", json!({}));
+    until("it is told", || faults(&proxy).contains("has taken nothing for 10 s").then_some(()));
+    let answer = client.read("s:stats", json!({}));
+    assert!(answer.to_string().contains("has taken nothing for 10 s"), "{answer}");
+    assert_eq!(answer["isError"], true, "{answer}");
+    absent.comes_back();
+    all_is_stored(proxy, &store, &mut client);
+}

@@ -1,0 +1,456 @@
+//! A simulated index node: the copy of a chain on its disk, and its process, which does what `fleet::follower` does, by the
+//! decisions of `ChainFollower`.
+
+use std::collections::VecDeque;
+
+use mcpproxy::activity::record::{Hash, NodeId};
+use mcpproxy::fleet::chain_check::{ChainFault, NotBelieved, SegmentFacts};
+use mcpproxy::fleet::checkpoint::Checkpoint;
+use mcpproxy::fleet::following::{ChainFollower, FollowMark, FollowStep, SegmentJudgement};
+use mcpproxy::fleet::segment::day_folder;
+
+use super::random::Random;
+use super::shelf::{Content, FOLDER, MAX_LAG_MS, Shelf, name_of};
+use super::variant::Variant;
+
+/// Steps after which it is not at rest by itself.
+const MAX_SETTLING: usize = 20_000;
+/// The log that is followed.
+const LOG: NodeId = NodeId([1; 16]);
+
+/// What happens to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FollowEvent {
+    Start,
+    /// It looks what is to be done.
+    Wake,
+    /// What it asked for comes, or does not.
+    Answer,
+    Crash {
+        power: bool,
+    },
+}
+
+/// A segment whose records it has.
+#[derive(Clone, Debug)]
+struct Taken {
+    key: String,
+    checkpoint: Checkpoint,
+    records: u64,
+    /// When it was listed.
+    listed_at: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Asked {
+    List,
+    Fetch(VecDeque<String>),
+}
+
+/// The process is at its end.
+struct Ended;
+
+pub struct IndexNode {
+    random: Random,
+    variant: Variant,
+    /// On its disk: how far it says that it is, and the segments whose records are there.
+    mark: Option<Vec<u8>>,
+    taken: Vec<Taken>,
+    /// The same, as far as it outlasts a crash of the machine.
+    synced: (Option<Vec<u8>>, usize),
+    follower: Option<ChainFollower>,
+    life: u64,
+    started: u64,
+    asked: Option<Asked>,
+    listed_at: u64,
+    /// The last key of the last listing.
+    page_end: Option<String>,
+    every_ms: u64,
+    /// How fast its clock runs.
+    pace: u64,
+    /// Objects of a listing, and segments of a turn.
+    most: usize,
+    turn: usize,
+    /// What is to happen to it: when, in which life, what.
+    pub plans: Vec<(u64, u64, FollowEvent)>,
+    pub crashes: u64,
+}
+
+impl IndexNode {
+    /// One that starts at some time before `healed`, and crashes now and then.
+    pub fn new(mut random: Random, variant: Variant, healed: u64) -> Self {
+        let mut plans = Vec::new();
+        let start = if random.once_in(2) { 0 } else { random.below(healed) };
+        plans.push((start, 0, FollowEvent::Start));
+        for _ in 0..random.below(6) {
+            let power = random.once_in(2);
+            plans.push((random.between(start, healed), 0, FollowEvent::Crash { power }));
+        }
+        let pace = if variant == Variant::SettlesAtOnce { 100 } else { 1 };
+        let every_ms = random.between(250, 10_000) * pace;
+        let (most, turn) = (random.between(1, 8) as usize, random.between(1, 16) as usize);
+        Self {
+            random,
+            variant,
+            mark: None,
+            taken: Vec::new(),
+            synced: (None, 0),
+            follower: None,
+            life: 0,
+            started: 0,
+            asked: None,
+            listed_at: 0,
+            page_end: None,
+            every_ms,
+            pace,
+            most,
+            turn,
+            plans,
+            crashes: 0,
+        }
+    }
+
+    fn plan(&mut self, after: u64, now: u64, event: FollowEvent) {
+        self.plans.push((now + after, self.life, event));
+    }
+
+    /// # Errors
+    ///
+    /// What does not hold.
+    pub fn happen(
+        &mut self,
+        (now, life, event): (u64, u64, FollowEvent),
+        shelf: &Shelf,
+    ) -> Result<(), String> {
+        let is_of_it = life == self.life && self.follower.is_some();
+        match event {
+            FollowEvent::Start if self.follower.is_none() => {
+                self.start(now)?;
+                self.plan(0, now, FollowEvent::Wake);
+            }
+            FollowEvent::Crash { power } if self.follower.is_some() => self.crash(power, now),
+            FollowEvent::Wake if is_of_it && self.asked.is_none() => self.wake(now),
+            FollowEvent::Answer if is_of_it => {
+                let answered = self.answered(now, shelf, false)?;
+                answered.unwrap_or_else(|Ended| self.crash(false, now));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, now: u64) -> Result<(), String> {
+        let mark = match &self.mark {
+            None => FollowMark::new("key".into(), LOG),
+            Some(bytes) => FollowMark::decode(bytes).ok_or("a mark cannot be read again")?,
+        };
+        let there = self.taken.last().map_or(0, |taken| taken.checkpoint.last);
+        if mark.last != there {
+            return Err(format!("a copy ends with record {there}, and says {}", mark.last));
+        }
+        self.started = now;
+        self.follower = Some(ChainFollower::new(mark, LOG, FOLDER.into(), 0, self.every_ms));
+        Ok(())
+    }
+
+    fn crash(&mut self, power: bool, now: u64) {
+        self.crashes += 1;
+        self.life += 1;
+        (self.follower, self.asked) = (None, None);
+        if power {
+            let (mark, length) = self.synced.clone();
+            self.mark = mark;
+            self.taken.truncate(length);
+        }
+        let after = self.random.below(3000);
+        self.plan(after, now, FollowEvent::Start);
+    }
+
+    /// Its own time.
+    fn local(&self, now: u64) -> u64 {
+        now.saturating_sub(self.started) * self.pace
+    }
+
+    fn wake(&mut self, now: u64) {
+        let local = self.local(now);
+        loop {
+            let Some(follower) = &mut self.follower else { return };
+            let (asked, patience) = match follower.step(local) {
+                FollowStep::Wait(u64::MAX) => return,
+                FollowStep::Wait(until) => {
+                    let after = (until - local).div_ceil(self.pace);
+                    return self.plan(after, now, FollowEvent::Wake);
+                }
+                FollowStep::Pass(mark) => {
+                    if self.pass(*mark).is_err() {
+                        return self.crash(false, now);
+                    }
+                    continue;
+                }
+                FollowStep::List => (Asked::List, 3000),
+                FollowStep::Fetch(_) => {
+                    let keys = follower.next_keys().take(self.turn).map(str::to_owned);
+                    (Asked::Fetch(keys.collect()), 1000)
+                }
+            };
+            self.asked = Some(asked);
+            let after = self.random.between(1, patience);
+            return self.plan(after, now, FollowEvent::Answer);
+        }
+    }
+
+    /// What was asked for comes; `healed` if the store is as it should be.
+    fn answered(
+        &mut self,
+        now: u64,
+        shelf: &Shelf,
+        healed: bool,
+    ) -> Result<Result<(), Ended>, String> {
+        let local = self.local(now);
+        let is_lost = !healed && self.random.once_in(12);
+        let (Some(asked), Some(follower)) = (self.asked.take(), &mut self.follower) else {
+            return Ok(Ok(()));
+        };
+        if is_lost {
+            follower.failed(local);
+            self.plan(0, now, FollowEvent::Wake);
+            return Ok(Ok(()));
+        }
+        // Either all of it is of one moment, or each thing of its own.
+        let lag = if healed { 0 } else { self.random.below(3) * self.random.below(MAX_LAG_MS / 2) };
+        let is_whole = self.random.once_in(2);
+        let random = &mut self.random;
+        let mut when = || now.saturating_sub(if is_whole { lag } else { random.below(lag.max(1)) });
+        match asked {
+            Asked::List => {
+                let after = follower.after();
+                let part = shelf.listing(&after, self.most, when);
+                // Where it goes on with a listing it does not see what has come before that place.
+                if self.page_end.as_ref() != Some(&after) {
+                    self.listed_at = now;
+                }
+                self.page_end = part.objects.last().map(|object| object.key.clone());
+                let rests = if healed { 0 } else { self.random.below(2000) * self.pace };
+                follower.listed(part, local + rests);
+            }
+            Asked::Fetch(mut keys) => {
+                let Some(key) = keys.pop_front() else { return Ok(Ok(())) };
+                if follower.step(local) == FollowStep::Fetch(key.clone()) {
+                    let content = shelf.at(&key, when());
+                    match self.judge(&key, content, local)? {
+                        Err(ended) => return Ok(Err(ended)),
+                        Ok(true) if !keys.is_empty() => {
+                            self.asked = Some(Asked::Fetch(keys));
+                            let after = self.random.below(300);
+                            self.plan(after, now, FollowEvent::Answer);
+                            return Ok(Ok(()));
+                        }
+                        Ok(_) => {}
+                    }
+                }
+            }
+        }
+        self.plan(0, now, FollowEvent::Wake);
+        Ok(Ok(()))
+    }
+
+    /// What becomes of what was fetched; true if the next is looked at.
+    fn judge(
+        &mut self,
+        key: &str,
+        content: Option<&Content>,
+        local: u64,
+    ) -> Result<Result<bool, Ended>, String> {
+        let refused = |fault| Err(NotBelieved { fault, why: "as it is".into() });
+        let opened = match content {
+            None => refused(ChainFault::Removed),
+            Some(Content::Sealed(object)) => Ok(object),
+            Some(Content::Altered(object)) if self.variant == Variant::TakesUnverified => {
+                Ok(object)
+            }
+            Some(Content::Altered(_) | Content::Junk) => refused(ChainFault::Altered),
+        };
+        let opened = opened.map(|object| SegmentFacts {
+            checkpoint: object.checkpoint.clone(),
+            records: object.records,
+            gaps: Vec::new(),
+            unrecorded: Vec::new(),
+            kept_from: Vec::new(),
+        });
+        let Some(follower) = &mut self.follower else { return Ok(Ok(false)) };
+        let mut judgement = follower.judge(opened.as_ref(), local);
+        if let (SegmentJudgement::Pass(mark), Variant::KeepsQuiet) = (&mut judgement, self.variant)
+        {
+            **mark = follower.mark().clone();
+        }
+        match (judgement, opened) {
+            (SegmentJudgement::Again, _) => Ok(Ok(false)),
+            (SegmentJudgement::Pass(mark), _) => Ok(self.pass(*mark).map(|()| true)),
+            (SegmentJudgement::Take(_), Err(_)) => Err(format!("{key} is taken, and is nothing")),
+            (SegmentJudgement::Take(mark), Ok(facts)) => {
+                if !matches!(content, Some(Content::Sealed(_))) {
+                    return Err(format!("{key} is taken, and was altered"));
+                }
+                self.take(key, facts, *mark).map(|taken| taken.map(|()| true))
+            }
+        }
+    }
+
+    /// Writes the records and the mark.
+    fn take(
+        &mut self,
+        key: &str,
+        facts: SegmentFacts,
+        mark: FollowMark,
+    ) -> Result<Result<(), Ended>, String> {
+        let SegmentFacts { checkpoint, records, .. } = facts;
+        if name_of(key).is_none_or(|name| !name.is_of(&checkpoint)) {
+            return Err(format!("{key} is taken, and is another segment"));
+        }
+        let (first, after) = (checkpoint.first, checkpoint.after);
+        if let Some(Taken { checkpoint: before, .. }) = self.taken.last() {
+            if first <= before.last {
+                return Err(format!("record {first} is taken twice"));
+            }
+            if first == before.last + 1 && after != before.head {
+                return Err(format!("record {first} is taken, and does not follow"));
+            }
+        }
+        // The process may end before that, and behind it.
+        if self.random.once_in(60) {
+            return Ok(Err(Ended));
+        }
+        if self.variant == Variant::NotInOneBatch {
+            self.mark = Some(mark.encode());
+            if self.random.once_in(60) {
+                return Ok(Err(Ended));
+            }
+        }
+        let (key, listed_at) = (key.to_owned(), self.listed_at);
+        self.taken.push(Taken { key, checkpoint, records, listed_at });
+        Ok(self.pass(mark))
+    }
+
+    /// Writes a mark.
+    fn pass(&mut self, mark: FollowMark) -> Result<(), Ended> {
+        self.mark = Some(mark.encode());
+        if self.random.once_in(3) {
+            self.synced = (self.mark.clone(), self.taken.len());
+        }
+        if self.random.once_in(60) {
+            return Err(Ended);
+        }
+        if let Some(follower) = &mut self.follower {
+            follower.committed(mark);
+        }
+        Ok(())
+    }
+
+    /// All is well again: it goes on until nothing is new.
+    ///
+    /// # Errors
+    ///
+    /// What does not hold.
+    pub fn settle(&mut self, mut now: u64, shelf: &Shelf) -> Result<(), String> {
+        let mut idle = 0;
+        self.asked = None;
+        for _ in 0..MAX_SETTLING {
+            if self.follower.is_none() {
+                self.start(now)?;
+            }
+            self.plans.clear();
+            self.wake(now);
+            if self.asked.is_none() {
+                now = self.plans.first().map_or(now, |plan| plan.0.max(now));
+                continue;
+            }
+            let is_listing = matches!(self.asked, Some(Asked::List));
+            while self.asked.is_some() {
+                let taken = self.taken.len();
+                if self.answered(now, shelf, true)?.is_err() {
+                    self.crash(false, now);
+                }
+                idle = if self.taken.len() > taken { 0 } else { idle };
+            }
+            let is_behind = self.follower.as_ref().is_none_or(|it| it.behind() != (0, 0));
+            idle += u32::from(is_listing && !is_behind);
+            if idle >= 3 {
+                return Ok(());
+            }
+        }
+        Err("a follower never comes to rest".into())
+    }
+
+    /// What has to hold in the end; `quiet` if nothing was done to the chain. How many segments it has, and faults it tells.
+    ///
+    /// # Errors
+    ///
+    /// What does not.
+    pub fn check(&self, shelf: &Shelf, quiet: bool) -> Result<(u64, u64), String> {
+        let Some(follower) = &self.follower else { return Err("a follower has ended".into()) };
+        let mark = follower.mark();
+        let (faults, gaps) = (&mark.faults, &mark.gaps);
+        let records: u64 = self.taken.iter().map(|taken| taken.records).sum();
+        if (mark.records, mark.segments) != (records, self.taken.len() as u64) {
+            return Err(format!(
+                "{records} records were taken, and the mark says {}",
+                mark.records
+            ));
+        }
+        for pair in self.taken.windows(2) {
+            let [Taken { checkpoint: one, .. }, Taken { checkpoint: next, .. }] = pair else {
+                continue;
+            };
+            let (from, to) = (one.last + 1, next.first - 1);
+            let is_named = gaps.iter().any(|gap| (gap.first, gap.last) == (from, to));
+            if from <= to && !is_named && !mark.more {
+                return Err(format!("records {from} to {to} are missing, and nothing is said"));
+            }
+        }
+        if quiet && !(faults.is_empty() && gaps.is_empty()) {
+            return Err(format!("nothing was done to the chain: {faults:?} {gaps:?}"));
+        }
+        for (key, content, since) in shelf.there() {
+            let name = name_of(key);
+            let is_told = faults.iter().any(|found| {
+                let range = found.first.zip(found.last);
+                let holds = name.as_ref().zip(range);
+                found.at == key
+                    || holds.is_some_and(|(it, (from, to))| from <= it.first && it.last <= to)
+            });
+            if is_told || mark.more || self.taken.iter().any(|taken| taken.key == key) {
+                continue;
+            }
+            // It came behind where it was already; or its day is before that of a number that is no higher: only another
+            // log or a stranger has that.
+            let is_past = |taken: &Taken| {
+                let Some(there) = name_of(&taken.key) else { return false };
+                let begin = format!("{FOLDER}/{}/{:020}", day_folder(there.day), there.first);
+                let is_late = taken.listed_at < since + MAX_LAG_MS;
+                let is_odd = name.as_ref().is_some_and(|name| name.first >= there.first);
+                *key <= *begin && (is_late || is_odd)
+            };
+            if quiet || !self.taken.iter().any(is_past) {
+                let what = if *content == Content::Junk { "junk" } else { "a segment" };
+                let taken = self.taken.iter().map(|it| (&*it.key, it.listed_at));
+                let taken: Vec<_> = taken.collect();
+                return Err(format!(
+                    "{key}, {what}, there since {since}, was neither taken nor told: {taken:?} {faults:?}"
+                ));
+            }
+        }
+        if quiet && self.taken.last().map(|it| it.checkpoint.head.to_string()) != self.end(shelf) {
+            return Err("it ends with another record than the chain".into());
+        }
+        Ok((self.taken.len() as u64, faults.len() as u64))
+    }
+
+    /// The hash that the chain in the store ends with.
+    fn end(&self, shelf: &Shelf) -> Option<String> {
+        let heads = shelf.there().filter_map(|(_, content, _)| match content {
+            Content::Sealed(object) => Some((object.checkpoint.last, object.checkpoint.head)),
+            Content::Altered(_) | Content::Junk => None,
+        });
+        heads.max_by_key(|(last, _)| *last).map(|(_, head): (u64, Hash)| head.to_string())
+    }
+}

@@ -1,0 +1,117 @@
+//! What has to hold at the end of a schedule: of the chain in the store, and of what a node was said to have there.
+
+use mcpproxy::activity::record::Hash;
+use mcpproxy::fleet::chain_check::{ChainCheck, ChainReport, ListedSegment, SegmentFacts};
+use mcpproxy::fleet::segment::SegmentName;
+
+use super::super::store::Object;
+use super::super::variant::Variant;
+use super::{Outcome, Trouble, World};
+
+impl World {
+    /// What verifying from the store finds.
+    fn verify(&self) -> ChainReport {
+        let mut check = ChainCheck::new(false);
+        let mut last = None;
+        for (name, object) in &self.store.objects {
+            let listed = ListedSegment { key: name.to_string(), name: Some(name.clone()) };
+            let mut checkpoint = object.checkpoint.clone();
+            if self.variant == Variant::LooksAway {
+                checkpoint.previous = last;
+                last = Some(checkpoint.hash());
+            }
+            let facts = SegmentFacts {
+                checkpoint,
+                records: object.records,
+                gaps: Vec::new(),
+                unrecorded: Vec::new(),
+                kept_from: Vec::new(),
+            };
+            check.add(&listed, Ok(facts));
+        }
+        check.finish()
+    }
+
+    /// Whether two segments have the same record.
+    fn overlaps(&self) -> bool {
+        let names: Vec<_> = self.store.objects.keys().collect();
+        names.windows(2).any(|pair| match pair {
+            [one, next] => next.first <= one.last,
+            _ => false,
+        })
+    }
+
+    /// What has to hold in the end.
+    pub(super) fn judge(&self, outcome: &mut Outcome) -> Result<(), String> {
+        let report = self.verify();
+        let forked = self.overlaps();
+        let forgot = !self.store.forgotten.is_empty();
+        outcome.segments = self.store.objects.len() as u64;
+        outcome.records = report.records;
+        outcome.refused = self.machines.iter().any(|machine| machine.refused);
+        (outcome.forked, outcome.forgot) = (forked, forgot);
+        if forked && report.sound {
+            return Err("two segments have the same record, and nothing is wrong".into());
+        }
+        // What the store was said to have is there, or was forgotten by it.
+        let lost: Vec<_> = self.store.forgotten.iter().map(|(_, object)| object).collect();
+        for machine in &self.machines {
+            for (seq, hash) in &machine.confirmed {
+                let is_in = |object: &Object| {
+                    let Object { checkpoint, .. } = object;
+                    (checkpoint.first..=checkpoint.last).contains(seq)
+                        && self.is_of(object, *seq, *hash)
+                };
+                if !self.store.objects.values().any(is_in) && !lost.iter().any(|it| is_in(it)) {
+                    return Err(format!("record {seq} was confirmed and is not there"));
+                }
+            }
+        }
+        // And what it forgot is missed, unless it was an end: nothing that is there follows it.
+        let there = |name: &SegmentName| self.store.objects.contains_key(name);
+        let forgotten = self.store.forgotten.iter().filter(|(name, _)| !there(name));
+        for (name, object) in forgotten {
+            let hash = object.checkpoint.hash();
+            let mut objects = self.store.objects.values();
+            if report.sound && objects.any(|it| it.checkpoint.previous == Some(hash)) {
+                return Err(format!("{name} is not there any more, and nothing is wrong"));
+            }
+        }
+        let Trouble { restores, copies, .. } = self.trouble;
+        if restores || copies || forgot {
+            return Ok(());
+        }
+        // Nothing but crashes, and what was lost on the way.
+        let Some(machine) = self.machines.first() else { return Ok(()) };
+        if machine.refused {
+            return Err("a node was refused its own place".into());
+        }
+        if !report.sound {
+            return Err(format!("nothing was done to the chain: {:?}", report.faults));
+        }
+        let (end, head) = machine.disk.end;
+        if (report.records, report.last) != (end, end) {
+            return Err(format!(
+                "the log has records 1 to {end}, the store {} up to {}",
+                report.records, report.last
+            ));
+        }
+        if end > 0 && report.head != head.to_string() {
+            return Err("the chain ends with another record than the log".into());
+        }
+        Ok(())
+    }
+
+    /// Whether the segment has record `seq` with that hash, as far as it can be told: by its ends, and by the chain between.
+    fn is_of(&self, object: &Object, seq: u64, hash: Hash) -> bool {
+        let Object { checkpoint, .. } = object;
+        if seq == checkpoint.last {
+            return checkpoint.head == hash;
+        }
+        // Logs that differ before a segment's end differ at its end.
+        self.machines.iter().any(|machine| {
+            machine.confirmed.contains(&(checkpoint.last, checkpoint.head))
+                && machine.confirmed.contains(&(seq, hash))
+        })
+    }
+}
