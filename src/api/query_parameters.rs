@@ -117,8 +117,12 @@ impl Query {
 
     /// `true` or `false`; absent is false.
     pub(super) fn flag(&mut self, name: &'static str) -> Result<bool, BadQuery> {
-        let flag = self.read(name, "true or false", |text| text.parse().ok())?;
-        Ok(flag.unwrap_or(false))
+        Ok(self.choice(name)?.unwrap_or(false))
+    }
+
+    /// `true` or `false`; absent is neither.
+    pub(super) fn choice(&mut self, name: &'static str) -> Result<Option<bool>, BadQuery> {
+        self.read(name, "true or false", |text| text.parse().ok())
     }
 
     /// A time in RFC 3339.

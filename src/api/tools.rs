@@ -29,11 +29,14 @@ pub(super) struct ToolParameters {
     /// The server's name in the config.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     server: Option<String>,
+    /// `true`: those whose definition waits for approval; `false`: the others. Without it both.
+    #[param(nullable = false)]
+    quarantined: Option<bool>,
     /// Most tools in the page.
     #[param(value_type = u64, required = false, minimum = 1, maximum = 100, default = 50)]
     limit: usize,
-    /// Where the page before this one ended: its `next_cursor`, with the same `q` and `server`. With
-    /// another `q`, one that does not find the tool it names is refused.
+    /// Where the page before this one ended: its `next_cursor`, with the same `q`, `server` and
+    /// `quarantined`. With another `q`, one that does not find the tool it names is refused.
     #[param(nullable = false, min_length = 1, max_length = 1024, pattern = "^[^:]+:[^\\n]+$")]
     cursor: Option<String>,
 }
@@ -43,6 +46,7 @@ impl ToolParameters {
         Ok(Self {
             q: query.text("q")?,
             server: query.text("server")?,
+            quarantined: query.choice("quarantined")?,
             limit: query.limit()?,
             cursor: query.text("cursor")?,
         })
@@ -66,7 +70,8 @@ pub(super) async fn tools(
     principal: &Principal,
     mut query: Query,
 ) -> Result<Bytes, ApiError> {
-    let ToolParameters { q: words, server, limit, cursor } = ToolParameters::read(&mut query)?;
+    let ToolParameters { q: words, server, quarantined, limit, cursor } =
+        ToolParameters::read(&mut query)?;
     query.finish()?;
     let meaning = match &words {
         Some(words) => worker.proxy.meaning.meaning(words).await,
@@ -78,16 +83,18 @@ pub(super) async fn tools(
     }
     let settings = worker.settings();
     let visible = policy::visible(principal, &settings.policy);
-    let of_server = |tool: &Arc<Tool>| {
-        server.as_deref().is_none_or(|name| *tool.name.server == *name) && visible.tool(tool)
+    let is_meant = |tool: &Arc<Tool>| {
+        server.as_deref().is_none_or(|name| *tool.name.server == *name)
+            && quarantined.is_none_or(|held| (tool.trust == Trust::Withheld) == held)
+            && visible.tool(tool)
     };
     let meant: Vec<(Arc<Tool>, Option<f32>)> = match &words {
         Some(words) => {
-            let found = snapshot.search_for(words, usize::MAX, meaning.as_ref(), of_server);
+            let found = snapshot.search_for(words, usize::MAX, meaning.as_ref(), is_meant);
             found.into_iter().map(|(tool, score)| (tool, Some(score))).collect()
         }
         None => {
-            let meant = snapshot.tools().iter().filter(|tool| of_server(tool));
+            let meant = snapshot.tools().iter().filter(|tool| is_meant(tool));
             meant.map(|tool| (Arc::clone(tool), None)).collect()
         }
     };

@@ -298,6 +298,35 @@ fn what_the_scan_finds_is_told_once_and_holds_a_tool_where_that_is_asked_for() {
 }
 
 #[test]
+fn fr_040_tools_are_listed_and_searched_by_whether_they_wait_for_approval() {
+    let first = json!([tool("added_notes", json!({}))]);
+    let scene = Scene::new(json!({"on_change": {"widened": "quarantine"}}), &first);
+    let more = ["added_1", "added_2", "added_3", "added_notes"];
+    scene.offers(&json!(more.map(|name| tool(name, json!({})))));
+    let listed = |query: &str| {
+        let found = scene.proxy.api(&format!("tools?{query}"));
+        let names = found["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone());
+        (names.collect::<Vec<_>>(), found["total"].clone(), found["next_cursor"].clone())
+    };
+    let held = ["s:added_1", "s:added_2", "s:added_3"].map(Value::from);
+    assert_eq!(listed("quarantined=true"), (held.to_vec(), json!(3), Value::Null));
+    let (free, total, _) = listed("quarantined=false");
+    assert_eq!((free.len(), &total), (2, &json!(2)), "{free:?}");
+    assert!(free.iter().all(|name| !held.contains(name)), "{free:?}");
+    assert_eq!(listed("").1, 5);
+
+    let (page, total, cursor) = listed("quarantined=true&limit=2");
+    assert_eq!((page.as_slice(), &total, &cursor), (&held[..2], &json!(3), &held[1]));
+    assert_eq!(listed("quarantined=true&limit=2&cursor=s:added_2").0, held[2..]);
+
+    let (found, total, _) = listed("q=added&server=s&quarantined=true");
+    assert_eq!((found.len(), total), (3, json!(3)), "{found:?}");
+    assert!(found.iter().all(|name| held.contains(name)), "{found:?}");
+    assert!(!listed("q=added_notes&quarantined=true").0.contains(&json!("s:added_notes")));
+    assert_eq!(listed("q=added_notes&quarantined=false").0[0], "s:added_notes");
+}
+
+#[test]
 fn the_config_says_what_is_done_about_each_grade_and_what_is_new() {
     let first = json!([tool("added_notes", json!({}))]);
     let widened =

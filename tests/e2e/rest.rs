@@ -133,6 +133,7 @@ fn fr_040_bad_parameters_are_400_and_name_themselves() {
         ("tools?limit=0", "limit"),
         ("tools?limit=101", "limit"),
         ("tools?query=x", "query"),
+        ("tools?quarantined=yes", "quarantined"),
         ("tools?cursor=nonsense", "cursor"),
         ("tools?q=delete&cursor=s:no_such_tool", "cursor"),
         ("servers?limit=5", "limit"),
