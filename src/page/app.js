@@ -10,7 +10,7 @@ import { fleet } from './fleet.js';
 import { live } from './live.js';
 import { now } from './now.js';
 import { policy } from './policy.js';
-import { ask, send, whenLocked } from './rest.js';
+import { ask, forgetAsked, send, whenLocked } from './rest.js';
 import { here, link } from './route.js';
 import { servers } from './servers.js';
 import { settings } from './settings.js';
@@ -24,9 +24,9 @@ let view;
 
 function lock(why = '') {
   live.stop();
+  forgetAsked();
   VIEWS.forEach((it) => it.forget());
   view = undefined;
-  $('trouble').hidden = true;
   $('open').hidden = true;
   $('locked').hidden = false;
   $('key-error').textContent = why;
@@ -102,8 +102,10 @@ function route() {
   const next = VIEWS.find((it) => it.name === wanted) ?? now;
   for (const it of VIEWS) $(`view-${it.name}`).hidden = it !== next;
   for (const one of document.querySelectorAll('nav a')) {
-    if (one.getAttribute('href') === link(next.name)) one.setAttribute('aria-current', 'page');
-    else one.removeAttribute('aria-current');
+    if (one.getAttribute('href') === link(next.name)) {
+      one.setAttribute('aria-current', 'page');
+      $('nav').scrollLeft = one.offsetLeft - ($('nav').clientWidth - one.offsetWidth) / 2; // on a phone they are a row to be pushed
+    } else one.removeAttribute('aria-current');
   }
   document.title = `${next.label} – mcpproxy`;
   if (next !== view) window.scrollTo(0, 0);
@@ -119,9 +121,9 @@ function refresh() {
 
 $('key-form').addEventListener('submit', unlock);
 $('skip').addEventListener('click', () => $('main').focus());
-$('forget').addEventListener('click', async () => {
-  // Locked here whatever the server says; there the session ends by itself at the latest.
-  await send('page/session', undefined, { method: 'DELETE' }).catch(() => {});
+$('forget').addEventListener('click', () => {
+  // Locked here whatever the server says, and when; there the session ends by itself at the latest.
+  send('page/session', undefined, { method: 'DELETE' }).catch(() => {});
   lock();
 });
 document.addEventListener('keydown', (event) => {

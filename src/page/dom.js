@@ -6,12 +6,18 @@ export const $ = (id) => document.getElementById(id);
 const SVG = ['svg', 'g', 'rect', 'line', 'text', 'title', 'polyline', 'path'];
 const NOTHING = [undefined, null, false, ''];
 
+/** How long something that decides has to stand where it is before a click on it counts: no double click hits what has moved under it. */
+export const SETTLE_MS = 700;
+
 /** An element with attributes and children; strings become text, made visible. */
 export function el(name, attributes = {}, ...children) {
   const made = SVG.includes(name) ? document.createElementNS('http://www.w3.org/2000/svg', name) : document.createElement(name);
+  made.does = {}; // by event; `redraw` gives it what a later one does
   for (const [key, value] of Object.entries(attributes)) {
-    if (typeof value === 'function') made.addEventListener(key, value);
-    else if (value !== undefined && value !== false) made.setAttribute(key, value === true ? '' : value);
+    if (typeof value === 'function') {
+      made.does[key] = value;
+      made.addEventListener(key, (event) => made.does[key](event));
+    } else if (value !== undefined && value !== false) made.setAttribute(key, value === true ? '' : value);
   }
   made.append(...nodes(children));
   return made;
@@ -27,11 +33,62 @@ export function fill(place, ...children) {
   place.replaceChildren(...nodes(children));
 }
 
-/** Controls, invisible characters and those that turn the text around are shown as what they are. */
-export function visible(text) {
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu,
-    (char) => `\\u{${char.codePointAt(0).toString(16)}}`);
+/**
+ * Puts `children` into `place` as `fill` does, but keeps what is there and changes only what is another about it, so that nobody
+ * loses the focus, a selection, or the place in a table. What has a `data-key` is kept for the same key only.
+ */
+export function redraw(place, ...children) {
+  const keyOf = (node) => node.dataset?.key;
+  const [old, keyed] = [[], new Map()];
+  for (const node of place.childNodes) {
+    if (keyOf(node) === undefined) old.push(node);
+    else keyed.set(keyOf(node), node);
+  }
+  arrange(place, nodes(children).map((node) => {
+    const fresh = typeof node === 'string' ? document.createTextNode(node) : node;
+    const there = keyOf(fresh) === undefined ? old.shift() : keyed.get(keyOf(fresh));
+    keyed.delete(keyOf(fresh));
+    return there && alike(there, fresh) ? become(there, fresh) : fresh;
+  }));
 }
+
+/** Leaves these very nodes in `place`, in their order; those that stand right are not touched. */
+export function arrange(place, children) {
+  const wanted = new Set(children);
+  for (const node of [...place.childNodes]) if (!wanted.has(node)) node.remove();
+  let next = place.firstChild;
+  for (const node of children) {
+    if (node === next) next = next.nextSibling;
+    else place.insertBefore(node, next);
+  }
+}
+
+const does = (node) => Object.keys(node.does ?? {}).join();
+const alike = (one, other) => one.nodeName === other.nodeName && does(one) === does(other);
+
+/** Makes `there` what `fresh` is. */
+function become(there, fresh) {
+  if (there.nodeType === Node.TEXT_NODE) {
+    if (there.data !== fresh.data) there.data = fresh.data;
+    return there;
+  }
+  for (const { name } of [...there.attributes]) if (!fresh.hasAttribute(name)) there.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) if (there.getAttribute(name) !== value) there.setAttribute(name, value);
+  there.does = fresh.does;
+  redraw(there, [...fresh.childNodes]);
+  return there;
+}
+
+// What nobody sees, or what changes how others are seen: the same as `terminal_safe` shows on the command line. A blank pattern
+// of Braille is as blank as a space.
+const HIDDEN = /(?![\n\t])[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu;
+
+/** Shows controls, what is invisible, and what turns the text around as what they are. */
+export const visible = (text) => text.replace(HIDDEN, (char) => `\\u{${char.codePointAt(0).toString(16)}}`);
+
+/** JSON to be edited: the same value, with the escapes of JSON for what nobody sees. */
+export const editable = (value) => laidOut(value).replace(HIDDEN, (char) =>
+  char.split('').map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`).join(''));
 
 export function tag(word, ...more) {
   return word ? el('span', { class: `tag ${/^[a-z]+$/.test(word) ? word : ''}` }, word, ...more) : undefined;
@@ -40,7 +97,7 @@ export function tag(word, ...more) {
 /** Pairs of a name and what it is; the ones without anything are left out. */
 export function pairs(...entries) {
   const there = entries.filter((entry) => entry && !NOTHING.includes(entry[1]));
-  return there.length ? el('dl', {}, there.map(([name, value]) => [el('dt', {}, name), el('dd', {}, value)])) : undefined;
+  return there.length ? el('dl', {}, there.map(([name, value]) => [el('dt', { 'data-key': `of ${name}` }, name), el('dd', { 'data-key': name }, value)])) : undefined;
 }
 
 /** A text that is looked at and copied. */
@@ -50,19 +107,20 @@ export function code(text, label = 'Text') {
 
 /** A button that copies `text` as it is. */
 export function copy(text, label = '') {
-  const say = (words) => {
-    made.textContent = words;
-    setTimeout(() => { made.textContent = 'Copy'; }, 1500);
-  };
-  const made = button('Copy', async () => {
+  const named = (words) => (label ? `${words} ${visible(label)}` : words);
+  return button('Copy', async ({ currentTarget: made }) => {
+    const say = (words) => {
+      made.textContent = words;
+      made.setAttribute('aria-label', named(words));
+    };
     try {
       await navigator.clipboard.writeText(text);
       say('Copied');
     } catch {
       say('Not allowed');
     }
-  }, { class: 'copy', 'aria-label': label ? `Copy ${visible(label)}` : undefined });
-  return made;
+    setTimeout(() => say('Copy'), 1500);
+  }, { class: 'copy', 'aria-label': named('Copy') });
 }
 
 /** A command of ours, to be copied. */
@@ -112,11 +170,14 @@ const two = (value) => String(value).padStart(2, '0');
 export const clock = (date) => `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 export const day = (date) => `${two(date.getMonth() + 1)}-${two(date.getDate())}`;
 
-export function when(timestamp) {
-  const date = new Date(timestamp);
-  const today = date.toDateString() === new Date().toDateString();
-  return el('time', { datetime: timestamp, title: timestamp }, today ? clock(date) : `${day(date)} ${clock(date)}`);
+/** A moment in the browser's time zone; pointed at, in UTC. */
+export function when(timestamp, spell = (date) => (date.toDateString() === new Date().toDateString() ? clock(date) : `${day(date)} ${clock(date)}`)) {
+  return el('time', { datetime: timestamp, title: timestamp }, spell(new Date(timestamp)));
 }
+
+/** The same to the millisecond, with its year. */
+export const exactly = (timestamp) => when(timestamp, (date) =>
+  `${date.getFullYear()}-${day(date)} ${clock(date)}.${String(date.getMilliseconds()).padStart(3, '0')}`);
 
 /** JSON as text, laid out; numbers keep their spelling where the browser can do that. */
 export function json(text) {

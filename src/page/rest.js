@@ -1,7 +1,7 @@
 // Asking /api/v1. The session is in a cookie that no script sees; the header says that it is the
 // page that asks, which no form and no page of another origin can send.
 
-import { $, visible } from './dom.js';
+import { $, button, el, fill, visible } from './dom.js';
 
 const HEADERS = { 'X-Mcpproxy-Source': 'page' };
 
@@ -15,10 +15,18 @@ export class Refused extends Error {
 }
 
 let locked = () => {};
+let session = 0; // how many there were: an answer that comes after the page was locked is nobody's any more
 
 /** What is done when the session is over. */
 export function whenLocked(work) {
   locked = work;
+}
+
+/** The page is locked: nothing that was asked before is shown, nor what became of it. */
+export function forgetAsked() {
+  session += 1;
+  $('failed').hidden = true;
+  $('trouble').hidden = true;
 }
 
 /** Fetches from our server; `path` begins at the root. */
@@ -40,8 +48,10 @@ export function send(path, body, { method = 'POST', headers = {} } = {}) {
 }
 
 async function answered(asked) {
+  const mine = session;
   const response = await asked;
   const text = await response.text();
+  if (mine !== session) throw new Error('the page was locked meanwhile');
   const id = response.headers.get('X-Request-Id') ?? '';
   if (response.ok) return { data: JSON.parse(text).data, text, id };
   let said = {};
@@ -51,19 +61,33 @@ async function answered(asked) {
 
 export const segment = encodeURIComponent;
 
-/** Runs something that asks; what goes wrong is said at the top, once it works again it is gone. */
-export async function attempt(work) {
+/** Looks at something, by itself or again; what goes wrong is said at the top, and is gone once it works again. */
+export function attempt(work) {
+  return run(work, () => { $('trouble').hidden = true; }, (words) => {
+    $('trouble').hidden = false;
+    $('trouble').textContent = words;
+  });
+}
+
+/** Does what somebody asked for; that it failed is said until they have read it, or do something else. */
+export function act(work) {
+  $('failed').hidden = true;
+  return run(work, () => {}, (words) => {
+    $('failed').hidden = false;
+    fill($('failed'), el('p', {}, words), button('Dismiss', () => { $('failed').hidden = true; }));
+  });
+}
+
+async function run(work, well, failed) {
+  const mine = session;
   try {
     await work();
-    $('trouble').hidden = true;
-    return true;
+    if (mine === session) well();
+    return mine === session;
   } catch (error) {
-    if (error.status === 401) {
-      locked('The session is over: log in again.');
-      return false;
-    }
-    $('trouble').hidden = false;
-    $('trouble').textContent = visible(error instanceof Refused ? error.message : `The server does not answer (${error.message}).`);
+    if (mine !== session) return false;
+    if (error.status === 401) locked('The session is over: log in again.');
+    else failed(visible(error instanceof Refused ? error.message : `The server does not answer (${error.message}).`));
     return false;
   }
 }

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { KEY, SHOTS, base } from './proxy.mjs';
 
 export const WAIT_MS = 60_000; // a browser on a busy machine
+export const ZONE = 'Asia/Kolkata'; // of the browser: no time passes for another that is not
 const DESK = { width: 1280, height: 860 };
 const PHONE = { width: 360, height: 720 };
 const AXE = readFileSync(createRequire(join(SHOTS, 'package.json')).resolve('axe-core/axe.min.js'), 'utf8');
@@ -32,8 +33,8 @@ export async function go(page, hash) {
   await page.evaluate((to) => { location.hash = to; }, hash);
 }
 
-/** Collects what must not happen while the page is used. */
-export function watch(page) {
+/** Collects what must not happen while the page of the proxy at `own` is used. */
+export function watch(page, own = base) {
   const found = [];
   page.on('console', (message) => {
     if (['error', 'warning'].includes(message.type())) found.push(`${message.text()} (${message.location().url})`);
@@ -41,7 +42,7 @@ export function watch(page) {
   page.on('pageerror', (error) => found.push(String(error)));
   page.on('request', (request) => {
     const url = request.url();
-    if (!url.startsWith(`${base}/`) && !url.startsWith('data:')) found.push(`asks another host: ${url}`);
+    if (!url.startsWith(`${own}/`) && !url.startsWith('data:')) found.push(`asks another host: ${url}`);
     if (url.includes(KEY) || url.includes('code=')) found.push(`a secret is in an address: ${url}`);
   });
   return {
@@ -57,24 +58,61 @@ export function watch(page) {
   };
 }
 
-/** axe finds nothing, in both schemes; and nothing is wider than a phone. */
+async function axe(page, what) {
+  await page.evaluate(AXE);
+  const found = await page.evaluate(async () => {
+    // Every address of the page begins with #, and is taken for a link past something; that one is a button, and is tried.
+    const { violations } = await globalThis.axe.run(document, { resultTypes: ['violations'], rules: { 'skip-link': { enabled: false } } });
+    return violations.map((it) => `${it.id}: ${it.help}: ${it.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join('; ')}`);
+  });
+  assert.deepEqual(found, [], `axe in ${what}`);
+}
+
+/** axe finds nothing, in both schemes and at the width of a phone; and nothing is wider than that. */
 export async function sound(page, name) {
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
-    await page.evaluate(AXE);
-    const found = await page.evaluate(async () => {
-      const { violations } = await globalThis.axe.run(document, { resultTypes: ['violations'] });
-      return violations.map((it) => `${it.id}: ${it.help}: ${it.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join('; ')}`);
-    });
-    assert.deepEqual(found, [], `axe in ${name}, ${colorScheme}`);
+    await axe(page, `${name}, ${colorScheme}`);
     await shot(page, `${name}-${colorScheme}`);
   }
   await page.setViewportSize(PHONE);
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
   await shot(page, `${name}-phone`);
   assert.ok(wide <= PHONE.width, `${name} is ${wide} wide on a phone`);
+  await axe(page, `${name}, on a phone`);
+  const header = await page.evaluate(() => document.querySelector('header').offsetHeight);
+  assert.ok(header <= PHONE.height / 7, `the header takes ${header} of a phone's ${PHONE.height}`);
   await page.setViewportSize(DESK);
   await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'reduce' });
+}
+
+/** Looks again, as whoever comes back to the tab makes the page do; `asks` are the paths that it asks then. */
+export async function refresh(page, ...asks) {
+  const came = asks.map((path) => page.waitForResponse((it) => new URL(it.url()).pathname === `/api/v1/${path}`));
+  await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+  for (const response of await Promise.all(came)) await response.finished();
+  await page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); })); // what came is drawn
+}
+
+/** The focus stays where it is while the page looks again, twice; `changes` is done between. */
+export async function keepsFocus(page, it, asks, changes = async () => {}) {
+  await it.focus();
+  const focused = await it.elementHandle();
+  for (let round = 0; round < 2; round += 1) {
+    await changes();
+    await refresh(page, ...asks);
+    assert.ok(await focused.evaluate((one) => one === document.activeElement), `${it} lost the focus to ${await page.evaluate(() => document.activeElement.outerHTML.slice(0, 200))}`);
+  }
+}
+
+/** A Copy button says that it has copied, and has. */
+export async function copies(page, within, name, expected) {
+  const pressed = within.getByRole('button', { name, exact: true }).first();
+  const words = await pressed.elementHandle();
+  await pressed.click();
+  await until(async () => await words.textContent() === 'Copied', () => words.textContent());
+  const copied = await page.evaluate(() => navigator.clipboard.readText());
+  assert.ok(expected instanceof RegExp ? expected.test(copied) : copied === expected, copied);
 }
 
 export async function count(page, selector, expected) {

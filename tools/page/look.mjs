@@ -7,10 +7,11 @@
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
-import { WAIT_MS, dialogs, shot, watch } from './checks.mjs';
+import { WAIT_MS, ZONE, dialogs, shot, watch } from './checks.mjs';
 import { SHOTS, folder, makeCalls, serve } from './proxy.mjs';
 import * as activity from './views/activity.mjs';
 import * as approvals from './views/approvals.mjs';
+import * as empty from './views/empty.mjs';
 import * as fleet from './views/fleet.mjs';
 import * as login from './views/login.mjs';
 import * as now from './views/now.mjs';
@@ -32,13 +33,16 @@ try {
   await proxy.ready();
   browser = await chromium.launchPersistentContext(join(folder, 'browser'), {
     executablePath: '/usr/bin/chromium', headless: false, args: FLAGS,
-    viewport: { width: 1280, height: 860 }, colorScheme: 'light', timezoneId: 'UTC', reducedMotion: 'reduce',
+    viewport: { width: 1280, height: 860 }, colorScheme: 'light', timezoneId: ZONE, reducedMotion: 'reduce',
   });
   browser.setDefaultTimeout(WAIT_MS);
+  await browser.grantPermissions(['clipboard-read', 'clipboard-write']);
   const page = browser.pages()[0] ?? await browser.newPage();
   const context = { page, browser, wrong: watch(page), dialogs: dialogs(page) };
   try {
     await login.look(context);
+    await empty.look(context);
+    await page.bringToFront();
     await makeCalls();
     for (const view of [activity, now, approvals, servers, tools, policy, fleet, settings]) await view.look(context);
     await login.leave(context);

@@ -10,6 +10,7 @@ import { join, resolve } from 'node:path';
 import { promisify } from 'node:util';
 
 import { authority } from './authority.mjs';
+import { LONG_NAME } from './talker.mjs';
 
 export const ROOT = resolve(import.meta.dirname, '../..');
 export const SHOTS = join(ROOT, 'target/page');
@@ -21,6 +22,9 @@ const READY_MS = 30_000;
 const RULES = `@id("ci-reads-no-records")
 @message("ask the operators")
 forbid(principal == Agent::"token:ci", action, resource == Tool::"stub:records");
+
+@id("interns-write-nothing-private")
+forbid(principal in Group::"interns", action == Action::"write", resource) when { context.intent.data_sensitivity == "private" };
 `;
 
 const binary = resolve(process.argv[2]);
@@ -42,6 +46,7 @@ const config = {
     },
     notes: { command: stub, args: ['stdio', '--only', 'add_tool', '--tools', join(folder, 'tools.json')] },
     locked: { url: asksForLogin.url },
+    chatty: { command: process.execPath, args: [join(import.meta.dirname, 'talker.mjs')] },
     absent: { command: join(folder, 'no-such-program') },
   },
   output_validation: { mode: 'strict' },
@@ -63,6 +68,20 @@ export async function node(name) {
   writeFileSync(join(own, 'config.json'), JSON.stringify(config), { mode: 0o600 });
   const log = openSync(join(SHOTS, `${name}.log`), 'w');
   return spawn(binary, ['serve', '--config', join(own, 'config.json')], { stdio: ['ignore', log, log] });
+}
+
+/** A proxy of its own that nobody has set up yet: no server, no rules, no fleet. `localhost` keeps its session apart from the other's. */
+export async function untouched() {
+  const own = join(folder, 'untouched');
+  mkdirSync(own, { mode: 0o700 });
+  const at = await freePort();
+  const config = { listen: `127.0.0.1:${at}`, api_key: KEY, data_dir: join(own, 'data'), mcpServers: {} };
+  writeFileSync(join(own, 'config.json'), JSON.stringify(config), { mode: 0o600 });
+  const log = openSync(join(SHOTS, 'untouched.log'), 'w');
+  const started = spawn(binary, ['serve', '--config', join(own, 'config.json')], { stdio: ['ignore', log, log] });
+  const there = `http://localhost:${at}`;
+  await answers(there, started);
+  return { base: there, end: () => ended(started) };
 }
 
 /** Writes the config's file, as editors do; `more` is put over it, a text is written as it is. */
@@ -91,22 +110,26 @@ export function serve() {
   const log = openSync(join(SHOTS, 'mcpproxy.log'), 'w');
   const proxy = spawn(binary, ['serve', '--config', file], { stdio: ['ignore', log, log] });
   return {
-    async ready() {
-      const end = Date.now() + READY_MS;
-      for (;;) {
-        const answer = await fetch(`${base}/readyz`).catch(() => undefined);
-        if (answer?.ok) return;
-        assert.ok(proxy.exitCode === null && Date.now() < end, `not ready, see ${SHOTS}/mcpproxy.log`);
-        await new Promise((done) => { setTimeout(done, 50); });
-      }
-    },
+    ready: () => answers(base, proxy),
     async end() {
-      proxy.kill('SIGTERM');
-      if (proxy.exitCode === null) await once(proxy, 'exit');
+      await ended(proxy);
       await asksForLogin.end();
       rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
     },
   };
+}
+
+async function answers(there, proxy) {
+  const end = Date.now() + READY_MS;
+  while (!(await fetch(`${there}/readyz`).catch(() => undefined))?.ok) {
+    assert.ok(proxy.exitCode === null && Date.now() < end, `not ready, see the logs in ${SHOTS}`);
+    await new Promise((done) => { setTimeout(done, 50); });
+  }
+}
+
+async function ended(proxy) {
+  proxy.kill('SIGTERM');
+  if (proxy.exitCode === null) await once(proxy, 'exit');
 }
 
 /** What `mcpproxy page` prints. */
@@ -115,18 +138,39 @@ export async function address() {
   return JSON.parse(stdout).address;
 }
 
+/** Asks REST, as an operator's program does. */
+export async function rest(method, path, body) {
+  const answer = await fetch(`${base}/api/v1/${path}`, {
+    method, headers: { 'X-API-Key': KEY, 'Content-Type': 'application/json' }, body: body && JSON.stringify(body),
+  });
+  return { status: answer.status, data: (await answer.json()).data };
+}
+
 /** A call by REST; what comes of it is the record's affair. */
 export async function call(operation, tool, args, reason, sensitivity = 'internal') {
-  const answer = await fetch(`${base}/api/v1/tools/call`, {
-    method: 'POST',
-    headers: { 'X-API-Key': KEY, 'Content-Type': 'application/json' },
-    body: JSON.stringify({
-      tool_name: `call_tool_${operation}`,
-      arguments: { name: tool, args, intent: { operation_type: operation, reason, data_sensitivity: sensitivity } },
-    }),
+  const { status } = await rest('POST', 'tools/call', {
+    tool_name: `call_tool_${operation}`, arguments: { name: tool, args, intent: { operation_type: operation, reason, data_sensitivity: sensitivity } },
   });
-  await answer.text();
-  return answer.status;
+  return status;
+}
+
+/** An agent's session; says how it makes a call, which says whether the answer was one. */
+export async function session() {
+  const send = async (id, body) => {
+    const headers = { 'Content-Type': 'application/json', Accept: 'application/json, text/event-stream', ...id && { 'Mcp-Session-Id': id } };
+    const answer = await fetch(`${base}/mcp`, { method: 'POST', headers, body: JSON.stringify({ jsonrpc: '2.0', ...body }) });
+    return { id: answer.headers.get('mcp-session-id'), text: await answer.text() };
+  };
+  const client = { protocolVersion: '2025-06-18', capabilities: {}, clientInfo: { name: 'page-test', version: '1' } };
+  const { id } = await send(undefined, { id: 1, method: 'initialize', params: client });
+  await send(id, { method: 'notifications/initialized' });
+  let asked = 1;
+  return async (operation, name, args, reason) => {
+    asked += 1;
+    const intent = { operation_type: operation, data_sensitivity: 'internal', reason };
+    const { text } = await send(id, { id: asked, method: 'tools/call', params: { name: `call_tool_${operation}`, arguments: { name, args, intent } } });
+    return !text.includes('"isError":true') && text.includes('"result"');
+  };
 }
 
 export async function makeCalls() {
@@ -140,6 +184,7 @@ export async function makeCalls() {
   await call('read', 'stub:delete_item', {}, 'pretends to read');
   await call('read', 'stub:violate', {}, 'breaks its schema');
   await call('read', 'stub:too_big', {}, 'too large');
+  await call('read', `chatty:${LONG_NAME}`, {}, 'has a long name');
   await call('read', 'stub:error', {}, 'fails');
 }
 

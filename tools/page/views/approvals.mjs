@@ -2,64 +2,158 @@
 
 import assert from 'node:assert/strict';
 
-import { count, shot, sound, step, until, visit } from '../checks.mjs';
-import { HOSTILE, call } from '../proxy.mjs';
+import { count, keepsFocus, shot, sound, step, until, visit } from '../checks.mjs';
+import { HOSTILE, call, rest, session } from '../proxy.mjs';
+
+// What `src/cli/terminal_safe.rs` shows: each passes for nothing, or for another character.
+const UNSEEN = [...'\u{200b}\u{61c}\u{3164}\u{e0041}\u{115f}\u{1160}\u{ffa0}\u{ad}\u{fe0f}\u{200d}\u{2028}\u{2029}\u{feff}\u{e000}\u{85}\u{2800}\u{180e}\u{2066}\u{fff9}\u{1d173}\u{34f}',
+  ...'\u{180b}\u{180d}\u{fe00}\u{fffb}\u{1d17a}\u{e0100}\u{e01ef}\u{e0001}\u{f0000}\u{10fffd}\u{7}\u{1b}\u{7f}\u{9b}\u{202e}\u{0}\u{378}'];
+const shown = (char) => `\\u{${char.codePointAt(0).toString(16)}}`;
 
 export async function look({ page, dialogs }) {
+  const cards = page.locator('#approvals > li');
+  const still = page.locator('#approvals > li:not([data-moved])');
+  const card = (words) => still.filter({ hasText: words });
+  const press = (it, name) => it.getByRole('button', { name, exact: true }).click();
+  /** What is over goes once the pointer has left it. */
+  const none = async () => {
+    await page.mouse.move(2, 2);
+    await count(page, '#approvals > li', 0);
+  };
+
   step('a call that waits is there by itself, and what an attacker wrote in it stays text');
   await visit(page, 'approvals');
   await page.getByText('No call waits for approval.').waitFor();
   const harmless = call('write', 'stub:no_hints', { note: HOSTILE }, HOSTILE);
-  const cards = page.locator('#approvals > li');
   await cards.first().waitFor();
   assert.equal(await page.locator('#waiting').innerText(), '1');
-  const card = await cards.first().innerText();
-  for (const part of ['stub:no_hints', '<img src=x onerror=', '\\u{202e}']) assert.ok(card.includes(part), part);
+  const text = await cards.first().innerText();
+  for (const part of ['stub:no_hints', '<img src=x onerror=', '\\u{202e}']) assert.ok(text.includes(part), part);
   assert.equal(await cards.locator('img, script').count(), 0);
   assert.equal(await page.title(), 'Approvals – mcpproxy');
   await sound(page, 'approvals');
-  await cards.first().getByRole('button', { name: 'Approve' }).click();
+  await press(still.first(), 'Approve');
   assert.equal(await harmless, 200);
-  await count(page, '#approvals > li', 0);
+  await cards.first().getByText('Approved.').waitFor();
+  await none();
+  await page.getByText('No call waits for approval.').waitFor();
   assert.deepEqual(dialogs.asked, [], 'one harmless call needs no second word');
+
+  step('a double click answers one call, and what slides under the pointer is not answered');
+  const wanted = call('write', 'stub:no_hints', { note: 'wanted' }, 'wanted');
+  await card('wanted').waitFor();
+  const others = ['second', 'third'].map((note) => call('write', 'stub:no_hints', { note }, note));
+  await count(page, '#approvals > li:not([data-moved])', 3);
+  const [read, unread] = [await cards.nth(0).innerText(), await cards.nth(1).innerText()];
+  assert.match(read, /wanted/);
+  const at = await cards.first().getByRole('button', { name: 'Approve' }).boundingBox();
+  await page.mouse.click(at.x + 10, at.y + 10, { clickCount: 2, delay: 10 });
+  assert.equal(await wanted, 200);
+  await cards.first().getByText('Approved.').waitFor();
+  await page.mouse.click(at.x + 10, at.y + 10);
+  assert.equal((await rest('GET', 'approvals')).data.approvals.length, 2);
+  await page.evaluate(() => { // a click as soon as another card has come there
+    const list = document.querySelector('#approvals');
+    new MutationObserver((_changes, seen) => {
+      seen.disconnect();
+      list.firstElementChild.querySelector('.primary').dispatchEvent(new MouseEvent('click', { detail: 1, bubbles: true }));
+    }).observe(list, { childList: true });
+  });
+  await page.mouse.move(2, 2);
+  await count(page, '#approvals > li', 2);
+  assert.equal((await cards.first().innerText()), unread, 'the second is the first now, and has no answer');
+  await count(page, '#approvals > li:not([data-moved])', 2);
+  assert.equal((await rest('GET', 'approvals')).data.approvals.length, 2);
+
+  step('what is answered elsewhere says so, and moves nothing under the pointer');
+  const [{ id }] = (await rest('GET', 'approvals')).data.approvals.filter((it) => it.call.reason === unread.match(/second|third/)[0]);
+  await cards.first().getByRole('button', { name: 'Deny' }).hover();
+  assert.equal((await rest('POST', `approvals/${id}`, { decision: 'deny' })).status, 200);
+  await cards.first().getByText('It does not wait any more.').waitFor();
+  assert.ok(await cards.first().getByRole('button', { name: 'Approve' }).isDisabled());
+  await page.mouse.move(2, 2);
+  await count(page, '#approvals > li', 1);
+  await still.first().getByRole('button', { name: 'Deny' }).focus();
+  await page.keyboard.press('Enter');
+  assert.deepEqual(await Promise.all(others), [403, 403]);
+  await count(page, '#approvals > li', 0);
+  assert.ok(await page.evaluate(() => document.activeElement.id === 'main'), 'the keyboard goes on from the view');
+
+  step('nothing of what is approved is hidden');
+  const hides = call('write', 'stub:no_hints', { note: `begins${UNSEEN.join('')}ends\n\tand goes on` }, `because${UNSEEN.join('')}`);
+  await card('begins').waitFor();
+  // JSON has escapes of its own for controls.
+  const [, spelled] = /begins(.*)ends/.exec(await card('begins').getByRole('group', { name: 'Arguments' }).textContent());
+  assert.equal(spelled, UNSEEN.map((char) => (char < ' ' ? JSON.stringify(char).slice(1, -1) : shown(char))).join(''));
+  await card('begins').getByText(`because${UNSEEN.map(shown).join('')}`).waitFor();
+  const kept = await page.evaluate(async () => (await import('/ui/dom.js')).visible('safe\n\ttext é 📖 日本 עברית ไทย'));
+  assert.equal(kept, 'safe\n\ttext é 📖 日本 עברית ไทย');
+  await press(card('begins'), 'Deny');
+  assert.equal(await hides, 403);
+  await none();
 
   step('a destructive call is approved with a second word, or denied');
   const destroys = call('destructive', 'stub:both_hints', { note: 'gone for good' }, 'cleaning up');
-  await cards.first().waitFor();
+  await still.first().waitFor();
   dialogs.sure = false;
-  await cards.first().getByRole('button', { name: 'Approve' }).click();
+  await press(still.first(), 'Approve');
   assert.match(dialogs.asked.pop(), /destructive call of stub:both_hints/);
   await count(page, '#approvals > li', 1);
   dialogs.sure = true;
-  await cards.first().getByRole('combobox').selectOption('1h');
-  await cards.first().getByRole('button', { name: 'Approve' }).click();
+  await still.first().getByRole('combobox').selectOption('1h');
+  await press(still.first(), 'Approve');
   assert.equal(await destroys, 200);
   assert.match(dialogs.asked.pop(), /1 hour, any arguments/);
   await page.locator('#standing li').getByText('stub:both_hints').waitFor();
+  await none();
   await shot(page, 'approvals-standing');
   assert.equal(await call('destructive', 'stub:both_hints', {}, 'goes without asking'), 200);
-  await page.locator('#standing li').getByRole('button', { name: 'End' }).click();
+  const end = page.locator('#standing li:not([data-moved])').getByRole('button', { name: 'End' });
+  await keepsFocus(page, end, ['approvals']);
+  await end.click();
   await count(page, '#standing li', 0);
   const denied = call('destructive', 'stub:both_hints', {}, 'asks again');
-  await cards.first().waitFor();
-  await cards.first().getByRole('button', { name: 'Deny' }).click();
+  await still.first().waitFor();
+  await press(still.first(), 'Deny');
   assert.equal(await denied, 403);
-  await count(page, '#approvals > li', 0);
+  await cards.first().getByText('Denied.').waitFor();
+  await none();
   assert.equal(await page.locator('#waiting').isVisible(), false);
+
+  step('an approval for a session counts in it, and in no other');
+  const [mine, another] = [await session(), await session()];
+  const first = mine('write', 'stub:no_hints', {}, 'of a session');
+  await card('of a session').getByRole('combobox').selectOption('this session, any arguments');
+  await press(card('of a session'), 'Approve');
+  assert.match(dialogs.asked.pop(), /this session, any arguments/);
+  assert.equal(await first, true);
+  await page.locator('#standing li', { hasText: 'session' }).waitFor();
+  await none();
+  assert.equal(await mine('write', 'stub:no_hints', { other: true }, 'asks nobody'), true);
+  const asks = another('write', 'stub:no_hints', {}, 'of another session');
+  await press(card('of another session'), 'Deny');
+  assert.equal(await asks, false);
+  await none();
+  await end.click();
+  await count(page, '#standing li', 0);
 
   step('arguments that are long are shown whole where somebody asks for it, and approved as they are');
   const long = `begins ${'x'.repeat(6000)} ends`;
   const waits = call('write', 'stub:no_hints', { note: long }, 'long');
-  await cards.first().waitFor();
-  const shown = cards.first().getByRole('group', { name: 'Arguments' });
-  const cut = await shown.innerText();
+  await still.first().waitFor();
+  const argumentsOf = still.first().getByRole('group', { name: 'Arguments' });
+  const cut = await argumentsOf.innerText();
   assert.ok(cut.includes('begins') && !cut.includes('ends'), cut.slice(-40));
-  await cards.first().getByRole('button', { name: /^Show all 5\.\d+ KiB/ }).click();
-  await until(async () => (await shown.innerText()).includes(long), () => shown.innerText());
-  assert.equal(await cards.first().getByRole('button', { name: /^Show all/ }).count(), 0);
-  await cards.first().getByRole('button', { name: 'Approve' }).click();
+  await still.first().getByRole('button', { name: /^Show all 5\.\d+ KiB/ }).click();
+  await until(async () => (await argumentsOf.innerText()).includes(long), () => argumentsOf.innerText());
+  assert.equal(await still.first().getByRole('button', { name: /^Show all/ }).count(), 0);
+  await press(still.first(), 'Approve');
   assert.equal(await waits, 200);
-  await count(page, '#approvals > li', 0);
+  await none();
+
+  step('what was answered before is a click away, and says how');
   await page.getByRole('link', { name: 'What was answered before' }).click();
-  await page.locator('#rows li').nth(3).waitFor();
+  await page.locator('#rows li', { hasText: /approved by admin over page for 1 h/ }).first().waitFor();
+  await page.locator('#rows li', { hasText: /denied by admin over page/ }).first().waitFor();
+  await page.locator('#rows li', { hasText: /approved by admin over page for the session/ }).first().waitFor();
 }

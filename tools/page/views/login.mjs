@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { VIEWS, go, shot, sound, step, visit } from '../checks.mjs';
+import { sound, step, until, visit } from '../checks.mjs';
 import { KEY, address, base } from '../proxy.mjs';
 
 export async function look({ page, browser, wrong }) {
@@ -28,26 +28,51 @@ export async function look({ page, browser, wrong }) {
   await page.reload();
   await page.locator('#view-now').waitFor();
 
-  step('with nothing on record every view says what to do next');
-  for (const name of VIEWS) {
-    await visit(page, name);
-    await page.locator(`#view-${name}`).locator('.card:visible, form:visible').first().waitFor();
-  }
-  await go(page, '#activity?type=tool_call&range=1h');
-  await page.getByText('No record fits the filters.').waitFor();
-  await page.getByRole('link', { name: 'Show all records' }).click();
-  await visit(page, 'approvals');
-  await page.getByText('No call waits for approval.').waitFor();
-  await shot(page, 'empty');
+  step('the first stop of the tab key leads past the views');
+  await page.keyboard.press('Tab');
+  assert.equal(await page.evaluate(() => document.activeElement.id), 'skip');
+  assert.ok((await page.locator('#skip').boundingBox()).x >= 0, 'it is seen while it has the focus');
+  await page.keyboard.press('Enter');
+  assert.equal(await page.evaluate(() => document.activeElement.id), 'main');
 
   step('the same address opens no other browser');
   await page.getByRole('button', { name: 'Lock' }).click();
   await page.getByLabel('API key').waitFor();
-  assert.deepEqual(await browser.cookies(), []);
+  await until(async () => (await browser.cookies()).length === 0, async () => JSON.stringify(await browser.cookies()));
   await page.goto('about:blank');
   await page.goto(once);
   await page.getByText('has been used, or is too old').waitFor();
   wrong.expected(/401/);
+
+  step('what was asked before the page was locked is not shown after it');
+  await page.getByLabel('API key').fill(KEY);
+  await page.keyboard.press('Enter');
+  await page.locator('#now-tiles .tile').first().waitFor();
+  const held = [];
+  await page.route(/api\/v1\/(status|servers|tools|activity\/summary)/, async (route) => {
+    const response = await route.fetch(); // while the session is one
+    await new Promise((done) => { held.push(done); });
+    await route.fulfill({ response });
+  });
+  await visit(page, 'tools');
+  await visit(page, 'policy');
+  await visit(page, 'now');
+  await until(() => held.length >= 5, () => `${held.length} are held`);
+  await page.getByRole('button', { name: 'Lock' }).click();
+  await page.getByLabel('API key').waitFor();
+  await page.getByLabel('API key').fill('being typed');
+  const late = held.length;
+  let came = 0;
+  page.on('requestfinished', (request) => { came += /api\/v1\/(status|servers|tools|activity\/summary)/.test(request.url()); });
+  held.forEach((done) => done());
+  await until(() => came >= late, () => `${came} of ${late} came`);
+  await page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); }));
+  await page.unroute(/api\/v1\/(status|servers|tools|activity\/summary)/);
+  const places = ['#now-tiles', '#now-servers', '#sums', '#faults', '#tools', '#rules', '#tool-names'];
+  const left = await page.evaluate((all) => all.filter((place) => document.querySelector(place).childElementCount), places);
+  assert.deepEqual(left, [], 'nothing is shown, nor kept');
+  assert.equal(await page.getByLabel('API key').inputValue(), 'being typed');
+  assert.equal(await page.locator('#key-error').innerText(), '');
 
   step('the key by hand is exchanged for a session');
   await page.getByLabel('API key').fill(KEY);
