@@ -105,20 +105,26 @@ function drag(drawn, chosen, { points, wide, step, picked, clicked }) {
   });
 }
 
-/** Buttons that zoom, for the keyboard: `zoomed(from, to)` is told, nothing for all of it. */
-export function zooms({ from, to, first, last, zoomed }) {
-  const [low, high] = [from ?? first, to ?? last];
-  const span = high - low;
+/**
+ * Buttons that zoom, for the keyboard: `from` and `to` are drawn, in steps of `step`, of what lies between `first` and `last`.
+ * `zoomed(from, to)` is told, nothing for all of it.
+ */
+export function zooms({ from, to, step, first, last, isAll, zoomed }) {
+  const span = to - from;
+  // What there is nothing to do for keeps the focus of whoever pressed it.
+  const does = (words, label, click) => button(words, click || (() => {}), { 'aria-label': label, 'aria-disabled': !click && 'true' });
   const within = (start, length) => {
-    const begin = Math.max(first, Math.min(start, last - length));
-    zoomed(begin, Math.min(begin + length, last));
+    const whole = Math.max(Math.round(length / step), LEAST_STEPS) * step;
+    const begin = Math.max(first, Math.min(start, last - whole));
+    const low = from + Math.floor((begin - from) / step) * step;
+    zoomed(low, low + whole);
   };
   return [
-    button('+', () => within(low + span / 4, span / 2), { 'aria-label': 'Zoom in' }),
-    button('−', () => (span * 2 >= last - first ? zoomed() : within(low - span / 2, span * 2)), { 'aria-label': 'Zoom out', disabled: from === undefined }),
-    button('←', () => within(low - span / 2, span), { 'aria-label': 'Earlier', disabled: low <= first }),
-    button('→', () => within(low + span / 2, span), { 'aria-label': 'Later', disabled: high >= last }),
-    button('All', () => zoomed(), { 'aria-label': 'All of the period', disabled: from === undefined }),
+    does('+', 'Zoom in', span > LEAST_STEPS * step && (() => within(from + span / 4, span / 2))),
+    does('−', 'Zoom out', !isAll && (() => (span * 2 >= last - first ? zoomed() : within(from - span / 2, span * 2)))),
+    does('←', 'Earlier', from > first && (() => within(from - span / 2, span))),
+    does('→', 'Later', to < last && (() => within(from + span / 2, span))),
+    does('All', 'All of the period', !isAll && (() => zoomed())),
   ];
 }
 

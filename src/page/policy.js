@@ -1,7 +1,7 @@
 // The operator's rules: what is in force, and what they say of a call that nobody makes.
 
 import { button, code, command, el, empty, fill, labelled, number, option, pairs, tag } from './dom.js';
-import { Refused, ask, attempt, send } from './rest.js';
+import { Refused, act, ask, attempt, send } from './rest.js';
 import { link } from './route.js';
 
 const about = el('div', {});
@@ -37,7 +37,7 @@ export const policy = {
     form, names, said,
     el('h2', {}, 'Replay'), el('p', { class: 'quiet' }, 'What other rules would have said of the calls in the log, beside those in force. Nothing is called, and nothing changed.'),
     replayForm, replayed,
-    el('p', {}, el('a', { href: link('activity', { type: 'policy_decision' }) }, 'What was decided'))),
+    el('p', { class: 'more' }, el('a', { href: link('activity', { type: 'policy_decision' }) }, 'What was decided'))),
 
   show(parameters) {
     for (const name of ['principal', 'tool']) if (parameters[name]) form.elements[name].value = parameters[name];
@@ -85,7 +85,7 @@ async function load() {
 form.addEventListener('submit', (event) => {
   event.preventDefault();
   const given = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]));
-  attempt(async () => {
+  act(async () => {
     try {
       const body = { principal: given.principal, tool: given.tool, args: JSON.parse(given.args || '{}') };
       if (given.groups) body.groups = given.groups.split(',').map((name) => name.trim()).filter(Boolean);
@@ -122,7 +122,7 @@ replayForm.addEventListener('submit', (event) => {
   if (given.rules.trim()) body.rules = given.rules;
   if (given.days) body.start_time = new Date(Date.now() - given.days * 86400000).toISOString();
   stop.hidden = false;
-  attempt(async () => {
+  act(async () => {
     try {
       await replayAll(body, () => mine === replay);
     } catch (error) {

@@ -1,7 +1,7 @@
 // The servers: how each is, why, and what can be done about it.
 
-import { button, command, copy, el, empty, fill, nodes, number, pairs, tag, took, visible, when } from './dom.js';
-import { ask, attempt, segment, send } from './rest.js';
+import { arrange, button, clock, command, copy, el, empty, fill, nodes, number, pairs, redraw, tag, took, visible, when } from './dom.js';
+import { act, ask, attempt, segment, send } from './rest.js';
 import { here, link } from './route.js';
 
 const LOG_LINES = 200; // of a server's stderr at first
@@ -28,9 +28,7 @@ async function load() {
   const mine = ++asked;
   const { data } = await ask('servers');
   if (mine !== asked) return;
-  fill(none, data.servers.length === 0 && empty('No server is configured.',
-    el('p', {}, 'Add one: ', command('mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp')),
-    el('p', {}, 'Or take over those of another program: ', command('mcpproxy import'))));
+  redraw(none, data.servers.length === 0 && empty('No server is configured.', ...nextSteps()));
   // A card that is there is only filled anew, so that a log that is open stays open.
   const before = new Map([...list.children].map((card) => [card.dataset.name, card]));
   const cards = data.servers.map((server) => {
@@ -38,10 +36,16 @@ async function load() {
     made.draw(server);
     return made;
   });
-  if (cards.length !== before.size || cards.some((it) => !it.isConnected)) fill(list, cards);
+  arrange(list, cards);
   const wanted = here().view === 'servers' && here().parameters.name;
   for (const it of list.children) it.classList.toggle('marked', it.dataset.name === wanted);
 }
+
+/** What to do where there is no server. */
+export const nextSteps = () => [
+  el('p', {}, 'Add one: ', command('mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp')),
+  el('p', {}, 'Or take over those of another program: ', command('mcpproxy import')),
+];
 
 function card(name) {
   const title = el('div', { class: 'line' });
@@ -53,11 +57,15 @@ function card(name) {
     const said = JSON.stringify(server);
     if (said === drawn) return;
     drawn = said;
-    fill(title, el('h2', {}, el('bdi', {}, name)), tag(server.state));
-    fill(about, described(server));
+    redraw(title, el('h2', {}, el('bdi', {}, name)), tag(server.state));
+    redraw(about, described(server));
     const wanted = buttons(server);
     // Nobody's button goes away under their finger.
-    if (wanted.map((it) => it.textContent).join() !== [...actions.children].map((it) => it.textContent).join()) fill(actions, wanted);
+    if (wanted.map((it) => it.textContent).join() !== [...actions.children].map((it) => it.textContent).join()) {
+      const focused = actions.contains(document.activeElement);
+      fill(actions, wanted);
+      if (focused) actions.firstElementChild.focus();
+    }
   };
   return made;
 }
@@ -65,7 +73,7 @@ function card(name) {
 function described(server) {
   const { name, calls } = server;
   const records = (more, words) => el('a', { href: link('activity', { server: name, ...more }) }, words);
-  const half = (us) => `${took(us.p50 / 1000)}, 1 % above ${took(us.p99 / 1000)}`;
+  const times = (us) => (calls.total ? `p50 ${took(us.p50 / 1000) || '–'}, p99 ${took(us.p99 / 1000) || '–'}` : '–');
   return nodes(
     server.reason && el('p', { class: server.state === 'failed' ? 'wrong' : 'quiet' }, server.reason),
     login(server),
@@ -73,7 +81,7 @@ function described(server) {
       ['in quarantine', server.quarantined ? el('a', { href: link('tools', { server: name, held: 'yes' }) }, number(server.quarantined)) : ''],
       ['since', when(server.since)], ['transport', server.protocol], ['MCP', server.protocol_version], ['says it is', server.server_info],
       ['calls', calls.total && records({}, number(calls.total))], ['errors', calls.error && records({ status: 'error' }, number(calls.error))],
-      ['took (median)', calls.total ? half(calls.duration_us) : '–'], ['of it the proxy', calls.total ? half(calls.overhead_us) : '–'],
+      ['took', times(calls.duration_us)], ['of it the proxy', times(calls.overhead_us)],
       ['changes', records({ type: 'server_change' }, 'what became of it')]));
 }
 
@@ -90,9 +98,9 @@ function login({ login: standing }) {
 
 function buttons(server) {
   const { name } = server;
-  const act = (what, question) => () => {
+  const does = (what, question) => () => {
     if (question && !confirm(visible(question))) return;
-    attempt(async () => {
+    act(async () => {
       try {
         await send(`servers/${segment(name)}/${what}`);
       } finally {
@@ -100,11 +108,11 @@ function buttons(server) {
       }
     });
   };
-  if (server.state === 'disabled') return [button('Enable', act('enable'), { class: 'primary' })];
+  if (server.state === 'disabled') return [button('Enable', does('enable'), { class: 'primary' })];
   return [
-    needsLogin(server) && server.login?.state !== 'waiting' && button('Log in', act('login'), { class: 'primary' }),
-    button('Restart', act('restart')),
-    button('Disable', act('disable', `Disable ${name}? Its tools go away for every agent, until it is enabled.`), { class: 'deny' }),
+    needsLogin(server) && server.login?.state !== 'waiting' && button('Log in', does('login'), { class: 'primary' }),
+    button('Restart', does('restart')),
+    button('Disable', does('disable', `Disable ${name}? Its tools go away for every agent, until it is enabled.`), { class: 'deny' }),
   ].filter(Boolean);
 }
 
@@ -118,7 +126,7 @@ function log(name) {
     cursor = data.next_cursor;
     kept = [...kept, ...data.lines].slice(-MAX_LOG_LINES);
     if (data.lines.length || !kept.length) {
-      lines.textContent = kept.length ? visible(kept.map((it) => `${it.time.slice(11, 19)}  ${it.line}`).join('\n')) : 'It has said nothing yet.';
+      lines.textContent = kept.length ? visible(kept.map((it) => `${clock(new Date(it.time))}  ${it.line}`).join('\n')) : 'It has said nothing yet.';
     }
     if (bottom) lines.scrollTop = lines.scrollHeight;
   };

@@ -2,8 +2,8 @@
 // change, and other settings for the file, which are looked at before they are written; and how the
 // proxy itself is.
 
-import { button, bytes, code, el, fill, laidOut, lasted, number, pairs, tag, when } from './dom.js';
-import { Refused, ask, attempt, send } from './rest.js';
+import { button, bytes, code, editable, el, fill, laidOut, lasted, number, pairs, redraw, tag, when } from './dom.js';
+import { Refused, act, ask, attempt, send } from './rest.js';
 import { link } from './route.js';
 
 const state = el('div', { class: 'card' });
@@ -17,7 +17,7 @@ const editor = el('div', { class: 'trial card', hidden: true },
   el('p', { id: 'settings-help', class: 'quiet' }, 'What the file says. Its comments and layout stay. What is ', el('code', {}, '(not shown)'),
     ' and who is let in is changed in the file itself, a server by ', el('code', {}, 'mcpproxy upstream'), '.'),
   el('label', { for: 'settings-text' }, 'Settings, as JSON'), text,
-  el('div', { class: 'answer' }, button('Show what that changes', () => attempt(preview)),
+  el('div', { class: 'answer' }, button('Show what that changes', () => act(preview)),
     button('Discard', () => close())), proposed);
 let asked = 0;
 let read; // what the file said when it was read for the editor, and its digest
@@ -28,15 +28,15 @@ export const settings = {
   root: el('div', {},
     el('h2', {}, 'Config'), state,
     el('div', { class: 'answer' },
-      button('Compare with the file', () => attempt(compare)),
-      button('Reload', () => attempt(reload)),
-      button('Change settings', () => attempt(open), { class: 'primary' })),
+      button('Compare with the file', () => act(compare)),
+      button('Reload', () => act(reload)),
+      button('Change settings', () => act(open), { class: 'primary' })),
     told, editor,
     el('details', { open: true }, el('summary', {}, 'In force, without secrets'), standing),
     el('h2', {}, 'This proxy'), proxy,
     el('h2', {}, 'Activity log'),
     el('p', { class: 'quiet' }, 'Each record carries the hash of the one before it: what was changed, removed or put in between is found.'),
-    el('div', { class: 'answer' }, button('Verify the log', () => attempt(verify)),
+    el('div', { class: 'answer' }, button('Verify the log', () => act(verify)),
       el('a', { href: link('activity', { type: 'config_change' }) }, 'Changes of the config')), log),
   show: () => settings.refresh(),
   refresh: () => attempt(load),
@@ -67,7 +67,7 @@ async function load() {
     fill(standing, code(laidOut(config.standing), 'config'));
   }
   const { activity, schemas } = status;
-  fill(proxy, pairs(['version', status.version], ['commit', status.commit], ['running for', lasted(status.uptime_seconds)],
+  redraw(proxy, pairs(['version', status.version], ['commit', status.commit], ['running for', lasted(status.uptime_seconds)],
     ['servers', `${number(status.servers.connected)} of ${number(status.servers.total)} connected`], ['tools', number(status.tools)],
     ['connections', number(status.load.connections)], ['sessions', number(status.load.sessions)],
     ['answers held', `${bytes(status.load.held.bytes)} of ${bytes(status.load.held.limit)}`],
@@ -100,7 +100,7 @@ function changes(all) {
 async function open() {
   const { data } = await ask('config/settings');
   read = data;
-  text.value = laidOut(data.settings);
+  text.value = editable(data.settings);
   fill(proposed);
   editor.hidden = false;
   text.focus();
@@ -167,14 +167,14 @@ async function preview() {
   }
   const patch = patchOf(read.settings, next);
   if (Object.keys(patch).length === 0) {
-    fill(proposed, el('p', {}, 'Nothing is another.'));
+    fill(proposed, el('p', {}, 'Nothing has changed.'));
     return;
   }
   const change = { digest: read.digest, patch };
   try {
     const { data } = await send('config/preview', change);
     fill(proposed, difference(data), el('div', { class: 'answer' },
-      button('Write and apply', () => attempt(() => taken(proposed, 'Nothing was written', async () => {
+      button('Write and apply', () => act(() => taken(proposed, 'Nothing was written', async () => {
         await reloaded('config/change', change);
         close();
       })), { class: 'primary' })));
@@ -197,7 +197,7 @@ async function taken(place, words, work) {
 
 async function reloaded(path, body) {
   const { data } = await send(path, body);
-  fill(told, el('div', { class: 'card' }, el('p', {}, data.unchanged ? 'Nothing was another.' : 'It is in force.'),
+  fill(told, el('div', { class: 'card' }, el('p', {}, data.unchanged ? 'Nothing has changed.' : 'It is in force.'),
     data.applied.length > 0 && [el('h3', {}, 'Applied'), keys(data.applied)],
     data.needs_restart.length > 0 && [el('h3', {}, 'Counts from the next start on'), keys(data.needs_restart)],
     data.warnings.length > 0 && problems(data.warnings)));

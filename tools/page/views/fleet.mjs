@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { count, go, sound, step, until, visit } from '../checks.mjs';
+import { copies, count, go, keepsFocus, sound, step, until, visit } from '../checks.mjs';
 import { node } from '../proxy.mjs';
 
 export async function look({ page }) {
@@ -18,6 +18,10 @@ export async function look({ page }) {
     }, () => page.locator('#view-fleet').innerText());
     await count(page, '#fleet-faults li', 0);
     await sound(page, 'fleet');
+    assert.match(await page.locator('#fleet-nodes tbody').innerText(), /its own/);
+    assert.ok(!/false/.test(await page.locator('#view-fleet').innerText()), 'no word of a config file stands for what it means');
+    await keepsFocus(page, page.getByRole('region', { name: 'Nodes of the fleet' }), ['fleet']);
+    await copies(page, page.locator('#view-fleet'), 'Copy mcpproxy activity verify --store URL', 'mcpproxy activity verify --store URL');
 
     step('records of a single node are shown');
     await go(page, '#activity?node=other');

@@ -4,6 +4,8 @@ import assert from 'node:assert/strict';
 
 import { sound, step, until, visit } from '../checks.mjs';
 
+const DAY_MS = 86_400_000;
+
 export async function look({ page, wrong }) {
   step('the rules in force, and their text');
   await visit(page, 'policy');
@@ -23,6 +25,26 @@ export async function look({ page, wrong }) {
   await page.locator('#explain-form [name=principal]').fill('admin');
   await page.locator('#explain-form [name=principal]').press('Enter');
   await page.getByText('It is allowed').waitFor();
+
+  step('what is known of a caller and a call is put to the rules');
+  const field = (name) => page.locator('#explain-form label', { hasText: new RegExp(`^${name}\\b`) }).locator('input, select, textarea');
+  await field('Groups').fill('interns, night shift');
+  await field('Sensitivity').selectOption('private');
+  await field('As').selectOption('write');
+  await field('Arguments').fill('{"size": 3}');
+  const [asks] = await Promise.all([page.waitForRequest('**/api/v1/policy/explain'), page.getByRole('button', { name: 'Explain' }).click()]);
+  assert.deepEqual(asks.postDataJSON(), {
+    principal: 'admin', tool: 'stub:records', args: { size: 3 }, groups: ['interns', 'night shift'], action: 'write', sensitivity: 'private',
+  });
+  await page.getByText('It is refused').waitFor();
+  assert.match(await page.locator('#explained').innerText(), /interns-write-nothing-private[\s\S]*holds[\s\S]*data_sensitivity\s+"?private/);
+  await field('Groups').fill('');
+  await page.getByRole('button', { name: 'Explain' }).click();
+  await page.getByText('It is allowed').waitFor();
+  await field('Sensitivity').selectOption('');
+  await field('As').selectOption('');
+
+  step('what cannot be explained says why');
   await page.locator('#explain-form [name=args]').fill('{');
   await page.getByRole('button', { name: 'Explain' }).click();
   await page.getByText('The arguments are not JSON').waitFor();
@@ -38,6 +60,16 @@ export async function look({ page, wrong }) {
   await page.getByText(/newly refused, \d+ newly allowed/).waitFor();
   await page.locator('#replay-rows', { hasText: 'nobody-reads' }).waitFor();
   await sound(page, 'policy');
+
+  step('how far back calls are replayed is chosen');
+  for (const [words, days] of [['the last 7 days', 7], ['the last 30 days', 30], ['the whole log', undefined], ['the last day', 1]]) {
+    await page.locator('#replay-form label', { hasText: /^Calls of/ }).getByRole('combobox').selectOption(words);
+    const [asking] = await Promise.all([page.waitForRequest('**/api/v1/policy/replay'), page.getByRole('button', { name: 'Replay' }).click()]);
+    const { start_time: from } = asking.postDataJSON();
+    const back = from && Math.round((Date.now() - Date.parse(from)) / DAY_MS);
+    assert.equal(back, days, words);
+    await page.getByRole('button', { name: 'Stop' }).waitFor({ state: 'hidden' });
+  }
 
   step('a replay that has more to read is stopped');
   const asked = [];
@@ -73,4 +105,12 @@ export async function look({ page, wrong }) {
   await page.getByRole('button', { name: 'Replay' }).click();
   await page.locator('#replayed .wrong', { hasText: 'rules:1' }).waitFor();
   wrong.expected(/400/);
+
+  step('what was decided is a click away');
+  await page.getByRole('link', { name: 'What was decided' }).click();
+  await until(async () => {
+    const rows = await page.locator('#rows li').allInnerTexts();
+    return rows.length > 0 && rows.every((row) => row.includes('decision'));
+  }, () => page.locator('#rows').innerText());
+  assert.match(page.url(), /#activity\?type=policy_decision$/);
 }

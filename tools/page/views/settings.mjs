@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { sound, step, until, visit } from '../checks.mjs';
+import { copies, sound, step, until, visit } from '../checks.mjs';
 import { KEY, configure, configured, written } from '../proxy.mjs';
 
 export async function look({ page, wrong }) {
@@ -22,6 +22,7 @@ export async function look({ page, wrong }) {
   await until(async () => /activity/.test(await page.locator('#view-settings').innerText()), () => page.locator('#view-settings').innerText());
   await page.getByRole('button', { name: 'Compare with the file' }).click();
   await page.getByText('Counts from the next start on').first().waitFor();
+  await copies(page, standing, 'Copy config', /"output_validation"/);
 
   step('a file that cannot be used is told here and at the top of Now, and mended');
   configure('{ "tools_limit": 0 }');
@@ -49,7 +50,7 @@ export async function look({ page, wrong }) {
   const show = page.getByRole('button', { name: 'Show what that changes' });
   const proposed = page.locator('#proposed');
   await show.click();
-  await proposed.getByText('Nothing is another.').waitFor();
+  await proposed.getByText('Nothing has changed.').waitFor();
   await field.fill(shown.replace('"tools_limit": 9', '"tools_limit": '));
   await show.click();
   await proposed.getByText(/^That cannot be read, at line \d+ column 1: /).waitFor();
@@ -66,6 +67,8 @@ export async function look({ page, wrong }) {
   await proposed.getByText('Applies at once').waitFor();
   await proposed.getByText('Counts from the next start on').waitFor();
   assert.match(await proposed.innerText(), /tools_limit[\s\S]*- 9[\s\S]*\+ 8[\s\S]*logging\.format/);
+  const apart = await page.evaluate(() => document.querySelector('#difference + .card').getBoundingClientRect().top - document.querySelector('#difference').getBoundingClientRect().bottom);
+  assert.ok(apart > 4, `the editor stands apart from the answer before it: ${apart}`);
   await sound(page, 'settings-change');
   assert.equal(configured().tools_limit, 9, 'nothing is written yet');
 
@@ -94,6 +97,7 @@ export async function look({ page, wrong }) {
   await page.getByText('The log is as it was written.').waitFor();
   await page.getByRole('link', { name: 'Changes of the config' }).click();
   await page.locator('#rows li').nth(1).waitFor();
+  assert.match(await page.locator('#rows li').first().innerText(), /config\s+changed tools_limit/, 'the row says what was changed');
   await page.locator('#rows a').first().click();
   await page.locator('#record').getByText('tools_limit').first().waitFor();
   assert.match(await page.locator('#record').innerText(), /admin/);

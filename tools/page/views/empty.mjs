@@ -1,0 +1,55 @@
+// A proxy that nobody has set up, and that nobody has asked anything: each view says what to do next.
+
+import assert from 'node:assert/strict';
+
+import { copies, go, sound, step, visit, watch } from '../checks.mjs';
+import { KEY, untouched } from '../proxy.mjs';
+
+const ADDS = 'mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp';
+
+export async function look({ browser }) {
+  const proxy = await untouched();
+  const page = await browser.newPage();
+  const wrong = watch(page, proxy.base);
+  try {
+    await page.goto(`${proxy.base}/ui/`);
+    await page.getByLabel('API key').fill(KEY);
+    await page.keyboard.press('Enter');
+    wrong.expected(/401/);
+
+    for (const [name, says, commands] of [
+      ['now', 'No server is configured.', [ADDS, 'mcpproxy import']],
+      ['activity', 'No agent has called anything yet.', [`${proxy.base}/mcp`]],
+      ['approvals', 'No call waits for approval.', []],
+      ['servers', 'No server is configured.', [ADDS, 'mcpproxy import']],
+      ['tools', 'No server offers a tool.', []],
+      ['policy', 'There are no rules', ['mcpproxy policy check rules.cedar']],
+      ['settings', 'A change of the file applies as soon as it is written.', []],
+    ]) {
+      step(`with nothing in it, ${name} says what to do next`);
+      await visit(page, name);
+      const view = page.locator(`#view-${name}`);
+      await view.getByText(says).waitFor();
+      for (const command of commands) await copies(page, view, `Copy ${command}`, command);
+      await sound(page, `empty-${name}`);
+    }
+    assert.equal(await page.getByRole('navigation').getByRole('link', { name: 'Fleet' }).count(), 0, 'one machine has no fleet');
+
+    step('where filters leave nothing, all is a click away');
+    await go(page, '#activity?type=tool_call&range=1h');
+    await page.getByText('No record fits the filters.').waitFor();
+    await page.getByRole('link', { name: 'Show all records' }).click();
+    await page.getByText('No agent has called anything yet.').waitFor();
+    await go(page, '#tools?held=yes');
+    await page.getByText('No tool is in quarantine.').waitFor();
+    await page.getByRole('link', { name: 'Show all tools' }).click();
+    await page.getByText('No server offers a tool.').waitFor();
+    wrong.none();
+  } catch (error) {
+    console.error(wrong.all().join('\n'));
+    throw error;
+  } finally {
+    await page.close();
+    await proxy.end();
+  }
+}
