@@ -2,8 +2,8 @@
 
 import assert from 'node:assert/strict';
 
-import { count, go, sound, step, until, visit } from '../checks.mjs';
-import { HOSTILE, call, offers } from '../proxy.mjs';
+import { copies, count, go, sound, step, until, visit } from '../checks.mjs';
+import { HOSTILE, call, offers, rest } from '../proxy.mjs';
 
 export async function look({ page, dialogs, wrong }) {
   step('tools, searched and by server');
@@ -22,6 +22,7 @@ export async function look({ page, dialogs, wrong }) {
   await first.locator('details[open] .code, details[open] p').nth(1).waitFor();
   await first.getByText('Definition', { exact: true }).click();
   await first.getByText('the accepted one').waitFor();
+  await copies(page, first, 'Copy parameters', /^\{[\s\S]*"type": "object"/);
   await sound(page, 'tools');
   await page.locator('#tool-form [name=q]').fill('');
   await page.locator('#tool-form [name=server]').selectOption('notes');
@@ -72,14 +73,52 @@ export async function look({ page, dialogs, wrong }) {
   assert.match(dialogs.asked.pop(), /Call stub:delete_item/);
   dialogs.sure = true;
 
-  step('a definition that waits is compared and approved as it was seen, with a second word');
+  step('a tool that comes, changes and is approved elsewhere is seen without asking again, and what is open stays open');
+  await go(page, '#tools?server=notes');
+  await count(page, '#tools > li', 1);
+  const adds = page.locator('#tools > li', { has: page.getByRole('heading', { name: 'notes:add_tool', exact: true }) });
+  await adds.getByText('Parameters').click();
+  await adds.getByText('Try a call').click();
+  await adds.locator('[name=reason]').fill('typed before something came');
+  const found = page.locator('#tools > li', { hasText: 'notes:added_note' });
   offers([note('Keeps notes for you', { destructiveHint: true })]);
   await call('write', 'notes:add_tool', {}, 'the first definition');
-  const found = page.locator('#tools > li', { hasText: 'notes:added_note' });
-  await untilListed(page, found, (text) => !text.includes('quarantine'));
-  offers([note(HOSTILE, { readOnlyHint: true })]);
+  await found.waitFor();
+  await count(page, '#tools > li', 2);
+  assert.equal(await adds.locator('details[open]').count(), 2, 'what is open stays open');
+  assert.equal(await adds.locator('[name=reason]').inputValue(), 'typed before something came');
+  assert.ok(await adds.locator('[name=reason]').evaluate((it) => it === document.activeElement));
+  await found.getByText('Definition', { exact: true }).click();
+  await found.getByText('the accepted one').waitFor();
+  offers([note('Keeps notes for you', { readOnlyHint: true })]);
+  await call('write', 'notes:add_tool', {}, 'a looser definition');
+  await found.getByText('in quarantine').waitFor();
+  await found.getByText('another one is accepted').waitFor(); // its definition is still open, and asked for anew
+
+  step('what is in quarantine is found among many tools, also from the count of its server');
+  await go(page, '#tools');
+  await page.getByText(/^\d{3} tools$/).waitFor();
+  await page.locator('#tool-form [name=held]').check();
+  await page.getByText('1 tool in quarantine').waitFor();
+  await count(page, '#tools > li', 1);
+  await visit(page, 'servers');
+  await page.locator('#servers > li[data-name=notes]').getByRole('link', { name: '1', exact: true }).click();
+  await page.getByText('1 tool in quarantine').waitFor();
+  assert.match(page.url(), /#tools\?server=notes&held=yes$/);
+  await found.waitFor();
+  const { digest } = (await rest('GET', 'tools/notes:added_note/diff')).data;
+  assert.equal((await rest('POST', 'tools/notes:added_note/approve', { digest })).status, 200);
+  await page.getByText('No tool fits.').waitFor();
+  await visit(page, 'servers');
+  await page.evaluate(() => history.back());
+  await page.getByText('No tool fits.').waitFor();
+
+  step('a definition that waits is compared and approved as it was seen, with a second word');
+  await go(page, '#tools?q=added_note');
+  await found.waitFor();
+  offers([note(HOSTILE, { idempotentHint: true, openWorldHint: false })]);
   await call('write', 'notes:add_tool', {}, 'another definition');
-  await untilListed(page, found, (text) => text.includes('in quarantine'));
+  await found.getByText('in quarantine').waitFor();
   await found.getByText('What waits for approval').click();
   await found.getByRole('button', { name: 'Approve' }).waitFor();
   const compared = await found.innerText();
@@ -95,21 +134,9 @@ export async function look({ page, dialogs, wrong }) {
   dialogs.sure = true;
   await found.getByRole('button', { name: 'Approve' }).click();
   await until(async () => !(await found.innerText()).includes('in quarantine'), () => found.innerText());
-  await found.getByText('Definition', { exact: true }).click();
   await found.getByText('the accepted one').waitFor();
   assert.equal(await found.getByRole('button', { name: 'Approve' }).count(), 0);
   dialogs.asked.length = 0;
-}
-
-/** Looks again until the tool is listed as `fits` says. */
-async function untilListed(page, found, fits) {
-  let round = 0;
-  await until(async () => {
-    round += 1;
-    await go(page, `#tools?q=${round % 2 ? 'added_note' : 'added+note'}`);
-    await new Promise((done) => { setTimeout(done, 400); });
-    return await found.count() === 1 && fits(await found.innerText());
-  }, () => page.locator('#tools').innerText());
 }
 
 function note(description, annotations) {
