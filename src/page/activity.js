@@ -1,10 +1,10 @@
 // The records: filtered, searched, live. A refusal and its decision are one row; filters and the
 // record that is open stand in the address.
 
-import { button, el, empty, fill, labelled, number, option, settled, tag, took, when } from './dom.js';
+import { button, command, el, empty, fill, labelled, number, option, redraw, settled, tag, took, when } from './dom.js';
 import { listen } from './live.js';
-import { TYPES, open, subject } from './record.js';
-import { ask, attempt } from './rest.js';
+import { CALLS, TYPES, happened, open, subject } from './record.js';
+import { act, ask, attempt } from './rest.js';
 import { change, here, link } from './route.js';
 
 const PAGE = 50; // records asked for at once
@@ -209,19 +209,20 @@ const list = {
     searched.textContent = q ? `${number(this.seen)} records searched${cursor ? '; there are older ones' : ''}` : '';
     const first = rows.querySelector('a');
     if (first && !rows.querySelector('a[tabindex="0"]')) first.tabIndex = 0;
-    none.hidden = Boolean(first);
     const filtered = Object.values({ q, ...filter }).some(Boolean);
-    if (first) return;
-    fill(none, filtered
+    // What the proxy did by itself is no reason to say nothing to somebody who waits for an agent.
+    none.hidden = filtered ? Boolean(first) : Boolean(cursor) || [...rows.children].some((made) => CALLS.includes(made.it.type));
+    if (none.hidden) return;
+    redraw(none, filtered
       ? empty('No record fits the filters.', el('p', {}, el('a', { href: link('activity') }, 'Show all records')))
-      : empty('Nothing has happened yet.', el('p', {}, 'Connect an agent to ', el('code', {}, `${location.origin}/mcp`),
-        ', or ', el('a', { href: link('tools') }, 'try a tool here'), '.')));
+      : empty('No agent has called anything yet.', el('p', {}, 'Connect one to ', command(`${location.origin}/mcp`)),
+        el('p', {}, 'Or ', el('a', { href: link('tools') }, 'try a tool here'), '.')));
   },
 
   older() {
     // A cursor names the end of a page; once rows were let go, the end is a row in between.
     const from = this.trimmed ? { offset: rows.childElementCount } : { cursor: this.cursor };
-    return attempt(async () => {
+    return act(async () => {
       const before = rows.lastElementChild;
       const found = await this.page(from, this.asked);
       found.activities.filter((it) => !known(it.id)).forEach((it) => place(it));
@@ -302,7 +303,7 @@ function row(it) {
   const kind = it.type === 'tool_call' ? '' : TYPES[it.type] ?? it.type;
   const what = el('span', { class: 'what' },
     el('span', { class: 'name-line' }, kind && el('span', { class: 'quiet' }, kind, ' '), el('bdi', { class: 'name' }, subject(it))),
-    el('span', { class: 'why' }, why(it), it.intent?.reason && el('bdi', { class: 'quiet' }, it.intent.reason)));
+    el('span', { class: 'why' }, why(it), [it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi', { class: 'quiet' }, words))));
   const made = el('li', { id: `r-${it.id}`, 'data-parent': it.type === 'policy_decision' ? it.parent_id : undefined },
     el('a', { class: 'row', href: link('activity', { ...here().parameters, record: it.id }), tabindex: -1 },
       when(stored(it.id)), what, tag(it.intent?.operation_type) ?? el('span'),

@@ -1,7 +1,7 @@
 // One record, with what was decided about it.
 
-import { bytes, button, code, copy, el, fill, json, laidOut, pairs, tag, took, visible } from './dom.js';
-import { ask, attempt, segment } from './rest.js';
+import { bytes, button, code, copy, el, exactly, fill, json, laidOut, lasted, number, pairs, tag, took, visible } from './dom.js';
+import { act, ask, segment } from './rest.js';
 import { link } from './route.js';
 
 export const TYPES = {
@@ -10,13 +10,52 @@ export const TYPES = {
   server_change: 'server', catalog_change: 'catalog', approval: 'approval',
   config_change: 'config', retention: 'retention', system_start: 'start', system_stop: 'stop',
 };
-const CALLS = ['tool_call', 'internal_tool_call', 'resource_read', 'prompt_get', 'completion'];
+export const CALLS = ['tool_call', 'internal_tool_call', 'resource_read', 'prompt_get', 'completion'];
 
 export const subject = (activity) => [activity.server_name, activity.tool_name].filter(Boolean).join(':');
 
+const NAMED = 4; // of many that changed together
+
+const named = (names) => (names.length > NAMED ? `${names.slice(0, NAMED).join(', ')} and ${number(names.length - NAMED)} more` : names.join(', '));
+const list = (value) => (Array.isArray(value) ? value : []);
+
+/** How long an approval counts. */
+function extent(counts) {
+  const seconds = /^(\d+)s$/.exec(counts)?.[1];
+  return seconds ? `for ${lasted(Number(seconds))}` : counts === 'session' && 'for the session';
+}
+
+/** What happened, where it was no call; what went wrong with it is the record's error. */
+export function happened({ type, metadata }) {
+  const { status, tools, login, changes, needs_restart: restart, section, rules, name, change, state, approval, by, door, removed, reason, ...more } = metadata ?? {};
+  const each = (words) => words.filter(Boolean).join('; ');
+  switch (type) {
+    case 'server_change':
+      if (login) return `login ${login}`;
+      return status === 'connected' ? `connected, ${number(tools)} ${tools === 1 ? 'tool' : 'tools'}` : status;
+    case 'config_change': {
+      if (section === 'policy') return rules === undefined ? '' : `${number(rules)} ${rules === 1 ? 'rule' : 'rules'} in force`;
+      if (name) return `${String(change).replace('_', ' ')}: ${name}`;
+      if (!Array.isArray(changes)) return '';
+      const words = [...new Set(changes.map((it) => it.change))].map((how) => `${how} ${named(changes.filter((it) => it.change === how).map((it) => it.key))}`);
+      return each([...(words.length ? words : ['read again, nothing has changed']), list(restart).length && `from the next start on: ${named(restart)}`]);
+    }
+    case 'catalog_change':
+      return more.released ? reason : each(['added', 'changed', 'removed', 'duplicates']
+        .map((how) => [how, how === 'removed' ? list(removed) : list(more[how])]).map(([how, names]) => names.length && `${how} ${named(names)}`));
+    case 'approval':
+      return approval === 'definition' ? 'its definition'
+        : [String(state ?? '').replace('_', ' '), by && `by ${by} over ${door}`, extent(more.for)].filter(Boolean).join(' ');
+    case 'retention':
+      return removed && `${number(removed)} records removed (${String(reason).replaceAll('_', ' ')})`;
+    default:
+      return '';
+  }
+}
+
 /** Shows the record in `place`; `close` is what its button does. */
 export function open(place, id, close) {
-  return attempt(async () => {
+  return act(async () => {
     try {
       const { data, text } = await ask(`activity/${segment(id)}`);
       const about = await decisions(data.activity);
@@ -74,7 +113,7 @@ function details(activity, exact, about) {
 
     heading('Timing'),
     called && share(activity.overhead_us / 1000, upstream),
-    pairs(['began', activity.timestamp], ['took', took(activity.duration_ms)],
+    pairs(['began', exactly(activity.timestamp)], ['took', took(activity.duration_ms)],
       ['upstream', called && took(upstream)], ['proxy', called && took(activity.overhead_us / 1000)]),
 
     called && heading('Size'),

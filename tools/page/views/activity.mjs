@@ -2,10 +2,11 @@
 
 import assert from 'node:assert/strict';
 
-import { all, count, shot, sound, step, until, visit } from '../checks.mjs';
-import { HOSTILE, call } from '../proxy.mjs';
+import { ZONE, all, copies, count, shot, sound, step, until, visit } from '../checks.mjs';
+import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
 const CANCEL_PX = 20; // what a browser keeps free in a search field
+const ANSWERS = 20; // that are searched before somebody is asked to go on
 const PAGE = 50; // records that are asked for at once
 
 export async function look({ page }) {
@@ -22,6 +23,18 @@ export async function look({ page }) {
     return [pen.measureText(it.placeholder).width, it.clientWidth - Number.parseFloat(paddingLeft) - Number.parseFloat(paddingRight)];
   });
   assert.ok(words + CANCEL_PX < room, `what the field is for can be read: ${words} of ${room}`);
+
+  step('what was no call says what happened');
+  for (const said of [/server.*chatty[\s\S]*connected, 122 tools/, /server.*absent[\s\S]*no-such-program/, /catalog.*notes[\s\S]*added add_tool/]) {
+    await page.locator('#rows li', { hasText: said }).first().waitFor();
+  }
+
+  step('times are of one zone, and in UTC where they are pointed at');
+  const moment = page.locator('#rows time').first();
+  const [utc, title] = [await moment.getAttribute('datetime'), await moment.getAttribute('title')];
+  assert.equal(title, utc);
+  assert.match(utc, /Z$/);
+  assert.equal(await moment.innerText(), new Intl.DateTimeFormat('sv', { timeZone: ZONE, timeStyle: 'medium' }).format(new Date(utc)));
 
   step('a refusal and its decision are one row, with the reason in it');
   const refused = page.locator('#rows li', { hasText: 'breaks its schema' });
@@ -56,12 +69,23 @@ export async function look({ page }) {
     await record.getByText(text).first().waitFor();
   }
   assert.match(page.url(), /record=[0-9A-Z]{26}/);
+  const began = record.locator('dd time').first();
+  const day = new Intl.DateTimeFormat('sv', { timeZone: ZONE, dateStyle: 'short', timeStyle: 'medium' });
+  assert.equal((await began.innerText()).slice(0, 19), day.format(new Date(await began.getAttribute('datetime'))), 'in the same zone');
+  const cut = await page.locator('#rows .why bdi').first().evaluate((it) => (it.clientHeight / Number.parseFloat(getComputedStyle(it).lineHeight)) % 1);
+  assert.ok(cut < 0.05 || cut > 0.95, `no line of a reason is cut through: ${cut}`);
   await sound(page, 'record');
   await page.reload();
   await record.getByText('Verdict').waitFor();
   await page.goBack();
   await record.waitFor({ state: 'hidden' });
   await page.goForward();
+  await record.getByText('Verdict').waitFor();
+  await record.getByRole('button', { name: 'Close' }).click();
+  await record.waitFor({ state: 'hidden' });
+  assert.ok(!page.url().includes('record='), page.url());
+  assert.equal(await focused(), 'stub:violate');
+  await page.keyboard.press('Enter');
   await record.getByText('Verdict').waitFor();
   await page.keyboard.press('Escape');
   await record.waitFor({ state: 'hidden' });
@@ -79,9 +103,30 @@ export async function look({ page }) {
   await field('When').selectOption('between');
   await field('To').fill('2020-01-01T00:00:01');
   await page.getByText('No record fits the filters.').waitFor();
-  assert.match(page.url(), /to=2020-01-01/);
+  assert.match(page.url(), /to=2019-12-31T18%3A30%3A01/, 'in the time zone of the browser');
+  await field('To').fill('');
+  await page.locator('#rows li').nth(8).waitFor();
+  await field('From').fill('2100-01-01T00:00:01');
+  await page.getByText('No record fits the filters.').waitFor();
+  assert.match(page.url(), /from=2099-12-31T18%3A30%3A01/);
   await clear();
   await page.locator('#rows li').nth(8).waitFor();
+
+  step('what belongs together is found by server, principal, session and request');
+  const agent = await session();
+  assert.equal(await agent('read', 'stub:echo', { note: 'of an agent' }, 'asked by an agent'), true);
+  const { data: { activities: [of] } } = await rest('GET', 'activity?type=tool_call&principal=anonymous&limit=1');
+  assert.ok(of.session_id && of.request_id, JSON.stringify(of));
+  const ids = (rows) => rows.evaluateAll((them) => them.map((it) => it.id.slice(2)));
+  for (const [name, parameter, value] of [['Server', 'server', 'notes'], ['Principal', 'principal', 'anonymous'], ['Session', 'session_id', of.session_id], ['Request', 'request_id', of.request_id]]) {
+    await field(name).fill(value);
+    const fits = (await rest('GET', `activity?${parameter}=${encodeURIComponent(value)}&limit=100`)).data.activities;
+    const folded = fits.filter((it) => !(it.parent_id && fits.some((other) => other.id === it.parent_id)));
+    assert.ok(folded.length > 0 && folded.length < 50, `${name}: ${folded.length}`);
+    await until(async () => `${await ids(page.locator('#rows li'))}` === `${folded.map((it) => it.id)}`, async () => `${name}: ${await ids(page.locator('#rows li'))}`);
+    await clear();
+    await page.locator('#rows li').nth(8).waitFor();
+  }
 
   step('arrows move through the list');
   await page.locator('#rows a').first().focus();
@@ -129,11 +174,25 @@ export async function look({ page }) {
   });
   assert.ok(await record.isVisible());
 
+  step('a record is seen whole, and copied');
+  await copies(page, record, 'Copy Arguments', /"note": "<img src=x/);
+  await copies(page, record, 'Copy Answer', /content/);
+  await record.getByText('Whole record').click();
+  await record.getByText('"prev_hash"').waitFor();
+  await copies(page, record, 'Copy whole record', /"prev_hash": "[0-9a-f]{64}"/);
+
+  step('a decision leads to its call');
+  await clear();
+  await field('Type').selectOption('policy_decision');
+  await all(page, '#rows li', (row) => row.includes('decision'));
+  await page.locator('#rows a', { hasText: 'violate' }).first().click();
+  await record.getByRole('link', { name: 'the call' }).click();
+  await record.locator('.tags').getByText('tool call').waitFor();
+  await record.getByText('call_tool_read', { exact: true }).waitFor();
+  await record.locator('.decision').getByText('output validation').waitFor();
+
   step('an id is copied, and what belongs together is a click away');
-  await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
-  await record.getByRole('button', { name: 'Copy id' }).click();
-  await record.getByText('Copied').waitFor();
-  assert.match(await page.evaluate(() => navigator.clipboard.readText()), /^[0-9A-Z]{26}$/);
+  await copies(page, record, 'Copy id', /^[0-9A-Z]{26}$/);
   await record.getByRole('link', { name: 'all of it' }).first().click();
   await page.locator('#rows li').nth(8).waitFor();
   assert.match(page.url(), /server=stub/);
@@ -153,4 +212,33 @@ export async function look({ page }) {
     Array.from({ length: PAGE + 5 }, (_, at) => PAGE + 4 - at), 'each once, in their order');
   while (await page.getByRole('button', { name: 'Older' }).isVisible()) await page.getByRole('button', { name: 'Older' }).click();
   assert.match(await page.locator('#rows li').last().innerText(), /start|connected|server/i);
+
+  step('a text is looked for in older records where somebody asks for it');
+  let told = 0;
+  await page.route(/api\/v1\/activity\?.*text=/, async (route) => {
+    told += 1;
+    // The log here is too short to end an answer before a record was found.
+    if (told > ANSWERS) await route.continue();
+    else await route.fulfill({ json: { success: true, data: { activities: [], searched: 1000, next_cursor: 'more', limit: PAGE } } });
+  });
+  await page.route(/cursor=more/, async (route) => {
+    if (told < ANSWERS) {
+      await route.fallback();
+      return;
+    }
+    told += 1;
+    const url = new URL(route.request().url());
+    url.searchParams.delete('cursor');
+    await route.fulfill({ response: await route.fetch({ url: url.href }) });
+  });
+  await field('Text').fill('no longer needed');
+  await page.getByText(`${(ANSWERS * 1000).toLocaleString('en')} records searched; there are older ones`).waitFor();
+  assert.equal(told, ANSWERS, 'a person is asked before more is searched');
+  await count(page, '#rows li', 0);
+  await page.getByRole('button', { name: 'Search older records' }).click();
+  await count(page, '#rows li', 1);
+  assert.match(await page.locator('#rows').innerText(), /no longer needed/);
+  await page.unroute(/cursor=more/);
+  await page.unroute(/api\/v1\/activity\?.*text=/);
+  await clear();
 }
