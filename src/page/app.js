@@ -102,15 +102,20 @@ function route() {
   const next = VIEWS.find((it) => it.name === wanted) ?? now;
   for (const it of VIEWS) $(`view-${it.name}`).hidden = it !== next;
   for (const one of document.querySelectorAll('nav a')) {
-    if (one.getAttribute('href') === link(next.name)) {
-      one.setAttribute('aria-current', 'page');
-      $('nav').scrollLeft = one.offsetLeft - ($('nav').clientWidth - one.offsetWidth) / 2; // on a phone they are a row to be pushed
-    } else one.removeAttribute('aria-current');
+    if (one.getAttribute('href') === link(next.name)) one.setAttribute('aria-current', 'page');
+    else one.removeAttribute('aria-current');
   }
+  aim();
   document.title = `${next.label} – mcpproxy`;
   if (next !== view) window.scrollTo(0, 0);
   view = next;
   next.show(next.name === wanted ? parameters : {});
+}
+
+/** On a phone the views are a row to be pushed: the one that is shown is in sight. */
+function aim() {
+  const one = $('nav').querySelector('[aria-current]');
+  if (one) $('nav').scrollLeft = one.offsetLeft - ($('nav').clientWidth - one.offsetWidth) / 2;
 }
 
 function refresh() {
@@ -131,7 +136,10 @@ document.addEventListener('keydown', (event) => {
   view?.keys?.(event);
 });
 window.addEventListener('hashchange', route);
-window.addEventListener('resize', settled(() => view?.redraw?.()));
+window.addEventListener('resize', settled(() => {
+  aim();
+  view?.redraw?.();
+}));
 // A hidden tab holds no connection: a browser has few of them for one server.
 document.addEventListener('visibilitychange', () => {
   if ($('open').hidden) return;

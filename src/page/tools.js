@@ -120,15 +120,17 @@ function drawn(it, before) {
   return made;
 }
 
+async function again() {
+  if (here().view === 'tools' && !document.hidden) await load(true);
+}
+
 // A server that lists its tools anew says so in one record and in those of its tools.
 let soon;
 listen((record) => {
   if (record.type !== 'catalog_change' && !(record.type === 'approval' && record.metadata?.approval === 'definition')) return;
   clearTimeout(soon);
-  soon = setTimeout(() => {
-    if (here().view === 'tools' && !document.hidden) attempt(() => load(true));
-  }, SOON_MS);
-});
+  soon = setTimeout(() => attempt(again), SOON_MS);
+}, again);
 
 function tool(it) {
   const operation = it.call_with.replace('call_tool_', '');

@@ -76,6 +76,10 @@ export async function sound(page, name) {
     await shot(page, `${name}-${colorScheme}`);
   }
   await page.setViewportSize(PHONE);
+  await until(() => page.evaluate(() => { // once what is drawn by width is drawn for this one
+    const [row, here] = ['nav', 'nav [aria-current]'].map((it) => document.querySelector(it)?.getBoundingClientRect());
+    return !here?.width || (here.left >= row.left - 1 && here.right <= row.right + 1);
+  }), () => `the view that is shown is not in sight among the others: ${name}`);
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
   await shot(page, `${name}-phone`);
   assert.ok(wide <= PHONE.width, `${name} is ${wide} wide on a phone`);

@@ -174,6 +174,7 @@ export async function session() {
 }
 
 export async function makeCalls() {
+  await call('read', `chatty:${LONG_NAME}`, {}, 'has a long name');
   for (let round = 0; round < 6; round += 1) {
     await call('read', 'stub:read_item', { value: round }, 'to see whether it is there');
   }
@@ -184,7 +185,6 @@ export async function makeCalls() {
   await call('read', 'stub:delete_item', {}, 'pretends to read');
   await call('read', 'stub:violate', {}, 'breaks its schema');
   await call('read', 'stub:too_big', {}, 'too large');
-  await call('read', `chatty:${LONG_NAME}`, {}, 'has a long name');
   await call('read', 'stub:error', {}, 'fails');
 }
 
