@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 use super::chain_names::NamedChain;
 use super::config::{ClusterConfig, NodeName};
@@ -46,6 +47,8 @@ pub struct FleetNode {
     peers: OnceLock<Arc<Peers>>,
     shared: OnceLock<FleetFacts>,
     chains: ArcSwap<BTreeMap<String, NamedChain>>,
+    /// Why chains are not looked at, beside that the store is away.
+    chains_unseen: Mutex<Option<String>>,
 }
 
 impl FleetNode {
@@ -80,6 +83,7 @@ impl FleetNode {
             peers: OnceLock::new(),
             shared: OnceLock::new(),
             chains: ArcSwap::default(),
+            chains_unseen: Mutex::default(),
         })
     }
 
@@ -139,6 +143,10 @@ impl FleetNode {
 
     pub(super) fn saw_chains(&self, chains: BTreeMap<String, NamedChain>) {
         self.chains.store(Arc::new(chains));
+    }
+
+    pub(super) fn sees_no_chains(&self, why: Option<String>) {
+        *self.chains_unseen.lock() = why;
     }
 
     /// What is wrong with what the fleet shares beside the log, a line for each.
@@ -217,6 +225,9 @@ impl FleetNode {
             }
         }
         faults.extend(self.fact_faults());
+        if let Some(why) = &*self.chains_unseen.lock() {
+            faults.push(format!("the segments of other nodes are not looked at: {why}"));
+        }
         let chains = self.chains.load();
         faults.extend(chains.iter().flat_map(|(node, chain)| chain.faults(node)));
         faults
