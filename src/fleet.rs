@@ -21,6 +21,7 @@ pub mod checkpoint;
 pub mod cluster_key;
 pub mod columns;
 pub mod config;
+mod doubted_nodes;
 #[cfg(test)]
 mod examples;
 pub mod facts;

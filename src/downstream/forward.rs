@@ -349,7 +349,7 @@ mod tests {
         let mut watch = NodeWatch::new(own, BootId([9; 16]));
         assert_eq!(of(&watch.snapshot(None)), Whereabouts::Here, "there is no such node");
         assert_eq!(of(&watch.snapshot(Some(away()))), Whereabouts::NotKnown, "it may be new");
-        watch.listed([a.clone()]);
+        watch.there_are([a.clone()]);
         assert_eq!(of(&watch.snapshot(None)), Whereabouts::NotKnown, "nothing was read of it");
         let beat = |beat| example(1, beat, 0);
         let changed = |number, change: fn(&mut Heartbeat)| {
@@ -358,7 +358,7 @@ mod tests {
             said
         };
         let mut read = |said: Heartbeat, now| {
-            watch.read(&a, Some(Ok(said)), (now, 0), true);
+            watch.sees(&a, Some(Ok(said)), (now, 0), true);
             watch.snapshot(None)
         };
         assert_eq!(of(&read(beat(1), 0)), Whereabouts::NotKnown, "it may have lain there");

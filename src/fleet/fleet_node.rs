@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::chain_names::NamedChain;
 use super::config::{ClusterConfig, NodeName};
+use super::doubted_nodes::DoubtedNodes;
 use super::facts::FleetFacts;
 use super::fleet_sight::{FleetSight, SightSinceStart};
 use super::heartbeat::{BootId, LedgerStanding, NodeFacts};
@@ -42,6 +43,7 @@ pub struct FleetNode {
     pub facts: NodeFacts,
     pub(super) gauges: LedgerGauges,
     pub(super) living: Arc<ArcSwap<LivingNodes>>,
+    pub(super) doubted: DoubtedNodes,
     sight: SightSinceStart,
     fleet: OnceLock<FleetId>,
     peers: OnceLock<Arc<Peers>>,
@@ -78,6 +80,7 @@ impl FleetNode {
             facts,
             gauges: LedgerGauges::default(),
             living: Arc::default(),
+            doubted: DoubtedNodes::default(),
             sight: SightSinceStart::default(),
             fleet: OnceLock::new(),
             peers: OnceLock::new(),
@@ -208,6 +211,9 @@ impl FleetNode {
             faults.push(format!(
                 "the fleet's nodes are not seen, what is known of them is old: {away}"
             ));
+        }
+        if let Some(strays) = &living.strays {
+            faults.push(format!("among the heartbeats of the fleet: {strays}"));
         }
         for node in living.all() {
             let name = node.name.as_str();
