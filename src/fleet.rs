@@ -21,6 +21,7 @@ pub mod checkpoint;
 pub mod cluster_key;
 pub mod columns;
 pub mod config;
+mod doubted_nodes;
 #[cfg(test)]
 mod examples;
 pub mod facts;
@@ -39,6 +40,7 @@ mod heartbeats;
 pub mod joining;
 pub mod ledger;
 mod ledger_gauges;
+mod line_budget;
 pub mod living_nodes;
 pub mod node_key;
 mod peer_life;
@@ -55,6 +57,7 @@ pub mod sealed_mark;
 pub mod sealing;
 pub mod segment;
 pub mod signed_note;
+mod strays;
 pub mod watch_place;
 
 pub use config::{ClusterConfig, IndexRole};

@@ -459,7 +459,7 @@ mod tests {
             (found(&watch.snapshot(None)), unseen(&watch.snapshot(None)).len()),
             (Ok(None), 0)
         );
-        watch.listed([a.clone()]);
+        watch.there_are([a.clone()]);
         let listed = watch.snapshot(None);
         assert_eq!((found(&listed), unseen(&listed).len()), (Ok(Some(NodeState::Unknown)), 1));
     }

@@ -43,6 +43,8 @@ const MAX_UNREAD_BYTES: usize = 64 * 1024;
 pub(super) const GONE: &str = "Session not found: send initialize again";
 /// Told where it cannot be said whether what is asked for is there: nothing was done, and nothing is over.
 pub(super) const NOT_KNOWN: &str = "This is on another node, and it is not known yet whether that lives: nothing was done, and the session goes on; ask again";
+/// Told where the node that something is on lives, as far as is known, and cannot be reached: it was not asked.
+pub(super) const NOT_REACHED: &str = "This is on another node, which cannot be reached now: nothing was done, and nothing is over; ask again";
 /// In how many seconds it is asked again then: who lives is read anew by then.
 const ASK_AGAIN_S: u16 = 2;
 /// Told where another node may have done what was asked.
@@ -127,7 +129,11 @@ pub(super) fn gone() -> Response<Body> {
 
 /// The answer that makes a client ask again, in the same session.
 pub(super) fn not_known() -> Response<Body> {
-    let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, NOT_KNOWN);
+    ask_again(NOT_KNOWN)
+}
+
+fn ask_again(text: &'static str) -> Response<Body> {
+    let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, text);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(ASK_AGAIN_S));
     response
 }
@@ -211,6 +217,8 @@ pub(super) fn answer_to(
             }
             Ok(response) if response.status() == StatusCode::NOT_FOUND => failed(GONE),
             Ok(_) => failed(NOT_ANSWERED),
+            // It is found dead soon, if it is: only then what is there is gone.
+            Err(PeerError::Unreached { .. }) => failed(NOT_REACHED),
             Err(error) if was_not_asked(&error) => failed(not_there),
             Err(error) => {
                 tracing::warn!(%error, "a request of a batch could not be passed on");
@@ -240,8 +248,13 @@ pub(super) fn was_not_asked(error: &PeerError) -> bool {
     }
 }
 
-/// What a client is told whose request another node did not answer.
+/// What a client is told whose request another node did not answer: that it is gone ends its session, so that it is told only
+/// where that node is known to be gone, or to be reached by nobody.
 pub(super) fn refused(error: &PeerError) -> Response<Body> {
+    if matches!(error, PeerError::Unreached { .. }) {
+        tracing::debug!(%error, "what a client asks for is on another node");
+        return ask_again(NOT_REACHED);
+    }
     if was_not_asked(error) {
         tracing::debug!(%error, "what a client asks for was on another node");
         return gone();
@@ -349,7 +362,7 @@ mod tests {
         let mut watch = NodeWatch::new(own, BootId([9; 16]));
         assert_eq!(of(&watch.snapshot(None)), Whereabouts::Here, "there is no such node");
         assert_eq!(of(&watch.snapshot(Some(away()))), Whereabouts::NotKnown, "it may be new");
-        watch.listed([a.clone()]);
+        watch.there_are([a.clone()]);
         assert_eq!(of(&watch.snapshot(None)), Whereabouts::NotKnown, "nothing was read of it");
         let beat = |beat| example(1, beat, 0);
         let changed = |number, change: fn(&mut Heartbeat)| {
@@ -358,7 +371,7 @@ mod tests {
             said
         };
         let mut read = |said: Heartbeat, now| {
-            watch.read(&a, Some(Ok(said)), (now, 0), true);
+            watch.sees(&a, Some(Ok(said)), (now, 0), true);
             watch.snapshot(None)
         };
         assert_eq!(of(&read(beat(1), 0)), Whereabouts::NotKnown, "it may have lain there");

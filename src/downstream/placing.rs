@@ -5,12 +5,12 @@
 //! a call that is made again for its approval         the node that holds it; gone: here, where it is refused
 //! read_result                                        the node that keeps the result; gone: here, where it is told so
 //! a server with affinity; rules that ask of sessions the node that opened the session; gone: the session is over
-//! resources/subscribe                                the same; not reached: here
+//! resources/subscribe                                the same; gone or not reached: here
 //! all else                                           here
 //! ```
 //!
-//! While it is not known whether that node lives, the client is told to ask again: nothing is refused for good by a node that has
-//! just started.
+//! While it is not known whether that node lives, and while one that lives is not reached, the client is told to ask again:
+//! nothing is refused for good by a node that has just started, or for a connection that could not be made.
 //!
 //! Modern clients have no session: what they send to a server with affinity goes to one node for each principal, by a hash of
 //! both over the nodes that live, and moves when nodes come and go.
@@ -105,9 +105,10 @@ pub(super) async fn of_request(
     match LIVE_AT_HOME.contains(&&*received.request.method) {
         false => MessagePlace::Here,
         true => match at_home(post, session) {
-            // Kept here, it is better than nowhere.
-            Whereabouts::Unreachable => MessagePlace::Here,
-            home => home.into(),
+            Whereabouts::On(node) => MessagePlace::OnOrHere(node),
+            Whereabouts::NotKnown => MessagePlace::NotKnown,
+            // Kept here, as the session's stream is, it is better than nowhere.
+            Whereabouts::Here | Whereabouts::Unreachable | Whereabouts::Gone => MessagePlace::Here,
         },
     }
 }

@@ -13,9 +13,11 @@ use super::chain_check::{
     ChainCheck, ChainFault, ChainReport, FaultFound, ListedSegment, NotBelieved, SegmentFacts,
 };
 use super::checkpoint;
+use super::config::NodeName;
 use super::joining::{CLAIM, FLEET, FleetObject, NODES, NodeClaim, node_folder, segments_folder};
 use super::segment::SegmentName;
 use super::signed_note::VerifierKey;
+use super::strays::Strays;
 
 /// Segments that are fetched and looked at at a time.
 const AT_A_TIME: usize = 4;
@@ -84,8 +86,19 @@ pub async fn audit(
     let fleet = FleetObject::fleet(&bucket.get(FLEET).await?)
         .ok_or_else(|| BucketError::Failed(format!("{FLEET} is not what a fleet writes")))?;
     let fleet = fleet.to_string();
-    let names = bucket.folders(NODES).await?;
     let (mut nodes, mut faults, mut notes, mut records) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut names, mut strays) = (bucket.folders(NODES).await?, Strays::default());
+    names.retain(|name| {
+        let is_node = NodeName::parse(name).is_some();
+        if !is_node {
+            strays.add(name);
+        }
+        is_node
+    });
+    if !strays.is_empty() {
+        let (fault, at, why) = (ChainFault::Foreign, NODES.to_owned(), strays.to_string());
+        faults.push(FaultFound { fault, at, first: None, last: None, why });
+    }
     for name in &names {
         let report = node(bucket, &fleet, name, options, |more| progress(records + more)).await?;
         records += report.chain.records;
@@ -204,7 +217,8 @@ async fn facts(
 /// [`BucketError`].
 pub async fn claims(bucket: &Bucket) -> Result<BTreeMap<String, NodeClaim>, BucketError> {
     let mut claims = BTreeMap::new();
-    for name in bucket.folders(NODES).await? {
+    for name in bucket.folders(NODES).await?.into_iter().filter(|it| NodeName::parse(it).is_some())
+    {
         let found = bucket.find(&format!("{}/{CLAIM}", node_folder(&name))).await?;
         if let Some(claim) = found.and_then(|bytes| NodeClaim::read(&bytes).ok()) {
             claims.insert(name, claim);

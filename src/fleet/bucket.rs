@@ -12,6 +12,7 @@
 //! only where there is none is used where the store shows that it can ([`Bucket::create`]).
 
 mod client;
+mod folders;
 #[cfg(test)]
 mod slow_links;
 
@@ -27,6 +28,7 @@ use futures_util::TryStreamExt;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::list::PaginatedListStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -37,6 +39,8 @@ use thiserror::Error;
 use url::Url;
 
 use self::client::{OwnClient, transfer_time};
+use self::folders::Folders;
+pub use self::folders::MAX_FOLDERS;
 
 /// Most time for one operation, its repetitions included, and without the time that an object's bytes may take on a slow way
 /// (`client::transfer_time`).
@@ -70,6 +74,9 @@ pub enum BucketError {
     /// There are more objects than are listed.
     #[error("there are more than {MAX_LISTED} objects below {0}")]
     TooMany(String),
+    /// There are more folders than are listed.
+    #[error("there are more than {MAX_FOLDERS} folders in {0}: remove what is no node's")]
+    TooManyFolders(String),
     /// It did not answer in time.
     #[error("the store did not answer within {} s", .0.as_secs())]
     Late(Duration),
@@ -87,6 +94,15 @@ pub struct ListedObject {
     pub size: u64,
     /// What tells one state of it from another.
     pub state: Box<str>,
+}
+
+/// As many objects as were asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListedSome {
+    /// The objects, by their keys.
+    pub objects: Vec<ListedObject>,
+    /// These are all there are.
+    pub is_whole: bool,
 }
 
 /// The beginning or the end of a listing.
@@ -130,6 +146,7 @@ pub enum Creation {
 #[derive(Clone)]
 pub struct Bucket {
     store: Arc<dyn ObjectStore>,
+    folders: Folders,
     folder: Path,
     shown: String,
 }
@@ -163,7 +180,7 @@ impl Bucket {
         }
         let (scheme, folder) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(&error))?;
         let client = || OwnClient::new().map_err(|error| wrong(&error));
-        let store: Arc<dyn ObjectStore> = match scheme {
+        let (store, folders) = match scheme {
             ObjectStoreScheme::AmazonS3 => {
                 let mut builder = AmazonS3Builder::from_env().with_url(url);
                 if builder.get_config_value(&AmazonS3ConfigKey::Checksum).is_none() {
@@ -171,9 +188,9 @@ impl Bucket {
                     builder = builder.with_checksum_algorithm(Checksum::SHA256);
                 }
                 let builder = builder.with_retry(retries()).with_http_connector(client()?);
-                Arc::new(builder.build().map_err(|error| wrong(&error))?)
+                both(builder.build().map_err(|error| wrong(&error))?)
             }
-            ObjectStoreScheme::GoogleCloudStorage => Arc::new(
+            ObjectStoreScheme::GoogleCloudStorage => both(
                 GoogleCloudStorageBuilder::from_env()
                     .with_url(url)
                     .with_retry(retries())
@@ -181,7 +198,7 @@ impl Bucket {
                     .build()
                     .map_err(|error| wrong(&error))?,
             ),
-            ObjectStoreScheme::MicrosoftAzure => Arc::new(
+            ObjectStoreScheme::MicrosoftAzure => both(
                 MicrosoftAzureBuilder::from_env()
                     .with_url(url)
                     .with_retry(retries())
@@ -191,7 +208,7 @@ impl Bucket {
             ),
             _ => return Err(wrong(&"it names no bucket")),
         };
-        Ok(Self { store, folder, shown })
+        Ok(Self { store, folders, folder, shown })
     }
 
     fn folder(folder: PathBuf, shown: String) -> Result<Self, BucketError> {
@@ -199,10 +216,11 @@ impl Bucket {
             // It may be where something is to be mounted.
             return Err(BucketError::Url(format!("{} is no folder", folder.display())));
         }
-        let store = LocalFileSystem::new_with_prefix(folder)
+        let store = LocalFileSystem::new_with_prefix(&folder)
             .map_err(|error| BucketError::Url(words(&error)))?
             .with_fsync(true);
-        Ok(Self { store: Arc::new(store), folder: Path::default(), shown })
+        let folders = Folders::Local(folder);
+        Ok(Self { store: Arc::new(store), folders, folder: Path::default(), shown })
     }
 
     /// Where it is, for people.
@@ -356,6 +374,30 @@ impl Bucket {
         within(LIST_TIMEOUT, listed).await
     }
 
+    /// At most `most` objects in a folder and below it: behind them nothing is asked for. Which ones these are is the store's
+    /// choice, where it does not list in the order of keys.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn list_up_to(&self, folder: &str, most: usize) -> Result<ListedSome, BucketError> {
+        let prefix = self.path(folder);
+        let mut found = self.store.list(Some(&prefix));
+        let listed = async {
+            let mut some = ListedSome { objects: Vec::new(), is_whole: true };
+            while let Some(meta) = found.try_next().await.map_err(|error| failed(folder, &error))? {
+                if some.objects.len() == most {
+                    some.is_whole = false;
+                    break;
+                }
+                some.objects.extend(self.listed(meta));
+            }
+            some.objects.sort_by(|a, b| a.key.cmp(&b.key));
+            Ok(some)
+        };
+        within(LIST_TIMEOUT, listed).await
+    }
+
     /// The first `most` objects in a folder and below it whose keys are after `after`, and how many there are behind them: of
     /// those nothing is kept, however many they are.
     ///
@@ -418,18 +460,9 @@ impl Bucket {
     ///
     /// # Errors
     ///
-    /// [`BucketError`].
+    /// [`BucketError`], also where there are more than [`MAX_FOLDERS`].
     pub async fn folders(&self, folder: &str) -> Result<Vec<String>, BucketError> {
-        let prefix = self.path(folder);
-        let listed = async {
-            let found = self.store.list_with_delimiter(Some(&prefix)).await;
-            let found = found.map_err(|error| failed(folder, &error))?;
-            let names = found.common_prefixes.iter().filter_map(|path| path.filename());
-            let mut names: Vec<_> = names.map(str::to_owned).collect();
-            names.sort();
-            Ok(names)
-        };
-        within(LIST_TIMEOUT, listed).await
+        self.folders.at(&self.path(folder), folder).await
     }
 
     /// An object as a listing has it; `None` for one that is not within the folder.
@@ -445,6 +478,12 @@ impl Bucket {
         let parts = path.prefix_match(&self.folder)?;
         Some(parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"))
     }
+}
+
+/// A store, and the way to list its folders.
+fn both<T: ObjectStore + PaginatedListStore>(store: T) -> (Arc<dyn ObjectStore>, Folders) {
+    let store = Arc::new(store);
+    (Arc::clone(&store) as Arc<dyn ObjectStore>, Folders::Paged(store))
 }
 
 fn retries() -> RetryConfig {
@@ -516,6 +555,7 @@ mod tests {
         assert_eq!(keys("a", Some("a/b.txt")).await, ["a/date=1/c.txt"]);
         assert_eq!(keys("", None).await.len(), 3);
         assert_eq!(bucket.folders("").await.unwrap(), ["a", "b"]);
+        assert_eq!(bucket.folders("none").await.unwrap(), [""; 0]);
         assert_eq!(keys("none", None).await, [""; 0]);
         let first = bucket.list_part("a", "", 1).await.unwrap();
         let newest = bucket.list_newest("a", "", 1).await.unwrap();
@@ -524,6 +564,27 @@ mod tests {
             assert_eq!((keys, part.more), (vec![key], 1));
             assert_eq!(part.last.as_deref(), Some("a/date=1/c.txt"));
         }
+    }
+
+    #[tokio::test]
+    async fn of_more_than_are_asked_for_no_more_are_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
+        for at in 0..5 {
+            bucket.put(&format!("a/{at}"), Bytes::new()).await.unwrap();
+        }
+        for (most, listed, is_whole) in [(0, 0, false), (4, 4, false), (5, 5, true), (6, 5, true)] {
+            let some = bucket.list_up_to("a", most).await.unwrap();
+            assert_eq!((some.objects.len(), some.is_whole), (listed, is_whole), "{most}");
+            assert!(some.objects.is_sorted_by(|a, b| a.key < b.key));
+        }
+        for at in 0..=MAX_FOLDERS {
+            std::fs::create_dir_all(dir.path().join(format!("b/{at}"))).unwrap();
+        }
+        let too_many = BucketError::TooManyFolders("b".into());
+        assert_eq!(bucket.folders("b").await, Err(too_many));
+        std::fs::remove_dir(dir.path().join("b/0")).unwrap();
+        assert_eq!(bucket.folders("b").await.unwrap().len(), MAX_FOLDERS);
     }
 
     #[test]

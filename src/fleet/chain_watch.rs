@@ -10,6 +10,7 @@ use futures_util::{StreamExt, stream};
 
 use super::bucket::{Bucket, BucketError};
 use super::chain_names::NamedChain;
+use super::config::NodeName;
 use super::fleet_node::FleetNode;
 use super::joining::{NODES, segments_folder};
 use super::segment::{SegmentName, day_folder, day_of};
@@ -37,6 +38,9 @@ pub async fn watch(node: Arc<FleetNode>, bucket: Bucket, is_followed: impl Fn(&s
             Some(_) => look(&node, &bucket, &is_followed, &mut turn).await,
             None => Ok(false),
         };
+        let unseen =
+            looked.as_ref().err().filter(|error| matches!(error, BucketError::TooManyFolders(_)));
+        node.sees_no_chains(unseen.map(ToString::to_string));
         let pause = match looked {
             Ok(true) => LOOK_EVERY,
             Ok(false) => LOOK_AGAIN,
@@ -57,7 +61,8 @@ async fn look(
     turn: &mut usize,
 ) -> Result<bool, BucketError> {
     let all = bucket.folders(NODES).await?;
-    let there: BTreeSet<_> = all.iter().filter(|name| !is_followed(name)).cloned().collect();
+    let is_ours = |name: &&String| NodeName::parse(name).is_some() && !is_followed(name);
+    let there: BTreeSet<_> = all.iter().filter(is_ours).cloned().collect();
     let mut names: Vec<_> = there.iter().cloned().collect();
     if names.is_empty() {
         return Ok(false);

@@ -5,9 +5,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 use super::chain_names::NamedChain;
 use super::config::{ClusterConfig, NodeName};
+use super::doubted_nodes::DoubtedNodes;
 use super::facts::FleetFacts;
 use super::fleet_sight::{FleetSight, SightSinceStart};
 use super::heartbeat::{BootId, LedgerStanding, NodeFacts};
@@ -41,11 +43,14 @@ pub struct FleetNode {
     pub facts: NodeFacts,
     pub(super) gauges: LedgerGauges,
     pub(super) living: Arc<ArcSwap<LivingNodes>>,
+    pub(super) doubted: DoubtedNodes,
     sight: SightSinceStart,
     fleet: OnceLock<FleetId>,
     peers: OnceLock<Arc<Peers>>,
     shared: OnceLock<FleetFacts>,
     chains: ArcSwap<BTreeMap<String, NamedChain>>,
+    /// Why chains are not looked at, beside that the store is away.
+    chains_unseen: Mutex<Option<String>>,
 }
 
 impl FleetNode {
@@ -75,11 +80,13 @@ impl FleetNode {
             facts,
             gauges: LedgerGauges::default(),
             living: Arc::default(),
+            doubted: DoubtedNodes::default(),
             sight: SightSinceStart::default(),
             fleet: OnceLock::new(),
             peers: OnceLock::new(),
             shared: OnceLock::new(),
             chains: ArcSwap::default(),
+            chains_unseen: Mutex::default(),
         })
     }
 
@@ -139,6 +146,10 @@ impl FleetNode {
 
     pub(super) fn saw_chains(&self, chains: BTreeMap<String, NamedChain>) {
         self.chains.store(Arc::new(chains));
+    }
+
+    pub(super) fn sees_no_chains(&self, why: Option<String>) {
+        *self.chains_unseen.lock() = why;
     }
 
     /// What is wrong with what the fleet shares beside the log, a line for each.
@@ -201,6 +212,9 @@ impl FleetNode {
                 "the fleet's nodes are not seen, what is known of them is old: {away}"
             ));
         }
+        if let Some(strays) = &living.strays {
+            faults.push(format!("among the heartbeats of the fleet: {strays}"));
+        }
         for node in living.all() {
             let name = node.name.as_str();
             if node.twice {
@@ -217,6 +231,9 @@ impl FleetNode {
             }
         }
         faults.extend(self.fact_faults());
+        if let Some(why) = &*self.chains_unseen.lock() {
+            faults.push(format!("the segments of other nodes are not looked at: {why}"));
+        }
         let chains = self.chains.load();
         faults.extend(chains.iter().flat_map(|(node, chain)| chain.faults(node)));
         faults

@@ -80,19 +80,19 @@ mod tests {
         assert_eq!(sight.at(began + SIGHT_LIMIT), FleetSight::Unseen);
 
         let mut watch = NodeWatch::new(name("me"), BootId([9; 16]));
-        watch.listed([name("a")]);
+        watch.there_are([name("a")]);
         sight.sees(&LivingNodes::default());
         sight.sees(&watch.snapshot(None));
         assert_eq!(sight.at(began), FleetSight::Awaited, "nothing was read of a");
-        watch.read(&name("a"), Some(Ok(example(1, 1, 0))), (0, 0), true);
+        watch.sees(&name("a"), Some(Ok(example(1, 1, 0))), (0, 0), true);
         sight.sees(&watch.snapshot(None));
         assert_eq!(sight.at(began), FleetSight::Awaited, "it may have lain there");
-        watch.read(&name("a"), Some(Ok(example(1, 2, 0))), (800, 0), true);
+        watch.sees(&name("a"), Some(Ok(example(1, 2, 0))), (800, 0), true);
         sight.sees(&watch.snapshot(Some("the store is away".to_owned())));
         assert_eq!(sight.at(began), FleetSight::Awaited, "it is old");
         sight.sees(&watch.snapshot(None));
         assert_eq!(sight.at(began + SIGHT_LIMIT), FleetSight::Seen);
-        watch.listed([name("a"), name("b")]);
+        watch.there_are([name("a"), name("b")]);
         sight.sees(&watch.snapshot(None));
         assert_eq!(sight.at(began + SIGHT_LIMIT), FleetSight::Seen, "b came later");
     }
@@ -100,13 +100,13 @@ mod tests {
     #[test]
     fn a_node_that_never_says_anything_is_waited_for_as_long_as_one_that_says_nothing_more() {
         let mut watch = NodeWatch::new(name("me"), BootId([9; 16]));
-        watch.listed([name("a")]);
+        watch.there_are([name("a")]);
         let undecided = |watch: &NodeWatch| watch.snapshot(None).why_undecided().is_some();
         for at in 0..DEAD_AFTER_MS / 1000 {
-            watch.read(&name("a"), None, (at * 1000, 0), true);
+            watch.sees(&name("a"), None, (at * 1000, 0), true);
             assert!(undecided(&watch), "after {at} s");
         }
-        watch.read(&name("a"), None, (DEAD_AFTER_MS, 0), true);
+        watch.sees(&name("a"), None, (DEAD_AFTER_MS, 0), true);
         assert!(!undecided(&watch));
     }
 }

@@ -25,8 +25,8 @@ use super::node_key::NodeKey;
 use super::sealed_mark::FleetId;
 use super::signed_note::VerifierKey;
 
-/// The object in a node's folder.
-pub const HEARTBEAT: &str = "heartbeat.json";
+/// The folder of them: one object for each node, under its name, so that one listing tells which have changed.
+pub const HEARTBEATS: &str = "heartbeats";
 /// Most bytes of it.
 pub const MAX_HEARTBEAT_BYTES: u64 = 16 << 10;
 /// Most bytes of a text in it.
@@ -290,6 +290,12 @@ impl HeartbeatOf<'_> {
     fn text(self, raw: &str) -> String {
         format!("{DOMAIN}\n{}\n{}\n{raw}", self.fleet, self.node.as_str())
     }
+}
+
+/// The key of a node's heartbeat.
+#[must_use]
+pub fn heartbeat_key(node: &NodeName) -> String {
+    format!("{HEARTBEATS}/{}", node.as_str())
 }
 
 fn mac(key: &DerivedKey, text: &str) -> [u8; 32] {

@@ -1,8 +1,8 @@
-//! Heartbeats at work: this node's is put, and those of all are read, until the node ends. Decides nothing: who lives is
-//! `living_nodes`', what a heartbeat is `heartbeat`'s.
+//! Heartbeats at work: this node's is put, and those of all are listed and some of them read, until the node ends. Decides
+//! nothing: who lives, and whose is read, is `living_nodes`', what a heartbeat is `heartbeat`'s.
 //!
-//! Putting and reading wait for each other in nothing, and a store that hangs has at most one put and one round of readings under
-//! way: nothing piles up behind it.
+//! Putting and reading wait for each other in nothing but the first put, and a store that hangs has at most one put and one round
+//! of readings under way: nothing piles up behind it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,24 +10,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::MissedTickBehavior;
 
-use super::bucket::{Bucket, BucketError};
+use super::bucket::{Bucket, BucketError, ListedSome};
 use super::checkpoint::origin;
 use super::cluster_key::PurposeKeys;
 use super::config::NodeName;
 use super::fleet_node::{FleetNode, skew_words};
 use super::heartbeat::{
-    HEARTBEAT, Heartbeat, HeartbeatFault, HeartbeatOf, MAX_HEARTBEAT_BYTES, NodeVitals,
+    HEARTBEATS, Heartbeat, HeartbeatFault, HeartbeatOf, MAX_HEARTBEAT_BYTES, NodeVitals,
+    heartbeat_key,
 };
-use super::joining::{CLAIM, NODES, NodeClaim, node_folder};
+use super::joining::{CLAIM, NodeClaim, node_folder};
+use super::line_budget::{LineBudget, LineLeave};
 use super::living_nodes::{
-    BEAT_EVERY_MS, BeatRead, DEAD_AFTER_MS, NodeNews, NodeWatch, READ_EVERY_MS,
+    BEAT_EVERY_MS, BeatRead, DEAD_AFTER_MS, LIST_EVERY_MS, MAX_LISTED_BEATS, NodeNews, NodeWatch,
 };
 use super::node_key::NodeKey;
 use super::sealed_mark::FleetId;
 use super::signed_note::VerifierKey;
+use super::strays::Strays;
 use crate::activity::Activity;
 use crate::io::clock::wall_ms;
 
@@ -46,6 +49,9 @@ const BEAT_LIMIT: Duration = Duration::from_millis(2_500);
 const ROUND_LIMIT: Duration = Duration::from_secs(30);
 /// Most time for the last heartbeat.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+/// How often it is looked whether this is the store that the node has its place in: before anybody is found dead in another.
+const LOOK_AT_PLACE_MS: u64 = 4_000;
+const _: () = assert!(LOOK_AT_PLACE_MS < DEAD_AFTER_MS);
 /// Most bytes of a claim.
 const MAX_CLAIM_BYTES: u64 = 16 << 10;
 
@@ -63,6 +69,27 @@ pub(super) struct Heartbeats {
 /// What one round has read: whose, and what.
 type Round = Vec<(NodeName, Option<BeatRead>)>;
 
+/// What the rounds go by.
+struct Rounds {
+    base: Instant,
+    watch: NodeWatch,
+    /// The claims of the nodes, as they were first read.
+    claims: HashMap<NodeName, VerifierKey>,
+    /// Lines about what is wrong with heartbeats.
+    lines: LineBudget,
+    /// When this node's place was seen last, on `base`.
+    place_at: Option<u64>,
+}
+
+/// How this node's own puts go, for who reads.
+#[derive(Default)]
+struct OwnPuts {
+    /// When the last one was taken, in milliseconds after the start, and one; 0: never.
+    taken_at: AtomicU64,
+    /// The first one is over, whatever came of it.
+    first: Notify,
+}
+
 /// How long after the heartbeat of that number the next one is put; 0 is the start. Never twice the same: two processes of
 /// one name that keep in step would each be seen only for the moment until the other's follows.
 fn until_next_beat(number: u64) -> Duration {
@@ -76,12 +103,11 @@ fn until_next_beat(number: u64) -> Duration {
 impl Heartbeats {
     /// Until the node stops.
     pub(super) async fn run(self, stopping: watch::Receiver<bool>) {
-        // When the last put of this node was taken, in milliseconds after the start, and one; 0: never.
-        let (base, put_at) = (Instant::now(), AtomicU64::new(0));
-        tokio::join!(self.put_all(base, &put_at, stopping.clone()), async {
+        let (base, puts) = (Instant::now(), OwnPuts::default());
+        tokio::join!(self.put_all(base, &puts, stopping.clone()), async {
             let mut stopping = stopping;
             tokio::select! {
-                () = self.read_all(base, &put_at) => {}
+                () = self.read_all(base, &puts) => {}
                 _ = stopping.wait_for(|stops| *stops) => {}
             }
         });
@@ -95,16 +121,10 @@ impl Heartbeats {
     async fn put(&self, heartbeat: &Heartbeat) -> Result<(), BucketError> {
         let of = HeartbeatOf { fleet: self.fleet, node: &self.node.name };
         let bytes = of.seal(heartbeat, &self.key, self.keys.as_ref());
-        let key = format!("{}/{HEARTBEAT}", node_folder(self.node.name.as_str()));
-        self.bucket.put(&key, bytes).await
+        self.bucket.put(&heartbeat_key(&self.node.name), bytes).await
     }
 
-    async fn put_all(
-        &self,
-        base: Instant,
-        put_at: &AtomicU64,
-        mut stopping: watch::Receiver<bool>,
-    ) {
+    async fn put_all(&self, base: Instant, puts: &OwnPuts, mut stopping: watch::Receiver<bool>) {
         let (mut number, mut failing) = (0, false);
         loop {
             tokio::select! {
@@ -119,7 +139,8 @@ impl Heartbeats {
             };
             match put {
                 Ok(()) => {
-                    put_at.store(base.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
+                    let now = base.elapsed().as_millis() as u64 + 1;
+                    puts.taken_at.store(now, Ordering::Relaxed);
                     failing = false;
                 }
                 Err(error) => {
@@ -128,6 +149,7 @@ impl Heartbeats {
                     }
                 }
             }
+            puts.first.notify_one();
         }
         let last = Heartbeat { stopping: true, ..self.beat(number + 1) };
         if let Ok(Err(error)) = tokio::time::timeout(FAREWELL_LIMIT, self.put(&last)).await {
@@ -135,16 +157,19 @@ impl Heartbeats {
         }
     }
 
-    async fn read_all(&self, base: Instant, put_at: &AtomicU64) {
-        let mut watch = NodeWatch::new(self.node.name.clone(), self.node.facts.boot);
-        let mut claims = HashMap::new();
-        let mut ticks = tokio::time::interval(Duration::from_millis(READ_EVERY_MS));
+    async fn read_all(&self, base: Instant, puts: &OwnPuts) {
+        let (name, boot) = (self.node.name.clone(), self.node.facts.boot);
+        let (claims, lines) = (HashMap::new(), LineBudget::default());
+        let watch = NodeWatch::new(name, boot);
+        let mut rounds = Rounds { base, watch, claims, lines, place_at: None };
+        // Its own is looked for among the others.
+        let _ = tokio::time::timeout(LATE_ROUND, puts.first.notified()).await;
+        let mut ticks = tokio::time::interval(Duration::from_millis(LIST_EVERY_MS));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let began = base.elapsed().as_millis() as u64;
             let read = {
-                let round = tokio::time::timeout(ROUND_LIMIT, self.round(&mut watch, &mut claims));
+                let round = tokio::time::timeout(ROUND_LIMIT, self.round(&mut rounds, puts));
                 let mut round = std::pin::pin!(round);
                 tokio::select! {
                     read = round.as_mut() => read,
@@ -161,15 +186,13 @@ impl Heartbeats {
                     continue;
                 }
             };
-            let put = put_at.load(Ordering::Relaxed);
-            let trusted = put > 0 && began.saturating_sub(put) < DEAD_AFTER_MS / 2;
-            let at = (base.elapsed().as_millis() as u64, wall_ms());
+            let at = (rounds.now(), wall_ms());
             for (name, read) in read {
-                for news in watch.read(&name, read, at, trusted) {
-                    tell(&name, &news);
+                for news in rounds.watch.read(&name, read, at) {
+                    rounds.tell(&name, &news);
                 }
             }
-            self.node.sees(watch.snapshot(None));
+            self.node.sees(rounds.watch.snapshot(None));
         }
     }
 
@@ -182,20 +205,42 @@ impl Heartbeats {
         self.node.sees(known.unseen(why));
     }
 
-    /// Reads once. A heartbeat that the store would not give is left out: that is not its node's silence.
-    async fn round(
-        &self,
-        watch: &mut NodeWatch,
-        claims: &mut HashMap<NodeName, VerifierKey>,
-    ) -> Result<Round, BucketError> {
-        let names = self.bucket.folders(NODES).await?;
-        let own = node_folder(self.node.name.as_str());
-        if !names.iter().any(|name| name == self.node.name.as_str()) {
-            // It has its claim there: this is not what was there before.
-            return Err(BucketError::Missing(own));
+    /// Lists and reads once. A heartbeat that the store would not give is left out: that is not its node's silence.
+    async fn round(&self, rounds: &mut Rounds, puts: &OwnPuts) -> Result<Round, BucketError> {
+        let (own, began) = (&self.node.name, rounds.now());
+        if rounds.place_at.is_none_or(|at| began.saturating_sub(at) >= LOOK_AT_PLACE_MS) {
+            rounds.place_at = None;
+            self.check_place().await?;
+            rounds.place_at = Some(began);
         }
-        watch.listed(names.iter().filter_map(|name| NodeName::parse(name)));
-        let read = watch.to_read().into_iter().map(|name| {
+        let ListedSome { objects, is_whole } =
+            self.bucket.list_up_to(HEARTBEATS, MAX_LISTED_BEATS).await?;
+        if !is_whole {
+            // Of those that are not seen it is not known whether they live.
+            return Err(BucketError::Failed(format!(
+                "there are more than {MAX_LISTED_BEATS} objects in {HEARTBEATS}: remove what is no node's"
+            )));
+        }
+        let (mut beats, mut strays) = (Vec::new(), Strays::default());
+        for object in objects {
+            let name = object.key.strip_prefix(HEARTBEATS).and_then(|it| it.strip_prefix('/'));
+            match name.and_then(NodeName::parse) {
+                Some(name) => beats.push((name, object.state)),
+                None => strays.add(name.unwrap_or(&object.key)),
+            }
+        }
+        if !beats.iter().any(|(name, _)| name == own) {
+            return Err(BucketError::Missing(heartbeat_key(own)));
+        }
+        let taken = puts.taken_at.load(Ordering::Relaxed);
+        let trusted = taken > 0 && began.saturating_sub(taken) < DEAD_AFTER_MS / 2;
+        let now = rounds.now();
+        for (name, news) in rounds.watch.listed(beats, strays, now, trusted) {
+            rounds.tell(&name, &news);
+        }
+        let Rounds { watch, claims, .. } = rounds;
+        claims.retain(|name, _| watch.knows(name));
+        let read = watch.to_read(now, &self.node.doubted.take()).into_iter().map(|name| {
             let known = claims.get(&name).cloned();
             async move {
                 let read = tokio::time::timeout(BEAT_LIMIT, self.read(&name, known)).await;
@@ -219,6 +264,15 @@ impl Heartbeats {
         Ok(round)
     }
 
+    /// Whether this is the store that the node has its place in, and not an empty one in its stead.
+    async fn check_place(&self) -> Result<(), BucketError> {
+        let claim = format!("{}/{CLAIM}", node_folder(self.node.name.as_str()));
+        match self.bucket.size(&claim).await? {
+            Some(_) => Ok(()),
+            None => Err(BucketError::Missing(claim)),
+        }
+    }
+
     /// Reads that of one node, which is verified by its claim as it was when it was first read: the one `known`, or the one
     /// that it answers.
     async fn read(
@@ -226,7 +280,7 @@ impl Heartbeats {
         name: &NodeName,
         known: Option<VerifierKey>,
     ) -> Result<(Option<BeatRead>, Option<VerifierKey>), BucketError> {
-        let key = format!("{}/{HEARTBEAT}", node_folder(name.as_str()));
+        let key = heartbeat_key(name);
         let bytes = match self.bucket.get_up_to(&key, MAX_HEARTBEAT_BYTES).await {
             Ok(bytes) => bytes,
             Err(BucketError::Missing(_)) => return Ok((None, known)),
@@ -261,21 +315,38 @@ impl Heartbeats {
     }
 }
 
-fn tell(name: &NodeName, news: &NodeNews) {
-    let node = name.as_str();
-    match news {
-        NodeNews::Lives => tracing::info!(node, "a node of the fleet lives"),
-        NodeNews::Stopped => tracing::info!(node, "a node of the fleet has stopped"),
-        NodeNews::Silent => tracing::warn!(node, "a node of the fleet says nothing any more"),
-        NodeNews::Skewed(skew) => {
-            tracing::warn!(node, "of a node of the fleet: {}", skew_words(*skew))
-        }
-        NodeNews::Fault(fault) => tracing::warn!(node, "of a node of the fleet: {fault}"),
-        NodeNews::Twice => {
-            tracing::error!(
-                node,
-                "two processes use this node's name: end one, or give it another cluster.node"
-            );
+impl Rounds {
+    fn now(&self) -> u64 {
+        self.base.elapsed().as_millis() as u64
+    }
+
+    fn tell(&mut self, name: &NodeName, news: &NodeNews) {
+        let node = name.as_str();
+        match news {
+            NodeNews::Lives => tracing::info!(node, "a node of the fleet lives"),
+            NodeNews::Stopped => tracing::info!(node, "a node of the fleet has stopped"),
+            NodeNews::Silent => tracing::warn!(node, "a node of the fleet says nothing any more"),
+            NodeNews::Skewed(skew) => {
+                tracing::warn!(node, "of a node of the fleet: {}", skew_words(*skew));
+            }
+            NodeNews::Fault(fault) => {
+                // Whoever can write into the store causes as many as he likes.
+                let leave = self.lines.take(self.now());
+                if leave != LineLeave::LeaveOut {
+                    tracing::warn!(node, "of a node of the fleet: {fault}");
+                }
+                if leave == LineLeave::Last {
+                    tracing::warn!(
+                        "more such lines are left out for a minute: fleet status has them"
+                    );
+                }
+            }
+            NodeNews::Twice => {
+                tracing::error!(
+                    node,
+                    "two processes use this node's name: end one, or give it another cluster.node"
+                );
+            }
         }
     }
 }

@@ -248,8 +248,9 @@ async fn run(
     let keys = settings.config.key.as_ref();
     let peers = keys.map(|keys| {
         let own = PeerSender { node: node.name.clone(), boot: node.facts.boot };
-        let (living, keys) = (Arc::clone(&node.living), keys.derive(KeyPurpose::Peer));
-        Peers::new(own, member.fleet, keys, living, runtime)
+        let nodes = (Arc::clone(&node.living), node.doubted.clone());
+        let keys = keys.derive(KeyPurpose::Peer);
+        Peers::new(own, member.fleet, keys, nodes, runtime)
     });
     node.joined(member.fleet, peers);
     let heartbeats = Heartbeats {

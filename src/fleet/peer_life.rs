@@ -95,9 +95,9 @@ mod tests {
     /// What a node sees that reads these heartbeats of `a`, one a second.
     fn seen(beats: impl IntoIterator<Item = Option<BeatRead>>) -> LivingNodes {
         let mut watch = NodeWatch::new(name("me"), BootId([9; 16]));
-        watch.listed([name("a")]);
+        watch.there_are([name("a")]);
         for (at, beat) in beats.into_iter().enumerate() {
-            watch.read(&name("a"), beat, (at as u64 * 1_000, 1_000_000_000), true);
+            watch.sees(&name("a"), beat, (at as u64 * 1_000, 1_000_000_000), true);
         }
         watch.snapshot(None)
     }

@@ -33,6 +33,7 @@ use url::{Host, Url};
 
 use super::cluster_key::PurposeKeys;
 use super::config::AdvertisedUrl;
+use super::doubted_nodes::DoubtedNodes;
 use super::living_nodes::{LivingNodes, NodeState};
 use super::peer_life::{PeerLife, ends_when_unheard};
 use super::peer_wire::{
@@ -110,6 +111,7 @@ pub struct Peers {
     fleet: FleetId,
     keys: PurposeKeys,
     living: Arc<ArcSwap<LivingNodes>>,
+    doubted: DoubtedNodes,
     counter: AtomicU64,
     seen: Mutex<SeenRequests>,
     base: Instant,
@@ -151,13 +153,14 @@ impl std::fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// Of this node, with the keys for this purpose. Connections are moved by `runtime`.
+    /// Of this node, with the keys for this purpose. Nodes that do not answer as they should are `doubted`. Connections are
+    /// moved by `runtime`.
     #[must_use]
     pub(super) fn new(
         own: PeerSender,
         fleet: FleetId,
         keys: PurposeKeys,
-        living: Arc<ArcSwap<LivingNodes>>,
+        (living, doubted): (Arc<ArcSwap<LivingNodes>>, DoubtedNodes),
         runtime: Handle,
     ) -> Self {
         Self {
@@ -165,6 +168,7 @@ impl Peers {
             fleet,
             keys,
             living,
+            doubted,
             counter: AtomicU64::new(0),
             seen: Mutex::default(),
             base: Instant::now(),
@@ -231,6 +235,31 @@ impl Peers {
         if body.len() > MAX_REQUEST_BYTES {
             return Err(PeerError::TooLong);
         }
+        let answer = self.ask(node, route, body).await;
+        match &answer {
+            // It may have been started anew, at another address.
+            Err(
+                PeerError::Unreached { .. }
+                | PeerError::Unanswered { .. }
+                | PeerError::Unknown { .. },
+            ) => self.doubted.doubt(node),
+            Err(
+                PeerError::Gone(_)
+                | PeerError::NotAdvertised(_)
+                | PeerError::SecondHop
+                | PeerError::TooLong,
+            )
+            | Ok(_) => {}
+        }
+        answer
+    }
+
+    async fn ask(
+        &self,
+        node: &str,
+        route: PeerRoute,
+        body: Bytes,
+    ) -> Result<Response<PeerBody>, PeerError> {
         let (url, to, time) = self.address(node)?;
         let head = PeerRequestHead {
             from: self.own.clone(),
@@ -515,7 +544,8 @@ mod tests {
     }
 
     fn peers() -> Peers {
-        Peers::new(sender("b", 2), FLEET, keys(), Arc::default(), Handle::current())
+        let nodes = (Arc::default(), DoubtedNodes::default());
+        Peers::new(sender("b", 2), FLEET, keys(), nodes, Handle::current())
     }
 
     fn head(time: u64, counter: u64) -> PeerRequestHead {

@@ -266,6 +266,18 @@ fn whatever_is_done_to_the_store_is_named() {
     std::fs::write(&claim, &whole).unwrap();
     store.sound();
 
+    // What is no node's is counted, and a few of it are named.
+    for at in 0..300 {
+        std::fs::create_dir(store.0.path().join(format!("nodes/X{at:03}"))).unwrap();
+    }
+    let verified = store.verify(&[]);
+    assert_eq!(verified.code, Some(1));
+    let report = verified.json();
+    let (nodes, faults) = (report["nodes"].as_array().unwrap(), &report["faults"]);
+    assert_eq!((nodes.len(), faults[0]["fault"].as_str()), (1, Some("foreign")));
+    let why = faults[0]["why"].as_str().unwrap();
+    assert!(why.starts_with("300 things there are no node's: X000, X001"), "{why}");
+
     let empty = tempfile::tempdir().unwrap();
     let url = format!("file://{}", empty.path().display());
     let verified = Output::of(mcpproxy().args(["activity", "verify", "--store", &url]));

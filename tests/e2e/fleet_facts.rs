@@ -148,6 +148,33 @@ fn an_object_that_was_altered_or_is_too_long_is_told_and_changes_nothing() {
     assert!(is_good(&b, &token));
 }
 
+#[test]
+fn what_is_put_among_what_nodes_say_is_one_fault_and_few_lines_of_the_log() {
+    let store = Store::new();
+    let [a, b] = ["a", "b"].map(|name| store.node(name));
+    let token = created(&a, "ci");
+    until_good(&b, &token, true);
+    for at in 0..500 {
+        std::fs::write(store.said(&format!("X{at:03}")), b"").unwrap();
+        std::fs::write(store.said(&format!("0{at:03}")), b"").unwrap();
+    }
+    let facts = until("all are told", || {
+        let facts = b.api("fleet")["facts"].clone();
+        let all = facts["faults"]["facts/said"].as_str()?;
+        all.ends_with("437 more objects are passed over").then_some(facts.clone())
+    });
+    let all = facts["faults"]["facts/said"].as_str().unwrap();
+    assert!(all.starts_with("500 things there are no node's: X000, "), "{all}");
+    assert_eq!(facts["faults"].as_object().unwrap().len(), 64);
+    let log = b.log();
+    let lines = log.lines().filter(|line| line.contains("is passed over")).count();
+    assert!((1..=20).contains(&lines), "{lines}");
+    assert!(log.contains("more such lines are left out for a minute"));
+    // What is said beside it is heard.
+    let other = created(&a, "other");
+    until_good(&b, &other, true);
+}
+
 /// What a node says of the fleet's config.
 fn status(node: &Proxy) -> Value {
     node.cli(&["fleet", "status", "--json"]).json()["shared"].clone()

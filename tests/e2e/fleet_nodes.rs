@@ -38,7 +38,7 @@ impl Fleet {
     }
 
     fn heartbeat(&self, node: &str) -> PathBuf {
-        self.0.path().join("nodes").join(node).join("heartbeat.json")
+        self.0.path().join("heartbeats").join(node)
     }
 }
 
@@ -65,7 +65,8 @@ fn has_fault(by: &Proxy, words: &str) {
 
 /// Puts an object as a store does: whole.
 fn put(path: &Path, bytes: &[u8]) {
-    let new = path.with_extension("new");
+    // Beside its folder, where it is no node's.
+    let new = path.parent().unwrap().with_extension("new");
     std::fs::write(&new, bytes).unwrap();
     std::fs::rename(new, path).unwrap();
 }
@@ -75,10 +76,11 @@ fn put(path: &Path, bytes: &[u8]) {
 fn a_heartbeat_that_hangs_keeps_none_of_the_others_from_being_seen() {
     let fleet = Fleet::new();
     let a = fleet.node("a");
-    // Whoever opens it waits for somebody who writes.
-    let hangs = fleet.heartbeat("hangs");
-    std::fs::create_dir(hangs.parent().unwrap()).unwrap();
-    nix::unistd::mkfifo(&hangs, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // What it is verified by is not given: whoever opens that waits for somebody who writes.
+    let hangs = fleet.0.path().join("nodes/hangs");
+    std::fs::create_dir(&hangs).unwrap();
+    nix::unistd::mkfifo(&hangs.join("claim.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    put(&fleet.heartbeat("hangs"), b"{}");
     let mut b = fleet.node("b");
     is_seen(&a, "b", "living");
     b.process.0.kill().unwrap();

@@ -277,9 +277,16 @@ fn what_lives_on_one_node_is_reached_over_any_and_its_end_begins_a_new_session()
     let asked = events.next().unwrap();
     b.process.signal("KILL");
     b.process.wait();
-    assert_eq!(session.answer(&c, &asked.json()).status, 404);
     let seen = [("Last-Event-ID", asked.id.as_deref().unwrap()), ("Accept", "text/event-stream")];
-    assert_eq!(session.send(&c, "GET", &seen, &Value::Null).status, 404);
+    until("it is found dead", || {
+        let answers =
+            [session.answer(&c, &asked.json()), session.send(&c, "GET", &seen, &Value::Null)];
+        // Until then nothing is over.
+        for answer in &answers {
+            assert!([404, 503].contains(&answer.status), "{} {}", answer.status, answer.text());
+        }
+        answers.iter().all(|answer| answer.status == 404).then_some(())
+    });
     session.calls(&c, "on-c");
     session.calls(&a, "on-a");
 }
@@ -298,6 +305,69 @@ fn a_stream_begins_anew_elsewhere_before_its_node_is_found_dead() {
     for more in [&[][..], &[("Last-Event-ID", seen.as_str())][..]] {
         assert!(session.stream(&b, "GET", more, "").next().is_some(), "{more:?}");
     }
+    session.calls(&b, "on-b");
+}
+
+#[test]
+fn what_a_client_subscribes_to_is_kept_where_it_is_asked_for_once_its_own_node_is_gone() {
+    let store = tempfile::tempdir().unwrap();
+    let offers = json!({"mcpServers": {"s": stub_stdio(&["--offers"])}});
+    let [mut a, b] = ["a", "b"].map(|name| reached_with(&store, name, offers.clone()));
+    know_each_other(&[&a, &b]);
+    let session = Session::open(&a, &[]);
+    let subscribes = |node: &Proxy| {
+        let params = json!({"uri": "mcpproxy://s/test://shared"});
+        let asked =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": params});
+        let answer = session.post(node, &asked);
+        assert_eq!(
+            (answer.status, &answer.json()["result"]),
+            (200, &json!({})),
+            "{}",
+            answer.text()
+        );
+    };
+    subscribes(&a);
+    a.process.signal("KILL");
+    a.process.wait();
+    subscribes(&b);
+    until("a is found dead", || (b.api("fleet")["living"] == 1).then_some(()));
+    subscribes(&b);
+    session.calls(&b, "goes-on");
+}
+
+#[test]
+fn a_node_that_lives_and_refuses_connections_ends_no_session() {
+    let store = tempfile::tempdir().unwrap();
+    let mut keeps = stub_stdio(&[]);
+    keeps["affinity"] = "session".into();
+    let servers = json!({"mcpServers": {"keeps": keeps, "s": stub_stdio(&[])}});
+    // It lives, as the store has it, and nobody listens where it says that it is reached.
+    let mut config = reached_config(&store, "a", servers.clone());
+    config["cluster"]["advertise"] = "http://127.0.0.1:1".into();
+    let (a, b) = (Proxy::with(config), reached_with(&store, "b", servers));
+    know_each_other(&[&a, &b]);
+    let session = Session::asked(&a);
+    let mut events = session.ask(&a, "asked");
+    let asked = events.next().unwrap();
+    let arguments =
+        json!({"name": "keeps:stats", "args": {}, "intent": {"operation_type": "read"}});
+    let params = json!({"name": "call_tool_read", "arguments": arguments});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let seen = [("Last-Event-ID", asked.id.as_deref().unwrap()), ("Accept", "text/event-stream")];
+    for answer in [
+        session.post(&b, &call),
+        session.answer(&b, &asked.json()),
+        session.send(&b, "GET", &seen, &Value::Null),
+    ] {
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        assert!(answer.text().contains("ask again") && answer.header("retry-after").is_some());
+    }
+    // Nothing is over: it goes on, where it is reached, and all else of it anywhere.
+    assert_eq!(session.answer(&a, &asked.json()).status, 202);
+    let told = events.next().unwrap().json();
+    assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"}));
+    assert_eq!(session.post(&a, &call).status, 200);
     session.calls(&b, "on-b");
 }
 

@@ -19,12 +19,13 @@ use tokio::task::JoinHandle;
 
 use super::fact_memory::{FactMemory, MemoryError};
 use super::fact_object::{FactObject, MAX_FACT_OBJECT_BYTES};
-use super::fact_reader::{FactFault, FactReader, ListedFacts, SAID, object_key};
+use super::fact_reader::{FactFault, FactReader, ListedFacts, MAX_LISTED_FACTS, SAID, object_key};
 use super::fact_set::FactSet;
 use super::sealed_object::{FactKeys, ObjectPlace, SALT_BYTES, open_object, seal_object};
-use crate::fleet::bucket::{Bucket, BucketError};
+use crate::fleet::bucket::{Bucket, BucketError, ListedSome};
 use crate::fleet::config::NodeName;
 use crate::fleet::joining::{CLAIM, FLEET, FleetObject, NodeClaim, node_folder};
+use crate::fleet::line_budget::{LineBudget, LineLeave};
 use crate::fleet::sealed_mark::FleetId;
 
 /// The pause between two rounds. With a put and a read it is below two seconds from one node to another.
@@ -40,6 +41,8 @@ const AT_A_TIME: usize = 4;
 /// Most time for what is still to be said when the node ends.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
+/// Most objects that are told to be passed over; of the others it is told how many they are.
+const MAX_FAULTS: usize = 64;
 /// What was read longer ago than this is stale: revocations of other nodes may be missing.
 const STALE: Duration = Duration::from_secs(20);
 
@@ -67,7 +70,7 @@ pub struct FactStanding {
     pub done: Option<Instant>,
     /// When the first was begun.
     pub began: Option<Instant>,
-    /// What is wrong with objects, by their keys.
+    /// What is wrong with objects, by their keys, or with all of them, by their folder.
     pub faults: BTreeMap<String, String>,
     /// True if the store says what this node says.
     pub published: bool,
@@ -104,6 +107,9 @@ struct Shared {
     standing: Mutex<FactStanding>,
     /// What the parts that share something say is wrong with that, by their names.
     told: Mutex<BTreeMap<&'static str, String>>,
+    /// Lines in the log about objects that are passed over.
+    lines: Mutex<LineBudget>,
+    base: Instant,
 }
 
 #[derive(Debug)]
@@ -149,6 +155,8 @@ impl FleetFacts {
             wake: Notify::new(),
             standing: Mutex::default(),
             told: Mutex::default(),
+            lines: Mutex::default(),
+            base: Instant::now(),
         })))
     }
 
@@ -286,12 +294,13 @@ impl FleetFacts {
     ///
     /// [`BucketError`]: what could be read is taken over.
     pub async fn round(&self, bucket: &Bucket, place: &mut PlaceCheck) -> Result<(), BucketError> {
-        let listed = within(bucket.list(SAID, None)).await?;
-        let listed: Vec<_> = listed
+        let ListedSome { objects, is_whole } =
+            within(bucket.list_up_to(SAID, MAX_LISTED_FACTS)).await?;
+        let listed: Vec<_> = objects
             .into_iter()
             .map(|it| ListedFacts { key: it.key, size: it.size, state: it.state })
             .collect();
-        let wanted = self.0.held.lock().reader.wanted(&listed);
+        let wanted = self.0.held.lock().reader.wanted(&listed, is_whole);
         let read = wanted.into_iter().map(|(node, listed)| async move {
             let object = within(bucket.get(&listed.key)).await;
             (node, listed, object)
@@ -301,6 +310,9 @@ impl FleetFacts {
         while let Some((node, listed, object)) = read.next().await {
             match object {
                 Ok(object) => self.take(node, listed, object).await?,
+                Err(BucketError::Missing(_)) if !is_whole && node == self.0.settings.node => {
+                    self.0.held.lock().reader.own_is_missing();
+                }
                 // What it puts depends on it.
                 Err(error) if node == self.0.settings.node => failed = Some(error),
                 // One that cannot be read keeps nobody from saying what is to be said, and the others from being heard.
@@ -381,17 +393,30 @@ impl FleetFacts {
     /// Tells how a round went.
     fn stand(&self, round: &Result<(), BucketError>) {
         let held = self.0.held.lock();
-        let faults = held.reader.faults().iter();
-        let faults: BTreeMap<_, _> =
+        let all = held.reader.faults();
+        let faults = all.iter().take(MAX_FAULTS);
+        let mut faults: BTreeMap<_, _> =
             faults.map(|(key, fault)| (key.clone(), fault.to_string())).collect();
+        if let Some(rest) = all.len().checked_sub(MAX_FAULTS).filter(|rest| *rest > 0) {
+            let told = faults.entry(SAID.to_owned()).or_default();
+            let and = if told.is_empty() { "" } else { "; " };
+            told.push_str(&format!("{and}{rest} more objects are passed over"));
+        }
         let numbers = held.reader.numbers().iter();
         let nodes = numbers.map(|(node, number)| (node.as_str().to_owned(), *number)).collect();
         let published = held.reader.says(&held.facts);
         drop(held);
         let mut standing = self.0.standing.lock();
         for (key, fault) in &faults {
-            if standing.faults.get(key) != Some(fault) {
+            if standing.faults.get(key) == Some(fault) {
+                continue;
+            }
+            let leave = self.0.lines.lock().take(self.0.base.elapsed().as_millis() as u64);
+            if leave != LineLeave::LeaveOut {
                 tracing::error!(key, fault, "an object of the fleet's facts is passed over");
+            }
+            if leave == LineLeave::Last {
+                tracing::error!("more such lines are left out for a minute: fleet status has them");
             }
         }
         let failing = round.as_ref().err().map(ToString::to_string);

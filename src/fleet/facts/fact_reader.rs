@@ -12,12 +12,15 @@ use super::fact_object::{FactObject, MAX_FACT_OBJECT_BYTES, NotFacts};
 use super::fact_set::FactSet;
 use super::sealed_object::NotOpened;
 use crate::fleet::config::NodeName;
+use crate::fleet::strays::Strays;
 
 /// The folder of what the nodes say: one object for each, under its name. It is not in the nodes' folders, so that a rule that
 /// removes old segments does not reach it.
 pub(super) const SAID: &str = "facts/said";
 /// Most nodes whose objects are read.
 const MAX_NODES: usize = 4096;
+/// Most objects that are listed: those of all nodes, and some that are no node's.
+pub(super) const MAX_LISTED_FACTS: usize = MAX_NODES + 1024;
 /// Most rounds in which an object that cannot be read is not asked for.
 const MOST_RESTS: u32 = 15;
 /// In so many rounds, behind the one in which an object was read, it is read once more: the read may have been older than the
@@ -43,12 +46,14 @@ pub enum FactFault {
     /// It is too long to be read.
     #[error("it has {0} bytes, and is not read: more than {MAX_FACT_OBJECT_BYTES} there cannot be")]
     TooLong(u64),
-    /// It stands under no node's name.
-    #[error("it is no node's")]
-    Foreign,
+    /// Objects stand under no node's name, or under those of more nodes than there can be.
+    #[error("{0}")]
+    Strays(Strays),
     /// There are too many.
-    #[error("there are more than {MAX_NODES} nodes' objects, and it is not read")]
-    TooMany,
+    #[error(
+        "more than {MAX_LISTED_FACTS} objects lie there, and the others are not seen ({0}): remove what is no node's"
+    )]
+    TooMany(Strays),
     /// It is not what the fleet has sealed.
     #[error(transparent)]
     Sealed(#[from] NotOpened),
@@ -137,29 +142,51 @@ impl FactReader {
         &self.faults
     }
 
-    /// The objects that are to be read, `listed` being all there are.
-    pub fn wanted(&mut self, listed: &[ListedFacts]) -> Vec<(NodeName, ListedFacts)> {
-        let (mut wanted, mut there) = (Vec::new(), BTreeSet::new());
-        let known: BTreeSet<_> = listed.iter().map(|it| &*it.key).collect();
-        self.faults.retain(|key, _| known.contains(&**key));
-        for (at, listed) in listed.iter().enumerate() {
+    /// The objects that are to be read, those of nodes that are known first. `listed` are all there are, unless `is_whole` is
+    /// false: then it is not known of the others whether they are there.
+    pub fn wanted(
+        &mut self,
+        listed: &[ListedFacts],
+        is_whole: bool,
+    ) -> Vec<(NodeName, ListedFacts)> {
+        let (mut named, mut strays) = (Vec::new(), Strays::default());
+        for listed in listed {
             let name = listed.key.strip_prefix(SAID).and_then(|name| name.strip_prefix('/'));
-            let fault = match name.and_then(NodeName::parse) {
-                None => FactFault::Foreign,
-                Some(_) if at >= MAX_NODES => FactFault::TooMany,
-                Some(node) if listed.size > MAX_FACT_OBJECT_BYTES => {
-                    there.insert(node);
-                    FactFault::TooLong(listed.size)
-                }
-                Some(node) => {
-                    there.insert(node.clone());
-                    if self.is_due(&node, listed) && !self.rests(&node, listed) {
-                        wanted.push((node, listed.clone()));
-                    }
-                    continue;
-                }
-            };
-            self.faults.insert(listed.key.clone(), fault);
+            match name.and_then(NodeName::parse) {
+                Some(node) => named.push((node, listed)),
+                None => strays.add(name.unwrap_or(&listed.key)),
+            }
+        }
+        // Whoever can write there can put any number of names; those that are known are read whatever they are.
+        named.sort_by_cached_key(|(node, _)| {
+            (*node != self.own && !self.numbers.contains_key(node), node.clone())
+        });
+        for (node, _) in named.drain(named.len().min(MAX_NODES)..) {
+            strays.add(node.as_str());
+        }
+        let there: BTreeSet<_> = named.iter().map(|(node, _)| node.clone()).collect();
+        let keys: BTreeSet<_> = there.iter().map(object_key).collect();
+        self.faults.retain(|key, _| keys.contains(key));
+        match (is_whole, strays.is_empty()) {
+            (false, _) => self.faults.insert(SAID.to_owned(), FactFault::TooMany(strays)),
+            (true, false) => self.faults.insert(SAID.to_owned(), FactFault::Strays(strays)),
+            (true, true) => None,
+        };
+        let mut wanted = Vec::new();
+        for (node, listed) in named {
+            if listed.size > MAX_FACT_OBJECT_BYTES {
+                self.faults.insert(listed.key.clone(), FactFault::TooLong(listed.size));
+            } else if self.is_due(&node, listed) && !self.rests(&node, listed) {
+                wanted.push((node, listed.clone()));
+            }
+        }
+        if !is_whole {
+            // What it puts depends on what it has put before a restart that it may not remember.
+            if !there.contains(&self.own) {
+                let (key, state) = (object_key(&self.own), "not listed".into());
+                wanted.push((self.own.clone(), ListedFacts { key, size: 0, state }));
+            }
+            return wanted;
         }
         for node in self.numbers.keys().filter(|node| !there.contains(node)) {
             if *node == self.own {
@@ -171,6 +198,11 @@ impl FactReader {
         self.looked.retain(|node, _| there.contains(node));
         self.unread.retain(|node, _| there.contains(node));
         wanted
+    }
+
+    /// The object of the node itself was asked for, and is not there.
+    pub fn own_is_missing(&mut self) {
+        self.stored = None;
     }
 
     /// Whether an object is to be looked at: it is in another state than when it was, or it is time to look once more.
@@ -340,23 +372,52 @@ mod tests {
     fn what_is_as_it_was_is_not_read_again_and_what_cannot_be_read_changes_nothing() {
         let ([first, _], b) = (two_of_b(), node("b"));
         let (mut reader, mut set) = (reader(), FactSet::default());
-        let wanted = reader.wanted(&[listed("b", 1)]);
+        let wanted = reader.wanted(&[listed("b", 1)], true);
         assert_eq!(wanted, [(b.clone(), listed("b", 1))]);
         reader.take((&b, "1"), Ok(first), &mut set);
-        assert_eq!(reader.wanted(&[listed("b", 1)]), []);
-        assert_eq!(reader.wanted(&[listed("b", 2)]).len(), 1);
+        assert_eq!(reader.wanted(&[listed("b", 1)], true), []);
+        assert_eq!(reader.wanted(&[listed("b", 2)], true).len(), 1);
         for fault in [NotOpened::NotAuthentic, NotOpened::OtherFleet, NotOpened::Foreign] {
             assert!(!reader.take((&b, "2"), Err(fault.into()), &mut set));
             assert_eq!(reader.faults()["facts/said/b"], FactFault::Sealed(fault));
         }
         let huge = ListedFacts { size: 100 << 20, ..listed("b", 3) };
         let foreign = listed("b/c", 1);
-        assert_eq!(reader.wanted(&[huge, foreign]), []);
+        assert_eq!(reader.wanted(&[huge, foreign], true), []);
         assert_eq!(reader.faults()["facts/said/b"], FactFault::TooLong(100 << 20));
-        assert_eq!(reader.faults()["facts/said/b/c"], FactFault::Foreign);
-        assert_eq!(reader.wanted(&[]), []);
+        assert_eq!(reader.faults()[SAID].to_string(), "one thing there is no node's: b/c");
+        assert_eq!(reader.wanted(&[], true), []);
         assert_eq!(reader.faults()["facts/said/b"], FactFault::Removed);
         assert_eq!(token(&set), Some("1"));
+    }
+
+    #[test]
+    fn what_is_no_node_s_is_one_fault_and_hides_no_node_that_is_known() {
+        let ([first, _], b) = (two_of_b(), node("b"));
+        let (mut reader, mut set) = (reader(), FactSet::default());
+        reader.wanted(&[listed("b", 1)], true);
+        reader.take((&b, "1"), Ok(first), &mut set);
+        let mut foreign: Vec<_> = (0..300).map(|at| listed(&format!("X{at:03}"), 1)).collect();
+        assert_eq!(reader.wanted(&foreign, true), []);
+        assert_eq!(reader.faults().len(), 2, "all of them, and that one was removed");
+        let told = reader.faults()[SAID].to_string();
+        assert!(told.starts_with("300 things there are no node's: X000, X001"), "{told}");
+        assert_eq!(reader.faults()["facts/said/b"], FactFault::Removed);
+        // As many as can be, all of them before those that are known.
+        foreign.extend((0..MAX_NODES).map(|at| listed(&format!("0{at}"), 1)));
+        foreign.push(listed("a", 1));
+        foreign.push(listed("b", 2));
+        let wanted = reader.wanted(&foreign, true);
+        let names: Vec<_> = wanted.iter().map(|(node, _)| node.as_str()).take(3).collect();
+        assert_eq!((names, wanted.len()), (vec!["a", "b", "00"], MAX_NODES));
+        assert!(reader.faults()[SAID].to_string().starts_with("302 things"));
+        // Where it is cut, nobody was removed, and the node's own is asked for all the same.
+        foreign.truncate(300);
+        let wanted = reader.wanted(&foreign, false);
+        assert_eq!(wanted.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["a"]);
+        let told: Vec<_> = reader.faults().values().map(ToString::to_string).collect();
+        assert!(told.len() == 1 && told[0].starts_with("more than 5120 objects"), "{told:?}");
+        assert_eq!(reader.wanted(&foreign, false).len(), 1, "each time");
     }
 
     #[test]
@@ -364,12 +425,12 @@ mod tests {
         let ([first, second], b) = (two_of_b(), node("b"));
         let (mut reader, mut set) = (reader(), FactSet::default());
         // The listing has the second one already, the read not.
-        assert_eq!(reader.wanted(&[listed("b", 2)]).len(), 1);
+        assert_eq!(reader.wanted(&[listed("b", 2)], true).len(), 1);
         reader.take((&b, "2"), Ok(first), &mut set);
         assert_eq!(token(&set), Some("1"));
         let mut asked = Vec::new();
         for round in 1..40 {
-            if !reader.wanted(&[listed("b", 2)]).is_empty() {
+            if !reader.wanted(&[listed("b", 2)], true).is_empty() {
                 reader.take((&b, "2"), Ok(second.clone()), &mut set);
                 asked.push(round);
             }
@@ -383,43 +444,43 @@ mod tests {
         let (mut reader, mut set) = (reader(), FactSet::default());
         let mut asked = Vec::new();
         for round in 0..80 {
-            for (node, listed) in reader.wanted(&[listed("b", 1)]) {
+            for (node, listed) in reader.wanted(&[listed("b", 1)], true) {
                 reader.not_read(&node, &listed, &"it hangs");
                 asked.push(round);
             }
             assert_eq!(reader.faults()["facts/said/b"].to_string(), "it cannot be read: it hangs");
         }
         assert_eq!(asked, [0, 1, 3, 7, 15, 31, 47, 63, 79]);
-        assert_eq!(reader.wanted(&[listed("b", 2)]).len(), 1, "it is another");
+        assert_eq!(reader.wanted(&[listed("b", 2)], true).len(), 1, "it is another");
         assert!(reader.take((&b, "2"), Ok(first), &mut set));
         assert!(reader.faults().is_empty());
-        assert_eq!(reader.wanted(&[listed("b", 3)]).len(), 1);
+        assert_eq!(reader.wanted(&[listed("b", 3)], true).len(), 1);
     }
 
     #[test]
     fn what_the_store_does_not_say_is_put_until_it_does() {
         let a = node("a");
         let (mut reader, mut set) = (reader(), FactSet::default());
-        reader.wanted(&[]);
+        reader.wanted(&[], true);
         assert_eq!(reader.to_put(&set), None, "there is nothing to say");
         set.say(&a, FactKind::Token, "t", "1").unwrap();
         assert!(!reader.says(&set));
         let object = reader.to_put(&set).unwrap();
         assert_eq!(object.number, 1);
         reader.has_put(&object);
-        reader.wanted(&[listed("a", 1)]);
+        reader.wanted(&[listed("a", 1)], true);
         reader.take((&a, "1"), Ok(object.clone()), &mut set);
         assert!(reader.says(&set) && reader.to_put(&set).is_none() && reader.faults().is_empty());
         // It was removed, and the store forgets what it takes.
         for number in 2..=4 {
-            reader.wanted(&[]);
+            reader.wanted(&[], true);
             let again = reader.to_put(&set).unwrap();
             assert_eq!((again.number, &again.facts), (number, &object.facts));
             reader.has_put(&again);
         }
         assert_eq!(reader.faults()["facts/said/a"], FactFault::Unkept);
         // It was put back to an older one, which says something else.
-        reader.wanted(&[listed("a", 5)]);
+        reader.wanted(&[listed("a", 5)], true);
         let older = FactObject { number: 1, facts: FactSet::default() };
         reader.take((&a, "5"), Ok(older), &mut set);
         assert_eq!(reader.to_put(&set).unwrap().number, 5);

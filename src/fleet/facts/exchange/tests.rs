@@ -169,6 +169,47 @@ async fn one_object_that_cannot_be_read_keeps_nobody_from_saying_and_hearing_wha
 }
 
 #[tokio::test]
+async fn what_others_put_among_the_facts_is_told_within_bounds_and_hides_nobody() {
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let bucket = store.bucket();
+    let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
+    say(&b, "t", "1");
+    round(&b, &bucket).await;
+    for at in 0..1000 {
+        store.put(&format!("facts/said/X{at:05}"), b"");
+        store.put(&format!("facts/said/0{at:05}"), b"");
+    }
+    say(&a, "u", "1");
+    for _ in 0..2 {
+        round(&a, &bucket).await;
+    }
+    assert_eq!(value(&a, "t").as_deref(), Some("1"));
+    a.stand(&Ok(()));
+    let standing = a.standing();
+    assert!(standing.published && standing.faults.len() == MAX_FAULTS, "{}", standing.faults.len());
+    let all = &standing.faults[SAID];
+    assert!(all.starts_with("1000 things there are no node's: X0"), "{all}");
+    assert!(all.ends_with("more objects are passed over"), "{all}");
+    // More than are listed: which ones those are is the store's choice, and nothing is undone for it.
+    for at in 0..MAX_LISTED_FACTS {
+        store.put(&format!("facts/said/Y{at:05}"), b"");
+    }
+    let own = std::fs::read(store.0.path().join("facts/said/a")).unwrap();
+    for _ in 0..2 {
+        round(&a, &bucket).await;
+    }
+    a.stand(&Ok(()));
+    let standing = a.standing();
+    assert!(standing.faults[SAID].starts_with("more than 5120 objects"), "{:?}", standing.faults);
+    assert!(standing.published);
+    assert_eq!(std::fs::read(store.0.path().join("facts/said/a")).unwrap(), own, "not put again");
+    say(&a, "v", "1");
+    round(&a, &bucket).await;
+    round(&b, &bucket).await;
+    assert!(std::fs::read(store.0.path().join("facts/said/a")).unwrap() != own);
+}
+
+#[tokio::test]
 async fn nothing_is_put_where_the_name_or_the_store_is_another_s() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
