@@ -41,6 +41,7 @@ pub mod ledger;
 mod ledger_gauges;
 pub mod living_nodes;
 pub mod node_key;
+pub mod own_place;
 mod peer_life;
 pub mod peer_wire;
 pub mod peers;

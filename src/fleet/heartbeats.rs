@@ -26,6 +26,7 @@ use super::living_nodes::{
     BEAT_EVERY_MS, BeatRead, DEAD_AFTER_MS, NodeNews, NodeWatch, READ_EVERY_MS,
 };
 use super::node_key::NodeKey;
+use super::own_place::PlaceWatch;
 use super::sealed_mark::FleetId;
 use super::signed_note::VerifierKey;
 use crate::activity::Activity;
@@ -75,13 +76,13 @@ fn until_next_beat(number: u64) -> Duration {
 
 impl Heartbeats {
     /// Until the node stops.
-    pub(super) async fn run(self, stopping: watch::Receiver<bool>) {
+    pub(super) async fn run(self, place: PlaceWatch, stopping: watch::Receiver<bool>) {
         // When the last put of this node was taken, in milliseconds after the start, and one; 0: never.
         let (base, put_at) = (Instant::now(), AtomicU64::new(0));
         tokio::join!(self.put_all(base, &put_at, stopping.clone()), async {
             let mut stopping = stopping;
             tokio::select! {
-                () = self.read_all(base, &put_at) => {}
+                () = self.read_all(place, base, &put_at) => {}
                 _ = stopping.wait_for(|stops| *stops) => {}
             }
         });
@@ -135,7 +136,7 @@ impl Heartbeats {
         }
     }
 
-    async fn read_all(&self, base: Instant, put_at: &AtomicU64) {
+    async fn read_all(&self, mut place: PlaceWatch, base: Instant, put_at: &AtomicU64) {
         let mut watch = NodeWatch::new(self.node.name.clone(), self.node.facts.boot);
         let mut claims = HashMap::new();
         let mut ticks = tokio::time::interval(Duration::from_millis(READ_EVERY_MS));
@@ -144,7 +145,8 @@ impl Heartbeats {
             ticks.tick().await;
             let began = base.elapsed().as_millis() as u64;
             let read = {
-                let round = tokio::time::timeout(ROUND_LIMIT, self.round(&mut watch, &mut claims));
+                let round = self.round(&mut place, &mut watch, &mut claims);
+                let round = tokio::time::timeout(ROUND_LIMIT, round);
                 let mut round = std::pin::pin!(round);
                 tokio::select! {
                     read = round.as_mut() => read,
@@ -185,15 +187,12 @@ impl Heartbeats {
     /// Reads once. A heartbeat that the store would not give is left out: that is not its node's silence.
     async fn round(
         &self,
+        place: &mut PlaceWatch,
         watch: &mut NodeWatch,
         claims: &mut HashMap<NodeName, VerifierKey>,
     ) -> Result<Round, BucketError> {
         let names = self.bucket.folders(NODES).await?;
-        let own = node_folder(self.node.name.as_str());
-        if !names.iter().any(|name| name == self.node.name.as_str()) {
-            // It has its claim there: this is not what was there before.
-            return Err(BucketError::Missing(own));
-        }
+        place.check(&self.bucket, &names).await?;
         watch.listed(names.iter().filter_map(|name| NodeName::parse(name)));
         let read = watch.to_read().into_iter().map(|name| {
             let known = claims.get(&name).cloned();
