@@ -43,6 +43,7 @@ mod ledger_gauges;
 mod line_budget;
 pub mod living_nodes;
 pub mod node_key;
+pub mod own_place;
 mod peer_life;
 pub mod peer_wire;
 pub mod peers;

@@ -1,7 +1,7 @@
 //! The ledger, those who follow it, and shared facts under everything that can happen to them, in the order of a seed: crashes,
 //! requests and answers that are lost, late or done twice, listings and reads that are old, clocks that are wrong, disks that are
-//! put back or copied, a store that forgets, and one in which a stranger changes, removes or puts back what lies there. Short
-//! here; at length by `cargo run --release --example simulate-fleet`.
+//! put back or copied, a store that forgets, an empty one that is there instead for a while, and one in which a stranger changes,
+//! removes or puts back what lies there. Short here; at length by `cargo run --release --example simulate-fleet`.
 
 #![allow(unreachable_pub, dead_code, missing_docs, reason = "shared with the example")]
 
@@ -33,7 +33,7 @@ const SCHEDULES: u64 = 1000;
 #[test]
 fn whatever_happens_each_record_is_kept_and_followed_once_and_all_nodes_have_the_same_facts() {
     let (mut segments, mut crashes, mut forked, mut forgot, mut refused) = (0, 0, 0, 0, 0);
-    let (mut taken, mut told, mut restarts) = (0, 0, 0);
+    let (mut taken, mut told, mut restarts, mut astray) = (0, 0, 0, 0);
     let mut shared = SharingOutcome::default();
     for seed in 0..SCHEDULES {
         let outcome = world::run(seed, Variant::Right, false);
@@ -44,12 +44,13 @@ fn whatever_happens_each_record_is_kept_and_followed_once_and_all_nodes_have_the
         forgot += u64::from(outcome.forgot);
         refused += u64::from(outcome.refused);
         taken += outcome.taken;
+        astray += outcome.astray;
         told += outcome.told;
         restarts += outcome.restarts;
         shared.add(&outcome.sharing);
     }
     // It is no proof of anything if none of this has happened.
-    let happened = [segments, crashes, forked, forgot, refused, taken, told, restarts];
+    let happened = [segments, crashes, forked, forgot, refused, taken, told, restarts, astray];
     let SharingOutcome { events: _, puts, ends, put_back, crashes } = shared;
     let happened = happened.into_iter().chain([puts, ends, put_back, crashes]);
     let happened: Vec<_> = happened.collect();

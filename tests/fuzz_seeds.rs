@@ -108,6 +108,11 @@ fn members_grown() {
 }
 
 #[test]
+fn peers() {
+    replay("peers", bodies::peers::run);
+}
+
+#[test]
 fn record() {
     replay("record", bodies::record::run);
 }

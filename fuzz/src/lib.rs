@@ -20,6 +20,7 @@ pub mod kept;
 pub mod ledger;
 pub mod lines;
 pub mod members;
+pub mod peers;
 pub mod record;
 pub mod reference;
 pub mod results;

@@ -31,8 +31,12 @@ pub struct StandingLeave {
     pub session: Option<Box<str>>,
     /// Who gave it.
     pub by: Answerer,
-    /// When it ends at the latest.
+    /// When it ends at the latest, by the clock of this node.
     pub until: SystemTime,
+    /// The same by the clock of the node that gave it: a part of its name in the fleet.
+    given_until: SystemTime,
+    /// For how long it was given.
+    time: Duration,
     /// [`ApprovalSubject::mark`](crate::policy::ApprovalSubject::mark)
     subject: Box<str>,
     ends: Instant,
@@ -43,8 +47,10 @@ pub struct StandingLeave {
 impl StandingLeave {
     /// What other nodes of a fleet are told of it.
     pub(super) fn shared(&self) -> SharedLeave {
-        let Self { of, access, principal, session, by, until, subject, .. } = self.clone();
-        SharedLeave { of: of.as_str().into(), access, principal, session, by, until, subject }
+        let Self { of, access, principal, session, by, given_until, time, subject, .. } =
+            self.clone();
+        let (of, until) = (of.as_str().into(), given_until);
+        SharedLeave { of, access, principal, session, by, until, time, heard: None, subject }
     }
 }
 
@@ -131,6 +137,8 @@ impl Leaves {
             session,
             by: by.clone(),
             until: now.time + time,
+            given_until: now.time + time,
+            time,
             subject: asked.pending.subject().mark(),
             ends: now.instant + time,
             taken_over: false,
@@ -168,8 +176,8 @@ impl Leaves {
         self.ended.push(leave);
     }
 
-    /// There are also those of other nodes. One whose clock is wrong lets none stand longer than any may: those that would are
-    /// passed over. The ids of those that are so for the first time.
+    /// There are also those of other nodes. One whose clock is wrong lets none stand longer than it was given for, nor than any
+    /// may: those that would are passed over. The ids of those that are so for the first time.
     pub(super) fn take_over(
         &mut self,
         leaves: impl IntoIterator<Item = SharedLeave>,
@@ -186,11 +194,11 @@ impl Leaves {
             let key = leave.key();
             let is_known = self.standing.iter().any(|it| *it.of.as_str() == *leave.of);
             let is_over = has_ended(&key) || untold.binary_search(&key).is_ok();
-            let left = leave.until.duration_since(now.time).unwrap_or_default();
+            let left = leave.left(now.time);
             if is_known || is_over || left.is_zero() || self.too_long.contains(&key) {
                 continue;
             }
-            if left > MAX_STANDING + CLOCKS_APART {
+            if leave.by_its_clock(now.time) > MAX_STANDING + CLOCKS_APART {
                 if self.too_long.len() < MAX_SHARED_LEAVES {
                     self.too_long.insert(key);
                     passed_over.push(leave.of);
@@ -200,7 +208,8 @@ impl Leaves {
             if self.standing.len() >= MAX_SHARED_LEAVES {
                 continue;
             }
-            let SharedLeave { of, access, principal, session, by, until, subject } = leave;
+            let SharedLeave { of, access, principal, session, by, until, time, subject, .. } =
+                leave;
             let (of, ends) = (ApprovalId::of_text(&of), now.instant + left);
             let leave = StandingLeave {
                 of,
@@ -208,7 +217,9 @@ impl Leaves {
                 principal,
                 session,
                 by,
-                until,
+                until: now.time + left,
+                given_until: until,
+                time,
                 subject,
                 ends,
                 taken_over: true,
@@ -224,11 +235,11 @@ impl Leaves {
         self.standing.clone()
     }
 
-    /// Forgets those whose time is up. Where a clock on a wall says otherwise, it was turned back: such a one is ended for the
-    /// whole fleet, which would bring it back until that clock has come so far.
+    /// Forgets those whose time is up. Where a clock on a wall says otherwise, it was turned back, or is behind that of the node
+    /// that gave it: such a one is ended for the whole fleet, which would bring it back until that clock has come so far.
     fn sweep(&mut self, now: Now) {
         let over = self.standing.extract_if(.., |leave| leave.ends <= now.instant);
-        let turned_back: Vec<_> = over.filter(|leave| leave.until > now.time).collect();
+        let turned_back: Vec<_> = over.filter(|leave| leave.given_until > now.time).collect();
         for leave in turned_back {
             self.has_ended(leave);
         }

@@ -445,8 +445,31 @@ fn leave_of_another(number: usize, until: SystemTime) -> SharedLeave {
         session: None,
         by: Answerer::here("admin", Door::Api),
         until,
+        time: MAX_STANDING,
+        heard: None,
         subject: "x".into(),
     }
+}
+
+#[test]
+fn what_was_given_for_an_hour_stands_no_longer_where_the_clock_is_two_hours_behind() {
+    let mut leaves = Leaves::default();
+    let (instant, time) = (Instant::now(), SystemTime::now());
+    let at =
+        |minutes: u32| Now { instant: instant + minutes * MINUTE, time: time + minutes * MINUTE };
+    let leave = SharedLeave { time: 60 * MINUTE, ..leave_of_another(1, time + 180 * MINUTE) };
+    leaves.take_over([leave.clone()], |_| false, at(0));
+    assert_eq!(leaves.all(at(59))[0].until, at(60).time, "as it is shown here");
+    assert_eq!(leaves.all(at(60)).len(), 0);
+    assert_eq!(leaves.ended(), [leave.key()], "nobody goes on with it");
+    // After a restart it goes on where it was.
+    let mut again = Leaves::default();
+    let remembered = SharedLeave { heard: Some(time), ..leave };
+    again.take_over([remembered.clone()], |_| false, at(30));
+    assert_eq!((again.all(at(59)).len(), again.all(at(60)).len()), (1, 0));
+    let mut late = Leaves::default();
+    late.take_over([remembered], |_| false, at(60));
+    assert_eq!(late.all(at(60)).len(), 0);
 }
 
 #[test]

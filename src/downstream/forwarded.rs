@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_util::stream;
+use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body::Body as HttpBody;
 use http_body_util::Full;
@@ -60,6 +61,12 @@ pub async fn answer(
     let answer = mcp::handle(worker, sessions, &connection, now_ms, &head, Full::new(body)).await;
     let (head, body) = answer.into_parts();
     Response::from_parts(head, kept(body, connection))
+}
+
+/// The head and the body of a request as another node has sent it; `None` for what is none.
+#[must_use]
+pub fn parts(sent: &Bytes) -> Option<(Parts, Bytes)> {
+    forward::read(sent).map(|(head, _, body)| (head, body))
 }
 
 /// A body with the connection that it belongs to, whose calls can be cancelled as long as it is read.

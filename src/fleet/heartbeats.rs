@@ -28,6 +28,7 @@ use super::living_nodes::{
     BEAT_EVERY_MS, BeatRead, DEAD_AFTER_MS, LIST_EVERY_MS, MAX_LISTED_BEATS, NodeNews, NodeWatch,
 };
 use super::node_key::NodeKey;
+use super::own_place::PlaceWatch;
 use super::sealed_mark::FleetId;
 use super::signed_note::VerifierKey;
 use super::strays::Strays;
@@ -49,9 +50,6 @@ const BEAT_LIMIT: Duration = Duration::from_millis(2_500);
 const ROUND_LIMIT: Duration = Duration::from_secs(30);
 /// Most time for the last heartbeat.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
-/// How often it is looked whether this is the store that the node has its place in: before anybody is found dead in another.
-const LOOK_AT_PLACE_MS: u64 = 4_000;
-const _: () = assert!(LOOK_AT_PLACE_MS < DEAD_AFTER_MS);
 /// Most bytes of a claim.
 const MAX_CLAIM_BYTES: u64 = 16 << 10;
 
@@ -77,8 +75,8 @@ struct Rounds {
     claims: HashMap<NodeName, VerifierKey>,
     /// Lines about what is wrong with heartbeats.
     lines: LineBudget,
-    /// When this node's place was seen last, on `base`.
-    place_at: Option<u64>,
+    /// Whether this is the store that the node has its place in.
+    place: PlaceWatch,
 }
 
 /// How this node's own puts go, for who reads.
@@ -102,12 +100,12 @@ fn until_next_beat(number: u64) -> Duration {
 
 impl Heartbeats {
     /// Until the node stops.
-    pub(super) async fn run(self, stopping: watch::Receiver<bool>) {
+    pub(super) async fn run(self, place: PlaceWatch, stopping: watch::Receiver<bool>) {
         let (base, puts) = (Instant::now(), OwnPuts::default());
         tokio::join!(self.put_all(base, &puts, stopping.clone()), async {
             let mut stopping = stopping;
             tokio::select! {
-                () = self.read_all(base, &puts) => {}
+                () = self.read_all(place, base, &puts) => {}
                 _ = stopping.wait_for(|stops| *stops) => {}
             }
         });
@@ -157,11 +155,11 @@ impl Heartbeats {
         }
     }
 
-    async fn read_all(&self, base: Instant, puts: &OwnPuts) {
+    async fn read_all(&self, place: PlaceWatch, base: Instant, puts: &OwnPuts) {
         let (name, boot) = (self.node.name.clone(), self.node.facts.boot);
         let (claims, lines) = (HashMap::new(), LineBudget::default());
         let watch = NodeWatch::new(name, boot);
-        let mut rounds = Rounds { base, watch, claims, lines, place_at: None };
+        let mut rounds = Rounds { base, watch, claims, lines, place };
         // Its own is looked for among the others.
         let _ = tokio::time::timeout(LATE_ROUND, puts.first.notified()).await;
         let mut ticks = tokio::time::interval(Duration::from_millis(LIST_EVERY_MS));
@@ -208,11 +206,6 @@ impl Heartbeats {
     /// Lists and reads once. A heartbeat that the store would not give is left out: that is not its node's silence.
     async fn round(&self, rounds: &mut Rounds, puts: &OwnPuts) -> Result<Round, BucketError> {
         let (own, began) = (&self.node.name, rounds.now());
-        if rounds.place_at.is_none_or(|at| began.saturating_sub(at) >= LOOK_AT_PLACE_MS) {
-            rounds.place_at = None;
-            self.check_place().await?;
-            rounds.place_at = Some(began);
-        }
         let ListedSome { objects, is_whole } =
             self.bucket.list_up_to(HEARTBEATS, MAX_LISTED_BEATS).await?;
         if !is_whole {
@@ -229,6 +222,8 @@ impl Heartbeats {
                 None => strays.add(name.unwrap_or(&object.key)),
             }
         }
+        let names: Vec<_> = beats.iter().map(|(name, _)| name.as_str().to_owned()).collect();
+        rounds.place.check(&self.bucket, &names).await?;
         if !beats.iter().any(|(name, _)| name == own) {
             return Err(BucketError::Missing(heartbeat_key(own)));
         }
@@ -262,15 +257,6 @@ impl Heartbeats {
             }
         }
         Ok(round)
-    }
-
-    /// Whether this is the store that the node has its place in, and not an empty one in its stead.
-    async fn check_place(&self) -> Result<(), BucketError> {
-        let claim = format!("{}/{CLAIM}", node_folder(self.node.name.as_str()));
-        match self.bucket.size(&claim).await? {
-            Some(_) => Ok(()),
-            None => Err(BucketError::Missing(claim)),
-        }
     }
 
     /// Reads that of one node, which is verified by its claim as it was when it was first read: the one `known`, or the one

@@ -24,6 +24,7 @@ use super::fleet_node::{FleetNode, ProgramBuild};
 use super::heartbeats::{Heartbeats, VitalsOf};
 use super::joining::{self, Applicant, FleetMember, JoinError, segments_folder};
 use super::node_key::NodeKey;
+use super::own_place::{OwnPlace, PlaceWatch};
 use super::peer_wire::PeerSender;
 use super::peers::Peers;
 use super::putting::{PutAnswer, PutAsk, PutNext, Putting};
@@ -262,21 +263,24 @@ async fn run(
         activity: activity.clone(),
         vitals,
     };
+    let place = OwnPlace::of(member.fleet, &node.name, &member.verifier.to_string());
+    let watch = PlaceWatch::new(place.clone());
     let member = Arc::new(parking_lot::Mutex::new(member));
-    let sealer = Sealer { activity, bucket, member, node, backlog, planned, in_hand: None };
+    let sealer = Sealer { activity, bucket, place, member, node, backlog, planned, in_hand: None };
     // The last heartbeat says how far all has come.
     let (stops, stopping) = watch::channel(false);
     let seals = async {
         sealer.run(ending).await;
         stops.send_replace(true);
     };
-    tokio::join!(seals, heartbeats.run(stopping));
+    tokio::join!(seals, heartbeats.run(watch, stopping));
 }
 
 /// What seals.
 struct Sealer {
     activity: Activity,
     bucket: Bucket,
+    place: OwnPlace,
     /// Used by one thread at a time: reading and writing files is done beside the runtime.
     member: Arc<parking_lot::Mutex<FleetMember>>,
     node: Arc<FleetNode>,
@@ -379,7 +383,7 @@ impl Sealer {
             (member.creates, member.node.clone())
         };
         let key = format!("{}/{}", segments_folder(node.as_str()), sealed.name);
-        let putting = put(&self.bucket, &key, &sealed, creates);
+        let putting = put((&self.bucket, &self.place), &key, &sealed, creates);
         match self.backlog.during(putting).await {
             Ok(checkpoint) => {
                 self.backlog.state.stored_now(checkpoint);
@@ -451,9 +455,9 @@ fn next_segment(
 }
 
 /// Puts a segment; the checkpoint that is in the store then. It is stored when the store says so twice: in its answer, and when
-/// it is asked.
+/// it is asked; and is the one of this node's place.
 async fn put(
-    bucket: &Bucket,
+    (bucket, place): (&Bucket, &OwnPlace),
     key: &str,
     sealed: &SealedSegment,
     creates: bool,
@@ -467,6 +471,7 @@ async fn put(
                 Creation::Exists => PutAnswer::Exists,
             },
             PutAsk::Replace => bucket.put(key, bytes()).await.map(|()| PutAnswer::Done)?,
+            PutAsk::Place => PutAnswer::Place(place.look(bucket).await?),
             PutAsk::Compare => {
                 PutAnswer::There(checkpoint_of_same(&bucket.get(key).await?, sealed))
             }

@@ -354,6 +354,23 @@ pub enum PeerAnswerPart {
     Broken,
 }
 
+impl PeerAnswerPart {
+    /// What the payload of the first frame says, once its MAC was right.
+    #[must_use]
+    pub fn head(payload: &[u8]) -> Option<Self> {
+        let mut lines = payload.split(|byte| *byte == b'\n');
+        let status = StatusCode::from_bytes(lines.next()?).ok()?;
+        let mut headers = HeaderMap::new();
+        for line in lines.take(MAX_ANSWER_HEADERS) {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let (name, value) = (line.get(..colon)?, line.get(colon + 1..)?);
+            let name = HeaderName::from_bytes(name).ok()?;
+            headers.append(name, HeaderValue::from_bytes(value).ok()?);
+        }
+        Some(Self::Head(status, headers))
+    }
+}
+
 /// An answer is not what that node answered to that request.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum BadPeerAnswer {
@@ -428,25 +445,12 @@ impl AnswerReader {
         self.number += 1;
         self.ended = matches!(kind, END | BROKEN);
         match kind {
-            HEAD => read_head(&payload).map(Some).ok_or(BadPeerAnswer::Form),
+            HEAD => PeerAnswerPart::head(&payload).map(Some).ok_or(BadPeerAnswer::Form),
             DATA => Ok(Some(PeerAnswerPart::Data(payload))),
             END => Ok(Some(PeerAnswerPart::End)),
             _ => Ok(Some(PeerAnswerPart::Broken)),
         }
     }
-}
-
-fn read_head(payload: &[u8]) -> Option<PeerAnswerPart> {
-    let mut lines = payload.split(|byte| *byte == b'\n');
-    let status = StatusCode::from_bytes(lines.next()?).ok()?;
-    let mut headers = HeaderMap::new();
-    for line in lines.take(MAX_ANSWER_HEADERS) {
-        let colon = line.iter().position(|byte| *byte == b':')?;
-        let (name, value) = (line.get(..colon)?, line.get(colon + 1..)?);
-        let name = HeaderName::from_bytes(name).ok()?;
-        headers.append(name, HeaderValue::from_bytes(value).ok()?);
-    }
-    Some(PeerAnswerPart::Head(status, headers))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -531,6 +531,8 @@ mod tests {
     use crate::fleet::cluster_key::{ClusterKeys, KeyPurpose};
     use crate::fleet::config::NodeName;
     use crate::fleet::heartbeat::BootId;
+    use crate::fleet::heartbeat::tests::example;
+    use crate::fleet::living_nodes::NodeWatch;
 
     const FLEET: FleetId = FleetId([1; 16]);
 
@@ -587,6 +589,26 @@ mod tests {
         let mut twice = headers(&head(wall_ms(), 4));
         twice.append(HEADER, HeaderValue::from_static("x"));
         assert!(admit(&twice).is_none() && admit(&HeaderMap::new()).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_request_has_the_time_of_the_node_that_is_asked_whose_clock_is_another() {
+        const HOURS: u64 = 2 * 3_600_000;
+        let (mut peers, a) = (peers(), NodeName::parse("a").unwrap());
+        for ahead in [true, false] {
+            let there = |here: u64| if ahead { here + HOURS } else { here - HOURS };
+            let mut watch = NodeWatch::new(sender("b", 2).node, BootId([2; 16]));
+            watch.listed([a.clone()]);
+            for (at, beat) in [(0, 1), (1000, 2)] {
+                let wall = wall_ms();
+                watch.read(&a, Some(Ok(example(1, beat, there(wall)))), (at, wall), true);
+            }
+            peers.living = Arc::new(ArcSwap::from_pointee(watch.snapshot(None)));
+            let before = wall_ms();
+            let (_, to, time) = peers.address("a").unwrap();
+            assert_eq!(to, sender("a", 1));
+            assert!((there(before)..=there(wall_ms())).contains(&time), "{ahead}: {time}");
+        }
     }
 
     #[tokio::test]

@@ -1,15 +1,19 @@
-//! How a segment is put, so that it counts as stored only when the store has said so twice: in its answer, and when it is asked.
-//! Pure: says what to ask next, and is told the answer.
+//! How a segment is put, so that it counts as stored only when the store has said so twice, in its answer and when it is asked,
+//! and is the one in which the node has its place. Pure: says what to ask next, and is told the answer.
 //!
 //! ```text
 //!          ┌─ Create ─ made ──┐
-//! begins ──┤     └──── exists ┼─▶ Compare ─ the same ──▶ stored
-//!          └─ Replace ────────┴─▶ Measure ─ its length ─▶ stored
+//! begins ──┤     └──── exists ┼─▶ Place ─ it is ours ─▶ Compare ─ the same ──▶ stored
+//!          └─ Replace ────────┴─▶ Place ─ it is ours ─▶ Measure ─ its length ─▶ stored
 //! ```
+//!
+//! The place is looked at between the put and the question: a store that is swapped for another one, or comes back, at whatever
+//! moment of it, has either not got the segment where it is asked, or is not ours. It would have to go twice within one put.
 
 use thiserror::Error;
 
 use super::checkpoint::CheckpointHash;
+use super::own_place::PlaceLost;
 
 /// What to ask of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub enum PutAsk {
     Create,
     /// To put it under its key, whatever is there.
     Replace,
+    /// Whether it is the store in which the node has its place.
+    Place,
     /// What is there, to be compared with the segment.
     Compare,
     /// How long what is there is.
@@ -31,6 +37,8 @@ pub enum PutAnswer {
     Done,
     /// There is one, and it is as it was.
     Exists,
+    /// It is that store, or why it is not.
+    Place(Result<(), PlaceLost>),
     /// What is there is the same segment, with that checkpoint, perhaps written by another version; `None` for another one.
     There(Option<CheckpointHash>),
     /// How many bytes what is there has; `None` for nothing.
@@ -54,6 +62,9 @@ pub enum NotStored {
     /// The store said that it has it, and has not.
     #[error("was put and is not there")]
     Gone,
+    /// It is in a store that is not the fleet's.
+    #[error("was put into another store than the one in which this node has its place, {0}")]
+    Elsewhere(PlaceLost),
     /// The answer is none to what was asked.
     #[error("was put, and the answer is of something else")]
     Odd,
@@ -72,6 +83,8 @@ pub enum PutNext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Putting {
     ask: PutAsk,
+    /// What is asked once it was seen that the store is ours.
+    then: PutAsk,
     length: u64,
     checkpoint: CheckpointHash,
 }
@@ -81,7 +94,7 @@ impl Putting {
     #[must_use]
     pub fn new(creates: bool, length: u64, checkpoint: CheckpointHash) -> Self {
         let ask = if creates { PutAsk::Create } else { PutAsk::Replace };
-        Self { ask, length, checkpoint }
+        Self { ask, then: PutAsk::Measure, length, checkpoint }
     }
 
     /// What to ask now.
@@ -96,12 +109,16 @@ impl Putting {
     ///
     /// [`NotStored`].
     pub fn answered(self, answer: PutAnswer) -> Result<PutNext, NotStored> {
-        let Self { ask, length, checkpoint } = self;
-        let then = |ask| Ok(PutNext::Ask(Self { ask, ..self }));
+        let Self { ask, then, length, checkpoint } = self;
+        let place_then = |then| Ok(PutNext::Ask(Self { ask: PutAsk::Place, then, ..self }));
         match (ask, answer) {
-            (PutAsk::Create | PutAsk::Replace, PutAnswer::Done) => then(PutAsk::Measure),
+            (PutAsk::Create | PutAsk::Replace, PutAnswer::Done) => place_then(PutAsk::Measure),
             // The answer to an earlier attempt was lost; or somebody else was here.
-            (PutAsk::Create, PutAnswer::Exists) => then(PutAsk::Compare),
+            (PutAsk::Create, PutAnswer::Exists) => place_then(PutAsk::Compare),
+            (PutAsk::Place, PutAnswer::Place(Ok(()))) => {
+                Ok(PutNext::Ask(Self { ask: then, ..self }))
+            }
+            (PutAsk::Place, PutAnswer::Place(Err(lost))) => Err(NotStored::Elsewhere(lost)),
             (PutAsk::Compare, PutAnswer::There(Some(there))) => Ok(PutNext::Stored(there)),
             (PutAsk::Compare, PutAnswer::There(None)) => Err(NotStored::Another),
             (PutAsk::Measure, PutAnswer::Length(Some(there))) if there == length => {
@@ -112,8 +129,16 @@ impl Putting {
             }
             (PutAsk::Measure, PutAnswer::Length(None)) => Err(NotStored::Gone),
             (
-                PutAsk::Create | PutAsk::Replace | PutAsk::Compare | PutAsk::Measure,
-                PutAnswer::Done | PutAnswer::Exists | PutAnswer::There(_) | PutAnswer::Length(_),
+                PutAsk::Create
+                | PutAsk::Replace
+                | PutAsk::Place
+                | PutAsk::Compare
+                | PutAsk::Measure,
+                PutAnswer::Done
+                | PutAnswer::Exists
+                | PutAnswer::Place(_)
+                | PutAnswer::There(_)
+                | PutAnswer::Length(_),
             ) => Err(NotStored::Odd),
         }
     }
@@ -143,20 +168,35 @@ mod tests {
     #[test]
     fn it_is_stored_when_the_store_has_said_so_twice() {
         use PutAnswer::{Done, Exists, Length, There};
-        use PutAsk::{Compare, Create, Measure, Replace};
+        use PutAsk::{Compare, Create, Measure, Place, Replace};
+        const OURS: PutAnswer = PutAnswer::Place(Ok(()));
         let stored = |by| Some(Ok([by; 32]));
-        assert_eq!(run(true, &[Done, Length(Some(10))]), (vec![Create, Measure], stored(1)));
-        assert_eq!(run(false, &[Done, Length(Some(10))]), (vec![Replace, Measure], stored(1)));
-        assert_eq!(run(true, &[Exists, There(Some([2; 32]))]), (vec![Create, Compare], stored(2)));
-        assert_eq!(run(true, &[Done]).1, None, "once is not enough");
+        let measured = [Done, OURS, Length(Some(10))];
+        assert_eq!(run(true, &measured), (vec![Create, Place, Measure], stored(1)));
+        assert_eq!(run(false, &measured), (vec![Replace, Place, Measure], stored(1)));
+        let compared = [Exists, OURS, There(Some([2; 32]))];
+        assert_eq!(run(true, &compared), (vec![Create, Place, Compare], stored(2)));
+        assert_eq!(run(true, &[Done, OURS]).1, None, "once is not enough");
         for (creates, answers, why) in [
-            (true, [Exists, There(None)], NotStored::Another),
-            (true, [Done, Length(None)], NotStored::Gone),
-            (false, [Done, Length(Some(9))], NotStored::Length { put: 10, there: 9 }),
-            (false, [Exists, Done], NotStored::Odd),
-            (true, [Done, There(Some([1; 32]))], NotStored::Odd),
+            (true, vec![Exists, OURS, There(None)], NotStored::Another),
+            (true, vec![Done, OURS, Length(None)], NotStored::Gone),
+            (false, vec![Done, OURS, Length(Some(9))], NotStored::Length { put: 10, there: 9 }),
+            (false, vec![Exists], NotStored::Odd),
+            (true, vec![Done, Length(Some(10))], NotStored::Odd),
+            (true, vec![Done, OURS, There(Some([1; 32]))], NotStored::Odd),
+            (true, vec![Exists, OURS, Length(Some(10))], NotStored::Odd),
         ] {
             assert_eq!(run(creates, &answers).1, Some(Err(why)));
+        }
+    }
+
+    #[test]
+    fn what_was_put_into_another_store_is_not_stored() {
+        for lost in [PlaceLost::NoFleet, PlaceLost::OtherFleet, PlaceLost::NoClaim] {
+            for first in [PutAnswer::Done, PutAnswer::Exists] {
+                let answers = [first, PutAnswer::Place(Err(lost))];
+                assert_eq!(run(true, &answers).1, Some(Err(NotStored::Elsewhere(lost))));
+            }
         }
     }
 }

@@ -195,7 +195,7 @@ impl App {
             None => room,
         });
         if let Some(facts) = fleet.as_deref().and_then(FleetNode::shared) {
-            fleet_leaves::begin_with(&room, &facts.facts());
+            fleet_leaves::begin_with(&room, facts);
         }
         let dropped_members = Arc::new(DroppedMembers::default());
         let (meaning, queries) = MeaningRoom::new(config.search.embeddings.as_ref());

@@ -6,7 +6,7 @@ use tokio::runtime::LocalRuntime;
 
 use super::fleet_tokens;
 use crate::fleet::bucket::Bucket;
-use crate::fleet::facts::{FactExchangeSettings, FleetFacts, MemoryError, PlaceCheck};
+use crate::fleet::facts::{FactExchangeSettings, FleetFacts, MemoryError};
 use crate::identity::{Identity, TokenFile};
 
 /// Most time that a node which starts waits for what its fleet says; then it starts with what it remembers.
@@ -36,8 +36,7 @@ impl SharedFacts {
         let identity = Identity::new(tokens, None);
         // What was changed here while no process ran is told before what others say is known.
         step_tokens(&identity, &facts);
-        let mut place = PlaceCheck::default();
-        let round = facts.round(&bucket, &mut place);
+        let round = facts.round(&bucket);
         match runtime.block_on(async { tokio::time::timeout(FIRST_ROUND, round).await }) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {

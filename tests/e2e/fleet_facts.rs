@@ -1,7 +1,7 @@
 //! What nodes of a fleet share beside the log, on a folder as their object store: a change on one node holds on all, and nothing
 //! that is done to the store undoes one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -289,6 +289,39 @@ fn a_config_that_cannot_be_used_is_refused_before_it_is_stored_and_by_each_node_
     until_run(&b, "b", 2, "running");
     until_run(&b, "a", 2, "running");
     assert_eq!(tools_limit(&b), 5);
+}
+
+/// What the files in a folder and below it say.
+fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let read = |path: PathBuf| match path.is_dir() {
+        true => files(&path),
+        // A heartbeat is being replaced.
+        false => std::fs::read(&path).map(|bytes| vec![(path, bytes)]).unwrap_or_default(),
+    };
+    entries.flat_map(read).collect()
+}
+
+#[test]
+fn no_secret_of_a_config_that_is_applied_is_in_the_store_in_plain() {
+    const SECRET: &str = "planted-secret-0123456789";
+    let store = Store::new();
+    let a = store.node("a");
+    let mut server = stub_stdio(&[]);
+    server["env"] = json!({"TOKEN": SECRET});
+    succeeds(&applied(&a, &json!({"mcpServers": {"s": server}})));
+    until_run(&a, "a", 1, "running");
+    assert_ne!(a.client().read("s:stats", json!({}))["isError"], true);
+    drop(a.end());
+    let there = files(store.0.path());
+    let has = |part: &str| there.iter().any(|(path, _)| path.to_str().unwrap().contains(part));
+    for part in ["facts/config/a/", "facts/said/a", "nodes/a/claim.json", ".parquet"] {
+        assert!(has(part), "{part}");
+    }
+    for (path, bytes) in &there {
+        let is_there = bytes.windows(SECRET.len()).any(|it| it == SECRET.as_bytes());
+        assert!(!is_there, "{}", path.display());
+    }
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod fleet_nodes;
 mod fleet_reading;
 mod fleet_sessions;
 mod fleet_starting;
+mod fleet_swapped;
 mod fleet_tls;
 mod fleet_vanished;
 mod harness;

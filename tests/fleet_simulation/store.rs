@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use mcpproxy::fleet::checkpoint::Checkpoint;
+use mcpproxy::fleet::own_place::PlaceLost;
 use mcpproxy::fleet::putting::{PutAnswer, PutAsk};
 use mcpproxy::fleet::segment::SegmentName;
 
@@ -52,6 +53,10 @@ pub struct Store {
     /// Whether it makes an object only if there is none where it is asked to.
     pub creates: bool,
     pub objects: BTreeMap<SegmentName, Object>,
+    /// What is where it was, while it is away: an empty one, and what that was given.
+    pub instead: Option<BTreeMap<SegmentName, Object>>,
+    /// How often that was given something.
+    pub astray: u64,
     /// What it had and has no more.
     pub forgotten: Vec<(SegmentName, Object)>,
     /// The same as those who follow are shown it.
@@ -61,14 +66,22 @@ pub struct Store {
 impl Store {
     /// Does what is asked, and answers.
     pub fn serve(&mut self, ask: PutAsk, name: &SegmentName, object: &Object) -> Option<PutAnswer> {
-        let there = self.objects.get(name);
+        let is_own = self.instead.is_none();
+        let objects = self.instead.as_mut().unwrap_or(&mut self.objects);
+        let there = objects.get(name);
         Some(match ask {
             PutAsk::Create if there.is_some() && self.creates => PutAnswer::Exists,
             PutAsk::Create | PutAsk::Replace => {
-                self.objects.insert(name.clone(), object.clone());
-                self.shelf.put(key_of(name), Content::Sealed(object.clone()));
+                objects.insert(name.clone(), object.clone());
+                self.astray += u64::from(!is_own);
+                // Those who follow are on other machines, and see the one that is away.
+                if is_own {
+                    self.shelf.put(key_of(name), Content::Sealed(object.clone()));
+                }
                 PutAnswer::Done
             }
+            PutAsk::Place if is_own => PutAnswer::Place(Ok(())),
+            PutAsk::Place => PutAnswer::Place(Err(PlaceLost::NoFleet)),
             // A read of what is not there is an error of the store.
             PutAsk::Compare => {
                 let there = there?;

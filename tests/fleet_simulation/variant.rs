@@ -9,6 +9,8 @@ pub enum Variant {
     ForgetsPlans,
     /// What the store has answered counts, without asking it again.
     BelievesTheStore,
+    /// What was put counts in whatever store it is.
+    PutsAnywhere,
     /// What is not durable is sealed.
     SealsEarly,
     /// A log that was put back, or has gone another way, is gone on with.
@@ -34,9 +36,10 @@ pub enum Variant {
 }
 
 impl Variant {
-    pub const BROKEN: [Self; 13] = [
+    pub const BROKEN: [Self; 14] = [
         Self::ForgetsPlans,
         Self::BelievesTheStore,
+        Self::PutsAnywhere,
         Self::SealsEarly,
         Self::AnyLog,
         Self::LooksAway,

@@ -23,6 +23,11 @@ use super::variant::Variant;
 
 /// How long a request is waited for.
 const TIMEOUT_MS: u64 = 30_000;
+/// The longest that a request takes which is answered, and a put, which is three of them.
+const LONGEST_ANSWER_MS: u64 = 2_000;
+const LONGEST_PUT_MS: u64 = 3 * (LONGEST_ANSWER_MS + 1);
+/// When a node is started again that was refused its place since the store is none of a fleet.
+const REFUSED_MS: u64 = 1_000;
 /// When all is well again.
 const HEALED_MS: u64 = 120_000;
 /// When everything has to be done.
@@ -58,6 +63,9 @@ enum Event {
         number: usize,
     },
     Forget,
+    /// Another store is where it was, an empty one; and it is there again.
+    Swap,
+    ComeBack,
     /// A stranger does something to what lies there, as those who follow see it.
     Harm,
     /// Something happens to an index node, in that life of it.
@@ -120,6 +128,8 @@ pub struct World {
     random: Random,
     /// What happens to who follows, so that it changes nothing for who is followed.
     reading: Random,
+    /// When the store is swapped.
+    swapping: Random,
     variant: Variant,
     trouble: Trouble,
     now: u64,
@@ -143,6 +153,8 @@ pub struct Outcome {
     pub forked: bool,
     pub forgot: bool,
     pub refused: bool,
+    /// How often something was put into another store that was there instead.
+    pub astray: u64,
     /// Segments that index nodes have, faults that they tell, and their crashes.
     pub taken: u64,
     pub told: u64,
@@ -175,6 +187,7 @@ impl World {
     fn new(seed: u64, variant: Variant, traced: bool) -> Self {
         let mut random = Random::new(seed);
         let mut reading = Random::new(!seed);
+        let swapping = Random::new(seed.rotate_left(32));
         let trouble = Trouble {
             restores: random.once_in(4),
             copies: random.once_in(6),
@@ -185,6 +198,7 @@ impl World {
         let mut world = Self {
             random,
             reading,
+            swapping,
             variant,
             trouble,
             now: 0,
@@ -198,7 +212,25 @@ impl World {
         };
         world.machine(Disk::new(1));
         world.readers();
+        world.swaps();
         world
+    }
+
+    /// The store goes and comes back, in some schedules, but never twice within one put: that could not be told.
+    fn swaps(&mut self) {
+        if !self.swapping.once_in(3) {
+            return;
+        }
+        let mut at = self.swapping.between(1, HEALED_MS / 3);
+        loop {
+            let back = at + self.swapping.between(1, HEALED_MS / 6);
+            if back >= HEALED_MS {
+                break;
+            }
+            self.at(at, 0, Event::Swap);
+            self.at(back, 0, Event::ComeBack);
+            at = back + LONGEST_PUT_MS + self.swapping.below(HEALED_MS / 3);
+        }
     }
 
     /// Index nodes follow the chain, and a stranger may be at it.
@@ -293,6 +325,7 @@ impl World {
             }
             self.happen(machine, event)?;
         }
+        outcome.astray = self.store.astray;
         self.judge(&mut outcome)?;
         let Trouble { restores, copies, forgets, harms } = self.trouble;
         for reader in &mut self.readers {
@@ -318,6 +351,8 @@ impl World {
         match event {
             Event::Follow { .. } => {}
             Event::Harm => self.store.shelf.harm(&mut self.reading),
+            Event::Swap => self.store.instead = Some(Default::default()),
+            Event::ComeBack => self.store.instead = None,
             Event::Commit => {
                 let count = self.random.between(1, 6);
                 // The clock is put right from time to time, and wrong.
@@ -395,6 +430,11 @@ impl World {
         if machine.process.is_some() || machine.refused {
             return;
         }
+        if self.store.instead.is_some() {
+            // It belongs to a fleet, and here is none.
+            self.at(self.now + REFUSED_MS, at, Event::Start);
+            return;
+        }
         match Process::start(&mut machine.disk, &self.store, &mut self.random, self.variant) {
             Ok(process) => {
                 machine.process = Some(process);
@@ -463,7 +503,7 @@ impl World {
         let (now, at, fate) = (self.now, request.machine, request.fate);
         let number = self.requests.len();
         self.requests.push(request);
-        let soon = now + self.random.between(1, 2000);
+        let soon = now + self.random.between(1, LONGEST_ANSWER_MS);
         let late = now + self.random.between(TIMEOUT_MS, 3 * TIMEOUT_MS);
         let served = |answers| Event::Serve { number, answers };
         match fate {
@@ -496,6 +536,12 @@ impl World {
         let Some(hand) = &mut process.in_hand else { return };
         hand.waits = false;
         let believed = variant == Variant::BelievesTheStore && answer == Some(PutAnswer::Done);
+        let answer = match answer {
+            Some(PutAnswer::Place(Err(_))) if variant == Variant::PutsAnywhere => {
+                Some(PutAnswer::Place(Ok(())))
+            }
+            answer => answer,
+        };
         let next = match answer {
             Some(_) if believed => Some(PutNext::Stored(hand.object.checkpoint.hash())),
             Some(answer) => hand.putting.answered(answer).ok(),

@@ -70,6 +70,7 @@ fn main() -> ExitCode {
                 sum.segments += outcome.segments;
                 sum.records += outcome.records;
                 sum.crashes += outcome.crashes;
+                sum.astray += outcome.astray;
                 sum.taken += outcome.taken;
                 sum.told += outcome.told;
                 sum.restarts += outcome.restarts;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         sum.segments += outcome.segments;
         sum.records += outcome.records;
         sum.crashes += outcome.crashes;
+        sum.astray += outcome.astray;
         sum.taken += outcome.taken;
         sum.told += outcome.told;
         sum.restarts += outcome.restarts;
@@ -99,13 +101,15 @@ fn main() -> ExitCode {
     let seconds = begun.elapsed().as_secs_f64();
     println!(
         "{schedules} schedules from seed {first} in {seconds:.0} s ({:.0}/s): {} events, {} crashes, {} segments, {} records; \
-         the store forgot in {forgot}, a chain forked in {forked}, a node was refused in {refused}; index nodes: {} segments, \
+         the store forgot in {forgot}, a chain forked in {forked}, a node was refused in {refused}; {} puts into \
+         another store that was there instead; index nodes: {} segments, \
          {} faults told, {} crashes; facts: {} events, {} puts, {} ends, {} times put back, removed or altered, {} crashes",
         schedules as f64 / seconds,
         sum.events,
         sum.crashes,
         sum.segments,
         sum.records,
+        sum.astray,
         sum.taken,
         sum.told,
         sum.restarts,

@@ -24,8 +24,8 @@ use super::fact_set::FactSet;
 use super::sealed_object::{FactKeys, ObjectPlace, SALT_BYTES, open_object, seal_object};
 use crate::fleet::bucket::{Bucket, BucketError, ListedSome};
 use crate::fleet::config::NodeName;
-use crate::fleet::joining::{CLAIM, FLEET, FleetObject, NodeClaim, node_folder};
 use crate::fleet::line_budget::{LineBudget, LineLeave};
+use crate::fleet::own_place::OwnPlace;
 use crate::fleet::sealed_mark::FleetId;
 
 /// The pause between two rounds. With a put and a read it is below two seconds from one node to another.
@@ -59,6 +59,12 @@ pub struct FactExchangeSettings {
     pub keys: FactKeys,
     /// The node's key, as its claim has it.
     pub verifier: String,
+}
+
+impl FactExchangeSettings {
+    fn place(&self) -> OwnPlace {
+        OwnPlace::of(self.fleet, &self.node, &self.verifier)
+    }
 }
 
 /// How the exchange stands.
@@ -252,7 +258,7 @@ impl FleetFacts {
     ///
     /// # Errors
     ///
-    /// [`BucketError`]; then it may be there all the same.
+    /// [`BucketError`], also where the store is not the one of this node's place; then it may be there all the same.
     pub async fn put_sealed(
         &self,
         bucket: &Bucket,
@@ -262,6 +268,7 @@ impl FleetFacts {
         let sealed = self.seal(key, text)?;
         let length = sealed.len() as u64;
         within(bucket.put(key, sealed)).await?;
+        within(self.0.settings.place().check(bucket)).await?;
         match within(bucket.size(key)).await? {
             Some(size) if size == length => Ok(()),
             Some(_) | None => Err(BucketError::Failed(format!("{key} was put and is not there"))),
@@ -293,7 +300,7 @@ impl FleetFacts {
     /// # Errors
     ///
     /// [`BucketError`]: what could be read is taken over.
-    pub async fn round(&self, bucket: &Bucket, place: &mut PlaceCheck) -> Result<(), BucketError> {
+    pub async fn round(&self, bucket: &Bucket) -> Result<(), BucketError> {
         let ListedSome { objects, is_whole } =
             within(bucket.list_up_to(SAID, MAX_LISTED_FACTS)).await?;
         let listed: Vec<_> = objects
@@ -323,7 +330,7 @@ impl FleetFacts {
         if let Some(error) = failed {
             return Err(error);
         }
-        self.put(bucket, place).await
+        self.put(bucket).await
     }
 
     /// Takes over what was read of one node.
@@ -366,7 +373,7 @@ impl FleetFacts {
     }
 
     /// Puts what this node says, if the store does not say it.
-    async fn put(&self, bucket: &Bucket, place: &mut PlaceCheck) -> Result<(), BucketError> {
+    async fn put(&self, bucket: &Bucket) -> Result<(), BucketError> {
         let facts = self.clone();
         // The number is remembered before it is used.
         let to_put = beside_the_runtime(move || {
@@ -377,7 +384,7 @@ impl FleetFacts {
             saved.map(|()| to_put).map_err(|error| BucketError::Failed(error.to_string()))
         });
         let Some(object) = to_put.await? else { return Ok(()) };
-        place.check(bucket, &self.0.settings).await?;
+        within(self.0.settings.place().check(bucket)).await?;
         let text = object.write();
         if text.len() as u64 > MAX_FACT_OBJECT_BYTES {
             let why = format!("this node has {} bytes to say, which is too much", text.len());
@@ -431,38 +438,10 @@ impl FleetFacts {
         *standing = FactStanding { failing, done, began, faults, published, nodes };
     }
 
-    async fn told_round(&self, bucket: &Bucket, place: &mut PlaceCheck) -> bool {
-        let round = self.round(bucket, place).await;
+    async fn told_round(&self, bucket: &Bucket) -> bool {
+        let round = self.round(bucket).await;
         self.stand(&round);
         round.is_ok()
-    }
-}
-
-/// Whether the place in the store is still this node's, looked at before the first put of a process: the store may have been
-/// away when the node started.
-#[derive(Debug, Default)]
-pub struct PlaceCheck(bool);
-
-impl PlaceCheck {
-    async fn check(
-        &mut self,
-        bucket: &Bucket,
-        settings: &FactExchangeSettings,
-    ) -> Result<(), BucketError> {
-        if self.0 {
-            return Ok(());
-        }
-        let refused = |why: &str| Err(BucketError::Failed(why.to_owned()));
-        if FleetObject::fleet(&within(bucket.get(FLEET)).await?) != Some(settings.fleet) {
-            return refused("it is another fleet's: nothing is put there");
-        }
-        let claim = format!("{}/{CLAIM}", node_folder(settings.node.as_str()));
-        let claim = NodeClaim::read(&within(bucket.get(&claim)).await?);
-        if claim.map_or(true, |claim| claim.key != settings.verifier) {
-            return refused("this node's name is another node's there: nothing is put");
-        }
-        self.0 = true;
-        Ok(())
     }
 }
 
@@ -495,11 +474,11 @@ impl FactExchange {
 }
 
 async fn run(facts: FleetFacts, bucket: Bucket, mut ending: watch::Receiver<bool>) {
-    let (mut place, mut pause) = (PlaceCheck::default(), LOOK_EVERY);
+    let mut pause = LOOK_EVERY;
     loop {
         let began = Instant::now();
         let ends = *ending.borrow();
-        let went_well = facts.told_round(&bucket, &mut place).await;
+        let went_well = facts.told_round(&bucket).await;
         if ends {
             return;
         }

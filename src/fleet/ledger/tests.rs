@@ -51,6 +51,10 @@ impl Node {
         next_segment(&self.activity, member, stored, planned, bytes).unwrap().0
     }
 
+    fn place(member: &FleetMember) -> OwnPlace {
+        OwnPlace::of(member.fleet, &member.node, &member.verifier.to_string())
+    }
+
     fn key(sealed: &SealedSegment) -> String {
         format!("{}/{}", segments_folder("a"), sealed.name)
     }
@@ -77,7 +81,7 @@ async fn what_was_on_its_way_at_a_crash_is_sealed_again_byte_for_byte() {
     let again = node.seal(&mut member, planned, 1);
     assert_eq!((&again.name, &again.bytes), (&first.name, &first.bytes));
     // It was put, and nobody had noted that: the store is asked, which has it.
-    put(&node.bucket, &Node::key(&first), &first, true).await.unwrap();
+    put((&node.bucket, &Node::place(&member)), &Node::key(&first), &first, true).await.unwrap();
     let mut member = node.join().await;
     assert_eq!((member.mark.planned, member.mark.stored.seq), (None, 5));
     assert_eq!(member.mark.stored.checkpoint, Some(first.checkpoint.hash()));
@@ -104,9 +108,10 @@ async fn a_put_counts_when_the_same_segment_is_in_the_store() {
     node.record(3);
     let mut member = node.join().await;
     let sealed = node.seal(&mut member, None, 1 << 20);
-    let key = Node::key(&sealed);
+    let (key, place) = (Node::key(&sealed), Node::place(&member));
+    let into = (&node.bucket, &place);
     for creates in [true, true, false] {
-        let stored = put(&node.bucket, &key, &sealed, creates).await;
+        let stored = put(into, &key, &sealed, creates).await;
         assert_eq!(stored, Ok(sealed.checkpoint.hash()), "and again, after a lost answer");
     }
     let there = node.bucket.get(&key).await.unwrap();
@@ -116,11 +121,37 @@ async fn a_put_counts_when_the_same_segment_is_in_the_store() {
     let another = other.seal(&mut other.join().await, None, 1 << 20);
     for there in [Bytes::from_static(b"none"), another.bytes] {
         node.bucket.put(&key, there).await.unwrap();
-        let refused = put(&node.bucket, &key, &sealed, true).await.unwrap_err();
+        let refused = put(into, &key, &sealed, true).await.unwrap_err();
         assert!(refused.to_string().contains("is another segment"), "{refused}");
     }
     node.end();
     other.end();
+}
+
+#[tokio::test]
+async fn a_put_into_an_empty_store_that_is_there_instead_counts_for_nothing() {
+    let node = Node::new();
+    node.record(3);
+    let mut member = node.join().await;
+    let sealed = node.seal(&mut member, None, 1 << 20);
+    let (key, place) = (Node::key(&sealed), Node::place(&member));
+    let [store, aside] = ["store", "aside"].map(|name| node.folder.path().join(name));
+    for creates in [true, false] {
+        std::fs::rename(&store, &aside).unwrap();
+        std::fs::create_dir(&store).unwrap();
+        // It takes it, and says that it has it, each time.
+        for _ in 0..2 {
+            let refused = put((&node.bucket, &place), &key, &sealed, creates).await.unwrap_err();
+            assert!(refused.to_string().contains("fleet.json is not there"), "{refused}");
+            assert!(store.join(&key).exists());
+        }
+        std::fs::remove_dir_all(&store).unwrap();
+        std::fs::rename(&aside, &store).unwrap();
+        assert_eq!(node.bucket.size(&key).await, Ok(None));
+    }
+    let stored = put((&node.bucket, &place), &key, &sealed, true).await;
+    assert_eq!(stored, Ok(sealed.checkpoint.hash()));
+    node.end();
 }
 
 #[tokio::test]
