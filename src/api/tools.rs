@@ -15,7 +15,7 @@ use crate::catalog::Snapshot;
 use crate::catalog::scan::ScanFinding;
 use crate::policy::{self, Principal};
 use crate::proxy::Worker;
-use crate::proxy::retrieve::Shown;
+use crate::proxy::retrieve::{MAX_RULED, Shown};
 use crate::tool::{Tool, ToolName, Trust};
 
 /// Which tools are meant, and which page of them.
@@ -78,16 +78,18 @@ pub(super) async fn tools(
     }
     let settings = worker.settings();
     let visible = policy::visible(principal, &settings.policy);
-    let of_server = |tool: &Arc<Tool>| {
-        server.as_deref().is_none_or(|name| *tool.name.server == *name) && visible.tool(tool)
-    };
+    let of_server =
+        |tool: &Arc<Tool>| server.as_deref().is_none_or(|name| *tool.name.server == *name);
     let meant: Vec<(Arc<Tool>, Option<f32>)> = match &words {
         Some(words) => {
-            let found = snapshot.search_for(words, usize::MAX, meaning.as_ref(), of_server);
-            found.into_iter().map(|(tool, score)| (tool, Some(score))).collect()
+            let mut may_see = visible.first_tools(MAX_RULED);
+            let shown = |tool: &Arc<Tool>| of_server(tool) && may_see(tool);
+            let found = snapshot.search_for(words, usize::MAX, meaning.as_ref(), shown);
+            found.tools.into_iter().map(|(tool, score)| (tool, Some(score))).collect()
         }
         None => {
-            let meant = snapshot.tools().iter().filter(|tool| of_server(tool));
+            let meant =
+                snapshot.tools().iter().filter(|tool| of_server(tool) && visible.tool(tool));
             meant.map(|tool| (Arc::clone(tool), None)).collect()
         }
     };
