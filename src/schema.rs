@@ -15,6 +15,7 @@ pub mod misfit;
 mod pattern;
 mod reference;
 mod remotes;
+mod required;
 mod settings;
 mod tape_json;
 pub mod unusable;

@@ -15,7 +15,7 @@ use crate::catalog::Snapshot;
 use crate::catalog::scan::ScanFinding;
 use crate::policy::{self, Principal};
 use crate::proxy::Worker;
-use crate::proxy::retrieve::Shown;
+use crate::proxy::retrieve::{MAX_RULED, Shown};
 use crate::tool::{Tool, ToolName, Trust};
 
 /// Which tools are meant, and which page of them.
@@ -86,15 +86,16 @@ pub(super) async fn tools(
     let is_meant = |tool: &Arc<Tool>| {
         server.as_deref().is_none_or(|name| *tool.name.server == *name)
             && quarantined.is_none_or(|held| (tool.trust == Trust::Withheld) == held)
-            && visible.tool(tool)
     };
     let meant: Vec<(Arc<Tool>, Option<f32>)> = match &words {
         Some(words) => {
-            let found = snapshot.search_for(words, usize::MAX, meaning.as_ref(), is_meant);
-            found.into_iter().map(|(tool, score)| (tool, Some(score))).collect()
+            let mut may_see = visible.first_tools(MAX_RULED);
+            let shown = |tool: &Arc<Tool>| is_meant(tool) && may_see(tool);
+            let found = snapshot.search_for(words, usize::MAX, meaning.as_ref(), shown);
+            found.tools.into_iter().map(|(tool, score)| (tool, Some(score))).collect()
         }
         None => {
-            let meant = snapshot.tools().iter().filter(|tool| is_meant(tool));
+            let meant = snapshot.tools().iter().filter(|tool| is_meant(tool) && visible.tool(tool));
             meant.map(|tool| (Arc::clone(tool), None)).collect()
         }
     };

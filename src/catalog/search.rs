@@ -14,7 +14,8 @@
 //!
 //! Size: one ranking from the query to the order, beside the tests that ask it whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -40,6 +41,8 @@ mod words;
 mod bad_input;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod hidden;
 #[cfg(test)]
 pub(super) mod samples;
 
@@ -107,11 +110,13 @@ impl fmt::Debug for Index {
     }
 }
 
-/// A tool that is an answer.
+/// A tool that may be an answer; the best is the greatest, of equal ones the first.
 struct FoundTool<'a> {
     at: usize,
     /// Above [`EXACT_NAME`]: it is what the query is called.
     score: f32,
+    /// How much of the question's words it has, from 0 to 1.
+    covered: f32,
     traits: &'a Traits,
 }
 
@@ -119,7 +124,40 @@ impl FoundTool<'_> {
     fn is_named(&self) -> bool {
         self.score >= EXACT_NAME
     }
+
+    /// Whether it has so much of the question that there is an answer.
+    fn covers(&self) -> bool {
+        self.covered >= LEAST_COVERED
+    }
+
+    /// Whether it destroys, where somebody only wants to see. What is named as reading is not kept back for a mark alone.
+    fn is_forbidden(&self, effect: Option<Effect>) -> bool {
+        !self.is_named()
+            && effect == Some(Effect::Read)
+            && self.traits.effect != Some(Effect::Read)
+            && destroys(self.traits)
+    }
 }
+
+impl Ord for FoundTool<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.score.total_cmp(&other.score).then(other.at.cmp(&self.at))
+    }
+}
+
+impl PartialOrd for FoundTool<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for FoundTool<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for FoundTool<'_> {}
 
 /// What a question is worth in one tool.
 #[derive(Clone, Copy, Default)]
@@ -145,22 +183,25 @@ impl Index {
     /// queries. None where no tool has what is asked for.
     #[must_use]
     pub fn search(&self, query: &str) -> Vec<(usize, f32)> {
-        self.answer(ParsedQuery::read(&self.lexicon, query), query)
+        self.search_shown(query, |_| true)
     }
 
-    /// The same of the tools that are `shown`, where it is known which of them are nearest to what is meant: both
-    /// rankings are fused. `words` is how many of those that have its words count; `near` are positions, the nearest first.
-    #[must_use]
+    /// The same as if there were only the tools that are `shown`, but for how rare a word is. Whether one is shown is
+    /// asked of the best first, and of those alone that are found or would decide whether there is an answer.
+    pub fn search_shown(&self, query: &str, shown: impl FnMut(usize) -> bool) -> Vec<(usize, f32)> {
+        self.answer(ParsedQuery::read(&self.lexicon, query), query, shown)
+    }
+
+    /// The same where it is known which of the tools that are shown are nearest to what is meant: both rankings are
+    /// fused. `near` are positions, the nearest first.
     pub fn search_with(
         &self,
         query: &str,
-        words: usize,
         near: &[Near],
-        mut shown: impl FnMut(usize) -> bool,
+        shown: impl FnMut(usize) -> bool,
     ) -> Vec<(usize, f32)> {
         let mut asked = ParsedQuery::read(&self.lexicon, query);
-        let found = self.by_words(&mut asked, query).into_iter();
-        let mut found: Vec<_> = found.filter(|tool| shown(tool.at)).take(words).collect();
+        let mut found = self.by_words(&mut asked, query, shown);
         let first_by_words = found.first().map(|tool| tool.at);
         let mut nearest: BTreeMap<usize, f32> =
             near.iter().enumerate().map(|(place, near)| (near.at, of_meaning(place))).collect();
@@ -170,11 +211,10 @@ impl Index {
             tool.score = named + of_words(place) + meaning;
         }
         let others = nearest.into_iter();
-        found.extend(
-            others
-                .filter_map(|(at, score)| Some(FoundTool { at, score, traits: self.traits(at)? })),
-        );
-        if Self::all_forbidden(&found, asked.effect) {
+        found.extend(others.filter_map(|(at, score)| {
+            Some(FoundTool { at, score, covered: 0.0, traits: self.traits(at)? })
+        }));
+        if found.iter().all(|tool| tool.is_forbidden(asked.effect)) {
             return Vec::new();
         }
         // None that destroys becomes the first by meaning alone, where the words do not ask for that.
@@ -199,13 +239,23 @@ impl Index {
     }
 
     /// The same of a query that was read.
-    fn answer(&self, mut asked: ParsedQuery, query: &str) -> Vec<(usize, f32)> {
-        let found = in_falling_order(self.by_words(&mut asked, query));
+    fn answer(
+        &self,
+        mut asked: ParsedQuery,
+        query: &str,
+        shown: impl FnMut(usize) -> bool,
+    ) -> Vec<(usize, f32)> {
+        let found = in_falling_order(self.by_words(&mut asked, query, shown));
         found.map(|(at, score)| (at, score / (score + HALF_SCORE))).collect()
     }
 
-    /// What has enough of the words, in order.
-    fn by_words(&self, asked: &mut ParsedQuery, query: &str) -> Vec<FoundTool<'_>> {
+    /// What is shown and has enough of the words, in order.
+    fn by_words(
+        &self,
+        asked: &mut ParsedQuery,
+        query: &str,
+        shown: impl FnMut(usize) -> bool,
+    ) -> Vec<FoundTool<'_>> {
         self.mend(asked);
         let mut worth = vec![Worth::default(); self.tools];
         let mut word = OneWord { worth: vec![(0.0, 0.0); self.tools], tools: Vec::new() };
@@ -234,11 +284,10 @@ impl Index {
         }
         let exact = xxh3_64(plain(query).as_bytes());
         let traits = self.segments.iter().flat_map(|segment| segment.tools());
-        let mut most: f32 = 0.0;
-        let found = traits.zip(&worth).enumerate().filter_map(|(at, (traits, worth))| {
+        let tools = traits.zip(&worth).enumerate().filter_map(|(at, (traits, worth))| {
             if traits.name == exact {
-                most = 1.0;
-                return Some(FoundTool { at, score: EXACT_NAME + worth.score, traits });
+                let score = EXACT_NAME + worth.score;
+                return Some(FoundTool { at, score, covered: 1.0, traits });
             }
             if !worth.meant {
                 return None;
@@ -249,30 +298,11 @@ impl Index {
                 * agreement(asked.effect, traits)
                 * if self.unwanted(asked.effect, traits) { UNWANTED } else { 1.0 }
                 * if traits.verbs.is_empty() || asked.means(&traits.verbs) { 1.0 } else { UNASKED };
-            most = most.max(covered);
-            Some(FoundTool { at, score, traits })
+            Some(FoundTool { at, score, covered, traits })
         });
-        let mut found: Vec<_> = found.filter(|tool| tool.score > 0.0).collect();
-        let best = found.iter().map(|tool| tool.score).fold(0.0, f32::max);
-        let least = best.min(EXACT_NAME / 2.0) * LEAST_SHARE;
-        // Before the weak ones go: one of them may be what is wanted.
-        if most < LEAST_COVERED || Self::all_forbidden(&found, asked.effect) {
-            return Vec::new();
-        }
-        found.retain(|tool| tool.score >= least);
+        let tools: Vec<_> = tools.filter(|tool| tool.score > 0.0).collect();
+        let found = strong_enough(tools, asked.effect, shown);
         in_order(found, |tool| self.unwanted(asked.effect, tool.traits))
-    }
-
-    /// Whether somebody only wants to see, and all that was found destroys. What is named as reading is not kept back for
-    /// a mark alone.
-    fn all_forbidden(found: &[FoundTool<'_>], effect: Option<Effect>) -> bool {
-        let forbidden = |tool: &FoundTool<'_>| {
-            !tool.is_named()
-                && effect == Some(Effect::Read)
-                && tool.traits.effect != Some(Effect::Read)
-                && destroys(tool.traits)
-        };
-        found.iter().all(forbidden)
     }
 
     /// Whether a tool destroys, and the question only wants to see.
@@ -374,6 +404,45 @@ impl Index {
     fn rarity(&self, having: f32) -> f32 {
         let others = (self.tools as f32 + OTHERS - having).max(0.0);
         (1.0 + (others + 0.5) / (having + 0.5)).ln()
+    }
+}
+
+/// Of the tools that are `shown` the best, and what is not much worse; none where they have too little of the question, or
+/// somebody only wants to see and all of them destroy. The best is asked about first, so that what is hidden decides
+/// nothing, and what is weak only where it would decide: it may be what is wanted.
+fn strong_enough<'a>(
+    tools: Vec<FoundTool<'a>>,
+    effect: Option<Effect>,
+    mut shown: impl FnMut(usize) -> bool,
+) -> Vec<FoundTool<'a>> {
+    let (mut covers, mut allowed, mut least) = (false, false, 0.0);
+    let mut found: Vec<FoundTool<'a>> = Vec::new();
+    if !tools.iter().any(FoundTool::covers) {
+        return found;
+    }
+    let mut tools = BinaryHeap::from(tools);
+    while let Some(tool) = tools.pop() {
+        let weak = tool.score < least;
+        if weak && covers && allowed {
+            break;
+        }
+        let (is_covering, is_allowed) = (tool.covers(), !tool.is_forbidden(effect));
+        let decides = (is_covering && !covers) || (is_allowed && !allowed);
+        if (weak && !decides) || !shown(tool.at) {
+            continue;
+        }
+        covers |= is_covering;
+        allowed |= is_allowed;
+        if found.is_empty() {
+            least = tool.score.min(EXACT_NAME / 2.0) * LEAST_SHARE;
+        }
+        if !weak {
+            found.push(tool);
+        }
+    }
+    match covers && allowed {
+        true => found,
+        false => Vec::new(),
     }
 }
 

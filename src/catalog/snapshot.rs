@@ -12,7 +12,7 @@ use super::exposed;
 use super::listing::{Listed, Start};
 use super::pins::{Pin, PinHistory};
 use super::scan::{ScanFinding, Scanned};
-use super::search::{AskedMeaning, Index, Lexicon, MOST_NEAR, Segment};
+use super::search::{AskedMeaning, Index, Lexicon, Segment};
 use crate::policy::rules::KnownTools;
 use crate::tool::{Tool, ToolName, Trust};
 
@@ -93,6 +93,15 @@ impl DirectTool {
     pub(super) fn findings(&self) -> Vec<ScanFinding> {
         self.review.scanned.findings.iter().chain(&*self.beside).cloned().collect()
     }
+}
+
+/// The tools that fit a query.
+#[derive(Clone, Debug)]
+pub struct FoundTools {
+    /// The best of them, best first; each with a score from 0 to 1.
+    pub tools: Vec<(Arc<Tool>, f32)>,
+    /// How many there are.
+    pub total: usize,
 }
 
 /// Where the tools of a server come from.
@@ -247,23 +256,22 @@ impl Snapshot {
     /// from 0 to 1. Ties are in the order of names. Without those in quarantine: this is for agents.
     #[must_use]
     pub fn search(&self, query: &str, limit: usize) -> Vec<(Arc<Tool>, f32)> {
-        self.search_for(query, limit, None, |tool| tool.trust == Trust::Given)
+        self.search_for(query, limit, None, |tool| tool.trust == Trust::Given).tools
     }
 
-    /// The same of the tools that are `shown`, in quarantine or not. Where it is known what the query means, tools that
-    /// are near to that are found too. Whether a tool is shown is asked of some only, of one twice at most.
+    /// The same of the tools that are `shown`, in quarantine or not, and how many there are of them: what is not shown
+    /// neither takes a place nor changes one. Where it is known what the query means, tools that are near to that are
+    /// found too. Whether a tool is shown is asked of the best first, of some only, of one twice at most.
     pub fn search_for(
         &self,
         query: &str,
         limit: usize,
         meaning: Option<&AskedMeaning>,
         mut shown: impl FnMut(&Arc<Tool>) -> bool,
-    ) -> Vec<(Arc<Tool>, f32)> {
+    ) -> FoundTools {
         let Some(AskedMeaning { query: vector, tools, least }) = meaning else {
-            let found = self.index.search(query).into_iter();
-            let found = found.filter_map(|(at, score)| Some((self.tools.get(at)?, score)));
-            let found = found.filter(|(tool, _)| shown(tool)).take(limit);
-            return found.map(|(tool, score)| (Arc::clone(tool), score)).collect();
+            let shown = |at| self.tools.get(at).is_some_and(&mut shown);
+            return self.best(&self.index.search_shown(query, shown), limit);
         };
         let near = tools.nearest(vector, *least, |tool| {
             let at = self.position(&tool.name.server, &tool.name.tool)?;
@@ -272,12 +280,14 @@ impl Snapshot {
             let same = Arc::ptr_eq(known, tool) || known.description == tool.description;
             (same && shown(known)).then_some(at)
         });
-        // No other can be among so many.
-        let words = limit.saturating_add(MOST_NEAR);
-        let found = self
-            .index
-            .search_with(query, words, &near, |at| self.tools.get(at).is_some_and(&mut shown));
-        let found = found.into_iter().take(limit);
-        found.filter_map(|(at, score)| Some((Arc::clone(self.tools.get(at)?), score))).collect()
+        let shown = |at| self.tools.get(at).is_some_and(&mut shown);
+        self.best(&self.index.search_with(query, &near, shown), limit)
+    }
+
+    /// The first of what was found by position.
+    fn best(&self, found: &[(usize, f32)], limit: usize) -> FoundTools {
+        let best = found.iter().take(limit);
+        let tools = best.filter_map(|(at, score)| Some((Arc::clone(self.tools.get(*at)?), *score)));
+        FoundTools { tools: tools.collect(), total: found.len() }
     }
 }

@@ -43,6 +43,11 @@ pub fn token(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
+/// The names and places that a pointer is made of; `None` for one that is not well written.
+pub fn names(pointer: &str) -> impl Iterator<Item = Option<String>> {
+    tokens(pointer).map(|token| token.map(|(name, _)| name))
+}
+
 /// The names and places that a pointer is made of, each with the byte that it ends before.
 fn tokens(pointer: &str) -> impl Iterator<Item = Option<(String, usize)>> {
     let mut end = 0;

@@ -93,8 +93,25 @@ impl Visibility<'_> {
     /// Whether the tool is shown.
     #[must_use]
     pub fn tool(&self, tool: &Arc<Tool>) -> bool {
+        self.in_scope(tool) && self.ruled.is_none_or(|(who, rules)| rules.shows_tool(who, tool))
+    }
+
+    /// The same, asked of tools of which there may be very many. Rules take their time: they are asked about the first
+    /// `most` that come to them, and what comes after those is not shown.
+    pub fn first_tools(self, most: usize) -> impl FnMut(&Arc<Tool>) -> bool {
+        let mut left = most;
+        move |tool| {
+            self.in_scope(tool)
+                && self.ruled.is_none_or(|(who, rules)| {
+                    let asked = left > 0;
+                    left = left.saturating_sub(1);
+                    asked && rules.shows_tool(who, tool)
+                })
+        }
+    }
+
+    fn in_scope(&self, tool: &Tool) -> bool {
         self.scope.is_none_or(|scope| scope.shows_tool(tool))
-            && self.ruled.is_none_or(|(who, rules)| rules.shows_tool(who, tool))
     }
 
     /// Whether the resource, or template of resources, is shown.

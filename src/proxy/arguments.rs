@@ -49,7 +49,7 @@ impl OnRecord<'_> {
         };
         let judged = self.worker.judge_quickly(schema, slice::from_ref(arguments));
         let Some(judgement) = judged else { return Ok(Some(access.clone())) };
-        if let Some(violation) = self.violation(tool, arguments, schema, judgement) {
+        if let Some(violation) = self.violation(tool, schema, judgement) {
             self.misfit(access, arguments, intent, &violation)?;
         }
         Ok(None)
@@ -101,29 +101,18 @@ impl OnRecord<'_> {
                 }
             },
         };
-        self.violation(tool, arguments, &schema, judgement)
+        self.violation(tool, &schema, judgement)
     }
 
     /// What a judgement has against the arguments; it is counted, and so is a disagreement of the engines.
-    fn violation(
-        &self,
-        tool: &Tool,
-        arguments: &[u8],
-        schema: &Schema,
-        judgement: Judgement,
-    ) -> Option<Violation> {
+    fn violation(&self, tool: &Tool, schema: &Schema, judgement: Judgement) -> Option<Violation> {
         if judgement.disagreement {
             tracing::warn!(tool = %tool.name, schema = %schema.hash(), "the engines disagree");
             self.worker.proxy.validation_pool.count_disagreement();
         }
         let (verdict, counted) = match judgement.verdict {
             Verdict::Conforms => (None, Judged::ArgumentsPassed),
-            Verdict::Violates(mut violation) => {
-                let arguments = std::str::from_utf8(arguments).unwrap_or_default();
-                let misfits = std::mem::take(&mut violation.misfits);
-                violation.misfits = misfits.without_absent(arguments, tool.input_schema.get());
-                (Some(violation), Judged::ArgumentsFailed)
-            }
+            Verdict::Violates(violation) => (Some(violation), Judged::ArgumentsFailed),
         };
         self.worker.tally.judged(counted);
         verdict

@@ -5,6 +5,7 @@
 //! bytes go out; how tools are ranked is not here.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -32,6 +33,9 @@ pub const USAGE_INSTRUCTIONS: &str = "Use call_tool_read for read-only operation
 
 /// The bounds of `limit`, and of `tools_limit` in the config: 1 to this.
 pub const MAX_LIMIT: usize = 100;
+
+/// Most tools that the operator's rules are asked about in one search, the best first: those alone are found and counted.
+pub const MAX_RULED: usize = 500;
 
 /// Most bytes of a query.
 pub const MAX_QUERY_BYTES: usize = 4096;
@@ -194,10 +198,9 @@ pub fn retrieve(
 ) -> Bytes {
     let WantedTools { query, limit, detail } = wanted;
     let (limit, detail) = (*limit, *detail);
-    let all = visible.is_all();
-    let found = snapshot.search_for(query, limit, meaning, |tool| {
-        tool.trust == Trust::Given && (all || visible.tool(tool))
-    });
+    let mut shown = visible.first_tools(MAX_RULED);
+    let given = |tool: &Arc<Tool>| tool.trust == Trust::Given && shown(tool);
+    let found = snapshot.search_for(query, limit, meaning, given).tools;
     let tools = found.iter().map(|(tool, score)| FoundTool::of(tool, *score, detail));
     let content = Found {
         total: found.len(),
@@ -291,7 +294,6 @@ mod tests {
     use crate::schema::compile::compile;
     use crate::schema::judge::{JudgeScratch, Verdict};
     use serde_json::{Value, json};
-    use std::sync::Arc;
 
     const DELETE: &str = r#"{"name":"delete_repo","title":"Delete","description":"Deletes a repository","inputSchema": {"z" :1.0,"a":{}},"annotations":{"destructiveHint": true,"own":1}}"#;
     const GET: &str = r#"{"name":"get_repo","description":"Gets a repository.\nAnd more of it.","inputSchema":{"properties":{"owner":{"type":"string"},"page":{"type":"integer","default":1}},"required":["owner"]}}"#;

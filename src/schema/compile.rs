@@ -20,6 +20,7 @@ use super::formats;
 use super::meter::{BACKTRACK_MAX, NameCost};
 use super::pattern::{self, PROGRAM_MAX};
 pub use super::remotes::Remotes;
+use super::required::RequiredMembers;
 pub use super::settings::{Engine, SchemaHash, Settings};
 use super::tape_json::TapeJson;
 pub use super::unusable::Unusable;
@@ -50,6 +51,8 @@ pub struct Schema {
     pub(super) names: NameCost,
     /// Steps for each byte of text under the slowest pattern; none where all are quick.
     pub(super) steps_per_byte: u64,
+    /// The members that its objects require.
+    pub(super) required: RequiredMembers,
 }
 
 /// Where boon's form is.
@@ -183,6 +186,7 @@ pub fn compile_with(
         cost,
         names,
         steps_per_byte: slow,
+        required: RequiredMembers::of(&value),
     })
 }
 

@@ -4,14 +4,13 @@
 //! the consequences of a verdict.
 
 use bytes::Bytes;
-use jsonschema::Validator;
 use serde_json::Value;
 use simd_json::Node;
 
 use super::bounds::NESTING;
 use super::compile::{BASE, Engine, Schema};
 use super::meter::Meter;
-use super::tape_json::{MeteredDocument, TapeJson};
+use super::tape_json::MeteredDocument;
 use super::violation::Violation;
 use crate::json::tape::{self, Document, MAX_DEPTH, OpenContainers, TapeFault};
 
@@ -206,7 +205,7 @@ impl Schema {
             return Pass::Done(Verdict::Conforms);
         }
         meter.start(budget.steps, self.names);
-        Pass::Done(Verdict::Violates(words(&self.tape, MeteredDocument { document, meter })))
+        Pass::Done(Verdict::Violates(self.words(MeteredDocument { document, meter })))
     }
 
     fn ask_boon(&self, document: &[Bytes], opinion: Option<bool>) -> Judgement {
@@ -217,7 +216,7 @@ impl Schema {
         let violation = match (value, self.arbiter()) {
             (Ok(value), Some(boon)) => match boon.schemas.validate(&value, boon.root) {
                 Ok(()) => None,
-                Err(error) => Some(Violation::of_boon(&error, BASE)),
+                Err(error) => Some(Violation::of_boon(&error, BASE, &self.required)),
             },
             // What one parser reads and the other does not is no document.
             (Err(_), _) => Some(Violation::of_document(TapeFault::Syntax)),
@@ -226,6 +225,25 @@ impl Schema {
         Judgement {
             disagreement: opinion.is_some_and(|accepted| accepted != violation.is_none()),
             verdict: violation.map_or(Verdict::Conforms, Verdict::Violates),
+        }
+    }
+
+    /// The tape engine's words for a refusal.
+    fn words(&self, view: MeteredDocument<'_>) -> Violation {
+        use jsonschema::error::ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
+        match self.tape.validate(view.root()) {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    BacktrackLimitExceeded { .. } | RegexEngineFailure { .. }
+                ) =>
+            {
+                Violation::of_steps()
+            }
+            Err(error) if !view.meter.exhausted() => {
+                Violation::of_tape(&error, &self.required, &|place| view.null_at(place))
+            }
+            Err(_) | Ok(()) => Violation::of_steps(),
         }
     }
 
@@ -259,23 +277,6 @@ impl Schema {
             let visits = self.cost.visits(depth).max(1);
             sum.saturating_add(here.saturating_add(below).saturating_mul(visits))
         })
-    }
-}
-
-/// The tape engine's words for a refusal.
-fn words(engine: &Validator<TapeJson>, view: MeteredDocument<'_>) -> Violation {
-    use jsonschema::error::ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
-    match engine.validate(view.root()) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                BacktrackLimitExceeded { .. } | RegexEngineFailure { .. }
-            ) =>
-        {
-            Violation::of_steps()
-        }
-        Err(error) if !view.meter.exhausted() => Violation::of_tape(&error),
-        Err(_) | Ok(()) => Violation::of_steps(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! What of a document nobody who goes by the schema can accept: a value of a wrong type, a member that is required
-//! and missing, one that is there and not allowed.
+//! and missing, one that is there and not allowed. A null for a member that need not be there is none of them.
 //!
 //! Owns which violations are of that kind, and what is kept of each to say how it is mended. All others (`enum`,
 //! `pattern`, bounds, `not`, …) are none: a schema is often narrower there than the program behind it. Found among
@@ -10,9 +10,8 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use percent_encoding::percent_decode_str;
 
 use super::cut::cut;
-use crate::json::elements::elements;
-use crate::json::members::string;
-use crate::json::pointer::{token, value_at};
+use super::required::RequiredMembers;
+use crate::json::pointer::token;
 
 /// Misfits of one document that are kept; more of them are only counted.
 pub const MAX_MISFITS: usize = 8;
@@ -56,32 +55,6 @@ pub enum MisfitFault {
     Alternatives,
 }
 
-impl Misfit {
-    /// Whether it is a null that stands for a member that need not be there.
-    fn is_absent(&self, document: &str, schema: &str) -> bool {
-        let Some((_, name)) = self.place.rsplit_once('/') else { return false };
-        let is_type = matches!(self.fault, MisfitFault::Type { .. });
-        if !is_type || value_at(document, &self.place) != Ok("null") {
-            return false;
-        }
-        // Where the member's schema stands elsewhere ($ref), the object's is known of the root alone.
-        let within = self
-            .schema
-            .as_deref()
-            .and_then(|at| at.strip_suffix(name)?.strip_suffix("/properties/"));
-        let object = within.or((self.place.len() == name.len() + 1).then_some(""));
-        let required =
-            object.and_then(|object| value_at(schema, &format!("{object}/required")).ok());
-        let mut names = required.and_then(|names| elements(names).ok()).into_iter().flatten();
-        let is_there = |found: Result<&str, _>| {
-            found.ok().and_then(string).is_some_and(|it| token(&it) == name)
-        };
-        // An item of an array has a place, not a name.
-        let is_item = name.bytes().all(|byte| byte.is_ascii_digit()) && object.is_none();
-        !is_item && !names.any(is_there)
-    }
-}
-
 /// The misfits of a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Misfits {
@@ -98,33 +71,36 @@ impl Misfits {
         self.count == 0
     }
 
-    /// The same without the nulls of members that need not be there: many clients write those that are absent so, and
-    /// servers take them so (MCP 2026-07-28 §Custom Headers from Tool Parameters has null and absent alike). `document` and
-    /// `schema` are what was judged and by what.
-    #[must_use]
-    pub fn without_absent(mut self, document: &str, schema: &str) -> Self {
-        let before = self.listed.len();
-        self.listed.retain(|misfit| !misfit.is_absent(document, schema));
-        self.count -= before - self.listed.len();
-        self
-    }
-
-    /// Those among what boon reports; `base` is where the schema stands for it.
-    pub(super) fn of_boon(error: &ValidationError<'_, '_>, base: &str) -> Self {
+    /// Those among what boon reports; `base` is where the schema stands for it, `required` what it requires.
+    pub(super) fn of_boon(
+        error: &ValidationError<'_, '_>,
+        base: &str,
+        required: &RequiredMembers,
+    ) -> Self {
         let mut found = Self::default();
-        found.collect_boon(error, base);
+        found.collect_boon(error, base, required);
         found
     }
 
-    /// Those in the one error that the tape engine reports.
-    pub(super) fn of_tape(error: &jsonschema::ValidationError<'_>) -> Self {
+    /// Those in the one error that the tape engine reports; `null_at` knows at which places of the document a null
+    /// stands.
+    pub(super) fn of_tape(
+        error: &jsonschema::ValidationError<'_>,
+        required: &RequiredMembers,
+        null_at: &dyn Fn(&str) -> bool,
+    ) -> Self {
         let mut found = Self::default();
-        found.collect_tape(error);
+        found.collect_tape(error, required, null_at);
         found
     }
 
     /// Follows what must hold all together; of alternatives each must fail for such a reason.
-    fn collect_boon(&mut self, error: &ValidationError<'_, '_>, base: &str) {
+    fn collect_boon(
+        &mut self,
+        error: &ValidationError<'_, '_>,
+        base: &str,
+        required: &RequiredMembers,
+    ) {
         let url = error.schema_url;
         if url.contains(UNEVALUATED) {
             return;
@@ -134,6 +110,10 @@ impl Misfits {
         let at = || Spot::new(error.instance_location.to_string(), schema.as_deref());
         match &error.kind {
             ErrorKind::Type { got, want } => {
+                let place = || error.instance_location.to_string();
+                if *got == boon::Type::Null && required.may_lack(&place(), schema.as_deref()) {
+                    return;
+                }
                 let expected = want.iter().map(type_name).collect();
                 self.add(at().with(MisfitFault::Type { expected, got: Some(type_name(*got)) }));
             }
@@ -146,14 +126,15 @@ impl Misfits {
                 got.iter().for_each(|name| self.add(at.member(name, MisfitFault::Unknown)));
             }
             ErrorKind::AnyOf | ErrorKind::OneOf(None) => {
-                let branches = error.causes.iter().map(|cause| Self::of_boon(cause, base));
+                let branches =
+                    error.causes.iter().map(|cause| Self::of_boon(cause, base, required));
                 self.add_alternatives(branches.collect(), at());
             }
             ErrorKind::Group
             | ErrorKind::Schema { .. }
             | ErrorKind::Reference { .. }
             | ErrorKind::AllOf => {
-                error.causes.iter().for_each(|cause| self.collect_boon(cause, base));
+                error.causes.iter().for_each(|cause| self.collect_boon(cause, base, required));
             }
             ErrorKind::ContentSchema
             | ErrorKind::PropertyName { .. }
@@ -188,20 +169,30 @@ impl Misfits {
         }
     }
 
-    fn collect_tape(&mut self, error: &jsonschema::ValidationError<'_>) {
+    fn collect_tape(
+        &mut self,
+        error: &jsonschema::ValidationError<'_>,
+        required: &RequiredMembers,
+        null_at: &dyn Fn(&str) -> bool,
+    ) {
         use ValidationErrorKind as Kind;
         // The keyword stands last in it.
         let (schema, keyword) = error.schema_path().as_str().rsplit_once('/').unzip();
         let at = || Spot::new(error.instance_path().as_str().to_owned(), schema);
         match error.kind() {
             Kind::Type { kind } => {
+                let place = error.instance_path().as_str();
+                let is_null = null_at(place);
+                if is_null && required.may_lack(place, schema) {
+                    return;
+                }
                 let expected = match kind {
                     TypeKind::Single(want) => vec![want.as_str()],
                     TypeKind::Multiple(want) => {
                         want.iter().map(jsonschema::JsonType::as_str).collect()
                     }
                 };
-                self.add(at().with(MisfitFault::Type { expected, got: None }));
+                self.add(at().with(MisfitFault::Type { expected, got: is_null.then_some("null") }));
             }
             // The same kind is that of `dependentRequired`.
             Kind::Required { property } if keyword == Some("required") => {
@@ -215,7 +206,7 @@ impl Misfits {
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
                 let branches = context.iter().map(|errors| {
                     let mut found = Self::default();
-                    errors.iter().for_each(|error| found.collect_tape(error));
+                    errors.iter().for_each(|error| found.collect_tape(error, required, null_at));
                     found
                 });
                 self.add_alternatives(branches.collect(), at());
@@ -419,9 +410,40 @@ mod tests {
             (r#"{"b":"x","d":{"e":null}}"#, 1),
             (r#"{"b":"x","f":[null]}"#, 1),
         ] {
-            let left = found(schema, document).without_absent(document, schema);
+            let left = found(schema, document);
             assert_eq!((left.count, left.listed.len()), (count, count), "{document}: {left:?}");
         }
+        // The tape engine tells of one.
+        for (document, told) in
+            [(r#"{"a":null}"#, None), (r#"{"need":null}"#, Some("/need integer"))]
+        {
+            let schema = r#"{"properties":{"a":{"type":"string"},"need":{"type":"integer"}}}"#;
+            let required = schema.replace("}}}", r#"}},"required":["need"]}"#);
+            let schema = if told.is_some() { &*required } else { schema };
+            assert_eq!(told_by_tape(schema, document), Vec::from_iter(told), "{document}");
+        }
+    }
+
+    #[test]
+    fn no_number_of_nulls_hides_or_makes_a_misfit() {
+        let optional = |at: usize| format!(r#""o{at}":{{"type":"string"}}"#);
+        let optional: Vec<_> = (0..300).map(optional).collect();
+        let schema = format!(
+            r#"{{"properties":{{{},"z":{{"type":"integer"}}}},"required":["z"]}}"#,
+            optional.join(",")
+        );
+        for nulls in [MAX_MISFITS, MAX_MISFITS + 1, 300] {
+            let nulls: Vec<_> = (0..nulls).map(|at| format!(r#""o{at}":null"#)).collect();
+            let nulls = nulls.join(",");
+            assert_eq!(found(&schema, &format!(r#"{{{nulls},"z":1}}"#)), Misfits::default());
+            let wrong = format!(r#"{{{nulls},"z":"x"}}"#);
+            assert_eq!(told(&schema, &wrong), ["/z integer"]);
+            assert_eq!(found(&schema, &wrong).count, 1);
+            assert_eq!(told(&schema, &format!("{{{nulls}}}")), ["/z missing"]);
+        }
+        // Alternatives that only such nulls stand against may be met.
+        let either = r#"{"anyOf":[{"properties":{"a":{"type":"string"}}},{"required":["k"]}]}"#;
+        assert_eq!(told(either, r#"{"a":null}"#), [""; 0]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use simd_json::{Node as Raw, StaticNode};
 
 use self::number::{Digits, TapeNumber, number};
 use super::meter::{BYTES_PER_STEP, Meter};
+use crate::json::pointer::names;
 use crate::json::tape::{Document, Name, lone_string};
 
 mod number;
@@ -44,6 +45,28 @@ impl<'a> MeteredDocument<'a> {
     #[must_use]
     pub(super) fn root(&'a self) -> TapeNode<'a> {
         TapeNode { at: 0, view: self }
+    }
+
+    /// Whether a null stands at a place; also where the steps are used up.
+    pub(super) fn null_at(&self, pointer: &str) -> bool {
+        let mut node = self.root();
+        for name in names(pointer) {
+            let below = match name {
+                None => None,
+                Some(name) => match (node.as_object(), node.as_array()) {
+                    (Some(object), _) => object.get(&Name::new(&name)),
+                    (None, Some(array)) => {
+                        name.parse().ok().and_then(|at: usize| array.elements().nth(at))
+                    }
+                    (None, None) => None,
+                },
+            };
+            match below {
+                Some(below) => node = below,
+                None => return false,
+            }
+        }
+        node.is_null()
     }
 }
 

@@ -11,6 +11,7 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 
 use super::cut::cut;
 use super::misfit::Misfits;
+use super::required::RequiredMembers;
 use crate::json::tape::TapeFault;
 
 /// Bytes of the description that the agent is given ([contracts](crate::reference::contracts#errors)).
@@ -147,7 +148,11 @@ impl Violation {
     }
 
     /// boon's words.
-    pub(super) fn of_boon(error: &ValidationError<'_, '_>, base: &str) -> Self {
+    pub(super) fn of_boon(
+        error: &ValidationError<'_, '_>,
+        base: &str,
+        required: &RequiredMembers,
+    ) -> Self {
         let mut leaves = Leaves { shown: Vec::new(), count: 0 };
         leaves.collect(error);
         let first = leaves.shown.first().copied().unwrap_or(error);
@@ -177,7 +182,7 @@ impl Violation {
             instance_path: instance_path.text,
             schema_path,
             keyword,
-            misfits: Misfits::of_boon(error, base),
+            misfits: Misfits::of_boon(error, base, required),
             record: record.text,
             agent: agent.text,
         }
@@ -185,7 +190,11 @@ impl Violation {
 
     /// The tape engine's words, where it judges alone. They carry no value: the tape engine's
     /// errors are made without one.
-    pub(super) fn of_tape(error: &jsonschema::ValidationError<'_>) -> Self {
+    pub(super) fn of_tape(
+        error: &jsonschema::ValidationError<'_>,
+        required: &RequiredMembers,
+        null_at: &dyn Fn(&str) -> bool,
+    ) -> Self {
         let keyword = error.kind().keyword().to_owned();
         let schema_path = cut(error.schema_path().as_str(), PATH_MAX).to_owned();
         let instance_path = cut(error.instance_path().as_str(), PATH_MAX).to_owned();
@@ -200,7 +209,7 @@ impl Violation {
             instance_path,
             schema_path,
             keyword,
-            misfits: Misfits::of_tape(error),
+            misfits: Misfits::of_tape(error, required, null_at),
             record: record.text,
             agent: agent.text,
         }

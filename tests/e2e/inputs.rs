@@ -162,6 +162,32 @@ fn what_might_be_accepted_goes_out_and_is_on_record() {
 }
 
 #[test]
+fn nulls_for_what_need_not_be_there_go_out_however_many_they_are() {
+    let mut properties: serde_json::Map<_, _> =
+        (0..300).map(|at| (format!("option_{at}"), json!({"type": "string"}))).collect();
+    properties.insert("zone".into(), json!({"type": "integer"}));
+    let schema = json!({"type": "object", "properties": properties, "required": ["zone"]});
+    let proxy = one_tool(schema);
+    let mut client = proxy.client();
+    for nulls in [9, 300] {
+        let mut arguments: serde_json::Map<_, _> =
+            (0..nulls).map(|at| (format!("option_{at}"), Value::Null)).collect();
+        arguments.insert("zone".into(), json!(nulls));
+        let result = client.read(TOOL, Value::Object(arguments.clone()));
+        assert_eq!(result.get("isError"), None, "{nulls}: {result}");
+        let args = Value::Object(arguments.clone());
+        let foreseen = client.tool("describe_tool", json!({"name": TOOL, "args": args}));
+        assert_eq!(foreseen["structuredContent"]["preflight"]["verdict"], "allowed", "{nulls}");
+        // Behind them stands what is wrong.
+        arguments.insert("zone".into(), json!("marker"));
+        let result = client.read(TOOL, Value::Object(arguments));
+        let place = "/zone: expected integer (got string)";
+        assert_eq!(error_text(&result), format!("Arguments of '{TOOL}' do not fit: {place}"));
+        assert!(received(&mut client).contains(&format!("{nulls}")));
+    }
+}
+
+#[test]
 fn a_refusal_is_on_record_and_counted_and_every_face_tells_it() {
     let proxy = one_tool(issue());
     let mut client = proxy.client();

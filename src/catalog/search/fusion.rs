@@ -75,7 +75,7 @@ mod tests {
     fn found(query: &str, similar: &[(&str, f32)], shown: impl Fn(&Tool) -> bool) -> Vec<String> {
         let snapshot = snapshot();
         let meaning = meaning(&snapshot, similar);
-        let found = snapshot.search_for(query, 9, Some(&meaning), |tool| shown(tool));
+        let found = snapshot.search_for(query, 9, Some(&meaning), |tool| shown(tool)).tools;
         assert!(found.windows(2).all(|pair| pair[0].1 >= pair[1].1), "{found:?}");
         assert!(found.iter().all(|(_, score)| *score > 0.0 && *score <= 1.0), "{found:?}");
         found.iter().map(|(tool, _)| tool.name.tool.to_string()).collect()
@@ -119,7 +119,7 @@ mod tests {
     fn vectors_of_a_moment_ago_are_of_the_tools_that_are_the_same() {
         let (now, before) = (snapshot(), snapshot());
         let meaning = meaning(&before, &[("pong", 0.9)]);
-        let found = now.search_for("wibble", 9, Some(&meaning), |_| true);
+        let found = now.search_for("wibble", 9, Some(&meaning), |_| true).tools;
         assert_eq!(&*found[0].0.name.tool, "pong");
         assert!(Arc::ptr_eq(&found[0].0, now.named("s", "pong").unwrap()));
         let servers = [("s".into(), ServerSettings::default())].into();
@@ -127,6 +127,6 @@ mod tests {
         let tool = json!({"name": "pong", "description": "Another.", "inputSchema": {}});
         let tool = serde_json::value::to_raw_value(&tool).unwrap();
         other.replace_server("s", vec![DiscoveredTool::parse(&tool).unwrap()]);
-        assert!(other.load().search_for("wibble", 9, Some(&meaning), |_| true).is_empty());
+        assert!(other.load().search_for("wibble", 9, Some(&meaning), |_| true).tools.is_empty());
     }
 }

@@ -61,7 +61,7 @@ fn measured() -> Result<String, String> {
             let asked = meanings.zip(vectors.clone());
             let meaning = asked.and_then(|(meanings, vectors)| meanings.asked(query, vectors));
             let given = |tool: &Arc<Tool>| tool.trust == Trust::Given;
-            let found = snapshot.search_for(query, usize::MAX, meaning.as_ref(), given);
+            let found = snapshot.search_for(query, usize::MAX, meaning.as_ref(), given).tools;
             found.iter().map(|(tool, _)| tool.name.to_string()).collect()
         }
     }))
