@@ -26,7 +26,7 @@ use ring::digest;
 
 pub use super::bytes::{DecodeError, VERSION};
 use super::bytes::{Reader, put_bytes, put_payload, put_varint, unzigzag, zigzag};
-use super::record::{Body, Hash, Id, NodeId, Operation, Record, Source, Status, Type};
+use super::record::{Body, Hash, Id, NodeId, Operation, ReadBody, Record, Source, Status, Type};
 pub use super::record::{HeadRef, PayloadRef};
 
 /// The version written today, of heads: it says which fields there are and how the record is hashed.
@@ -367,7 +367,7 @@ impl Record {
         body: Option<&[u8]>,
     ) -> Result<Self, DecodeError> {
         let head = decode_head(head)?.to_owned();
-        let body = body.map(decode_body).transpose()?;
+        let body = body.map(decode_body).transpose()?.map_or(ReadBody::Unread, ReadBody::Whole);
         let id = Id::new(head.stored_ms, seq, node);
         Ok(Self { id, seq, node, node_name: None, prev_hash, hash, head, body })
     }

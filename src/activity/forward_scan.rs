@@ -42,7 +42,7 @@ impl PortionRead {
     }
 
     fn add(&mut self, record: Record) {
-        let body = record.body.as_ref().map_or(0, |Body { arguments, response, metadata }| {
+        let body = record.body.whole().map_or(0, |Body { arguments, response, metadata }| {
             [arguments, response, metadata].iter().map(|it| it.bytes().len()).sum()
         });
         self.bytes = self.bytes.saturating_add(RECORD_BYTES).saturating_add(body);

@@ -5,7 +5,7 @@
 
 use super::forward_scan::PortionLimit;
 use super::query::{Filter, From, Listing, Page, Payloads};
-use super::record::{Id, Record};
+use super::record::{Id, ReadBody, Record};
 use super::stats::{Period, Summary};
 use super::store::StoreError;
 use super::view::View;
@@ -88,20 +88,21 @@ impl MergedView {
             },
         };
         let mut merged = self.heads(filter, from, page.limit)?;
-        if page.payloads == Payloads::Include {
-            // Of the records on the page alone.
-            for record in &mut merged.records {
-                if let Some(whole) = self.get(record.id)? {
-                    *record = whole;
-                }
-            }
+        // Of the records on the page alone.
+        for record in &mut merged.records {
+            let read = match page.payloads {
+                Payloads::Include => self.get(record.id)?.map(|whole| whole.body),
+                Payloads::Exclude => self.get(record.id)?.map(|it| it.body.without_payloads()),
+                Payloads::HeadsOnly => None,
+            };
+            record.body = read.unwrap_or(ReadBody::Unread);
         }
         Ok(merged)
     }
 
-    /// A page without payloads.
+    /// A page of heads.
     fn heads(&self, filter: &Filter, from: From, limit: usize) -> Result<Listing, StoreError> {
-        let page = Page { limit, from, payloads: Payloads::Exclude };
+        let page = Page { limit, from, payloads: Payloads::HeadsOnly };
         let pages = self.views.iter().map(|view| view.list(filter, &page));
         Ok(merge_pages(pages.collect::<Result<Vec<_>, _>>()?, limit))
     }
@@ -281,7 +282,7 @@ mod tests {
         loop {
             let page = Page { limit: 97, from, payloads: Payloads::Include };
             let listing = view.list(&Filter::default(), &page).unwrap();
-            assert!(listing.records.iter().all(|record| record.body.is_some()));
+            assert!(listing.records.iter().all(|record| record.body.whole().is_some()));
             found.extend(listing.records.iter().map(|record| record.id));
             match listing.next_cursor {
                 Some(next) => from = From::After(next),
@@ -293,6 +294,8 @@ mod tests {
         let passed = view.list(&Filter::default(), &page).unwrap();
         let ids: Vec<_> = passed.records.iter().map(|record| record.id).collect();
         assert_eq!(ids, all(counts)[1234..1244]);
+        assert!(passed.records.iter().all(|it| it.body.whole().is_none()));
+        assert!(passed.records.iter().all(|it| it.body.metadata().is_some()));
         assert_eq!(view.count(&Filter::default()).unwrap(), 3200);
         assert_eq!(view.count(&odd()).unwrap(), 350 + 1250);
         assert!(view.get(id(700, 1)).unwrap().is_some());

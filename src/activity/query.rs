@@ -185,14 +185,16 @@ pub enum From {
     Offset(u64),
 }
 
-/// Whether payloads (arguments and response) are read as well.
+/// What is read of a record's large part: payloads (arguments and response) and metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Payloads {
-    /// They are read.
+    /// All of it.
     #[default]
     Include,
-    /// They are left out.
+    /// The metadata: what was decided, and why. Payloads are left out.
     Exclude,
+    /// Nothing, for those that count and order.
+    HeadsOnly,
 }
 
 /// The size and start of a page.
@@ -202,7 +204,7 @@ pub struct Page {
     pub limit: usize,
     /// Where to begin.
     pub from: From,
-    /// With arguments and response, or without.
+    /// With arguments, response and metadata, or without.
     pub payloads: Payloads,
 }
 

@@ -17,6 +17,6 @@ pub use self::entry::{Decision, Entry, decision_metadata};
 pub use self::id::{Hash, Id, NodeId};
 pub use self::late_member::{LateMember, with_member};
 pub use self::payload::{Payload, PayloadRef};
-pub use self::stored::{Body, Head, HeadRef, Record};
+pub use self::stored::{Body, Head, HeadRef, ReadBody, Record};
 pub(crate) use self::vocabulary::words;
 pub use self::vocabulary::{Operation, Policy, Source, Status, Type, Verdict};

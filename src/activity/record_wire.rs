@@ -1,7 +1,8 @@
 //! Records on their way from one node to another: as bytes, and read again. Pure.
 //!
 //! ```text
-//! records   (log (16) · name · seq · previous hash (32) · hash (32) · head · 0, or 1 and the body)*
+//! records   (log (16) · name · seq · previous hash (32) · hash (32) · head · 0, or 1 and the body,
+//!            or 2 and the metadata)*
 //! ```
 //!
 //! Numbers are varints, the others carry their length. What comes is another node's word: it is read within bounds, and whether a
@@ -9,29 +10,32 @@
 
 use std::sync::Arc;
 
-use super::bytes::{DecodeError, Reader, put_bytes, put_varint};
+use super::bytes::{DecodeError, Reader, put_bytes, put_payload, put_varint};
 use super::codec;
-use super::record::{Hash, NodeId, Record};
+use super::record::{Body, Hash, NodeId, ReadBody, Record};
 
 /// Most records of one answer.
 pub const MAX_RECORDS: usize = 4096;
 /// Most bytes of a node's name.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Appends a record, with its body if it has it.
+/// Appends a record, with what was read of its body.
 pub fn put_record(out: &mut Vec<u8>, record: &Record) {
-    let (head, body) = encoded(record);
     out.extend_from_slice(&record.node.0);
     put_bytes(out, record.node_name.as_deref().unwrap_or_default().as_bytes());
     put_varint(out, record.seq);
     out.extend_from_slice(&record.prev_hash.0);
     out.extend_from_slice(&record.hash.0);
-    put_bytes(out, &head);
-    match body {
-        None => out.push(0),
-        Some(body) => {
+    put_bytes(out, &head_of(record));
+    match &record.body {
+        ReadBody::Unread => out.push(0),
+        ReadBody::Whole(body) => {
             out.push(1);
-            put_bytes(out, &body);
+            put_bytes(out, &encoded(body));
+        }
+        ReadBody::Metadata(metadata) => {
+            out.push(2);
+            put_payload(out, metadata.borrowed());
         }
     }
 }
@@ -56,12 +60,16 @@ pub fn read_records(bytes: &[u8]) -> Result<Vec<Record>, DecodeError> {
         let seq = reader.varint()?;
         let (prev, hash) = (Hash(reader.array()?), Hash(reader.array()?));
         let head = reader.bytes()?;
-        let body = match reader.byte()? {
-            0 => None,
-            1 => Some(reader.bytes()?),
+        let (body, metadata) = match reader.byte()? {
+            0 => (None, None),
+            1 => (Some(reader.bytes()?), None),
+            2 => (None, Some(reader.payload()?)),
             _ => return Err(DecodeError::Value),
         };
         let mut record = Record::decode(node, seq, prev, hash, head, body)?;
+        if let Some(metadata) = metadata {
+            record.body = ReadBody::Metadata(metadata.to_owned());
+        }
         if !name.is_empty() {
             // The records of an answer are of few nodes.
             let known = names.iter().find(|it| ***it == *name).cloned();
@@ -81,22 +89,22 @@ pub fn read_records(bytes: &[u8]) -> Result<Vec<Record>, DecodeError> {
 /// otherwise, or they are not what its node has stored.
 #[must_use]
 pub fn canonical(record: &Record) -> Option<(Vec<u8>, Vec<u8>)> {
-    let (head, body) = encoded(record);
-    let body = body?;
+    let (head, body) = (head_of(record), encoded(record.body.whole()?));
     let hash = codec::chain(record.prev_hash, record.node, record.seq, &head, &body);
     (hash == record.hash).then_some((head, body))
 }
 
-fn encoded(record: &Record) -> (Vec<u8>, Option<Vec<u8>>) {
+fn head_of(record: &Record) -> Vec<u8> {
     let mut head = Vec::new();
     codec::encode_head(&record.head.borrowed(), &mut head);
-    let body = record.body.as_ref().map(|body| {
-        let mut bytes = Vec::new();
-        let (arguments, response) = (body.arguments.borrowed(), body.response.borrowed());
-        codec::encode_body(arguments, response, body.metadata.borrowed(), &mut bytes);
-        bytes
-    });
-    (head, body)
+    head
+}
+
+fn encoded(body: &Body) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let (arguments, response) = (body.arguments.borrowed(), body.response.borrowed());
+    codec::encode_body(arguments, response, body.metadata.borrowed(), &mut bytes);
+    bytes
 }
 
 #[cfg(test)]
@@ -110,7 +118,7 @@ mod tests {
     #[test]
     fn records_come_as_they_went_with_their_bodies_and_without() {
         let (_folder, view) = copy_of(1, 40);
-        for payloads in [Payloads::Include, Payloads::Exclude] {
+        for payloads in [Payloads::Include, Payloads::Exclude, Payloads::HeadsOnly] {
             let page = Page { payloads, ..Page::default() };
             let records = view.list(&Filter::default(), &page).unwrap().records;
             assert_eq!(records.len(), 40);

@@ -97,7 +97,7 @@ struct Members<'a> {
 
 impl<'a> Members<'a> {
     fn of(record: &'a Record) -> Self {
-        let (head, body) = (&record.head, record.body.as_ref());
+        let (head, body) = (&record.head, record.body.whole());
         let cut = body.map(|body| &body.arguments).filter(|arguments| arguments.is_cut());
         Self {
             id: Shown(record.id),
@@ -214,12 +214,12 @@ impl Serialize for Metadata<'_> {
         if !head.client_name.is_empty() {
             map.serialize_entry("client_name", &*head.client_name)?;
         }
-        if let Some(body) = self.0.body.as_ref().filter(|body| !body.metadata.is_empty()) {
-            match serde_json::from_slice::<serde_json::Map<_, _>>(body.metadata.bytes()) {
+        if let Some(metadata) = self.0.body.metadata().filter(|metadata| !metadata.is_empty()) {
+            match serde_json::from_slice::<serde_json::Map<_, _>>(metadata.bytes()) {
                 Ok(fields) => {
                     fields.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
                 }
-                Err(_) => map.serialize_entry("raw", &Json(&body.metadata))?,
+                Err(_) => map.serialize_entry("raw", &Json(metadata))?,
             }
         }
         map.end()
@@ -229,7 +229,7 @@ impl Serialize for Metadata<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::record::{Body, Head, Operation, PayloadRef};
+    use crate::activity::record::{Body, Head, Operation, PayloadRef, ReadBody};
 
     #[test]
     fn act_1_a_record_is_shown_as_the_contract_says() {
@@ -262,7 +262,7 @@ mod tests {
                 variant: "call_tool_write".into(),
                 client_name: "cursor".into(),
             },
-            body: Some(Body {
+            body: ReadBody::Whole(Body {
                 arguments: PayloadRef::cut(br#"{"b":1,"a":1.0}"#, 100).to_owned(),
                 response: PayloadRef::cut(b"head", 2).to_owned(),
                 metadata: PayloadRef::cut(br#"{"note":"x"}"#, 100).to_owned(),

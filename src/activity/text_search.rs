@@ -52,9 +52,10 @@ impl SoughtText {
             &*head.variant,
             &*head.client_name,
         ];
-        let payloads = record.body.iter().flat_map(|Body { arguments, response, metadata }| {
-            [arguments, response, metadata].map(|payload| payload.bytes())
-        });
+        let payloads =
+            record.body.whole().into_iter().flat_map(|Body { arguments, response, metadata }| {
+                [arguments, response, metadata].map(|payload| payload.bytes())
+            });
         let mut all = texts.into_iter().map(str::as_bytes);
         all.any(|text| self.0.is_match(text))
             || self.0.is_match(head.intent.bytes())
@@ -89,7 +90,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::activity::record::{Hash, Head, Id, NodeId, PayloadRef, Source, Status, Type};
+    use crate::activity::record::{
+        Hash, Head, Id, NodeId, PayloadRef, ReadBody, Source, Status, Type,
+    };
 
     fn record(arguments: &str, response: &str) -> Record {
         let empty: Arc<str> = "".into();
@@ -122,7 +125,7 @@ mod tests {
                 variant: "call_tool_write".into(),
                 client_name: empty,
             },
-            body: Some(Body {
+            body: ReadBody::Whole(Body {
                 arguments: payload(arguments),
                 response: payload(response),
                 metadata: payload(r#"{"note":"kept"}"#),
@@ -158,7 +161,7 @@ mod tests {
         for text in ["gitlab", "hi now", "Strasse", "\u{1}"] {
             assert!(!SoughtText::new(text).unwrap().is_in(&held), "{text}");
         }
-        let bare = Record { body: None, ..held };
+        let bare = Record { body: ReadBody::Unread, ..held };
         assert!(!SoughtText::new("kept").unwrap().is_in(&bare));
     }
 }

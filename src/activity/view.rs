@@ -18,7 +18,7 @@ use super::keys;
 use super::pack::unpack;
 use super::postings::Postings;
 use super::query::{Filter, From, Listing, Page, Payloads};
-use super::record::{Hash, Id, NodeId, Record};
+use super::record::{Hash, Id, NodeId, ReadBody, Record};
 use super::segment::{self, Bitmap, Builder, SegmentBounds};
 use super::stats::{BUCKET_US, Period, Stats, Summary};
 use super::store::{Rows, Space, StoreError, StoreSnapshot};
@@ -523,14 +523,25 @@ impl View {
         let head = block.head(seq).ok_or_else(|| missing(Space::Heads))?;
         let key = block.layout.first.to_be_bytes();
         let damaged = |error| self.snapshot.damaged(Space::Bodies, &key, error);
-        let body = match payloads {
-            Payloads::Include => self.bodies(block)?.and_then(|bodies| bodies.get(block, seq)),
-            Payloads::Exclude => None,
+        let stored = match payloads {
+            Payloads::Include | Payloads::Exclude => {
+                let bodies = self.bodies(block)?.and_then(|bodies| bodies.get(block, seq));
+                Some(bodies.ok_or_else(|| missing(Space::Bodies))?)
+            }
+            Payloads::HeadsOnly => None,
         };
-        if body.is_none() && payloads == Payloads::Include {
-            return Err(missing(Space::Bodies));
+        // Payloads that nobody asked for are not copied.
+        let (whole, metadata) = match payloads {
+            Payloads::Include | Payloads::HeadsOnly => (stored, None),
+            Payloads::Exclude => {
+                (None, stored.map(codec::body_parts).transpose().map_err(damaged)?)
+            }
+        };
+        let mut record =
+            Record::decode(self.node(), seq, prev, hash, head, whole).map_err(damaged)?;
+        if let Some([_, _, metadata]) = metadata {
+            record.body = ReadBody::Metadata(metadata.to_owned());
         }
-        let record = Record::decode(self.node(), seq, prev, hash, head, body).map_err(damaged)?;
         Ok(Record { node_name: self.name.clone(), ..record })
     }
 

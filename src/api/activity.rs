@@ -93,7 +93,7 @@ pub(super) struct PageParameters {
     /// 20000 records, or 2 seconds, however few were found. Not together with `offset` or `with_total`.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     text: Option<String>,
-    /// Leaves out `arguments` and `response`.
+    /// Leaves out `arguments` and `response`; `metadata` stays.
     #[param(required = false, default = false)]
     exclude_payloads: bool,
     /// Counts all records that are meant, which takes longer than a page.

@@ -10,6 +10,7 @@ use http::StatusCode;
 
 use super::reader_limits::ReaderSlot;
 use super::response::ApiError;
+use crate::activity::record::ReadBody;
 use crate::activity::text_search::SoughtText;
 use crate::activity::{Filter, From, Id, Listing, Page, Payloads, QueryError, Record};
 use crate::fleet::{FleetLogs, FleetReading};
@@ -28,6 +29,20 @@ pub(super) struct FoundRecords {
     pub(super) next_cursor: Option<Id>,
     /// How many records were looked at.
     pub(super) searched: u64,
+}
+
+impl FoundRecords {
+    /// Takes from the records what was looked through and not asked for.
+    fn leave_out(&mut self, payloads: Payloads) {
+        for record in &mut self.records {
+            let body = std::mem::replace(&mut record.body, ReadBody::Unread);
+            record.body = match payloads {
+                Payloads::Include => body,
+                Payloads::Exclude => body.without_payloads(),
+                Payloads::HeadsOnly => ReadBody::Unread,
+            };
+        }
+    }
 }
 
 /// What is looked for.
@@ -69,9 +84,7 @@ pub(super) async fn search(
         }
         from = From::After(next);
     }
-    if page.payloads == Payloads::Exclude {
-        found.records.iter_mut().for_each(|record| record.body = None);
-    }
+    found.leave_out(page.payloads);
     Ok(found)
 }
 
@@ -99,9 +112,7 @@ pub(super) async fn search_fleet(
         }
         from = From::After(next);
     }
-    if page.payloads == Payloads::Exclude {
-        found.records.iter_mut().for_each(|record| record.body = None);
-    }
+    found.leave_out(page.payloads);
     Ok(found)
 }
 

@@ -198,7 +198,7 @@ struct LogBegin {
 async fn begin(worker: &Worker, from: Option<OwnStart>) -> Result<LogBegin, ApiError> {
     activity::ask(worker, move |activity| {
         let view = activity.view()?;
-        let page = Page { limit: 1, payloads: Payloads::Exclude, ..Page::default() };
+        let page = Page { limit: 1, payloads: Payloads::HeadsOnly, ..Page::default() };
         let newest = view.list(&Filter::default(), &page)?.records.pop();
         let (end, newest) = (view.next().saturating_sub(1), newest.map(|record| record.id));
         let since = |time: u64| {

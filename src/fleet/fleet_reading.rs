@@ -287,6 +287,7 @@ impl FleetReading {
                 limit: page.limit,
                 before: before.map(|id| id.to_string()),
                 payloads: page.payloads == Payloads::Include,
+                metadata: page.payloads == Payloads::Exclude,
                 count,
                 bytes,
             })
@@ -315,7 +316,7 @@ impl FleetReading {
                 return Ok(Some(from));
             }
             let limit = rest.min(PASS_RECORDS as u64) as usize;
-            let page = Page { limit, from, payloads: Payloads::Exclude };
+            let page = Page { limit, from, payloads: Payloads::HeadsOnly };
             let (passed, _) = self.page(filter, &page, false).await?;
             rest -= passed.records.len() as u64;
             match passed.next_cursor {

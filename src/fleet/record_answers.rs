@@ -43,10 +43,23 @@ fn reply(logs: &FleetLogs, question: RecordQuestion) -> Result<Vec<u8>, NoAnswer
             let holdings = Some(logs.holdings()?);
             Ok(AnswerHead { holdings, ..AnswerHead::default() }.with_records([]))
         }
-        RecordQuestion::List { ranges, filter, limit, before, payloads, count, bytes } => {
+        RecordQuestion::List {
+            ranges,
+            filter,
+            limit,
+            before,
+            payloads,
+            metadata,
+            count,
+            bytes,
+        } => {
             let (filter, before) = (known(filter)?, read_id(before)?);
             let from = before.map_or(From::Newest, From::After);
-            let payloads = if payloads { Payloads::Include } else { Payloads::Exclude };
+            let payloads = match (payloads, metadata) {
+                (true, _) => Payloads::Include,
+                (false, true) => Payloads::Exclude,
+                (false, false) => Payloads::HeadsOnly,
+            };
             let RangedLogs { view, removed } = logs.ranged(&ranges)?;
             let read = || {
                 let found = view.list(&filter, &Page { limit, from, payloads })?;
@@ -183,6 +196,7 @@ mod tests {
                     limit,
                     before: None,
                     payloads: false,
+                    metadata: false,
                     count: false,
                     bytes,
                 },

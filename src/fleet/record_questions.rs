@@ -153,6 +153,9 @@ pub enum RecordQuestion {
         before: Option<String>,
         /// With arguments and response.
         payloads: bool,
+        /// Without these, but with metadata. Older versions do not ask for it, and answer without.
+        #[serde(default)]
+        metadata: bool,
         /// Whether all of them are counted, too.
         count: bool,
         /// Most bytes of records, about.
@@ -396,6 +399,7 @@ mod tests {
                 limit: 50,
                 before: None,
                 payloads: true,
+                metadata: false,
                 count: false,
                 bytes: 1000,
             };
@@ -404,6 +408,26 @@ mod tests {
             let RecordQuestion::List { filter: sent, .. } = read else { panic!() };
             assert_eq!(sent.filter(), Some(filter));
         }
+    }
+
+    #[test]
+    fn an_older_version_asks_for_no_metadata_and_reads_a_question_that_does() {
+        let question = |metadata| RecordQuestion::List {
+            ranges: Vec::new(),
+            filter: FilterSent::default(),
+            limit: 1,
+            before: None,
+            payloads: false,
+            metadata,
+            count: false,
+            bytes: 1,
+        };
+        let newer = String::from_utf8(question(true).encode()).unwrap();
+        let older = newer.replace(r#""metadata":true,"#, "");
+        assert_ne!(newer, older);
+        assert_eq!(RecordQuestion::decode(older.as_bytes()), Some(question(false)));
+        let later = newer.replace(r#""metadata":true"#, r#""unknown":true"#);
+        assert_eq!(RecordQuestion::decode(later.as_bytes()), Some(question(false)));
     }
 
     #[test]
@@ -424,6 +448,7 @@ mod tests {
             limit,
             before: None,
             payloads: true,
+            metadata: false,
             count: false,
             bytes: 1000,
         };

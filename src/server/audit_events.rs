@@ -92,17 +92,20 @@ fn server_change(state: &ServerState) -> Draft {
     let mut draft = Draft::new(Type::ServerChange, Source::Internal, status);
     draft.set(Text::Server, &state.name);
     draft.set(Text::Error, if status == Status::Error { &state.reason } else { "" });
-    keep_metadata(
-        &mut draft,
-        &json!({
-            "status": state.status.as_str(),
-            "transport": state.transport.as_str(),
-            "tools": state.tools,
-            "protocol_version": state.protocol_version,
-            "server_info": state.server_info,
-        })
-        .to_string(),
-    );
+    let mut metadata = json!({
+        "status": state.status.as_str(),
+        "transport": state.transport.as_str(),
+        "tools": state.tools,
+        "protocol_version": state.protocol_version,
+        "server_info": state.server_info,
+    });
+    // Why it was lost, or what its login lacks, is no error.
+    if let (Some(members), false) =
+        (metadata.as_object_mut(), state.reason.is_empty() || status == Status::Error)
+    {
+        members.insert("reason".to_owned(), json!(state.reason));
+    }
+    keep_metadata(&mut draft, &metadata.to_string());
     draft
 }
 
@@ -187,10 +190,13 @@ mod tests {
             assert_eq!((draft.kind, draft.status), (Type::ServerChange, expected), "{status:?}");
             assert_eq!((draft.text(Text::Server), draft.text(Text::Error)), ("github", error));
             let metadata: serde_json::Value = serde_json::from_str(&metadata(draft)).unwrap();
-            let told = json!({
+            let mut told = json!({
                 "status": status.as_str(), "transport": "stdio", "tools": 3,
                 "protocol_version": "2025-11-25", "server_info": null,
             });
+            if error.is_empty() {
+                told["reason"] = json!("it ended");
+            }
             assert_eq!(metadata, told);
         }
     }

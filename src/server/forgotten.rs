@@ -67,7 +67,7 @@ struct State {
 }
 
 fn state(record: &Record) -> Option<State> {
-    serde_json::from_slice(record.body.as_ref()?.metadata.bytes()).ok()
+    serde_json::from_slice(record.body.metadata()?.bytes()).ok()
 }
 
 fn forgotten(record: &Record, approval: &str) -> Draft {

@@ -231,15 +231,24 @@ fn act_5_a_cursor_stays_valid_while_records_arrive() {
 }
 
 #[test]
-fn a_list_without_payloads_leaves_them_out() {
+fn a_list_without_payloads_leaves_them_out_and_keeps_the_metadata() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
-    slot(&activity).submit(call(5));
+    let mut entry = call(5);
+    entry.draft.keep(Raw::Metadata, br#"{"queued_ms":7}"#, 100);
+    slot(&activity).submit(entry);
     let page = Page { payloads: Payloads::Exclude, ..Page::default() };
     let listing = activity.list(&Filter::default(), &page).unwrap();
     let json = serde_json::to_value(&listing.records).unwrap();
-    assert_eq!(json[0]["response_bytes"], 8);
+    assert_eq!(
+        (&json[0]["response_bytes"], &json[0]["metadata"]["queued_ms"]),
+        (&8.into(), &7.into())
+    );
     assert!(json[0].get("arguments").is_none() && json[0].get("response").is_none());
+    let heads = Page { payloads: Payloads::HeadsOnly, ..Page::default() };
+    let heads = activity.list(&Filter::default(), &heads).unwrap();
+    let json = serde_json::to_value(&heads.records).unwrap();
+    assert!(json[0].get("arguments").is_none() && json[0]["metadata"].get("queued_ms").is_none());
     let whole = activity.get(listing.records[0].id).unwrap().unwrap();
     let json = serde_json::to_value(&whole).unwrap();
     assert_eq!((&json["arguments"]["n"], &json["response"]), (&5.into(), &"answer 5".into()));

@@ -158,6 +158,14 @@ fn every_node_answers_for_all_with_what_nobody_has_sealed_yet() {
         pages(&b, &format!("{CALLS}&node={log}")).0,
         pages(&c, &format!("{CALLS}&node=c")).0
     );
+    // What was decided at another node, and why, is no payload.
+    c.client().read("s:violate", json!({}));
+    let decided = pages(&b, "node=c&type=policy_decision&exclude_payloads=true").0;
+    assert_eq!(decided[0].get("arguments"), None, "{decided:?}");
+    assert_eq!(decided[0]["metadata"]["policy"], "output_validation", "{decided:?}");
+    let rows = b.cli(&["activity", "list", "--node", "c", "--type", "policy_decision"]).stdout;
+    let why = decided[0]["metadata"]["reason"].as_str().unwrap();
+    assert!(rows.contains(&why[..20]), "{rows}");
     // Nobody's record is not found, and all were asked.
     let other = b.get("/api/v1/activity/01ARZ3NDEKTSV4RRFFQ69G5FAV");
     assert_eq!(other.status, 404);

@@ -200,6 +200,13 @@ fn fr_038_to_039_the_log_is_listed_filtered_and_paged() {
     assert_eq!(page("&offset=4")["activities"], second["activities"]);
     let bare = page("&exclude_payloads=true")["activities"][0].clone();
     assert_eq!((bare.get("arguments"), bare.get("response")), (None, None));
+    for query in ["", "&text=delete_item"] {
+        let query = format!("&type=policy_decision&exclude_payloads=true{query}");
+        let decision = page(&query)["activities"][0].clone();
+        assert_eq!(decision.get("arguments"), None, "{decision}");
+        assert_eq!(decision["metadata"]["policy"], "intent", "no payload: {decision}");
+        assert!(decision["metadata"]["reason"].as_str().unwrap().contains("destructive"));
+    }
 
     let id = first["activities"][0]["id"].as_str().unwrap();
     let detail = proxy().api(&format!("activity/{id}"));

@@ -26,6 +26,8 @@ fn proxy() -> &'static Proxy {
         client.call("destructive", "s:delete_item", json!({"path": "/a"}));
         client.call("read", &format!("{LONG}:read_item"), json!({}));
         client.call("read", "s:delete_item", json!({}));
+        // Its answer violates its schema, which warns and lets it in.
+        client.call("read", "s:violate", json!({}));
         proxy
     })
 }
@@ -135,7 +137,7 @@ fn a_refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
     let number = row.split(' ').next().unwrap();
     assert!(number.parse::<u64>().is_ok(), "{row}");
     let shown = cli(&["activity", "show", number]).stdout;
-    for part in ["rejected", "decision", "blocked by ", "marked destructive"] {
+    for part in ["rejected", "decision", "blocked by intent: Tool", "marked destructive"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     // The decision by itself is found by its type, and names the call.
@@ -158,6 +160,55 @@ fn a_refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
         (none.code, none.stderr.trim()),
         (Some(1), "error: there is no record 99999999, or no longer")
     );
+}
+
+#[test]
+fn every_row_says_why_and_what_happened() {
+    let list = |args: &[&str]| wide(300, &[&["activity", "list"], args].concat()).stdout;
+    let row = |table: &str, part: &str| {
+        let found = table.lines().find(|row| row.contains(part)).map(str::to_owned);
+        found.unwrap_or_else(|| panic!("{part}: {table}"))
+    };
+    // What was let in with a warning is told beside the call.
+    let warned = list(&["--tool", "violate"]);
+    let of_call = row(&warned, "tool_call");
+    assert!(of_call.contains("success") && of_call.contains("warning: at '/value'"), "{warned}");
+    // So is each decision by itself.
+    let decisions = list(&["--type", "policy_decision"]);
+    assert!(row(&decisions, "violate").contains("at '/value'"), "{decisions}");
+    assert!(row(&decisions, "delete_item").contains("marked destructive"), "{decisions}");
+    let number = row(&decisions, "violate");
+    let shown = cli(&["activity", "show", number.split(' ').next().unwrap()]).stdout;
+    assert!(shown.contains("output_validation"), "{shown}");
+    let call = cli(&["activity", "show", of_call.split(' ').next().unwrap()]).stdout;
+    assert!(call.contains("warning by output_validation: "), "{call}");
+    // What is no call says what happened.
+    let changes = list(&["--type", "server_change"]);
+    assert!(row(&changes, "s: ").contains("s: connected, "), "{changes}");
+    assert!(row(&changes, "gone: ").contains("gone: failed: "), "{changes}");
+    let tools = list(&["--type", "catalog_change"]);
+    assert!(row(&tools, "s: ").contains("added: "), "{tools}");
+    assert_eq!(cli(&["token", "create", "a-token-that-is-told-of"]).code, Some(0));
+    let config = list(&["--type", "config_change"]);
+    assert!(config.contains("token created 'a-token-that-is-told-of'"), "{config}");
+}
+
+#[test]
+fn a_server_that_was_lost_and_a_config_that_was_changed_say_so_in_their_rows() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    client.read("s:crash", json!({}));
+    let list = |kind: &str| {
+        let mut command = proxy.command(&["activity", "list", "--type", kind]);
+        Output::of(command.env("COLUMNS", "200")).stdout
+    };
+    until("it is told that it was lost", || {
+        list("server_change").contains("s: lost, reconnecting: ").then_some(())
+    });
+    let disabled = proxy.cli(&["upstream", "disable", "s"]);
+    assert_eq!(disabled.code, Some(0), "{}", disabled.stderr);
+    let config = list("config_change");
+    assert!(config.contains("changed: mcpServers.s"), "{config}");
 }
 
 #[test]

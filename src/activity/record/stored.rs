@@ -87,6 +87,47 @@ pub struct Body {
     pub metadata: Payload,
 }
 
+/// What was read of a record's large part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadBody {
+    /// Nothing: it was not asked for.
+    Unread,
+    /// The metadata alone, which says why; not the payloads.
+    Metadata(Payload),
+    /// All of it.
+    Whole(Body),
+}
+
+impl ReadBody {
+    /// All of it, if all of it was read.
+    #[must_use]
+    pub fn whole(&self) -> Option<&Body> {
+        match self {
+            Self::Whole(body) => Some(body),
+            Self::Unread | Self::Metadata(_) => None,
+        }
+    }
+
+    /// The metadata, if it was read.
+    #[must_use]
+    pub fn metadata(&self) -> Option<&Payload> {
+        match self {
+            Self::Whole(body) => Some(&body.metadata),
+            Self::Metadata(metadata) => Some(metadata),
+            Self::Unread => None,
+        }
+    }
+
+    /// The same without arguments and response.
+    #[must_use]
+    pub fn without_payloads(self) -> Self {
+        match self {
+            Self::Whole(body) => Self::Metadata(body.metadata),
+            Self::Unread | Self::Metadata(_) => self,
+        }
+    }
+}
+
 /// A record as it is kept. Its JSON is that of the contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -104,8 +145,8 @@ pub struct Record {
     pub hash: Hash,
     /// The small part.
     pub head: Head,
-    /// The large part, if it was asked for.
-    pub body: Option<Body>,
+    /// What was read of the large part.
+    pub body: ReadBody,
 }
 
 /// A [`Head`] whose texts are borrowed: what is encoded, filtered and counted.

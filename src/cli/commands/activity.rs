@@ -7,6 +7,7 @@ mod fleet;
 mod list;
 mod progress;
 mod proof;
+mod reason;
 mod record_id;
 mod retry;
 mod row;

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::reason::reason;
 use crate::activity::Id;
 use crate::cli::colours::{FAINT, of_state};
 use crate::cli::json_pointer::{list, text};
@@ -128,30 +129,6 @@ impl RowStyle {
     }
 }
 
-/// Why it ended so: the record's own words, else those of the decisions about it.
-fn reason(record: &Value, decisions: &[&Value]) -> String {
-    let own = [text(record, "/error_message"), text(record, "/metadata/reason")];
-    let own = own.into_iter().find(|reason| !reason.is_empty()).unwrap_or_default();
-    let mut told = vec![own.into_owned()];
-    for (keys, when) in
-        [("/metadata/applied", "changed"), ("/metadata/needs_restart", "after a restart")]
-    {
-        let keys: Vec<_> = list(record, keys).iter().filter_map(Value::as_str).collect();
-        if text(record, "/type") == "config_change" && !keys.is_empty() {
-            told.push(format!("{when}: {}", keys.join(", ")));
-        }
-    }
-    for decision in decisions {
-        let why = text(decision, "/metadata/reason");
-        // A refusal says mostly what the decision says.
-        if !told.iter().any(|told| told.contains(&*why)) {
-            told.push(format!("{}: {why}", text(decision, "/status")));
-        }
-    }
-    told.retain(|told| !told.is_empty());
-    told.join("; ")
-}
-
 /// The records with the decisions about them, which are no rows of their own where what they decided is one.
 pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     let records = list(found, "/activities");
@@ -243,15 +220,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_about_a_server_or_the_config_says_so() {
+    fn what_is_about_a_server_names_it() {
         let change =
             serde_json::json!({"id": "x", "type": "server_change", "server_name": "files"});
         let cells = texts(&styled(Intents::Words, Reader::Person), &change, &[]);
         assert_eq!((&*cells[4], &*cells[8]), ("(server_change)", "files"));
-        let change = serde_json::json!({"id": "x", "type": "config_change", "metadata":
-            {"applied": ["limits", "mcpServers.a"], "needs_restart": ["listen"]}});
-        let cells = texts(&styled(Intents::Words, Reader::Person), &change, &[]);
-        assert_eq!(cells[8], "changed: limits, mcpServers.a; after a restart: listen");
     }
 
     #[test]
