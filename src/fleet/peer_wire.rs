@@ -9,7 +9,7 @@
 //! KEY names the key that is derived of `cluster.key` for this purpose, BODY is BLAKE3 of the body, and MAC keyed BLAKE3 over the
 //! fleet, the path and all that stands before it. Who has no such key gets no answer that says anything. A request counts once:
 //! it names the start of the node that it is for, TIME is that node's time within [`FRESH_MS`], and each COUNTER of a start of
-//! the sender is taken once ([`SeenRequests`]). `last` says that nothing further is asked because of it: one hop.
+//! the sender is taken once ([`SeenRequests`]; a sender counts for each start that it asks, [`RequestCounters`]). `last` says that nothing further is asked because of it: one hop.
 //!
 //! An answer is status 200 and frames, each with a MAC under a key that is made of the request's MAC, so that it is the answer to
 //! that request and no other, whole, and in its order:
@@ -189,6 +189,29 @@ impl PeerPlace<'_> {
     fn mac(self, key: &DerivedKey, text: &str) -> [u8; 32] {
         let said = format!("{REQUEST_DOMAIN}\n{}\nPOST {}\n{text}", self.fleet, self.path);
         *blake3::keyed_hash(key.expose(), said.as_bytes()).as_bytes()
+    }
+}
+
+/// The numbers of the requests that this start of the node makes: those to one start of another count by themselves, so that
+/// what is asked of others makes no request to it late.
+#[derive(Debug, Default)]
+pub struct RequestCounters {
+    last: HashMap<BootId, u64>,
+    /// Above all that were forgotten.
+    floor: u64,
+}
+
+impl RequestCounters {
+    /// The number of the next request to that start of a node.
+    pub fn next(&mut self, to: BootId) -> u64 {
+        if !self.last.contains_key(&to) && self.last.len() >= MAX_SENDERS {
+            // One that comes back goes on above what it had.
+            self.floor = self.last.values().copied().max().unwrap_or_default().max(self.floor);
+            self.last.clear();
+        }
+        let last = self.last.entry(to).or_insert(self.floor);
+        *last += 1;
+        *last
     }
 }
 
@@ -546,6 +569,26 @@ mod tests {
         assert!(!seen.take(BootId([7; 16]), 1, FRESH_MS));
         assert!(seen.take(BootId([7; 16]), 1, 4 * FRESH_MS));
         assert_eq!(seen.senders.len(), 1);
+    }
+
+    #[test]
+    fn what_is_asked_of_others_makes_no_request_late_and_no_number_comes_twice() {
+        let mut counters = RequestCounters::default();
+        let (a, b) = (BootId([1; 16]), BootId([2; 16]));
+        let mut seen = SeenRequests::default();
+        let first = counters.next(a);
+        for _ in 0..2 * WINDOW {
+            counters.next(b);
+        }
+        assert_eq!((first, counters.next(a)), (1, 2));
+        assert!(seen.take(a, 2, 0) && seen.take(a, first, 0));
+        // Those of more nodes than are kept in mind are forgotten, and none of theirs is used again.
+        let last = counters.next(b);
+        for boot in 0..2 * MAX_SENDERS {
+            counters.next(BootId((boot as u128 + (1 << 64)).to_be_bytes()));
+        }
+        assert!(counters.last.len() <= MAX_SENDERS);
+        assert!(counters.next(a) > 2 && counters.next(b) > last);
     }
 
     proptest! {

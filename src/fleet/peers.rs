@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -34,11 +33,12 @@ use url::{Host, Url};
 use super::cluster_key::PurposeKeys;
 use super::config::AdvertisedUrl;
 use super::doubted_nodes::DoubtedNodes;
+use super::line_budget::{LineBudget, LineLeave};
 use super::living_nodes::{LivingNodes, NodeState};
 use super::peer_life::{PeerLife, ends_when_unheard};
 use super::peer_wire::{
     AnswerFrames, AnswerKey, AnswerReader, FRESH_MS, HEADER, MAX_REQUEST_BYTES, PeerAnswerPart,
-    PeerPlace, PeerRequestHead, PeerRoute, PeerSender, SeenRequests,
+    PeerPlace, PeerRequestHead, PeerRoute, PeerSender, RequestCounters, SeenRequests,
 };
 use super::sealed_mark::FleetId;
 use crate::io::clock::wall_ms;
@@ -112,8 +112,10 @@ pub struct Peers {
     keys: PurposeKeys,
     living: Arc<ArcSwap<LivingNodes>>,
     doubted: DoubtedNodes,
-    counter: AtomicU64,
+    counters: Mutex<RequestCounters>,
     seen: Mutex<SeenRequests>,
+    /// Lines about requests that are not let in: whoever has captured one sends it as often as he likes.
+    lines: Mutex<LineBudget>,
     base: Instant,
     /// Where connections are moved: whoever waits may be on a thread of its own.
     runtime: Handle,
@@ -169,8 +171,9 @@ impl Peers {
             keys,
             living,
             doubted,
-            counter: AtomicU64::new(0),
+            counters: Mutex::default(),
             seen: Mutex::default(),
+            lines: Mutex::default(),
             base: Instant::now(),
             runtime,
             tls: OnceCell::new(),
@@ -198,22 +201,27 @@ impl Peers {
         if head.to != self.own || head.from == self.own {
             return None;
         }
+        let now = self.base.elapsed().as_millis() as u64;
         if head.time.abs_diff(wall_ms()) > FRESH_MS {
-            tracing::warn!(
-                node = head.from.node.as_str(),
-                "a request of another node is not of this time"
-            );
+            self.tell(&head.from, "a request of another node is not of this time", now);
             return None;
         }
-        let now = self.base.elapsed().as_millis() as u64;
         if !self.seen.lock().take(head.from.boot, head.counter, now) {
-            tracing::warn!(
-                node = head.from.node.as_str(),
-                "a request of another node came a second time"
-            );
+            self.tell(&head.from, "a request of another node came a second time", now);
             return None;
         }
         Some(AdmittedRequest { from: head.from, route, body: head.body, answer })
+    }
+
+    /// Tells that a request is not let in.
+    fn tell(&self, from: &PeerSender, what: &'static str, now: u64) {
+        let leave = self.lines.lock().take(now);
+        if leave != LineLeave::LeaveOut {
+            tracing::warn!(node = from.node.as_str(), "{what}");
+        }
+        if leave == LineLeave::Last {
+            tracing::warn!("more such requests are not told of for a minute");
+        }
     }
 
     /// Asks another node, and waits for the head of its answer, as long as it lives. The answer's body is checked as it comes:
@@ -261,33 +269,30 @@ impl Peers {
         body: Bytes,
     ) -> Result<Response<PeerBody>, PeerError> {
         let (url, to, time) = self.address(node)?;
-        let head = PeerRequestHead {
-            from: self.own.clone(),
-            to,
-            time,
-            counter: self.counter.fetch_add(1, Ordering::Relaxed) + 1,
-            body: *blake3::hash(&body).as_bytes(),
-        };
-        let place = PeerPlace { fleet: self.fleet, path: route.path() };
-        let (value, answer) = place.seal(&head, &self.keys);
         let unreached = |why: String| PeerError::Unreached { node: node.to_owned(), why };
         let mut host = url.host_str().unwrap_or_default().to_owned();
         if let Some(port) = url.port() {
             host = format!("{host}:{port}");
         }
+        // One that was started anew is reached anew.
+        let key = format!("{} {url}", to.boot);
+        let mut life = PeerLife::new(Arc::clone(&self.living), to.clone());
+        let mut connection = match self.idle.take(&key) {
+            Some(connection) => connection,
+            None => self.connect(url).await.map_err(unreached)?,
+        };
+        // Numbered once it can be sent: by how many others it may be overtaken is bounded.
+        let counter = self.counters.lock().next(to.boot);
+        let (from, digest) = (self.own.clone(), *blake3::hash(&body).as_bytes());
+        let head = PeerRequestHead { from, to, time, counter, body: digest };
+        let place = PeerPlace { fleet: self.fleet, path: route.path() };
+        let (value, answer) = place.seal(&head, &self.keys);
         let request = Request::post(route.path())
             .header(HOST, host)
             .header(CONTENT_TYPE, BODY_TYPE)
             .header(HEADER, value)
             .body(Full::new(body))
             .map_err(|error| unreached(error.to_string()))?;
-        // One that was started anew is reached anew.
-        let key = format!("{} {url}", head.to.boot);
-        let mut life = PeerLife::new(Arc::clone(&self.living), head.to);
-        let mut connection = match self.idle.take(&key) {
-            Some(connection) => connection,
-            None => self.connect(url).await.map_err(unreached)?,
-        };
         let unanswered = |why: String| PeerError::Unanswered { node: node.to_owned(), why };
         let asked = async {
             let sent = tokio::select! {
