@@ -63,7 +63,7 @@ pub use change::Change;
 pub use discovered::DiscoveredTool;
 pub use notice::Notice;
 pub use settings::{PolicyOverride, ServerSettings, Settings};
-pub use snapshot::{Reviewed, Snapshot, ToolSet};
+pub use snapshot::{FoundTools, Reviewed, Snapshot, ToolSet};
 
 /// Notices kept for a listener that is behind; one further behind learns that it missed some.
 const NOTICES: usize = 256;

@@ -29,6 +29,7 @@ use self::thesaurus::{Concept, Effect};
 use self::words::plain;
 
 mod asked;
+mod deprecation;
 mod fusion;
 mod lexicon;
 mod segment;
@@ -70,8 +71,11 @@ const OTHERS: f32 = 20.0;
 /// What a word is worth that somebody is told, or that is to be remembered.
 const TOLD: f32 = 0.3;
 
-/// What a tool gains whose name the query is; more than any words can add up to.
+/// What a tool gains that the query names, as names are spelt; more than any words can add up to.
 const EXACT_NAME: f32 = 1000.0;
+
+/// How much more a tool is worth whose name is made of the query's words: that may be what is meant, and may be chance.
+const CALLED: f32 = 1.5;
 
 /// The raw score that becomes 0.5; about that of one rare word in a name.
 const HALF_SCORE: f32 = 5.0;
@@ -113,8 +117,10 @@ impl fmt::Debug for Index {
 /// A tool that may be an answer; the best is the greatest, of equal ones the first.
 struct FoundTool<'a> {
     at: usize,
-    /// Above [`EXACT_NAME`]: it is what the query is called.
+    /// Above [`EXACT_NAME`]: the query names it.
     score: f32,
+    /// What of it the words alone are worth, whatever it is called.
+    by_words: f32,
     /// How much of the question's words it has, from 0 to 1.
     covered: f32,
     traits: &'a Traits,
@@ -178,7 +184,7 @@ impl Index {
         Self { lexicon, segments, tools }
     }
 
-    /// The tools called `query`, then those that have enough of its words, or of what they mean, best
+    /// The tools that `query` names, then those that have enough of its words, or of what they mean, best
     /// first; those that are deprecated last; equal scores in the order of positions. Scores are from 0 to 1, on one scale for all
     /// queries. None where no tool has what is asked for.
     #[must_use]
@@ -212,7 +218,7 @@ impl Index {
         }
         let others = nearest.into_iter();
         found.extend(others.filter_map(|(at, score)| {
-            Some(FoundTool { at, score, covered: 0.0, traits: self.traits(at)? })
+            Some(FoundTool { at, score, by_words: 0.0, covered: 0.0, traits: self.traits(at)? })
         }));
         if found.iter().all(|tool| tool.is_forbidden(asked.effect)) {
             return Vec::new();
@@ -282,14 +288,11 @@ impl Index {
                 }
             }
         }
-        let exact = xxh3_64(plain(query).as_bytes());
+        let name = QueriedName::of(query);
         let traits = self.segments.iter().flat_map(|segment| segment.tools());
         let tools = traits.zip(&worth).enumerate().filter_map(|(at, (traits, worth))| {
-            if traits.name == exact {
-                let score = EXACT_NAME + worth.score;
-                return Some(FoundTool { at, score, covered: 1.0, traits });
-            }
-            if !worth.meant {
+            let named = name.fits(traits);
+            if !worth.meant && named == Named::Not {
                 return None;
             }
             let covered = worth.covered / weights.max(f32::MIN_POSITIVE);
@@ -298,7 +301,16 @@ impl Index {
                 * agreement(asked.effect, traits)
                 * if self.unwanted(asked.effect, traits) { UNWANTED } else { 1.0 }
                 * if traits.verbs.is_empty() || asked.means(&traits.verbs) { 1.0 } else { UNASKED };
-            Some(FoundTool { at, score, covered, traits })
+            let (by_words, covered) = match named {
+                Named::Not => (score, covered),
+                Named::ByWords | Named::AsSpelt => (score, 1.0),
+            };
+            let score = match named {
+                Named::Not => score,
+                Named::ByWords => score * CALLED,
+                Named::AsSpelt => score + EXACT_NAME,
+            };
+            Some(FoundTool { at, score, by_words, covered, traits })
         });
         let tools: Vec<_> = tools.filter(|tool| tool.score > 0.0).collect();
         let found = strong_enough(tools, asked.effect, shown);
@@ -407,6 +419,46 @@ impl Index {
     }
 }
 
+/// What a query may be the name of.
+struct QueriedName {
+    /// Its words.
+    words: WordKey,
+    /// Whether it is spelt as names are, not as a text.
+    is_identifier: bool,
+    /// Whether it may be `server:tool`.
+    is_qualified: bool,
+}
+
+/// Whether a query names a tool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Not,
+    /// Its words are those of the name.
+    ByWords,
+    /// It is spelt as a name, which nobody does by chance.
+    AsSpelt,
+}
+
+impl QueriedName {
+    fn of(query: &str) -> Self {
+        Self {
+            words: xxh3_64(plain(query).as_bytes()),
+            is_identifier: !query.trim().contains(char::is_whitespace),
+            is_qualified: query.contains(':'),
+        }
+    }
+
+    fn fits(&self, traits: &Traits) -> Named {
+        if traits.name == self.words {
+            return if self.is_identifier { Named::AsSpelt } else { Named::ByWords };
+        }
+        match self.is_qualified && traits.qualified_name == self.words {
+            true => Named::AsSpelt,
+            false => Named::Not,
+        }
+    }
+}
+
 /// Of the tools that are `shown` the best, and what is not much worse; none where they have too little of the question, or
 /// somebody only wants to see and all of them destroy. The best is asked about first, so that what is hidden decides
 /// nothing, and what is weak only where it would decide: it may be what is wanted.
@@ -422,7 +474,7 @@ fn strong_enough<'a>(
     }
     let mut tools = BinaryHeap::from(tools);
     while let Some(tool) = tools.pop() {
-        let weak = tool.score < least;
+        let weak = tool.by_words < least && !tool.is_named();
         if weak && covers && allowed {
             break;
         }
@@ -433,9 +485,8 @@ fn strong_enough<'a>(
         }
         covers |= is_covering;
         allowed |= is_allowed;
-        if found.is_empty() {
-            least = tool.score.min(EXACT_NAME / 2.0) * LEAST_SHARE;
-        }
+        // One that is called like the query comes before what has more of its words.
+        least = least.max(tool.by_words * LEAST_SHARE);
         if !weak {
             found.push(tool);
         }
@@ -724,7 +775,28 @@ mod tests {
         let found = snapshot.search("read a file for me", usize::MAX);
         assert_eq!(&*found.last().unwrap().0.name.tool, "read_file");
         assert!(found.windows(2).all(|pair| pair[0].1 >= pair[1].1));
-        assert_eq!(names(&snapshot, "read_file", 1), ["f:read_file"], "who names it gets it");
+        for name in ["read_file", "f:read_file", " readFile "] {
+            let found = names(&snapshot, name, 9);
+            assert_eq!(found[0], "f:read_file", "who names it gets it: {name}");
+            assert!(found.len() > 1, "and what may be used instead: {found:?}");
+        }
+        let found = names(&snapshot, "read file", 9);
+        let (first, last) = (found.first().unwrap(), found.last().unwrap());
+        assert_eq!(
+            (&**first, &**last),
+            ("f:read_text_file", "f:read_file"),
+            "plain words are no name"
+        );
+    }
+
+    #[test]
+    fn a_tool_that_has_to_do_with_what_is_deprecated_is_not_deprecated() {
+        let snapshot = snapshot(&[
+            ("p", "list_deprecated_apis", "Lists deprecated APIs of a package.", "package"),
+            ("p", "list_packages", "Lists packages and their APIs", ""),
+        ]);
+        let found = names(&snapshot, "which APIs of the package are deprecated", 9);
+        assert_eq!(found, ["p:list_deprecated_apis", "p:list_packages"]);
     }
 
     #[test]

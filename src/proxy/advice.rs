@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use crate::intent::Operation;
 use crate::json::members::members;
 use crate::json::pointer::{token, value_at};
-use crate::nearest::{nearest, nearest_few};
+use crate::nearest::{Effort, nearest_few, nearest_within};
 use crate::schema::misfit::{Misfit, MisfitFault, Misfits};
 use crate::tool::Tool;
 use crate::upstream::supervisor::{ServerState, Status};
@@ -32,9 +32,9 @@ const MAX_COMPARED: usize = 1000;
 /// Names that an unknown tool is answered with.
 const NEAREST_TOOLS: usize = 3;
 
-/// Where the arguments of `tool` do not fit, in one line ([contracts](crate::reference::contracts#errors)).
-pub(super) fn misfits(tool: &Tool, found: &Misfits) -> String {
-    let places: Vec<_> = places(tool, found).collect();
+/// Where the arguments of `tool` do not fit, in one line ([contracts](crate::reference::contracts#errors)), of what
+/// [`places`] says.
+pub(super) fn misfits(tool: &Tool, found: &Misfits, places: &[String]) -> String {
     let mut text = format!("Arguments of '{}' do not fit: {}", tool.name, places.join("; "));
     let more = found.count - found.listed.len();
     cut(&mut text, MAX_MISFITS_BYTES);
@@ -45,12 +45,17 @@ pub(super) fn misfits(tool: &Tool, found: &Misfits) -> String {
     text
 }
 
-/// Each place where the arguments of `tool` do not fit, and what is expected there.
-pub(super) fn places(tool: &Tool, found: &Misfits) -> impl Iterator<Item = String> {
-    found.listed.iter().map(|misfit| format!("{}: {}", place(&misfit.place), wrong(tool, misfit)))
+/// Each place where the arguments of `tool` do not fit, and what is expected there. All of them together are compared with
+/// known names as far as one [`Effort`] goes.
+pub(super) fn places(tool: &Tool, found: &Misfits) -> Vec<String> {
+    let (mut known, mut effort) = (KnownNames::default(), Effort::default());
+    let mut told = |misfit: &Misfit| {
+        format!("{}: {}", place(&misfit.place), wrong(tool, misfit, &mut known, &mut effort))
+    };
+    found.listed.iter().map(&mut told).collect()
 }
 
-fn wrong(tool: &Tool, misfit: &Misfit) -> String {
+fn wrong(tool: &Tool, misfit: &Misfit, known: &mut KnownNames, effort: &mut Effort) -> String {
     match &misfit.fault {
         MisfitFault::Type { expected, got } => {
             let got = got.map(|got| format!(" (got {got})")).unwrap_or_default();
@@ -58,8 +63,8 @@ fn wrong(tool: &Tool, misfit: &Misfit) -> String {
         }
         MisfitFault::Missing(_) => "missing (required)".to_owned(),
         MisfitFault::Unknown(name) => {
-            let known = known(tool, misfit);
-            let meant = nearest(name, known.iter().map(|known| &**known));
+            let known = known.of(tool, misfit).iter().map(|known| &**known);
+            let meant = nearest_within(effort, name, known);
             match meant {
                 Some(meant) => format!("unknown (did you mean '{}'?)", meant.escape_debug()),
                 None => "unknown (no such parameter)".to_owned(),
@@ -71,7 +76,7 @@ fn wrong(tool: &Tool, misfit: &Misfit) -> String {
 
 /// The parts of the schema that they do not fit, a line for each.
 pub(super) fn parts(tool: &Tool, found: &Misfits) -> String {
-    let mut lines: Vec<String> = Vec::new();
+    let (mut lines, mut known): (Vec<String>, _) = (Vec::new(), KnownNames::default());
     for misfit in &found.listed {
         let line = match &misfit.fault {
             MisfitFault::Type { .. } | MisfitFault::Alternatives => part(tool, misfit, "")
@@ -80,7 +85,7 @@ pub(super) fn parts(tool: &Tool, found: &Misfits) -> String {
                 part(tool, misfit, &format!("/properties/{}", token(name)))
                     .map(|part| format!("Schema of {}: {part}", place(&misfit.place)))
             }
-            MisfitFault::Unknown(_) => Some(names(tool, misfit)),
+            MisfitFault::Unknown(_) => Some(names(misfit, known.of(tool, misfit))),
         };
         lines.extend(line.filter(|line| !lines.contains(line)));
     }
@@ -88,9 +93,8 @@ pub(super) fn parts(tool: &Tool, found: &Misfits) -> String {
 }
 
 /// The names that may stand where an unknown one does.
-fn names(tool: &Tool, misfit: &Misfit) -> String {
+fn names(misfit: &Misfit, known: &[String]) -> String {
     let object = misfit.place.rsplit_once('/').map_or("", |(object, _)| object);
-    let known = known(tool, misfit);
     if known.is_empty() {
         return format!("Known in {}: none", place(object));
     }
@@ -105,12 +109,27 @@ fn shown_name(name: &str) -> String {
     name
 }
 
-/// The names of the properties of the object that `misfit` is a member of.
-fn known(tool: &Tool, misfit: &Misfit) -> Vec<String> {
-    let properties = of_schema(tool, misfit, "/properties");
-    let properties = properties.and_then(|text| members(text).ok());
-    let names = properties.into_iter().flatten().map_while(Result::ok);
-    names.take(MAX_COMPARED).map(|(name, _)| name.into_owned()).collect()
+/// The names of the properties of objects, of the last one kept: unknown names often stand in one, and its schema may be
+/// long.
+#[derive(Default)]
+struct KnownNames {
+    /// Where its schema is.
+    at: Option<String>,
+    names: Vec<String>,
+}
+
+impl KnownNames {
+    /// Those of the object that `misfit` is a member of.
+    fn of(&mut self, tool: &Tool, misfit: &Misfit) -> &[String] {
+        if misfit.schema.is_none() || self.at != misfit.schema {
+            let properties = of_schema(tool, misfit, "/properties");
+            let properties = properties.and_then(|text| members(text).ok());
+            let names = properties.into_iter().flatten().map_while(Result::ok);
+            self.names = names.take(MAX_COMPARED).map(|(name, _)| name.into_owned()).collect();
+            self.at.clone_from(&misfit.schema);
+        }
+        &self.names
+    }
 }
 
 /// The part of the schema at a place below that of `misfit`, in one line.
@@ -240,7 +259,8 @@ mod tests {
             panic!("it conforms")
         };
         let tool = tool("s:t", schema);
-        (misfits(&tool, &violation.misfits), parts(&tool, &violation.misfits))
+        let found = &violation.misfits;
+        (misfits(&tool, found, &places(&tool, found)), parts(&tool, found))
     }
 
     #[test]
@@ -283,6 +303,23 @@ mod tests {
         );
         let (_, help) = told(&schema, r#"{"x":1}"#);
         assert!(help.len() < 4096 && help.contains('…'), "{}", help.len());
+    }
+
+    #[test]
+    fn the_names_of_each_object_are_its_own() {
+        let schema = r#"{"additionalProperties":false,"properties":{"size":{},"deep":{
+            "additionalProperties":false,"properties":{"colour":{}}}}}"#;
+        let (text, help) = told(schema, r#"{"sise":1,"color":1,"deep":{"color":1,"sise":1}}"#);
+        for expected in [
+            "/sise: unknown (did you mean 'size'?)",
+            "/color: unknown (no such parameter)",
+            "/deep/color: unknown (did you mean 'colour'?)",
+            "/deep/sise: unknown (no such parameter)",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert!(help.contains("Known in (root): size, deep"), "{help}");
+        assert!(help.contains("Known in /deep: colour"), "{help}");
     }
 
     #[test]

@@ -166,7 +166,8 @@ impl OnRecord<'_> {
             return Ok(());
         }
         self.record.found(&self.worker.proxy.upstreams);
-        let text = advice::misfits(tool, &violation.misfits);
+        let places = advice::places(tool, &violation.misfits);
+        let text = advice::misfits(tool, &violation.misfits, &places);
         let help = advice::parts(tool, &violation.misfits);
         let rejection = Rejection::new(Status::Rejected, RefusalKind::Arguments, text);
         Err(rejection.helping(help))

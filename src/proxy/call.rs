@@ -21,7 +21,7 @@ use super::refusal::{FIND_TOOLS, Refusal, RefusalKind};
 use super::rejection::{Rejection, Stopped};
 use super::render::{self, Caching};
 use super::reply::{Aborted, Reply};
-use super::retrieve::{self, RETRIEVE_TOOLS, WantedTools};
+use super::retrieve::{self, MAX_RULED, RETRIEVE_TOOLS, WantedTools};
 use super::worker::Worker;
 use crate::activity::record::{Raw, Status};
 use crate::catalog::compiling;
@@ -205,14 +205,16 @@ pub(super) fn nearest(on: &OnRecord<'_>, name: &str, rejection: Rejection) -> Re
     }
     let snapshot = on.worker.proxy.catalog.load();
     let visible = policy::visible(&on.caller.principal, &on.settings.policy);
+    let mut may_see = visible.first_tools(MAX_RULED);
+    let mut shown = |tool: &Arc<Tool>| tool.trust == Trust::Given && may_see(tool);
     let (server, words) = ToolName::split(name).unwrap_or(("", name));
     let words: String = words.chars().take(retrieve::MAX_QUERY_BYTES / 4).collect();
-    let found = snapshot.search(&words, MAX_TOOLS);
+    let found = snapshot.search_for(&words, MAX_TOOLS, None, &mut shown).tools;
     // Those of its server, and what few tools there are, whatever they are called.
-    let others = snapshot.tools_of(server).iter().chain(snapshot.tools()).take(MAX_TOOLS);
+    let others = snapshot.tools_of(server).iter().chain(snapshot.tools());
+    let others = others.filter(|tool| shown(tool)).take(MAX_TOOLS);
     let mut tools: Vec<&Tool> = Vec::new();
-    let known = found.iter().map(|(tool, _)| tool).take(MAX_TOOLS).chain(others);
-    for tool in known.filter(|tool| tool.trust == Trust::Given && visible.tool(tool)) {
+    for tool in found.iter().map(|(tool, _)| tool).chain(others) {
         if !tools.iter().any(|known| std::ptr::eq(*known, &**tool)) {
             tools.push(tool);
         }

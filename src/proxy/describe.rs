@@ -222,10 +222,13 @@ impl Preflight {
         let told = |warnings: Vec<policy::Warning>| {
             warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
+        let misfits = violation.map(|violation| &violation.misfits);
+        let places = misfits.map(|misfits| advice::places(tool, misfits)).unwrap_or_default();
         let (verdict, reason, warnings) = match foreseen {
             Foreseen::Refused(denial) => ("refused", Some(denial.to_string()), Vec::new()),
             _ if let Some(violation) = violation.filter(|it| arguments::refuses(tool, it)) => {
-                ("refused", Some(advice::misfits(tool, &violation.misfits)), Vec::new())
+                let text = advice::misfits(tool, &violation.misfits, &places);
+                ("refused", Some(text), Vec::new())
             }
             Foreseen::Allowed { warnings } => ("allowed", None, told(warnings)),
             Foreseen::Asked { warnings } => ("approval", None, told(warnings)),
@@ -234,8 +237,7 @@ impl Preflight {
             Some(violation) if violation.misfits.is_empty() => {
                 vec![violation.describe().to_string()]
             }
-            Some(violation) => advice::places(tool, &violation.misfits).collect(),
-            None => Vec::new(),
+            Some(_) | None => places,
         };
         let call_with = operation.variant();
         Self { call_with, verdict, reason, warnings, argument_errors }

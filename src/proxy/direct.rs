@@ -23,6 +23,7 @@ use super::refusal::RefusalKind;
 use super::rejection::{Rejection, Stopped};
 use super::render::{self, Caching, shown};
 use super::reply::{Aborted, Piece, Reply, Running};
+use super::retrieve::MAX_RULED;
 use super::worker::Worker;
 use crate::activity::record::{Raw, Status};
 use crate::catalog::ToolSet;
@@ -131,7 +132,8 @@ fn nearest(on: &OnRecord<'_>, name: &str, rejection: Rejection) -> Rejection {
     let visible = policy::visible(&on.caller.principal, &on.settings.policy);
     let start = Start::default();
     let tools = snapshot.direct_tools(&start);
-    let shown = tools.filter(|(_, tool)| tool.trust == Trust::Given && visible.tool(tool));
+    let mut may_see = visible.first_tools(MAX_RULED);
+    let shown = tools.filter(|(_, tool)| tool.trust == Trust::Given && may_see(tool));
     rejection.helping(advice::nearest_names(name, shown.map(|(listed, _)| &*listed.key)))
 }
 

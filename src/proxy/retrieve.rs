@@ -5,6 +5,7 @@
 //! bytes go out; how tools are ranked is not here.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,8 +16,8 @@ use utoipa::openapi::{RefOr, Schema};
 
 use super::tool_text;
 use crate::activity::record::words;
-use crate::catalog::Snapshot;
 use crate::catalog::search::AskedMeaning;
+use crate::catalog::{FoundTools, Snapshot};
 use crate::intent::Operation;
 use crate::json::members::{members, string};
 use crate::policy::Visibility;
@@ -200,22 +201,20 @@ pub fn retrieve(
     let (limit, detail) = (*limit, *detail);
     let mut shown = visible.first_tools(MAX_RULED);
     let given = |tool: &Arc<Tool>| tool.trust == Trust::Given && shown(tool);
-    let found = snapshot.search_for(query, limit, meaning, given).tools;
+    let FoundTools { tools: found, total } = snapshot.search_for(query, limit, meaning, given);
     let tools = found.iter().map(|(tool, score)| FoundTool::of(tool, *score, detail));
-    let content = Found {
-        total: found.len(),
-        tools: tools.collect(),
-        query,
-        usage_instructions: USAGE_INSTRUCTIONS,
-    };
-    let text = text(found.iter().map(|(tool, _)| &**tool), detail);
+    let content =
+        Found { total, tools: tools.collect(), query, usage_instructions: USAGE_INSTRUCTIONS };
+    let text = text(found.iter().map(|(tool, _)| &**tool), detail, total);
     tool_text::tool_result(&content, &text).into()
 }
 
-/// The same for whoever reads the text: not the structured content once more, but lines.
-fn text<'a>(tools: impl Iterator<Item = &'a Tool>, detail: Detail) -> String {
-    let mut text = String::new();
+/// The same for whoever reads the text: not the structured content once more, but lines. Where there are more than these,
+/// it says of how many in all.
+fn text<'a>(tools: impl Iterator<Item = &'a Tool>, detail: Detail, total: usize) -> String {
+    let (mut text, mut told) = (String::new(), 0);
     for tool in tools {
+        told += 1;
         tool_text::heading(&mut text, tool);
         match detail {
             Detail::Signature => {}
@@ -230,6 +229,10 @@ fn text<'a>(tools: impl Iterator<Item = &'a Tool>, detail: Detail) -> String {
     }
     if text.is_empty() {
         return "No tool fits. Try other words.".to_owned();
+    }
+    if told < total {
+        // Infallible: a String takes everything.
+        let _ = writeln!(text, "{told} of {total} that fit.");
     }
     text.push_str(USAGE_INSTRUCTIONS);
     text
@@ -401,6 +404,17 @@ mod tests {
             (text(&none), &none["structuredContent"]["total"]),
             ("No tool fits. Try other words.", &json!(0))
         );
+    }
+
+    #[test]
+    fn total_is_what_fits_and_the_text_says_where_that_is_more() {
+        let (_, all) = ask(r#"{"query":"a repository"}"#, "{}");
+        let (_, one) = ask(r#"{"query":"a repository","limit":1}"#, "{}");
+        let listed = |value: &Value| value["structuredContent"]["tools"].as_array().unwrap().len();
+        assert_eq!((listed(&all), &all["structuredContent"]["total"]), (2, &json!(2)));
+        assert_eq!((listed(&one), &one["structuredContent"]["total"]), (1, &json!(2)));
+        assert!(!text(&all).contains("that fit."), "{}", text(&all));
+        assert!(text(&one).contains("\n1 of 2 that fit.\n"), "{}", text(&one));
     }
 
     #[test]

@@ -343,6 +343,13 @@ fn fr_021_to_024_and_cap_1_cap_2_what_is_found_says_how_to_call_it() {
         content["tools"].as_array().unwrap().len(),
         content["total"].as_u64().unwrap() as usize
     );
+    assert!(!text.contains(" that fit."), "all of them are there: {text}");
+    let one = client.tool("retrieve_tools", json!({"query": "delete item", "limit": 1}));
+    let (of_one, total) = (&one["structuredContent"], &content["total"]);
+    assert!(total.as_u64().unwrap() > 1, "{content}");
+    assert_eq!((of_one["tools"].as_array().unwrap().len(), &of_one["total"]), (1, total));
+    let text = one["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains(&format!("\n1 of {total} that fit.\n")), "{text}");
     assert_eq!(
         content["usage_instructions"],
         "Use call_tool_read for read-only operations, call_tool_write for modifications, call_tool_destructive for deletions. Intent must match tool variant."

@@ -182,6 +182,22 @@ fn fr_021_the_golden_set_is_answered_as_well_as_it_was() {
     assert!(below.is_empty(), "{below:#?}");
 }
 
+#[test]
+fn words_that_a_tool_is_called_by_chance_find_the_others_too() {
+    let (lexicon, tools) = (Arc::new(Lexicon::default()), tools());
+    let of_server = |server: &'static str| Asking::of(&lexicon, &tools, Some(&[server].into()));
+    let names = |asking: &Asking, query: &str| {
+        let found = asking.index.search(query).into_iter();
+        found.map(|(at, _)| asking.names[at].clone()).collect::<Vec<_>>()
+    };
+    let files = names(&of_server("filesystem"), "read file");
+    assert_eq!(files.first().unwrap(), "filesystem:read_text_file");
+    assert_eq!(files.last().unwrap(), "filesystem:read_file", "it is deprecated");
+    let issues = names(&of_server("github"), "list issues");
+    assert_eq!(issues[0], "github:list_issues");
+    assert!(issues.len() > 1, "{issues:?}");
+}
+
 /// What a line may cost over all questions together: one first place.
 const HARM: f64 = -1.0;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::deprecation;
 use super::lexicon::{Lexicon, WordKey, concept_key};
 use super::spelling;
 use super::thesaurus::{Concept, ConceptKind, ENGLISH, Effect};
@@ -66,8 +67,9 @@ pub struct Segment {
 /// What else is known of a tool.
 #[derive(Clone, Debug)]
 pub(super) struct Traits {
-    /// Its name, to be compared with a query.
+    /// Its name, to be compared with a query; and the same as `server:tool`.
     pub(super) name: WordKey,
+    pub(super) qualified_name: WordKey,
     /// What its name, or its description, says it does.
     pub(super) effect: Option<Effect>,
     /// Whether its annotations or the operator say that it destroys.
@@ -220,9 +222,16 @@ impl ToolWords {
         }
         let traits = Traits {
             name: xxh3_64(plain(&tool.name.tool).as_bytes()),
+            qualified_name: xxh3_64(plain(&tool.name.to_string()).as_bytes()),
             effect,
             destroys: tool.capability.side_effect == SideEffect::Destructive,
-            deprecated: deprecated(&tool.description) || deprecated(&tool.name.tool),
+            deprecated: [
+                &*tool.name.tool,
+                tool.title.as_deref().unwrap_or_default(),
+                &tool.description,
+            ]
+            .into_iter()
+            .any(deprecation::is_marked),
             verbs,
         };
         Self { weights, traits }
@@ -232,12 +241,6 @@ impl ToolWords {
 /// How much a tool is about a word, from 0 to 1.
 pub(super) fn prominence(weight: f32) -> f32 {
     (weight / PROMINENT).min(1.0)
-}
-
-/// Whether a text says that the tool is not to be used any more.
-fn deprecated(text: &str) -> bool {
-    let start: String = text.chars().take(200).collect();
-    start.to_lowercase().contains("deprecated")
 }
 
 /// The first sentence, or line, of a description, and what comes after it.
