@@ -29,6 +29,8 @@ const NAME: &str = "config.json";
 const NAME_NEW: &str = "config.json.new";
 /// The folder beside it of the files of rules.
 const RULES: &str = "rules";
+/// Configs whose files of rules stay there beside those of the one that is kept: the newest, of which one may be on its way.
+const MAX_RULES: usize = 16;
 
 /// A file of rules: the name that it had, and what it says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,7 +156,7 @@ impl SharedConfig {
         self.files.iter().enumerate().map(name).collect()
     }
 
-    /// Writes its files of rules to where they are read. Blocks.
+    /// Writes its files of rules to where they are read, and removes those of configs that were checked long ago. Blocks.
     ///
     /// # Errors
     ///
@@ -167,6 +169,34 @@ impl SharedConfig {
             let mut written = private::create(path)?;
             written.write_all(file.text.as_bytes())?;
             written.sync_all()?;
+        }
+        // What cannot be removed now is tried again with the next one.
+        let _ = self.remove_old_rules(data_dir);
+        Ok(())
+    }
+
+    /// Removes the files of rules of other configs than this one, the one that is kept, and the newest.
+    fn remove_old_rules(&self, data_dir: &Path) -> io::Result<()> {
+        // Where it is not known which one is kept, none is removed.
+        let Ok(kept) = Self::kept(data_dir) else { return Ok(()) };
+        let stay = [Some(self.hash()), kept.map(|kept| kept.hash())];
+        let folder = data_dir.join(FOLDER).join(RULES);
+        let entries = match fs::read_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        let mut others = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_ours = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+            if is_ours && !stay.iter().flatten().any(|hash| *hash == name) {
+                others.push((entry.metadata()?.modified()?, name));
+            }
+        }
+        others.sort_by(|a, b| b.cmp(a));
+        for (_, name) in others.iter().skip(MAX_RULES) {
+            fs::remove_dir_all(folder.join(name))?;
         }
         Ok(())
     }
@@ -284,6 +314,33 @@ mod tests {
         SharedConfig::forget(dir.path()).unwrap();
         SharedConfig::forget(dir.path()).unwrap();
         assert_eq!(SharedConfig::kept(dir.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn of_configs_that_were_only_checked_few_leave_their_rules_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |limit: usize| {
+            let text =
+                format!(r#"{{"tools_limit": {limit}, "policy": {{"files": ["a/r.cedar"]}}}}"#);
+            of(&text).unwrap().0
+        };
+        let rules = |shared: &SharedConfig| shared.rule_paths(dir.path()).remove(0);
+        let kept = of(1);
+        kept.keep(dir.path()).unwrap();
+        let foreign = dir.path().join("fleet/rules/of somebody");
+        fs::create_dir(&foreign).unwrap();
+        for limit in 2..50 {
+            let checked = of(limit);
+            checked.put_rules(dir.path()).unwrap();
+            assert!(rules(&checked).exists() && rules(&kept).exists(), "{limit}");
+        }
+        let left = fs::read_dir(dir.path().join("fleet/rules")).unwrap().count();
+        assert_eq!(left, MAX_RULES + 3, "the kept one, the last one, and what is not ours");
+        // Where the kept one cannot be read, nothing goes.
+        fs::write(dir.path().join("fleet/config.json"), "{").unwrap();
+        of(50).put_rules(dir.path()).unwrap();
+        assert_eq!(fs::read_dir(dir.path().join("fleet/rules")).unwrap().count(), left + 1);
+        assert!(foreign.exists() && rules(&kept).exists());
     }
 
     #[test]
