@@ -72,6 +72,7 @@ mod rug_pull;
 mod rules;
 mod search;
 mod serve;
+mod server_tls;
 mod session_facts;
 mod settings;
 mod shell;
