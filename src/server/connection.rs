@@ -28,7 +28,7 @@ use super::tracked_socket::{Exchanges, TrackedBody, TrackedSocket};
 use crate::downstream::api_key;
 use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::downstream::source::Source;
-use crate::identity::{CurrentCredentials, Proven};
+use crate::identity::{CertifiedClient, CurrentCredentials, Proven};
 use crate::io::address::{Address, Reached};
 use crate::io::write_timeout::WriteTimeout;
 use crate::proxy::Worker;
@@ -47,8 +47,8 @@ pub(super) struct Met {
     pub(super) source: Source,
     /// Where it came in.
     pub(super) reached: Option<Reached>,
-    /// Whom its certificate names, and how long that holds.
-    pub(super) certificate: Option<Proven>,
+    /// What its certificate proves.
+    pub(super) certificate: Option<CertifiedClient>,
 }
 
 /// Serves a connection without TLS until it ends, or the server does. `address` is where it came in.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     API_KEY, CertificateAuthority, END_HEADERS, END_STREAM, Http2, HttpStub, Proxy, field, frame,
-    kind, request, secure, until,
+    kind, request, secure, until, write_private,
 };
 
 /// What the server bounds streams by (`server::http2_connection`).
@@ -23,10 +23,19 @@ const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 fn serve(config: Value) -> (Proxy, CertificateAuthority) {
+    serve_for(config, None)
+}
+
+/// The same for clients whose certificates these authorities have signed.
+fn serve_for(config: Value, clients: Option<&str>) -> (Proxy, CertificateAuthority) {
     let (ca, folder) = (CertificateAuthority::new("ca"), tempfile::tempdir().unwrap());
     ca.local().write(folder.path(), "server");
     let mut config = config;
     config["tls"] = json!({"cert": "server.pem", "key": "server.key"});
+    if let Some(clients) = clients {
+        write_private(&folder.path().join("clients.pem"), clients);
+        config["tls"]["client_ca"] = json!("clients.pem");
+    }
     let proxy = Proxy::unready(config, folder);
     until("it is ready", || {
         let mut connection = Http2::open(proxy.port, &ca, &[]);
@@ -44,6 +53,18 @@ fn get(path: &str, stream: u32) -> Vec<u8> {
 
 fn keyed() -> Vec<u8> {
     [field(":authority", "localhost"), field("x-api-key", API_KEY)].concat()
+}
+
+/// The head of a message to `/mcp`, by nobody.
+fn message(stream: u32) -> Vec<u8> {
+    let fields = [
+        (":authority", "localhost"),
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+    ];
+    let fields = fields.iter().flat_map(|(name, value)| field(name, value));
+    let head = [request("POST", "/mcp"), fields.collect()].concat();
+    frame(kind::HEADERS, END_HEADERS, stream, &head)
 }
 
 /// Requests whose bodies are awaited: they last as long as the client wants.
@@ -222,4 +243,35 @@ fn a_client_that_has_asked_for_nothing_keeps_no_server_from_its_end() {
     let folder = proxy.end();
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(!log.contains("cut off"), "{log}");
+}
+
+#[test]
+fn a_client_whose_authority_counts_no_more_is_refused_what_it_begins_from_then_on() {
+    let clients = CertificateAuthority::new("clients");
+    let (proxy, ca) = serve_for(json!({"require_mcp_auth": true}), Some(&clients.pem));
+    let body = |stream: u32| {
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"}});
+        let asked = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+        frame(kind::DATA, END_STREAM, stream, asked.to_string().as_bytes())
+    };
+    // It answers no PING, by which it would say that it knows that it is to go away.
+    let mut connection = Http2::by(Some(&clients.client("ada")), proxy.port, &ca, &[]);
+    connection.send(&[message(1), message(3), body(3)].concat());
+    assert!(connection.wait_for(kind::HEADERS, 3).is_ok());
+    let others = CertificateAuthority::new("others").pem;
+    write_private(&proxy.folder.path().join("clients.pem"), &others);
+    until("the others count", || proxy.log().contains("TLS was renewed").then_some(()));
+    connection.send(&[message(5), body(5)].concat());
+    assert!(!connection.wait_for(kind::HEADERS, 5).is_ok());
+    let told = connection.wait_for(kind::DATA, 5).payload;
+    let told = String::from_utf8_lossy(&told);
+    assert!(
+        told.contains("The client certificate is of an authority that counts no more"),
+        "{told}"
+    );
+    connection.send(&body(1));
+    assert!(connection.wait_for(kind::HEADERS, 1).is_ok(), "it had begun before");
+    drop(connection);
+    proxy.end();
 }
