@@ -45,6 +45,7 @@ use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, Toke
 use crate::io::address::Address;
 use crate::os::descriptors;
 use crate::page;
+use crate::proxy::body_room::RequestBodies;
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::overview::OverviewCache;
 use crate::proxy::result_pool::ResultPool;
@@ -219,6 +220,7 @@ impl App {
             validation_pool: ValidationPool::new(control.handle().clone(), cores()),
             results: Arc::new(ResultStore::new(config.results_folder())),
             result_pool: ResultPool::new(control.handle().clone()),
+            bodies: RequestBodies::default(),
             calls: Calls::default(),
             spans,
             hash_key: u64::from_ne_bytes(seed),

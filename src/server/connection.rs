@@ -171,11 +171,12 @@ async fn fast_path<S: AsyncRead + AsyncWrite + Unpin>(
             && worker.credentials().is(&admitted.credentials)
             && admitted.proven.holds(SystemTime::now)
     };
+    let room = || worker.proxy.bodies.room(&connection.principal.borrow());
     let answer = async |head: &Parts, repeated: bool, body: Bytes| {
         connection.used.set(true);
         let _open = worker.busy_poll.open();
         let (sessions, now_ms) = (&shared.sessions, shared.now_ms());
         mcp::handle_whole(worker, sessions, connection, now_ms, head, repeated, body).await
     };
-    FastPath::new(socket, drain).serve(admit, holds, answer).await
+    FastPath::new(socket, drain).serve(admit, holds, room, answer).await
 }
