@@ -23,7 +23,7 @@ use super::listener_tls::ListenerTls;
 use super::otlp_export::{OtlpExport, OtlpTargets};
 use super::reload::{ConfigSource, Reload};
 use super::runtime::{self, cores};
-use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
+use super::shutdown::{CHILDREN_TIMEOUT, CONTROL_GRACE, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::start_error::StartError;
 use super::strays::Strays;
@@ -386,7 +386,7 @@ impl App {
             control.block_on(fleet.end(&shared.proxy.activity, patient));
         }
         shared.proxy.results.clear();
-        control.shutdown_timeout(Duration::from_secs(1));
+        control.shutdown_timeout(CONTROL_GRACE);
         writer.close()
     }
 }

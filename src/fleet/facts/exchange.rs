@@ -38,7 +38,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// Objects that are read at a time.
 const AT_A_TIME: usize = 4;
 /// Most time for what is still to be said when the node ends.
-const END_LIMIT: Duration = Duration::from_secs(5);
+pub const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// What was read longer ago than this is stale: revocations of other nodes may be missing.
 const STALE: Duration = Duration::from_secs(20);
