@@ -33,7 +33,9 @@ pub use page_logins::{
     CODE_LIFE, MAX_CODES, MAX_SESSIONS, PAGE_SECRET_BYTES, PageLogins, PageSecret, PageSession,
     SESSION_IDLE, SESSION_LIFE,
 };
-pub use proven::{JwtRefused, MAX_TOKEN_BYTES, Proven, TokenRefused};
+pub use proven::{
+    AuthorityStanding, CertifiedClient, JwtRefused, MAX_TOKEN_BYTES, Proven, TokenRefused,
+};
 pub use token_file::{
     FileStamp, KeptToken, MAX_TOKENS, TokenFile, TokenFileError, file_stamp, read_kept, write_kept,
 };

@@ -9,6 +9,7 @@
 mod advice;
 mod approval;
 mod arguments;
+pub mod body_room;
 pub mod bound_to;
 pub mod builtin;
 pub mod busy_poll;

@@ -108,7 +108,7 @@ pub(super) fn challenge(
     let base = base(credentials.jwt()?.settings(), headers);
     let of = if PATHS.contains(&path) { path } else { "" };
     let error = match unproven {
-        Unproven::Missing | Unproven::CertificateExpired => "",
+        Unproven::Missing | Unproven::CertificateExpired | Unproven::CertificateTakenBack => "",
         Unproven::Several | Unproven::InUrl => ", error=\"invalid_request\"",
         Unproven::Key | Unproven::Token(_) => ", error=\"invalid_token\"",
     };

@@ -145,7 +145,7 @@ where
         }
         Route::Call => {
             query?.finish()?;
-            let body = whole(body).await?;
+            let body = whole(worker, &principal, body).await?;
             return Ok(call::call(worker, principal, &parts.headers, id, body).await);
         }
         Route::ResourceMetadata => {
@@ -153,14 +153,14 @@ where
         }
         Route::Tokens if parts.method == Method::POST => {
             query?.finish()?;
-            tokens::create(worker, &principal, &whole(body).await?).await
+            tokens::create(worker, &principal, &whole(worker, &principal, body).await?).await
         }
         Route::Tokens => tokens::list(worker, query?).await,
         Route::TokenRotation => tokens::rotate(worker, &principal, query?, segment).await,
         Route::Token => tokens::revoke(worker, &principal, query?, segment).await,
         Route::ToolApprove => {
             query?.finish()?;
-            let body = whole(body).await?;
+            let body = whole(worker, &principal, body).await?;
             definitions::approve(worker, (&principal, &parts.headers, id), segment, &body).await
         }
         Route::PageCodes => return page_session::code(state, worker, query?, id),
@@ -169,17 +169,23 @@ where
         }
         Route::PageSession => {
             query?.finish()?;
-            let (asker, body) = ((&principal, &connection), whole(body).await?);
+            let (asker, body) = ((&principal, &connection), whole(worker, &principal, body).await?);
             return page_session::open(state, worker, asker, parts, &body, id);
         }
         Route::Metrics => return metrics::metrics(state, worker, query?, &parts.headers, id),
         Route::PolicyExplain => {
             query?.finish()?;
-            policy::explain(worker, &whole(body).await?)
+            policy::explain(worker, &whole(worker, &principal, body).await?)
         }
         Route::PolicyReplay => {
             query?.finish()?;
-            policy_replay::replay(state, worker, connection.source, &whole(body).await?).await
+            policy_replay::replay(
+                state,
+                worker,
+                connection.source,
+                &whole(worker, &principal, body).await?,
+            )
+            .await
         }
         Route::Policy => policy::in_force(worker, query?),
         Route::Config => config::standing(state, query?),
@@ -188,15 +194,29 @@ where
         Route::ConfigSettings => return config::settings(state, query?, id).await,
         Route::ConfigPreview => {
             query?.finish()?;
-            return config::preview(state, worker, &whole(body).await?, id).await;
+            return config::preview(state, worker, &whole(worker, &principal, body).await?, id)
+                .await;
         }
         Route::ConfigChange => {
             query?.finish()?;
-            return config::change(state, worker, &principal, &whole(body).await?, id).await;
+            return config::change(
+                state,
+                worker,
+                &principal,
+                &whole(worker, &principal, body).await?,
+                id,
+            )
+            .await;
         }
         Route::FleetConfig if parts.method == Method::POST => {
             query?.finish()?;
-            return fleet_config::apply(state, &principal, whole(body).await?, id).await;
+            return fleet_config::apply(
+                state,
+                &principal,
+                whole(worker, &principal, body).await?,
+                id,
+            )
+            .await;
         }
         Route::FleetConfig => fleet_config::standing(state, query?),
         Route::FleetConfigRollback => {
@@ -223,7 +243,7 @@ where
         Route::Fleet => fleet::fleet(state, worker, query?).await,
         Route::Approvals => approvals::list(worker, &principal, query?).await,
         Route::Approval if parts.method == Method::POST => {
-            let (query, body) = (query?, whole(body).await?);
+            let (query, body) = (query?, whole(worker, &principal, body).await?);
             approvals::answer(worker, &principal, (&parts.headers, query), segment, &body).await
         }
         Route::Approval => approvals::one(worker, &principal, query?, segment).await,
@@ -253,11 +273,11 @@ pub fn unauthorized(
 }
 
 /// A body that has come whole.
-async fn whole<B>(body: B) -> Result<Bytes, ApiError>
+async fn whole<B>(worker: &Worker, principal: &Principal, body: B) -> Result<Bytes, ApiError>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let refused = |refused: NoBody| ApiError::new(refused.status(), format!("The {refused}"));
-    collect(body).await.map_err(refused)
+    collect(body, worker.proxy.bodies.room(principal)).await.map_err(refused)
 }

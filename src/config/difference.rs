@@ -47,6 +47,16 @@ impl ConfigDifference {
         difference
     }
 
+    /// These servers have begun again, for the files of their TLS are others.
+    pub fn reconnected(&mut self, renewed: &[Arc<str>]) {
+        for name in renewed {
+            let server = format!("{}.{name}", servers::KEY);
+            if !self.applied.contains(&server) {
+                self.applied.push(format!("{server}.tls"));
+            }
+        }
+    }
+
     /// True if nothing changes, now or later.
     #[must_use]
     pub fn is_empty(&self) -> bool {

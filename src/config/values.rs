@@ -1,7 +1,7 @@
 //! Everything that the operator decides, as one checked value, and what each part of the proxy is made of.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::sections::{ApiKey, Logging, OutputValidation, ResultLimitSection};
@@ -29,7 +29,7 @@ use crate::policy::{self, CallLimits, HttpAuth, limits};
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
 use crate::tool::InputPolicy;
-use crate::upstream::ServerAffinity;
+use crate::upstream::{ServerAffinity, ServerTls};
 
 /// Everything the operator decides, checked.
 #[derive(Clone, Debug)]
@@ -118,6 +118,12 @@ impl Config {
     #[must_use]
     pub fn key(&self) -> &str {
         self.api_key.as_ref().map_or("", |key| key.expose())
+    }
+
+    /// The files that the servers' sections `tls` name.
+    pub fn tls_files_of_servers(&self) -> impl Iterator<Item = &Path> {
+        let sections = self.servers.iter().filter_map(|server| server.upstream.tls.as_ref());
+        sections.flat_map(ServerTls::files)
     }
 
     /// Where the activity log is: `data_dir/activity`.

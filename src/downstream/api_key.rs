@@ -13,7 +13,9 @@ use percent_encoding::percent_decode_str;
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
-use crate::identity::{CurrentCredentials, JwtRefused, PREFIX, Proven, TokenRefused};
+use crate::identity::{
+    CertifiedClient, CurrentCredentials, JwtRefused, PREFIX, Proven, TokenRefused,
+};
 use crate::policy::{HttpAuth, Principal};
 
 /// The header that carries a key.
@@ -44,6 +46,9 @@ pub enum Unproven {
     /// The time of the client certificate is up.
     #[error("The client certificate has expired")]
     CertificateExpired,
+    /// Other authorities count since the connection was made.
+    #[error("The client certificate is of an authority that counts no more")]
+    CertificateTakenBack,
     /// What stands in `X-API-Key` is not the key, and has the form of no token.
     #[error("Invalid API key or token in X-API-Key")]
     Key,
@@ -70,7 +75,7 @@ pub fn prove(
     credentials: &CurrentCredentials,
     headers: &HeaderMap,
     target: &Uri,
-    certificate: Option<&Proven>,
+    certificate: Option<&CertifiedClient>,
     now: impl FnOnce() -> SystemTime,
 ) -> Result<Proven, Unproven> {
     if knows_key(headers, target.query(), &auth.api_key) {
@@ -100,13 +105,14 @@ fn in_key_header(headers: &HeaderMap, token: &[u8]) -> bool {
 
 /// What the connection itself proves.
 fn of_connection(
-    certificate: Option<&Proven>,
+    certificate: Option<&CertifiedClient>,
     now: impl FnOnce() -> SystemTime,
 ) -> Result<Proven, Unproven> {
     match certificate {
         None => Ok(Proven::lasting(Principal::Anonymous)),
+        Some(client) if client.authority.is_taken_back() => Err(Unproven::CertificateTakenBack),
         // It was good when the connection was made.
-        Some(proven) if proven.holds(now) => Ok(proven.clone()),
+        Some(client) if client.proven.holds(now) => Ok(client.proven.clone()),
         Some(_) => Err(Unproven::CertificateExpired),
     }
 }
@@ -121,7 +127,7 @@ pub fn prove_for_mcp(
     credentials: &CurrentCredentials,
     headers: &HeaderMap,
     target: &Uri,
-    certificate: Option<&Proven>,
+    certificate: Option<&CertifiedClient>,
     now: impl FnOnce() -> SystemTime,
 ) -> Result<Proven, Unproven> {
     let proven = prove(auth, credentials, headers, target, certificate, now)?;
@@ -175,7 +181,9 @@ fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::{Identity, NewAgentToken, TokenChange, TokenChanged, TokenFile};
+    use crate::identity::{
+        AuthorityStanding, Identity, NewAgentToken, TokenChange, TokenChanged, TokenFile,
+    };
 
     const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -288,8 +296,9 @@ mod tests {
         let until = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(10);
         let principal = Principal::certificate("ada");
         let proven = Proven { principal, from: None, until: Some(until) };
+        let client = CertifiedClient { proven, authority: AuthorityStanding::default() };
         let ask = |headers: &HeaderMap, now: SystemTime| {
-            let asked = prove_for_mcp(&auth(), &current, headers, &uri, Some(&proven), move || now);
+            let asked = prove_for_mcp(&auth(), &current, headers, &uri, Some(&client), move || now);
             asked.map(|it| it.principal.id().to_owned()).map_err(|error| error.to_string())
         };
         let (none, early) = (HeaderMap::new(), SystemTime::UNIX_EPOCH);
@@ -298,5 +307,9 @@ mod tests {
         assert_eq!(ask(&headers(HEADER, KEY), until).unwrap(), "admin");
         let forged = format!("Bearer {PREFIX}x");
         assert!(ask(&headers("authorization", &forged), early).is_err(), "no way back to it");
+        client.authority.take_back();
+        let over = "The client certificate is of an authority that counts no more";
+        assert_eq!(ask(&none, early).unwrap_err(), over);
+        assert_eq!(ask(&headers(HEADER, KEY), early).unwrap(), "admin");
     }
 }

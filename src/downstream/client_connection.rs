@@ -13,7 +13,7 @@ use crate::downstream::request_head::RequestHead;
 use crate::downstream::session::Session;
 use crate::downstream::session_table::Sessions;
 use crate::downstream::source::Source;
-use crate::identity::Proven;
+use crate::identity::CertifiedClient;
 use crate::io::address::Reached;
 use crate::mcp::trace_context::PropagatedContext;
 use crate::policy::Principal;
@@ -41,8 +41,8 @@ pub struct ClientConnection {
     pub used: Cell<bool>,
     /// Where it came in, where that is needed.
     pub came_to: RefCell<Option<Reached>>,
-    /// Whom its client certificate names, and how long that holds.
-    pub certificate: Option<Proven>,
+    /// What its client certificate proves.
+    pub certificate: Option<CertifiedClient>,
     /// The address that it counts for.
     pub source: Source,
     /// On whose behalf the present request is made, as its head proves; set before the request is answered.
@@ -71,7 +71,7 @@ impl From<Source> for ClientConnection {
 impl ClientConnection {
     /// The same of a client with that certificate.
     #[must_use]
-    pub fn certified(source: Source, certificate: Option<Proven>) -> Self {
+    pub fn certified(source: Source, certificate: Option<CertifiedClient>) -> Self {
         Self { source, certificate, ..Self::default() }
     }
 }

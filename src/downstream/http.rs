@@ -59,7 +59,8 @@ where
     if let Some(refused) = reading.refusal() {
         return refused;
     }
-    match collect(body).await {
+    let room = worker.proxy.bodies.room(&post.principal);
+    match collect(body, room).await {
         Ok(body) => answer(&post, reading.era, body).await,
         Err(refused) => no_body(&refused),
     }

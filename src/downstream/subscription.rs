@@ -55,6 +55,8 @@ impl Subscription {
         filter: NotificationFilter,
         draining: watch::Receiver<bool>,
     ) -> Self {
+        // It would keep the whole request for as long as it lasts.
+        let id = Bytes::copy_from_slice(&id);
         let mut filter = honoured(filter, &dispatch::capabilities(worker));
         // Before the resources are watched: a change that is noticed at once must reach this subscription too.
         let receiver = worker.proxy.catalog.notices();

@@ -22,7 +22,7 @@ mod sealed_object;
 
 pub use super::config::NodeName;
 pub use config_fact::{ConfigFact, ConfigRun, ConfigRunState, ConfigVersion};
-pub use exchange::{FactExchange, FactExchangeSettings, FactStanding, FleetFacts};
+pub use exchange::{END_LIMIT, FactExchange, FactExchangeSettings, FactStanding, FleetFacts};
 pub use fact_memory::{FactMemory, MemoryError};
 pub use fact_object::{FactObject, MAX_FACT_OBJECT_BYTES, NotFacts};
 pub use fact_reader::{FactFault, FactReader, ListedFacts};

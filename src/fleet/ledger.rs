@@ -35,7 +35,7 @@ use super::segment::{self, SealedBy, SealedSegment};
 use crate::activity::{Activity, Durability, StoreError};
 
 /// How long the end waits until all is stored.
-const END_LIMIT: Duration = Duration::from_secs(10);
+pub const END_LIMIT: Duration = Duration::from_secs(10);
 /// Most time for the store to answer before a node that has been a member starts without it.
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 /// How often a node that could not take its place tries again.

@@ -1,5 +1,7 @@
 //! What a token proves, or why it proves nothing. The texts are a contract. Pure; the clock is an argument.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use thiserror::Error;
@@ -36,6 +38,32 @@ impl Proven {
                 from.is_none_or(|from| now >= from) && until.is_none_or(|until| now < until)
             }
         }
+    }
+}
+
+/// What the client certificate of a connection proves, as long as whoever has signed it counts.
+#[derive(Clone, Debug)]
+pub struct CertifiedClient {
+    /// Whom it names, and how long it holds.
+    pub proven: Proven,
+    /// Whether its authority counts still.
+    pub authority: AuthorityStanding,
+}
+
+/// Whether authorities that clients were let in by count still: all who were look at the same.
+#[derive(Clone, Debug, Default)]
+pub struct AuthorityStanding(Arc<AtomicBool>);
+
+impl AuthorityStanding {
+    /// They count no more, for good.
+    pub fn take_back(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// True once they count no more.
+    #[must_use]
+    pub fn is_taken_back(&self) -> bool {
+        self.0.load(Ordering::Acquire)
     }
 }
 

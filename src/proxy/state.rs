@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::body_room::RequestBodies;
 use super::dropped_members::DroppedMembers;
 use super::log_routing::LogRouting;
 use super::overview::OverviewCache;
@@ -56,6 +57,8 @@ pub struct Proxy {
     pub results: Arc<ResultStore>,
     /// Where they are written and read.
     pub result_pool: ResultPool,
+    /// The room that large bodies of requests have.
+    pub bodies: RequestBodies,
     /// What became of calls, in numbers.
     pub calls: Calls,
     /// Where traced calls leave their spans.

@@ -23,7 +23,7 @@ use super::listener_tls::ListenerTls;
 use super::otlp_export::{OtlpExport, OtlpTargets};
 use super::reload::{ConfigSource, Reload};
 use super::runtime::{self, cores};
-use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
+use super::shutdown::{CHILDREN_TIMEOUT, CONTROL_GRACE, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::start_error::StartError;
 use super::strays::Strays;
@@ -45,6 +45,7 @@ use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, Toke
 use crate::io::address::Address;
 use crate::os::descriptors;
 use crate::page;
+use crate::proxy::body_room::RequestBodies;
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::overview::OverviewCache;
 use crate::proxy::result_pool::ResultPool;
@@ -219,6 +220,7 @@ impl App {
             validation_pool: ValidationPool::new(control.handle().clone(), cores()),
             results: Arc::new(ResultStore::new(config.results_folder())),
             result_pool: ResultPool::new(control.handle().clone()),
+            bodies: RequestBodies::default(),
             calls: Calls::default(),
             spans,
             hash_key: u64::from_ne_bytes(seed),
@@ -384,7 +386,7 @@ impl App {
             control.block_on(fleet.end(&shared.proxy.activity, patient));
         }
         shared.proxy.results.clear();
-        control.shutdown_timeout(Duration::from_secs(1));
+        control.shutdown_timeout(CONTROL_GRACE);
         writer.close()
     }
 }

@@ -28,7 +28,7 @@ use super::tracked_socket::{Exchanges, TrackedBody, TrackedSocket};
 use crate::downstream::api_key;
 use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::downstream::source::Source;
-use crate::identity::{CurrentCredentials, Proven};
+use crate::identity::{CertifiedClient, CurrentCredentials, Proven};
 use crate::io::address::{Address, Reached};
 use crate::io::write_timeout::WriteTimeout;
 use crate::proxy::Worker;
@@ -47,8 +47,8 @@ pub(super) struct Met {
     pub(super) source: Source,
     /// Where it came in.
     pub(super) reached: Option<Reached>,
-    /// Whom its certificate names, and how long that holds.
-    pub(super) certificate: Option<Proven>,
+    /// What its certificate proves.
+    pub(super) certificate: Option<CertifiedClient>,
 }
 
 /// Serves a connection without TLS until it ends, or the server does. `address` is where it came in.
@@ -171,11 +171,12 @@ async fn fast_path<S: AsyncRead + AsyncWrite + Unpin>(
             && worker.credentials().is(&admitted.credentials)
             && admitted.proven.holds(SystemTime::now)
     };
+    let room = || worker.proxy.bodies.room(&connection.principal.borrow());
     let answer = async |head: &Parts, repeated: bool, body: Bytes| {
         connection.used.set(true);
         let _open = worker.busy_poll.open();
         let (sessions, now_ms) = (&shared.sessions, shared.now_ms());
         mcp::handle_whole(worker, sessions, connection, now_ms, head, repeated, body).await
     };
-    FastPath::new(socket, drain).serve(admit, holds, answer).await
+    FastPath::new(socket, drain).serve(admit, holds, room, answer).await
 }

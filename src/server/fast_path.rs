@@ -26,6 +26,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::watch;
 
 use super::tracked_socket::TrackedSocket;
+use super::unread_body::UNREAD_TIMEOUT;
 use crate::downstream::body::Body;
 use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, PATHS, UNNAMED_TYPE, no_body};
 use crate::io::buffer_pool::BufferPool;
@@ -33,6 +34,7 @@ use crate::io::clock;
 use crate::io::deadline::Deadline;
 use crate::io::http1::post::{PostHead, Start};
 use crate::io::write_timeout::WriteTimeout;
+use crate::proxy::body_room::{BodyRoom, NoRoom, SMALL_BODY_BYTES};
 use crate::wire::splice::Splice;
 
 /// A client has this long to send a request's head.
@@ -76,6 +78,7 @@ enum Came {
     Whole(Bytes),
     Cut,
     Late,
+    NoRoom(NoRoom),
 }
 
 /// A connection of a client who posts messages.
@@ -134,12 +137,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
 
     /// Serves until the connection ends or a request is not for us. `admit` reads a head that is not
     /// the same as the one before, or whose admission no longer `holds`; what it does not admit,
-    /// hyper's service refuses. `answer` makes the reply of a request; its second argument is true if
-    /// the head is the one before, admitted as that was. It is dropped when the client goes away.
-    pub(super) async fn serve<A>(
+    /// hyper's service refuses. `room` is asked for a body that is not small. `answer` makes the reply
+    /// of a request; its second argument is true if the head is the one before, admitted as that was. It
+    /// is dropped when the client goes away.
+    pub(super) async fn serve<'r, A>(
         mut self,
         admit: impl Fn(&Parts) -> Option<A>,
         holds: impl Fn(&A) -> bool,
+        room: impl Fn() -> BodyRoom<'r>,
         answer: impl AsyncFn(&Parts, bool, Bytes) -> Response<Body>,
     ) -> io::Result<End> {
         let mut last: Option<(Box<PostHead>, A)> = None;
@@ -149,11 +154,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
                 return Ok(if other { End::Other(self.input.freeze()) } else { End::Closed });
             };
             self.input.advance(post.head.len());
-            let (reply, last) = match self.body(post.length).await? {
+            let (reply, last) = match self.body(post.length, &room).await? {
                 Came::Whole(body) => {
                     (self.unless_gone(answer(&post.parts, repeated, body)).await?, false)
                 }
                 Came::Late => (Some(no_body(&NoBody::Late)), true),
+                Came::NoRoom(none) => (Some(no_body(&none.into())), true),
                 Came::Cut => (None, true),
             };
             let Some(reply) = reply else { return Ok(End::Closed) };
@@ -211,8 +217,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         }
     }
 
-    async fn body(&mut self, length: usize) -> io::Result<Came> {
+    async fn body<'r>(
+        &mut self,
+        length: usize,
+        room: impl Fn() -> BodyRoom<'r>,
+    ) -> io::Result<Came> {
         let mut deadline = None;
+        let mut room = (length > SMALL_BODY_BYTES).then(room);
         while self.input.len() < length {
             let deadline = *deadline.get_or_insert_with(|| clock::now() + BODY_TIMEOUT);
             // What follows a large body is not read into its buffer.
@@ -222,13 +233,38 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
                 Read::Ended => return Ok(Came::Cut),
                 Read::Late => return Ok(Came::Late),
             }
+            if let Some(room) = room.as_mut().filter(|room| !room.has(self.input.len()))
+                // Rare, and large: what an idle connection keeps is to be small.
+                && let Err(none) = Box::pin(room.reach(self.input.len())).await
+            {
+                self.discard(length).await?;
+                return Ok(Came::NoRoom(none));
+            }
         }
         let body = self.input.split_to(length).freeze();
+        let body = match room {
+            None => body,
+            Some(room) => room.keep(body),
+        };
         if length > READ_BYTES {
             // Nor what is read next, by whichever connection: it would keep all of it.
             self.input = BytesMut::from(&*self.input);
         }
         Ok(Came::Whole(body))
+    }
+
+    /// Reads the rest of a body of `length` bytes and forgets it, for [`UNREAD_TIMEOUT`]: what is left unread may take the
+    /// answer with it.
+    async fn discard(&mut self, length: usize) -> io::Result<()> {
+        let deadline = clock::now() + UNREAD_TIMEOUT;
+        let mut left = length;
+        loop {
+            left = left.saturating_sub(self.input.len());
+            self.input = BytesMut::new();
+            if left == 0 || !matches!(self.read_until(deadline, false, left).await?, Read::Some) {
+                return Ok(());
+            }
+        }
     }
 
     /// Reads once, at most `most` bytes. An idle connection is at its end when the server is.

@@ -2,7 +2,8 @@
 //!
 //! Files are read anew when they have changed ([`ListenerTls::look`]). What cannot be used is told, and what was in force
 //! stays; it is tried again, since a certificate may only not be valid yet. A connection keeps what it was made under, but one of a
-//! client with a certificate ends when other authorities count. Sessions of TLS are not resumed across a change.
+//! client with a certificate ends when other authorities count, and what it still asks by its certificate is refused. Sessions
+//! of TLS are not resumed across a change.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tokio::sync::watch;
 
 use super::named_clients::NamedClients;
 use crate::config::TlsFiles;
-use crate::identity::{FileStamp, file_stamp};
+use crate::identity::{AuthorityStanding, FileStamp, file_stamp};
 use crate::io::tls::{
     CertifiedPair, Fingerprint, TlsFileProblem, TlsKey, fingerprint, provider, roots,
 };
@@ -60,6 +61,8 @@ pub(super) struct TlsTerms {
 /// Whose certificates make a client known.
 pub(super) struct ClientTrust {
     authorities: Option<Fingerprint>,
+    /// For requests over connections that are about to end.
+    pub(super) standing: AuthorityStanding,
     over: watch::Sender<bool>,
     /// Becomes true once others count, or the server ends. This one is never looked at, so that its clones see it.
     pub(super) ends: watch::Receiver<bool>,
@@ -110,6 +113,7 @@ impl ListenerTls {
         self.terms.store(Arc::new(terms));
         if !same_trust {
             // After the others are in force, so that nobody comes in by these meanwhile.
+            trust.standing.take_back();
             trust.over.send_replace(true);
         }
         tracing::info!("the listener's TLS was renewed");
@@ -170,7 +174,8 @@ impl TlsTerms {
         let trust = old.map(|old| &old.trust).filter(|trust| trust.authorities == authorities);
         let trust = trust.cloned().unwrap_or_else(|| {
             let (over, ends) = watch::channel(false);
-            Arc::new(ClientTrust { authorities, over, ends })
+            let standing = AuthorityStanding::default();
+            Arc::new(ClientTrust { authorities, standing, over, ends })
         });
         let (config, shown) = (Arc::new(config), pair.fingerprint);
         Ok((Self { config, shown, chain: fingerprint(&chain), trust }, pair.facts.until))
@@ -260,9 +265,11 @@ mod tests {
         folder.write(&pair, &two);
         tls.look(Instant::now());
         assert!(ends.has_changed().unwrap() && *ends.borrow());
+        assert!(first.trust.standing.is_taken_back());
         let second = tls.terms().trust.ends.clone();
         tls.drain();
         assert!(*second.borrow());
+        assert!(!tls.terms().trust.standing.is_taken_back(), "what is asked meanwhile is answered");
     }
 
     #[test]

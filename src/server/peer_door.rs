@@ -56,17 +56,18 @@ where
         *response.status_mut() = status;
         response
     };
-    let answered = match collect_within(body, MAX_REQUEST_BYTES).await {
-        Err(no_body) => refused(no_body.status()),
-        Ok(body) if !admitted.is_of(&body) => {
-            // Somebody on the way has put another in its place.
-            refused(StatusCode::BAD_REQUEST)
-        }
-        Ok(body) => {
-            let call = PeerCall { from: admitted.from, route: admitted.route, body };
-            perform(shared, worker, call).await
-        }
-    };
+    let answered =
+        match collect_within(body, MAX_REQUEST_BYTES, shared.proxy.bodies.room_for_node()).await {
+            Err(no_body) => refused(no_body.status()),
+            Ok(body) if !admitted.is_of(&body) => {
+                // Somebody on the way has put another in its place.
+                refused(StatusCode::BAD_REQUEST)
+            }
+            Ok(body) => {
+                let call = PeerCall { from: admitted.from, route: admitted.route, body };
+                perform(shared, worker, call).await
+            }
+        };
     ControlFlow::Break(framed(frames, answered))
 }
 

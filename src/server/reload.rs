@@ -87,6 +87,8 @@ struct Looks {
     /// Since when it is away, until that is told.
     away: Option<Instant>,
     refusals: Refusals,
+    /// Servers whose TLS is another by its files, until their connections are made anew.
+    renewed: Vec<Arc<str>>,
 }
 
 /// A config that may be put in force.
@@ -108,6 +110,7 @@ impl Reload {
             named: BTreeMap::new(),
             away: None,
             refusals: Refusals::default(),
+            renewed: Vec::new(),
         };
         loop {
             let wish = tokio::select! {
@@ -212,10 +215,13 @@ impl Reload {
         let servers = rule_files::servers(&self.in_force);
         let tokens = self.in_force.data_dir.join(TOKENS);
         let named = self.in_force.named_files.clone();
+        let tls: Vec<PathBuf> = self.in_force.tls_files_of_servers().map(PathBuf::from).collect();
         let looked = tokio::task::spawn_blocking(move || {
-            let files = config.iter().chain(&rules.files).chain(&named).chain([&tokens]);
+            let files =
+                config.iter().chain(&rules.files).chain(&named).chain(&tls).chain([&tokens]);
             looks.folders.follow(files.map(|file| &**file));
             identity_watch::look(&proxy.identity);
+            looks.look_at_tls(&proxy);
             let other_values = looks.are_others(&named);
             let is_another =
                 config.is_some_and(|config| looks.is_another(file_stamp(&config)) || other_values);
@@ -233,7 +239,7 @@ impl Reload {
                 false
             }
         };
-        match again {
+        match again || !looks.renewed.is_empty() {
             true => self.read_again(looks, ReloadDoor::File, "", RefusalTold::IfNew).await.0,
             false => Some(looks),
         }
@@ -256,6 +262,17 @@ impl Reload {
         principal: &str,
         told: RefusalTold,
     ) -> (Option<Looks>, ReloadOutcome) {
+        let proxy = Arc::clone(&self.proxy);
+        let looked = tokio::task::spawn_blocking(move || {
+            looks.look_at_tls(&proxy);
+            looks
+        });
+        let Ok(mut looks) = looked.await else {
+            return (None, Err(record::whole("looking at the files of TLS failed")));
+        };
+        // It counts whatever the config says.
+        let renewed = std::mem::take(&mut looks.renewed);
+        self.reconnect(&renewed).await;
         let Some(source) = self.source.clone() else {
             let refused = record::whole("this proxy was not started with a config file");
             return (Some(looks), Err(refused));
@@ -278,7 +295,7 @@ impl Reload {
         };
         let took = start.elapsed();
         let outcome = match read {
-            Ok(read) => self.put(read, door, principal).await,
+            Ok(read) => self.put(read, &renewed, door, principal).await,
             Err(refused) => Err(refused),
         };
         match &outcome {
@@ -293,9 +310,16 @@ impl Reload {
         (Some(looks), outcome)
     }
 
-    async fn put(&mut self, read: ReadConfig, door: ReloadDoor, principal: &str) -> ReloadOutcome {
+    async fn put(
+        &mut self,
+        read: ReadConfig,
+        renewed: &[Arc<str>],
+        door: ReloadDoor,
+        principal: &str,
+    ) -> ReloadOutcome {
         let ReadConfig { config, rules, warnings } = read;
         let mut difference = ConfigDifference::between(&self.in_force, &config);
+        difference.reconnected(renewed);
         if let (RulesRead::Others(_), false) =
             (&rules, difference.applied.iter().any(|key| key == "policy"))
         {
@@ -388,6 +412,11 @@ const FLEET: &str =
 const TOKENS: &str = "tokens.json";
 
 impl Looks {
+    /// Takes up what the files of each server's TLS say now.
+    fn look_at_tls(&mut self, proxy: &Proxy) {
+        self.renewed.extend(proxy.upstreams.look_at_tls(Instant::now(), SystemTime::now()));
+    }
+
     /// Whether the config's file, which is now so, is to be read. One that is away is left some time to come back.
     fn is_another(&mut self, now: Option<FileStamp>) -> bool {
         if now == self.config {

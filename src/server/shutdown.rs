@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! signal ─▶ drain: nothing new is accepted, calls finish ── DRAIN_TIMEOUT ─▶ cut off ── CUT_GRACE ─▶
-//!   workers end ── WORKER_GRACE ─▶ children end ── CHILDREN_TIMEOUT, then killed ─▶ the log is closed
+//!   workers end ── WORKER_GRACE ─▶ children end ── CHILDREN_TIMEOUT, then killed ─▶ spans and lines are sent, what a
+//!   fleet is to be told is told and sealed (each with a bound of its own) ── CONTROL_GRACE ─▶ the log is closed
 //!
 //! second signal ─▶ cut off at once ── 2 × CUT_GRACE ─▶ children killed ── HURRY_LIMIT ─▶ the process exits
 //! ```
@@ -27,6 +28,8 @@ pub const CUT_GRACE: Duration = Duration::from_millis(500);
 pub(super) const WORKER_GRACE: Duration = Duration::from_secs(1);
 /// Children have this long to end when their input closes, before they are killed.
 pub(super) const CHILDREN_TIMEOUT: Duration = Duration::from_secs(5);
+/// What still runs beside has this long to end before the log is closed.
+pub(super) const CONTROL_GRACE: Duration = Duration::from_secs(1);
 /// What is not over so long after the second signal is left as it is.
 const HURRY_LIMIT: Duration = Duration::from_secs(2);
 /// What a shell adds to the number of the signal that ended a command.
@@ -104,6 +107,7 @@ impl Hurry {
 mod tests {
     use futures_util::FutureExt;
 
+    use super::super::otlp_export::FLUSH_LIMIT;
     use super::*;
 
     #[test]
@@ -126,5 +130,32 @@ mod tests {
         let second = 2 * CUT_GRACE + HURRY_LIMIT;
         assert!(second * 4 < first, "{second:?} of {first:?}");
         assert!(CUT_GRACE < WORKER_GRACE, "a worker that cuts off its calls is not left behind");
+    }
+
+    /// The number behind `key` in a file of this repository.
+    fn seconds(file: &str, key: &str) -> Duration {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut values = text.lines().filter_map(|line| line.trim().strip_prefix(key));
+        let value = values.next().unwrap().trim().trim_end_matches('s').parse();
+        Duration::from_secs(value.unwrap())
+    }
+
+    #[test]
+    fn whoever_starts_it_as_a_service_waits_longer_than_its_end_takes_by_its_bounds() {
+        /// For what has no bound of its own: syncs of the log, and a machine that is slow.
+        const SLACK: Duration = Duration::from_secs(10);
+        let own = DRAIN_TIMEOUT + WORKER_GRACE + CHILDREN_TIMEOUT + CONTROL_GRACE;
+        let upstreams = crate::upstream::reaper::END_LIMIT;
+        let fleet = crate::fleet::facts::END_LIMIT + crate::fleet::ledger::END_LIMIT;
+        let whole = own + upstreams + FLUSH_LIMIT + fleet;
+        for (file, key) in [
+            ("tools/package/mcpproxy.service", "TimeoutStopSec="),
+            ("tools/deploy/kubernetes.yaml", "terminationGracePeriodSeconds:"),
+            ("tools/deploy/compose.yaml", "stop_grace_period:"),
+        ] {
+            let waits = seconds(file, key);
+            assert!(waits >= whole + SLACK, "{file} waits for {waits:?}, it may take {whole:?}");
+        }
     }
 }

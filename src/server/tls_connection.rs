@@ -2,7 +2,8 @@
 //!
 //! After the handshake it goes the way that the client has asked for by ALPN (RFC 7301): HTTP/2, else HTTP/1.1. While
 //! the handshake lasts the connection counts as idle, so that it makes room for others. One of a client with a certificate
-//! ends with that: when its time is up, or its authority counts no more.
+//! ends with that: when its time is up, or its authority counts no more. It has some time to finish what was begun; what
+//! begins after that moment is refused (`downstream::api_key`), for a client need not heed that it is told to go away.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,7 +26,7 @@ use super::listener_tls::{HTTP_2, ListenerTls, TlsTerms};
 use super::shutdown::DRAIN_TIMEOUT;
 use super::strays::{HANDSHAKE_RECORD, Stray};
 use super::tracked_socket::TrackedSocket;
-use crate::identity::Proven;
+use crate::identity::{CertifiedClient, Proven};
 use crate::io::address::{Address, Reached};
 use crate::io::tls::facts;
 use crate::policy::Principal;
@@ -118,11 +119,12 @@ pub(super) async fn serve(
     let certificate = certificate.and_then(|leaf| {
         let facts = facts(leaf)?;
         let principal = Principal::certificate(&facts.name.ok()?);
-        Some(Proven { principal, from: None, until: Some(facts.until) })
+        let proven = Proven { principal, from: None, until: Some(facts.until) };
+        Some(CertifiedClient { proven, authority: terms.trust.standing.clone() })
     });
     let reached = address.map(|address| Reached { address, certificate: Some(terms.shown) });
     let is_http_2 = session.alpn_protocol() == Some(HTTP_2);
-    let until = certificate.as_ref().and_then(|proven| proven.until);
+    let until = certificate.as_ref().and_then(|client| client.proven.until);
     let mut trust = certificate.as_ref().map(|_| terms.trust.ends.clone());
     if trust.as_ref().is_some_and(|ends| *ends.borrow()) {
         // Other authorities count since the handshake began: none of its requests is answered.

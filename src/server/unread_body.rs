@@ -19,7 +19,7 @@ use crate::downstream::request_body::MAX_BODY_BYTES;
 /// Most bytes that are read on behalf of an answer that did not want them; none of them is kept.
 const MAX_UNREAD_BYTES: usize = MAX_BODY_BYTES;
 /// How long such an answer waits for them.
-const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request's body that comes back if it is dropped before its end.
 pub(super) struct LentBody<B> {

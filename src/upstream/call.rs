@@ -258,7 +258,7 @@ impl Upstream {
                 Err(refused) => Err((refused.cause, refused.sent)),
             };
         }
-        if let Cause::Connect { .. } = refused.cause {
+        if refused.cause.is_of_connections_to_come() {
             self.report(live.generation, refused.cause.to_string());
         }
         Err((refused.cause, refused.sent))

@@ -26,7 +26,7 @@ use super::peer::Peer;
 use super::probe::{Probed, Start};
 use super::process::{self, LastWords, Process};
 use super::reaper::Reaper;
-use super::server_tls::ServerTls;
+use super::server_tls::OwnTls;
 use super::stdio::{self, ChildLink, LIFECYCLE_MESSAGES};
 use crate::mcp::revisions::Era;
 
@@ -44,8 +44,8 @@ pub(super) struct ConnectOptions<'a> {
     pub(super) limit: Duration,
     /// Made when the first https server is connected.
     pub(super) tls: &'a Arc<OnceLock<TlsConnector>>,
-    /// Its own section `tls`.
-    pub(super) own_tls: Option<&'a ServerTls>,
+    /// What its own section `tls` says.
+    pub(super) own_tls: Option<&'a Arc<OwnTls>>,
     pub(super) server_events: &'a Arc<ServerEvents>,
     /// Ends a child should we be killed.
     pub(super) reaper: &'a Arc<Reaper>,
@@ -240,7 +240,7 @@ async fn reach(
     let (tls, peer) = (place.tls.clone(), place.peer.clone());
     let own_tls = place.own_tls.cloned();
     let url = url.to_owned();
-    // Reads the system's certificates the first time.
+    // Reads certificates the first time.
     let endpoint = tokio::task::spawn_blocking(move || {
         Endpoint::parse(&url, &peer, || match own_tls {
             None => Ok(tls.get_or_init(tls_connector).clone()),

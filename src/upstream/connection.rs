@@ -202,6 +202,9 @@ impl Connection {
                     return failed(Cause::NoAnswer { limit });
                 }
             };
+            if let (true, Some(alert)) = (self.input.is_empty(), self.alert(&read)) {
+                return failed(Cause::Alert { alert });
+            }
             let reason = match (read, &*sending) {
                 (Ok(1..), _) => continue,
                 (_, Sending::Broken(reason)) => reason.clone(),
@@ -293,6 +296,19 @@ impl Connection {
                 self.keep_alive = false;
                 Poll::Ready(Err(error))
             }
+        }
+    }
+
+    /// The words that the other side has ended TLS with, if a read has met them.
+    fn alert(&self, read: &io::Result<usize>) -> Option<Arc<str>> {
+        read.as_ref().err().and_then(server_tls::alert).map(|alert| self.peer.quote(alert))
+    }
+
+    /// The same of a connection that took nothing.
+    pub(super) fn refusal(&mut self) -> Option<Arc<str>> {
+        match self.poll_read(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(read) => self.alert(&read),
+            Poll::Pending => None,
         }
     }
 

@@ -108,6 +108,12 @@ pub enum Cause {
         /// More, if there is more to say; else empty.
         reason: Arc<str>,
     },
+    /// The server ended TLS before a byte of the answer came.
+    #[error("the server ended the connection without an answer: {alert}")]
+    Alert {
+        /// With which words of TLS, in one line.
+        alert: Arc<str>,
+    },
     /// The connection ended in the middle of the answer.
     #[error("the server closed the connection in the middle of its answer{}", After(reason))]
     CutOff {
@@ -214,7 +220,13 @@ impl Cause {
     /// Whether the connection broke, or could not be made: a fresh one may do (CAP-7).
     #[must_use]
     pub fn is_broken_connection(&self) -> bool {
-        matches!(self, Self::Connect { .. } | Self::NoAnswerAtAll { .. })
+        matches!(self, Self::NoAnswerAtAll { .. }) || self.is_of_connections_to_come()
+    }
+
+    /// Whether those to come will end in the same way, so that the server is not connected: it, or our certificate, is
+    /// refused.
+    pub(super) fn is_of_connections_to_come(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::Alert { .. })
     }
 
     /// Whether it says that the server is not well, and is not the caller's doing or ours.
@@ -228,6 +240,7 @@ impl Cause {
             | Self::NoAnswer { .. }
             | Self::Stalled { .. }
             | Self::NoAnswerAtAll { .. }
+            | Self::Alert { .. }
             | Self::CutOff { .. }
             | Self::Http { .. }
             | Self::ContentType { .. }

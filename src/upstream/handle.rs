@@ -18,6 +18,7 @@ use super::login_desk::LoginDesk;
 use super::notification_router::ServerEvents;
 use super::notification_router::{Changes, Told};
 use super::peer::Peer;
+use super::server_tls::OwnTls;
 use super::state::StateCell;
 use super::status::{ServerState, Transport};
 use super::subscriptions::Subscriptions;
@@ -42,6 +43,8 @@ pub struct Upstream {
     pub(super) transport: Transport,
     pub(super) call_timeout: CallTimeout,
     pub(super) state: StateCell,
+    /// How TLS is done with it, where its entry says.
+    pub(super) own_tls: Option<Arc<OwnTls>>,
     /// The attempts to connect that calls wish for.
     pub(super) wishes: Wishes,
     pub(super) control: mpsc::Sender<Control>,
@@ -186,7 +189,13 @@ impl Upstream {
     /// How it is now.
     #[must_use]
     pub fn state(&self) -> ServerState {
-        self.state.load().shown(&self.name, self.transport)
+        let mut shown = self.state.load().shown(&self.name, self.transport);
+        if let Some(problem) = self.own_tls.as_ref().and_then(|tls| tls.problem()) {
+            // What is to be done about a login ends its reason.
+            let reason: &[&str] = if shown.reason.is_empty() { &[] } else { &[&shown.reason] };
+            shown.reason = [&[&*problem], reason].concat().join("; ").into();
+        }
+        shown
     }
 
     /// Waits until it was discovered or has failed for the first time.

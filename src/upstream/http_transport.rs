@@ -140,6 +140,7 @@ impl Shared {
         let Err(Unsent(cause)) = self.send(item, Some(&id)).await else { return Ok(()) };
         match cause {
             Cause::Connect { .. }
+            | Cause::Alert { .. }
             | Cause::NeedsLogin { .. }
             | Cause::Status { status: 401 | 403, .. } => Err(Unsent(cause)),
             other => {
@@ -296,9 +297,10 @@ async fn listen(shared: Arc<Shared>) {
             Ok(stream) if stream.is_event_stream() => stream,
             Ok(_) => return,
             Err(refused) => {
-                match refused.cause {
-                    cause @ Cause::Connect { .. } => shared.report(&cause),
-                    cause => shared.note(&format!("no stream of its own: {cause}")),
+                let cause = refused.cause;
+                match cause.is_of_connections_to_come() {
+                    true => shared.report(&cause),
+                    false => shared.note(&format!("no stream of its own: {cause}")),
                 }
                 return;
             }

@@ -170,7 +170,7 @@ async fn over_http(shared: &Arc<Shared>, params: &str, stands: impl FnOnce()) ->
         Ok(stream) if stream.is_event_stream() => stream,
         Ok(_) => return End::Refused,
         Err(refused) => match refused.cause {
-            cause @ Cause::Connect { .. } => {
+            cause @ (Cause::Connect { .. } | Cause::Alert { .. }) => {
                 shared.report(&cause);
                 return End::Gone;
             }

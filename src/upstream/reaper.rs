@@ -40,7 +40,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked whether anything is left.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest wait for the reaper's end when the proxy ends in order; it ends by itself after.
-const END_LIMIT: Duration = Duration::from_secs(1);
+pub const END_LIMIT: Duration = Duration::from_secs(1);
 /// Longest line that a reaper is told.
 const MAX_LINE_BYTES: usize = 32;
 

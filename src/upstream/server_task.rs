@@ -104,7 +104,7 @@ impl ServerTask {
                 key: self.key,
                 limit: self.config.init_timeout,
                 tls: &self.tls,
-                own_tls: self.config.tls.as_ref(),
+                own_tls: self.upstream.own_tls.as_ref(),
                 server_events: &self.upstream.server_events,
                 reaper: &self.reaper,
                 login: self.login.as_ref(),

@@ -1,16 +1,25 @@
 //! A server's own section `tls`: whom we trust there, and who we are.
 //!
-//! The files are read whenever the server is connected to anew, so that renewed ones count from then on. Reads files:
-//! not for a worker's thread.
+//! Its files are watched ([`OwnTls::look`]): others count for connections to come, and the server begins again with them,
+//! since it is another that is trusted, or we are. What cannot be used is told, and what was in force stays; it is
+//! tried again, for a certificate may only not be valid yet. Reads files: not for a worker's thread.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
+use rustls::AlertDescription as Alert;
 use serde::Deserialize;
 use tokio_rustls::TlsConnector;
 
-use crate::io::tls::{CertifiedPair, TlsFileProblem, TlsKey, connector, roots, system_roots};
+use crate::identity::{FileStamp, file_stamp};
+use crate::io::tls::{
+    CertifiedPair, Fingerprint, TlsFileProblem, TlsKey, connector, fingerprint, roots, system_roots,
+};
+
+/// How long what cannot be used is left alone, if nothing changes.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
 
 /// The section, as typed. Files that are no whole paths are from the folder of the config file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -44,21 +53,174 @@ impl ServerTls {
         }
     }
 
+    /// The files that it names.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        [&self.ca, &self.cert, &self.key].into_iter().flatten().map(PathBuf::as_path)
+    }
+
     /// TLS as it is done with this server.
     ///
     /// # Errors
     /// The first file that cannot be used.
-    pub(super) fn connector(&self, now: SystemTime) -> Result<TlsConnector, TlsFileProblem> {
-        let roots = match &self.ca {
-            Some(file) => roots(TlsKey::Ca, file)?.0,
-            None => system_roots(),
+    pub(super) fn load(&self, now: SystemTime) -> Result<TlsTerms, TlsFileProblem> {
+        let (roots, authorities) = match &self.ca {
+            Some(file) => {
+                let (roots, digest) = roots(TlsKey::Ca, file)?;
+                (roots, Some(digest))
+            }
+            None => (system_roots(), None),
         };
         let pair = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => Some(CertifiedPair::load(cert, key, now)?),
             (None, _) | (_, None) => None,
         };
-        Ok(connector(roots, pair))
+        let chain = pair.as_ref().map(|pair| {
+            let chain = pair.certified.cert.iter();
+            fingerprint(&chain.flat_map(|it| it.iter().copied()).collect::<Vec<u8>>())
+        });
+        Ok(TlsTerms { connector: connector(roots, pair), authorities, chain })
     }
+
+    fn stamps(&self) -> Stamps {
+        let of = |file: &Option<PathBuf>| file.as_deref().and_then(file_stamp);
+        [of(&self.ca), of(&self.cert), of(&self.key)]
+    }
+}
+
+type Stamps = [Option<FileStamp>; 3];
+
+/// What connections to a server are made under.
+pub(super) struct TlsTerms {
+    connector: TlsConnector,
+    /// Of the authorities that the section names.
+    authorities: Option<Fingerprint>,
+    /// Of our certificate with its chain.
+    chain: Option<Fingerprint>,
+}
+
+impl TlsTerms {
+    fn are_as(&self, other: &Self) -> bool {
+        (self.authorities, self.chain) == (other.authorities, other.chain)
+    }
+}
+
+/// The TLS of one server: what its files said when they could be used last.
+pub(super) struct OwnTls {
+    named: ServerTls,
+    now: Mutex<InForce>,
+}
+
+#[derive(Default)]
+struct InForce {
+    /// The files as they were when they were read last; `None` before that.
+    seen: Option<Stamps>,
+    /// `None` until they could be used.
+    terms: Option<TlsTerms>,
+    /// Since when they cannot be used, and why.
+    unusable: Option<(Instant, String)>,
+}
+
+/// What a look at the files has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// All is as it was.
+    Same,
+    /// Others are in force.
+    Renewed,
+    /// They cannot be used, and that is news.
+    Unusable(String),
+    /// They could not be used, and say again what is in force.
+    Mended,
+}
+
+impl OwnTls {
+    /// Reads nothing yet.
+    pub(super) fn new(named: ServerTls) -> Self {
+        Self { named, now: Mutex::default() }
+    }
+
+    /// The section that it is about.
+    pub(super) fn is_of(&self, named: &ServerTls) -> bool {
+        self.named == *named
+    }
+
+    /// How the server is connected to now. Reads the files if they could not be used so far.
+    ///
+    /// # Errors
+    /// The first file that cannot be used.
+    pub(super) fn connector(&self, now: SystemTime) -> Result<TlsConnector, TlsFileProblem> {
+        let mut in_force = self.now.lock();
+        if let Some(terms) = &in_force.terms {
+            return Ok(terms.connector.clone());
+        }
+        // Before they are read: what is written meanwhile is another state.
+        in_force.seen = Some(self.named.stamps());
+        let terms = self.named.load(now)?;
+        let connector = terms.connector.clone();
+        (in_force.terms, in_force.unusable) = (Some(terms), None);
+        Ok(connector)
+    }
+
+    /// Reads the files again if one of them has changed, or could not be used a while ago.
+    pub(super) fn look(&self, now: Instant, time: SystemTime) -> Looked {
+        let mut in_force = self.now.lock();
+        let since = in_force.unusable.as_ref().map(|(since, _)| *since);
+        let again = since.is_some_and(|since| now.duration_since(since) >= TRY_AGAIN);
+        let seen = self.named.stamps();
+        // Nobody has wanted them yet.
+        let Some(before) = in_force.seen else { return Looked::Same };
+        if seen == before && !again {
+            return Looked::Same;
+        }
+        in_force.seen = Some(seen);
+        match self.named.load(time) {
+            Ok(terms) => {
+                let was_unusable = in_force.unusable.take().is_some();
+                let same = in_force.terms.as_ref().is_some_and(|old| old.are_as(&terms));
+                if !same {
+                    in_force.terms = Some(terms);
+                    return Looked::Renewed;
+                }
+                if was_unusable { Looked::Mended } else { Looked::Same }
+            }
+            Err(problem) => {
+                let told = format!("tls.{}: {problem}", problem.key.as_str());
+                let known = in_force.unusable.take().is_some_and(|(_, known)| known == told);
+                in_force.unusable = Some((now, told.clone()));
+                if known { Looked::Same } else { Looked::Unusable(told) }
+            }
+        }
+    }
+
+    /// What is wrong with the files while others are in force that could be used; else whoever connects is told.
+    pub(super) fn problem(&self) -> Option<String> {
+        let in_force = self.now.lock();
+        let (_, told) = in_force.unusable.as_ref().filter(|_| in_force.terms.is_some())?;
+        Some(format!("{told}; what was in force before stays"))
+    }
+}
+
+/// The alert that the other side has ended the connection with, in words about this server.
+pub(super) fn alert(error: &io::Error) -> Option<String> {
+    use rustls::Error;
+    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    let Some(Error::AlertReceived(alert)) = of_tls else { return None };
+    Some(alert_told(*alert))
+}
+
+fn alert_told(alert: Alert) -> String {
+    let what = match alert {
+        Alert::CertificateRequired => "it wants a certificate of ours (tls.cert and tls.key)",
+        Alert::UnknownCA
+        | Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateRevoked
+        | Alert::CertificateExpired
+        | Alert::CertificateUnknown
+        | Alert::AccessDenied => "it does not accept our certificate",
+        _ => return format!("TLS: it sent the alert {alert:?}"),
+    };
+    format!("{what}: TLS alert {alert:?}")
 }
 
 /// What is said of a server that takes the connection, and says nothing in the handshake.
@@ -95,8 +257,137 @@ pub(super) fn explain(error: &io::Error) -> String {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "its certificate is of no authority that is trusted (self-signed? name its authority as tls.ca)"
         }
+        Error::AlertReceived(alert) => return alert_told(*alert),
         Error::InvalidMessage(_) => "it does not speak TLS there (http:// instead of https://?)",
         _ => return format!("TLS: {of_tls}"),
     };
     what.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn named(&self) -> ServerTls {
+            let file = |name: &str| Some(self.0.path().join(name));
+            ServerTls { ca: file("ca.pem"), cert: file("cert.pem"), key: file("key.pem") }
+        }
+
+        fn read(&self, name: &str) -> String {
+            fs::read_to_string(self.0.path().join(name)).unwrap()
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.0.path().join(name), text).unwrap();
+        }
+
+        fn pair(&self, params: &CertificateParams) {
+            let key = KeyPair::generate().unwrap();
+            self.write("cert.pem", &params.self_signed(&key).unwrap().pem());
+            self.write("key.pem", &key.serialize_pem());
+        }
+
+        fn authority(&self) {
+            let key = KeyPair::generate().unwrap();
+            self.write("ca.pem", &CertificateParams::default().self_signed(&key).unwrap().pem());
+        }
+    }
+
+    fn whole() -> (Folder, OwnTls) {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        folder.pair(&CertificateParams::default());
+        folder.authority();
+        let tls = OwnTls::new(folder.named());
+        (folder, tls)
+    }
+
+    fn look(tls: &OwnTls) -> Looked {
+        tls.look(Instant::now(), SystemTime::now())
+    }
+
+    #[test]
+    fn what_nobody_has_connected_with_is_not_looked_at() {
+        let (folder, tls) = whole();
+        assert_eq!(look(&tls), Looked::Same);
+        folder.authority();
+        assert_eq!(look(&tls), Looked::Same);
+        assert!(tls.connector(SystemTime::now()).is_ok());
+        assert_eq!(look(&tls), Looked::Same);
+    }
+
+    #[test]
+    fn others_are_renewed_and_the_same_written_again_are_the_same() {
+        let (folder, tls) = whole();
+        tls.connector(SystemTime::now()).unwrap();
+        folder.write("ca.pem", &format!("about it\n{}", folder.read("ca.pem")));
+        assert_eq!(look(&tls), Looked::Same);
+        folder.authority();
+        assert_eq!((look(&tls), look(&tls)), (Looked::Renewed, Looked::Same));
+        folder.pair(&CertificateParams::default());
+        assert_eq!((look(&tls), look(&tls)), (Looked::Renewed, Looked::Same));
+        assert_eq!(tls.problem(), None);
+    }
+
+    #[test]
+    fn the_unusable_are_told_once_and_what_was_in_force_stays() {
+        let (folder, tls) = whole();
+        tls.connector(SystemTime::now()).unwrap();
+        let key = folder.read("key.pem");
+        folder.write("key.pem", &KeyPair::generate().unwrap().serialize_pem());
+        let Looked::Unusable(told) = look(&tls) else { panic!() };
+        assert!(told.starts_with("tls.key: ") && told.contains("does not fit"), "{told}");
+        folder.write("key.pem", &KeyPair::generate().unwrap().serialize_pem());
+        assert_eq!(look(&tls), Looked::Same, "it is known");
+        assert!(tls.problem().unwrap().starts_with(&told));
+        assert!(tls.connector(SystemTime::now()).is_ok(), "a connection can be made");
+        folder.write("key.pem", &key);
+        assert_eq!((look(&tls), tls.problem()), (Looked::Mended, None));
+    }
+
+    #[test]
+    fn what_could_never_be_used_fails_whoever_connects_and_is_taken_up_when_it_can_be() {
+        let (folder, tls) = whole();
+        folder.write("ca.pem", "");
+        let problem = tls.connector(SystemTime::now()).err().unwrap();
+        assert_eq!(problem.key, TlsKey::Ca);
+        assert_eq!((look(&tls), tls.problem()), (Looked::Same, None));
+        folder.authority();
+        assert_eq!(look(&tls), Looked::Renewed);
+    }
+
+    #[test]
+    fn a_certificate_that_was_not_valid_yet_is_tried_again() {
+        let (folder, tls) = whole();
+        tls.connector(SystemTime::now()).unwrap();
+        let mut params = CertificateParams::default();
+        params.not_before = date_time_ymd(3000, 1, 1);
+        folder.pair(&params);
+        let (now, time) = (Instant::now(), SystemTime::now());
+        let Looked::Unusable(told) = tls.look(now, time) else { panic!() };
+        assert!(told.contains("not valid before 3000"), "{told}");
+        let then = time + Duration::from_secs(1000 * 366 * 24 * 3600);
+        assert_eq!(tls.look(now + TRY_AGAIN / 2, then), Looked::Same);
+        assert_eq!(tls.look(now + TRY_AGAIN, then), Looked::Renewed);
+    }
+
+    #[test]
+    fn an_alert_is_told_in_words_about_the_certificate() {
+        for (of, begins) in [
+            (Alert::UnknownCA, "it does not accept our certificate: TLS alert UnknownCA"),
+            (Alert::CertificateRequired, "it wants a certificate of ours"),
+            (Alert::InternalError, "TLS: it sent the alert InternalError"),
+        ] {
+            let told = alert(&io::Error::other(rustls::Error::AlertReceived(of))).unwrap();
+            assert!(told.starts_with(begins), "{told}");
+        }
+        assert_eq!(alert(&io::Error::other(rustls::Error::DecryptError)), None);
+        assert_eq!(alert(&io::Error::from(ErrorKind::ConnectionReset)), None);
+    }
 }

@@ -71,7 +71,8 @@ pub struct ServerState {
     pub transport: Transport,
     /// How it is.
     pub status: Status,
-    /// Why, in one line; when connected, what its login lacks, and empty if nothing.
+    /// Why, in one line; when connected, what its login lacks or what is wrong with the files of its TLS, and empty if
+    /// nothing.
     pub reason: Arc<str>,
     /// How many tools it listed last.
     pub tools: usize,

@@ -16,7 +16,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -30,6 +30,7 @@ use tokio_rustls::TlsConnector;
 pub use super::answer::{Answer, AnswerPart};
 use super::backoff::Wishes;
 use super::config::{Config, Target};
+use super::endpoint::is_https;
 pub use super::error::{CallError, Cause, Sent};
 use super::handle::CallTimeout;
 pub use super::handle::Upstream;
@@ -40,6 +41,7 @@ use super::oauth;
 use super::peer::Peer;
 use super::reaper::Reaper;
 use super::server_task::ServerTask;
+use super::server_tls::{Looked, OwnTls};
 use super::state::{StateCell, UpstreamState};
 pub use super::status::{Event, LoginOutcome, ServerState, Status, Transport};
 use super::stderr_log::StderrLog;
@@ -200,7 +202,8 @@ impl Supervisor {
                 (ServerPlan::Starts(config), earlier) => {
                     let id = self.ids.lock().assign(&name);
                     let mut tasks = self.tasks.lock();
-                    let upstream = self.starter.start(&name, id, *config, &mut tasks);
+                    let tls = earlier.and_then(|it| it.own_tls.as_ref());
+                    let upstream = self.starter.start(&name, id, *config, tls, &mut tasks);
                     if let Some(earlier) = earlier {
                         upstream.succeeds(earlier);
                         // Who wanted to be told of a resource still does.
@@ -317,6 +320,31 @@ impl Supervisor {
     #[must_use]
     pub fn retiring(&self) -> usize {
         self.retiring.lock().len()
+    }
+
+    /// Looks at the files of each server's own section `tls`; the names of those whose connections are to be made anew, for
+    /// others are in force. What cannot be used is told. Blocks.
+    #[must_use]
+    pub fn look_at_tls(&self, now: Instant, time: SystemTime) -> Vec<Arc<str>> {
+        let mut renewed = Vec::new();
+        for upstream in self.iter() {
+            let server = &upstream.name;
+            match upstream.own_tls.as_ref().map_or(Looked::Same, |tls| tls.look(now, time)) {
+                Looked::Same => continue,
+                Looked::Renewed => {
+                    tracing::info!(%server, "the TLS of a server was renewed");
+                    renewed.push(Arc::clone(server));
+                    continue;
+                }
+                Looked::Unusable(problem) => {
+                    tracing::error!(%server, %problem, "the files of a server's TLS cannot be used");
+                }
+                Looked::Mended => {}
+            }
+            // Why it is as it is, is another now.
+            (self.starter.events)(Event::Server(upstream.state()));
+        }
+        renewed
     }
 
     /// Values that no server's words may repeat from now on, in the place of those before, which stay secret for a
@@ -444,6 +472,7 @@ impl Starter {
         name: &Arc<str>,
         id: ServerId,
         config: Config,
+        earlier: Option<&Arc<OwnTls>>,
         tasks: &mut JoinSet<()>,
     ) -> Arc<Upstream> {
         let key = self.started.fetch_add(1, Ordering::Relaxed);
@@ -460,6 +489,16 @@ impl Starter {
             Ok(Target::Http { .. }) => Transport::StreamableHttp,
             Err(_) => Transport::Unknown,
         };
+        let is_secure = match &target {
+            Ok(Target::Http { url, .. }) => is_https(url),
+            Ok(Target::Stdio { .. }) | Err(_) => false,
+        };
+        let named = config.tls.as_ref().filter(|_| config.enabled && is_secure);
+        let own_tls = named.map(|named| match earlier {
+            // What could be used last stays in force, whatever its files say now.
+            Some(earlier) if earlier.is_of(named) => Arc::clone(earlier),
+            Some(_) | None => Arc::new(OwnTls::new(named.clone())),
+        });
         let (stop, stopping) = watch::channel(None);
         let upstream = Arc::new(Upstream {
             peer: Arc::new(
@@ -472,6 +511,7 @@ impl Starter {
             transport,
             call_timeout: CallTimeout::new(config.call_timeout),
             state: StateCell::new(UpstreamState::new(config.enabled)),
+            own_tls,
             wishes: Wishes::default(),
             control,
             server_events: Arc::default(),

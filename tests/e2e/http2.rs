@@ -2,6 +2,7 @@
 //!
 //! After each attack another connection is served, and memory has not grown with what was sent.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     API_KEY, CertificateAuthority, END_HEADERS, END_STREAM, Http2, HttpStub, Proxy, field, frame,
-    kind, request, secure, until,
+    kind, request, secure, until, write_private,
 };
 
 /// What the server bounds streams by (`server::http2_connection`).
@@ -23,10 +24,19 @@ const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 fn serve(config: Value) -> (Proxy, CertificateAuthority) {
+    serve_for(config, None)
+}
+
+/// The same for clients whose certificates these authorities have signed.
+fn serve_for(config: Value, clients: Option<&str>) -> (Proxy, CertificateAuthority) {
     let (ca, folder) = (CertificateAuthority::new("ca"), tempfile::tempdir().unwrap());
     ca.local().write(folder.path(), "server");
     let mut config = config;
     config["tls"] = json!({"cert": "server.pem", "key": "server.key"});
+    if let Some(clients) = clients {
+        write_private(&folder.path().join("clients.pem"), clients);
+        config["tls"]["client_ca"] = json!("clients.pem");
+    }
     let proxy = Proxy::unready(config, folder);
     until("it is ready", || {
         let mut connection = Http2::open(proxy.port, &ca, &[]);
@@ -44,6 +54,18 @@ fn get(path: &str, stream: u32) -> Vec<u8> {
 
 fn keyed() -> Vec<u8> {
     [field(":authority", "localhost"), field("x-api-key", API_KEY)].concat()
+}
+
+/// The head of a message to `/mcp`, by nobody.
+fn message(stream: u32) -> Vec<u8> {
+    let fields = [
+        (":authority", "localhost"),
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+    ];
+    let fields = fields.iter().flat_map(|(name, value)| field(name, value));
+    let head = [request("POST", "/mcp"), fields.collect()].concat();
+    frame(kind::HEADERS, END_HEADERS, stream, &head)
 }
 
 /// Requests whose bodies are awaited: they last as long as the client wants.
@@ -222,4 +244,110 @@ fn a_client_that_has_asked_for_nothing_keeps_no_server_from_its_end() {
     let folder = proxy.end();
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(!log.contains("cut off"), "{log}");
+}
+
+#[test]
+fn a_client_whose_authority_counts_no_more_is_refused_what_it_begins_from_then_on() {
+    let clients = CertificateAuthority::new("clients");
+    let (proxy, ca) = serve_for(json!({"require_mcp_auth": true}), Some(&clients.pem));
+    let body = |stream: u32| {
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"}});
+        let asked = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+        frame(kind::DATA, END_STREAM, stream, asked.to_string().as_bytes())
+    };
+    // It answers no PING, by which it would say that it knows that it is to go away.
+    let mut connection = Http2::by(Some(&clients.client("ada")), proxy.port, &ca, &[]);
+    connection.send(&[message(1), message(3), body(3)].concat());
+    assert!(connection.wait_for(kind::HEADERS, 3).is_ok());
+    let others = CertificateAuthority::new("others").pem;
+    write_private(&proxy.folder.path().join("clients.pem"), &others);
+    until("the others count", || proxy.log().contains("TLS was renewed").then_some(()));
+    connection.send(&[message(5), body(5)].concat());
+    assert!(!connection.wait_for(kind::HEADERS, 5).is_ok());
+    let told = connection.wait_for(kind::DATA, 5).payload;
+    let told = String::from_utf8_lossy(&told);
+    assert!(
+        told.contains("The client certificate is of an authority that counts no more"),
+        "{told}"
+    );
+    connection.send(&body(1));
+    assert!(connection.wait_for(kind::HEADERS, 1).is_ok(), "it had begun before");
+    drop(connection);
+    proxy.end();
+}
+
+/// Sends the bodies of these streams as the other side takes them (RFC 9113 §6.9), and leaves each without its end. Those
+/// that were answered meanwhile.
+fn send_bodies(connection: &mut Http2, streams: &[u32], bytes: usize) -> Vec<u32> {
+    const PIECE: usize = 16 << 10;
+    let spaces = vec![b' '; PIECE];
+    let mut left: BTreeMap<u32, usize> = streams.iter().map(|stream| (*stream, bytes)).collect();
+    // What may be sent still, over the connection and of each stream beyond what it begins with.
+    let (mut window, mut begins_with, mut more) = (65_535, 0, BTreeMap::<u32, usize>::new());
+    let mut answered = Vec::new();
+    while !left.is_empty() {
+        let mut sent = false;
+        for (stream, left) in &mut left {
+            let own = begins_with + more.get(stream).copied().unwrap_or(0);
+            let piece = own.saturating_sub(bytes - *left).min(window).min(*left).min(PIECE);
+            if piece > 0 {
+                connection.send(&frame(kind::DATA, 0, *stream, &spaces[..piece]));
+                (*left, window, sent) = (*left - piece, window - piece, true);
+            }
+        }
+        left.retain(|_, left| *left > 0);
+        if sent || left.is_empty() {
+            continue;
+        }
+        let frame = connection.next().expect("the connection is open");
+        let number = |at: usize| frame.payload[at..].first_chunk().copied().map(u32::from_be_bytes);
+        match frame.kind {
+            kind::WINDOW_UPDATE if frame.stream == 0 => window += number(0).unwrap() as usize,
+            kind::WINDOW_UPDATE => {
+                *more.entry(frame.stream).or_default() += number(0).unwrap() as usize;
+            }
+            kind::SETTINGS => {
+                let all = frame.payload.chunks(6);
+                let mut own = all.filter(|it| it[..2] == INITIAL_WINDOW_SIZE.to_be_bytes());
+                let own = own.next().and_then(|it| it[2..].first_chunk().copied());
+                begins_with = own.map_or(begins_with, |own| u32::from_be_bytes(own) as usize);
+            }
+            kind::HEADERS => answered.push(frame.stream),
+            _ => {}
+        }
+        left.retain(|stream, _| !answered.contains(stream));
+    }
+    answered
+}
+
+#[test]
+fn bodies_under_way_have_a_bound_together_and_leave_room_for_who_is_known() {
+    /// What those of clients that have proven nothing may have together (`proxy::body_room`).
+    const BOUND: usize = 64 << 20;
+    const BYTES: usize = 6 << 20;
+    let (proxy, ca) = serve(json!({}));
+    is_served(&proxy, &ca);
+    let before = peak(&proxy);
+    let mut connection = Http2::open(proxy.port, &ca, &[]);
+    let streams: Vec<u32> = (0..MAX_STREAMS).map(nth).collect();
+    connection.send(&streams.iter().flat_map(|stream| message(*stream)).collect::<Vec<u8>>());
+    let refused = send_bodies(&mut connection, &streams, BYTES);
+    let taken = streams.len() - refused.len();
+    // Each has some for nothing, and some is on its way.
+    let most = BOUND + taken * (64 << 10) + (1 << 20);
+    assert!(taken * BYTES <= most, "{taken} were taken");
+    let grown = peak(&proxy).saturating_sub(before) as usize * 1024;
+    assert!(grown < 3 * BOUND, "{} bodies of {BYTES} bytes: {grown} bytes", streams.len());
+    // The others hold what they have.
+    let mut known = Http2::open(proxy.port, &ca, &[]);
+    known.send(&unfinished(1));
+    let answered = send_bodies(&mut known, &[1], 1 << 20);
+    assert_eq!(answered, [0; 0]);
+    known.send(&frame(kind::DATA, END_STREAM, 1, b""));
+    known.wait_for(kind::HEADERS, 1);
+    let told = String::from_utf8(known.wait_for(kind::DATA, 1).payload).unwrap();
+    assert!(!told.contains("no room"), "{told}");
+    drop((connection, known));
+    proxy.end();
 }

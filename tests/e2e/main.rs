@@ -73,6 +73,7 @@ mod rug_pull;
 mod rules;
 mod search;
 mod serve;
+mod server_tls;
 mod session_facts;
 mod settings;
 mod shell;

@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 /// A proxy with TLS, and a folder with the files that its clients need.
-fn serve(ca: &CertificateAuthority, config: Value, clients: Option<&str>) -> Proxy {
+pub(crate) fn serve(ca: &CertificateAuthority, config: Value, clients: Option<&str>) -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     ca.local().write(folder.path(), "server");
     write_private(&folder.path().join("ca.pem"), &ca.pem);
@@ -30,7 +30,7 @@ fn serve(ca: &CertificateAuthority, config: Value, clients: Option<&str>) -> Pro
     proxy
 }
 
-fn with_stub() -> Value {
+pub(crate) fn with_stub() -> Value {
     json!({"mcpServers": {"stub": HttpStub::shared().entry()}})
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn get(proxy: &Proxy, path: &str, args: &[&str]) -> Curled {
     curl(proxy.folder.path(), &all)
 }
 
-fn url(proxy: &Proxy, path: &str) -> String {
+pub(crate) fn url(proxy: &Proxy, path: &str) -> String {
     format!("https://localhost:{}{path}", proxy.port)
 }
 
@@ -509,7 +509,7 @@ fn a_server_whose_certificate_is_wrong_is_told_with_its_name_and_why() {
 }
 
 /// What the proxy says of a server.
-fn told_of(proxy: &Proxy, name: &str) -> String {
+pub(crate) fn told_of(proxy: &Proxy, name: &str) -> String {
     let servers = proxy.api("servers")["servers"].clone();
     let found = servers.as_array().unwrap().iter().find(|server| server["name"] == name);
     found.expect("it is listed").to_string()

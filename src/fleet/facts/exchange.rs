@@ -39,7 +39,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// Objects that are read at a time.
 const AT_A_TIME: usize = 4;
 /// Most time for what is still to be said when the node ends.
-const END_LIMIT: Duration = Duration::from_secs(5);
+pub const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Most objects that are told to be passed over; of the others it is told how many they are.
 const MAX_FAULTS: usize = 64;

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use futures_util::stream;
 
 use super::*;
+use crate::policy::Principal;
+use crate::proxy::body_room::RequestBodies;
 use crate::proxy::reply::Aborted;
 use crate::server::idle_connections::IdleState;
 
@@ -82,6 +84,7 @@ struct Run {
     looked: Cell<u32>,
     drain: watch::Sender<bool>,
     draining: watch::Receiver<bool>,
+    bodies: RequestBodies,
 }
 
 impl Run {
@@ -96,6 +99,7 @@ impl Run {
             looked: Cell::new(0),
             drain,
             draining,
+            bodies: RequestBodies::default(),
         }
     }
 
@@ -121,7 +125,8 @@ impl Run {
         };
         let holds = |admission: &u32| *admission == self.admission.get();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(path.serve(admit, holds, answer))
+        let room = || self.bodies.room(&Principal::Anonymous);
+        runtime.block_on(path.serve(admit, holds, room, answer))
     }
 
     /// What was read for hyper, and what the client has not sent yet.
@@ -314,4 +319,32 @@ fn a_server_that_ends_closes_idle_connections_and_answers_what_has_begun() {
     };
     assert!(matches!(run.serve(answer), Ok(End::Closed)));
     assert_eq!(run.received(), reply("/mcp x", true));
+}
+
+/// An answer that says how long the body was.
+async fn measure(_: &Parts, _: bool, body: Bytes) -> Response<Body> {
+    Response::new(Body::from(Bytes::from(body.len().to_string())))
+}
+
+#[test]
+fn a_large_body_that_finds_no_room_is_read_and_refused_and_a_small_one_needs_none() {
+    let (small, large) = ("x".repeat(SMALL_BODY_BYTES), "x".repeat(SMALL_BODY_BYTES + 1));
+    let sent = [post("/mcp", &small), post("/mcp", &large)].concat();
+    let parts: Vec<&[u8]> = sent.as_bytes().chunks(READ_BYTES).collect();
+    let run = Run::new(&parts, Then::Leaves);
+    assert!(matches!(run.serve(measure), Ok(End::Closed)));
+    let (first, second) = (SMALL_BODY_BYTES.to_string(), (SMALL_BODY_BYTES + 1).to_string());
+    assert_eq!(run.received(), [reply(&first, false), reply(&second, false)].concat());
+    let run = Run::new(&parts, Then::Stays);
+    let held = run.bodies.fill();
+    assert!(matches!(run.serve(measure), Ok(End::Closed)));
+    let received = run.received();
+    let refused = received.strip_prefix(&reply(&first, false)).unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    assert!(
+        refused.contains("connection: close") && refused.contains("found no room"),
+        "{refused}"
+    );
+    assert!(run.parts.borrow().is_empty(), "all of it was read");
+    drop(held);
 }

@@ -106,6 +106,22 @@ impl Reload {
         }
     }
 
+    /// Has these servers begin again with the TLS that is in force for them now; calls under way end on the connections
+    /// they have begun with.
+    pub(super) async fn reconnect(&self, servers: &[Arc<str>]) {
+        if servers.is_empty() {
+            return;
+        }
+        let fate = |name: &Arc<str>| match servers.contains(name) {
+            true => ServerFate::Replaced,
+            false => ServerFate::Unchanged,
+        };
+        let all = self.in_force.servers.iter();
+        let servers = all.map(|server| (Arc::clone(&server.name), fate(&server.name))).collect();
+        let difference = ConfigDifference { servers, ..ConfigDifference::default() };
+        self.replace_servers(&difference, &self.in_force).await;
+    }
+
     async fn replace_servers(&self, difference: &ConfigDifference, next: &Config) {
         let fates: BTreeMap<&str, ServerFate> =
             difference.servers.iter().map(|(name, fate)| (&**name, *fate)).collect();

@@ -50,7 +50,7 @@ impl Config {
                 if let Some(missing) = tls.half() {
                     let problem = "is missing: cert and key belong together".to_owned();
                     found.push(mistake(&["tls", missing.as_str()], problem));
-                } else if let Err(problem) = tls.connector(SystemTime::now()) {
+                } else if let Err(problem) = tls.load(SystemTime::now()) {
                     found.push(mistake(&["tls", problem.key.as_str()], problem.to_string()));
                 }
             }

@@ -52,7 +52,11 @@ pub(in crate::upstream) async fn send(
     match connection.send(request, limits.first, limits.answer).await {
         Ok(head) => Ok((connection, head)),
         Err(SendError::Stale) => {
-            Err(HttpRefused::new(Cause::NoAnswerAtAll { reason: "".into() }, Sent::No))
+            let cause = match connection.refusal() {
+                Some(alert) => Cause::Alert { alert },
+                None => Cause::NoAnswerAtAll { reason: "".into() },
+            };
+            Err(HttpRefused::new(cause, Sent::No))
         }
         Err(SendError::Failed(cause)) => Err(HttpRefused::new(cause, Sent::Maybe)),
     }

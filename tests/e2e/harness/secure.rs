@@ -142,7 +142,17 @@ pub(crate) struct Http2(pub(crate) Secure);
 impl Http2 {
     /// Opens one with these settings of ours.
     pub(crate) fn open(port: u16, ca: &CertificateAuthority, settings: &[(u16, u32)]) -> Self {
-        let mut stream = secure(port, ca, None, &[b"h2"]);
+        Self::by(None, port, ca, settings)
+    }
+
+    /// The same of a client with that certificate.
+    pub(crate) fn by(
+        client: Option<&Pair>,
+        port: u16,
+        ca: &CertificateAuthority,
+        settings: &[(u16, u32)],
+    ) -> Self {
+        let mut stream = secure(port, ca, client, &[b"h2"]);
         let payload: Vec<u8> = settings
             .iter()
             .flat_map(|(name, value)| [&name.to_be_bytes()[..], &value.to_be_bytes()].concat())
