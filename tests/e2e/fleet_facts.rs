@@ -2,11 +2,14 @@
 //! that is done to the store undoes one.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Output, Proxy, error_text, stub_stdio, until};
+use crate::harness::{
+    Output, Proxy, configure, error_text, free_port, mcpproxy, stub_stdio, until,
+};
 
 /// What the nodes of these tests share.
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -295,6 +298,107 @@ fn no_secret_of_a_config_that_is_applied_is_in_the_store_in_plain() {
         let is_there = bytes.windows(SECRET.len()).any(|it| it == SECRET.as_bytes());
         assert!(!is_there, "{}", path.display());
     }
+}
+
+/// A start that does not come off.
+fn refused(config: Value, folder: &Path) -> Output {
+    let path = configure(config, folder);
+    // One that is not refused would run for ever.
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(mcpproxy().get_program()).arg("serve").arg("--config").arg(path);
+    Output::of(&mut command)
+}
+
+#[test]
+fn a_new_node_does_not_serve_by_other_rules_than_its_fleet() {
+    let store = Store::new();
+    let reached = |name: &str| {
+        let port = free_port();
+        let mut config = store.config(name, json!({"listen": format!("127.0.0.1:{port}")}));
+        config["cluster"]["advertise"] = format!("http://127.0.0.1:{port}").into();
+        config
+    };
+    let (own, config_of_c) = (reached("a"), reached("c"));
+    let a = Proxy::with(own.clone());
+    let rules = a.folder.path().join("r.cedar");
+    let none = r#"@id("none") forbid (principal, action, resource);"#;
+    std::fs::write(&rules, none).unwrap();
+    let servers = json!({"s": stub_stdio(&[])});
+    let config = json!({"mcpServers": servers, "policy": {"files": ["r.cedar"]}});
+    succeeds(&applied(&a, &config));
+    until_run(&a, "a", 1, "running");
+    // It is not to be had, then it cannot be used here: the node ends, and says why.
+    let folder = tempfile::tempdir().unwrap();
+    let (configs, aside) = (store.0.path().join("facts/config"), store.0.path().join("aside"));
+    std::fs::rename(&configs, &aside).unwrap();
+    let away = refused(config_of_c.clone(), folder.path());
+    assert_eq!(away.code, Some(3), "{}{}", away.stdout, away.stderr);
+    assert!(
+        away.stderr.contains("version 1 of the fleet's config cannot be had"),
+        "{}",
+        away.stderr
+    );
+    std::fs::rename(&aside, &configs).unwrap();
+    let c = Proxy::unready(config_of_c, folder).ready();
+    assert_eq!(c.client().read("s:stats", json!({}))["isError"], true);
+    until_run(&a, "c", 1, "running");
+    until("all is well", || (c.cli(&["fleet", "status"]).code == Some(0)).then_some(()));
+
+    // One that runs goes on with what it runs while it cannot have the next, which all see.
+    c.process.signal("STOP");
+    std::fs::write(&rules, none.replace("forbid", "permit")).unwrap();
+    succeeds(&applied(&a, &config));
+    until_run(&a, "a", 2, "running");
+    std::fs::rename(&configs, &aside).unwrap();
+    c.process.signal("CONT");
+    for node in [&c, &a] {
+        until("it is told", || {
+            let status = node.cli(&["fleet", "status"]);
+            let told = status.stdout.contains("node 'c' has not taken over version 2 yet");
+            (told && status.code == Some(1)).then_some(())
+        });
+    }
+    let faults = || c.api("status")["faults"].to_string();
+    until("it is a fault", || faults().contains("version 2 of the fleet's config").then_some(()));
+    assert_eq!(c.client().read("s:stats", json!({}))["isError"], true, "by the first one");
+    std::fs::rename(&aside, &configs).unwrap();
+    until_run(&a, "c", 2, "running");
+    assert!(!faults().contains("the fleet's config"), "{}", faults());
+    assert_ne!(c.client().read("s:stats", json!({}))["isError"], true);
+
+    // And one that cannot use it.
+    let hook = json!({"url": "https://127.0.0.1:1/hook", "secret": "${env:HOOK}"});
+    drop(c.end());
+    let folder = a.end();
+    let a = Proxy::under("export HOOK=0123456789abcdef0123", own, folder);
+    succeeds(&applied(&a, &json!({"mcpServers": servers, "approval": {"webhook": hook}})));
+    let folder = tempfile::tempdir().unwrap();
+    let unusable = refused(store.config("d", json!({})), folder.path());
+    assert_eq!(unusable.code, Some(5), "{}{}", unusable.stdout, unusable.stderr);
+    let why = "version 3 of the fleet's config cannot be used here";
+    assert!(
+        unusable.stderr.contains(why) && unusable.stderr.contains("HOOK"),
+        "{}",
+        unusable.stderr
+    );
+}
+
+#[test]
+fn a_new_node_serves_nobody_before_it_has_heard_what_its_fleet_says() {
+    let store = Store::new();
+    let a = store.node("a");
+    created(&a, "ci");
+    until("it is in the store", || store.said("a").exists().then_some(()));
+    let (facts, aside) = (store.0.path().join("facts"), store.0.path().join("aside"));
+    std::fs::rename(&facts, &aside).unwrap();
+    std::fs::write(&facts, "").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let unheard = refused(store.config("b", json!({})), folder.path());
+    assert_eq!(unheard.code, Some(3), "{}{}", unheard.stdout, unheard.stderr);
+    assert!(unheard.stderr.contains("cannot read what that shares"), "{}", unheard.stderr);
+    std::fs::remove_file(&facts).unwrap();
+    std::fs::rename(&aside, &facts).unwrap();
+    drop(Proxy::unready(store.config("b", json!({})), folder).ready());
 }
 
 #[test]

@@ -117,6 +117,8 @@ struct Held {
     facts: Arc<FactSet>,
     notes: BTreeMap<String, String>,
     reader: FactReader,
+    /// [`FactMemory::heard`]
+    heard: bool,
     saved: FactMemory,
 }
 
@@ -127,6 +129,7 @@ impl Held {
             facts: FactSet::clone(&self.facts),
             numbers: self.reader.numbers().clone(),
             notes: self.notes.clone(),
+            heard: self.heard,
         };
         if memory != self.saved {
             memory.save(&settings.folder, settings.fleet)?;
@@ -148,9 +151,10 @@ impl FleetFacts {
         let saved = memory.unwrap_or_default();
         let reader = FactReader::new(settings.node.clone(), saved.numbers.clone(), fresh);
         let (facts, notes) = (Arc::new(saved.facts.clone()), saved.notes.clone());
+        let heard = saved.heard;
         Ok(Self(Arc::new(Shared {
             settings,
-            held: Mutex::new(Held { facts, notes, reader, saved }),
+            held: Mutex::new(Held { facts, notes, reader, heard, saved }),
             changes: watch::Sender::new(0),
             wake: Notify::new(),
             standing: Mutex::default(),
@@ -174,6 +178,13 @@ impl FleetFacts {
     #[must_use]
     pub fn facts(&self) -> Arc<FactSet> {
         Arc::clone(&self.0.held.lock().facts)
+    }
+
+    /// Whether all that the fleet says was read once, by this process or one before it. What is not known before that may be
+    /// said all the same.
+    #[must_use]
+    pub fn has_heard(&self) -> bool {
+        self.0.held.lock().heard
     }
 
     /// What a part that takes facts over has noted.
@@ -313,6 +324,10 @@ impl FleetFacts {
                 // One that cannot be read keeps nobody from saying what is to be said, and the others from being heard.
                 Err(error) => self.0.held.lock().reader.not_read(&node, &listed, &error),
             }
+        }
+        if failed.is_none() {
+            let mut held = self.0.held.lock();
+            held.heard |= held.reader.has_read_all();
         }
         self.remember().await?;
         if let Some(error) = failed {

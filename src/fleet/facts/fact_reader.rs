@@ -137,6 +137,12 @@ impl FactReader {
         &self.faults
     }
 
+    /// Whether the store gave all that it listed, be it what a fleet writes or not.
+    #[must_use]
+    pub fn has_read_all(&self) -> bool {
+        self.unread.is_empty()
+    }
+
     /// The objects that are to be read, `listed` being all there are.
     pub fn wanted(&mut self, listed: &[ListedFacts]) -> Vec<(NodeName, ListedFacts)> {
         let (mut wanted, mut there) = (Vec::new(), BTreeSet::new());
