@@ -24,11 +24,15 @@ use crate::config::problem::Problem;
 use crate::config::rule_files;
 use crate::fleet::bucket::BucketError;
 use crate::fleet::facts::{
-    ConfigFact, ConfigRun, ConfigRunState, ConfigVersion, FactKind, FactRefused, FactSet, NodeName,
+    CONFIGS, ConfigFact, ConfigRun, ConfigRunState, ConfigVersion, FactKind, FactRefused, FactSet,
+    NodeName,
 };
 
 /// What is wrong with the config, among what is wrong with what is shared.
 const PART: &str = "config";
+const SEALED_PART: &str = "config key";
+/// Most time to see which copies there are of a config.
+const LIST_LIMIT: Duration = Duration::from_secs(10);
 /// For how long a node that starts and has none of the fleet's tries to fetch it, and how soon again.
 const FETCH_AT_START: Duration = Duration::from_secs(15);
 const FETCH_AGAIN: Duration = Duration::from_millis(500);
@@ -63,12 +67,18 @@ impl FleetConfigTask {
     /// Takes over what the fleet runs, and hears wishes, until it is aborted.
     pub(super) async fn run(mut self) {
         let mut changes = self.shared.facts.changes();
-        // The version that was looked at last, and is not again.
-        let mut done = None;
+        // The version that was looked at last, and is not again; and the same of sealing it anew.
+        let (mut done, mut sealed) = (None, None);
         loop {
             changes.mark_unchanged();
             let fact = ConfigFact::of(&self.shared.facts.facts());
             let mut again = Duration::MAX;
+            if let Some(fact) = fact.clone().filter(|fact| sealed.as_ref() != Some(&fact.now)) {
+                match self.seal_anew(&fact).await {
+                    Ok(()) => sealed = Some(fact.now),
+                    Err(_) => again = TRY_AGAIN,
+                }
+            }
             if let Some(fact) = fact.filter(|fact| done.as_ref() != Some(&fact.now)) {
                 match self.take_over(&fact.now).await {
                     Ok(()) => done = Some(fact.now),
@@ -89,6 +99,37 @@ impl FleetConfigTask {
                 () = tokio::time::sleep(again.min(Duration::from_secs(3600))) => {}
             }
         }
+    }
+
+    /// Has the config, and those before it, sealed by the newest key as well, while `cluster.key` has older ones: who comes
+    /// later has none of these. Told until it is so.
+    async fn seal_anew(&self, fact: &ConfigFact) -> Result<(), BucketError> {
+        let SharedFacts { facts, bucket } = &self.shared;
+        if !facts.has_older_keys() {
+            return Ok(());
+        }
+        let own = facts.node();
+        for version in std::iter::once(&fact.now).chain(&fact.earlier) {
+            let done = match fetch_opened(&self.shared, version).await {
+                Ok((_, true)) => Ok(()),
+                Ok((config, false)) => {
+                    facts.put_sealed(bucket, &version.copy_by(own), &config.write()).await
+                }
+                // It is another one than its name says, or none: for nobody.
+                Err(NotTaken::Refused(_)) => Ok(()),
+                Err(NotTaken::Store(error)) => Err(error),
+            };
+            if let Err(error) = done {
+                let version = version.version;
+                let fault = format!(
+                    "version {version} of the fleet's config is not sealed by the newest cluster.key yet: {error}"
+                );
+                facts.tell_fault(SEALED_PART, Some(fault));
+                return Err(error);
+            }
+        }
+        facts.tell_fault(SEALED_PART, None);
+        Ok(())
     }
 
     /// Takes a version over, or refuses it; the fleet is told which.
@@ -331,11 +372,42 @@ fn reasons(refused: &ReloadRefused) -> String {
 
 /// The config of a version, which says what its name says.
 async fn fetch(shared: &SharedFacts, version: &ConfigVersion) -> Result<SharedConfig, NotTaken> {
+    fetch_opened(shared, version).await.map(|(config, _)| config)
+}
+
+/// The same, and whether it is sealed by the newest key: as it was put, or a copy that another node has sealed anew.
+async fn fetch_opened(
+    shared: &SharedFacts,
+    version: &ConfigVersion,
+) -> Result<(SharedConfig, bool), NotTaken> {
+    let first = fetch_at(shared, version, &version.key()).await;
+    if matches!(first, Ok((_, true))) {
+        return first;
+    }
+    let listed = tokio::time::timeout(LIST_LIMIT, shared.bucket.list(CONFIGS, None)).await;
+    let Ok(Ok(listed)) = listed else { return first };
+    let mut best = first;
+    let copies: Vec<_> = version.copies(listed.iter().map(|it| &*it.key)).collect();
+    for key in copies {
+        match fetch_at(shared, version, key).await {
+            Ok((config, true)) => return Ok((config, true)),
+            copy @ Ok((_, false)) if best.is_err() => best = copy,
+            Ok((_, false)) | Err(_) => {}
+        }
+    }
+    best
+}
+
+async fn fetch_at(
+    shared: &SharedFacts,
+    version: &ConfigVersion,
+    key: &str,
+) -> Result<(SharedConfig, bool), NotTaken> {
     let SharedFacts { facts, bucket } = shared;
-    let text = facts.get_sealed(bucket, &version.key()).await.map_err(NotTaken::Store)?;
-    let config = SharedConfig::read(&text).map_err(|why| whole(&why))?;
+    let opened = facts.get_sealed(bucket, key).await.map_err(NotTaken::Store)?;
+    let config = SharedConfig::read(&opened.text).map_err(|why| whole(&why))?;
     if config.hash() == version.hash {
-        Ok(config)
+        Ok((config, opened.by_first))
     } else {
         Err(whole("it is another one than its name says").into())
     }

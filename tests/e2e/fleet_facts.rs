@@ -300,6 +300,54 @@ fn no_secret_of_a_config_that_is_applied_is_in_the_store_in_plain() {
     }
 }
 
+#[test]
+fn what_is_shared_outlasts_a_change_of_the_key_also_for_new_nodes_and_of_nodes_that_are_gone() {
+    let store = Store::new();
+    let new_key: String = (64..96).map(|byte| format!("{byte:02x}")).collect();
+    let with_key = |name: &str, key: &Value| {
+        let mut config = store.config(name, json!({}));
+        config["cluster"]["key"] = key.clone();
+        config
+    };
+    let [a, b, gone] = ["a", "b", "gone"].map(|name| store.node(name));
+    let servers = json!({"s": stub_stdio(&[])});
+    for limit in [5, 7] {
+        succeeds(&applied(&gone, &json!({"tools_limit": limit, "mcpServers": servers})));
+    }
+    let token = created(&gone, "ci");
+    for node in [&a, &b] {
+        until_good(node, &token, true);
+        until("it runs the config", || (tools_limit(node) == 7).then_some(()));
+    }
+    // It does not see the change of the key, nor does it come back.
+    drop(gone.end());
+    let (mut a, mut b) = (a, b);
+    for key in [json!([KEY, new_key]), json!([new_key, KEY]), json!(new_key)] {
+        for (node, name) in [(&mut a, "a"), (&mut b, "b")] {
+            let folder = std::mem::replace(&mut node.folder, tempfile::tempdir().unwrap());
+            node.process.signal("TERM");
+            node.process.wait();
+            *node = Proxy::unready(with_key(name, &key), folder).ready();
+        }
+        until("it is said by the newest key", || {
+            let config = a.cli(&["fleet", "status", "--json"]).json()["shared"].clone();
+            let sealed = !a.api("status")["faults"].to_string().contains("newest cluster.key");
+            (config["published"] == true && sealed).then_some(())
+        });
+        assert!(is_good(&a, &token) && is_good(&b, &token), "{key}");
+    }
+    let c = Proxy::with(with_key("c", &json!(new_key)));
+    assert_eq!(tools_limit(&c), 7);
+    until_good(&c, &token, true);
+    assert_eq!(c.api("fleet")["facts"]["faults"], json!({}), "what is gone is said by another");
+    succeeds(&c.cli(&["fleet", "rollback"]));
+    for node in [&a, &b, &c] {
+        until("it is the one before", || (tools_limit(node) == 5).then_some(()));
+    }
+    succeeds(&a.cli(&["token", "revoke", "ci"]));
+    until_good(&c, &token, false);
+}
+
 /// A start that does not come off.
 fn refused(config: Value, folder: &Path) -> Output {
     let path = configure(config, folder);

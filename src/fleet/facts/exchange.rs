@@ -21,7 +21,9 @@ use super::fact_memory::{FactMemory, MemoryError};
 use super::fact_object::{FactObject, MAX_FACT_OBJECT_BYTES};
 use super::fact_reader::{FactFault, FactReader, ListedFacts, SAID, object_key};
 use super::fact_set::FactSet;
-use super::sealed_object::{FactKeys, ObjectPlace, SALT_BYTES, open_object, seal_object};
+use super::sealed_object::{
+    FactKeys, NotOpened, ObjectPlace, OpenedObject, SALT_BYTES, open_object, seal_object,
+};
 use crate::fleet::bucket::{Bucket, BucketError};
 use crate::fleet::config::NodeName;
 use crate::fleet::own_place::OwnPlace;
@@ -247,6 +249,12 @@ impl FleetFacts {
         self.0.told.lock().values().cloned().collect()
     }
 
+    /// Whether objects may be sealed by a key that is older than the one that is written by.
+    #[must_use]
+    pub fn has_older_keys(&self) -> bool {
+        self.0.settings.keys.has_older()
+    }
+
     /// Seals `text` for its place, which no other object may have.
     fn seal(&self, key: &str, text: &[u8]) -> Result<Bytes, BucketError> {
         let mut salt = [0; SALT_BYTES];
@@ -283,7 +291,11 @@ impl FleetFacts {
     /// # Errors
     ///
     /// [`BucketError`], also where it is not what the fleet has sealed.
-    pub async fn get_sealed(&self, bucket: &Bucket, key: &str) -> Result<Vec<u8>, BucketError> {
+    pub async fn get_sealed(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+    ) -> Result<OpenedObject, BucketError> {
         match within(bucket.size(key)).await? {
             None => return Err(BucketError::Missing(key.to_owned())),
             Some(size) if size > MAX_FACT_OBJECT_BYTES => {
@@ -351,10 +363,14 @@ impl FleetFacts {
                 size if size > MAX_FACT_OBJECT_BYTES => Err(FactFault::TooLong(size)),
                 _ => open_object(&settings.keys, place, &object)
                     .map_err(FactFault::from)
-                    .and_then(|text| Ok(FactObject::read(&text, &node)?)),
+                    .and_then(|it| Ok((FactObject::read(&it.text, &node)?, it.by_first))),
             };
             let mut held = facts.0.held.lock();
             let Held { facts: set, reader, .. } = &mut *held;
+            let read = read.map(|(object, by_first)| {
+                reader.opened(&node, by_first, &object);
+                object
+            });
             let is_other = reader.take((&node, &listed.state), read, Arc::make_mut(set));
             drop(held);
             if is_other {
@@ -388,7 +404,7 @@ impl FleetFacts {
         });
         let Some(object) = to_put.await? else { return Ok(()) };
         within(self.0.settings.place().check(bucket)).await?;
-        let text = object.write();
+        let text = object.write(&self.0.settings.node);
         if text.len() as u64 > MAX_FACT_OBJECT_BYTES {
             let why = format!("this node has {} bytes to say, which is too much", text.len());
             return Err(BucketError::Failed(why));
@@ -403,7 +419,11 @@ impl FleetFacts {
     /// Tells how a round went.
     fn stand(&self, round: &Result<(), BucketError>) {
         let held = self.0.held.lock();
-        let faults = held.reader.faults().iter();
+        // What cannot be opened any more, and is said by another node, is no fault.
+        let is_fault = |(key, fault): &(&String, &FactFault)| {
+            **fault != FactFault::Sealed(NotOpened::NotAuthentic) || !held.reader.is_said_again(key)
+        };
+        let faults = held.reader.faults().iter().filter(is_fault);
         let faults: BTreeMap<_, _> =
             faults.map(|(key, fault)| (key.clone(), fault.to_string())).collect();
         let numbers = held.reader.numbers().iter();
