@@ -14,8 +14,12 @@ use crate::server::StartError;
 pub(super) fn not_started(error: &StartError) -> CommandError {
     match error {
         StartError::Activity(error) => store(error),
-        StartError::HostCheck(_) | StartError::Rules(_) | StartError::Tls(_) => {
-            CommandError::new(Exit::Config, error)
+        StartError::HostCheck(_)
+        | StartError::Rules(_)
+        | StartError::Tls(_)
+        | StartError::FleetConfigRefused { .. } => CommandError::new(Exit::Config, error),
+        StartError::Unheard(_) | StartError::FleetConfigAway { .. } => {
+            CommandError::new(Exit::Unreachable, error)
         }
         StartError::Fleet(JoinError::Activity(error)) => store(error),
         StartError::Fleet(JoinError::Refused(_)) => CommandError::new(Exit::Config, error),

@@ -17,11 +17,12 @@ mod exchange;
 mod fact_memory;
 mod fact_object;
 mod fact_reader;
+mod fact_relay;
 mod fact_set;
 mod sealed_object;
 
 pub use super::config::NodeName;
-pub use config_fact::{ConfigFact, ConfigRun, ConfigRunState, ConfigVersion};
+pub use config_fact::{CONFIGS, ConfigFact, ConfigRun, ConfigRunState, ConfigVersion};
 pub use exchange::{END_LIMIT, FactExchange, FactExchangeSettings, FactStanding, FleetFacts};
 pub use fact_memory::{FactMemory, MemoryError};
 pub use fact_object::{FactObject, MAX_FACT_OBJECT_BYTES, NotFacts};
@@ -32,4 +33,4 @@ pub use fact_set::{
     Fact, FactKind, FactRefused, FactSet, FactStamp, FactState, MAX_FACT_NAME_BYTES,
     MAX_FACT_VALUE_BYTES, MAX_OWN_BYTES,
 };
-pub use sealed_object::{FactKeys, NotOpened, ObjectPlace, open_object, seal_object};
+pub use sealed_object::{FactKeys, NotOpened, ObjectPlace, OpenedObject, open_object, seal_object};

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use super::reload::ConfigSource;
 use super::shared_facts::SharedFacts;
+use super::start_error::StartError;
 use crate::api::config_door::{ConfigDoor, ReloadRefused, ShownProblem};
 use crate::api::fleet_config_door::{FleetConfigAsker, FleetConfigRefused, FleetConfigWish};
 use crate::config::file::{Loaded, load_shared};
@@ -22,8 +23,19 @@ use crate::config::fleet_config::SharedConfig;
 use crate::config::problem::Problem;
 use crate::config::rule_files;
 use crate::fleet::bucket::BucketError;
-use crate::fleet::facts::{ConfigFact, ConfigRun, ConfigVersion, FactKind, FactRefused};
+use crate::fleet::facts::{
+    CONFIGS, ConfigFact, ConfigRun, ConfigRunState, ConfigVersion, FactKind, FactRefused, FactSet,
+    NodeName,
+};
 
+/// What is wrong with the config, among what is wrong with what is shared.
+const PART: &str = "config";
+const SEALED_PART: &str = "config key";
+/// Most time to see which copies there are of a config.
+const LIST_LIMIT: Duration = Duration::from_secs(10);
+/// For how long a node that starts and has none of the fleet's tries to fetch it, and how soon again.
+const FETCH_AT_START: Duration = Duration::from_secs(15);
+const FETCH_AGAIN: Duration = Duration::from_millis(500);
 /// How soon a config that could not be fetched is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 
@@ -55,18 +67,28 @@ impl FleetConfigTask {
     /// Takes over what the fleet runs, and hears wishes, until it is aborted.
     pub(super) async fn run(mut self) {
         let mut changes = self.shared.facts.changes();
-        // The version that was looked at last, and is not again.
-        let mut done = None;
+        // The version that was looked at last, and is not again; and the same of sealing it anew.
+        let (mut done, mut sealed) = (None, None);
         loop {
             changes.mark_unchanged();
             let fact = ConfigFact::of(&self.shared.facts.facts());
             let mut again = Duration::MAX;
+            if let Some(fact) = fact.clone().filter(|fact| sealed.as_ref() != Some(&fact.now)) {
+                match self.seal_anew(&fact).await {
+                    Ok(()) => sealed = Some(fact.now),
+                    Err(_) => again = TRY_AGAIN,
+                }
+            }
             if let Some(fact) = fact.filter(|fact| done.as_ref() != Some(&fact.now)) {
                 match self.take_over(&fact.now).await {
                     Ok(()) => done = Some(fact.now),
                     Err(error) => {
                         let version = fact.now.version;
                         tracing::warn!(%error, version, "the fleet's config cannot be had: the one in force stays");
+                        let fault = format!(
+                            "version {version} of the fleet's config cannot be had, and this node runs another: {error}"
+                        );
+                        self.shared.facts.tell_fault(PART, Some(fault));
                         again = TRY_AGAIN;
                     }
                 }
@@ -79,10 +101,44 @@ impl FleetConfigTask {
         }
     }
 
+    /// Has the config, and those before it, sealed by the newest key as well, while `cluster.key` has older ones: who comes
+    /// later has none of these. Told until it is so.
+    async fn seal_anew(&self, fact: &ConfigFact) -> Result<(), BucketError> {
+        let SharedFacts { facts, bucket } = &self.shared;
+        if !facts.has_older_keys() {
+            return Ok(());
+        }
+        let own = facts.node();
+        for version in std::iter::once(&fact.now).chain(&fact.earlier) {
+            let done = match fetch_opened(&self.shared, version).await {
+                Ok((_, true)) => Ok(()),
+                Ok((config, false)) => {
+                    facts.put_sealed(bucket, &version.copy_by(own), &config.write()).await
+                }
+                // It is another one than its name says, or none: for nobody.
+                Err(NotTaken::Refused(_)) => Ok(()),
+                Err(NotTaken::Store(error)) => Err(error),
+            };
+            if let Err(error) = done {
+                let version = version.version;
+                let fault = format!(
+                    "version {version} of the fleet's config is not sealed by the newest cluster.key yet: {error}"
+                );
+                facts.tell_fault(SEALED_PART, Some(fault));
+                return Err(error);
+            }
+        }
+        facts.tell_fault(SEALED_PART, None);
+        Ok(())
+    }
+
     /// Takes a version over, or refuses it; the fleet is told which.
     async fn take_over(&self, version: &ConfigVersion) -> Result<(), BucketError> {
         let run = match self.taken_over(version).await {
-            Ok(needs_restart) => ConfigRun::of(version, None, &needs_restart),
+            Ok(needs_restart) => {
+                self.shared.facts.tell_fault(PART, None);
+                ConfigRun::of(version, None, &needs_restart)
+            }
             Err(NotTaken::Refused(refused)) => {
                 let reason = reasons(&refused);
                 tracing::error!(
@@ -90,6 +146,11 @@ impl FleetConfigTask {
                     reason,
                     "the fleet's config is refused: the one in force stays"
                 );
+                let fault = format!(
+                    "version {} of the fleet's config is refused here, and this node runs another: {reason}",
+                    version.version
+                );
+                self.shared.facts.tell_fault(PART, Some(fault));
                 ConfigRun::of(version, Some(&reason), &[])
             }
             Err(NotTaken::Store(error)) => return Err(error),
@@ -221,18 +282,28 @@ impl FleetConfigTask {
 }
 
 /// Takes over what the fleet runs before a node has started, so that it never runs without: what it runs then, if that is
-/// another than `config`. Blocks, and reads the store by `runtime`.
+/// another than `config`. One that has run the fleet's before, or its own beside it, goes on with that. Blocks, and reads the
+/// store by `runtime`.
+///
+/// # Errors
+///
+/// [`StartError::FleetConfigAway`], [`StartError::FleetConfigRefused`]: a new node would serve by rules of its own.
 pub(super) fn at_start(
     shared: &SharedFacts,
     source: &ConfigSource,
     config: &crate::config::Config,
     runtime: &LocalRuntime,
-) -> Option<crate::config::Config> {
-    let version = ConfigFact::of(&shared.facts.facts())?.now;
+) -> Result<Option<crate::config::Config>, StartError> {
+    let known = shared.facts.facts();
+    let Some(ConfigFact { now: version, .. }) = ConfigFact::of(&known) else { return Ok(None) };
     if config.fleet_config.as_deref() == Some(&*version.hash) {
-        return None;
+        return Ok(None);
     }
-    let fetched = runtime.block_on(fetch(shared, &version));
+    let runs_on = config.fleet_config.is_some() || runs_its_own(&known, shared.facts.node());
+    let fetched = match runs_on {
+        true => runtime.block_on(fetch(shared, &version)),
+        false => runtime.block_on(fetch_patiently(shared, &version)),
+    };
     let taken = fetched.and_then(|shared| {
         let loaded = check(source, &shared, &config.data_dir)?;
         let failed = |error: std::io::Error| NotTaken::Refused(whole(&error.to_string()));
@@ -245,17 +316,51 @@ pub(super) fn at_start(
                 next.api_key.clone_from(&config.api_key);
             }
             tracing::info!(version = version.version, "this node starts with the fleet's config");
-            Some(next)
+            Ok(Some(next))
         }
         // Which is told again, and to the others, once it runs.
-        Err(NotTaken::Refused(refused)) => {
+        Err(NotTaken::Refused(refused)) if runs_on => {
             tracing::error!(reason = refused.cause(), "the fleet's config is refused at the start");
-            None
+            Ok(None)
+        }
+        Err(NotTaken::Store(error)) if runs_on => {
+            tracing::warn!(%error, "the fleet's config cannot be had at the start");
+            Ok(None)
+        }
+        Err(NotTaken::Refused(refused)) => {
+            let (version, reason) = (version.version, reasons(&refused));
+            Err(StartError::FleetConfigRefused { version, reason })
         }
         Err(NotTaken::Store(error)) => {
-            tracing::warn!(%error, "the fleet's config cannot be had at the start");
-            None
+            Err(StartError::FleetConfigAway { version: version.version, error })
         }
+    }
+}
+
+/// Whether a node has refused the fleet's config while it ran its own, as it was then.
+fn runs_its_own(known: &FactSet, node: &NodeName) -> bool {
+    let run = ConfigRun::all(known).into_iter().find(|(of, _)| *of == node.as_str());
+    run.is_some_and(|(_, run)| run.state == ConfigRunState::Refused)
+}
+
+/// The config of a version, asked for again and again.
+async fn fetch_patiently(
+    shared: &SharedFacts,
+    version: &ConfigVersion,
+) -> Result<SharedConfig, NotTaken> {
+    let mut last = BucketError::Late(FETCH_AT_START);
+    let fetched = async {
+        loop {
+            match fetch(shared, version).await {
+                Err(NotTaken::Store(error)) => last = error,
+                fetched => return fetched,
+            }
+            tokio::time::sleep(FETCH_AGAIN).await;
+        }
+    };
+    match tokio::time::timeout(FETCH_AT_START, fetched).await {
+        Ok(fetched) => fetched,
+        Err(_) => Err(NotTaken::Store(last)),
     }
 }
 
@@ -267,11 +372,42 @@ fn reasons(refused: &ReloadRefused) -> String {
 
 /// The config of a version, which says what its name says.
 async fn fetch(shared: &SharedFacts, version: &ConfigVersion) -> Result<SharedConfig, NotTaken> {
+    fetch_opened(shared, version).await.map(|(config, _)| config)
+}
+
+/// The same, and whether it is sealed by the newest key: as it was put, or a copy that another node has sealed anew.
+async fn fetch_opened(
+    shared: &SharedFacts,
+    version: &ConfigVersion,
+) -> Result<(SharedConfig, bool), NotTaken> {
+    let first = fetch_at(shared, version, &version.key()).await;
+    if matches!(first, Ok((_, true))) {
+        return first;
+    }
+    let listed = tokio::time::timeout(LIST_LIMIT, shared.bucket.list(CONFIGS, None)).await;
+    let Ok(Ok(listed)) = listed else { return first };
+    let mut best = first;
+    let copies: Vec<_> = version.copies(listed.iter().map(|it| &*it.key)).collect();
+    for key in copies {
+        match fetch_at(shared, version, key).await {
+            Ok((config, true)) => return Ok((config, true)),
+            copy @ Ok((_, false)) if best.is_err() => best = copy,
+            Ok((_, false)) | Err(_) => {}
+        }
+    }
+    best
+}
+
+async fn fetch_at(
+    shared: &SharedFacts,
+    version: &ConfigVersion,
+    key: &str,
+) -> Result<(SharedConfig, bool), NotTaken> {
     let SharedFacts { facts, bucket } = shared;
-    let text = facts.get_sealed(bucket, &version.key()).await.map_err(NotTaken::Store)?;
-    let config = SharedConfig::read(&text).map_err(|why| whole(&why))?;
+    let opened = facts.get_sealed(bucket, key).await.map_err(NotTaken::Store)?;
+    let config = SharedConfig::read(&opened.text).map_err(|why| whole(&why))?;
     if config.hash() == version.hash {
-        Ok(config)
+        Ok((config, opened.by_first))
     } else {
         Err(whole("it is another one than its name says").into())
     }

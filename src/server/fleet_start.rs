@@ -37,7 +37,7 @@ impl FleetEntry {
     ///
     /// # Errors
     ///
-    /// [`StartError::Fleet`], [`StartError::Facts`], [`StartError::System`]
+    /// [`StartError::Fleet`], [`StartError::Facts`], [`StartError::Unheard`], [`StartError::System`]
     pub(super) fn take(config: &Config, activity: &Activity) -> Result<Option<Self>, StartError> {
         let Some(settings) = config.ledger() else { return Ok(None) };
         let build = ProgramBuild { version: build_info::VERSION, commit: build_info::COMMIT };
@@ -46,7 +46,6 @@ impl FleetEntry {
         let shared = entered.facts()?.map(|settings| {
             let tokens = TokenFile::new(&config.data_dir);
             SharedFacts::open(settings, entered.bucket().clone(), tokens, &runtime)
-                .map_err(|error| StartError::Facts(error.to_string()))
         });
         let shared = shared.transpose()?;
         if let Some(shared) = &shared {
@@ -56,13 +55,17 @@ impl FleetEntry {
     }
 
     /// The config that the fleet runs, in the place of the node's own; `None` where it runs none.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::FleetConfigAway`], [`StartError::FleetConfigRefused`], [`StartError::System`]
     pub(super) fn config(
         &self,
         own: &Config,
         source: Option<&ConfigSource>,
     ) -> Result<Option<Config>, StartError> {
         let (Some(shared), Some(source)) = (&self.shared, source) else { return Ok(None) };
-        let next = fleet_config::at_start(shared, source, own, &runtime::local_runtime()?);
+        let next = fleet_config::at_start(shared, source, own, &runtime::local_runtime()?)?;
         Ok(next.map(|next| next.in_force_after(own)))
     }
 

@@ -5,12 +5,17 @@ use std::time::Duration;
 use tokio::runtime::LocalRuntime;
 
 use super::fleet_tokens;
+use super::start_error::StartError;
 use crate::fleet::bucket::Bucket;
 use crate::fleet::facts::{FactExchangeSettings, FleetFacts, MemoryError};
 use crate::identity::{Identity, TokenFile};
 
 /// Most time that a node which starts waits for what its fleet says; then it starts with what it remembers.
 const FIRST_ROUND: Duration = Duration::from_secs(3);
+/// The same of one that has never heard it, and would serve by nothing that its fleet has said: then it does not start.
+const FIRST_HEARING: Duration = Duration::from_secs(15);
+/// The pause between two attempts of it.
+const HEAR_AGAIN: Duration = Duration::from_millis(500);
 
 /// The facts of a node that starts, and the store that they are exchanged over.
 #[derive(Clone, Debug)]
@@ -25,17 +30,23 @@ impl SharedFacts {
     ///
     /// # Errors
     ///
-    /// [`MemoryError`]
+    /// [`StartError::Facts`]; [`StartError::Unheard`]: the node is new, and cannot read what its fleet says.
     pub(super) fn open(
         settings: FactExchangeSettings,
         bucket: Bucket,
         tokens: TokenFile,
         runtime: &LocalRuntime,
-    ) -> Result<Self, MemoryError> {
-        let facts = FleetFacts::open(settings)?;
+    ) -> Result<Self, StartError> {
+        let failed = |error: MemoryError| StartError::Facts(error.to_string());
+        let facts = FleetFacts::open(settings).map_err(failed)?;
         let identity = Identity::new(tokens, None);
         // What was changed here while no process ran is told before what others say is known.
         step_tokens(&identity, &facts);
+        if !facts.has_heard() {
+            runtime.block_on(hear(&facts, &bucket))?;
+            step_tokens(&identity, &facts);
+            return Ok(Self { facts, bucket });
+        }
         let round = facts.round(&bucket);
         match runtime.block_on(async { tokio::time::timeout(FIRST_ROUND, round).await }) {
             Ok(Ok(())) => {}
@@ -49,6 +60,26 @@ impl SharedFacts {
         step_tokens(&identity, &facts);
         Ok(Self { facts, bucket })
     }
+}
+
+/// Reads what the fleet says for the first time, whole.
+async fn hear(facts: &FleetFacts, bucket: &Bucket) -> Result<(), StartError> {
+    let mut why = "the store does not answer".to_owned();
+    let heard = async {
+        loop {
+            if let Err(error) = facts.round(bucket).await {
+                why = error.to_string();
+            } else if !facts.has_heard() {
+                why = "the store does not give all of it".to_owned();
+            }
+            if facts.has_heard() {
+                return;
+            }
+            tokio::time::sleep(HEAR_AGAIN).await;
+        }
+    };
+    let in_time = tokio::time::timeout(FIRST_HEARING, heard).await.is_ok();
+    if in_time { Ok(()) } else { Err(StartError::Unheard(why)) }
 }
 
 /// Brings the tokens in step; what keeps them from it is told.

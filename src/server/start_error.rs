@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::activity::StoreError;
 use crate::fleet::JoinError;
+use crate::fleet::bucket::BucketError;
 use crate::io::tls::TlsFileProblem;
 use crate::policy::host_check::BadEntry;
 use crate::policy::rules::RuleProblem;
@@ -44,6 +45,33 @@ pub enum StartError {
         "what this node remembers of its fleet cannot be used: {0}; remove it to learn it again from the store"
     )]
     Facts(String),
+    /// What the fleet says, which a new node has not heard.
+    #[error(
+        "this node is new in its fleet, and cannot read what that shares: {0}; it serves nobody before it has"
+    )]
+    Unheard(String),
+    /// The config of the fleet, of which a node has none yet.
+    #[error(
+        "version {version} of the fleet's config cannot be had: {error}; this node has none of the fleet's yet, and does not \
+         serve by its own"
+    )]
+    FleetConfigAway {
+        /// Which one it is.
+        version: u64,
+        /// What the store says.
+        error: BucketError,
+    },
+    /// The same where it cannot be used.
+    #[error(
+        "version {version} of the fleet's config cannot be used here: {reason}; this node has none of the fleet's yet, and does \
+         not serve by its own"
+    )]
+    FleetConfigRefused {
+        /// Which one it is.
+        version: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Rules that are wrong, each on a line of its own.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Rules(Vec<RuleProblem>),

@@ -2,11 +2,14 @@
 //! that is done to the store undoes one.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Output, Proxy, error_text, stub_stdio, until};
+use crate::harness::{
+    Output, Proxy, configure, error_text, free_port, mcpproxy, stub_stdio, until,
+};
 
 /// What the nodes of these tests share.
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -322,6 +325,155 @@ fn no_secret_of_a_config_that_is_applied_is_in_the_store_in_plain() {
         let is_there = bytes.windows(SECRET.len()).any(|it| it == SECRET.as_bytes());
         assert!(!is_there, "{}", path.display());
     }
+}
+
+#[test]
+fn what_is_shared_outlasts_a_change_of_the_key_also_for_new_nodes_and_of_nodes_that_are_gone() {
+    let store = Store::new();
+    let new_key: String = (64..96).map(|byte| format!("{byte:02x}")).collect();
+    let with_key = |name: &str, key: &Value| {
+        let mut config = store.config(name, json!({}));
+        config["cluster"]["key"] = key.clone();
+        config
+    };
+    let [a, b, gone] = ["a", "b", "gone"].map(|name| store.node(name));
+    let servers = json!({"s": stub_stdio(&[])});
+    for limit in [5, 7] {
+        succeeds(&applied(&gone, &json!({"tools_limit": limit, "mcpServers": servers})));
+    }
+    let token = created(&gone, "ci");
+    for node in [&a, &b] {
+        until_good(node, &token, true);
+        until("it runs the config", || (tools_limit(node) == 7).then_some(()));
+    }
+    // It does not see the change of the key, nor does it come back.
+    drop(gone.end());
+    let (mut a, mut b) = (a, b);
+    for key in [json!([KEY, new_key]), json!([new_key, KEY]), json!(new_key)] {
+        for (node, name) in [(&mut a, "a"), (&mut b, "b")] {
+            let folder = std::mem::replace(&mut node.folder, tempfile::tempdir().unwrap());
+            node.process.signal("TERM");
+            node.process.wait();
+            *node = Proxy::unready(with_key(name, &key), folder).ready();
+        }
+        until("it is said by the newest key", || {
+            let config = a.cli(&["fleet", "status", "--json"]).json()["shared"].clone();
+            let sealed = !a.api("status")["faults"].to_string().contains("newest cluster.key");
+            (config["published"] == true && sealed).then_some(())
+        });
+        assert!(is_good(&a, &token) && is_good(&b, &token), "{key}");
+    }
+    let c = Proxy::with(with_key("c", &json!(new_key)));
+    assert_eq!(tools_limit(&c), 7);
+    until_good(&c, &token, true);
+    assert_eq!(c.api("fleet")["facts"]["faults"], json!({}), "what is gone is said by another");
+    succeeds(&c.cli(&["fleet", "rollback"]));
+    for node in [&a, &b, &c] {
+        until("it is the one before", || (tools_limit(node) == 5).then_some(()));
+    }
+    succeeds(&a.cli(&["token", "revoke", "ci"]));
+    until_good(&c, &token, false);
+}
+
+/// A start that does not come off.
+fn refused(config: Value, folder: &Path) -> Output {
+    let path = configure(config, folder);
+    // One that is not refused would run for ever.
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(mcpproxy().get_program()).arg("serve").arg("--config").arg(path);
+    Output::of(&mut command)
+}
+
+#[test]
+fn a_new_node_does_not_serve_by_other_rules_than_its_fleet() {
+    let store = Store::new();
+    let reached = |name: &str| {
+        let port = free_port();
+        let mut config = store.config(name, json!({"listen": format!("127.0.0.1:{port}")}));
+        config["cluster"]["advertise"] = format!("http://127.0.0.1:{port}").into();
+        config
+    };
+    let (own, config_of_c) = (reached("a"), reached("c"));
+    let a = Proxy::with(own.clone());
+    let rules = a.folder.path().join("r.cedar");
+    let none = r#"@id("none") forbid (principal, action, resource);"#;
+    std::fs::write(&rules, none).unwrap();
+    let servers = json!({"s": stub_stdio(&[])});
+    let config = json!({"mcpServers": servers, "policy": {"files": ["r.cedar"]}});
+    succeeds(&applied(&a, &config));
+    until_run(&a, "a", 1, "running");
+    // It is not to be had, then it cannot be used here: the node ends, and says why.
+    let folder = tempfile::tempdir().unwrap();
+    let (configs, aside) = (store.0.path().join("facts/config"), store.0.path().join("aside"));
+    std::fs::rename(&configs, &aside).unwrap();
+    let away = refused(config_of_c.clone(), folder.path());
+    assert_eq!(away.code, Some(3), "{}{}", away.stdout, away.stderr);
+    assert!(
+        away.stderr.contains("version 1 of the fleet's config cannot be had"),
+        "{}",
+        away.stderr
+    );
+    std::fs::rename(&aside, &configs).unwrap();
+    let c = Proxy::unready(config_of_c, folder).ready();
+    assert_eq!(c.client().read("s:stats", json!({}))["isError"], true);
+    until_run(&a, "c", 1, "running");
+    until("all is well", || (c.cli(&["fleet", "status"]).code == Some(0)).then_some(()));
+
+    // One that runs goes on with what it runs while it cannot have the next, which all see.
+    c.process.signal("STOP");
+    std::fs::write(&rules, none.replace("forbid", "permit")).unwrap();
+    succeeds(&applied(&a, &config));
+    until_run(&a, "a", 2, "running");
+    std::fs::rename(&configs, &aside).unwrap();
+    c.process.signal("CONT");
+    for node in [&c, &a] {
+        until("it is told", || {
+            let status = node.cli(&["fleet", "status"]);
+            let told = status.stdout.contains("node 'c' has not taken over version 2 yet");
+            (told && status.code == Some(1)).then_some(())
+        });
+    }
+    let faults = || c.api("status")["faults"].to_string();
+    until("it is a fault", || faults().contains("version 2 of the fleet's config").then_some(()));
+    assert_eq!(c.client().read("s:stats", json!({}))["isError"], true, "by the first one");
+    std::fs::rename(&aside, &configs).unwrap();
+    until_run(&a, "c", 2, "running");
+    assert!(!faults().contains("the fleet's config"), "{}", faults());
+    assert_ne!(c.client().read("s:stats", json!({}))["isError"], true);
+
+    // And one that cannot use it.
+    let hook = json!({"url": "https://127.0.0.1:1/hook", "secret": "${env:HOOK}"});
+    drop(c.end());
+    let folder = a.end();
+    let a = Proxy::under("export HOOK=0123456789abcdef0123", own, folder);
+    succeeds(&applied(&a, &json!({"mcpServers": servers, "approval": {"webhook": hook}})));
+    let folder = tempfile::tempdir().unwrap();
+    let unusable = refused(store.config("d", json!({})), folder.path());
+    assert_eq!(unusable.code, Some(5), "{}{}", unusable.stdout, unusable.stderr);
+    let why = "version 3 of the fleet's config cannot be used here";
+    assert!(
+        unusable.stderr.contains(why) && unusable.stderr.contains("HOOK"),
+        "{}",
+        unusable.stderr
+    );
+}
+
+#[test]
+fn a_new_node_serves_nobody_before_it_has_heard_what_its_fleet_says() {
+    let store = Store::new();
+    let a = store.node("a");
+    created(&a, "ci");
+    until("it is in the store", || store.said("a").exists().then_some(()));
+    let (facts, aside) = (store.0.path().join("facts"), store.0.path().join("aside"));
+    std::fs::rename(&facts, &aside).unwrap();
+    std::fs::write(&facts, "").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let unheard = refused(store.config("b", json!({})), folder.path());
+    assert_eq!(unheard.code, Some(3), "{}{}", unheard.stdout, unheard.stderr);
+    assert!(unheard.stderr.contains("cannot read what that shares"), "{}", unheard.stderr);
+    std::fs::remove_file(&facts).unwrap();
+    std::fs::rename(&aside, &facts).unwrap();
+    drop(Proxy::unready(store.config("b", json!({})), folder).ready());
 }
 
 #[test]

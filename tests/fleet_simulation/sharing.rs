@@ -294,7 +294,7 @@ impl SharingWorld {
         };
         self.outcome.puts += 1;
         let number = self.puts.len();
-        self.puts.push((key_of(&node.name), object.write(), object));
+        self.puts.push((key_of(&node.name), object.write(&node.name), object));
         if healed {
             self.happen(at, Event::Store { number })?;
             if let (Some(node), Some((.., object))) =

@@ -43,13 +43,22 @@ async fn status(backend: &Backend, output: &Output) -> Result<(), CommandError> 
     if let (Some(all), Ok(shared)) = (all.as_object_mut(), fleet_config::standing(backend).await) {
         all.insert("shared".to_owned(), shared);
     }
+    let astray = all.get("shared").map(|shared| fleet_config::astray(&told, shared));
+    let astray = astray.unwrap_or_default();
     output.print(&all.to_string(), |all| match all.get("shared") {
         Some(shared) => {
-            format!("{}\n{}", drawn(all, output), fleet_config::drawn(shared, output))
+            let mut shared = fleet_config::drawn(shared, output);
+            if !astray.is_empty() {
+                shared += "\nWhat is wrong with the config:\n";
+            }
+            for fault in &astray {
+                let _ = writeln!(shared, "- {}", line(fault));
+            }
+            format!("{}\n{shared}", drawn(all, output))
         }
         None => drawn(all, output),
     })?;
-    let faults = list(&told, "/faults").len();
+    let faults = list(&told, "/faults").len() + astray.len();
     if faults == 0 {
         return Ok(());
     }

@@ -77,6 +77,30 @@ fn told(applied: &Value) -> String {
     told + " `mcpproxy fleet status` shows what each node makes of it."
 }
 
+/// What is wrong about what living nodes run, a line for each: all should run what the fleet runs.
+pub(super) fn astray(fleet: &Value, shared: &Value) -> Vec<String> {
+    let Some(version) = shared.pointer("/config/version").and_then(Value::as_u64) else {
+        return Vec::new();
+    };
+    let living = list(fleet, "/nodes").iter().filter(|node| text(node, "/state") == "living");
+    let fault = |node: &Value| {
+        let name = text(node, "/node");
+        let run = list(shared, "/nodes").iter().find(|run| text(run, "/node") == name);
+        let Some(run) = run else {
+            return Some(format!("node '{name}' lives and has not said which config it runs"));
+        };
+        let is_it = run.pointer("/version").and_then(Value::as_u64) == Some(version);
+        match &*text(run, "/state") {
+            "running" if is_it => None,
+            "refused" if is_it => {
+                Some(format!("node '{name}' refuses version {version}: {}", text(run, "/reason")))
+            }
+            _ => Some(format!("node '{name}' has not taken over version {version} yet")),
+        }
+    };
+    living.filter_map(fault).collect()
+}
+
 /// What the fleet runs, and what each node makes of it.
 pub(super) fn drawn(status: &Value, output: &Output) -> String {
     let mut told = match status.pointer("/config") {
@@ -108,4 +132,30 @@ pub(super) fn drawn(status: &Value, output: &Output) -> String {
         return told;
     }
     format!("{told}\n{}", output.table(&Column::all(COLUMNS.map(|(column, _)| column)), rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn living_nodes_that_run_something_else_or_have_not_said_what_are_told() {
+        let node = |name, state| json!({"node": name, "state": state});
+        let run = |name, version, state| json!({"node": name, "version": version, "state": state, "reason": "no HOOK"});
+        let names = ["a", "b", "c", "d"];
+        let mut nodes: Vec<_> = names.iter().map(|name| node(*name, "living")).collect();
+        nodes.push(node("gone", "silent"));
+        let fleet = json!({"nodes": nodes});
+        let runs = [run("a", 2, "running"), run("b", 1, "running"), run("c", 2, "refused")];
+        let told = astray(&fleet, &json!({"config": {"version": 2}, "nodes": runs}));
+        assert_eq!(
+            told,
+            [
+                "node 'b' has not taken over version 2 yet",
+                "node 'c' refuses version 2: no HOOK",
+                "node 'd' lives and has not said which config it runs",
+            ]
+        );
+        assert_eq!(astray(&fleet, &json!({"config": null, "nodes": []})), [""; 0]);
+    }
 }

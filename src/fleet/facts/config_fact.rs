@@ -8,8 +8,10 @@ use crate::fleet::config::NodeName;
 
 /// Most earlier configs that can be gone back to.
 const MAX_EARLIER: usize = 16;
+/// Most copies of a config that are looked at.
+const MAX_COPIES: usize = 16;
 /// The folder of the configs: one for each node that has put some.
-const CONFIGS: &str = "facts/config";
+pub const CONFIGS: &str = "facts/config";
 /// Most characters of a reason.
 const MAX_REASON_CHARS: usize = 500;
 
@@ -33,6 +35,22 @@ impl ConfigVersion {
     #[must_use]
     pub fn key(&self) -> String {
         format!("{CONFIGS}/{}/{}", self.node, self.hash)
+    }
+
+    /// Where `node` puts a copy of it.
+    #[must_use]
+    pub fn copy_by(&self, node: &NodeName) -> String {
+        Self { node: node.as_str().to_owned(), ..self.clone() }.key()
+    }
+
+    /// Those of `keys` that are copies of it by other nodes, the first few.
+    pub fn copies<'a>(
+        &'a self,
+        keys: impl Iterator<Item = &'a str> + 'a,
+    ) -> impl Iterator<Item = &'a str> + 'a {
+        let is_it =
+            move |key: &&str| key.rsplit('/').next() == Some(&*self.hash) && **key != self.key();
+        keys.filter(is_it).take(MAX_COPIES)
     }
 
     /// True if what it names can be a key.

@@ -21,7 +21,9 @@ use super::fact_memory::{FactMemory, MemoryError};
 use super::fact_object::{FactObject, MAX_FACT_OBJECT_BYTES};
 use super::fact_reader::{FactFault, FactReader, ListedFacts, MAX_LISTED_FACTS, SAID, object_key};
 use super::fact_set::FactSet;
-use super::sealed_object::{FactKeys, ObjectPlace, SALT_BYTES, open_object, seal_object};
+use super::sealed_object::{
+    FactKeys, NotOpened, ObjectPlace, OpenedObject, SALT_BYTES, open_object, seal_object,
+};
 use crate::fleet::bucket::{Bucket, BucketError, ListedSome};
 use crate::fleet::config::NodeName;
 use crate::fleet::line_budget::{LineBudget, LineLeave};
@@ -123,6 +125,8 @@ struct Held {
     facts: Arc<FactSet>,
     notes: BTreeMap<String, String>,
     reader: FactReader,
+    /// [`FactMemory::heard`]
+    heard: bool,
     saved: FactMemory,
 }
 
@@ -133,6 +137,7 @@ impl Held {
             facts: FactSet::clone(&self.facts),
             numbers: self.reader.numbers().clone(),
             notes: self.notes.clone(),
+            heard: self.heard,
         };
         if memory != self.saved {
             memory.save(&settings.folder, settings.fleet)?;
@@ -154,9 +159,10 @@ impl FleetFacts {
         let saved = memory.unwrap_or_default();
         let reader = FactReader::new(settings.node.clone(), saved.numbers.clone(), fresh);
         let (facts, notes) = (Arc::new(saved.facts.clone()), saved.notes.clone());
+        let heard = saved.heard;
         Ok(Self(Arc::new(Shared {
             settings,
-            held: Mutex::new(Held { facts, notes, reader, saved }),
+            held: Mutex::new(Held { facts, notes, reader, heard, saved }),
             changes: watch::Sender::new(0),
             wake: Notify::new(),
             standing: Mutex::default(),
@@ -182,6 +188,13 @@ impl FleetFacts {
     #[must_use]
     pub fn facts(&self) -> Arc<FactSet> {
         Arc::clone(&self.0.held.lock().facts)
+    }
+
+    /// Whether all that the fleet says was read once, by this process or one before it. What is not known before that may be
+    /// said all the same.
+    #[must_use]
+    pub fn has_heard(&self) -> bool {
+        self.0.held.lock().heard
     }
 
     /// What a part that takes facts over has noted.
@@ -244,6 +257,12 @@ impl FleetFacts {
         self.0.told.lock().values().cloned().collect()
     }
 
+    /// Whether objects may be sealed by a key that is older than the one that is written by.
+    #[must_use]
+    pub fn has_older_keys(&self) -> bool {
+        self.0.settings.keys.has_older()
+    }
+
     /// Seals `text` for its place, which no other object may have.
     fn seal(&self, key: &str, text: &[u8]) -> Result<Bytes, BucketError> {
         let mut salt = [0; SALT_BYTES];
@@ -280,7 +299,11 @@ impl FleetFacts {
     /// # Errors
     ///
     /// [`BucketError`], also where it is not what the fleet has sealed.
-    pub async fn get_sealed(&self, bucket: &Bucket, key: &str) -> Result<Vec<u8>, BucketError> {
+    pub async fn get_sealed(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+    ) -> Result<OpenedObject, BucketError> {
         match within(bucket.size(key)).await? {
             None => return Err(BucketError::Missing(key.to_owned())),
             Some(size) if size > MAX_FACT_OBJECT_BYTES => {
@@ -326,6 +349,10 @@ impl FleetFacts {
                 Err(error) => self.0.held.lock().reader.not_read(&node, &listed, &error),
             }
         }
+        if failed.is_none() {
+            let mut held = self.0.held.lock();
+            held.heard |= held.reader.has_read_all();
+        }
         self.remember().await?;
         if let Some(error) = failed {
             return Err(error);
@@ -348,10 +375,14 @@ impl FleetFacts {
                 size if size > MAX_FACT_OBJECT_BYTES => Err(FactFault::TooLong(size)),
                 _ => open_object(&settings.keys, place, &object)
                     .map_err(FactFault::from)
-                    .and_then(|text| Ok(FactObject::read(&text, &node)?)),
+                    .and_then(|it| Ok((FactObject::read(&it.text, &node)?, it.by_first))),
             };
             let mut held = facts.0.held.lock();
             let Held { facts: set, reader, .. } = &mut *held;
+            let read = read.map(|(object, by_first)| {
+                reader.opened(&node, by_first, &object);
+                object
+            });
             let is_other = reader.take((&node, &listed.state), read, Arc::make_mut(set));
             drop(held);
             if is_other {
@@ -385,7 +416,7 @@ impl FleetFacts {
         });
         let Some(object) = to_put.await? else { return Ok(()) };
         within(self.0.settings.place().check(bucket)).await?;
-        let text = object.write();
+        let text = object.write(&self.0.settings.node);
         if text.len() as u64 > MAX_FACT_OBJECT_BYTES {
             let why = format!("this node has {} bytes to say, which is too much", text.len());
             return Err(BucketError::Failed(why));
@@ -400,7 +431,11 @@ impl FleetFacts {
     /// Tells how a round went.
     fn stand(&self, round: &Result<(), BucketError>) {
         let held = self.0.held.lock();
-        let all = held.reader.faults();
+        // What cannot be opened any more, and is said by another node, is no fault.
+        let is_fault = |(key, fault): &(&String, &FactFault)| {
+            **fault != FactFault::Sealed(NotOpened::NotAuthentic) || !held.reader.is_said_again(key)
+        };
+        let all: Vec<_> = held.reader.faults().iter().filter(is_fault).collect();
         let faults = all.iter().take(MAX_FAULTS);
         let mut faults: BTreeMap<_, _> =
             faults.map(|(key, fault)| (key.clone(), fault.to_string())).collect();

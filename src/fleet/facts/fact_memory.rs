@@ -38,15 +38,24 @@ pub struct FactMemory {
     pub numbers: BTreeMap<NodeName, u64>,
     /// What the parts that take facts over remember, by their names.
     pub notes: BTreeMap<String, String>,
+    /// Whether all that the fleet says was read once: before, what is not here may be said all the same.
+    pub heard: bool,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Contents {
     format: u32,
     fleet: String,
+    /// Not written by those that did not start before they had heard.
+    #[serde(default = "has_heard")]
+    heard: bool,
     numbers: BTreeMap<String, u64>,
     notes: BTreeMap<String, String>,
     facts: BTreeMap<String, Vec<WrittenFact>>,
+}
+
+fn has_heard() -> bool {
+    true
 }
 
 impl FactMemory {
@@ -76,7 +85,7 @@ impl FactMemory {
         let name = |name: &str| {
             NodeName::parse(name).ok_or_else(|| failed(format!("'{name}' is no node's name")))
         };
-        let mut memory = Self { notes: read.notes, ..Self::default() };
+        let mut memory = Self { notes: read.notes, heard: read.heard, ..Self::default() };
         for (node, number) in read.numbers {
             memory.numbers.insert(name(&node)?, number);
         }
@@ -105,6 +114,7 @@ impl FactMemory {
         let contents = Contents {
             format: FORMAT,
             fleet: fleet.to_string(),
+            heard: self.heard,
             numbers: numbers.collect(),
             notes: self.notes.clone(),
             facts,
@@ -148,6 +158,7 @@ mod tests {
         }
         memory.facts.end(&node("b"), FactKind::Token, "a");
         memory.notes.insert("tokens".into(), "x".into());
+        memory.heard = true;
         memory.save(dir.path(), fleet).unwrap();
         assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), Some(memory));
         let file = dir.path().join(NAME);

@@ -22,24 +22,35 @@ pub(super) struct WrittenFact {
     clock: u64,
     /// None has ended.
     value: Option<Box<str>>,
+    /// Which node has said it, where that is another one than the object's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<Box<str>>,
 }
 
 impl WrittenFact {
     pub(super) fn of(kind: FactKind, name: &str, fact: &Fact) -> Self {
         let (kind, value) = (kind.as_str().into(), fact.value().map(Box::from));
-        Self { kind, name: name.into(), clock: fact.stamp.clock, value }
+        Self { kind, name: name.into(), clock: fact.stamp.clock, value, by: None }
     }
 
-    /// Adds it to a set as what `node` says; one of a kind that is not known says nothing.
+    /// The same in the object of `node`.
+    fn of_object(kind: FactKind, name: &str, fact: &Fact, node: &NodeName) -> Self {
+        let by = (fact.stamp.node != *node).then(|| fact.stamp.node.as_str().into());
+        Self { by, ..Self::of(kind, name, fact) }
+    }
+
+    /// Adds it to a set as what `node` says, or whom it names; one of a kind that is not known says nothing.
     pub(super) fn add(self, node: &NodeName, set: &mut FactSet) -> Result<(), NotFacts> {
-        let Self { kind, name, clock, value } = self;
+        let Self { kind, name, clock, value, by } = self;
+        let by = by.map(|by| NodeName::parse(&by).ok_or(NotFacts::Bounds)).transpose()?;
+        let node = by.unwrap_or_else(|| node.clone());
         let Some(kind) = FactKind::from_word(&kind) else { return Ok(()) };
         let length = value.as_ref().map_or(0, |value| value.len());
         if clock > MAX_CLOCK || name.len() > MAX_FACT_NAME_BYTES || length > MAX_FACT_VALUE_BYTES {
             return Err(NotFacts::Bounds);
         }
         let state = value.map_or(FactState::Ended, FactState::Holds);
-        set.merge_one(kind, &name, Fact { stamp: FactStamp { clock, node: node.clone() }, state });
+        set.merge_one(kind, &name, Fact { stamp: FactStamp { clock, node }, state });
         Ok(())
     }
 }
@@ -49,7 +60,7 @@ impl WrittenFact {
 pub struct FactObject {
     /// Counts what it has put: an object with a lower number is an older one.
     pub number: u64,
-    /// The facts, all of them the node's.
+    /// The facts: the node's, and those of nodes that it says again.
     pub facts: FactSet,
 }
 
@@ -75,10 +86,13 @@ struct Contents {
 }
 
 impl FactObject {
-    /// As it is written, before it is sealed.
+    /// As `node` writes it, before it is sealed.
     #[must_use]
-    pub fn write(&self) -> Vec<u8> {
-        let facts = self.facts.iter().map(|(kind, name, fact)| WrittenFact::of(kind, name, fact));
+    pub fn write(&self, node: &NodeName) -> Vec<u8> {
+        let written = |(kind, name, fact): (FactKind, &str, &Fact)| {
+            WrittenFact::of_object(kind, name, fact, node)
+        };
+        let facts = self.facts.iter().map(written);
         let contents = Contents { format: FORMAT, number: self.number, facts: facts.collect() };
         serde_json::to_vec(&contents).unwrap_or_default()
     }
@@ -118,9 +132,15 @@ mod tests {
         facts.say(&a, FactKind::Token, "u", "2").unwrap();
         facts.end(&a, FactKind::Token, "u");
         let object = FactObject { number: 7, facts };
-        assert_eq!(FactObject::read(&object.write(), &a), Ok(object.clone()));
-        let as_b = FactObject::read(&object.write(), &node("b")).unwrap();
+        assert_eq!(FactObject::read(&object.write(&a), &a), Ok(object.clone()));
+        let as_b = FactObject::read(&object.write(&a), &node("b")).unwrap();
         assert_eq!(as_b.facts.said_by(&a).len(), 0);
+        // What another says again stays that of who has said it.
+        let again = FactObject::read(&object.write(&node("b")), &node("b"));
+        assert_eq!(again, Ok(object.clone()));
+        let odd = String::from_utf8(object.write(&node("b"))).unwrap();
+        let odd = odd.replace("\"by\":\"a\"", "\"by\":\"../a\"");
+        assert_eq!(FactObject::read(odd.as_bytes(), &node("b")), Err(NotFacts::Bounds));
     }
 
     #[test]

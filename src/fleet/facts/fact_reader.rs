@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 use super::fact_object::{FactObject, MAX_FACT_OBJECT_BYTES, NotFacts};
-use super::fact_set::FactSet;
+use super::fact_relay::FactRelays;
+use super::fact_set::{FactSet, MAX_OWN_BYTES};
 use super::sealed_object::NotOpened;
 use crate::fleet::config::NodeName;
 use crate::fleet::strays::Strays;
@@ -115,6 +116,7 @@ pub struct FactReader {
     unread: BTreeMap<NodeName, UnreadObject>,
     /// What its own object in the store says.
     stored: Option<FactSet>,
+    relays: FactRelays,
     /// What it has put last, and how often the store did not have it then.
     put: Option<FactSet>,
     unkept: u32,
@@ -127,7 +129,9 @@ impl FactReader {
     #[must_use]
     pub fn new(own: NodeName, numbers: BTreeMap<NodeName, u64>, fresh: bool) -> Self {
         let (looked, faults, unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { own, numbers, looked, faults, unread, stored: None, put: None, unkept: 0, fresh }
+        let relays = FactRelays::new(own.clone());
+        let (stored, put, unkept) = (None, None, 0);
+        Self { own, numbers, looked, faults, unread, stored, relays, put, unkept, fresh }
     }
 
     /// The highest numbers that were read, to be remembered.
@@ -140,6 +144,12 @@ impl FactReader {
     #[must_use]
     pub fn faults(&self) -> &BTreeMap<String, FactFault> {
         &self.faults
+    }
+
+    /// Whether the store gave all that it listed, be it what a fleet writes or not.
+    #[must_use]
+    pub fn has_read_all(&self) -> bool {
+        self.unread.is_empty()
     }
 
     /// The objects that are to be read, those of nodes that are known first. `listed` are all there are, unless `is_whole` is
@@ -280,11 +290,40 @@ impl FactReader {
         set.merge(&object.facts)
     }
 
+    /// The object of `node` that is taken next was opened by the key that is written by now, or by an older one; and says this.
+    /// Its own by an older key does not count as put; what others have said by one is said again, if they do not do it.
+    pub fn opened(&mut self, node: &NodeName, by_first: bool, object: &FactObject) {
+        let authors: BTreeSet<_> =
+            object.facts.iter().map(|(_, _, fact)| fact.stamp.node.clone()).collect();
+        self.relays.read(node, by_first, authors.into_iter());
+    }
+
+    /// Whether it is no fault that the object of that key cannot be opened: what it says is said again.
+    #[must_use]
+    pub fn is_said_again(&self, key: &str) -> bool {
+        let name = key.strip_prefix(SAID).and_then(|name| name.strip_prefix('/'));
+        name.and_then(NodeName::parse).is_some_and(|node| self.relays.is_said_again(&node))
+    }
+
+    /// What the node says in `set`, and what it says again, as far as there is room.
+    fn to_say(&self, set: &FactSet) -> FactSet {
+        let mut said = set.said_by(&self.own);
+        let mut room = MAX_OWN_BYTES;
+        for node in self.relays.relayed() {
+            let bytes = set.bytes_of(&node);
+            if bytes <= room {
+                room -= bytes;
+                said.merge(&set.said_by(&node));
+            }
+        }
+        said
+    }
+
     /// What is to be put now, if the store does not say what the node says in `set`. To be asked when everything that was
     /// wanted is taken.
     pub fn to_put(&mut self, set: &FactSet) -> Option<FactObject> {
-        let said = set.said_by(&self.own);
-        if self.stored.as_ref() == Some(&said) {
+        let said = self.to_say(set);
+        if self.stored.as_ref() == Some(&said) && self.relays.is_own_current() {
             (self.put, self.unkept) = (None, 0);
             return None;
         }
@@ -309,8 +348,9 @@ impl FactReader {
     /// True if the store says what the node says in `set`.
     #[must_use]
     pub fn says(&self, set: &FactSet) -> bool {
-        let said = set.said_by(&self.own);
-        self.stored.as_ref().map_or(said.is_empty(), |stored| *stored == said)
+        let said = self.to_say(set);
+        let is_current = self.relays.is_own_current();
+        self.stored.as_ref().map_or(said.is_empty(), |stored| *stored == said && is_current)
     }
 }
 
@@ -500,5 +540,37 @@ mod tests {
         let mut knows = FactReader::new(a.clone(), [(a.clone(), 3)].into(), false);
         knows.take((&a, "1"), Ok(theirs), &mut FactSet::default());
         assert_eq!(knows.faults()["facts/said/a"], FactFault::Twin);
+    }
+
+    #[test]
+    fn what_is_sealed_by_an_older_key_is_put_again_and_that_of_who_is_gone_as_well() {
+        let ([_, gone], [a, b]) = (two_of_b(), ["a", "b"].map(node));
+        let (mut reader, mut set) = (reader(), FactSet::default());
+        set.say(&a, FactKind::Token, "u", "1").unwrap();
+        let own = FactObject { number: 1, facts: set.clone() };
+        reader.opened(&a, false, &own);
+        reader.take((&a, "1"), Ok(own), &mut set);
+        reader.opened(&b, false, &gone);
+        reader.take((&b, "1"), Ok(gone.clone()), &mut set);
+        assert!(!reader.says(&set) && !reader.is_said_again("facts/said/b"));
+        let put = reader.to_put(&set).unwrap();
+        assert_eq!(put.facts.said_by(&b), gone.facts);
+        // As a new node reads it, with the newer key alone.
+        let read = FactObject::read(&put.write(&a), &a).unwrap();
+        assert_eq!(read, put);
+        let mut new = FactReader::new(node("c"), BTreeMap::new(), true);
+        let mut known = FactSet::default();
+        new.opened(&a, true, &read);
+        new.take((&a, "2"), Ok(read), &mut known);
+        assert_eq!((token(&known), known.said_by(&b)), (None, gone.facts.clone()));
+        assert!(new.is_said_again("facts/said/b") && !new.is_said_again("facts/said/a"));
+        assert_eq!(new.to_put(&known), None);
+        // It is there, and the node itself comes back.
+        reader.has_put(&put);
+        reader.opened(&a, true, &put);
+        reader.take((&a, "2"), Ok(put), &mut set);
+        assert!(reader.says(&set) && reader.to_put(&set).is_none());
+        reader.opened(&b, true, &gone);
+        assert_eq!(reader.to_put(&set).unwrap().facts.said_by(&b).len(), 0);
     }
 }

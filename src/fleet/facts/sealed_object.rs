@@ -25,7 +25,22 @@ const CONTEXT: &str = "mcpproxy 2026-11-23 a sealed object of a fleet's facts";
 #[derive(Clone)]
 pub struct FactKeys(Box<[[u8; 32]]>);
 
+/// What was sealed, and by what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenedObject {
+    /// The text.
+    pub text: Vec<u8>,
+    /// Whether it is sealed by the key that is written by now, and not by one of those that are only read by still.
+    pub by_first: bool,
+}
+
 impl FactKeys {
+    /// Whether there are keys that are only read by.
+    #[must_use]
+    pub fn has_older(&self) -> bool {
+        self.0.len() > 1
+    }
+
     /// These. Without any nothing can be read or written.
     #[must_use]
     pub fn new(keys: impl IntoIterator<Item = [u8; 32]>) -> Self {
@@ -103,7 +118,7 @@ pub fn open_object(
     keys: &FactKeys,
     place: ObjectPlace<'_>,
     object: &[u8],
-) -> Result<Vec<u8>, NotOpened> {
+) -> Result<OpenedObject, NotOpened> {
     let (head, sealed) = object.split_at_checked(HEAD_BYTES).ok_or(NotOpened::Foreign)?;
     let (magic, rest) = head.split_at(MAGIC.len());
     let (fleet, salt) = rest.split_at(FLEET_BYTES);
@@ -114,12 +129,12 @@ pub fn open_object(
         return Err(NotOpened::OtherFleet);
     }
     let beside = beside(head, place);
-    let opened = keys.0.iter().find_map(|key| {
+    let opened = keys.0.iter().enumerate().find_map(|(at, key)| {
         let mut text = sealed.to_vec();
         let key = key_of(key, salt)?;
         let length = key.open_in_place(nonce(), Aad::from(&beside), &mut text).ok()?.len();
         text.truncate(length);
-        Some(text)
+        Some(OpenedObject { text, by_first: at == 0 })
     });
     opened.ok_or(NotOpened::NotAuthentic)
 }
@@ -138,8 +153,10 @@ mod tests {
         let open = |keys: &[[u8; 32]], place| {
             open_object(&FactKeys::new(keys.iter().copied()), place, &sealed)
         };
-        assert_eq!(open(&[old], PLACE).unwrap(), b"text");
-        assert_eq!(open(&[new, old], PLACE).unwrap(), b"text");
+        let opened = |by_first| Ok(OpenedObject { text: b"text".to_vec(), by_first });
+        assert_eq!(open(&[old], PLACE), opened(true));
+        assert_eq!(open(&[old, new], PLACE), opened(true));
+        assert_eq!(open(&[new, old], PLACE), opened(false));
         assert_eq!(open(&[new], PLACE), Err(NotOpened::NotAuthentic));
         assert_eq!(open(&[], PLACE), Err(NotOpened::NotAuthentic));
         let moved = ObjectPlace { key: "facts/said/b", ..PLACE };

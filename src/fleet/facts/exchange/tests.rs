@@ -148,6 +148,7 @@ async fn one_object_that_cannot_be_read_keeps_nobody_from_saying_and_hearing_wha
     for _ in 0..2 {
         assert!(a.told_round(&bucket).await, "the next one follows as soon as ever");
     }
+    assert!(!a.has_heard(), "it may say anything");
     assert_eq!(value(&a, "c").as_deref(), Some("1"));
     round(&c, &bucket).await;
     assert_eq!(value(&c, "a").as_deref(), Some("1"), "it was put");
@@ -166,6 +167,9 @@ async fn one_object_that_cannot_be_read_keeps_nobody_from_saying_and_hearing_wha
     assert_eq!(value(&a, "b").as_deref(), Some("1"));
     a.stand(&Ok(()));
     assert!(a.standing().faults.is_empty());
+    drop(a);
+    assert!(store.node("a", folder.path()).has_heard(), "it is remembered");
+    assert!(!store.node("d", folder.path()).has_heard());
 }
 
 #[tokio::test]
