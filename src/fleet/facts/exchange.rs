@@ -438,7 +438,7 @@ impl FleetFacts {
         let all: Vec<_> = held.reader.faults().iter().filter(is_fault).collect();
         let faults = all.iter().take(MAX_FAULTS);
         let mut faults: BTreeMap<_, _> =
-            faults.map(|(key, fault)| (key.clone(), fault.to_string())).collect();
+            faults.map(|(key, fault)| ((*key).clone(), fault.to_string())).collect();
         if let Some(rest) = all.len().checked_sub(MAX_FAULTS).filter(|rest| *rest > 0) {
             let told = faults.entry(SAID.to_owned()).or_default();
             let and = if told.is_empty() { "" } else { "; " };
