@@ -99,7 +99,7 @@ impl OwnPlace {
     ///
     /// [`BucketError`]
     pub async fn check(&self, bucket: &Bucket) -> Result<(), BucketError> {
-        Ok(self.look(bucket).await??)
+        self.look(bucket).await?.map_err(BucketError::from)
     }
 }
 

@@ -85,7 +85,7 @@ impl SharingNode {
         let Some(process) = &mut self.process else { return };
         let numbers = process.reader.numbers().clone();
         let (facts, notes) = (process.set.clone(), BTreeMap::new());
-        let memory = FactMemory { facts, numbers, notes, heard: true };
+        let memory = FactMemory { facts, numbers, notes, heard: false };
         if memory == process.saved {
             return;
         }
