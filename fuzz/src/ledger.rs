@@ -1,16 +1,22 @@
-//! What lies in a fleet's store, and what an auditor is given, apart from Parquet's own form: notes, checkpoints, names of
-//! segments, claims, keys, proofs, canonical bytes. What is read is written again as it was.
+//! What lies in a fleet's store, and what an auditor is given: segments, notes, checkpoints, names of segments, claims, keys,
+//! proofs, canonical bytes. What is read is written again as it was.
 
+use bytes::Bytes;
 use mcpproxy::activity::codec;
 use mcpproxy::fleet::audit::read_keys;
 use mcpproxy::fleet::checkpoint::Checkpoint;
+use mcpproxy::fleet::columns;
 use mcpproxy::fleet::joining::NodeClaim;
 use mcpproxy::fleet::record_proof::RecordProof;
-use mcpproxy::fleet::segment::SegmentName;
+use mcpproxy::fleet::segment::{self, SegmentName};
 use mcpproxy::fleet::signed_note::{self, VerifierKey};
+
+/// The key of the node that sealed the seeds that are segments.
+const KEY: &str = "mcpproxy/d17c8662a3adba902b41b74658abe1a8/a+ec5c8c1e+AaN5ZarXTQXYn5Ck3jYpzFlmaYufxPh49TbYixC+XrnB";
 
 /// One input.
 pub fn run(data: &[u8]) {
+    table(&Bytes::copy_from_slice(data));
     if let Ok((head, body)) = codec::split_canonical(data) {
         let mut again = Vec::new();
         codec::put_canonical(&mut again, head, body);
@@ -35,4 +41,17 @@ pub fn run(data: &[u8]) {
     if let Some(name) = SegmentName::parse(text) {
         assert_eq!(name.to_string(), text);
     }
+}
+
+/// A segment, and its table whoever has signed it: what is read is what is written of it, whatever the bytes are.
+fn table(bytes: &Bytes) {
+    let opened = VerifierKey::parse(KEY).map(|key| segment::open(bytes, &key));
+    let read = columns::footer(bytes).and_then(|footer| columns::decode(bytes, &footer));
+    let Ok(read) = read else {
+        assert!(!matches!(opened, Ok(Ok(_))), "a segment without a table is believed");
+        return;
+    };
+    let again = columns::encode(&read.rows, &read.node, |_| Vec::new()).map(Bytes::from);
+    let again = again.and_then(|bytes| columns::decode(&bytes, &columns::footer(&bytes)?));
+    assert_eq!(again.map(|again| again.rows).ok(), Some(read.rows));
 }

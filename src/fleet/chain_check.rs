@@ -167,27 +167,11 @@ pub struct ChainReport {
     pub notes: Vec<String>,
 }
 
-/// An end of the chain, as far as it was looked at.
+/// An end of the chain, as far as it was looked at: a segment that is what its node sealed.
 #[derive(Clone, Debug)]
 struct Tip {
     key: String,
-    end: TipEnd,
-}
-
-#[derive(Clone, Debug)]
-enum TipEnd {
-    Checkpoint(Box<Checkpoint>),
-    /// A segment that cannot be believed: of it only the name is known.
-    Unknown(u64),
-}
-
-impl TipEnd {
-    fn last(&self) -> u64 {
-        match self {
-            Self::Checkpoint(checkpoint) => checkpoint.last,
-            Self::Unknown(last) => *last,
-        }
-    }
+    checkpoint: Box<Checkpoint>,
 }
 
 /// A chain on its way through its segments.
@@ -197,7 +181,11 @@ pub struct ChainCheck {
     expired: bool,
     report: ChainReport,
     tips: Vec<Tip>,
-    begun: bool,
+    /// Up to where there are segments behind the last one that can be believed: it, and the names of those that cannot, of which
+    /// each is told. A name proves nothing, but that there are no segments is not said of its records as well.
+    reach: Option<u64>,
+    /// What is missing between those.
+    holes_behind: Vec<(u64, u64)>,
     /// Segments under the name of another: where they stand, and where they belong.
     misplaced: Vec<(String, SegmentName, SegmentName)>,
     /// Holes in the numbers that the log is to name.
@@ -243,27 +231,30 @@ impl ChainCheck {
         match opened {
             Err(NotBelieved { fault, why }) => {
                 self.found(fault, key, Some((name.first, name.last)), why);
-                self.unknown(key, name);
+                self.unknown(name);
             }
             Ok(facts) if !name.is_of(&facts.checkpoint) => {
                 let own = SegmentName::of(&facts.checkpoint, name.day);
                 self.misplaced.push((key.clone(), name.clone(), own));
-                self.unknown(key, name);
+                self.unknown(name);
             }
             Ok(facts) => self.link(key, facts),
         }
     }
 
-    /// A segment of which only the name is known takes its place in the chain.
-    fn unknown(&mut self, key: &str, name: &SegmentName) {
-        self.begun = true;
-        self.tip(key, TipEnd::Unknown(name.last));
+    /// A segment of which only the name is known.
+    fn unknown(&mut self, name: &SegmentName) {
+        self.hole_before(name.first);
+        self.reach = self.reach.max(Some(name.last));
     }
 
-    fn tip(&mut self, key: &str, end: TipEnd) {
-        self.tips.push(Tip { key: key.to_owned(), end });
-        if self.tips.len() > MAX_TIPS {
-            self.tips.remove(0);
+    /// Another segment begins with this record.
+    fn hole_before(&mut self, first: u64) {
+        let next = self.reach.map(|reach| reach.saturating_add(1));
+        if let Some(next) =
+            next.filter(|next| *next < first && self.holes_behind.len() < MAX_FAULTS)
+        {
+            self.holes_behind.push((next, first - 1));
         }
     }
 
@@ -273,59 +264,44 @@ impl ChainCheck {
         self.kept_from.extend(kept_from);
         let (first, last) = (checkpoint.first, checkpoint.last);
         let range = Some((first, last));
-        if !self.begun {
-            self.report.first = first;
-            match (checkpoint.previous, self.expired) {
-                (None, _) if first > 1 => {
-                    self.note(format!("the chain begins with record {first}: those before it were no longer in the log when the node joined"));
-                }
-                (None, _) => {}
-                (Some(_), true) => {
-                    self.note(format!("the segments before record {first} are not there"))
-                }
-                (Some(_), false) => {
-                    let before = (first > 1).then(|| (1, first - 1));
-                    self.found(
-                        ChainFault::Removed,
-                        key,
-                        before,
-                        format!("the segments before record {first} are not there"),
-                    );
-                }
-            }
-        } else {
-            let follows = |tip: &Tip| matches!(&tip.end, TipEnd::Checkpoint(before) if Some(before.hash()) == checkpoint.previous);
-            let tip = self.tips.iter().find(|tip| follows(tip)).or(self.tips.last()).cloned();
-            match tip {
-                Some(Tip { key: _, end: TipEnd::Checkpoint(before) })
-                    if Some(before.hash()) == checkpoint.previous =>
-                {
-                    self.follow(key, &before, &checkpoint);
-                    let others = self.tips.iter().any(|tip| tip.end.last() >= first);
-                    if others && !self.report.faults.iter().any(|found| found.at == *key) {
-                        let why = format!("there is another segment with record {first}");
-                        self.found(ChainFault::Fork, key, range, why);
-                    }
-                }
-                Some(Tip { key: other, end }) if first <= end.last() => {
-                    let why =
-                        format!("it has records that {other} has, too, and does not follow it");
+        let follows = |tip: &&Tip| Some(tip.checkpoint.hash()) == checkpoint.previous;
+        let before = self.tips.iter().find(follows).cloned();
+        self.hole_before(first);
+        let holes = std::mem::take(&mut self.holes_behind);
+        match (before, self.tips.last().cloned()) {
+            (Some(before), _) => {
+                self.follow(key, &before.checkpoint, &checkpoint);
+                let others = self.tips.iter().any(|tip| tip.checkpoint.last >= first);
+                if others && !self.report.faults.iter().any(|found| found.at == *key) {
+                    let why = format!("there is another segment with record {first}");
                     self.found(ChainFault::Fork, key, range, why);
                 }
-                Some(Tip { end, .. }) if first > end.last() + 1 => {
-                    let (from, to) = (end.last() + 1, first - 1);
+            }
+            (None, Some(tip)) if first <= tip.checkpoint.last => {
+                let why =
+                    format!("it has records that {} has, too, and does not follow it", tip.key);
+                self.found(ChainFault::Fork, key, range, why);
+            }
+            (None, None)
+                if self.reach.is_none()
+                    || checkpoint.previous.is_none()
+                    || (self.expired && !holes.is_empty()) =>
+            {
+                self.begin(key, &checkpoint);
+            }
+            (None, _) if !holes.is_empty() => {
+                for (from, to) in holes {
                     let why = format!("the segments with records {from} to {to} are not there");
                     self.found(ChainFault::Removed, key, Some((from, to)), why);
                 }
-                // What it follows cannot be believed, which is told already.
-                Some(Tip { end: TipEnd::Unknown(_), .. }) | None => {}
-                Some(Tip { key: other, end: TipEnd::Checkpoint(_) }) => {
-                    let why = format!("it does not follow {other}, though its number does");
-                    self.found(ChainFault::Fork, key, range, why);
-                }
             }
+            (None, Some(tip)) if self.reach == Some(tip.checkpoint.last) => {
+                let why = format!("it does not follow {}, though its number does", tip.key);
+                self.found(ChainFault::Fork, key, range, why);
+            }
+            // What it follows cannot be believed, which is told already.
+            (None, Some(_) | None) => {}
         }
-        self.begun = true;
         self.report.segments += 1;
         self.report.records += records;
         self.report.gaps.extend(gaps);
@@ -333,7 +309,30 @@ impl ChainCheck {
         if last >= self.report.last {
             (self.report.last, self.report.head) = (last, checkpoint.head.to_string());
         }
-        self.tip(key, TipEnd::Checkpoint(Box::new(checkpoint)));
+        self.tips.push(Tip { key: key.to_owned(), checkpoint: Box::new(checkpoint) });
+        if self.tips.len() > MAX_TIPS {
+            self.tips.remove(0);
+        }
+        self.reach = self.tips.iter().map(|tip| tip.checkpoint.last).max();
+    }
+
+    /// The first segment that can be believed.
+    fn begin(&mut self, key: &str, checkpoint: &Checkpoint) {
+        let first = checkpoint.first;
+        match (checkpoint.previous, self.expired) {
+            (None, _) if first > 1 => self.note(format!(
+                "the chain begins with record {first}: those before it were no longer in the log when the node joined"
+            )),
+            (None, _) => {}
+            (Some(_), true) => {
+                self.note(format!("the segments before record {first} are not there"));
+            }
+            (Some(_), false) => {
+                let before = (first > 1).then(|| (1, first - 1));
+                let why = format!("the segments before record {first} are not there");
+                self.found(ChainFault::Removed, key, before, why);
+            }
+        }
     }
 
     /// It was sealed after `before`: are its records those that follow?

@@ -86,6 +86,12 @@ impl SegmentName {
             .then_some(read)
     }
 
+    /// The name of the object with this key in the folder of a node's segments.
+    #[must_use]
+    pub fn of_key(folder: &str, key: &str) -> Option<Self> {
+        Self::parse(key.strip_prefix(folder)?.strip_prefix('/')?)
+    }
+
     /// Whether it is the name of the segment with this checkpoint, apart from the day.
     #[must_use]
     pub fn is_of(&self, checkpoint: &Checkpoint) -> bool {
@@ -232,11 +238,15 @@ pub fn open(bytes: &Bytes, key: &VerifierKey) -> Result<OpenedSegment, SegmentEr
     let mut footer = columns::footer(bytes)?;
     let note = footer.notes.remove(CHECKPOINT_NOTE).unwrap_or_default();
     let checkpoint = Checkpoint::open(&note, key)?;
+    // By some of them other programs take columns for something else.
+    if !footer.notes.is_empty() {
+        return Err(SegmentError::Disagrees("what is noted"));
+    }
     // Before anything of it is read that its node has not signed.
     if bytes.get(..footer.data_bytes).map(sha256) != Some(checkpoint.data) {
         return Err(SegmentError::Disagrees("its data"));
     }
-    let table = columns::decode(bytes)?;
+    let table = columns::decode(bytes, &footer)?;
     let records = table.rows;
     records.check_chain(checkpoint.after)?;
     let first = records.iter().next().map(|row| row.seq);
@@ -314,6 +324,24 @@ mod tests {
         let sealed = seal(&records, by.by()).unwrap();
         let other = NodeKey::of_seed(99).verifier("f1", "a").unwrap();
         assert!(matches!(open(&sealed.bytes, &other), Err(SegmentError::Checkpoint(_))));
+    }
+
+    #[test]
+    fn segments_of_other_versions_are_read_and_what_is_noted_beside_the_checkpoint_is_refused() {
+        // Sealed by a node when this form was new: what the store has is read by every version.
+        let key = "mcpproxy/d17c8662a3adba902b41b74658abe1a8/a+ec5c8c1e+AaN5ZarXTQXYn5Ck3jYpzFlmaYufxPh49TbYixC+XrnB";
+        let key = VerifierKey::parse(key).unwrap();
+        let one = Bytes::from_static(include_bytes!("../../fuzz/seeds/ledger/segment"));
+        let opened = open(&one, &key).unwrap();
+        assert_eq!((opened.checkpoint.first, opened.checkpoint.last), (27, 28));
+        let many = Bytes::from_static(include_bytes!("../../fuzz/seeds/ledger/segment-many"));
+        assert_eq!(open(&many, &key).unwrap().records.len(), 25);
+        let note = opened.note.clone();
+        let noted = columns::encode(&opened.records, "a", |_| {
+            vec![(CHECKPOINT_NOTE, note), ("ARROW:schema", "other columns".into())]
+        });
+        let refused = open(&noted.unwrap().into(), &key).unwrap_err().to_string();
+        assert!(refused.contains("what is noted differs"), "{refused}");
     }
 
     #[test]

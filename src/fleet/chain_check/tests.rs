@@ -174,6 +174,60 @@ fn what_is_no_segment_is_foreign() {
     assert_eq!(faults(&check(&store, false)), [(ChainFault::Foreign, None, None)]);
 }
 
+/// The name of an object that claims these records.
+fn claims(first: u64, last: u64, head: u8) -> String {
+    format!("date=2026-01-01/{first:020}-{last:020}-{head:016x}.parquet")
+}
+
+#[test]
+fn an_object_that_proves_nothing_makes_no_segment_a_fork() {
+    let whole = stored(&chain(&mut ExampleLog::new(1), &[3, 3, 3, 3], None));
+    let junk = Bytes::from_static(b"junk");
+    let with = |claimed: &[(u64, u64)]| {
+        let mut store = whole.clone();
+        let named = (0..).zip(claimed).map(|(head, (first, last))| claims(*first, *last, head));
+        store.extend(named.map(|name| (name, junk.clone())));
+        store
+    };
+    for claimed in [
+        &[(5, 8)][..],
+        &[(1, 1_000_000)],
+        &[(1, u64::MAX), (2, u64::MAX)],
+        &[(12, 12), (40, 50)],
+        // More than there are ends that are followed.
+        &[(3, 4), (4, 4), (4, 5), (4, 6), (4, 7), (4, 8), (4, 9), (4, 10), (4, 11), (4, 12)],
+    ] {
+        let report = check(&with(claimed), false);
+        let altered = |(first, last): &(u64, u64)| (ChainFault::Altered, Some(*first), Some(*last));
+        let expected: Vec<_> = claimed.iter().map(altered).collect();
+        assert_eq!(faults(&report), expected);
+        assert_eq!((report.segments, report.last), (4, 12));
+    }
+    // And hides none that is missing behind it.
+    let mut store = with(&[(1, 5), (1, u64::MAX)]);
+    store.retain(|(name, _)| *name != whole[2].0);
+    let found = faults(&check(&store, false));
+    assert_eq!(found[2..], [(ChainFault::Removed, Some(7), Some(9))]);
+}
+
+#[test]
+fn what_is_missing_beside_altered_segments_is_named() {
+    let whole = stored(&chain(&mut ExampleLog::new(1), &[3, 1, 5, 2, 2], None));
+    let mut store = whole.clone();
+    store[2].1 = Bytes::from_static(b"junk");
+    store.remove(3);
+    store.remove(1);
+    let removed = |first, last| (ChainFault::Removed, Some(first), Some(last));
+    let altered = (ChainFault::Altered, Some(5), Some(9));
+    assert_eq!(faults(&check(&store, false)), [altered, removed(4, 4), removed(10, 11)]);
+    // At the beginning: what has expired is no fault, whatever lies there.
+    let mut store = whole[1..].to_vec();
+    store.push((claims(1, 1, 7), Bytes::from_static(b"junk")));
+    let (one, two_three) = ((ChainFault::Altered, Some(1), Some(1)), removed(2, 3));
+    assert_eq!(faults(&check(&store, false)), [one, two_three]);
+    assert_eq!(faults(&check(&store, true)), [one]);
+}
+
 proptest! {
     #[test]
     fn whatever_is_done_to_the_store_but_cutting_its_end_is_found(

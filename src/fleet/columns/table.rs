@@ -6,8 +6,12 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use super::super::record_rows::{BadRecord, RecordRows};
+use super::table_error::TableError;
 use crate::activity::codec::{self, HeadRef, PayloadRef};
 use crate::activity::record::{Hash, Id, NodeId, Operation};
+
+/// Bytes of a record's hash.
+pub(super) const HASH_BYTES: usize = 32;
 
 /// A record, decoded without copies.
 pub(super) struct Row<'a> {
@@ -104,6 +108,11 @@ pub(super) const COLUMNS: &[TableColumn] = &[
     column("record", ColumnKind::Canonical),
 ];
 
+/// The names of the columns, in their order.
+pub fn column_names() -> impl Iterator<Item = &'static str> {
+    COLUMNS.iter().map(|column| column.name)
+}
+
 /// The cells of one column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cells {
@@ -120,14 +129,18 @@ impl Cells {
         }
     }
 
-    /// These, and then others of the same type.
-    pub(super) fn and(self, next: Self) -> Option<Self> {
+    /// Adds others of the same type.
+    pub(super) fn extend(&mut self, next: Self) -> Result<(), TableError> {
         match (self, next) {
-            (Self::Numbers(a), Self::Numbers(b)) => Some(Self::Numbers([a, b].concat())),
-            (Self::Texts(a), Self::Texts(b)) => Some(Self::Texts([a, b].concat())),
-            (Self::Hashes(a), Self::Hashes(b)) => Some(Self::Hashes([a, b].concat())),
-            _ => None,
+            (Self::Numbers(all), Self::Numbers(next)) => all.extend(next),
+            (Self::Texts(all), Self::Texts(next)) | (Self::Hashes(all), Self::Hashes(next)) => {
+                all.extend(next);
+            }
+            (Self::Numbers(_) | Self::Texts(_) | Self::Hashes(_), _) => {
+                return Err(TableError::Form("a column is of another type".into()));
+            }
         }
+        Ok(())
     }
 
     /// The first row that `other` has not the same cell in.

@@ -1,11 +1,29 @@
 //! Tables come back, say what the records say, and a cell that does not is found.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::column::reader::ColumnReader;
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::{ByteArray, FixedLenByteArray};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
 
+use super::pages::{self, Unpacking};
+use super::table::{COLUMNS, Cells, TableColumn, TableOf};
+use super::writing::{properties, schema};
 use super::*;
 use crate::activity::codec::{HeadRef, PayloadRef};
 use crate::activity::record::{Operation, Source, Status, Type};
 use crate::fleet::examples::ExampleLog;
+use crate::fleet::record_rows::{RecordCollector, RecordRows};
+
+/// Reads a table, whatever is noted in it.
+fn read(bytes: &Bytes) -> Result<TableRead, TableError> {
+    decode(bytes, &footer(bytes)?)
+}
 
 /// A table whose cells were changed by `alter` on the way.
 fn altered(records: &RecordRows, alter: impl Fn(&TableColumn, Cells) -> Cells) -> Bytes {
@@ -48,10 +66,10 @@ fn a_table_comes_back_with_its_notes() {
     let bytes: Bytes = encode(&records, "a", noted).unwrap().into();
     let found = footer(&bytes).unwrap();
     assert_eq!((&bytes[..found.data_bytes], found.notes.len()), (&before[..], 2));
-    let read = decode(&bytes).unwrap();
+    assert_eq!(found.notes.get("one").map(String::as_str), Some("1"));
+    assert_eq!(found.notes.get("two").map(String::as_str), Some("2"));
+    let read = decode(&bytes, &found).unwrap();
     assert_eq!((read.rows, &*read.node), (records.clone(), "a"));
-    assert_eq!(read.notes.get("one").map(String::as_str), Some("1"));
-    assert_eq!(read.notes.get("two").map(String::as_str), Some("2"));
     assert_eq!(
         altered(&records, |_, cells| cells),
         Bytes::from(encode(&records, "a", |_| Vec::new()).unwrap())
@@ -70,7 +88,7 @@ fn a_table_written_in_parts_is_one_table() {
         assert!(writer.take().unwrap().is_empty());
     }
     bytes.extend(writer.finish().unwrap());
-    let read = decode(&bytes.into()).unwrap().rows;
+    let read = read(&bytes.into()).unwrap().rows;
     assert_eq!(read.iter().collect::<Vec<_>>(), one.iter().chain(two.iter()).collect::<Vec<_>>());
 }
 
@@ -93,7 +111,7 @@ fn a_cell_of_any_column_that_says_something_else_is_found() {
                 Cells::Hashes(cells)
             }
         });
-        match (decode(&bytes), changed.name) {
+        match (read(&bytes), changed.name) {
             (Err(TableError::Cell { column, seq }), name) if column == name => {
                 assert_eq!(seq, 5, "{name}")
             }
@@ -109,19 +127,284 @@ fn a_cell_of_any_column_that_says_something_else_is_found() {
     }
 }
 
+/// The cells of a column as the library reads them.
+fn by_library(bytes: &Bytes, at: usize) -> Cells {
+    let reader = SerializedFileReader::new(bytes.clone()).unwrap();
+    let group = reader.get_row_group(0).unwrap();
+    let rows = group.metadata().num_rows() as usize;
+    let copied = |cell: &[u8]| Bytes::copy_from_slice(cell);
+    match group.get_column_reader(at).unwrap() {
+        ColumnReader::Int64ColumnReader(mut reader) => {
+            let mut cells = Vec::new();
+            reader.read_records(rows, None, None, &mut cells).unwrap();
+            Cells::Numbers(cells)
+        }
+        ColumnReader::ByteArrayColumnReader(mut reader) => {
+            let mut cells: Vec<ByteArray> = Vec::new();
+            reader.read_records(rows, None, None, &mut cells).unwrap();
+            Cells::Texts(cells.iter().map(|cell| copied(cell.data())).collect())
+        }
+        ColumnReader::FixedLenByteArrayColumnReader(mut reader) => {
+            let mut cells: Vec<FixedLenByteArray> = Vec::new();
+            reader.read_records(rows, None, None, &mut cells).unwrap();
+            Cells::Hashes(cells.iter().map(|cell| copied(cell.data())).collect())
+        }
+        _ => unreachable!("column {at}"),
+    }
+}
+
+#[test]
+fn what_is_read_is_what_the_library_reads() {
+    let mut log = ExampleLog::new(1);
+    let mut rows = RecordCollector::new(log.log);
+    // So many that there are several pages, one dictionary has more than it may, and others have numbers of any width.
+    for seq in 0..25_000_u64 {
+        let long = format!("{seq:060}");
+        let few = format!("{}", seq.wrapping_mul(2_654_435_761) % (1 + seq));
+        let text = |text: &'static str| PayloadRef { bytes: text.as_bytes(), total: 1 };
+        let head = HeadRef {
+            stored_ms: seq,
+            kind: Type::ToolCall,
+            source: Source::Mcp,
+            principal: &long,
+            status: Status::Success,
+            operation: None,
+            server: &few,
+            tool: "t",
+            error: "",
+            started: u64::MAX - seq,
+            duration_us: seq,
+            overhead_us: 0,
+            response_bytes: 1,
+            session_id: &few,
+            request_id: &few,
+            parent: None,
+            intent: text("{}"),
+            variant: "",
+            client_name: if seq < 10_000 { "a" } else { &few },
+        };
+        log.push_head(&mut rows, &head, b"", few.as_bytes());
+    }
+    let rows = rows.finish();
+    let bytes: Bytes = encode(&rows, "a", |_| Vec::new()).unwrap().into();
+    let footer = footer(&bytes).unwrap();
+    assert_eq!(decode(&bytes, &footer).unwrap().rows, rows);
+    let chunks = &footer.groups[0].chunks;
+    for (at, (column, chunk)) in COLUMNS.iter().zip(chunks).enumerate() {
+        let chunk = bytes.slice(chunk.range.clone());
+        let cells = pages::read(&chunk, column, rows.len(), &mut Unpacking::new()).unwrap();
+        assert!(cells == by_library(&bytes, at), "{}", column.name);
+    }
+}
+
+/// Values in Thrift's compact protocol, each with the distance to the field before it.
+mod thrift {
+    pub(super) fn varint(mut value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value > 127 {
+            bytes.push(value as u8 | 128);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    }
+
+    pub(super) fn int(distance: u8, value: i64) -> Vec<u8> {
+        [vec![distance << 4 | 5], varint((value << 1 ^ value >> 63) as u64)].concat()
+    }
+
+    pub(super) fn long(distance: u8, value: i64) -> Vec<u8> {
+        [vec![distance << 4 | 6], varint((value << 1 ^ value >> 63) as u64)].concat()
+    }
+
+    pub(super) fn text(distance: u8, value: &str) -> Vec<u8> {
+        [vec![distance << 4 | 8], varint(value.len() as u64), value.as_bytes().to_vec()].concat()
+    }
+
+    pub(super) fn structure(distance: u8, fields: &[Vec<u8>]) -> Vec<u8> {
+        [vec![distance << 4 | 12], fields.concat(), vec![0]].concat()
+    }
+
+    /// So many structures are said to be there, and these are.
+    pub(super) fn list(distance: u8, count: usize, structures: &[u8]) -> Vec<u8> {
+        let head = vec![distance << 4 | 9, 0xf0 | 12];
+        [head, varint(count as u64), structures.to_vec()].concat()
+    }
+}
+
+/// A file with these data and this footer.
+fn framed(data: &[u8], footer: &[u8]) -> Bytes {
+    let length = (footer.len() as u32).to_le_bytes();
+    [b"PAR1", data, footer, &length, b"PAR1"].concat().into()
+}
+
+/// What is wrong with a file that is no table.
+fn refused(bytes: &Bytes) -> String {
+    read(bytes).map(|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn columns_that_lie_in_each_other_without_end_are_refused() {
+    let column = [thrift::int(3, 0), thrift::text(1, ""), thrift::int(1, 1), vec![0]].concat();
+    for depth in [100, 1_000, 10_000, 100_000] {
+        let columns = thrift::list(1, depth, &column.repeat(depth));
+        let footer = [thrift::int(1, 1), columns, vec![0]].concat();
+        refused(&framed(b"", &footer));
+    }
+}
+
+#[test]
+fn what_is_only_claimed_takes_no_memory() {
+    let root = [thrift::text(4, ""), thrift::int(1, i64::from(i32::MAX)), vec![0]].concat();
+    for footer in [
+        // So many columns below one, so many groups, notes.
+        [thrift::int(1, 1), thrift::list(1, 1, &root), vec![0]].concat(),
+        [thrift::int(1, 1), thrift::list(3, i32::MAX as usize, b""), vec![0]].concat(),
+        [thrift::int(1, 1), thrift::list(4, i32::MAX as usize, b""), vec![0]].concat(),
+        [thrift::int(1, 1), thrift::list(1, usize::MAX, b""), vec![0]].concat(),
+    ] {
+        refused(&framed(b"", &footer));
+    }
+}
+
+#[test]
+fn a_footer_of_many_small_things_is_refused_by_its_length() {
+    let note = [thrift::text(1, ""), thrift::text(1, ""), vec![0]].concat();
+    let count = (63 << 20) / note.len();
+    let footer = [thrift::int(1, 1), thrift::list(4, count, &note.repeat(count)), vec![0]].concat();
+    assert!(refused(&framed(b"", &footer)).contains("its footer has more than"));
+    let records = ExampleLog::new(1).records(1);
+    let noted = |bytes: usize| {
+        let table = encode(&records, "a", |_| vec![("long", "x".repeat(bytes))]).unwrap();
+        read(&table.into())
+    };
+    assert!(noted(64 << 10).is_ok(), "a note may have as much");
+    assert!(noted(128 << 10).is_err());
+}
+
+/// A page with these cells.
+fn page(kind: i64, field: u8, values: i64, encoding: i64, unpacked: i64, cells: &[u8]) -> Vec<u8> {
+    let packed = snap::raw::Encoder::new().compress_vec(cells).unwrap();
+    let head = [thrift::int(1, values), thrift::int(1, encoding)];
+    let head = [
+        thrift::int(1, kind),
+        thrift::int(1, unpacked),
+        thrift::int(1, packed.len() as i64),
+        thrift::structure(field - 3, &head),
+        vec![0],
+    ];
+    [head.concat(), packed].concat()
+}
+
+fn dictionary(values: i64, cells: &[u8]) -> Vec<u8> {
+    page(2, 7, values, 0, cells.len() as i64, cells)
+}
+
+fn by_dictionary(values: i64, cells: &[u8]) -> Vec<u8> {
+    page(0, 5, values, 8, cells.len() as i64, cells)
+}
+
+fn cells(chunk: Vec<u8>, rows: usize) -> Result<Cells, TableError> {
+    let column = COLUMNS.iter().find(|column| column.name == "log").unwrap();
+    pages::read(&chunk.into(), column, rows, &mut Unpacking::new())
+}
+
+/// A text as a page has it.
+fn long_text(bytes: usize) -> Vec<u8> {
+    [&(bytes as u32).to_le_bytes()[..], &vec![0; bytes]].concat()
+}
+
+#[test]
+fn a_cell_counts_as_often_as_it_stands_there() {
+    let rows = 1_u64 << 20;
+    // One bit for a number of a cell; a run of the first cell for all rows.
+    let all_of_the_first = [vec![1], thrift::varint(rows << 1), vec![0]].concat();
+    let chunk = |bytes: usize| {
+        let cells = [long_text(bytes), long_text(1)].concat();
+        [dictionary(2, &cells), by_dictionary(rows as i64, &all_of_the_first)].concat()
+    };
+    assert!(chunk(1 << 20).len() < 60 << 10);
+    let error = cells(chunk(1 << 20), rows as usize).unwrap_err().to_string();
+    assert!(error.contains("too large when it is unpacked"), "{error}");
+    assert_eq!(cells(chunk(63), rows as usize).unwrap().len(), rows as usize);
+}
+
+#[test]
+fn a_page_is_what_its_head_says() {
+    let text = long_text(3);
+    let plain = |values, unpacked| page(0, 5, values, 0, unpacked, &text);
+    assert_eq!(cells(plain(1, 7), 1).unwrap(), Cells::Texts(vec![Bytes::from_static(&[0; 3])]));
+    for (chunk, why) in [
+        (plain(1, 8), "another length"),
+        (plain(1, i64::from(i32::MAX)), "another length"),
+        (plain(1, -1), "not as it can be"),
+        (plain(2, 7), "too many"),
+        (plain(0, 7), "no cells"),
+        (plain(i64::from(i32::MAX), 7), "too many"),
+        (page(0, 5, 1, 5, 7, &text), "another way"),
+        (page(0, 5, 1, 8, 7, &text), "another way"),
+        (page(3, 5, 1, 0, 7, &text), "another kind"),
+        (page(2, 5, 1, 0, 7, &text), "another kind"),
+        (dictionary(i64::from(i32::MAX), &text), "other cells"),
+        (dictionary(0, &text), "other cells"),
+        ([dictionary(1, &text), dictionary(1, &text)].concat(), "before all cells"),
+        ([plain(1, 7), dictionary(1, &text)].concat(), "before all cells"),
+        ([dictionary(1, &text), by_dictionary(1, &[1, 2, 1])].concat(), "no such cell"),
+        ([dictionary(1, &text), by_dictionary(1, &[33, 2, 1])].concat(), "another way"),
+        ([dictionary(1, &text), by_dictionary(1, &[32, 3, 1])].concat(), "cut"),
+        ([dictionary(1, &text), by_dictionary(1, &[0, 0, 0])].concat(), "cut"),
+        ([dictionary(1, &text), by_dictionary(1, &[])].concat(), "cut"),
+        (plain(1, 7)[..9].to_vec(), "cut"),
+        (Vec::new(), "too short"),
+    ] {
+        let error = cells(chunk, 1).unwrap_err().to_string();
+        assert!(error.contains(why), "{why}: {error}");
+    }
+    let one = [dictionary(1, &text), by_dictionary(1, &[0, 2])].concat();
+    assert_eq!(cells(one, 1).unwrap().len(), 1);
+}
+
+#[test]
+fn what_a_footer_says_of_its_columns_is_compared() {
+    let records = ExampleLog::new(1).records(9);
+    let whole = encode(&records, "a", |_| Vec::new()).unwrap();
+    let data = footer(&Bytes::copy_from_slice(&whole)).unwrap().data_bytes;
+    let with = |from: &[u8], to: &[u8]| {
+        let at = whole[data..].windows(from.len()).position(|window| window == from).unwrap();
+        let mut bytes = whole.clone();
+        bytes[data + at..data + at + from.len()].copy_from_slice(to);
+        bytes.into()
+    };
+    // The greatest number is another one: whoever asks for the last record would pass over the table.
+    let bound =
+        |greatest: u64| [&thrift::text(1, "        ")[..2], &greatest.to_le_bytes()].concat();
+    let error = refused(&with(&bound(9), &bound(8)));
+    assert!(error.contains("the bounds of column seq"), "{error}");
+    // Two columns have each other's name.
+    let error = refused(&with(&thrift::text(1, "status"), &thrift::text(1, "source")));
+    assert!(error.contains("other columns"), "{error}");
+    // A moment is told in another unit.
+    let error = refused(&with(&[0x11, 0x1c, 0x2c, 0], &[0x11, 0x1c, 0x1c, 0]));
+    assert!(error.contains("other columns"), "{error}");
+    // A column lies elsewhere.
+    let behind = thrift::long(2, 4);
+    let error = refused(&with(&behind, &thrift::long(2, 5)));
+    assert!(error.contains("behind each other"), "{error}");
+}
+
 #[test]
 fn what_is_no_table_of_ours_is_refused() {
     let records = ExampleLog::new(1).records(3);
     let whole = encode(&records, "a", |_| Vec::new()).unwrap();
     for cut in [0, 1, 4, 8, whole.len() / 2, whole.len() - 1] {
-        assert!(decode(&Bytes::copy_from_slice(&whole[..cut])).is_err(), "cut at {cut}");
+        assert!(read(&Bytes::copy_from_slice(&whole[..cut])).is_err(), "cut at {cut}");
     }
     let schema = Arc::new(parse_message_type("message activity { required int64 seq; }").unwrap());
     let writer = SerializedFileWriter::new(Vec::new(), schema, properties()).unwrap();
     let other: Bytes = writer.into_inner().unwrap().into();
-    assert!(matches!(decode(&other), Err(TableError::Form(why)) if why.contains("other columns")));
+    assert!(matches!(read(&other), Err(TableError::Form(why)) if why.contains("other columns")));
     let empty: Bytes = TableWriter::new("a").unwrap().finish().unwrap().into();
-    assert!(matches!(decode(&empty), Err(TableError::Form(why)) if why.contains("no records")));
+    assert!(matches!(read(&empty), Err(TableError::Form(why)) if why.contains("no records")));
 }
 
 #[test]
@@ -153,15 +436,14 @@ proptest! {
         log.push_head(&mut rows, &head, &arguments, &response);
         let rows = rows.finish();
         let bytes: Bytes = encode(&rows, &texts[9], |_| Vec::new()).unwrap().into();
-        let read = decode(&bytes).unwrap();
+        let read = read(&bytes).unwrap();
         prop_assert_eq!(read.rows, rows);
         prop_assert_eq!(&*read.node, texts[9].as_str());
     }
 
     #[test]
     fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
-        prop_assert!(decode(&bytes.clone().into()).is_err());
-        let framed = [b"PAR1", &bytes[..], &(bytes.len() as u32).to_le_bytes(), b"PAR1"].concat();
-        prop_assert!(decode(&framed.into()).is_err());
+        prop_assert!(read(&bytes.clone().into()).is_err());
+        prop_assert!(read(&framed(b"", &bytes)).is_err());
     }
 }
