@@ -60,7 +60,10 @@ pub(super) fn failed(error: &BucketError) -> CommandError {
     let exit = match error {
         BucketError::Url(_) => Exit::Usage,
         BucketError::Late(_) | BucketError::Failed(_) => Exit::Unreachable,
-        BucketError::Missing(_) | BucketError::TooLong(_) | BucketError::TooMany(_) => Exit::Failed,
+        BucketError::Missing(_)
+        | BucketError::TooLong(_)
+        | BucketError::TooMany(_)
+        | BucketError::TooManyFolders(_) => Exit::Failed,
     };
     let what = match error {
         BucketError::Missing(key) => format!("the store has no {key}: it is that of no fleet"),
