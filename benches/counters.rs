@@ -46,6 +46,15 @@ fn main() {
             }
         });
     });
+    let tools: Vec<String> = (0..10_000).map(|at| format!("tool_{at}")).collect();
+    for (at, tool) in tools.iter().enumerate() {
+        if let Some(server) = servers.get(at % servers.len()) {
+            tally.tool(*server, tool, "call_tool_read", Outcome::Success);
+        }
+    }
+    criterion.bench_function("counters/by tool, 10 000 series", |bencher| {
+        bencher.iter(|| calls.by_tool(black_box(10_000)));
+    });
     criterion.bench_function("counters/read 200 servers", |bencher| bencher.iter(|| calls.read()));
     criterion.final_summary();
 }

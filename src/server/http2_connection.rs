@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! streams ── a task each, of the connection's own set ── dropped with the connection
-//! every LOOK_EVERY: idle for too long ▶ told to go away ▶ closed;  a reply not taken for too long ▶ its stream reset
+//! every few seconds: idle for too long ▶ told to go away ▶ closed;  a reply not taken for too long ▶ its stream reset
 //! ```
 //!
 //! What holds which attack, beside the bounds that are named here: frames that ask for an answer (PING, SETTINGS) are not
@@ -20,12 +20,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use http::Request;
 use http::header::{HOST, HeaderValue};
+use http::{Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
-use hyper::service::service_fn;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use super::app_state::AppState;
 use super::connection::{CLIENT_STALL_LIMIT, Met};
 use super::route::route;
-use super::tracked_socket::{Exchange, TrackedSocket};
+use super::tracked_socket::{Exchange, Exchanges, TrackedSocket};
 use super::unread_body;
 use crate::downstream::body::Body;
 use crate::downstream::http::{self as mcp, ClientConnection};
@@ -61,14 +61,25 @@ const MAX_PIECE_BYTES: usize = 64 * 1024;
 const MAX_PENDING_RESETS: usize = 32;
 /// Requests that were given up for the client's mistakes; with more the connection is closed.
 const MAX_ERROR_RESETS: usize = 256;
-/// How often a silent client is asked whether it is there, and how long it has to answer.
-const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
-/// How long a connection may be without a request.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// How often that, and what waits for the client, is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Time for the farewell of an idle connection.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a connection may be what it is.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// How often a silent client is asked whether it is there, and how long it has to answer.
+    ping: (Duration, Duration),
+    /// How long a connection may be without a request.
+    idle: Duration,
+    /// How often that, and what waits for the client, is looked at.
+    look_every: Duration,
+    /// Time for the farewell of an idle connection.
+    farewell: Duration,
+}
+
+const PATIENCE: Patience = Patience {
+    ping: (Duration::from_secs(30), Duration::from_secs(20)),
+    idle: Duration::from_secs(75),
+    look_every: Duration::from_secs(5),
+    farewell: Duration::from_secs(5),
+};
 
 /// Serves a connection until it ends, or the server does.
 ///
@@ -80,7 +91,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     worker: Rc<Worker>,
     met: Met,
     socket: TrackedSocket<S>,
-    mut drain: watch::Receiver<bool>,
+    drain: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let exchanges = socket.exchanges();
     exchanges.multiplex();
@@ -110,6 +121,23 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
             Ok::<_, Infallible>(answer.map(|body| StreamBody::new(body, handed, exchange)))
         }
     });
+    attend((socket, PATIENCE), service, streams, &exchanges, drain).await
+}
+
+/// Keeps a connection to its bounds.
+async fn attend<S, V>(
+    (socket, patience): (S, Patience),
+    service: V,
+    streams: Streams,
+    exchanges: &Exchanges,
+    mut drain: watch::Receiver<bool>,
+) -> Result<(), Box<dyn std::error::Error>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+    V: Service<Request<Incoming>, Response = Response<StreamBody>, Error = Infallible> + 'static,
+    V::Future: 'static,
+{
+    let waiting = streams.waiting.clone();
     let mut served = pin!(
         http2::Builder::new(streams)
             .timer(TokioTimer::new())
@@ -120,11 +148,11 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
             .max_send_buf_size(MAX_SEND_BYTES)
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
             .max_local_error_reset_streams(MAX_ERROR_RESETS)
-            .keep_alive_interval(PING.0)
-            .keep_alive_timeout(PING.1)
+            .keep_alive_interval(patience.ping.0)
+            .keep_alive_timeout(patience.ping.1)
             .serve_connection(TokioIo::new(socket), service)
     );
-    let mut looks = tokio::time::interval(LOOK_EVERY);
+    let mut looks = tokio::time::interval(patience.look_every);
     let (mut idle_since, mut draining, mut leaving) = (clock::now(), false, None::<Instant>);
     loop {
         tokio::select! {
@@ -144,10 +172,10 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
                     idle_since = now;
                 } else if leaving.is_some_and(|since| {
                     // A request may have come before the client knew.
-                    now.duration_since(since.max(idle_since)) >= FAREWELL
+                    now.duration_since(since.max(idle_since)) >= patience.farewell
                 }) {
                     return Ok(());
-                } else if leaving.is_none() && now.duration_since(idle_since) >= IDLE_TIMEOUT {
+                } else if leaving.is_none() && now.duration_since(idle_since) >= patience.idle {
                     leaving = Some(now);
                     served.as_mut().graceful_shutdown();
                 }
@@ -298,10 +326,10 @@ impl Met {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::sync::mpsc::error::TryRecvError;
 
     use super::*;
-    use crate::server::tracked_socket::Exchanges;
 
     #[test]
     fn a_long_reply_is_handed_over_in_pieces_and_ends_with_the_last() {
@@ -386,6 +414,83 @@ mod tests {
                 assert_eq!(whole.len(), BYTES, "the connection goes on");
             })
             .await;
+    }
+
+    /// Serves a client whose requests are never answered until its connection is over.
+    async fn served(patience: Patience, client: impl AsyncFnOnce(DuplexStream)) {
+        let serving = async {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let tasks = Rc::<RefCell<JoinSet<()>>>::default();
+            let (streams, exchanges) = (streams(&tasks), Exchanges::default());
+            let (waiting, begun) = (streams.waiting.clone(), exchanges.clone());
+            let service = service_fn(move |_: Request<Incoming>| {
+                let asked = (waiting.register(), begun.begin());
+                async move {
+                    let _asked = asked;
+                    std::future::pending::<Result<Response<StreamBody>, Infallible>>().await
+                }
+            });
+            let (_drain, draining) = watch::channel(false);
+            let attended = attend((ours, patience), service, streams, &exchanges, draining);
+            let _ = tokio::join!(attended, client(theirs));
+        };
+        let local = tokio::task::LocalSet::new();
+        let over = tokio::time::timeout(LONG, local.run_until(serving)).await;
+        assert!(over.is_ok(), "the connection is not over");
+    }
+
+    /// Begins a connection, with a request if it `asks`, and answers those PINGs, until it is over.
+    async fn speak(mut stream: DuplexStream, asks: bool, answers: impl Fn(&[u8]) -> bool) {
+        const PING: u8 = 6;
+        // GET, https, / and an authority (RFC 7541, appendix A), with the flags END_STREAM and END_HEADERS.
+        const ASKED: &[u8] = b"\0\0\x06\x01\x05\0\0\0\x01\x82\x87\x84\x41\x01h";
+        let begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        stream.write_all(&[&begin[..], if asks { ASKED } else { b"" }].concat()).await.unwrap();
+        let mut head = [0; 9];
+        while stream.read_exact(&mut head).await.is_ok() {
+            let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            stream.read_exact(&mut payload).await.unwrap();
+            if head[3] == PING && head[4] == 0 && answers(&payload) {
+                head[4] = 1;
+                // The other side may have gone.
+                let _ = stream.write_all(&[&head[..], &payload].concat()).await;
+            }
+        }
+    }
+
+    const SHORT: Duration = Duration::from_millis(20);
+    /// So long that whoever waits for it has failed, and what nobody waits for.
+    const LONG: Duration = Duration::from_secs(60);
+    const EVER: Duration = Duration::from_secs(3600);
+
+    #[tokio::test]
+    async fn an_idle_connection_is_ended_and_not_waited_for_if_it_does_not_heed_that() {
+        /// What h2 asks before it says which request was the last.
+        const SHUTDOWN_PING: [u8; 8] = [0x0b, 0x7b, 0xa2, 0xf0, 0x8b, 0x9b, 0xfe, 0x54];
+        let patience =
+            Patience { ping: (EVER, EVER), idle: SHORT, look_every: SHORT, farewell: EVER };
+        served(patience, async |stream| speak(stream, false, |_| true).await).await;
+        let deaf = |ping: &[u8]| ping != SHUTDOWN_PING;
+        let patience = Patience { farewell: SHORT, ..patience };
+        served(patience, async |stream| speak(stream, false, deaf).await).await;
+    }
+
+    #[tokio::test]
+    async fn a_connection_with_a_request_lasts_until_its_client_answers_no_ping() {
+        const ANSWERED: u32 = 50;
+        let patience = Patience {
+            ping: (SHORT, 100 * SHORT),
+            idle: 25 * SHORT,
+            look_every: SHORT,
+            farewell: SHORT,
+        };
+        let pings = Cell::new(0);
+        let answers = |_: &[u8]| {
+            pings.set(pings.get() + 1);
+            pings.get() <= ANSWERED
+        };
+        served(patience, async |stream| speak(stream, true, answers).await).await;
+        assert_eq!(pings.get(), ANSWERED + 1, "it was not idle meanwhile");
     }
 
     #[test]

@@ -121,9 +121,12 @@ impl OtlpExport {
     }
 
     /// Ends it: what is left is sent, within [`FLUSH_LIMIT`]; without `patience` it is dropped.
-    pub(super) async fn end(mut self, patience: bool) {
+    pub(super) async fn end(self, patience: bool) {
+        self.end_within(if patience { FLUSH_LIMIT } else { Duration::ZERO }).await;
+    }
+
+    async fn end_within(mut self, limit: Duration) {
         self.end.send_replace(true);
-        let limit = if patience { FLUSH_LIMIT } else { Duration::ZERO };
         if tokio::time::timeout(limit, &mut self.task).await.is_err() {
             self.task.abort();
             let _ = self.task.await;
@@ -502,6 +505,18 @@ mod tests {
         end.send_replace(true);
         state.run().await;
         assert_eq!(counts(&queue), (0, [0, 1, 0]));
+    }
+
+    #[tokio::test]
+    async fn an_end_waits_for_a_collector_that_hangs_no_longer_than_its_bound() {
+        let (hangs, _) = collector(Vec::new()).await;
+        let (mut state, queue, end) = task(hangs);
+        state.patience = PATIENCE;
+        queue.put(Box::new(tests_span(false)));
+        let export = OtlpExport { end, task: tokio::spawn(state.run()) };
+        export.end_within(Duration::from_millis(50)).await;
+        // Had it waited as long as for an attempt, that would have been counted.
+        assert_eq!(counts(&queue), (0, [0; 3]));
     }
 
     #[test]

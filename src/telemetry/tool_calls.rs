@@ -1,9 +1,11 @@
 //! Calls by tool, call tool and outcome, for exporters: bounded in tools and in series.
 //!
 //! Only tools that were found are counted by name: a name that an agent made up takes no room. Each worker counts in a
-//! table of its own, under a lock that nobody else takes but who reads the sums.
+//! table of its own, under a lock that nobody else takes but who reads the sums, and that one for moments
+//! ([`PORTION`]): the worker may be about to count a call.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -12,7 +14,9 @@ use crate::tool::server_id::ServerId;
 
 /// Tools of one worker that are counted by name; further ones are counted together ([`OTHER`]).
 const MAX_TOOLS: usize = 16 * 1024;
-/// The name under which those are counted that have no place of their own.
+/// Tools whose counts are copied while a worker that has to count would wait.
+const PORTION: usize = 256;
+/// The name under which those are counted that have no place of their own, with those of a tool that has this name.
 pub const OTHER: &str = "other";
 /// By what a call came: the call tools, a tool's own name, or a request that calls no tool.
 const VARIANTS: [&str; 5] =
@@ -27,22 +31,36 @@ pub(super) struct ToolCalls(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    servers: HashMap<ServerId, HashMap<Box<str>, Counts>>,
-    tools: usize,
+    /// In the order in which they came, so that they can be read in portions.
+    rows: Vec<Row>,
+    /// Where in `rows` each tool is.
+    places: HashMap<ServerId, HashMap<Arc<str>, usize>>,
+}
+
+/// The calls of one tool.
+#[derive(Clone, Debug)]
+struct Row {
+    server: ServerId,
+    tool: Arc<str>,
+    counts: Counts,
 }
 
 impl Table {
     fn counts(&mut self, server: ServerId, tool: &str) -> Option<&mut Counts> {
-        let tools = self.servers.entry(server).or_default();
-        let known = tools.contains_key(tool);
-        if !known && self.tools >= MAX_TOOLS {
-            return Some(tools.entry(OTHER.into()).or_default());
+        let places = self.places.entry(server).or_default();
+        let mut place = places.get(tool).copied();
+        let mut tool = tool;
+        if place.is_none() && self.rows.len() >= MAX_TOOLS {
+            tool = OTHER;
+            place = places.get(tool).copied();
         }
-        if !known {
-            self.tools += 1;
-            tools.insert(tool.into(), Counts::default());
-        }
-        tools.get_mut(tool)
+        let at = place.unwrap_or_else(|| {
+            let (at, tool) = (self.rows.len(), Arc::<str>::from(tool));
+            places.insert(Arc::clone(&tool), at);
+            self.rows.push(Row { server, tool, counts: Counts::default() });
+            at
+        });
+        self.rows.get_mut(at).map(|row| &mut row.counts)
     }
 }
 
@@ -54,6 +72,21 @@ impl ToolCalls {
         let counts = table.counts(server, tool).and_then(|counts| counts.get_mut(at));
         if let Some(count) = counts.and_then(|counts| counts.get_mut(outcome as usize)) {
             *count += 1;
+        }
+    }
+
+    /// What was counted until now, tool by tool. Calls that end meanwhile may count or not.
+    fn read(&self, mut each: impl FnMut(&Row)) {
+        let (mut from, mut portion) = (0, Vec::with_capacity(PORTION));
+        loop {
+            let table = self.0.lock();
+            portion.extend(table.rows.iter().skip(from).take(PORTION).cloned());
+            drop(table);
+            if portion.is_empty() {
+                return;
+            }
+            from += portion.len();
+            portion.drain(..).for_each(|row| each(&row));
         }
     }
 }
@@ -82,14 +115,11 @@ impl NamedSeries {
     pub(super) fn sums(&mut self, workers: &[&ToolCalls], most: usize) -> BTreeMap<Series, u64> {
         let mut sums = BTreeMap::new();
         for worker in workers {
-            let table = worker.0.lock();
-            for (&server, tools) in &table.servers {
-                for (tool, counts) in tools {
-                    for (series, count) in named(server, tool, counts) {
-                        *sums.entry(self.told(series, most)).or_default() += count;
-                    }
+            worker.read(|row| {
+                for (series, count) in named(row) {
+                    *sums.entry(self.told(series, most)).or_default() += count;
                 }
-            }
+            });
         }
         sums
     }
@@ -107,15 +137,12 @@ impl NamedSeries {
 }
 
 /// The counts that are not zero, with their labels.
-fn named<'a>(
-    server: ServerId,
-    tool: &'a str,
-    counts: &'a Counts,
-) -> impl Iterator<Item = (Series, u64)> + 'a {
-    VARIANTS.into_iter().zip(counts).flat_map(move |(variant, outcomes)| {
+fn named(row: &Row) -> impl Iterator<Item = (Series, u64)> {
+    VARIANTS.into_iter().zip(&row.counts).flat_map(move |(variant, outcomes)| {
         let counted = Outcome::ALL.into_iter().zip(outcomes).filter(|(_, count)| **count > 0);
         counted.map(move |(outcome, count)| {
-            (Series { server, tool: tool.into(), variant, outcome }, *count)
+            let (server, tool) = (row.server, Box::from(&*row.tool));
+            (Series { server, tool, variant, outcome }, *count)
         })
     })
 }
@@ -184,8 +211,30 @@ mod tests {
         for tool in 0..MAX_TOOLS + 1000 {
             worker.ended(server, &format!("t{tool}"), "", Outcome::Success);
         }
-        let table = worker.0.lock();
-        assert_eq!(table.servers[&server].len(), MAX_TOOLS + 1);
-        assert_eq!(table.servers[&server][OTHER][VARIANTS.len() - 1][0], 1000);
+        let mut rows = Vec::new();
+        worker.read(|row| rows.push(row.clone()));
+        assert_eq!(rows.len(), MAX_TOOLS + 1);
+        assert_eq!(
+            (&*rows[MAX_TOOLS].tool, rows[MAX_TOOLS].counts[VARIANTS.len() - 1][0]),
+            (OTHER, 1000)
+        );
+    }
+
+    #[test]
+    fn who_reads_the_counts_keeps_no_worker_from_counting() {
+        let server = ServerIds::default().assign(&"s".into());
+        let worker = ToolCalls::default();
+        for tool in 0..PORTION * 2 + 1 {
+            worker.ended(server, &format!("t{tool}"), "", Outcome::Success);
+        }
+        let mut seen = 0;
+        worker.read(|_| {
+            seen += 1;
+            if seen == 1 {
+                worker.ended(server, "late", "", Outcome::Success);
+            }
+            assert!(!worker.0.is_locked());
+        });
+        assert_eq!(seen, PORTION * 2 + 2);
     }
 }

@@ -35,7 +35,8 @@ pub(crate) use pipe::Pipe;
 pub(crate) use recorder::{Received, Recorder, Reply};
 pub(crate) use scripted::Scripted;
 pub(crate) use secure::{
-    END_HEADERS, END_STREAM, Http2, Secure, begin, field, frame, kind, read, request, secure,
+    END_HEADERS, END_STREAM, Http2, Secure, begin, field, frame, kind, request, secure,
+    server_config,
 };
 pub(crate) use sse::Events;
 pub(crate) use upstream::{HttpStub, server_of_both_eras, stub, stub_stdio};

@@ -15,10 +15,13 @@ use crate::harness::{
 
 /// What the server bounds streams by (`server::http2_connection`).
 const MAX_STREAMS: u32 = 64;
+/// Most of a client's mistakes that cost it a stream alone (there, too).
+const MAX_ERROR_RESETS: u32 = 256;
 /// The name of that setting, and of the window that every stream begins with (RFC 9113 §6.5.2).
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 /// Codes of errors (RFC 9113 §7).
+const PROTOCOL_ERROR: u32 = 1;
 const REFUSED_STREAM: u32 = 7;
 const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
@@ -124,6 +127,29 @@ fn a_flood_of_requests_that_are_given_up_at_once_ends_the_connection() {
         (0..60).flat_map(|n| [unfinished(nth(n)), reset(nth(n))].concat()).collect();
     assert!(flood.len() < 16 * 1024);
     connection.send(&flood);
+    assert_eq!(connection.ended(), Some(ENHANCE_YOUR_CALM));
+    is_served(&proxy, &ca);
+    proxy.end();
+}
+
+#[test]
+fn a_client_that_makes_mistakes_all_the_time_loses_its_connection() {
+    let (proxy, ca) = serve(json!({}));
+    let mut connection = Http2::open(proxy.port, &ca, &[]);
+    // A body that is longer than its head says (RFC 9113 §8.1.1).
+    let mistake = |n: u32| {
+        let one = field("content-length", "1");
+        let head = [request("POST", "/api/v1/tools/call"), keyed(), one].concat();
+        let head = frame(kind::HEADERS, END_HEADERS, nth(n), &head);
+        [head, frame(kind::DATA, 0, nth(n), b"{}")].concat()
+    };
+    for n in 0..MAX_ERROR_RESETS {
+        connection.send(&mistake(n));
+        assert_eq!(connection.wait_for(kind::RST_STREAM, nth(n)).code(), PROTOCOL_ERROR, "{n}");
+    }
+    connection.send(&get("/healthz", nth(MAX_ERROR_RESETS)));
+    assert!(connection.wait_for(kind::HEADERS, nth(MAX_ERROR_RESETS)).is_ok(), "so far it goes on");
+    connection.send(&mistake(MAX_ERROR_RESETS + 1));
     assert_eq!(connection.ended(), Some(ENHANCE_YOUR_CALM));
     is_served(&proxy, &ca);
     proxy.end();

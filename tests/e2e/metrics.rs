@@ -82,6 +82,27 @@ fn metrics_count_calls_by_tool_variant_and_status_and_tell_how_servers_are() {
 }
 
 #[test]
+fn names_of_servers_and_tools_that_metrics_have_other_uses_for_are_told_as_they_are() {
+    let (server, tool) = (r#"q"u\o{t}e"#, r#"t"o\ol{x="y"},1"#);
+    let scripted = Scripted::start(&[tool]);
+    let proxy = Proxy::start(json!({server: scripted.entry()}));
+    let answer = proxy.client().call("write", &format!("{server}:{tool}"), json!({}));
+    assert!(answer["isError"] != true, "{answer}");
+    // The format of Prometheus: a backslash before backslashes and quotes.
+    let metrics = scrape(&proxy);
+    let labels = concat!(
+        r#"server="q\"u\\o{t}e",tool="t\"o\\ol{x=\"y\"},1","#,
+        r#"variant="call_tool_write",status="success""#,
+    );
+    assert_eq!(
+        metrics.get(&format!("mcpproxy_calls_total{{{labels}}}")),
+        Some(&1.0),
+        "{metrics:#?}"
+    );
+    assert_eq!(metrics.get(r#"mcpproxy_upstream_up{server="q\"u\\o{t}e"}"#), Some(&1.0));
+}
+
+#[test]
 fn as_many_series_are_named_as_the_config_says() {
     let servers = json!({"s": stub_stdio(&["--only", "read_item,echo,text"])});
     let proxy = Proxy::with(json!({"mcpServers": servers, "telemetry": {"max_series": 1}}));

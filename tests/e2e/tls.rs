@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     API_KEY, CertificateAuthority, Connection, Curled, HttpStub, Output, PATIENCE, Pair, Proxy,
-    Secure, begin, configure, curl, mcpproxy, read, secure, until, write_private,
+    Secure, begin, configure, curl, mcpproxy, secure, server_config, until, write_private,
 };
 
 /// A proxy with TLS, and a folder with the files that its clients need.
@@ -409,11 +409,7 @@ fn a_client_whose_authority_counts_no_more_since_its_handshake_began_is_not_answ
 
 /// Servers that show a certificate, and say no more.
 fn server_that_shows(pair: &Pair) -> u16 {
-    let (chain, key) = read(pair);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ServerConfig::builder_with_provider(provider);
-    let builder = builder.with_safe_default_protocol_versions().unwrap();
-    let config = Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap());
+    let config = server_config(pair);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {

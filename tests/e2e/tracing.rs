@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::harness::protobuf::{all, attributes, hex, number, text};
 use crate::harness::{
-    API_KEY, Client, Proxy, Received, Recorder, Reply, configure, error_text, free_port,
-    stub_stdio, until,
+    API_KEY, CertificateAuthority, Client, Proxy, Received, Recorder, Reply, configure, error_text,
+    free_port, stub_stdio, until, write_private,
 };
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -399,6 +399,37 @@ fn a_collector_that_hangs_lies_or_is_gone_costs_no_call_anything() {
         // It ends all the same.
         proxy.end();
     }
+}
+
+#[test]
+fn a_collector_over_tls_is_trusted_by_the_roots_of_the_system_and_no_other_is() {
+    let ca = CertificateAuthority::new("ca");
+    let collector = Recorder::secure(&ca.local(), |_, _| ok());
+    let trusting = |roots: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("roots.pem");
+        write_private(&file, roots);
+        let before = format!("unset SSL_CERT_DIR; export SSL_CERT_FILE='{}'", file.display());
+        let endpoint = format!("https://localhost:{}", collector.port);
+        let config = json!({
+            "mcpServers": {"s": stub_stdio(&[])}, "telemetry": {"otlp_endpoint": endpoint},
+        });
+        Proxy::under(&before, config, folder)
+    };
+    let proxy = trusting(&ca.pem);
+    proxy.client().read("s:read_item", json!({}));
+    taken(&proxy, 2.0);
+    assert_eq!(collector.received()[0].head[0], "POST /v1/traces HTTP/1.1");
+    proxy.end();
+    let before = collector.received().len();
+    let proxy = trusting(&CertificateAuthority::new("another").pem);
+    proxy.client().read("s:read_item", json!({}));
+    until("it is told", || proxy.log().contains("does not take them").then_some(()));
+    let log = proxy.log();
+    assert!(log.contains("invalid peer certificate: UnknownIssuer"), "{log}");
+    assert_eq!(metric(&proxy, "mcpproxy_spans_exported_total"), 0.0);
+    proxy.end();
+    assert_eq!(collector.received().len(), before, "nothing was sent to whoever it is");
 }
 
 #[test]

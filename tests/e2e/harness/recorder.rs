@@ -1,8 +1,13 @@
 //! A server over HTTP that keeps what it is sent, whole, and answers as the test says.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use super::Pair;
+use super::secure::server_config;
 
 /// A request as it came.
 #[derive(Clone, Debug)]
@@ -52,14 +57,36 @@ impl Recorder {
         port: u16,
         answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
     ) -> Self {
+        Self::listen(port, None, answer)
+    }
+
+    /// The same over TLS, with that certificate.
+    pub(crate) fn secure(
+        pair: &Pair,
+        answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::listen(0, Some(server_config(pair)), answer)
+    }
+
+    fn listen(
+        port: u16,
+        tls: Option<Arc<ServerConfig>>,
+        answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let (received, answer) = (Arc::<Mutex<Vec<Received>>>::default(), Arc::new(answer));
         let kept = Arc::clone(&received);
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().flatten().enumerate() {
-                let (kept, answer) = (Arc::clone(&kept), Arc::clone(&answer));
-                std::thread::spawn(move || serve(&stream, number, &kept, &*answer));
+                let (kept, answer, tls) = (Arc::clone(&kept), Arc::clone(&answer), tls.clone());
+                std::thread::spawn(move || match tls {
+                    None => serve(stream, number, &kept, &*answer),
+                    Some(tls) => {
+                        let session = ServerConnection::new(tls).expect("a session");
+                        serve(StreamOwned::new(session, stream), number, &kept, &*answer);
+                    }
+                });
             }
         });
         Self { port, received }
@@ -72,12 +99,12 @@ impl Recorder {
 }
 
 fn serve(
-    stream: &TcpStream,
+    stream: impl Read + Write,
     connection: usize,
     kept: &Mutex<Vec<Received>>,
     answer: &(dyn Fn(usize, &Received) -> Reply + Send + Sync),
 ) {
-    let (mut reader, mut writer) = (BufReader::new(stream), stream);
+    let mut reader = BufReader::new(stream);
     while let Some((head, body)) = read(&mut reader) {
         let received = Received { head, body, connection };
         let number = {
@@ -90,12 +117,12 @@ fn serve(
                 let length = body.len();
                 let head = format!("HTTP/1.1 {status}\r\n{lines}content-length: {length}\r\n\r\n");
                 let whole = [head.into_bytes(), body].concat();
-                if writer.write_all(&whole).is_err() {
+                if reader.get_mut().write_all(&whole).is_err() {
                     return;
                 }
             }
             Reply::Raw(bytes) => {
-                let _ = writer.write_all(&bytes);
+                let _ = reader.get_mut().write_all(&bytes);
                 return;
             }
             Reply::Hang => {

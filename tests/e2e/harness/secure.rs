@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
 
 use super::{CertificateAuthority, PATIENCE, Pair};
 
@@ -52,6 +52,15 @@ pub(crate) fn secure(
         secure.conn.complete_io(&mut secure.sock).unwrap();
     }
     secure
+}
+
+/// How a server speaks TLS that shows this certificate.
+pub(crate) fn server_config(pair: &Pair) -> Arc<ServerConfig> {
+    let (chain, key) = read(pair);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap())
 }
 
 /// A certificate and its key as TLS takes them.
