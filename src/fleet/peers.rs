@@ -603,10 +603,9 @@ mod tests {
         for ahead in [true, false] {
             let there = |here: u64| if ahead { here + HOURS } else { here - HOURS };
             let mut watch = NodeWatch::new(sender("b", 2).node, BootId([2; 16]));
-            watch.listed([a.clone()]);
             for (at, beat) in [(0, 1), (1000, 2)] {
                 let wall = wall_ms();
-                watch.read(&a, Some(Ok(example(1, beat, there(wall)))), (at, wall), true);
+                watch.sees(&a, Some(Ok(example(1, beat, there(wall)))), (at, wall), true);
             }
             peers.living = Arc::new(ArcSwap::from_pointee(watch.snapshot(None)));
             let before = wall_ms();

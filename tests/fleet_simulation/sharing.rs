@@ -245,7 +245,7 @@ impl SharingWorld {
         process.failed = is_lost;
         process.reads = match is_lost {
             true => Default::default(),
-            false => process.reader.wanted(&listed).into(),
+            false => process.reader.wanted(&listed, true).into(),
         };
         // They come in any order.
         let turned = self.random.below(process.reads.len() as u64) as usize;
