@@ -341,6 +341,15 @@ fn a_client_without_a_session_reads_what_was_kept_for_its_principal() {
     // What the era asks of a result is no part of what is kept.
     assert_eq!(text(&got, 0).as_bytes(), result("prose").trim_ascii());
     assert!(error_text(&ask(&ben, "read_result", read.clone())).starts_with("No result is kept"));
+    // Another token, though it is called like one that read here.
+    let revoked = proxy.cli(&["token", "revoke", "ben"]);
+    assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
+    let call = json!({"name": "s:prose", "intent": {"operation_type": "read"}});
+    let for_ben = handle(&ask(&token("ben"), "call_tool_read", call));
+    let revoked = proxy.cli(&["token", "revoke", "ben"]);
+    assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
+    let anew = ask(&token("ben"), "read_result", json!({"handle": for_ben}));
+    assert!(error_text(&anew).starts_with("No result is kept"), "{anew}");
     assert_eq!(
         text(&ask(&ann, "read_result", read), 1).split("; ").nth(1),
         Some("this is the end")
