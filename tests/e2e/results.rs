@@ -431,6 +431,31 @@ fn the_call_and_each_reading_are_on_record_without_the_handle() {
 }
 
 #[test]
+fn no_spelling_of_a_handle_gets_into_a_record() {
+    let proxy = proxy();
+    let mut client = proxy.client();
+    let handle = keep(&mut client, "prose");
+    let digit = handle.chars().nth(5).unwrap();
+    let escaped = format!("kept_\\u{:04x}{}", u32::from(digit), &handle[6..]);
+    for (arguments, status) in [
+        (format!(r#"{{"handle":"{escaped}","lines":"1"}}"#), "success"),
+        (format!(r#"{{"handle":"\u006b{}","lines":"1"}}"#, &handle[1..]), "success"),
+        (format!(r#"{{"handle":"{handle}","{handle}":1}}"#), "rejected"),
+        (format!(r#"{{"handle":"{handle}","{escaped}":1}}"#), "rejected"),
+    ] {
+        client
+            .ask_raw("tools/call", &format!(r#"{{"name":"read_result","arguments":{arguments}}}"#));
+        let records = client.records(&proxy, "type=internal_tool_call&tool=read_result");
+        let record = &records[0];
+        assert_eq!(record["status"], status, "{arguments}: {record}");
+        let told = record.to_string();
+        assert!(!told.contains(&handle[5..]) && !told.contains(&handle[6..]), "{told}");
+        let named = record["arguments"]["handle"].as_str().unwrap();
+        assert!(named.starts_with("kept_#") && named.len() == 38, "{told}");
+    }
+}
+
+#[test]
 fn strict_still_blocks_and_warn_still_warns() {
     for mode in ["off", "warn", "strict"] {
         let mut config = config(json!({"bytes": LIMIT}));
