@@ -90,6 +90,12 @@ impl Visibility<'_> {
         self.scope.is_none() && self.ruled.is_none()
     }
 
+    /// Whether rules are asked.
+    #[must_use]
+    pub fn is_ruled(&self) -> bool {
+        self.ruled.is_some()
+    }
+
     /// Whether the tool is shown.
     #[must_use]
     pub fn tool(&self, tool: &Arc<Tool>) -> bool {
