@@ -6,6 +6,7 @@
 use mcpproxy::results::{
     MAX_PART_BYTES, Outline, PartQuery, ResultHandle, Selection, part, without_handles,
 };
+use serde_json::Value;
 
 /// Far above what the map and the head may take together.
 const MAX_OUTLINE_BYTES: usize = 4096;
@@ -28,16 +29,35 @@ pub fn run(data: &[u8]) {
     parts(result, query);
 }
 
-/// No handle is left in what others read, and what is no handle stays.
+/// No handle is left in what others read, nor in what they would read of its JSON, and what is no handle stays.
 fn without(text: &str) {
     let hidden = without_handles(text);
+    if !text.contains('\\') {
+        assert_eq!(hidden.len(), text.len() + handles(text));
+    }
+    assert_eq!(handles(&hidden), 0, "{hidden}");
+    match (serde_json::from_str(text), serde_json::from_str(&hidden)) {
+        (Ok::<Value, _>(_), Ok(told)) => assert_eq!(handles_in(&told), 0, "{hidden}"),
+        (Ok(_), Err(error)) => panic!("{error}: {hidden}"),
+        (Err(_), _) => {}
+    }
+}
+
+fn handles(text: &str) -> usize {
     let is_handle = |at: usize| text.get(at..at + 37).and_then(ResultHandle::parse).is_some();
-    let handles = text.match_indices("kept_").filter(|(at, _)| is_handle(*at)).count();
-    assert_eq!(hidden.len(), text.len() + handles);
-    let left = hidden
-        .match_indices("kept_")
-        .filter(|(at, _)| hidden.get(*at..at + 37).and_then(ResultHandle::parse).is_some());
-    assert_eq!(left.count(), 0, "{hidden}");
+    text.match_indices("kept_").filter(|(at, _)| is_handle(*at)).count()
+}
+
+/// How many stand in the strings and names of a value.
+fn handles_in(value: &Value) -> usize {
+    match value {
+        Value::String(text) => handles(text),
+        Value::Array(items) => items.iter().map(handles_in).sum(),
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| handles(name) + handles_in(value)).sum()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
 }
 
 fn parts(result: &str, mut query: PartQuery) {

@@ -194,12 +194,14 @@ impl Index {
 
     /// The same as if there were only the tools that are `shown`, but for how rare a word is. Whether one is shown is
     /// asked of the best first, and of those alone that are found or would decide whether there is an answer.
+    #[must_use]
     pub fn search_shown(&self, query: &str, shown: impl FnMut(usize) -> bool) -> Vec<(usize, f32)> {
         self.answer(ParsedQuery::read(&self.lexicon, query), query, shown)
     }
 
     /// The same where it is known which of the tools that are shown are nearest to what is meant: both rankings are
     /// fused. `near` are positions, the nearest first.
+    #[must_use]
     pub fn search_with(
         &self,
         query: &str,

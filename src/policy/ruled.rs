@@ -11,7 +11,7 @@ use super::request::AdmissionRequest;
 use super::rules::{RuleAction, RuleRequest, RuleSet, RuleTarget, RulesMode, Ruling, Subject};
 use super::scope;
 use super::settings::Settings;
-use crate::tool::Tool;
+use crate::tool::{Tool, ToolName};
 
 /// What the rules have to say to a request that goes out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,6 +90,12 @@ impl Visibility<'_> {
         self.scope.is_none() && self.ruled.is_none()
     }
 
+    /// Whether rules are asked.
+    #[must_use]
+    pub fn is_ruled(&self) -> bool {
+        self.ruled.is_some()
+    }
+
     /// Whether the tool is shown.
     #[must_use]
     pub fn tool(&self, tool: &Arc<Tool>) -> bool {
@@ -110,8 +116,16 @@ impl Visibility<'_> {
         }
     }
 
-    fn in_scope(&self, tool: &Tool) -> bool {
+    /// Whether the principal's token is for the tool; the rules are not asked.
+    #[must_use]
+    pub fn in_scope(&self, tool: &Tool) -> bool {
         self.scope.is_none_or(|scope| scope.shows_tool(tool))
+    }
+
+    /// Whether the principal's token is for a tool of that name, if there is one: else nothing is said of its server.
+    #[must_use]
+    pub fn may_name(&self, name: &ToolName) -> bool {
+        self.scope.is_none_or(|scope| scope.has_tool(name))
     }
 
     /// Whether the resource, or template of resources, is shown.

@@ -63,7 +63,8 @@ impl Scope {
         self.servers.is_empty() || self.servers.iter().any(|name| **name == *server)
     }
 
-    fn has_tool(&self, name: &ToolName) -> bool {
+    /// Whether it is for a tool of that name.
+    pub(super) fn has_tool(&self, name: &ToolName) -> bool {
         let fits = |pattern: &Pattern| match pattern.as_str().split_once(':') {
             Some(_) => pattern.matches(&name.to_string()),
             None => pattern.matches(&name.tool),
@@ -193,6 +194,26 @@ mod tests {
                     assert_eq!(denial.to_string(), format!("Token 'ci' does not allow {shown}"));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_name_is_known_to_whom_it_could_be_of_use() {
+        let settings = Settings::default();
+        for (principal, name, known) in [
+            (token(&["a"], &[], &[]), "a:x", true),
+            (token(&["a"], &[], &[]), "b:x", false),
+            (token(&[], &["a:get_*"], &[]), "a:get_x", true),
+            (token(&[], &["a:get_*"], &[]), "a:x", false),
+            (token(&[], &[], &[Operation::Read]), "b:x", true),
+            (Principal::Anonymous, "b:x", true),
+        ] {
+            let name = ToolName::parse(name).unwrap();
+            assert_eq!(
+                visible(&principal, &settings).may_name(&name),
+                known,
+                "{principal:?} {name}"
+            );
         }
     }
 

@@ -49,10 +49,10 @@ pub(super) fn misfits(tool: &Tool, found: &Misfits, places: &[String]) -> String
 /// known names as far as one [`Effort`] goes.
 pub(super) fn places(tool: &Tool, found: &Misfits) -> Vec<String> {
     let (mut known, mut effort) = (KnownNames::default(), Effort::default());
-    let mut told = |misfit: &Misfit| {
+    let told = |misfit: &Misfit| {
         format!("{}: {}", place(&misfit.place), wrong(tool, misfit, &mut known, &mut effort))
     };
-    found.listed.iter().map(&mut told).collect()
+    found.listed.iter().map(told).collect()
 }
 
 fn wrong(tool: &Tool, misfit: &Misfit, known: &mut KnownNames, effort: &mut Effort) -> String {

@@ -148,7 +148,7 @@ async fn prepare(
     let tool = match known {
         Some(tool) => tool,
         None => {
-            let found = find(worker, &read.tool(), on.record.began()).await;
+            let found = find(on, &read.tool()).await;
             found.map_err(|stop| nearest(on, &read.name, stop))?
         }
     };
@@ -223,19 +223,20 @@ pub(super) fn nearest(on: &OnRecord<'_>, name: &str, rejection: Rejection) -> Re
 }
 
 /// The tool of that name, waiting for its server's first set, and for a server that is away: it may
-/// come back with tools that nobody has seen. All that counts as time of the call that `began` then.
-pub(super) async fn find(
-    worker: &Worker,
-    name: &ToolName,
-    began: Instant,
-) -> Result<Arc<Tool>, Rejection> {
-    let proxy = &worker.proxy;
+/// come back with tools that nobody has seen. All that counts as time of the call. Whether there is such a server, and
+/// how it is, is told to no token that is not for it.
+pub(super) async fn find(on: &OnRecord<'_>, name: &ToolName) -> Result<Arc<Tool>, Rejection> {
+    let (worker, proxy, began) = (on.worker, &on.worker.proxy, on.record.began());
     let unknown = |text: String, advice| Rejection {
         status: Status::Error,
         refusal: Refusal::new(RefusalKind::Unknown, text).advising(advice),
     };
     if let Some(tool) = proxy.catalog.load().tool(name) {
         return Ok(Arc::clone(tool));
+    }
+    let not_found = || unknown(format!("Tool '{name}' not found"), FIND_TOOLS);
+    if !policy::visible(&on.caller.principal, &on.settings.policy).may_name(name) {
+        return Err(not_found());
     }
     let Some(upstream) = proxy.upstreams.get(&name.server) else {
         let advice = "Use retrieve_tools to find tools as server:tool.";
@@ -258,7 +259,7 @@ pub(super) async fn find(
         };
         upstream.discovered(until).await.map_err(away)?;
         let found = proxy.catalog.load().tool(name).cloned();
-        found.ok_or_else(|| unknown(format!("Tool '{name}' not found"), FIND_TOOLS))
+        found.ok_or_else(not_found)
     });
     let found = worker.ending.unless_cut(finding).await;
     found.unwrap_or_else(|| Err(Rejection::cut_off(&name.server, &name.tool)))

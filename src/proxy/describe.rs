@@ -137,7 +137,7 @@ pub fn describe_tool(
 /// The tool of that name, if the principal may see it.
 async fn find(on: &OnRecord<'_>, name: &str) -> Result<Arc<Tool>, Rejection> {
     let found = match ToolName::parse(name) {
-        Some(name) => call::find(on.worker, &name, on.record.began()).await.map(Some),
+        Some(name) => call::find(on, &name).await.map(Some),
         None => Ok(None),
     };
     let visible = policy::visible(&on.caller.principal, &on.settings.policy);

@@ -6,7 +6,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -109,7 +108,7 @@ async fn prepare(
         let text = "Invalid params: arguments must be an object".to_owned();
         return Err(Rejection::new(Status::Rejected, RefusalKind::Unreadable, text).into());
     }
-    let found = find(on.worker, name, on.record.began()).await;
+    let found = find(on, name).await;
     let tool = found.map_err(|stop| nearest(on, name, stop))?;
     on.record.name(&tool.name.server, &tool.name.tool);
     if let (Some(parameter_headers), Some(headers)) = (&tool.parameter_headers, headers) {
@@ -137,8 +136,8 @@ fn nearest(on: &OnRecord<'_>, name: &str, rejection: Rejection) -> Rejection {
     rejection.helping(advice::nearest_names(name, shown.map(|(listed, _)| &*listed.key)))
 }
 
-async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, Rejection> {
-    let proxy = &worker.proxy;
+async fn find(on: &OnRecord<'_>, name: &str) -> Result<Arc<Tool>, Rejection> {
+    let (worker, proxy) = (on.worker, &on.worker.proxy);
     let unknown = || {
         let text = format!("Unknown tool: {}", shown(name));
         Rejection::new(Status::Rejected, RefusalKind::Unreadable, text)
@@ -149,7 +148,7 @@ async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, 
     // After a start the server's first set of tools may still be on its way.
     if let Some((server, tool)) = exposed::split_name(name) {
         let name = ToolName { server: server.into(), tool: tool.into() };
-        return call::find(worker, &name, began).await.map_err(|stop| match stop.refusal.kind {
+        return call::find(on, &name).await.map_err(|stop| match stop.refusal.kind {
             RefusalKind::Upstream => stop,
             RefusalKind::Unknown
             | RefusalKind::Unreadable

@@ -73,7 +73,7 @@ pub(super) enum GoesOn {
 
 /// Whose results are whose.
 pub(super) fn owner(caller: &Caller) -> ResultOwner {
-    ResultOwner { principal: caller.principal.id().into(), session: caller.session_id().into() }
+    ResultOwner { principal: caller.principal.mark(), session: caller.session_id().into() }
 }
 
 impl Keeping {

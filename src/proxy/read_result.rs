@@ -54,7 +54,10 @@ pub fn read_result(
         let arguments = String::from_utf8_lossy(&raw);
         record.keep(Raw::Arguments, results::without_handles(&arguments).as_bytes());
         let query = PartQuery::parse(&raw);
-        let query = query.map_err(|bad| Rejection::of_parameters(bad.to_string()))?;
+        let query = query.map_err(|bad| {
+            // A parameter may be called like one.
+            Rejection::of_parameters(results::without_handles(&bad.to_string()).into_owned())
+        })?;
         let ResultPart { text, note } = part(worker, caller, query).await?;
         let blocks = [json!({"type": "text", "text": text}), json!({"type": "text", "text": note})];
         let result = json!({"content": blocks}).to_string();

@@ -42,6 +42,7 @@ use crate::policy::{
     Mismatch, NotApproved, PendingApproval, Permit, Queued, ServerOutcome, SessionFacts,
     ToolAccess,
 };
+use crate::tool::{Tool, ToolName, Trust};
 use crate::upstream::{Answer, CallError, CallExtras, Upstream};
 use crate::wire::splice::Splice;
 
@@ -239,7 +240,7 @@ impl<'a> OnRecord<'a> {
                 }
             }
             Admission::Denial(denial) => {
-                let help = help(&denial, arguments, intent);
+                let help = help(&denial, arguments, intent, |tool| self.shows(tool));
                 return Err(self.denied(&denial).helping(help).into());
             }
             // Rare and large: it is no part of each call's memory.
@@ -282,6 +283,14 @@ impl<'a> OnRecord<'a> {
                 Err(self.denied(&denial.into()))
             }
         }
+    }
+
+    /// Whether the tool is one that the caller may know of, and call.
+    fn shows(&self, tool: &ToolName) -> bool {
+        let snapshot = self.worker.proxy.catalog.load();
+        let visible = policy::visible(&self.caller.principal, &self.settings.policy);
+        let shown = |tool: &Arc<Tool>| tool.trust == Trust::Given && visible.tool(tool);
+        snapshot.tool(tool).is_some_and(shown)
     }
 
     fn denied(&mut self, denial: &Denial) -> Rejection {
@@ -529,16 +538,22 @@ impl<'a> OnRecord<'a> {
     }
 }
 
-/// The call as the gate would let it pass; empty where no other call would do.
-fn help(denial: &Denial, arguments: &[u8], intent: Option<Intent<'_>>) -> String {
+/// The call as the gate would let it pass; empty where no other call would do, and of a tool that is not `shown` to the
+/// caller, who could not make it.
+fn help(
+    denial: &Denial,
+    arguments: &[u8],
+    intent: Option<Intent<'_>>,
+    shown: impl Fn(&ToolName) -> bool,
+) -> String {
     match (denial, intent) {
-        (Denial::Gate(Mismatch { tool, needed, by: _ }), Some(intent)) => {
+        (Denial::Gate(Mismatch { tool, needed, by: _ }), Some(intent)) if shown(tool) => {
             let intent = intent.stating(*needed);
             advice::call_again(*needed, &tool.to_string(), arguments, &intent)
         }
-        (Denial::Gate(_), None)
-        | (
-            Denial::Intent(_)
+        (
+            Denial::Gate(_)
+            | Denial::Intent(_)
             | Denial::Approval(_)
             | Denial::Scope { .. }
             | Denial::Lapsed { .. }

@@ -38,6 +38,12 @@ pub const MAX_LIMIT: usize = 100;
 /// Most tools that the operator's rules are asked about in one search, the best first: those alone are found and counted.
 pub const MAX_RULED: usize = 500;
 
+/// Most bytes of what `full` gives of all tools together, descriptions and schemas: what does not fit is told in short.
+const MAX_FULL_BYTES: usize = 256 * 1024;
+
+/// Said of a tool of which more is known than is told.
+const LEFT_OUT: &str = "description and inputSchema are left out here: use describe_tool";
+
 /// Most bytes of a query.
 pub const MAX_QUERY_BYTES: usize = 4096;
 
@@ -169,16 +175,51 @@ struct BriefTool<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     annotations: Option<&'a RawValue>,
     call_with: &'static str,
+    /// That it would be told whole, were it not so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<&'static str>,
+}
+
+/// How much is said of one tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Signature,
+    Compact,
+    /// In short, where the whole was asked for.
+    CutShort,
+    Whole,
+}
+
+/// How much is said of each of these tools, within [`MAX_FULL_BYTES`].
+fn told(tools: &[(Arc<Tool>, f32)], detail: Detail) -> Vec<Told> {
+    let mut left = MAX_FULL_BYTES;
+    let of = |(tool, _): &(Arc<Tool>, f32)| match detail {
+        Detail::Signature => Told::Signature,
+        Detail::Compact => Told::Compact,
+        Detail::Full => {
+            let annotations = tool.annotations_raw.as_ref().map_or(0, |raw| raw.get().len());
+            let bytes = tool.description.len() + tool.input_schema.get().len() + annotations;
+            match left.checked_sub(bytes) {
+                Some(rest) => {
+                    left = rest;
+                    Told::Whole
+                }
+                None => Told::CutShort,
+            }
+        }
+    };
+    tools.iter().map(of).collect()
 }
 
 impl<'a> FoundTool<'a> {
-    fn of(tool: &'a Tool, score: f32, detail: Detail) -> Self {
+    fn of(tool: &'a Tool, score: f32, told: Told) -> Self {
         let whole = Shown::of(tool, Some(score));
-        if detail == Detail::Full {
+        if told == Told::Whole {
             return Self::Whole(whole);
         }
-        let more = detail == Detail::Compact;
+        let more = told != Told::Signature;
         Self::Brief(BriefTool {
+            left_out: (told == Told::CutShort).then_some(LEFT_OUT),
             name: whole.name,
             signature: tool.signature(),
             description: more.then(|| first_sentence(&tool.description)),
@@ -202,26 +243,32 @@ pub fn retrieve(
     let mut shown = visible.first_tools(MAX_RULED);
     let given = |tool: &Arc<Tool>| tool.trust == Trust::Given && shown(tool);
     let FoundTools { tools: found, total } = snapshot.search_for(query, limit, meaning, given);
-    let tools = found.iter().map(|(tool, score)| FoundTool::of(tool, *score, detail));
+    let told = told(&found, detail);
+    let tools = found.iter().zip(&told);
+    let tools = tools.map(|((tool, score), told)| FoundTool::of(tool, *score, *told));
     let content =
         Found { total, tools: tools.collect(), query, usage_instructions: USAGE_INSTRUCTIONS };
-    let text = text(found.iter().map(|(tool, _)| &**tool), detail, total);
+    let text = text(found.iter().map(|(tool, _)| &**tool).zip(told), total);
     tool_text::tool_result(&content, &text).into()
 }
 
 /// The same for whoever reads the text: not the structured content once more, but lines. Where there are more than these,
 /// it says of how many in all.
-fn text<'a>(tools: impl Iterator<Item = &'a Tool>, detail: Detail, total: usize) -> String {
-    let (mut text, mut told) = (String::new(), 0);
-    for tool in tools {
-        told += 1;
+fn text<'a>(tools: impl Iterator<Item = (&'a Tool, Told)>, total: usize) -> String {
+    let (mut text, mut count) = (String::new(), 0);
+    for (tool, told) in tools {
+        count += 1;
         tool_text::heading(&mut text, tool);
-        match detail {
-            Detail::Signature => {}
-            Detail::Compact => {
+        match told {
+            Told::Signature => {}
+            Told::Compact => {
                 tool_text::indented(&mut text, &first_sentence(&tool.description));
             }
-            Detail::Full => {
+            Told::CutShort => {
+                tool_text::indented(&mut text, &first_sentence(&tool.description));
+                tool_text::indented(&mut text, LEFT_OUT);
+            }
+            Told::Whole => {
                 tool_text::indented(&mut text, &tool.description);
                 tool_text::json_line(&mut text, "inputSchema", &tool.input_schema);
             }
@@ -230,9 +277,9 @@ fn text<'a>(tools: impl Iterator<Item = &'a Tool>, detail: Detail, total: usize)
     if text.is_empty() {
         return "No tool fits. Try other words.".to_owned();
     }
-    if told < total {
+    if count < total {
         // Infallible: a String takes everything.
-        let _ = writeln!(text, "{told} of {total} that fit.");
+        let _ = writeln!(text, "{count} of {total} that fit.");
     }
     text.push_str(USAGE_INSTRUCTIONS);
     text
@@ -415,6 +462,45 @@ mod tests {
         assert_eq!((listed(&one), &one["structuredContent"]["total"]), (1, &json!(2)));
         assert!(!text(&all).contains("that fit."), "{}", text(&all));
         assert!(text(&one).contains("\n1 of 2 that fit.\n"), "{}", text(&one));
+    }
+
+    #[test]
+    fn what_full_gives_of_all_tools_together_is_bounded() {
+        let catalog = Catalog::new(Settings {
+            servers: [("s".into(), ServerSettings::default())].into(),
+            ..Settings::default()
+        });
+        let set = |count: usize, bytes: usize| {
+            let tool = |at: usize| {
+                let schema = json!({"properties": {"a": {"description": "x".repeat(bytes)}}});
+                let tool = json!({"name": format!("ledger_{at:02}"), "description": "An entry. Of it.",
+                    "inputSchema": schema});
+                DiscoveredTool::parse(&serde_json::value::to_raw_value(&tool).unwrap()).unwrap()
+            };
+            catalog.replace_server("s", (0..count).map(tool).collect());
+            let found = asked(r#"{"query":"ledger entry","detail":"full"}"#, &catalog.load());
+            let value: Value = serde_json::from_slice(&found).unwrap();
+            (found.len(), value)
+        };
+        let of = |value: &Value, member: &str| {
+            let tools = value["structuredContent"]["tools"].as_array().unwrap().clone();
+            tools.iter().filter(|tool| tool.get(member).is_some()).count()
+        };
+        let (bytes, value) = set(15, MAX_FULL_BYTES / 4);
+        assert!(bytes < 2 * MAX_FULL_BYTES + 64 * 1024, "{bytes}");
+        assert_eq!(
+            (of(&value, "inputSchema"), of(&value, "left_out"), of(&value, "name")),
+            (3, 12, 15)
+        );
+        assert_eq!(text(&value).matches(&format!("\n  An entry.\n  {LEFT_OUT}\n")).count(), 12);
+        let (_, value) = set(1, MAX_FULL_BYTES);
+        assert_eq!(
+            (of(&value, "inputSchema"), of(&value, "signature")),
+            (0, 1),
+            "it alone is longer"
+        );
+        let (_, value) = set(15, 100);
+        assert_eq!((of(&value, "inputSchema"), of(&value, "left_out")), (15, 0));
     }
 
     #[test]

@@ -89,25 +89,61 @@ impl fmt::Display for ResultId {
     }
 }
 
-/// `text` with the id of each handle in its place, for records.
+/// JSON, or any text, with the id of each handle in its place, for records: also of one that is written with escapes, which
+/// whoever reads the JSON would find.
 #[must_use]
 pub fn without_handles(text: &str) -> Cow<'_, str> {
-    let (mut out, mut rest) = (String::new(), text);
-    while let Some(at) = rest.find(PREFIX) {
-        let digits = rest.get(at + PREFIX.len()..).unwrap_or_default();
-        let end = digits.get(..DIGITS).map_or(0, str::len);
-        let handle = rest.get(at..at + PREFIX.len() + end).and_then(ResultHandle::parse);
-        let (before, after) = rest.split_at(at + PREFIX.len());
-        out.push_str(before);
-        rest = match handle {
-            Some(handle) => {
-                out.push_str(&format!("#{}", handle.id()));
-                after.get(DIGITS..).unwrap_or_default()
+    let (mut out, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some((_, next)) = unit(text, at) {
+        match handle_at(text, at) {
+            Some((handle, end)) => {
+                out.push_str(text.get(copied..at).unwrap_or_default());
+                out.push_str(&format!("{PREFIX}#{}", handle.id()));
+                (copied, at) = (end, end);
             }
-            None => after,
-        };
+            None => at = next,
+        }
     }
-    if out.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(out + rest) }
+    match copied {
+        0 => Cow::Borrowed(text),
+        _ => Cow::Owned(out + text.get(copied..).unwrap_or_default()),
+    }
+}
+
+/// The handle that begins there, without the node, and where it ends.
+fn handle_at(text: &str, mut at: usize) -> Option<(ResultHandle, usize)> {
+    let mut read = String::new();
+    for expected in PREFIX.chars().map(Some).chain([None; DIGITS]) {
+        let (letter, next) = unit(text, at)?;
+        let fits = expected.map_or_else(|| letter.is_ascii_hexdigit(), |it| it == letter);
+        if !fits {
+            return None;
+        }
+        read.push(letter);
+        at = next;
+    }
+    Some((ResultHandle::parse(&read)?, at))
+}
+
+/// The character that stands there, as itself or as `\u` and four digits, and where the next one begins. Of any other
+/// escape the backslash, with what it escapes.
+fn unit(text: &str, at: usize) -> Option<(char, usize)> {
+    let rest = text.get(at..)?;
+    let letter = rest.chars().next()?;
+    if letter != '\\' {
+        return Some((letter, at + letter.len_utf8()));
+    }
+    let digits = rest.get(2..6).filter(|digits| rest.starts_with("\\u") && is_hexadecimal(digits));
+    if let Some(digits) = digits {
+        let code = u32::from_str_radix(digits, 16).ok();
+        return Some((code.and_then(char::from_u32).unwrap_or('\u{fffd}'), at + 6));
+    }
+    let escaped = rest.chars().nth(1).map_or(0, char::len_utf8);
+    Some((letter, at + 1 + escaped))
+}
+
+fn is_hexadecimal(digits: &str) -> bool {
+    digits.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 fn is_hex(digits: &str, count: usize) -> bool {
@@ -178,6 +214,47 @@ mod tests {
             (format!("kept_kept_{shown}"), format!("kept_kept_kept_#{id}")),
         ] {
             assert_eq!(without_handles(&text), without);
+        }
+    }
+
+    #[test]
+    fn no_spelling_of_it_in_json_is_left() {
+        let handle = ResultHandle::new([0x0f; 16]);
+        let (shown, id) = (handle.to_string(), handle.id().to_string());
+        let escaped = |letter: char, upper: bool| match upper {
+            true => format!("\\u{:04X}", u32::from(letter)),
+            false => format!("\\u{:04x}", u32::from(letter)),
+        };
+        let mut spellings: Vec<String> = [true, false]
+            .map(|upper| shown.chars().map(|letter| escaped(letter, upper)).collect::<String>())
+            .into();
+        for at in 0..shown.len() {
+            let (before, rest) = shown.split_at(at);
+            let (letter, after) = rest.split_at(1);
+            spellings
+                .push(format!("{before}{}{after}", escaped(letter.chars().next().unwrap(), true)));
+        }
+        for spelt in spellings {
+            let text = format!(r#"{{"handle":"{spelt}","é\\n":"\u00e9 \/"}}"#);
+            let told = without_handles(&text);
+            assert_eq!(
+                told,
+                format!(r##"{{"handle":"kept_#{id}","é\\n":"\u00e9 \/"}}"##),
+                "{text}"
+            );
+            let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(read["handle"], shown, "it was one");
+            // Behind an escaped backslash it is one as well, and what is left is JSON.
+            let behind = format!(r#"{{"a":"\\{spelt}"}}"#);
+            let told = without_handles(&behind);
+            let read: serde_json::Value = serde_json::from_str(&told).unwrap();
+            assert_eq!(read["a"], format!(r"\kept_#{id}"), "{behind}");
+        }
+        // A backslash that is itself escaped begins no escape.
+        let literal = format!(r#"{{"a":"\\u006b{}"}}"#, &shown[1..]);
+        assert_eq!(without_handles(&literal), literal);
+        for odd in ["\\", "\\u", "\\u00", "\\u006", "\\u006bept_", "\\ué000", "kept_\\"] {
+            assert_eq!(without_handles(odd), odd);
         }
     }
 }

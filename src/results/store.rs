@@ -33,8 +33,8 @@ pub struct StoreBounds {
 /// To whom a result was given: nobody else can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultOwner {
-    /// The principal's id.
-    pub principal: Box<str>,
+    /// The principal's mark: a token that was made anew under the same name has another.
+    pub principal: [u8; 16],
     /// The session; empty for a client that has none.
     pub session: Box<str>,
 }
@@ -310,7 +310,9 @@ mod tests {
     const WIDE: StoreBounds = StoreBounds { max_bytes: 1000, max_results: 10 };
 
     fn owner(principal: &str, session: &str) -> ResultOwner {
-        ResultOwner { principal: principal.into(), session: session.into() }
+        let mut mark = [0; 16];
+        mark.iter_mut().zip(principal.bytes()).for_each(|(to, from)| *to = from);
+        ResultOwner { principal: mark, session: session.into() }
     }
 
     fn handle(number: u8) -> ResultHandle {

@@ -341,6 +341,15 @@ fn a_client_without_a_session_reads_what_was_kept_for_its_principal() {
     // What the era asks of a result is no part of what is kept.
     assert_eq!(text(&got, 0).as_bytes(), result("prose").trim_ascii());
     assert!(error_text(&ask(&ben, "read_result", read.clone())).starts_with("No result is kept"));
+    // Another token, though it is called like one that read here.
+    let revoked = proxy.cli(&["token", "revoke", "ben"]);
+    assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
+    let call = json!({"name": "s:prose", "intent": {"operation_type": "read"}});
+    let for_ben = handle(&ask(&token("ben"), "call_tool_read", call));
+    let revoked = proxy.cli(&["token", "revoke", "ben"]);
+    assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
+    let anew = ask(&token("ben"), "read_result", json!({"handle": for_ben}));
+    assert!(error_text(&anew).starts_with("No result is kept"), "{anew}");
     assert_eq!(
         text(&ask(&ann, "read_result", read), 1).split("; ").nth(1),
         Some("this is the end")
@@ -418,6 +427,31 @@ fn the_call_and_each_reading_are_on_record_without_the_handle() {
     assert!(refused["error_message"].as_str().unwrap().starts_with("There is no line 9999"));
     for record in [&call, read, refused] {
         assert!(!record.to_string().contains(&handle), "{record}");
+    }
+}
+
+#[test]
+fn no_spelling_of_a_handle_gets_into_a_record() {
+    let proxy = proxy();
+    let mut client = proxy.client();
+    let handle = keep(&mut client, "prose");
+    let digit = handle.chars().nth(5).unwrap();
+    let escaped = format!("kept_\\u{:04x}{}", u32::from(digit), &handle[6..]);
+    for (arguments, status) in [
+        (format!(r#"{{"handle":"{escaped}","lines":"1"}}"#), "success"),
+        (format!(r#"{{"handle":"\u006b{}","lines":"1"}}"#, &handle[1..]), "success"),
+        (format!(r#"{{"handle":"{handle}","{handle}":1}}"#), "rejected"),
+        (format!(r#"{{"handle":"{handle}","{escaped}":1}}"#), "rejected"),
+    ] {
+        client
+            .ask_raw("tools/call", &format!(r#"{{"name":"read_result","arguments":{arguments}}}"#));
+        let records = client.records(&proxy, "type=internal_tool_call&tool=read_result");
+        let record = &records[0];
+        assert_eq!(record["status"], status, "{arguments}: {record}");
+        let told = record.to_string();
+        assert!(!told.contains(&handle[5..]) && !told.contains(&handle[6..]), "{told}");
+        let named = record["arguments"]["handle"].as_str().unwrap();
+        assert!(named.starts_with("kept_#") && named.len() == 38, "{told}");
     }
 }
 

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::harness::{
-    API_KEY, Connection, Events, Proxy, ask_modern, stub_stdio, until, write_private,
+    API_KEY, Connection, Events, Proxy, ask_modern, error_text, free_port, stub_stdio, until,
+    write_private,
 };
 
 /// A proxy before a server whose tools beside `add_tool` the test writes.
@@ -180,6 +181,63 @@ fn what_a_caller_is_not_shown_decides_nothing_about_what_it_finds() {
     let asked = json!({"query": "read file"});
     let found = proxy.client().tool("retrieve_tools", asked);
     assert_eq!(names(&found["structuredContent"]["tools"])[0], "own:file_reader");
+}
+
+#[test]
+fn a_token_learns_nothing_of_servers_that_it_is_not_for() {
+    let gone = format!("http://127.0.0.1:{}/mcp", free_port());
+    let proxy = Proxy::with(json!({"mcpServers": {
+        "ours": stub_stdio(&["--only", "read_item,delete_item"]),
+        "theirs": stub_stdio(&["--only", "delete_item"]),
+        "gone": {"url": gone},
+    }}));
+    let token = |flags: &[&str]| {
+        let create = ["token", "create", flags[0], "--json"];
+        let made = proxy.cli(&[&create[..], &flags[1..]].concat());
+        format!("Bearer {}", made.json()["token"].as_str().unwrap())
+    };
+    let (ours, reads) =
+        (token(&["ci", "--server", "ours"]), token(&["reads", "--operation", "read"]));
+    let ask = |bearer: &str, path: &str, name: &str, arguments: Value| {
+        let params = json!({"name": name, "arguments": arguments});
+        let headers = [("Authorization", bearer)];
+        ask_modern(&proxy, path, "tools/call", params, &headers).json()["result"].take()
+    };
+    let read = |bearer: &str, name: &str| {
+        let intent = json!({"operation_type": "read"});
+        let arguments = json!({"name": name, "args": {}, "intent": intent});
+        ask(bearer, "/mcp", "call_tool_read", arguments)
+    };
+    for server in ["gone", "nowhere", "theirs"] {
+        let name = format!("{server}:no_such");
+        let text = format!("Tool '{name}' not found. Use retrieve_tools to find tools.");
+        let called = read(&ours, &name);
+        assert_eq!(error_text(&called), text);
+        let described = ask(&ours, "/mcp", "describe_tool", json!({"name": name}));
+        assert_eq!(error_text(&described), text);
+        for told in [&called, &described] {
+            let nearest = told["content"][1]["text"].as_str().unwrap();
+            assert!(nearest.contains("'ours:") && !nearest.contains("theirs"), "{told}");
+        }
+    }
+    // Who may name it is told how it is.
+    let (down, none) = (read(&reads, "gone:x"), read(&reads, "nowhere:x"));
+    assert!(
+        error_text(&down).contains("gone") && !error_text(&down).contains("not found"),
+        "{down}"
+    );
+    assert!(error_text(&none).starts_with("Server 'nowhere' not found"), "{none}");
+    // The gate comes first and says what it says; how to call again is not told to whom it is of no use.
+    for (bearer, name) in [(&ours, "theirs:delete_item"), (&reads, "ours:delete_item")] {
+        let refused = read(bearer, name);
+        assert!(error_text(&refused).contains("is marked destructive by server"), "{refused}");
+        assert_eq!(refused["content"].as_array().unwrap().len(), 1, "{refused}");
+    }
+    let again = read(&ours, "ours:delete_item");
+    assert!(
+        again["content"][1]["text"].as_str().unwrap().starts_with("Call again with"),
+        "{again}"
+    );
 }
 
 /// A subscription of the modern era at `/mcp`.
