@@ -126,7 +126,7 @@ const PURE: &[&str] = &[
     "src/fleet/hash_tree.rs",
     "src/fleet/heartbeat.rs",
     "src/fleet/line_budget.rs",
-    "src/fleet/living_nodes.rs",
+    "src/fleet/living_nodes",
     "src/fleet/peer_wire.rs",
     "src/fleet/putting.rs",
     "src/fleet/record_rows.rs",

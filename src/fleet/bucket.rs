@@ -10,6 +10,8 @@
 //!
 //! What is not asked: to change an object only if it is as it was, which not every store can do. That a new object is made
 //! only where there is none is used where the store shows that it can ([`Bucket::create`]).
+//!
+//! Size: each thing that a store is asked, with its bounds, in one place.
 
 mod client;
 mod folders;

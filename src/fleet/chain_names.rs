@@ -64,6 +64,21 @@ impl NamedChain {
         chain
     }
 
+    /// The chain with these names behind it, in whatever order; `None` unless each of them goes on where the one before it ends.
+    #[must_use]
+    pub fn followed_by(&self, mut names: Vec<SegmentName>) -> Option<Self> {
+        names.sort();
+        let mut chain = self.clone();
+        for name in &names {
+            if chain.segments == 0 || chain.last.checked_add(1) != Some(name.first) {
+                return None;
+            }
+            chain.segments += 1;
+            chain.last = name.last;
+        }
+        Some(chain)
+    }
+
     /// What is wrong, a line for each kind.
     #[must_use]
     pub fn faults(&self, node: &str) -> Vec<String> {
@@ -121,6 +136,19 @@ mod tests {
         let fork = [&whole[..], &[name(2, 9, 12, 'd')]].concat();
         assert_eq!(NamedChain::of(fork, false).overlaps, 1);
         assert_eq!(NamedChain::of(Vec::new(), false), NamedChain::default());
+    }
+
+    #[test]
+    fn a_chain_goes_on_only_where_it_has_ended() {
+        let chain = NamedChain::of(vec![name(1, 5, 7, 'a')], false);
+        let on = [name(2, 9, 20, 'c'), name(1, 8, 8, 'b')];
+        let whole = [&[name(1, 5, 7, 'a')][..], &on[..]].concat();
+        assert_eq!(chain.followed_by(on.to_vec()), Some(NamedChain::of(whole, false)));
+        assert_eq!(chain.followed_by(Vec::new()), Some(chain.clone()));
+        for odd in [name(1, 9, 9, 'b'), name(1, 7, 8, 'b'), name(1, 5, 7, 'a')] {
+            assert_eq!(chain.followed_by(vec![odd]), None);
+        }
+        assert_eq!(NamedChain::default().followed_by(vec![name(1, 1, 1, 'a')]), None);
     }
 
     #[test]

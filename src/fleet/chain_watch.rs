@@ -1,6 +1,10 @@
 //! Looks again and again at the names of the segments in the store, so that what is missing is told by nodes that follow no
 //! chain, too. Bounded: the last days, so many names of a chain, and so many chains in a round; the others have their turn in
 //! the next ones.
+//!
+//! Of a chain that was looked at only what is behind the last name is listed: a store answers a thousand names at a time, and a
+//! chain has 17 000 a day. What does not go on where the chain had ended is looked at whole, and so is one chain in each round, of
+//! which that was done longest ago: what was removed behind the back of who looks is missed then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,6 +17,7 @@ use super::chain_names::NamedChain;
 use super::config::NodeName;
 use super::fleet_node::FleetNode;
 use super::joining::{NODES, segments_folder};
+use super::sealed_mark::NodeTag;
 use super::segment::{SegmentName, day_folder, day_of};
 use crate::io::clock::wall_ms;
 
@@ -29,13 +34,41 @@ const MAX_CHAINS: usize = 16;
 /// Chains whose names are listed at the same time.
 const TOGETHER: usize = 2;
 
+/// What is remembered of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LookedChain {
+    /// The key that the next names are behind.
+    after: String,
+    /// The round in which it was looked at whole.
+    whole_in: u64,
+}
+
+/// What is remembered from round to round.
+#[derive(Debug)]
+struct Looks {
+    /// Where the next round begins.
+    turn: usize,
+    round: u64,
+    looked: BTreeMap<String, LookedChain>,
+}
+
+/// What was found of a chain, and what is remembered of it.
+#[derive(Debug, PartialEq, Eq)]
+struct ChainFound {
+    chain: NamedChain,
+    after: String,
+    is_whole: bool,
+}
+
 /// Looks until it is aborted. `is_followed` says of which nodes this one reads the segments themselves.
 pub async fn watch(node: Arc<FleetNode>, bucket: Bucket, is_followed: impl Fn(&str) -> bool) {
-    let mut turn = 0;
+    // Each node begins at another chain, so that together they look at all of them sooner.
+    let turn = NodeTag::of(&node.name).number() as usize;
+    let mut looks = Looks { turn, round: 0, looked: BTreeMap::new() };
     loop {
         // Before it has its place there is nothing to be looked at.
         let looked = match node.fleet() {
-            Some(_) => look(&node, &bucket, &is_followed, &mut turn).await,
+            Some(_) => look(&node, &bucket, &is_followed, &mut looks).await,
             None => Ok(false),
         };
         let unseen =
@@ -58,7 +91,7 @@ async fn look(
     node: &FleetNode,
     bucket: &Bucket,
     is_followed: impl Fn(&str) -> bool,
-    turn: &mut usize,
+    looks: &mut Looks,
 ) -> Result<bool, BucketError> {
     let all = bucket.folders(NODES).await?;
     let is_ours = |name: &&String| NodeName::parse(name).is_some() && !is_followed(name);
@@ -67,31 +100,38 @@ async fn look(
     if names.is_empty() {
         return Ok(false);
     }
-    let start = *turn % names.len();
+    let start = looks.turn % names.len();
     names.rotate_left(start);
     names.truncate(MAX_CHAINS);
-    *turn = start + names.len();
-    let day = day_of(wall_ms()).saturating_sub(DAYS);
-    let looked = names.into_iter().map(|name| async move {
-        let folder = segments_folder(&name);
-        let after = format!("{folder}/{}", day_folder(day));
-        let part = bucket.list_newest(&folder, &after, MAX_NAMES).await?;
-        let read = |key: &str| SegmentName::parse(key.strip_prefix(&folder)?.strip_prefix('/')?);
-        let named = part.objects.iter().filter_map(|object| read(&object.key)).collect();
-        Ok::<_, BucketError>((name, NamedChain::of(named, part.more > 0)))
-    });
-    let mut looked = stream::iter(looked).buffer_unordered(TOGETHER);
+    looks.turn = start + names.len();
+    looks.round += 1;
+    looks.looked.retain(|name, _| there.contains(name));
     let mut chains: BTreeMap<String, NamedChain> = (*node.chains()).clone();
     chains.retain(|name, _| there.contains(name));
+    let whole_in = |name: &String| looks.looked.get(name).map_or(0, |it| it.whole_in);
+    let whole = names.iter().min_by_key(|name| whole_in(name)).cloned();
+    let known = |name: &String| {
+        let looked = looks.looked.get(name).filter(|_| whole.as_ref() != Some(name))?;
+        Some((chains.get(name)?.clone(), looked.after.clone()))
+    };
+    let today = day_of(wall_ms());
+    let looked: Vec<_> = names.into_iter().map(|name| (known(&name), name)).collect();
+    let looked = looked.into_iter().map(|(known, name)| async move {
+        let found = look_at(bucket, &name, known, today).await?;
+        Ok::<_, BucketError>((name, found))
+    });
+    let mut looked = stream::iter(looked).buffer_unordered(TOGETHER);
     let mut failed = None;
     while let Some(found) = looked.next().await {
         match found {
-            Ok((name, chain)) => {
-                for fault in chain.faults(&name) {
-                    if chains.get(&name) != Some(&chain) {
-                        tracing::error!("{fault}");
-                    }
+            Ok((name, ChainFound { chain, after, is_whole })) => {
+                let before = chains.get(&name).map(|it| it.faults(&name)).unwrap_or_default();
+                for fault in chain.faults(&name).iter().filter(|it| !before.contains(it)) {
+                    tracing::error!("{fault}");
                 }
+                let before = looks.looked.get(&name).map_or(0, |it| it.whole_in);
+                let whole_in = if is_whole { looks.round } else { before };
+                looks.looked.insert(name.clone(), LookedChain { after, whole_in });
                 chains.insert(name, chain);
             }
             Err(error) => failed = Some(error),
@@ -101,5 +141,113 @@ async fn look(
     match failed {
         Some(error) => Err(error),
         None => Ok(true),
+    }
+}
+
+/// The newest names in a folder of segments that are behind a key, and whether there are more.
+async fn names(
+    bucket: &Bucket,
+    folder: &str,
+    after: &str,
+) -> Result<(Vec<SegmentName>, bool), BucketError> {
+    let part = bucket.list_newest(folder, after, MAX_NAMES).await?;
+    let read = |key: &str| SegmentName::parse(key.strip_prefix(folder)?.strip_prefix('/')?);
+    let named = part.objects.iter().filter_map(|object| read(&object.key)).collect();
+    Ok((named, part.more > 0))
+}
+
+/// Looks at one chain: behind what is known of it, or whole.
+async fn look_at(
+    bucket: &Bucket,
+    node: &str,
+    known: Option<(NamedChain, String)>,
+    today: i32,
+) -> Result<ChainFound, BucketError> {
+    let folder = segments_folder(node);
+    // One of a day that is not yet here is nobody's: nothing would be seen behind it.
+    let last = |named: &[SegmentName]| {
+        let last = named.iter().filter(|name| name.day <= today.saturating_add(1)).max();
+        last.map(|name| format!("{folder}/{name}"))
+    };
+    if let Some((chain, after)) = known {
+        let (named, more) = names(bucket, &folder, &after).await?;
+        let next = last(&named).unwrap_or(after);
+        if let Some(chain) = chain.followed_by(named).filter(|_| !more) {
+            return Ok(ChainFound { chain, after: next, is_whole: false });
+        }
+    }
+    let after = format!("{folder}/{}", day_folder(today.saturating_sub(DAYS)));
+    let (named, more) = names(bucket, &folder, &after).await?;
+    let next = last(&named).unwrap_or(after);
+    Ok(ChainFound { chain: NamedChain::of(named, more), after: next, is_whole: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::chain_names::ChainGap;
+
+    const TODAY: i32 = 20_000;
+
+    #[tokio::test]
+    async fn what_is_new_of_a_chain_is_looked_at_alone_and_all_of_it_where_it_does_not_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
+        let key = |day: i32, first: u64, last: u64| {
+            format!(
+                "nodes/a/segments/{}/{first:020}-{last:020}-{}.parquet",
+                day_folder(day),
+                "a".repeat(16)
+            )
+        };
+        let put = |key: String| {
+            let path = dir.path().join(key);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        };
+        let look = async |known: Option<&ChainFound>| {
+            let known = known.map(|found| (found.chain.clone(), found.after.clone()));
+            look_at(&bucket, "a", known, TODAY).await.unwrap()
+        };
+        let none = look(None).await;
+        assert!(none.is_whole && none.chain == NamedChain::default());
+        for at in 0..3 {
+            put(key(TODAY - 1, at * 10 + 1, at * 10 + 10));
+        }
+        let first = look(Some(&none)).await;
+        assert_eq!((first.is_whole, first.chain.last, first.chain.segments), (true, 30, 3));
+        assert_eq!(first.after, key(TODAY - 1, 21, 30));
+        put(key(TODAY, 31, 40));
+        let next = look(Some(&first)).await;
+        assert_eq!((next.is_whole, next.chain.last, next.chain.segments), (false, 40, 4));
+        assert_eq!(
+            (&next.after, look(Some(&next)).await),
+            (
+                &key(TODAY, 31, 40),
+                ChainFound {
+                    chain: next.chain.clone(),
+                    after: next.after.clone(),
+                    is_whole: false,
+                }
+            )
+        );
+        // What is removed before is missed once it is looked at whole.
+        std::fs::remove_file(dir.path().join(key(TODAY - 1, 11, 20))).unwrap();
+        assert!(look(Some(&next)).await.chain.gaps.is_empty());
+        let whole = look(None).await;
+        assert_eq!(whole.chain.gaps, [ChainGap { first: 11, last: 20 }]);
+        // So it is where something does not go on, and known gaps stay known.
+        put(key(TODAY, 51, 60));
+        let gap = look(Some(&next)).await;
+        assert_eq!((gap.is_whole, gap.chain.gaps.len(), gap.chain.last), (true, 2, 60));
+        put(key(TODAY, 61, 70));
+        let on = look(Some(&gap)).await;
+        assert_eq!((on.is_whole, on.chain.gaps.len(), on.chain.last), (false, 2, 70));
+        // One of a day to come hides nothing.
+        put(key(TODAY + 400, 900, 901));
+        let odd = look(Some(&on)).await;
+        assert_eq!((odd.is_whole, &odd.after), (true, &key(TODAY, 61, 70)));
+        put(key(TODAY, 71, 80));
+        assert_eq!(look(Some(&odd)).await.after, key(TODAY, 71, 80));
     }
 }

@@ -296,7 +296,8 @@ impl NodeWatch {
         }
     }
 
-    /// Whose heartbeats are to be read now, at most [`MAX_READ_AT_ONCE`], those first that were not read for longest.
+    /// Whose heartbeats are to be read now, at most [`MAX_READ_AT_ONCE`], those first that were not asked for for longest: one
+    /// that the store does not give keeps the others from nothing.
     ///
     /// At once those of nodes of which nothing new was read since they changed (new ones, dead ones), that have not changed for
     /// longer than they should, or that somebody `doubts`; the others in turn.
@@ -305,19 +306,26 @@ impl NodeWatch {
         let (mut at_once, mut in_turn) = (Vec::new(), Vec::new());
         for (name, node) in &self.nodes {
             let is_own = *name == self.own;
-            let own_is_due = is_own && node.read_before(now).is_none_or(|ms| ms >= READ_OWN_MS);
-            let is_due = doubts.contains(name) || if is_own { own_is_due } else { node.is_due() };
-            if is_due && (node.is_there() || node.has_said()) {
-                at_once.push((node.read_at(), name));
+            let own_is_due =
+                || node.asked_at().is_none_or(|at| now.saturating_sub(at) >= READ_OWN_MS);
+            let is_due = if is_own { own_is_due() } else { node.is_due() };
+            if (is_due || doubts.contains(name)) && (node.is_there() || node.has_said()) {
+                at_once.push((node.asked_at(), name.clone()));
             } else if node.has_changed() && (are_few || !is_own) {
-                in_turn.push((node.read_at(), name));
+                in_turn.push((node.asked_at(), name.clone()));
             }
         }
         at_once.sort();
         in_turn.sort();
         in_turn.truncate(if are_few { FEW_NODES } else { READ_IN_TURN });
         at_once.truncate(MAX_READ_AT_ONCE - in_turn.len());
-        at_once.into_iter().chain(in_turn).map(|(_, name)| name.clone()).collect()
+        let asked: Vec<_> = at_once.into_iter().chain(in_turn).map(|(_, name)| name).collect();
+        for name in &asked {
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.is_asked(now);
+            }
+        }
+        asked
     }
 
     /// What lies under a node's name was read at `now`; it is `wall` by the reader's clock, in milliseconds since 1970.

@@ -2,6 +2,8 @@
 //!
 //! What is said, and how each side knows the other, is `peer_wire`'s; who answers what is said where requests are routed. One
 //! hop: what a node is asked by another it does not pass on ([`Hop`]).
+//!
+//! Size: a request from its head to the last part of its answer, and the connections that it goes over.
 
 use std::collections::HashMap;
 use std::pin::Pin;

@@ -222,6 +222,8 @@ struct World {
     objects: BTreeMap<NodeName, (String, Option<BeatRead>)>,
     /// Nodes that beat: their starts and numbers.
     beating: BTreeMap<NodeName, (u8, u64)>,
+    /// Those that the store lists and does not give.
+    withheld: BTreeSet<NodeName>,
     /// One under whose name another process puts, and what it has put.
     twin: Option<(NodeName, u64)>,
     reads: Vec<usize>,
@@ -234,7 +236,7 @@ impl World {
         let beating = names.chain([name("me")]).map(|name| (name, (1, 0))).collect();
         let watch = NodeWatch::new(name("me"), BootId([1; 16]));
         let (objects, reads, news) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self { watch, now: 0, objects, beating, twin: None, reads, news }
+        Self { watch, now: 0, objects, beating, withheld: BTreeSet::new(), twin: None, reads, news }
     }
 
     fn put(&mut self, node: &NodeName, state: String, read: BeatRead) {
@@ -272,7 +274,9 @@ impl World {
         let reads = self.watch.to_read(self.now, &doubts);
         self.reads.push(reads.len());
         assert!(reads.len() <= MAX_READ_AT_ONCE);
-        for node in reads {
+        for node in
+            reads.into_iter().filter(|node| !self.withheld.contains(node)).collect::<Vec<_>>()
+        {
             let read = self.objects.get(&node).and_then(|(_, read)| read.clone());
             let told = self.watch.read(&node, read, (self.now, WALL + self.now));
             self.news.extend(told.into_iter().map(|news| (self.now, node.clone(), news)));
@@ -441,6 +445,27 @@ fn in_a_small_fleet_each_change_is_read_and_in_a_large_one_whom_somebody_doubts(
     assert_eq!(boot(&world), BootId([1; 16]), "it was read just now");
     world.turn(&["n0050", "nobody"]);
     assert_eq!(boot(&world), BootId([2; 16]));
+}
+
+#[test]
+fn what_the_store_lists_and_does_not_give_keeps_no_other_from_being_read() {
+    let mut world = World::new(100);
+    world.turns(10);
+    // Some of those that live, and more that never were read than are read at once; all of them change.
+    let withheld = (0..10).map(|at| name(&format!("n{at:04}")));
+    let strangers = (0..2 * MAX_READ_AT_ONCE).map(|at| name(&format!("a{at:04}")));
+    world.withheld = withheld.chain(strangers.clone()).collect();
+    world.beating.extend(strangers.map(|node| (node, (1, 0))));
+    world.turns(200);
+    assert_eq!(world.watch.snapshot(None).count(), 101, "their objects change");
+    let seen = world.watch.snapshot(None);
+    let read = seen.living().filter(|it| !world.withheld.contains(&it.name));
+    let oldest = read.filter_map(|it| Some(it.heartbeat.as_ref()?.at)).min().unwrap();
+    let turns = 101_u64.div_ceil(READ_IN_TURN as u64) + 1;
+    assert!(WALL + world.now - oldest <= turns * LIST_EVERY_MS + BEAT_EVERY_MS);
+    let new = name("new");
+    world.beating.insert(new.clone(), (1, 0));
+    world.until(&new, &NodeNews::Lives, 8_000);
 }
 
 #[test]

@@ -25,7 +25,8 @@ pub(super) struct WatchedNode {
     is_there: bool,
     /// The state in which it was read.
     read_in: Option<Box<str>>,
-    read_at: Option<u64>,
+    /// When it was to be read last, whether the store gave it or not.
+    asked_at: Option<u64>,
     /// What was read last was new: that the object changes counts as heard.
     is_proven: bool,
     fault: Option<HeartbeatFault>,
@@ -97,17 +98,17 @@ impl WatchedNode {
 
     /// Its object is another one than was read.
     pub(super) fn has_changed(&self) -> bool {
-        self.is_there && (self.read_at.is_none() || self.read_in != self.object)
+        self.is_there && self.read_in != self.object
     }
 
-    /// When it was read last.
-    pub(super) fn read_at(&self) -> Option<u64> {
-        self.read_at
+    /// When it was to be read last.
+    pub(super) fn asked_at(&self) -> Option<u64> {
+        self.asked_at
     }
 
-    /// How long before `now` it was read last.
-    pub(super) fn read_before(&self, now: u64) -> Option<u64> {
-        self.read_at.map(|at| now.saturating_sub(at))
+    /// It is to be read now.
+    pub(super) fn is_asked(&mut self, now: u64) {
+        self.asked_at = Some(now);
     }
 
     /// It is to be read at once.
@@ -173,7 +174,7 @@ impl WatchedNode {
         fault: Option<HeartbeatFault>,
         now: u64,
     ) -> Option<HeartbeatFault> {
-        (self.read_at, self.read_in) = (Some(now), self.object.clone());
+        self.read_in = self.object.clone();
         if self.twice_at.is_some_and(|at| now.saturating_sub(at) > TWICE_FOR_MS) {
             self.twice_at = None;
         }
