@@ -448,7 +448,7 @@ mod tests {
         stream.write_all(&[&begin[..], if asks { ASKED } else { b"" }].concat()).await.unwrap();
         let mut head = [0; 9];
         while stream.read_exact(&mut head).await.is_ok() {
-            let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            let mut payload = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
             stream.read_exact(&mut payload).await.unwrap();
             if head[3] == PING && head[4] == 0 && answers(&payload) {
                 head[4] = 1;

@@ -62,7 +62,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// The first file that cannot be used.
-    pub(super) fn load(&self, now: SystemTime) -> Result<TlsTerms, TlsFileProblem> {
+    pub(super) fn load(&self, now: SystemTime) -> Result<ConnectTerms, TlsFileProblem> {
         let (roots, authorities) = match &self.ca {
             Some(file) => {
                 let (roots, digest) = roots(TlsKey::Ca, file)?;
@@ -78,7 +78,7 @@ impl ServerTls {
             let chain = pair.certified.cert.iter();
             fingerprint(&chain.flat_map(|it| it.iter().copied()).collect::<Vec<u8>>())
         });
-        Ok(TlsTerms { connector: connector(roots, pair), authorities, chain })
+        Ok(ConnectTerms { connector: connector(roots, pair), authorities, chain })
     }
 
     fn stamps(&self) -> Stamps {
@@ -90,7 +90,7 @@ impl ServerTls {
 type Stamps = [Option<FileStamp>; 3];
 
 /// What connections to a server are made under.
-pub(super) struct TlsTerms {
+pub(super) struct ConnectTerms {
     connector: TlsConnector,
     /// Of the authorities that the section names.
     authorities: Option<Fingerprint>,
@@ -98,7 +98,7 @@ pub(super) struct TlsTerms {
     chain: Option<Fingerprint>,
 }
 
-impl TlsTerms {
+impl ConnectTerms {
     fn are_as(&self, other: &Self) -> bool {
         (self.authorities, self.chain) == (other.authorities, other.chain)
     }
@@ -115,7 +115,7 @@ struct InForce {
     /// The files as they were when they were read last; `None` before that.
     seen: Option<Stamps>,
     /// `None` until they could be used.
-    terms: Option<TlsTerms>,
+    terms: Option<ConnectTerms>,
     /// Since when they cannot be used, and why.
     unusable: Option<(Instant, String)>,
 }
@@ -284,8 +284,11 @@ mod tests {
             fs::read_to_string(self.0.path().join(name)).unwrap()
         }
 
+        /// Puts another file in its place, which is known as such however soon it comes.
         fn write(&self, name: &str, text: &str) {
-            fs::write(self.0.path().join(name), text).unwrap();
+            let (new, file) = (self.0.path().join("new"), self.0.path().join(name));
+            fs::write(&new, text).unwrap();
+            fs::rename(new, file).unwrap();
         }
 
         fn pair(&self, params: &CertificateParams) {
