@@ -119,7 +119,9 @@ impl FollowedChain {
         Ok(())
     }
 
-    /// Its turn: what is next, within the bounds of one; when it has the next. Fails where its copy is damaged.
+    /// Its turn: what is next, within the bounds of one; when it has the next. Fails where its copy is to be opened again: it is
+    /// damaged; or it could not be written, after which a store writes nothing any more, and its disk can be written now. Until
+    /// then what is there can be read.
     pub(super) async fn turn(&mut self, context: &FollowContext) -> Result<Instant, NotFollowed> {
         let until = match self.steps(context).await {
             Ok(until) => {
@@ -130,7 +132,7 @@ impl FollowedChain {
                 let node = self.node.name();
                 tracing::warn!(node, %error, "a node's segments cannot be followed now");
                 self.publish(Some(error.to_string()));
-                if error.is_damage() {
+                if error.is_damage() || (error.is_local() && self.could_be_written().await) {
                     return Err(error);
                 }
                 self.follower.failed(context.now())
@@ -140,9 +142,20 @@ impl FollowedChain {
         Ok(Instant::now() + waits.min(LONGEST_WAIT))
     }
 
+    async fn could_be_written(&self) -> bool {
+        let dir = self.dir.clone();
+        let looked = tokio::task::spawn_blocking(move || index_copy::could_be_written(&dir));
+        looked.await.unwrap_or(false)
+    }
+
     /// Its copy is of no use, and is made anew by who begins to follow the node next.
     pub(super) fn give_up(self, context: &FollowContext) {
         index_copy::is_damaged(&self.dir);
+        self.close(context);
+    }
+
+    /// Its copy is closed, and opened again by who begins to follow the node next.
+    pub(super) fn close(self, context: &FollowContext) {
         context.index.remove(self.node.name());
     }
 
