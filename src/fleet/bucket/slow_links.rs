@@ -41,7 +41,8 @@ fn bucket(way: Way) -> Bucket {
         .with_http_connector(OwnClient::new().unwrap())
         .build()
         .unwrap();
-    Bucket { store: Arc::new(store), folder: Path::default(), shown: "s3://b".to_owned() }
+    let (folder, shown) = (Path::default(), "s3://b".to_owned());
+    Bucket { store: Arc::new(store), folder, shown, lists_from: true }
 }
 
 /// Answers what comes over a connection, until that ends.
