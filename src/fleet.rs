@@ -14,6 +14,7 @@
 pub mod audit;
 pub mod bucket;
 pub mod chain_check;
+pub mod chain_days;
 pub mod chain_names;
 pub mod chain_place;
 pub mod chain_watch;

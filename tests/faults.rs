@@ -8,6 +8,8 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
+#[path = "faults/full_index.rs"]
+mod full_index;
 #[path = "faults/lost.rs"]
 mod lost;
 #[path = "faults/plan.rs"]

@@ -1,6 +1,7 @@
 //! The `activity` part of the configuration.
 
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 use super::record::{MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 
@@ -40,9 +41,11 @@ pub struct Config {
     pub max_records: u64,
     /// The log takes at most about so many megabytes; 0 for any.
     pub max_size_mb: u64,
-    /// Bytes of arguments that are kept.
+    /// Bytes of arguments that are kept, at most [`MAX_KEPT_BYTES`].
+    #[serde(deserialize_with = "kept_bytes")]
     pub max_payload_bytes: usize,
-    /// Bytes of a response that are kept.
+    /// Bytes of a response that are kept, at most as many.
+    #[serde(deserialize_with = "kept_bytes")]
     pub max_response_bytes: usize,
     /// Whether records of calls have a receipt: hashes of the answer as it came and as it went on.
     pub receipts: bool,
@@ -58,6 +61,18 @@ pub struct Config {
     pub queue_records: usize,
     /// Bytes that those may take in memory.
     pub queue_bytes: usize,
+}
+
+/// The most that `max_payload_bytes` and `max_response_bytes` can be: a record is read, sealed, asked for and proven as a whole.
+pub const MAX_KEPT_BYTES: usize = 4 << 20;
+
+fn kept_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    let bytes = usize::deserialize(deserializer)?;
+    if bytes <= MAX_KEPT_BYTES {
+        Ok(bytes)
+    } else {
+        Err(D::Error::custom(format_args!("must be 0 to {MAX_KEPT_BYTES}, is {bytes}")))
+    }
 }
 
 /// How long records are kept.

@@ -110,6 +110,14 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
             "column 44: output_validation.held_share_bytes: 2 servers with so much each need more than max_held_total_bytes",
         ),
         (
+            r#"{"activity": {"max_payload_bytes": 4194305}}"#,
+            "column 44: activity.max_payload_bytes: must be 0 to 4194304, is 4194305",
+        ),
+        (
+            r#"{"activity": {"max_response_bytes": 33554432}}"#,
+            "column 46: activity.max_response_bytes: must be 0 to 4194304, is 33554432",
+        ),
+        (
             r#"{"result_limit": {"bytes": 100}}"#,
             "column 28: result_limit.bytes: must be 0, for no limit, or at least 4096, is 100",
         ),

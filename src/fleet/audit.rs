@@ -12,10 +12,10 @@ use super::bucket::{Bucket, BucketError};
 use super::chain_check::{
     ChainCheck, ChainFault, ChainReport, FaultFound, ListedSegment, NotBelieved, SegmentFacts,
 };
+use super::chain_days::{ChainDays, ChainPart};
 use super::checkpoint;
 use super::config::NodeName;
 use super::joining::{CLAIM, FLEET, FleetObject, NODES, NodeClaim, node_folder, segments_folder};
-use super::segment::SegmentName;
 use super::signed_note::VerifierKey;
 use super::strays::Strays;
 
@@ -161,29 +161,25 @@ async fn node(
         }
     };
     let folder = segments_folder(name);
-    let listed = bucket.list(&folder, None).await?.into_iter().map(|object| {
-        let within = object.key.strip_prefix(&folder).and_then(|key| key.strip_prefix('/'));
-        let name = within.and_then(SegmentName::parse);
-        ListedSegment { key: object.key, name }
-    });
-    let mut listed: Vec<_> = listed.collect();
-    listed.sort_by(|a, b| (&a.name, &a.key).cmp(&(&b.name, &b.key)));
-    let facts = stream::iter(listed).map(|listed| {
-        let key = Arc::clone(&key);
-        async move {
-            let facts = match &listed.name {
-                Some(_) => facts(bucket, &listed.key, key).await?,
-                None => Err(NotBelieved { fault: ChainFault::Foreign, why: String::new() }),
-            };
-            Ok::<_, BucketError>((listed, facts))
+    let (mut days, mut records) = (ChainDays::of(bucket, name).await?, 0);
+    while let Some(ChainPart { names, foreign }) = days.next().await? {
+        let nothing = NotBelieved { fault: ChainFault::Foreign, why: String::new() };
+        for key in foreign {
+            check.add(&ListedSegment { key, name: None }, Err(nothing.clone()));
         }
-    });
-    let mut facts = facts.buffered(AT_A_TIME);
-    let mut records = 0;
-    while let Some((listed, facts)) = facts.try_next().await? {
-        records += facts.as_ref().map_or(0, |facts| facts.records);
-        check.add(&listed, facts);
-        progress(records);
+        let facts = stream::iter(names).map(|name| {
+            let (at, key) = (format!("{folder}/{name}"), Arc::clone(&key));
+            async move {
+                let facts = facts(bucket, &at, key).await?;
+                Ok::<_, BucketError>((ListedSegment { key: at, name: Some(name) }, facts))
+            }
+        });
+        let mut facts = facts.buffered(AT_A_TIME);
+        while let Some((listed, facts)) = facts.try_next().await? {
+            records += facts.as_ref().map_or(0, |facts| facts.records);
+            check.add(&listed, facts);
+            progress(records);
+        }
     }
     Ok(NodeReport { node: name.to_owned(), key: key.to_string(), chain: check.finish() })
 }

@@ -15,6 +15,7 @@
 
 mod client;
 mod folders;
+mod listing;
 #[cfg(test)]
 mod slow_links;
 
@@ -43,6 +44,7 @@ use url::Url;
 use self::client::{OwnClient, transfer_time};
 use self::folders::Folders;
 pub use self::folders::MAX_FOLDERS;
+pub use self::listing::FolderEntries;
 
 /// Most time for one operation, its repetitions included, and without the time that an object's bytes may take on a slow way
 /// (`client::transfer_time`).
@@ -151,6 +153,8 @@ pub struct Bucket {
     folders: Folders,
     folder: Path,
     shown: String,
+    /// Whether a listing can begin behind a key, and has the objects in the order of their keys.
+    lists_from: bool,
 }
 
 impl fmt::Debug for Bucket {
@@ -210,7 +214,7 @@ impl Bucket {
             ),
             _ => return Err(wrong(&"it names no bucket")),
         };
-        Ok(Self { store, folders, folder, shown })
+        Ok(Self { store, folders, folder, shown, lists_from: true })
     }
 
     fn folder(folder: PathBuf, shown: String) -> Result<Self, BucketError> {
@@ -221,8 +225,8 @@ impl Bucket {
         let store = LocalFileSystem::new_with_prefix(&folder)
             .map_err(|error| BucketError::Url(words(&error)))?
             .with_fsync(true);
-        let folders = Folders::Local(folder);
-        Ok(Self { store: Arc::new(store), folders, folder: Path::default(), shown })
+        let (folders, folder) = (Folders::Local(folder), Path::default());
+        Ok(Self { store: Arc::new(store), folders, folder, shown, lists_from: false })
     }
 
     /// Where it is, for people.
@@ -400,22 +404,6 @@ impl Bucket {
         within(LIST_TIMEOUT, listed).await
     }
 
-    /// The first `most` objects in a folder and below it whose keys are after `after`, and how many there are behind them: of
-    /// those nothing is kept, however many they are.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`].
-    pub async fn list_part(
-        &self,
-        folder: &str,
-        after: &str,
-        most: usize,
-    ) -> Result<ListedPart, BucketError> {
-        self.list_some(folder, after, |kept| (kept.len() > most).then(|| kept.pop_last()).is_some())
-            .await
-    }
-
     /// The last `most` objects in a folder and below it whose keys are after `after`, and how many there are before them.
     ///
     /// # Errors
@@ -559,7 +547,7 @@ mod tests {
         assert_eq!(bucket.folders("").await.unwrap(), ["a", "b"]);
         assert_eq!(bucket.folders("none").await.unwrap(), [""; 0]);
         assert_eq!(keys("none", None).await, [""; 0]);
-        let first = bucket.list_part("a", "", 1).await.unwrap();
+        let first = bucket.list_part("a", "", 1, 1).await.unwrap();
         let newest = bucket.list_newest("a", "", 1).await.unwrap();
         for (part, key) in [(first, "a/b.txt"), (newest, "a/date=1/c.txt")] {
             let keys: Vec<_> = part.objects.iter().map(|it| it.key.as_str()).collect();

@@ -10,6 +10,7 @@ use url::{Position, Url};
 
 use super::cluster_key::{ClusterKeys, optional_keys};
 use super::columns::MAX_TABLE_BYTES;
+use crate::activity::config::MAX_KEPT_BYTES;
 
 /// Most characters of a node's name.
 const MAX_NAME_CHARS: usize = 63;
@@ -21,7 +22,9 @@ const FLUSH: std::ops::RangeInclusive<Duration> =
 const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
 /// How many times larger segments are behind a store that was away.
 pub(super) const CATCH_UP: u64 = 4;
-const _: () = assert!(*SEGMENT_BYTES.end() * CATCH_UP * 2 < MAX_TABLE_BYTES);
+// Each record has its payloads twice, in columns of their own as well; the last one may go beyond what a segment is to have.
+const MAX_RECORD_BYTES: u64 = 2 * MAX_KEPT_BYTES as u64;
+const _: () = assert!((*SEGMENT_BYTES.end() * CATCH_UP + MAX_RECORD_BYTES) * 2 < MAX_TABLE_BYTES);
 /// Most shards that a fleet's records are divided into.
 pub const MAX_SHARDS: u16 = 256;
 /// Most characters of `advertise`.

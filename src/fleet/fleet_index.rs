@@ -33,7 +33,7 @@ pub struct FollowStatus {
     pub records: u64,
     /// How many segments they came in.
     pub segments: u64,
-    /// Records that are in the store and not taken yet, as far as names say.
+    /// Records that are in the store and not taken yet, as far as names say; of a hundred thousand segments at least so many.
     pub behind_records: u64,
     /// The same in segments.
     pub behind_segments: u64,

@@ -13,6 +13,7 @@
 //! its siblings allow a log. Of a node that has its turn three segments are fetched at a time, each of at most 64 MiB; of all
 //! nodes three (`OPENED`) are open at a time, each of at most 512 MiB (as this program seals, below 32 MiB).
 
+mod fleet_pin;
 mod follow_context;
 mod followed_chain;
 mod index_copy;
@@ -40,8 +41,6 @@ use crate::os::private;
 const TURNS: usize = 4;
 /// Longest wait for turns that are not over when the node ends.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
-/// The file that names the fleet.
-const PIN: &str = "fleet";
 
 /// What follows.
 #[derive(Debug)]
@@ -191,16 +190,25 @@ impl<'context> Driver<'context> {
             }
             Done::Turn(name, chain, next) => {
                 self.busy -= 1;
-                match next {
-                    Ok(next) if !self.context.index.take_damaged(&name) => {
-                        self.waits(name, next, chain);
-                    }
-                    Ok(_) | Err(_) => {
+                let again = match next {
+                    _ if self.context.index.take_damaged(&name) => {
                         chain.give_up(self.context);
-                        if self.chains.remove(&name).is_some() {
-                            self.found.insert(name, Instant::now());
-                        }
+                        Instant::now()
                     }
+                    Ok(next) => return self.waits(name, next, chain),
+                    Err(error) if error.is_damage() => {
+                        chain.give_up(self.context);
+                        Instant::now()
+                    }
+                    // It is opened again, as it is on the disk.
+                    Err(error) => {
+                        chain.close(self.context);
+                        self.context.index.cannot(&name, error.to_string());
+                        Instant::now() + self.context.look_every()
+                    }
+                };
+                if self.chains.remove(&name).is_some() {
+                    self.found.insert(name, again);
                 }
             }
         }
@@ -250,17 +258,13 @@ async fn look(context: &FollowContext) -> Result<FleetSeen, NotFollowed> {
         .ok_or_else(|| NotFollowed::Claim(format!("{FLEET} is not what a fleet writes")))?
         .to_string();
     private::folder(&settings.folder)?;
-    let pin = settings.folder.join(PIN);
-    match std::fs::read_to_string(&pin) {
-        Ok(known) if known.trim() == fleet => {}
-        Ok(known) => {
-            let (store, known) = (bucket.shown().to_string(), known.trim().to_owned());
+    match fleet_pin::known(&settings.folder)?.map(|known| known.to_string()) {
+        Some(known) if known == fleet => {}
+        Some(known) => {
+            let store = bucket.shown().to_string();
             return Err(NotFollowed::OtherFleet { store, fleet, known });
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            std::io::Write::write_all(&mut private::create(&pin)?, fleet.as_bytes())?;
-        }
-        Err(error) => return Err(error.into()),
+        None => fleet_pin::set(&settings.folder, &fleet)?,
     }
     let is_ours = |name: &String| {
         *name != settings.own.as_str()

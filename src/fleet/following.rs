@@ -174,9 +174,9 @@ pub struct SeenObject {
 pub struct SeenPart {
     /// The first objects, in the order of their names, at most [`MAX_AHEAD`].
     pub objects: Vec<SeenObject>,
-    /// How many more there are.
+    /// How many more there are, at least.
     pub more: u64,
-    /// The last record that the name of the last of all says; 0 for none.
+    /// The last record that the name of the last that was seen says; 0 for none.
     pub newest: u64,
 }
 
@@ -268,7 +268,7 @@ impl ChainFollower {
         &self.mark
     }
 
-    /// Records and segments that are in the store and not taken yet, as far as names say.
+    /// Records and segments that are in the store and not taken yet, as far as names say that were seen: at least so many.
     #[must_use]
     pub fn behind(&self) -> (u64, u64) {
         let segments = self.ahead.len() as u64 + self.more;

@@ -12,6 +12,7 @@
 //! after a while, and the one whose object is not there any more is refused.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
@@ -387,14 +388,25 @@ impl Place<'_> {
     ) -> Result<Option<(SegmentName, Checkpoint)>, JoinError> {
         let failed = store_error(self.bucket);
         let folder = segments_folder(self.node.as_str());
-        let after = known.map(|place| {
-            format!("{folder}/{}/{:020}-", day_folder(place.day), place.stored.seq + 1)
-        });
-        let listed = self.bucket.list(&folder, after.as_deref()).await.map_err(&failed)?;
-        let named = listed
-            .iter()
-            .filter_map(|it| SegmentName::parse(it.key.strip_prefix(&folder)?.strip_prefix('/')?));
-        let Some(name) = chain_place::newest(named, known) else { return Ok(None) };
+        let entries = self.bucket.entries(&folder).await.map_err(&failed)?;
+        let known_day = known.map(|place| day_folder(place.day));
+        let mut newest = None::<SegmentName>;
+        // From the last day back: of a day only what is behind all that was seen is looked at.
+        for day in entries.folders.iter().rev().take_while(|day| known_day.as_ref() <= Some(*day)) {
+            let known = known.filter(|_| known_day.as_ref() == Some(day));
+            let known = known.map_or(0, |place| place.stored.seq + 1);
+            let seen = newest.as_ref().map_or(0, |name| name.first.saturating_add(1));
+            let first = known.max(seen);
+            let (below, mut found) = (format!("{folder}/{day}"), newest.clone());
+            let after = format!("{below}/{first:020}-");
+            let each = self.bucket.walk(&below, Some(&after), |object| {
+                found = found.take().max(SegmentName::of_key(&folder, &object.key));
+                ControlFlow::Continue(())
+            });
+            each.await.map_err(&failed)?;
+            newest = found;
+        }
+        let Some(name) = chain_place::newest(newest.into_iter(), known) else { return Ok(None) };
         let key = format!("{folder}/{name}");
         let bytes = self.bucket.get(&key).await.map_err(&failed)?;
         let refused = |why: String| {

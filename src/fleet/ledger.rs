@@ -17,7 +17,6 @@ use self::backlog::{Backlog, LOOK_EVERY, REPLY_MS};
 use super::bucket::{Bucket, BucketError, Creation};
 use super::checkpoint::{Checkpoint, CheckpointHash};
 use super::cluster_key::KeyPurpose;
-use super::columns;
 use super::config::{CATCH_UP, ClusterConfig, NodeName};
 use super::facts::{FactExchangeSettings, FactKeys};
 use super::fleet_node::{FleetNode, ProgramBuild};
@@ -32,6 +31,7 @@ use super::record_rows::RecordCollector;
 use super::sealed_mark::{SealedMark, SealedMarkFile};
 use super::sealing::{ChainPosition, SealAct, SealLimits, SegmentIntake};
 use super::segment::{self, SealedBy, SealedSegment};
+use super::signed_note::VerifierKey;
 use crate::activity::{Activity, Durability, StoreError};
 
 /// How long the end waits until all is stored.
@@ -378,12 +378,12 @@ impl Sealer {
     /// Puts what is in hand into the store, and lets the log forget it once the store says that it is there.
     async fn put(&mut self) {
         let Some(sealed) = self.in_hand.clone() else { return };
-        let (creates, node) = {
+        let (creates, node, verifier) = {
             let member = self.member.lock();
-            (member.creates, member.node.clone())
+            (member.creates, member.node.clone(), member.verifier.clone())
         };
         let key = format!("{}/{}", segments_folder(node.as_str()), sealed.name);
-        let putting = put((&self.bucket, &self.place), &key, &sealed, creates);
+        let putting = put((&self.bucket, &self.place), &key, &sealed, &verifier, creates);
         match self.backlog.during(putting).await {
             Ok(checkpoint) => {
                 self.backlog.state.stored_now(checkpoint);
@@ -460,6 +460,7 @@ async fn put(
     (bucket, place): (&Bucket, &OwnPlace),
     key: &str,
     sealed: &SealedSegment,
+    verifier: &VerifierKey,
     creates: bool,
 ) -> Result<CheckpointHash, BucketError> {
     let mut putting = Putting::new(creates, sealed.bytes.len() as u64, sealed.checkpoint.hash());
@@ -473,7 +474,10 @@ async fn put(
             PutAsk::Replace => bucket.put(key, bytes()).await.map(|()| PutAnswer::Done)?,
             PutAsk::Place => PutAnswer::Place(place.look(bucket).await?),
             PutAsk::Compare => {
-                PutAnswer::There(checkpoint_of_same(&bucket.get(key).await?, sealed))
+                let there = bucket.get(key).await?;
+                let (sealed, verifier) = (sealed.clone(), verifier.clone());
+                let compare = move || checkpoint_of_same(&there, &sealed, &verifier);
+                PutAnswer::There(tokio::task::spawn_blocking(compare).await.unwrap_or(None))
             }
             PutAsk::Measure => PutAnswer::Length(bucket.size(key).await?),
         };
@@ -485,14 +489,18 @@ async fn put(
     }
 }
 
-/// The checkpoint of the same segment, perhaps written by another version; `None` if it is another segment.
-fn checkpoint_of_same(there: &Bytes, sealed: &SealedSegment) -> Option<CheckpointHash> {
+/// The checkpoint of the same segment, perhaps written by another version; `None` if it is another segment, or none that this
+/// node has signed and that is whole.
+fn checkpoint_of_same(
+    there: &Bytes,
+    sealed: &SealedSegment,
+    verifier: &VerifierKey,
+) -> Option<CheckpointHash> {
     let checkpoint = &sealed.checkpoint;
     if *there == sealed.bytes {
         return Some(checkpoint.hash());
     }
-    let footer = columns::footer(there).ok()?;
-    let there = Checkpoint::unverified(footer.notes.get(segment::CHECKPOINT_NOTE)?).ok()?;
+    let there = segment::open(there, verifier).ok()?.checkpoint;
     let is_same = Checkpoint { data: checkpoint.data, ..there.clone() } == *checkpoint;
     is_same.then(|| there.hash())
 }

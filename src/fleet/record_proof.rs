@@ -1,6 +1,9 @@
 //! One record with what an auditor needs to check it offline: that the node with this key has signed that this record is in its
 //! chain, as it is, with its number, after the record with that hash. Pure, but for [`prove`], which asks the store.
 
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
@@ -15,14 +18,19 @@ use super::joining::segments_folder;
 use super::segment::{self, OpenedSegment, SegmentName, day_folder, day_of};
 use super::signed_note::VerifierKey;
 use crate::activity::codec;
+use crate::activity::config::MAX_KEPT_BYTES;
 use crate::activity::record::{Hash, Id, NodeId, Record};
 
 /// The form of a proof.
 const FORMAT: u32 = 1;
-/// Most bytes of a proof that is read.
-pub const MAX_PROOF_BYTES: u64 = 16 << 20;
+/// Most bytes of a proof that is read. A record has up to twice `activity::config::MAX_KEPT_BYTES`; here it stands in JSON, in
+/// which a byte can take six, and in base64.
+pub const MAX_PROOF_BYTES: u64 = 64 << 20;
+const _: () = assert!(2 * (MAX_KEPT_BYTES as u64) * (6 * 3 + 4) / 3 < MAX_PROOF_BYTES);
 /// Days before its own in which the segment of a record may begin.
 const DAYS_BACK: i32 = 7;
+/// Segments that claim a record and are tried: one of them is its own, others somebody has put there.
+const MAX_CANDIDATES: usize = 256;
 
 /// Why there is no proof, or why it proves nothing.
 #[derive(Debug, Error)]
@@ -178,42 +186,93 @@ impl RecordProof {
     }
 }
 
-/// Makes the proof of a record out of the store.
+/// Makes the proof of a record out of the store. A name proves nothing, so that each segment is tried that claims the record,
+/// of whatever day: those first that begin on the days before it.
 ///
 /// # Errors
 ///
-/// [`ProofError`].
+/// [`ProofError`]; of segments that could not be used the first one, if none proves the record.
 pub async fn prove(bucket: &Bucket, id: Id) -> Result<RecordProof, ProofError> {
-    let day = day_of(id.time_ms());
+    let mut wrong = None;
     for (node, claim) in audit::claims(bucket).await? {
         let of = |log: u128| Id::new(id.time_ms(), id.seq(), NodeId(log.to_be_bytes()));
         let log =
             (claim.log.len() == 32).then(|| u128::from_str_radix(&claim.log, 16).ok()).flatten();
+        let Ok(key) = claim.verifier() else { continue };
         if log.map(of) != Some(id) {
             continue;
         }
-        let Ok(key) = claim.verifier() else { continue };
-        let folder = segments_folder(&node);
-        for day in (day.saturating_sub(DAYS_BACK)..=day).rev() {
-            let listed = bucket.list(&format!("{folder}/{}", day_folder(day)), None).await?;
-            let named = listed.into_iter().filter_map(|object| {
-                let name =
-                    SegmentName::parse(object.key.strip_prefix(&folder)?.strip_prefix('/')?)?;
-                Some((object.key, name))
-            });
-            let holds = |name: &SegmentName| (name.first..=name.last).contains(&id.seq());
-            let Some((at, _)) = named.into_iter().find(|(_, name)| holds(name)) else { continue };
-            let bytes = bucket.get(&at).await?;
-            let wrong = |why: String| ProofError::Segment { key: at.clone(), why };
-            let opened = segment::open(&bytes, &key).map_err(|error| wrong(error.to_string()))?;
-            let proof = RecordProof::of(&opened, id.seq(), &key);
-            let proof =
-                proof.ok_or_else(|| wrong("it is another segment than its name says".into()))?;
-            let is_it = proof.check(None)?.record.id == id;
-            return if is_it { Ok(proof) } else { Err(ProofError::Absent(id)) };
+        let mut candidates =
+            Candidates { bucket, folder: segments_folder(&node), id, tried: BTreeSet::new() };
+        let day = day_of(id.time_ms());
+        let near = (day.saturating_sub(DAYS_BACK)..=day).rev().map(Some);
+        // What lies in any other folder, in the end.
+        for day in near.chain([None]) {
+            for at in candidates.next(day).await? {
+                match prove_by(bucket, &at, &key, id).await {
+                    Ok(proof) => return Ok(proof),
+                    Err(ProofError::Store(error)) => return Err(error.into()),
+                    Err(error) => {
+                        let _first = wrong.get_or_insert(error);
+                    }
+                }
+            }
         }
     }
-    Err(ProofError::Absent(id))
+    Err(wrong.unwrap_or(ProofError::Absent(id)))
+}
+
+/// Segments of a node that claim a record.
+struct Candidates<'a> {
+    bucket: &'a Bucket,
+    folder: String,
+    id: Id,
+    tried: BTreeSet<String>,
+}
+
+impl Candidates<'_> {
+    /// The keys of those that were not given yet and begin on a day, or on any.
+    async fn next(&mut self, day: Option<i32>) -> Result<Vec<String>, BucketError> {
+        let Self { bucket, folder, id, tried } = self;
+        let below = day.map_or(folder.clone(), |day| format!("{folder}/{}", day_folder(day)));
+        let mut found = Vec::new();
+        let each = bucket.walk(&below, None, |object| {
+            let claims = SegmentName::of_key(folder, &object.key)
+                .is_some_and(|name| (name.first..=name.last).contains(&id.seq()));
+            if claims && !tried.contains(&object.key) {
+                found.push(object.key);
+            }
+            match found.len() + tried.len() < MAX_CANDIDATES {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        each.await?;
+        found.sort();
+        tried.extend(found.iter().cloned());
+        Ok(found)
+    }
+}
+
+/// The proof of a record by the segment with that key.
+async fn prove_by(
+    bucket: &Bucket,
+    at: &str,
+    key: &VerifierKey,
+    id: Id,
+) -> Result<RecordProof, ProofError> {
+    let wrong = |why: String| ProofError::Segment { key: at.to_owned(), why };
+    let bytes = match bucket.get(at).await {
+        Err(error @ (BucketError::Missing(_) | BucketError::TooLong(_))) => {
+            return Err(wrong(error.to_string()));
+        }
+        bytes => bytes?,
+    };
+    let opened = segment::open(&bytes, key).map_err(|error| wrong(error.to_string()))?;
+    let proof = RecordProof::of(&opened, id.seq(), key);
+    let proof = proof.ok_or_else(|| wrong("it is another segment than its name says".into()))?;
+    let is_it = proof.check(None)?.record.id == id;
+    if is_it { Ok(proof) } else { Err(ProofError::Absent(id)) }
 }
 
 #[cfg(test)]
@@ -231,6 +290,70 @@ mod tests {
         let sealed = segment::seal(&log.records(11), by.by()).unwrap();
         let opened = segment::open(&sealed.bytes, &by.verifier).unwrap();
         (RecordProof::of(&opened, seq, &by.verifier).unwrap(), by.verifier.clone())
+    }
+
+    /// A store with one segment of node `a`, stored so many days before its record 5 was, and with these objects beside it.
+    async fn store(days_before: i32, beside: &[(&str, &[u8])]) -> (tempfile::TempDir, Bucket, Id) {
+        let dir = tempfile::tempdir().unwrap();
+        let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
+        let mut log = ExampleLog::new(1);
+        let by = sealed_by("a", log.head(), None);
+        let mut sealed = segment::seal(&log.records(9), by.by()).unwrap();
+        let id = sealed_id(&sealed.bytes, &by.verifier, 5);
+        sealed.name.day -= days_before;
+        let claim = json!({
+            "format": 1, "node": "a", "log": log.log.to_string(), "key": by.verifier.to_string(),
+        });
+        let folder = segments_folder("a");
+        let put = async |key: &str, bytes: &[u8]| {
+            bucket.put(key, bytes.to_vec().into()).await.unwrap();
+        };
+        put("nodes/a/claim.json", claim.to_string().as_bytes()).await;
+        put(&format!("{folder}/{}", sealed.name), &sealed.bytes).await;
+        for (name, bytes) in beside {
+            put(&format!("{folder}/{name}"), bytes).await;
+        }
+        (dir, bucket, id)
+    }
+
+    fn sealed_id(bytes: &bytes::Bytes, key: &VerifierKey, seq: u64) -> Id {
+        let opened = segment::open(bytes, key).unwrap();
+        let row = opened.records.iter().find(|row| row.seq == seq).unwrap();
+        row.id(opened.records.log()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_record_is_found_however_long_before_it_its_segment_begins() {
+        // The last: the clock was put back within the segment.
+        for days_before in [0, 7, 8, 400, -3] {
+            let (_dir, bucket, id) = store(days_before, &[]).await;
+            let proof = prove(&bucket, id).await.unwrap();
+            assert_eq!(proof.check(None).unwrap().record.seq, 5, "{days_before} days");
+        }
+        let (_dir, bucket, id) = store(0, &[]).await;
+        let other = Id::new(id.time_ms(), 10, NodeId([1; 16]));
+        assert!(matches!(prove(&bucket, other).await, Err(ProofError::Absent(id)) if id == other));
+    }
+
+    #[tokio::test]
+    async fn a_segment_that_only_claims_a_record_does_not_hide_it() {
+        let claims = |day: &str, first: u64| {
+            format!("date={day}/{first:020}-00000000000000000009-0000000000000000.parquet")
+        };
+        let (near, far) = (claims("2026-01-01", 1), claims("2025-06-01", 2));
+        let beside = [(&*near, &b"junk"[..]), (&*far, &b"junk"[..])];
+        for days_before in [0, 30] {
+            let (_dir, bucket, id) = store(days_before, &beside).await;
+            assert!(prove(&bucket, id).await.is_ok(), "{days_before} days");
+        }
+        // Where none has it the first that claims it is named.
+        let (dir, bucket, id) = store(400, &beside).await;
+        let own = dir.path().join("nodes/a/segments/date=2024-11-27");
+        std::fs::remove_dir_all(own).unwrap();
+        match prove(&bucket, id).await {
+            Err(ProofError::Segment { key, .. }) => assert!(key.ends_with(&near), "{key}"),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ const ROOM: usize = 100;
 const BACK_WITHIN: Duration = Duration::from_secs(30);
 
 /// A call whose arguments do not get smaller by packing.
-fn call(seed: &mut u64) -> Draft {
+pub(crate) fn call(seed: &mut u64) -> Draft {
     let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
     let mut digits = String::from("\"");
     for _ in 0..200 {
@@ -39,6 +39,20 @@ fn call(seed: &mut u64) -> Draft {
     draft
 }
 
+/// Fills a disk of that size but for [`LEFT`]: with the file that is named then.
+pub(crate) fn fill(disk: &Path, size: usize) -> PathBuf {
+    let ballast = disk.join("ballast");
+    let mut size = size;
+    while size > 0 && fs::write(&ballast, vec![1; size]).is_err() {
+        size -= 64 << 10;
+    }
+    let file = fs::File::options().write(true).open(&ballast).unwrap();
+    file.set_len((size as u64).saturating_sub(LEFT)).unwrap();
+    // What is open takes its room even when it is removed.
+    drop(file);
+    ballast
+}
+
 #[test]
 fn child() {
     let Ok(disk) = std::env::var(DISK) else { return };
@@ -48,15 +62,7 @@ fn child() {
     let (activity, writer) = Activity::open(&disk.join("log"), config).unwrap();
     let mut sent = 0;
     for round in 0..ROUNDS {
-        let ballast = disk.join("ballast");
-        let mut size = 16 << 20;
-        while size > 0 && fs::write(&ballast, vec![1; size]).is_err() {
-            size -= 64 << 10;
-        }
-        let file = fs::File::options().write(true).open(&ballast).unwrap();
-        file.set_len((size as u64).saturating_sub(LEFT)).unwrap();
-        // What is open takes its room even when it is removed.
-        drop(file);
+        let ballast = fill(disk, 16 << 20);
         let refused = loop {
             match runtime.block_on(activity.reserve()) {
                 Ok(slot) => drop(slot.submit(call(&mut seed))),

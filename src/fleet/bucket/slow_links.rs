@@ -41,8 +41,8 @@ fn bucket(way: Way) -> Bucket {
         .with_http_connector(OwnClient::new().unwrap())
         .build()
         .unwrap();
-    let (store, folders) = both(store);
-    Bucket { store, folders, folder: Path::default(), shown: "s3://b".to_owned() }
+    let ((store, folders), folder) = (both(store), Path::default());
+    Bucket { store, folders, folder, shown: "s3://b".to_owned(), lists_from: true }
 }
 
 /// Answers what comes over a connection, until that ends.

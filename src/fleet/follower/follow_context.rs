@@ -86,6 +86,14 @@ pub(super) enum NotFollowed {
 }
 
 impl NotFollowed {
+    /// Whether it is about the copy, and not about the store that it is made from.
+    pub(super) fn is_local(&self) -> bool {
+        match self {
+            Self::Copy(_) | Self::Local(_) | Self::Folder(_) | Self::Thread => true,
+            Self::Store(_) | Self::Claim(_) | Self::OtherFleet { .. } => false,
+        }
+    }
+
     /// Whether the copy is of no use.
     pub(super) fn is_damage(&self) -> bool {
         matches!(

@@ -31,6 +31,10 @@ const AT_A_TIME: usize = 3;
 const TURN_SEGMENTS: usize = 16;
 /// How many times as long it is waited as a listing took: a folder of many files is listed slowly.
 const LISTING_SHARE: u32 = 10;
+/// How many segments are counted that are not fetched yet.
+const MAX_COUNTED: u64 = 100_000;
+/// How often they are.
+const COUNT_EVERY: Duration = Duration::from_secs(60);
 /// How often it is looked for records that are no longer to be kept.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 /// And after so many segments, while a backlog is taken.
@@ -48,6 +52,10 @@ pub(super) struct FollowedChain {
     claim_at: Instant,
     /// Why that could not be seen.
     claim_error: Option<String>,
+    /// When it was counted how many segments there are.
+    counted_at: Option<Instant>,
+    /// How many there were then behind those that were listed, and the last record of the last that was seen.
+    counted: (u64, u64),
     pruned: Instant,
     pruned_at_segment: u64,
 }
@@ -92,6 +100,8 @@ impl FollowedChain {
             dir: copy.dir,
             claim_at: Instant::now(),
             claim_error: None,
+            counted_at: None,
+            counted: (0, 0),
             pruned: Instant::now(),
             pruned_at_segment: 0,
         };
@@ -119,7 +129,9 @@ impl FollowedChain {
         Ok(())
     }
 
-    /// Its turn: what is next, within the bounds of one; when it has the next. Fails where its copy is damaged.
+    /// Its turn: what is next, within the bounds of one; when it has the next. Fails where its copy is to be opened again: it is
+    /// damaged; or it could not be written, after which a store writes nothing any more, and its disk can be written now. Until
+    /// then what is there can be read.
     pub(super) async fn turn(&mut self, context: &FollowContext) -> Result<Instant, NotFollowed> {
         let until = match self.steps(context).await {
             Ok(until) => {
@@ -130,7 +142,7 @@ impl FollowedChain {
                 let node = self.node.name();
                 tracing::warn!(node, %error, "a node's segments cannot be followed now");
                 self.publish(Some(error.to_string()));
-                if error.is_damage() {
+                if error.is_damage() || (error.is_local() && self.could_be_written().await) {
                     return Err(error);
                 }
                 self.follower.failed(context.now())
@@ -140,9 +152,20 @@ impl FollowedChain {
         Ok(Instant::now() + waits.min(LONGEST_WAIT))
     }
 
+    async fn could_be_written(&self) -> bool {
+        let dir = self.dir.clone();
+        let looked = tokio::task::spawn_blocking(move || index_copy::could_be_written(&dir));
+        looked.await.unwrap_or(false)
+    }
+
     /// Its copy is of no use, and is made anew by who begins to follow the node next.
     pub(super) fn give_up(self, context: &FollowContext) {
         index_copy::is_damaged(&self.dir);
+        self.close(context);
+    }
+
+    /// Its copy is closed, and opened again by who begins to follow the node next.
+    pub(super) fn close(self, context: &FollowContext) {
         context.index.remove(self.node.name());
     }
 
@@ -180,20 +203,34 @@ impl FollowedChain {
         }
     }
 
-    async fn list(&self, bucket: &Bucket) -> Result<SeenPart, NotFollowed> {
+    async fn list(&mut self, bucket: &Bucket) -> Result<SeenPart, NotFollowed> {
         let folder = segments_folder(self.node.name());
-        let part = bucket.list_part(&folder, &self.follower.after(), MAX_AHEAD).await?;
-        let name = |key: &str| SegmentName::parse(key.strip_prefix(&folder)?.strip_prefix('/')?);
-        let newest = part.last.as_deref().and_then(name).map_or(0, |name| name.last);
+        let counts = self.counted_at.is_none_or(|at| at.elapsed() >= COUNT_EVERY);
+        let count = if counts { MAX_COUNTED } else { 1 };
+        let part = bucket.list_part(&folder, &self.follower.after(), MAX_AHEAD, count).await?;
+        let last = part.last.as_deref().and_then(|key| SegmentName::of_key(&folder, key));
+        let last = last.map_or(0, |name| name.last);
+        let (more, newest) = self.counted;
+        self.counted = match (counts, part.more) {
+            (true, more) => (more, last),
+            (false, 0) => (0, last),
+            // As many fewer as were listed since, and those that are seen at least.
+            (false, seen) => {
+                (more.saturating_sub(part.objects.len() as u64).max(seen), newest.max(last))
+            }
+        };
+        if counts {
+            self.counted_at = Some(Instant::now());
+        }
         let objects = part.objects.into_iter().map(|object| SeenObject {
-            name: name(&object.key),
+            name: SegmentName::of_key(&folder, &object.key),
             key: object.key,
             size: object.size,
         });
-        Ok(SeenPart { objects: objects.collect(), more: part.more, newest })
+        let (more, newest) = self.counted;
+        Ok(SeenPart { objects: objects.collect(), more, newest })
     }
 
-    /// Fetches and takes the segments of a turn.
     /// Fetches and takes the segments of a turn. They are opened in their order, so that the first of each chain has one of
     /// the permits that all chains share, or gets the next.
     async fn take(&mut self, context: &FollowContext) -> Result<(), NotFollowed> {

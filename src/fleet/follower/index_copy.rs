@@ -1,5 +1,6 @@
 //! The copy of a node's log in the folder of an index: found, opened, and made anew where it is damaged.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,9 +9,14 @@ use crate::activity::StoreError;
 use crate::activity::record::NodeId;
 use crate::activity::replica::Replica;
 use crate::fleet::following::FollowMark;
+use crate::os::private;
 
 /// The file in a copy's folder that says that it is of no use.
 const DAMAGED: &str = "damaged";
+
+/// The file by which it is seen whether the disk can be written, and how much goes into it.
+const TRIED: &str = "tried";
+const TRIED_BYTES: usize = 1 << 20;
 
 /// A copy that is open.
 pub(super) struct IndexCopy {
@@ -25,6 +31,19 @@ pub(super) struct IndexCopy {
 /// Says that the copy there is of no use, to who opens it next.
 pub(super) fn is_damaged(dir: &Path) {
     let _ = std::fs::write(dir.join(DAMAGED), b"");
+}
+
+/// Whether the disk that a copy is on can be written.
+pub(super) fn could_be_written(dir: &Path) -> bool {
+    let path = dir.join(TRIED);
+    let write = || {
+        let mut file = private::create(&path)?;
+        file.write_all(&vec![1; TRIED_BYTES])?;
+        file.sync_all()
+    };
+    let written = write();
+    let removed = std::fs::remove_file(&path);
+    written.and(removed).is_ok()
 }
 
 /// Opens the copy of a node's log, or makes it, anew where it is damaged.

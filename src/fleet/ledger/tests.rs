@@ -81,7 +81,8 @@ async fn what_was_on_its_way_at_a_crash_is_sealed_again_byte_for_byte() {
     let again = node.seal(&mut member, planned, 1);
     assert_eq!((&again.name, &again.bytes), (&first.name, &first.bytes));
     // It was put, and nobody had noted that: the store is asked, which has it.
-    put((&node.bucket, &Node::place(&member)), &Node::key(&first), &first, true).await.unwrap();
+    let into = (&node.bucket, &Node::place(&member));
+    put(into, &Node::key(&first), &first, &member.verifier, true).await.unwrap();
     let mut member = node.join().await;
     assert_eq!((member.mark.planned, member.mark.stored.seq), (None, 5));
     assert_eq!(member.mark.stored.checkpoint, Some(first.checkpoint.hash()));
@@ -111,7 +112,7 @@ async fn a_put_counts_when_the_same_segment_is_in_the_store() {
     let (key, place) = (Node::key(&sealed), Node::place(&member));
     let into = (&node.bucket, &place);
     for creates in [true, true, false] {
-        let stored = put(into, &key, &sealed, creates).await;
+        let stored = put(into, &key, &sealed, &member.verifier, creates).await;
         assert_eq!(stored, Ok(sealed.checkpoint.hash()), "and again, after a lost answer");
     }
     let there = node.bucket.get(&key).await.unwrap();
@@ -119,9 +120,12 @@ async fn a_put_counts_when_the_same_segment_is_in_the_store() {
     let other = Node::new();
     other.record(3);
     let another = other.seal(&mut other.join().await, None, 1 << 20);
-    for there in [Bytes::from_static(b"none"), another.bytes] {
+    // Its checkpoint is the same, and its data are not.
+    let mut altered = sealed.bytes.to_vec();
+    altered[40] ^= 1;
+    for there in [Bytes::from_static(b"none"), another.bytes, altered.into()] {
         node.bucket.put(&key, there).await.unwrap();
-        let refused = put(into, &key, &sealed, true).await.unwrap_err();
+        let refused = put(into, &key, &sealed, &member.verifier, true).await.unwrap_err();
         assert!(refused.to_string().contains("is another segment"), "{refused}");
     }
     node.end();
