@@ -29,14 +29,13 @@ use tokio_rustls::TlsConnector;
 
 pub use super::answer::{Answer, AnswerPart};
 use super::backoff::Wishes;
-use super::config::{Config, Target};
+use super::config::Config;
 pub use super::error::{CallError, Cause, Sent};
 use super::handle::CallTimeout;
 pub use super::handle::Upstream;
 use super::in_use::InUse;
 use super::log_in::{NoLogin, WaitingLogin};
 use super::login_desk::LoginDesk;
-use super::oauth;
 use super::peer::Peer;
 use super::reaper::Reaper;
 use super::server_task::ServerTask;
@@ -98,6 +97,9 @@ struct Starter {
     /// Made when the first https server is connected.
     tls: Arc<OnceLock<TlsConnector>>,
     reaper: Arc<Reaper>,
+    /// One at a time asks a keyring: its user is asked once, and of many that it does not answer none holds up what else
+    /// has to wait for a thread.
+    keyring: Arc<Semaphore>,
     stderr: StderrLog,
     runtime: Handle,
     /// How many were started.
@@ -153,6 +155,7 @@ impl Supervisor {
                 events: Arc::new(events),
                 tls: Arc::default(),
                 reaper: Arc::new(reaper),
+                keyring: Arc::new(Semaphore::new(1)),
                 stderr,
                 runtime: runtime.clone(),
                 started: AtomicU64::new(0),
@@ -182,7 +185,7 @@ impl Supervisor {
             // It is never closed.
             places.extend(Arc::clone(&self.places).acquire_owned().await.ok().map(Arc::new));
         }
-        // What servers keep in files is read.
+        // The rights of files that servers keep something in are looked at.
         tokio::task::block_in_place(|| self.put(plan, &places))
     }
 
@@ -454,12 +457,6 @@ impl Starter {
                 tracing::warn!(server = %name, "{exposed}");
             }
         }
-        let target = config.target(&lookup);
-        let transport = match &target {
-            Ok(Target::Stdio { .. }) => Transport::Stdio,
-            Ok(Target::Http { .. }) => Transport::StreamableHttp,
-            Err(_) => Transport::Unknown,
-        };
         let (stop, stopping) = watch::channel(None);
         let upstream = Arc::new(Upstream {
             peer: Arc::new(
@@ -469,7 +466,7 @@ impl Starter {
             name: Arc::clone(name),
             id,
             key,
-            transport,
+            transport: config.transport(),
             call_timeout: CallTimeout::new(config.call_timeout),
             state: StateCell::new(UpstreamState::new(config.enabled)),
             wishes: Wishes::default(),
@@ -486,10 +483,8 @@ impl Starter {
             upstream.ended();
             return upstream;
         }
-        let mut task = ServerTask {
-            login: target.as_ref().ok().and_then(|target| {
-                oauth::LoginTokens::of(&upstream.peer, &config, target, &self.tls)
-            }),
+        let task = ServerTask {
+            login: None,
             upstream: Arc::clone(&upstream),
             config,
             key,
@@ -497,6 +492,7 @@ impl Starter {
             events: Arc::clone(&self.events),
             tls: Arc::clone(&self.tls),
             reaper: Arc::clone(&self.reaper),
+            keyring: Arc::clone(&self.keyring),
             generation: key << ATTEMPTS,
             failed: None,
         };
@@ -504,16 +500,11 @@ impl Starter {
         reap(tasks);
         tasks.spawn_on(
             async move {
-                let running = async {
-                    match target {
-                        Ok(target) => task.run(target, controls, stopping).await,
-                        Err(invalid) => task.refuse(&invalid.to_string()),
-                    }
-                };
                 tokio::select! {
-                    () = running => {}
+                    () = task.run(controls, stopping) => {}
                     () = own.peer.tell_missed() => {}
                 }
+                own.peer.secrets.hold(key, []);
                 own.ended();
             },
             &self.runtime,
