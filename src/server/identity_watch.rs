@@ -40,7 +40,7 @@ pub(super) async fn first_keys(source: &KeySource) -> Option<KeySet> {
 
 async fn had(source: &KeySource) -> Result<Vec<u8>, String> {
     match source {
-        KeySource::Url(url) => fetch_key_set(url).await.map_err(|error| format!("{url}: {error}")),
+        KeySource::Url(url) => fetch_key_set(url).await,
         KeySource::File(file) => {
             let path = file.clone();
             let read = tokio::task::spawn_blocking(move || read_changed(&path, None)).await;
@@ -103,7 +103,7 @@ impl Keys {
             None => return,
             Some(KeySource::Url(url)) => {
                 self.asked = Some(Instant::now());
-                fetch_key_set(url).await.map_err(|error| format!("{url}: {error}"))
+                fetch_key_set(url).await
             }
             Some(KeySource::File(file)) => {
                 let (path, seen) = (file.clone(), self.seen);
