@@ -6,7 +6,7 @@
 //! change is made anew on what is there then. What stands in the file is not known here.
 
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
+use super::bounded_file::{self, Pipes, Unreadable};
 use super::private;
 
 /// Longest wait for another process that edits in the same folder.
@@ -29,12 +30,9 @@ pub enum EditFailure<E> {
     /// The file system's.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is larger than so many bytes.
-    #[error("it is larger than {0} bytes")]
-    TooLarge(u64),
-    /// It is no text.
-    #[error("it is not UTF-8")]
-    NoText,
+    /// What is there cannot be read as a text of that size.
+    #[error("{0}")]
+    Unreadable(Unreadable),
     /// Another process of ours is editing it, for longer than is waited.
     #[error("another mcpproxy is changing it: try again when that one is done")]
     Busy,
@@ -98,23 +96,13 @@ pub fn edit<T, E>(
 /// # Errors
 /// It cannot be read, is larger than `most_bytes`, or no text.
 pub fn read<E>(path: &Path, most_bytes: u64) -> Result<Option<(String, Metadata)>, EditFailure<E>> {
-    // Not to wait for who writes into it, if it is a pipe.
-    let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is no file").into());
+    let read = bounded_file::read(path, most_bytes, Pipes::Refused)
+        .and_then(|(bytes, metadata)| Ok((bounded_file::text(bytes)?, metadata)));
+    match read {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(EditFailure::Unreadable(error)),
     }
-    let mut bytes = Vec::new();
-    file.take(most_bytes + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most_bytes {
-        return Err(EditFailure::TooLarge(most_bytes));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| EditFailure::NoText)?;
-    Ok(Some((text, metadata)))
 }
 
 /// What is replaced: the file itself, or what the link leads to.
@@ -261,9 +249,9 @@ mod tests {
         assert_eq!(names(home.path()), [""; 0], "no folder is made for it");
         let file = home.path().join("file");
         fs::write(&file, "x".repeat(101)).unwrap();
-        assert!(matches!(put(&file, ""), Err(EditFailure::TooLarge(MOST))));
+        assert!(matches!(put(&file, ""), Err(EditFailure::Unreadable(Unreadable::TooLarge(MOST)))));
         fs::write(&file, b"\xff").unwrap();
-        assert!(matches!(put(&file, ""), Err(EditFailure::NoText)));
+        assert!(matches!(put(&file, ""), Err(EditFailure::Unreadable(Unreadable::NoText))));
         assert!(put(home.path(), "").is_err(), "a folder is no file");
         let pipe = home.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -132,8 +132,7 @@ fn read(client: McpClient, path: &Path, is_project: bool, found: &mut Found) {
         Ok(None) => return,
         Err(
             error @ (EditFailure::Io(_)
-            | EditFailure::TooLarge(_)
-            | EditFailure::NoText
+            | EditFailure::Unreadable(_)
             | EditFailure::Busy
             | EditFailure::Changing
             | EditFailure::Refused(_)),

@@ -5,11 +5,10 @@
 //! server alone. What was read is as secret as what stands in the entry ([`crate::secrets`]); no error quotes it.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use super::invalid::Invalid;
+use crate::os::bounded_file::{self, Pipes};
 use crate::os::{keyring, private};
 
 /// Most bytes of a value that is kept in a file.
@@ -202,18 +201,9 @@ fn path(name: &str, lookup: Lookup<'_>) -> Option<PathBuf> {
 
 /// The text of a file, without the line end that it ends with.
 fn text(path: &Path) -> Result<String, String> {
-    let told = |error: std::io::Error| error.to_string();
-    // A pipe would be waited for.
-    if !path.metadata().map_err(told)?.is_file() {
-        return Err("it is no file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(told)?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(told)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(format!("it is larger than {MAX_BYTES} bytes"));
-    }
-    let mut text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+    let read = bounded_file::read(path, MAX_BYTES, Pipes::Refused);
+    let text = read.and_then(|(bytes, _)| bounded_file::text(bytes));
+    let mut text = text.map_err(|error| error.to_string())?;
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {
