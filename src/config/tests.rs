@@ -181,11 +181,11 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         ),
         (
             r#"{"activity": {"max_records": "many"}}"#,
-            "column 30: activity.max_records: invalid type: string \"many\", expected a whole number",
+            "column 30: activity.max_records: invalid type: a string, expected a whole number",
         ),
         (
             r#"{"activity_max_records": "many"}"#,
-            "column 26: activity_max_records: invalid type: string \"many\", expected a whole number",
+            "column 26: activity_max_records: invalid type: a string, expected a whole number",
         ),
         (
             r#"{"mcpServers": {"s": {"affinity": "principal"}}}"#,
