@@ -65,6 +65,7 @@ pub mod supervisor;
 mod users;
 
 pub use answer::{Answer, AnswerPart};
+pub use confidential::is_plain_header;
 pub use config::{
     Config, Mistake, NamedValues, Protocol, ServerAffinity, ValuePart, filled_in, named_files,
     named_values, value_parts,

@@ -126,7 +126,7 @@ impl Found {
     }
 
     fn header(&mut self, name: &str, value: &str) {
-        if PLAIN_HEADERS.iter().any(|plain| name.eq_ignore_ascii_case(plain)) {
+        if is_plain_header(name) {
             return;
         }
         self.keep(value);
@@ -220,6 +220,12 @@ impl Found {
             option = if is_option && !argument.contains('=') { argument } else { "" };
         }
     }
+}
+
+/// Whether a header of that name holds no secret.
+#[must_use]
+pub fn is_plain_header(name: &str) -> bool {
+    PLAIN_HEADERS.iter().any(|plain| name.eq_ignore_ascii_case(plain))
 }
 
 fn is_secret_name(name: &str) -> bool {

@@ -11,10 +11,9 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use crate::cli::args::{ConnectArgs, Global};
-use crate::cli::clients::block;
 use crate::cli::clients::entry::{self, NAME, Ours};
 use crate::cli::clients::file::ClientText;
-use crate::cli::clients::{McpClient, Remote};
+use crate::cli::clients::{McpClient, Remote, shown};
 use crate::cli::commands::token;
 use crate::cli::confirm::{confirm, declined};
 use crate::cli::error::CommandError;
@@ -263,7 +262,7 @@ fn keep(path: &Path, text: &str) -> std::io::Result<()> {
 
 /// The entry as a change of the file, without what is secret.
 fn shown(sign: char, file: &str, members: &[(String, Value)]) -> String {
-    let text = edit::rendered(NAME, &block::shown(members));
+    let text = edit::rendered(NAME, &shown::shown(members));
     let rows = clean(&text).lines().map(|row| format!("{sign} {row}\n")).collect::<String>();
     format!("{} {}\n{rows}", String::from(sign).repeat(3), line(file))
 }
