@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -32,12 +33,15 @@ impl Home {
     }
 
     fn run(&self, args: &[&str]) -> Output {
-        let mut command = mcpproxy();
+        Output::of(&mut self.command(mcpproxy(), args))
+    }
+
+    fn command(&self, mut command: Command, args: &[&str]) -> Command {
         command.args(args).env("HOME", self.0.path()).current_dir(self.0.path());
         command.env_remove("XDG_CONFIG_HOME").env_remove("CODEX_HOME");
         // A real keyring is asked in `tools/keyring`.
         command.env_remove("DBUS_SESSION_BUS_ADDRESS").env_remove("XDG_RUNTIME_DIR");
-        Output::of(&mut command)
+        command
     }
 
     fn config(&self) -> Value {
@@ -87,6 +91,43 @@ fn init_makes_a_config_that_is_used_and_kept() {
     done(&home.run(&["upstream", "add", "--no-check", "x", "--", "true"]));
     assert_eq!(home.config()["$schema"], named, "an edit keeps it");
     assert!(done(&home.run(&["config", "check"])).ends_with("ok\n"));
+}
+
+#[test]
+fn init_says_who_can_read_the_file_and_whose_key_counts() {
+    let mode = |home: &Home| fs::metadata(home.path(CONFIG)).unwrap().permissions().mode() & 0o777;
+    let blank = |home: &Home, file: &str| {
+        home.put(file, "\n");
+        fs::set_permissions(home.path(file), fs::Permissions::from_mode(0o644)).unwrap();
+    };
+    let own = "which only you can read, with a key of its own";
+    let home = Home::new();
+    blank(&home, CONFIG);
+    let output = home.run(&["init"]);
+    assert!(done(&output).contains(own), "{}", output.stdout);
+    assert_eq!((mode(&home), home.config()["api_key"].as_str().unwrap().len()), (0o600, 64));
+    // What a link leads to may be somebody's who wants it so.
+    let home = Home::new();
+    blank(&home, "real.json");
+    fs::create_dir(home.path(".mcpproxy")).unwrap();
+    std::os::unix::fs::symlink("../real.json", home.path(CONFIG)).unwrap();
+    let output = home.run(&["init"]);
+    assert_eq!(mode(&home), 0o644);
+    let told = done(&output);
+    assert!(told.contains("mode 644") && !told.contains("only you"), "{told}");
+    // One that is there, and gets a key.
+    let home = Home::new();
+    home.put(CONFIG, "{}");
+    fs::set_permissions(home.path(CONFIG), fs::Permissions::from_mode(0o640)).unwrap();
+    let output = home.run(&["init"]);
+    assert!(done(&output).contains("a key was added to it. Others can read"), "{}", output.stdout);
+    let home = Home::new();
+    let mut command = home.command(mcpproxy(), &["init"]);
+    let key = "0123456789abcdef0123456789abcdef-key";
+    let output = Output::of(command.env("MCPPROXY_API_KEY", key));
+    let told = done(&output);
+    assert!(told.contains("MCPPROXY_API_KEY") && !told.contains("of its own"), "{told}");
+    assert!(home.config().get("api_key").is_none());
 }
 
 #[cfg(target_os = "linux")]
