@@ -290,6 +290,14 @@ pub fn named_files(value: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Vec<
     reference::files(value, lookup)
 }
 
+/// The variables of the environment that `value` names.
+pub fn named_variables(value: &str) -> impl Iterator<Item = &str> {
+    value_parts(value).into_iter().filter_map(|part| match part {
+        ValuePart::Variable(whole) => whole.strip_prefix("${env:")?.strip_suffix('}'),
+        ValuePart::Plain(_) | ValuePart::Kept(_) => None,
+    })
+}
+
 fn fill_all(
     values: &BTreeMap<String, String>,
     key: &str,

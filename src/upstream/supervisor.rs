@@ -29,6 +29,7 @@ use tokio_rustls::TlsConnector;
 
 pub use super::answer::{Answer, AnswerPart};
 use super::backoff::Wishes;
+use super::child_environment::WithheldVariables;
 use super::config::Config;
 pub use super::error::{CallError, Cause, Sent};
 use super::handle::CallTimeout;
@@ -326,6 +327,11 @@ impl Supervisor {
     /// while.
     pub fn keep_secret(&self, values: impl IntoIterator<Item = String>) {
         self.starter.secrets.replace(values);
+    }
+
+    /// Children that are started from now on do not get these of our variables.
+    pub fn withhold(&self, variables: WithheldVariables) {
+        self.starter.reaper.withhold(variables);
     }
 
     /// A JSON-RPC error of a server without the values that the config holds as secret; `None`
