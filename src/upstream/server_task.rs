@@ -45,6 +45,11 @@ const SHUTTING_DOWN: &str = "the proxy is shutting down";
 const RESTARTED: &str = "it was restarted by its operator";
 /// Why there is none any more when the config has none, or another.
 const REPLACED: &str = "the config has changed";
+/// What a call is told that had not ended in the time that it had then.
+const OUTLASTED: &str = "the config has the server no more, or another in its place, and the call \
+                         did not end within call_timeout";
+/// What a call is told that is cut off by the end of the proxy.
+const STOPPED: &str = "mcpproxy is shutting down";
 /// Why a connection ends whose token is no good any more.
 const REFUSED: &str = "its token was refused";
 
@@ -186,7 +191,7 @@ impl ServerTask {
                         End::Stop(deadline) => {
                             let ending = self.ending();
                             self.step(|state| state.stop(ending));
-                            connection.forsake("it was stopped".into());
+                            connection.forsake(self.cut_off().into());
                             connection.close(*deadline).await;
                             break;
                         }
@@ -279,6 +284,11 @@ impl ServerTask {
 
     fn login_with(&self, target: &Target) -> Option<oauth::LoginTokens> {
         oauth::LoginTokens::of(&self.upstream.peer, &self.config, target, &self.tls)
+    }
+
+    /// What those are told whose calls outlast it.
+    fn cut_off(&self) -> &'static str {
+        if self.upstream.is_retired() { OUTLASTED } else { STOPPED }
     }
 
     /// Why it ends.

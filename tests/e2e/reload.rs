@@ -166,6 +166,35 @@ fn a_call_that_runs_ends_on_the_server_it_began_on() {
 }
 
 #[test]
+fn a_call_that_outlasts_a_server_that_was_removed_is_cut_off_and_told_why() {
+    let server = |limit: &str| {
+        let mut server = stub_stdio(&[]);
+        server["call_timeout"] = limit.into();
+        json!({"mcpServers": {"s": server}})
+    };
+    let proxy = Proxy::with(server("5m"));
+    let (mut client, mut asking) = (proxy.client(), proxy.client());
+    client.begin_read("s:never", json!({}));
+    let mut looks = 0;
+    until("its server has it", || {
+        looks += 1;
+        let stats = asking.read("s:stats", json!({}));
+        (stats["structuredContent"]["calls"].as_u64()? > looks).then_some(())
+    });
+    // The call has begun with its own limit; the server, once it is removed, has this one.
+    reload(&proxy, &server("100ms"));
+    reload(&proxy, &json!({"mcpServers": {}}));
+    let told = client.connection.response().json();
+    let told = error_text(&told["result"]);
+    assert!(
+        told.starts_with("s: never: ") && told.contains("the config has the server no more"),
+        "{told}"
+    );
+    assert!(told.contains("call_timeout"), "{told}");
+    until("it has ended", || children_of(proxy.process.0.id()).is_empty().then_some(()));
+}
+
+#[test]
 fn each_kind_of_setting_counts_for_the_next_request() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
