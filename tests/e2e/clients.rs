@@ -372,6 +372,30 @@ fn where_mcp_asks_for_a_key_the_entry_holds_a_token_of_the_client_and_it_is_not_
 }
 
 #[test]
+fn a_client_that_is_connected_by_many_at_once_has_one_token_that_counts() {
+    let home = Home::new();
+    let key = "0123456789abcdef0123456789abcdef-key";
+    let config = json!({"api_key": key, "require_mcp_auth": true, "listen": "127.0.0.1:9123"});
+    home.put(CONFIG, &config.to_string());
+    for before in [None, Some("{\"mine\": 1}")] {
+        if let Some(before) = before {
+            home.put(".cursor/mcp.json", before);
+        }
+        std::thread::scope(|scope| {
+            let all = [(); 6].map(|()| scope.spawn(|| home.run(&["connect", "cursor", "--yes"])));
+            for one in all {
+                done(&one.join().unwrap());
+            }
+        });
+        // An entry whose token did not count would be written anew.
+        let again = home.run(&["connect", "cursor", "--yes"]);
+        assert!(done(&again).contains("already"), "{}", again.stdout);
+    }
+    let kept = home.text(".cursor/mcp.json.before-mcpproxy");
+    assert_eq!(kept, "{\"mine\": 1}");
+}
+
+#[test]
 fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_it_alone() {
     let home = Home::new();
     home.put("secret", "from-a-file-0123456789\n");
