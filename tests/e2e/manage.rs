@@ -402,6 +402,22 @@ fn the_doctor_asks_a_running_proxy_and_starts_nothing_twice() {
 }
 
 #[test]
+fn the_doctor_tells_a_proxy_that_does_not_answer_from_another_program() {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let proxy = Proxy::with(json!({"listen": listen, "mcpServers": {}}));
+    proxy.process.signal("STOP");
+    let output = proxy.cli(&["doctor", "--json"]);
+    proxy.process.signal("CONT");
+    let doctor = output.json();
+    let port = &found(&doctor, "port")[0];
+    let pid = proxy.process.0.id().to_string();
+    assert_eq!(port.0, "wrong", "{doctor}");
+    assert!(port.1.contains(&pid) && port.1.contains("does not answer"), "{doctor}");
+    assert!(port.2.starts_with(&format!("kill -CONT {pid}")), "{doctor}");
+    proxy.end();
+}
+
+#[test]
 fn the_doctor_names_a_broken_config_and_a_damaged_log() {
     let (folder, file, _) = config("{\"a\": {\"command\": \"no-such-program-anywhere\"}}");
     let output = run(&file, &["doctor", "--json"]);
