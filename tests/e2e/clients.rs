@@ -44,6 +44,24 @@ impl Home {
         command
     }
 
+    /// Runs a command at a terminal at which somebody types this; what is seen there.
+    fn typed(&self, args: &[&str], answer: &str) -> String {
+        let program = mcpproxy();
+        let words = std::iter::once(program.get_program().to_str().unwrap());
+        let words = words.chain(args.iter().copied()).map(|word| format!("{word:?}"));
+        let words = words.collect::<Vec<_>>().join(" ");
+        let mut script = self.command(Command::new("script"), &["-qec", &words, "/dev/null"]);
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => script.env(name, value),
+                None => script.env_remove(name),
+            };
+        }
+        let output = Output::given(&mut script, answer);
+        assert_eq!(output.code, Some(0), "{args:?}: {}{}", output.stdout, output.stderr);
+        output.stdout
+    }
+
     fn config(&self) -> Value {
         serde_json::from_str(&self.text(CONFIG)).unwrap()
     }
@@ -128,6 +146,31 @@ fn init_says_who_can_read_the_file_and_whose_key_counts() {
     let told = done(&output);
     assert!(told.contains("MCPPROXY_API_KEY") && !told.contains("of its own"), "{told}");
     assert!(home.config().get("api_key").is_none());
+}
+
+#[test]
+fn what_is_asked_at_a_terminal_is_done_when_the_answer_is_yes_alone() {
+    let home = Home::new();
+    done(&home.run(&["init"]));
+    let theirs = json!({"mcpServers": {"one": {"command": "true"}}}).to_string();
+    home.put(".cursor/mcp.json", &theirs);
+    for answer in ["n\n", "\n", "what\n"] {
+        for args in [["import", "cursor"], ["connect", "cursor"]] {
+            let seen = home.typed(&args, answer);
+            assert!(seen.contains("[y/N]") && seen.contains("Nothing was changed."), "{seen}");
+        }
+        assert_eq!(home.config()["mcpServers"], json!({}));
+        assert_eq!(home.text(".cursor/mcp.json"), theirs);
+    }
+    let seen = home.typed(&["import", "cursor"], "y\n");
+    assert!(seen.contains("Add 1 server to") && seen.contains("Added 1 server."), "{seen}");
+    assert_eq!(home.config()["mcpServers"]["one"]["command"], "true");
+    let seen = home.typed(&["connect", "cursor"], "YES\n");
+    assert!(seen.contains("Write this for Cursor?") && seen.contains("is connected"), "{seen}");
+    assert!(home.text(".cursor/mcp.json").contains("\"mcpproxy\""));
+    let seen = home.typed(&["connect", "cursor", "--undo"], "n\n");
+    assert!(seen.contains("Take this from Cursor?") && seen.contains("Nothing was changed."));
+    assert!(home.text(".cursor/mcp.json").contains("\"mcpproxy\""));
 }
 
 #[cfg(target_os = "linux")]

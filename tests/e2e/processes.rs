@@ -201,8 +201,14 @@ fn works(proxy: &Proxy) {
 #[test]
 fn sighup_without_a_terminal_reads_the_config_again_and_ends_nothing() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    // One that could be used would be taken up without the signal, too.
+    std::fs::write(proxy.folder.path().join("config.json"), "{").unwrap();
     proxy.process.signal("HUP");
     until("it is told", || proxy.log().contains("SIGHUP: the config is read again").then_some(()));
+    until("it is read", || {
+        let refused = proxy.activity("type=config_change&status=rejected");
+        refused.iter().any(|record| record["metadata"]["door"] == "signal").then_some(())
+    });
     works(&proxy);
     proxy.end();
 }

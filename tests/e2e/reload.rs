@@ -67,6 +67,12 @@ fn record(proxy: &Proxy, status: &str) -> Value {
     until("the record", || proxy.activity(&query).first().cloned())
 }
 
+/// The record of a file that was refused when this had it read.
+fn rejected(proxy: &Proxy, door: &str) -> Option<Value> {
+    let found = proxy.activity("type=config_change&status=rejected");
+    found.into_iter().find(|record| record["metadata"]["door"] == door)
+}
+
 fn works(client: &mut Client, tool: &str) {
     let result = client.read(tool, json!({}));
     assert_eq!(result["structuredContent"]["value"], 7, "{result}");
@@ -359,6 +365,10 @@ fn a_signal_and_the_command_line_have_it_read() {
     let refused = proxy.cli(&["config", "reload"]);
     assert_eq!(refused.code, Some(5), "{}", refused.stderr);
     assert!(refused.stderr.contains("tools_limit: must be 1 to 100"), "{}", refused.stderr);
+    // A file that could be used would be taken up without the signal, too.
+    assert!(rejected(&proxy, "signal").is_none());
+    proxy.process.signal("HUP");
+    until("the signal has it read", || rejected(&proxy, "signal"));
     let nobody = tempfile::tempdir().unwrap();
     let file = configure(json!({"listen": "127.0.0.1:1"}), nobody.path());
     let output = mcpproxy().arg("-c").arg(file).args(["config", "reload"]).output().unwrap();
