@@ -4,6 +4,7 @@
 //! Where a file lies and who opens a socket is known on the floors above.
 
 pub mod alternating_file;
+pub mod bounded_file;
 pub mod descriptors;
 pub mod edited_file;
 pub mod keyring;

@@ -6,7 +6,7 @@
 //! `activity::redact`, and which values are secret is decided by `config`. Pure.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,6 +52,8 @@ pub struct Secrets {
 #[derive(Default)]
 struct Known {
     fixed: BTreeSet<String>,
+    /// Of each who holds some, by its number.
+    held: BTreeMap<u64, BTreeSet<String>>,
     /// Learnt later; the oldest first.
     learnt: VecDeque<String>,
 }
@@ -67,7 +69,7 @@ impl Secrets {
     #[must_use]
     pub fn new(values: impl IntoIterator<Item = String>) -> Self {
         let fixed: BTreeSet<_> = values.into_iter().filter(|it| it.len() >= MIN_BYTES).collect();
-        let known = Known { fixed, learnt: VecDeque::new() };
+        let known = Known { fixed, ..Known::default() };
         let mask = ArcSwap::from_pointee(known.mask());
         Self { known: Mutex::new(known), mask }
     }
@@ -81,11 +83,23 @@ impl Secrets {
             return;
         }
         let before = std::mem::replace(&mut known.fixed, fixed);
-        let known = &mut *known;
-        known.learnt.retain(|value| !known.fixed.contains(value));
-        known.learnt.extend(before.into_iter().filter(|value| !known.fixed.contains(value)));
-        let surplus = known.learnt.len().saturating_sub(MAX_LEARNT);
-        known.learnt.drain(..surplus);
+        known.is_past(before);
+        self.mask.store(Arc::new(known.mask()));
+    }
+
+    /// These are secret as long as `holder` holds them, in the place of those that it held before, which stay secret as
+    /// those do that are learnt. None: it holds none any more.
+    pub fn hold(&self, holder: u64, values: impl IntoIterator<Item = String>) {
+        let values: BTreeSet<_> = values.into_iter().filter(|it| it.len() >= MIN_BYTES).collect();
+        let mut known = self.known.lock();
+        if known.held.get(&holder).map_or(values.is_empty(), |held| *held == values) {
+            return;
+        }
+        let before = match values.is_empty() {
+            true => known.held.remove(&holder),
+            false => known.held.insert(holder, values),
+        };
+        known.is_past(before.unwrap_or_default());
         self.mask.store(Arc::new(known.mask()));
     }
 
@@ -94,7 +108,7 @@ impl Secrets {
         let mut known = self.known.lock();
         let mut is_new = false;
         for value in values.into_iter().filter(|it| it.len() >= MIN_BYTES) {
-            if !known.fixed.contains(value) && !known.learnt.iter().any(|it| it == value) {
+            if !known.stays(value) && !known.learnt.iter().any(|it| it == value) {
                 known.learnt.push_back(value.to_owned());
                 is_new = true;
             }
@@ -165,8 +179,24 @@ fn one_line(words: &str) -> String {
 }
 
 impl Known {
+    /// Whether it is secret however many others are learnt.
+    fn stays(&self, value: &str) -> bool {
+        self.fixed.contains(value) || self.held.values().any(|held| held.contains(value))
+    }
+
+    /// These are no more what they were, but may still come.
+    fn is_past(&mut self, before: BTreeSet<String>) {
+        let mut learnt = std::mem::take(&mut self.learnt);
+        learnt.extend(before);
+        learnt.retain(|value| !self.stays(value));
+        let surplus = learnt.len().saturating_sub(MAX_LEARNT);
+        learnt.drain(..surplus);
+        self.learnt = learnt;
+    }
+
     fn mask(&self) -> Mask {
-        let values = self.fixed.iter().chain(&self.learnt);
+        let held = self.held.values().flatten();
+        let values = self.fixed.iter().chain(held).chain(&self.learnt);
         let forms: BTreeSet<Vec<u8>> = values.flat_map(|value| forms(value)).collect();
         if forms.is_empty() {
             return Mask::Nothing;
@@ -323,6 +353,25 @@ mod tests {
         }
         let masked = secrets.mask(b"first-value stays-value value-0256 value-0255", false);
         assert_eq!(*masked, *b"first-value [redacted] [redacted] [redacted]");
+    }
+
+    #[test]
+    fn what_is_held_stays_secret_whatever_is_learnt_and_for_a_while_after() {
+        let secrets = secrets(&["fixed-value"]);
+        secrets.hold(1, ["held-value".to_owned(), "fixed-value".to_owned(), "five5".to_owned()]);
+        secrets.hold(2, ["held-value".to_owned(), "other-value".to_owned()]);
+        let more: Vec<String> = (0..=MAX_LEARNT).map(|n| format!("token-{n}!")).collect();
+        secrets.learn(more.iter().map(String::as_str));
+        assert_eq!(masked(&secrets, "held-value other-value"), "[redacted] [redacted]");
+        secrets.hold(1, []);
+        secrets.learn(more.iter().map(String::as_str));
+        assert_eq!(masked(&secrets, "held-value fixed-value"), "[redacted] [redacted]");
+        secrets.hold(2, ["next-value".to_owned()]);
+        let now = "held-value other-value next-value";
+        assert_eq!(masked(&secrets, now), "[redacted] [redacted] [redacted]");
+        let others: Vec<String> = more.iter().map(|value| format!("another-{value}")).collect();
+        secrets.learn(others.iter().map(String::as_str));
+        assert_eq!(masked(&secrets, now), "held-value other-value [redacted]");
     }
 
     #[test]

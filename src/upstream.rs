@@ -23,6 +23,7 @@ mod away;
 mod backoff;
 mod call;
 mod carrier;
+mod child_environment;
 mod confidential;
 mod config;
 mod connect;
@@ -65,9 +66,11 @@ pub mod supervisor;
 mod users;
 
 pub use answer::{Answer, AnswerPart};
+pub use child_environment::WithheldVariables;
+pub use confidential::is_plain_header;
 pub use config::{
     Config, Mistake, NamedValues, Protocol, ServerAffinity, ValuePart, filled_in, named_files,
-    named_values, value_parts,
+    named_values, named_variables, value_parts,
 };
 pub use endpoint::tls_connector;
 pub use error::{CallError, Cause, Sent, Undelivered};

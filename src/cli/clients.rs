@@ -1,11 +1,12 @@
 //! The programs that speak to MCP servers: where each keeps its list of them, and in which form.
 //!
 //! One table for `import` and `connect`. What is in a file is read in `clients::file`, a server's block
-//! in `clients::block`, what is written about us is `clients::entry`.
+//! in `clients::block` and shown by `clients::shown`, what is written about us is `clients::entry`.
 
 pub(super) mod block;
 pub(super) mod entry;
 pub(super) mod file;
+pub(super) mod shown;
 
 use std::path::{Path, PathBuf};
 

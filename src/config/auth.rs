@@ -118,6 +118,17 @@ mod tests {
     }
 
     #[test]
+    fn a_url_that_cannot_be_used_is_told_without_its_password_and_path() {
+        for scheme in ["http", "https", "ftp", "x"] {
+            let url = format!("{scheme}://user:s3cret@i.example/s3cret?key=s3cret");
+            let jwt = format!(r#"{{"issuer": "i", "audience": "a", "jwks_url": "{url}"}}"#);
+            let problems = read(&jwt).unwrap_err();
+            assert!(problems.concat().contains("auth.jwt.jwks_url: a URL holds a user name"));
+            assert!(!problems.concat().contains("s3cret"), "{problems:?}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_key() {
         let good = r#""issuer": "i", "audience": "a""#;
         for (jwt, told) in [

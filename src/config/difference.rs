@@ -114,6 +114,7 @@ impl ConfigDifference {
             reaper: _,
             // What they hold is compared where it counts.
             named_files: _,
+            own_variables: _,
             // It says where the rest is from.
             fleet_config: _,
             // It says how the rest is written.

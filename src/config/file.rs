@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jsonc_parser::common::Ranged;
@@ -19,6 +19,7 @@ use super::problem::{Problem, Severity};
 use super::sections::ApiKey;
 use super::tls::TlsFiles;
 use super::values::Config;
+use crate::os::bounded_file::{self, PIPE_WAIT, Pipes, Unreadable};
 use crate::os::edited_file;
 use crate::reference::CONFIG_SCHEMA;
 
@@ -33,6 +34,9 @@ pub const API_KEY_BYTES: usize = 32;
 
 /// The config file when neither flag nor environment names one.
 const DEFAULT_PATH: &str = "~/.mcpproxy/mcp_config.json";
+
+/// A shell's `<(…)` is read where whoever named it waits; not by a proxy that runs.
+const AWAITED: Pipes = Pipes::Awaited(PIPE_WAIT);
 
 /// Rights that others than the owner have.
 const OTHERS: u32 = 0o077;
@@ -78,7 +82,7 @@ impl Config {
         env: &impl Fn(&str) -> Option<String>,
         flags: &Flags,
     ) -> Result<Loaded, Vec<Problem>> {
-        load(path, env, flags, |_| {})
+        load(path, AWAITED, (env, flags), |_| {})
     }
 
     /// The same, and checks that this machine has what the config names: a server that cannot run is
@@ -91,7 +95,7 @@ impl Config {
         env: &impl Fn(&str) -> Option<String>,
         flags: &Flags,
     ) -> Result<Loaded, Vec<Problem>> {
-        load(path, env, flags, |parsed| check::check_machine(parsed, env))
+        load(path, AWAITED, (env, flags), |parsed| check::check_machine(parsed, env))
     }
 }
 
@@ -112,7 +116,7 @@ pub fn load_again(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong(AWAY),
         Err(error) => return wrong(&format!("cannot be read: {error}")),
     }
-    let loaded = Config::load(Some(path), env, flags)?;
+    let loaded = load(Some(path), Pipes::Refused, (env, flags), |_| {})?;
     match loaded.content {
         FileContent::NotThere => wrong(AWAY),
         // Whoever writes it has most often only begun.
@@ -121,15 +125,15 @@ pub fn load_again(
     }
 }
 
-fn load(
+fn load<E: Fn(&str) -> Option<String>>(
     path: Option<&Path>,
-    env: &impl Fn(&str) -> Option<String>,
-    flags: &Flags,
+    pipes: Pipes,
+    (env, flags): (&E, &Flags),
     check: impl FnOnce(&mut Parsed<'_>),
 ) -> Result<Loaded, Vec<Problem>> {
     let path = locate(path, env).map_err(|problem| vec![problem])?;
     let mut of_file = Vec::new();
-    let text = match read(&path) {
+    let text = match read(&path, pipes) {
         Ok((text, mode)) => {
             if mode & OTHERS != 0 {
                 let text = format!(
@@ -139,7 +143,7 @@ fn load(
             }
             Some(text)
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) if error.is_absent() => None,
         Err(error) => {
             let text = format!("cannot be read: {error}");
             return Err(vec![Problem::of_file(Severity::Error, &path, text)]);
@@ -338,24 +342,14 @@ pub fn locate(
     })
 }
 
-fn read(path: &Path) -> io::Result<(String, u32)> {
-    let file = fs::File::open(path)?;
-    let metadata = file.metadata()?;
-    let too_large = || io::Error::other(format!("larger than {MAX_FILE_BYTES} bytes"));
-    if metadata.len() > MAX_FILE_BYTES {
-        return Err(too_large());
-    }
+/// The text of a file, and its rights.
+fn read(path: &Path, pipes: Pipes) -> Result<(String, u32), Unreadable> {
+    let (bytes, metadata) = bounded_file::read(path, MAX_FILE_BYTES, pipes)?;
     #[cfg(unix)]
     let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777;
     #[cfg(not(unix))]
     let mode = 0;
-    let mut text = String::new();
-    // It may grow meanwhile.
-    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(too_large());
-    }
-    Ok((text, mode))
+    Ok((bounded_file::text(bytes)?, mode))
 }
 
 /// The key that a text has, if it is not empty.

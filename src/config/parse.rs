@@ -3,6 +3,7 @@
 //!
 //! Pure. Each part owns its own section, with its defaults and bounds.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -35,7 +36,7 @@ use crate::policy::limits;
 use crate::policy::rules::RuleOptions;
 use crate::proxy::retrieve::MAX_LIMIT;
 use crate::tool::InputPolicy;
-use crate::upstream::{filled_in, named_files};
+use crate::upstream::{filled_in, named_files, named_variables};
 
 /// What the command line adds. A flag beats the environment, which beats the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,6 +97,8 @@ const OWN_REFERENCES: [&[&str]; 4] = [
     &["approval", "webhook", "secret"],
     &["cluster", "key"],
 ];
+/// Those of them that make whoever has them the admin, or a node, by their first key.
+const MAKES_US: [&str; 2] = ["api_key", "cluster"];
 /// Most files that hold values and are looked at for changes; of more the others count at the next reload.
 const MAX_NAMED_FILES: usize = 1000;
 /// Most files of rules.
@@ -150,7 +153,8 @@ pub(super) fn parse_all<'t>(
     let written = Written::of(&root);
     let servers = root.remove(servers::KEY).unwrap_or_else(|| Value::Object(Map::new()));
     let mut servers = servers::read(servers, &mut findings);
-    let mut named_files = fill_in_own(&mut root, env, &mut findings);
+    let OwnReferences { files: mut named_files, variables: own_variables } =
+        fill_in_own(&mut root, env, &mut findings);
     let mut top: TopLevel = read(&Value::Object(root), &KeyPath::default(), &mut findings);
     check_allowed(&top, &mut findings);
     top.telemetry.check(&mut findings);
@@ -258,20 +262,29 @@ pub(super) fn parse_all<'t>(
         logging,
         telemetry: top.telemetry,
         named_files,
+        own_variables,
         fleet_config: None,
         written,
     };
     Parsed { config, findings, data_dir_key }
 }
 
+/// Where our own secrets are kept.
+#[derive(Default)]
+struct OwnReferences {
+    files: Vec<PathBuf>,
+    /// Of those alone that make whoever has them us: others may be servers' as well.
+    variables: BTreeSet<String>,
+}
+
 /// Fills in what our own secrets name (`${file:/path}` and the like), before they are read: their bounds are those of the
-/// value, not of its reference. Tells the files that they are in.
+/// value, not of its reference. Tells where they are.
 fn fill_in_own(
     root: &mut Map<String, Value>,
     env: &dyn Fn(&str) -> Option<String>,
     findings: &mut Findings<'_>,
-) -> Vec<PathBuf> {
-    let mut files = Vec::new();
+) -> OwnReferences {
+    let mut found = OwnReferences::default();
     for keys in OWN_REFERENCES {
         let [first, deeper @ ..] = keys else { continue };
         let mut value = root.get_mut(*first);
@@ -292,14 +305,17 @@ fn fill_in_own(
             _ => continue,
         };
         for (path, text) in texts {
-            files.extend(named_files(text, env));
+            found.files.extend(named_files(text, env));
+            if MAKES_US.contains(first) {
+                found.variables.extend(named_variables(text).map(str::to_owned));
+            }
             match filled_in(text, &path.to_string(), env) {
                 Ok(filled) => *text = filled,
                 Err(problem) => findings.error(&path, problem),
             }
         }
     }
-    files
+    found
 }
 
 /// Reports a problem of `key`, which is one of the file, an environment variable or a flag.

@@ -1,5 +1,8 @@
 //! One section from its JSON value: everything that is wrong in it, where, and which of its keys are not
 //! known.
+//!
+//! What is said of a value of the wrong type does not hold the value, wherever it is told later: it may be a secret in
+//! the wrong place.
 
 use std::fmt;
 
@@ -96,7 +99,7 @@ fn remove(value: &mut Value, steps: &[PathStep]) -> bool {
     }
 }
 
-/// The types by the names that JSON has for them.
+/// What is wrong, without the value, and with the types by the names that JSON has for them.
 fn plain(error: &impl fmt::Display) -> String {
     const NAMES: [(&str, &str); 7] = [
         ("expected a sequence", "expected an array"),
@@ -107,11 +110,26 @@ fn plain(error: &impl fmt::Display) -> String {
         ("expected u32", "expected a whole number"),
         ("expected usize", "expected a whole number"),
     ];
-    let text = error.to_string();
+    let text = without_value(&error.to_string());
     match NAMES.iter().find(|(theirs, _)| text.contains(theirs)) {
         Some((theirs, plain)) => text.replacen(theirs, plain, 1),
         None => text,
     }
+}
+
+/// The words of serde about a value of the wrong type, without the value.
+fn without_value(text: &str) -> String {
+    const KINDS: [(&str, &str, &str); 3] = [
+        (": string \"", "\", expected", "a string"),
+        (": integer `", "`, expected", "a number"),
+        (": floating point `", "`, expected", "a number"),
+    ];
+    let cut = |(begins, ends, kind): &(&str, &str, &str)| {
+        let (from, to) = (text.find(begins)?, text.rfind(ends)?);
+        let (before, after) = (text.get(..from)?, text.get(to + 1..)?);
+        (from < to).then(|| format!("{before}: {kind}{after}"))
+    };
+    KINDS.iter().find_map(cut).unwrap_or_else(|| text.to_owned())
 }
 
 /// `value` if it is within its bounds.
@@ -123,4 +141,32 @@ pub(super) fn within<T: PartialOrd + fmt::Display, E: serde::de::Error>(
         return Ok(value);
     }
     Err(E::custom(format_args!("must be {} to {}, is {value}", bounds.start(), bounds.end())))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Flags, parse};
+
+    fn told(text: &str) -> (String, String) {
+        let flags = Flags { data_dir: Some("/d".into()), ..Flags::default() };
+        let problems = parse(text, &|_| None, &flags).unwrap_err();
+        (problems[0].key.clone(), problems[0].to_string())
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_not_repeated() {
+        let text = r#"{"mcpServers": {"s": {"command": "x", "env": "TOKEN=s3cret\", expected"}}}"#;
+        let (key, problem) = told(text);
+        assert_eq!(key, "mcpServers.s.env");
+        let expected = "mcpServers.s.env: invalid type: a string, expected an object";
+        assert!(problem.ends_with(expected), "{problem}");
+        for (value, kind) in
+            [("90210473", "a number"), ("90210473.5", "a number"), ("-9.0210473e7", "a number")]
+        {
+            let entry = format!(r#"{{"command": "x", "env": {{"PIN": {value}}}}}"#);
+            let (key, problem) = told(&format!(r#"{{"mcpServers": {{"s": {entry}}}}}"#));
+            assert_eq!(key, "mcpServers.s.env.PIN");
+            assert!(problem.contains(kind) && !problem.contains("90210473"), "{problem}");
+        }
+    }
 }

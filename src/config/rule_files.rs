@@ -1,11 +1,10 @@
 //! The files of rules on disk: read whole, bounded, and checked.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
 use super::values::{Config, RuleFiles};
+use crate::os::bounded_file::{self, Pipes};
 use crate::policy::rules::{KnownTools, MAX_FILE_BYTES, RuleProblem, RuleSet, RuleText};
 
 /// The key that names them.
@@ -15,30 +14,24 @@ pub const RULE_FILES: &str = "policy.files";
 ///
 /// # Errors
 /// It cannot be read, is too long, or is no text.
-pub fn read(path: &Path) -> Result<RuleText, RuleProblem> {
+pub fn read(path: &Path, pipes: Pipes) -> Result<RuleText, RuleProblem> {
     let file: Arc<str> = path.display().to_string().into();
-    let wrong = |text: String| RuleProblem::of_file(&file, text);
-    let read = || -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    if bytes.len() > MAX_FILE_BYTES {
-        return Err(wrong(format!("is longer than {MAX_FILE_BYTES} bytes")));
+    let read = bounded_file::read(path, MAX_FILE_BYTES as u64, pipes);
+    let text = read.and_then(|(bytes, _)| bounded_file::text(bytes));
+    match text {
+        Ok(text) => Ok(RuleText { file, text }),
+        Err(error) => Err(RuleProblem::of_file(&file, format!("cannot be read: {error}"))),
     }
-    let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8".to_owned()))?;
-    Ok(RuleText { file, text })
 }
 
 /// The texts of all files and presets.
 ///
 /// # Errors
 /// What is wrong with each file.
-pub fn texts(rules: &RuleFiles) -> Result<Vec<RuleText>, Vec<RuleProblem>> {
+pub fn texts(rules: &RuleFiles, pipes: Pipes) -> Result<Vec<RuleText>, Vec<RuleProblem>> {
     let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for path in &rules.files {
-        match read(path) {
+        match read(path, pipes) {
             Ok(text) => texts.push(text),
             Err(problem) => problems.push(problem),
         }
@@ -55,7 +48,7 @@ pub fn load(rules: &RuleFiles, known: &KnownTools) -> Result<Option<RuleSet>, Ve
     if !rules.decide_anything() {
         return Ok(None);
     }
-    RuleSet::load(&texts(rules)?, rules.options, Some(known)).map(Some)
+    RuleSet::load(&texts(rules, Pipes::Refused)?, rules.options, Some(known)).map(Some)
 }
 
 /// The servers of the config, of which no tool is known yet.

@@ -313,7 +313,7 @@ mod tests {
             (json!([{"name": "s"}, {"name": "s"}]), "mcpServers[1]: duplicate server name 's'"),
             (
                 json!({"s": {"args": "x"}}),
-                "mcpServers.s.args: invalid type: string \"x\", expected an array",
+                "mcpServers.s.args: invalid type: a string, expected an array",
             ),
             (
                 json!({"s": {"env": {"K": 7}}}),

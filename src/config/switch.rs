@@ -6,8 +6,6 @@ use thiserror::Error;
 
 use super::edit::{EditedJson, Servers};
 use super::file;
-use super::parse::{Flags, parse};
-use super::problem::Severity;
 
 /// Why a server is not switched; the file stays as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -20,8 +18,8 @@ pub enum NotSwitched {
     Refused(String),
 }
 
-/// Switches `server` on or off in the file at `path`, if what comes of it can be used; true if that changed the file.
-/// Blocks.
+/// Switches `server` on or off in the file at `path`, if `usable` has nothing against the text that comes of it; true if
+/// that changed the file. Blocks.
 ///
 /// # Errors
 /// [`NotSwitched`]
@@ -29,8 +27,7 @@ pub fn switch_server(
     path: &Path,
     server: &str,
     on: bool,
-    env: &impl Fn(&str) -> Option<String>,
-    flags: &Flags,
+    usable: impl Fn(&str) -> Result<(), String>,
 ) -> Result<bool, NotSwitched> {
     let mut unknown = false;
     let edited = file::edit(path, |text| {
@@ -40,10 +37,7 @@ pub fn switch_server(
             unknown = true;
             return Err(NotSwitched::Unknown.to_string());
         };
-        if let Err(problems) = parse(next.text(), env, flags) {
-            let error = problems.iter().find(|it| it.severity == Severity::Error);
-            return Err(error.map(ToString::to_string).unwrap_or_default());
-        }
+        usable(next.text())?;
         let is_changed = next.text() != text;
         Ok((is_changed.then(|| next.text().to_owned()), is_changed))
     });
@@ -59,11 +53,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_switched_in_the_file_and_a_file_that_cannot_be_used_stays() {
+    fn a_server_is_switched_in_the_file_and_a_text_that_cannot_be_used_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
-        let flags = Flags { data_dir: Some(folder.path().into()), ..Flags::default() };
-        let switch = |server: &str, on| switch_server(&path, server, on, &|_| None, &flags);
+        let usable = |text: &str| match text.contains("tools_limit") {
+            true => Err("tools_limit: is too much".to_owned()),
+            false => Ok(()),
+        };
+        let switch = |server: &str, on| switch_server(&path, server, on, usable);
         let text = "{\n  // mine\n  \"mcpServers\": {\"s\": {\"command\": \"x\"}}\n}\n";
         std::fs::write(&path, text).unwrap();
         assert_eq!(switch("s", true), Ok(false));

@@ -189,11 +189,11 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         ),
         (
             r#"{"activity": {"max_records": "many"}}"#,
-            "column 30: activity.max_records: invalid type: string \"many\", expected a whole number",
+            "column 30: activity.max_records: invalid type: a string, expected a whole number",
         ),
         (
             r#"{"activity_max_records": "many"}"#,
-            "column 26: activity_max_records: invalid type: string \"many\", expected a whole number",
+            "column 26: activity_max_records: invalid type: a string, expected a whole number",
         ),
         (
             r#"{"mcpServers": {"s": {"affinity": "principal"}}}"#,
@@ -474,6 +474,7 @@ fn the_key_of_a_cluster_may_be_kept_elsewhere_and_is_never_shown() {
     let keys: Vec<_> = config.cluster.key.iter().flat_map(|keys| keys.texts()).collect();
     assert_eq!(keys, [hex.to_owned(), hex.replace("00", "ff")]);
     assert_eq!(config.named_files, [file]);
+    assert!(config.own_variables.iter().eq(["NEW"]), "{:?}", config.own_variables);
     assert!(keys.iter().all(|key| config.secrets().any(|it| it == *key)));
     let plain = format!(r#"{{"cluster": {{"store": "file:///f", "node": "a", "key": "{hex}"}}}}"#);
     let plain = parse(&plain, &env, &flags).unwrap().0;
@@ -627,4 +628,24 @@ fn a_listener_may_be_a_socket_and_beyond_loopback_it_warns_without_tls() {
     }
     let long = format!(r#"{{"listen": "unix:/{}"}}"#, "a".repeat(200));
     assert!(refused(&long).contains("longer than 103 bytes"));
+}
+
+#[test]
+fn servers_get_neither_what_makes_them_us_nor_what_opens_the_fleets_store() {
+    let hex = "00010203".repeat(8);
+    let env = |name: &str| (name == "OURS").then(|| hex.clone());
+    let withheld = |text: &str| {
+        let flags = Flags { data_dir: Some("/d".into()), ..Flags::default() };
+        parse(text, &env, &flags).unwrap().0.withheld_variables()
+    };
+    let laptop = withheld(
+        r#"{"api_key": "x${env:OURS}", "approval": {"webhook": {"url": "https://h/${env:OURS}", "secret": "0123456789abcdef"}}}"#,
+    );
+    assert!(laptop.names.iter().eq(["OURS"]) && laptop.prefixes.is_empty(), "{laptop:?}");
+    for (store, first) in
+        [("s3://b", Some("AWS_")), ("file:///f", None), ("az://c/f", Some("AZURE_STORAGE_"))]
+    {
+        let of = |more: &str| withheld(&format!(r#"{{"cluster": {{"store": "{store}"{more}}}}}"#));
+        assert_eq!(of(r#", "node": "a""#).prefixes.first().copied(), first, "{store}");
+    }
 }

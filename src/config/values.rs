@@ -14,6 +14,7 @@ use crate::approvals;
 use crate::catalog::{self, ServerSettings};
 use crate::downstream::session_ticket::TicketOffice;
 use crate::embeddings::SearchSection;
+use crate::fleet::bucket;
 use crate::fleet::cluster_key::{KEY_ID_BYTES, KeyPurpose};
 use crate::fleet::config::AdvertisedUrl;
 use crate::fleet::sealed_id::IdKeys;
@@ -29,7 +30,7 @@ use crate::policy::{self, CallLimits, HttpAuth, limits};
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
 use crate::tool::InputPolicy;
-use crate::upstream::{ServerAffinity, ServerTls};
+use crate::upstream::{ServerAffinity, ServerTls, WithheldVariables};
 
 /// Everything the operator decides, checked.
 #[derive(Clone, Debug)]
@@ -86,6 +87,8 @@ pub struct Config {
     pub reaper: Option<PathBuf>,
     /// The files that hold values of it, at most 1000.
     pub named_files: Vec<PathBuf>,
+    /// The variables that what makes whoever has it us is read of.
+    pub own_variables: BTreeSet<String>,
     /// The fleet's config that it is of, by its hash; `None` where it is the node's own file alone.
     pub fleet_config: Option<Box<str>>,
     /// The text that it was read of, for what is told of a change.
@@ -291,6 +294,17 @@ impl Config {
     fn judging_budget(&self) -> memory_budget::MemoryBudget {
         let total = memory_budget::MAX_JUDGING_BYTES.min(self.output.max_held_total_bytes);
         memory_budget::MemoryBudget::new(total, 0, [])
+    }
+
+    /// What servers that are started do not get of our environment, beside what none gets.
+    #[must_use]
+    pub fn withheld_variables(&self) -> WithheldVariables {
+        let prefixes = match self.cluster.membership() {
+            Some((store, _)) => bucket::credential_variables(store),
+            // Whoever has credentials in the environment has them for servers.
+            None => &[],
+        };
+        WithheldVariables { names: self.own_variables.clone(), prefixes }
     }
 
     /// All values that must not be repeated in a server's words. What one server is given, another may

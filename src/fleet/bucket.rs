@@ -120,6 +120,20 @@ pub struct ListedPart {
     pub last: Option<String>,
 }
 
+/// What the names of the variables begin with that hold what the store at `url` is opened by.
+#[must_use]
+pub fn credential_variables(url: &str) -> &'static [&'static str] {
+    match url.split_once("://") {
+        Some(("s3", _)) => &["AWS_"],
+        Some(("gs", _)) => &["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS"],
+        // Not all of `AZURE_`: other services of it have keys of their own.
+        Some(("az", _)) => {
+            &["AZURE_STORAGE_", "AZURE_CLIENT_", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE"]
+        }
+        Some(_) | None => &[],
+    }
+}
+
 /// Keys that cannot be read on this thread, so that a test sees what one of them does to the others.
 #[cfg(test)]
 pub(in crate::fleet) mod broken_reads {

@@ -1,22 +1,27 @@
 //! A file of the user's that is changed: read, changed as a text, and replaced whole, so that whoever
 //! reads it finds the old text or the new one, and no change of anybody else is lost.
 //!
-//! Two processes of ours take turns, by a lock on the folder that the file is in: nothing is left
-//! there. Editors know of no lock, so the file is read once more just before it is replaced, and the
-//! change is made anew on what is there then. What stands in the file is not known here.
+//! Two processes of ours take turns, by a lock on the file itself, which only those can take who may
+//! read it: a lock on its folder, or on a file that is left there, could be held by anybody who may
+//! look into the folder. Who waited for one that was replaced meanwhile takes that of the new file. A
+//! file that is not there yet is put there if nobody else has done so. Editors know of no lock, so the
+//! file is read once more just before it is replaced, and the change is made anew on what is there
+//! then. What stands in the file is not known here.
 
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::libc;
 
+use super::bounded_file::{self, Pipes, Unreadable};
 use super::private;
 
-/// Longest wait for another process that edits in the same folder.
+/// Longest wait for other processes that edit the same file.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// How often its lock is tried meanwhile.
 const LOCK_STEP: Duration = Duration::from_millis(10);
@@ -29,12 +34,9 @@ pub enum EditFailure<E> {
     /// The file system's.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is larger than so many bytes.
-    #[error("it is larger than {0} bytes")]
-    TooLarge(u64),
-    /// It is no text.
-    #[error("it is not UTF-8")]
-    NoText,
+    /// What is there cannot be read as a text of that size.
+    #[error("{0}")]
+    Unreadable(Unreadable),
     /// Another process of ours is editing it, for longer than is waited.
     #[error("another mcpproxy is changing it: try again when that one is done")]
     Busy,
@@ -71,8 +73,8 @@ pub fn edit<T, E>(
         }
         private::folder(folder)?;
     }
-    let _lock = lock(folder)?;
     for _ in 0..ATTEMPTS {
+        let _lock = lock(&target)?;
         let before = read(&target, most_bytes)?;
         let (text, metadata) = match &before {
             Some((text, metadata)) => (Some(text.as_str()), Some(metadata)),
@@ -83,8 +85,12 @@ pub fn edit<T, E>(
             return Ok(answer);
         };
         let new = NewFile::write(&target, &next, metadata)?;
-        if read(&target, most_bytes)?.map(|(text, _)| text).as_deref() == text {
-            new.replace(&target)?;
+        if read(&target, most_bytes)?.map(|(text, _)| text).as_deref() == text
+            && match text {
+                Some(_) => new.replace(&target)?,
+                None => new.appear(&target)?,
+            }
+        {
             // The name, too, is to be on the disk; a folder that cannot be synced is none of ours.
             let _ = File::open(folder).and_then(|folder| folder.sync_all());
             return Ok(answer);
@@ -98,23 +104,13 @@ pub fn edit<T, E>(
 /// # Errors
 /// It cannot be read, is larger than `most_bytes`, or no text.
 pub fn read<E>(path: &Path, most_bytes: u64) -> Result<Option<(String, Metadata)>, EditFailure<E>> {
-    // Not to wait for who writes into it, if it is a pipe.
-    let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is no file").into());
+    let read = bounded_file::read(path, most_bytes, Pipes::Refused)
+        .and_then(|(bytes, metadata)| Ok((bounded_file::text(bytes)?, metadata)));
+    match read {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(EditFailure::Unreadable(error)),
     }
-    let mut bytes = Vec::new();
-    file.take(most_bytes + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most_bytes {
-        return Err(EditFailure::TooLarge(most_bytes));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| EditFailure::NoText)?;
-    Ok(Some((text, metadata)))
 }
 
 /// What is replaced: the file itself, or what the link leads to.
@@ -125,18 +121,31 @@ fn target(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Holds the folder until it is dropped. A file system without such locks has none to hold.
-fn lock<E>(folder: &Path) -> Result<File, EditFailure<E>> {
-    let folder = File::open(folder)?;
+/// Holds the file at `path` until it is dropped; `None` where there is none to hold. A file system without such locks has
+/// none either.
+fn lock<E>(path: &Path) -> Result<Option<File>, EditFailure<E>> {
     let start = Instant::now();
     loop {
-        match folder.try_lock() {
-            Ok(()) | Err(TryLockError::Error(_)) => return Ok(folder),
-            Err(TryLockError::WouldBlock) if start.elapsed() > LOCK_WAIT => {
-                return Err(EditFailure::Busy);
-            }
-            Err(TryLockError::WouldBlock) => sleep(LOCK_STEP),
+        // Not to wait for who writes into it, if it is a pipe. What cannot be opened is told by who reads it.
+        let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let Ok(file) = opened else { return Ok(None) };
+        match file.try_lock() {
+            Ok(()) if is_at(&file, path) => return Ok(Some(file)),
+            Err(TryLockError::Error(_)) => return Ok(None),
+            // It was replaced by who held it, and perhaps the new one is held already.
+            Ok(()) if start.elapsed() <= LOCK_WAIT => {}
+            Err(TryLockError::WouldBlock) if start.elapsed() <= LOCK_WAIT => sleep(LOCK_STEP),
+            Ok(()) | Err(TryLockError::WouldBlock) => return Err(EditFailure::Busy),
         }
+    }
+}
+
+/// Whether it is this file that is at `path`, or none is any more.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(held), Ok(there)) => same(&held, &there),
+        (_, Err(_)) | (Err(_), _) => true,
     }
 }
 
@@ -145,8 +154,11 @@ struct NewFile(Option<PathBuf>);
 
 impl NewFile {
     fn write(target: &Path, text: &str, like: Option<&Metadata>) -> io::Result<Self> {
+        /// Threads of this process may be at it at once.
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
         let mut name = target.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.new", std::process::id()));
+        name.push(format!(".{}-{number}.new", std::process::id()));
         let path = target.with_file_name(name);
         let mut file = private::create(&path)?;
         let new = Self(Some(path));
@@ -162,12 +174,37 @@ impl NewFile {
         Ok(new)
     }
 
-    fn replace(mut self, target: &Path) -> io::Result<()> {
+    /// Takes the place of the file at `target`.
+    fn replace(mut self, target: &Path) -> io::Result<bool> {
         if let Some(path) = &self.0 {
-            fs::rename(path, target)?;
+            fs::rename(path, target).map_err(told)?;
             self.0 = None;
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Takes the name `target`, which nobody has; false if somebody has it by now.
+    fn appear(self, target: &Path) -> io::Result<bool> {
+        let linked = match &self.0 {
+            Some(path) => fs::hard_link(path, target),
+            None => return Ok(false),
+        };
+        match linked {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            // A file system without links.
+            Err(_) => self.replace(target),
+        }
+    }
+}
+
+/// Why a file was not replaced, with the way out where the system's words name none.
+fn told(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::ResourceBusy => io::Error::other(
+            "it is a mount by itself, which cannot be replaced: mount its folder instead, or edit the file outside",
+        ),
+        _ => error,
     }
 }
 
@@ -261,14 +298,68 @@ mod tests {
         assert_eq!(names(home.path()), [""; 0], "no folder is made for it");
         let file = home.path().join("file");
         fs::write(&file, "x".repeat(101)).unwrap();
-        assert!(matches!(put(&file, ""), Err(EditFailure::TooLarge(MOST))));
+        assert!(matches!(put(&file, ""), Err(EditFailure::Unreadable(Unreadable::TooLarge(MOST)))));
         fs::write(&file, b"\xff").unwrap();
-        assert!(matches!(put(&file, ""), Err(EditFailure::NoText)));
+        assert!(matches!(put(&file, ""), Err(EditFailure::Unreadable(Unreadable::NoText))));
         assert!(put(home.path(), "").is_err(), "a folder is no file");
         let pipe = home.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert!(put(&pipe, "").is_err(), "nor is a pipe, and nobody waits for it");
         assert_eq!(fs::read(&file).unwrap(), b"\xff");
+    }
+
+    #[test]
+    fn who_may_only_look_into_the_folder_holds_up_nobody() {
+        let home = tempfile::tempdir().unwrap();
+        let held = File::open(home.path()).unwrap();
+        held.lock().unwrap();
+        let file = home.path().join("file");
+        put(&file, "made").unwrap();
+        put(&file, "changed").unwrap();
+        assert_eq!(
+            (&*fs::read_to_string(&file).unwrap(), names(home.path())),
+            ("changed", vec!["file".to_owned()])
+        );
+    }
+
+    #[test]
+    fn who_waited_for_a_file_that_was_replaced_holds_the_new_one() {
+        let home = tempfile::tempdir().unwrap();
+        let (file, new) = (home.path().join("file"), home.path().join("new"));
+        fs::write(&file, "old").unwrap();
+        let held = lock::<Infallible>(&file).unwrap().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| lock::<Infallible>(&file).unwrap().unwrap());
+            fs::write(&new, "new").unwrap();
+            fs::rename(&new, &file).unwrap();
+            drop(held);
+            let second = waiting.join().unwrap();
+            assert!(is_at(&second, &file));
+            assert!(matches!(File::open(&file).unwrap().try_lock(), Err(TryLockError::WouldBlock)));
+        });
+        assert!(lock::<Infallible>(&home.path().join("none")).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_file_that_has_come_meanwhile_is_not_replaced_unread() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("file");
+        let new = NewFile::write(&file, "mine", None).unwrap();
+        fs::write(&file, "theirs").unwrap();
+        assert!(!new.appear(&file).unwrap());
+        assert_eq!(
+            (&*fs::read_to_string(&file).unwrap(), names(home.path())),
+            ("theirs", vec!["file".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_mounted_by_itself_is_told_with_the_way_out() {
+        // As rename(2) answers for a mount point.
+        let busy = io::Error::from_raw_os_error(libc::EBUSY);
+        assert!(told(busy).to_string().contains("mount its folder instead"));
+        let other = io::Error::from_raw_os_error(libc::EACCES);
+        assert_eq!(told(other).raw_os_error(), Some(libc::EACCES));
     }
 
     #[test]

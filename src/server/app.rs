@@ -7,7 +7,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
@@ -56,6 +56,7 @@ use crate::proxy::{Proxy, log_routing, passthrough};
 use crate::results::{self, ResultStore};
 use crate::telemetry::export_queue::export_queue;
 use crate::telemetry::{Calls, LogHandles};
+use crate::upstream::stderr_log;
 
 /// A proxy whose parts are open, with or without a listener.
 #[derive(Debug)]
@@ -148,6 +149,11 @@ impl App {
         let (shared, runtime) = (&app.shared, app.control.handle());
         app.fleet = entry.map(|entry| entry.start(&config, shared, source, runtime));
         forgotten::note(&app.shared.proxy.activity, &app.control);
+        let (folder, servers) = (config.stderr_folder(), config.servers.clone());
+        app.control.spawn_blocking(move || {
+            let servers = servers.iter().map(|server| &*server.name);
+            stderr_log::forget(&folder, servers, SystemTime::now());
+        });
         Ok(app)
     }
 

@@ -41,6 +41,7 @@ pub(super) fn supervise(
     let (servers, catalog) = (servers.collect(), Arc::clone(catalog));
     let secrets = Arc::new(Secrets::new(config.secrets()));
     let reaper = Reaper::new(config.reaper.clone());
+    reaper.withhold(config.withheld_variables());
     let redactor = Redactor::new(&config.activity.redact_keys);
     let stderr = StderrLog::start(config.stderr_folder(), redactor);
     Supervisor::start(servers, reaper, catalog, secrets, stderr, noted, control.handle())

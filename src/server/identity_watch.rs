@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::identity::{FileStamp, Identity, KeySet, KeySource, MAX_KEY_SET_BYTES, file_stamp};
+use crate::os::bounded_file::{self, Pipes, Unreadable};
 use crate::upstream::oauth::fetch_key_set;
 
 /// How often a file of keys is looked at.
@@ -19,8 +20,6 @@ const KEYS_FRESH: Duration = Duration::from_secs(15 * 60);
 const FIRST_KEYS_WAIT: Duration = Duration::from_secs(5);
 /// How long the issuer is left alone after it was asked, whatever tokens come.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// Beyond the limit by one byte, so that a file that is too long is told from one that fits.
-const READ_BYTES: u64 = MAX_KEY_SET_BYTES as u64 + 1;
 
 /// Looks at the file of tokens once. Blocks.
 pub(super) fn look(identity: &Identity) {
@@ -40,7 +39,7 @@ pub(super) async fn first_keys(source: &KeySource) -> Option<KeySet> {
 
 async fn had(source: &KeySource) -> Result<Vec<u8>, String> {
     match source {
-        KeySource::Url(url) => fetch_key_set(url).await.map_err(|error| format!("{url}: {error}")),
+        KeySource::Url(url) => fetch_key_set(url).await,
         KeySource::File(file) => {
             let path = file.clone();
             let read = tokio::task::spawn_blocking(move || read_changed(&path, None)).await;
@@ -103,7 +102,7 @@ impl Keys {
             None => return,
             Some(KeySource::Url(url)) => {
                 self.asked = Some(Instant::now());
-                fetch_key_set(url).await.map_err(|error| format!("{url}: {error}"))
+                fetch_key_set(url).await
             }
             Some(KeySource::File(file)) => {
                 let (path, seen) = (file.clone(), self.seen);
@@ -131,22 +130,31 @@ impl Keys {
     }
 }
 
+/// What a file was found to hold.
+type FileRead = Result<Vec<u8>, Unreadable>;
+
 /// What a file holds, and its state; `None` if it is as it was `seen`.
-fn read_changed(
-    path: &Path,
-    seen: Option<FileStamp>,
-) -> Option<(Option<FileStamp>, std::io::Result<Vec<u8>>)> {
-    use std::io::Read;
+fn read_changed(path: &Path, seen: Option<FileStamp>) -> Option<(Option<FileStamp>, FileRead)> {
     let stamp = file_stamp(path);
     if stamp.is_some() && stamp == seen {
         return None;
     }
-    let read = || {
-        let mut text = Vec::new();
-        std::fs::File::open(path)?.take(READ_BYTES).read_to_end(&mut text)?;
-        Ok(text)
-    };
-    let read = read();
+    let read = bounded_file::read(path, MAX_KEY_SET_BYTES as u64, Pipes::Refused);
     // A file that is missing is told once, not each time that it is looked for.
-    (stamp.is_some() || seen.is_some()).then_some((stamp, read))
+    (stamp.is_some() || seen.is_some()).then_some((stamp, read.map(|(bytes, _)| bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_file_of_keys_is_told_and_not_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let pipe = home.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (seen, read) = read_changed(&pipe, None).unwrap();
+        assert!(matches!(read, Err(Unreadable::NoFile)), "{read:?}");
+        assert!(seen.is_some() && read_changed(&pipe, seen).is_none(), "it is told once");
+    }
 }

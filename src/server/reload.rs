@@ -183,10 +183,12 @@ impl Reload {
             let _ = answer.send(Err(refused(FLEET)));
             return Some(looks);
         }
+        let (now, rules) = (self.in_force.clone(), self.rule_check(&looks));
         let written = tokio::task::spawn_blocking(move || {
-            let env = |name: &str| std::env::var(name).ok();
-            let on = to == ServerSwitch::On;
-            switch_server(&source.path, &server, on, &env, &source.flags)
+            switch_server(&source.path, &server, to == ServerSwitch::On, |text| {
+                let usable = proposal::usable(text, &source, &now, &rules);
+                usable.map(drop).map_err(|refused| refused.cause())
+            })
         });
         let written = match written.await {
             Ok(Ok(changed)) => Ok(changed),

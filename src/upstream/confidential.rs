@@ -4,13 +4,15 @@
 //! environment and arguments, which hold paths, names and modes beside secrets, those are that a
 //! name says so of, or whose own look does. How they are found again is [`crate::secrets`]'.
 
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use url::Url;
 
-use super::config::{Config, Target};
+use super::config::{Config, Target, fill_unasked};
 use crate::secrets::MIN_BYTES;
 
 /// Headers that operators set and that hold no secret.
@@ -52,37 +54,57 @@ const PART_BYTES: usize = 16;
 const LETTERS_BYTES: usize = 20;
 
 impl Config {
-    /// The values that must not come back in a server's words; those that cannot be filled in
-    /// from the environment as they stand.
+    /// The values that must not come back in a server's words, as far as they are known without asking a keyring, which may
+    /// be long: its values are known by who connects ([`secrets_of`](Self::secrets_of)). One that is switched off is given
+    /// nothing, so that only what stands in its entry counts. Reads files.
     #[must_use]
     pub fn secrets(&self) -> Vec<String> {
         let lookup = |name: &str| std::env::var(name).ok();
+        let read = |value: &str| self.enabled.then(|| fill_unasked(value, &lookup)).flatten();
+        let read_all = |values: &BTreeMap<String, String>| -> Vec<(String, String)> {
+            let read = |(name, value): (&String, &String)| Some((name.clone(), read(value)?));
+            values.iter().filter_map(read).collect()
+        };
+        let url = self.url.as_deref().map(|url| read(url).unwrap_or_else(|| url.to_owned()));
+        let mut found = self.found(&read_all(&self.env), &read_all(&self.headers), url);
+        let secret = self.oauth.as_ref().and_then(|oauth| oauth.client_secret.as_deref());
+        secret.and_then(read).iter().for_each(|secret: &String| found.keep(secret));
+        found.0
+    }
+
+    /// The same of what was read to connect.
+    pub(super) fn secrets_of(&self, target: &Target) -> Vec<String> {
+        let found = match target {
+            Target::Stdio { env, .. } => self.found(env, &[], None),
+            Target::Http { url, headers } => self.found(&[], headers, Some(url.clone())),
+        };
+        found.0
+    }
+
+    /// What is secret of the entry as it stands, and of what was read of it.
+    fn found(
+        &self,
+        env: &[(String, String)],
+        headers: &[(String, String)],
+        url: Option<String>,
+    ) -> Found {
         let mut found = Found::default();
-        let (mut env, mut headers, mut url) = (Vec::new(), Vec::new(), self.url.clone());
-        match self.target(&lookup) {
-            Ok(Target::Stdio { env: filled, .. }) => env = filled,
-            Ok(Target::Http { url: filled, headers: all }) => (url, headers) = (Some(filled), all),
-            Err(_) => {}
-        }
-        let raw = |(name, value): (&String, &String)| (name.clone(), value.clone());
         // What is kept apart is secret, whatever its name.
         let is_apart = |value: &String| {
             ["${file:", "${credential:", "${keyring:"].iter().any(|it| value.contains(it))
         };
-        for (name, filled) in &env {
+        for (name, filled) in env {
             if self.env.get(name).is_some_and(is_apart) {
                 found.keep(filled);
             }
         }
-        env.extend(self.env.iter().map(raw));
-        headers.extend(self.headers.iter().map(raw));
-        headers.iter().for_each(|(name, value)| found.header(name, value));
-        env.iter().for_each(|(name, value)| found.named(name, value));
+        let of_env = env.iter().map(|(name, value)| (name, value)).chain(&self.env);
+        of_env.for_each(|(name, value)| found.named(name, value));
+        let of_headers = headers.iter().map(|(name, value)| (name, value)).chain(&self.headers);
+        of_headers.for_each(|(name, value)| found.header(name, value));
         found.arguments(&self.args);
         url.iter().for_each(|url| found.url(url));
-        let secret = self.oauth_secret(&lookup).ok().flatten();
-        secret.iter().for_each(|secret| found.keep(secret));
-        found.0
+        found
     }
 }
 
@@ -104,7 +126,7 @@ impl Found {
     }
 
     fn header(&mut self, name: &str, value: &str) {
-        if PLAIN_HEADERS.iter().any(|plain| name.eq_ignore_ascii_case(plain)) {
+        if is_plain_header(name) {
             return;
         }
         self.keep(value);
@@ -198,6 +220,12 @@ impl Found {
             option = if is_option && !argument.contains('=') { argument } else { "" };
         }
     }
+}
+
+/// Whether a header of that name holds no secret.
+#[must_use]
+pub fn is_plain_header(name: &str) -> bool {
+    PLAIN_HEADERS.iter().any(|plain| name.eq_ignore_ascii_case(plain))
 }
 
 fn is_secret_name(name: &str) -> bool {
@@ -321,6 +349,17 @@ mod tests {
             json!({"command": "x", "env": {"A": named, "B": "plain words"}}),
             &["only letters"],
             &["plain words"],
+        );
+        // What cannot be read leaves the others what they are.
+        check(
+            json!({"command": "x", "env": {"A": named, "B": "${file:/nowhere/at/all}"}}),
+            &["only letters"],
+            &[],
+        );
+        check(
+            json!({"command": "x", "enabled": false, "env": {"A": named, "API_KEY": "written"}}),
+            &["written"],
+            &["only letters"],
         );
     }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::oauth;
 use super::server_tls::ServerTls;
+use super::status::Transport;
 use crate::policy::limits;
 
 mod check;
@@ -23,8 +24,9 @@ mod reference;
 pub use check::Mistake;
 pub(super) use invalid::Invalid;
 
-use reference::fill;
+pub(super) use reference::fill_unasked;
 pub use reference::{NamedValues, ValuePart, value_parts};
+use reference::{fill, names_keyring};
 
 /// How a server is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -201,7 +203,8 @@ impl Config {
         self.named = reference::digest(self.referring(), lookup);
     }
 
-    /// What to start or connect to, with what it names filled in; `lookup` finds environment variables.
+    /// What to start or connect to, with what it names filled in; `lookup` finds environment variables. Blocks, for long
+    /// where a keyring is asked.
     pub(super) fn target(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -220,6 +223,26 @@ impl Config {
                 headers: fill_all(&self.headers, "headers", lookup)?,
             }),
         }
+    }
+
+    /// How it is reached, as far as its keys tell: nothing is read.
+    pub(super) fn transport(&self) -> Transport {
+        match self.kind() {
+            Ok(Kind::Stdio) => Transport::Stdio,
+            Ok(Kind::Http) => Transport::StreamableHttp,
+            Err(_) => Transport::Unknown,
+        }
+    }
+
+    /// Whether it may be reached over TLS, as far as its keys tell: a URL that is a reference may be any.
+    pub(super) fn may_use_tls(&self) -> bool {
+        let is_plain = |url: &String| url.starts_with("http:") || url.starts_with("unix:");
+        self.url.as_ref().is_some_and(|url| !is_plain(url))
+    }
+
+    /// Whether a keyring is asked when it is connected to.
+    pub(super) fn asks_keyring(&self) -> bool {
+        self.referring().any(names_keyring)
     }
 
     /// Which way it is reached, by the keys that are there.
@@ -271,6 +294,14 @@ pub fn named_values<'v>(
 #[must_use]
 pub fn named_files(value: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     reference::files(value, lookup)
+}
+
+/// The variables of the environment that `value` names.
+pub fn named_variables(value: &str) -> impl Iterator<Item = &str> {
+    value_parts(value).into_iter().filter_map(|part| match part {
+        ValuePart::Variable(whole) => whole.strip_prefix("${env:")?.strip_suffix('}'),
+        ValuePart::Plain(_) | ValuePart::Kept(_) => None,
+    })
 }
 
 fn fill_all(

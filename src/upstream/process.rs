@@ -64,6 +64,9 @@ impl Process {
     ) -> Result<(Self, Pipes), String> {
         let mark = reaper.mark();
         let mut wrap = CommandWrap::with_new(OsStr::new(command), |it| {
+            for name in reaper.withheld() {
+                it.env_remove(name);
+            }
             it.args(args)
                 .env(marked::VARIABLE, marked::value(&mark))
                 .envs(env.iter().map(|(name, value)| (name, value)))

@@ -27,6 +27,7 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::unistd::Pid;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::child_environment::WithheldVariables;
 use crate::os::marked;
 
 /// The argument that makes this program a reaper.
@@ -52,6 +53,7 @@ pub struct Reaper {
     token: String,
     started: AtomicU64,
     state: Mutex<State>,
+    withheld: Mutex<WithheldVariables>,
 }
 
 #[derive(Default)]
@@ -80,7 +82,23 @@ impl Reaper {
     #[must_use]
     pub fn new(program: Option<PathBuf>) -> Self {
         let token = format!("{:016x}", getrandom::u64().unwrap_or_default());
-        Self { program, token, started: AtomicU64::new(0), state: Mutex::default() }
+        Self {
+            program,
+            token,
+            started: AtomicU64::new(0),
+            state: Mutex::default(),
+            withheld: Mutex::default(),
+        }
+    }
+
+    /// Children that are started from now on do not get these of our variables.
+    pub fn withhold(&self, variables: WithheldVariables) {
+        *self.withheld.lock() = variables;
+    }
+
+    /// The names of ours that a child does not get.
+    pub(super) fn withheld(&self) -> Vec<OsString> {
+        self.withheld.lock().among(std::env::vars_os().map(|(name, _)| name))
     }
 
     /// A mark for one child and all that it starts. The reaper runs when this returns, so that

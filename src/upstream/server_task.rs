@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use super::backoff::{Backoff, Ended, STABLE};
 use super::carrier::{Carrier, LiveConnection};
-use super::config::{Config, Target};
+use super::config::{Config, Invalid, Target};
 use super::connect::{ConnectFailure, ConnectOptions, GOODBYE_LIMIT, ServerConnection, establish};
 use super::control::Control;
 use super::discovery::{self, Headers};
@@ -45,6 +45,11 @@ const SHUTTING_DOWN: &str = "the proxy is shutting down";
 const RESTARTED: &str = "it was restarted by its operator";
 /// Why there is none any more when the config has none, or another.
 const REPLACED: &str = "the config has changed";
+/// What a call is told that had not ended in the time that it had then.
+const OUTLASTED: &str = "the config has the server no more, or another in its place, and the call \
+                         did not end within call_timeout";
+/// What a call is told that is cut off by the end of the proxy.
+const STOPPED: &str = "mcpproxy is shutting down";
 /// Why a connection ends whose token is no good any more.
 const REFUSED: &str = "its token was refused";
 
@@ -58,8 +63,10 @@ pub(super) struct ServerTask {
     /// Made when the first https server is connected.
     pub(super) tls: Arc<OnceLock<TlsConnector>>,
     pub(super) reaper: Arc<Reaper>,
+    /// Who may ask a keyring.
+    pub(super) keyring: Arc<Semaphore>,
     pub(super) generation: u64,
-    /// Its login, where it can have one.
+    /// Its login, where it can have one; none before its entry was read.
     pub(super) login: Option<oauth::LoginTokens>,
     /// Why it failed last, and how often in a row for that reason.
     pub(super) failed: Option<(String, u64)>,
@@ -79,8 +86,28 @@ type Stopping = watch::Receiver<Option<tokio::time::Instant>>;
 type Discovery = Pin<Box<dyn Future<Output = Result<Change, String>> + Send>>;
 
 impl ServerTask {
-    pub(super) async fn run(
-        mut self,
+    pub(super) async fn run(mut self, controls: mpsc::Receiver<Control>, mut stopping: Stopping) {
+        let read = tokio::select! {
+            biased;
+            _ = stopped(&mut stopping) => None,
+            read = self.read() => Some(read),
+        };
+        match read {
+            None => self.step(|state| state.stop(self.ending())),
+            // The entry names no server: nothing is tried.
+            Some(Err(reason)) => {
+                self.tell_failure(&reason);
+                self.step(|state| state.stop(&reason));
+            }
+            Some(Ok(target)) => {
+                self.login = self.login_with(&target);
+                self.keep_connected(target, controls, stopping).await;
+            }
+        }
+    }
+
+    async fn keep_connected(
+        &mut self,
         mut target: Target,
         mut controls: mpsc::Receiver<Control>,
         mut stopping: Stopping,
@@ -89,15 +116,29 @@ impl ServerTask {
         let mut start = Start::Probe;
         let mut is_first = true;
         loop {
-            if !std::mem::replace(&mut is_first, false) {
+            let again = !std::mem::replace(&mut is_first, false);
+            if again {
                 self.upstream.begins_again();
             }
             let began = Instant::now();
             self.generation += 1;
             self.step(|state| state.begin(self.generation, began));
-            let readable = match std::mem::take(&mut is_first) {
-                true => Ok(()),
-                false => self.look_again(&mut target).await,
+            // What is kept in files may be another by now: a token that was renewed.
+            let readable = if again && self.config.named.is_some() {
+                let read = tokio::select! {
+                    biased;
+                    _ = stopped(&mut stopping) => break,
+                    read = self.read() => read,
+                };
+                match read {
+                    Ok(next) => {
+                        self.take_over(next, &mut target).await;
+                        Ok(())
+                    }
+                    Err(reason) => Err(reason),
+                }
+            } else {
+                Ok(())
             };
             let place = ConnectOptions {
                 peer: &self.upstream.peer,
@@ -150,7 +191,7 @@ impl ServerTask {
                         End::Stop(deadline) => {
                             let ending = self.ending();
                             self.step(|state| state.stop(ending));
-                            connection.forsake("it was stopped".into());
+                            connection.forsake(self.cut_off().into());
                             connection.close(*deadline).await;
                             break;
                         }
@@ -206,42 +247,53 @@ impl ServerTask {
         }
     }
 
-    /// What its entry names is read again, for what is kept in files may be another by now: a token that was renewed.
+    /// Reads what its entry names, which is secret from then on. It may take as long as a keyring's user does, of which
+    /// only one is asked at a time.
     ///
     /// # Errors
     /// What cannot be read.
-    async fn look_again(&mut self, target: &mut Target) -> Result<(), String> {
-        if self.config.named.is_none() {
-            return Ok(());
-        }
+    async fn read(&self) -> Result<Target, String> {
+        let _asking = match self.config.asks_keyring() {
+            // It is never closed.
+            true => self.keyring.acquire().await.ok(),
+            false => None,
+        };
         let config = self.config.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let next = config.target(&|name| std::env::var(name).ok());
-            (next, config.secrets())
+            let target = config.target(&|name| std::env::var(name).ok())?;
+            let secrets = config.secrets_of(&target);
+            Ok::<_, Invalid>((target, secrets))
         });
-        let (next, secrets) = read.await.map_err(|_| "reading its values failed".to_owned())?;
-        let next = next.map_err(|invalid| invalid.to_string())?;
-        if next != *target {
-            let peer = &self.upstream.peer;
-            peer.secrets.learn(secrets.iter().map(String::as_str));
-            if let Some(login) = self.login.take() {
-                login.end(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
-            }
-            *target = next;
-            self.login = oauth::LoginTokens::of(peer, &self.config, target, &self.tls);
+        let read = read.await.map_err(|_| "reading its values failed".to_owned())?;
+        let (target, secrets) = read.map_err(|invalid| invalid.to_string())?;
+        self.upstream.peer.secrets.hold(self.key, secrets);
+        Ok(target)
+    }
+
+    /// From now on it is this that is connected to.
+    async fn take_over(&mut self, next: Target, target: &mut Target) {
+        if next == *target {
+            return;
         }
-        Ok(())
+        if let Some(login) = self.login.take() {
+            login.end(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
+        }
+        self.login = self.login_with(&next);
+        *target = next;
+    }
+
+    fn login_with(&self, target: &Target) -> Option<oauth::LoginTokens> {
+        oauth::LoginTokens::of(&self.upstream.peer, &self.config, target, &self.tls)
+    }
+
+    /// What those are told whose calls outlast it.
+    fn cut_off(&self) -> &'static str {
+        if self.upstream.is_retired() { OUTLASTED } else { STOPPED }
     }
 
     /// Why it ends.
     fn ending(&self) -> &'static str {
         if self.upstream.is_retired() { REPLACED } else { SHUTTING_DOWN }
-    }
-
-    /// The entry names no server: nothing is tried.
-    pub(super) fn refuse(&mut self, reason: &str) {
-        self.tell_failure(reason);
-        self.step(|state| state.stop(reason));
     }
 
     /// Keeps a connection until it ends; tells whether it ever worked.

@@ -5,6 +5,8 @@
 //! count stands in the log where the lines would. A file is left when it is full, and the one before it
 //! is removed; their numbers only grow, so that a place in them ([`LogPlace`]) is one for good.
 
+mod removed;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
@@ -20,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
+pub use self::removed::{KEPT_AFTER, forget};
 use crate::activity::redact::Redactor;
 use crate::os::{priority, private};
 use crate::secrets::Secrets;

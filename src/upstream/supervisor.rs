@@ -29,15 +29,14 @@ use tokio_rustls::TlsConnector;
 
 pub use super::answer::{Answer, AnswerPart};
 use super::backoff::Wishes;
-use super::config::{Config, Target};
-use super::endpoint::is_https;
+use super::child_environment::WithheldVariables;
+use super::config::Config;
 pub use super::error::{CallError, Cause, Sent};
 use super::handle::CallTimeout;
 pub use super::handle::Upstream;
 use super::in_use::InUse;
 use super::log_in::{NoLogin, WaitingLogin};
 use super::login_desk::LoginDesk;
-use super::oauth;
 use super::peer::Peer;
 use super::reaper::Reaper;
 use super::server_task::ServerTask;
@@ -100,6 +99,9 @@ struct Starter {
     /// Made when the first https server is connected.
     tls: Arc<OnceLock<TlsConnector>>,
     reaper: Arc<Reaper>,
+    /// One at a time asks a keyring: its user is asked once, and of many that it does not answer none holds up what else
+    /// has to wait for a thread.
+    keyring: Arc<Semaphore>,
     stderr: StderrLog,
     runtime: Handle,
     /// How many were started.
@@ -155,6 +157,7 @@ impl Supervisor {
                 events: Arc::new(events),
                 tls: Arc::default(),
                 reaper: Arc::new(reaper),
+                keyring: Arc::new(Semaphore::new(1)),
                 stderr,
                 runtime: runtime.clone(),
                 started: AtomicU64::new(0),
@@ -184,7 +187,7 @@ impl Supervisor {
             // It is never closed.
             places.extend(Arc::clone(&self.places).acquire_owned().await.ok().map(Arc::new));
         }
-        // What servers keep in files is read.
+        // The rights of files that servers keep something in are looked at.
         tokio::task::block_in_place(|| self.put(plan, &places))
     }
 
@@ -353,6 +356,11 @@ impl Supervisor {
         self.starter.secrets.replace(values);
     }
 
+    /// Children that are started from now on do not get these of our variables.
+    pub fn withhold(&self, variables: WithheldVariables) {
+        self.starter.reaper.withhold(variables);
+    }
+
     /// A JSON-RPC error of a server without the values that the config holds as secret; `None`
     /// if it holds none. Where one cannot be taken out of the JSON that it stands in, another
     /// error stands for it.
@@ -483,17 +491,7 @@ impl Starter {
                 tracing::warn!(server = %name, "{exposed}");
             }
         }
-        let target = config.target(&lookup);
-        let transport = match &target {
-            Ok(Target::Stdio { .. }) => Transport::Stdio,
-            Ok(Target::Http { .. }) => Transport::StreamableHttp,
-            Err(_) => Transport::Unknown,
-        };
-        let is_secure = match &target {
-            Ok(Target::Http { url, .. }) => is_https(url),
-            Ok(Target::Stdio { .. }) | Err(_) => false,
-        };
-        let named = config.tls.as_ref().filter(|_| config.enabled && is_secure);
+        let named = config.tls.as_ref().filter(|_| config.enabled && config.may_use_tls());
         let own_tls = named.map(|named| match earlier {
             // What could be used last stays in force, whatever its files say now.
             Some(earlier) if earlier.is_of(named) => Arc::clone(earlier),
@@ -508,7 +506,7 @@ impl Starter {
             name: Arc::clone(name),
             id,
             key,
-            transport,
+            transport: config.transport(),
             call_timeout: CallTimeout::new(config.call_timeout),
             state: StateCell::new(UpstreamState::new(config.enabled)),
             own_tls,
@@ -526,10 +524,8 @@ impl Starter {
             upstream.ended();
             return upstream;
         }
-        let mut task = ServerTask {
-            login: target.as_ref().ok().and_then(|target| {
-                oauth::LoginTokens::of(&upstream.peer, &config, target, &self.tls)
-            }),
+        let task = ServerTask {
+            login: None,
             upstream: Arc::clone(&upstream),
             config,
             key,
@@ -537,6 +533,7 @@ impl Starter {
             events: Arc::clone(&self.events),
             tls: Arc::clone(&self.tls),
             reaper: Arc::clone(&self.reaper),
+            keyring: Arc::clone(&self.keyring),
             generation: key << ATTEMPTS,
             failed: None,
         };
@@ -544,16 +541,11 @@ impl Starter {
         reap(tasks);
         tasks.spawn_on(
             async move {
-                let running = async {
-                    match target {
-                        Ok(target) => task.run(target, controls, stopping).await,
-                        Err(invalid) => task.refuse(&invalid.to_string()),
-                    }
-                };
                 tokio::select! {
-                    () = running => {}
+                    () = task.run(controls, stopping) => {}
                     () = own.peer.tell_missed() => {}
                 }
+                own.peer.secrets.hold(key, []);
                 own.ended();
             },
             &self.runtime,

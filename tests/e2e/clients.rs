@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -32,12 +33,33 @@ impl Home {
     }
 
     fn run(&self, args: &[&str]) -> Output {
-        let mut command = mcpproxy();
+        Output::of(&mut self.command(mcpproxy(), args))
+    }
+
+    fn command(&self, mut command: Command, args: &[&str]) -> Command {
         command.args(args).env("HOME", self.0.path()).current_dir(self.0.path());
         command.env_remove("XDG_CONFIG_HOME").env_remove("CODEX_HOME");
         // A real keyring is asked in `tools/keyring`.
         command.env_remove("DBUS_SESSION_BUS_ADDRESS").env_remove("XDG_RUNTIME_DIR");
-        Output::of(&mut command)
+        command
+    }
+
+    /// Runs a command at a terminal at which somebody types this; what is seen there.
+    fn typed(&self, args: &[&str], answer: &str) -> String {
+        let program = mcpproxy();
+        let words = std::iter::once(program.get_program().to_str().unwrap());
+        let words = words.chain(args.iter().copied()).map(|word| format!("{word:?}"));
+        let words = words.collect::<Vec<_>>().join(" ");
+        let mut script = self.command(Command::new("script"), &["-qec", &words, "/dev/null"]);
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => script.env(name, value),
+                None => script.env_remove(name),
+            };
+        }
+        let output = Output::given(&mut script, answer);
+        assert_eq!(output.code, Some(0), "{args:?}: {}{}", output.stdout, output.stderr);
+        output.stdout
     }
 
     fn config(&self) -> Value {
@@ -87,6 +109,68 @@ fn init_makes_a_config_that_is_used_and_kept() {
     done(&home.run(&["upstream", "add", "--no-check", "x", "--", "true"]));
     assert_eq!(home.config()["$schema"], named, "an edit keeps it");
     assert!(done(&home.run(&["config", "check"])).ends_with("ok\n"));
+}
+
+#[test]
+fn init_says_who_can_read_the_file_and_whose_key_counts() {
+    let mode = |home: &Home| fs::metadata(home.path(CONFIG)).unwrap().permissions().mode() & 0o777;
+    let blank = |home: &Home, file: &str| {
+        home.put(file, "\n");
+        fs::set_permissions(home.path(file), fs::Permissions::from_mode(0o644)).unwrap();
+    };
+    let own = "which only you can read, with a key of its own";
+    let home = Home::new();
+    blank(&home, CONFIG);
+    let output = home.run(&["init"]);
+    assert!(done(&output).contains(own), "{}", output.stdout);
+    assert_eq!((mode(&home), home.config()["api_key"].as_str().unwrap().len()), (0o600, 64));
+    // What a link leads to may be somebody's who wants it so.
+    let home = Home::new();
+    blank(&home, "real.json");
+    fs::create_dir(home.path(".mcpproxy")).unwrap();
+    std::os::unix::fs::symlink("../real.json", home.path(CONFIG)).unwrap();
+    let output = home.run(&["init"]);
+    assert_eq!(mode(&home), 0o644);
+    let told = done(&output);
+    assert!(told.contains("mode 644") && !told.contains("only you"), "{told}");
+    // One that is there, and gets a key.
+    let home = Home::new();
+    home.put(CONFIG, "{}");
+    fs::set_permissions(home.path(CONFIG), fs::Permissions::from_mode(0o640)).unwrap();
+    let output = home.run(&["init"]);
+    assert!(done(&output).contains("a key was added to it. Others can read"), "{}", output.stdout);
+    let home = Home::new();
+    let mut command = home.command(mcpproxy(), &["init"]);
+    let key = "0123456789abcdef0123456789abcdef-key";
+    let output = Output::of(command.env("MCPPROXY_API_KEY", key));
+    let told = done(&output);
+    assert!(told.contains("MCPPROXY_API_KEY") && !told.contains("of its own"), "{told}");
+    assert!(home.config().get("api_key").is_none());
+}
+
+#[test]
+fn what_is_asked_at_a_terminal_is_done_when_the_answer_is_yes_alone() {
+    let home = Home::new();
+    done(&home.run(&["init"]));
+    let theirs = json!({"mcpServers": {"one": {"command": "true"}}}).to_string();
+    home.put(".cursor/mcp.json", &theirs);
+    for answer in ["n\n", "\n", "what\n"] {
+        for args in [["import", "cursor"], ["connect", "cursor"]] {
+            let seen = home.typed(&args, answer);
+            assert!(seen.contains("[y/N]") && seen.contains("Nothing was changed."), "{seen}");
+        }
+        assert_eq!(home.config()["mcpServers"], json!({}));
+        assert_eq!(home.text(".cursor/mcp.json"), theirs);
+    }
+    let seen = home.typed(&["import", "cursor"], "y\n");
+    assert!(seen.contains("Add 1 server to") && seen.contains("Added 1 server."), "{seen}");
+    assert_eq!(home.config()["mcpServers"]["one"]["command"], "true");
+    let seen = home.typed(&["connect", "cursor"], "YES\n");
+    assert!(seen.contains("Write this for Cursor?") && seen.contains("is connected"), "{seen}");
+    assert!(home.text(".cursor/mcp.json").contains("\"mcpproxy\""));
+    let seen = home.typed(&["connect", "cursor", "--undo"], "n\n");
+    assert!(seen.contains("Take this from Cursor?") && seen.contains("Nothing was changed."));
+    assert!(home.text(".cursor/mcp.json").contains("\"mcpproxy\""));
 }
 
 #[cfg(target_os = "linux")]
@@ -328,6 +412,30 @@ fn where_mcp_asks_for_a_key_the_entry_holds_a_token_of_the_client_and_it_is_not_
     let output = home.run(&["connect", "cursor", "--undo", "--yes"]);
     assert!(done(&output).contains("Token 'connect-cursor' is ended"), "{}", output.stdout);
     assert!(tokens().is_empty());
+}
+
+#[test]
+fn a_client_that_is_connected_by_many_at_once_has_one_token_that_counts() {
+    let home = Home::new();
+    let key = "0123456789abcdef0123456789abcdef-key";
+    let config = json!({"api_key": key, "require_mcp_auth": true, "listen": "127.0.0.1:9123"});
+    home.put(CONFIG, &config.to_string());
+    for before in [None, Some("{\"mine\": 1}")] {
+        if let Some(before) = before {
+            home.put(".cursor/mcp.json", before);
+        }
+        std::thread::scope(|scope| {
+            let all = [(); 6].map(|()| scope.spawn(|| home.run(&["connect", "cursor", "--yes"])));
+            for one in all {
+                done(&one.join().unwrap());
+            }
+        });
+        // An entry whose token did not count would be written anew.
+        let again = home.run(&["connect", "cursor", "--yes"]);
+        assert!(done(&again).contains("already"), "{}", again.stdout);
+    }
+    let kept = home.text(".cursor/mcp.json.before-mcpproxy");
+    assert_eq!(kept, "{\"mine\": 1}");
 }
 
 #[test]

@@ -184,6 +184,42 @@ fn a_wrong_type_names_the_keys_path() {
 }
 
 #[test]
+fn a_secret_in_the_wrong_place_is_repeated_by_no_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    write_private(&path, r#"{"mcpServers": {"s": {"command": "sh", "env": "TOKEN=s3cret-abc"}}}"#);
+    for command in [
+        &["serve"][..],
+        &["stdio"],
+        &["config", "check"],
+        &["config", "check", "--json"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["status"],
+        &["upstream", "list"],
+    ] {
+        let output = run(&path, command);
+        let told = format!("{}{}", output.stdout, output.stderr);
+        let problem = "mcpServers.s.env: invalid type: a string, expected an object";
+        assert!(told.contains(problem) && !told.contains("s3cret"), "{command:?}: {told}");
+    }
+}
+
+#[test]
+fn a_config_is_read_of_a_pipe_that_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pipe, data) = (folder.path().join("pipe"), folder.path().join("data"));
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (text, code) in [(r#"{"tools_limit": 7}"#, 0), (r#"{"tools_limit": 0}"#, 5)] {
+        let output = std::thread::scope(|scope| {
+            scope.spawn(|| std::fs::write(&pipe, text).unwrap());
+            run(&pipe, &["config", "check", "-d", data.to_str().unwrap()])
+        });
+        assert_eq!(output.code, Some(code), "{}", output.stderr);
+    }
+}
+
+#[test]
 fn names_of_servers() {
     refused(r#"{"mcpServers": {"a:b": {"command": "sh"}}}"#, &["a:b", "':'"]);
     refused(

@@ -63,6 +63,17 @@ fn what_cannot_be_switched_is_told_and_the_file_stays() {
         assert!(refused.text().contains("'s' is not switched"), "{}", refused.text());
         assert_eq!(text(&proxy), bad);
     }
+    // Rules that are wrong: a reload would not take them, so that nothing is written either.
+    let rules = proxy.folder.path().join("bad.cedar");
+    fs::write(&rules, "permit (\n").unwrap();
+    let policy = json!({"files": [rules]});
+    let bad = good.replacen('{', &format!("{{\"policy\": {policy}, "), 1);
+    write(&proxy, &bad);
+    let refused = post(&proxy, "servers/s/disable");
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    let told = refused.text();
+    assert!(told.contains("'s' is not switched") && told.contains("bad.cedar"), "{told}");
+    assert_eq!(text(&proxy), bad);
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     assert_eq!(post(&proxy, "servers/s/disable").status, 409, "a folder in its place");

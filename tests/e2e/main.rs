@@ -43,6 +43,7 @@ mod http2;
 mod identity;
 mod inputs;
 mod intent;
+mod keyring;
 mod limits;
 mod login;
 mod manage;

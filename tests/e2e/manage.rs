@@ -189,9 +189,7 @@ fn a_running_proxy_is_told_of_a_change() {
     let output = proxy.cli(&["upstream", "add", "s", "--url", &url, "--json"]);
     done(&output);
     let answer = output.json();
-    // Whether it takes it up at once or at its next start, it is said.
-    let state = answer["proxy"]["state"].as_str().unwrap();
-    assert!(matches!(state, "in_force" | "needs_restart"), "{answer}");
+    assert_eq!(answer["proxy"]["state"], "in_force", "{answer}");
     assert_eq!(answer["check"]["state"], "connected", "{answer}");
     assert!(answer["check"]["tools"].as_u64().unwrap() > 0, "{answer}");
 }
@@ -399,6 +397,22 @@ fn the_doctor_asks_a_running_proxy_and_starts_nothing_twice() {
     assert!(found(&doctor, "server")[0].1.contains("tools"), "{doctor}");
     assert!(found(&doctor, "log")[0].1.contains("records, all sound"), "{doctor}");
     assert_eq!(children_of(proxy.process.0.id()), before);
+}
+
+#[test]
+fn the_doctor_tells_a_proxy_that_does_not_answer_from_another_program() {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let proxy = Proxy::with(json!({"listen": listen, "mcpServers": {}}));
+    proxy.process.signal("STOP");
+    let output = proxy.cli(&["doctor", "--json"]);
+    proxy.process.signal("CONT");
+    let doctor = output.json();
+    let port = &found(&doctor, "port")[0];
+    let pid = proxy.process.0.id().to_string();
+    assert_eq!(port.0, "wrong", "{doctor}");
+    assert!(port.1.contains(&pid) && port.1.contains("does not answer"), "{doctor}");
+    assert!(port.2.starts_with(&format!("kill -CONT {pid}")), "{doctor}");
+    proxy.end();
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Output, Pipe, Process, Proxy, children_of, error_text, is_running, reaper_of, stub, stub_stdio,
-    until,
+    API_KEY, Output, Pipe, Process, Proxy, children_of, error_text, is_running, reaper_of, stub,
+    stub_stdio, until,
 };
 
 /// The stub with descendants of every kind, whose process ids it writes into `file`: a child in its
@@ -39,6 +39,31 @@ fn all_end(ids: &[String]) {
     for id in ids {
         until(&format!("{id} of {ids:?} ends"), || (!is_running(id)).then_some(()));
     }
+}
+
+#[test]
+fn a_server_inherits_what_is_not_the_proxys_own_and_gets_what_its_entry_names() {
+    let notes = tempfile::tempdir().unwrap();
+    let file = notes.path().join("env");
+    let args = json!(["-c", r#"env >"$1"; exec "$0" stdio"#, stub(), file]);
+    let named = json!({"NAMED": "${env:CREDENTIALS_DIRECTORY}"});
+    let config = json!({
+        "api_key": "${env:OWN_KEY}",
+        "mcpServers": {"s": {"command": "sh", "args": args, "env": named}},
+    });
+    let before = format!(
+        "export MCPPROXY_API_KEY={API_KEY} OWN_KEY={API_KEY} CREDENTIALS_DIRECTORY=/nowhere \
+         AWS_SECRET_ACCESS_KEY=of-a-laptop"
+    );
+    let _proxy = Proxy::under(&before, config, tempfile::tempdir().unwrap());
+    let text = std::fs::read_to_string(&file).unwrap();
+    let env: Vec<&str> = text.lines().collect();
+    assert!(
+        !text.contains(API_KEY) && !env.iter().any(|it| it.starts_with("CREDENTIALS")),
+        "{text}"
+    );
+    assert!(env.contains(&"NAMED=/nowhere"), "{text}");
+    assert!(env.contains(&"AWS_SECRET_ACCESS_KEY=of-a-laptop"), "{text}");
 }
 
 fn kill(process: &mut Process) {
@@ -176,8 +201,14 @@ fn works(proxy: &Proxy) {
 #[test]
 fn sighup_without_a_terminal_reads_the_config_again_and_ends_nothing() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    // One that could be used would be taken up without the signal, too.
+    std::fs::write(proxy.folder.path().join("config.json"), "{").unwrap();
     proxy.process.signal("HUP");
     until("it is told", || proxy.log().contains("SIGHUP: the config is read again").then_some(()));
+    until("it is read", || {
+        let refused = proxy.activity("type=config_change&status=rejected");
+        refused.iter().any(|record| record["metadata"]["door"] == "signal").then_some(())
+    });
     works(&proxy);
     proxy.end();
 }

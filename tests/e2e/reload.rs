@@ -67,6 +67,12 @@ fn record(proxy: &Proxy, status: &str) -> Value {
     until("the record", || proxy.activity(&query).first().cloned())
 }
 
+/// The record of a file that was refused when this had it read.
+fn rejected(proxy: &Proxy, door: &str) -> Option<Value> {
+    let found = proxy.activity("type=config_change&status=rejected");
+    found.into_iter().find(|record| record["metadata"]["door"] == door)
+}
+
 fn works(client: &mut Client, tool: &str) {
     let result = client.read(tool, json!({}));
     assert_eq!(result["structuredContent"]["value"], 7, "{result}");
@@ -163,6 +169,35 @@ fn a_call_that_runs_ends_on_the_server_it_began_on() {
         assert!(result.get("result").is_some() && result["result"]["isError"] != true, "{result}");
     }
     until("both have ended", || (!before.iter().any(|id| is_running(id))).then_some(()));
+}
+
+#[test]
+fn a_call_that_outlasts_a_server_that_was_removed_is_cut_off_and_told_why() {
+    let server = |limit: &str| {
+        let mut server = stub_stdio(&[]);
+        server["call_timeout"] = limit.into();
+        json!({"mcpServers": {"s": server}})
+    };
+    let proxy = Proxy::with(server("5m"));
+    let (mut client, mut asking) = (proxy.client(), proxy.client());
+    client.begin_read("s:never", json!({}));
+    let mut looks = 0;
+    until("its server has it", || {
+        looks += 1;
+        let stats = asking.read("s:stats", json!({}));
+        (stats["structuredContent"]["calls"].as_u64()? > looks).then_some(())
+    });
+    // The call has begun with its own limit; the server, once it is removed, has this one.
+    reload(&proxy, &server("100ms"));
+    reload(&proxy, &json!({"mcpServers": {}}));
+    let told = client.connection.response().json();
+    let told = error_text(&told["result"]);
+    assert!(
+        told.starts_with("s: never: ") && told.contains("the config has the server no more"),
+        "{told}"
+    );
+    assert!(told.contains("call_timeout"), "{told}");
+    until("it has ended", || children_of(proxy.process.0.id()).is_empty().then_some(()));
 }
 
 #[test]
@@ -330,6 +365,10 @@ fn a_signal_and_the_command_line_have_it_read() {
     let refused = proxy.cli(&["config", "reload"]);
     assert_eq!(refused.code, Some(5), "{}", refused.stderr);
     assert!(refused.stderr.contains("tools_limit: must be 1 to 100"), "{}", refused.stderr);
+    // A file that could be used would be taken up without the signal, too.
+    assert!(rejected(&proxy, "signal").is_none());
+    proxy.process.signal("HUP");
+    until("the signal has it read", || rejected(&proxy, "signal"));
     let nobody = tempfile::tempdir().unwrap();
     let file = configure(json!({"listen": "127.0.0.1:1"}), nobody.path());
     let output = mcpproxy().arg("-c").arg(file).args(["config", "reload"]).output().unwrap();

@@ -363,3 +363,22 @@ fn rules_are_replayed_over_rest_in_pages_and_change_nothing() {
     assert_eq!(refused.status, 400, "{}", refused.text());
     assert!(refused.text().contains("no rules in force"), "{}", refused.text());
 }
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_told_and_holds_up_no_reload() {
+    let proxy = enforced(RULES);
+    let rules = proxy.folder.path().join("rules.cedar");
+    let reload = || proxy.request("POST", "/api/v1/config/reload", &[("X-API-Key", API_KEY)], b"");
+    std::fs::remove_file(&rules).unwrap();
+    nix::unistd::mkfifo(&rules, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let refused = reload();
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    let told = refused.text();
+    assert!(told.contains("rules.cedar") && told.contains("it is no file"), "{told}");
+    std::fs::remove_file(&rules).unwrap();
+    std::fs::write(&rules, RULES).unwrap();
+    let taken = reload();
+    assert_eq!(taken.status, 200, "{}", taken.text());
+    let refused = proxy.client().call("destructive", "s:delete_item", json!({}));
+    assert!(error_text(&refused).contains("'no-deletes'"), "{refused}");
+}

@@ -11,10 +11,9 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use crate::cli::args::{ConnectArgs, Global};
-use crate::cli::clients::block;
 use crate::cli::clients::entry::{self, NAME, Ours};
 use crate::cli::clients::file::ClientText;
-use crate::cli::clients::{McpClient, Remote};
+use crate::cli::clients::{McpClient, Remote, shown};
 use crate::cli::commands::token;
 use crate::cli::confirm::{confirm, declined};
 use crate::cli::error::CommandError;
@@ -77,10 +76,13 @@ fn token_in(
 ) -> Result<Option<String>, CommandError> {
     let entry = ClientText::read(text, client.known().syntax).ok().and_then(|it| it.server(NAME));
     let Some(held) = entry.as_ref().and_then(entry::key) else { return Ok(None) };
+    Ok(counts(held, client, loaded)?.then(|| held.to_owned()))
+}
+
+/// Whether this is the token of the client, and counts.
+fn counts(token: &str, client: McpClient, loaded: &Loaded) -> Result<bool, CommandError> {
     let (name, now) = (token_name(client), SystemTime::now());
-    let kept = token::kept(loaded)?;
-    let is_theirs = kept.iter().any(|token| *token.name == *name && token.is_of(held, now));
-    Ok(is_theirs.then(|| held.to_owned()))
+    Ok(token::kept(loaded)?.iter().any(|kept| *kept.name == *name && kept.is_of(token, now)))
 }
 
 /// Whether what stands under our name is our entry: it looks like one, or leads where `members` do.
@@ -126,14 +128,14 @@ fn connect(
     let failed = |why: &dyn std::fmt::Display| CommandError::failed(format!("{file}: {why}"));
     let before = read(path)?;
     let carries_token = loaded.config.require_mcp_auth && ours.is_remote(client);
-    let mut token = match carries_token {
-        true => token_in(before.as_deref().unwrap_or_default(), client, loaded)?,
-        false => None,
+    let token_in = |text: &str| match carries_token {
+        true => token_in(text, client, loaded),
+        false => Ok(None),
     };
-    let is_new = carries_token && token.is_none();
     let members = |token: Option<&str>| Ours { key: token, ..*ours }.members(client);
     // A new one is made when it is known that it will be written.
-    let planned = members(token.as_deref().or(is_new.then_some(NEW_TOKEN)));
+    let token = token_in(before.as_deref().unwrap_or_default())?;
+    let planned = members(token.as_deref().or(carries_token.then_some(NEW_TOKEN)));
     let next = with_entry(before.as_deref().unwrap_or_default(), client, &planned);
     let next = next.map_err(|why| failed(&why))?;
     let answer = |changed: bool| json!({"client": client.word(), "file": file, "connected": !flags.dry_run, "changed": changed});
@@ -149,24 +151,32 @@ fn connect(
     if !confirm(&shown, &format!("Write this for {}?", known.name), flags.yes)? {
         return declined();
     }
-    let had_ours = before.as_deref().is_some_and(|text| {
-        ClientText::read(text, known.syntax).is_ok_and(|read| read.server(NAME).is_some())
-    });
-    if is_new {
-        token = Some(token::mint(loaded, &token_name(client))?);
-    }
-    let members = members(token.as_deref());
+    let mut minted: Option<String> = None;
     let written = edited_file::edit(path, MAX_FILE_BYTES, |text| {
-        let next = with_entry(text.unwrap_or_default(), client, &members)?;
+        let known_text = text.unwrap_or_default();
+        with_entry(known_text, client, &planned)?;
         // Of a file with our entry the one without is kept already.
-        if let (Some(text), false) = (text, had_ours) {
+        let has_ours = ClientText::read(known_text, known.syntax)
+            .is_ok_and(|read| read.server(NAME).is_some());
+        if let (Some(text), false) = (text, has_ours) {
             keep(path, text).map_err(|error| format!("it cannot be kept as it was: {error}"))?;
         }
+        // Others may be at it: what they have written counts, and what was made here may have been renewed by them.
+        let said = |error: CommandError| error.message;
+        let mut token = token_in(known_text).map_err(said)?;
+        if carries_token && token.is_none() {
+            let made = match minted.take() {
+                Some(made) if counts(&made, client, loaded).map_err(said)? => made,
+                Some(_) | None => token::mint(loaded, &token_name(client)).map_err(said)?,
+            };
+            token = minted.insert(made).clone().into();
+        }
+        let next = with_entry(known_text, client, &members(token.as_deref()))?;
         Ok::<_, String>((Some(next), ()))
     });
     if let Err(error) = written {
         // Nobody has it.
-        let left = is_new && token::end(loaded, &token_name(client)).is_err();
+        let left = minted.is_some() && token::end(loaded, &token_name(client)).is_err();
         let name = token_name(client);
         let more = format!(". Token '{name}' is left: `mcpproxy token revoke {name}` ends it");
         return Err(failed(&format!("{error}{}", if left { &more } else { "" })));
@@ -263,7 +273,7 @@ fn keep(path: &Path, text: &str) -> std::io::Result<()> {
 
 /// The entry as a change of the file, without what is secret.
 fn shown(sign: char, file: &str, members: &[(String, Value)]) -> String {
-    let text = edit::rendered(NAME, &block::shown(members));
+    let text = edit::rendered(NAME, &shown::shown(members));
     let rows = clean(&text).lines().map(|row| format!("{sign} {row}\n")).collect::<String>();
     format!("{} {}\n{rows}", String::from(sign).repeat(3), line(file))
 }

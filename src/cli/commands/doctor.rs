@@ -45,15 +45,16 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
         found.retain(|it| !of_tls.iter().any(|of_tls| it.text.ends_with(&of_tls.text)));
         found.extend(of_tls);
         checks::rights(&loaded, fix, &mut found);
-        checks::clock(&loaded, &mut found);
-        checks::disk(&loaded, &mut found);
+        found.push(checks::clock(&loaded, SystemTime::now()));
+        found.push(checks::disk(&loaded));
         let runtime = server::local_runtime().map_err(CommandError::failed)?;
         let running = runtime.block_on(running_proxy::find(&loaded.config));
         let running = match running {
             Some(client) if runtime.block_on(client.is_mcpproxy()) => Some(Backend::Remote(client)),
             Some(_) | None => None,
         };
-        found.push(port::look(&loaded.config.listen, running.is_some()));
+        let mute = running_proxy::announced_process(&loaded.config);
+        found.push(port::look(&loaded.config.listen, running.is_some(), mute));
         found.extend(running.as_ref().map(|running| checks::running(running, &runtime)));
         found.push(log::look(&loaded, running.as_ref(), &runtime));
         checks::search(&loaded, running.as_ref(), &runtime, &mut found);

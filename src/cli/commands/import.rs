@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cli::args::{Global, ImportArgs};
 use crate::cli::clients::block::{self, EntryMembers};
 use crate::cli::clients::file::ClientText;
-use crate::cli::clients::{McpClient, entry};
+use crate::cli::clients::{McpClient, entry, shown};
 use crate::cli::confirm::{confirm, declined};
 use crate::cli::error::CommandError;
 use crate::cli::load_config;
@@ -132,8 +132,7 @@ fn read(client: McpClient, path: &Path, is_project: bool, found: &mut Found) {
         Ok(None) => return,
         Err(
             error @ (EditFailure::Io(_)
-            | EditFailure::TooLarge(_)
-            | EditFailure::NoText
+            | EditFailure::Unreadable(_)
             | EditFailure::Busy
             | EditFailure::Changing
             | EditFailure::Refused(_)),
@@ -185,10 +184,11 @@ fn read(client: McpClient, path: &Path, is_project: bool, found: &mut Found) {
     }
 }
 
-/// What `config check` would say of the entry, and of what it is made from.
+/// What is to be looked at, and what `config check` would say of the entry, and of what it is made from.
 fn doubts(name: &str, theirs: &Value, members: &EntryMembers) -> Vec<String> {
     let entry = block::left_out(theirs).chain(members.iter().cloned()).collect();
-    check_new_server(name, &Value::Object(entry), &|name| std::env::var(name).ok())
+    let checked = check_new_server(name, &Value::Object(entry), &|name| std::env::var(name).ok());
+    shown::warnings(members).into_iter().chain(checked).collect()
 }
 
 /// Leaves out what is there already, and gives those another name whose name another server has.
@@ -245,7 +245,7 @@ fn shown(found: &Found, file: &str) -> String {
             renamed.unwrap_or_default()
         );
         let _ = writeln!(shown, "@@ {from} @@");
-        let text = edit::rendered(name, &block::shown(members));
+        let text = edit::rendered(name, &shown::shown(members));
         for row in clean(&text).lines() {
             let _ = writeln!(shown, "+ {row}");
         }

@@ -10,6 +10,7 @@ use crate::cli::output::Output;
 use crate::cli::terminal_safe::line;
 use crate::cli::{load_config, start_proxy};
 use crate::config::file::{self, SCHEMA_FILE};
+use crate::os::private;
 
 /// What is to be done next.
 const NEXT: &str = "\
@@ -33,6 +34,10 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> 
     let made = made.map_err(|error| load_config::problem(&error))?;
     let has_key = loaded.config.api_key.is_some();
     if made {
+        // A blank one that was there has the rights that somebody gave it, and is to hold a key.
+        let mended = private::mend_alone(&loaded.path);
+        mended
+            .map_err(|error| CommandError::failed(format!("{}: {error}", loaded.path.display())))?;
         loaded = load_config::load(global, None)?;
     }
     // One that is there may be that of an older version.
@@ -42,17 +47,30 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> 
     let key = loaded.ensure_api_key(start_proxy::random_key()?);
     let key = key.map_err(|error| load_config::problem(&error))?;
     let path = loaded.path.display().to_string();
+    // A link is not followed to what somebody else may have.
+    let wider = private::wider(&loaded.path);
     let answer = json!({"file": path, "created": made, "key_made": key && !has_key});
     output.print(&answer.to_string(), |_| {
         let path = line(&path);
+        let seen = wider.map_or_else(
+            || "which only you can read".to_owned(),
+            |mode| format!("which others can read or write, too (mode {mode:03o}): chmod 600 it"),
+        );
+        let own = match key {
+            true => ", with a key of its own",
+            false => ", without a key: that of MCPPROXY_API_KEY counts",
+        };
+        let warned = wider.filter(|_| key).map_or_else(String::new, |mode| {
+            format!(" Others can read or write it (mode {mode:03o}): chmod 600 it.")
+        });
         match (made, key) {
-            (true, _) => {
-                format!(
-                    "Made {path}, which only you can read, with a key of its own.\n\
-                     Editors complete and check it by {SCHEMA_FILE} beside it.\n\n{NEXT}"
-                )
+            (true, _) => format!(
+                "Made {path}, {seen}{own}.\n\
+                 Editors complete and check it by {SCHEMA_FILE} beside it.\n\n{NEXT}"
+            ),
+            (false, true) => {
+                format!("{path} is there already: a key was added to it.{warned}\n\n{NEXT}")
             }
-            (false, true) => format!("{path} is there already: a key was added to it.\n\n{NEXT}"),
             (false, false) => format!("{path} is there already: nothing was changed.\n\n{NEXT}"),
         }
     })

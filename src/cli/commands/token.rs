@@ -55,20 +55,24 @@ pub(super) fn run(
 /// # Errors
 /// The proxy that runs refuses it, or the file cannot be written.
 pub(super) fn mint(loaded: &Loaded, name: &str) -> Result<String, CommandError> {
-    let there = is_there(loaded, name)?;
-    let made = change(
-        loaded,
-        match there {
-            true => TokenCommand::Rotate { name: name.to_owned() },
-            false => TokenCommand::Create(TokenCreate {
+    let rotate = || change(loaded, TokenCommand::Rotate { name: name.to_owned() });
+    let made = match is_there(loaded, name)? {
+        true => rotate()?,
+        false => {
+            let create = TokenCreate {
                 name: name.to_owned(),
                 servers: Vec::new(),
                 tools: Vec::new(),
                 operations: Vec::new(),
                 expires: None,
-            }),
-        },
-    )?;
+            };
+            match change(loaded, TokenCommand::Create(create)) {
+                // Another has made it meanwhile.
+                Err(_) if is_there(loaded, name)? => rotate()?,
+                made => made?,
+            }
+        }
+    };
     let made: Value = serde_json::from_str(&made).map_err(CommandError::failed)?;
     Ok(text(&made, "/token").into_owned())
 }

@@ -77,6 +77,7 @@ impl Reload {
             RulesRead::Others(rules) => rules,
         };
         proxy.upstreams.keep_secret(next.secrets());
+        proxy.upstreams.withhold(next.withheld_variables());
         let policy = policy::Settings { rules, ..settings.policy };
         let settings = Settings { policy, ..settings };
         let others = own_tools(&before) != own_tools(&settings);

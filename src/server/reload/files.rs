@@ -55,12 +55,7 @@ impl WatchedFolders {
     pub(super) fn new(told: &LookTime) -> Self {
         let told = told.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            let reads = event.is_ok_and(|event| {
-                use notify::event::{AccessKind, AccessMode, EventKind};
-                let written = AccessKind::Close(AccessMode::Write);
-                event.kind.is_access() && event.kind != EventKind::Access(written)
-            });
-            if !reads {
+            if !event.is_ok_and(|event| is_of_a_reader(&event)) {
                 told.0.notify_one();
             }
         });
@@ -96,6 +91,13 @@ impl WatchedFolders {
         }
         self.folders = now;
     }
+}
+
+/// Whether nothing was changed.
+fn is_of_a_reader(event: &notify::Event) -> bool {
+    use notify::event::{AccessKind, AccessMode, EventKind};
+    let written = AccessKind::Close(AccessMode::Write);
+    event.kind.is_access() && event.kind != EventKind::Access(written)
 }
 
 /// The folders whose changes may make `file` another: its own, and those of the links that lead to it.
@@ -136,8 +138,33 @@ mod tests {
         assert_eq!(folders_of(Path::new("x.json")), [PathBuf::from(".")]);
     }
 
+    #[test]
+    fn a_file_that_is_read_is_not_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, other] = ["config.json", "other"].map(|name| folder.path().join(name));
+        fs::write(&file, "{}").unwrap();
+        let (tell, events) = std::sync::mpsc::channel();
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            let _ = tell.send(event.unwrap());
+        });
+        let mut watched =
+            WatchedFolders { watcher: Some(watcher.unwrap()), folders: BTreeMap::new() };
+        watched.follow([&*file]);
+        fs::read(&file).unwrap();
+        fs::write(&other, "{ }").unwrap();
+        // What the system tells of comes in the order in which it was done.
+        let next = || events.recv_timeout(Duration::from_secs(30)).unwrap();
+        let mut reads = 0;
+        let told = std::iter::repeat_with(next).find(|event| {
+            reads += usize::from(is_of_a_reader(event));
+            !is_of_a_reader(event)
+        });
+        assert_eq!(told.unwrap().paths, [other]);
+        assert!(reads > 0, "the test is about nothing");
+    }
+
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_file_that_is_replaced_is_told_and_one_that_is_read_is_not() {
+    async fn a_file_that_is_replaced_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.json");
         fs::write(&file, "{}").unwrap();
@@ -145,7 +172,6 @@ mod tests {
         let mut watched = WatchedFolders::new(&told);
         watched.follow([&*file]);
         assert!(watched.watcher.is_some() && watched.folders.len() == 1);
-        fs::read(&file).unwrap();
         let other = folder.path().join("other");
         fs::write(&other, "{ }").unwrap();
         fs::rename(&other, &file).unwrap();

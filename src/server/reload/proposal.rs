@@ -134,18 +134,28 @@ fn propose(
     }
     let text = patch::patched(text, &change.patch)
         .map_err(|why| ChangeRefused::Unusable(of_patch(&why, &source.path)))?;
+    let (config, warnings) = usable(&text, source, now, rules).map_err(ChangeRefused::Unusable)?;
+    Ok(Proposed { text, config, warnings })
+}
+
+/// What the file would mean with this text, if that can be put in force, rules included. Blocks.
+pub(super) fn usable(
+    text: &str,
+    source: &ConfigSource,
+    now: &Config,
+    rules: &RuleCheck,
+) -> Result<(Config, Vec<Problem>), ReloadRefused> {
     let env = |name: &str| std::env::var(name).ok();
-    let loaded = file::load_proposed(&source.path, &text, &env, &source.flags);
-    let loaded = loaded.map_err(|problems| {
-        let problems = problems.iter().map(record::shown).collect();
-        ChangeRefused::Unusable(ReloadRefused { problems })
+    let loaded = file::load_proposed(&source.path, text, &env, &source.flags);
+    let loaded = loaded.map_err(|problems| ReloadRefused {
+        problems: problems.iter().map(record::shown).collect(),
     })?;
     let mut config = loaded.config;
     if config.api_key.is_none() {
         config.api_key.clone_from(&now.api_key);
     }
-    rules.check(now, &config).map_err(ChangeRefused::Unusable)?;
-    Ok(Proposed { text, config, warnings: loaded.warnings })
+    rules.check(now, &config)?;
+    Ok((config, loaded.warnings))
 }
 
 async fn blocking<T: Send + 'static>(

@@ -106,7 +106,7 @@ pub(super) fn shown(problem: &Problem) -> ShownProblem {
             Severity::Warning => "warning",
         },
         key: problem.key.clone(),
-        problem: without_value(&problem.text),
+        problem: problem.text.clone(),
         file: problem.file.as_ref().map(|file| file.display().to_string()),
         line: problem.place.map(|place| place.line),
         column: problem.place.map(|place| place.column),
@@ -149,52 +149,10 @@ pub(super) fn whole(problem: impl Into<String>) -> ReloadRefused {
     ReloadRefused { problems: vec![problem] }
 }
 
-/// A message about a value of the wrong type without the value: it may be a secret in the wrong place.
-fn without_value(text: &str) -> String {
-    const KINDS: [(&str, &str, &str); 3] = [
-        (": string \"", "\", expected", "a string"),
-        (": integer `", "`, expected", "a number"),
-        (": floating point `", "`, expected", "a number"),
-    ];
-    let cut = |(begins, ends, kind): &(&str, &str, &str)| {
-        let (from, to) = (text.find(begins)?, text.rfind(ends)?);
-        let (before, after) = (text.get(..from)?, text.get(to + 1..)?);
-        (from < to).then(|| format!("{before}: {kind}{after}"))
-    };
-    KINDS.iter().find_map(cut).unwrap_or_else(|| text.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{Flags, parse};
-
-    #[test]
-    fn a_value_of_the_wrong_type_is_not_repeated() {
-        let flags = Flags { data_dir: Some("/d".into()), ..Flags::default() };
-        let text = r#"{"mcpServers": {"s": {"command": "x", "env": "TOKEN=s3cret\", expected"}}}"#;
-        let problems = parse(text, &|_| None, &flags).unwrap_err();
-        let shown: Vec<_> = problems.iter().map(shown).collect();
-        assert!(problems[0].text.contains("s3cret"), "the test is about nothing: {problems:?}");
-        assert_eq!(shown[0].key, "mcpServers.s.env");
-        let expected = "mcpServers.s.env: invalid type: a string, expected an object";
-        assert_eq!(shown[0].problem, expected);
-        assert_eq!((shown[0].line, shown[0].column.is_some()), (Some(1), true));
-    }
-
-    #[test]
-    fn a_number_of_the_wrong_type_is_not_repeated() {
-        let flags = Flags { data_dir: Some("/d".into()), ..Flags::default() };
-        for (number, shown_as) in [("90210473", "a number"), ("90210473.5", "a number")] {
-            let text = format!(
-                r#"{{"mcpServers": {{"s": {{"command": "x", "env": {{"PIN": {number}}}}}}}}}"#
-            );
-            let problems = parse(&text, &|_| None, &flags).unwrap_err();
-            assert!(problems[0].text.contains("90210473"), "about nothing: {problems:?}");
-            let told = shown(&problems[0]).problem;
-            assert!(told.contains(shown_as) && !told.contains("90210473"), "{told}");
-        }
-    }
 
     #[test]
     fn a_long_list_of_changes_has_room_and_the_rest_is_counted() {

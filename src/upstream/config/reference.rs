@@ -1,15 +1,14 @@
 //! Values that an entry names instead of holding them: `${env:NAME}`, `${file:/path}`,
 //! `${credential:NAME}`, `${keyring:service/user}`.
 //!
-//! They are read whenever a server is started or connected to, and one that cannot be read stops that server alone. What
-//! was read is as secret as what stands in the entry ([`crate::secrets`]); no error quotes it.
+//! They are read by the server's own task whenever it connects, and one that cannot be read, or not yet, holds up that
+//! server alone. What was read is as secret as what stands in the entry ([`crate::secrets`]); no error quotes it.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use super::invalid::Invalid;
+use crate::os::bounded_file::{self, Pipes};
 use crate::os::{keyring, private};
 
 /// Most bytes of a value that is kept in a file.
@@ -47,7 +46,7 @@ impl fmt::Debug for NamedValues {
 /// Finds environment variables.
 pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// `value` with what it names, for the key of an entry.
+/// `value` with what it names, for the key of an entry. Where a keyring is named, it is asked, and may be long.
 pub(super) fn fill(value: &str, key: &str, lookup: Lookup<'_>) -> Result<String, Invalid> {
     if let Some((_, after)) = value.split_once("${input:") {
         let name = after.split('}').next().unwrap_or(after).to_owned();
@@ -67,6 +66,16 @@ pub(super) fn fill(value: &str, key: &str, lookup: Lookup<'_>) -> Result<String,
     Ok(filled)
 }
 
+/// `value` with what it names, if that can be had without asking a keyring: it may ask its user.
+pub(in crate::upstream) fn fill_unasked(value: &str, lookup: Lookup<'_>) -> Option<String> {
+    if names_keyring(value) { None } else { fill(value, "", lookup).ok() }
+}
+
+/// Whether a keyring would be asked for it.
+pub(in crate::upstream) fn names_keyring(value: &str) -> bool {
+    value.contains("${keyring:")
+}
+
 /// What the references in these values lead to now, as one digest: another where any of them has changed. `None` where
 /// there is no reference.
 pub(super) fn digest<'v>(
@@ -77,9 +86,9 @@ pub(super) fn digest<'v>(
     referring.peek()?;
     let mut hasher = blake3::Hasher::new();
     for value in referring {
-        // A keyring is asked for what is started alone: it may ask its user. Why one cannot be read is no value.
-        let of_keyring = value.contains("${keyring:").then(|| value.to_owned());
-        let filled = of_keyring.or_else(|| fill(value, "", lookup).ok());
+        // A keyring is asked for what is started alone. Why one cannot be read is no value.
+        let of_keyring = names_keyring(value).then(|| value.to_owned());
+        let filled = of_keyring.or_else(|| fill_unasked(value, lookup));
         let length = filled.as_ref().map_or(u64::MAX, |filled| filled.len() as u64);
         hasher.update(&length.to_le_bytes()).update(filled.unwrap_or_default().as_bytes());
     }
@@ -192,18 +201,9 @@ fn path(name: &str, lookup: Lookup<'_>) -> Option<PathBuf> {
 
 /// The text of a file, without the line end that it ends with.
 fn text(path: &Path) -> Result<String, String> {
-    let told = |error: std::io::Error| error.to_string();
-    // A pipe would be waited for.
-    if !path.metadata().map_err(told)?.is_file() {
-        return Err("it is no file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(told)?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(told)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(format!("it is larger than {MAX_BYTES} bytes"));
-    }
-    let mut text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+    let read = bounded_file::read(path, MAX_BYTES, Pipes::Refused);
+    let text = read.and_then(|(bytes, _)| bounded_file::text(bytes));
+    let mut text = text.map_err(|error| error.to_string())?;
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {

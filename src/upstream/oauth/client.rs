@@ -66,23 +66,24 @@ impl AddressPolicy {
         Self { server: server.clone(), own }
     }
 
-    /// Whether a URL may be asked, as far as its words tell. The error is one line.
+    /// Whether a URL may be asked, as far as its words tell. The error is one line, and quotes no more of it than
+    /// [`origin`].
     pub(super) fn check(&self, url: &Url) -> Result<(), String> {
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("a URL holds a user name or password".to_owned());
+        }
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(format!("{url} is not https"));
+            return Err(format!("{} is not https", origin(url)));
         }
         let named = match url.host() {
-            None => return Err(format!("{url} names no host")),
+            None => return Err(format!("{} names no host", origin(url))),
             Some(Host::Ipv4(ip)) => Some(reach(ip.into())),
             Some(Host::Ipv6(ip)) => Some(reach(ip.into())),
             Some(Host::Domain(name)) => is_localhost(name).then_some(Reach::Loopback),
         };
         let loopback = self.own == Reach::Loopback && named == Some(Reach::Loopback);
         if url.scheme() == "http" && !loopback {
-            return Err(format!("{url} is plain http"));
-        }
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err("a URL holds a user name or password".to_owned());
+            return Err(format!("{} is plain http", origin(url)));
         }
         match named {
             Some(reach) if !self.allows(url, reach) => Err(inside(url)),
@@ -102,8 +103,17 @@ impl AddressPolicy {
     }
 }
 
+/// What may be told of a URL: its scheme, host and port. User, path and query may hold what is secret.
+pub(super) fn origin(url: &Url) -> String {
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    match url.host() {
+        Some(host) => format!("{}://{host}{port}", url.scheme()),
+        None => format!("{}:", url.scheme()),
+    }
+}
+
 fn inside(url: &Url) -> String {
-    format!("{url} is an address inside, which a server outside must not name")
+    format!("{} is an address inside, which a server outside must not name", origin(url))
 }
 
 fn is_localhost(name: &str) -> bool {
@@ -296,5 +306,22 @@ mod tests {
         ] {
             assert_eq!(allows(server, url), allowed, "{server} names {url}");
         }
+    }
+
+    #[test]
+    fn a_url_that_may_not_be_asked_is_told_without_what_may_be_secret() {
+        for (url, told) in [
+            ("ftp://u:s3cret@h.example/s3cret?k=s3cret", "a URL holds a user name or password"),
+            ("http://s3cret@h.example/", "a URL holds a user name or password"),
+            ("ftp://h.example:9/s3cret?k=s3cret#s3cret", "ftp://h.example:9 is not https"),
+            ("http://h.example/s3cret?k=s3cret", "http://h.example is plain http"),
+            ("data:s3cret", "data: is not https"),
+        ] {
+            let url = Url::parse(url).unwrap();
+            assert_eq!(AddressPolicy::new(&url).check(&url), Err(told.to_owned()));
+        }
+        let outside = AddressPolicy::new(&Url::parse("https://h.example").unwrap());
+        let told = outside.check(&Url::parse("https://[fd00::1]:9/s3cret").unwrap()).unwrap_err();
+        assert!(told.starts_with("https://[fd00::1]:9 is an address inside"), "{told}");
     }
 }

@@ -65,7 +65,7 @@ async fn attempt(
     limit: Duration,
     show: impl FnOnce(&str),
 ) -> Result<LoggedIn, LoginError> {
-    let (url, headers) = target(config)?;
+    let EntryRead { url, headers, client_secret } = read(peer, config).await?;
     let policy = AddressPolicy::new(&url);
     policy.check(&url).map_err(LoginError::Config)?;
     let client = LoginClient::new(policy.clone(), Arc::new(OnceLock::new()));
@@ -79,7 +79,7 @@ async fn attempt(
     manager.set_metadata(metadata.clone());
     let callback =
         Callback::bind().await.map_err(|error| LoginError::Unusable(error.to_string()))?;
-    let known = who(config, &metadata, before.as_ref())?;
+    let known = who(config, client_secret, &metadata, before.as_ref())?;
     let scopes = scopes(&manager, config, &issuer, before.as_ref()).await;
     let (session, client) = begin(manager, known, scopes, &callback.redirect).await?;
     let auth_url = Url::parse(session.get_authorization_url())
@@ -135,6 +135,34 @@ async fn attempt(
     Ok(logged_in)
 }
 
+/// What a server's entry says, with what it names.
+struct EntryRead {
+    url: Url,
+    /// The operator's, for the server.
+    headers: Vec<(String, String)>,
+    /// Of the client that was registered by hand, if there is one.
+    client_secret: Option<String>,
+}
+
+/// Reads what the entry names, which may take as long as a keyring's user does, and is secret from then on.
+async fn read(peer: &Peer, config: &Config) -> Result<EntryRead, LoginError> {
+    let config = config.clone();
+    let read = tokio::task::spawn_blocking(move || {
+        let (url, headers) = target(&config)?;
+        let registered = config.oauth.as_ref().is_some_and(|oauth| oauth.client_id.is_some());
+        let secret = registered.then(|| config.oauth_secret(&|name| std::env::var(name).ok()));
+        let client_secret = secret.transpose().map_err(|it| LoginError::Config(it.to_string()))?;
+        let of_target = Target::Http { url: url.to_string(), headers: headers.clone() };
+        let secrets = config.secrets_of(&of_target);
+        let client_secret = client_secret.flatten();
+        Ok::<_, LoginError>((EntryRead { url, headers, client_secret }, secrets))
+    });
+    let (read, secrets) =
+        read.await.map_err(|error| LoginError::Unusable(error.to_string())).flatten()?;
+    peer.secrets.learn(secrets.iter().chain(&read.client_secret).map(String::as_str));
+    Ok(read)
+}
+
 /// Where the server is, and the operator's headers for it.
 fn target(config: &Config) -> Result<(Url, Vec<(String, String)>), LoginError> {
     let wrong = |why: String| Err(LoginError::Config(why));
@@ -177,6 +205,7 @@ enum Known {
 /// What was registered at one is not told to another.
 fn who(
     config: &Config,
+    secret: Option<String>,
     metadata: &AuthorizationMetadata,
     before: Option<&Grant>,
 ) -> Result<Known, LoginError> {
@@ -192,8 +221,6 @@ fn who(
                  now: register a client there, and put its id and that issuer into oauth"
             ));
         }
-        let secret = config.oauth_secret(&|name| std::env::var(name).ok());
-        let secret = secret.map_err(|invalid| LoginError::Config(invalid.to_string()))?;
         return Ok(Known::As { id, secret });
     }
     let Some(place) = settings.client_metadata_url else { return Ok(Known::Unknown) };

@@ -123,3 +123,18 @@ async fn a_childs_last_words_hold_no_secret_of_any_server() {
     }
     bench.stop().await;
 }
+
+#[tokio::test]
+async fn what_its_task_reads_holds_up_nobody_and_is_secret() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("token");
+    let named = format!("${{file:{}}}", file.display());
+    let bench = Bench::start(json!({"own": {"command": "/bin/sh", "env": {"A": named},
+        "args": ["-c", r#"echo "bad token $A" >&2; exit 3"#]}}));
+    // The task has not run before something is awaited.
+    std::fs::write(&file, TOKEN).unwrap();
+    let state = bench.until("own", |state| state.status == Status::Failed).await;
+    is_clean(&state.reason);
+    assert!(state.reason.contains("its last words: bad token"), "{}", state.reason);
+    bench.stop().await;
+}

@@ -30,6 +30,8 @@ const AHEAD: Duration = Duration::from_secs(120);
 const TOO_LITTLE: u64 = 100 * 1024 * 1024;
 /// Less than this is soon too little.
 const LITTLE: u64 = 1024 * 1024 * 1024;
+/// The check of what is left of it.
+const DISK: &str = "disk";
 /// Rights of the data folder.
 const MODE: &str = "700";
 
@@ -126,55 +128,52 @@ pub(super) fn rights(loaded: &Loaded, fix: bool, found: &mut Vec<Diagnosis>) {
 }
 
 /// Whether the clock can be right.
-pub(super) fn clock(loaded: &Loaded, found: &mut Vec<Diagnosis>) {
+pub(super) fn clock(loaded: &Loaded, now: SystemTime) -> Diagnosis {
     const CHECK: &str = "clock";
     const MEND: &str = "timedatectl set-ntp true";
-    let now = SystemTime::now();
     let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     if since < NOT_BEFORE {
-        found.push(Diagnosis::wrong(CHECK, "the clock is years behind", MEND));
-        return;
+        return Diagnosis::wrong(CHECK, "the clock is years behind", MEND);
     }
     let files = [loaded.path.clone(), loaded.config.activity_folder()];
     let ahead = files.iter().find(|file| {
         let changed = fs::metadata(file).and_then(|it| it.modified());
         changed.is_ok_and(|changed| changed > now + AHEAD)
     });
-    found.push(match ahead {
+    match ahead {
         Some(file) => {
             let told = format!("{} was written in what the clock calls the future", file.display());
             Diagnosis::wrong(CHECK, told, MEND)
         }
-        None => Diagnosis::fine(CHECK, format!("{:.0}", jiff::Timestamp::now())),
-    });
+        None => {
+            let shown = jiff::Timestamp::try_from(now).map(|now| format!("{now:.0}"));
+            Diagnosis::fine(CHECK, shown.unwrap_or_default())
+        }
+    }
 }
 
 /// Whether there is room for what is kept.
-pub(super) fn disk(loaded: &Loaded, found: &mut Vec<Diagnosis>) {
-    const CHECK: &str = "disk";
+pub(super) fn disk(loaded: &Loaded) -> Diagnosis {
     let data = &loaded.config.data_dir;
     let there = data.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let kept = space::used(&loaded.config.activity_folder());
-    found.push(match space::free(there) {
-        Err(error) => Diagnosis::wrong(CHECK, format!("{}: {error}", there.display()), ""),
-        Ok(free) => {
-            let told = format!(
-                "{} free at {}, the log takes {}",
-                bytes(free),
-                data.display(),
-                bytes(kept)
-            );
-            let mend = "make room, or set activity.max_size_mb lower";
-            match free {
-                0..TOO_LITTLE => Diagnosis::wrong(CHECK, told, mend),
-                TOO_LITTLE..LITTLE => Diagnosis {
-                    mend: mend.into(),
-                    ..Diagnosis::new(DiagnosisKind::Odd, CHECK, told)
-                },
-                LITTLE.. => Diagnosis::fine(CHECK, told),
-            }
+    match space::free(there) {
+        Err(error) => Diagnosis::wrong(DISK, format!("{}: {error}", there.display()), ""),
+        Ok(free) => room(free, data, kept),
+    }
+}
+
+/// Whether so many bytes at `data` are enough beside those that the log takes.
+fn room(free: u64, data: &Path, kept: u64) -> Diagnosis {
+    const MEND: &str = "make room, or set activity.max_size_mb lower";
+    let told = format!("{} free at {}, the log takes {}", bytes(free), data.display(), bytes(kept));
+    match free {
+        0..TOO_LITTLE => Diagnosis::wrong(DISK, told, MEND),
+        TOO_LITTLE..LITTLE => {
+            Diagnosis { mend: MEND.into(), ..Diagnosis::new(DiagnosisKind::Odd, DISK, told) }
         }
-    });
+        LITTLE.. => Diagnosis::fine(DISK, told),
+    }
 }
 
 /// Whether the proxy that runs goes by what its files say now.
@@ -295,4 +294,43 @@ fn failed(check: &'static str, name: &str, told: &str) -> Diagnosis {
 fn word(path: &Path) -> String {
     let path = path.display().to_string();
     quoted(&path).map(std::borrow::Cow::into_owned).unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Flags};
+
+    #[test]
+    fn a_clock_that_cannot_be_right_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        fs::write(&path, "{}").unwrap();
+        let flags = Flags { data_dir: Some(folder.path().join("data")), ..Flags::default() };
+        let loaded = Config::load(Some(&path), &|_| None, &flags).unwrap();
+        let now = SystemTime::now();
+        assert_eq!(clock(&loaded, now).outcome, DiagnosisKind::Fine);
+        let behind = clock(&loaded, SystemTime::UNIX_EPOCH + Duration::from_secs(NOT_BEFORE - 1));
+        assert!(behind.outcome == DiagnosisKind::Wrong && behind.mend.contains("set-ntp"));
+        fs::File::open(&path).unwrap().set_modified(now + 2 * AHEAD).unwrap();
+        let ahead = clock(&loaded, now);
+        assert!(ahead.outcome == DiagnosisKind::Wrong, "{ahead:?}");
+        assert!(ahead.text.contains("config.json") && ahead.mend.contains("set-ntp"), "{ahead:?}");
+        assert_eq!(clock(&loaded, now + 2 * AHEAD).outcome, DiagnosisKind::Fine);
+    }
+
+    #[test]
+    fn little_room_is_a_warning_and_less_is_wrong() {
+        for (free, outcome) in [
+            (0, DiagnosisKind::Wrong),
+            (TOO_LITTLE - 1, DiagnosisKind::Wrong),
+            (TOO_LITTLE, DiagnosisKind::Odd),
+            (LITTLE - 1, DiagnosisKind::Odd),
+            (LITTLE, DiagnosisKind::Fine),
+        ] {
+            let found = room(free, Path::new("/data"), 0);
+            assert_eq!(found.outcome, outcome, "{found:?}");
+            assert_eq!(found.mend.is_empty(), outcome == DiagnosisKind::Fine, "{found:?}");
+        }
+    }
 }
