@@ -21,6 +21,7 @@ mod load_config;
 mod logging;
 mod output;
 mod pagination;
+mod paragraph;
 mod read_ahead;
 mod reload;
 mod running_proxy;
@@ -40,7 +41,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use args::{Cli, Format};
@@ -66,7 +67,7 @@ pub fn run() -> ExitCode {
     let typed = args::with_export_file(typed);
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
-        Err(error) => return misused(&error, &typed),
+        Err(error) => return misused(&without_hidden(error), &typed),
     };
     let output = Output::new(&cli.global);
     match commands::run(cli, &output) {
@@ -93,6 +94,26 @@ fn misused(error: &clap::Error, typed: &[OsString]) -> ExitCode {
         true => ExitCode::from(Exit::Usage as u8),
         false => ExitCode::SUCCESS,
     }
+}
+
+/// The same error without tips that name commands which no help shows.
+fn without_hidden(mut error: clap::Error) -> clap::Error {
+    let tips = match error.remove(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(tips)) => tips,
+        Some(other) => {
+            error.insert(ContextKind::SuggestedSubcommand, other);
+            return error;
+        }
+        None => return error,
+    };
+    let all = Cli::command();
+    let is_hidden =
+        |name: &String| all.get_subcommands().any(|it| it.is_hide_set() && it.get_name() == name);
+    let tips: Vec<String> = tips.into_iter().filter(|name| !is_hidden(name)).collect();
+    if !tips.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(tips));
+    }
+    error
 }
 
 /// clap's message without its label, usage and advice.
@@ -125,6 +146,17 @@ mod tests {
         let failure = CommandError::usage(what_is_wrong(&error.to_string()));
         let told = "the following required arguments were not provided: <SERVER:TOOL>";
         assert_eq!(failure.message, told);
+    }
+
+    #[test]
+    fn no_tip_names_a_command_that_is_hidden() {
+        for (typed, told) in [("upstrem", "'upstream'"), ("mann", ""), ("demo-upstrem", "")] {
+            let error = without_hidden(Cli::try_parse_from(["mcpproxy", typed]).unwrap_err());
+            let text = error.to_string();
+            let (_, tips) = text.split_once('\n').unwrap();
+            assert!(!tips.contains("demo-upstream") && !tips.contains("'man'"), "{text}");
+            assert!(tips.contains(told), "{text}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) use approvals::ApprovalsCommand;
 pub(super) use call::{CallArgs, CallCommand};
 pub(super) use fleet::FleetCommand;
 pub(super) use policy::{PolicyCommand, PolicyExplain};
-pub(super) use setup::{ConnectArgs, ImportArgs};
+pub(super) use setup::{ConnectArgs, ImportArgs, StatusArgs};
 pub(super) use token::{TokenCommand, TokenCreate};
 pub(super) use upstream::{UpstreamAdd, UpstreamCommand};
 
@@ -191,9 +191,11 @@ the end of input let calls in flight finish; a second signal does not wait.")]
 Examples:
   mcpproxy status
   mcpproxy status --json
+  mcpproxy status --alive
 
-Exit code 3 if none runs.")]
-    Status,
+Exit code 3 if none runs. With a config file that cannot be used, what the running one says is shown all the same, and its \
+exit code is 1. --alive asks for nothing but whether one answers, and needs no config that can be used: 0 or 3.")]
+    Status(StatusArgs),
     /// Print an address that opens the page of the running mcpproxy
     #[command(after_help = "\
 Examples:

@@ -36,7 +36,7 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
         Command::Init => init::run(global, output),
         Command::Import(flags) => import::run(&flags, global, output),
         Command::Connect(flags) => connect::run(&flags, global, output),
-        Command::Status => status::run(global, output),
+        Command::Status(flags) => status::run(flags.alive, global, output),
         Command::Doctor { fix } => doctor::run(fix, global, output),
         Command::Stdio => stdio::run(global),
         Command::Demo => demo::run(global),

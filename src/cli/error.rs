@@ -5,7 +5,7 @@ use std::fmt;
 use http::StatusCode;
 
 use super::exit_code::Exit;
-use super::terminal_safe::clean;
+use super::terminal_safe::{joined, line};
 use crate::config::problem::{Problem, Severity};
 
 /// Why a command failed.
@@ -58,13 +58,12 @@ impl CommandError {
         if !json && !self.problems.is_empty() {
             let lines = self.problems.iter().map(|problem| {
                 let kind = severity(problem);
-                let line = problem.to_string().replace('\n', " ");
-                format!("{kind}: {}", clean(&line))
+                format!("{kind}: {}", joined(&problem.to_string()))
             });
             return lines.collect::<Vec<_>>().join("\n");
         }
         if !json {
-            return format!("error: {}", clean(&self.message));
+            return format!("error: {}", line(&self.message));
         }
         let mut error = serde_json::json!({
             "success": false, "error": self.message, "exit_code": self.exit as u8,

@@ -4,7 +4,7 @@ use super::args::Global;
 use super::error::CommandError;
 use super::exit_code::Exit;
 use super::logging::{self, Log};
-use super::terminal_safe::clean;
+use super::terminal_safe::joined;
 use crate::config::file::Loaded;
 use crate::config::problem::{Problem, Severity};
 use crate::config::{Config, Flags};
@@ -15,7 +15,7 @@ pub(super) fn load_with_log(global: &Global) -> Result<(Loaded, Log), CommandErr
     let loaded = load(global, None)?;
     let log = logging::start_quiet(global);
     for warning in &loaded.warnings {
-        logging::say(format_args!("warning: {}", clean(&warning.to_string())));
+        logging::say(format_args!("warning: {}", joined(&warning.to_string())));
     }
     Ok((loaded, log))
 }

@@ -92,3 +92,29 @@ pub(super) fn parse(json: &str) -> Result<Value, CommandError> {
     serde_json::from_str(json)
         .map_err(|error| CommandError::failed(format!("the answer cannot be shown: {error}")))
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use unicode_width::UnicodeWidthStr as _;
+
+    use super::*;
+
+    /// A name that is as long as one of a tool can be, in narrow letters and in wide ones, and one of everyday.
+    pub(in crate::cli) fn names() -> [String; 4] {
+        ["files".to_owned(), "n".repeat(45), "x".repeat(120), "\u{65e5}\u{672c}".repeat(60)]
+    }
+
+    /// Holds what is drawn to the widths of terminals; in each it says what it `keeps`.
+    pub(in crate::cli) fn fits(draw: impl Fn(&Output) -> String, keeps: &[&str]) {
+        for width in [80, 100, 120, 200] {
+            let view = TableView { width: Some(width), colours: Colours::Plain };
+            let drawn = draw(&Output { format: Format::Table, terminal: true, view });
+            for line in drawn.lines() {
+                assert!(line.width() <= width, "{} of {width}: {line}", line.width());
+            }
+            for kept in keeps {
+                assert!(drawn.contains(kept), "{kept} in {width}:\n{drawn}");
+            }
+        }
+    }
+}

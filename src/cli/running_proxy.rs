@@ -74,12 +74,17 @@ pub(super) async fn find(config: &Config) -> Option<HttpClient> {
     Some(client)
 }
 
-/// Whether somebody listens where a proxy has written that it does. Who that is cannot be asked without a config.
-pub(super) async fn announced(data_dir: &Path) -> bool {
-    match read(data_dir) {
-        Some((address, _)) => HttpClient::new(address, Security::Plain, "").is_there().await,
-        None => false,
+/// The proxy that has written where it listens into this data folder, asked with that key. Without a config nobody knows
+/// whether it speaks TLS: both are tried.
+pub(super) async fn announced(data_dir: &Path, key: &str) -> Option<HttpClient> {
+    let (address, _) = read(data_dir)?;
+    for security in [Security::Plain, Security::Tls] {
+        let client = HttpClient::new(address.clone(), security, key);
+        if client.is_mcpproxy().await {
+            return Some(client);
+        }
     }
+    None
 }
 
 /// The proxy that owns the data folder, if it runs and listens elsewhere.

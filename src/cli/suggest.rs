@@ -66,6 +66,17 @@ pub(super) fn did_you_mean<'a>(word: &str, names: impl Iterator<Item = &'a str>)
     nearest(word, names).map(|meant| advice(Some(meant), None)).unwrap_or_default()
 }
 
+/// What is told where a config has no server of that name: those that it has, and which was meant.
+pub(super) fn unknown_server<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let known = match names.as_slice() {
+        [] => "none is configured".to_owned(),
+        names => format!("the config has {}", names.join(", ")),
+    };
+    let meant = did_you_mean(name, names.into_iter());
+    format!("there is no server '{name}': {known}{meant}")
+}
+
 /// The tool that was meant by a name with or without its server.
 pub(super) async fn tool(backend: &Backend, word: &str) -> Option<String> {
     let all = pagination::all(backend, "tools", &[], MAX_TOOLS).await.ok()?;
@@ -140,5 +151,8 @@ mod tests {
         assert_eq!(advice(None, Some("x y")), ": `x y` shows what there is");
         assert_eq!(did_you_mean("flies", ["files", "git"].into_iter()), ": did you mean files?");
         assert_eq!(did_you_mean("zzz", ["files", "git"].into_iter()), "");
+        let none = unknown_server("fils", ["files", "git"].into_iter());
+        let told = "there is no server 'fils': the config has files, git: did you mean files?";
+        assert_eq!(none, told);
     }
 }

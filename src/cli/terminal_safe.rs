@@ -13,7 +13,8 @@ use std::io;
 use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
 use icu_properties::{CodePointMapData, CodePointSetData};
 
-/// Makes visible what is not. Newlines and tabs stay.
+/// Makes visible what is not. Newlines and tabs stay, by which a text could begin a line and pass for ours: this is for what
+/// keeps texts from the left edge (paragraphs, cells, differences), and for what a tool answers.
 pub(super) fn clean(text: &str) -> Cow<'_, str> {
     shown(text, |letter| is_hidden(letter) && !matches!(letter, '\n' | '\t'))
 }
@@ -21,6 +22,11 @@ pub(super) fn clean(text: &str) -> Cow<'_, str> {
 /// The same for what belongs on one line: newlines and tabs are shown as well.
 pub(super) fn line(text: &str) -> Cow<'_, str> {
     shown(text, is_hidden)
+}
+
+/// A message of several lines on one: newlines and tabs are blanks.
+pub(super) fn joined(text: &str) -> String {
+    line(&text.replace(['\n', '\t'], " ")).into_owned()
 }
 
 /// An argument as a shell takes it, on one line. `None` for what no shell can be given as it is.
@@ -99,6 +105,7 @@ mod tests {
         assert_eq!(clean("safe\n\ttext é 📖 日本 עברית ไทย"), "safe\n\ttext é 📖 日本 עברית ไทย");
         assert_eq!(clean("\u{202e}gpj.exe"), "\\u{202e}gpj.exe");
         assert_eq!(line("two\nlines"), "two\\u{a}lines");
+        assert_eq!(joined("two\n\tlines\r"), "two  lines\\u{d}");
     }
 
     #[test]

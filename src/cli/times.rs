@@ -63,7 +63,24 @@ impl Times {
         }
     }
 
+    /// Year to millisecond, with what the zone's clock is ahead of UTC; or how long ago.
+    pub(super) fn exact(&self, time: Timestamp) -> String {
+        match self {
+            Self::Relative(now) if time > *now => self.show(time),
+            Self::Relative(_) => format!("{} ago", self.show(time)),
+            Self::Zone(zone, _) if *zone == TimeZone::UTC => format!("{time:.3}"),
+            Self::Zone(zone, _) => {
+                time.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
+            }
+        }
+    }
+
     /// The same of a timestamp in JSON; what is none is shown as it is.
+    pub(super) fn exact_text(&self, timestamp: &str) -> String {
+        timestamp.parse().map_or_else(|_| cell(timestamp), |time| self.exact(time))
+    }
+
+    /// [`Times::show`] of a timestamp in JSON; what is none is shown as it is.
     pub(super) fn show_text(&self, timestamp: &str) -> String {
         timestamp.parse().map_or_else(|_| cell(timestamp), |time| self.show(time))
     }
@@ -117,6 +134,13 @@ mod tests {
             (there.header("AGE", "TIME"), there.show(time)),
             ("TIME (+05)".into(), "01-03 04:30:00".into())
         );
+        let time: Timestamp = "2026-01-02T23:30:00.1239Z".parse().unwrap();
+        assert_eq!(utc.exact(time), "2026-01-02T23:30:00.123Z");
+        assert_eq!(there.exact(time), "2026-01-03T04:30:00.123+05:00");
+        let relative = Times::Relative("2026-01-02T23:35:01Z".parse().unwrap());
+        assert_eq!(relative.exact(time), "5m ago");
+        assert_eq!(relative.exact_text("2026-01-03T23:35:01Z"), "in 24h");
+        assert_eq!(relative.exact_text("soon"), "soon");
         let ages = Times::new(None, true);
         assert_eq!(ages.header("AGE", "TIME"), "AGE");
         assert!(matches!(Times::new(Some(TimeStyle::Local), true), Times::Zone(..)));

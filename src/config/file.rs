@@ -352,8 +352,9 @@ fn read(path: &Path, pipes: Pipes) -> Result<(String, u32), Unreadable> {
     Ok((bounded_file::text(bytes)?, mode))
 }
 
-/// The key that a text has, if it is not empty.
-fn api_key_in(text: &str) -> Option<String> {
+/// The key that a text has, if it is not empty; also that of a config which cannot be used.
+#[must_use]
+pub fn api_key_in(text: &str) -> Option<String> {
     let (_, root) = ConfigDocument::parse(text, &mut Vec::new());
     root.get("api_key")?.as_str().filter(|key| !key.is_empty()).map(str::to_owned)
 }

@@ -7,7 +7,7 @@ const MAX_LINES: u32 = 20;
 
 /// What is left of a minute's lines.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LineBudget {
+pub(super) struct LineBudget {
     /// When the next minute begins.
     until: u64,
     left: u32,
@@ -15,7 +15,7 @@ pub struct LineBudget {
 
 /// What becomes of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LineLeave {
+pub(super) enum LineLeave {
     /// It is written.
     Write,
     /// It is written, and that it is the last of its kind for now.
@@ -26,7 +26,7 @@ pub enum LineLeave {
 
 impl LineBudget {
     /// One line, at `now` on any clock that does not go back, in milliseconds.
-    pub fn take(&mut self, now: u64) -> LineLeave {
+    pub(super) fn take(&mut self, now: u64) -> LineLeave {
         if now >= self.until {
             *self = Self { until: now + OVER_MS, left: MAX_LINES };
         }

@@ -125,11 +125,6 @@ pub(super) fn readable(url: &str) -> Result<UrlForm, String> {
     Ok(UrlForm::Web(url))
 }
 
-/// Whether TLS is done there.
-pub(super) fn is_https(url: &str) -> bool {
-    matches!(readable(url), Ok(UrlForm::Web(url)) if url.scheme() == "https")
-}
-
 /// TLS as every https upstream uses it: the system's roots, HTTP/1.1. Reads files: not for a
 /// worker's thread.
 #[must_use]

@@ -455,13 +455,60 @@ fn what_waits_for_a_restart_and_a_config_that_broke_are_told_of_a_proxy_that_run
     fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let data = proxy.folder.path().join("data");
     let output = proxy.cli(&["--data-dir", data.to_str().unwrap(), "status"]);
-    assert_eq!(output.code, Some(5), "{}", output.stderr);
+    assert_eq!(output.code, Some(1), "{}", output.stderr);
     assert!(
         output.stderr.contains("goes on by the config that it has read before"),
         "{}",
         output.stderr
     );
     assert!(output.stderr.contains("line "), "{}", output.stderr);
+    // The key is lost with the file: that it runs is known, and what is wrong.
+    let told = &output.stdout;
+    assert!(told.contains("runs, MCP at http://127.0.0.1:"), "{told}");
+    assert!(told.contains("warning    config: "), "{told}");
+}
+
+#[test]
+fn a_broken_config_keeps_nobody_from_asking_how_the_proxy_is_and_a_health_check_from_nothing() {
+    let proxy = Proxy::with(json!({"mcpServers": {"s": stub_stdio(&[])}}));
+    let file = proxy.folder.path().join("config.json");
+    let data = proxy.folder.path().join("data").display().to_string();
+    let whole = fs::read_to_string(&file).unwrap();
+    let alive = |args: &[&str]| {
+        let args = [args, &["status", "--alive"]].concat();
+        proxy.cli(&args)
+    };
+    assert_eq!(done(&alive(&[])).trim(), "alive");
+    // JSON still, so that its key is known, and so is what the proxy says.
+    let mut config: Value = serde_json::from_str(&whole).unwrap();
+    config["tools_limit"] = json!(0);
+    fs::write(&file, config.to_string()).unwrap();
+    let output = proxy.cli(&["--data-dir", &data, "status", "--json"]);
+    assert_eq!(output.code, Some(1), "{}", output.stderr);
+    let told = output.json();
+    assert_eq!(
+        (&told["running"], &told["servers"][0]["state"]),
+        (&json!(true), &json!("connected"))
+    );
+    let warnings = told["warnings"].as_array().unwrap();
+    assert!(warnings.iter().any(|it| it.as_str().unwrap().contains("tools_limit")), "{told}");
+    assert_eq!(alive(&["--data-dir", &data]).code, Some(0));
+    // What is no JSON any more: the key is in the environment.
+    fs::write(&file, "{").unwrap();
+    let mut command = proxy.command(&["--data-dir", &data, "status"]);
+    let output = Output::of(command.env("MCPPROXY_API_KEY", API_KEY));
+    assert_eq!(output.code, Some(1), "{}", output.stderr);
+    assert!(output.stdout.contains("1 (1 connected)"), "{}", output.stdout);
+    let alone = alive(&["--data-dir", &data]);
+    assert_eq!((alone.code, &*alone.stderr), (Some(0), ""));
+    let ended = proxy.end();
+    let mut command = mcpproxy();
+    command.arg("-c").arg(ended.path().join("config.json"));
+    command.args(["--data-dir", &data, "status", "--alive"]);
+    assert_eq!(Output::of(&mut command).code, Some(3));
+    let args = ["--data-dir", &data, "status"];
+    let output = Output::of(mcpproxy().arg("-c").arg(ended.path().join("config.json")).args(args));
+    assert_eq!(output.code, Some(5), "nobody runs: {}", output.stderr);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use unicode_width::UnicodeWidthStr as _;
 
 use crate::harness::{
     CertificateAuthority, Output, Proxy, configure, error_text, free_port, mcpproxy, stub_stdio,
@@ -42,8 +43,12 @@ fn wide(columns: usize, args: &[&str]) -> Output {
 
 /// What a command writes to a terminal of so many columns, on both its outputs.
 fn at_terminal(columns: usize, variables: &[(&str, &str)], args: &[&str]) -> String {
-    let inner = proxy().command(args);
-    let mut words = vec!["stty".to_owned(), "cols".to_owned(), columns.to_string(), ";".to_owned()];
+    in_terminal(&proxy().command(args), columns, variables)
+}
+
+fn in_terminal(inner: &Command, columns: usize, variables: &[(&str, &str)]) -> String {
+    // One without rows is a terminal of which nothing is known.
+    let mut words = vec![format!("stty rows 24 cols {columns};")];
     words.push(format!("{:?}", inner.get_program()));
     words.extend(inner.get_args().map(|arg| format!("{arg:?}")));
     let mut command = Command::new("script");
@@ -60,8 +65,48 @@ fn at_terminal(columns: usize, variables: &[(&str, &str)], args: &[&str]) -> Str
     }
     command.envs(variables.iter().copied());
     let output = Output::of(&mut command);
-    assert_eq!(output.code, Some(0), "{args:?}: {}{}", output.stdout, output.stderr);
+    assert_eq!(output.code, Some(0), "{inner:?}: {}{}", output.stdout, output.stderr);
     output.stdout.replace('\r', "")
+}
+
+#[test]
+fn a_table_is_as_wide_as_the_terminal_and_no_wider() {
+    let list = |columns| at_terminal(columns, &[("NO_COLOR", "1")], &["activity", "list"]);
+    for columns in [80, 200] {
+        let shown = list(columns);
+        shown.lines().for_each(|row| assert!(row.width() <= columns, "{columns}: {row}"));
+    }
+    let header = |columns| list(columns).lines().next().unwrap().to_owned();
+    assert!(header(200).contains("TYPE") && !header(80).contains("TYPE"), "{}", header(80));
+}
+
+#[test]
+fn one_screens_fit_80_columns() {
+    for args in
+        [&["status"][..], &["doctor"], &["activity", "summary"], &["activity", "show", "last"]]
+    {
+        let shown = wide(80, args).stdout;
+        assert!(shown.lines().count() > 3, "{args:?}: {shown}");
+        shown.lines().for_each(|row| assert!(row.width() <= 80, "{args:?}: {row}"));
+    }
+}
+
+#[test]
+fn a_command_that_starts_the_servers_says_how_many_have_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    // Those that say nothing hold it up until their time is over.
+    let silent = json!({"command": "sleep", "args": ["60"], "init_timeout": "4s"});
+    let servers = json!({"a": stub_stdio(&[]), "b": stub_stdio(&[]), "c": silent, "d": silent,
+        "e": silent});
+    let listen = format!("127.0.0.1:{}", free_port());
+    let path = configure(json!({"listen": listen, "mcpServers": servers}), folder.path());
+    let mut command = mcpproxy();
+    command.arg("-c").arg(&path).args(["upstream", "list"]);
+    let seen = in_terminal(&command, 100, &[]);
+    assert!(seen.contains("starting servers: 2 of 5 have answered"), "{seen}");
+    let piped = Output::of(&mut command);
+    assert_eq!(piped.code, Some(0), "{}", piped.stderr);
+    assert!(!piped.stderr.contains("starting servers"), "{}", piped.stderr);
 }
 
 #[test]
@@ -82,7 +127,7 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
             assert_eq!(output.code, Some(0), "{}", output.stderr);
             let rows: Vec<&str> = output.stdout.lines().collect();
             for row in &rows {
-                assert!(row.chars().count() <= columns, "{columns}: {row}");
+                assert!(row.width() <= columns, "{columns}: {row}");
             }
             // Every name is one of the whole table: other tables change while other tests run.
             let is_stable = matches!(table, ["tools", ..]);
@@ -94,7 +139,8 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
                     output.stdout
                 );
             }
-            let cut = rows.iter().filter(|row| row.contains('…'));
+            // The last column is cut, and of the others what is longer than its share.
+            let cut = rows.iter().filter(|row| row.contains('…') && !row.contains("a-server-with"));
             cut.for_each(|row| assert!(row.ends_with('…'), "only the last column is cut: {row}"));
         }
     }
@@ -109,6 +155,34 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
         assert!(names(80).iter().any(|it| it == name), "{:?}", names(80));
     }
     assert!(names(80).len() < names(100).len() || names(100).len() < names(200).len());
+}
+
+#[test]
+fn a_name_that_an_agent_made_up_hides_nothing_of_a_table() {
+    let server = "s".repeat(45);
+    let proxy = Proxy::for_all(json!({"mcpServers": {&server: stub_stdio(&[])}}));
+    let mut client = proxy.client();
+    client.read(&format!("{server}:read_item"), json!({}));
+    for letters in ["t", "\u{6f22}"] {
+        client.read(&format!("{server}:{}", letters.repeat(120)), json!({}));
+    }
+    for columns in [80, 100, 120, 200] {
+        let table = |args: &[&str]| {
+            let output = Output::of(proxy.command(args).env("COLUMNS", columns.to_string()));
+            let rows = output.stdout.lines();
+            rows.for_each(|row| assert!(row.width() <= columns, "{columns}: {row}"));
+            output.stdout
+        };
+        let list = table(&["activity", "list"]);
+        let header = list.lines().next().unwrap();
+        for name in ["ID", "TOOL", "STATUS", "REASON"] {
+            assert!(header.contains(name), "{columns}: {list}");
+        }
+        assert!(list.contains("read_item") && list.contains("rejected"), "{list}");
+        let upstream = table(&["upstream", "list"]);
+        assert!(upstream.contains(&server) && upstream.contains("connected"), "{upstream}");
+        assert!(table(&["tools", "list"]).contains("tool-destructive"));
+    }
 }
 
 #[test]
@@ -224,6 +298,18 @@ fn times_are_ages_at_a_terminal_and_name_their_zone_elsewhere() {
     assert!(local.lines().next().unwrap().contains("TIME (Asia/Kolkata)"), "{local}");
     let terminal = at_terminal(120, &[], &["activity", "list"]);
     assert!(terminal.lines().next().unwrap().contains("AGE"), "{terminal}");
+    // One record, too, all of it in one zone.
+    let show = |how: &str| {
+        let mut command = proxy().command(&["activity", "show", "1", "--time", how]);
+        Output::of(command.env("TZ", "Asia/Kolkata")).stdout
+    };
+    for (how, ends) in [("utc", "Z"), ("local", "+05:30"), ("relative", " ago")] {
+        let shown = show(how);
+        let times =
+            shown.lines().filter(|it| it.starts_with("began ") || it.starts_with("stored "));
+        let times: Vec<_> = times.collect();
+        assert!(times.len() == 2 && times.iter().all(|it| it.ends_with(ends)), "{how}: {shown}");
+    }
 }
 
 #[test]
@@ -270,6 +356,9 @@ fn what_nobody_knows_is_answered_with_what_was_meant_in_the_words_of_a_shell() {
         (&["upstream", "restart", "gon"], "did you mean gone?"),
         (&["upstream", "disable", "gon"], "did you mean gone?"),
         (&["upstream", "logs", "gon"], "did you mean gone?"),
+        (&["upstream", "login", "gon"], "did you mean gone?"),
+        (&["upstream", "logout", "gon"], "did you mean gone?"),
+        (&["activity", "show", "lastt"], "did you mean last?"),
         (&["token", "revoke", "a-token-of-that-test"], "did you mean a-token-of-"),
         (
             &["policy", "explain", "--as", "admin", "--tool", "s:delet_item"],
@@ -287,6 +376,9 @@ fn what_nobody_knows_is_answered_with_what_was_meant_in_the_words_of_a_shell() {
         assert!(!output.stderr.contains("retrieve_tools"), "{args:?}: {}", output.stderr);
         assert_eq!(output.stderr.trim_end().lines().count(), 1, "{args:?}: {}", output.stderr);
     }
+    // What no help shows is no tip.
+    let tip = cli(&["upstrem", "list"]);
+    assert!(tip.stderr.contains("'upstream'") && !tip.stderr.contains("demo-"), "{}", tip.stderr);
     // An agent is told of its own tool.
     let mut client = proxy().client();
     let told = client.call("read", "s:zzzzzz", json!({}));

@@ -29,7 +29,7 @@ of the records, and columns without room are left out; a pipe gets whole ids and
     #[command(after_help = "\
 Examples:
   mcpproxy activity show last
-  mcpproxy activity show 4711
+  mcpproxy activity show 4711 --time local
   mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 -o yaml
 
 `last` is the first row of `activity list`. A number is that of a record in this log, its \"seq\".")]
@@ -37,6 +37,9 @@ Examples:
         /// The record's number or id, from `activity list`, or `last`
         #[arg(value_name = "ID")]
         id: String,
+        /// Times: relative, local or utc [default: utc]
+        #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
+        time: Option<TimeStyle>,
     },
     /// Counts by outcome and intent, top servers and tools, latencies
     #[command(after_help = "\

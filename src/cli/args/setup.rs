@@ -1,4 +1,4 @@
-//! `mcpproxy init`, `import` and `connect` as they are typed.
+//! `mcpproxy init`, `import`, `connect` and `status` as they are typed.
 
 use clap::Args;
 
@@ -31,4 +31,11 @@ pub(in crate::cli) struct ConnectArgs {
     /// Do not ask
     #[arg(short, long)]
     pub(in crate::cli) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct StatusArgs {
+    /// For health checks: only whether it answers
+    #[arg(long)]
+    pub(in crate::cli) alive: bool,
 }

@@ -2,6 +2,8 @@
 
 use clap::{Args, Subcommand};
 
+use crate::cli::times::TimeStyle;
+
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum UpstreamCommand {
     /// Each server's state, number of tools, and what is wrong with it
@@ -67,6 +69,7 @@ Examples:
   mcpproxy upstream logs files
   mcpproxy upstream logs files -f
   mcpproxy upstream logs files -n 20 --json
+  mcpproxy upstream logs files --time local
 
 The last 1 to 2 MiB of each server are kept in the data folder; a server over HTTP has none.")]
     Logs {
@@ -85,6 +88,9 @@ The last 1 to 2 MiB of each server are kept in the data folder; a server over HT
             value_parser = clap::value_parser!(u64).range(1..=1000)
         )]
         lines: u64,
+        /// Times: relative, local or utc [default: utc]
+        #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
+        time: Option<TimeStyle>,
     },
     /// Log in with a server that asks for it (OAuth), in your browser
     #[command(after_help = "\

@@ -36,13 +36,13 @@ pub(super) fn run(
         ActivityCommand::List(flags) => {
             backend::with(global, ask, async |backend| list::run(flags, backend, output).await)
         }
-        ActivityCommand::Show { id } => {
-            backend::with(global, ask, async |backend| show::run(id, backend, output).await)
+        ActivityCommand::Show { id, time } => {
+            backend::with(global, ask, async |backend| show::run(id, *time, backend, output).await)
         }
         ActivityCommand::Summary { period } => backend::with(global, ask, async |backend| {
             let query = [("period", Some(period.as_str()))];
             let summary = backend.get(&target(&["activity", "summary"], &query)).await?;
-            output.print(summary.json()?, summary::draw)
+            output.print(summary.json()?, |it| summary::draw(it, output.view.width))
         }),
         ActivityCommand::Export(flags) => {
             backend::with(global, ask, async |backend| export::run(flags, backend, output).await)

@@ -10,8 +10,9 @@ use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::{Output, parse};
+use crate::cli::paragraph::Paragraph;
 use crate::cli::table::{Cell, Column, Fit, cell};
-use crate::cli::terminal_safe::{clean, line};
+use crate::cli::terminal_safe::line;
 use crate::cli::times::Times;
 
 /// What is seen of an id where it is short; more where two begin alike.
@@ -24,8 +25,8 @@ const WHOLE: usize = 16;
 /// The columns of the list, and where their values stand.
 const COLUMNS: [((&str, Fit), &str); 6] = [
     (("ID", Fit::Whole), "/id"),
-    ((UNTIL, Fit::Rank(2)), "/call/until"),
-    (("CALL", Fit::Rank(1)), "/access"),
+    ((UNTIL, Fit::Whole), "/call/until"),
+    (("CALL", Fit::Name), "/access"),
     (("OPERATION", Fit::Rank(3)), "/call/operation"),
     (("PRINCIPAL", Fit::Rank(4)), "/call/principal"),
     (("ARGUMENTS", Fit::Free), "/call/arguments"),
@@ -34,8 +35,8 @@ const COLUMNS: [((&str, Fit), &str); 6] = [
 /// The same of those that stand.
 const STANDING: [((&str, Fit), &str); 5] = [
     (("ID", Fit::Whole), "/id"),
-    ((UNTIL, Fit::Rank(2)), "/until"),
-    (("CALLS", Fit::Rank(1)), "/access"),
+    ((UNTIL, Fit::Whole), "/until"),
+    (("CALLS", Fit::Name), "/access"),
     (("PRINCIPAL", Fit::Rank(3)), "/principal"),
     (("SESSION", Fit::Rank(4)), "/session_id"),
 ];
@@ -58,7 +59,7 @@ pub(super) async fn run(
         ApprovalsCommand::Show { id } => {
             let id = whole(id, backend).await?;
             let approval = backend.get(&target(&["approvals", &id], &[])).await?;
-            output.print(approval.json()?, show)
+            output.print(approval.json()?, |approval| show(approval, output.view.width))
         }
         ApprovalsCommand::Approve { id, how_long } => {
             let mut answer = json!({"decision": "approve"});
@@ -165,9 +166,10 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
     drawn
 }
 
-fn show(data: &Value) -> String {
+fn show(data: &Value, width: Option<usize>) -> String {
     let approval = data.get("approval").unwrap_or(data);
     let mut shown = String::new();
+    let values = Paragraph::new(width).behind(15);
     for (label, pointer) in [
         ("Call", "/access"),
         ("State", "/state"),
@@ -189,13 +191,14 @@ fn show(data: &Value) -> String {
     ] {
         let value = text(approval, pointer);
         if !value.is_empty() {
-            let _ = writeln!(shown, "{label:<14} {}", line(&value));
+            let _ = writeln!(shown, "{}", values.labelled(label, &line(&value)));
         }
     }
     let arguments = text(approval, "/call/arguments");
     if !arguments.is_empty() {
-        // As they are sent: another layout could read differently.
-        let _ = writeln!(shown, "\nArguments\n{}", clean(&arguments));
+        // As they are sent: another layout could read differently. But no line of them passes for one of ours.
+        let below = Paragraph::new(width).behind(2);
+        let _ = writeln!(shown, "\nArguments\n{}", below.block(&arguments));
     }
     shown
 }
@@ -221,9 +224,32 @@ mod tests {
     fn show_has_what_is_to_be_judged_and_hides_nothing() {
         let data = json!({"approval": {"id": "x", "state": "waiting", "access": "gh:delete\u{202e}",
             "call": {"operation": "destructive", "arguments": "{\"a\":\"b\u{200b}\"}", "until": "2026"}}});
-        let shown = show(&data);
+        let shown = show(&data, None);
         for part in ["gh:delete\\u{202e}", "destructive", "{\"a\":\"b\\u{200b}\"}", "waiting"] {
             assert!(shown.contains(part), "{part}: {shown}");
+        }
+        let data = json!({"approval": {"access": "gh:x\nState          approved", "state": "waiting",
+            "call": {"reason": "a\nState          approved", "arguments": "{\n\"a\":1,\nState\n}"}}});
+        for width in [None, Some(30)] {
+            let shown = show(&data, width);
+            let states = shown.lines().filter(|line| line.starts_with("State"));
+            assert_eq!(states.collect::<Vec<_>>(), ["State          waiting"], "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_leaves_what_is_asked_for_and_by_whom_it_is_answered_in_view() {
+        for name in crate::cli::output::tests::names() {
+            let call = json!({"operation": "destructive", "principal": "token:ci",
+                "until": "2026-01-02T03:04:05Z", "arguments": "{\"path\":\"/tmp\"}"});
+            let all = json!({
+                "approvals": [{"id": "5r8x0q2mzk7w1ahd", "access": format!("{name}:delete"), "call": call}],
+                "standing": [{"id": "aaaa000000000000", "access": format!("{name}:delete"),
+                    "principal": "token:ci", "until": "2026-01-02T03:04:05Z", "session_id": "s"}],
+            });
+            let times = Times::new(Some(crate::cli::times::TimeStyle::Utc), false);
+            let keeps = ["5r8x0q ", "aaaa00 ", "01-02 03:04:05", "CALL ", "ARGUMENTS"];
+            crate::cli::output::tests::fits(|output| table(&all, output, &times), &keeps);
         }
     }
 }

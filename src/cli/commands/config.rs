@@ -10,7 +10,7 @@ use crate::cli::error::{CommandError, problem_json};
 use crate::cli::json_pointer::{list, text};
 use crate::cli::load_config;
 use crate::cli::output::{self, Output};
-use crate::cli::terminal_safe::clean;
+use crate::cli::terminal_safe::{joined, line};
 use crate::config::Config;
 use crate::config::file::{Loaded, locate};
 use crate::config::servers::ServerEntry;
@@ -55,11 +55,11 @@ fn draw_reloaded(reloaded: &serde_json::Value) -> String {
     let mut shown = String::new();
     for (word, at) in [("applied", "/applied"), ("restart", "/needs_restart")] {
         for key in list(reloaded, at) {
-            let _ = writeln!(shown, "{word}   {}", clean(key.as_str().unwrap_or_default()));
+            let _ = writeln!(shown, "{word}   {}", line(key.as_str().unwrap_or_default()));
         }
     }
     for warning in list(reloaded, "/warnings") {
-        let _ = writeln!(shown, "warning   {}", clean(&text(warning, "/problem")));
+        let _ = writeln!(shown, "warning   {}", joined(&text(warning, "/problem")));
     }
     let unchanged = reloaded.pointer("/unchanged") == Some(&json!(true));
     let _ = writeln!(shown, "{}", if unchanged { "nothing has changed" } else { "in force" });
@@ -91,13 +91,13 @@ fn draw(report: &serde_json::Value) -> String {
     };
     let servers = list(report, "/servers");
     let on = servers.iter().filter(|server| server.pointer("/enabled") == Some(&json!(true)));
-    let _ = writeln!(shown, "config    {}{found}", clean(&text(report, "/path")));
+    let _ = writeln!(shown, "config    {}{found}", line(&text(report, "/path")));
     let _ = writeln!(shown, "listen    {}", text(report, "/listen"));
-    let _ = writeln!(shown, "data      {}", clean(&text(report, "/data_dir")));
+    let _ = writeln!(shown, "data      {}", line(&text(report, "/data_dir")));
     let _ = writeln!(shown, "servers   {} ({} enabled)", servers.len(), on.count());
     let warnings = list(report, "/warnings");
     for warning in warnings {
-        let _ = writeln!(shown, "warning   {}", clean(warning.as_str().unwrap_or_default()));
+        let _ = writeln!(shown, "warning   {}", joined(warning.as_str().unwrap_or_default()));
     }
     let _ = writeln!(shown, "{}", if warnings.is_empty() { "ok" } else { "ok, with warnings" });
     shown

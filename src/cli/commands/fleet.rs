@@ -75,7 +75,7 @@ fn drawn(all: &Value, output: &Output) -> String {
         counted(list(all, "/nodes").len(), "node"),
     );
     let columns = Column::all([
-        ("NODE", Fit::Whole),
+        ("NODE", Fit::Name),
         ("STATE", Fit::Whole),
         ("VERSION", Fit::Rank(2)),
         ("CONFIG", Fit::Rank(6)),
@@ -200,5 +200,16 @@ mod tests {
         let shown = texts(&silent);
         assert!(!shown[0].contains('\u{1b}'), "{shown:?}");
         assert_eq!(shown[1..], ["unknown", "", "", "", "", "", "", "", ""]);
+    }
+
+    #[test]
+    fn a_long_name_leaves_the_state_in_view() {
+        for name in crate::cli::output::tests::names() {
+            let all = json!({"fleet": "f", "node": "a", "living": 1, "nodes": [
+                {"node": name, "state": "silent", "said": {"version": "0.1.0", "commit": "01234567",
+                    "config": "fedcba9876543210", "index": "1/3", "sessions": 4,
+                    "ledger": {"stored": 7, "lag_records": 3}}}], "faults": []});
+            crate::cli::output::tests::fits(|output| drawn(&all, output), &["silent", "BEHIND"]);
+        }
     }
 }

@@ -19,9 +19,9 @@ use crate::config::fleet_config::SharedConfig;
 const SHORT: usize = 12;
 /// The columns of the nodes, and where their values stand.
 const COLUMNS: [((&str, Fit), &str); 4] = [
-    (("NODE", Fit::Whole), "/node"),
+    (("NODE", Fit::Name), "/node"),
     (("VERSION", Fit::Rank(1)), "/version"),
-    (("STATE", Fit::Rank(2)), "/state"),
+    (("STATE", Fit::Whole), "/state"),
     (("WHY", Fit::Free), "/reason"),
 ];
 

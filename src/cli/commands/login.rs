@@ -15,7 +15,8 @@ use crate::cli::json_pointer::{list, text};
 use crate::cli::load_config;
 use crate::cli::logging;
 use crate::cli::output::Output;
-use crate::cli::terminal_safe::clean;
+use crate::cli::suggest::unknown_server;
+use crate::cli::terminal_safe::line;
 use crate::config::Config;
 use crate::config::servers::ServerEntry;
 use crate::server;
@@ -37,7 +38,7 @@ pub(super) fn log_in(
         let said = match output.format {
             Format::Json => json!({"open": url}).to_string(),
             Format::Table | Format::Yaml => {
-                format!("Open this in your browser to log in with {name}:\n\n  {}\n", clean(url))
+                format!("Open this in your browser to log in with {name}:\n\n  {}\n", line(url))
             }
         };
         // stdout is for the outcome.
@@ -58,7 +59,7 @@ pub(super) fn log_in(
             list(outcome, "/scopes").iter().filter_map(serde_json::Value::as_str).collect();
         let scopes =
             if scopes.is_empty() { String::new() } else { format!(" for {}", scopes.join(" ")) };
-        clean(&format!("logged in with {name} at {}{scopes}", text(outcome, "/issuer"))).into()
+        line(&format!("logged in with {name} at {}{scopes}", text(outcome, "/issuer"))).into()
     })
 }
 
@@ -69,7 +70,7 @@ pub(super) fn log_out(global: &Global, output: &Output, name: &str) -> Result<()
     let was =
         TokenStore::new(&loaded.config.data_dir, name).forget().map_err(CommandError::failed)?;
     output.print(&json!({"server": name, "was_logged_in": was}).to_string(), |_| {
-        clean(&match was {
+        line(&match was {
             true => format!("logged out from {name}"),
             false => format!("there was no login with {name}"),
         })
@@ -79,14 +80,8 @@ pub(super) fn log_out(global: &Global, output: &Output, name: &str) -> Result<()
 
 fn find<'a>(config: &'a Config, name: &str) -> Result<&'a ServerEntry, CommandError> {
     let found = config.servers.iter().find(|server| &*server.name == name);
-    found.ok_or_else(|| {
-        let names: Vec<&str> = config.servers.iter().map(|server| &*server.name).collect();
-        let known = match names.as_slice() {
-            [] => "none is configured".to_owned(),
-            names => format!("the config has {}", names.join(", ")),
-        };
-        CommandError::failed(format!("there is no server '{name}': {known}"))
-    })
+    let names = || config.servers.iter().map(|server| &*server.name);
+    found.ok_or_else(|| CommandError::failed(unknown_server(name, names())))
 }
 
 fn failed(name: &str, error: &LoginError) -> CommandError {

@@ -29,12 +29,12 @@ use crate::server;
 
 /// The columns of the list, and where their values stand.
 const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
-    (("NAME", Fit::Whole), "/name"),
+    (("NAME", Fit::Name), "/name"),
     (("SERVERS", Fit::Rank(2)), "/servers"),
     (("TOOLS", Fit::Free), "/tools"),
     (("OPERATIONS", Fit::Rank(3)), "/operations"),
     (("CREATED", Fit::Rank(4)), "/created"),
-    (("EXPIRES", Fit::Rank(1)), "/expires"),
+    (("EXPIRES", Fit::Whole), "/expires"),
 ];
 
 /// Runs one of the commands.
@@ -208,4 +208,21 @@ fn told(answer: &Value) -> String {
         Some(_) | None => write!(told, "It does not expire."),
     };
     told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_leaves_the_end_of_a_token_in_view() {
+        for name in crate::cli::output::tests::names() {
+            let answer = serde_json::json!({"tokens": [{
+                "name": name, "servers": [name, "b"], "tools": [name], "operations": ["read"],
+                "created": "2026-01-02T03:04:05Z", "expires": "2026-02-03T04:05:06Z", "expired": true,
+            }]});
+            let keeps = ["NAME", "2026-02-03T04:05:06Z (expired)"];
+            crate::cli::output::tests::fits(|output| table(&answer, output), &keeps);
+        }
+    }
 }

@@ -21,6 +21,7 @@ use crate::cli::terminal_safe::line;
 use crate::upstream::supervisor::Status;
 
 use self::change::ServerChange;
+use self::logs::LogsShown;
 use super::login;
 
 /// Longest wait for a server that is restarted.
@@ -28,8 +29,8 @@ const RESTART_LIMIT: Duration = Duration::from_secs(45);
 
 /// The columns of the list, and where their values stand.
 const UPSTREAM_COLUMNS: [((&str, Fit), &str); 8] = [
-    (("NAME", Fit::Whole), "/name"),
-    (("STATE", Fit::Rank(1)), "/state"),
+    (("NAME", Fit::Name), "/name"),
+    (("STATE", Fit::Whole), "/state"),
     (("PROTOCOL", Fit::Rank(6)), "/protocol"),
     (("TOOLS", Fit::Rank(2)), "/tools"),
     (("QUARANTINED", Fit::Rank(3)), "/quarantined"),
@@ -63,8 +64,8 @@ pub(super) fn run(
                 restart(&name, backend, output).await
             })
         }
-        UpstreamCommand::Logs { name, follow, lines } => {
-            logs::run(&name, follow, lines, global, output)
+        UpstreamCommand::Logs { name, follow, lines, time } => {
+            logs::run(&name, LogsShown { follow, most: lines, time }, global, output)
         }
         UpstreamCommand::Login { name, open, timeout } => {
             login::log_in(global, output, &name, open, timeout)
@@ -76,25 +77,27 @@ pub(super) fn run(
 /// Prints the state of every upstream server.
 async fn list_servers(backend: &Backend, output: &Output) -> Result<(), CommandError> {
     let servers = backend.get(&target(&["servers"], &[])).await?;
-    output.print(servers.json()?, |servers| {
-        let cell_of = |server: &Value, at: &str| {
-            let told = text(server, at);
-            let style = if at == "/state" { of_state(&told) } else { Style::new() };
-            Cell::styled(cell(&told), style)
-        };
-        let rows = list(servers, "/servers")
-            .iter()
-            .map(|server| UPSTREAM_COLUMNS.map(|(_, at)| cell_of(server, at)).to_vec());
-        let rows: Vec<_> = rows.collect();
-        match rows.is_empty() {
-            true => {
-                "No upstream servers. `mcpproxy upstream add` adds one, `mcpproxy import` those of \
-                     other programs."
-                    .to_owned()
-            }
-            false => output.table(&Column::all(UPSTREAM_COLUMNS.map(|(column, _)| column)), rows),
+    output.print(servers.json()?, |servers| table(servers, output))
+}
+
+fn table(servers: &Value, output: &Output) -> String {
+    let cell_of = |server: &Value, at: &str| {
+        let told = text(server, at);
+        let style = if at == "/state" { of_state(&told) } else { Style::new() };
+        Cell::styled(cell(&told), style)
+    };
+    let rows = list(servers, "/servers")
+        .iter()
+        .map(|server| UPSTREAM_COLUMNS.map(|(_, at)| cell_of(server, at)).to_vec());
+    let rows: Vec<_> = rows.collect();
+    match rows.is_empty() {
+        true => {
+            "No upstream servers. `mcpproxy upstream add` adds one, `mcpproxy import` those of \
+                 other programs."
+                .to_owned()
         }
-    })
+        false => output.table(&Column::all(UPSTREAM_COLUMNS.map(|(column, _)| column)), rows),
+    }
 }
 
 /// Has a server connected anew, and waits for what comes of it.
@@ -113,6 +116,28 @@ async fn restart(name: &str, backend: &Backend, output: &Output) -> Result<(), C
                 "'{}' does not work: `mcpproxy upstream logs {0}` has what it says",
                 line(name)
             )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::output::tests::{fits, names};
+
+    #[test]
+    fn a_long_name_or_reason_leaves_the_state_where_it_is() {
+        for name in names() {
+            let server = |name: &str, state: &str, reason: &str| {
+                json!({"name": name, "state": state, "protocol": "stdio", "tools": 12,
+                    "quarantined": 0, "calls": {"total": 7, "error": 1}, "reason": reason})
+            };
+            let why = format!("command '/{}/server' was not found", "a-folder/".repeat(20));
+            let servers = json!({"servers": [
+                server(&name, "connected", ""), server("gone", "failed", &why),
+            ]});
+            let keeps = ["STATE", "connected", "failed", "gone", "command '/a-"];
+            fits(|output| table(&servers, output), &keeps);
         }
     }
 }

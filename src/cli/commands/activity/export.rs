@@ -20,7 +20,7 @@ use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::text;
 use crate::cli::output::Output;
-use crate::cli::terminal_safe::clean;
+use crate::cli::terminal_safe::line;
 use crate::os::private;
 
 /// What an unfinished file has at the end of its name.
@@ -113,7 +113,7 @@ async fn copy(
 }
 
 fn draw(done: &Value) -> String {
-    format!("{} bytes in {}", text(done, "/bytes"), clean(&text(done, "/file")))
+    format!("{} bytes in {}", text(done, "/bytes"), line(&text(done, "/file")))
 }
 
 /// Lines stand for records; a line end within a cell of CSV makes the bar run ahead a little.

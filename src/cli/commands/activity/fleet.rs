@@ -13,7 +13,7 @@ use crate::cli::error::CommandError;
 use crate::cli::exit_code::Exit;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::{self, Output};
-use crate::cli::terminal_safe::clean;
+use crate::cli::terminal_safe::line;
 use crate::fleet::audit::{self, AuditOptions, MAX_KEYS_BYTES};
 use crate::fleet::bucket::{Bucket, BucketError};
 use crate::fleet::signed_note::VerifierKey;
@@ -82,29 +82,29 @@ fn draw(report: &Value) -> String {
         let _ = writeln!(
             shown,
             "{state}: node {}, {} in {}, number {first} to {last}",
-            clean(&name),
+            line(&name),
             counted(&records, "record"),
             counted(&segments, "segment"),
         );
-        list(node, "/faults").iter().for_each(|fault| line(&mut shown, fault));
+        list(node, "/faults").iter().for_each(|fault| tell(&mut shown, fault));
         for gap in list(node, "/gaps") {
             let [from, to] = ["/first_lost_seq", "/last_lost_seq"].map(|at| text(gap, at));
             let _ = writeln!(shown, "lost       records {from} to {to}, as the log itself says");
         }
         for note in list(node, "/notes") {
-            let _ = writeln!(shown, "note       {}", clean(note.as_str().unwrap_or_default()));
+            let _ = writeln!(shown, "note       {}", line(note.as_str().unwrap_or_default()));
         }
     }
-    list(report, "/faults").iter().for_each(|fault| line(&mut shown, fault));
+    list(report, "/faults").iter().for_each(|fault| tell(&mut shown, fault));
     for note in list(report, "/notes") {
-        let _ = writeln!(shown, "note       {}", clean(note.as_str().unwrap_or_default()));
+        let _ = writeln!(shown, "note       {}", line(note.as_str().unwrap_or_default()));
     }
     shown
 }
 
-fn line(shown: &mut String, fault: &Value) {
+fn tell(shown: &mut String, fault: &Value) {
     let [what, at, why] = ["/fault", "/at", "/why"].map(|part| text(fault, part));
-    let _ = writeln!(shown, "{what:<10} {}: {}", clean(&at), clean(&why));
+    let _ = writeln!(shown, "{what:<10} {}: {}", line(&at), line(&why));
 }
 
 /// The first thing that is wrong; `None` if nothing is.
@@ -117,7 +117,7 @@ fn unsound(report: &Value) -> Option<String> {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    Some(format!("{} is {what}: {}{more}", clean(&at), clean(&why)))
+    Some(format!("{} is {what}: {}{more}", line(&at), line(&why)))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::cli::error::CommandError;
 use crate::cli::json_pointer::list;
 use crate::cli::output::Output;
 use crate::cli::pagination;
-use crate::cli::terminal_safe::clean;
+use crate::cli::terminal_safe::line;
 
 /// Prints the records that the flags mean.
 pub(super) async fn run(
@@ -57,9 +57,31 @@ fn table(found: &Value, output: &Output, style: &RowStyle) -> String {
 /// The nodes of a fleet of whose records not all are in an answer, and why: a line for each; none where nothing is missing.
 pub(super) fn lacking(found: &Value) -> String {
     let missing = found.pointer("/fleet/missing").and_then(Value::as_object);
-    let line = |(node, why): (&String, &Value)| {
+    let told = |(node, why): (&String, &Value)| {
         let why = why.as_str().unwrap_or_default();
-        format!("not all of {}: {}\n", clean(node), clean(why))
+        format!("not all of {}: {}\n", line(node), line(why))
     };
-    missing.into_iter().flatten().map(line).collect()
+    missing.into_iter().flatten().map(told).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_leaves_status_and_reason_of_all_rows_in_view() {
+        for name in crate::cli::output::tests::names() {
+            let record = |seq: u64, tool: &str| {
+                serde_json::json!({"id": "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "seq": seq, "type": "tool_call",
+                    "server_name": tool, "tool_name": tool, "status": "rejected", "duration_ms": 0.4,
+                    "intent": {"operation_type": tool},
+                    "error_message": "Tool 'x' not found. Use retrieve_tools to find tools."})
+            };
+            let found =
+                serde_json::json!({"activities": [record(4711, &name), record(4712, "read_file")]});
+            let drawn = |output: &Output| table(&found, output, &RowStyle::of(output, false, None));
+            let keeps = ["STATUS", "rejected", "4711", "TOOL", "read_file", "Tool 'x' not"];
+            crate::cli::output::tests::fits(drawn, &keeps);
+        }
+    }
 }

@@ -13,7 +13,8 @@ use crate::cli::error::CommandError;
 use crate::cli::json_pointer::text;
 use crate::cli::load_config;
 use crate::cli::output::{self, Output};
-use crate::cli::terminal_safe::clean;
+use crate::cli::terminal_safe::line;
+use crate::cli::times::{TimeStyle, Times};
 use crate::fleet::bucket::Bucket;
 use crate::fleet::record_proof::{self, MAX_PROOF_BYTES, ProofError, RecordProof};
 use crate::os::private;
@@ -55,7 +56,7 @@ pub(super) fn write(
     file.write_all(proof.as_bytes()).and_then(|()| file.write_all(b"\n")).map_err(unwritten)?;
     let done = json!({"file": flags.file.display().to_string(), "bytes": proof.len() + 1});
     output.print(&done.to_string(), |done| {
-        format!("{} bytes in {}", text(done, "/bytes"), clean(&text(done, "/file")))
+        format!("{} bytes in {}", text(done, "/bytes"), line(&text(done, "/file")))
     })
 }
 
@@ -84,18 +85,18 @@ pub(super) fn check(
         "checkpoint": proven.checkpoint.last,
         "activity": proven.record,
     });
-    output.print(&report.to_string(), draw)
+    output.print(&report.to_string(), |report| draw(report, output.view.width))
 }
 
-fn draw(report: &Value) -> String {
+fn draw(report: &Value, width: Option<usize>) -> String {
     let [chain, key, last] = ["/chain", "/key", "/checkpoint"].map(|at| text(report, at));
     let mut shown =
-        format!("sound: {} has signed this record, in its checkpoint at {last}\n", clean(&chain));
+        format!("sound: {} has signed this record, in its checkpoint at {last}\n", line(&chain));
     if report.pointer("/key_given") != Some(&Value::Bool(true)) {
-        let key = clean(&key);
+        let key = line(&key);
         shown += &format!(
             "note   the key is the proof's own, {key}: compare it, or name yours with --keys\n"
         );
     }
-    shown + &super::show::show(report)
+    shown + &super::show::show(report, &Times::new(Some(TimeStyle::Utc), false), width)
 }

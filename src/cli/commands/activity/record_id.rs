@@ -6,10 +6,12 @@
 use serde_json::Value;
 
 use super::row::folded;
+use crate::activity::Id;
 use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::parse;
+use crate::cli::suggest::did_you_mean;
 
 /// The newest of what `activity list` shows as rows.
 const LAST: &str = "last";
@@ -30,8 +32,18 @@ pub(super) async fn resolve(typed: &str, backend: &Backend) -> Result<String, Co
     let is_number = typed.len() <= DIGITS && typed.bytes().all(|byte| byte.is_ascii_digit());
     match typed.parse() {
         Ok(number) if is_number => by_number(number, backend).await,
-        Ok(_) | Err(_) => Ok(typed.to_owned()),
+        Ok(_) | Err(_) if Id::parse(typed).is_some() => Ok(typed.to_owned()),
+        Ok(_) | Err(_) => Err(CommandError::failed(no_id(typed))),
     }
+}
+
+/// What is told of a word that means no record.
+fn no_id(typed: &str) -> String {
+    format!(
+        "Activity not found: `last`, a number or a whole id means a record, as `mcpproxy activity \
+         list` shows them{}",
+        did_you_mean(typed, [LAST].into_iter())
+    )
 }
 
 async fn by_number(number: u64, backend: &Backend) -> Result<String, CommandError> {
@@ -89,6 +101,16 @@ async fn page(backend: &Backend, offset: u64) -> Result<Value, CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_means_no_record_is_told_how_one_is_meant() {
+        let told = no_id("lastt");
+        assert!(told.ends_with("shows them: did you mean last?"), "{told}");
+        assert!(
+            no_id("x7")
+                .ends_with("a whole id means a record, as `mcpproxy activity list` shows them")
+        );
+    }
 
     #[test]
     fn a_number_is_found_from_any_page() {

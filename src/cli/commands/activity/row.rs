@@ -71,7 +71,7 @@ impl RowStyle {
             ("SERVER", Fit::Rank(4)),
             ("TOOL", Fit::Rank(1)),
             ("INTENT", Fit::Rank(7)),
-            ("STATUS", Fit::Rank(2)),
+            ("STATUS", Fit::Whole),
             ("DURATION", Fit::Rank(8)),
             ("REASON", Fit::Free),
         ]);

@@ -18,7 +18,7 @@ use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::{self, Output};
 use crate::cli::temporary_folder::TemporaryFolder;
-use crate::cli::terminal_safe::clean;
+use crate::cli::terminal_safe::line;
 use crate::cli::{load_config, running_proxy, start_proxy};
 use crate::server;
 
@@ -76,14 +76,15 @@ fn draw(report: &Value) -> String {
         let up_to = if lost.get("at_least") == lost.get("records_lost") { "" } else { "up to " };
         let _ = writeln!(
             shown,
-            "lost      {up_to}{records} records that could not be written, {from} to {to}: {cause}"
+            "lost      {up_to}{records} records that could not be written, {from} to {to}: {}",
+            line(&cause)
         );
     }
     for file in list(report, "/altered") {
-        let _ = writeln!(shown, "altered   {}", clean(file.as_str().unwrap_or_default()));
+        let _ = writeln!(shown, "altered   {}", line(file.as_str().unwrap_or_default()));
     }
     for note in list(report, "/notes") {
-        let _ = writeln!(shown, "note      {}", clean(note.as_str().unwrap_or_default()));
+        let _ = writeln!(shown, "note      {}", line(note.as_str().unwrap_or_default()));
     }
     shown
 }

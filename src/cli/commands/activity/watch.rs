@@ -13,7 +13,7 @@ use crate::cli::exit_code::Exit;
 use crate::cli::logging;
 use crate::cli::output::{self, Output};
 use crate::cli::table::TableLayout;
-use crate::cli::terminal_safe::clean;
+use crate::cli::terminal_safe::line;
 use crate::cli::times::TimeStyle;
 use crate::server;
 use crate::wire::sse::{Decoder, Item};
@@ -134,8 +134,8 @@ async fn follow(
                         // What it has to say comes from the proxy's own words.
                         other => logging::say(format_args!(
                             "{}: {}",
-                            clean(&String::from_utf8_lossy(other)),
-                            clean(&String::from_utf8_lossy(&data))
+                            line(&String::from_utf8_lossy(other)),
+                            line(&String::from_utf8_lossy(&data))
                         )),
                     }
                 }

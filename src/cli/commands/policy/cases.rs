@@ -201,10 +201,10 @@ fn draw(report: &Value, output: &Output) -> String {
         };
         vec![
             Cell::styled(word, of_state(word)),
-            text(case, "/case").into_owned().into(),
+            cell(&text(case, "/case")).into(),
             cell(&text(case, "/name")).into(),
             cell(&text(case, "/principal")).into(),
-            text(case, "/action").into_owned().into(),
+            cell(&text(case, "/action")).into(),
             cell(&target).into(),
             cell(&wanted).into(),
             cell(&got).into(),
@@ -212,7 +212,7 @@ fn draw(report: &Value, output: &Output) -> String {
     });
     let columns = Column::all([
         ("", Fit::Whole),
-        ("CASE", Fit::Whole),
+        ("CASE", Fit::Name),
         ("NAME", Fit::Free),
         ("PRINCIPAL", Fit::Rank(5)),
         ("ACTION", Fit::Rank(4)),

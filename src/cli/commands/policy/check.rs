@@ -12,7 +12,7 @@ use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::load_config;
 use crate::cli::output::Output;
-use crate::cli::terminal_safe::clean;
+use crate::cli::paragraph::Paragraph;
 use crate::config::rule_files;
 use crate::os::bounded_file::{PIPE_WAIT, Pipes};
 use crate::policy::rules::{RuleProblem, RuleSet};
@@ -32,7 +32,7 @@ pub(super) fn run(files: &[PathBuf], global: &Global, output: &Output) -> Result
         "rules": count,
         "problems": problems.iter().map(shown).collect::<Vec<_>>(),
     });
-    output.print(&report.to_string(), draw)?;
+    output.print(&report.to_string(), |report| draw(report, output))?;
     match problems.len() {
         0 => Ok(()),
         count => {
@@ -49,11 +49,13 @@ fn shown(problem: &RuleProblem) -> Value {
     })
 }
 
-fn draw(report: &Value) -> String {
+fn draw(report: &Value, output: &Output) -> String {
     let mut drawn = String::new();
     let problems = list(report, "/problems");
     for problem in problems {
-        let _ = writeln!(drawn, "{}", clean(&text(problem, "/text")));
+        // A problem of the rules quotes them, over several lines.
+        let told = Paragraph::new(output.view.width).behind(2).text(&text(problem, "/text"));
+        let _ = writeln!(drawn, "{told}");
     }
     if problems.is_empty() {
         let rules = counted(text(report, "/rules"), "rule");

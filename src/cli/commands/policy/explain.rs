@@ -11,9 +11,10 @@ use crate::cli::backend::Backend;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::Output;
+use crate::cli::paragraph::Paragraph;
 use crate::cli::suggest::{Vocabulary, suggesting};
 use crate::cli::table::{Column, Fit, cell};
-use crate::cli::terminal_safe::clean;
+use crate::cli::terminal_safe::line;
 use crate::cli::value_parsers::Arguments;
 
 #[derive(Serialize)]
@@ -46,16 +47,16 @@ pub(super) async fn run(
 }
 
 fn draw(told: &Value, output: &Output) -> String {
-    let mut drawn = format!("{}", clean(&text(told, "/decision")));
+    let mut outcome = line(&text(told, "/decision")).into_owned();
     let by: Vec<_> = list(told, "/decided_by").iter().filter_map(Value::as_str).collect();
     if !by.is_empty() {
-        let _ = write!(drawn, " by {}", clean(&by.join(", ")));
+        let _ = write!(outcome, " by {}", line(&by.join(", ")));
     }
     let why = text(told, "/text");
-    let _ = match why.is_empty() {
-        true => writeln!(drawn),
-        false => writeln!(drawn, ": {}", clean(&why)),
-    };
+    if !why.is_empty() {
+        let _ = write!(outcome, ": {why}");
+    }
+    let mut drawn = Paragraph::new(output.view.width).behind(2).text(&outcome) + "\n";
     let rules = list(told, "/rules");
     if rules.is_empty() {
         let _ = writeln!(drawn, "no rule is about such a call");
@@ -80,11 +81,27 @@ fn draw(told: &Value, output: &Output) -> String {
         ]
     });
     let columns = Column::all([
-        ("RULE", Fit::Whole),
+        ("RULE", Fit::Name),
         ("EFFECT", Fit::Rank(2)),
-        ("OUTCOME", Fit::Rank(1)),
+        ("OUTCOME", Fit::Name),
         ("SAW", Fit::Free),
         ("AT", Fit::Rank(3)),
     ]);
     drawn + &output.table(&columns, rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_leaves_the_outcome_in_view() {
+        for name in crate::cli::output::tests::names() {
+            let told = serde_json::json!({"decision": "deny", "decided_by": [name], "text": name,
+                "rules": [{"rule": name, "effect": "forbid", "outcome": "applies", "file": name,
+                    "line": 7, "saw": [{"path": "context.arguments", "value": name}]}]});
+            let keeps = ["deny by ", "applies", "OUTCOME"];
+            crate::cli::output::tests::fits(|output| draw(&told, output), &keeps);
+        }
+    }
 }

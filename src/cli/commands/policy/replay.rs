@@ -15,6 +15,7 @@ use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::Output;
+use crate::cli::paragraph::Paragraph;
 use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::{load_config, value_parsers};
 use crate::proxy::rule_replay::{REPLAYED, RuleReplay, UnreadableRecord};
@@ -108,10 +109,10 @@ fn draw(report: &Value, output: &Output) -> String {
         cells
     });
     let columns = Column::all([
-        ("TOOL", Fit::Whole),
+        ("TOOL", Fit::Name),
         ("PRINCIPAL", Fit::Rank(4)),
         ("CALLS", Fit::Rank(3)),
-        ("NEWLY REFUSED", Fit::Rank(1)),
+        ("NEWLY REFUSED", Fit::Whole),
         ("NEWLY ALLOWED", Fit::Rank(2)),
         ("UNDECIDABLE", Fit::Rank(5)),
         ("RULES", Fit::Free),
@@ -123,10 +124,25 @@ fn draw(report: &Value, output: &Output) -> String {
     };
     let [calls, refused, allowed, undecidable] =
         COUNTED.map(|name| text(report, &format!("/total/{name}")));
-    format!(
-        "{table}{more}{} since {}: {refused} newly refused, {allowed} newly allowed, \
-         {undecidable} undecidable\n",
+    let total = format!(
+        "{} since {}: {refused} newly refused, {allowed} newly allowed, {undecidable} undecidable",
         counted(calls, "call"),
         text(report, "/since")
-    )
+    );
+    format!("{table}{more}{}\n", Paragraph::new(output.view.width).text(&total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_leaves_the_counts_in_view() {
+        for name in crate::cli::output::tests::names() {
+            let report = serde_json::json!({"since": "2026-01-02", "total": {}, "by_tool_and_principal": [
+                {"tool": name, "principal": name, "calls": 9, "newly_refused": 4, "rules": [name]},
+            ]});
+            crate::cli::output::tests::fits(|output| draw(&report, output), &["NEWLY REFUSED"]);
+        }
+    }
 }

@@ -58,7 +58,7 @@ pub(super) async fn approve(
             let _ = writeln!(
                 shown,
                 "This will not outlast a restart: {}",
-                clean(&text(approved, "/not_saved"))
+                line(&text(approved, "/not_saved"))
             );
         }
         shown

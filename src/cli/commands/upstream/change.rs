@@ -11,7 +11,7 @@ use crate::cli::error::CommandError;
 use crate::cli::exit_code::Exit;
 use crate::cli::output::Output;
 use crate::cli::reload::{self, ReloadTold};
-use crate::cli::suggest::did_you_mean;
+use crate::cli::suggest::unknown_server;
 use crate::cli::terminal_safe::{line, quoted};
 use crate::cli::try_servers::try_servers;
 use crate::cli::{load_config, server_state};
@@ -106,7 +106,9 @@ pub(super) fn change(
             ServerChange::Disable => servers.switched(name, false),
         };
         let next = next.map_err(|error| error.to_string())?;
-        next.ok_or_else(|| unknown(name, servers.all().iter().map(|(name, _)| name.as_str())))
+        next.ok_or_else(|| {
+            unknown_server(name, servers.all().iter().map(|(name, _)| name.as_str()))
+        })
     })?;
     let (word, key) = match change {
         ServerChange::Remove => ("Removed", "removed"),
@@ -130,17 +132,6 @@ pub(super) fn change(
     output.print(&Value::from(answer).to_string(), |_| {
         format!("{word} '{}' in {}.\n{}", line(name), line(&file), reloaded.told())
     })
-}
-
-/// Why there is nothing to be done, with the names that there are.
-pub(super) fn unknown<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.collect();
-    let known = match names.as_slice() {
-        [] => "none is configured".to_owned(),
-        names => format!("the config has {}", names.join(", ")),
-    };
-    let meant = did_you_mean(name, names.into_iter());
-    format!("there is no server '{name}': {known}{meant}")
 }
 
 /// Changes the file, if what comes of it can be used; whether anything changed.

@@ -4,15 +4,18 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr as _;
 
-use super::change::{names, unknown};
+use super::change::names;
 use crate::cli::args::{Format, Global};
 use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::{self, Output};
-use crate::cli::suggest::{Vocabulary, suggesting};
+use crate::cli::paragraph::Paragraph;
+use crate::cli::suggest::{Vocabulary, suggesting, unknown_server};
 use crate::cli::terminal_safe::line;
+use crate::cli::times::{TimeStyle, Times};
 use crate::cli::{load_config, running_proxy};
 use crate::config::Config;
 use crate::server;
@@ -60,11 +63,20 @@ impl From {
     }
 }
 
+/// What is shown of a log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogsShown {
+    /// Also what comes from now on.
+    pub(super) follow: bool,
+    /// Lines to begin with.
+    pub(super) most: u64,
+    pub(super) time: Option<TimeStyle>,
+}
+
 /// Prints the last lines, and what comes after them if it is followed.
 pub(super) fn run(
     name: &str,
-    follow: bool,
-    most: u64,
+    LogsShown { follow, most, time }: LogsShown,
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
@@ -75,20 +87,24 @@ pub(super) fn run(
         None if names(&loaded.config).any(|known| known == name) => {
             From::Folder(Box::new(loaded.config))
         }
-        None => return Err(CommandError::failed(unknown(name, names(&loaded.config)))),
+        None => return Err(CommandError::failed(unknown_server(name, names(&loaded.config)))),
     };
     let mut answer = runtime.block_on(from.read(name, None, most))?;
+    // An age is that of the moment in which it is shown.
+    let times = || Times::new(Some(time.unwrap_or(TimeStyle::Utc)), output.terminal);
+    let width = output.view.width;
     if !follow {
+        let times = times();
         return output.print(&answer, |answer| match list(answer, "/lines") {
             [] => format!("'{}' has said nothing on stderr that was kept.", line(name)),
-            lines => lines.iter().map(|it| shown(it) + "\n").collect(),
+            lines => lines.iter().map(|it| shown(it, &times, width) + "\n").collect(),
         });
     }
     loop {
-        let parsed = output::parse(&answer)?;
+        let (parsed, times) = (output::parse(&answer)?, times());
         for told in list(&parsed, "/lines") {
             let told = match output.format {
-                Format::Table => shown(told),
+                Format::Table => shown(told, &times, width),
                 Format::Json | Format::Yaml => told.to_string(),
             };
             if !output::write_on(told.as_bytes())? {
@@ -103,6 +119,31 @@ pub(super) fn run(
     }
 }
 
-fn shown(told: &Value) -> String {
-    format!("{}  {}", text(told, "/time"), line(&text(told, "/line")))
+/// A line of the log behind its time, below which it goes on where it is wrapped.
+fn shown(told: &Value, times: &Times, width: Option<usize>) -> String {
+    let time = times.exact_text(&text(told, "/time")) + " ";
+    let behind = Paragraph::new(width).behind(time.width() + 1);
+    behind.labelled(&time, &line(&text(told, "/line")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_stands_behind_its_time_and_below_itself() {
+        let told =
+            json!({"time": "2026-01-02T03:04:05.678Z", "line": "one\ntwo three four five six"});
+        let times = Times::new(Some(TimeStyle::Utc), false);
+        let whole = "2026-01-02T03:04:05.678Z  one\\u{a}two three four five six";
+        assert_eq!(shown(&told, &times, None), whole);
+        let wrapped = shown(&told, &times, Some(48));
+        let mut lines = wrapped.lines().skip(1);
+        assert!(
+            lines.all(|line| line.starts_with(&" ".repeat(26)) && line.len() <= 48),
+            "{wrapped}"
+        );
+        let ages = Times::new(Some(TimeStyle::Relative), false);
+        assert!(shown(&told, &ages, None).contains(" ago  one"));
+    }
 }
