@@ -111,11 +111,11 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         ),
         (
             r#"{"activity": {"max_payload_bytes": 4194305}}"#,
-            "column 44: activity.max_payload_bytes: must be 0 to 4194304, is 4194305",
+            "column 36: activity.max_payload_bytes: must be 0 to 4194304, is 4194305",
         ),
         (
             r#"{"activity": {"max_response_bytes": 33554432}}"#,
-            "column 46: activity.max_response_bytes: must be 0 to 4194304, is 33554432",
+            "column 37: activity.max_response_bytes: must be 0 to 4194304, is 33554432",
         ),
         (
             r#"{"result_limit": {"bytes": 100}}"#,
