@@ -145,7 +145,9 @@ async fn a_put_into_an_empty_store_that_is_there_instead_counts_for_nothing() {
         std::fs::create_dir(&store).unwrap();
         // It takes it, and says that it has it, each time.
         for _ in 0..2 {
-            let refused = put((&node.bucket, &place), &key, &sealed, &member.verifier, creates).await.unwrap_err();
+            let refused = put((&node.bucket, &place), &key, &sealed, &member.verifier, creates)
+                .await
+                .unwrap_err();
             assert!(refused.to_string().contains("fleet.json is not there"), "{refused}");
             assert!(store.join(&key).exists());
         }
