@@ -317,7 +317,7 @@ mod tests {
             ),
             (
                 json!({"s": {"env": {"K": 7}}}),
-                "mcpServers.s.env.K: invalid type: integer `7`, expected a string",
+                "mcpServers.s.env.K: invalid type: a number, expected a string",
             ),
             (
                 json!({"s": {"capabilities": {"t": {"approval": "never"}}}}),

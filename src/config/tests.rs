@@ -87,7 +87,7 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
     for (text, expected) in [
         (
             r#"{"listen": 8080}"#,
-            "column 12: listen: invalid type: integer `8080`, expected a string",
+            "column 12: listen: invalid type: a number, expected a string",
         ),
         (
             r#"{"listen": "8080"}"#,

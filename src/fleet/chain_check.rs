@@ -302,6 +302,9 @@ impl ChainCheck {
             // What it follows cannot be believed, which is told already.
             (None, Some(_) | None) => {}
         }
+        if self.report.segments == 0 {
+            self.report.first = first;
+        }
         self.report.segments += 1;
         self.report.records += records;
         self.report.gaps.extend(gaps);

@@ -214,7 +214,7 @@ fn rules_that_are_wrong_keep_it_from_starting() {
     assert!(code == Some(5) && said.contains("rules.cedar:2:19"), "{code:?} {said}");
     rules = rules.repeat(10 * 1024 * 1024 / rules.len());
     let (code, said) = start(&rules);
-    assert!(code == Some(5) && said.contains("longer than 1048576 bytes"), "{code:?} {said}");
+    assert!(code == Some(5) && said.contains("larger than 1048576 bytes"), "{code:?} {said}");
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> String {
