@@ -19,7 +19,7 @@ use super::problem::{Problem, Severity};
 use super::sections::ApiKey;
 use super::tls::TlsFiles;
 use super::values::Config;
-use crate::os::bounded_file::{self, PIPE_WAIT, Pipes, Unreadable};
+use crate::os::bounded_file::{self, NamedPipes, PIPE_WAIT, Unreadable};
 use crate::os::edited_file;
 use crate::reference::CONFIG_SCHEMA;
 
@@ -36,7 +36,7 @@ pub const API_KEY_BYTES: usize = 32;
 const DEFAULT_PATH: &str = "~/.mcpproxy/mcp_config.json";
 
 /// A shell's `<(…)` is read where whoever named it waits; not by a proxy that runs.
-const AWAITED: Pipes = Pipes::Awaited(PIPE_WAIT);
+const AWAITED: NamedPipes = NamedPipes::Awaited(PIPE_WAIT);
 
 /// Rights that others than the owner have.
 const OTHERS: u32 = 0o077;
@@ -116,7 +116,7 @@ pub fn load_again(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong(AWAY),
         Err(error) => return wrong(&format!("cannot be read: {error}")),
     }
-    let loaded = load(Some(path), Pipes::Refused, (env, flags), |_| {})?;
+    let loaded = load(Some(path), NamedPipes::Refused, (env, flags), |_| {})?;
     match loaded.content {
         FileContent::NotThere => wrong(AWAY),
         // Whoever writes it has most often only begun.
@@ -127,7 +127,7 @@ pub fn load_again(
 
 fn load<E: Fn(&str) -> Option<String>>(
     path: Option<&Path>,
-    pipes: Pipes,
+    pipes: NamedPipes,
     (env, flags): (&E, &Flags),
     check: impl FnOnce(&mut Parsed<'_>),
 ) -> Result<Loaded, Vec<Problem>> {
@@ -343,7 +343,7 @@ pub fn locate(
 }
 
 /// The text of a file, and its rights.
-fn read(path: &Path, pipes: Pipes) -> Result<(String, u32), Unreadable> {
+fn read(path: &Path, pipes: NamedPipes) -> Result<(String, u32), Unreadable> {
     let (bytes, metadata) = bounded_file::read(path, MAX_FILE_BYTES, pipes)?;
     #[cfg(unix)]
     let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777;

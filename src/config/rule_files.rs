@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::values::{Config, RuleFiles};
-use crate::os::bounded_file::{self, Pipes};
+use crate::os::bounded_file::{self, NamedPipes};
 use crate::policy::rules::{KnownTools, MAX_FILE_BYTES, RuleProblem, RuleSet, RuleText};
 
 /// The key that names them.
@@ -14,7 +14,7 @@ pub const RULE_FILES: &str = "policy.files";
 ///
 /// # Errors
 /// It cannot be read, is too long, or is no text.
-pub fn read(path: &Path, pipes: Pipes) -> Result<RuleText, RuleProblem> {
+pub fn read(path: &Path, pipes: NamedPipes) -> Result<RuleText, RuleProblem> {
     let file: Arc<str> = path.display().to_string().into();
     let read = bounded_file::read(path, MAX_FILE_BYTES as u64, pipes);
     let text = read.and_then(|(bytes, _)| bounded_file::text(bytes));
@@ -28,7 +28,7 @@ pub fn read(path: &Path, pipes: Pipes) -> Result<RuleText, RuleProblem> {
 ///
 /// # Errors
 /// What is wrong with each file.
-pub fn texts(rules: &RuleFiles, pipes: Pipes) -> Result<Vec<RuleText>, Vec<RuleProblem>> {
+pub fn texts(rules: &RuleFiles, pipes: NamedPipes) -> Result<Vec<RuleText>, Vec<RuleProblem>> {
     let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for path in &rules.files {
         match read(path, pipes) {
@@ -48,7 +48,7 @@ pub fn load(rules: &RuleFiles, known: &KnownTools) -> Result<Option<RuleSet>, Ve
     if !rules.decide_anything() {
         return Ok(None);
     }
-    RuleSet::load(&texts(rules, Pipes::Refused)?, rules.options, Some(known)).map(Some)
+    RuleSet::load(&texts(rules, NamedPipes::Refused)?, rules.options, Some(known)).map(Some)
 }
 
 /// The servers of the config, of which no tool is known yet.

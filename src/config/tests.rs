@@ -85,10 +85,7 @@ fn a_section_keeps_the_defaults_it_does_not_state() {
 #[test]
 fn what_is_wrong_names_the_place_and_what_is_allowed() {
     for (text, expected) in [
-        (
-            r#"{"listen": 8080}"#,
-            "column 12: listen: invalid type: a number, expected a string",
-        ),
+        (r#"{"listen": 8080}"#, "column 12: listen: invalid type: a number, expected a string"),
         (
             r#"{"listen": "8080"}"#,
             "column 12: listen: '8080' is no address and port: write it like \"127.0.0.1:8080\"",

@@ -17,7 +17,7 @@ use super::checkpoint;
 use super::config::NodeName;
 use super::joining::{CLAIM, FLEET, FleetObject, NODES, NodeClaim, node_folder, segments_folder};
 use super::signed_note::VerifierKey;
-use super::strays::Strays;
+use super::strays::StrayObjects;
 
 /// Segments that are fetched and looked at at a time.
 const AT_A_TIME: usize = 4;
@@ -87,7 +87,7 @@ pub async fn audit(
         .ok_or_else(|| BucketError::Failed(format!("{FLEET} is not what a fleet writes")))?;
     let fleet = fleet.to_string();
     let (mut nodes, mut faults, mut notes, mut records) = (Vec::new(), Vec::new(), Vec::new(), 0);
-    let (mut names, mut strays) = (bucket.folders(NODES).await?, Strays::default());
+    let (mut names, mut strays) = (bucket.folders(NODES).await?, StrayObjects::default());
     names.retain(|name| {
         let is_node = NodeName::parse(name).is_some();
         if !is_node {

@@ -14,6 +14,7 @@
 //! Size: each thing that a store is asked, with its bounds, in one place.
 
 mod client;
+mod error;
 mod folders;
 mod listing;
 #[cfg(test)]
@@ -21,7 +22,6 @@ mod slow_links;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,12 +38,12 @@ use object_store::{
     BackoffConfig, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions,
     PutPayload, RetryConfig,
 };
-use thiserror::Error;
 use url::Url;
 
 use self::client::{OwnClient, transfer_time};
+pub use self::error::{BucketError, MAX_FOLDERS, MAX_LISTED};
+use self::error::{LIST_TIMEOUT, failed, within, words};
 use self::folders::Folders;
-pub use self::folders::MAX_FOLDERS;
 pub use self::listing::FolderEntries;
 
 /// Most time for one operation, its repetitions included, and without the time that an object's bytes may take on a slow way
@@ -56,39 +56,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Most bytes of an object that is read.
 pub const MAX_OBJECT_BYTES: u64 = 64 << 20;
-/// Most objects of one listing.
-pub const MAX_LISTED: usize = 4_000_000;
-/// Most time for a listing.
-const LIST_TIMEOUT: Duration = Duration::from_secs(600);
-/// Bytes of a store's words that are shown.
-const MAX_WORDS: usize = 500;
-
-/// Why the store did not do what it was asked.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum BucketError {
-    /// The URL, or what the environment says about it, cannot be used.
-    #[error("cluster.store cannot be used: {0}")]
-    Url(String),
-    /// There is no such object.
-    #[error("{0} is not there")]
-    Missing(String),
-    /// An object is longer than it may be.
-    #[error("{0} is longer than it may be")]
-    TooLong(String),
-    /// There are more objects than are listed.
-    #[error("there are more than {MAX_LISTED} objects below {0}")]
-    TooMany(String),
-    /// There are more folders than are listed.
-    #[error("there are more than {MAX_FOLDERS} folders in {0}: remove what is no node's")]
-    TooManyFolders(String),
-    /// It did not answer in time.
-    #[error("the store did not answer within {} s", .0.as_secs())]
-    Late(Duration),
-    /// It refused, or could not be reached.
-    #[error("the store cannot be used: {0}")]
-    Failed(String),
-}
-
 /// An object of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedObject {
@@ -496,36 +463,6 @@ fn retries() -> RetryConfig {
         max_retries: MAX_RETRIES,
         retry_timeout: OPERATION_TIMEOUT,
     }
-}
-
-async fn within<T>(
-    limit: Duration,
-    asked: impl Future<Output = Result<T, BucketError>>,
-) -> Result<T, BucketError> {
-    tokio::time::timeout(limit, asked).await.unwrap_or(Err(BucketError::Late(limit)))
-}
-
-fn failed(key: &str, error: &object_store::Error) -> BucketError {
-    match error {
-        object_store::Error::NotFound { .. } => BucketError::Missing(key.to_owned()),
-        error => BucketError::Failed(words(error)),
-    }
-}
-
-/// The words of an error, bounded, and without what follows a `?` in a URL: it may be a signature.
-fn words(error: &dyn fmt::Display) -> String {
-    let error = error.to_string();
-    let plain = |word: &str| match (word.find("://"), word.split_once('?')) {
-        (Some(scheme), Some((before, _))) if scheme < before.len() => format!("{before}?… "),
-        _ => word.to_owned(),
-    };
-    let mut words: String = error.split_inclusive(char::is_whitespace).map(plain).collect();
-    if words.len() > MAX_WORDS {
-        let end = (0..=MAX_WORDS).rev().find(|at| words.is_char_boundary(*at)).unwrap_or(0);
-        words.truncate(end);
-        words.push('…');
-    }
-    words
 }
 
 /// A URL without what may be secret in it.

@@ -31,7 +31,7 @@ use super::node_key::NodeKey;
 use super::own_place::PlaceWatch;
 use super::sealed_mark::FleetId;
 use super::signed_note::VerifierKey;
-use super::strays::Strays;
+use super::strays::StrayObjects;
 use crate::activity::Activity;
 use crate::io::clock::wall_ms;
 
@@ -214,7 +214,7 @@ impl Heartbeats {
                 "there are more than {MAX_LISTED_BEATS} objects in {HEARTBEATS}: remove what is no node's"
             )));
         }
-        let (mut beats, mut strays) = (Vec::new(), Strays::default());
+        let (mut beats, mut strays) = (Vec::new(), StrayObjects::default());
         for object in objects {
             let name = object.key.strip_prefix(HEARTBEATS).and_then(|it| it.strip_prefix('/'));
             match name.and_then(NodeName::parse) {

@@ -19,29 +19,24 @@
 //! new ones are read. So whoever writes into the store and has no key keeps a dead node alive until its turn comes, and
 //! [`DEAD_AFTER_MS`] more.
 
+mod node_view;
 mod watched_node;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use self::node_view::{DEAD_AFTER_MS, NodeNews, NodeState, NodeView, SKEW_WARN_MS};
 use self::watched_node::{BeatFollows, WatchedNode};
 use super::config::NodeName;
 use super::heartbeat::{BootId, Heartbeat, HeartbeatFault};
-use super::strays::Strays;
+use super::strays::StrayObjects;
 
 /// How often a node says that it lives, in milliseconds.
 pub const BEAT_EVERY_MS: u64 = 1_000;
 /// How often a node lists what the others say.
 pub const LIST_EVERY_MS: u64 = 800;
-/// A node whose heartbeat has not changed for so long lives no more. Several beats: a put may be slow.
-pub const DEAD_AFTER_MS: u64 = 6_000;
-/// A heartbeat that has not changed for so long, which is longer than from one to the next, is read: it may be the last one, and
-/// say so.
-const STILL_AFTER_MS: u64 = 1_600;
 /// The most of silence that one listing adds: what was not listed was not silence.
 const MAX_SILENCE_STEP_MS: u64 = 2_000;
-/// Clocks that are further apart are warned of, in milliseconds. What is measured holds the time that a heartbeat is on its way.
-pub const SKEW_WARN_MS: i64 = 10_000;
 /// Most nodes that are kept in mind.
 pub const MAX_NODES: usize = 4_096;
 /// Most heartbeats that are listed: those of all nodes, and some that are no node's.
@@ -55,75 +50,6 @@ const FEW_NODES: usize = 16;
 const READ_IN_TURN: usize = 5;
 /// In that one the reader's own heartbeat is read so often, which tells it of another process with its name.
 const READ_OWN_MS: u64 = 4_000;
-/// Starts of a node that are remembered, so that none is taken for a new one.
-const MAX_FORMER: usize = 8;
-/// For how long it is told that a name is used twice, since it was last seen.
-const TWICE_FOR_MS: u64 = 30_000;
-/// One whose heartbeat is not there any more is shown for so long: nothing that it had under way waits longer.
-const SHOWN_FOR_MS: u64 = 86_400_000;
-
-/// Whether a node lives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NodeState {
-    /// It was not seen to say anything new yet.
-    #[default]
-    Unknown,
-    /// It says something new all the time.
-    Living,
-    /// It said that it stops.
-    Stopped,
-    /// It says nothing any more.
-    Silent,
-}
-
-impl NodeState {
-    /// The word for it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Living => "living",
-            Self::Stopped => "stopped",
-            Self::Silent => "silent",
-        }
-    }
-}
-
-/// A node as the reader sees it.
-#[derive(Clone, Debug)]
-pub struct NodeView {
-    /// Its name.
-    pub name: NodeName,
-    /// Whether it is the reader itself.
-    pub is_self: bool,
-    /// Whether it lives.
-    pub state: NodeState,
-    /// The last that it said.
-    pub heartbeat: Option<Arc<Heartbeat>>,
-    /// How far the reader's clock is ahead of its clock, in milliseconds, as when it was last seen to change.
-    pub skew_ms: Option<i64>,
-    /// For how long nothing new has been heard.
-    pub silent_ms: u64,
-    /// What is wrong with what lies in the store under its name.
-    pub fault: Option<String>,
-    /// Two processes use its name.
-    pub twice: bool,
-}
-
-impl NodeView {
-    /// The clocks are too far apart.
-    #[must_use]
-    pub fn is_skewed(&self) -> bool {
-        self.skew_ms.is_some_and(|skew| skew.abs() >= SKEW_WARN_MS)
-    }
-
-    /// It cannot be said yet whether it lives. One that has never said anything is judged after as much silence as any other.
-    #[must_use]
-    pub fn is_undecided(&self) -> bool {
-        self.state == NodeState::Unknown && self.silent_ms < DEAD_AFTER_MS
-    }
-}
-
 /// All nodes, as they were judged last.
 #[derive(Clone, Debug, Default)]
 pub struct LivingNodes {
@@ -200,23 +126,6 @@ impl LivingNodes {
 /// What a reading of one node's object came to.
 pub type BeatRead = Result<Heartbeat, HeartbeatFault>;
 
-/// What there is to be told, once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeNews {
-    /// It lives.
-    Lives,
-    /// It stopped, as it said.
-    Stopped,
-    /// It fell silent.
-    Silent,
-    /// The reader's clock is so far ahead of its, in milliseconds; or behind, if less than 0.
-    Skewed(i64),
-    /// Something is wrong with what lies under its name.
-    Fault(HeartbeatFault),
-    /// Two processes use the name.
-    Twice,
-}
-
 /// A heartbeat as it is listed: whose it is, and what tells one state of it from another.
 pub type ListedBeat = (NodeName, Box<str>);
 
@@ -244,7 +153,7 @@ impl NodeWatch {
     pub fn listed(
         &mut self,
         beats: impl IntoIterator<Item = ListedBeat>,
-        mut strays: Strays,
+        mut strays: StrayObjects,
         now: u64,
         trusted: bool,
     ) -> Vec<(NodeName, NodeNews)> {
@@ -273,7 +182,7 @@ impl NodeWatch {
     }
 
     /// Leaves no more of them than there is room for: whoever can write into the store can put any number of names there.
-    fn make_room(&mut self, there: &mut BTreeMap<NodeName, Box<str>>, strays: &mut Strays) {
+    fn make_room(&mut self, there: &mut BTreeMap<NodeName, Box<str>>, strays: &mut StrayObjects) {
         let left_over = |nodes: &BTreeMap<NodeName, WatchedNode>, there: &BTreeMap<_, _>| {
             let new = there.keys().filter(|name| !nodes.contains_key(*name)).count();
             (nodes.len() + new).saturating_sub(MAX_NODES)

@@ -10,12 +10,12 @@ const MAX_SHOWN: usize = 80;
 
 /// Names that are no node's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Strays {
+pub struct StrayObjects {
     count: usize,
     named: Vec<String>,
 }
 
-impl Strays {
+impl StrayObjects {
     /// One more.
     pub fn add(&mut self, name: &str) {
         self.count += 1;
@@ -36,7 +36,7 @@ impl Strays {
     }
 }
 
-impl fmt::Display for Strays {
+impl fmt::Display for StrayObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.count {
             1 => f.write_str("one thing there is no node's: ")?,
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn however_many_there_are_a_few_are_named_and_all_are_counted() {
-        let mut strays = Strays::default();
+        let mut strays = StrayObjects::default();
         assert!(strays.is_empty());
         strays.add("a\n\u{1b}b");
         assert_eq!(strays.to_string(), "one thing there is no node's: a\\n\\u{1b}b");

@@ -18,7 +18,7 @@ pub const PIPE_WAIT: Duration = Duration::from_secs(30);
 
 /// What is done about a pipe in the place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pipes {
+pub enum NamedPipes {
     /// It is no file.
     Refused,
     /// What is written into it counts, if its writers close it within this time.
@@ -57,10 +57,14 @@ impl Unreadable {
 ///
 /// # Errors
 /// [`Unreadable`]
-pub fn read(path: &Path, most_bytes: u64, pipes: Pipes) -> Result<(Vec<u8>, Metadata), Unreadable> {
+pub fn read(
+    path: &Path,
+    most_bytes: u64,
+    pipes: NamedPipes,
+) -> Result<(Vec<u8>, Metadata), Unreadable> {
     match pipes {
-        Pipes::Refused => of_file(path, most_bytes),
-        Pipes::Awaited(limit) => {
+        NamedPipes::Refused => of_file(path, most_bytes),
+        NamedPipes::Awaited(limit) => {
             let found = fs::metadata(path)?;
             match found.is_file() || found.is_dir() {
                 true => of_file(path, most_bytes),
@@ -119,7 +123,7 @@ mod tests {
 
     const MOST: u64 = 100;
     /// Longer than any test waits.
-    const LONG: Pipes = Pipes::Awaited(Duration::from_secs(3600));
+    const LONG: NamedPipes = NamedPipes::Awaited(Duration::from_secs(3600));
 
     #[test]
     fn what_is_no_file_is_not_waited_for() {
@@ -129,11 +133,11 @@ mod tests {
         fs::write(at("file"), "text").unwrap();
         fs::write(at("long"), "x".repeat(101)).unwrap();
         for path in [home.path(), &at("pipe"), Path::new("/dev/null")] {
-            let told = read(path, MOST, Pipes::Refused);
+            let told = read(path, MOST, NamedPipes::Refused);
             assert!(matches!(told, Err(Unreadable::NoFile)), "{}: {told:?}", path.display());
         }
         assert!(matches!(read(home.path(), MOST, LONG), Err(Unreadable::NoFile)));
-        for pipes in [Pipes::Refused, LONG] {
+        for pipes in [NamedPipes::Refused, LONG] {
             assert_eq!(text(read(&at("file"), MOST, pipes).unwrap().0).unwrap(), "text");
             assert!(read(&at("none"), MOST, pipes).unwrap_err().is_absent());
             let told = read(&at("long"), MOST, pipes);
@@ -155,7 +159,7 @@ mod tests {
         };
         assert_eq!(awaited("written late").unwrap(), "written late");
         assert!(matches!(awaited(&"x".repeat(101)), Err(Unreadable::TooLarge(MOST))));
-        let late = read(&pipe, MOST, Pipes::Awaited(Duration::from_millis(1)));
+        let late = read(&pipe, MOST, NamedPipes::Awaited(Duration::from_millis(1)));
         assert!(matches!(late, Err(Unreadable::Late(_))), "{late:?}");
         assert_eq!(read(Path::new("/dev/null"), MOST, LONG).unwrap().0, b"");
     }

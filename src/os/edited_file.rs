@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use super::bounded_file::{self, Pipes, Unreadable};
+use super::bounded_file::{self, NamedPipes, Unreadable};
 use super::private;
 
 /// Longest wait for other processes that edit the same file.
@@ -104,7 +104,7 @@ pub fn edit<T, E>(
 /// # Errors
 /// It cannot be read, is larger than `most_bytes`, or no text.
 pub fn read<E>(path: &Path, most_bytes: u64) -> Result<Option<(String, Metadata)>, EditFailure<E>> {
-    let read = bounded_file::read(path, most_bytes, Pipes::Refused)
+    let read = bounded_file::read(path, most_bytes, NamedPipes::Refused)
         .and_then(|(bytes, metadata)| Ok((bounded_file::text(bytes)?, metadata)));
     match read {
         Ok(found) => Ok(Some(found)),

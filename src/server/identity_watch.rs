@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::identity::{FileStamp, Identity, KeySet, KeySource, MAX_KEY_SET_BYTES, file_stamp};
-use crate::os::bounded_file::{self, Pipes, Unreadable};
+use crate::os::bounded_file::{self, NamedPipes, Unreadable};
 use crate::upstream::oauth::fetch_key_set;
 
 /// How often a file of keys is looked at.
@@ -139,7 +139,7 @@ fn read_changed(path: &Path, seen: Option<FileStamp>) -> Option<(Option<FileStam
     if stamp.is_some() && stamp == seen {
         return None;
     }
-    let read = bounded_file::read(path, MAX_KEY_SET_BYTES as u64, Pipes::Refused);
+    let read = bounded_file::read(path, MAX_KEY_SET_BYTES as u64, NamedPipes::Refused);
     // A file that is missing is told once, not each time that it is looked for.
     (stamp.is_some() || seen.is_some()).then_some((stamp, read.map(|(bytes, _)| bytes)))
 }

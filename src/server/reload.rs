@@ -19,6 +19,7 @@ mod files;
 mod proposal;
 mod record;
 mod refusal;
+mod rule_check;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -186,7 +187,7 @@ impl Reload {
         let (now, rules) = (self.in_force.clone(), self.rule_check(&looks));
         let written = tokio::task::spawn_blocking(move || {
             switch_server(&source.path, &server, to == ServerSwitch::On, |text| {
-                let usable = proposal::usable(text, &source, &now, &rules);
+                let usable = rule_check::usable(text, (&source.path, &source.flags), &now, &rules);
                 usable.map(drop).map_err(|refused| refused.cause())
             })
         });

@@ -189,15 +189,29 @@ impl Draft {
         PayloadRef { bytes: self.slice(span), total }
     }
 
-    /// An empty draft about the same call, for its outcome once this one was handed over.
+    /// A draft about the same call, for its outcome once this one was handed over: what it is about is told of at its end, too,
+    /// by metrics, traces and decisions.
     #[must_use]
     pub fn rest(&self) -> Self {
+        const ABOUT: [Text; 6] = [
+            Text::Principal,
+            Text::Server,
+            Text::Tool,
+            Text::SessionId,
+            Text::ClientName,
+            Text::RequestId,
+        ];
         let mut rest = Self {
             operation: self.operation,
             started: self.started,
             variant: self.variant,
             ..Self::new(self.kind, self.source, self.status)
         };
+        let about: usize = ABOUT.iter().map(|text| self.text(*text).len()).sum();
+        rest.bytes.reserve_exact(about + self.payload(Raw::Metadata).bytes.len());
+        for text in ABOUT {
+            rest.set(text, self.text(text));
+        }
         // More may become known, beside what is.
         let metadata = self.payload(Raw::Metadata);
         rest.keep(Raw::Metadata, metadata.bytes, usize::MAX);

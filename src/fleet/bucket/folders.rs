@@ -7,10 +7,7 @@ use std::sync::Arc;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 
-use super::{BucketError, LIST_TIMEOUT, failed, within};
-
-/// Most folders in a folder: more nodes than are kept in mind, and what else may lie there.
-pub const MAX_FOLDERS: usize = 16_384;
+use super::error::{BucketError, LIST_TIMEOUT, MAX_FOLDERS, failed, within};
 
 /// Where the folders of a store are listed.
 #[derive(Clone)]

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 
-use super::{
-    Bucket, BucketError, LIST_TIMEOUT, ListedObject, ListedPart, OPERATION_TIMEOUT, failed, within,
-};
+use super::error::{BucketError, LIST_TIMEOUT, failed, within};
+use super::{Bucket, ListedObject, ListedPart, OPERATION_TIMEOUT};
 
 /// What lies directly in a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

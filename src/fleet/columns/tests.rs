@@ -161,7 +161,8 @@ fn what_is_read_is_what_the_library_reads() {
     for seq in 0..25_000_u64 {
         let long = format!("{seq:060}");
         let few = format!("{}", seq.wrapping_mul(2_654_435_761) % (1 + seq));
-        let text = |text: &'static str| PayloadRef { bytes: text.as_bytes(), total: text.len() as u64 };
+        let text =
+            |text: &'static str| PayloadRef { bytes: text.as_bytes(), total: text.len() as u64 };
         let head = HeadRef {
             stored_ms: seq,
             kind: Type::ToolCall,

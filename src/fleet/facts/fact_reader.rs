@@ -13,7 +13,7 @@ use super::fact_relay::FactRelays;
 use super::fact_set::{FactSet, MAX_OWN_BYTES};
 use super::sealed_object::NotOpened;
 use crate::fleet::config::NodeName;
-use crate::fleet::strays::Strays;
+use crate::fleet::strays::StrayObjects;
 
 /// The folder of what the nodes say: one object for each, under its name. It is not in the nodes' folders, so that a rule that
 /// removes old segments does not reach it.
@@ -49,12 +49,12 @@ pub enum FactFault {
     TooLong(u64),
     /// Objects stand under no node's name, or under those of more nodes than there can be.
     #[error("{0}")]
-    Strays(Strays),
+    StrayObjects(StrayObjects),
     /// There are too many.
     #[error(
         "more than {MAX_LISTED_FACTS} objects lie there, and the others are not seen ({0}): remove what is no node's"
     )]
-    TooMany(Strays),
+    TooMany(StrayObjects),
     /// It is not what the fleet has sealed.
     #[error(transparent)]
     Sealed(#[from] NotOpened),
@@ -159,7 +159,7 @@ impl FactReader {
         listed: &[ListedFacts],
         is_whole: bool,
     ) -> Vec<(NodeName, ListedFacts)> {
-        let (mut named, mut strays) = (Vec::new(), Strays::default());
+        let (mut named, mut strays) = (Vec::new(), StrayObjects::default());
         for listed in listed {
             let name = listed.key.strip_prefix(SAID).and_then(|name| name.strip_prefix('/'));
             match name.and_then(NodeName::parse) {
@@ -179,7 +179,7 @@ impl FactReader {
         self.faults.retain(|key, _| keys.contains(key));
         match (is_whole, strays.is_empty()) {
             (false, _) => self.faults.insert(SAID.to_owned(), FactFault::TooMany(strays)),
-            (true, false) => self.faults.insert(SAID.to_owned(), FactFault::Strays(strays)),
+            (true, false) => self.faults.insert(SAID.to_owned(), FactFault::StrayObjects(strays)),
             (true, true) => None,
         };
         let mut wanted = Vec::new();

@@ -1,5 +1,6 @@
 //! What is done to heartbeats, and what that says of who lives.
 
+use super::node_view::SHOWN_FOR_MS;
 use super::*;
 use crate::fleet::heartbeat::tests::example;
 
@@ -14,7 +15,7 @@ impl NodeWatch {
     /// Objects of these names are there, and as they were.
     pub(crate) fn there_are(&mut self, names: impl IntoIterator<Item = NodeName>) {
         let beats = names.into_iter().map(|name| (name, "".into()));
-        self.listed(beats, Strays::default(), 0, false);
+        self.listed(beats, StrayObjects::default(), 0, false);
     }
 
     /// One object is listed, and read whether it is to be or not: `None` for one that is listed and not given.
@@ -31,7 +32,7 @@ impl NodeWatch {
             Some(Err(fault)) => fault.to_string(),
         };
         let there = [(name.clone(), state.into())];
-        let listed = self.listed(there, Strays::default(), now, trusted);
+        let listed = self.listed(there, StrayObjects::default(), now, trusted);
         let mut news: Vec<_> = listed.into_iter().map(|(_, news)| news).collect();
         news.extend(self.read(name, read, (now, wall)));
         news
@@ -268,7 +269,7 @@ impl World {
         }
         let there = self.objects.iter().map(|(node, (state, _))| (node.clone(), (**state).into()));
         let there: Vec<_> = there.collect();
-        let told = self.watch.listed(there, Strays::default(), self.now, true);
+        let told = self.watch.listed(there, StrayObjects::default(), self.now, true);
         self.news.extend(told.into_iter().map(|(node, news)| (self.now, node, news)));
         let doubts = doubts.iter().map(|text| name(text)).collect();
         let reads = self.watch.to_read(self.now, &doubts);
@@ -413,7 +414,7 @@ fn an_object_that_is_removed_is_silence_and_what_was_known_of_it_is_not_forgotte
         let is_shown = world.watch.snapshot(None).get("n0001").is_some();
         let silent_for = world.watch.nodes[&gone].view(&gone, false).silent_ms;
         assert_eq!(is_shown, silent_for < SHOWN_FOR_MS);
-        world.watch.listed([], Strays::default(), world.now, true);
+        world.watch.listed([], StrayObjects::default(), world.now, true);
     }
     assert!(world.watch.snapshot(None).get("n0001").is_none(), "nobody waits for it any more");
     world.put(&gone, "e".into(), Ok(example(1, 2, WALL)));
@@ -494,13 +495,13 @@ fn of_more_names_than_there_can_be_nodes_those_that_have_said_something_are_kept
         junk.chain(real).collect::<Vec<ListedBeat>>()
     };
     for at in 1..3 {
-        watch.listed(beats(at, 0), Strays::default(), at * 1000, true);
+        watch.listed(beats(at, 0), StrayObjects::default(), at * 1000, true);
         for node in &real {
             watch.read(node, Some(Ok(example(1, at, WALL))), (at * 1000, WALL));
         }
     }
     assert_eq!(watch.snapshot(None).count(), 3);
-    watch.listed(beats(3, 2 * MAX_NODES), Strays::default(), 3000, true);
+    watch.listed(beats(3, 2 * MAX_NODES), StrayObjects::default(), 3000, true);
     let seen = watch.snapshot(None);
     assert_eq!((seen.all().len(), seen.count()), (MAX_NODES, 3));
     let strays = seen.strays.unwrap();
@@ -509,7 +510,7 @@ fn of_more_names_than_there_can_be_nodes_those_that_have_said_something_are_kept
     for at in 4..400_u64 {
         let junk = (0..MAX_NODES).map(|it| (name(&format!("m{it:05}")), at.to_string().into()));
         let real_now = real.iter().map(|it| (it.clone(), at.to_string().into()));
-        watch.listed(junk.chain(real_now), Strays::default(), at * 1000, true);
+        watch.listed(junk.chain(real_now), StrayObjects::default(), at * 1000, true);
         for node in watch.to_read(at * 1000, &BTreeSet::new()) {
             let read = match real.contains(&node) {
                 true => Ok(example(1, at, WALL)),
@@ -523,9 +524,9 @@ fn of_more_names_than_there_can_be_nodes_those_that_have_said_something_are_kept
         |node: &str| watch.snapshot(None).get(node).unwrap().heartbeat.as_ref().unwrap().beat;
     assert!(said("x") > 390 && said("y") > 390);
     // Once they are removed, there is room for others.
-    watch.listed(beats(500, 0), Strays::default(), 500_000, true);
+    watch.listed(beats(500, 0), StrayObjects::default(), 500_000, true);
     assert_eq!(watch.snapshot(None).all().len(), 3);
     let new = [(name("x"), "x".into()), (name("new"), "n".into())];
-    watch.listed(new, Strays::default(), 501_000, true);
+    watch.listed(new, StrayObjects::default(), 501_000, true);
     assert!(watch.snapshot(None).get("new").is_some());
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::{
+use super::node_view::{
     DEAD_AFTER_MS, MAX_FORMER, NodeNews, NodeState, NodeView, SHOWN_FOR_MS, SKEW_WARN_MS,
     STILL_AFTER_MS, TWICE_FOR_MS,
 };

@@ -4,14 +4,13 @@
 //! it is put in force as any other change of the file.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use super::{ConfigSource, Looks, Reload, record, rule_files};
+use super::rule_check::{RuleCheck, usable};
+use super::{ConfigSource, Looks, Reload, record};
 use crate::api::config_door::{
     ChangeRefused, ChangeWish, ConfigComparison, FileSettings, ReloadDoor, ReloadRefused,
     SettingsChange, ShownProblem,
 };
-use crate::catalog::Snapshot;
 use crate::config::edit::EditRefused;
 use crate::config::patch::{self, PatchRefused};
 use crate::config::problem::Problem;
@@ -24,31 +23,12 @@ struct Proposed {
     warnings: Vec<Problem>,
 }
 
-/// Checks the rules of a config that is not put in force yet.
-pub(super) struct RuleCheck {
-    /// Whether the files of the config in force are those in force.
-    in_force: bool,
-    snapshot: Arc<Snapshot>,
-}
-
-impl RuleCheck {
-    /// What is wrong with the rules of `next`. Those in force stay, whatever became of the tools that they name. Blocks.
-    pub(super) fn check(&self, now: &Config, next: &Config) -> Result<(), ReloadRefused> {
-        if self.in_force && next.rules == now.rules {
-            return Ok(());
-        }
-        let known = self.snapshot.known_tools(&rule_files::servers(next));
-        let loaded = rule_files::load(&next.rules, &known);
-        loaded.map(drop).map_err(|problems| record::wrong_rules(&problems))
-    }
-}
-
 impl Reload {
     /// What rules of another config are checked by.
     pub(super) fn rule_check(&self, looks: &Looks) -> RuleCheck {
         let in_force =
             tokio::task::block_in_place(|| looks.rules.are_in_force(&self.in_force.rules));
-        RuleCheck { in_force, snapshot: self.proxy.catalog.load() }
+        RuleCheck::new(in_force, self.proxy.catalog.load())
     }
 
     /// What the file says, as it may be shown.
@@ -134,28 +114,9 @@ fn propose(
     }
     let text = patch::patched(text, &change.patch)
         .map_err(|why| ChangeRefused::Unusable(of_patch(&why, &source.path)))?;
-    let (config, warnings) = usable(&text, source, now, rules).map_err(ChangeRefused::Unusable)?;
+    let (config, warnings) = usable(&text, (&source.path, &source.flags), now, rules)
+        .map_err(ChangeRefused::Unusable)?;
     Ok(Proposed { text, config, warnings })
-}
-
-/// What the file would mean with this text, if that can be put in force, rules included. Blocks.
-pub(super) fn usable(
-    text: &str,
-    source: &ConfigSource,
-    now: &Config,
-    rules: &RuleCheck,
-) -> Result<(Config, Vec<Problem>), ReloadRefused> {
-    let env = |name: &str| std::env::var(name).ok();
-    let loaded = file::load_proposed(&source.path, text, &env, &source.flags);
-    let loaded = loaded.map_err(|problems| ReloadRefused {
-        problems: problems.iter().map(record::shown).collect(),
-    })?;
-    let mut config = loaded.config;
-    if config.api_key.is_none() {
-        config.api_key.clone_from(&now.api_key);
-    }
-    rules.check(now, &config)?;
-    Ok((config, loaded.warnings))
 }
 
 async fn blocking<T: Send + 'static>(

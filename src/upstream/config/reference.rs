@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::invalid::Invalid;
-use crate::os::bounded_file::{self, Pipes};
+use crate::os::bounded_file::{self, NamedPipes};
 use crate::os::{keyring, private};
 
 /// Most bytes of a value that is kept in a file.
@@ -201,7 +201,7 @@ fn path(name: &str, lookup: Lookup<'_>) -> Option<PathBuf> {
 
 /// The text of a file, without the line end that it ends with.
 fn text(path: &Path) -> Result<String, String> {
-    let read = bounded_file::read(path, MAX_BYTES, Pipes::Refused);
+    let read = bounded_file::read(path, MAX_BYTES, NamedPipes::Refused);
     let text = read.and_then(|(bytes, _)| bounded_file::text(bytes));
     let mut text = text.map_err(|error| error.to_string())?;
     if text.ends_with('\n') {

@@ -14,14 +14,14 @@ use crate::cli::load_config;
 use crate::cli::output::Output;
 use crate::cli::paragraph::Paragraph;
 use crate::config::rule_files;
-use crate::os::bounded_file::{PIPE_WAIT, Pipes};
+use crate::os::bounded_file::{NamedPipes, PIPE_WAIT};
 use crate::policy::rules::{RuleProblem, RuleSet};
 
 pub(super) fn run(files: &[PathBuf], global: &Global, output: &Output) -> Result<(), CommandError> {
     let config = load_config::load(global, None)?.config;
     let (_catalog, known) = seen_tools(&config);
     let rules = chosen(files, &config);
-    let texts = rule_files::texts(&rules, Pipes::Awaited(PIPE_WAIT));
+    let texts = rule_files::texts(&rules, NamedPipes::Awaited(PIPE_WAIT));
     let set = texts.and_then(|texts| RuleSet::load(&texts, rules.options, Some(&known)));
     let (count, problems) = match &set {
         Ok(set) => (set.len(), &[][..]),

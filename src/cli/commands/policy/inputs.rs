@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::catalog::Catalog;
 use crate::cli::error::CommandError;
 use crate::config::{Config, RuleFiles, rule_files};
-use crate::os::bounded_file::{PIPE_WAIT, Pipes};
+use crate::os::bounded_file::{NamedPipes, PIPE_WAIT};
 use crate::policy::rules::{KnownTools, RuleProblem, RuleSet};
 
 /// The tools that the proxy has seen last, from disk.
@@ -30,7 +30,7 @@ pub(super) fn chosen(files: &[PathBuf], config: &Config) -> RuleFiles {
 
 /// Reads and checks them.
 pub(super) fn loaded(rules: &RuleFiles, known: &KnownTools) -> Result<RuleSet, CommandError> {
-    let texts = rule_files::texts(rules, Pipes::Awaited(PIPE_WAIT));
+    let texts = rule_files::texts(rules, NamedPipes::Awaited(PIPE_WAIT));
     let set = texts.and_then(|texts| RuleSet::load(&texts, rules.options, Some(known)));
     set.map_err(|problems| refused(&problems))
 }
