@@ -137,6 +137,7 @@ fn query(what: &str, logs: &[(String, FleetLogs)], filter: &Filter, payloads: bo
                     limit: 50,
                     before: None,
                     payloads,
+                    metadata: false,
                     count: false,
                     bytes: 8 << 20,
                 };

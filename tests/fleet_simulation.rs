@@ -29,6 +29,8 @@ use variant::Variant;
 
 /// Schedules that are run here.
 const SCHEDULES: u64 = 1000;
+/// In which each broken variant is found: of one, seed 1054 is the first.
+const MOST_SOUGHT: u64 = 4_000;
 
 #[test]
 fn whatever_happens_each_record_is_kept_and_followed_once_and_all_nodes_have_the_same_facts() {
@@ -60,8 +62,8 @@ fn whatever_happens_each_record_is_kept_and_followed_once_and_all_nodes_have_the
 #[test]
 fn each_broken_variant_is_found() {
     for variant in Variant::BROKEN {
-        let found = (0..SCHEDULES).find(|seed| world::run(*seed, variant, false).is_err());
-        assert!(found.is_some(), "{variant:?} was not found in {SCHEDULES} schedules");
+        let found = (0..MOST_SOUGHT).find(|seed| world::run(*seed, variant, false).is_err());
+        assert!(found.is_some(), "{variant:?} was not found in {MOST_SOUGHT} schedules");
     }
 }
 

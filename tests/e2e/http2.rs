@@ -2,7 +2,6 @@
 //!
 //! After each attack another connection is served, and memory has not grown with what was sent.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
