@@ -16,8 +16,8 @@
 //! One listing tells of all heartbeats which have changed, whatever they say. That keeps a node alive which was read to live,
 //! and brings none to life; it is not signed, so that the heartbeats themselves are read in turn ([`NodeWatch::to_read`]). One
 //! that has changed and says nothing new, or nothing that is to be believed, ends that: from then on its node lives as long as
-//! new ones are read. So whoever writes into the store and has no key keeps a dead node alive until its turn comes, and
-//! [`DEAD_AFTER_MS`] more.
+//! new ones are read. So whoever writes into the store and has no key keeps a dead node alive until its turn comes (the next
+//! one, where it had said something that was not read), and [`DEAD_AFTER_MS`] more.
 
 mod node_view;
 mod watched_node;
