@@ -2,7 +2,7 @@
 //!
 //! Only tools that were found are counted by name: a name that an agent made up takes no room. Each worker counts in a
 //! table of its own, under a lock that nobody else takes but who reads the sums, and that one for moments
-//! ([`PORTION`]): the worker may be about to count a call.
+//! (`PORTION`): the worker may be about to count a call.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

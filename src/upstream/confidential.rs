@@ -55,7 +55,7 @@ const LETTERS_BYTES: usize = 20;
 
 impl Config {
     /// The values that must not come back in a server's words, as far as they are known without asking a keyring, which may
-    /// be long: its values are known by who connects ([`secrets_of`](Self::secrets_of)). One that is switched off is given
+    /// be long: its values are known by who connects (`secrets_of`). One that is switched off is given
     /// nothing, so that only what stands in its entry counts. Reads files.
     #[must_use]
     pub fn secrets(&self) -> Vec<String> {
