@@ -81,9 +81,11 @@ fn calls_of_a_session_to_a_server_with_affinity_go_by_the_node_that_opened_it() 
     }
     // What the session left behind is gone with its node; all else goes on, and so does its client, in a new one.
     kill(&mut a);
-    until("the node is found dead", || {
-        (session.post(&b, &call("gone", "keeps:stats")).status == 404).then_some(())
-    });
+    for node in [&b, &c] {
+        until("each living node finds it dead by its own reading", || {
+            (session.post(node, &call("gone", "keeps:stats")).status == 404).then_some(())
+        });
+    }
     let answer = session.post(&c, &call("gone", "keeps:stats"));
     assert_eq!((answer.status, answer.text().contains("send initialize again")), (404, true));
     session.calls(&c, "later");
