@@ -35,7 +35,7 @@ mod waiting;
 pub mod webhook;
 
 pub use answer::{
-    Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered, Outcome,
+    Answered, Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered, Outcome,
 };
 pub use asked::{ApprovalId, AskedCall};
 pub use config::{Config, ForHowLong, MAX_STANDING, MAX_TIMEOUT, Webhook};

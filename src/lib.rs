@@ -13,7 +13,7 @@
 //!
 //! The floors, lowest first; a file imports its own folder and lower floors only:
 //!
-//! 1. bytes and the protocol, pure: [`json`], [`wire`], [`mcp`], [`nearest`]; what the system gives: [`io`](mod@io), [`os`]
+//! 1. bytes and the protocol, pure: [`json`], [`wire`], [`mcp`], [`nearest`], [`hidden_text`]; what the system gives: [`io`](mod@io), [`os`]
 //! 2. domain, pure: [`tool`], [`intent`], [`policy`], [`schema`], [`output`], [`secrets`]
 //! 3. state: [`catalog`], [`activity`], [`approvals`], [`telemetry`], [`identity`], [`results`], [`fleet`]
 //! 4. upstream I/O: [`upstream`]; [`embeddings`]
@@ -36,6 +36,7 @@ pub mod downstream;
 pub mod embeddings;
 pub mod fleet;
 pub mod guide;
+pub mod hidden_text;
 pub mod identity;
 pub mod intent;
 pub mod io;

@@ -82,9 +82,10 @@ impl Secrets {
         if known.fixed == fixed {
             return;
         }
+        let is_new = fixed.iter().any(|value| !known.is_secret(value));
         let before = std::mem::replace(&mut known.fixed, fixed);
-        known.is_past(before);
-        self.mask.store(Arc::new(known.mask()));
+        let is_dropped = known.is_past(before);
+        self.renew(&known, is_new || is_dropped);
     }
 
     /// These are secret as long as `holder` holds them, in the place of those that it held before, which stay secret as
@@ -95,12 +96,13 @@ impl Secrets {
         if known.held.get(&holder).map_or(values.is_empty(), |held| *held == values) {
             return;
         }
+        let is_new = values.iter().any(|value| !known.is_secret(value));
         let before = match values.is_empty() {
             true => known.held.remove(&holder),
             false => known.held.insert(holder, values),
         };
-        known.is_past(before.unwrap_or_default());
-        self.mask.store(Arc::new(known.mask()));
+        let is_dropped = known.is_past(before.unwrap_or_default());
+        self.renew(&known, is_new || is_dropped);
     }
 
     /// These are secret from now on, until [`MAX_LEARNT`] others have come after them.
@@ -108,7 +110,7 @@ impl Secrets {
         let mut known = self.known.lock();
         let mut is_new = false;
         for value in values.into_iter().filter(|it| it.len() >= MIN_BYTES) {
-            if !known.stays(value) && !known.learnt.iter().any(|it| it == value) {
+            if !known.is_secret(value) {
                 known.learnt.push_back(value.to_owned());
                 is_new = true;
             }
@@ -116,6 +118,14 @@ impl Secrets {
         if is_new {
             let surplus = known.learnt.len().saturating_sub(MAX_LEARNT);
             known.learnt.drain(..surplus);
+        }
+        self.renew(&known, is_new);
+    }
+
+    /// Masks what is known from now on, if that is another set of values. To make a mask takes long where there are many,
+    /// and a server that starts or ends mostly changes nothing: what it holds stands in the config, or is learnt.
+    fn renew(&self, known: &Known, is_another: bool) {
+        if is_another {
             self.mask.store(Arc::new(known.mask()));
         }
     }
@@ -184,14 +194,21 @@ impl Known {
         self.fixed.contains(value) || self.held.values().any(|held| held.contains(value))
     }
 
-    /// These are no more what they were, but may still come.
-    fn is_past(&mut self, before: BTreeSet<String>) {
+    /// Whether it is secret now, for whatever cause.
+    fn is_secret(&self, value: &str) -> bool {
+        self.stays(value) || self.learnt.iter().any(|it| it == value)
+    }
+
+    /// These are no more what they were, but may still come. True if others are secret no more, for that there is no room
+    /// for all.
+    fn is_past(&mut self, before: BTreeSet<String>) -> bool {
         let mut learnt = std::mem::take(&mut self.learnt);
         learnt.extend(before);
         learnt.retain(|value| !self.stays(value));
         let surplus = learnt.len().saturating_sub(MAX_LEARNT);
         learnt.drain(..surplus);
         self.learnt = learnt;
+        surplus > 0
     }
 
     fn mask(&self) -> Mask {
@@ -372,6 +389,38 @@ mod tests {
         let others: Vec<String> = more.iter().map(|value| format!("another-{value}")).collect();
         secrets.learn(others.iter().map(String::as_str));
         assert_eq!(masked(&secrets, now), "held-value other-value [redacted]");
+    }
+
+    #[test]
+    fn the_mask_is_made_anew_only_where_values_come_or_are_dropped() {
+        let secrets = secrets(&["fixed-value"]);
+        let made_anew = |change: &dyn Fn()| {
+            let before = secrets.mask.load_full();
+            change();
+            !Arc::ptr_eq(&before, &secrets.mask.load_full())
+        };
+        let hold = |holder: u64, values: &[&str]| {
+            made_anew(&|| secrets.hold(holder, values.iter().map(|it| (*it).to_owned())))
+        };
+        assert!(!hold(1, &["fixed-value", "five5"]), "all of it is known");
+        assert!(hold(1, &["fixed-value", "held-value"]));
+        assert!(!hold(2, &["held-value"]));
+        assert!(!hold(1, &[]) && !hold(2, &[]), "it stays secret for a while");
+        assert!(!hold(3, &["held-value"]) && !hold(3, &[]));
+        assert_eq!(masked(&secrets, "fixed-value held-value"), "[redacted] [redacted]");
+        let replaced =
+            |values: [&str; 2]| made_anew(&|| secrets.replace(values.map(str::to_owned)));
+        assert!(!replaced(["fixed-value", "held-value"]));
+        assert!(replaced(["fixed-value", "other-value"]));
+        // One more than there is room for among those that nobody holds: the oldest is dropped.
+        let more: Vec<String> = (0..MAX_LEARNT).map(|n| format!("token-{n}!")).collect();
+        assert!(made_anew(&|| secrets.learn(more.iter().map(String::as_str))));
+        assert!(!made_anew(&|| secrets.learn(more.iter().map(String::as_str))));
+        assert!(hold(4, &["last-value"]) && hold(4, &[]), "its place is another's");
+        assert_eq!(
+            masked(&secrets, "last-value token-0! token-1!"),
+            "[redacted] token-0! [redacted]"
+        );
     }
 
     #[test]

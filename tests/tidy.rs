@@ -17,7 +17,7 @@ use std::path::Path;
 
 /// The modules of each floor, lowest first. A file may use its own module and lower floors.
 const FLOORS: &[&[&str]] = &[
-    &["json", "wire", "mcp", "io", "os", "nearest", "guide", "reference"],
+    &["json", "wire", "mcp", "io", "os", "nearest", "hidden_text", "guide", "reference"],
     &["tool", "intent", "policy", "schema", "output", "secrets"],
     &["catalog", "activity", "approvals", "telemetry", "identity", "results", "fleet"],
     &["upstream", "embeddings"],
@@ -32,6 +32,7 @@ const SIDEWAYS: &[(&str, &str)] = &[
     ("mcp", "json"),        // a message's members are read as slices of its text
     ("io", "mcp"),          // an answer's head keeps the session's id
     ("io", "wire"),         // lines are read as they are framed
+    ("io", "os"),           // files of certificates are read with bounds
     ("tool", "schema"),     // a tool holds its compiled schema
     ("tool", "output"),     // and the policy for its answers
     ("intent", "tool"),     // a call tool names a tool, whose capability recommends an operation
@@ -99,6 +100,7 @@ const PURE: &[&str] = &[
     "src/wire",
     "src/mcp",
     "src/nearest.rs",
+    "src/hidden_text.rs",
     "src/io/http1",
     "src/io/buffer_pool.rs",
     "src/tool",

@@ -7,13 +7,15 @@ use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::ToSchema;
 
 use super::ended_leaves::tell_end;
 use super::response::{ApiError, encode};
+use crate::activity::record::{Draft, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
 use crate::approvals::{
-    Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Extent, ForHowLong, KnownApproval,
-    NotAnswered, WaitingView,
+    Answered, Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, ForHowLong,
+    KnownApproval, NotAnswered, Outcome, StandingLeave, WaitingView,
 };
 use crate::proxy::Worker;
 
@@ -49,9 +51,35 @@ pub(super) async fn answer_here(
         .map_err(|error| unreadable(format!("Invalid request body: {error}")))?;
     let (verdict, seen) = request.read().map_err(unreadable)?;
     let answered = worker.proxy.approvals.answer(id, ApprovalAnswer { verdict, by, seen });
-    let decided = answered.map_err(|why| ApiError::new(status_of(&why), why))?;
+    let Answered { decided, revoked } =
+        answered.map_err(|why| ApiError::new(status_of(&why), why))?;
+    if let Some(leave) = revoked {
+        worker.proxy.activity.note(revocation(&leave, &decided.outcome));
+    }
     tell_end(worker, decided.id.as_str()).await?;
     Ok(encode(&One { approval: ApprovalView::over(&decided).at(worker) }))
+}
+
+/// The record of an approval that stood and was taken back: no call waits any more that would leave one.
+fn revocation(leave: &StandingLeave, outcome: &Outcome) -> Draft {
+    let by = outcome.by();
+    let source = match by.map(|by| by.door) {
+        Some(Door::Cli) => Source::Cli,
+        Some(Door::Api | Door::Page | Door::Elicitation) | None => Source::Api,
+    };
+    let mut draft = Draft::new(Type::Approval, source, Status::Success);
+    let (server, tool) = leave.access.split_once(':').unwrap_or((&leave.access, ""));
+    draft.set(Text::Server, server);
+    draft.set(Text::Tool, tool);
+    draft.set(Text::Principal, &leave.principal);
+    draft.set(Text::SessionId, leave.session.as_deref().unwrap_or_default());
+    let told = json!({
+        "approval": leave.of.as_str(), "state": "revoked",
+        "by": by.map(|by| &by.principal), "door": by.map(|by| by.door.as_str()),
+        "node": by.and_then(|by| by.node.as_deref()),
+    });
+    draft.keep(Raw::Metadata, told.to_string().as_bytes(), MAX_METADATA_BYTES);
+    draft
 }
 
 fn status_of(why: &NotAnswered) -> StatusCode {

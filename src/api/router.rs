@@ -278,6 +278,10 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let refused = |refused: NoBody| ApiError::new(refused.status(), format!("The {refused}"));
+    let refused = |refused: NoBody| {
+        let mut error = ApiError::new(refused.status(), format!("The {refused}"));
+        error.retry_after = refused.retry_after();
+        error
+    };
     collect(body, worker.proxy.bodies.room(principal)).await.map_err(refused)
 }

@@ -19,7 +19,7 @@ pub(super) const MAX_LEAVES: usize = 256;
 const CLOCKS_APART: Duration = Duration::from_secs(60);
 
 /// An approval that stands for a while.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandingLeave {
     /// The approval that it was given for.
     pub of: ApprovalId,

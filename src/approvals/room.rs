@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::answer::{
-    Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered, Outcome,
+    Answered, Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered,
+    Outcome,
 };
 use super::asked::{ApprovalId, AskedCall};
 use super::config::MAX_STANDING;
@@ -213,7 +214,7 @@ impl Room {
     ///
     /// # Errors
     /// [`NotAnswered`]; then nothing has changed.
-    pub fn answer(&self, id: &str, answer: ApprovalAnswer) -> Result<Decided, NotAnswered> {
+    pub fn answer(&self, id: &str, answer: ApprovalAnswer) -> Result<Answered, NotAnswered> {
         self.sweep();
         let now = now();
         let mut state = self.state.lock();
@@ -247,7 +248,8 @@ impl Room {
         drop(state);
         self.leaves_changed.notify_one();
         self.tell_ended(ended);
-        decided.ok_or(NotAnswered::NotFound)
+        let decided = decided.ok_or(NotAnswered::NotFound)?;
+        Ok(Answered { decided, revoked: None })
     }
 
     /// Whether there are request states: a client that is asked by the answer to its request needs one.
@@ -526,16 +528,16 @@ impl State {
         answer: ApprovalAnswer,
         now: Now,
         in_fleet: bool,
-    ) -> Result<Decided, NotAnswered> {
+    ) -> Result<Answered, NotAnswered> {
         match answer.verdict {
             ApprovalVerdict::Deny => {
-                let ended = self.leaves.end(id, now);
-                if let Some(leave) =
-                    ended.or_else(|| self.leaves.untold(id).filter(|_| in_fleet).cloned())
-                {
+                let revoked = self.leaves.end(id, now);
+                let untold = || self.leaves.untold(id).filter(|_| in_fleet).cloned();
+                if let Some(leave) = revoked.clone().or_else(untold) {
                     let outcome = Outcome::Denied { by: answer.by };
                     let StandingLeave { of: id, access, .. } = leave;
-                    return Ok(Decided { id, access, outcome, at: now.time });
+                    let decided = Decided { id, access, outcome, at: now.time };
+                    return Ok(Answered { decided, revoked });
                 }
             }
             ApprovalVerdict::Approve(_) => {}

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::hidden_text::is_hidden;
+
 /// `text` with control characters, and those that are not seen or turn text around, as their numbers; cut after so
 /// many bytes, with a mark.
 #[must_use]
@@ -21,13 +23,6 @@ pub fn shown(text: &str, limit: usize) -> String {
     shown
 }
 
-fn is_hidden(char: char) -> bool {
-    let marks = matches!(char, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
-        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-        | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e0fff}');
-    char.is_control() || marks
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,6 +30,7 @@ mod tests {
     #[test]
     fn what_cannot_be_seen_is_shown_and_what_is_long_is_cut() {
         assert_eq!(shown("a\u{202e}b\u{0}\n", 100), "a\\u{202e}b\\u{0}\\u{a}");
+        assert_eq!(shown("a\u{3164}b\u{2800}", 100), "a\\u{3164}b\\u{2800}", "as on the command line");
         assert_eq!(shown("{\"é\":1}", 100), "{\"é\":1}");
         assert_eq!(shown("ééé", 3), "é… (2 of 6 bytes)");
     }

@@ -85,8 +85,8 @@ async fn cap_8_the_first_answer_counts_and_a_second_is_told_so() {
     let room = room(WIDE);
     let mut waiting = enter(&room, asked("{}", ""));
     let id = waiting.id().to_string();
-    let decided = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
-    assert_eq!(decided.outcome.as_str(), "denied");
+    let Answered { decided, revoked } = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
+    assert_eq!((decided.outcome.as_str(), revoked), ("denied", None));
     let second = room.answer(&id, approves(Extent::Once)).unwrap_err();
     let told = format!("Approval {id} is decided already: denied by admin over cli");
     assert_eq!(second.to_string(), told);
@@ -154,8 +154,10 @@ async fn cap_8_an_approval_can_stand_for_the_tool_as_it_is_and_end_early() {
     let mut changed = asked("{}", "");
     changed.pending = pending("does something else now", "{}");
     drop(enter(&room, changed));
-    assert_eq!(room.standing().len(), 1);
-    room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
+    let standing = room.standing().pop();
+    let Answered { revoked, .. } = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
+    assert!(standing.is_some());
+    assert_eq!(revoked, standing);
     drop(enter(&room, asked("{}", "")));
     let again = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap_err();
     assert!(matches!(again, NotAnswered::Over { .. }), "{again}");
@@ -558,11 +560,9 @@ async fn in_a_fleet_a_late_no_that_the_others_were_not_told_counts_once_more() {
     let id = waiting.id().to_string();
     room.answer(&id, approves(Extent::For(MINUTE))).unwrap();
     waiting.outcome().await;
-    for _ in 0..2 {
-        assert_eq!(
-            room.answer(&id, says(ApprovalVerdict::Deny)).unwrap().outcome.as_str(),
-            "denied"
-        );
+    for stood in [true, false] {
+        let Answered { decided, revoked } = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
+        assert_eq!((decided.outcome.as_str(), revoked.is_some()), ("denied", stood));
     }
     let ended = room.untold_end(&id).unwrap();
     room.leaves_told(&[ended]);

@@ -192,7 +192,8 @@ impl Index {
         self.search_shown(query, |_| true)
     }
 
-    /// The same as if there were only the tools that are `shown`, but for how rare a word is. Whether one is shown is
+    /// The same as if there were only the tools that are `shown`, but for which words are known, and how rare they are: that counts over
+    /// all. Whether one is shown is
     /// asked of the best first, and of those alone that are found or would decide whether there is an answer.
     #[must_use]
     pub fn search_shown(&self, query: &str, shown: impl FnMut(usize) -> bool) -> Vec<(usize, f32)> {

@@ -75,10 +75,11 @@ impl Paragraph {
 /// A line as lines of at most so many columns, broken between words, unless that would leave more than half of one empty.
 fn wrapped(line: &str, room: usize) -> Vec<&str> {
     let (mut lines, mut rest) = (Vec::new(), line);
-    while rest.width() > room {
+    loop {
         let mut end = 0;
         let mut width = 0;
         let mut blank = None;
+        // What is beyond one line is not looked at for it: a line may be very long.
         for (at, letter) in rest.char_indices() {
             width += letter.width().unwrap_or_default();
             if letter == ' ' {
@@ -89,6 +90,9 @@ fn wrapped(line: &str, room: usize) -> Vec<&str> {
                 break;
             }
             end = at + letter.len_utf8();
+        }
+        if end == rest.len() {
+            break;
         }
         let between = blank.filter(|at| rest.get(..*at).is_some_and(|it| it.width() * 2 >= room));
         // One letter at least, however wide.

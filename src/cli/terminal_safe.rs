@@ -1,17 +1,16 @@
 //! What servers and agents wrote, made safe to look at: what no reader sees is shown as its code
 //! point, `\u{200b}`, and what is to be pasted into a shell is quoted.
 //!
-//! Control characters steer a terminal; characters that are invisible or turn the order of others
-//! around let one text pass for another. Which these are is Unicode's to say (`icu_properties`).
-//! JSON and YAML are for machines and keep every character. A sequence of emoji shows its joiner
-//! and its variation selector, since the same two characters hide text elsewhere.
+//! Control characters steer a terminal; which characters are not seen, or change how others are, says
+//! [`hidden_text`](crate::hidden_text). JSON and YAML are for machines and keep every character. A
+//! sequence of emoji shows its joiner and its variation selector, since the same two characters hide
+//! text elsewhere.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io;
 
-use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
-use icu_properties::{CodePointMapData, CodePointSetData};
+use crate::hidden_text::is_hidden;
 
 /// Makes visible what is not. Newlines and tabs stay, by which a text could begin a line and pass for ours: this is for what
 /// keeps texts from the left edge (paragraphs, cells, differences), and for what a tool answers.
@@ -33,25 +32,6 @@ pub(super) fn joined(text: &str) -> String {
 pub(super) fn quoted(argument: &str) -> Option<Cow<'_, str>> {
     let visible = !argument.contains(is_hidden);
     shlex::try_quote(argument).ok().filter(|_| visible)
-}
-
-/// True for a character that is not seen, or that changes how others are.
-fn is_hidden(letter: char) -> bool {
-    use GeneralCategory::{
-        Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, Surrogate, Unassigned,
-    };
-    if letter.is_ascii() {
-        return letter.is_ascii_control();
-    }
-    let category = CodePointMapData::<GeneralCategory>::new().get(letter);
-    let hidden = matches!(
-        category,
-        Control | Format | LineSeparator | ParagraphSeparator | PrivateUse | Surrogate | Unassigned
-    );
-    // A blank pattern of Braille is a symbol, but as blank as a space.
-    hidden
-        || letter == '\u{2800}'
-        || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(letter)
 }
 
 fn shown(text: &str, hides: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -96,6 +76,9 @@ impl<W: io::Write> io::Write for Visible<W> {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+
+    use icu_properties::CodePointSetData;
+    use icu_properties::props::DefaultIgnorableCodePoint;
 
     use super::*;
 

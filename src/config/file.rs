@@ -176,7 +176,7 @@ pub fn load_shared(
     flags: &Flags,
 ) -> Result<Loaded, Vec<Problem>> {
     let text = text(path).map_err(|problem| vec![problem])?;
-    let data_dir = parse_all(&text, env, flags).config.data_dir;
+    let data_dir = data_dir_in(&text, env, flags);
     load_over(path.to_owned(), &text, (shared, &data_dir), (env, flags), |_| {})
 }
 
@@ -350,6 +350,12 @@ fn read(path: &Path, pipes: NamedPipes) -> Result<(String, u32), Unreadable> {
     #[cfg(not(unix))]
     let mode = 0;
     Ok((bounded_file::text(bytes)?, mode))
+}
+
+/// The folder of data by a text, also one that cannot be used: what the environment and flags say counts before it.
+#[must_use]
+pub fn data_dir_in(text: &str, env: &impl Fn(&str) -> Option<String>, flags: &Flags) -> PathBuf {
+    parse_all(text, env, flags).config.data_dir
 }
 
 /// The key that a text has, if it is not empty; also that of a config which cannot be used.

@@ -17,6 +17,7 @@ use crate::downstream::placing::{self, MessagePlace};
 use crate::downstream::response::{invalid_request, json, status};
 use crate::downstream::session::Session;
 use crate::mcp::jsonrpc::{self, Code};
+use crate::mcp::message::SMALL_MESSAGE_BYTES;
 use crate::mcp::revisions::Era;
 use crate::proxy::Worker;
 use crate::proxy::caller::Channel;
@@ -66,7 +67,13 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     };
     let peer = post.peer(session, Channel::Answer);
     let (mut items, mut told) = (VecDeque::new(), Vec::new());
-    for BatchMessage { text, read, place } in messages {
+    for BatchMessage { text, mut read, place } in messages {
+        // The last of these calls may end long after the arguments of all have gone.
+        if body.len() > SMALL_MESSAGE_BYTES
+            && let Ok(Incoming::Request(received)) = &mut read
+        {
+            received.request.copy_id();
+        }
         let is_over_with_its_node = matches!(place, MessagePlace::On(_));
         let not_there = if is_over_with_its_node { forward::GONE } else { forward::NOT_ANSWERED };
         let received = match (read, place) {

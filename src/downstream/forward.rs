@@ -47,6 +47,8 @@ pub(super) const NOT_KNOWN: &str = "This is on another node, and it is not known
 pub(super) const NOT_REACHED: &str = "This is on another node, which cannot be reached now: nothing was done, and nothing is over; ask again";
 /// In how many seconds it is asked again then: who lives is read anew by then.
 const ASK_AGAIN_S: u16 = 2;
+/// Told with what the node says that something is on and that does not take it: it has no room for it.
+const NOT_TAKEN: &str = "This is on another node, which does not take it now: nothing was done, and nothing is over; ask again";
 /// Told where another node may have done what was asked.
 pub(super) const NOT_ANSWERED: &str = "the node that this is on did not answer";
 
@@ -216,6 +218,10 @@ pub(super) fn answer_to(
                 begun(parts).await.unwrap_or_else(|| failed(NOT_ANSWERED))
             }
             Ok(response) if response.status() == StatusCode::NOT_FOUND => failed(GONE),
+            Ok(response) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
+                let said = response.into_body().whole(MAX_UNREAD_BYTES).await.unwrap_or_default();
+                failed(&not_taken(&said))
+            }
             Ok(_) => failed(NOT_ANSWERED),
             // It is found dead soon, if it is: only then what is there is gone.
             Err(PeerError::Unreached { .. }) => failed(NOT_REACHED),
@@ -227,6 +233,14 @@ pub(super) fn answer_to(
         }
     };
     Box::pin(stream::once(asked).flatten())
+}
+
+/// What is told of a request of a batch that its node does not take, with what that says.
+fn not_taken(said: &[u8]) -> String {
+    match String::from_utf8_lossy(said).trim_end() {
+        "" => NOT_TAKEN.to_owned(),
+        said => format!("{NOT_TAKEN} ({said})"),
+    }
 }
 
 /// An answer once its first bytes are there; `None` if none come, which costs the others of a batch nothing.
@@ -386,6 +400,13 @@ mod tests {
         assert_eq!(of(&silent.last().unwrap()), Whereabouts::Gone);
         let stopped = changed(4, |said| said.stopping = true);
         assert_eq!(of(&read(stopped, 60_000)), Whereabouts::Gone);
+    }
+
+    #[test]
+    fn what_its_node_does_not_take_is_told_with_what_that_says() {
+        assert_eq!(not_taken(b""), NOT_TAKEN);
+        let told = not_taken(b"the request body found no room\n");
+        assert_eq!(told, format!("{NOT_TAKEN} (the request body found no room)"));
     }
 
     #[test]

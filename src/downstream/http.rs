@@ -12,7 +12,7 @@ use http::{Method, Response, StatusCode};
 use http_body::Body as HttpBody;
 
 use crate::downstream::body::Body;
-use crate::downstream::client_connection::Post;
+use crate::downstream::client_connection::{CameBy, Post};
 use crate::downstream::request_head::RequestHead;
 use crate::downstream::response::{json, plain};
 use crate::downstream::session_table::Sessions;
@@ -59,7 +59,12 @@ where
     if let Some(refused) = reading.refusal() {
         return refused;
     }
-    let room = worker.proxy.bodies.room(&post.principal);
+    let room = match connection.came_by {
+        CameBy::Client => worker.proxy.bodies.room(&post.principal),
+        // It stands within what the other node has sent, which has its room. Taken twice, so many of them could be under way
+        // that none finds the second.
+        CameBy::Peer { .. } => worker.proxy.bodies.room_within(),
+    };
     match collect(body, room).await {
         Ok(body) => answer(&post, reading.era, body).await,
         Err(refused) => no_body(&refused),
@@ -106,7 +111,7 @@ async fn answer(post: &Post<'_>, era: Option<Era>, body: Bytes) -> Response<Body
         Incoming::Response(_) => era.is_some(),
     };
     match is_modern {
-        true => modern::one(post, incoming, &body).await,
-        false => legacy::one(post, incoming, &body).await,
+        true => modern::one(post, incoming, body).await,
+        false => legacy::one(post, incoming, body).await,
     }
 }

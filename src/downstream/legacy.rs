@@ -43,13 +43,13 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
         return batch::many(post, &session, &body).await;
     }
     match incoming::read(post.worker, &body) {
-        Ok(incoming) => one(post, incoming, &body).await,
+        Ok(incoming) => one(post, incoming, body).await,
         Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
     }
 }
 
 /// Answers one message, whose text is `body`.
-pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: &Bytes) -> Response<Body> {
+pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Response<Body> {
     let received = match incoming {
         Incoming::Request(received) if &*received.request.method == "initialize" => {
             return initialize(post, received);
@@ -59,7 +59,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: &Bytes) -> Re
             return match find(post) {
                 Ok(session) => {
                     if let Some(answer) =
-                        placing::of_response(post, &response).answer(post, body).await
+                        placing::of_response(post, &response).answer(post, &body).await
                     {
                         return answer;
                     }
@@ -81,7 +81,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: &Bytes) -> Re
     }
     let is_level = &*received.request.method == "logging/setLevel";
     let place = placing::of_request(post, &session, &received).await;
-    if let Some(answer) = place.answer(post, body).await {
+    if let Some(answer) = place.answer(post, &body).await {
         return answer;
     }
     let peer = post.peer(&session, post.channel);
@@ -90,18 +90,20 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: &Bytes) -> Re
         Reaction::Cancel(id) => {
             if !session.cancel(&id) {
                 // It may run on any of them.
-                forward::tell_all(post, body, false).await;
+                forward::tell_all(post, &body, false).await;
             }
             status(StatusCode::ACCEPTED)
         }
         Reaction::Answer(answer) if is_level => {
-            forward::tell_all(post, body, true).await;
+            forward::tell_all(post, &body, true).await;
             json(StatusCode::OK, Body::from(answer))
         }
         Reaction::Answer(answer) | Reaction::Error(_, answer) => {
             json(StatusCode::OK, Body::from(answer))
         }
         Reaction::Call { id, running } => {
+            // The call keeps what it needs of it, as long as it does.
+            drop(body);
             let call = post.connection.in_flight.watch(session.owner(), &id, running);
             reply(post.worker, &id, Era::Legacy, Some(&session), call).await
         }

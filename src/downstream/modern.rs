@@ -26,7 +26,7 @@ use crate::proxy::params::ParamHeaders;
 use crate::proxy::reaction::Reaction;
 
 /// Answers one message.
-pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: &Bytes) -> Response<Body> {
+pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Response<Body> {
     match incoming {
         Incoming::Request(received) => request(post, received, body).await,
         Incoming::Response(_) => {
@@ -41,7 +41,7 @@ fn refuse(error: Bytes) -> Response<Body> {
 }
 
 /// Answers one request, whose text is `body`.
-async fn request(post: &Post<'_>, received: Received, body: &Bytes) -> Response<Body> {
+async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<Body> {
     let Some(id) = received.request.id.clone() else {
         // None of them means anything over HTTP (MCP 2026-07-28 §Sending Messages).
         return status(StatusCode::ACCEPTED);
@@ -50,9 +50,11 @@ async fn request(post: &Post<'_>, received: Received, body: &Bytes) -> Response<
         Ok(client) => client,
         Err(refused) => return refuse(refused.answer(post.worker, Some(&id))),
     };
-    if let Some(answer) = placing::answered_elsewhere(post, &received, body).await {
+    if let Some(answer) = placing::answered_elsewhere(post, &received, &body).await {
         return answer;
     }
+    // What is answered here keeps what it needs of it, as long as it does.
+    drop(body);
     let headers = post.head.headers.iter();
     let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
     // The proxy's own tools have no parameters that headers repeat.

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
 use http_body::Body as HttpBody;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -18,6 +19,9 @@ pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
 /// A client has this long to send a request's body.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// After how long a body that found no room may come again: those that are under way do not take long.
+const COME_AGAIN: Duration = Duration::from_secs(2);
 
 /// Why a request has no body.
 #[derive(Debug, thiserror::Error)]
@@ -47,12 +51,25 @@ impl NoBody {
             Self::Broken(_) => StatusCode::BAD_REQUEST,
         }
     }
+
+    /// When it may come again, where that helps.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::NoRoom(_) => Some(COME_AGAIN),
+            Self::Late | Self::TooLarge | Self::Broken(_) => None,
+        }
+    }
 }
 
 /// The answer to a request whose body did not come.
 #[must_use]
 pub fn no_body(refused: &NoBody) -> Response<Body> {
-    plain(refused.status(), &format!("the {refused}"))
+    let mut response = plain(refused.status(), &format!("the {refused}"));
+    if let Some(after) = refused.retry_after() {
+        response.headers_mut().insert(RETRY_AFTER, after.as_secs().into());
+    }
+    response
 }
 
 /// Reads a request's body whole, up to [`MAX_BODY_BYTES`] and within [`BODY_TIMEOUT`].
@@ -172,6 +189,8 @@ mod tests {
         assert!((held.len() * MAX_BODY_BYTES) as u64 <= MAX_BODIES_BYTES, "{}", held.len());
         assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert!(refused.to_string().starts_with("request body found no room: "), "{refused}");
+        assert!(no_body(&refused).headers().contains_key(RETRY_AFTER));
+        assert!(!no_body(&NoBody::Late).headers().contains_key(RETRY_AFTER));
         held.clear();
         collect(body(), all.room(&Principal::Anonymous)).await.unwrap();
     }

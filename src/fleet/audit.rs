@@ -15,7 +15,7 @@ use super::chain_check::{
 use super::chain_days::{ChainDays, ChainPart};
 use super::checkpoint;
 use super::config::NodeName;
-use super::joining::{CLAIM, FLEET, FleetObject, NODES, NodeClaim, node_folder, segments_folder};
+use super::joining::{FLEET, FleetObject, NODES, NodeClaim, claim_key, segments_folder};
 use super::signed_note::VerifierKey;
 use super::strays::StrayObjects;
 
@@ -132,9 +132,8 @@ async fn key_of(
         let found = keys.iter().find(|key| *key.name() == origin).cloned();
         return Ok(found.ok_or_else(|| format!("no key is given for {origin}")));
     }
-    let claim = format!("{}/{CLAIM}", node_folder(node));
-    let Some(bytes) = bucket.find(&claim).await? else { return Ok(Err("it is not there".into())) };
-    let key = NodeClaim::read(&bytes).and_then(|claim| claim.verifier());
+    let claim = NodeClaim::fetch(bucket, node).await?.map_err(|fault| fault.to_string());
+    let key = claim.and_then(|claim| claim.verifier());
     Ok(key.and_then(|key| match *key.name() == origin {
         true => Ok(key),
         false => Err(format!("it is the claim of {}", key.name())),
@@ -152,7 +151,7 @@ async fn node(
     let key = match key_of(bucket, fleet, name, options).await? {
         Ok(key) => Arc::new(key),
         Err(why) => {
-            check.fault(ChainFault::Key, &format!("{}/{CLAIM}", node_folder(name)), why);
+            check.fault(ChainFault::Key, &claim_key(name), why);
             return Ok(NodeReport {
                 node: name.to_owned(),
                 key: String::new(),
@@ -206,7 +205,7 @@ async fn facts(
     Ok(looked.unwrap_or_else(unread))
 }
 
-/// The nodes of a fleet and their claims, by name.
+/// The nodes of a fleet and their claims, by name; those that have one that can be read.
 ///
 /// # Errors
 ///
@@ -215,8 +214,7 @@ pub async fn claims(bucket: &Bucket) -> Result<BTreeMap<String, NodeClaim>, Buck
     let mut claims = BTreeMap::new();
     for name in bucket.folders(NODES).await?.into_iter().filter(|it| NodeName::parse(it).is_some())
     {
-        let found = bucket.find(&format!("{}/{CLAIM}", node_folder(&name))).await?;
-        if let Some(claim) = found.and_then(|bytes| NodeClaim::read(&bytes).ok()) {
+        if let Ok(claim) = NodeClaim::fetch(bucket, &name).await? {
             claims.insert(name, claim);
         }
     }
@@ -226,6 +224,8 @@ pub async fn claims(bucket: &Bucket) -> Result<BTreeMap<String, NodeClaim>, Buck
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::joining::MAX_CLAIM_BYTES;
+    use crate::fleet::node_key::NodeKey;
 
     #[test]
     fn a_file_of_keys_is_read_and_the_line_that_is_none_is_named() {
@@ -234,5 +234,33 @@ mod tests {
         assert_eq!(read_keys(&text), Ok(vec![key]));
         assert_eq!(read_keys(&format!("{text}none\n")), Err(4));
         assert_eq!(read_keys(""), Ok(Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_is_none_is_a_fault_of_its_node_and_of_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
+        let put = async |key: &str, text: &str| {
+            bucket.put(key, Bytes::copy_from_slice(text.as_bytes())).await.unwrap();
+        };
+        let fleet = "0123456789abcdef0123456789abcdef";
+        put(FLEET, &format!(r#"{{"format":1,"fleet":"{fleet}"}}"#)).await;
+        let claim = |node: &str| {
+            let key = NodeKey::of_seed(1).verifier(fleet, node).unwrap();
+            format!(r#"{{"format":1,"node":"{node}","log":"{fleet}","key":"{key}"}}"#)
+        };
+        let most = usize::try_from(MAX_CLAIM_BYTES).unwrap();
+        let padded = |node: &str, bytes: usize| format!("{:<bytes$}", claim(node));
+        put(&claim_key("a"), &padded("a", most)).await;
+        put(&claim_key("b"), &padded("b", most + 1)).await;
+        put(&claim_key("c"), "{").await;
+        put("nodes/d/segments/x", "").await;
+        let report = audit(&bucket, &AuditOptions::default(), |_| {}).await.unwrap();
+        let whys: Vec<_> = report.nodes.iter().map(|it| it.chain.faults.first()).collect();
+        let whys: Vec<_> = whys.iter().map(|it| it.map_or("", |fault| &*fault.why)).collect();
+        assert_eq!((whys[0], whys[3]), ("", "it is not there"), "{whys:?}");
+        assert_eq!(whys[1], format!("it is longer than {MAX_CLAIM_BYTES} bytes"));
+        assert!(whys[2].contains("EOF") && whys.len() == 4, "{whys:?}");
+        assert_eq!(claims(&bucket).await.unwrap().into_keys().collect::<Vec<_>>(), ["a"]);
     }
 }

@@ -16,11 +16,15 @@
 mod client;
 mod error;
 mod folders;
+mod kept_part;
+mod lister;
 mod listing;
+#[cfg(test)]
+mod odd_keys;
+mod pages;
 #[cfg(test)]
 mod slow_links;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,9 +46,9 @@ use url::Url;
 
 use self::client::{OwnClient, transfer_time};
 pub use self::error::{BucketError, MAX_FOLDERS, MAX_LISTED};
-use self::error::{LIST_TIMEOUT, failed, within, words};
-use self::folders::Folders;
-pub use self::listing::FolderEntries;
+use self::error::{failed, within, words};
+pub use self::folders::FolderEntries;
+use self::lister::Lister;
 
 /// Most time for one operation, its repetitions included, and without the time that an object's bytes may take on a slow way
 /// (`client::transfer_time`).
@@ -131,11 +135,9 @@ pub enum Creation {
 #[derive(Clone)]
 pub struct Bucket {
     store: Arc<dyn ObjectStore>,
-    folders: Folders,
+    lister: Lister,
     folder: Path,
     shown: String,
-    /// Whether a listing can begin behind a key, and has the objects in the order of their keys.
-    lists_from: bool,
 }
 
 impl fmt::Debug for Bucket {
@@ -167,7 +169,7 @@ impl Bucket {
         }
         let (scheme, folder) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(&error))?;
         let client = || OwnClient::new().map_err(|error| wrong(&error));
-        let (store, folders) = match scheme {
+        let (store, lister) = match scheme {
             ObjectStoreScheme::AmazonS3 => {
                 let mut builder = AmazonS3Builder::from_env().with_url(url);
                 if builder.get_config_value(&AmazonS3ConfigKey::Checksum).is_none() {
@@ -195,7 +197,7 @@ impl Bucket {
             ),
             _ => return Err(wrong(&"it names no bucket")),
         };
-        Ok(Self { store, folders, folder, shown, lists_from: true })
+        Ok(Self { store, lister, folder, shown })
     }
 
     fn folder(folder: PathBuf, shown: String) -> Result<Self, BucketError> {
@@ -206,8 +208,8 @@ impl Bucket {
         let store = LocalFileSystem::new_with_prefix(&folder)
             .map_err(|error| BucketError::Url(words(&error)))?
             .with_fsync(true);
-        let (folders, folder) = (Folders::Local(folder), Path::default());
-        Ok(Self { store: Arc::new(store), folders, folder, shown, lists_from: false })
+        let (lister, folder) = (Lister::Local(folder), Path::default());
+        Ok(Self { store: Arc::new(store), lister, folder, shown })
     }
 
     /// Where it is, for people.
@@ -332,110 +334,6 @@ impl Bucket {
         within(limit, put).await
     }
 
-    /// The objects in a folder and below it whose keys are after `after`, in the order of their keys.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`].
-    pub async fn list(
-        &self,
-        folder: &str,
-        after: Option<&str>,
-    ) -> Result<Vec<ListedObject>, BucketError> {
-        let prefix = self.path(folder);
-        let mut found = match after {
-            Some(after) => self.store.list_with_offset(Some(&prefix), &self.path(after)),
-            None => self.store.list(Some(&prefix)),
-        };
-        let listed = async {
-            let mut listed = Vec::new();
-            while let Some(meta) = found.try_next().await.map_err(|error| failed(folder, &error))? {
-                if listed.len() == MAX_LISTED {
-                    return Err(BucketError::TooMany(folder.to_owned()));
-                }
-                listed.extend(self.listed(meta));
-            }
-            listed.sort_by(|a, b| a.key.cmp(&b.key));
-            Ok(listed)
-        };
-        within(LIST_TIMEOUT, listed).await
-    }
-
-    /// At most `most` objects in a folder and below it: behind them nothing is asked for. Which ones these are is the store's
-    /// choice, where it does not list in the order of keys.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`].
-    pub async fn list_up_to(&self, folder: &str, most: usize) -> Result<ListedSome, BucketError> {
-        let prefix = self.path(folder);
-        let mut found = self.store.list(Some(&prefix));
-        let listed = async {
-            let mut some = ListedSome { objects: Vec::new(), is_whole: true };
-            while let Some(meta) = found.try_next().await.map_err(|error| failed(folder, &error))? {
-                if some.objects.len() == most {
-                    some.is_whole = false;
-                    break;
-                }
-                some.objects.extend(self.listed(meta));
-            }
-            some.objects.sort_by(|a, b| a.key.cmp(&b.key));
-            Ok(some)
-        };
-        within(LIST_TIMEOUT, listed).await
-    }
-
-    /// The last `most` objects in a folder and below it whose keys are after `after`, and how many there are before them.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`].
-    pub async fn list_newest(
-        &self,
-        folder: &str,
-        after: &str,
-        most: usize,
-    ) -> Result<ListedPart, BucketError> {
-        self.list_some(folder, after, |kept| {
-            (kept.len() > most).then(|| kept.pop_first()).is_some()
-        })
-        .await
-    }
-
-    /// What is after `after`, but for what `cut` takes out; it says whether it took one.
-    async fn list_some(
-        &self,
-        folder: &str,
-        after: &str,
-        cut: impl Fn(&mut BTreeMap<String, ListedObject>) -> bool,
-    ) -> Result<ListedPart, BucketError> {
-        let prefix = self.path(folder);
-        let mut found = self.store.list_with_offset(Some(&prefix), &self.path(after));
-        let listed = async {
-            // Not every store lists in the order of keys.
-            let (mut kept, mut last, mut more) = (BTreeMap::new(), None, 0);
-            while let Some(meta) = found.try_next().await.map_err(|error| failed(folder, &error))? {
-                let Some(object) = self.listed(meta) else { continue };
-                if last.as_ref().is_none_or(|last| *last < object.key) {
-                    last = Some(object.key.clone());
-                }
-                kept.insert(object.key.clone(), object);
-                more += u64::from(cut(&mut kept));
-            }
-            Ok(ListedPart { objects: kept.into_values().collect(), more, last })
-        };
-        within(LIST_TIMEOUT, listed).await
-    }
-
-    /// The names of the folders in a folder, in their order.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`], also where there are more than [`MAX_FOLDERS`].
-    pub async fn folders(&self, folder: &str) -> Result<Vec<String>, BucketError> {
-        self.folders.at(&self.path(folder), folder).await
-    }
-
     /// An object as a listing has it; `None` for one that is not within the folder.
     fn listed(&self, meta: ObjectMeta) -> Option<ListedObject> {
         let key = self.key(&meta.location)?;
@@ -449,12 +347,28 @@ impl Bucket {
         let parts = path.prefix_match(&self.folder)?;
         Some(parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"))
     }
+
+    /// A key as the store has it: a listing can begin behind one that is no path.
+    fn raw(&self, key: &str) -> String {
+        if self.folder.is_root() { key.to_owned() } else { format!("{}/{key}", self.folder) }
+    }
+
+    /// An object whose key is no path, by that key and of no size; `None` for one that is not within the folder. Nothing of a
+    /// fleet is called so: whoever lists it tells it as what else is nobody's.
+    fn odd(&self, raw: &str) -> Option<ListedObject> {
+        let folder: &str = self.folder.as_ref();
+        let key = match folder.is_empty() {
+            true => raw,
+            false => raw.strip_prefix(folder)?.strip_prefix('/')?,
+        };
+        Some(ListedObject { key: key.to_owned(), size: 0, state: "".into() })
+    }
 }
 
-/// A store, and the way to list its folders.
-fn both<T: ObjectStore + PaginatedListStore>(store: T) -> (Arc<dyn ObjectStore>, Folders) {
+/// A store, and the way to list what is in it.
+fn both<T: ObjectStore + PaginatedListStore>(store: T) -> (Arc<dyn ObjectStore>, Lister) {
     let store = Arc::new(store);
-    (Arc::clone(&store) as Arc<dyn ObjectStore>, Folders::Paged(store))
+    (Arc::clone(&store) as Arc<dyn ObjectStore>, Lister::Paged(store))
 }
 
 fn retries() -> RetryConfig {

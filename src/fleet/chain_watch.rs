@@ -71,8 +71,11 @@ pub async fn watch(node: Arc<FleetNode>, bucket: Bucket, is_followed: impl Fn(&s
             Some(_) => look(&node, &bucket, &is_followed, &mut looks).await,
             None => Ok(false),
         };
-        let unseen =
-            looked.as_ref().err().filter(|error| matches!(error, BucketError::TooManyFolders(_)));
+        // What somebody has to take out of the store.
+        let lasts = |error: &&BucketError| {
+            matches!(error, BucketError::TooManyFolders(_) | BucketError::OddKey(_))
+        };
+        let unseen = looked.as_ref().err().filter(lasts);
         node.sees_no_chains(unseen.map(ToString::to_string));
         let pause = match looked {
             Ok(true) => LOOK_EVERY,

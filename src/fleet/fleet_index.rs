@@ -198,6 +198,11 @@ impl FleetIndex {
         self.not_followed.lock().insert(name.to_owned(), why);
     }
 
+    /// Of others than these nothing is told any more: they are not there.
+    pub(super) fn there_are(&self, is_there: impl Fn(&str) -> bool) {
+        self.not_followed.lock().retain(|name, _| is_there(name));
+    }
+
     pub(super) fn set_left(&self, left: Vec<String>) {
         let why = format!("more than {} nodes: divide them into shards", MAX_FOLLOWED);
         self.not_followed.lock().extend(left.into_iter().map(|name| (name, why.clone())));

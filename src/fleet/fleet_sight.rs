@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::living_nodes::LivingNodes;
 
 /// The longest that a node that serves is not ready since it has not seen who lives. Longer than it takes to find one dead of
-/// which a heartbeat lies there ([`DEAD_AFTER_MS`](super::living_nodes::DEAD_AFTER_MS)).
+/// which a heartbeat lies there ([`DEAD_AFTER_MS`](super::living_nodes::DEAD_AFTER_MS)). In a fleet of more than some 350 nodes
+/// it takes longer to read them all: then it serves, and says of what is at those that were not read that it does not know.
 pub const SIGHT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Whether it was seen, since the start, who lives.
@@ -63,6 +64,7 @@ mod tests {
     use crate::fleet::heartbeat::BootId;
     use crate::fleet::heartbeat::tests::example;
     use crate::fleet::living_nodes::{DEAD_AFTER_MS, NodeWatch};
+    use crate::fleet::strays::StrayObjects;
 
     fn name(text: &str) -> NodeName {
         NodeName::parse(text).unwrap()
@@ -95,6 +97,27 @@ mod tests {
         watch.there_are([name("a"), name("b")]);
         sight.sees(&watch.snapshot(None));
         assert_eq!(sight.at(began + SIGHT_LIMIT), FleetSight::Seen, "b came later");
+    }
+
+    #[test]
+    fn one_that_could_not_be_read_yet_was_not_seen_for_as_long_as_its_object_changes() {
+        let sight = SightSinceStart::default();
+        sight.begins();
+        let began = *sight.began.get().unwrap();
+        let mut watch = NodeWatch::new(name("me"), BootId([9; 16]));
+        let mut list = |at: u64, state: u64| {
+            let there = [(name("a"), state.to_string().into())];
+            watch.listed(there, StrayObjects::default(), at * 1000, true);
+            sight.sees(&watch.snapshot(None));
+            sight.at(began)
+        };
+        for at in 0..60 {
+            assert_eq!(list(at, at), FleetSight::Awaited, "after {at} s");
+        }
+        for at in 60..59 + DEAD_AFTER_MS / 1000 {
+            assert_eq!(list(at, 59), FleetSight::Awaited, "after {at} s");
+        }
+        assert_eq!(list(59 + DEAD_AFTER_MS / 1000, 59), FleetSight::Seen, "it does not live");
     }
 
     #[test]

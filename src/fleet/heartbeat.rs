@@ -31,6 +31,8 @@ pub const HEARTBEATS: &str = "heartbeats";
 pub const MAX_HEARTBEAT_BYTES: u64 = 16 << 10;
 /// Most bytes of a text in it.
 const MAX_TEXT_BYTES: usize = 600;
+/// How far behind a heartbeat those are, at most, that it names as given up: a minute, or as long as 64 puts take that hang.
+pub const GIVEN_UP_BEATS: u64 = 64;
 /// Its form.
 const FORMAT: u32 = 1;
 /// What every text that is signed begins with.
@@ -112,6 +114,10 @@ pub struct Heartbeat {
     pub ledger: LedgerStanding,
     /// It stops, and says nothing more.
     pub stopping: bool,
+    /// Heartbeats of this start before this one that the store did not say it has, of the last [`GIVEN_UP_BEATS`]: one of them
+    /// may come late, and is none that somebody has put back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given_up: Vec<u64>,
 }
 
 /// What of a heartbeat is the same for as long as the node runs.
@@ -152,7 +158,7 @@ impl Heartbeat {
     ) -> Self {
         let NodeFacts { boot, started_at, version, commit, advertise, index } = facts.clone();
         let NodeVitals { config, sessions } = vitals;
-        let stopping = false;
+        let (stopping, given_up) = (false, Vec::new());
         let format = FORMAT;
         Self {
             format,
@@ -168,6 +174,7 @@ impl Heartbeat {
             sessions,
             ledger,
             stopping,
+            given_up,
         }
     }
 }
@@ -282,7 +289,8 @@ impl HeartbeatOf<'_> {
         let bounded = texts
             .into_iter()
             .chain(&read.advertise)
-            .all(|text| text.len() <= MAX_TEXT_BYTES && !text.chars().any(char::is_control));
+            .all(|text| text.len() <= MAX_TEXT_BYTES && !text.chars().any(char::is_control))
+            && read.given_up.len() as u64 <= GIVEN_UP_BEATS;
         if bounded { Ok(read) } else { Err(HeartbeatFault::Form) }
     }
 
@@ -367,6 +375,24 @@ pub(crate) mod tests {
         for wrong in [sealed_elsewhere, of_other, by_other] {
             assert_eq!(of.open(&wrong, &verifier, Some(&ours)), Err(HeartbeatFault::Signature));
         }
+    }
+
+    #[test]
+    fn those_that_were_given_up_are_named_and_no_more_of_them_than_there_can_be() {
+        let (key, node) = (NodeKey::of_seed(1), name("a"));
+        let verifier = key.verifier(&FLEET.to_string(), "a").unwrap();
+        let of = HeartbeatOf { fleet: FLEET, node: &node };
+        let named = |count: u64| {
+            let given_up = (1..=count).collect();
+            Heartbeat { given_up, ..example(1, 100, 1000) }
+        };
+        let opened = |beat: &Heartbeat| of.open(&of.seal(beat, &key, None), &verifier, None);
+        assert_eq!(opened(&named(GIVEN_UP_BEATS)), Ok(named(GIVEN_UP_BEATS)));
+        assert_eq!(opened(&named(GIVEN_UP_BEATS + 1)), Err(HeartbeatFault::Form));
+        // Where there is none, it is as it was before they were named.
+        let sealed = of.seal(&named(0), &key, None);
+        assert!(!String::from_utf8_lossy(&sealed).contains("given_up"));
+        assert_eq!(opened(&named(0)), Ok(named(0)));
     }
 
     #[test]

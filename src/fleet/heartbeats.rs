@@ -1,8 +1,10 @@
 //! Heartbeats at work: this node's is put, and those of all are listed and some of them read, until the node ends. Decides
-//! nothing: who lives, and whose is read, is `living_nodes`', what a heartbeat is `heartbeat`'s.
+//! nothing: who lives, whose is read, and for how long a put is waited for, is `living_nodes`', what a heartbeat is
+//! `heartbeat`'s.
 //!
-//! Putting and reading wait for each other in nothing but the first put, and a store that hangs has at most one put and one round
-//! of readings under way: nothing piles up behind it.
+//! Putting and reading wait for each other in nothing but the first put. One put and one round of readings are under way at a
+//! time; a put that hangs is given up, and what a store that hangs for good has of those is bounded
+//! (`living_nodes::OwnBeats`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,10 +24,11 @@ use super::heartbeat::{
     HEARTBEATS, Heartbeat, HeartbeatFault, HeartbeatOf, MAX_HEARTBEAT_BYTES, NodeVitals,
     heartbeat_key,
 };
-use super::joining::{CLAIM, NodeClaim, node_folder};
+use super::joining::NodeClaim;
 use super::line_budget::{LineBudget, LineLeave};
 use super::living_nodes::{
-    BEAT_EVERY_MS, BeatRead, DEAD_AFTER_MS, LIST_EVERY_MS, MAX_LISTED_BEATS, NodeNews, NodeWatch,
+    BeatRead, DEAD_AFTER_MS, LIST_EVERY_MS, MAX_LISTED_BEATS, NextBeat, NodeNews, NodeWatch,
+    OwnBeats, PutEnd,
 };
 use super::node_key::NodeKey;
 use super::own_place::PlaceWatch;
@@ -38,8 +41,6 @@ use crate::io::clock::wall_ms;
 /// What a node says of itself that is another each time.
 pub type VitalsOf = Arc<dyn Fn() -> NodeVitals + Send + Sync>;
 
-/// Milliseconds between the shortest and the longest time from one heartbeat to the next.
-const BEAT_SPREAD_MS: u64 = 400;
 /// Heartbeats that are read at the same time.
 const READ_TOGETHER: usize = 16;
 /// A round that takes longer is told to whoever asks who lives; it goes on.
@@ -50,8 +51,6 @@ const BEAT_LIMIT: Duration = Duration::from_millis(2_500);
 const ROUND_LIMIT: Duration = Duration::from_secs(30);
 /// Most time for the last heartbeat.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
-/// Most bytes of a claim.
-const MAX_CLAIM_BYTES: u64 = 16 << 10;
 
 /// What puts and reads them.
 pub(super) struct Heartbeats {
@@ -88,16 +87,6 @@ struct OwnPuts {
     first: Notify,
 }
 
-/// How long after the heartbeat of that number the next one is put; 0 is the start. Never twice the same: two processes of
-/// one name that keep in step would each be seen only for the moment until the other's follows.
-fn until_next_beat(number: u64) -> Duration {
-    if number == 0 {
-        return Duration::ZERO;
-    }
-    let spread = getrandom::u64().unwrap_or_default() % BEAT_SPREAD_MS;
-    Duration::from_millis(BEAT_EVERY_MS - BEAT_SPREAD_MS / 2 + spread)
-}
-
 impl Heartbeats {
     /// Until the node stops.
     pub(super) async fn run(self, place: PlaceWatch, stopping: watch::Receiver<bool>) {
@@ -111,9 +100,11 @@ impl Heartbeats {
         });
     }
 
-    fn beat(&self, number: u64) -> Heartbeat {
+    fn beat(&self, next: &NextBeat) -> Heartbeat {
         let ledger = self.node.ledger(&self.activity);
-        Heartbeat::of(&self.node.facts, number, wall_ms(), (self.vitals)(), ledger)
+        let (facts, given_up) = (&self.node.facts, next.given_up.clone());
+        let beat = Heartbeat::of(facts, next.number, wall_ms(), (self.vitals)(), ledger);
+        Heartbeat { given_up, ..beat }
     }
 
     async fn put(&self, heartbeat: &Heartbeat) -> Result<(), BucketError> {
@@ -123,18 +114,25 @@ impl Heartbeats {
     }
 
     async fn put_all(&self, base: Instant, puts: &OwnPuts, mut stopping: watch::Receiver<bool>) {
-        let (mut number, mut failing) = (0, false);
+        let (mut beats, mut failing) = (OwnBeats::default(), false);
         loop {
+            let pause = beats.pause_ms(getrandom::u64().unwrap_or_default());
             tokio::select! {
-                () = tokio::time::sleep(until_next_beat(number)) => {}
+                () = tokio::time::sleep(Duration::from_millis(pause)) => {}
                 _ = stopping.wait_for(|stops| *stops) => break,
             }
-            number += 1;
-            let beat = self.beat(number);
+            let (next, began) = (beats.next_beat(), Instant::now());
+            let (beat, limit) = (self.beat(&next), Duration::from_millis(next.limit_ms));
             let put = tokio::select! {
-                put = self.put(&beat) => put,
+                put = tokio::time::timeout(limit, self.put(&beat)) => put,
                 _ = stopping.wait_for(|stops| *stops) => break,
             };
+            let put = put.unwrap_or(Err(BucketError::Late(limit)));
+            beats.ended(match &put {
+                Ok(()) => PutEnd::Taken { ms: began.elapsed().as_millis() as u64 },
+                Err(BucketError::Late(_)) => PutEnd::Late,
+                Err(_) => PutEnd::Failed,
+            });
             match put {
                 Ok(()) => {
                     let now = base.elapsed().as_millis() as u64 + 1;
@@ -149,7 +147,7 @@ impl Heartbeats {
             }
             puts.first.notify_one();
         }
-        let last = Heartbeat { stopping: true, ..self.beat(number + 1) };
+        let last = Heartbeat { stopping: true, ..self.beat(&beats.next_beat()) };
         if let Ok(Err(error)) = tokio::time::timeout(FAREWELL_LIMIT, self.put(&last)).await {
             tracing::debug!(%error, "the fleet was not told that this node stops");
         }
@@ -289,10 +287,9 @@ impl Heartbeats {
     }
 
     async fn verifier(&self, name: &NodeName) -> Result<VerifierKey, HeartbeatFault> {
-        let key = format!("{}/{CLAIM}", node_folder(name.as_str()));
-        let bytes = self.bucket.get_up_to(&key, MAX_CLAIM_BYTES).await;
-        let bytes = bytes.map_err(|error| HeartbeatFault::Claim(error.to_string()))?;
-        let claim = NodeClaim::read(&bytes).map_err(HeartbeatFault::Claim)?;
+        let claim = NodeClaim::fetch(&self.bucket, name.as_str()).await;
+        let claim = claim.map_err(|error| HeartbeatFault::Claim(error.to_string()))?;
+        let claim = claim.map_err(|fault| HeartbeatFault::Claim(fault.to_string()))?;
         let verifier = claim.verifier().map_err(HeartbeatFault::Claim)?;
         if verifier.name() != origin(&self.fleet.to_string(), name.as_str()) {
             return Err(HeartbeatFault::Claim("it is that of another node or fleet".to_owned()));

@@ -42,6 +42,10 @@ pub const NODES: &str = "nodes";
 pub const CLAIM: &str = "claim.json";
 /// The folder in a node's folder where its segments are.
 pub const SEGMENTS: &str = "segments";
+/// Most bytes of a claim; one has some 300.
+pub const MAX_CLAIM_BYTES: u64 = 16 << 10;
+/// What the folders of days among the segments are called, in the order of the days.
+const DAYS: &str = "date=";
 /// The form of fleet and claim.
 const FORMAT: u32 = 1;
 /// How long it is waited, where the store cannot make an object only if there is none, until it is looked whether another
@@ -102,7 +106,38 @@ pub struct NodeClaim {
     pub key: String,
 }
 
+/// Why there is no claim of a node.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ClaimFault {
+    /// There is none.
+    #[error("it is not there")]
+    Missing,
+    /// It is longer than any.
+    #[error("it is longer than {MAX_CLAIM_BYTES} bytes")]
+    TooLong,
+    /// It is none.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
 impl NodeClaim {
+    /// The claim of the node of that name, if one lies in the store at its [key](claim_key).
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`] where nothing is known of it.
+    pub async fn fetch(
+        bucket: &Bucket,
+        node: &str,
+    ) -> Result<Result<Self, ClaimFault>, BucketError> {
+        Ok(match bucket.get_up_to(&claim_key(node), MAX_CLAIM_BYTES).await {
+            Ok(bytes) => Self::read(&bytes).map_err(ClaimFault::Unreadable),
+            Err(BucketError::Missing(_)) => Err(ClaimFault::Missing),
+            Err(BucketError::TooLong(_)) => Err(ClaimFault::TooLong),
+            Err(error) => return Err(error),
+        })
+    }
+
     fn of(node: &NodeName, log: NodeId, key: &VerifierKey) -> Self {
         Self {
             format: FORMAT,
@@ -140,6 +175,12 @@ impl NodeClaim {
 #[must_use]
 pub fn node_folder(node: &str) -> String {
     format!("{NODES}/{node}")
+}
+
+/// The key of its claim.
+#[must_use]
+pub fn claim_key(node: &str) -> String {
+    format!("{NODES}/{node}/{CLAIM}")
 }
 
 /// The folder of its segments.
@@ -315,20 +356,22 @@ async fn make(bucket: &Bucket, key: &str, bytes: Bytes) -> Result<bool, JoinErro
 /// Makes sure that the node's name is its own. True if the store has shown that it makes an object only if there is none.
 async fn claim(bucket: &Bucket, node: &NodeName, own: &NodeClaim) -> Result<bool, JoinError> {
     let failed = store_error(bucket);
-    let key = format!("{}/{CLAIM}", node_folder(node.as_str()));
+    let (key, name, shown) = (claim_key(node.as_str()), node.as_str(), bucket.shown());
     let bytes = Bytes::from(serde_json::to_vec(own).unwrap_or_default());
-    let found = bucket.find(&key).await.map_err(&failed)?;
-    let creates = match &found {
-        None => make(bucket, &key, bytes.clone()).await?,
-        Some(there) if *there == bytes => {
-            bucket.create(&key, bytes.clone()).await.map_err(&failed)? == Creation::Exists
+    let creates = match NodeClaim::fetch(bucket, name).await.map_err(&failed)? {
+        Err(ClaimFault::Missing) => make(bucket, &key, bytes).await?,
+        Ok(there) if there == *own => {
+            bucket.create(&key, bytes).await.map_err(&failed)? == Creation::Exists
         }
-        Some(_) => false,
+        Ok(_) | Err(ClaimFault::TooLong | ClaimFault::Unreadable(_)) => false,
     };
-    let there = bucket.get(&key).await.map_err(&failed)?;
-    let (name, shown) = (node.as_str(), bucket.shown());
-    let claim = NodeClaim::read(&there)
-        .map_err(|why| JoinError::Refused(format!("{shown}/{key} is no claim of a node: {why}")))?;
+    let there = NodeClaim::fetch(bucket, name).await.map_err(&failed)?;
+    let claim = there.map_err(|fault| match fault {
+        ClaimFault::Missing => failed(BucketError::Missing(key.clone())),
+        ClaimFault::TooLong | ClaimFault::Unreadable(_) => {
+            JoinError::Refused(format!("{shown}/{key} is no claim of a node: {fault}"))
+        }
+    })?;
     if claim.key != own.key {
         return Err(JoinError::Refused(format!(
             "'{name}' is the name of another node of this fleet, with key {}: choose another cluster.node (this node's key is \
@@ -388,11 +431,12 @@ impl Place<'_> {
     ) -> Result<Option<(SegmentName, Checkpoint)>, JoinError> {
         let failed = store_error(self.bucket);
         let folder = segments_folder(self.node.as_str());
-        let entries = self.bucket.entries(&folder).await.map_err(&failed)?;
+        let mut days = self.bucket.folders(&folder).await.map_err(&failed)?;
+        days.retain(|name| name.starts_with(DAYS));
         let known_day = known.map(|place| day_folder(place.day));
         let mut newest = None::<SegmentName>;
         // From the last day back: of a day only what is behind all that was seen is looked at.
-        for day in entries.folders.iter().rev().take_while(|day| known_day.as_ref() <= Some(*day)) {
+        for day in days.iter().rev().take_while(|day| known_day.as_ref() <= Some(*day)) {
             let known = known.filter(|_| known_day.as_ref() == Some(day));
             let known = known.map_or(0, |place| place.stored.seq + 1);
             let seen = newest.as_ref().map_or(0, |name| name.first.saturating_add(1));

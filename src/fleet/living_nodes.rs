@@ -13,6 +13,10 @@
 //! be years old, proves nothing. Silence counts only for as long as the store is listed and takes what the reader itself puts:
 //! while the store is away nobody dies, and all is as it was.
 //!
+//! One that is Unknown becomes Silent as well, untold: after as much silence since it was read, or where its object does not
+//! change for so long. While it waits for its turn to be read, which in a large fleet comes later than that, it stays Unknown,
+//! and whether it lives is undecided.
+//!
 //! One listing tells of all heartbeats which have changed, whatever they say. That keeps a node alive which was read to live,
 //! and brings none to life; it is not signed, so that the heartbeats themselves are read in turn ([`NodeWatch::to_read`]). One
 //! that has changed and says nothing new, or nothing that is to be believed, ends that: from then on its node lives as long as
@@ -20,12 +24,14 @@
 //! one, where it had said something that was not read), and [`DEAD_AFTER_MS`] more.
 
 mod node_view;
+mod own_beats;
 mod watched_node;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use self::node_view::{DEAD_AFTER_MS, NodeNews, NodeState, NodeView, SKEW_WARN_MS};
+pub(super) use self::own_beats::{NextBeat, OwnBeats, PutEnd};
 use self::watched_node::{BeatFollows, WatchedNode};
 use super::config::NodeName;
 use super::heartbeat::{BootId, Heartbeat, HeartbeatFault};
@@ -246,7 +252,8 @@ impl NodeWatch {
     ) -> Vec<NodeNews> {
         let (is_self, own_boot) = (*name == self.own, self.own_boot);
         let Some(node) = self.nodes.get_mut(name) else { return Vec::new() };
-        let (mut news, mut fault, had_changed) = (Vec::new(), None, node.has_changed());
+        let (mut news, had_changed) = (Vec::new(), node.has_changed());
+        let (mut fault, mut late) = (None, None);
         let is_new = match read {
             None => false,
             Some(Err(wrong)) => {
@@ -259,6 +266,10 @@ impl NodeWatch {
             }
             Some(Ok(beat)) => match node.follows(&beat) {
                 BeatFollows::Same => false,
+                BeatFollows::Late => {
+                    late = Some(beat.beat);
+                    false
+                }
                 BeatFollows::Older => {
                     fault = Some(HeartbeatFault::Older);
                     false
@@ -282,7 +293,7 @@ impl NodeWatch {
                 }
             },
         };
-        news.extend(node.was_read(fault, now).map(NodeNews::Fault));
+        news.extend(node.was_read(fault, late, now).map(NodeNews::Fault));
         if !is_self {
             news.extend(node.judge(is_new, had_changed));
         }

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::bucket::{Bucket, BucketError};
 use super::config::NodeName;
-use super::joining::{CLAIM, FLEET, FleetObject, NodeClaim, node_folder};
+use super::joining::{ClaimFault, FLEET, FleetObject, NodeClaim};
 use super::living_nodes::DEAD_AFTER_MS;
 use super::sealed_mark::FleetId;
 
@@ -20,7 +20,7 @@ use super::sealed_mark::FleetId;
 const LOOK_EVERY: Duration = Duration::from_secs(4);
 // Before anybody is found dead in another store.
 const _: () = assert!(LOOK_EVERY.as_millis() < DEAD_AFTER_MS as u128);
-/// Most bytes of either object.
+/// Most bytes of `fleet.json`.
 const MAX_BYTES: u64 = 16 << 10;
 
 /// What is not as it was in a store.
@@ -52,7 +52,7 @@ impl From<PlaceLost> for BucketError {
 #[derive(Clone, Debug)]
 pub struct OwnPlace {
     fleet: FleetId,
-    claim: String,
+    node: NodeName,
     verifier: String,
 }
 
@@ -60,8 +60,7 @@ impl OwnPlace {
     /// Of a node that has that key.
     #[must_use]
     pub fn of(fleet: FleetId, node: &NodeName, verifier: &str) -> Self {
-        let claim = format!("{}/{CLAIM}", node_folder(node.as_str()));
-        Self { fleet, claim, verifier: verifier.to_owned() }
+        Self { fleet, node: node.clone(), verifier: verifier.to_owned() }
     }
 
     /// Looks whether it is there.
@@ -72,7 +71,7 @@ impl OwnPlace {
     pub async fn look(&self, bucket: &Bucket) -> Result<Result<(), PlaceLost>, BucketError> {
         let (fleet, claim) = tokio::join!(
             bucket.get_up_to(FLEET, MAX_BYTES),
-            bucket.get_up_to(&self.claim, MAX_BYTES)
+            NodeClaim::fetch(bucket, self.node.as_str())
         );
         let fleet = match fleet {
             Ok(bytes) => FleetObject::fleet(&bytes),
@@ -83,14 +82,13 @@ impl OwnPlace {
         if fleet != Some(self.fleet) {
             return Ok(Err(PlaceLost::OtherFleet));
         }
-        let claim = match claim {
-            Ok(bytes) => NodeClaim::read(&bytes).ok(),
-            Err(BucketError::Missing(_)) => return Ok(Err(PlaceLost::NoClaim)),
-            Err(BucketError::TooLong(_)) => None,
-            Err(error) => return Err(error),
-        };
-        let is_own = claim.is_some_and(|claim| claim.key == self.verifier);
-        Ok(if is_own { Ok(()) } else { Err(PlaceLost::OtherClaim) })
+        Ok(match claim? {
+            Ok(claim) if claim.key == self.verifier => Ok(()),
+            Err(ClaimFault::Missing) => Err(PlaceLost::NoClaim),
+            Ok(_) | Err(ClaimFault::TooLong | ClaimFault::Unreadable(_)) => {
+                Err(PlaceLost::OtherClaim)
+            }
+        })
     }
 
     /// The same, where nothing is to be done elsewhere.

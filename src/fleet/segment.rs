@@ -349,21 +349,14 @@ mod tests {
         let mut log = ExampleLog::new(3);
         let by = sealed_by("a", log.head(), None);
         let sealed = seal(&log.records(5), by.by()).unwrap();
-        let whole = open(&sealed.bytes, &by.verifier).unwrap();
+        assert!(open(&sealed.bytes, &by.verifier).is_ok());
         let data = columns::footer(&sealed.bytes).unwrap().data_bytes;
         for at in 0..sealed.bytes.len() {
             let mut bytes = sealed.bytes.to_vec();
             bytes[at] ^= 1 << (at % 8);
-            match open(&bytes.into(), &by.verifier) {
-                Err(_) => {}
-                Ok(_) if at < data => panic!("byte {at} of {data} was altered unseen"),
-                // In the footer, what says the same in other words, or nothing.
-                Ok(opened) => assert_eq!(
-                    (opened.records, opened.note),
-                    (whole.records.clone(), whole.note.clone()),
-                    "byte {at}"
-                ),
-            }
+            // In the footer, too: it says nothing that is not looked at, and nothing of it in other words.
+            let opened = open(&bytes.into(), &by.verifier);
+            assert!(opened.is_err(), "byte {at} was altered unseen; of data there are {data}");
         }
     }
 }

@@ -20,12 +20,7 @@ impl StrayObjects {
     pub fn add(&mut self, name: &str) {
         self.count += 1;
         if self.named.len() < MAX_NAMED {
-            let mut shown: String =
-                name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
-            if name.chars().nth(MAX_SHOWN).is_some() {
-                shown.push('…');
-            }
-            self.named.push(shown);
+            self.named.push(visible(name, MAX_SHOWN));
         }
     }
 
@@ -48,6 +43,15 @@ impl fmt::Display for StrayObjects {
             rest => write!(f, " and {rest} more"),
         }
     }
+}
+
+/// The first `most` characters of what somebody has called something, so that each is seen.
+pub(super) fn visible(name: &str, most: usize) -> String {
+    let mut shown: String = name.chars().take(most).flat_map(char::escape_debug).collect();
+    if name.chars().nth(most).is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 #[cfg(test)]

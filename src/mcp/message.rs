@@ -14,8 +14,11 @@ use crate::mcp::shapes::{self, MemberMatch, MemberRefused};
 
 /// Longest id accepted from a client, in bytes as written.
 pub const MAX_ID_BYTES: usize = 256;
+/// The id of a longer message is a copy. It is needed until the answer has ended, and a slice would keep the whole body for
+/// so long; that of a small one may be kept.
+pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
 
-/// A request or notification of a client. Everything is a slice of the body it came in.
+/// A request or notification of a client. Everything is a slice of the body it came in, but for the id of a long one.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The raw id (a string with its quotes, or a number); `None` makes it a notification.
@@ -24,6 +27,13 @@ pub struct Request {
     pub method: Cow<'static, str>,
     /// The raw `params`, if any.
     pub params: Option<Bytes>,
+}
+
+impl Request {
+    /// Makes the id a copy: for a message that is a small part of a large body.
+    pub fn copy_id(&mut self) {
+        self.id = self.id.take().map(|id| Bytes::copy_from_slice(&id));
+    }
 }
 
 /// What a client's message turned out to be.
@@ -135,11 +145,12 @@ impl Message {
             "tools/call" => Cow::Borrowed("tools/call"),
             _ => Cow::Owned(method.into_owned()),
         };
-        Ok(Self::Request(Request {
-            id: id.map(slice),
-            method,
-            params: params.filter(stated).map(slice),
-        }))
+        let (id, params) = (id.map(slice), params.filter(stated).map(slice));
+        let mut request = Request { id, method, params };
+        if body.len() > SMALL_MESSAGE_BYTES {
+            request.copy_id();
+        }
+        Ok(Self::Request(request))
     }
 }
 
@@ -184,6 +195,29 @@ mod tests {
         assert_eq!(got.id.as_deref(), Some(&br#""a\u0062""#[..]));
         assert_eq!(got.params.as_deref(), Some(&br#"{ "x" : 1.0 }"#[..]));
         assert_eq!(&*got.method, "m");
+    }
+
+    #[test]
+    fn the_id_of_a_long_message_keeps_none_of_it_and_that_of_a_small_one_is_no_copy() {
+        let read = |pad: usize| {
+            let params = format!(r#"{{"pad":"{}"}}"#, "x".repeat(pad));
+            let body = format!(r#"{{"jsonrpc":"2.0","id":"one","method":"m","params":{params}}}"#);
+            let body = Bytes::from(body);
+            match Message::parse(&body) {
+                Ok(Message::Request(request)) => (body, request),
+                other => panic!("{other:?}"),
+            }
+        };
+        let is_of = |body: &Bytes, piece: &Bytes| body.as_ptr_range().contains(&piece.as_ptr());
+        let (body, mut small) = read(1);
+        assert!(is_of(&body, &small.id.clone().unwrap()));
+        small.copy_id();
+        let (long_body, long) = read(SMALL_MESSAGE_BYTES);
+        assert!(is_of(&long_body, &long.params.unwrap()), "what is long is not copied");
+        for (body, id) in [(body, small.id.unwrap()), (long_body, long.id.unwrap())] {
+            assert_eq!(id, r#""one""#);
+            assert!(!is_of(&body, &id));
+        }
     }
 
     #[test]

@@ -78,10 +78,10 @@ export const activity = {
   forget() {
     list.key = undefined;
     list.asked += 1;
-    fill(rows);
-    fill(record);
-    record.hidden = true;
-    delete record.dataset.id;
+    shut();
+    fields({});
+    lacks();
+    for (const place of [rows, record, names, nodes, searched]) fill(place);
   },
 
   keys,
@@ -162,6 +162,7 @@ const list = {
   cursor: undefined,
   trimmed: false,
   asked: 0,
+  listed: 0, // whose answer is in the list
   seen: 0,
 
   /** Loads the newest page anew. */
@@ -171,6 +172,7 @@ const list = {
     return attempt(async () => {
       const found = await this.page({}, mine);
       if (mine !== this.asked) return;
+      this.listed = mine;
       fill(rows);
       this.trimmed = false;
       found.activities.forEach((it) => place(it));
@@ -222,9 +224,11 @@ const list = {
   older() {
     // A cursor names the end of a page; once rows were let go, the end is a row in between.
     const from = this.trimmed ? { offset: rows.childElementCount } : { cursor: this.cursor };
+    const mine = this.listed;
     return act(async () => {
       const before = rows.lastElementChild;
-      const found = await this.page(from, this.asked);
+      const found = await this.page(from, mine);
+      if (mine !== this.asked) return; // it goes on from a list that another one takes the place of
       found.activities.filter((it) => !known(it.id)).forEach((it) => place(it));
       this.trimmed = false;
       this.end(found.next_cursor);
@@ -314,20 +318,34 @@ function row(it) {
 
 // ---- The record that is open
 
-function openRecord(id) {
+let opened = 0; // how often one was opened or shut: what was asked for before counts no more
+
+async function openRecord(id) {
   if (record.dataset.id === id) return;
+  const mine = ++opened;
+  const wanted = () => mine === opened;
   record.dataset.id = id;
   mark(id);
-  open(record, id, () => change({ record: '' }));
+  const well = await open(record, id, wanted, () => change({ record: '' }));
+  if (well || !wanted()) return;
+  // It stays in the address, and is asked for again by a click on its row.
+  const focused = record.contains(document.activeElement);
+  shut();
+  if (focused) rowOf(id)?.querySelector('a').focus();
 }
 
 function closeRecord() {
   const id = record.dataset.id;
   if (!id) return;
+  shut();
+  rowOf(id)?.querySelector('a').focus();
+}
+
+function shut() {
+  opened += 1;
   delete record.dataset.id;
   record.hidden = true;
   mark();
-  rowOf(id)?.querySelector('a').focus();
 }
 
 function mark(id) {
@@ -347,7 +365,7 @@ function move(by) {
 }
 
 function keys(event) {
-  if (event.key === 'Escape' && record.dataset.id) change({ record: '' });
+  if (event.key === 'Escape' && here().parameters.record) change({ record: '' });
   if (event.target.closest('input, select, textarea')) return;
   if (event.key === '/') {
     event.preventDefault();
@@ -373,5 +391,6 @@ rows.addEventListener('click', (event) => {
   const made = event.target.closest('li');
   if (!made || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  change({ record: made.it.id });
+  if (here().parameters.record === made.it.id) openRecord(made.it.id);
+  else change({ record: made.it.id });
 });

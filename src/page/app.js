@@ -5,7 +5,7 @@
 
 import { activity } from './activity.js';
 import { approvals } from './approvals.js';
-import { $, el, settled, visible } from './dom.js';
+import { $, el, moving, settled, visible } from './dom.js';
 import { fleet } from './fleet.js';
 import { live } from './live.js';
 import { now } from './now.js';
@@ -78,7 +78,7 @@ function start() {
   approvals.refresh();
   route();
   // One machine has no view of a fleet.
-  fleet.exists().then((exists) => { fleetLink.hidden = !exists; }).catch(() => {});
+  fleet.exists().then((exists) => moving(() => { fleetLink.hidden = !exists; })).catch(() => {});
 }
 
 // ---- Views

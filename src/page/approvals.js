@@ -3,7 +3,7 @@
 // What is decided is what was read. So no card slides under the pointer: an answered one stays and says what became of it until
 // the pointer has left it, new ones come at the end, and a click counts only on a card that has stood still for a moment.
 
-import { $, SETTLE_MS, arrange, button, bytes, el, empty, fill, number, option, pairs, tag, visible, when } from './dom.js';
+import { $, SETTLE_MS, arrange, button, bytes, el, empty, fill, number, option, pairs, tag, visible, when, whenMoving } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { link } from './route.js';
@@ -44,34 +44,46 @@ async function load() {
   if (mine !== asked) return;
   inFleet = Array.isArray(data.unseen);
   const count = data.approvals.length;
-  $('waiting').hidden = !count;
-  $('waiting').textContent = count ? number(count) : '';
   const there = new Set(data.approvals.map((it) => it.id));
   const [waited, stays] = [waiting, standing].map((list) => new Map([...list.children].map((card) => [card.dataset.id, card])));
   shift(() => {
+    $('waiting').hidden = !count;
+    $('waiting').textContent = count ? number(count) : '';
     unseen.hidden = !data.unseen?.length;
     fill(unseen, data.unseen?.map((it) => el('li', {}, el('bdi', {}, it.why))));
-    for (const card of waiting.children) if (!there.has(card.dataset.id) && card.dataset.asked === undefined) over(card, 'It does not wait any more.');
+    for (const card of waiting.children) {
+      if (there.has(card.dataset.id)) again(card);
+      else if (card.dataset.asked === undefined && whole(data, card.dataset.node)) missed(card);
+    }
     waiting.append(...data.approvals.filter((it) => !waited.has(it.id)).map(waits));
+    listed();
     stood.hidden = !data.standing.length;
     arrange(standing, data.standing.map((it) => stays.get(it.id) ?? stands(it)));
   });
 }
 
+/** Whether all that waits on a node is in the list: it is not cut, and the node was seen, as was each of which no name is known. */
+const whole = (data, node) => !data.left_out && !data.unseen?.some((it) => it.node === '' || it.node === node);
+
+function listed() {
+  none.hidden = waiting.childElementCount > 0;
+  waiting.hidden = !none.hidden;
+}
+
 const cards = () => [...waiting.children, ...standing.children];
 
-/** Does what moves cards; of those that have moved, or are new, a click does not count for a moment. */
+/** Does what moves cards, or what is in them; of those that have moved, or are new, a click does not count for a moment. */
 function shift(work) {
   const place = (card) => {
-    const { left, top } = card.getBoundingClientRect();
-    return `${left} ${top}`;
+    const { left, top, width, height } = card.getBoundingClientRect();
+    return `${left} ${top} ${width} ${height}`;
   };
   const before = new Map(cards().map((card) => [card, place(card)]));
   work();
-  none.hidden = waiting.childElementCount > 0;
-  waiting.hidden = !none.hidden;
   for (const card of cards()) if (before.get(card) !== place(card)) unsettle(card);
 }
+
+whenMoving(shift);
 
 function unsettle(card) {
   card.dataset.moved = '';
@@ -93,17 +105,37 @@ function over(card, words, how = '') {
   setTimeout(sweep, STAYS_MS + 1);
 }
 
+/** Its call is not in the list any more. */
+function missed(card) {
+  if (card.until) return;
+  over(card, 'It does not wait any more.');
+  card.missed = true;
+}
+
+/** A call that was missed in the list, and is in it again, waits as before; what was answered here stays so. */
+function again(card) {
+  if (!card.missed) return;
+  card.missed = false;
+  card.until = undefined;
+  card.querySelector('.outcome').remove();
+  for (const it of card.querySelectorAll('.answer > *')) it.disabled = false;
+  unsettle(card);
+}
+
 /** Takes away what is over, but nothing from under the pointer. */
 function sweep() {
   const pointed = (card) => matchMedia('(hover: hover)').matches && card.matches(':hover');
   const gone = [...waiting.children].filter((card) => card.until <= performance.now() && !pointed(card));
   if (!gone.length) return;
-  shift(() => gone.forEach((card) => {
-    const focused = card.contains(document.activeElement);
-    const next = card.nextElementSibling ?? card.previousElementSibling;
-    card.remove();
-    if (focused) (next ?? $('main')).focus();
-  }));
+  shift(() => {
+    for (const card of gone) {
+      const focused = card.contains(document.activeElement);
+      const next = card.nextElementSibling ?? card.previousElementSibling;
+      card.remove();
+      if (focused) (next ?? $('main')).focus();
+    }
+    listed();
+  });
 }
 
 // What waits on other nodes of a fleet is on their logs.
@@ -125,8 +157,10 @@ function waits(it) {
   const shown = el('pre', { tabindex: 0, role: 'group', 'aria-label': 'Arguments' }, call.arguments);
   const all = call.arguments_bytes > size && button(`Show all ${bytes(call.arguments_bytes)}`, ({ currentTarget: pressed }) => act(async () => {
     const { data } = await ask(`approvals/${segment(it.id)}`);
-    shown.textContent = visible(data.approval.call?.arguments ?? '');
-    pressed.remove();
+    shift(() => {
+      shown.textContent = visible(data.approval.call?.arguments ?? '');
+      pressed.remove();
+    });
   }));
   const reach = el('select', { 'aria-label': 'For how long' }, option('', 'this call'), option('1h', '1 hour, any arguments'),
     call.session_id && option('session', 'this session, any arguments'));
@@ -150,7 +184,7 @@ function waits(it) {
     }
   };
   const deny = (event) => answers(event) && decide({ decision: 'deny' }, 'Denied.', 'blocked');
-  const card = el('li', { class: 'card', 'data-id': it.id, tabindex: -1, pointerleave: () => setTimeout(sweep) },
+  const card = el('li', { class: 'card', 'data-id': it.id, 'data-node': it.node, tabindex: -1, pointerleave: () => setTimeout(sweep) },
     el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)), tag(call.destructive ? 'destructive' : call.operation)),
     call.reason && el('p', {}, el('bdi', {}, call.reason)), shown, all,
     pairs(['for', call.principal], ['client', call.client_name], ['since', when(call.since)], ['until', when(call.until)],

@@ -188,6 +188,16 @@ export function json(text) {
 
 export const laidOut = (value) => JSON.stringify(value, null, 2);
 
+let around = (work) => work();
+
+/** Has `how` do what moves the views, so that it sees what stood where before. */
+export function whenMoving(how) {
+  around = how;
+}
+
+/** Does what moves the views: something above them comes, goes, or takes more lines. */
+export const moving = (work) => around(work);
+
 /** Runs `work` when nothing more was typed for a moment. */
 export function settled(work) {
   let timer;

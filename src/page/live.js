@@ -1,6 +1,6 @@
 // The stream of records, and asking again and again while there is none.
 
-import { $ } from './dom.js';
+import { $, moving } from './dom.js';
 import { attempt, get } from './rest.js';
 
 const POLL_MS = 3000; // while the stream is not there, or has not proved itself
@@ -37,8 +37,10 @@ export const live = {
 
   say(state, words) {
     if ($('live').dataset.state !== state || $('live').textContent !== words) {
-      $('live').dataset.state = state;
-      $('live').textContent = words;
+      moving(() => {
+        $('live').dataset.state = state;
+        $('live').textContent = words;
+      });
     }
   },
 

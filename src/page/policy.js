@@ -54,6 +54,7 @@ export const policy = {
     asked += 1;
     replay += 1;
     stop.hidden = true;
+    for (const it of [form, replayForm]) it.reset();
     for (const place of [about, rules, names, said, replayed]) fill(place);
   },
 };

@@ -53,16 +53,16 @@ export function happened({ type, metadata }) {
   }
 }
 
-/** Shows the record in `place`; `close` is what its button does. */
-export function open(place, id, close) {
+/** Shows the record in `place`, if it is still `wanted` by then; `close` is what its button does. */
+export function open(place, id, wanted, close) {
   return act(async () => {
     try {
       const { data, text } = await ask(`activity/${segment(id)}`);
       const about = await decisions(data.activity);
-      if (place.dataset.id === id) show(place, details(data.activity, json(text).data.activity, about), close);
+      if (wanted()) show(place, details(data.activity, json(text).data.activity, about), close);
     } catch (error) {
       if (error.status !== 404) throw error;
-      show(place, [el('p', {}, 'This record is not kept any more.')], close);
+      if (wanted()) show(place, [el('p', {}, 'This record is not kept any more.')], close);
     }
   });
 }

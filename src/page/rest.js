@@ -1,7 +1,7 @@
 // Asking /api/v1. The session is in a cookie that no script sees; the header says that it is the
 // page that asks, which no form and no page of another origin can send.
 
-import { $, button, el, fill, visible } from './dom.js';
+import { $, button, el, fill, moving, visible } from './dom.js';
 
 const HEADERS = { 'X-Mcpproxy-Source': 'page' };
 
@@ -25,8 +25,18 @@ export function whenLocked(work) {
 /** The page is locked: nothing that was asked before is shown, nor what became of it. */
 export function forgetAsked() {
   session += 1;
-  $('failed').hidden = true;
-  $('trouble').hidden = true;
+  say('failed');
+  say('trouble');
+}
+
+/** Says something above the views, or nothing any more. */
+function say(id, ...words) {
+  const hidden = words.length === 0;
+  if (hidden && $(id).hidden) return;
+  moving(() => {
+    $(id).hidden = hidden;
+    fill($(id), ...words);
+  });
 }
 
 /** Fetches from our server; `path` begins at the root. */
@@ -63,19 +73,13 @@ export const segment = encodeURIComponent;
 
 /** Looks at something, by itself or again; what goes wrong is said at the top, and is gone once it works again. */
 export function attempt(work) {
-  return run(work, () => { $('trouble').hidden = true; }, (words) => {
-    $('trouble').hidden = false;
-    $('trouble').textContent = words;
-  });
+  return run(work, () => say('trouble'), (words) => say('trouble', words));
 }
 
 /** Does what somebody asked for; that it failed is said until they have read it, or do something else. */
 export function act(work) {
-  $('failed').hidden = true;
-  return run(work, () => {}, (words) => {
-    $('failed').hidden = false;
-    fill($('failed'), el('p', {}, words), button('Dismiss', () => { $('failed').hidden = true; }));
-  });
+  say('failed');
+  return run(work, () => {}, (words) => say('failed', el('p', {}, words), button('Dismiss', () => say('failed'))));
 }
 
 async function run(work, well, failed) {

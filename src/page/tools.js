@@ -47,6 +47,7 @@ export const tools = {
   forget() {
     asked += 1;
     [shown, servers] = [{}, []];
+    form.reset();
     choose();
     for (const place of [list, count, none]) fill(place);
   },

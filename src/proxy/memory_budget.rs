@@ -89,7 +89,7 @@ struct Waiter {
     bytes: u64,
     /// What it holds already.
     holds: u64,
-    sender: oneshot::Sender<Result<Taken, Why>>,
+    sender: oneshot::Sender<Result<Taken, WhyNoRoom>>,
 }
 
 /// Room that was taken, by where it has to go back.
@@ -101,12 +101,14 @@ struct Taken {
 
 /// Why a call gets no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+pub enum WhyNoRoom {
+    /// None was free within [`MAX_WAIT`].
     Late,
+    /// All that held something waited for each other, and this was the youngest.
     GivesWay,
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for WhyNoRoom {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Late => write!(f, "none was free within {MAX_WAIT:?}"),
@@ -126,7 +128,15 @@ pub struct OverBudget {
     held: u64,
     own: u64,
     total: u64,
-    why: Why,
+    why: WhyNoRoom,
+}
+
+impl OverBudget {
+    /// Why there was none.
+    #[must_use]
+    pub fn why(&self) -> WhyNoRoom {
+        self.why
+    }
 }
 
 impl Part {
@@ -187,11 +197,26 @@ impl MemoryBudget {
         let names: HashMap<Arc<str>, usize> = servers.into_iter().zip(1..).collect();
         let count = names.len() as u64;
         let own = own.min(total.checked_div(count).unwrap_or_default());
-        let servers = names.iter().map(|_| Room::new(own));
-        let rooms = std::iter::once(Room::new(0)).chain(servers).collect();
+        let parts = vec![own; names.len()];
+        Self::of(total, names, &parts)
+    }
+
+    /// A budget of `total` bytes, of which each of these parts has so many for itself; not more than `total` together.
+    #[must_use]
+    pub fn of_parts(total: u64, parts: &[(&str, u64)]) -> Self {
+        let names = parts.iter().map(|(name, _)| Arc::<str>::from(*name));
+        let names: HashMap<Arc<str>, usize> = names.zip(1..).collect();
+        let own: Vec<u64> = parts.iter().map(|(_, own)| *own).collect();
+        Self::of(total, names, &own)
+    }
+
+    /// One of rooms with so much each, the first of which is number 1 among `names`.
+    fn of(total: u64, names: HashMap<Arc<str>, usize>, own: &[u64]) -> Self {
+        let named = own.iter().map(|own| Room::new(*own));
+        let rooms = std::iter::once(Room::new(0)).chain(named).collect();
         let shared = Shared {
             total,
-            common: Part::new(total - own * count),
+            common: Part::new(total.saturating_sub(own.iter().sum())),
             rooms,
             names,
             waiting: AtomicUsize::new(0),
@@ -229,6 +254,14 @@ impl MemoryBudget {
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.shared.total
+    }
+
+    /// Most bytes that all calls of that server may hold: what it has for itself, and all that is common.
+    #[must_use]
+    pub fn limit_of(&self, server: &str) -> u64 {
+        let shared = &self.shared;
+        let room = shared.names.get(server).and_then(|room| shared.rooms.get(*room));
+        room.map_or(0, |room| room.own.limit) + shared.common.limit
     }
 }
 
@@ -288,7 +321,7 @@ impl Shared {
             && let Some(youngest) = self.leaves(line.waiting.pop_back())
         {
             // What it holds comes back when its call ends.
-            let _ = youngest.sender.send(Err(Why::GivesWay));
+            let _ = youngest.sender.send(Err(WhyNoRoom::GivesWay));
         }
     }
 
@@ -348,9 +381,9 @@ impl Share {
         self.taken.common += taken.common;
     }
 
-    async fn wait_for(&mut self, bytes: u64) -> Result<Taken, Why> {
+    async fn wait_for(&mut self, bytes: u64) -> Result<Taken, WhyNoRoom> {
         let shared = Arc::clone(&self.shared);
-        let Some(room) = shared.rooms.get(self.room) else { return Err(Why::Late) };
+        let Some(room) = shared.rooms.get(self.room) else { return Err(WhyNoRoom::Late) };
         let (sender, granted) = oneshot::channel();
         let ticket = self.ticket.unwrap_or_else(|| {
             let mut line = room.line();
@@ -369,13 +402,13 @@ impl Share {
         // What came free before it stood in the line.
         shared.serve(room);
         if let Ok(told) = tokio::time::timeout(GIVE_WAY_AFTER, &mut granted.granted).await {
-            return told.unwrap_or(Err(Why::Late));
+            return told.unwrap_or(Err(WhyNoRoom::Late));
         }
         // It may be that nobody but waiting calls holds anything.
         shared.serve(room);
         match tokio::time::timeout(MAX_WAIT - GIVE_WAY_AFTER, &mut granted.granted).await {
-            Ok(told) => told.unwrap_or(Err(Why::Late)),
-            Err(_) => Err(Why::Late),
+            Ok(told) => told.unwrap_or(Err(WhyNoRoom::Late)),
+            Err(_) => Err(WhyNoRoom::Late),
         }
     }
 }
@@ -385,7 +418,7 @@ struct Granted<'a> {
     shared: &'a Shared,
     room: &'a Room,
     ticket: u64,
-    granted: oneshot::Receiver<Result<Taken, Why>>,
+    granted: oneshot::Receiver<Result<Taken, WhyNoRoom>>,
 }
 
 impl Drop for Granted<'_> {
@@ -458,6 +491,18 @@ mod tests {
     }
 
     #[test]
+    fn parts_may_be_of_any_size_and_the_rest_is_common() {
+        let budget = MemoryBudget::of_parts(100, &[("a", 10), ("b", 30)]);
+        assert_eq!(["a", "b", ""].map(|part| budget.limit_of(part)), [70, 90, 60]);
+        let mut others = budget.share("");
+        assert!(others.try_grow(60) && !others.try_grow(1));
+        for (part, own) in [("a", 10), ("b", 30)] {
+            let mut share = budget.share(part);
+            assert!(share.try_grow(own) && !share.try_grow(1), "{part}");
+        }
+    }
+
+    #[test]
     fn a_call_waits_until_another_lets_go_and_older_calls_come_first() {
         run(async {
             let budget = budget(100, 0);
@@ -490,7 +535,7 @@ mod tests {
             let mut older_waits = std::pin::pin!(older.grow(10));
             assert!(poll!(&mut older_waits).is_pending());
             let refused = younger.grow(10).await.unwrap_err();
-            assert_eq!(refused.why, Why::GivesWay);
+            assert_eq!(refused.why, WhyNoRoom::GivesWay);
             drop(younger);
             older_waits.await.unwrap();
         });

@@ -35,6 +35,7 @@ use super::worker::Worker;
 use crate::activity::record::Status;
 use crate::intent::Intent;
 use crate::io::clock;
+use crate::mcp::message::SMALL_MESSAGE_BYTES;
 use crate::mcp::trace_context::TraceContext;
 use crate::output::AnswerMember;
 use crate::policy::{
@@ -507,6 +508,11 @@ impl<'a> OnRecord<'a> {
             worker.proxy.log_routing.enter(&upstream, user, now);
         }
         let token = beside.meta.as_ref().and_then(progress_token);
+        // It is kept until the answer ends, which long arguments are not.
+        let token = token.map(|token| match body.len() > SMALL_MESSAGE_BYTES {
+            true => Bytes::copy_from_slice(&token),
+            false => token,
+        });
         let mut again = Again::of(&permit, &body, &beside);
         let mut answer = worker
             .ending

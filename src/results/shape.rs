@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use super::cut_before;
 use super::readable::{Readable, member};
+use crate::hidden_text::is_hidden;
 use crate::json::elements::elements;
 use crate::json::members::{members, string};
 use crate::json::pointer;
@@ -115,7 +116,7 @@ fn names(object: &str) -> String {
 
 /// A name that is short, and cannot pass for a line of ours.
 fn is_shown(name: &str) -> bool {
-    name.len() <= 40 && !name.chars().any(char::is_control)
+    name.len() <= 40 && !name.contains(is_hidden)
 }
 
 /// The places directly below: members, or the first element for all of them.
@@ -168,7 +169,8 @@ mod tests {
     #[test]
     fn what_is_large_deep_or_odd_is_bounded() {
         let many: Vec<_> = (0..5000).map(|at| format!("\"k{at}\":{{\"x\":[{at}]}}")).collect();
-        let long = format!("{{\"{}\":{{}},\"a\\nb\":[]}}", "k".repeat(200));
+        let breaks = r#""a\nb":[],"\u2028/structuredContent: array of 3":[],"a\u202eb":[]"#;
+        let long = format!("{{\"{}\":{{}},{breaks}}}", "k".repeat(200));
         let deep = "[".repeat(100_000) + &"]".repeat(100_000);
         for value in [format!("{{{}}}", many.join(",")), long, deep] {
             let result = format!(r#"{{"structuredContent":{value}}}"#);
@@ -177,6 +179,8 @@ mod tests {
             assert!(outline.head.len() <= HEAD_BYTES, "{}", outline.head);
             let lines: Vec<&str> = outline.map.lines().collect();
             assert!(lines.iter().all(|line| line.starts_with(['(', '/', '…'])), "{lines:?}");
+            let hidden = outline.map.find(|letter| letter != '\n' && is_hidden(letter));
+            assert_eq!(hidden, None, "{lines:?}");
         }
     }
 

@@ -2,12 +2,14 @@
 //! stands where a value is meant. Kept beside the compiled forms, which do not tell it.
 
 use serde_json::Value;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::json::pointer::token;
 
 /// Applicators whose parts judge the same value as the schema they stand in.
-const SAME_VALUE: [&str; 3] = ["anyOf", "oneOf", "allOf"];
+const SAME_VALUE: [&str; 3] = ["anyOf", "oneOf", ALL_OF];
+/// The one of them whose parts all count: what one of them requires, the schema they stand in does.
+const ALL_OF: &str = "allOf";
 
 /// The members that are required, as hashes of the object's place and the member's name: a collision lets a null be
 /// taken for one that is missed, which is then judged as it is written.
@@ -18,7 +20,7 @@ impl RequiredMembers {
     /// Those of every object in `schema`.
     pub(super) fn of(schema: &Value) -> Self {
         let mut found = Vec::new();
-        collect(schema, &mut String::new(), &mut found);
+        collect(schema, ROOT, &mut found);
         found.sort_unstable();
         found.dedup();
         Self(found.into())
@@ -40,7 +42,7 @@ impl RequiredMembers {
     }
 
     fn has(&self, object: &str, name: &str) -> bool {
-        self.0.binary_search(&key(object, name)).is_ok()
+        self.0.binary_search(&below(place(object), name)).is_ok()
     }
 }
 
@@ -58,29 +60,47 @@ fn is_index(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn key(object: &str, name: &str) -> u64 {
-    // No name in a pointer has a slash.
-    xxh3_64(format!("{object}/{name}").as_bytes())
+/// The hash of the schema's root.
+const ROOT: u64 = 0;
+
+/// The hash of what is called so at a place: of each place that of the one above is used, so that a long name costs once.
+fn below(place: u64, name: &str) -> u64 {
+    xxh3_64_with_seed(name.as_bytes(), place)
+}
+
+/// The hash of the place at a pointer. A part of [`ALL_OF`] has the place of the schema it stands in.
+fn place(pointer: &str) -> u64 {
+    let mut tokens = pointer.split('/').skip(1).peekable();
+    let mut place = ROOT;
+    while let Some(token) = tokens.next() {
+        if token == ALL_OF && tokens.next_if(|part| is_index(part)).is_some() {
+            continue;
+        }
+        place = below(place, token);
+    }
+    place
 }
 
 /// Goes as deep as schemas are allowed to be.
-fn collect(value: &Value, at: &mut String, found: &mut Vec<u64>) {
-    let end = at.len();
-    let mut below = |name: &str, value: &Value| {
-        at.push('/');
-        at.push_str(name);
-        collect(value, at, found);
-        at.truncate(end);
-    };
+fn collect(value: &Value, at: u64, found: &mut Vec<u64>) {
     match value {
         Value::Object(members) => {
-            members.iter().for_each(|(name, value)| below(&token(name), value));
+            for (name, value) in members {
+                match value {
+                    Value::Array(parts) if name == ALL_OF => {
+                        parts.iter().for_each(|part| collect(part, at, found));
+                    }
+                    _ => collect(value, below(at, &token(name)), found),
+                }
+            }
             let required = members.get("required").and_then(Value::as_array);
             let names = required.into_iter().flatten().filter_map(Value::as_str);
-            found.extend(names.map(|name| key(at, &token(name))));
+            found.extend(names.map(|name| below(at, &token(name))));
         }
         Value::Array(items) => {
-            items.iter().enumerate().for_each(|(place, item)| below(&place.to_string(), item));
+            for (number, item) in items.iter().enumerate() {
+                collect(item, below(at, &number.to_string()), found);
+            }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
@@ -96,6 +116,7 @@ mod tests {
             "required": ["b", "x/y"],
             "properties": {"d": {"required": ["e"]}, "anyOf": {"required": ["0"]}},
             "$defs": {"n": {"required": ["m"]}},
+            "allOf": [{"properties": {"b": {}, "s": {}}}, {"required": ["s"]}],
         });
         let required = RequiredMembers::of(&schema);
         for (place, at, lacking) in [
@@ -111,10 +132,23 @@ mod tests {
             ("/d/f", Some("/properties/d/properties/f"), true),
             ("/k/m", Some("/$defs/n/properties/m"), false),
             ("/anyOf/0", Some("/properties/anyOf/properties/0"), false),
+            ("/b", Some("/allOf/0/properties/b"), false),
+            ("/s", Some("/allOf/0/properties/s"), false),
+            ("/t", Some("/allOf/0/properties/t"), true),
             ("/f/0", Some("/properties/f/items"), false),
             ("", Some(""), false),
         ] {
             assert_eq!(required.may_lack(place, at), lacking, "{place} {at:?}");
         }
+    }
+
+    /// With the whole place hashed for each name this takes hours, and the test does not end.
+    #[test]
+    fn a_long_name_above_many_that_are_required_costs_once() {
+        let long = "n".repeat(4 << 20);
+        let schema = serde_json::json!({ &long: {"required": vec!["a"; 1 << 20]} });
+        let required = RequiredMembers::of(&schema);
+        assert_eq!(required.0.len(), 1);
+        assert!(required.has(&format!("/{long}"), "a"));
     }
 }

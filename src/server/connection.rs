@@ -25,6 +25,7 @@ use super::fast_path::{End, FastPath, HEADER_TIMEOUT};
 use super::route::route;
 use super::strays::{HANDSHAKE_RECORD, Stray};
 use super::tracked_socket::{Exchanges, TrackedBody, TrackedSocket};
+use super::unread_body::{self, BodyComes};
 use crate::downstream::api_key;
 use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::downstream::source::Source;
@@ -114,7 +115,11 @@ async fn finish<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         remembered.used.set(true);
         let exchange = exchanges.begin();
         async move {
+            let (head, body) = request.into_parts();
+            let (lent, unread) = unread_body::lend(body, BodyComes::of(&head.headers));
+            let request = Request::from_parts(head, lent);
             let mut answer = route(&shared, &worker, &remembered, request).await;
+            unread.discard().await;
             mcp::name_type(&mut answer);
             Ok::<_, Infallible>(answer.map(|body| TrackedBody::new(body, exchange)))
         }

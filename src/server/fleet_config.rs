@@ -6,6 +6,8 @@
 //!                                   └─ anything wrong: all stays ────────────────────────────────────▶ run: refused
 //! ```
 
+mod stored_configs;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,6 +15,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::LocalRuntime;
 use tokio::sync::mpsc;
 
+use self::stored_configs::{
+    AnewSealing, NotTaken, TRY_AGAIN, fetch, fetch_patiently, problem, reasons, whole,
+};
 use super::reload::ConfigSource;
 use super::shared_facts::SharedFacts;
 use super::start_error::StartError;
@@ -24,20 +29,11 @@ use crate::config::problem::Problem;
 use crate::config::rule_files;
 use crate::fleet::bucket::BucketError;
 use crate::fleet::facts::{
-    CONFIGS, ConfigFact, ConfigRun, ConfigRunState, ConfigVersion, FactKind, FactRefused, FactSet,
-    NodeName,
+    ConfigFact, ConfigRun, ConfigRunState, ConfigVersion, FactKind, FactRefused, FactSet, NodeName,
 };
 
 /// What is wrong with the config, among what is wrong with what is shared.
 const PART: &str = "config";
-const SEALED_PART: &str = "config key";
-/// Most time to see which copies there are of a config.
-const LIST_LIMIT: Duration = Duration::from_secs(10);
-/// For how long a node that starts and has none of the fleet's tries to fetch it, and how soon again.
-const FETCH_AT_START: Duration = Duration::from_secs(15);
-const FETCH_AGAIN: Duration = Duration::from_millis(500);
-/// How soon a config that could not be fetched is tried again.
-const TRY_AGAIN: Duration = Duration::from_secs(2);
 
 /// The task that has the fleet's config at a node.
 pub(super) struct FleetConfigTask {
@@ -48,37 +44,19 @@ pub(super) struct FleetConfigTask {
     pub(super) wishes: mpsc::Receiver<FleetConfigWish>,
 }
 
-/// Why a config is not taken over.
-#[derive(Debug)]
-enum NotTaken {
-    /// It cannot be used here.
-    Refused(ReloadRefused),
-    /// It could not be fetched now.
-    Store(BucketError),
-}
-
-impl From<ReloadRefused> for NotTaken {
-    fn from(refused: ReloadRefused) -> Self {
-        Self::Refused(refused)
-    }
-}
-
 impl FleetConfigTask {
     /// Takes over what the fleet runs, and hears wishes, until it is aborted.
     pub(super) async fn run(mut self) {
         let mut changes = self.shared.facts.changes();
-        // The version that was looked at last, and is not again; and the same of sealing it anew.
-        let (mut done, mut sealed) = (None, None);
+        // The version that was looked at last, and is not again.
+        let (mut done, mut anew) = (None, AnewSealing::default());
         loop {
             changes.mark_unchanged();
             let fact = ConfigFact::of(&self.shared.facts.facts());
-            let mut again = Duration::MAX;
-            if let Some(fact) = fact.clone().filter(|fact| sealed.as_ref() != Some(&fact.now)) {
-                match self.seal_anew(&fact).await {
-                    Ok(()) => sealed = Some(fact.now),
-                    Err(_) => again = TRY_AGAIN,
-                }
-            }
+            let mut again = match &fact {
+                Some(fact) => anew.step(&self.shared, fact).await,
+                None => Duration::MAX,
+            };
             if let Some(fact) = fact.filter(|fact| done.as_ref() != Some(&fact.now)) {
                 match self.take_over(&fact.now).await {
                     Ok(()) => done = Some(fact.now),
@@ -89,7 +67,7 @@ impl FleetConfigTask {
                             "version {version} of the fleet's config cannot be had, and this node runs another: {error}"
                         );
                         self.shared.facts.tell_fault(PART, Some(fault));
-                        again = TRY_AGAIN;
+                        again = again.min(TRY_AGAIN);
                     }
                 }
             }
@@ -99,37 +77,6 @@ impl FleetConfigTask {
                 () = tokio::time::sleep(again.min(Duration::from_secs(3600))) => {}
             }
         }
-    }
-
-    /// Has the config, and those before it, sealed by the newest key as well, while `cluster.key` has older ones: who comes
-    /// later has none of these. Told until it is so.
-    async fn seal_anew(&self, fact: &ConfigFact) -> Result<(), BucketError> {
-        let SharedFacts { facts, bucket } = &self.shared;
-        if !facts.has_older_keys() {
-            return Ok(());
-        }
-        let own = facts.node();
-        for version in std::iter::once(&fact.now).chain(&fact.earlier) {
-            let done = match fetch_opened(&self.shared, version).await {
-                Ok((_, true)) => Ok(()),
-                Ok((config, false)) => {
-                    facts.put_sealed(bucket, &version.copy_by(own), &config.write()).await
-                }
-                // It is another one than its name says, or none: for nobody.
-                Err(NotTaken::Refused(_)) => Ok(()),
-                Err(NotTaken::Store(error)) => Err(error),
-            };
-            if let Err(error) = done {
-                let version = version.version;
-                let fault = format!(
-                    "version {version} of the fleet's config is not sealed by the newest cluster.key yet: {error}"
-                );
-                facts.tell_fault(SEALED_PART, Some(fault));
-                return Err(error);
-            }
-        }
-        facts.tell_fault(SEALED_PART, None);
-        Ok(())
     }
 
     /// Takes a version over, or refuses it; the fleet is told which.
@@ -153,7 +100,7 @@ impl FleetConfigTask {
                 self.shared.facts.tell_fault(PART, Some(fault));
                 ConfigRun::of(version, Some(&reason), &[])
             }
-            Err(NotTaken::Store(error)) => return Err(error),
+            Err(NotTaken::Store(error) | NotTaken::Unopened(error)) => return Err(error),
         };
         let facts = self.shared.facts.clone();
         blocking(move || {
@@ -245,7 +192,9 @@ impl FleetConfigTask {
         // It was good once, perhaps for an earlier version of the program.
         let config = fetch(&self.shared, &back.now).await.map_err(|why| match why {
             NotTaken::Refused(refused) => unusable(refused),
-            NotTaken::Store(error) => FleetConfigRefused::Failed(error.to_string()),
+            NotTaken::Store(error) | NotTaken::Unopened(error) => {
+                FleetConfigRefused::Failed(error.to_string())
+            }
         })?;
         self.check(config).await.map_err(unusable)?;
         self.tell(move |known| known?.rolled_back(&by, now())).await
@@ -323,7 +272,7 @@ pub(super) fn at_start(
             tracing::error!(reason = refused.cause(), "the fleet's config is refused at the start");
             Ok(None)
         }
-        Err(NotTaken::Store(error)) if runs_on => {
+        Err(NotTaken::Store(error) | NotTaken::Unopened(error)) if runs_on => {
             tracing::warn!(%error, "the fleet's config cannot be had at the start");
             Ok(None)
         }
@@ -331,7 +280,7 @@ pub(super) fn at_start(
             let (version, reason) = (version.version, reasons(&refused));
             Err(StartError::FleetConfigRefused { version, reason })
         }
-        Err(NotTaken::Store(error)) => {
+        Err(NotTaken::Store(error) | NotTaken::Unopened(error)) => {
             Err(StartError::FleetConfigAway { version: version.version, error })
         }
     }
@@ -341,76 +290,6 @@ pub(super) fn at_start(
 fn runs_its_own(known: &FactSet, node: &NodeName) -> bool {
     let run = ConfigRun::all(known).into_iter().find(|(of, _)| *of == node.as_str());
     run.is_some_and(|(_, run)| run.state == ConfigRunState::Refused)
-}
-
-/// The config of a version, asked for again and again.
-async fn fetch_patiently(
-    shared: &SharedFacts,
-    version: &ConfigVersion,
-) -> Result<SharedConfig, NotTaken> {
-    let mut last = BucketError::Late(FETCH_AT_START);
-    let fetched = async {
-        loop {
-            match fetch(shared, version).await {
-                Err(NotTaken::Store(error)) => last = error,
-                fetched => return fetched,
-            }
-            tokio::time::sleep(FETCH_AGAIN).await;
-        }
-    };
-    match tokio::time::timeout(FETCH_AT_START, fetched).await {
-        Ok(fetched) => fetched,
-        Err(_) => Err(NotTaken::Store(last)),
-    }
-}
-
-/// All that is wrong, since whoever reads it is at another machine.
-fn reasons(refused: &ReloadRefused) -> String {
-    let errors = refused.problems.iter().filter(|it| it.severity == "error");
-    errors.map(ShownProblem::line_of_it).collect::<Vec<_>>().join("; ")
-}
-
-/// The config of a version, which says what its name says.
-async fn fetch(shared: &SharedFacts, version: &ConfigVersion) -> Result<SharedConfig, NotTaken> {
-    fetch_opened(shared, version).await.map(|(config, _)| config)
-}
-
-/// The same, and whether it is sealed by the newest key: as it was put, or a copy that another node has sealed anew.
-async fn fetch_opened(
-    shared: &SharedFacts,
-    version: &ConfigVersion,
-) -> Result<(SharedConfig, bool), NotTaken> {
-    let first = fetch_at(shared, version, &version.key()).await;
-    if matches!(first, Ok((_, true))) {
-        return first;
-    }
-    let listed = tokio::time::timeout(LIST_LIMIT, shared.bucket.list(CONFIGS, None)).await;
-    let Ok(Ok(listed)) = listed else { return first };
-    let mut best = first;
-    let copies: Vec<_> = version.copies(listed.iter().map(|it| &*it.key)).collect();
-    for key in copies {
-        match fetch_at(shared, version, key).await {
-            Ok((config, true)) => return Ok((config, true)),
-            copy @ Ok((_, false)) if best.is_err() => best = copy,
-            Ok((_, false)) | Err(_) => {}
-        }
-    }
-    best
-}
-
-async fn fetch_at(
-    shared: &SharedFacts,
-    version: &ConfigVersion,
-    key: &str,
-) -> Result<(SharedConfig, bool), NotTaken> {
-    let SharedFacts { facts, bucket } = shared;
-    let opened = facts.get_sealed(bucket, key).await.map_err(NotTaken::Store)?;
-    let config = SharedConfig::read(&opened.text).map_err(|why| whole(&why))?;
-    if config.hash() == version.hash {
-        Ok((config, opened.by_first))
-    } else {
-        Err(whole("it is another one than its name says").into())
-    }
 }
 
 /// What this node's own file and a shared config come to, rules included. Blocks.
@@ -437,15 +316,6 @@ fn now() -> u64 {
 
 fn unusable(refused: ReloadRefused) -> FleetConfigRefused {
     FleetConfigRefused::Unusable(refused)
-}
-
-fn problem(problem: String) -> ShownProblem {
-    let key = String::new();
-    ShownProblem { severity: "error", key, problem, file: None, line: None, column: None }
-}
-
-fn whole(why: &str) -> ReloadRefused {
-    ReloadRefused { problems: vec![problem(why.to_owned())] }
 }
 
 /// A problem of a shared config: the place in it is nobody's.

@@ -41,7 +41,9 @@ impl FleetSharing {
         let tokens = runtime.spawn(keep_tokens(Arc::clone(&identity), facts.clone()));
         let approvals = Arc::clone(&proxy.approvals);
         let leaves = runtime.spawn(fleet_leaves::keep(Arc::clone(&approvals), facts.clone()));
-        let exchange = FactExchange::start(facts.clone(), bucket, runtime);
+        let node = proxy.fleet.clone();
+        let living = move || node.as_ref().map_or_else(Arc::default, |node| node.living());
+        let exchange = FactExchange::start(facts.clone(), bucket, living, runtime);
         Self { facts, identity, exchange, tokens, config, pins, leaves, approvals }
     }
 

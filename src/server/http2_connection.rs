@@ -35,7 +35,7 @@ use super::app_state::AppState;
 use super::connection::{CLIENT_STALL_LIMIT, Met};
 use super::route::route;
 use super::tracked_socket::{Exchange, Exchanges, TrackedSocket};
-use super::unread_body;
+use super::unread_body::{self, BodyComes};
 use crate::downstream::body::Body;
 use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::io::clock;
@@ -113,7 +113,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         let (exchange, handed) = (requests.begin(), registered.register());
         async move {
             let (head, body) = request.into_parts();
-            let (lent, unread) = unread_body::lend(body);
+            let (lent, unread) = unread_body::lend(body, BodyComes::AtOnce);
             let request = Request::from_parts(head, lent);
             let mut answer = route(&shared, &worker, &remembered, request).await;
             unread.discard().await;

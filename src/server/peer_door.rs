@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -17,13 +17,14 @@ use http_body::Body as HttpBody;
 use serde_json::json;
 
 use super::app_state::AppState;
-use super::record_door;
+use super::{record_door, unread_body};
 use crate::api::fleet_approvals;
 use crate::downstream::body::Body;
 use crate::downstream::forwarded;
-use crate::downstream::http::collect_within;
+use crate::downstream::http::{BODY_TIMEOUT, NoBody, collect_within, no_body};
 use crate::fleet::peer_wire::{AnswerFrames, MAX_REQUEST_BYTES, PATH, PeerRoute, PeerSender};
 use crate::proxy::Worker;
+use crate::proxy::body_room::RequestBodies;
 use crate::proxy::reply::Aborted;
 
 /// Who asks, and what.
@@ -51,24 +52,42 @@ where
         .and_then(|peers| peers.admit(request.method(), request.uri().path(), request.headers()));
     let Some(admitted) = admitted else { return ControlFlow::Continue(request) };
     let (body, frames) = (request.into_body(), admitted.frames());
-    let refused = |status| {
-        let mut response = Response::new(Body::Empty);
-        *response.status_mut() = status;
-        response
+    let answered = match whole(&shared.proxy.bodies, body).await {
+        Err(refused) => no_body(&refused),
+        Ok(body) if !admitted.is_of(&body) => {
+            // Somebody on the way has put another in its place.
+            let mut response = Response::new(Body::Empty);
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+            response
+        }
+        Ok(body) => {
+            let call = PeerCall { from: admitted.from, route: admitted.route, body };
+            perform(shared, worker, call).await
+        }
     };
-    let answered =
-        match collect_within(body, MAX_REQUEST_BYTES, shared.proxy.bodies.room_for_node()).await {
-            Err(no_body) => refused(no_body.status()),
-            Ok(body) if !admitted.is_of(&body) => {
-                // Somebody on the way has put another in its place.
-                refused(StatusCode::BAD_REQUEST)
-            }
-            Ok(body) => {
-                let call = PeerCall { from: admitted.from, route: admitted.route, body };
-                perform(shared, worker, call).await
-            }
-        };
     ControlFlow::Break(framed(frames, answered))
+}
+
+/// The body of a node's request. It takes at once what it is announced to need, so that several do not wait for each other with
+/// a part of their room each. One that finds none is read all the same, and forgotten: who asks could take a reset for the
+/// answer, and would doubt this node and not know whether anything was done.
+async fn whole<B>(bodies: &RequestBodies, body: B) -> Result<Bytes, NoBody>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut body = pin!(body);
+    let mut room = bodies.room_for_node();
+    let announced = body.size_hint().exact().unwrap_or_default().min(MAX_REQUEST_BYTES as u64);
+    let come = match room.reach(announced as usize).await {
+        Ok(()) => collect_within(body.as_mut(), MAX_REQUEST_BYTES, room).await,
+        Err(none) => Err(none.into()),
+    };
+    match &come {
+        Err(NoBody::NoRoom(_)) => unread_body::discard(body, BODY_TIMEOUT).await,
+        Ok(_) | Err(NoBody::Late | NoBody::TooLarge | NoBody::Broken(_)) => {}
+    }
+    come
 }
 
 /// Runs the handler of a route. What is added here is found by the other node under [`PeerRoute`].
@@ -80,7 +99,7 @@ async fn perform(shared: &AppState, worker: &Rc<Worker>, call: PeerCall) -> Resp
             Response::new(Body::from(Bytes::from(said.to_string())))
         }
         PeerRoute::Session => {
-            forwarded::answer(worker, &shared.sessions, shared.now_ms(), &call.body).await
+            forwarded::answer(worker, &shared.sessions, shared.now_ms(), call.body).await
         }
         PeerRoute::Records => record_door::answer(shared, &call.body).await,
         PeerRoute::Approval => {
@@ -137,5 +156,60 @@ impl FramedAnswer {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::convert::Infallible;
+    use std::task::{Context, Poll};
+
+    use http::header::RETRY_AFTER;
+    use http_body::{Frame, SizeHint};
+
+    use super::*;
+
+    const FRAME_BYTES: usize = 64 * 1024;
+
+    /// So many frames, which are announced.
+    struct Announced {
+        left: usize,
+        read: Rc<Cell<usize>>,
+    }
+
+    impl HttpBody for Announced {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            let Some(left) = self.left.checked_sub(1) else { return Poll::Ready(None) };
+            self.left = left;
+            self.read.set(self.read.get() + 1);
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[0; FRAME_BYTES])))))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact((self.left * FRAME_BYTES) as u64)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_finds_no_room_is_read_to_its_end_and_its_node_is_told_to_ask_again() {
+        const FRAMES: usize = 40;
+        let (bodies, read) = (RequestBodies::default(), Rc::<Cell<usize>>::default());
+        let come = || whole(&bodies, Announced { left: FRAMES, read: Rc::clone(&read) });
+        let held = bodies.fill();
+        let refused = come().await.unwrap_err();
+        assert_eq!(read.take(), FRAMES, "nothing is left that would be reset");
+        let answer = no_body(&refused);
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(answer.headers().contains_key(RETRY_AFTER));
+        assert!(refused.to_string().contains("Nothing was done"), "{refused}");
+        drop(held);
+        assert_eq!(come().await.unwrap().len(), FRAMES * FRAME_BYTES);
     }
 }

@@ -62,20 +62,22 @@ impl SharedFacts {
     }
 }
 
-/// Reads what the fleet says for the first time, whole.
+/// Reads what the fleet says for the first time, whole: a part of it may lack what was revoked, and which config it runs.
 async fn hear(facts: &FleetFacts, bucket: &Bucket) -> Result<(), StartError> {
     let mut why = "the store does not answer".to_owned();
     let heard = async {
         loop {
-            if let Err(error) = facts.round(bucket).await {
-                why = error.to_string();
-            } else if !facts.has_heard() {
-                why = "the store does not give all of it".to_owned();
-            }
+            let round = facts.round(bucket).await;
             if facts.has_heard() {
                 return;
             }
-            tokio::time::sleep(HEAR_AGAIN).await;
+            let went_well = round.is_ok();
+            let unheard = || facts.unheard().unwrap_or_else(|| "it was not read".to_owned());
+            why = round.map_or_else(|error| error.to_string(), |()| unheard());
+            // What one round does not read the next one does.
+            if !(went_well && facts.is_behind()) {
+                tokio::time::sleep(HEAR_AGAIN).await;
+            }
         }
     };
     let in_time = tokio::time::timeout(FIRST_HEARING, heard).await.is_ok();

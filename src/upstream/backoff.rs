@@ -79,6 +79,13 @@ impl Ended {
     }
 }
 
+impl Due {
+    /// The same, and neither before that time.
+    pub(super) fn not_before(self, then: Instant) -> Self {
+        Self { earliest: self.earliest.max(then), next: self.next.max(then) }
+    }
+}
+
 /// The attempts that calls wish for.
 #[derive(Debug, Default)]
 pub(super) struct Wishes(watch::Sender<u64>);
@@ -133,5 +140,10 @@ mod tests {
         let failed = Ended { starts: 2, failed: true, ..lost };
         let due = failed.due(now, MAX_BACKOFF);
         assert_eq!(due, Due { earliest: now + PAUSE * 2, next: now + MAX_BACKOFF });
+        assert_eq!(due.not_before(now), due);
+        let then = now + MAX_BACKOFF / 2;
+        assert_eq!(due.not_before(then), Due { earliest: then, ..due });
+        let late = now + MAX_BACKOFF * 2;
+        assert_eq!(due.not_before(late), Due { earliest: late, next: late });
     }
 }

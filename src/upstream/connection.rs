@@ -22,7 +22,7 @@ use super::endpoint::{Endpoint, ServerPlace};
 use super::error::{Cause, Human};
 use super::peer::Peer;
 use super::request::Slices;
-use super::server_tls;
+use super::server_tls::{self, Alerted};
 use crate::io::buffer_pool::BufferPool;
 use crate::io::deadline::Deadline;
 use crate::io::http1::{self, ResponseHead};
@@ -202,8 +202,8 @@ impl Connection {
                     return failed(Cause::NoAnswer { limit });
                 }
             };
-            if let (true, Some(alert)) = (self.input.is_empty(), self.alert(&read)) {
-                return failed(Cause::Alert { alert });
+            if let (true, Some(cause)) = (self.input.is_empty(), alerted(&read, &self.peer)) {
+                return failed(cause);
             }
             let reason = match (read, &*sending) {
                 (Ok(1..), _) => continue,
@@ -299,15 +299,10 @@ impl Connection {
         }
     }
 
-    /// The words that the other side has ended TLS with, if a read has met them.
-    fn alert(&self, read: &io::Result<usize>) -> Option<Arc<str>> {
-        read.as_ref().err().and_then(server_tls::alert).map(|alert| self.peer.quote(alert))
-    }
-
-    /// The same of a connection that took nothing.
-    pub(super) fn refusal(&mut self) -> Option<Arc<str>> {
+    /// What a connection that took nothing was ended for, if the other side says so.
+    pub(super) fn refusal(&mut self) -> Option<Cause> {
         match self.poll_read(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(read) => self.alert(&read),
+            Poll::Ready(read) => alerted(&read, &self.peer),
             Poll::Pending => None,
         }
     }
@@ -395,6 +390,14 @@ enum Sending {
     Done,
     /// The server does not take the rest.
     Broken(String),
+}
+
+/// What it comes to that a read before the answer has met the alert that the other side ended TLS with.
+fn alerted(read: &io::Result<usize>, peer: &Peer) -> Option<Cause> {
+    Some(match server_tls::alert(read.as_ref().err()?)? {
+        Alerted::OfCertificate(told) => Cause::Alert { alert: peer.quote(told) },
+        Alerted::Other(told) => Cause::NoAnswerAtAll { reason: peer.quote(told) },
+    })
 }
 
 /// A write that takes nothing will never take anything.
@@ -526,6 +529,25 @@ mod tests {
         assert_eq!(places[3], places[4]);
         assert_eq!(held.unwrap(), "[\"2n\"]");
         server.await.unwrap();
+    }
+
+    #[test]
+    fn only_an_alert_about_our_certificate_is_of_connections_to_come() {
+        use rustls::AlertDescription as Alert;
+        let peer = Peer::default();
+        for (alert, is_of_those_to_come, told) in [
+            (Alert::UnknownCA, true, "it does not accept our certificate"),
+            (Alert::CertificateRequired, true, "it wants a certificate of ours"),
+            (Alert::InternalError, false, "TLS: it sent the alert InternalError"),
+            (Alert::BadRecordMac, false, "TLS: it sent the alert BadRecordMac"),
+        ] {
+            let read = Err(io::Error::other(rustls::Error::AlertReceived(alert)));
+            let cause = alerted(&read, &peer).unwrap();
+            assert_eq!(cause.is_of_connections_to_come(), is_of_those_to_come, "{cause}");
+            assert!(cause.is_broken_connection() && cause.to_string().contains(told), "{cause}");
+        }
+        assert_eq!(alerted(&Ok(0), &peer), None);
+        assert_eq!(alerted(&Err(io::ErrorKind::ConnectionReset.into()), &peer), None);
     }
 
     #[test]

@@ -108,7 +108,8 @@ pub enum Cause {
         /// More, if there is more to say; else empty.
         reason: Arc<str>,
     },
-    /// The server ended TLS before a byte of the answer came.
+    /// The server ended TLS before a byte of the answer came, for it does not accept our certificate, or wants one. An
+    /// alert about something else may be of that connection alone: [`NoAnswerAtAll`](Cause::NoAnswerAtAll).
     #[error("the server ended the connection without an answer: {alert}")]
     Alert {
         /// With which words of TLS, in one line.

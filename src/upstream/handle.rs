@@ -53,8 +53,8 @@ pub struct Upstream {
     pub(super) subscriptions: Subscriptions,
     /// The calls that it is not ended under.
     pub(super) users: Users,
-    /// When it has to be over, once it is told to end.
-    pub(super) stop: watch::Sender<Option<tokio::time::Instant>>,
+    /// Once it is told to end.
+    pub(super) stop: watch::Sender<Option<ServerStop>>,
     pub(super) life: watch::Sender<Life>,
     /// Where logins are asked for.
     pub(super) desk: LoginDesk,
@@ -72,6 +72,44 @@ pub(super) enum Life {
     Retired,
     /// Its task has ended.
     Over,
+}
+
+/// That a server has to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ServerStop {
+    /// When it has to be over.
+    pub(super) deadline: tokio::time::Instant,
+    pub(super) why: WhyStopped,
+}
+
+/// Why a server has to end: whoever tells it to says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhyStopped {
+    /// The proxy ends.
+    ProxyEnds,
+    /// It was taken out of force, and its calls have ended, or their time has.
+    TakenOut,
+}
+
+impl WhyStopped {
+    /// Why there is no server any more.
+    pub(super) const fn reason(self) -> &'static str {
+        match self {
+            Self::ProxyEnds => "the proxy is shutting down",
+            Self::TakenOut => "the config has changed, or the files of its TLS have",
+        }
+    }
+
+    /// What those are told whose calls outlast it.
+    pub(super) const fn cut_off(self) -> &'static str {
+        match self {
+            Self::ProxyEnds => "mcpproxy is shutting down",
+            Self::TakenOut => {
+                "the config has the server no more, or its entry or the files of its TLS have \
+                 changed, and the call did not end within call_timeout"
+            }
+        }
+    }
 }
 
 /// `call_timeout` of one server, which another config may change.
@@ -140,6 +178,24 @@ impl Upstream {
     /// Its task has ended.
     pub(super) fn ended(&self) {
         self.live_on(Life::Over);
+    }
+
+    /// It has to end with the proxy, by that time, whatever time it had. One that ends already does so for the cause that it
+    /// has.
+    pub(super) fn end_with_proxy(&self, deadline: tokio::time::Instant) {
+        self.stop.send_modify(|stop| {
+            let why = stop.map_or(WhyStopped::ProxyEnds, |stop| stop.why);
+            *stop = Some(ServerStop { deadline, why });
+        });
+    }
+
+    /// It has to end by that time, for it was taken out of force. One that ends already is left to do so.
+    pub(super) fn end_taken_out(&self, deadline: tokio::time::Instant) {
+        self.stop.send_if_modified(|stop| {
+            let first = stop.is_none();
+            stop.get_or_insert(ServerStop { deadline, why: WhyStopped::TakenOut });
+            first
+        });
     }
 
     /// Waits until its task has ended.

@@ -16,11 +16,11 @@ use tokio_rustls::TlsConnector;
 
 use super::backoff::{Backoff, Ended, STABLE};
 use super::carrier::{Carrier, LiveConnection};
-use super::config::{Config, Invalid, Target};
+use super::config::{Config, Target};
 use super::connect::{ConnectFailure, ConnectOptions, GOODBYE_LIMIT, ServerConnection, establish};
 use super::control::Control;
 use super::discovery::{self, Headers};
-use super::handle::Upstream;
+use super::handle::{ServerStop, Upstream, WhyStopped};
 use super::http;
 use super::listen;
 use super::oauth::{self, Heeded, Renewal};
@@ -34,22 +34,20 @@ use super::status::Event;
 use crate::catalog::{Catalog, Change};
 use crate::mcp::revisions::Era;
 
+mod entry_read;
+
+use entry_read::NotRead;
+
 /// Cancellations over HTTP that are being sent at a time; more are lost.
 const CANCELLING: usize = 16;
 /// Answers of clients that are being sent at a time; more are lost.
 const RESPONDING: usize = 64;
+/// How long a keyring that was asked in vain for a server is left alone, whoever calls: it may ask its user each time
+/// to unlock it.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 
-/// Why there is no server any more when the proxy ends.
-const SHUTTING_DOWN: &str = "the proxy is shutting down";
 /// Why a connection ends that its operator wants another one for.
 const RESTARTED: &str = "it was restarted by its operator";
-/// Why there is none any more when the config has none, or another.
-const REPLACED: &str = "the config has changed";
-/// What a call is told that had not ended in the time that it had then.
-const OUTLASTED: &str = "the config has the server no more, or another in its place, and the call \
-                         did not end within call_timeout";
-/// What a call is told that is cut off by the end of the proxy.
-const STOPPED: &str = "mcpproxy is shutting down";
 /// Why a connection ends whose token is no good any more.
 const REFUSED: &str = "its token was refused";
 
@@ -74,7 +72,7 @@ pub(super) struct ServerTask {
 
 /// Why a connection is over.
 enum End {
-    Stop(tokio::time::Instant),
+    Stop(ServerStop),
     Lost(Arc<str>),
     /// Its token is no good any more.
     Refused,
@@ -82,36 +80,36 @@ enum End {
     Restart,
 }
 
-type Stopping = watch::Receiver<Option<tokio::time::Instant>>;
+type Stopping = watch::Receiver<Option<ServerStop>>;
 type Discovery = Pin<Box<dyn Future<Output = Result<Change, String>> + Send>>;
 
 impl ServerTask {
     pub(super) async fn run(mut self, controls: mpsc::Receiver<Control>, mut stopping: Stopping) {
-        let read = tokio::select! {
-            biased;
-            _ = stopped(&mut stopping) => None,
-            read = self.read() => Some(read),
-        };
-        match read {
-            None => self.step(|state| state.stop(self.ending())),
-            // The entry names no server: nothing is tried.
-            Some(Err(reason)) => {
+        match self.keep_connected(controls, &mut stopping).await {
+            Ok(()) => {
+                let stop = stopped(&mut stopping).await;
+                self.step(|state| state.stop(stop.why.reason()));
+                if let Some(login) = &self.login {
+                    login.end(stop.deadline).await;
+                }
+            }
+            Err(reason) => {
                 self.tell_failure(&reason);
                 self.step(|state| state.stop(&reason));
-            }
-            Some(Ok(target)) => {
-                self.login = self.login_with(&target);
-                self.keep_connected(target, controls, stopping).await;
             }
         }
     }
 
+    /// Connects, and again, until it is told to end.
+    ///
+    /// # Errors
+    /// The entry names no server, for this reason: nothing is tried.
     async fn keep_connected(
         &mut self,
-        mut target: Target,
         mut controls: mpsc::Receiver<Control>,
-        mut stopping: Stopping,
-    ) {
+        stopping: &mut Stopping,
+    ) -> Result<(), String> {
+        let mut target: Option<Target> = None;
         let mut backoff = Backoff::new();
         let mut start = Start::Probe;
         let mut is_first = true;
@@ -120,26 +118,35 @@ impl ServerTask {
             if again {
                 self.upstream.begins_again();
             }
-            let began = Instant::now();
             self.generation += 1;
-            self.step(|state| state.begin(self.generation, began));
-            // What is kept in files may be another by now: a token that was renewed.
-            let readable = if again && self.config.named.is_some() {
-                let read = tokio::select! {
-                    biased;
-                    _ = stopped(&mut stopping) => break,
-                    read = self.read() => read,
-                };
-                match read {
-                    Ok(next) => {
-                        self.take_over(next, &mut target).await;
-                        Ok(())
+            self.step(|state| state.begin(self.generation, Instant::now()));
+            let mut left_alone = Duration::ZERO;
+            let readable = match &target {
+                Some(known) if self.config.named.is_none() => Ok(known.clone()),
+                // What it names may be another by now, or there: a token that was renewed, a keyring that is unlocked.
+                Some(_) | None => {
+                    let read = tokio::select! {
+                        biased;
+                        _ = stopped(stopping) => return Ok(()),
+                        read = self.read() => read,
+                    };
+                    match read {
+                        Ok(next) => {
+                            self.take_over(&next, &mut target).await;
+                            Ok(next)
+                        }
+                        Err(NotRead::NoServer(reason)) => return Err(reason),
+                        Err(NotRead::NotNow(reason)) => {
+                            if self.config.asks_keyring() {
+                                left_alone = ASK_AGAIN;
+                            }
+                            Err(reason)
+                        }
                     }
-                    Err(reason) => Err(reason),
                 }
-            } else {
-                Ok(())
             };
+            // However long a keyring's user has taken.
+            let began = Instant::now();
             let place = ConnectOptions {
                 peer: &self.upstream.peer,
                 key: self.key,
@@ -152,17 +159,17 @@ impl ServerTask {
             };
             let connecting = async {
                 match readable {
-                    Ok(()) => establish(&target, &place, start).await,
+                    Ok(target) => establish(&target, &place, start).await,
                     Err(reason) => Err(ConnectFailure { reason, next: start, starts: 0 }),
                 }
             };
             let connected = tokio::select! {
                 biased;
-                _ = stopped(&mut stopping) => None,
+                _ = stopped(stopping) => None,
                 connected = connecting => Some(connected),
             };
             let due = match connected {
-                None => break,
+                None => return Ok(()),
                 Some(Err(ConnectFailure { reason, next, starts })) => {
                     start = next;
                     let reason = match self.heed(None).await {
@@ -170,7 +177,8 @@ impl ServerTask {
                         Heeded::Refused | Heeded::Nothing => reason,
                     };
                     let ended = Ended { began, starts, failed: true };
-                    let due = ended.due(Instant::now(), backoff.wait());
+                    let now = Instant::now();
+                    let due = ended.due(now, backoff.wait()).not_before(now + left_alone);
                     self.tell_failure(&reason);
                     self.step(|state| state.fail(&reason, due));
                     due
@@ -182,18 +190,16 @@ impl ServerTask {
                         era @ Era::Legacy => Start::Known(era),
                         Era::Modern => Start::Probe,
                     };
-                    let (end, worked) =
-                        self.serve(&mut connection, &mut controls, &mut stopping).await;
+                    let (end, worked) = self.serve(&mut connection, &mut controls, stopping).await;
                     if worked {
                         self.failed = None;
                     }
                     let reason: Arc<str> = match &end {
-                        End::Stop(deadline) => {
-                            let ending = self.ending();
-                            self.step(|state| state.stop(ending));
-                            connection.forsake(self.cut_off().into());
+                        End::Stop(ServerStop { deadline, why }) => {
+                            self.step(|state| state.stop(why.reason()));
+                            connection.forsake(why.cut_off().into());
                             connection.close(*deadline).await;
-                            break;
+                            return Ok(());
                         }
                         End::Lost(reason) => Arc::clone(reason),
                         End::Refused => REFUSED.into(),
@@ -229,7 +235,7 @@ impl ServerTask {
             };
             tokio::select! {
                 biased;
-                _ = stopped(&mut stopping) => break,
+                _ = stopped(stopping) => return Ok(()),
                 called = self.upstream.wishes.rest(self.generation, due) => {
                     if !called {
                         backoff.waited();
@@ -240,60 +246,32 @@ impl ServerTask {
             // Reports about connections that are gone.
             while controls.try_recv().is_ok() {}
         }
-        let ending = self.ending();
-        self.step(|state| state.stop(ending));
-        if let Some(login) = &self.login {
-            login.end(stopped(&mut stopping).await).await;
-        }
     }
 
-    /// Reads what its entry names, which is secret from then on. It may take as long as a keyring's user does, of which
-    /// only one is asked at a time.
+    /// Reads what its entry names, which is secret from then on.
     ///
     /// # Errors
-    /// What cannot be read.
-    async fn read(&self) -> Result<Target, String> {
-        let _asking = match self.config.asks_keyring() {
-            // It is never closed.
-            true => self.keyring.acquire().await.ok(),
-            false => None,
-        };
-        let config = self.config.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            let target = config.target(&|name| std::env::var(name).ok())?;
-            let secrets = config.secrets_of(&target);
-            Ok::<_, Invalid>((target, secrets))
-        });
-        let read = read.await.map_err(|_| "reading its values failed".to_owned())?;
-        let (target, secrets) = read.map_err(|invalid| invalid.to_string())?;
+    /// [`NotRead`]
+    async fn read(&self) -> Result<Target, NotRead> {
+        let (target, secrets) = entry_read::read(&self.config, &self.keyring).await?;
         self.upstream.peer.secrets.hold(self.key, secrets);
         Ok(target)
     }
 
     /// From now on it is this that is connected to.
-    async fn take_over(&mut self, next: Target, target: &mut Target) {
-        if next == *target {
+    async fn take_over(&mut self, next: &Target, target: &mut Option<Target>) {
+        if target.as_ref() == Some(next) {
             return;
         }
         if let Some(login) = self.login.take() {
             login.end(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
         }
-        self.login = self.login_with(&next);
-        *target = next;
+        self.login = self.login_with(next);
+        *target = Some(next.clone());
     }
 
     fn login_with(&self, target: &Target) -> Option<oauth::LoginTokens> {
         oauth::LoginTokens::of(&self.upstream.peer, &self.config, target, &self.tls)
-    }
-
-    /// What those are told whose calls outlast it.
-    fn cut_off(&self) -> &'static str {
-        if self.upstream.is_retired() { OUTLASTED } else { STOPPED }
-    }
-
-    /// Why it ends.
-    fn ending(&self) -> &'static str {
-        if self.upstream.is_retired() { REPLACED } else { SHUTTING_DOWN }
     }
 
     /// Keeps a connection until it ends; tells whether it ever worked.
@@ -333,7 +311,7 @@ impl ServerTask {
         loop {
             tokio::select! {
                 biased;
-                deadline = stopped(stopping) => return (End::Stop(deadline), worked),
+                stop = stopped(stopping) => return (End::Stop(stop), worked),
                 reason = connection.lost() => return (End::Lost(reason), worked),
                 discovered = done(&mut discovery) => {
                     discovery = None;
@@ -541,12 +519,14 @@ impl ServerTask {
     }
 }
 
-/// Resolves when the proxy stops, with the deadline for it.
-async fn stopped(stopping: &mut Stopping) -> tokio::time::Instant {
-    match stopping.wait_for(Option::is_some).await.map(|deadline| *deadline) {
-        Ok(Some(deadline)) => deadline,
+/// Resolves when the server has to end.
+async fn stopped(stopping: &mut Stopping) -> ServerStop {
+    match stopping.wait_for(Option::is_some).await.map(|stop| *stop) {
+        Ok(Some(stop)) => stop,
         // The supervisor was dropped without a shutdown.
-        Ok(None) | Err(_) => tokio::time::Instant::now(),
+        Ok(None) | Err(_) => {
+            ServerStop { deadline: tokio::time::Instant::now(), why: WhyStopped::ProxyEnds }
+        }
     }
 }
 

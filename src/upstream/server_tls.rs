@@ -2,12 +2,15 @@
 //!
 //! Its files are watched ([`OwnTls::look`]): others count for connections to come, and the server begins again with them,
 //! since it is another that is trusted, or we are. What cannot be used is told, and what was in force stays; it is
-//! tried again, for a certificate may only not be valid yet. Reads files: not for a worker's thread.
+//! tried again, for a certificate may only not be valid yet. Whoever reads files waits, for ever where they lie on a mount
+//! that hangs: not for a worker's thread. What workers ask for ([`OwnTls::problem`]) waits for nobody.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use rustls::AlertDescription as Alert;
 use serde::Deserialize;
@@ -107,15 +110,19 @@ impl ConnectTerms {
 /// The TLS of one server: what its files said when they could be used last.
 pub(super) struct OwnTls {
     named: ServerTls,
-    now: Mutex<InForce>,
+    /// Held while files are read: only who may wait for that takes it.
+    looks: Mutex<Looks>,
+    /// What is in force; `None` until the files could be used.
+    terms: ArcSwapOption<ConnectTerms>,
+    /// What is wrong with the files while others are in force.
+    problem: ArcSwapOption<String>,
 }
 
+/// What was found so far when the files were looked at.
 #[derive(Default)]
-struct InForce {
+struct Looks {
     /// The files as they were when they were read last; `None` before that.
     seen: Option<Stamps>,
-    /// `None` until they could be used.
-    terms: Option<ConnectTerms>,
     /// Since when they cannot be used, and why.
     unusable: Option<(Instant, String)>,
 }
@@ -136,7 +143,12 @@ pub(super) enum Looked {
 impl OwnTls {
     /// Reads nothing yet.
     pub(super) fn new(named: ServerTls) -> Self {
-        Self { named, now: Mutex::default() }
+        Self {
+            named,
+            looks: Mutex::default(),
+            terms: ArcSwapOption::empty(),
+            problem: ArcSwapOption::empty(),
+        }
     }
 
     /// The section that it is about.
@@ -144,71 +156,101 @@ impl OwnTls {
         self.named == *named
     }
 
-    /// How the server is connected to now. Reads the files if they could not be used so far.
+    /// How the server is connected to now. Reads the files if they could not be used so far, and blocks then.
     ///
     /// # Errors
     /// The first file that cannot be used.
     pub(super) fn connector(&self, now: SystemTime) -> Result<TlsConnector, TlsFileProblem> {
-        let mut in_force = self.now.lock();
-        if let Some(terms) = &in_force.terms {
-            return Ok(terms.connector.clone());
+        if let Some(connector) = self.in_force() {
+            return Ok(connector);
+        }
+        let mut looks = self.looks.lock();
+        // Who had the files until now may have taken them up.
+        if let Some(connector) = self.in_force() {
+            return Ok(connector);
         }
         // Before they are read: what is written meanwhile is another state.
-        in_force.seen = Some(self.named.stamps());
+        looks.seen = Some(self.named.stamps());
         let terms = self.named.load(now)?;
         let connector = terms.connector.clone();
-        (in_force.terms, in_force.unusable) = (Some(terms), None);
+        self.terms.store(Some(Arc::new(terms)));
+        looks.unusable = None;
         Ok(connector)
     }
 
-    /// Reads the files again if one of them has changed, or could not be used a while ago.
+    fn in_force(&self) -> Option<TlsConnector> {
+        self.terms.load().as_ref().map(|terms| terms.connector.clone())
+    }
+
+    /// Reads the files again if one of them has changed, or could not be used a while ago. Blocks.
     pub(super) fn look(&self, now: Instant, time: SystemTime) -> Looked {
-        let mut in_force = self.now.lock();
-        let since = in_force.unusable.as_ref().map(|(since, _)| *since);
+        let mut looks = self.looks.lock();
+        let since = looks.unusable.as_ref().map(|(since, _)| *since);
         let again = since.is_some_and(|since| now.duration_since(since) >= TRY_AGAIN);
-        let seen = self.named.stamps();
         // Nobody has wanted them yet.
-        let Some(before) = in_force.seen else { return Looked::Same };
+        let Some(before) = looks.seen else { return Looked::Same };
+        let seen = self.named.stamps();
         if seen == before && !again {
             return Looked::Same;
         }
-        in_force.seen = Some(seen);
+        looks.seen = Some(seen);
         match self.named.load(time) {
             Ok(terms) => {
-                let was_unusable = in_force.unusable.take().is_some();
-                let same = in_force.terms.as_ref().is_some_and(|old| old.are_as(&terms));
+                let was_unusable = looks.unusable.take().is_some();
+                let same = self.terms.load().as_ref().is_some_and(|old| old.are_as(&terms));
                 if !same {
-                    in_force.terms = Some(terms);
-                    return Looked::Renewed;
+                    self.terms.store(Some(Arc::new(terms)));
                 }
-                if was_unusable { Looked::Mended } else { Looked::Same }
+                self.problem.store(None);
+                match (same, was_unusable) {
+                    (false, _) => Looked::Renewed,
+                    (true, true) => Looked::Mended,
+                    (true, false) => Looked::Same,
+                }
             }
             Err(problem) => {
                 let told = format!("tls.{}: {problem}", problem.key.as_str());
-                let known = in_force.unusable.take().is_some_and(|(_, known)| known == told);
-                in_force.unusable = Some((now, told.clone()));
+                // Where none are in force, whoever connects is told.
+                if self.terms.load().is_some() {
+                    let shown = format!("{told}; what was in force before stays");
+                    self.problem.store(Some(Arc::new(shown)));
+                }
+                let before = looks.unusable.replace((now, told.clone()));
+                let known = before.is_some_and(|(_, known)| known == told);
                 if known { Looked::Same } else { Looked::Unusable(told) }
             }
         }
     }
 
-    /// What is wrong with the files while others are in force that could be used; else whoever connects is told.
+    /// What is wrong with the files while others are in force that could be used; else whoever connects is told. Waits for
+    /// nobody who reads them.
     pub(super) fn problem(&self) -> Option<String> {
-        let in_force = self.now.lock();
-        let (_, told) = in_force.unusable.as_ref().filter(|_| in_force.terms.is_some())?;
-        Some(format!("{told}; what was in force before stays"))
+        self.problem.load().as_deref().cloned()
     }
 }
 
-/// The alert that the other side has ended the connection with, in words about this server.
-pub(super) fn alert(error: &io::Error) -> Option<String> {
+/// An alert that the other side has ended the connection with, in words about this server.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Alerted {
+    /// Our certificate, or that we have none, is the cause: a connection made anew ends in the same way.
+    OfCertificate(String),
+    /// Another one, which may be of this connection alone.
+    Other(String),
+}
+
+/// The alert that a connection was ended with, if it was one.
+pub(super) fn alert(error: &io::Error) -> Option<Alerted> {
     use rustls::Error;
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     let Some(Error::AlertReceived(alert)) = of_tls else { return None };
-    Some(alert_told(*alert))
+    Some(match of_certificate(*alert) {
+        Some(told) => Alerted::OfCertificate(told),
+        None => Alerted::Other(alert_told(*alert)),
+    })
 }
 
-fn alert_told(alert: Alert) -> String {
+/// What an alert says of our certificate; `None` if it is about something else.
+fn of_certificate(alert: Alert) -> Option<String> {
     let what = match alert {
         Alert::CertificateRequired => "it wants a certificate of ours (tls.cert and tls.key)",
         Alert::UnknownCA
@@ -218,9 +260,13 @@ fn alert_told(alert: Alert) -> String {
         | Alert::CertificateExpired
         | Alert::CertificateUnknown
         | Alert::AccessDenied => "it does not accept our certificate",
-        _ => return format!("TLS: it sent the alert {alert:?}"),
+        _ => return None,
     };
-    format!("{what}: TLS alert {alert:?}")
+    Some(format!("{what}: TLS alert {alert:?}"))
+}
+
+fn alert_told(alert: Alert) -> String {
+    of_certificate(alert).unwrap_or_else(|| format!("TLS: it sent the alert {alert:?}"))
 }
 
 /// What is said of a server that takes the connection, and says nothing in the handshake.
@@ -266,11 +312,15 @@ pub(super) fn explain(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::sync::mpsc;
+    use std::{fs, thread};
 
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
     use super::*;
+
+    /// Longest time that an answer may take which waits for nobody.
+    const PATIENCE: Duration = Duration::from_secs(20);
 
     struct Folder(tempfile::TempDir);
 
@@ -355,6 +405,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_in_force_is_told_while_somebody_reads_the_files_without_end() {
+        let (folder, tls) = whole();
+        tls.connector(SystemTime::now()).unwrap();
+        folder.write("ca.pem", "");
+        let Looked::Unusable(told) = look(&tls) else { panic!() };
+        let tls = Arc::new(tls);
+        // As whoever looks at files on a mount that hangs.
+        let _reads = tls.looks.lock();
+        let (tell, heard) = mpsc::channel();
+        let asked = Arc::clone(&tls);
+        thread::spawn(move || {
+            let can_connect = asked.connector(SystemTime::now()).is_ok();
+            // The test may have given up.
+            let _ = tell.send((asked.problem(), can_connect));
+        });
+        let (problem, can_connect) = heard.recv_timeout(PATIENCE).expect("nobody is waited for");
+        assert!(problem.unwrap().starts_with(&told) && can_connect);
+    }
+
+    #[test]
     fn what_could_never_be_used_fails_whoever_connects_and_is_taken_up_when_it_can_be() {
         let (folder, tls) = whole();
         folder.write("ca.pem", "");
@@ -381,14 +451,21 @@ mod tests {
     }
 
     #[test]
-    fn an_alert_is_told_in_words_about_the_certificate() {
-        for (of, begins) in [
-            (Alert::UnknownCA, "it does not accept our certificate: TLS alert UnknownCA"),
-            (Alert::CertificateRequired, "it wants a certificate of ours"),
-            (Alert::InternalError, "TLS: it sent the alert InternalError"),
+    fn an_alert_is_told_in_words_and_apart_where_it_is_about_our_certificate() {
+        let refused =
+            |alert: &str| format!("it does not accept our certificate: TLS alert {alert}");
+        let wanted = "it wants a certificate of ours (tls.cert and tls.key): TLS alert \
+                      CertificateRequired";
+        let other = |alert: &str| format!("TLS: it sent the alert {alert}");
+        for (of, told) in [
+            (Alert::UnknownCA, Alerted::OfCertificate(refused("UnknownCA"))),
+            (Alert::CertificateExpired, Alerted::OfCertificate(refused("CertificateExpired"))),
+            (Alert::CertificateRequired, Alerted::OfCertificate(wanted.to_owned())),
+            (Alert::InternalError, Alerted::Other(other("InternalError"))),
+            (Alert::BadRecordMac, Alerted::Other(other("BadRecordMac"))),
         ] {
-            let told = alert(&io::Error::other(rustls::Error::AlertReceived(of))).unwrap();
-            assert!(told.starts_with(begins), "{told}");
+            let error = io::Error::other(rustls::Error::AlertReceived(of));
+            assert_eq!(alert(&error), Some(told));
         }
         assert_eq!(alert(&io::Error::other(rustls::Error::DecryptError)), None);
         assert_eq!(alert(&io::Error::from(ErrorKind::ConnectionReset)), None);

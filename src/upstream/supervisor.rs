@@ -249,17 +249,12 @@ impl Supervisor {
                     () = upstream.users.gone() => {}
                     () = tokio::time::sleep(limit) => {
                         let server = &upstream.name;
-                        tracing::warn!(%server, "calls to a server that the config has not any more are cut off: they have not finished");
+                        tracing::warn!(%server, "calls that have not finished are cut off: the config has their server no more, or its entry or the files of its TLS have changed");
                     }
                     _ = stop.wait_for(Option::is_some) => {}
                 }
                 upstream.users.shut();
-                let deadline = tokio::time::Instant::now() + END_LIMIT;
-                upstream.stop.send_if_modified(|stop| {
-                    let first = stop.is_none();
-                    stop.get_or_insert(deadline);
-                    first
-                });
+                upstream.end_taken_out(tokio::time::Instant::now() + END_LIMIT);
                 upstream.over().await;
                 retiring.lock().retain(|it| !Arc::ptr_eq(it, &upstream));
             },
@@ -458,7 +453,7 @@ impl Supervisor {
         let deadline = tokio::time::Instant::from_std(deadline);
         let retiring = self.retiring.lock().clone();
         for upstream in self.iter().chain(retiring) {
-            upstream.stop.send_replace(Some(deadline));
+            upstream.end_with_proxy(deadline);
         }
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         while let Some(ended) = tasks.join_next().await {

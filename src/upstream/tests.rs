@@ -1,6 +1,7 @@
 //! What a server may do to us: over HTTP and over pipes, good and bad, on real sockets and real
 //! child processes.
 
+mod alerts;
 mod away;
 mod eras;
 mod fake;
@@ -21,8 +22,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::runtime::Handle;
 
 use super::Config;
@@ -188,7 +188,7 @@ async fn next_message(answer: &mut Answer) -> Result<Option<String>, CallError> 
 
 /// The next request on a server's connection: its head and its body; none at the end.
 async fn next_request(
-    stream: &mut BufReader<TcpStream>,
+    stream: &mut BufReader<impl AsyncRead + Unpin>,
 ) -> std::io::Result<Option<(String, Vec<u8>)>> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

@@ -264,6 +264,13 @@ fn cap_8_an_approval_stands_for_the_session_or_a_while_until_it_is_ended() {
     until_waiting(&proxy, 1);
     // Ended, it counts no more.
     assert_eq!(proxy.cli(&["approvals", "deny", &second]).code, Some(0));
+    let revoked = until("the end is on record", || {
+        proxy.activity("type=approval").into_iter().find(|it| it["metadata"]["state"] == "revoked")
+    });
+    let told = ["server_name", "tool_name", "source"].map(|field| &revoked[field]);
+    assert_eq!(told, ["s", "write_item", "cli"]);
+    let told = ["approval", "by", "door"].map(|field| &revoked["metadata"][field]);
+    assert_eq!(told, [second.as_str(), "admin", "cli"]);
     let mut fourth = proxy.client();
     begin(&mut fourth);
     until_waiting(&proxy, 2);

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fleet_sessions::{Session, know_each_other, reached_config, reached_with};
-use crate::harness::{API_KEY, Proxy, Response, ask_modern, error_text, stub_stdio, until};
+use crate::harness::{
+    API_KEY, Connection, Proxy, Response, ask_modern, error_text, stub_stdio, until,
+};
 use crate::results;
 
 /// Two servers, each with a process on each node: one that keeps something between calls, and one that does not.
@@ -108,6 +110,61 @@ fn what_is_as_long_as_a_request_may_be_is_passed_on_too() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(answer.json()["result"].is_object(), "{}", answer.text());
     }
+}
+
+/// A message of so many bytes, most of which say nothing.
+fn spaced(message: &Value, bytes: usize) -> String {
+    let text = message.to_string();
+    format!("{{{}{}", " ".repeat(bytes - text.len()), &text[1..])
+}
+
+#[test]
+fn what_is_passed_on_has_its_room_once_and_is_to_be_asked_again_where_there_is_none() {
+    /// The bodies of other nodes have 84 MiB on each (`proxy::body_room`): so many of these, and no other one.
+    const HELD: usize = 5;
+    const BYTES: usize = 15 << 20;
+    const MORE: usize = 14 << 20;
+    let store = tempfile::tempdir().unwrap();
+    let [a, b, c] = three(&store, &servers());
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "large"}}});
+    let opened = a.request("POST", "/mcp", &[], hello.to_string().as_bytes());
+    let session = opened.header("mcp-session-id").unwrap_or_else(|| panic!("{}", opened.text()));
+    let begin = |node: &Proxy, body: &str| {
+        let headers = [("Mcp-Session-Id", session), ("Accept", "application/json")];
+        let mut connection = Connection::open(node.port);
+        connection.send("POST", "/mcp", &headers, body.as_bytes());
+        connection
+    };
+    // Two nodes have them from clients, of whom none has more than 64 MiB there.
+    let fronts = [&b, &b, &b, &c, &c];
+    let held: Vec<Connection> = (0..HELD)
+        .map(|at| begin(fronts[at], &spaced(&call(&format!("held-{at}"), "keeps:never"), BYTES)))
+        .collect();
+    until("all of them have come to the server", || {
+        let stats = begin(&a, &call("stats", "keeps:stats").to_string()).response().json();
+        (stats["result"]["structuredContent"]["abandoned"] == HELD).then_some(())
+    });
+    let alone = begin(&c, &spaced(&call("alone", "keeps:stats"), MORE)).response();
+    assert_eq!(alone.status, 503, "{}", alone.text());
+    assert!(alone.text().contains("found no room") && alone.text().contains("Nothing was done"));
+    assert!(alone.header("retry-after").is_some(), "{:?}", alone.headers);
+    let batch = format!("[{}]", spaced(&call("batch", "keeps:stats"), MORE));
+    let batch = begin(&b, &batch).response();
+    assert_eq!(batch.status, 200, "{}", batch.text());
+    let answers = batch.json();
+    let told = answers[0]["error"]["message"].as_str().unwrap_or_else(|| panic!("{answers}"));
+    assert!(told.contains("nothing was done") && told.contains("found no room"), "{told}");
+    // The node has answered: nobody takes it for one that does not.
+    for front in [&b, &c] {
+        let log = front.log();
+        assert!(!log.contains("could not be passed on"), "{log}");
+    }
+    drop(held);
+    until("their room is free again", || {
+        let answer = begin(&c, &spaced(&call("again", "keeps:stats"), MORE)).response();
+        (answer.status == 200).then_some(())
+    });
 }
 
 #[test]

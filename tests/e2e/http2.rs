@@ -1,15 +1,17 @@
-//! What a client of HTTP/2 can do to a proxy beyond HTTP/1.1: every bound of a connection, by raw frames.
+//! What a client of HTTP/2 can do to a proxy beyond HTTP/1.1: every bound of a connection, by raw frames. What bodies may have
+//! together is one bound over all connections, and is tried over HTTP/1.1, whose bytes cost a test less.
 //!
 //! After each attack another connection is served, and memory has not grown with what was sent.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    API_KEY, CertificateAuthority, END_HEADERS, END_STREAM, Http2, HttpStub, Proxy, field, frame,
-    kind, request, secure, until, write_private,
+    API_KEY, CertificateAuthority, Connection, END_HEADERS, END_STREAM, Http2, HttpStub, Proxy,
+    field, frame, kind, request, secure, until, write_private,
 };
 
 /// What the server bounds streams by (`server::http2_connection`).
@@ -298,6 +300,99 @@ fn a_client_whose_authority_counts_no_more_is_refused_what_it_begins_from_then_o
     );
     connection.send(&body(1));
     assert!(connection.wait_for(kind::HEADERS, 1).is_ok(), "it had begun before");
+    drop(connection);
+    proxy.end();
+}
+
+/// A client that has sent a part of a body, and what it was told.
+struct Unfinished {
+    stream: TcpStream,
+    told: Vec<u8>,
+    is_over: bool,
+}
+
+impl Unfinished {
+    /// Sends these, as far as they are taken.
+    fn sending(port: u16, bytes: &[u8]) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        // It may be refused, and the connection over, before all has been sent.
+        let _ = stream.write_all(bytes);
+        stream.set_nonblocking(true).unwrap();
+        Self { stream, told: Vec::new(), is_over: false }
+    }
+
+    /// Whether the proxy has closed, after what it had to say.
+    fn is_over(&mut self) -> bool {
+        let mut bytes = [0; 4096];
+        while !self.is_over {
+            match self.stream.read(&mut bytes) {
+                Ok(count) if count > 0 => self.told.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Ok(_) | Err(_) => self.is_over = true,
+            }
+        }
+        self.is_over
+    }
+}
+
+#[test]
+fn bodies_under_way_have_a_bound_together_and_leave_room_for_who_is_known() {
+    /// What those of clients that have proven nothing may have together, and each for nothing (`proxy::body_room`).
+    const BOUND: usize = 64 << 20;
+    const SMALL: usize = 64 << 10;
+    const CLIENTS: usize = 48;
+    const BYTES: usize = 6 << 20;
+    let proxy = Proxy::with(json!({}));
+    let port = proxy.port;
+    let before = peak(&proxy);
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\r\n",
+        BYTES + 1
+    );
+    // All but the last byte of each.
+    let sent = [head.into_bytes(), vec![b' '; BYTES]].concat();
+    let mut clients: Vec<Unfinished> = std::thread::scope(|scope| {
+        let sending: Vec<_> =
+            (0..CLIENTS).map(|_| scope.spawn(|| Unfinished::sending(port, &sent))).collect();
+        sending.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    // No more of them fit. Those that do are over as well once they are late.
+    let fit = BOUND / (BYTES - SMALL);
+    until("the others are refused", || {
+        let over = clients.iter_mut().filter_map(|it| it.is_over().then_some(())).count();
+        (over >= CLIENTS - fit).then_some(())
+    });
+    let grown = peak(&proxy).saturating_sub(before) as usize * 1024;
+    assert!(grown < 3 * BOUND, "{CLIENTS} bodies of {BYTES} bytes: {grown} bytes");
+    let mut refused = 0;
+    for client in clients.iter().filter(|it| it.is_over) {
+        let told = String::from_utf8_lossy(&client.told);
+        if !told.starts_with("HTTP/1.1 408 ") {
+            assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("found no room"), "{told}");
+            assert!(told.to_ascii_lowercase().contains("\r\nretry-after: "), "{told}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "all of them were late, and none was refused");
+    // The others hold what they have: who is known has a part of their own, and a small one needs none.
+    let key = [("X-API-Key", API_KEY)];
+    let known = proxy.request("POST", "/api/v1/tools/call", &key, &vec![b' '; 1 << 20]);
+    assert_eq!(known.status, 400, "{}", known.text());
+    drop((proxy.client(), clients));
+    proxy.end();
+}
+
+#[test]
+fn a_refusal_is_not_lost_with_the_body_that_it_does_not_want() {
+    let proxy = Proxy::with(json!({}));
+    let mut connection = Connection::open(proxy.port);
+    // By its head alone; more than is read ahead of it.
+    connection.send("POST", "/api/v1/tools/call", &[], &vec![b' '; 1 << 20]);
+    assert_eq!(connection.response().status, 401);
+    // All of it was read, or the connection would be closed, and what still comes be answered with a reset.
+    connection.send("GET", "/healthz", &[], b"");
+    assert_eq!(connection.response().status, 200);
     drop(connection);
     proxy.end();
 }

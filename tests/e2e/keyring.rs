@@ -85,6 +85,11 @@ fn servers_and_proxies_end_though_a_keyring_has_not_answered() {
     let proxy = Proxy::unready_under(&bus.export(), config, tempfile::tempdir().unwrap());
     let _question = until("the keyring is asked", || bus.asked());
     reload(&proxy, &json!({"mcpServers": {"waits": asking(true)}}));
+    // The question stands though its server has gone.
+    for _ in 0..50 {
+        assert_eq!(state(&proxy, "waits"), "connecting", "{}", proxy.log());
+        assert!(bus.asked().is_none(), "its user is asked one thing at a time");
+    }
     let folder = proxy.end();
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(!log.contains("did not answer"), "{log}");

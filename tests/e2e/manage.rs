@@ -493,6 +493,10 @@ fn a_broken_config_keeps_nobody_from_asking_how_the_proxy_is_and_a_health_check_
     let warnings = told["warnings"].as_array().unwrap();
     assert!(warnings.iter().any(|it| it.as_str().unwrap().contains("tools_limit")), "{told}");
     assert_eq!(alive(&["--data-dir", &data]).code, Some(0));
+    config["listen"] = json!("127.0.0.1:1");
+    config["data_dir"] = json!(data);
+    fs::write(&file, config.to_string()).unwrap();
+    assert_eq!(alive(&[]).code, Some(0), "where it has written its address says the file");
     // What is no JSON any more: the key is in the environment.
     fs::write(&file, "{").unwrap();
     let mut command = proxy.command(&["--data-dir", &data, "status"]);

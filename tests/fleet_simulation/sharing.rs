@@ -28,7 +28,7 @@ enum Event {
     Round {
         life: u64,
     },
-    /// The next object comes, or all have.
+    /// The next object comes, or its own is put, or all is done.
     Read {
         life: u64,
     },
@@ -169,7 +169,9 @@ impl SharingWorld {
                     self.round(at, false);
                 }
             }
-            Event::Read { life } if life == node.life => self.read(at, false)?,
+            Event::Read { life } if life == node.life => {
+                self.read(at, false)?;
+            }
             Event::Store { number } => {
                 let Some((key, text, _)) = self.puts.get(number) else { return Ok(()) };
                 self.states += 1;
@@ -180,8 +182,8 @@ impl SharingWorld {
                 if let Some((.., object)) = self.puts.get(number).filter(|_| answers) {
                     node.has_put(object);
                 }
-                let pause = self.random.between(750, 1500);
-                self.at(now + pause, at, Event::Round { life });
+                let after = self.random.below(200);
+                self.at(now + after, at, Event::Read { life });
             }
             Event::Harm => self.harm(at),
             Event::Start | Event::Round { .. } | Event::Read { .. } | Event::Answer { .. } => {}
@@ -243,10 +245,14 @@ impl SharingWorld {
         let life = node.life;
         let Some(process) = node.process.as_mut() else { return };
         process.failed = is_lost;
-        process.reads = match is_lost {
-            true => Default::default(),
-            false => process.reader.wanted(&listed, true).into(),
+        process.has_said = false;
+        let wanted = match is_lost {
+            true => Vec::new(),
+            false => process.reader.wanted(&listed, true, |_| false),
         };
+        let (own, others): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|(of, _)| *of == node.name);
+        (process.own, process.reads) = (own.into_iter().next(), others.into());
         // They come in any order.
         let turned = self.random.below(process.reads.len() as u64) as usize;
         process.reads.rotate_left(turned);
@@ -256,18 +262,27 @@ impl SharingWorld {
         }
     }
 
-    /// The next object comes; behind the last one the node puts its own.
-    fn read(&mut self, at: usize, healed: bool) -> Result<(), String> {
+    /// The next object comes: the node's own, behind which it puts that, and then those of the others. False once all is done.
+    fn read(&mut self, at: usize, healed: bool) -> Result<bool, String> {
         let (lag, now) = (self.lag(healed), self.now);
         let is_lost = !healed && self.random.once_in(12);
-        let Some(node) = self.nodes.get_mut(at) else { return Ok(()) };
+        let Some(node) = self.nodes.get_mut(at) else { return Ok(false) };
         let life = node.life;
-        let Some(process) = &mut node.process else { return Ok(()) };
-        let Some((of, listed)) = process.reads.pop_front() else {
-            return self.put(at, healed);
+        let Some(process) = &mut node.process else { return Ok(false) };
+        let Some((of, listed)) = process.next_read() else {
+            if !std::mem::replace(&mut process.has_said, true) {
+                self.put(at, healed)?;
+                return Ok(true);
+            }
+            node.save();
+            let pause = self.random.between(750, 1500);
+            if !healed {
+                self.at(now + pause, at, Event::Round { life });
+            }
+            return Ok(false);
         };
         let lay = if is_lost { None } else { self.lay(&listed.key, lag).cloned() };
-        let Some(node) = self.nodes.get_mut(at) else { return Ok(()) };
+        let Some(node) = self.nodes.get_mut(at) else { return Ok(false) };
         match (lay, &mut node.process) {
             (Some((_, text)), _) => node.take((&of, &listed), text.as_deref())?,
             (None, Some(process)) if of == node.name => process.failed = true,
@@ -278,7 +293,7 @@ impl SharingWorld {
         if !healed {
             self.at(now + after, at, Event::Read { life });
         }
-        Ok(())
+        Ok(true)
     }
 
     fn put(&mut self, at: usize, healed: bool) -> Result<(), String> {
@@ -286,9 +301,9 @@ impl SharingWorld {
         let Some(node) = self.nodes.get_mut(at) else { return Ok(()) };
         let life = node.life;
         let Some(object) = node.plan_put()? else {
-            let pause = self.random.between(750, 1500);
+            let after = self.random.below(200);
             if !healed {
-                self.at(now + pause, at, Event::Round { life });
+                self.at(now + after, at, Event::Read { life });
             }
             return Ok(());
         };
@@ -333,15 +348,7 @@ impl SharingWorld {
                     node.start()?;
                 }
                 self.round(at, true);
-                while self
-                    .nodes
-                    .get(at)
-                    .and_then(|it| it.process.as_ref())
-                    .is_some_and(|it| !it.reads.is_empty())
-                {
-                    self.read(at, true)?;
-                }
-                self.read(at, true)?;
+                while self.read(at, true)? {}
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 //! its order, by the decisions of `FactReader` and the merge of `FactSet`. Sealing is left out: an object is opened, or is not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use mcpproxy::fleet::facts::{
     Fact, FactFault, FactKind, FactMemory, FactObject, FactReader, FactSet, FactState, ListedFacts,
@@ -24,12 +25,26 @@ pub struct Sharing {
     pub set: FactSet,
     pub reader: FactReader,
     saved: FactMemory,
-    /// What is still to be read in this round.
+    /// Its own object, while that is still to be read in this round.
+    pub own: Option<(NodeName, ListedFacts)>,
+    /// Whether it has put its own in it, or need not: that comes before the others'.
+    pub has_said: bool,
+    /// Those of others that are still to be read in it.
     pub reads: VecDeque<(NodeName, ListedFacts)>,
     /// Its own object could not be read in it.
     pub failed: bool,
     /// What the store said that it has taken.
     kept: Option<FactSet>,
+}
+
+impl Sharing {
+    /// What is read next, as far as nothing is to be put before.
+    pub fn next_read(&mut self) -> Option<(NodeName, ListedFacts)> {
+        match self.has_said {
+            false => self.own.take(),
+            true => self.reads.pop_front(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -54,10 +69,18 @@ impl SharingNode {
     pub fn start(&mut self) -> Result<(), String> {
         let fresh = self.memory.is_none();
         let saved = self.memory.clone().unwrap_or_default();
-        let reader = FactReader::new(self.name.clone(), saved.numbers.clone(), fresh);
-        let set = saved.facts.clone();
-        let (reads, failed) = (VecDeque::new(), false);
-        self.process = Some(Sharing { set, reader, saved, reads, failed, kept: None });
+        let (numbers, said_again) = (saved.numbers.clone(), saved.said_again.clone());
+        let reader = FactReader::new(self.name.clone(), numbers, said_again, fresh);
+        self.process = Some(Sharing {
+            set: FactSet::clone(&saved.facts),
+            reader,
+            saved,
+            own: None,
+            has_said: false,
+            reads: VecDeque::new(),
+            failed: false,
+            kept: None,
+        });
         self.check_ended()
     }
 
@@ -83,9 +106,13 @@ impl SharingNode {
     /// What it knows outlasts a crash.
     pub fn save(&mut self) {
         let Some(process) = &mut self.process else { return };
-        let numbers = process.reader.numbers().clone();
-        let (facts, notes) = (process.set.clone(), BTreeMap::new());
-        let memory = FactMemory { facts, numbers, notes, heard: false };
+        let memory = FactMemory {
+            facts: Arc::new(process.set.clone()),
+            numbers: process.reader.numbers().clone(),
+            said_again: process.reader.said_again().clone(),
+            notes: BTreeMap::new(),
+            heard: false,
+        };
         if memory == process.saved {
             return;
         }
@@ -168,9 +195,8 @@ impl SharingNode {
         self.check_ended()
     }
 
-    /// What is put at the end of a round.
+    /// What is put, once its own object was read.
     pub fn plan_put(&mut self) -> Result<Option<FactObject>, String> {
-        self.save();
         let Some(process) = &mut self.process else { return Ok(None) };
         if process.failed {
             return Ok(None);
@@ -181,10 +207,10 @@ impl SharingNode {
             return Ok(None);
         }
         let object = process.reader.to_put(&process.set);
-        if self.variant != Variant::NumbersUnsaved {
-            self.save();
-        }
         if let Some(object) = &object {
+            if self.variant != Variant::NumbersUnsaved {
+                self.save();
+            }
             if object.number <= self.numbered {
                 let (number, name) = (object.number, self.name.as_str());
                 return Err(format!("{name} puts number {number} after {}", self.numbered));

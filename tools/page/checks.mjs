@@ -98,6 +98,23 @@ export async function refresh(page, ...asks) {
   await page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); })); // what came is drawn
 }
 
+/** Holds back what is asked of `path`. What it returns lets it go on, as `answer` says, and is done when that would be drawn. */
+export async function hold(page, path, answer = (route) => route.continue()) {
+  let release;
+  const held = new Promise((done) => { release = done; });
+  await page.route(path, async (route) => {
+    await held;
+    await answer(route);
+  });
+  return async () => {
+    const came = page.waitForResponse(path);
+    release();
+    await (await came).finished();
+    await page.evaluate(() => new Promise((done) => { setTimeout(done, 200); }));
+    await page.unroute(path);
+  };
+}
+
 /** The focus stays where it is while the page looks again, twice; `changes` is done between. */
 export async function keepsFocus(page, it, asks, changes = async () => {}) {
   await it.focus();

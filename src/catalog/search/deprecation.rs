@@ -14,6 +14,9 @@ const SAID: [&str; 4] = ["is", "been", "now", "was"];
 /// What a sentence begins with that says it of the tool: "whether it is deprecated" is no such one.
 const SUBJECTS: [&str; 6] = ["this", "it", "the", "tool", "note", "warning"];
 
+/// What stands before it where it is asked, or said of something else: "The tool tells which API is deprecated".
+const ASKED: [&str; 5] = ["whether", "if", "which", "that", "what"];
+
 /// Whether a name, title or description has a mark that the tool is not to be used any more: at the beginning of the text
 /// or of a sentence, in brackets, or as a statement.
 pub(super) fn is_marked(text: &str) -> bool {
@@ -34,13 +37,14 @@ fn is_mark(before: &str, written: &str, after: &str) -> bool {
     let mut words = sentence.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let Some(first) = words.next() else {
         // It begins what it stands in: as a mark, not as a word of it ("Deprecated packages by name").
-        let next = after.trim_start_matches([' ', '_']);
+        let next = after.trim_start_matches([' ', '_', '-']);
         let word: String = next.chars().take_while(|c| c.is_alphanumeric()).collect();
         let shouted = written.chars().all(|c| c.is_ascii_uppercase());
         return shouted || word.is_empty() || GOES_ON.contains(&&*word);
     };
+    let mut asks = words.clone();
     let last = words.next_back().unwrap_or(first);
-    SAID.contains(&last) && SUBJECTS.contains(&first)
+    SAID.contains(&last) && SUBJECTS.contains(&first) && !asks.any(|word| ASKED.contains(&word))
 }
 
 #[cfg(test)]
@@ -64,6 +68,7 @@ mod tests {
             "Reads. It is now deprecated",
             "Reads. The endpoint has been deprecated",
             "DEPRECATED read a file",
+            "Deprecated - use another",
         ] {
             assert!(is_marked(text), "{text}");
         }
@@ -75,6 +80,10 @@ mod tests {
             "deprecated_apis",
             "Checks whether a package is deprecated",
             "Removes what was deprecated",
+            "This tool checks whether an npm package is deprecated.",
+            "Tool to check if a dependency is deprecated",
+            "It tells which version was deprecated.",
+            "deprecated-packages",
             "Finds out which calls are deprecated.",
             "Shows undeprecated things",
         ] {

@@ -11,40 +11,46 @@ use crate::secrets::{MASKED, Secrets};
 use crate::upstream::{self, is_plain_header};
 
 /// Variables by which loaders, interpreters and package managers find the code that they run.
-const CODE: [&str; 30] = [
+const CODE: [&str; 20] = [
     "BASH_ENV",
-    "BUN_OPTIONS",
     "CLASSPATH",
     "DENO_DIR",
+    "DOCKER_HOST",
     "DOTNET_STARTUP_HOOKS",
     "ENV",
+    "GCONV_PATH",
     "GEM_HOME",
     "GEM_PATH",
-    "GIT_EXEC_PATH",
-    "GIT_SSH_COMMAND",
     "HOME",
     "JAVA_TOOL_OPTIONS",
     "JDK_JAVA_OPTIONS",
+    "LUA_CPATH",
     "LUA_INIT",
     "LUA_PATH",
-    "NODE_OPTIONS",
-    "NODE_PATH",
     "PATH",
-    "PERL5LIB",
-    "PERL5OPT",
-    "PYTHONHOME",
-    "PYTHONINSPECT",
-    "PYTHONPATH",
-    "PYTHONSTARTUP",
-    "RUBYLIB",
-    "RUBYOPT",
     "RUSTC_WRAPPER",
     "SHELL",
     "VIRTUAL_ENV",
     "_JAVA_OPTIONS",
 ];
 /// What the names of others begin with, in capitals.
-const CODE_PREFIXES: [&str; 6] = ["DYLD_", "LD_", "NPM_CONFIG_", "PIP_", "UV_", "YARN_"];
+const CODE_PREFIXES: [&str; 15] = [
+    "BUN_",
+    "COREPACK_",
+    "DYLD_",
+    "GIT_",
+    "LD_",
+    "NODE_",
+    "NPM_CONFIG_",
+    "OPENSSL_",
+    "PERL5",
+    "PIP_",
+    "PNPM_",
+    "PYTHON",
+    "RUBY",
+    "UV_",
+    "YARN_",
+];
 
 /// What is part of a name that says of its value that it is secret.
 const SECRET_PARTS: [&str; 10] = [
@@ -122,7 +128,8 @@ fn of_each(values: &serde_json::Map<String, Value>, show: impl Fn(&str, &str) ->
 }
 
 fn variable(name: &str, value: &str) -> String {
-    if !is_code(name) {
+    // A package manager's password begins like its options.
+    if !is_code(name) || is_secret(name) {
         return hidden(value);
     }
     // An index of packages may have a password in its URL.
@@ -375,14 +382,16 @@ mod tests {
     fn what_decides_which_code_runs_is_shown_and_warned_of() {
         let block = json!({"command": "npx", "args": ["-y", "pkg", "--path", "data", "--pattern", "x", "--key-file", "/k.pem"],
             "env": {"LD_PRELOAD": "/tmp/evil1234.so", "NODE_OPTIONS": "--require ./evil.js",
-                "npm_config_registry": "https://u:secret@evil.example/", "TOKEN": "abc"}});
+                "npm_config_registry": "https://u:secret@evil.example/", "TOKEN": "abc",
+                "BUN_CONFIG_REGISTRY": "https://evil.example/", "GIT_CONFIG_COUNT": "1", "NODE_AUTH_TOKEN": "abc"}});
         let shown = of(block.clone());
         assert_eq!(shown["args"], block["args"]);
         let env = json!({"LD_PRELOAD": "/tmp/evil1234.so", "NODE_OPTIONS": "--require ./evil.js",
-            "npm_config_registry": "https://[redacted]@evil.example/", "TOKEN": "[redacted]"});
+            "npm_config_registry": "https://[redacted]@evil.example/", "TOKEN": "[redacted]",
+            "BUN_CONFIG_REGISTRY": "https://evil.example/", "GIT_CONFIG_COUNT": "1", "NODE_AUTH_TOKEN": "[redacted]"});
         assert_eq!(shown["env"], env);
         let told = warnings(&block::members(&block).unwrap());
-        assert_eq!(told.len(), 3, "{told:?}");
+        assert_eq!(told.len(), 6, "{told:?}");
         assert!(told.iter().any(|it| it.starts_with("env.LD_PRELOAD: decides which code runs")));
     }
 }

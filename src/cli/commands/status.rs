@@ -1,7 +1,7 @@
 //! `mcpproxy status`: how the proxy that runs is, on one screen.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr as _;
@@ -79,14 +79,11 @@ async fn is_alive(global: &Global) -> bool {
             if running_proxy::configured(&loaded.config).without_key().is_mcpproxy().await {
                 return true;
             }
-            Some(loaded.config.data_dir)
+            loaded.config.data_dir
         }
         Err(_) => data_folder(global),
     };
-    match data {
-        Some(data) => running_proxy::announced(&data, "").await.is_some(),
-        None => false,
-    }
+    running_proxy::announced(&data, "").await.is_some()
 }
 
 /// Where the config cannot be used: that a proxy which runs does not mind. What it says is shown, as far as the key is
@@ -96,7 +93,7 @@ async fn despite(
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let Some(data) = data_folder(global) else { return Err(failure) };
+    let data = data_folder(global);
     let file = file::locate(global.config.as_deref(), &load_config::variable).ok();
     let key = load_config::variable("MCPPROXY_API_KEY").filter(|key| !key.is_empty());
     let key = key.or_else(|| file::api_key_in(&file::text(file.as_deref()?).ok()?));
@@ -132,11 +129,11 @@ async fn despite(
     Err(CommandError { exit: Exit::Failed, ..failure })
 }
 
-/// The data folder, where no config says it.
-fn data_folder(global: &Global) -> Option<PathBuf> {
-    let named = || load_config::variable("MCPPROXY_DATA_DIR").map(PathBuf::from);
-    let home = || load_config::variable("HOME").map(|home| Path::new(&home).join(".mcpproxy"));
-    global.data_dir.clone().or_else(named).or_else(home)
+/// The folder of data by a config that cannot be used.
+fn data_folder(global: &Global) -> PathBuf {
+    let file = file::locate(global.config.as_deref(), &load_config::variable).ok();
+    let text = file.and_then(|file| file::text(&file).ok()).unwrap_or_default();
+    file::data_dir_in(&text, &load_config::variable, &load_config::flags(global, None))
 }
 
 /// What the proxy says.

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use object_store::path;
 use thiserror::Error;
+
+use crate::fleet::strays::visible;
 
 /// Most objects of one listing.
 pub const MAX_LISTED: usize = 4_000_000;
@@ -13,6 +16,8 @@ pub const MAX_FOLDERS: usize = 16_384;
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes of a store's words that are shown.
 const MAX_WORDS: usize = 500;
+/// Characters of a key that are shown: whoever is to remove it needs all of it, and a store lets few be longer.
+const MAX_KEY_CHARS: usize = 300;
 
 /// Why the store did not do what it was asked.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -30,8 +35,13 @@ pub enum BucketError {
     #[error("there are more than {MAX_LISTED} objects below {0}")]
     TooMany(String),
     /// There are more folders than are listed.
-    #[error("there are more than {MAX_FOLDERS} folders in {0}: remove what is no node's")]
+    #[error("there are more than {MAX_FOLDERS} folders in {0}: remove those that no node has made")]
     TooManyFolders(String),
+    /// A key that is no path is in the way of a listing.
+    #[error(
+        "a listing does not get past '{0}', a key that no node makes: remove it from the store"
+    )]
+    OddKey(String),
     /// It did not answer in time.
     #[error("the store did not answer within {} s", .0.as_secs())]
     Late(Duration),
@@ -48,10 +58,27 @@ pub(super) async fn within<T>(
 }
 
 pub(super) fn failed(key: &str, error: &object_store::Error) -> BucketError {
-    match error {
-        object_store::Error::NotFound { .. } => BucketError::Missing(key.to_owned()),
-        error => BucketError::Failed(words(error)),
+    match (error, odd_key_of(error)) {
+        (_, Some(odd)) => odd_key(odd),
+        (object_store::Error::NotFound { .. }, None) => BucketError::Missing(key.to_owned()),
+        (error, None) => BucketError::Failed(words(error)),
     }
+}
+
+/// The key, as the store has it, for which the library gave nothing of what it was asked: it is no path.
+pub(super) fn odd_key_of(error: &object_store::Error) -> Option<&str> {
+    let object_store::Error::InvalidPath { source } = error else { return None };
+    match source {
+        path::Error::EmptySegment { path }
+        | path::Error::BadSegment { path, .. }
+        | path::Error::NonUnicode { path, .. } => Some(path.as_str()),
+        _ => None,
+    }
+}
+
+/// That a listing does not get past this key.
+pub(super) fn odd_key(raw: &str) -> BucketError {
+    BucketError::OddKey(visible(raw, MAX_KEY_CHARS))
 }
 
 /// The words of an error, bounded, and without what follows a `?` in a URL: it may be a signature.

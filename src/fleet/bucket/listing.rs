@@ -6,18 +6,13 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use object_store::path::Path;
 
-use super::error::{BucketError, LIST_TIMEOUT, failed, within};
-use super::{Bucket, ListedObject, ListedPart, OPERATION_TIMEOUT};
-
-/// What lies directly in a folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FolderEntries {
-    /// The names of its folders, in the order of the keys that are in them.
-    pub folders: Vec<String>,
-    /// Its objects, in the order of their keys.
-    pub objects: Vec<ListedObject>,
-}
+use super::error::{BucketError, LIST_TIMEOUT, MAX_LISTED, failed, within};
+use super::kept_part::KeptPart;
+use super::lister::Lister;
+use super::pages::{ListedNext, Pages};
+use super::{Bucket, ListedObject, ListedPart, ListedSome, OPERATION_TIMEOUT};
 
 impl Bucket {
     /// Shows `each` the objects in a folder and below it whose keys are after `after`, one after the other, until it breaks off.
@@ -30,48 +25,140 @@ impl Bucket {
         &self,
         folder: &str,
         after: Option<&str>,
+        each: impl FnMut(ListedObject) -> ControlFlow<()>,
+    ) -> Result<(), BucketError> {
+        // Who passes over some of them by itself looks at all of them first.
+        let limit = match &self.lister {
+            Lister::Paged(_) => OPERATION_TIMEOUT,
+            Lister::Local(_) => LIST_TIMEOUT,
+        };
+        self.walk_within(limit, folder, after, each).await
+    }
+
+    /// The same, with so much time to the next objects at most.
+    async fn walk_within(
+        &self,
+        limit: Duration,
+        folder: &str,
+        after: Option<&str>,
         mut each: impl FnMut(ListedObject) -> ControlFlow<()>,
     ) -> Result<(), BucketError> {
-        let prefix = self.path(folder);
+        let (prefix, after) = (self.path(folder), after.filter(|after| !after.is_empty()));
+        if let Lister::Paged(store) = &self.lister {
+            let offset = after.map(|after| self.raw(after));
+            let mut pages = Pages::of(&**store, &prefix, folder, limit).behind(offset);
+            while let Some(next) = pages.next().await? {
+                for object in self.objects(next) {
+                    // A store that cannot begin behind a key begins with the first.
+                    let is_before = after.is_some_and(|after| object.key.as_str() <= after);
+                    if !is_before && each(object).is_break() {
+                        return Ok(());
+                    }
+                }
+            }
+            return Ok(());
+        }
         let mut found = match after {
-            Some(after) => self.store.list_with_offset(Some(&prefix), &self.path(after)),
+            Some(after) => {
+                let offset = Path::parse(after).unwrap_or_else(|_| self.path(after));
+                self.store.list_with_offset(Some(&prefix), &offset)
+            }
             None => self.store.list(Some(&prefix)),
         };
-        let limit = self.step_limit();
         loop {
             let next = async { found.try_next().await.map_err(|error| failed(folder, &error)) };
-            let Some(meta) = within(limit, next).await? else { break };
+            let Some(meta) = within(limit, next).await? else { return Ok(()) };
             if self.listed(meta).is_some_and(|object| each(object).is_break()) {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
     }
 
-    /// Most time to the next object: who passes over some of them by itself looks at all of them first.
-    fn step_limit(&self) -> Duration {
-        if self.lists_from { OPERATION_TIMEOUT } else { LIST_TIMEOUT }
+    /// The objects of a page. One whose key is no path is an object as the others.
+    fn objects(&self, next: ListedNext) -> Vec<ListedObject> {
+        match next {
+            ListedNext::Page(page) => {
+                page.objects.into_iter().filter_map(|meta| self.listed(meta)).collect()
+            }
+            ListedNext::Odd(raw) => self.odd(&raw).into_iter().collect(),
+        }
     }
 
-    /// What lies directly in a folder.
+    /// The objects in a folder and below it whose keys are after `after`, in the order of their keys. Where there may be many,
+    /// [`walk`](Self::walk) keeps none of them.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`], also where there are more than [`MAX_LISTED`].
+    pub async fn list(
+        &self,
+        folder: &str,
+        after: Option<&str>,
+    ) -> Result<Vec<ListedObject>, BucketError> {
+        let (mut listed, mut too_many) = (Vec::new(), false);
+        let each = self.walk_within(LIST_TIMEOUT, folder, after, |object| {
+            too_many = listed.len() == MAX_LISTED;
+            if too_many {
+                return ControlFlow::Break(());
+            }
+            listed.push(object);
+            ControlFlow::Continue(())
+        });
+        within(LIST_TIMEOUT, each).await?;
+        if too_many {
+            return Err(BucketError::TooMany(folder.to_owned()));
+        }
+        listed.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(listed)
+    }
+
+    /// At most `most` objects in a folder and below it: behind them nothing is asked for. Which ones these are is the store's
+    /// choice, where it does not list in the order of keys.
     ///
     /// # Errors
     ///
     /// [`BucketError`].
-    pub async fn entries(&self, folder: &str) -> Result<FolderEntries, BucketError> {
-        let prefix = self.path(folder);
-        let listed = async {
-            let found = self.store.list_with_delimiter(Some(&prefix)).await;
-            let found = found.map_err(|error| failed(folder, &error))?;
-            let names = found.common_prefixes.iter().filter_map(|path| path.filename());
-            let mut folders: Vec<_> = names.map(str::to_owned).collect();
-            folders.sort_by_cached_key(|name| format!("{name}/"));
-            let objects = found.objects.into_iter().filter_map(|meta| self.listed(meta));
-            let mut objects: Vec<_> = objects.collect();
-            objects.sort_by(|a, b| a.key.cmp(&b.key));
-            Ok(FolderEntries { folders, objects })
-        };
-        within(LIST_TIMEOUT, listed).await
+    pub async fn list_up_to(&self, folder: &str, most: usize) -> Result<ListedSome, BucketError> {
+        let mut some = ListedSome { objects: Vec::new(), is_whole: true };
+        let each = self.walk_within(LIST_TIMEOUT, folder, None, |object| {
+            some.is_whole = some.objects.len() < most;
+            if !some.is_whole {
+                return ControlFlow::Break(());
+            }
+            some.objects.push(object);
+            ControlFlow::Continue(())
+        });
+        within(LIST_TIMEOUT, each).await?;
+        some.objects.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(some)
+    }
+
+    /// The last `most` objects in a folder and below it whose keys are after `after`, and how many there are before them.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn list_newest(
+        &self,
+        folder: &str,
+        after: &str,
+        most: usize,
+    ) -> Result<ListedPart, BucketError> {
+        // Not every store lists in the order of keys.
+        let (mut kept, mut last, mut more) = (BTreeMap::new(), None::<String>, 0);
+        let each = self.walk_within(LIST_TIMEOUT, folder, Some(after), |object| {
+            if last.as_ref().is_none_or(|last| *last < object.key) {
+                last = Some(object.key.clone());
+            }
+            kept.insert(object.key.clone(), object);
+            if kept.len() > most {
+                kept.pop_first();
+                more += 1;
+            }
+            ControlFlow::Continue(())
+        });
+        within(LIST_TIMEOUT, each).await?;
+        Ok(ListedPart { objects: kept.into_values().collect(), more, last })
     }
 
     /// The first `most` objects in a folder and below it whose keys are after `after`. How many there are behind them is counted
@@ -87,73 +174,23 @@ impl Bucket {
         most: usize,
         count: u64,
     ) -> Result<ListedPart, BucketError> {
-        let mut part = Part { most, count: count.max(1), ..Part::default() };
-        if self.lists_from {
+        let mut part = KeptPart::behind(after, most, count);
+        if matches!(self.lister, Lister::Paged(_)) {
             self.walk(folder, Some(after), |object| part.add(object)).await?;
             return Ok(part.listed());
         }
         // Whatever is asked for, all of a folder is looked at: folder by folder, until there are enough.
-        let entries = self.entries(folder).await?;
-        part.is_unordered = true;
-        let after_folder = |key: &String| key.as_str() > after;
-        for object in entries.objects.into_iter().filter(|object| after_folder(&object.key)) {
-            let _ = part.add(object);
-        }
-        for name in entries.folders {
+        let mut direct = self.direct(folder, part).await?;
+        for name in direct.take_folders() {
             let below = format!("{folder}/{name}");
             let begins = format!("{below}/");
             let is_before = after >= begins.as_str() && !after.starts_with(&begins);
+            let part = &mut direct.objects;
             if !is_before && !part.is_full_before(&begins) {
                 self.walk(&below, Some(after), |object| part.add(object)).await?;
             }
         }
-        Ok(part.listed())
-    }
-}
-
-/// The first objects of a listing, while it comes.
-#[derive(Default)]
-struct Part {
-    most: usize,
-    count: u64,
-    kept: BTreeMap<String, ListedObject>,
-    more: u64,
-    last: Option<String>,
-    /// An object came whose key is before that of another one: the first ones are known when all have come.
-    is_unordered: bool,
-}
-
-impl Part {
-    fn add(&mut self, object: ListedObject) -> ControlFlow<()> {
-        if self.last.as_ref().is_none_or(|last| *last < object.key) {
-            self.last = Some(object.key.clone());
-        } else {
-            self.is_unordered = true;
-        }
-        if !self.is_unordered && self.kept.len() >= self.most {
-            self.more += 1;
-            return match self.more < self.count {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
-            };
-        }
-        self.kept.insert(object.key.clone(), object);
-        if self.kept.len() > self.most {
-            self.kept.pop_last();
-            self.more += 1;
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Whether all that was asked for is before this key, and more than that.
-    fn is_full_before(&self, key: &str) -> bool {
-        let last = self.kept.last_key_value().map(|(last, _)| last.as_str());
-        self.more > 0 && last.is_some_and(|last| last < key)
-    }
-
-    fn listed(self) -> ListedPart {
-        let objects = self.kept.into_values().collect();
-        ListedPart { objects, more: self.more, last: self.last }
+        Ok(direct.objects.listed())
     }
 }
 
@@ -162,38 +199,6 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-
-    fn object(key: &str) -> ListedObject {
-        ListedObject { key: key.to_owned(), size: 1, state: "".into() }
-    }
-
-    /// What was kept, how many more there are, the last, and how many were looked at.
-    fn part(keys: &[&str], most: usize, count: u64) -> (Vec<String>, u64, Option<String>, usize) {
-        let mut part = Part { most, count, ..Part::default() };
-        let mut seen = 0;
-        for key in keys {
-            seen += 1;
-            if part.add(object(key)).is_break() {
-                break;
-            }
-        }
-        let ListedPart { objects, more, last } = part.listed();
-        (objects.into_iter().map(|object| object.key).collect(), more, last, seen)
-    }
-
-    #[test]
-    fn a_listing_ends_behind_what_was_asked_for_and_what_is_counted() {
-        let all = ["a", "b", "c", "d", "e", "f"];
-        let kept = vec!["a".to_owned(), "b".to_owned()];
-        assert_eq!(part(&all, 2, 1), (kept.clone(), 1, Some("c".into()), 3));
-        assert_eq!(part(&all, 2, 3), (kept.clone(), 3, Some("e".into()), 5));
-        assert_eq!(part(&all, 2, 100), (kept.clone(), 4, Some("f".into()), 6));
-        assert_eq!(part(&all[..2], 2, 1), (kept.clone(), 0, Some("b".into()), 2));
-        // In another order all have to be looked at.
-        let other = ["e", "f", "a", "d", "b", "c"];
-        assert_eq!(part(&other, 3, 2).0, ["a", "b", "c"]);
-        assert_eq!(part(&other, 3, 2).1, 3);
-    }
 
     #[tokio::test]
     async fn a_store_that_lists_in_no_order_is_looked_at_folder_by_folder() {

@@ -32,6 +32,11 @@ fn bucket(way: Way) -> Bucket {
             std::thread::spawn(move || serve(&stream, way));
         }
     });
+    bucket_at(url, Path::default())
+}
+
+/// A folder of what is at a URL, which speaks as S3 does.
+pub(super) fn bucket_at(url: String, folder: Path) -> Bucket {
     let store = AmazonS3Builder::new()
         .with_endpoint(url)
         .with_bucket_name("b")
@@ -41,8 +46,8 @@ fn bucket(way: Way) -> Bucket {
         .with_http_connector(OwnClient::new().unwrap())
         .build()
         .unwrap();
-    let ((store, folders), folder) = (both(store), Path::default());
-    Bucket { store, folders, folder, shown: "s3://b".to_owned(), lists_from: true }
+    let (store, lister) = both(store);
+    Bucket { store, lister, folder, shown: "s3://b".to_owned() }
 }
 
 /// Answers what comes over a connection, until that ends.

@@ -3,10 +3,11 @@
 //! else. Pure.
 //!
 //! It is not among what a node signs. So it may say nothing that a reader of the columns would go by and that is not looked
-//! at: columns, their places and their bounds are compared with the data, and what is not written (another file, an index, a
-//! filter) may not be there.
+//! at: columns, their places, sizes, bounds and how their pages are written are compared with the data, and what is not written
+//! (another file, an index, a filter) may not be there. Programs that share a table's groups out among themselves do so by
+//! where a group is said to begin and how long it is: one that is said to lie elsewhere would be read by none of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::LazyLock;
 
@@ -29,6 +30,8 @@ const END_BYTES: usize = 8;
 const MAX_FOOTER_BYTES: usize = 128 << 10;
 /// How columns are packed: by Snappy.
 const CODEC: i64 = 1;
+/// How it would be written which cells are not there or repeat. There are none such, so that it says nothing of a column.
+const OF_LEVELS: i64 = 3;
 
 /// What stands in a table's footer, and how long the table is before it.
 #[derive(Clone, Debug)]
@@ -57,6 +60,16 @@ pub(super) struct ColumnChunk {
     pub(super) least: Vec<i64>,
     /// And the greatest.
     pub(super) greatest: Vec<i64>,
+    /// How many bytes they are said to have, unpacked and with the heads of their pages.
+    pub(super) unpacked: usize,
+    /// Where among them the first page of cells is said to begin.
+    pub(super) cells_at: usize,
+    /// A dictionary is said to stand before that.
+    pub(super) has_dictionary: bool,
+    /// In which ways cells are said to be written.
+    pub(super) encodings: BTreeSet<i64>,
+    /// How many pages there are said to be of each kind and way.
+    pub(super) page_counts: Option<BTreeMap<(i64, i64), usize>>,
 }
 
 fn form(why: &str) -> TableError {
@@ -72,25 +85,30 @@ pub fn footer(bytes: &Bytes) -> Result<TableFooter, TableError> {
     let (footer, data_bytes) = bytes_of(bytes)?;
     let mut reader = CompactReader::new(footer);
     let (mut notes, mut groups, mut rows) = (BTreeMap::new(), None, None);
-    let mut has_columns = false;
+    let (mut has_columns, mut as_written) = (false, 0);
     reader.fields(|reader, id, kind| {
         match (id, kind) {
-            (VERSION, ValueKind::Int) | (CREATED_BY, ValueKind::Binary) => {
-                reader.raw(kind)?;
+            // By the program that is named, and by the orders, others believe bounds, or do not.
+            (VERSION, ValueKind::Int)
+            | (CREATED_BY, ValueKind::Binary)
+            | (SCHEMA | ORDERS, ValueKind::List) => {
+                let value = reader.raw(kind)?;
+                if WRITTEN.get(&id).is_some_and(|written| written.as_slice() == value) {
+                    as_written += 1;
+                    has_columns |= id == SCHEMA;
+                } else if id != SCHEMA {
+                    return Err(form("its footer is written in another way"));
+                }
             }
-            (SCHEMA, ValueKind::List) => has_columns = reader.raw(kind)? == SCHEMA_BYTES.as_slice(),
             (ROWS, ValueKind::Long) => rows = Some(reader.count()?),
             (GROUPS, ValueKind::List) if has_columns => groups = Some(read_groups(reader)?),
             (NOTES, ValueKind::List) => notes = read_notes(reader)?,
-            // That numbers are in the order of numbers.
-            (ORDERS, ValueKind::List) => {
-                reader.raw(kind)?;
-            }
             (GROUPS, ValueKind::List) => return Err(form("it has other columns")),
             _ => return Err(form("its footer says what is not written")),
         }
         Ok(())
     })?;
+    let groups = groups.filter(|_| as_written == WRITTEN.len());
     let groups = groups.ok_or_else(|| form("its footer is not whole"))?;
     let counted = groups.iter().try_fold(0_usize, |sum, group| sum.checked_add(group.rows));
     if counted.is_none_or(|count| count > MAX_TABLE_RECORDS) || counted != rows {
@@ -121,22 +139,23 @@ const NOTES: u8 = 5;
 const CREATED_BY: u8 = 6;
 const ORDERS: u8 = 7;
 
-/// The columns, as a footer describes them: as this program writes them, byte for byte.
-static SCHEMA_BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
+/// What is the same in every footer: the columns, as it describes them, which version, by whom, and that cells are in the order
+/// of their kind. As this program writes it, byte for byte.
+static WRITTEN: LazyLock<BTreeMap<u8, Vec<u8>>> = LazyLock::new(|| {
     let empty = TableWriter::new("").and_then(TableWriter::finish).unwrap_or_default();
     let empty = Bytes::from(empty);
-    let mut schema = Vec::new();
+    let mut written = BTreeMap::new();
     let read = bytes_of(&empty).and_then(|(footer, _)| {
         CompactReader::new(footer).fields(|reader, id, kind| {
             let value = reader.raw(kind)?;
-            if id == SCHEMA {
-                schema.extend_from_slice(value);
+            if matches!(id, VERSION | SCHEMA | CREATED_BY | ORDERS) {
+                written.insert(id, value.to_vec());
             }
             Ok(())
         })
     });
-    // Without one no table is believed.
-    read.map(|()| schema).unwrap_or_default()
+    // Without it no table is believed.
+    read.map(|()| written).unwrap_or_default()
 });
 
 /// The bytes of the footer, and how many there are before it.
@@ -181,12 +200,14 @@ fn read_notes(reader: &mut CompactReader<'_>) -> Result<BTreeMap<String, String>
 
 fn read_groups(reader: &mut CompactReader<'_>) -> Result<Vec<TableGroup>, TableError> {
     let count = reader.list(ValueKind::Structure)?;
-    (0..count).map(|_| read_group(reader)).collect()
+    (0..count).map(|at| read_group(reader, at)).collect()
 }
 
-fn read_group(reader: &mut CompactReader<'_>) -> Result<TableGroup, TableError> {
-    let (mut chunks, mut rows) = (Vec::new(), 0);
+/// The group with that place among the others.
+fn read_group(reader: &mut CompactReader<'_>, place: usize) -> Result<TableGroup, TableError> {
+    let (mut chunks, mut rows) = (Vec::<ColumnChunk>::new(), 0);
     let mut values = Vec::new();
+    let (mut unpacked, mut packed, mut start) = (None, None, None);
     reader.fields(|reader, id, kind| {
         match (id, kind) {
             (1, ValueKind::List) => {
@@ -199,17 +220,29 @@ fn read_group(reader: &mut CompactReader<'_>) -> Result<TableGroup, TableError> 
                     values.push(count);
                 }
             }
+            (2, ValueKind::Long) => unpacked = Some(reader.count()?),
             (3, ValueKind::Long) => rows = reader.count()?,
-            // How many bytes it has, unpacked and packed; where it begins; its place among the groups.
-            (2 | 5 | 6, ValueKind::Long) | (7, ValueKind::Short) => {
-                reader.raw(kind)?;
-            }
+            (5, ValueKind::Long) => start = Some(reader.count()?),
+            (6, ValueKind::Long) => packed = Some(reader.count()?),
+            (7, ValueKind::Short) if reader.count()? == place => {}
             _ => return Err(form("a group says what is not written")),
         }
         Ok(())
     })?;
     if rows == 0 || chunks.len() != COLUMNS.len() || values.iter().any(|count| *count != rows) {
         return Err(form("a group has no records, or not all columns"));
+    }
+    let all = |of: fn(&ColumnChunk) -> usize| {
+        chunks.iter().try_fold(0_usize, |sum, chunk| sum.checked_add(of(chunk)))
+    };
+    // What need not be said is so where it is.
+    let is_so = |said: Option<usize>, seen| said.is_none() || said == seen;
+    if unpacked.is_none()
+        || !is_so(unpacked, all(|chunk| chunk.unpacked))
+        || !is_so(packed, all(|chunk| chunk.range.len()))
+        || !is_so(start, chunks.first().map(|chunk| chunk.range.start))
+    {
+        return Err(form("a group has another place or other sizes than its columns"));
     }
     Ok(TableGroup { rows, chunks })
 }
@@ -238,10 +271,12 @@ fn read_chunk_data(
 ) -> Result<(ColumnChunk, usize), TableError> {
     let (mut codec, mut values, mut size, mut data, mut dictionary) =
         (None, None, None, None, None);
+    let (mut encodings, mut unpacked, mut page_counts) = (None, None, None);
     let (mut least, mut greatest) = (Vec::new(), Vec::new());
     reader.fields(|reader, id, kind| {
         match (id, kind) {
             (1, ValueKind::Int) if reader.number()? == column.kind.type_code() => {}
+            (2, ValueKind::List) => encodings = Some(read_encodings(reader)?),
             (3, ValueKind::List) => {
                 let parts = reader.list(ValueKind::Binary)?;
                 if parts != 1 || reader.text()? != column.name {
@@ -250,16 +285,14 @@ fn read_chunk_data(
             }
             (4, ValueKind::Int) => codec = Some(reader.number()?),
             (5, ValueKind::Long) => values = Some(reader.count()?),
+            (6, ValueKind::Long) => unpacked = Some(reader.count()?),
             (7, ValueKind::Long) => size = Some(reader.count()?),
             (9, ValueKind::Long) => data = Some(reader.count()?),
             (11, ValueKind::Long) => dictionary = Some(reader.count()?),
             (12, ValueKind::Structure) if column.kind.is_number() => {
                 read_bounds(reader, &mut least, &mut greatest)?;
             }
-            // How its cells are written, its bytes unpacked, how its pages are written.
-            (2 | 13, ValueKind::List) | (6, ValueKind::Long) => {
-                reader.raw(kind)?;
-            }
+            (13, ValueKind::List) => page_counts = Some(read_page_counts(reader)?),
             _ => return Err(form("a column says what is not written")),
         }
         Ok(())
@@ -267,10 +300,57 @@ fn read_chunk_data(
     let (Some(CODEC), Some(values), Some(size), Some(data)) = (codec, values, size, data) else {
         return Err(form("a column is packed otherwise, or lies nowhere"));
     };
-    let start = dictionary.unwrap_or(data);
+    let (Some(encodings), Some(unpacked)) = (encodings, unpacked) else {
+        return Err(form("of a column it is not said how it is written"));
+    };
+    let (start, has_dictionary) = (dictionary.unwrap_or(data), dictionary.is_some());
     let end = start.checked_add(size).filter(|end| start <= data && data < *end);
     let range = start..end.ok_or_else(|| form("a column lies nowhere"))?;
-    Ok((ColumnChunk { range, least, greatest }, values))
+    let cells_at = data - start;
+    let chunk = ColumnChunk {
+        range,
+        least,
+        greatest,
+        unpacked,
+        cells_at,
+        has_dictionary,
+        encodings,
+        page_counts,
+    };
+    Ok((chunk, values))
+}
+
+/// In which ways a column's cells are said to be written.
+fn read_encodings(reader: &mut CompactReader<'_>) -> Result<BTreeSet<i64>, TableError> {
+    let count = reader.list(ValueKind::Int)?;
+    let read: Result<BTreeSet<_>, _> = (0..count).map(|_| reader.number()).collect();
+    let mut encodings = read?;
+    encodings.remove(&OF_LEVELS);
+    Ok(encodings)
+}
+
+/// How many pages a column is said to have of each kind, by the numbers of the kind and of the way in which cells are written.
+fn read_page_counts(
+    reader: &mut CompactReader<'_>,
+) -> Result<BTreeMap<(i64, i64), usize>, TableError> {
+    let other = || form("a column's pages are counted otherwise than is written");
+    let mut counts = BTreeMap::new();
+    for _ in 0..reader.list(ValueKind::Structure)? {
+        let (mut page, mut encoding, mut count) = (None, None, None);
+        reader.fields(|reader, id, kind| {
+            match (id, kind) {
+                (1, ValueKind::Int) => page = Some(reader.number()?),
+                (2, ValueKind::Int) => encoding = Some(reader.number()?),
+                (3, ValueKind::Int) => count = Some(reader.count()?),
+                _ => return Err(other()),
+            }
+            Ok(())
+        })?;
+        let kind = page.zip(encoding).ok_or_else(other)?;
+        let all: &mut usize = counts.entry(kind).or_default();
+        *all = count.and_then(|count| all.checked_add(count)).ok_or_else(other)?;
+    }
+    Ok(counts)
 }
 
 /// What the least and the greatest of a column's cells are said to be, in old words and in new ones.

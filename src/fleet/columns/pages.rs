@@ -2,7 +2,10 @@
 //! it stands there, and not what is said of it. Pure.
 //!
 //! A page is a head, then its cells, packed by Snappy: the cells themselves, or the numbers that they have in the page before
-//! the others, the dictionary. Cells are parts of the unpacked pages, of which nothing is copied.
+//! the others, the dictionary. Cells are parts of the unpacked pages, of which nothing is copied. Each takes memory of its own
+//! beside its bytes, of which it may have none: so neither a column nor its dictionary has more cells than there are records.
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use snap::raw::{Decoder, decompress_len};
@@ -19,6 +22,9 @@ const MAX_PACKING: usize = 64;
 const LENGTH_BYTES: usize = 4;
 /// Bytes of a number.
 const NUMBER_BYTES: usize = 8;
+/// What a page is: cells of the column, or its dictionary.
+const CELLS_PAGE: i64 = 0;
+pub(super) const DICTIONARY_PAGE: i64 = 2;
 /// How cells are written.
 const PLAIN: i64 = 0;
 const BY_OLD_DICTIONARY: i64 = 2;
@@ -48,6 +54,31 @@ impl Unpacking {
 
 fn form(why: &str) -> TableError {
     TableError::Form(why.into())
+}
+
+/// How the pages of a column lie in a chunk.
+#[derive(Debug, Default)]
+pub(super) struct PagesSeen {
+    /// Bytes of their heads, and of what they hold when it is unpacked.
+    pub(super) unpacked: usize,
+    /// Where in the chunk the first page of cells begins.
+    pub(super) cells_at: Option<usize>,
+    /// How many there are of each kind, by the number of the kind and that of the way in which cells are written.
+    pub(super) counts: BTreeMap<(i64, i64), usize>,
+}
+
+impl PagesSeen {
+    /// One more, whose head lies at `at` and is so long.
+    fn add(&mut self, head: &PageHead, at: usize, head_bytes: usize) {
+        self.unpacked += head_bytes + head.unpacked;
+        let kind = if head.is_dictionary {
+            DICTIONARY_PAGE
+        } else {
+            self.cells_at.get_or_insert(at);
+            CELLS_PAGE
+        };
+        *self.counts.entry((kind, head.encoding)).or_default() += 1;
+    }
 }
 
 /// What the head of a page says.
@@ -91,8 +122,8 @@ impl PageHead {
             return Err(form("a page is not whole"));
         };
         let is_dictionary = match (kind_of_page, id) {
-            (Some(0), 5) => false,
-            (Some(2), 7) => true,
+            (Some(CELLS_PAGE), 5) => false,
+            (Some(DICTIONARY_PAGE), 7) => true,
             _ => return Err(form("a page is of another kind")),
         };
         Ok(Self { is_dictionary, unpacked, packed, values, encoding })
@@ -110,22 +141,26 @@ impl PageHead {
     }
 }
 
-/// The cells of a column that lie in `chunk`, of which there are `rows`.
+/// The cells of a column that lie in `chunk`, of which there are `rows`, and how its pages lie there.
 pub(super) fn read(
     chunk: &Bytes,
     column: &TableColumn,
     rows: usize,
     left: &mut Unpacking,
-) -> Result<Cells, TableError> {
+) -> Result<(Cells, PagesSeen), TableError> {
     let (mut at, mut dictionary) = (0, None);
-    let mut cells = Cells::none(column.kind);
+    let (mut cells, mut seen) = (Cells::none(column.kind), PagesSeen::default());
     while at < chunk.len() {
         let mut reader = CompactReader::new(chunk.get(at..).unwrap_or_default());
         let head = PageHead::read(&mut reader)?;
         let start = chunk.len() - reader.left();
         let packed = start.checked_add(head.packed).and_then(|end| chunk.get(start..end));
         let packed = packed.ok_or_else(|| form("a page is cut"))?;
+        if head.is_dictionary && head.values > rows {
+            return Err(form("a dictionary has more cells than there are records"));
+        }
         let page = head.unpack(packed, left)?;
+        seen.add(&head, at, start - at);
         at = start + packed.len();
         if head.is_dictionary {
             if dictionary.is_some() || cells.len() > 0 || head.encoding != PLAIN {
@@ -147,7 +182,7 @@ pub(super) fn read(
         Unpacking::take(&mut left.cells, read.bytes())?;
         cells.extend(read)?;
     }
-    if cells.len() == rows { Ok(cells) } else { Err(form("a column is too short")) }
+    if cells.len() == rows { Ok((cells, seen)) } else { Err(form("a column is too short")) }
 }
 
 /// So many cells, one behind the other.

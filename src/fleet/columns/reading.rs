@@ -1,11 +1,11 @@
 //! A whole table, read and compared with what its records' canonical bytes say, cell by cell. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
 use super::footer::{ColumnChunk, TableFooter};
-use super::pages::{self, Unpacking};
+use super::pages::{self, DICTIONARY_PAGE, PagesSeen, Unpacking};
 use super::table::{COLUMNS, Cells, TableColumn, TableOf};
 use super::table_error::TableError;
 use crate::activity::record::{Hash, NodeId};
@@ -90,9 +90,14 @@ fn read_column(
     for group in &footer.groups {
         let chunk = group.chunks.get(at).ok_or_else(lies_nowhere)?;
         let within = bytes.get(chunk.range.clone()).ok_or_else(lies_nowhere)?;
-        let cells = pages::read(&bytes.slice_ref(within), column, group.rows, left)?;
+        let (cells, pages) = pages::read(&bytes.slice_ref(within), column, group.rows, left)?;
         if !chunk.bounds(&cells) {
             let why = format!("the bounds of column {} are not those of its cells", column.name);
+            return Err(TableError::Form(why));
+        }
+        if !chunk.says(&pages) {
+            let why =
+                format!("the pages of column {} are others than is said of them", column.name);
             return Err(TableError::Form(why));
         }
         all.extend(cells)?;
@@ -107,5 +112,16 @@ impl ColumnChunk {
         let (least, greatest) = (cells.iter().min(), cells.iter().max());
         self.least.iter().all(|it| Some(it) == least)
             && self.greatest.iter().all(|it| Some(it) == greatest)
+    }
+
+    /// Whether what is said of its pages is so: other programs read them by that, or pass over them.
+    fn says(&self, pages: &PagesSeen) -> bool {
+        let encodings: BTreeSet<i64> = pages.counts.keys().map(|(_, encoding)| *encoding).collect();
+        let has_dictionary = pages.counts.keys().any(|(kind, _)| *kind == DICTIONARY_PAGE);
+        self.unpacked == pages.unpacked
+            && Some(self.cells_at) == pages.cells_at
+            && self.has_dictionary == has_dictionary
+            && self.encodings == encodings
+            && self.page_counts.as_ref().is_none_or(|counts| *counts == pages.counts)
     }
 }

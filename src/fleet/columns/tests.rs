@@ -193,7 +193,7 @@ fn what_is_read_is_what_the_library_reads() {
     let chunks = &footer.groups[0].chunks;
     for (at, (column, chunk)) in COLUMNS.iter().zip(chunks).enumerate() {
         let chunk = bytes.slice(chunk.range.clone());
-        let cells = pages::read(&chunk, column, rows.len(), &mut Unpacking::new()).unwrap();
+        let (cells, _) = pages::read(&chunk, column, rows.len(), &mut Unpacking::new()).unwrap();
         assert!(cells == by_library(&bytes, at), "{}", column.name);
     }
 }
@@ -307,7 +307,7 @@ fn by_dictionary(values: i64, cells: &[u8]) -> Vec<u8> {
 
 fn cells(chunk: Vec<u8>, rows: usize) -> Result<Cells, TableError> {
     let column = COLUMNS.iter().find(|column| column.name == "log").unwrap();
-    pages::read(&chunk.into(), column, rows, &mut Unpacking::new())
+    pages::read(&chunk.into(), column, rows, &mut Unpacking::new()).map(|(cells, _)| cells)
 }
 
 /// A text as a page has it.
@@ -331,6 +331,25 @@ fn a_cell_counts_as_often_as_it_stands_there() {
 }
 
 #[test]
+fn a_dictionary_has_no_more_cells_than_there_are_records() {
+    // A text without any bytes has four in a page, and eight times as many in memory.
+    let empty = vec![0; 16 << 20];
+    let count = empty.len() / 4;
+    let first = by_dictionary(1, &[0, 2]);
+    let chunk = [dictionary(count as i64, &empty), first.clone()].concat();
+    assert!(chunk.len() < 1 << 20);
+    let error = cells(chunk, 1).unwrap_err().to_string();
+    assert!(error.contains("a dictionary has more cells"), "{error}");
+    let two = [long_text(3), long_text(4)].concat();
+    let chunk = |values| [dictionary(values, &two), first.clone()].concat();
+    let error = cells(chunk(2), 1).unwrap_err().to_string();
+    assert!(error.contains("a dictionary has more cells"), "{error}");
+    let both = [dictionary(2, &two), by_dictionary(2, &[1, 3, 0b10])].concat();
+    let both = cells(both, 2).unwrap();
+    assert_eq!(both, Cells::Texts(vec![Bytes::from(vec![0; 3]), Bytes::from(vec![0; 4])]));
+}
+
+#[test]
 fn a_page_is_what_its_head_says() {
     let text = long_text(3);
     let plain = |values, unpacked| page(0, 5, values, 0, unpacked, &text);
@@ -346,7 +365,8 @@ fn a_page_is_what_its_head_says() {
         (page(0, 5, 1, 8, 7, &text), "another way"),
         (page(3, 5, 1, 0, 7, &text), "another kind"),
         (page(2, 5, 1, 0, 7, &text), "another kind"),
-        (dictionary(i64::from(i32::MAX), &text), "other cells"),
+        (dictionary(i64::from(i32::MAX), &text), "more cells"),
+        (dictionary(1, &text[..5]), "other cells"),
         (dictionary(0, &text), "other cells"),
         ([dictionary(1, &text), dictionary(1, &text)].concat(), "before all cells"),
         ([plain(1, 7), dictionary(1, &text)].concat(), "before all cells"),
@@ -388,9 +408,105 @@ fn what_a_footer_says_of_its_columns_is_compared() {
     let error = refused(&with(&[0x11, 0x1c, 0x2c, 0], &[0x11, 0x1c, 0x1c, 0]));
     assert!(error.contains("other columns"), "{error}");
     // A column lies elsewhere.
-    let behind = thrift::long(2, 4);
-    let error = refused(&with(&behind, &thrift::long(2, 5)));
+    let id = footer(&Bytes::copy_from_slice(&whole)).unwrap().groups[0].chunks[1].range.start;
+    let begins = |at: usize| thrift::long(2, at as i64);
+    let error = refused(&with_footer(&whole, &[(begins(id), begins(id + 1))]));
     assert!(error.contains("behind each other"), "{error}");
+}
+
+/// The table in whose footer each of these is another, the first that is found.
+fn with_footer(whole: &[u8], changes: &[(Vec<u8>, Vec<u8>)]) -> Bytes {
+    let data = footer(&Bytes::copy_from_slice(whole)).unwrap().data_bytes;
+    let mut said = whole[data..whole.len() - 8].to_vec();
+    for (from, to) in changes {
+        let at = said.windows(from.len()).position(|window| window == &from[..]);
+        let at = at.unwrap_or_else(|| panic!("{from:?} is not there"));
+        said = [&said[..at], &to[..], &said[at + from.len()..]].concat();
+    }
+    framed(&whole[4..data], &said)
+}
+
+#[test]
+fn what_a_footer_says_of_its_groups_and_pages_is_compared() {
+    let rows = 9;
+    let whole = encode(&ExampleLog::new(1).records(rows as u64), "a", |_| Vec::new()).unwrap();
+    let said = footer(&Bytes::copy_from_slice(&whole)).unwrap();
+    let chunks = &said.groups[0].chunks;
+    let with = |changes: &[(Vec<u8>, Vec<u8>)]| with_footer(&whole, changes);
+    let check = |why: &str, changes: &[(Vec<u8>, Vec<u8>)]| {
+        let error = refused(&with(changes));
+        assert!(error.contains(why), "{why}: {error}");
+    };
+    assert!(read(&with(&[])).is_ok(), "nothing is altered");
+
+    // Of a group: its bytes unpacked, its records, where it begins, its bytes, its place.
+    let unpacked = chunks.iter().map(|chunk| chunk.unpacked).sum::<usize>() as i64;
+    let packed = chunks.iter().map(|chunk| chunk.range.len()).sum::<usize>() as i64;
+    let group = |unpacked: i64, start: i64, packed: i64, place: u8| {
+        let numbers = [thrift::long(1, unpacked), thrift::long(1, rows), thrift::long(2, start)];
+        [numbers.concat(), thrift::long(1, packed), vec![0x14, 2 * place]].concat()
+    };
+    let as_written = group(unpacked, 4, packed, 0);
+    for other in [
+        group(unpacked + 1, 4, packed, 0),
+        group(unpacked, 4 + said.data_bytes as i64, packed, 0),
+        group(unpacked, 4, packed - 1, 0),
+    ] {
+        check("another place or other sizes", &[(as_written.clone(), other)]);
+    }
+    let second = group(unpacked, 4, packed, 1);
+    check("a group says what is not written", &[(as_written.clone(), second)]);
+    let least = [thrift::long(1, unpacked), thrift::long(1, rows), vec![0]].concat();
+    let least = (as_written.iter().copied().chain([0]).collect(), least);
+    assert!(read(&with(&[least])).is_ok(), "others need not say it");
+
+    // Of a column that has a dictionary: its bytes unpacked, in which ways it is written, where its cells begin.
+    let node = &chunks[2];
+    let sizes = |unpacked: usize| {
+        let packed = thrift::long(1, node.range.len() as i64);
+        [thrift::long(1, rows), thrift::long(1, unpacked as i64), packed].concat()
+    };
+    let of_group = (thrift::long(1, unpacked), thrift::long(1, unpacked + 1));
+    let more = (sizes(node.unpacked), sizes(node.unpacked + 1));
+    check("the pages of column node", &[more, of_group]);
+    let ways = |last: u8| vec![0x19, 0x35, 0, 2 * 3, 2 * last];
+    check("the pages of column node", &[(ways(8), ways(2))]);
+    let place = |cells: usize, dictionary: usize| {
+        [thrift::long(2, cells as i64), thrift::long(2, dictionary as i64)].concat()
+    };
+    let (start, cells) = (node.range.start, node.range.start + node.cells_at);
+    check("the pages of column node", &[(place(cells, start), place(cells + 1, start))]);
+    // The dictionary is not there, or is one where there is none.
+    let counted = |distance: u8| vec![distance << 4 | 9];
+    let without = [thrift::long(2, start as i64), counted(4)].concat();
+    let with_one = [place(cells, start), counted(2)].concat();
+    check("the pages of column node", &[(with_one, without)]);
+    let id = chunks[1].range.start;
+    let without = [thrift::long(2, id as i64), counted(4)].concat();
+    let with_one = [place(id, id), counted(2)].concat();
+    check("the pages of column id", &[(without, with_one)]);
+    // All pages are plain, there are more of them, or it is not said.
+    let pages = |pages: &[(i64, i64, i64)]| {
+        let numbers = |(kind, way, count): &(i64, i64, i64)| {
+            [thrift::int(1, *kind), thrift::int(1, *way), thrift::int(1, *count), vec![0]].concat()
+        };
+        let all: Vec<u8> = pages.iter().flat_map(numbers).collect();
+        [vec![(pages.len() as u8) << 4 | 12], all].concat()
+    };
+    let of_node = pages(&[(2, 0, 1), (0, 8, 1)]);
+    for other in [&[(2, 0, 1), (0, 0, 1)][..], &[(2, 0, 1), (0, 8, 2)], &[(0, 8, 1)]] {
+        check("the pages of column node", &[(of_node.clone(), pages(other))]);
+    }
+    let counts = [place(cells, start), counted(2), of_node].concat();
+    assert!(read(&with(&[(counts, place(cells, start))])).is_ok(), "others need not say it");
+
+    // By whom it was written, in which version, and how cells are ordered.
+    let friend = (b"mcpproxy ledger".to_vec(), b"parquet-mr next".to_vec());
+    let version = (thrift::int(1, 1), thrift::int(1, 2));
+    let order = |kind: u8| vec![0xfc, COLUMNS.len() as u8, kind << 4 | 12, 0, 0];
+    for change in [friend, version, (order(1), order(2))] {
+        check("its footer is written in another way", &[change]);
+    }
 }
 
 #[test]

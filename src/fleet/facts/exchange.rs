@@ -1,9 +1,16 @@
-//! The facts at work: what this node says is put into the store, and what the others say is read, until the node ends. Decides
-//! nothing: what is believed and put is `fact_reader`'s, what is remembered `fact_memory`'s.
+//! The facts at work: what this node says is put into the store, and what the others say is read. Decides nothing: what is
+//! believed and put is `fact_reader`'s, what is remembered `fact_memory`'s.
 //!
-//! A round lists the objects, reads those that are others than before (each once more some rounds later), and puts this node's
-//! own if the store does not say what it says. A round follows a change at once, and the one before by [`LOOK_EVERY`]; behind one that failed the pauses
-//! grow. While the store is away, what was known stays.
+//! A round lists the objects, reads this node's own if it is another than before, and puts it if the store does not say what the
+//! node says: what is revoked here waits for nobody else's object. Then it reads those of the others that are others than before
+//! (each once more some rounds later), as many as a round reads. While the store is away, what was known stays.
+//!
+//! Two locks, `saved` before `held`. What is known and what is believed are under `held`, which the runtime takes, too: nobody
+//! waits for a disk under it, or goes through all facts where that can be done of a set that is shared. What is remembered is
+//! written under `saved` alone, of a snapshot that was taken under it: so none is written over a newer one.
+
+mod running;
+mod sealed_store;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,40 +20,30 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
 
 use super::fact_memory::{FactMemory, MemoryError};
-use super::fact_object::{FactObject, MAX_FACT_OBJECT_BYTES};
-use super::fact_reader::{FactFault, FactReader, ListedFacts, MAX_LISTED_FACTS, SAID, object_key};
+use super::fact_object::{FactObject, MAX_FACT_OBJECT_BYTES, MAX_FACT_TEXT_BYTES};
+use super::fact_reader::{FactFault, FactReader, MAX_LISTED_FACTS, SAID, object_key};
 use super::fact_set::FactSet;
-use super::sealed_object::{
-    FactKeys, NotOpened, ObjectPlace, OpenedObject, SALT_BYTES, open_object, seal_object,
-};
+use super::fact_standing::{FactStanding, told_faults};
+use super::fact_turns::ListedFacts;
+use super::sealed_object::{FactKeys, ObjectPlace, open_object};
 use crate::fleet::bucket::{Bucket, BucketError, ListedSome};
 use crate::fleet::config::NodeName;
 use crate::fleet::line_budget::{LineBudget, LineLeave};
 use crate::fleet::own_place::OwnPlace;
 use crate::fleet::sealed_mark::FleetId;
 
-/// The pause between two rounds. With a put and a read it is below two seconds from one node to another.
-const LOOK_EVERY: Duration = Duration::from_millis(750);
-/// The shortest pause, however much changes.
-const LEAST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest, behind rounds that failed.
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+pub use self::running::{END_LIMIT, FactExchange};
+
 /// Most time for one thing that is asked of the store in a round.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// Objects that are read at a time.
 const AT_A_TIME: usize = 4;
-/// Most time for what is still to be said when the node ends.
-pub const END_LIMIT: Duration = Duration::from_secs(5);
-
-/// Most objects that are told to be passed over; of the others it is told how many they are.
-const MAX_FAULTS: usize = 64;
-/// What was read longer ago than this is stale: revocations of other nodes may be missing.
-const STALE: Duration = Duration::from_secs(20);
+/// For so long reads of other nodes' objects are begun in a round; those that were not begun then are in the next one. So a
+/// store that hangs keeps what is revoked here meanwhile for so long and [`ASK_LIMIT`].
+const READS_BEGIN_FOR: Duration = Duration::from_secs(3);
 
 /// What a node takes part with.
 #[derive(Clone, Debug)]
@@ -69,38 +66,6 @@ impl FactExchangeSettings {
     }
 }
 
-/// How the exchange stands.
-#[derive(Clone, Debug, Default)]
-pub struct FactStanding {
-    /// Why the last round failed; `None` if it did not.
-    pub failing: Option<String>,
-    /// When the last one was done that did not.
-    pub done: Option<Instant>,
-    /// When the first was begun.
-    pub began: Option<Instant>,
-    /// What is wrong with objects, by their keys, or with all of them, by their folder.
-    pub faults: BTreeMap<String, String>,
-    /// True if the store says what this node says.
-    pub published: bool,
-    /// The nodes whose facts were read, and the numbers of their objects.
-    pub nodes: BTreeMap<String, u64>,
-}
-
-impl FactStanding {
-    /// For how long nothing could be read, where that is longer than it should be.
-    #[must_use]
-    pub fn stale(&self) -> Option<Duration> {
-        let age = self.age()?;
-        (age > STALE).then_some(age)
-    }
-
-    /// How long ago the last round was done that did not fail; `None` before the first was begun.
-    #[must_use]
-    pub fn age(&self) -> Option<Duration> {
-        self.done.or(self.began).map(|at| at.elapsed())
-    }
-}
-
 /// The facts of a fleet, as one node knows them. Clones share them.
 #[derive(Clone, Debug)]
 pub struct FleetFacts(Arc<Shared>);
@@ -109,6 +74,8 @@ pub struct FleetFacts(Arc<Shared>);
 struct Shared {
     settings: FactExchangeSettings,
     held: Mutex<Held>,
+    /// Of what is in the file.
+    saved: Mutex<MemoryCount>,
     /// Counts the changes.
     changes: watch::Sender<u64>,
     wake: Notify,
@@ -120,30 +87,59 @@ struct Shared {
     base: Instant,
 }
 
+/// Counts the changes of what is remembered: while it is the same, so is that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MemoryCount {
+    facts: u64,
+    reader: u64,
+    notes: u64,
+    heard: bool,
+}
+
+/// Counts the changes of what decides what this node says, and whether the store says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SayingCount {
+    facts: u64,
+    reader: u64,
+}
+
 #[derive(Debug)]
 struct Held {
     facts: Arc<FactSet>,
     notes: BTreeMap<String, String>,
+    /// Counts the changes of the notes.
+    noted: u64,
     reader: FactReader,
     /// [`FactMemory::heard`]
     heard: bool,
-    saved: FactMemory,
+    /// Whether the store said what this node says, when that was looked at last.
+    published: Option<(SayingCount, bool)>,
 }
 
 impl Held {
-    /// Remembers what is another than what is remembered.
-    fn save(&mut self, settings: &FactExchangeSettings) -> Result<(), MemoryError> {
-        let memory = FactMemory {
-            facts: FactSet::clone(&self.facts),
+    fn memory_count(&self) -> MemoryCount {
+        let (facts, reader) = (self.facts.changes(), self.reader.remembered());
+        MemoryCount { facts, reader, notes: self.noted, heard: self.heard }
+    }
+
+    fn saying_count(&self) -> SayingCount {
+        SayingCount { facts: self.facts.changes(), reader: self.reader.sayings() }
+    }
+
+    /// What is to be remembered.
+    fn memory(&self) -> FactMemory {
+        FactMemory {
+            facts: Arc::clone(&self.facts),
             numbers: self.reader.numbers().clone(),
+            said_again: self.reader.said_again().clone(),
             notes: self.notes.clone(),
             heard: self.heard,
-        };
-        if memory != self.saved {
-            memory.save(&settings.folder, settings.fleet)?;
-            self.saved = memory;
         }
-        Ok(())
+    }
+
+    /// Whether it is known of what is said now that the store says it.
+    fn is_published(&self) -> bool {
+        self.published == Some((self.saying_count(), true))
     }
 }
 
@@ -156,13 +152,14 @@ impl FleetFacts {
     pub fn open(settings: FactExchangeSettings) -> Result<Self, MemoryError> {
         let memory = FactMemory::load(&settings.folder, settings.fleet)?;
         let fresh = memory.is_none();
-        let saved = memory.unwrap_or_default();
-        let reader = FactReader::new(settings.node.clone(), saved.numbers.clone(), fresh);
-        let (facts, notes) = (Arc::new(saved.facts.clone()), saved.notes.clone());
-        let heard = saved.heard;
+        let FactMemory { facts, numbers, said_again, notes, heard } = memory.unwrap_or_default();
+        let reader = FactReader::new(settings.node.clone(), numbers, said_again, fresh);
+        let held = Held { facts, notes, noted: 0, reader, heard, published: None };
+        let saved = Mutex::new(held.memory_count());
         Ok(Self(Arc::new(Shared {
             settings,
-            held: Mutex::new(Held { facts, notes, reader, heard, saved }),
+            held: Mutex::new(held),
+            saved,
             changes: watch::Sender::new(0),
             wake: Notify::new(),
             standing: Mutex::default(),
@@ -197,6 +194,18 @@ impl FleetFacts {
         self.0.held.lock().heard
     }
 
+    /// Why not all that the fleet says was read in the last round; `None` where it was.
+    #[must_use]
+    pub fn unheard(&self) -> Option<String> {
+        self.0.held.lock().reader.unheard()
+    }
+
+    /// Whether some of what was listed is still to be read: the next round needs not wait.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.0.held.lock().reader.is_behind()
+    }
+
     /// What a part that takes facts over has noted.
     #[must_use]
     pub fn note(&self, part: &str) -> Option<String> {
@@ -213,12 +222,13 @@ impl FleetFacts {
         change: impl FnOnce(&mut FactSet, &mut BTreeMap<String, String>) -> T,
     ) -> Result<T, MemoryError> {
         let mut held = self.0.held.lock();
-        let mut facts = Arc::clone(&held.facts);
-        let done = change(Arc::make_mut(&mut facts), &mut held.notes);
-        let is_other = *facts != *held.facts;
-        held.facts = facts;
-        let saved = held.save(&self.0.settings);
+        let Held { facts, notes, noted, .. } = &mut *held;
+        let (before, noted_before) = (facts.changes(), notes.clone());
+        let done = change(Arc::make_mut(facts), notes);
+        let is_other = facts.changes() != before;
+        *noted += u64::from(*notes != noted_before);
         drop(held);
+        let saved = self.save();
         if is_other {
             self.0.changes.send_modify(|count| *count += 1);
             self.0.wake.notify_one();
@@ -263,101 +273,85 @@ impl FleetFacts {
         self.0.settings.keys.has_older()
     }
 
-    /// Seals `text` for its place, which no other object may have.
-    fn seal(&self, key: &str, text: &[u8]) -> Result<Bytes, BucketError> {
-        let mut salt = [0; SALT_BYTES];
-        let failed = |why: String| BucketError::Failed(why);
-        getrandom::fill(&mut salt).map_err(|error| failed(error.to_string()))?;
-        let place = ObjectPlace { fleet: self.0.settings.fleet, key };
-        let sealed = seal_object(&self.0.settings.keys, place, salt, text);
-        sealed.map(Bytes::from).ok_or_else(|| failed("there is no key of the fleet".into()))
-    }
-
-    /// Puts a sealed object of its own under `key`, and looks whether it is there then.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`], also where the store is not the one of this node's place; then it may be there all the same.
-    pub async fn put_sealed(
-        &self,
-        bucket: &Bucket,
-        key: &str,
-        text: &[u8],
-    ) -> Result<(), BucketError> {
-        let sealed = self.seal(key, text)?;
-        let length = sealed.len() as u64;
-        within(bucket.put(key, sealed)).await?;
-        within(self.0.settings.place().check(bucket)).await?;
-        match within(bucket.size(key)).await? {
-            Some(size) if size == length => Ok(()),
-            Some(_) | None => Err(BucketError::Failed(format!("{key} was put and is not there"))),
-        }
-    }
-
-    /// Reads a sealed object.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`], also where it is not what the fleet has sealed.
-    pub async fn get_sealed(
-        &self,
-        bucket: &Bucket,
-        key: &str,
-    ) -> Result<OpenedObject, BucketError> {
-        match within(bucket.size(key)).await? {
-            None => return Err(BucketError::Missing(key.to_owned())),
-            Some(size) if size > MAX_FACT_OBJECT_BYTES => {
-                let why = FactFault::TooLong(size);
-                return Err(BucketError::Failed(format!("{key}: {why}")));
-            }
-            Some(_) => {}
-        }
-        let object = within(bucket.get(key)).await?;
-        let place = ObjectPlace { fleet: self.0.settings.fleet, key };
-        open_object(&self.0.settings.keys, place, &object)
-            .map_err(|why| BucketError::Failed(format!("{key}: {why}")))
-    }
-
-    /// One round: reads what is another, and puts what is to be said. What cannot be read of other nodes is a fault of theirs.
+    /// One round of a node that does not know yet who lives.
     ///
     /// # Errors
     ///
     /// [`BucketError`]: what could be read is taken over.
     pub async fn round(&self, bucket: &Bucket) -> Result<(), BucketError> {
+        self.round_by(bucket, |_| false).await
+    }
+
+    /// One round: puts what is to be said, and reads what is another, of nodes that live first. What cannot be read of other
+    /// nodes is a fault of theirs.
+    async fn round_by(
+        &self,
+        bucket: &Bucket,
+        lives: impl Fn(&NodeName) -> bool + Send + 'static,
+    ) -> Result<(), BucketError> {
         let ListedSome { objects, is_whole } =
             within(bucket.list_up_to(SAID, MAX_LISTED_FACTS)).await?;
-        let listed: Vec<_> = objects
-            .into_iter()
-            .map(|it| ListedFacts { key: it.key, size: it.size, state: it.state })
-            .collect();
-        let wanted = self.0.held.lock().reader.wanted(&listed, is_whole);
-        let read = wanted.into_iter().map(|(node, listed)| async move {
-            let object = within(bucket.get(&listed.key)).await;
-            (node, listed, object)
+        let facts = self.clone();
+        let wanted = beside_the_runtime(move || {
+            let listed: Vec<_> = objects
+                .into_iter()
+                .map(|it| ListedFacts { key: it.key, size: it.size, state: it.state })
+                .collect();
+            Ok(facts.0.held.lock().reader.wanted(&listed, is_whole, lives))
         });
-        let mut read = stream::iter(read).buffer_unordered(AT_A_TIME);
-        let mut failed = None;
-        while let Some((node, listed, object)) = read.next().await {
-            match object {
+        let (own, others): (Vec<_>, Vec<_>) =
+            wanted.await?.into_iter().partition(|(node, _)| *node == self.0.settings.node);
+        // What keeps it from being put keeps nobody from being heard.
+        let put = self.say(bucket, own.into_iter().next(), is_whole).await;
+        self.hear(bucket, others).await?;
+        put
+    }
+
+    /// Puts what this node says, once it is known what its own object says, where that is to be read.
+    async fn say(
+        &self,
+        bucket: &Bucket,
+        own: Option<(NodeName, ListedFacts)>,
+        is_whole: bool,
+    ) -> Result<(), BucketError> {
+        if let Some((node, listed)) = own {
+            match within(bucket.get(&listed.key)).await {
                 Ok(object) => self.take(node, listed, object).await?,
-                Err(BucketError::Missing(_)) if !is_whole && node == self.0.settings.node => {
+                Err(BucketError::Missing(_)) if !is_whole => {
                     self.0.held.lock().reader.own_is_missing();
                 }
                 // What it puts depends on it.
-                Err(error) if node == self.0.settings.node => failed = Some(error),
-                // One that cannot be read keeps nobody from saying what is to be said, and the others from being heard.
-                Err(error) => self.0.held.lock().reader.not_read(&node, &listed, &error),
+                Err(error) => return Err(error),
             }
         }
-        if failed.is_none() {
-            let mut held = self.0.held.lock();
-            held.heard |= held.reader.has_read_all();
-        }
-        self.remember().await?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
         self.put(bucket).await
+    }
+
+    /// Reads what others say.
+    async fn hear(
+        &self,
+        bucket: &Bucket,
+        others: Vec<(NodeName, ListedFacts)>,
+    ) -> Result<(), BucketError> {
+        let begun = Instant::now();
+        let read = others.into_iter().map(move |(node, listed)| async move {
+            let object = match begun.elapsed() < READS_BEGIN_FOR {
+                true => Some(within(bucket.get(&listed.key)).await),
+                false => None,
+            };
+            (node, listed, object)
+        });
+        let mut read = stream::iter(read).buffer_unordered(AT_A_TIME);
+        let mut unread = Vec::new();
+        while let Some((node, listed, object)) = read.next().await {
+            match object {
+                Some(Ok(object)) => self.take(node, listed, object).await?,
+                // One that cannot be read keeps nobody from saying what is to be said, and the others from being heard.
+                Some(Err(error)) => unread.push((node, listed, Some(error))),
+                None => unread.push((node, listed, None)),
+            }
+        }
+        self.end_round(unread).await
     }
 
     /// Takes over what was read of one node.
@@ -393,60 +387,110 @@ impl FleetFacts {
         .await
     }
 
-    /// Remembers what was read, once for a round: what a crash takes is read again.
-    async fn remember(&self) -> Result<(), BucketError> {
+    /// Notes what could not be read, with why, or was not asked for, without, and remembers what was read, once for a round: what
+    /// a crash takes is read again.
+    async fn end_round(
+        &self,
+        unread: Vec<(NodeName, ListedFacts, Option<BucketError>)>,
+    ) -> Result<(), BucketError> {
         let facts = self.clone();
         beside_the_runtime(move || {
-            let saved = facts.0.held.lock().save(&facts.0.settings);
-            saved.map_err(|error| BucketError::Failed(error.to_string()))
+            let mut held = facts.0.held.lock();
+            for (node, listed, error) in unread {
+                match error {
+                    Some(error) => held.reader.not_read(&node, &listed, &error),
+                    None => held.reader.not_asked(&node),
+                }
+            }
+            held.heard |= held.reader.has_read_all();
+            drop(held);
+            facts.look_published();
+            facts.save().map_err(|error| BucketError::Failed(error.to_string()))
         })
         .await
+    }
+
+    /// Remembers what is another than what is remembered. Blocks.
+    fn save(&self) -> Result<(), MemoryError> {
+        let Shared { settings, held, saved, .. } = &*self.0;
+        let mut saved = saved.lock();
+        let (count, memory) = {
+            let held = held.lock();
+            let count = held.memory_count();
+            if count == *saved {
+                return Ok(());
+            }
+            (count, held.memory())
+        };
+        memory.save(&settings.folder, settings.fleet)?;
+        *saved = count;
+        Ok(())
+    }
+
+    /// Looks whether the store says what this node says, where that may be another than when it was looked at last. Blocks.
+    fn look_published(&self) {
+        let (saying, set, count) = {
+            let held = self.0.held.lock();
+            let count = held.saying_count();
+            if held.published.is_some_and(|(of, _)| of == count) {
+                return;
+            }
+            (held.reader.whole_saying(), Arc::clone(&held.facts), count)
+        };
+        let said = saying.of(&set);
+        let mut held = self.0.held.lock();
+        // What was changed meanwhile is looked at in the next round.
+        let is_published = held.reader.is_stored(&said.facts);
+        held.published = Some((count, is_published));
     }
 
     /// Puts what this node says, if the store does not say it.
     async fn put(&self, bucket: &Bucket) -> Result<(), BucketError> {
         let facts = self.clone();
-        // The number is remembered before it is used.
-        let to_put = beside_the_runtime(move || {
-            let mut held = facts.0.held.lock();
-            let set = Arc::clone(&held.facts);
-            let to_put = held.reader.to_put(&set);
-            let saved = held.save(&facts.0.settings);
-            saved.map(|()| to_put).map_err(|error| BucketError::Failed(error.to_string()))
-        });
-        let Some(object) = to_put.await? else { return Ok(()) };
-        within(self.0.settings.place().check(bucket)).await?;
-        let text = object.write(&self.0.settings.node);
-        if text.len() as u64 > MAX_FACT_OBJECT_BYTES {
+        let Some((object, sealed)) = beside_the_runtime(move || facts.to_put()).await? else {
+            return Ok(());
+        };
+        self.check_place(bucket).await?;
+        within(bucket.put(&object_key(&self.0.settings.node), sealed)).await?;
+        let facts = self.clone();
+        beside_the_runtime(move || {
+            facts.0.held.lock().reader.has_put(&object);
+            Ok(())
+        })
+        .await
+    }
+
+    /// What is to be put, and that sealed. Its number is remembered before it is used. Blocks.
+    fn to_put(&self) -> Result<Option<(FactObject, Bytes)>, BucketError> {
+        let (saying, set) = {
+            let held = self.0.held.lock();
+            if held.is_published() {
+                return Ok(None);
+            }
+            (held.reader.saying(), Arc::clone(&held.facts))
+        };
+        let said = saying.of(&set);
+        let Some(object) = self.0.held.lock().reader.to_put_said(said) else { return Ok(None) };
+        self.save().map_err(|error| BucketError::Failed(error.to_string()))?;
+        let node = &self.0.settings.node;
+        let text = object.write(node);
+        if text.len() > MAX_FACT_TEXT_BYTES {
             let why = format!("this node has {} bytes to say, which is too much", text.len());
             return Err(BucketError::Failed(why));
         }
-        let key = object_key(&self.0.settings.node);
-        let sealed = self.seal(&key, &text)?;
-        within(bucket.put(&key, sealed)).await?;
-        self.0.held.lock().reader.has_put(&object);
-        Ok(())
+        let sealed = self.seal(&object_key(node), &text)?;
+        Ok(Some((object, sealed)))
     }
 
-    /// Tells how a round went.
+    /// Tells how a round went. Blocks for as long as somebody changes facts.
     fn stand(&self, round: &Result<(), BucketError>) {
         let held = self.0.held.lock();
-        // What cannot be opened any more, and is said by another node, is no fault.
-        let is_fault = |(key, fault): &(&String, &FactFault)| {
-            **fault != FactFault::Sealed(NotOpened::NotAuthentic) || !held.reader.is_said_again(key)
-        };
-        let all: Vec<_> = held.reader.faults().iter().filter(is_fault).collect();
-        let faults = all.iter().take(MAX_FAULTS);
-        let mut faults: BTreeMap<_, _> =
-            faults.map(|(key, fault)| ((*key).clone(), fault.to_string())).collect();
-        if let Some(rest) = all.len().checked_sub(MAX_FAULTS).filter(|rest| *rest > 0) {
-            let told = faults.entry(SAID.to_owned()).or_default();
-            let and = if told.is_empty() { "" } else { "; " };
-            told.push_str(&format!("{and}{rest} more objects are passed over"));
-        }
+        let faults = told_faults(&held.reader);
         let numbers = held.reader.numbers().iter();
         let nodes = numbers.map(|(node, number)| (node.as_str().to_owned(), *number)).collect();
-        let published = held.reader.says(&held.facts);
+        // While there is an older key, what was not read yet may have to be said again by the newer one.
+        let may_lack_some = self.has_older_keys() && held.reader.is_behind();
+        let published = held.is_published() && !may_lack_some;
         drop(held);
         let mut standing = self.0.standing.lock();
         for (key, fault) in &faults {
@@ -473,59 +517,18 @@ impl FleetFacts {
         *standing = FactStanding { failing, done, began, faults, published, nodes };
     }
 
-    async fn told_round(&self, bucket: &Bucket) -> bool {
-        let round = self.round(bucket).await;
-        self.stand(&round);
-        round.is_ok()
-    }
-}
-
-/// The exchange of a node that runs.
-#[derive(Debug)]
-pub struct FactExchange {
-    task: JoinHandle<()>,
-    ends: watch::Sender<bool>,
-}
-
-impl FactExchange {
-    /// Starts to read and put.
-    #[must_use]
-    pub fn start(facts: FleetFacts, bucket: Bucket, runtime: &Handle) -> Self {
-        let (ends, ending) = watch::channel(false);
-        Self { task: runtime.spawn(run(facts, bucket, ending)), ends }
-    }
-
-    /// Puts what is still to be said, within a bound if it is `patient`, else not at all.
-    pub async fn end(self, patient: bool) {
-        let Self { mut task, ends } = self;
-        ends.send_replace(true);
-        let limit = if patient { END_LIMIT } else { Duration::ZERO };
-        if tokio::time::timeout(limit, &mut task).await.is_err() {
-            tracing::warn!("what this node has to tell its fleet is put at its next start");
-            task.abort();
-            let _ = task.await;
-        }
-    }
-}
-
-async fn run(facts: FleetFacts, bucket: Bucket, mut ending: watch::Receiver<bool>) {
-    let mut pause = LOOK_EVERY;
-    loop {
-        let began = Instant::now();
-        let ends = *ending.borrow();
-        let went_well = facts.told_round(&bucket).await;
-        if ends {
-            return;
-        }
-        pause = if went_well { LOOK_EVERY } else { (pause * 2).min(LONGEST_PAUSE) };
-        let next = tokio::time::Instant::from_std(began + pause);
-        tokio::time::sleep(LEAST_PAUSE).await;
-        tokio::select! {
-            () = tokio::time::sleep_until(next) => {}
-            // A store that is away is not asked more often for that.
-            () = facts.0.wake.notified(), if went_well => {}
-            _ = ending.wait_for(|ends| *ends) => {}
-        }
+    async fn told_round(
+        &self,
+        bucket: &Bucket,
+        lives: impl Fn(&NodeName) -> bool + Send + 'static,
+    ) -> bool {
+        let round = self.round_by(bucket, lives).await;
+        let (facts, went_well) = (self.clone(), round.is_ok());
+        let stood = beside_the_runtime(move || {
+            facts.stand(&round);
+            Ok(())
+        });
+        stood.await.is_ok() && went_well
     }
 }
 

@@ -1,10 +1,11 @@
 //! What a node remembers of its fleet's facts, in a file of its data folder for its owner alone: so that it starts without the
 //! store, and that nothing that was put back in the store undoes what it has seen. Its functions block.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -32,10 +33,12 @@ pub struct MemoryError {
 /// What is remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FactMemory {
-    /// All facts, of all nodes.
-    pub facts: FactSet,
+    /// All facts, of all nodes. Shared with whoever goes on changing them, as writing them takes a while.
+    pub facts: Arc<FactSet>,
     /// The highest numbers of objects that were read.
     pub numbers: BTreeMap<NodeName, u64>,
+    /// The nodes whose facts this one has had to say again.
+    pub said_again: BTreeSet<NodeName>,
     /// What the parts that take facts over remember, by their names.
     pub notes: BTreeMap<String, String>,
     /// Whether all that the fleet says was read once: before, what is not here may be said all the same.
@@ -50,6 +53,9 @@ struct Contents {
     #[serde(default = "has_heard")]
     heard: bool,
     numbers: BTreeMap<String, u64>,
+    /// Not written by those that knew it from their own object in the store alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    said_again: Vec<String>,
     notes: BTreeMap<String, String>,
     facts: BTreeMap<String, Vec<WrittenFact>>,
 }
@@ -89,12 +95,17 @@ impl FactMemory {
         for (node, number) in read.numbers {
             memory.numbers.insert(name(&node)?, number);
         }
+        for node in read.said_again {
+            memory.said_again.insert(name(&node)?);
+        }
+        let mut set = FactSet::default();
         for (node, facts) in read.facts {
             let node = name(&node)?;
             for fact in facts {
-                fact.add(&node, &mut memory.facts).map_err(|error| failed(error.to_string()))?;
+                fact.add(&node, &mut set).map_err(|error| failed(error.to_string()))?;
             }
         }
+        memory.facts = Arc::new(set);
         Ok(Some(memory))
     }
 
@@ -116,6 +127,7 @@ impl FactMemory {
             fleet: fleet.to_string(),
             heard: self.heard,
             numbers: numbers.collect(),
+            said_again: self.said_again.iter().map(|node| node.as_str().to_owned()).collect(),
             notes: self.notes.clone(),
             facts,
         };
@@ -151,17 +163,27 @@ mod tests {
     fn what_is_remembered_is_whole_private_and_of_one_fleet() {
         let (dir, fleet) = (tempfile::tempdir().unwrap(), FleetId([1; 16]));
         assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), None);
-        let mut memory = FactMemory::default();
+        let (mut memory, mut facts) = (FactMemory::default(), FactSet::default());
         for name in ["a", "b"] {
-            memory.facts.say(&node(name), FactKind::Token, name, "{}").unwrap();
+            facts.say(&node(name), FactKind::Token, name, "{}").unwrap();
             memory.numbers.insert(node(name), 7);
         }
-        memory.facts.end(&node("b"), FactKind::Token, "a");
+        facts.end(&node("b"), FactKind::Token, "a");
+        memory.facts = Arc::new(facts);
+        memory.said_again.insert(node("gone"));
         memory.notes.insert("tokens".into(), "x".into());
         memory.heard = true;
         memory.save(dir.path(), fleet).unwrap();
-        assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), Some(memory));
+        assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), Some(memory.clone()));
         let file = dir.path().join(NAME);
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("gone", "../gone")).unwrap();
+        let wrong = FactMemory::load(dir.path(), fleet).unwrap_err();
+        assert!(wrong.to_string().contains("'../gone' is no node's name"), "{wrong}");
+        // As it was written before it was remembered who is said again.
+        fs::write(&file, text.replace(r#""said_again":["gone"],"#, "")).unwrap();
+        memory.said_again.clear();
+        assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), Some(memory));
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let other = FactMemory::load(dir.path(), FleetId([2; 16])).unwrap_err();
         assert!(other.to_string().contains("it is about fleet 0101"), "{other}");

@@ -1,5 +1,7 @@
 //! What one node says, as it is written: into its object in the store, and, of all nodes, into the memory. Pure.
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -7,10 +9,15 @@ use super::fact_set::{
     Fact, FactKind, FactSet, FactStamp, FactState, MAX_CLOCK, MAX_FACT_NAME_BYTES,
     MAX_FACT_VALUE_BYTES,
 };
+use super::sealed_object::SEAL_BYTES;
 use crate::fleet::config::NodeName;
 
 /// Most bytes of an object.
 pub const MAX_FACT_OBJECT_BYTES: u64 = 32 << 20;
+/// Most bytes of its text: sealed it is longer, and nobody reads one that is too long then.
+pub(super) const MAX_FACT_TEXT_BYTES: usize = MAX_FACT_OBJECT_BYTES as usize - SEAL_BYTES;
+/// Bytes of the text that are none of its facts': the form, the number, and what is around them.
+pub(super) const BYTES_BESIDE_FACTS: usize = 64;
 /// The version of the form.
 const FORMAT: u32 = 1;
 
@@ -51,6 +58,28 @@ impl WrittenFact {
         }
         let state = value.map_or(FactState::Ended, FactState::Holds);
         set.merge_one(kind, &name, Fact { stamp: FactStamp { clock, node }, state });
+        Ok(())
+    }
+}
+
+/// Bytes that a fact takes in the object of `node`, as it is written there, with what stands before the next one.
+pub(super) fn written_bytes(kind: FactKind, name: &str, fact: &Fact, node: &NodeName) -> usize {
+    let mut counted = CountedBytes(1);
+    // Counting does not fail.
+    let _ = serde_json::to_writer(&mut counted, &WrittenFact::of_object(kind, name, fact, node));
+    counted.0
+}
+
+/// How many bytes would have been written.
+struct CountedBytes(usize);
+
+impl io::Write for CountedBytes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -141,6 +170,25 @@ mod tests {
         let odd = String::from_utf8(object.write(&node("b"))).unwrap();
         let odd = odd.replace("\"by\":\"a\"", "\"by\":\"../a\"");
         assert_eq!(FactObject::read(odd.as_bytes(), &node("b")), Err(NotFacts::Bounds));
+    }
+
+    #[test]
+    fn as_many_bytes_are_counted_as_are_written() {
+        let [a, b] = ["a", "b"].map(node);
+        let mut facts = FactSet::default();
+        for (at, value) in ["", "{\"a\":\"\\\\\"}", "\u{0}\u{1}", "é"].into_iter().enumerate() {
+            let by = if at % 2 == 0 { &a } else { &b };
+            facts.say(by, FactKind::Token, &format!("\"{at}\n"), value).unwrap();
+        }
+        facts.end(&b, FactKind::Token, "\"0\n");
+        let number = u64::MAX;
+        let counted = facts.iter().map(|(kind, name, fact)| written_bytes(kind, name, fact, &a));
+        let counted: usize = counted.sum();
+        let written = FactObject { number, facts: facts.clone() }.write(&a).len();
+        let beside = FactObject { number, facts: FactSet::default() }.write(&a).len();
+        // Behind the last one nothing stands.
+        assert_eq!(written, beside + counted - 1);
+        assert!(beside <= BYTES_BESIDE_FACTS);
     }
 
     #[test]

@@ -154,6 +154,8 @@ pub struct FactSet {
     latest: u64,
     /// Bytes of what each node says.
     said: BTreeMap<NodeName, usize>,
+    /// Counts what was taken over and what was forgotten.
+    changes: u64,
 }
 
 impl PartialEq for FactSet {
@@ -222,6 +224,17 @@ impl FactSet {
         self.facts.is_empty()
     }
 
+    /// Counts its changes: whoever has looked at it needs not look again while this is the same. Going through all facts to find
+    /// that out takes as long as there are many.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Who has said what is in it.
+    pub(super) fn authors(&self) -> impl Iterator<Item = &NodeName> {
+        self.said.iter().filter(|(_, bytes)| **bytes > 0).map(|(node, _)| node)
+    }
+
     /// What `node` has said, as far as nobody has said otherwise since.
     #[must_use]
     pub fn said_by(&self, node: &NodeName) -> Self {
@@ -242,6 +255,7 @@ impl FactSet {
                 self.uncount(name, &fact);
             }
         }
+        self.changes += u64::from(!past.is_empty());
         !past.is_empty()
     }
 
@@ -268,6 +282,7 @@ impl FactSet {
         if let Some(before) = self.facts.insert(at, fact) {
             self.uncount(name, &before);
         }
+        self.changes += 1;
         true
     }
 
@@ -477,6 +492,27 @@ pub(super) mod tests {
         assert_eq!(ours.say(&a, FactKind::Leave, "x", "1"), Err(FactRefused::Ended));
         assert_eq!(ours.of(FactKind::Token).count(), 1);
         assert_eq!(ours.said_by(&a).of(FactKind::Config).count(), 1);
+    }
+
+    #[test]
+    fn each_change_is_counted_and_nothing_else_and_who_says_nothing_any_more_is_no_author() {
+        let [a, b] = ["a", "b"].map(node);
+        let mut set = FactSet::default();
+        let mut last = set.changes();
+        let mut has_changed =
+            |set: &FactSet| set.changes() != std::mem::replace(&mut last, set.changes());
+        set.say(&a, FactKind::Token, "t", "1").unwrap();
+        assert!(has_changed(&set));
+        let other = set.clone();
+        assert!(!set.merge(&other) && !set.say(&a, FactKind::Token, "t", "1").unwrap());
+        assert!(!set.forget_before(FactKind::Token, "t") && !set.end(&a, FactKind::Token, "u"));
+        assert!(!has_changed(&set));
+        assert!(set.end(&b, FactKind::Token, "t"));
+        assert!(has_changed(&set));
+        assert_eq!(set.authors().collect::<Vec<_>>(), [&b]);
+        assert!(set.forget_before(FactKind::Token, "u"));
+        assert!(has_changed(&set));
+        assert_eq!(set.authors().count(), 0);
     }
 
     #[test]

@@ -18,6 +18,10 @@ const FLEET_BYTES: usize = 16;
 /// Random bytes of an object.
 pub(super) const SALT_BYTES: usize = 32;
 const HEAD_BYTES: usize = MAGIC.len() + FLEET_BYTES + SALT_BYTES;
+/// Bytes of what the text is authenticated by.
+const TAG_BYTES: usize = 16;
+/// Bytes that an object has beside its text.
+pub(super) const SEAL_BYTES: usize = HEAD_BYTES + TAG_BYTES;
 /// What keys of objects are derived for.
 const CONTEXT: &str = "mcpproxy 2026-11-23 a sealed object of a fleet's facts";
 
@@ -150,6 +154,7 @@ mod tests {
         let [old, new] = [[1; 32], [2; 32]];
         let sealed = seal_object(&FactKeys::new([old]), PLACE, [7; 32], b"text").unwrap();
         assert!(!sealed.windows(4).any(|part| part == b"text"));
+        assert_eq!(sealed.len(), b"text".len() + SEAL_BYTES);
         let open = |keys: &[[u8; 32]], place| {
             open_object(&FactKeys::new(keys.iter().copied()), place, &sealed)
         };

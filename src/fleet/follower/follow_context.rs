@@ -20,6 +20,10 @@ const EVERY: std::ops::RangeInclusive<Duration> = Duration::from_millis(250)..=L
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// How often it is looked for nodes and at their claims, in the time of one listing.
 const LOOK_EVERY: u32 = 2;
+/// Longest time until a node is tried again whose claim was no good. As many names as are listed come to 55 a second then.
+const LONGEST_REST: Duration = Duration::from_secs(300);
+/// How often that time doubles at most.
+const MOST_DOUBLINGS: u32 = 16;
 
 /// What is followed, and into where.
 #[derive(Clone, Debug)]
@@ -62,6 +66,12 @@ impl FollowContext {
     pub(super) fn look_every(&self) -> Duration {
         self.every * LOOK_EVERY
     }
+
+    /// How long a node is left alone whose claim was no good so many times: twice as long each time.
+    pub(super) fn rest_after(&self, failures: u32) -> Duration {
+        let doublings = failures.saturating_sub(1).min(MOST_DOUBLINGS);
+        self.look_every().saturating_mul(1 << doublings).min(LONGEST_REST)
+    }
 }
 
 /// Why a node is not followed now.
@@ -91,6 +101,19 @@ impl NotFollowed {
         match self {
             Self::Copy(_) | Self::Local(_) | Self::Folder(_) | Self::Thread => true,
             Self::Store(_) | Self::Claim(_) | Self::OtherFleet { .. } => false,
+        }
+    }
+
+    /// Whether it is about what lies in the node's folder: it stays so until somebody changes that.
+    pub(super) fn is_of_claim(&self) -> bool {
+        match self {
+            Self::Claim(_) => true,
+            Self::Store(_)
+            | Self::Copy(_)
+            | Self::Local(_)
+            | Self::Folder(_)
+            | Self::OtherFleet { .. }
+            | Self::Thread => false,
         }
     }
 

@@ -20,7 +20,7 @@ use crate::fleet::fleet_index::{FollowStatus, FollowedNode};
 use crate::fleet::following::{
     ChainFollower, FollowMark, FollowStep, MAX_AHEAD, SeenObject, SeenPart, SegmentJudgement,
 };
-use crate::fleet::joining::{CLAIM, NodeClaim, node_folder, segments_folder};
+use crate::fleet::joining::{NodeClaim, claim_key, segments_folder};
 use crate::fleet::record_rows::RecordRows;
 use crate::fleet::segment::{SegmentName, day_of};
 use crate::fleet::signed_note::VerifierKey;
@@ -68,8 +68,9 @@ impl FollowedChain {
         name: &str,
     ) -> Result<Self, NotFollowed> {
         let FollowContext { settings, bucket, index, every, .. } = context;
-        let claim = bucket.get(&format!("{}/{CLAIM}", node_folder(name))).await?;
-        let claim = NodeClaim::read(&claim).map_err(NotFollowed::Claim)?;
+        let claim = NodeClaim::fetch(bucket, name)
+            .await?
+            .map_err(|fault| NotFollowed::Claim(format!("{}: {fault}", claim_key(name))))?;
         let log = u128::from_str_radix(&claim.log, 16).ok().filter(|_| claim.log.len() == 32);
         let log = NodeId(
             log.ok_or_else(|| NotFollowed::Claim("its claim names no log".into()))?.to_be_bytes(),
@@ -111,17 +112,14 @@ impl FollowedChain {
 
     /// Whether the node is still the one it was.
     async fn check_claim(&mut self, bucket: &Bucket) -> Result<(), NotFollowed> {
-        let key = format!("{}/{CLAIM}", node_folder(self.node.name()));
-        let claim = match bucket.find(&key).await? {
-            Some(bytes) => NodeClaim::read(&bytes),
-            None => Err("it is not there".into()),
-        };
+        let claim = NodeClaim::fetch(bucket, self.node.name()).await?;
         let mark = self.follower.mark();
         let why = match claim {
             Ok(claim) if claim.key == mark.key && claim.log == mark.log => return Ok(()),
             Ok(_) => "it has another key or log than when the node was first followed".into(),
-            Err(why) => why,
+            Err(fault) => fault.to_string(),
         };
+        let key = claim_key(self.node.name());
         if let Some(mark) = self.follower.told(ChainFault::Key, &key, why) {
             self.write_mark(&mark).await?;
             self.follower.noted(mark);

@@ -74,7 +74,8 @@ impl NodeView {
         self.skew_ms.is_some_and(|skew| skew.abs() >= SKEW_WARN_MS)
     }
 
-    /// It cannot be said yet whether it lives. One that has never said anything is judged after as much silence as any other.
+    /// It cannot be said yet whether it lives. One that has never said anything is judged after as much silence as any other;
+    /// that it waits to be read is none, for as long as its object changes.
     #[must_use]
     pub fn is_undecided(&self) -> bool {
         self.state == NodeState::Unknown && self.silent_ms < DEAD_AFTER_MS

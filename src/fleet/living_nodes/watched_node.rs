@@ -19,6 +19,8 @@ pub(super) struct WatchedNode {
     skew_told: bool,
     /// Nothing that counts was heard for so long.
     silent_ms: u64,
+    /// Its object has not changed for so long, whether it was read or not.
+    still_ms: u64,
     /// The state of its object, as that was listed last.
     object: Option<Box<str>>,
     /// The object is there.
@@ -29,6 +31,10 @@ pub(super) struct WatchedNode {
     asked_at: Option<u64>,
     /// What was read last was new: that the object changes counts as heard.
     is_proven: bool,
+    /// Heartbeats that had been given up and were read when they came, each once.
+    came_late: Vec<u64>,
+    /// The one of them that was read last, if nothing else was read since.
+    late_there: Option<u64>,
     fault: Option<HeartbeatFault>,
     twice_at: Option<u64>,
 }
@@ -44,6 +50,8 @@ pub(super) enum BeatFollows {
     Next,
     /// It is the next of a start that another has followed: both go on.
     Twin,
+    /// It had been given up by its node, which has said so, and has come after a newer one.
+    Late,
     /// It was there before.
     Older,
 }
@@ -61,23 +69,43 @@ impl WatchedNode {
 
     /// The same of another node, `step` milliseconds after the listing before.
     pub(super) fn listed(&mut self, object: Option<Box<str>>, step: u64) -> Option<NodeNews> {
+        let waited = self.has_changed();
         let changed = self.lies_there(object);
-        if changed && self.is_proven && self.state == NodeState::Living {
-            self.silent_ms = 0;
-            return None;
+        self.still_ms = if changed { 0 } else { self.still_ms.saturating_add(step) };
+        let counts = match self.state {
+            NodeState::Living if changed && self.is_proven => {
+                self.silent_ms = 0;
+                return None;
+            }
+            // It has had no turn to be read since it changed: what it says is not known, and that is no silence. In a large
+            // fleet its turn may come later than a dead node is given up.
+            NodeState::Unknown => !waited,
+            NodeState::Living | NodeState::Silent | NodeState::Stopped => true,
+        };
+        if counts {
+            self.silent_ms = self.silent_ms.saturating_add(step);
         }
-        self.silent_ms = self.silent_ms.saturating_add(step);
-        let is_silent = self.silent_ms >= DEAD_AFTER_MS && self.heartbeat.is_some();
+        let is_silent = self.unheard_ms() >= DEAD_AFTER_MS && self.heartbeat.is_some();
         match self.state {
             NodeState::Living if is_silent => {
                 self.state = NodeState::Silent;
                 Some(NodeNews::Silent)
             }
             NodeState::Unknown if is_silent => {
+                self.silent_ms = self.unheard_ms();
                 self.state = NodeState::Silent;
                 None
             }
             NodeState::Living | NodeState::Unknown | NodeState::Silent | NodeState::Stopped => None,
+        }
+    }
+
+    /// For how long nothing that counts was heard of it. One of which nothing is known yet is not heard either where its object
+    /// does not change, though it was not read: no node that lives leaves its own as it is.
+    fn unheard_ms(&self) -> u64 {
+        match self.state {
+            NodeState::Unknown => self.silent_ms.max(self.still_ms),
+            NodeState::Living | NodeState::Silent | NodeState::Stopped => self.silent_ms,
         }
     }
 
@@ -130,6 +158,7 @@ impl WatchedNode {
         let Some(last) = &self.heartbeat else { return BeatFollows::First };
         if beat.boot == last.boot {
             return match beat.beat.cmp(&last.beat) {
+                Ordering::Less if self.may_be_late(last, beat.beat) => BeatFollows::Late,
                 Ordering::Less => BeatFollows::Older,
                 Ordering::Equal => BeatFollows::Same,
                 Ordering::Greater => BeatFollows::Next,
@@ -142,12 +171,22 @@ impl WatchedNode {
         }
     }
 
+    /// The heartbeat with that number is one of those that the node gave up, as it says in its `last` one, and has not come
+    /// before: whoever has recorded one can put it back again, and only once unseen.
+    fn may_be_late(&self, last: &Heartbeat, number: u64) -> bool {
+        last.given_up.contains(&number)
+            && (self.late_there == Some(number) || !self.came_late.contains(&number))
+    }
+
     pub(super) fn take(&mut self, beat: Heartbeat, wall: u64) {
         if let Some(last) = self.heartbeat.take().filter(|last| last.boot != beat.boot) {
             self.former.retain(|(boot, _)| *boot != beat.boot);
             self.remember(last.boot, last.beat);
             self.skew_told = false;
+            // Numbers are those of a start.
+            self.came_late.clear();
         }
+        self.came_late.retain(|number| beat.given_up.contains(number));
         let skew = i128::from(wall) - i128::from(beat.at);
         self.skew_ms =
             Some(i64::try_from(skew).unwrap_or(if skew < 0 { i64::MIN + 1 } else { i64::MAX }));
@@ -168,13 +207,21 @@ impl WatchedNode {
         self.twice_at.replace(now).is_none()
     }
 
-    /// It was read, in the state that was listed last; the fault, if that is another than before.
+    /// It was read, in the state that was listed last, and what was there is the one with the number `late`, if it is one that
+    /// has come late; the fault, if that is another than before.
     pub(super) fn was_read(
         &mut self,
         fault: Option<HeartbeatFault>,
+        late: Option<u64>,
         now: u64,
     ) -> Option<HeartbeatFault> {
         self.read_in = self.object.clone();
+        self.late_there = late;
+        if let Some(number) = late
+            && !self.came_late.contains(&number)
+        {
+            self.came_late.push(number);
+        }
         if self.twice_at.is_some_and(|at| now.saturating_sub(at) > TWICE_FOR_MS) {
             self.twice_at = None;
         }
@@ -243,7 +290,7 @@ impl WatchedNode {
             state: if is_self { NodeState::Living } else { self.state },
             heartbeat: self.heartbeat.clone(),
             skew_ms: self.skew_ms,
-            silent_ms: if is_self { 0 } else { self.silent_ms },
+            silent_ms: if is_self { 0 } else { self.unheard_ms() },
             fault: self.fault.as_ref().map(ToString::to_string),
             twice: self.twice_at.is_some(),
         }

@@ -3,8 +3,6 @@
 //! Reads files: not for a worker's thread. The clock is an argument. Who watches the files is `server`'s.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,6 +15,7 @@ use rustls::{Error, InconsistentKeys, RootCertStore};
 
 use super::certificate::{CertificateFacts, Fingerprint, facts, fingerprint};
 use super::provider;
+use crate::os::bounded_file::{self, NamedPipes};
 
 /// Most bytes of a file; bundles of all public authorities have a quarter of it.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -176,19 +175,10 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsFileProblem> {
 }
 
 fn read(key: TlsKey, file: &Path) -> Result<Vec<u8>, TlsFileProblem> {
-    let unreadable =
-        |error: &dyn fmt::Display| problem(key, file, format!("it cannot be read: {error}"));
-    let found = file.metadata().map_err(|error| unreadable(&error))?;
-    if !found.is_file() {
-        // A pipe would be waited for.
-        return Err(unreadable(&"it is no file"));
-    }
-    let mut text = Vec::new();
-    let opened = File::open(file).map_err(|error| unreadable(&error))?;
-    opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(|error| unreadable(&error))?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(unreadable(&format_args!("it is larger than {MAX_FILE_BYTES} bytes")));
-    }
+    // A pipe would be waited for, also one that comes into the file's place meanwhile.
+    let read = bounded_file::read(file, MAX_FILE_BYTES, NamedPipes::Refused);
+    let (text, _) =
+        read.map_err(|error| problem(key, file, format!("it cannot be read: {error}")))?;
     Ok(text)
 }
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Why an entry names no server. It stops that server alone.
+/// Why an entry names no server, or none now. It holds up that server alone.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(in crate::upstream) enum Invalid {
     #[error("neither command nor url is given")]
@@ -21,4 +21,21 @@ pub(in crate::upstream) enum Invalid {
     Unclosed { key: String },
     #[error("{key} holds ${{input:{name}}}, which VS Code asks its user for and nobody here")]
     Input { name: String, key: String },
+}
+
+impl Invalid {
+    /// Whether it stays so until the entry is another, or we are: our own variables change no more. What could not be read
+    /// may be there the next time.
+    pub(in crate::upstream) const fn is_lasting(&self) -> bool {
+        match self {
+            Self::Neither
+            | Self::Both
+            | Self::NoCommand
+            | Self::NoUrl
+            | Self::Missing { .. }
+            | Self::Unclosed { .. }
+            | Self::Input { .. } => true,
+            Self::Unread { .. } => false,
+        }
+    }
 }

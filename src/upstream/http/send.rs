@@ -52,10 +52,8 @@ pub(in crate::upstream) async fn send(
     match connection.send(request, limits.first, limits.answer).await {
         Ok(head) => Ok((connection, head)),
         Err(SendError::Stale) => {
-            let cause = match connection.refusal() {
-                Some(alert) => Cause::Alert { alert },
-                None => Cause::NoAnswerAtAll { reason: "".into() },
-            };
+            let unsaid = || Cause::NoAnswerAtAll { reason: "".into() };
+            let cause = connection.refusal().unwrap_or_else(unsaid);
             Err(HttpRefused::new(cause, Sent::No))
         }
         Err(SendError::Failed(cause)) => Err(HttpRefused::new(cause, Sent::Maybe)),

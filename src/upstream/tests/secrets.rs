@@ -1,6 +1,7 @@
 //! What the config holds as secret does not come back in a server's words.
 
 use super::fake::{Fake, Say, Seen, legacy};
+use super::stdio::SERVER;
 use super::*;
 use crate::secrets::MASKED;
 
@@ -121,6 +122,24 @@ async fn a_childs_last_words_hold_no_secret_of_any_server() {
         is_clean(&state.reason);
         assert!(state.reason.contains("its last words: "), "{}", state.reason);
     }
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_at_first_is_read_again() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("token");
+    let named = format!("${{file:{}}}", file.display());
+    let bench = Bench::start(json!({"own": {"command": "/bin/sh", "env": {"A": named},
+        "args": ["-c", SERVER, "s", r#"echo "bad token $A" >&2; exit 3"#, ""]}}));
+    let state = bench.until("own", |state| state.status == Status::Failed).await;
+    assert!(state.reason.contains("cannot be read, which env.A asks for"), "{}", state.reason);
+    assert_eq!(bench.upstream("own").restart().await, Ok(()), "its operator may have it tried");
+    std::fs::write(&file, TOKEN).unwrap();
+    bench.connected("own").await;
+    bench.call("own:t", "{}").await.unwrap_err();
+    let state = bench.until("own", |state| state.status != Status::Connected).await;
+    is_clean(&state.reason);
     bench.stop().await;
 }
 

@@ -268,6 +268,41 @@ fn is_zombie(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_the_proxys_end_cuts_off_are_told_so_also_where_their_server_is_replaced() {
+    let mute = entry(":", "");
+    let bench = Bench::start(json!({"goes": mute, "stays": mute}));
+    let mut answers = Vec::new();
+    for name in ["goes", "stays"] {
+        bench.connected(name).await;
+        answers.push(bench.begin(&format!("{name}:t"), "{}").await.unwrap());
+    }
+    let plan = vec![(Arc::from("stays"), ServerPlan::Stays(PATIENCE))];
+    assert_eq!(within(bench.supervisor.replace(plan)).await.retired.len(), 1);
+    assert_eq!(bench.supervisor.retiring(), 1, "it waits for its call");
+    within(bench.supervisor.shutdown(Instant::now() + Duration::from_secs(1))).await;
+    for mut answer in answers {
+        let told = next_message(&mut answer).await.unwrap_err().to_string();
+        assert!(told.ends_with("without an answer: mcpproxy is shutting down"), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_outlasts_a_server_that_was_replaced_is_told_so() {
+    let mut mute = entry(":", "");
+    let bench = Bench::start(json!({"sh": mute}));
+    bench.connected("sh").await;
+    let mut answer = bench.begin("sh:t", "{}").await.unwrap();
+    bench.upstream("sh").call_timeout.set(Duration::from_millis(1));
+    mute["call_timeout"] = "60s".into();
+    let config: Config = serde_json::from_value(mute).unwrap();
+    let plan = vec![(Arc::from("sh"), ServerPlan::Starts(config.into()))];
+    within(bench.supervisor.replace(plan)).await;
+    let told = next_message(&mut answer).await.unwrap_err().to_string();
+    assert!(told.contains("the files of its TLS") && told.ends_with("call_timeout"), "{told}");
+    bench.stop().await;
+}
+
 #[tokio::test]
 async fn an_end_that_comes_in_the_middle_of_many_calls_is_told_to_all() {
     let bench = child(r#"n=$((n+1)); [ $n -lt 5 ] || exit 0"#);

@@ -2,14 +2,14 @@
 
 import assert from 'node:assert/strict';
 
-import { ZONE, all, copies, count, shot, sound, step, until, visit } from '../checks.mjs';
+import { ZONE, all, copies, count, go, hold, shot, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
 const CANCEL_PX = 20; // what a browser keeps free in a search field
 const ANSWERS = 20; // that are searched before somebody is asked to go on
 const PAGE = 50; // records that are asked for at once
 
-export async function look({ page }) {
+export async function look({ page, wrong }) {
   const field = (name) => page.locator('#filters label', { hasText: new RegExp(`^\\s*${name}\\b`) }).locator('input, select');
   const clear = () => page.locator('#filters').getByRole('button', { name: 'Clear' }).click();
   const record = page.locator('#record');
@@ -196,7 +196,33 @@ export async function look({ page }) {
   await record.getByRole('link', { name: 'all of it' }).first().click();
   await page.locator('#rows li').nth(8).waitFor();
   assert.match(page.url(), /server=stub/);
-  await clear();
+
+  step('a record that comes late does not take the place of another');
+  await go(page, '#activity');
+  await page.reload();
+  await page.locator('#rows li').nth(8).waitFor();
+  const [late, other] = await ids(page.locator('#rows li'));
+  const press = (id) => page.locator(`#r-${id} a`).click();
+  const isNotKept = (route) => route.fulfill({ status: 404, json: { success: false, error: 'There is no such record' } });
+  const comes = await hold(page, `**/api/v1/activity/${late}`, isNotKept);
+  await press(late);
+  await press(other);
+  await record.getByText(other).first().waitFor();
+  await comes();
+  wrong.expected(/404/);
+  assert.ok((await record.innerText()).includes(other), await record.innerText());
+
+  step('a record that did not come is asked for again by its row');
+  await page.route(`**/api/v1/activity/${late}`, (route) => route.abort('failed'), { times: 1 });
+  await press(late);
+  await page.locator('#failed').getByText('The server does not answer').waitFor();
+  wrong.expected(/ERR_FAILED/);
+  await record.waitFor({ state: 'hidden' });
+  await press(late);
+  await record.getByText(late).first().waitFor();
+  await page.locator('#failed').waitFor({ state: 'hidden' });
+  await page.keyboard.press('Escape');
+  await record.waitFor({ state: 'hidden' });
 
   step('older records are a click away');
   for (let at = 0; at < PAGE + 5; at += 1) await call('read', 'stub:echo', { at }, `one of many, ${at}`);
@@ -212,6 +238,18 @@ export async function look({ page }) {
     Array.from({ length: PAGE + 5 }, (_, at) => PAGE + 4 - at), 'each once, in their order');
   while (await page.getByRole('button', { name: 'Older' }).isVisible()) await page.getByRole('button', { name: 'Older' }).click();
   assert.match(await page.locator('#rows li').last().innerText(), /start|connected|server/i);
+
+  step('older records that come late are not put into another list');
+  await page.reload();
+  await page.locator('#rows li').nth(8).waitFor();
+  const olderCome = await hold(page, /api\/v1\/activity\?.*cursor=/);
+  await page.getByRole('button', { name: 'Older' }).click();
+  await field('Status').selectOption('blocked');
+  await all(page, '#rows li', (row) => row.includes('blocked'));
+  const listed = await ids(page.locator('#rows li'));
+  await olderCome();
+  assert.deepEqual(await ids(page.locator('#rows li')), listed);
+  await clear();
 
   step('a text is looked for in older records where somebody asks for it');
   let told = 0;

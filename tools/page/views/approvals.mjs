@@ -10,7 +10,25 @@ const UNSEEN = [...'\u{200b}\u{61c}\u{3164}\u{e0041}\u{115f}\u{1160}\u{ffa0}\u{a
   ...'\u{180b}\u{180d}\u{fe00}\u{fffb}\u{1d17a}\u{e0100}\u{e01ef}\u{e0001}\u{f0000}\u{10fffd}\u{7}\u{1b}\u{7f}\u{9b}\u{202e}\u{0}\u{378}'];
 const shown = (char) => `\\u{${char.codePointAt(0).toString(16)}}`;
 
-export async function look({ page, dialogs }) {
+/** Clicks on the first card's Approve whenever `place` changes, until what it returns is asked which of those clicks counted. */
+async function clicks(page, place, options) {
+  const watched = await page.evaluateHandle(([of, how]) => {
+    const counted = [];
+    const watcher = new MutationObserver(() => {
+      const card = document.querySelector('#approvals > li');
+      card.querySelector('.primary').dispatchEvent(new MouseEvent('click', { detail: 1, bubbles: true }));
+      counted.push(card.dataset.asked !== undefined);
+    });
+    watcher.observe(document.querySelector(of), how);
+    return { watcher, counted };
+  }, [place, options]);
+  return () => watched.evaluate(({ watcher, counted }) => {
+    watcher.disconnect();
+    return counted;
+  });
+}
+
+export async function look({ page, dialogs, wrong }) {
   const cards = page.locator('#approvals > li');
   const still = page.locator('#approvals > li:not([data-moved])');
   const card = (words) => still.filter({ hasText: words });
@@ -144,11 +162,69 @@ export async function look({ page, dialogs }) {
   const argumentsOf = still.first().getByRole('group', { name: 'Arguments' });
   const cut = await argumentsOf.innerText();
   assert.ok(cut.includes('begins') && !cut.includes('ends'), cut.slice(-40));
+  const whole = await clicks(page, '#approvals > li', { childList: true });
   await still.first().getByRole('button', { name: /^Show all 5\.\d+ KiB/ }).click();
   await until(async () => (await argumentsOf.innerText()).includes(long), () => argumentsOf.innerText());
-  assert.equal(await still.first().getByRole('button', { name: /^Show all/ }).count(), 0);
+  assert.equal(await cards.first().getByRole('button', { name: /^Show all/ }).count(), 0);
+  assert.deepEqual(await whole(), [false], 'a click on what has just moved does not count');
   await press(still.first(), 'Approve');
   assert.equal(await waits, 200);
+  await none();
+
+  step('what comes and goes above the cards moves them, and a click on what has just moved does not count');
+  const moves = call('write', 'stub:no_hints', {}, 'moves');
+  await card('moves').waitFor();
+  let fails = true;
+  await page.route('**/api/v1/approvals', (route) => (fails
+    ? route.fulfill({ status: 500, json: { success: false, error: 'it cannot be said now what waits' } }) : route.continue()));
+  const trouble = page.locator('#trouble');
+  const counted = await clicks(page, '#trouble', { attributeFilter: ['hidden'] });
+  await trouble.getByText('it cannot be said now what waits').waitFor();
+  await card('moves').waitFor();
+  fails = false;
+  await trouble.waitFor({ state: 'hidden' });
+  await page.unroute('**/api/v1/approvals');
+  wrong.expected(/500/);
+  const all = await counted();
+  assert.ok(all.length >= 2 && !all.includes(true), `${all}`);
+  await press(card('moves'), 'Deny');
+  assert.equal(await moves, 403);
+  await none();
+
+  step('only a list that would name a call says that it is over, and one that is named again waits again');
+  let told = { unseen: [{ node: 'third', why: 'third says nothing' }] };
+  await page.route('**/api/v1/approvals', async (route) => {
+    const response = await route.fetch();
+    const { data, ...rest } = await response.json();
+    for (const it of data.approvals) if (it.call.reason === 'on another node') it.node = 'other';
+    await route.fulfill({ response, json: { ...rest, data: { ...data, ...told } } });
+  });
+  const lists = async (node, why, more) => {
+    told = { unseen: [{ node, why }], ...more };
+    await page.locator('#approvals-unseen').getByText(why).waitFor();
+  };
+  const ends = page.locator('#approvals .outcome');
+  const calls = ['on this node', 'on another node'].map((words) => call('write', 'stub:no_hints', {}, words));
+  await card('on this node').waitFor();
+  await card('on another node').waitFor();
+  // What is under a mouse stays there while it is over; this browser has none that it tells of.
+  await page.evaluate(() => { window.matchMedia = () => ({ matches: true }); });
+  await card('on this node').getByRole('button', { name: 'Deny' }).hover();
+  const own = await card('on this node').elementHandle();
+  await lists('other', 'other says nothing', { approvals: [] });
+  assert.deepEqual(await ends.allInnerTexts(), ['It does not wait any more.']);
+  assert.match(await own.innerText(), /It does not wait any more/);
+  await lists('third', 'third still says nothing', {});
+  await count(page, '#approvals .outcome', 0);
+  await card('on this node').waitFor();
+  assert.ok(await own.evaluate((it) => it.isConnected && [...it.querySelectorAll('.answer > *')].every((one) => !one.disabled)), 'it can be answered');
+  await lists('third', 'third says nothing of many', { approvals: [], left_out: 2 });
+  await lists('', 'nobody knows which nodes there are', { approvals: [] });
+  assert.equal(await ends.count(), 0);
+  await count(page, '#approvals > li', 2);
+  await page.unroute('**/api/v1/approvals');
+  for (const { id: each } of (await rest('GET', 'approvals')).data.approvals) await rest('POST', `approvals/${each}`, { decision: 'deny' });
+  assert.deepEqual(await Promise.all(calls), [403, 403]);
   await none();
 
   step('what was answered before is a click away, and says how');

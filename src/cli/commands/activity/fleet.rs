@@ -63,6 +63,7 @@ pub(super) fn failed(error: &BucketError) -> CommandError {
         BucketError::Missing(_)
         | BucketError::TooLong(_)
         | BucketError::TooMany(_)
+        | BucketError::OddKey(_)
         | BucketError::TooManyFolders(_) => Exit::Failed,
     };
     let what = match error {

@@ -3,13 +3,17 @@
 use std::path::Path;
 
 use super::super::fact_set::tests::node;
-use super::super::fact_set::{Fact, FactKind};
+use super::super::fact_set::{Fact, FactKind, FactState, walked};
+use super::super::fact_standing::MAX_FAULTS;
+use super::super::fact_turns::MAX_ROUND_READS;
 use super::*;
 use crate::fleet::bucket::broken_reads;
 use crate::fleet::joining::FLEET;
 use crate::fleet::node_key::NodeKey;
 
 const ID: FleetId = FleetId([3; 16]);
+const KEY: [u8; 32] = [9; 32];
+const NEWER: [u8; 32] = [10; 32];
 
 struct Store(tempfile::TempDir);
 
@@ -32,10 +36,15 @@ impl Store {
 
     /// A node of that name, with its claim.
     fn node(&self, name: &str, folder: &Path) -> FleetFacts {
+        self.node_with(name, folder, &[KEY])
+    }
+
+    /// One that has these keys.
+    fn node_with(&self, name: &str, folder: &Path, keys: &[[u8; 32]]) -> FleetFacts {
         let verifier = NodeKey::of_seed(1).verifier(&ID.to_string(), name).unwrap().to_string();
         let claim = serde_json::json!({"format": 1, "node": name, "log": "l", "key": verifier});
         self.put(&format!("nodes/{name}/claim.json"), claim.to_string().as_bytes());
-        let (folder, keys) = (folder.join(name), FactKeys::new([[9; 32]]));
+        let (folder, keys) = (folder.join(name), FactKeys::new(keys.iter().copied()));
         let (fleet, node) = (ID, node(name));
         FleetFacts::open(FactExchangeSettings { fleet, node, folder, keys, verifier }).unwrap()
     }
@@ -146,7 +155,7 @@ async fn one_object_that_cannot_be_read_keeps_nobody_from_saying_and_hearing_wha
     say(&a, "a", "1");
     broken_reads::are(&["facts/said/b"]);
     for _ in 0..2 {
-        assert!(a.told_round(&bucket).await, "the next one follows as soon as ever");
+        assert!(a.told_round(&bucket, |_| false).await, "the next one follows as soon as ever");
     }
     assert!(!a.has_heard(), "it may say anything");
     assert_eq!(value(&a, "c").as_deref(), Some("1"));
@@ -159,7 +168,7 @@ async fn one_object_that_cannot_be_read_keeps_nobody_from_saying_and_hearing_wha
     broken_reads::are(&["facts/said/a"]);
     say(&a, "d", "1");
     a.round(&bucket).await.unwrap();
-    assert!(!a.told_round(&bucket).await);
+    assert!(!a.told_round(&bucket, |_| false).await);
     broken_reads::are(&[]);
     for _ in 0..3 {
         round(&a, &bucket).await;
@@ -184,10 +193,13 @@ async fn what_others_put_among_the_facts_is_told_within_bounds_and_hides_nobody(
         store.put(&format!("facts/said/0{at:05}"), b"");
     }
     say(&a, "u", "1");
-    for _ in 0..2 {
-        round(&a, &bucket).await;
-    }
+    // A node that lives is heard before them; those are read in turn.
+    a.round_by(&bucket, |node| node.as_str() == "b").await.unwrap();
     assert_eq!(value(&a, "t").as_deref(), Some("1"));
+    a.stand(&Ok(()));
+    assert_eq!(a.standing().faults.len(), MAX_ROUND_READS, "all but that one, and the strays");
+    assert!(a.is_behind() && !a.has_heard());
+    round(&a, &bucket).await;
     a.stand(&Ok(()));
     let standing = a.standing();
     assert!(standing.published && standing.faults.len() == MAX_FAULTS, "{}", standing.faults.len());
@@ -211,6 +223,131 @@ async fn what_others_put_among_the_facts_is_told_within_bounds_and_hides_nobody(
     round(&a, &bucket).await;
     round(&b, &bucket).await;
     assert!(std::fs::read(store.0.path().join("facts/said/a")).unwrap() != own);
+    // Who is new there has not heard all of it, and is told what to do.
+    let c = store.node("c", folder.path());
+    round(&c, &bucket).await;
+    assert!(!c.has_heard());
+    let why = c.unheard().unwrap();
+    assert!(why.contains("more than 5120 objects lie there") && why.contains("remove"), "{why}");
+}
+
+#[tokio::test]
+async fn what_is_revoked_is_put_before_anything_else_is_read() {
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let bucket = store.bucket();
+    let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
+    say(&a, "t", "1");
+    round(&a, &bucket).await;
+    let object = store.0.path().join("facts/said/a");
+    let before = std::fs::read(&object).unwrap();
+    say(&b, "u", "1");
+    round(&b, &bucket).await;
+    end(&a, "t");
+    let mut round = std::pin::pin!(a.round(&bucket));
+    while std::fs::read(&object).unwrap() == before {
+        tokio::select! {
+            biased;
+            ended = &mut round => panic!("it was not put: {ended:?}"),
+            () = tokio::task::yield_now() => {}
+        }
+    }
+    assert_eq!(value(&a, "u"), None, "it was read before");
+    round.await.unwrap();
+    assert_eq!(value(&a, "u").as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn what_is_said_again_for_who_is_gone_outlasts_the_own_object_in_the_store() {
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let bucket = store.bucket();
+    let [gone, mut a] = ["gone", "a"].map(|name| store.node(name, folder.path()));
+    say(&gone, "t", "1");
+    end(&gone, "t");
+    say(&a, "u", "1");
+    round(&gone, &bucket).await;
+    round(&a, &bucket).await;
+    let object = store.0.path().join("facts/said/a");
+    let by_the_older = std::fs::read(&object).unwrap();
+    // The key is changed while a node is gone.
+    for keys in [&[KEY, NEWER][..], &[NEWER, KEY]] {
+        drop(a);
+        a = store.node_with("a", folder.path(), keys);
+        for _ in 0..4 {
+            assert!(a.told_round(&bucket, |_| false).await);
+        }
+        assert!(a.standing().published, "{:?}", a.standing());
+    }
+    for (at, put_back) in [None, Some(by_the_older)].into_iter().enumerate() {
+        drop(a);
+        match put_back {
+            None => std::fs::remove_file(&object).unwrap(),
+            Some(bytes) => std::fs::write(&object, bytes).unwrap(),
+        }
+        a = store.node_with("a", folder.path(), &[NEWER]);
+        for _ in 0..3 {
+            round(&a, &bucket).await;
+        }
+        let new = store.node_with(&format!("new-{at}"), folder.path(), &[NEWER]);
+        round(&new, &bucket).await;
+        let facts = new.facts();
+        let state = facts.get(FactKind::Token, "t").map(|fact| &fact.state);
+        assert_eq!(state, Some(&FactState::Ended), "{at}");
+        assert!(new.has_heard());
+    }
+}
+
+#[tokio::test]
+async fn the_runtime_neither_goes_through_all_facts_nor_waits_for_what_is_written() {
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let bucket = store.bucket();
+    let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
+    for node in [&a, &b] {
+        say(node, node.node().as_str(), "1");
+        round(node, &bucket).await;
+    }
+    let before = walked::count();
+    for _ in 0..3 {
+        assert!(a.told_round(&bucket, |_| false).await);
+    }
+    assert!(a.standing().published);
+    assert_eq!(walked::count(), before, "on this thread");
+    // Somebody's snapshot is being written.
+    let writes = a.0.saved.lock();
+    let of = a.clone();
+    let changing = std::thread::spawn(move || say(&of, "c", "1"));
+    while value(&a, "c").is_none() {
+        std::thread::yield_now();
+    }
+    assert!(!changing.is_finished(), "it is durable before it is told to be done");
+    drop(writes);
+    changing.join().unwrap();
+    drop(a);
+    assert_eq!(value(&store.node("a", folder.path()), "c").as_deref(), Some("1"));
+}
+
+#[test]
+fn of_many_that_change_facts_at_once_none_is_forgotten() {
+    const THREADS: usize = 8;
+    let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
+    let a = store.node("a", folder.path());
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let a = &a;
+            scope.spawn(move || {
+                for at in 0..8 {
+                    let name = format!("{thread}-{at}");
+                    say(a, &name, "1");
+                    a.change(|_, notes| notes.insert(name, String::new())).unwrap();
+                }
+            });
+        }
+    });
+    let known = a.facts();
+    drop(a);
+    let again = store.node("a", folder.path());
+    assert_eq!(again.facts(), known);
+    assert_eq!(known.len(), THREADS * 8);
+    assert!(again.note("0-0").is_some() && again.note("7-7").is_some());
 }
 
 #[tokio::test]

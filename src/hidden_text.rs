@@ -1,0 +1,40 @@
+//! Which characters a reader does not see, or sees others by: control characters, those that are invisible, and those that
+//! turn the order of others around. Any of them lets one text pass for another. Which these are is Unicode's to say
+//! (`icu_properties`).
+
+use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
+use icu_properties::{CodePointMapData, CodePointSetData};
+
+/// True for a character that is not seen, or that changes how others are. A line's end and a tab are among them.
+#[must_use]
+pub fn is_hidden(letter: char) -> bool {
+    use GeneralCategory::{
+        Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, Surrogate, Unassigned,
+    };
+    if letter.is_ascii() {
+        return letter.is_ascii_control();
+    }
+    let category = CodePointMapData::<GeneralCategory>::new().get(letter);
+    let hidden = matches!(
+        category,
+        Control | Format | LineSeparator | ParagraphSeparator | PrivateUse | Surrogate | Unassigned
+    );
+    // A blank pattern of Braille is a symbol, but as blank as a space.
+    hidden
+        || letter == '\u{2800}'
+        || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(letter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_seen_is_told_from_what_is() {
+        let hidden = "\0\n\u{7f}\u{85}\u{ad}\u{34f}\u{115f}\u{1160}\u{180b}\u{200b}\u{2028}\u{202e}\u{2066}\u{2800}\u{3164}\
+                      \u{e000}\u{feff}\u{ffa0}\u{fff9}\u{1d173}\u{e0041}\u{10ffff}";
+        assert_eq!(hidden.chars().find(|letter| !is_hidden(*letter)), None);
+        let seen = " a~é日א\u{301}📖\u{a0}\u{2003}";
+        assert_eq!(seen.chars().find(|letter| is_hidden(*letter)), None);
+    }
+}
