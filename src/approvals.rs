@@ -35,7 +35,8 @@ mod waiting;
 pub mod webhook;
 
 pub use answer::{
-    Answered, Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered, Outcome,
+    Answered, Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered,
+    Outcome,
 };
 pub use asked::{ApprovalId, AskedCall};
 pub use config::{Config, ForHowLong, MAX_STANDING, MAX_TIMEOUT, Webhook};

@@ -30,7 +30,11 @@ mod tests {
     #[test]
     fn what_cannot_be_seen_is_shown_and_what_is_long_is_cut() {
         assert_eq!(shown("a\u{202e}b\u{0}\n", 100), "a\\u{202e}b\\u{0}\\u{a}");
-        assert_eq!(shown("a\u{3164}b\u{2800}", 100), "a\\u{3164}b\\u{2800}", "as on the command line");
+        assert_eq!(
+            shown("a\u{3164}b\u{2800}", 100),
+            "a\\u{3164}b\\u{2800}",
+            "as on the command line"
+        );
         assert_eq!(shown("{\"é\":1}", 100), "{\"é\":1}");
         assert_eq!(shown("ééé", 3), "é… (2 of 6 bytes)");
     }

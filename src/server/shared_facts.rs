@@ -1,6 +1,6 @@
 //! The facts of a fleet as a node starts with them: what it remembers, and what its fleet says, before anybody is served.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::LocalRuntime;
 
@@ -14,6 +14,8 @@ use crate::identity::{Identity, TokenFile};
 const FIRST_ROUND: Duration = Duration::from_secs(3);
 /// The same of one that has never heard it, and would serve by nothing that its fleet has said: then it does not start.
 const FIRST_HEARING: Duration = Duration::from_secs(15);
+/// Most time for it as long as more is read: what a large fleet says is read in many rounds.
+const LONGEST_HEARING: Duration = Duration::from_secs(60);
 /// The pause between two attempts of it.
 const HEAR_AGAIN: Duration = Duration::from_millis(500);
 
@@ -64,24 +66,27 @@ impl SharedFacts {
 
 /// Reads what the fleet says for the first time, whole: a part of it may lack what was revoked, and which config it runs.
 async fn hear(facts: &FleetFacts, bucket: &Bucket) -> Result<(), StartError> {
-    let mut why = "the store does not answer".to_owned();
-    let heard = async {
-        loop {
-            let round = facts.round(bucket).await;
-            if facts.has_heard() {
-                return;
-            }
-            let went_well = round.is_ok();
-            let unheard = || facts.unheard().unwrap_or_else(|| "it was not read".to_owned());
-            why = round.map_or_else(|error| error.to_string(), |()| unheard());
-            // What one round does not read the next one does.
-            if !(went_well && facts.is_behind()) {
-                tokio::time::sleep(HEAR_AGAIN).await;
-            }
+    let begun = Instant::now();
+    let (mut why, mut last_read) = ("the store does not answer".to_owned(), begun);
+    loop {
+        let in_all = LONGEST_HEARING.saturating_sub(begun.elapsed());
+        let limit = FIRST_HEARING.saturating_sub(last_read.elapsed()).min(in_all);
+        let Ok(round) = tokio::time::timeout(limit, facts.round(bucket)).await else {
+            return Err(StartError::Unheard(why));
+        };
+        if facts.has_heard() {
+            return Ok(());
         }
-    };
-    let in_time = tokio::time::timeout(FIRST_HEARING, heard).await.is_ok();
-    if in_time { Ok(()) } else { Err(StartError::Unheard(why)) }
+        let went_well = round.is_ok();
+        let unheard = || facts.unheard().unwrap_or_else(|| "it was not read".to_owned());
+        why = round.map_or_else(|error| error.to_string(), |()| unheard());
+        if went_well && facts.is_behind() {
+            // As many were read as one round reads; the next one goes on with it.
+            last_read = Instant::now();
+        } else {
+            tokio::time::sleep(HEAR_AGAIN).await;
+        }
+    }
 }
 
 /// Brings the tokens in step; what keeps them from it is told.

@@ -460,11 +460,11 @@ impl FactReader {
     /// if that was wanted.
     pub fn to_put(&mut self, set: &FactSet) -> Option<FactObject> {
         let said = self.saying().of(set);
-        self.to_put_said(said)
+        self.puts_said(said)
     }
 
     /// The same, where that was gathered before.
-    pub(super) fn to_put_said(&mut self, said: SaidFacts) -> Option<FactObject> {
+    pub(super) fn puts_said(&mut self, said: SaidFacts) -> Option<FactObject> {
         let SaidFacts { facts: said, left_out } = said;
         self.left_out = left_out;
         if self.is_stored(&said) {

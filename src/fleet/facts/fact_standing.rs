@@ -95,7 +95,7 @@ mod tests {
         });
         reader.wanted(&listed, true, |_| false);
         let left_out = BTreeSet::from([b, c]);
-        reader.to_put_said(SaidFacts { facts: FactSet::default(), left_out });
+        reader.puts_said(SaidFacts { facts: FactSet::default(), left_out });
         let told = told_faults(&reader);
         let no_room = FactFault::NoRoom.to_string();
         assert_eq!(told.len(), 3);
@@ -103,7 +103,7 @@ mod tests {
         assert!(told["facts/said/b"].starts_with("it has 104857600 bytes"));
         assert!(told["facts/said/b"].ends_with(&format!("; {no_room}")));
         let left_out = (0..100).map(|at| node(&at.to_string())).collect();
-        reader.to_put_said(SaidFacts { facts: FactSet::default(), left_out });
+        reader.puts_said(SaidFacts { facts: FactSet::default(), left_out });
         let told = told_faults(&reader);
         assert_eq!(told.len(), MAX_FAULTS + 1);
         assert_eq!(told[SAID], "38 more objects are passed over");

@@ -322,7 +322,7 @@ fn whose_facts_have_no_room_is_told_unless_another_says_them() {
     let [b, gone] = ["b", "gone"].map(node);
     let mut reader = reader();
     let (facts, left_out) = (FactSet::default(), BTreeSet::from([gone.clone()]));
-    assert_eq!(reader.to_put_said(SaidFacts { facts, left_out }), None);
+    assert_eq!(reader.puts_said(SaidFacts { facts, left_out }), None);
     assert_eq!(reader.left_out().collect::<Vec<_>>(), [&gone]);
     let mut facts = FactSet::default();
     facts.say(&gone, FactKind::Token, "t", "1").unwrap();
