@@ -35,8 +35,7 @@ mod waiting;
 pub mod webhook;
 
 pub use answer::{
-    Answered, Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered,
-    Outcome,
+    Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered, Outcome,
 };
 pub use asked::{ApprovalId, AskedCall};
 pub use config::{Config, ForHowLong, MAX_STANDING, MAX_TIMEOUT, Webhook};
@@ -46,5 +45,5 @@ pub use request_state::{StateRead, approval_named_in};
 pub use room::Room;
 pub use shared_leaf::{MAX_SHARED_LEAVES, SharedLeave, SharedLeaveKey};
 pub use shown::shown;
-pub use views::{ApprovalNews, KnownApproval, RoomBounds, WaitingView};
+pub use views::{AnsweredApproval, ApprovalNews, KnownApproval, RoomBounds, WaitingView};
 pub use waiting::{Entered, Repeated, RepeatedWait, WaitingApproval};

@@ -34,6 +34,10 @@ mod tests {
         let hidden = "\0\n\u{7f}\u{85}\u{ad}\u{34f}\u{115f}\u{1160}\u{180b}\u{200b}\u{2028}\u{202e}\u{2066}\u{2800}\u{3164}\
                       \u{e000}\u{feff}\u{ffa0}\u{fff9}\u{1d173}\u{e0041}\u{10ffff}";
         assert_eq!(hidden.chars().find(|letter| !is_hidden(*letter)), None);
+        let ranges = CodePointSetData::new::<DefaultIgnorableCodePoint>();
+        let ignorable: Vec<char> =
+            ranges.iter_ranges().flatten().filter_map(char::from_u32).collect();
+        assert!(ignorable.len() > 4000 && ignorable.into_iter().all(is_hidden));
         let seen = " a~é日א\u{301}📖\u{a0}\u{2003}";
         assert_eq!(seen.chars().find(|letter| is_hidden(*letter)), None);
     }

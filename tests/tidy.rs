@@ -64,7 +64,7 @@ const SEAMS: &[(&str, &[&str])] = &[
     ("rmcp", &["src/upstream/", "tests/"]),
     ("jsonwebtoken", &["src/identity/"]),
     ("clap", &["src/cli/", "src/cli.rs"]),
-    ("icu_properties", &["src/cli/terminal_safe.rs"]),
+    ("icu_properties", &["src/hidden_text.rs"]),
     ("shlex", &["src/cli/terminal_safe.rs"]),
     ("toml_edit", &["src/cli/clients/file.rs"]),
     ("clap_complete", &["src/cli/", "src/cli.rs"]),

@@ -14,7 +14,7 @@ use super::ended_leaves::tell_end;
 use super::response::{ApiError, encode};
 use crate::activity::record::{Draft, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
 use crate::approvals::{
-    Answered, Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, ForHowLong,
+    AnsweredApproval, Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, ForHowLong,
     KnownApproval, NotAnswered, Outcome, StandingLeave, WaitingView,
 };
 use crate::proxy::Worker;
@@ -51,7 +51,7 @@ pub(super) async fn answer_here(
         .map_err(|error| unreadable(format!("Invalid request body: {error}")))?;
     let (verdict, seen) = request.read().map_err(unreadable)?;
     let answered = worker.proxy.approvals.answer(id, ApprovalAnswer { verdict, by, seen });
-    let Answered { decided, revoked } =
+    let AnsweredApproval { decided, revoked } =
         answered.map_err(|why| ApiError::new(status_of(&why), why))?;
     if let Some(leave) = revoked {
         worker.proxy.activity.note(revocation(&leave, &decided.outcome));

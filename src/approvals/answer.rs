@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 use thiserror::Error;
 
 use super::asked::ApprovalId;
-use super::leaves::StandingLeave;
 use crate::policy::Approved;
 
 /// The door that an answer comes by.
@@ -156,15 +155,6 @@ pub struct Decided {
     pub outcome: Outcome,
     /// When.
     pub at: SystemTime,
-}
-
-/// What an answer came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
-    /// What was decided.
-    pub decided: Decided,
-    /// The approval that stood until this answer.
-    pub revoked: Option<StandingLeave>,
 }
 
 impl std::fmt::Display for Decided {

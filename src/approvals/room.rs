@@ -14,15 +14,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::answer::{
-    Answered, Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered,
-    Outcome,
+    Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered, Outcome,
 };
 use super::asked::{ApprovalId, AskedCall};
 use super::config::MAX_STANDING;
 use super::leaves::{Leaves, Now, Reach, StandingLeave};
 use super::repeats::{Repeat, RepeatedCall, Unclaimed, UnclaimedCalls, UserSaid};
 use super::request_state::{StateKey, StateRead};
-use super::views::{ApprovalNews, KnownApproval, RoomBounds, WaitingView};
+use super::views::{AnsweredApproval, ApprovalNews, KnownApproval, RoomBounds, WaitingView};
 use crate::policy::{Approved, NotApproved, PendingApproval, Principal};
 
 /// Decided approvals that are remembered, so that a second answer is told of the first.
@@ -214,7 +213,11 @@ impl Room {
     ///
     /// # Errors
     /// [`NotAnswered`]; then nothing has changed.
-    pub fn answer(&self, id: &str, answer: ApprovalAnswer) -> Result<Answered, NotAnswered> {
+    pub fn answer(
+        &self,
+        id: &str,
+        answer: ApprovalAnswer,
+    ) -> Result<AnsweredApproval, NotAnswered> {
         self.sweep();
         let now = now();
         let mut state = self.state.lock();
@@ -249,7 +252,7 @@ impl Room {
         self.leaves_changed.notify_one();
         self.tell_ended(ended);
         let decided = decided.ok_or(NotAnswered::NotFound)?;
-        Ok(Answered { decided, revoked: None })
+        Ok(AnsweredApproval { decided, revoked: None })
     }
 
     /// Whether there are request states: a client that is asked by the answer to its request needs one.
@@ -528,7 +531,7 @@ impl State {
         answer: ApprovalAnswer,
         now: Now,
         in_fleet: bool,
-    ) -> Result<Answered, NotAnswered> {
+    ) -> Result<AnsweredApproval, NotAnswered> {
         match answer.verdict {
             ApprovalVerdict::Deny => {
                 let revoked = self.leaves.end(id, now);
@@ -537,7 +540,7 @@ impl State {
                     let outcome = Outcome::Denied { by: answer.by };
                     let StandingLeave { of: id, access, .. } = leave;
                     let decided = Decided { id, access, outcome, at: now.time };
-                    return Ok(Answered { decided, revoked });
+                    return Ok(AnsweredApproval { decided, revoked });
                 }
             }
             ApprovalVerdict::Approve(_) => {}

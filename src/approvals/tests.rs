@@ -85,7 +85,8 @@ async fn cap_8_the_first_answer_counts_and_a_second_is_told_so() {
     let room = room(WIDE);
     let mut waiting = enter(&room, asked("{}", ""));
     let id = waiting.id().to_string();
-    let Answered { decided, revoked } = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
+    let AnsweredApproval { decided, revoked } =
+        room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
     assert_eq!((decided.outcome.as_str(), revoked), ("denied", None));
     let second = room.answer(&id, approves(Extent::Once)).unwrap_err();
     let told = format!("Approval {id} is decided already: denied by admin over cli");
@@ -155,7 +156,7 @@ async fn cap_8_an_approval_can_stand_for_the_tool_as_it_is_and_end_early() {
     changed.pending = pending("does something else now", "{}");
     drop(enter(&room, changed));
     let standing = room.standing().pop();
-    let Answered { revoked, .. } = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
+    let AnsweredApproval { revoked, .. } = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
     assert!(standing.is_some());
     assert_eq!(revoked, standing);
     drop(enter(&room, asked("{}", "")));
@@ -561,7 +562,8 @@ async fn in_a_fleet_a_late_no_that_the_others_were_not_told_counts_once_more() {
     room.answer(&id, approves(Extent::For(MINUTE))).unwrap();
     waiting.outcome().await;
     for stood in [true, false] {
-        let Answered { decided, revoked } = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
+        let AnsweredApproval { decided, revoked } =
+            room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
         assert_eq!((decided.outcome.as_str(), revoked.is_some()), ("denied", stood));
     }
     let ended = room.untold_end(&id).unwrap();

@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use super::answer::{Decided, Outcome};
 use super::asked::{ApprovalId, AskedCall};
+use super::leaves::StandingLeave;
 
 /// How many calls may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,4 +65,13 @@ pub enum KnownApproval {
     Waiting(WaitingView),
     /// It is over.
     Over(Decided),
+}
+
+/// What an answer came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnsweredApproval {
+    /// What was decided.
+    pub decided: Decided,
+    /// The approval that stood until this answer.
+    pub revoked: Option<StandingLeave>,
 }

@@ -77,9 +77,6 @@ impl<W: io::Write> io::Write for Visible<W> {
 mod tests {
     use std::io::Write as _;
 
-    use icu_properties::CodePointSetData;
-    use icu_properties::props::DefaultIgnorableCodePoint;
-
     use super::*;
 
     #[test]
@@ -92,15 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn no_character_that_is_ignorable_by_default_is_printed_as_it_is() {
-        let ranges = CodePointSetData::new::<DefaultIgnorableCodePoint>();
-        let ignorable = ranges.iter_ranges().flatten().filter_map(char::from_u32);
-        let mut count = 0;
-        for letter in ignorable {
-            count += 1;
-            assert_eq!(clean(&letter.to_string()), letter.escape_unicode().to_string());
-        }
-        assert!(count > 4000, "{count}");
+    fn what_is_not_seen_is_printed_as_its_number() {
         for letter in "\u{200b}\u{61c}\u{3164}\u{e0041}\u{115f}\u{1160}\u{ffa0}\u{ad}\u{fe0f}\u{200d}\u{2028}\u{2029}\u{feff}\u{e000}\u{85}\u{2800}\u{180e}\u{2066}\u{fff9}\u{1d173}\u{34f}".chars() {
             let text = format!("a{letter}b");
             assert_eq!(clean(&text), format!("a{}b", letter.escape_unicode()));
