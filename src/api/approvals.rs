@@ -35,17 +35,18 @@ pub(super) async fn list(
 ) -> Result<Bytes, ApiError> {
     query.finish()?;
     admin(principal)?;
-    let (mut unseen, mut left_out) = (None, None);
+    let (mut unseen, mut heard, mut left_out) = (None, None, None);
     let approvals = match fleet_approvals::gather(worker).await {
         Some(all) => {
             left_out = Some(all.left_out).filter(|more| *more > 0);
             unseen = Some(all.unseen);
+            heard = Some(all.heard);
             all.approvals
         }
         None => waiting_here(worker),
     };
     let standing = worker.proxy.approvals.standing().iter().map(Standing::from).collect();
-    Ok(encode(&Approvals { approvals, standing, unseen, left_out }))
+    Ok(encode(&Approvals { approvals, standing, unseen, heard, left_out }))
 }
 
 /// Shows one approval, with all arguments while it waits; for a while also one that is decided.
@@ -159,6 +160,10 @@ struct Approvals {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     unseen: Option<Vec<UnseenNode>>,
+    /// In a fleet: nodes that have said what waits there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    heard: Option<Vec<String>>,
     /// In a fleet: how many more wait than are listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

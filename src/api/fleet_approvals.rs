@@ -85,6 +85,8 @@ pub(super) struct Gathered {
     /// How many there are more.
     pub(super) left_out: usize,
     pub(super) unseen: Vec<UnseenNode>,
+    /// The nodes that have said what waits there, this one among them.
+    pub(super) heard: Vec<String>,
 }
 
 impl Gathered {
@@ -107,6 +109,7 @@ pub(super) async fn gather(worker: &Worker) -> Option<Gathered> {
     let living = node.living();
     let mut gathered = Gathered { unseen: unseen(&living), ..Gathered::default() };
     gathered.add(waiting_here(worker));
+    gathered.heard.push(node.name.as_str().to_owned());
     let others: Vec<_> = living.living().filter(|view| view.name != node.name).collect();
     let mut left: BTreeSet<&str> = others.iter().map(|view| view.name.as_str()).collect();
     let asked = others.iter().map(|view| async move {
@@ -120,7 +123,10 @@ pub(super) async fn gather(worker: &Worker) -> Option<Gathered> {
     while let Ok(Some((name, listed))) = tokio::time::timeout_at(until, asked.next()).await {
         left.remove(name);
         match listed {
-            Ok(listed) => gathered.add(listed.approvals.into_iter().map(|it| it.told_by(name))),
+            Ok(listed) => {
+                gathered.add(listed.approvals.into_iter().map(|it| it.told_by(name)));
+                gathered.heard.push(name.to_owned());
+            }
             Err(why) => gathered.has_not_seen(name, why),
         }
     }

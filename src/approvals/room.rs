@@ -523,8 +523,8 @@ impl State {
         Some(Ended { view, outcome })
     }
 
-    /// An answer to what does not wait: the first has counted, but for a late no to what still stands; in a fleet also to what
-    /// the other nodes do not know to be over.
+    /// An answer to what does not wait: the first has counted, but for an operator's late no to what still stands; in a fleet also
+    /// to what the other nodes do not know to be over.
     fn answer_again(
         &mut self,
         id: &str,
@@ -533,7 +533,8 @@ impl State {
         in_fleet: bool,
     ) -> Result<AnsweredApproval, NotAnswered> {
         match answer.verdict {
-            ApprovalVerdict::Deny => {
+            // The client's user, who was asked meanwhile, has said no to the call alone.
+            ApprovalVerdict::Deny if answer.by.door != Door::Elicitation => {
                 let revoked = self.leaves.end(id, now);
                 let untold = || self.leaves.untold(id).filter(|_| in_fleet).cloned();
                 if let Some(leave) = revoked.clone().or_else(untold) {
@@ -543,7 +544,7 @@ impl State {
                     return Ok(AnsweredApproval { decided, revoked });
                 }
             }
-            ApprovalVerdict::Approve(_) => {}
+            ApprovalVerdict::Deny | ApprovalVerdict::Approve(_) => {}
         }
         let decided = self.over(id).cloned().ok_or(NotAnswered::NotFound)?;
         Err(NotAnswered::Over { decided: Box::new(decided) })

@@ -155,6 +155,10 @@ async fn cap_8_an_approval_can_stand_for_the_tool_as_it_is_and_end_early() {
     let mut changed = asked("{}", "");
     changed.pending = pending("does something else now", "{}");
     drop(enter(&room, changed));
+    // The client's user was asked meanwhile, and says no to the call alone.
+    let late = Answerer::here("anonymous", Door::Elicitation);
+    let late = ApprovalAnswer { verdict: ApprovalVerdict::Deny, by: late, seen: None };
+    assert!(matches!(room.answer(&id, late), Err(NotAnswered::Over { .. })));
     let standing = room.standing().pop();
     let AnsweredApproval { revoked, .. } = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
     assert!(standing.is_some());

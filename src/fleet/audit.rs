@@ -160,7 +160,16 @@ async fn node(
         }
     };
     let folder = segments_folder(name);
-    let (mut days, mut records) = (ChainDays::of(bucket, name).await?, 0);
+    let mut days = match ChainDays::of(bucket, name).await {
+        // The other chains are looked at all the same.
+        Err(error @ BucketError::TooManyFolders(_)) => {
+            check.fault(ChainFault::Foreign, &folder, error.to_string());
+            let (node, key) = (name.to_owned(), key.to_string());
+            return Ok(NodeReport { node, key, chain: check.finish() });
+        }
+        days => days?,
+    };
+    let mut records = 0;
     while let Some(ChainPart { names, foreign }) = days.next().await? {
         let nothing = NotBelieved { fault: ChainFault::Foreign, why: String::new() };
         for key in foreign {

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use thiserror::Error;
 
 /// How long an answer is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 const MAX_ASKING: usize = 16;
 
 static ASKING: AtomicUsize = AtomicUsize::new(0);
-/// When it last did not answer.
+/// When it last did not answer, or was not unlocked.
 static SILENT_SINCE: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// The password of `user` for `service`, as `secret-tool lookup service S username U` gives it. Blocks, for
@@ -30,7 +31,7 @@ static SILENT_SINCE: Mutex<Option<Instant>> = Mutex::new(None);
 pub fn password(service: &str, user: &str) -> Result<String, String> {
     let silent_since = *SILENT_SINCE.lock();
     if silent_since.is_some_and(|since| since.elapsed() < SILENCE) {
-        return Err("the keyring has just not answered: unlock it".to_owned());
+        return Err("the keyring has just not answered, or is locked: unlock it".to_owned());
     }
     if ASKING.fetch_add(1, Ordering::Relaxed) >= MAX_ASKING {
         ASKING.fetch_sub(1, Ordering::Relaxed);
@@ -40,6 +41,11 @@ pub fn password(service: &str, user: &str) -> Result<String, String> {
     let (service, user) = (service.to_owned(), user.to_owned());
     let asking = thread::Builder::new().name("keyring".to_owned()).spawn(move || {
         let password = ask(&service, &user);
+        // Whoever has sent its question away is not asked the same for the next server.
+        if matches!(password, Err(NotTold::Locked)) {
+            *SILENT_SINCE.lock() = Some(Instant::now());
+        }
+        let password = password.map_err(|why| why.to_string());
         ASKING.fetch_sub(1, Ordering::Relaxed);
         // Whoever asked may have given up.
         let _ = tell.send(password);
@@ -54,17 +60,23 @@ pub fn password(service: &str, user: &str) -> Result<String, String> {
     })
 }
 
+/// Why it gives no password.
+#[derive(Debug, Error)]
+enum NotTold {
+    #[error("it is locked, or there is none: unlock it, or log in to a desktop")]
+    Locked,
+    #[error("{0}")]
+    Other(String),
+}
+
 #[cfg(target_os = "linux")]
-fn ask(service: &str, user: &str) -> Result<String, String> {
+fn ask(service: &str, user: &str) -> Result<String, NotTold> {
     use keyring_core::Error;
     use keyring_core::api::CredentialStoreApi as _;
     use zbus_secret_service_keyring_store::Store;
 
-    let told = |error: Error| match error {
+    let words = |error: Error| match error {
         Error::NoEntry => "it has none of that service and user name".to_owned(),
-        Error::NoStorageAccess(_) => {
-            "it is locked, or there is none: unlock it, or log in to a desktop".to_owned()
-        }
         Error::Ambiguous(_) => "it has several of that service and user name".to_owned(),
         Error::PlatformFailure(why) => {
             let why = why.to_string();
@@ -74,11 +86,15 @@ fn ask(service: &str, user: &str) -> Result<String, String> {
         Error::BadEncoding(_) | Error::BadDataFormat(..) => "it is no text".to_owned(),
         other => other.to_string(),
     };
+    let told = |error: Error| match error {
+        Error::NoStorageAccess(_) => NotTold::Locked,
+        other => NotTold::Other(words(other)),
+    };
     let entry = Store::new().and_then(|store| store.build(service, user, None)).map_err(told)?;
     entry.get_password().map_err(told)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn ask(_service: &str, _user: &str) -> Result<String, String> {
-    Err("keyrings are read on Linux alone".to_owned())
+fn ask(_service: &str, _user: &str) -> Result<String, NotTold> {
+    Err(NotTold::Other("keyrings are read on Linux alone".to_owned()))
 }

@@ -222,6 +222,8 @@ const list = {
   },
 
   older() {
+    // The list that is shown is not the one that is asked for: that did not come.
+    if (this.listed !== this.asked) return this.load();
     // A cursor names the end of a page; once rows were let go, the end is a row in between.
     const from = this.trimmed ? { offset: rows.childElementCount } : { cursor: this.cursor };
     const mine = this.listed;

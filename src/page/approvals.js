@@ -62,8 +62,9 @@ async function load() {
   });
 }
 
-/** Whether all that waits on a node is in the list: it is not cut, and the node was seen, as was each of which no name is known. */
-const whole = (data, node) => !data.left_out && !data.unseen?.some((it) => it.node === '' || it.node === node);
+/** Whether all that waits on a node is in the list: it is not cut, and the node has said so, or is gone for certain. */
+const whole = (data, node) => !data.left_out
+  && (data.heard?.includes(node) || !data.unseen?.some((it) => it.node === '' || it.node === node));
 
 function listed() {
   none.hidden = waiting.childElementCount > 0;

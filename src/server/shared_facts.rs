@@ -6,7 +6,7 @@ use tokio::runtime::LocalRuntime;
 
 use super::fleet_tokens;
 use super::start_error::StartError;
-use crate::fleet::bucket::Bucket;
+use crate::fleet::bucket::{Bucket, BucketError};
 use crate::fleet::facts::{FactExchangeSettings, FleetFacts, MemoryError};
 use crate::identity::{Identity, TokenFile};
 
@@ -49,14 +49,22 @@ impl SharedFacts {
             step_tokens(&identity, &facts);
             return Ok(Self { facts, bucket });
         }
-        let round = facts.round(&bucket);
-        match runtime.block_on(async { tokio::time::timeout(FIRST_ROUND, round).await }) {
+        // One round reads so many objects and no more.
+        let rounds = async {
+            loop {
+                facts.round(&bucket).await?;
+                if !facts.is_behind() {
+                    return Ok::<_, BucketError>(());
+                }
+            }
+        };
+        match runtime.block_on(async { tokio::time::timeout(FIRST_ROUND, rounds).await }) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(%error, "this node starts with what it remembers of its fleet");
             }
             Err(_) => tracing::warn!(
-                "this node starts with what it remembers of its fleet: the store is slow"
+                "this node starts with what it remembers of its fleet, and has not read all that it says: the store is slow"
             ),
         }
         step_tokens(&identity, &facts);

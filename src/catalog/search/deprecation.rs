@@ -14,6 +14,9 @@ const SAID: [&str; 4] = ["is", "been", "now", "was"];
 /// What a sentence begins with that says it of the tool: "whether it is deprecated" is no such one.
 const SUBJECTS: [&str; 6] = ["this", "it", "the", "tool", "note", "warning"];
 
+/// What says of the rest of its sentence that it is so: "Note that this tool is deprecated".
+const NOTES: [&str; 2] = ["note", "warning"];
+
 /// What stands before it where it is asked, or said of something else: "The tool tells which API is deprecated".
 const ASKED: [&str; 5] = ["whether", "if", "which", "that", "what"];
 
@@ -42,7 +45,7 @@ fn is_mark(before: &str, written: &str, after: &str) -> bool {
         let shouted = written.chars().all(|c| c.is_ascii_uppercase());
         return shouted || word.is_empty() || GOES_ON.contains(&&*word);
     };
-    let mut asks = words.clone();
+    let mut asks = words.clone().skip(usize::from(NOTES.contains(&first)));
     let last = words.next_back().unwrap_or(first);
     SAID.contains(&last) && SUBJECTS.contains(&first) && !asks.any(|word| ASKED.contains(&word))
 }
@@ -69,6 +72,7 @@ mod tests {
             "Reads. The endpoint has been deprecated",
             "DEPRECATED read a file",
             "Deprecated - use another",
+            "Note that this tool is deprecated.",
         ] {
             assert!(is_marked(text), "{text}");
         }

@@ -128,8 +128,12 @@ fn of_each(values: &serde_json::Map<String, Value>, show: impl Fn(&str, &str) ->
 }
 
 fn variable(name: &str, value: &str) -> String {
-    // A package manager's password begins like its options.
-    if !is_code(name) || is_secret(name) {
+    // A package manager's password begins like its options. Git's settings are numbered, each name beside its value: that may be
+    // a header with a token.
+    let upper = name.to_ascii_uppercase();
+    let is_setting = upper.starts_with("GIT_CONFIG_VALUE_") || upper == "GIT_CONFIG_PARAMETERS";
+    let is_its_name = upper.starts_with("GIT_CONFIG_KEY_");
+    if !is_code(name) || is_setting || (is_secret(name) && !is_its_name) {
         return hidden(value);
     }
     // An index of packages may have a password in its URL.
@@ -383,15 +387,17 @@ mod tests {
         let block = json!({"command": "npx", "args": ["-y", "pkg", "--path", "data", "--pattern", "x", "--key-file", "/k.pem"],
             "env": {"LD_PRELOAD": "/tmp/evil1234.so", "NODE_OPTIONS": "--require ./evil.js",
                 "npm_config_registry": "https://u:secret@evil.example/", "TOKEN": "abc",
-                "BUN_CONFIG_REGISTRY": "https://evil.example/", "GIT_CONFIG_COUNT": "1", "NODE_AUTH_TOKEN": "abc"}});
+                "BUN_CONFIG_REGISTRY": "https://evil.example/", "GIT_CONFIG_KEY_0": "http.extraheader",
+                "GIT_CONFIG_VALUE_0": "AUTHORIZATION: basic eC1h", "NODE_AUTH_TOKEN": "abc"}});
         let shown = of(block.clone());
         assert_eq!(shown["args"], block["args"]);
         let env = json!({"LD_PRELOAD": "/tmp/evil1234.so", "NODE_OPTIONS": "--require ./evil.js",
             "npm_config_registry": "https://[redacted]@evil.example/", "TOKEN": "[redacted]",
-            "BUN_CONFIG_REGISTRY": "https://evil.example/", "GIT_CONFIG_COUNT": "1", "NODE_AUTH_TOKEN": "[redacted]"});
+            "BUN_CONFIG_REGISTRY": "https://evil.example/", "GIT_CONFIG_KEY_0": "http.extraheader",
+            "GIT_CONFIG_VALUE_0": "[redacted]", "NODE_AUTH_TOKEN": "[redacted]"});
         assert_eq!(shown["env"], env);
         let told = warnings(&block::members(&block).unwrap());
-        assert_eq!(told.len(), 6, "{told:?}");
+        assert_eq!(told.len(), 7, "{told:?}");
         assert!(told.iter().any(|it| it.starts_with("env.LD_PRELOAD: decides which code runs")));
     }
 }

@@ -489,7 +489,8 @@ impl FleetFacts {
         let numbers = held.reader.numbers().iter();
         let nodes = numbers.map(|(node, number)| (node.as_str().to_owned(), *number)).collect();
         // While there is an older key, what was not read yet may have to be said again by the newer one.
-        let may_lack_some = self.has_older_keys() && held.reader.is_behind();
+        let is_behind = held.reader.is_behind();
+        let may_lack_some = self.has_older_keys() && is_behind;
         let published = held.is_published() && !may_lack_some;
         drop(held);
         let mut standing = self.0.standing.lock();
@@ -512,7 +513,9 @@ impl FleetFacts {
                 "the fleet's facts cannot be read or put: those that are known stay"
             );
         }
-        let done = if failing.is_none() { Some(Instant::now()) } else { standing.done };
+        // It is as old as what was not read in it.
+        let is_done = failing.is_none() && !is_behind;
+        let done = if is_done { Some(Instant::now()) } else { standing.done };
         let began = standing.began.or_else(|| Some(Instant::now()));
         *standing = FactStanding { failing, done, began, faults, published, nodes };
     }

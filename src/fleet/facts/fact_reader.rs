@@ -34,8 +34,11 @@ const MOST_RESTS: u32 = 15;
 const LOOK_AGAIN: u32 = 8;
 /// How often a store may have lost what it took before that is told.
 const MAY_LOSE: u32 = 2;
-/// After so many rounds a node says what it is to say again for others, though not all was read that others may say instead.
+/// After so many rounds a node says what it is to say again for others, though some of what others may say instead cannot be
+/// read,
 const SETTLED_AFTER: u64 = 8;
+/// and after so many though some of that was not asked for yet: by then each had its turn, if it was there before.
+const SETTLED_ANYWAY: u64 = 128;
 
 /// Why an object is passed over, or what else is wrong about it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -285,9 +288,15 @@ impl FactReader {
             let (key, state) = (object_key(&self.own), "not listed".into());
             wanted.push((self.own.clone(), ListedFacts { key, size: 0, state }));
         }
-        let rank = |node: &NodeName| ranks.get(node).copied().unwrap_or(FactRank::Strange);
+        let seen = wanted.iter().chain(&due).filter(|(node, listed)| self.has_looked(node, listed));
+        let seen: BTreeSet<_> = seen.map(|(node, _)| node.clone()).collect();
+        let rank = |node: &NodeName| match ranks.get(node) {
+            _ if seen.contains(node) => FactRank::Again,
+            Some(rank) => *rank,
+            None => FactRank::Strange,
+        };
         wanted.extend(self.turns.pick(due, rank));
-        self.turns.asks(&wanted);
+        self.turns.asks(&wanted, rank);
         wanted
     }
 
@@ -301,7 +310,9 @@ impl FactReader {
     ) {
         let has_read_all = self.has_read_all();
         let before = self.turns.begins(there);
-        self.is_settled |= before > 0 && has_read_all || before >= SETTLED_AFTER;
+        self.is_settled |= before > 0 && has_read_all
+            || before >= SETTLED_AFTER && !self.is_behind()
+            || before >= SETTLED_ANYWAY;
         self.lacks_some = !is_whole || are_cut;
         let keys: BTreeSet<_> = there.iter().map(object_key).collect();
         self.faults.retain(|key, _| keys.contains(key));
@@ -335,6 +346,11 @@ impl FactReader {
         let was_there = self.stored.take().is_some() | self.relays.lost(&self.own);
         self.sayings += u64::from(was_there);
         self.turns.has_come(&self.own);
+    }
+
+    /// Whether an object was read in the state that it is in.
+    fn has_looked(&self, node: &NodeName, listed: &ListedFacts) -> bool {
+        self.looked.get(node).is_some_and(|looked| looked.state == listed.state)
     }
 
     /// Whether an object is to be looked at: it is in another state than when it was, or it is time to look once more.

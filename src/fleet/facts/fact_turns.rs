@@ -40,6 +40,8 @@ pub(super) enum FactRank {
     Known,
     /// Anybody can have put it there.
     Strange,
+    /// It was read as it is, and is looked at once more.
+    Again,
 }
 
 /// What is to be read, and was.
@@ -50,7 +52,7 @@ pub(super) struct FactTurns {
     last: BTreeMap<NodeName, (u64, bool)>,
     /// Those that are asked for in this round, and have not come.
     asked: BTreeSet<NodeName>,
-    /// How many are to be read, and are not in this round.
+    /// How many are to be read that were not, as they are, and are not in this round.
     waiting: usize,
 }
 
@@ -68,7 +70,10 @@ impl FactTurns {
         mut due: Vec<(NodeName, ListedFacts)>,
         rank: impl Fn(&NodeName) -> FactRank,
     ) -> Vec<(NodeName, ListedFacts)> {
-        let all = due.len();
+        let first_looks = |due: &[(NodeName, ListedFacts)]| {
+            due.iter().filter(|(node, _)| rank(node) != FactRank::Again).count()
+        };
+        let all = first_looks(&due);
         for (node, _) in &due {
             self.last.entry(node.clone()).or_insert((self.rounds, false));
         }
@@ -82,13 +87,18 @@ impl FactTurns {
             fitting(&rest, MAX_ROUND_READS - due.len(), MAX_ROUND_BYTES.saturating_sub(bytes));
         rest.truncate(more);
         due.append(&mut rest);
-        self.waiting = all - due.len();
+        self.waiting = all - first_looks(&due);
         due
     }
 
     /// These are asked for in this round, and no others.
-    pub(super) fn asks(&mut self, wanted: &[(NodeName, ListedFacts)]) {
-        self.asked = wanted.iter().map(|(node, _)| node.clone()).collect();
+    pub(super) fn asks(
+        &mut self,
+        wanted: &[(NodeName, ListedFacts)],
+        rank: impl Fn(&NodeName) -> FactRank,
+    ) {
+        let first_looks = wanted.iter().filter(|(node, _)| rank(node) != FactRank::Again);
+        self.asked = first_looks.map(|(node, _)| node.clone()).collect();
     }
 
     /// What was asked for has come, or why it does not.
@@ -102,7 +112,7 @@ impl FactTurns {
         self.waiting += usize::from(self.asked.remove(node));
     }
 
-    /// How many are still to be read, in this round or a later one.
+    /// How many are still to be read for the first time as they are, in this round or a later one.
     pub(super) fn left(&self) -> usize {
         self.waiting + self.asked.len()
     }
@@ -132,6 +142,7 @@ mod tests {
         match node.as_str().get(..1) {
             Some("l") => FactRank::Living,
             Some("s") => FactRank::Strange,
+            Some("x") => FactRank::Again,
             Some(_) | None => FactRank::Known,
         }
     }
@@ -140,8 +151,9 @@ mod tests {
     fn round(turns: &mut FactTurns, due: &[(NodeName, ListedFacts)]) -> Vec<String> {
         turns.begins(&due.iter().map(|(node, _)| node.clone()).collect());
         let picked = turns.pick(due.to_vec(), rank);
-        turns.asks(&picked);
-        assert_eq!(turns.left(), due.len());
+        turns.asks(&picked, rank);
+        let first_looks = due.iter().filter(|(node, _)| rank(node) != FactRank::Again);
+        assert_eq!(turns.left(), first_looks.count());
         for (node, _) in &picked {
             turns.has_come(node);
         }
@@ -177,6 +189,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_looked_at_once_more_keeps_nothing_that_was_never_read_waiting() {
+        let mut turns = FactTurns::default();
+        let mut unread: BTreeSet<_> = (0..1000).map(|at| format!("s{at:04}")).collect();
+        let again: Vec<_> = (0..500).map(|at| listed(&format!("x{at:03}"), 1)).collect();
+        for left in (0..1000_usize).rev().step_by(MAX_ROUND_READS - READ_IN_TURN) {
+            let due = unread.iter().map(|name| listed(name, 1)).chain(again.clone());
+            for name in round(&mut turns, &due.collect::<Vec<_>>()) {
+                unread.remove(&name);
+            }
+            assert!(unread.len() <= left, "{} of at most {left}", unread.len());
+        }
+        assert_eq!(turns.left(), 0);
+    }
+
+    #[test]
     fn a_round_is_bounded_in_bytes_and_reads_something_of_each_in_any_case() {
         let most = MAX_FACT_OBJECT_BYTES;
         let names = (0..20).flat_map(|at| [format!("l{at:02}"), format!("s{at:02}")]);
@@ -190,7 +217,7 @@ mod tests {
         // One that is not begun in time is still to be read.
         turns.begins(&BTreeSet::from([node("l00"), node("s00")]));
         let picked = turns.pick(vec![listed("l00", 1), listed("s00", 1)], rank);
-        turns.asks(&picked);
+        turns.asks(&picked, rank);
         assert_eq!(turns.left(), 2);
         turns.has_come(&node("l00"));
         turns.not_asked(&node("s00"));

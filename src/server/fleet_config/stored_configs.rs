@@ -128,6 +128,7 @@ impl AnewSealing {
                 Err(error) => error,
             };
             let (number, can_pass) = (version.version, error.can_pass());
+            let is_late = matches!(error, NotTaken::Store(BucketError::Late(_)));
             // In another store than the node's own nothing is there, which says nothing of what is in that.
             let elsewhere = match can_pass {
                 true => None,
@@ -151,7 +152,7 @@ impl AnewSealing {
             );
             failed = failed.and(Err(fault));
             // A store that is away is not asked for all of them.
-            if is_now && may_pass {
+            if is_now && may_pass || is_late {
                 break;
             }
         }

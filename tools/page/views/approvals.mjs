@@ -222,6 +222,9 @@ export async function look({ page, dialogs, wrong }) {
   await lists('', 'nobody knows which nodes there are', { approvals: [] });
   assert.equal(await ends.count(), 0);
   await count(page, '#approvals > li', 2);
+  await lists('', 'nobody knows it still, but one node has said all', { approvals: [], heard: ['other'] });
+  await count(page, '#approvals > li', 1);
+  await card('on this node').waitFor();
   await page.unroute('**/api/v1/approvals');
   for (const { id: each } of (await rest('GET', 'approvals')).data.approvals) await rest('POST', `approvals/${each}`, { decision: 'deny' });
   assert.deepEqual(await Promise.all(calls), [403, 403]);

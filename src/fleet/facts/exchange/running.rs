@@ -76,6 +76,9 @@ async fn run(
         pause = if went_well { LOOK_EVERY } else { (pause * 2).min(LONGEST_PAUSE) };
         let next = tokio::time::Instant::from_std(began + pause);
         tokio::time::sleep(LEAST_PAUSE).await;
+        if went_well && facts.is_behind() && !*ending.borrow() {
+            continue;
+        }
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}
             // A store that is away is not asked more often for that.
