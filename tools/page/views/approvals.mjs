@@ -211,15 +211,15 @@ export async function look({ page, dialogs, wrong }) {
   await page.evaluate(() => { window.matchMedia = () => ({ matches: true }); });
   await card('on this node').getByRole('button', { name: 'Deny' }).hover();
   const own = await card('on this node').elementHandle();
-  await lists('other', 'other says nothing', { approvals: [] });
+  await lists('other', 'other says nothing', { approvals: [], heard: [] });
   assert.deepEqual(await ends.allInnerTexts(), ['It does not wait any more.']);
   assert.match(await own.innerText(), /It does not wait any more/);
   await lists('third', 'third still says nothing', {});
   await count(page, '#approvals .outcome', 0);
   await card('on this node').waitFor();
   assert.ok(await own.evaluate((it) => it.isConnected && [...it.querySelectorAll('.answer > *')].every((one) => !one.disabled)), 'it can be answered');
-  await lists('third', 'third says nothing of many', { approvals: [], left_out: 2 });
-  await lists('', 'nobody knows which nodes there are', { approvals: [] });
+  await lists('third', 'third says nothing of many', { approvals: [], heard: [], left_out: 2 });
+  await lists('', 'nobody knows which nodes there are', { approvals: [], heard: [] });
   assert.equal(await ends.count(), 0);
   await count(page, '#approvals > li', 2);
   await lists('', 'nobody knows it still, but one node has said all', { approvals: [], heard: ['other'] });
