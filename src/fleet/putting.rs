@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The place is looked at between the put and the question: a store that is swapped for another one, or comes back, at whatever
-//! moment of it, has either not got the segment where it is asked, or is not ours. It would have to go twice within one put.
+//! moment of it, has either not got the segment where it is asked, or is not ours. It would have to go twice within one put; or it
+//! goes before the question, has forgotten what it said it took, and an earlier attempt comes late to the other (a known limit).
 
 use thiserror::Error;
 
