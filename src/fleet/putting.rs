@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!          ┌─ Create ─ made ──┐
-//! begins ──┤     └──── exists ┼─▶ Place ─ it is ours ─▶ Compare ─ the same ──▶ stored
-//!          └─ Replace ────────┴─▶ Place ─ it is ours ─▶ Measure ─ its length ─▶ stored
+//! begins ──┤     └──── exists ┼─▶ Place ─ ours ─▶ Compare ─ the same ──┬─▶ Place ─ ours ─▶ stored
+//!          └─ Replace ────────┴─▶ Place ─ ours ─▶ Measure ─ its length ┘
 //! ```
 //!
-//! The place is looked at between the put and the question: a store that is swapped for another one, or comes back, at whatever
-//! moment of it, has either not got the segment where it is asked, or is not ours. It would have to go twice within one put; or it
-//! goes before the question, has forgotten what it said it took, and an earlier attempt comes late to the other (a known limit).
+//! The place is looked at between the put and the question, and behind it. A store that is swapped for another one, or comes back,
+//! at whatever moment of it, has either not got the segment where it is asked, or is not ours: an earlier attempt may have come
+//! late to the other one. It would have to go twice within one put.
 
 use thiserror::Error;
 
@@ -80,12 +80,20 @@ pub enum PutNext {
     Stored(CheckpointHash),
 }
 
+/// What follows once it was seen that the store is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BehindPlace {
+    /// The question whether the segment is there.
+    Ask(PutAsk),
+    /// It was there: it is stored, with that checkpoint.
+    Stored(CheckpointHash),
+}
+
 /// A segment on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Putting {
     ask: PutAsk,
-    /// What is asked once it was seen that the store is ours.
-    then: PutAsk,
+    then: BehindPlace,
     length: u64,
     checkpoint: CheckpointHash,
 }
@@ -95,7 +103,7 @@ impl Putting {
     #[must_use]
     pub fn new(creates: bool, length: u64, checkpoint: CheckpointHash) -> Self {
         let ask = if creates { PutAsk::Create } else { PutAsk::Replace };
-        Self { ask, then: PutAsk::Measure, length, checkpoint }
+        Self { ask, then: BehindPlace::Ask(PutAsk::Measure), length, checkpoint }
     }
 
     /// What to ask now.
@@ -113,17 +121,22 @@ impl Putting {
         let Self { ask, then, length, checkpoint } = self;
         let place_then = |then| Ok(PutNext::Ask(Self { ask: PutAsk::Place, then, ..self }));
         match (ask, answer) {
-            (PutAsk::Create | PutAsk::Replace, PutAnswer::Done) => place_then(PutAsk::Measure),
-            // The answer to an earlier attempt was lost; or somebody else was here.
-            (PutAsk::Create, PutAnswer::Exists) => place_then(PutAsk::Compare),
-            (PutAsk::Place, PutAnswer::Place(Ok(()))) => {
-                Ok(PutNext::Ask(Self { ask: then, ..self }))
+            (PutAsk::Create | PutAsk::Replace, PutAnswer::Done) => {
+                place_then(BehindPlace::Ask(PutAsk::Measure))
             }
+            // The answer to an earlier attempt was lost; or somebody else was here.
+            (PutAsk::Create, PutAnswer::Exists) => place_then(BehindPlace::Ask(PutAsk::Compare)),
+            (PutAsk::Place, PutAnswer::Place(Ok(()))) => Ok(match then {
+                BehindPlace::Ask(ask) => PutNext::Ask(Self { ask, ..self }),
+                BehindPlace::Stored(checkpoint) => PutNext::Stored(checkpoint),
+            }),
             (PutAsk::Place, PutAnswer::Place(Err(lost))) => Err(NotStored::Elsewhere(lost)),
-            (PutAsk::Compare, PutAnswer::There(Some(there))) => Ok(PutNext::Stored(there)),
+            (PutAsk::Compare, PutAnswer::There(Some(there))) => {
+                place_then(BehindPlace::Stored(there))
+            }
             (PutAsk::Compare, PutAnswer::There(None)) => Err(NotStored::Another),
             (PutAsk::Measure, PutAnswer::Length(Some(there))) if there == length => {
-                Ok(PutNext::Stored(checkpoint))
+                place_then(BehindPlace::Stored(checkpoint))
             }
             (PutAsk::Measure, PutAnswer::Length(Some(there))) => {
                 Err(NotStored::Length { put: length, there })
@@ -172,12 +185,13 @@ mod tests {
         use PutAsk::{Compare, Create, Measure, Place, Replace};
         const OURS: PutAnswer = PutAnswer::Place(Ok(()));
         let stored = |by| Some(Ok([by; 32]));
-        let measured = [Done, OURS, Length(Some(10))];
-        assert_eq!(run(true, &measured), (vec![Create, Place, Measure], stored(1)));
-        assert_eq!(run(false, &measured), (vec![Replace, Place, Measure], stored(1)));
-        let compared = [Exists, OURS, There(Some([2; 32]))];
-        assert_eq!(run(true, &compared), (vec![Create, Place, Compare], stored(2)));
+        let measured = [Done, OURS, Length(Some(10)), OURS];
+        assert_eq!(run(true, &measured), (vec![Create, Place, Measure, Place], stored(1)));
+        assert_eq!(run(false, &measured), (vec![Replace, Place, Measure, Place], stored(1)));
+        let compared = [Exists, OURS, There(Some([2; 32])), OURS];
+        assert_eq!(run(true, &compared), (vec![Create, Place, Compare, Place], stored(2)));
         assert_eq!(run(true, &[Done, OURS]).1, None, "once is not enough");
+        assert_eq!(run(true, &measured[..3]).1, None, "the store may be another one by now");
         for (creates, answers, why) in [
             (true, vec![Exists, OURS, There(None)], NotStored::Another),
             (true, vec![Done, OURS, Length(None)], NotStored::Gone),
@@ -194,8 +208,15 @@ mod tests {
     #[test]
     fn what_was_put_into_another_store_is_not_stored() {
         for lost in [PlaceLost::NoFleet, PlaceLost::OtherFleet, PlaceLost::NoClaim] {
-            for first in [PutAnswer::Done, PutAnswer::Exists] {
-                let answers = [first, PutAnswer::Place(Err(lost))];
+            let elsewhere = PutAnswer::Place(Err(lost));
+            let ours = PutAnswer::Place(Ok(()));
+            let (length, there) = (PutAnswer::Length(Some(10)), PutAnswer::There(Some([1; 32])));
+            for answers in [
+                vec![PutAnswer::Done, elsewhere],
+                vec![PutAnswer::Exists, elsewhere],
+                vec![PutAnswer::Done, ours, length, elsewhere],
+                vec![PutAnswer::Exists, ours, there, elsewhere],
+            ] {
                 assert_eq!(run(true, &answers).1, Some(Err(NotStored::Elsewhere(lost))));
             }
         }
