@@ -241,14 +241,7 @@ impl CallRecord {
         let of = &entry.draft;
         let mut draft = Draft::new(kind, of.source, Status::Success);
         draft.operation = of.operation;
-        for text in [
-            Text::Principal,
-            Text::Server,
-            Text::Tool,
-            Text::SessionId,
-            Text::ClientName,
-            Text::RequestId,
-        ] {
+        for text in Text::ABOUT_CALL {
             draft.set(text, of.text(text));
         }
         draft

@@ -40,6 +40,16 @@ pub enum Text {
 impl Text {
     const COUNT: usize = 7;
 
+    /// What says which call a record is about: the same in each record of one.
+    pub const ABOUT_CALL: [Self; 6] = [
+        Self::Principal,
+        Self::Server,
+        Self::Tool,
+        Self::SessionId,
+        Self::ClientName,
+        Self::RequestId,
+    ];
+
     /// The most bytes that are kept of it.
     #[must_use]
     pub const fn limit(self) -> usize {
@@ -193,23 +203,15 @@ impl Draft {
     /// by metrics, traces and decisions.
     #[must_use]
     pub fn rest(&self) -> Self {
-        const ABOUT: [Text; 6] = [
-            Text::Principal,
-            Text::Server,
-            Text::Tool,
-            Text::SessionId,
-            Text::ClientName,
-            Text::RequestId,
-        ];
         let mut rest = Self {
             operation: self.operation,
             started: self.started,
             variant: self.variant,
             ..Self::new(self.kind, self.source, self.status)
         };
-        let about: usize = ABOUT.iter().map(|text| self.text(*text).len()).sum();
+        let about: usize = Text::ABOUT_CALL.iter().map(|text| self.text(*text).len()).sum();
         rest.bytes.reserve_exact(about + self.payload(Raw::Metadata).bytes.len());
-        for text in ABOUT {
+        for text in Text::ABOUT_CALL {
             rest.set(text, self.text(text));
         }
         // More may become known, beside what is.
