@@ -3,6 +3,16 @@
 //! Scores of the two cannot be compared, places can. What was measured with other constants says
 //! `tools/bench/search/README.md`.
 
+use std::collections::BTreeMap;
+
+use super::agreement::{destroys, is_unwanted};
+use super::asked::ParsedQuery;
+use super::found_tool::{EXACT_NAME, FoundTool};
+use super::index::Index;
+use super::selection::{in_falling_order, in_order};
+use super::thesaurus::Effect;
+use super::vectors::Near;
+
 /// How little the first places count more than the next ones.
 const EVEN: f32 = 5.0;
 
@@ -10,16 +20,55 @@ const EVEN: f32 = 5.0;
 const MEANING: f32 = 0.5;
 
 /// The score of a tool that is the first by both.
-pub(super) const MOST: f32 = (1.0 + MEANING) / EVEN;
+const MOST: f32 = (1.0 + MEANING) / EVEN;
 
 /// What a place among those that have the words is worth; the first is 0.
-pub(super) fn of_words(place: usize) -> f32 {
+fn of_words(place: usize) -> f32 {
     1.0 / (EVEN + place as f32)
 }
 
 /// What a place among the nearest is worth.
-pub(super) fn of_meaning(place: usize) -> f32 {
+fn of_meaning(place: usize) -> f32 {
     MEANING * of_words(place)
+}
+
+impl Index {
+    /// The same as [`Index::search_shown`] where it is known which of the tools that are shown are nearest to what is
+    /// meant: both rankings are fused. `near` are positions, the nearest first.
+    #[must_use]
+    pub fn search_with(
+        &self,
+        query: &str,
+        near: &[Near],
+        shown: impl FnMut(usize) -> bool,
+    ) -> Vec<(usize, f32)> {
+        let mut asked = ParsedQuery::read(&self.lexicon, query);
+        let mut found = self.by_words(&mut asked, query, shown);
+        let first_by_words = found.first().map(|tool| tool.at);
+        let mut nearest: BTreeMap<usize, f32> =
+            near.iter().enumerate().map(|(place, near)| (near.at, of_meaning(place))).collect();
+        for (place, tool) in found.iter_mut().enumerate() {
+            let named = if tool.is_named() { EXACT_NAME } else { 0.0 };
+            let meaning = nearest.remove(&tool.at).unwrap_or_default();
+            tool.score = named + of_words(place) + meaning;
+        }
+        let others = nearest.into_iter();
+        found.extend(others.filter_map(|(at, score)| {
+            Some(FoundTool { at, score, by_words: 0.0, covered: 0.0, traits: self.traits(at)? })
+        }));
+        if found.iter().all(|tool| tool.is_forbidden(asked.effect)) {
+            return Vec::new();
+        }
+        // None that destroys becomes the first by meaning alone, where the words do not ask for that.
+        let unwanted = |tool: &FoundTool<'_>| {
+            is_unwanted(asked.effect, tool.traits)
+                || asked.effect == Some(Effect::Write)
+                    && destroys(tool.traits)
+                    && first_by_words != Some(tool.at)
+        };
+        let found = in_falling_order(in_order(found, unwanted));
+        found.map(|(at, score)| (at, (score / MOST).min(1.0))).collect()
+    }
 }
 
 #[cfg(test)]
