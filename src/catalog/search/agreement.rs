@@ -5,11 +5,7 @@ use super::thesaurus::Effect;
 
 /// How much of a score is left to a tool that does something else than the question wants.
 pub(super) fn agreement(wanted: Option<Effect>, traits: &Traits) -> f32 {
-    let does = match (traits.effect, traits.destroys) {
-        (Some(Effect::Destroy), _) => Some(Effect::Destroy),
-        (effect, _) => effect,
-    };
-    match (wanted, does) {
+    match (wanted, traits.effect) {
         (_, None) => 0.9,
         (None, Some(Effect::Destroy)) => 0.5,
         (None, Some(Effect::Read | Effect::Write)) => 1.0,

@@ -22,7 +22,9 @@ impl Index {
     pub(super) fn mend(&self, asked: &mut ParsedQuery) {
         let language = asked.language;
         let unknown = asked.terms.iter_mut().filter(|term| {
-            term.meanings.is_empty() && term.own.iter().all(|key| self.having(*key) <= 0.0)
+            term.word.as_deref().is_some_and(|word| spelling::allowed(word).is_some())
+                && term.meanings.is_empty()
+                && term.own.iter().all(|key| self.having(*key) <= 0.0)
         });
         for term in unknown.take(MAX_MENDED) {
             let Some(misspelt) = term.word.take() else { continue };

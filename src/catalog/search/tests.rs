@@ -119,6 +119,7 @@ fn typing_errors_find_the_tool() {
         ("mrege a pull reqest", "github:merge_pull_request"),
         ("serach repositries", "github:search_repositories"),
         ("curent time in a timezome", "time:get_current_time"),
+        ("xq qj vq zj wq jx qz mrege a pull reqest", "github:merge_pull_request"),
     ] {
         assert_eq!(names(&snapshot, query, 1), [expected], "{query}");
     }
