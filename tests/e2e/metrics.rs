@@ -373,7 +373,8 @@ fn scrapes_that_nobody_reads_take_no_memory_and_keep_nobody_waiting() {
         assert_eq!(response.status, 200, "{at} of {count}");
         assert!(response.whole && response.text().ends_with("# EOF\n"), "{at} of {count}");
     }
-    let grown = peak() - before;
+    // The kernel counts pages by core and adds up late: its peak may be told lower than before.
+    let grown = peak().saturating_sub(before);
     assert!(grown < GROWTH_KB, "{grown} KB for {HANGING} times {count} scrapes");
     drop((hanging, late));
     until("their places are free", || (open() <= open_before).then_some(()));
