@@ -358,7 +358,7 @@ fn completions_help_and_version() {
         assert!(help.stdout.contains("Examples:"), "{command}: {}", help.stdout);
     }
     let version = cli(&["--version"]);
-    assert_eq!(version.stdout, format!("mcpproxy {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(version.stdout, format!("mcpproxy {}\n", env!("MCPPROXY_LONG_VERSION")));
 }
 
 #[test]
