@@ -21,14 +21,15 @@ impl Index {
     /// Takes words that nobody knows for those that they may be misspelt from.
     pub(super) fn mend(&self, asked: &mut ParsedQuery) {
         let language = asked.language;
-        let unknown = asked.terms.iter_mut().filter(|term| {
-            term.word.as_deref().is_some_and(|word| spelling::allowed(word).is_some())
-                && term.meanings.is_empty()
-                && term.own.iter().all(|key| self.having(*key) <= 0.0)
+        let unknown = asked.terms.iter_mut().filter_map(|term| {
+            let most = spelling::allowed(term.word.as_deref()?)?;
+            let is_known =
+                !term.meanings.is_empty() || term.own.iter().any(|key| self.having(*key) > 0.0);
+            let misspelt = term.word.take_if(|_| !is_known)?;
+            Some((misspelt, most, term))
         });
-        for term in unknown.take(MAX_MENDED) {
-            let Some(misspelt) = term.word.take() else { continue };
-            let Some((errors, near)) = self.near(&misspelt) else { continue };
+        for (misspelt, most, term) in unknown.take(MAX_MENDED) {
+            let Some((errors, near)) = self.near(&misspelt, most) else { continue };
             let thesaurus = &self.lexicon.thesaurus;
             let meanings: BTreeSet<Concept> =
                 near.iter().flat_map(|word| thesaurus.meanings(word, language)).collect();
@@ -41,10 +42,9 @@ impl Index {
         }
     }
 
-    /// The words that one may be misspelt from, and by how many errors: those with the fewest. They begin as it does, or
-    /// with its second letter, where the two changed places.
-    fn near(&self, misspelt: &str) -> Option<(usize, Vec<String>)> {
-        let most = spelling::allowed(misspelt)?;
+    /// The words that one may be misspelt from by at most so many errors, and by how many: those with the fewest. They
+    /// begin as it does, or with its second letter, where the two changed places.
+    fn near(&self, misspelt: &str, most: usize) -> Option<(usize, Vec<String>)> {
         let mut letters = misspelt.chars();
         let (first, second) = (letters.next(), letters.next());
         let segments = self.segments.iter().flat_map(|segment| segment.near(misspelt, most));

@@ -38,6 +38,14 @@ fn names(snapshot: &Snapshot, query: &str, limit: usize) -> Vec<String> {
     snapshot.search(query, limit).iter().map(|(tool, _)| tool.name.to_string()).collect()
 }
 
+/// Each query has its tool first.
+fn each_finds_first(cases: &[(&str, &str)]) {
+    let snapshot = snapshot(TOOLS);
+    for (query, expected) in cases {
+        assert_eq!(names(&snapshot, query, 1), [*expected], "{query}");
+    }
+}
+
 #[test]
 fn fr_021_a_newcomers_words_find_the_right_tool() {
     let snapshot = snapshot(TOOLS);
@@ -113,31 +121,25 @@ fn scores_fall_from_1_to_0_and_ties_are_in_order() {
 
 #[test]
 fn typing_errors_find_the_tool() {
-    let snapshot = snapshot(TOOLS);
-    for (query, expected) in [
+    each_finds_first(&[
         ("creat a direcotry", "filesystem:create_directory"),
         ("mrege a pull reqest", "github:merge_pull_request"),
         ("serach repositries", "github:search_repositories"),
         ("curent time in a timezome", "time:get_current_time"),
         ("xq qj vq zj wq jx qz mrege a pull reqest", "github:merge_pull_request"),
-    ] {
-        assert_eq!(names(&snapshot, query, 1), [expected], "{query}");
-    }
+    ]);
 }
 
 #[test]
 fn words_of_other_languages_find_the_tool() {
-    let snapshot = snapshot(TOOLS);
-    for (query, expected) in [
+    each_finds_first(&[
         ("Ein Verzeichnis anlegen", "filesystem:create_directory"),
         ("eliminar un repositorio", "github:delete_repo"),
         ("déplacer un fichier", "filesystem:move_file"),
         ("удалить репозиторий", "github:delete_repo"),
         ("删除仓库", "github:delete_repo"),
         ("フォルダを作成する", "filesystem:create_directory"),
-    ] {
-        assert_eq!(names(&snapshot, query, 1), [expected], "{query}");
-    }
+    ]);
 }
 
 #[test]
