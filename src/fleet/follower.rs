@@ -27,7 +27,6 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 pub use self::follow_context::FollowSettings;
 use self::follow_context::{FollowContext, LONGEST_WAIT, NotFollowed};
@@ -36,6 +35,7 @@ use super::bucket::Bucket;
 use super::config::NodeName;
 use super::fleet_index::{FleetIndex, MAX_FOLLOWED};
 use super::joining::{FLEET, FleetObject, NODES};
+use crate::io::background_task::BackgroundTask;
 use crate::os::private;
 
 /// Nodes that have their turn at a time.
@@ -45,10 +45,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What follows.
 #[derive(Debug)]
-pub struct FleetFollower {
-    task: JoinHandle<()>,
-    ends: watch::Sender<bool>,
-}
+pub struct FleetFollower(BackgroundTask);
 
 impl FleetFollower {
     /// Starts to follow what lies in `bucket`, into `index`.
@@ -59,15 +56,12 @@ impl FleetFollower {
         index: Arc<FleetIndex>,
         runtime: &Handle,
     ) -> Self {
-        let (ends, ending) = watch::channel(false);
-        let task = runtime.spawn(run(settings, bucket, index, ending));
-        Self { task, ends }
+        Self(BackgroundTask::start(runtime, |ending| run(settings, bucket, index, ending)))
     }
 
     /// Ends, with what is being written; who does not answer is not waited for.
     pub async fn end(self) {
-        self.ends.send_replace(true);
-        let _ = self.task.await;
+        self.0.end_within(ENDS_WITHIN).await;
     }
 }
 
@@ -89,8 +83,7 @@ async fn run(
         }
     }
     // What is being written is there then; what the store does not answer is asked again after the next start.
-    let rest = async { while works.next().await.is_some() {} };
-    let _ = tokio::time::timeout(ENDS_WITHIN, rest).await;
+    while works.next().await.is_some() {}
 }
 
 /// Who follows all of them: says what is done next, and keeps what came of it.

@@ -13,10 +13,10 @@ const NODE: u8 = 1;
 /// Most hashes of a path: that of a tree of 2³² leaves.
 pub const MAX_PATH: usize = 32;
 
-fn hash(prefix: u8, parts: &[&[u8]]) -> TreeHash {
+fn hash(prefix: u8, parts: &[TreeHash]) -> TreeHash {
     let mut context = Context::new(&SHA256);
     context.update(&[prefix]);
-    parts.iter().for_each(|part| context.update(part));
+    context.update(parts.as_flattened());
     let mut out = [0; 32];
     out.iter_mut().zip(context.finish().as_ref()).for_each(|(to, from)| *to = *from);
     out
@@ -25,7 +25,7 @@ fn hash(prefix: u8, parts: &[&[u8]]) -> TreeHash {
 /// The hash of a leaf.
 #[must_use]
 pub fn leaf(record: &[u8; 32]) -> TreeHash {
-    hash(LEAF, &[record])
+    hash(LEAF, std::slice::from_ref(record))
 }
 
 /// The levels above the leaves, each half as long: what has no neighbour goes up as it is, which gives
@@ -33,7 +33,7 @@ pub fn leaf(record: &[u8; 32]) -> TreeHash {
 fn above(level: &[TreeHash]) -> Vec<TreeHash> {
     let join = |pair: &[TreeHash]| match pair {
         [one] => *one,
-        pair => hash(NODE, &pair.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>()),
+        pair => hash(NODE, pair),
     };
     level.chunks(2).map(join).collect()
 }
@@ -75,8 +75,7 @@ pub fn root_by_path(leaf: TreeHash, at: u64, count: u64, path: &[TreeHash]) -> O
     while width > 1 {
         if at ^ 1 < width {
             let neighbour = rest.next()?;
-            let pair: [&[u8]; 2] =
-                if at & 1 == 0 { [&found, neighbour] } else { [neighbour, &found] };
+            let pair = if at & 1 == 0 { [found, *neighbour] } else { [*neighbour, found] };
             found = hash(NODE, &pair);
         }
         at /= 2;
@@ -105,7 +104,7 @@ mod tests {
                     k *= 2;
                 }
                 let (left, right) = leaves.split_at(k);
-                hash(NODE, &[&by_definition(left), &by_definition(right)])
+                hash(NODE, &[by_definition(left), by_definition(right)])
             }
         }
     }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use self::backlog::{Backlog, LOOK_EVERY, REPLY_MS};
 use super::bucket::{Bucket, BucketError, Creation};
@@ -33,6 +32,7 @@ use super::sealing::{ChainPosition, SealAct, SealLimits, SegmentIntake};
 use super::segment::{self, SealedBy, SealedSegment};
 use super::signed_note::VerifierKey;
 use crate::activity::{Activity, Durability, StoreError};
+use crate::io::background_task::BackgroundTask;
 
 /// How long the end waits until all is stored.
 pub const END_LIMIT: Duration = Duration::from_secs(10);
@@ -170,10 +170,7 @@ async fn join(
 
 /// The ledger of a node that runs.
 #[derive(Debug)]
-pub struct FleetLedger {
-    task: JoinHandle<()>,
-    ends: watch::Sender<bool>,
-}
+pub struct FleetLedger(BackgroundTask);
 
 impl FleetLedger {
     /// Starts to seal, and to say that this node lives; `vitals` tells what else is said each time.
@@ -184,7 +181,6 @@ impl FleetLedger {
         vitals: VitalsOf,
         runtime: &Handle,
     ) -> Self {
-        let (ends, ending) = watch::channel(false);
         entered.node.begins();
         let config = &entered.settings.config;
         let limits = SealLimits {
@@ -197,19 +193,17 @@ impl FleetLedger {
         };
         let (node, store) = (Arc::clone(&entered.node), entered.bucket.shown().to_owned());
         let backlog = Backlog::new(limits, entered.stored, activity.clone(), node, store);
-        let task = runtime.spawn(run(entered, backlog, activity, vitals, runtime.clone(), ending));
-        Self { task, ends }
+        let spawning = runtime.clone();
+        Self(BackgroundTask::start(runtime, |ending| {
+            run(entered, backlog, activity, vitals, spawning, ending)
+        }))
     }
 
     /// Seals what is left, within a bound if it is `patient`, else not at all. Everything was submitted, and is durable.
     pub async fn end(self, patient: bool) {
-        let Self { mut task, ends } = self;
-        ends.send_replace(true);
         let limit = if patient { END_LIMIT } else { Duration::ZERO };
-        if tokio::time::timeout(limit, &mut task).await.is_err() {
+        if !self.0.end_within(limit).await {
             tracing::warn!("what is not yet in the fleet's store is put there at the next start");
-            task.abort();
-            let _ = task.await;
         }
     }
 }
@@ -351,8 +345,10 @@ impl Sealer {
     /// Makes the next segment of about so many bytes, and notes that it is on its way.
     async fn seal(&mut self, bytes: u64) {
         let (activity, member) = (self.activity.clone(), Arc::clone(&self.member));
-        let (stored, planned) = (self.backlog.state.stored(), self.planned);
-        let made = move || next_segment(&activity, &mut member.lock(), stored, planned, bytes);
+        let (state, planned) = (&self.backlog.state, self.planned);
+        let (stored, room) = (state.stored(), state.backlog().min(bytes) + state.record_bytes());
+        let made =
+            move || next_segment(&activity, &mut member.lock(), stored, planned, bytes, room);
         let made = tokio::task::spawn_blocking(made).await.unwrap_or(Err(NotSealed::Thread));
         let (now, state) = (self.backlog.now(), &mut self.backlog.state);
         match made {
@@ -413,17 +409,19 @@ impl Sealer {
     }
 }
 
-/// Makes the next segment, and notes that it is on its way; and how many canonical bytes it has.
+/// Makes the next segment of about so many `bytes`, with `room` for them, and notes that it is on its way; and how many canonical
+/// bytes it has.
 fn next_segment(
     activity: &Activity,
     member: &mut FleetMember,
     stored: ChainPosition,
     planned: Option<u64>,
     bytes: u64,
+    room: u64,
 ) -> Result<(SealedSegment, u64), NotSealed> {
     let view = activity.stored()?;
     let intake = SegmentIntake { planned, durable: activity.durable_seq(), bytes };
-    let mut rows = RecordCollector::new(member.log);
+    let mut rows = RecordCollector::new(member.log).with_room(room as usize);
     let mut after = None;
     view.chained_from(stored.seq + 1, |record| {
         let last = rows.last().map(|(last, _)| last);

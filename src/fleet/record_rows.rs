@@ -61,6 +61,12 @@ impl RecordCollector {
         Self { log, bytes: Vec::new(), places: Vec::new() }
     }
 
+    /// The same, with room for so many canonical bytes: it need not be moved while it grows up to there.
+    #[must_use]
+    pub fn with_room(self, bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), ..self }
+    }
+
     /// The log that they are of.
     #[must_use]
     pub fn log(&self) -> NodeId {

@@ -18,10 +18,10 @@ use http_body_util::Full;
 use jiff::fmt::rfc2822;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use super::outgoing_http::{HttpOrigin, OutgoingConnection};
 use crate::config::{OtlpTarget, TelemetrySection};
+use crate::io::background_task::BackgroundTask;
 use crate::telemetry::LogTap;
 use crate::telemetry::export_queue::{DropReason, ExportReceiver, Exported, Exporter};
 use crate::telemetry::otlp::{self, PROTOBUF, TakenBatch};
@@ -93,10 +93,7 @@ impl OtlpTargets {
 
 /// Who exports while the proxy runs.
 #[derive(Debug)]
-pub(super) struct OtlpExport {
-    end: watch::Sender<bool>,
-    task: JoinHandle<()>,
-}
+pub(super) struct OtlpExport(BackgroundTask);
 
 impl OtlpExport {
     /// Starts to export to the collector of the config in force, while there is one.
@@ -106,31 +103,24 @@ impl OtlpExport {
         instance: Box<str>,
         control: &Runtime,
     ) -> Self {
-        let (end, ending) = watch::channel(false);
-        let state = ExportTask {
-            target,
-            queue,
-            instance,
-            ending,
-            patience: PATIENCE,
-            collector: None,
-            batch: Vec::new(),
-            is_down: false,
-        };
-        Self { end, task: control.spawn(state.run()) }
+        Self(BackgroundTask::start(control.handle(), |ending| {
+            let state = ExportTask {
+                target,
+                queue,
+                instance,
+                ending,
+                patience: PATIENCE,
+                collector: None,
+                batch: Vec::new(),
+                is_down: false,
+            };
+            state.run()
+        }))
     }
 
     /// Ends it: what is left is sent, within [`FLUSH_LIMIT`]; without `patience` it is dropped.
     pub(super) async fn end(self, patience: bool) {
-        self.end_within(if patience { FLUSH_LIMIT } else { Duration::ZERO }).await;
-    }
-
-    async fn end_within(mut self, limit: Duration) {
-        self.end.send_replace(true);
-        if tokio::time::timeout(limit, &mut self.task).await.is_err() {
-            self.task.abort();
-            let _ = self.task.await;
-        }
+        self.0.end_within(if patience { FLUSH_LIMIT } else { Duration::ZERO }).await;
     }
 }
 
@@ -384,6 +374,7 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+    use tokio::runtime::Handle;
 
     use super::*;
     use crate::telemetry::SpanQueue;
@@ -510,11 +501,14 @@ mod tests {
     #[tokio::test]
     async fn an_end_waits_for_a_collector_that_hangs_no_longer_than_its_bound() {
         let (hangs, _) = collector(Vec::new()).await;
-        let (mut state, queue, end) = task(hangs);
+        let (mut state, queue, _) = task(hangs);
         state.patience = PATIENCE;
         queue.put(Box::new(tests_span(false)));
-        let export = OtlpExport { end, task: tokio::spawn(state.run()) };
-        export.end_within(Duration::from_millis(50)).await;
+        let export = BackgroundTask::start(&Handle::current(), |ending| {
+            state.ending = ending;
+            state.run()
+        });
+        assert!(!export.end_within(Duration::from_millis(50)).await);
         // Had it waited as long as for an attempt, that would have been counted.
         assert_eq!(counts(&queue), (0, [0; 3]));
     }

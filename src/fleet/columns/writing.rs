@@ -23,6 +23,8 @@ use super::table_error::TableError;
 const CREATED_BY: &str = "mcpproxy ledger version 1.0.0";
 /// Values that are handed to a column at a time: a page is looked at after so many.
 const WRITE_BATCH: usize = 1024;
+/// Bytes of cells after which a page ends: as many as Snappy packs at once, so that longer ones would not be smaller.
+const PAGE_BYTES: usize = 64 << 10;
 
 /// A table on its way.
 pub struct TableWriter {
@@ -57,20 +59,27 @@ impl TableWriter {
         let mut group = self.writer.next_row_group()?;
         for column in COLUMNS {
             let Some(mut out) = group.next_column()? else { break };
-            match (table.cells(column), out.untyped()) {
-                (Cells::Numbers(cells), ColumnWriter::Int64ColumnWriter(out)) => {
-                    out.write_batch(&cells, None, None)?;
+            for cells in table.batches(column, WRITE_BATCH) {
+                match (cells, out.untyped()) {
+                    (Cells::Numbers(cells), ColumnWriter::Int64ColumnWriter(out)) => {
+                        out.write_batch(&cells, None, None)?;
+                    }
+                    (Cells::Texts(cells), ColumnWriter::ByteArrayColumnWriter(out)) => {
+                        let cells: Vec<_> = cells.into_iter().map(ByteArray::from).collect();
+                        out.write_batch(&cells, None, None)?;
+                    }
+                    (Cells::Hashes(cells), ColumnWriter::FixedLenByteArrayColumnWriter(out)) => {
+                        let cells = cells.into_iter().map(ByteArray::from);
+                        let cells: Vec<FixedLenByteArray> = cells.map(Into::into).collect();
+                        out.write_batch(&cells, None, None)?;
+                    }
+                    _ => {
+                        return Err(TableError::Form(format!(
+                            "{} is of another type",
+                            column.name
+                        )));
+                    }
                 }
-                (Cells::Texts(cells), ColumnWriter::ByteArrayColumnWriter(out)) => {
-                    let cells: Vec<ByteArray> = cells.into_iter().map(ByteArray::from).collect();
-                    out.write_batch(&cells, None, None)?;
-                }
-                (Cells::Hashes(cells), ColumnWriter::FixedLenByteArrayColumnWriter(out)) => {
-                    let cells: Vec<FixedLenByteArray> =
-                        cells.into_iter().map(|cell| ByteArray::from(cell).into()).collect();
-                    out.write_batch(&cells, None, None)?;
-                }
-                _ => return Err(TableError::Form(format!("{} is of another type", column.name))),
             }
             out.close()?;
         }
@@ -154,6 +163,7 @@ pub(super) fn properties() -> WriterPropertiesPtr {
         .set_statistics_enabled(EnabledStatistics::None)
         .set_offset_index_disabled(true)
         .set_write_batch_size(WRITE_BATCH)
+        .set_data_page_size_limit(PAGE_BYTES)
         .set_max_row_group_row_count(None);
     for column in COLUMNS {
         let path = ColumnPath::from(column.name);

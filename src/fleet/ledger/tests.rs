@@ -48,7 +48,7 @@ impl Node {
 
     fn seal(&self, member: &mut FleetMember, planned: Option<u64>, bytes: u64) -> SealedSegment {
         let stored = member.mark.stored;
-        next_segment(&self.activity, member, stored, planned, bytes).unwrap().0
+        next_segment(&self.activity, member, stored, planned, bytes, 0).unwrap().0
     }
 
     fn place(member: &FleetMember) -> OwnPlace {
@@ -98,7 +98,7 @@ async fn a_log_that_has_gone_another_way_is_not_sealed() {
     node.record(3);
     let mut member = node.join().await;
     let stored = ChainPosition { seq: 2, ..member.mark.stored };
-    let sealed = next_segment(&node.activity, &mut member, stored, None, 1 << 20);
+    let sealed = next_segment(&node.activity, &mut member, stored, None, 1 << 20, 0);
     assert!(matches!(sealed, Err(NotSealed::Fork(3))), "{sealed:?}");
     node.end();
 }

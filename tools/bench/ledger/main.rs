@@ -22,6 +22,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Canonical bytes of a segment, as `cluster.segment_bytes` has it by default.
 const SEGMENT_BYTES: usize = 4 << 20;
+/// Canonical bytes of a record, at most: the last of a segment goes beyond its size.
+const RECORD_BYTES: usize = 1024;
 /// The rate that the budget is for.
 const RATE: f64 = 50_000.0;
 /// How long the log has to end what it does beside.
@@ -86,7 +88,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut putting = 0.0;
     loop {
         let view = activity.stored()?;
-        let mut rows = RecordCollector::new(view.node());
+        let mut rows = RecordCollector::new(view.node()).with_room(SEGMENT_BYTES + RECORD_BYTES);
         let mut after: Option<Hash> = None;
         view.chained_from(next, |record| {
             if rows.bytes() >= SEGMENT_BYTES {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use super::FleetFacts;
 use crate::fleet::bucket::Bucket;
 use crate::fleet::config::NodeName;
 use crate::fleet::living_nodes::{LivingNodes, NodeState};
+use crate::io::background_task::BackgroundTask;
 
 /// The pause between two rounds. With a put and a read it is below two seconds from one node to another.
 const LOOK_EVERY: Duration = Duration::from_millis(750);
@@ -24,10 +24,7 @@ pub const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// The exchange of a node that runs.
 #[derive(Debug)]
-pub struct FactExchange {
-    task: JoinHandle<()>,
-    ends: watch::Sender<bool>,
-}
+pub struct FactExchange(BackgroundTask);
 
 impl FactExchange {
     /// Starts to read and put. `living` says who lives now: what these nodes say is read before what anybody can have put there.
@@ -38,19 +35,14 @@ impl FactExchange {
         living: impl Fn() -> Arc<LivingNodes> + Send + 'static,
         runtime: &Handle,
     ) -> Self {
-        let (ends, ending) = watch::channel(false);
-        Self { task: runtime.spawn(run(facts, bucket, living, ending)), ends }
+        Self(BackgroundTask::start(runtime, |ending| run(facts, bucket, living, ending)))
     }
 
     /// Puts what is still to be said, within a bound if it is `patient`, else not at all.
     pub async fn end(self, patient: bool) {
-        let Self { mut task, ends } = self;
-        ends.send_replace(true);
         let limit = if patient { END_LIMIT } else { Duration::ZERO };
-        if tokio::time::timeout(limit, &mut task).await.is_err() {
+        if !self.0.end_within(limit).await {
             tracing::warn!("what this node has to tell its fleet is put at its next start");
-            task.abort();
-            let _ = task.await;
         }
     }
 }
