@@ -151,7 +151,7 @@ fn variants() -> RefOr<Schema> {
 
 #[derive(Serialize)]
 struct Found<'a> {
-    tools: Vec<FoundTool<'a>>,
+    tools: Vec<ToldTool<'a>>,
     query: &'a str,
     total: usize,
     usage_instructions: &'static str,
@@ -160,7 +160,7 @@ struct Found<'a> {
 /// One tool that was found.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum FoundTool<'a> {
+enum ToldTool<'a> {
     Whole(Shown<'a>),
     Brief(BriefTool<'a>),
 }
@@ -211,7 +211,7 @@ fn told(tools: &[(Arc<Tool>, f32)], detail: Detail) -> Vec<Told> {
     tools.iter().map(of).collect()
 }
 
-impl<'a> FoundTool<'a> {
+impl<'a> ToldTool<'a> {
     fn of(tool: &'a Tool, score: f32, told: Told) -> Self {
         let whole = Shown::of(tool, Some(score));
         if told == Told::Whole {
@@ -245,7 +245,7 @@ pub fn retrieve(
     let FoundTools { tools: found, total } = snapshot.search_for(query, limit, meaning, given);
     let told = told(&found, detail);
     let tools = found.iter().zip(&told);
-    let tools = tools.map(|((tool, score), told)| FoundTool::of(tool, *score, *told));
+    let tools = tools.map(|((tool, score), told)| ToldTool::of(tool, *score, *told));
     let content =
         Found { total, tools: tools.collect(), query, usage_instructions: USAGE_INSTRUCTIONS };
     let text = text(found.iter().map(|(tool, _)| &**tool).zip(told), total);
