@@ -5,12 +5,18 @@
 //! is [`Relation::Wider`]. Words for people (`description`, `default`, …) say nothing about documents. Deliberately not
 //! attempted: `oneOf`, `not` and the unevaluated keywords beyond being the same, patterns that are another, references
 //! that lead elsewhere.
-//!
-//! Size: the keywords of all drafts, each compared in its place; they count on one another.
+
+mod bounds;
+mod parameters;
+mod values;
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
+
+use self::bounds::{bounds, is_bound};
+pub use self::parameters::names_a_new_parameter;
+use self::values::values;
 
 /// How a schema relates to the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,62 +105,6 @@ pub fn compare(old: &Value, new: &Value) -> Relation {
     match (Comparison { steps: 0 }).schemas(old, new) {
         Relation::Narrower if words.refers && words.turning => Relation::Wider,
         relation => relation,
-    }
-}
-
-/// True if `new` names a property that `old` does not name at the same place.
-#[must_use]
-pub fn names_a_new_parameter(old: &Value, new: &Value) -> bool {
-    let mut known = BTreeSet::new();
-    let mut room = MAX_STEPS;
-    names(old, "", &mut room, &mut |name| {
-        known.insert(name);
-    });
-    let mut found = false;
-    names(new, "", &mut room, &mut |name| found |= !known.contains(&name));
-    // Too many to be looked at: one of them may be new.
-    found || (room == 0 && old != new)
-}
-
-/// Tells the name of each property that a schema has, with those above it. Branches of combined schemas count as the
-/// place that they are for.
-fn names(schema: &Value, above: &str, room: &mut u32, tell: &mut impl FnMut(String)) {
-    let Value::Object(members) = schema else { return };
-    for (keyword, value) in members {
-        *room = room.saturating_sub(1);
-        if *room == 0 {
-            return;
-        }
-        let keyword = keyword.as_str();
-        match value {
-            Value::Object(named) if keyword == "properties" => {
-                for (name, schema) in named {
-                    let place = format!("{above}/{}", name.replace('~', "~0").replace('/', "~1"));
-                    names(schema, &place, room, tell);
-                    tell(place);
-                }
-            }
-            Value::Object(named) if DEFINITIONS.contains(&keyword) => {
-                for (name, schema) in named {
-                    names(schema, &format!("#{name}"), room, tell);
-                }
-            }
-            Value::Object(named) if MAPS.contains(&keyword) => {
-                named.values().for_each(|schema| names(schema, above, room, tell));
-            }
-            Value::Object(_) if SCHEMA.contains(&keyword) => {
-                names(value, above, room, tell);
-            }
-            Value::Array(list) if LISTS.contains(&keyword) => {
-                list.iter().for_each(|schema| names(schema, above, room, tell));
-            }
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)
-            | Value::Object(_) => {}
-        }
     }
 }
 
@@ -467,139 +417,6 @@ fn says_nothing(schema: &Map<String, Value>) -> bool {
     schema.keys().all(|name| WORDS.contains(&name.as_str()))
 }
 
-/// `type`, `enum` and `const`.
-fn values(before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
-    let keywords = ["type", "enum", "const"];
-    if keywords.iter().all(|name| before.get(*name) == now.get(*name)) {
-        return Relation::Equal;
-    }
-    let (Some(old_types), Some(new_types)) = (types(before), types(now)) else {
-        return Relation::Wider;
-    };
-    let (Some(old), Some(new)) = (listed(before), listed(now)) else { return Relation::Wider };
-    let kept = match (&old, &new) {
-        (None, None) => Relation::Equal,
-        (None, Some(_)) => Relation::Narrower,
-        (Some(_), None) => Relation::Wider,
-        (Some(old), Some(new)) => match new.iter().all(|value| old.contains(value)) {
-            true if old.iter().all(|value| new.contains(value)) => Relation::Equal,
-            true => Relation::Narrower,
-            false => Relation::Wider,
-        },
-    };
-    let same = old_types == new_types;
-    // Values that are listed have the types that they have.
-    let new_types = match &new {
-        Some(listed) if !same => listed.iter().map(|value| type_of(value)).collect(),
-        Some(_) | None => new_types,
-    };
-    let types = match same || new_types.iter().all(|of| fits(of, &old_types)) {
-        true if same => Relation::Equal,
-        true => Relation::Narrower,
-        false => Relation::Wider,
-    };
-    both(kept, types)
-}
-
-const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
-
-fn fits(of: &str, types: &BTreeSet<&str>) -> bool {
-    types.contains(of) || (of == "integer" && types.contains("number"))
-}
-
-fn types(schema: &Map<String, Value>) -> Option<BTreeSet<&str>> {
-    let known = |name: &Value| TYPES.into_iter().find(|known| name == *known);
-    match schema.get("type") {
-        None => Some(TYPES.into()),
-        Some(Value::Array(names)) => names.iter().map(known).collect(),
-        Some(name) => Some([known(name)?].into()),
-    }
-}
-
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
-/// The values that `enum` or `const` allow; `None` in it where neither stands.
-#[expect(clippy::option_option, reason = "not readable, or not there")]
-fn listed(schema: &Map<String, Value>) -> Option<Option<Vec<&Value>>> {
-    let of_enum = match schema.get("enum") {
-        None => None,
-        Some(Value::Array(values)) => Some(values.iter().collect::<Vec<_>>()),
-        Some(_) => return None,
-    };
-    match (of_enum, schema.get("const")) {
-        (listed, None) => Some(listed),
-        (None, Some(value)) => Some(Some(vec![value])),
-        // Which of them are alike is for numbers not as easy as it looks.
-        (Some(_), Some(_)) => None,
-    }
-}
-
-/// Keywords that hold a document back more the smaller, or the larger, they are.
-const BOUNDS: [(&str, Side); 10] = [
-    ("maximum", Side::AtMost),
-    ("maxLength", Side::AtMost),
-    ("maxItems", Side::AtMost),
-    ("maxProperties", Side::AtMost),
-    ("minimum", Side::AtLeast),
-    ("minLength", Side::AtLeast),
-    ("minItems", Side::AtLeast),
-    ("minProperties", Side::AtLeast),
-    // Draft 4 has true and false for these two, which are compared to the letter.
-    ("exclusiveMaximum", Side::AtMost),
-    ("exclusiveMinimum", Side::AtLeast),
-];
-
-#[derive(Clone, Copy)]
-enum Side {
-    AtMost,
-    AtLeast,
-}
-
-fn bounds(before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
-    let mut relation = Relation::Equal;
-    for (name, side) in BOUNDS {
-        let shown = match (before.get(name), now.get(name)) {
-            (old, new) if old == new => Relation::Equal,
-            (None, Some(Value::Number(_))) => Relation::Narrower,
-            (Some(Value::Number(old)), Some(Value::Number(new))) => {
-                let (least, most) = match side {
-                    Side::AtMost => (new, old),
-                    Side::AtLeast => (old, new),
-                };
-                if is_at_most(least, most) { Relation::Narrower } else { Relation::Wider }
-            }
-            (_, _) => Relation::Wider,
-        };
-        relation = both(relation, shown);
-    }
-    relation
-}
-
-/// False where it cannot be told: large whole numbers beside fractions.
-fn is_at_most(a: &Number, b: &Number) -> bool {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    let whole = |number: &Number| {
-        number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
-    };
-    match (whole(a), whole(b)) {
-        (Some(a), Some(b)) => a <= b,
-        (_, _) => match (a.as_f64(), b.as_f64()) {
-            (Some(a), Some(b)) => a <= b && a.abs() < EXACT && b.abs() < EXACT,
-            (_, _) => false,
-        },
-    }
-}
-
 /// A keyword that none of the others looks at.
 fn rest(name: &str, old: Option<&Value>, new: Option<&Value>) -> Relation {
     const ELSEWHERE: [&str; 22] = [
@@ -626,10 +443,7 @@ fn rest(name: &str, old: Option<&Value>, new: Option<&Value>) -> Relation {
         "minContains",
         "maxContains",
     ];
-    if old == new || WORDS.contains(&name) {
-        return Relation::Equal;
-    }
-    if BOUNDS.iter().any(|(bound, _)| *bound == name) {
+    if old == new || WORDS.contains(&name) || is_bound(name) {
         return Relation::Equal;
     }
     let names = |value: Option<&Value>| match value {
