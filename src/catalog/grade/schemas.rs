@@ -7,7 +7,9 @@
 //! that lead elsewhere.
 
 mod bounds;
+mod keywords;
 mod parameters;
+mod relation;
 mod values;
 
 use std::collections::BTreeSet;
@@ -15,78 +17,14 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use self::bounds::{bounds, is_bound};
+use self::keywords::{DEFINITIONS, MAPS, OPAQUE, TURNING, WORDS};
 pub use self::parameters::names_a_new_parameter;
+pub use self::relation::Relation;
+use self::relation::both;
 use self::values::values;
-
-/// How a schema relates to the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Relation {
-    /// Both accept the same.
-    Equal,
-    /// The new one accepts nothing that the old one did not.
-    Narrower,
-    /// The new one accepts more, or it cannot be told.
-    Wider,
-}
 
 /// Most pairs of subschemas that are looked at; past that it cannot be told.
 const MAX_STEPS: u32 = 200_000;
-
-/// Keywords that are words for people, or hints for forms.
-const WORDS: [&str; 8] = [
-    "title",
-    "description",
-    "default",
-    "examples",
-    "$comment",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-];
-
-/// Keywords that give places names, say what keywords mean, or look at what their neighbours have seen: where one of
-/// them stands, two schemas are the same to the letter, or it cannot be told.
-const OPAQUE: [&str; 10] = [
-    "$id",
-    "id",
-    "$anchor",
-    "$dynamicAnchor",
-    "$dynamicRef",
-    "$recursiveAnchor",
-    "$recursiveRef",
-    "$vocabulary",
-    "unevaluatedProperties",
-    "unevaluatedItems",
-];
-
-/// Keywords under which less may mean more: beside references to what is narrower, nothing can be told.
-const TURNING: [&str; 5] = ["not", "if", "oneOf", "minContains", "maxContains"];
-
-/// Keywords whose value is a schema.
-const SCHEMA: [&str; 12] = [
-    "additionalProperties",
-    "additionalItems",
-    "items",
-    "contains",
-    "propertyNames",
-    "not",
-    "if",
-    "then",
-    "else",
-    "unevaluatedProperties",
-    "unevaluatedItems",
-    "contentSchema",
-];
-
-/// Keywords whose value is a list of schemas.
-const LISTS: [&str; 5] = ["allOf", "anyOf", "oneOf", "prefixItems", "items"];
-
-/// Keywords whose value is schemas by name.
-const MAPS: [&str; 6] =
-    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
-
-/// Where definitions that are referred to stand.
-const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
 static ANYTHING: Value = Value::Bool(true);
 
@@ -153,10 +91,6 @@ struct Comparison {
 }
 
 /// The relations of parts that hold together: the graver counts.
-fn both(a: Relation, b: Relation) -> Relation {
-    a.max(b)
-}
-
 impl Comparison {
     fn schemas(&mut self, old: &Value, new: &Value) -> Relation {
         use Relation::{Equal, Narrower, Wider};

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Number, Value};
 
-use super::{Relation, both};
+use super::relation::{Relation, both};
 
 /// Keywords that hold a document back more the smaller, or the larger, they are.
 const BOUNDS: [(&str, Side); 10] = [

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{DEFINITIONS, LISTS, MAPS, MAX_STEPS, SCHEMA};
+use super::keywords::{DEFINITIONS, LISTS, MAPS, SCHEMA};
+
+/// Most keywords that are looked at; past that it cannot be told.
+const MAX_STEPS: u32 = 200_000;
 
 /// True if `new` names a property that `old` does not name at the same place.
 #[must_use]

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
+use super::keywords::{LISTS, SCHEMA};
 use super::*;
 use crate::schema::compile::{Schema, compile as compiled};
 use crate::schema::judge::{JudgeScratch, Verdict};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{Relation, both};
+use super::relation::{Relation, both};
 
 /// How the values that `now` allows relate to those that `before` did.
 pub(super) fn values(before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
