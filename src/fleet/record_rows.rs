@@ -61,10 +61,11 @@ impl RecordCollector {
         Self { log, bytes: Vec::new(), places: Vec::new() }
     }
 
-    /// The same, with room for so many canonical bytes: it need not be moved while it grows up to there.
+    /// The same, with room for so many canonical bytes more: they need not be moved while they grow up to there.
     #[must_use]
-    pub fn with_room(self, bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes), ..self }
+    pub fn with_room(mut self, bytes: usize) -> Self {
+        self.bytes.reserve(bytes);
+        self
     }
 
     /// The log that they are of.

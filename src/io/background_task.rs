@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A task that was started. Dropped, it is told to end, and not waited for.
+/// A task that was started. Dropped, it is not waited for, and learns that nobody will tell it to end.
 #[derive(Debug)]
 pub struct BackgroundTask {
     task: JoinHandle<()>,

@@ -17,14 +17,11 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use self::bounds::{bounds, is_bound};
-use self::keywords::{DEFINITIONS, MAPS, OPAQUE, TURNING, WORDS};
+use self::keywords::{DEFINITIONS, MAPS, MAX_STEPS, OPAQUE, TURNING, WORDS};
 pub use self::parameters::names_a_new_parameter;
 pub use self::relation::Relation;
 use self::relation::both;
 use self::values::values;
-
-/// Most pairs of subschemas that are looked at; past that it cannot be told.
-const MAX_STEPS: u32 = 200_000;
 
 static ANYTHING: Value = Value::Bool(true);
 
@@ -90,7 +87,6 @@ struct Comparison {
     steps: u32,
 }
 
-/// The relations of parts that hold together: the graver counts.
 impl Comparison {
     fn schemas(&mut self, old: &Value, new: &Value) -> Relation {
         use Relation::{Equal, Narrower, Wider};

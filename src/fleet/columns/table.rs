@@ -202,10 +202,11 @@ impl<'a> TableOf<'a> {
             ColumnKind::Number(of) | ColumnKind::Millis(of) | ColumnKind::Micros(of) => numbers(of),
             ColumnKind::Text(of) | ColumnKind::Repeated(of) => texts(of),
             ColumnKind::Hash => {
-                let all: Vec<u8> = rows.iter().flat_map(|row| row.hash.0).collect();
-                let all = Bytes::from(all);
-                let hashes = (0..rows.len()).map(|at| at * HASH_BYTES);
-                Cells::Hashes(hashes.map(|at| all.slice(at..at + HASH_BYTES)).collect())
+                let hashes = rows.iter().map(|row| {
+                    made.extend_from_slice(&row.hash.0);
+                    made.split().freeze()
+                });
+                Cells::Hashes(hashes.collect())
             }
             ColumnKind::Canonical => {
                 Cells::Texts(rows.iter().map(|row| self.part(row.canonical)).collect())

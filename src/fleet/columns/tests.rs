@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::column::reader::ColumnReader;
-use parquet::column::writer::ColumnWriter;
 use parquet::data_type::{ByteArray, FixedLenByteArray};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
@@ -13,7 +12,7 @@ use proptest::prelude::*;
 
 use super::pages::{self, Unpacking};
 use super::table::{COLUMNS, Cells, TableColumn, TableOf};
-use super::writing::{properties, schema};
+use super::writing::{properties, schema, write_cells};
 use super::*;
 use crate::activity::codec::{HeadRef, PayloadRef};
 use crate::activity::record::{Operation, Source, Status, Type};
@@ -34,21 +33,7 @@ fn altered(records: &RecordRows, alter: impl Fn(&TableColumn, Cells) -> Cells) -
     let mut group = writer.next_row_group().unwrap();
     for column in COLUMNS {
         let mut out = group.next_column().unwrap().unwrap();
-        match (alter(column, table.cells(column)), out.untyped()) {
-            (Cells::Numbers(cells), ColumnWriter::Int64ColumnWriter(out)) => {
-                out.write_batch(&cells, None, None).unwrap();
-            }
-            (Cells::Texts(cells), ColumnWriter::ByteArrayColumnWriter(out)) => {
-                let cells: Vec<ByteArray> = cells.into_iter().map(ByteArray::from).collect();
-                out.write_batch(&cells, None, None).unwrap();
-            }
-            (Cells::Hashes(cells), ColumnWriter::FixedLenByteArrayColumnWriter(out)) => {
-                let cells: Vec<FixedLenByteArray> =
-                    cells.into_iter().map(|cell| ByteArray::from(cell).into()).collect();
-                out.write_batch(&cells, None, None).unwrap();
-            }
-            _ => unreachable!("{}", column.name),
-        }
+        write_cells(column, alter(column, table.cells(column)), out.untyped()).unwrap();
         out.close().unwrap();
     }
     group.close().unwrap();

@@ -60,26 +60,7 @@ impl TableWriter {
         for column in COLUMNS {
             let Some(mut out) = group.next_column()? else { break };
             for cells in table.batches(column, WRITE_BATCH) {
-                match (cells, out.untyped()) {
-                    (Cells::Numbers(cells), ColumnWriter::Int64ColumnWriter(out)) => {
-                        out.write_batch(&cells, None, None)?;
-                    }
-                    (Cells::Texts(cells), ColumnWriter::ByteArrayColumnWriter(out)) => {
-                        let cells: Vec<_> = cells.into_iter().map(ByteArray::from).collect();
-                        out.write_batch(&cells, None, None)?;
-                    }
-                    (Cells::Hashes(cells), ColumnWriter::FixedLenByteArrayColumnWriter(out)) => {
-                        let cells = cells.into_iter().map(ByteArray::from);
-                        let cells: Vec<FixedLenByteArray> = cells.map(Into::into).collect();
-                        out.write_batch(&cells, None, None)?;
-                    }
-                    _ => {
-                        return Err(TableError::Form(format!(
-                            "{} is of another type",
-                            column.name
-                        )));
-                    }
-                }
+                write_cells(column, cells, out.untyped())?;
             }
             out.close()?;
         }
@@ -105,6 +86,30 @@ impl TableWriter {
     pub fn finish(self) -> Result<Vec<u8>, TableError> {
         Ok(self.writer.into_inner()?)
     }
+}
+
+/// Writes cells of a column behind those that it has.
+pub(super) fn write_cells(
+    column: &TableColumn,
+    cells: Cells,
+    out: &mut ColumnWriter<'_>,
+) -> Result<(), TableError> {
+    match (cells, out) {
+        (Cells::Numbers(cells), ColumnWriter::Int64ColumnWriter(out)) => {
+            out.write_batch(&cells, None, None)?;
+        }
+        (Cells::Texts(cells), ColumnWriter::ByteArrayColumnWriter(out)) => {
+            let cells: Vec<_> = cells.into_iter().map(ByteArray::from).collect();
+            out.write_batch(&cells, None, None)?;
+        }
+        (Cells::Hashes(cells), ColumnWriter::FixedLenByteArrayColumnWriter(out)) => {
+            let cells = cells.into_iter().map(ByteArray::from);
+            let cells: Vec<FixedLenByteArray> = cells.map(Into::into).collect();
+            out.write_batch(&cells, None, None)?;
+        }
+        _ => return Err(TableError::Form(format!("{} is of another type", column.name))),
+    }
+    Ok(())
 }
 
 /// A whole table of records of the node with this name; what is noted in its footer is made of the bytes before it. The same

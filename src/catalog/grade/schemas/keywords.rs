@@ -1,5 +1,8 @@
 //! The keywords of schemas, by what their values are and by what may be said of them. Pure.
 
+/// Most pairs of subschemas, or keywords, that are looked at; past that it cannot be told.
+pub(super) const MAX_STEPS: u32 = 200_000;
+
 /// Keywords that are words for people, or hints for forms.
 pub(super) const WORDS: [&str; 8] = [
     "title",

@@ -4,10 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::keywords::{DEFINITIONS, LISTS, MAPS, SCHEMA};
-
-/// Most keywords that are looked at; past that it cannot be told.
-const MAX_STEPS: u32 = 200_000;
+use super::keywords::{DEFINITIONS, LISTS, MAPS, MAX_STEPS, SCHEMA};
 
 /// True if `new` names a property that `old` does not name at the same place.
 #[must_use]

@@ -11,7 +11,7 @@ pub enum Relation {
     Wider,
 }
 
-/// The relation of two parts that both have to be passed.
+/// The relations of parts that hold together: the graver counts.
 pub(super) fn both(a: Relation, b: Relation) -> Relation {
     a.max(b)
 }
