@@ -1,4 +1,4 @@
-//! What the activity log costs a call, and what its writer does with a record.
+//! Cost of the activity log for a call, and of a record for the writer.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use mcpproxy::activity::append::Appender;
-use mcpproxy::activity::record::PayloadRef;
-use mcpproxy::activity::redact::Redactor;
-use mcpproxy::activity::store::Store;
-use mcpproxy::activity::view::View;
-use mcpproxy::activity::{
+use mcpproxy_activity::append::Appender;
+use mcpproxy_activity::record::PayloadRef;
+use mcpproxy_activity::redact::Redactor;
+use mcpproxy_activity::store::Store;
+use mcpproxy_activity::view::View;
+use mcpproxy_activity::{
     Activity, Config, Draft, Entry, Filter, Operation, Page, Raw, Slot, Source, Status, Text, Type,
 };
 
@@ -123,7 +123,7 @@ fn activity(c: &mut Criterion) {
         let mut marks = 0;
         group.bench_function("redact, encode a mark", |b| {
             b.iter(|| {
-                appender.mark_begun(marks, black_box(&entry), 1_767_225_600_000);
+                appender.mark_call(marks, black_box(&entry), 1_767_225_600_000);
                 marks += 1;
                 if marks % 1024 == 0 {
                     black_box(appender.take());
@@ -193,7 +193,7 @@ fn task(name: &str) -> Option<String> {
     task.file_name().into_string().ok()
 }
 
-/// What a thread of this process has run so far.
+/// CPU time of a thread of this process so far.
 fn cpu_time(task: &str) -> Duration {
     let text = fs::read_to_string(format!("/proc/self/task/{task}/schedstat")).unwrap_or_default();
     let nanos = text.split(' ').next().and_then(|nanos| nanos.parse().ok());

@@ -1,5 +1,5 @@
 //! All that the proxy does with an answer but for the sockets: inspect, judge, splice, and the
-//! entry for the log, in each treatment; beside a tree judged by boon and written again.
+//! entry for the log, in each treatment; beside a tree judged by boon and written again (SC-003, SC-006, SC-007).
 
 #[path = "common/mod.rs"]
 mod common;
@@ -8,12 +8,12 @@ use std::hint::black_box;
 
 use bytes::{Buf, Bytes};
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
-use mcpproxy::activity::record::{Draft, Raw, Source, Status, Type};
-use mcpproxy::mcp::jsonrpc;
-use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Treatment};
-use mcpproxy::schema::compile::{Schema, Settings, compile};
-use mcpproxy::schema::judge::{JudgeScratch, Verdict};
-use mcpproxy::wire::splice::Splice;
+use mcpproxy_activity::record::{Draft, Raw, Source, Status, Type};
+use mcpproxy_protocol::mcp::jsonrpc;
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_schema::compile::{Schema, Settings, compile};
+use mcpproxy_schema::judge::{JudgeScratch, Verdict};
+use mcpproxy_schema::output::{Finding, Inspector, MissingContent, Policy, Treatment};
 use serde_json::Value;
 
 /// Bytes of an answer that a record keeps by default.

@@ -1,13 +1,13 @@
-//! What counting a call costs: begun, ended with its outcome and three durations, of a known server; the same with all
+//! Cost of counting a call: begun, ended with its outcome and three durations, of a known server; the same with all
 //! else that is counted of a call that is judged: its tool, and two verdicts.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::Criterion;
-use mcpproxy::telemetry::Calls;
-use mcpproxy::telemetry::call_metrics::{Judged, Outcome, Took};
-use mcpproxy::tool::server_id::{ServerId, ServerIds};
+use mcpproxy_gateway::telemetry::Calls;
+use mcpproxy_gateway::telemetry::call_metrics::{CallDuration, Judged, Outcome};
+use mcpproxy_policy::tool::{ServerId, ServerIds};
 
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
@@ -15,7 +15,7 @@ fn main() {
     let servers: Vec<ServerId> = (0..200).map(|at| ids.assign(&format!("s{at}").into())).collect();
     let tally = calls.tally();
     for server in &servers {
-        tally.ended(Some(*server), Outcome::Success, Took::default());
+        tally.ended(Some(*server), Outcome::Success, CallDuration::default());
     }
     let mut us = 0;
     criterion.bench_function("counters/call", |bencher| {
@@ -27,7 +27,7 @@ fn main() {
             tally.ended(
                 black_box(servers.get(7).copied()),
                 Outcome::Success,
-                Took { total, upstream, ..Took::default() },
+                CallDuration { total, upstream, ..CallDuration::default() },
             );
         });
     });
@@ -40,7 +40,11 @@ fn main() {
             tally.began();
             tally.judged(Judged::ArgumentsPassed);
             tally.judged(Judged::AnswerPassed);
-            tally.ended(server, Outcome::Success, Took { total, upstream, ..Took::default() });
+            tally.ended(
+                server,
+                Outcome::Success,
+                CallDuration { total, upstream, ..CallDuration::default() },
+            );
             if let Some(server) = server {
                 tally.tool(server, black_box("read_item"), "call_tool_read", Outcome::Success);
             }

@@ -8,19 +8,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::chained::ChainedRecord;
-use mcpproxy::activity::codec::{self, PayloadRef};
-use mcpproxy::activity::merged::merge_pages;
-use mcpproxy::activity::record::{HeadRef, NodeId, Operation, Source, Status, Type};
-use mcpproxy::activity::{Activity, Config, Filter, Listing, Retention};
-use mcpproxy::fleet::bucket::Bucket;
-use mcpproxy::fleet::config::NodeName;
-use mcpproxy::fleet::node_key::NodeKey;
-use mcpproxy::fleet::record_answers;
-use mcpproxy::fleet::record_questions::{AnswerHead, FilterSent, LogRange, RecordQuestion};
-use mcpproxy::fleet::record_rows::RecordCollector;
-use mcpproxy::fleet::segment::{self, SealedBy};
-use mcpproxy::fleet::{FleetFollower, FleetIndex, FleetLogs, FollowSettings, IndexRole};
+use mcpproxy_activity::codec::{self, PayloadRef};
+use mcpproxy_activity::merged::merge_pages;
+use mcpproxy_activity::record::{HeadRef, NodeId, Operation, Source, Status, Type};
+use mcpproxy_activity::scan::ChainedRecord;
+use mcpproxy_activity::{Activity, Config, Filter, Listing, Retention};
+use mcpproxy_fleet::bucket::Bucket;
+use mcpproxy_fleet::columns::RecordCollector;
+use mcpproxy_fleet::config::NodeName;
+use mcpproxy_fleet::fleet_logs;
+use mcpproxy_fleet::node_state::NodeKey;
+use mcpproxy_fleet::record_questions::{AnswerHead, FilterSent, LogRange, RecordQuestion};
+use mcpproxy_fleet::segment::{self, SealedBy};
+use mcpproxy_fleet::{FleetFollower, FleetIndex, FleetLogs, FollowSettings, IndexRole};
 
 const FLEET: &str = "01010101010101010101010101010101";
 /// Queries of each kind that are timed.
@@ -104,7 +104,7 @@ fn follow(
         own: NodeName::parse("asked").expect("a name"),
         folder: data.join(format!("index-{}", role.to_string().replace('/', "-"))),
         flush: Duration::from_secs(5),
-        retention: Retention { days: 0, max_records: 0, max_size_mb: 0 },
+        retention: Retention { days: 0, max_records: 0, max_size_mb: 0, min_age: Duration::ZERO },
     };
     let bucket = Bucket::open(&format!("file://{}", store.display())).expect("a store");
     std::fs::create_dir_all(&settings.folder).expect("made");
@@ -142,7 +142,7 @@ fn query(what: &str, logs: &[(String, FleetLogs)], filter: &Filter, payloads: bo
                     bytes: 8 << 20,
                 };
                 let question = RecordQuestion::decode(&question.encode()).expect("a question");
-                let answer = record_answers::answer(logs, question).expect("an answer");
+                let answer = fleet_logs::answer(logs, question).expect("an answer");
                 let (head, records) = AnswerHead::records(&answer).expect("records");
                 Listing { records, next_cursor: head.next_id().expect("an id") }
             });

@@ -1,4 +1,4 @@
-//! What limits add to the admission of a request: with none, with one rate and one limit on calls at a time, and with
+//! Cost of limits for the admission of a request: with none, with one rate and one limit on calls at a time, and with
 //! all kinds of them.
 
 use std::hint::black_box;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use criterion::Criterion;
-use mcpproxy::policy::{
-    self, Access, Admission, AdmissionRequest, CallLimits, FactsCell, Principal, Reference,
-    SessionFacts, admit, limits,
+use mcpproxy_policy::{
+    self as policy, Access, Admission, AdmissionRequest, CallLimits, FactsCell, Principal,
+    Reference, SessionFacts, admit, limits,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,15 +31,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         criterion.bench_function(&format!("limits/{name}"), |bencher| {
             bencher.iter(|| {
                 // The readings of the clock are the call's, which the limits share.
-                mcpproxy::io::clock::now();
+                mcpproxy_runtime::io::clock::now();
                 let of = Reference::Prompt("p".into());
                 let request = AdmissionRequest {
                     principal: &Principal::Admin,
                     access: Access::Completion { server: Arc::clone(&server), of },
                     arguments: b"",
+                    meta: b"",
+                    inputs: b"",
                     intent: None,
                     client: "",
                     session: SessionFacts::default(),
+                    carries_out: false,
                     now: SystemTime::UNIX_EPOCH,
                 };
                 let admitted = admit(black_box(request), black_box(&settings));

@@ -1,16 +1,16 @@
-//! What the operator's rules cost a call, and what it costs to find an agent token among all.
+//! Cost of the operator's rules for a call, and of looking up an agent token among all.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use mcpproxy::identity::{AgentSecret, KeptToken, MAX_TOKENS, TokenTable};
-use mcpproxy::policy::SessionFacts;
-use mcpproxy::policy::rules::{
+use mcpproxy_policy::SessionFacts;
+use mcpproxy_policy::identity::{AgentSecret, MAX_TOKENS, StoredToken, TokenTable};
+use mcpproxy_policy::rules::{
     RuleAction, RuleOptions, RuleRequest, RuleSet, RuleTarget, RuleText, Subject,
 };
-use mcpproxy::tool::{Annotations, Rules, Tool, ToolName};
+use mcpproxy_policy::tool::{Annotations, Rules, Tool, ToolName};
 use serde_json::value::RawValue;
 
 /// The allocator of the product.
@@ -80,6 +80,7 @@ fn policy(c: &mut Criterion) {
         reason: "",
         client: "bench",
         session: SessionFacts::default(),
+        carries_out: false,
         now: SystemTime::UNIX_EPOCH,
     };
     let mut group = c.benchmark_group("policy");
@@ -109,7 +110,7 @@ fn tokens(c: &mut Criterion) {
     let secrets: Vec<_> = (0..MAX_TOKENS)
         .map(|at| AgentSecret::new(*blake3::hash(&at.to_le_bytes()).as_bytes()))
         .collect();
-    let kept = |(at, secret): (usize, &AgentSecret)| KeptToken {
+    let kept = |(at, secret): (usize, &AgentSecret)| StoredToken {
         name: format!("token{at}").into(),
         hash: secret.hash(),
         servers: Vec::new(),

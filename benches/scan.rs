@@ -11,7 +11,7 @@ mod common;
 use std::hint::black_box;
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
-use mcpproxy::json::scan::{Kernel, ScanLimits, ScannedMessage, Scanner};
+use mcpproxy_json::scan::{Kernel, ScanLimits, ScannedMessage, Scanner};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 

@@ -1,11 +1,11 @@
-//! What a search costs: over 1 000 tools and over 50 000, questions, typing errors and the longest query that counts.
+//! Cost of a search: over 1 000 tools and over 50 000, questions, typing errors and the longest query that counts.
 
 use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use mcpproxy::catalog::search::{Index, Lexicon, Segment, ToolVectors, UnitVector};
-use mcpproxy::tool::{Annotations, Rules, Tool, ToolName};
+use mcpproxy_catalog::search::{Index, Lexicon, Segment, ToolVectors, UnitVector};
+use mcpproxy_policy::tool::{Annotations, Rules, Tool, ToolName};
 use serde_json::value::RawValue;
 
 /// The allocator of the product.
@@ -66,7 +66,7 @@ fn search(c: &mut Criterion) {
     for (servers, tools) in [(20, 50), (100, 500)] {
         let segments = segments(&lexicon, servers, tools);
         let all = servers * tools;
-        c.bench_function(&format!("index of {all} tools, one server's words made anew"), |b| {
+        c.bench_function(&format!("index of {all} tools, one server's words rebuilt"), |b| {
             let set: Vec<_> = (0..tools).filter_map(|at| tool(0, at)).collect();
             b.iter(|| {
                 let changed = Arc::new(Segment::of(&lexicon, &set));

@@ -1,20 +1,20 @@
-//! What it costs a node of a fleet to open the id of a session that it does not have, and to make one.
+//! Cost for a node of a fleet to open the id of a session that it does not have, and to create one.
 
 use std::hint::black_box;
 
 use criterion::Criterion;
-use mcpproxy::downstream::session::{Opening, fresh_id};
-use mcpproxy::downstream::session_key::SessionKey;
-use mcpproxy::downstream::session_ticket::TicketOffice;
-use mcpproxy::downstream::source::Source;
-use mcpproxy::fleet::cluster_key::{ClusterKeys, KeyPurpose};
-use mcpproxy::fleet::sealed_id::IdKeys;
-use mcpproxy::fleet::sealed_mark::NodeTag;
-use mcpproxy::mcp::capabilities::ClientCapabilities;
-use mcpproxy::mcp::revisions::{Era, NEWEST_LEGACY};
-use mcpproxy::policy::Principal;
-use mcpproxy::proxy::caller::Endpoint;
-use mcpproxy::proxy::client::Client;
+use mcpproxy_fleet::cluster_key::IdKeys;
+use mcpproxy_fleet::cluster_key::{ClusterKeys, KeyPurpose};
+use mcpproxy_fleet::node_state::NodeTag;
+use mcpproxy_gateway::downstream::session::SessionKey;
+use mcpproxy_gateway::downstream::session::{Opening, fresh_id};
+use mcpproxy_gateway::downstream::session_ticket::TicketOffice;
+use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_gateway::proxy::client::Client;
+use mcpproxy_gateway::proxy::client::Endpoint;
+use mcpproxy_policy::Principal;
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::revisions::{NEWEST_LEGACY, ProtocolFamily};
 
 /// The allocator of the product.
 #[global_allocator]
@@ -29,7 +29,7 @@ fn keys(count: u8) -> Option<IdKeys> {
 
 fn opening(name: &str) -> Opening {
     let none = ClientCapabilities::default();
-    let client = Client::new(fresh_id([7; 16]), name, NEWEST_LEGACY, Era::Legacy, none);
+    let client = Client::new(fresh_id([7; 16]), name, NEWEST_LEGACY, ProtocolFamily::Legacy, none);
     let (key, source) = (SessionKey::default(), Source::default());
     Opening { client, endpoint: Endpoint::Search, principal: Principal::Admin, key, source }
 }

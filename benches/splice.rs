@@ -1,4 +1,4 @@
-//! What a proxied answer costs without judging: finding the body in the chunks and putting our
+//! Cost of a proxied response without validation: finding the body in the chunks and putting our
 //! envelope around the original slices, beside what other proxies do (a tree, written again) and
 //! beside copying the bytes.
 
@@ -9,9 +9,9 @@ use std::hint::black_box;
 
 use bytes::{Buf, Bytes};
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
-use mcpproxy::mcp::jsonrpc;
-use mcpproxy::output::{Inspector, Policy, Treatment};
-use mcpproxy::wire::splice::Splice;
+use mcpproxy_protocol::mcp::jsonrpc;
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_schema::output::{Inspector, Policy, Treatment};
 use serde_json::Value;
 
 /// As hyper hands a body over.

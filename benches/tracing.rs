@@ -1,4 +1,4 @@
-//! What tracing adds to a call: switched off, not sampled, sampled; and the parts of it by themselves.
+//! Cost of tracing for a call: off, not sampled, sampled; and each part alone.
 //!
 //! A call here is one of `retrieve_tools` from its parsed message to its record, without sockets, in one thread. The pairs
 //! differ in `telemetry` alone, so that their difference is the price.
@@ -9,19 +9,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::Criterion;
-use mcpproxy::config::{self, Flags};
-use mcpproxy::mcp::capabilities::ClientCapabilities;
-use mcpproxy::mcp::revisions::Era;
-use mcpproxy::mcp::trace_context::PropagatedContext;
-use mcpproxy::policy::Principal;
-use mcpproxy::proxy::Worker;
-use mcpproxy::proxy::caller::{Channel, Endpoint, Peer};
-use mcpproxy::proxy::client::Client;
-use mcpproxy::proxy::dispatch;
-use mcpproxy::proxy::incoming::{self, Incoming};
-use mcpproxy::proxy::reaction::Reaction;
-use mcpproxy::server::App;
-use mcpproxy::telemetry::{LogHandles, Sampling, TraceIds};
+use mcpproxy_config::Flags;
+use mcpproxy_gateway::proxy::Worker;
+use mcpproxy_gateway::proxy::client::Client;
+use mcpproxy_gateway::proxy::client::{Channel, Endpoint, Peer};
+use mcpproxy_gateway::proxy::dispatch;
+use mcpproxy_gateway::proxy::dispatch::Incoming;
+use mcpproxy_gateway::proxy::reply::Reaction;
+use mcpproxy_gateway::telemetry::{LogHandles, Sampling, TraceIds};
+use mcpproxy_policy::Principal;
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_protocol::mcp::trace_context::PropagatedContext;
+use mcpproxy_server::App;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":"one","method":"tools/call","params":{"name":"retrieve_tools","arguments":{"query":"x"}}}"#;
 const TRACED: &str = r#"{"jsonrpc":"2.0","id":"one","method":"tools/call","params":{"name":"retrieve_tools","arguments":{"query":"x"},"_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-00"}}}"#;
@@ -39,13 +39,19 @@ fn calls(
     let folder = tempfile::tempdir()?;
     let flags = Flags { data_dir: Some(folder.path().to_owned()), ..Flags::default() };
     let text = format!(r#"{{"telemetry": {{{telemetry}}}}}"#);
-    let (config, _) =
-        config::parse(&text, &|_| None, &flags).map_err(|told| format!("{told:?}"))?;
+    let (config, _) = mcpproxy_config::parse(&text, &|_| None, &flags)
+        .map_err(|findings| format!("{findings:?}"))?;
     let app = App::start(config, LogHandles::default(), None)?;
     let worker = Rc::new(Worker::new(Arc::clone(&app.shared().proxy)));
     let offered = ClientCapabilities::default();
     let peer = Peer {
-        client: Arc::new(Client::new("s1".into(), "bench", "2025-11-25", Era::Legacy, offered)),
+        client: Arc::new(Client::new(
+            "s1".into(),
+            "bench",
+            "2025-11-25",
+            ProtocolFamily::Legacy,
+            offered,
+        )),
         principal: Principal::Anonymous,
         endpoint: Endpoint::Search,
         channel: Channel::Answer,
@@ -58,7 +64,7 @@ fn calls(
     criterion.bench_function(name, |bencher| {
         bencher.iter(|| {
             local.block_on(&runtime, async {
-                let Ok(Incoming::Request(received)) = incoming::read(&worker, black_box(&message))
+                let Ok(Incoming::Request(received)) = dispatch::read(&worker, black_box(&message))
                 else {
                     return;
                 };

@@ -1,5 +1,5 @@
-//! Judging a conforming document, beside what it is measured against: serde_json and boon, the
-//! tape alone, and a copy of the bytes. And what the arguments of a call cost before it goes out, where they fit
+//! Judging a conforming document, in one pass and as on a call, beside what it is measured against: serde_json and boon,
+//! the tape alone, and a copy of the bytes. And what the arguments of a call cost before it goes out, where they fit
 //! and where they do not.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails by panicking")]
@@ -8,8 +8,8 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mcpproxy::schema::compile::{Engine, Settings, compile};
-use mcpproxy::schema::judge::{JudgeScratch, Verdict};
+use mcpproxy_schema::compile::{Engine, Settings, compile};
+use mcpproxy_schema::judge::{JudgeScratch, Verdict};
 use serde_json::Value;
 
 #[path = "common/mod.rs"]
@@ -40,6 +40,10 @@ fn validate(criterion: &mut Criterion) {
         assert_eq!(judge.judge(&slices, &mut scratch).verdict, Verdict::Conforms);
         group.bench_function(BenchmarkId::new("judge", size), |bencher| {
             bencher.iter(|| black_box(judge.judge(&slices, &mut scratch)));
+        });
+        assert!(judge.accepts_in_one_pass(&document, &mut scratch));
+        group.bench_function(BenchmarkId::new("accept", size), |bencher| {
+            bencher.iter(|| black_box(judge.accepts_in_one_pass(&document, &mut scratch)));
         });
         group.bench_function(BenchmarkId::new("judge_engine_boon", size), |bencher| {
             bencher.iter(|| black_box(by_boon.judge(&slices, &mut scratch)));
@@ -95,7 +99,7 @@ fn arguments_of_a_call(criterion: &mut Criterion) {
     for (size, bytes) in [("100B", 0), ("1KB", 900), ("13KB", 12_900)] {
         let fits = [arguments(bytes, r#"["a","b"]"#)];
         group.throughput(Throughput::Bytes(fits[0].len() as u64));
-        // However long it takes: a build that is not optimised is not quick.
+        // Without a time limit: an unoptimized build is slow.
         let verdict = schema.judge(&fits, &mut scratch).verdict;
         assert_eq!(verdict, Verdict::Conforms);
         group.bench_function(BenchmarkId::new("fit", size), |bencher| {

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mcpproxy::schema::compile::{Engine, Schema, Settings, compile};
-use mcpproxy::schema::judge::{JudgeScratch, Verdict};
+use mcpproxy_schema::compile::{Engine, Schema, Settings, compile};
+use mcpproxy_schema::judge::{JudgeScratch, Verdict};
 
 #[path = "common/worst.rs"]
 mod worst;

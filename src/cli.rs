@@ -1,73 +1,52 @@
-//! The command line: parses what was typed, runs it, and turns the outcome into an exit code.
+//! Command line: parses the arguments, runs the command and maps the outcome to an exit code.
 //!
-//! `args` has the commands and flags, `commands` a file for each command, `backend` asks a proxy for
-//! what a command shows, `output` prints it. Nothing here decides about a call.
+//! `args` declares commands and flags, `commands` has a file per command group, `backend` queries the proxy, `output`
+//! prints the result. Call decisions are made in the other crates.
+
+use crate::cli::args::{Cli, Format};
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::output::Output;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
+use mcpproxy_upstream::reaper;
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
 
 mod args;
 mod backend;
 mod bridge;
 mod clients;
-mod colours;
 mod commands;
 mod completion;
-mod confirm;
-mod counted;
 mod error;
-mod exit_code;
+mod format;
 mod http_client;
-mod identity;
-mod json_pointer;
-mod load_config;
 mod logging;
 mod output;
-mod pagination;
-mod paragraph;
-mod read_ahead;
-mod reload;
 mod running_proxy;
 mod server_state;
-mod spinner;
 mod start_proxy;
-mod suggest;
+mod style;
 mod table;
-mod temporary_folder;
 mod terminal_safe;
-mod times;
-mod tls_client;
-mod try_servers;
-mod value_parsers;
 
-use std::ffi::OsString;
-use std::io::Write as _;
-use std::process::ExitCode;
-
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
-
-use args::{Cli, Format};
-use error::CommandError;
-use exit_code::Exit;
-use output::Output;
-
-use crate::upstream::reaper;
-
-/// Runs the command that the process was started with.
-#[must_use]
+/// Runs the command given by the process's arguments.
 pub fn run() -> ExitCode {
     let typed: Vec<OsString> = std::env::args_os().collect();
     if let Some(ended) = reaper::run(&typed) {
         return ended;
     }
-    match completion::answered(&typed) {
+    match completion::answer_shell(&typed) {
         Ok(true) => return ExitCode::SUCCESS,
         Ok(false) => {}
-        // Nothing but completions is on stdout then.
+        // stdout carries completions only at this point.
         Err(_) => return ExitCode::FAILURE,
     }
     let typed = args::with_export_file(typed);
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
-        Err(error) => return misused(&without_hidden(error), &typed),
+        Err(error) => return report_usage_error(&without_hidden_tips(error), &typed),
     };
     let output = Output::new(&cli.global);
     match commands::run(cli, &output) {
@@ -79,15 +58,15 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Answers a command line that cannot be parsed, or asks for help.
-fn misused(error: &clap::Error, typed: &[OsString]) -> ExitCode {
+/// Handles a parse error or a request for help.
+fn report_usage_error(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if error.use_stderr() && wants_json(typed, std::env::var("MCPPROXY_OUTPUT").ok()) {
-        report(&CommandError::usage(what_is_wrong(&error.to_string())), true);
+        report(&CommandError::usage(usage_message(&error.to_string())), true);
     } else if error.kind() == ErrorKind::MissingSubcommand && typed.len() < 2 {
-        // Variables in the environment make clap believe that something was typed.
+        // Environment variables make clap believe that arguments were given.
         let _ = write!(std::io::stderr(), "{}", Cli::command().render_help());
     } else {
-        // A closed pipe is the reader's choice.
+        // A closed pipe is not an error.
         let _ = error.print();
     }
     match error.use_stderr() {
@@ -96,8 +75,8 @@ fn misused(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     }
 }
 
-/// The same error without tips that name commands which no help shows.
-fn without_hidden(mut error: clap::Error) -> clap::Error {
+/// Removes suggestions of hidden commands from an error.
+fn without_hidden_tips(mut error: clap::Error) -> clap::Error {
     let tips = match error.remove(ContextKind::SuggestedSubcommand) {
         Some(ContextValue::Strings(tips)) => tips,
         Some(other) => {
@@ -116,13 +95,13 @@ fn without_hidden(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// clap's message without its label, usage and advice.
-fn what_is_wrong(message: &str) -> &str {
+/// Returns clap's message without label, usage and advice.
+fn usage_message(message: &str) -> &str {
     let end = message.find("\nUsage:").or_else(|| message.find("\nFor more information"));
     message.get(..end.unwrap_or(message.len())).unwrap_or(message).trim_start_matches("error: ")
 }
 
-/// Whether JSON was asked for, by a line that cannot be parsed as a whole.
+/// Whether a command line that fails to parse requests JSON output.
 fn wants_json(typed: &[OsString], environment: Option<String>) -> bool {
     let words: Vec<&str> = typed.iter().filter_map(|word| word.to_str()).collect();
     let pair = |pair: &[&str]| matches!(pair, ["-o" | "--output", "json"]);
@@ -132,8 +111,11 @@ fn wants_json(typed: &[OsString], environment: Option<String>) -> bool {
 }
 
 fn report(failure: &CommandError, json: bool) {
+    let (mut stderr, line) = (std::io::stderr(), failure.line(json));
+    let for_terminal = json && stderr.is_terminal();
+    let line = if for_terminal { terminal_safe::json(&line) } else { line.into() };
     // A closed stderr cannot be reported anywhere.
-    let _ = writeln!(std::io::stderr(), "{}", failure.line(json));
+    let _ = writeln!(stderr, "{line}");
 }
 
 #[cfg(test)]
@@ -141,26 +123,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broken_line_is_told_in_one() {
+    fn usage_error_is_one_line() {
         let error = Cli::try_parse_from(["mcpproxy", "call", "tool-read"]).unwrap_err();
-        let failure = CommandError::usage(what_is_wrong(&error.to_string()));
-        let told = "the following required arguments were not provided: <SERVER:TOOL>";
-        assert_eq!(failure.message, told);
+        let failure = CommandError::usage(usage_message(&error.to_string()));
+        let expected = "the following required arguments were not provided: <SERVER:TOOL>";
+        assert_eq!(failure.message, expected);
     }
 
     #[test]
-    fn no_tip_names_a_command_that_is_hidden() {
-        for (typed, told) in [("upstrem", "'upstream'"), ("mann", ""), ("demo-upstrem", "")] {
-            let error = without_hidden(Cli::try_parse_from(["mcpproxy", typed]).unwrap_err());
+    fn tips_never_name_hidden_commands() {
+        for (typed, expected) in [("upstrem", "'upstream'"), ("mann", ""), ("demo-upstrem", "")] {
+            let error = without_hidden_tips(Cli::try_parse_from(["mcpproxy", typed]).unwrap_err());
             let text = error.to_string();
             let (_, tips) = text.split_once('\n').unwrap();
             assert!(!tips.contains("demo-upstream") && !tips.contains("'man'"), "{text}");
-            assert!(tips.contains(told), "{text}");
+            assert!(tips.contains(expected), "{text}");
         }
     }
 
     #[test]
-    fn json_is_recognised_on_a_broken_line() {
+    fn json_flag_is_recognized_on_unparsable_lines() {
         let wants = |line: &str, environment: Option<&str>| {
             let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             wants_json(&typed, environment.map(str::to_owned))

@@ -1,12 +1,10 @@
-//! The product's own reference: what it must do, and the exact words it does it in.
+//! Reference: requirements and exact texts.
 //!
-//! An id in a comment or a test's name (FR-017, CAP-3, ACT-5) is a row of [`requirements`]; texts, names and
-//! formats that others depend on are in [`contracts`]; every key of the config is in [`CONFIG_SCHEMA`]. There is no code
-//! here.
+//! Ids in comments and test names (FR-017, CAP-3, ACT-5) are rows of [`requirements`]. Texts, names and formats that
+//! others depend on are in [`contracts`], the bound of each structure in memory in [`bounds`], and the keys of the
+//! config in [`CONFIG_SCHEMA`].
 
-/// The JSON Schema (2020-12) of the config file: every key that is read, what it means, its values and its default.
-/// Tests in [`config`](crate::config) hold it to what is read.
-pub const CONFIG_SCHEMA: &str = include_str!("reference/config_schema.json");
+pub use mcpproxy_config::CONFIG_SCHEMA;
 
 pub mod requirements {
     #![doc = include_str!("reference/requirements.md")]
@@ -14,4 +12,8 @@ pub mod requirements {
 
 pub mod contracts {
     #![doc = include_str!("reference/contracts.md")]
+}
+
+pub mod bounds {
+    #![doc = include_str!("reference/bounds.md")]
 }

@@ -1,15 +1,21 @@
-//! The activity log as its users see it: what was submitted is found, in order, once.
+//! Integration tests of the activity log: every submitted record is found, once and in order.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
-#[path = "activity_log/begun.rs"]
-mod begun;
+#[path = "activity_log/call_marks.rs"]
+mod call_marks;
 #[path = "activity_log/crash.rs"]
 mod crash;
-#[path = "activity_log/mend.rs"]
-mod mend;
+#[path = "activity_log/journals.rs"]
+mod journals;
+#[path = "activity_log/manifests.rs"]
+mod manifests;
 #[path = "activity_log/queries.rs"]
 mod queries;
+#[path = "activity_log/refusals.rs"]
+mod refusals;
+#[path = "activity_log/repair.rs"]
+mod repair;
 #[path = "activity_log/retention.rs"]
 mod retention;
 #[path = "activity_log/support.rs"]

@@ -5,19 +5,19 @@
 mod common;
 
 use bytes::Bytes;
-use mcpproxy::activity::{Draft, Entry, Raw, Source, Status, Text, Type};
-use mcpproxy::mcp::jsonrpc;
-use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Required, Treatment};
-use mcpproxy::schema::compile::{Settings, compile};
-use mcpproxy::schema::judge::{JudgeScratch, Verdict};
-use mcpproxy::wire::splice::Splice;
+use mcpproxy_activity::{Draft, Entry, Raw, Source, Status, Text, Type};
+use mcpproxy_protocol::mcp::jsonrpc;
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_schema::compile::{Settings, compile};
+use mcpproxy_schema::judge::{JudgeScratch, Verdict};
+use mcpproxy_schema::output::{Finding, Inspector, MissingContent, Policy, Required, Treatment};
 
 /// The slice of the document.
 const PER_ANSWER: u64 = 1;
 /// The entry and its buffer.
 const PER_RECORD: u64 = 2;
 
-fn judge(schema: &mcpproxy::schema::compile::Schema, scratch: &mut JudgeScratch, whole: &Bytes) {
+fn judge(schema: &mcpproxy_schema::compile::Schema, scratch: &mut JudgeScratch, whole: &Bytes) {
     let mut inspector = Inspector::new(Treatment::Hold, &Policy::default(), 42, 1);
     assert!(inspector.feed(whole).is_ok());
     assert!(inspector.end().is_ok());
@@ -26,8 +26,9 @@ fn judge(schema: &mcpproxy::schema::compile::Schema, scratch: &mut JudgeScratch,
     assert_eq!(judgement.verdict, Verdict::Conforms);
 }
 
+// SC-003, SC-006
 #[test]
-fn a_conforming_answer_is_judged_without_allocating_for_its_content() {
+fn conforming_answer_is_judged_without_allocating_for_its_content() {
     let schema = compile(common::SCHEMA.as_bytes(), &Settings::default()).unwrap();
     for (name, size) in common::SIZES {
         let whole = Bytes::from(common::response(size));
@@ -44,7 +45,26 @@ fn a_conforming_answer_is_judged_without_allocating_for_its_content() {
 }
 
 #[test]
-fn mcp_2026_what_a_result_must_say_is_added_without_an_allocation() {
+fn fr_a14_document_is_accepted_in_one_pass_without_an_allocation() {
+    let schema = compile(common::SCHEMA.as_bytes(), &Settings::default()).unwrap();
+    // Undeclared names, escapes and both schemas in turn.
+    let open = compile(b"true", &Settings::default()).unwrap();
+    let mut scratch = JudgeScratch::new();
+    for (name, size) in common::SIZES {
+        let document = common::structured(size);
+        let mut both = || {
+            assert!(schema.accepts_in_one_pass(document.as_bytes(), &mut scratch), "{name}");
+            assert!(open.accepts_in_one_pass(document.as_bytes(), &mut scratch), "{name}");
+        };
+        both();
+        both();
+        let counted = allocation_counter::measure(both);
+        assert_eq!(counted.count_total, 0, "{name}");
+    }
+}
+
+#[test]
+fn mcp_2026_required_result_members_are_added_without_an_allocation() {
     let [(_, size), ..] = common::SIZES;
     let whole = Bytes::from(common::response(size));
     let reply = |required| {
@@ -75,7 +95,7 @@ fn mcp_2026_what_a_result_must_say_is_added_without_an_allocation() {
 }
 
 #[test]
-fn act_2_a_record_is_an_entry_and_a_buffer() {
+fn act_2_record_takes_one_entry_and_one_buffer() {
     let counted = allocation_counter::measure(|| {
         let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
         let mut entry: Box<Entry> = draft.into();

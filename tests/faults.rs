@@ -1,19 +1,30 @@
-//! The log while the n-th operation on the disk fails, for every n: what was acknowledged is there
-//! afterwards, nothing hangs, and it comes back or says why not (ACT-2, ACT-3, ACT-9).
+//! Fault injection into the activity log: the n-th disk operation fails, for every n. Acknowledged records survive,
+//! nothing hangs, and the log recovers or reports why not (ACT-2, ACT-3, ACT-9).
 //!
-//! A child process does one phase of a log's life with a shim between it and libc (`shim.c`); the
-//! shim fails one operation, or all from one on. The short sweep runs with every `cargo test`; the
-//! whole one, over every place, by `tools/faults`. Linux only: the shim is preloaded.
+//! A child process runs one phase of a log's life with a shim between it and libc (`shim.c`), which fails one
+//! operation, or all from one on. `cargo test` runs a short sweep, and `tools/faults` the full one over every
+//! operation. Linux only, because the shim is preloaded.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests may panic"
+)]
 
+#[path = "faults/folder_scenes.rs"]
+mod folder_scenes;
+#[path = "faults/folder_sweep.rs"]
+mod folder_sweep;
 #[path = "faults/full_index.rs"]
 mod full_index;
 #[path = "faults/lost.rs"]
 mod lost;
 #[path = "faults/plan.rs"]
 mod plan;
+#[path = "faults/proxy.rs"]
+mod proxy;
 #[path = "faults/ready.rs"]
 mod ready;
 #[path = "faults/small_disk.rs"]
@@ -22,3 +33,5 @@ mod small_disk;
 mod subject;
 #[path = "faults/sweep.rs"]
 mod sweep;
+#[path = "faults/unreadable.rs"]
+mod unreadable;

@@ -20,6 +20,12 @@ fn replay(target: &str, body: fn(&[u8])) {
     assert!(count > 0, "no seeds in {folder:?}");
 }
 
+// FR-A14
+#[test]
+fn accept() {
+    replay("accept", bodies::accept::run);
+}
+
 #[test]
 fn answers() {
     replay("answers", bodies::answers::run);
@@ -73,6 +79,28 @@ fn headers() {
 #[test]
 fn intent() {
     replay("intent", bodies::intent::run);
+}
+
+#[test]
+fn journal() {
+    replay("journal", bodies::journal::run);
+}
+
+/// Beside the seeds: journals grown out of bytes at random, the same in each run.
+#[test]
+fn journals_grown() {
+    const RUNS: u64 = 1000;
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    for run in 0..RUNS {
+        let mut data = Vec::new();
+        for _ in 0..run % 500 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            data.push((state >> 32) as u8);
+        }
+        bodies::journal::run(&data);
+    }
 }
 
 #[test]

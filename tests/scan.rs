@@ -1,12 +1,12 @@
-//! The scanner against a slow and obvious reference: every cut of small messages, and generated
-//! messages, whole and damaged, cut anywhere.
+//! The scanner against a slow and simple reference: small messages with every cut, and generated
+//! messages, whole and damaged, with any cut.
 
 #[allow(unreachable_pub, dead_code, missing_docs, reason = "the fuzz crate's library, included")]
 #[path = "../fuzz/src/lib.rs"]
 mod bodies;
 
 use bodies::{envelope, reference, scan};
-use mcpproxy::json::scan::{Kernel, ScanLimits, Scanner};
+use mcpproxy_json::scan::{Kernel, ScanLimits, Scanner};
 use proptest::{collection::vec, prelude::*, sample::select};
 
 const TIGHT: ScanLimits = ScanLimits { max_bytes: 40, max_depth: 2 };
@@ -46,7 +46,7 @@ fn every_pair_of_cuts_gives_the_same_answer() {
 }
 
 #[test]
-fn long_runs_of_backslashes_meet_the_end_of_a_block_and_of_a_chunk_in_every_way() {
+fn long_runs_of_backslashes_across_ends_of_blocks_and_chunks_are_read() {
     for run in 0..140 {
         for pad in 0..66 {
             let (pad, run) = (" ".repeat(pad), "\\".repeat(run));
@@ -68,7 +68,7 @@ fn long_runs_of_backslashes_meet_the_end_of_a_block_and_of_a_chunk_in_every_way(
 }
 
 #[test]
-fn an_ordinary_message_is_read_without_an_allocation() {
+fn ordinary_message_is_read_without_an_allocation() {
     let rows = r#"{"a":[1,"two",{}],"b":"\u00e9\""},"#.repeat(1000);
     let message = format!(
         r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{rows}0],"structuredContent":[{rows}0],"isError":false,"_meta":{{}},"x":1,"y":2}}}}"#
@@ -150,7 +150,7 @@ fn limits() -> impl Strategy<Value = ScanLimits> {
 
 proptest! {
     #[test]
-    fn generated_messages_read_as_the_reference_reads_them(
+    fn generated_messages_are_read_like_by_the_reference(
         message in message(), limits in limits(), cuts: u64,
     ) {
         scan::check(message.as_bytes(), limits, cuts);
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_messages_read_as_the_reference_reads_them(
+    fn damaged_messages_are_read_like_by_the_reference(
         message in message(),
         limits in limits(),
         cuts: u64,
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn a_wider_limit_never_breaches_earlier(
+    fn wider_limit_never_breaches_earlier(
         message in message(), limits in limits(), more_bytes in 0_u64..50, more_depth in 0_u32..3,
     ) {
         let breach = |limits| {

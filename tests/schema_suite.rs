@@ -1,26 +1,24 @@
 //! The JSON-Schema-Test-Suite, and a few cases of our own, through both engines and through the
-//! whole judgement.
+//! judge.
 //!
 //! Owns the list of exceptions: each with its reason, and the test fails when one of them starts
-//! to pass. Our cases stand in `tests/data/schema_suite` and always run. The suite is not part of
+//! to pass. Our cases are in `tests/data/schema_suite` and always run. The suite is not part of
 //! this repository: `tools/schema-suite/run` puts it under `target/schema-suite`, and
-//! `JSON_SCHEMA_TEST_SUITE` names another place. Where it is not there its tests are reported as
-//! ignored, which is why this test has a harness of its own; with `CI=true` they fail.
+//! `JSON_SCHEMA_TEST_SUITE` names another place. Without it its tests check nothing and say so; with
+//! `CI=true` they fail.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use libtest_mimic::{Arguments, Failed, Trial};
-use mcpproxy::schema::bounds::Bounds;
-use mcpproxy::schema::compile::{Engine, Remotes, Schema, Settings, Unusable, compile_with};
-use mcpproxy::schema::judge::{JudgeScratch, Verdict};
-use mcpproxy::schema::misfit::MisfitFault;
+use mcpproxy_schema::bounds::Bounds;
+use mcpproxy_schema::compile::{Engine, Remotes, Schema, Settings, Unusable, compile_with};
+use mcpproxy_schema::judge::{JudgeScratch, Verdict};
+use mcpproxy_schema::misfit::MisfitFault;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -37,7 +35,7 @@ const DRAFTS: [(&str, &str); 5] = [
 /// Where the suite's remote documents are.
 const REMOTE: &str = "http://localhost:1234";
 
-/// Who gave a wrong verdict.
+/// Source of a wrong verdict.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Who {
     Tape,
@@ -55,7 +53,7 @@ struct Exception {
     reason: &'static str,
 }
 
-/// All of them are among the optional tests.
+/// Exceptions, each of them among the optional tests.
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         who: &[Who::Tape, Who::Boon, Who::Judge],
@@ -107,10 +105,10 @@ const EXCEPTIONS: &[Exception] = &[
     },
 ];
 
-/// Files whose invalid documents nobody could accept, so that such arguments are refused, each with its keyword.
+/// Files of keywords whose violation no server could accept, so that such arguments are refused.
 const CERTAIN: [&str; 2] = ["type.json", "required.json"];
 
-/// Files whose invalid documents somebody might accept after all.
+/// Files of keywords whose violation a server might accept.
 const DOUBTFUL: [&str; 14] = [
     "enum.json",
     "const.json",
@@ -175,32 +173,35 @@ struct Run {
     failures: Vec<String>,
     /// Exceptions that came true.
     met: BTreeSet<Known>,
+    /// Number of documents that conform for boon, and of those that the accept-only pass accepts.
+    conforming: usize,
+    accepted: usize,
 }
 
 /// An exception, for one draft and one of those who give verdicts.
 type Known = (Who, &'static str, &'static str, &'static str, &'static str);
 
-fn main() -> ExitCode {
-    let suite = suite();
-    let absent = suite.as_ref().err().cloned();
-    if let Some(absent) = &absent {
-        println!("{absent}: its tests do not run");
-    }
-    let required = std::env::var_os("CI").is_some_and(|ci| ci == "true");
-    let own = DRAFTS
-        .into_iter()
-        .enumerate()
-        .map(|(at, draft)| Trial::test(format!("own_cases_as_{}", draft.0), move || own_cases(at)));
-    let all = DRAFTS.into_iter().map(|draft| {
-        let suite = suite.clone();
-        Trial::test(format!("suite_{}", draft.0), move || whole_draft(&suite?, draft))
-            .with_ignored_flag(absent.is_some() && !required)
-    });
-    libtest_mimic::run(&Arguments::from_args(), own.chain(all).collect()).exit_code()
+/// Tests of the draft at each index of [`DRAFTS`].
+macro_rules! drafts {
+    ($($name:ident: $at:literal),*) => {
+        $(mod $name {
+            #[test]
+            fn own_cases_hold() {
+                super::own_cases($at);
+            }
+
+            #[test]
+            fn suite_holds() {
+                super::whole_draft(super::DRAFTS[$at]);
+            }
+        })*
+    };
 }
 
+drafts!(draft4: 0, draft6: 1, draft7: 2, draft2019_09: 3, draft2020_12: 4);
+
 /// Our cases, of each folder up to the draft's own: what holds in a draft holds in later ones.
-fn own_cases(last: usize) -> Result<(), Failed> {
+fn own_cases(last: usize) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/schema_suite");
     let mut run = Run::default();
     let (draft, _) = DRAFTS[last];
@@ -211,10 +212,19 @@ fn own_cases(last: usize) -> Result<(), Failed> {
         }
     }
     assert!(run.table.values().all(|tally| tally.passed + tally.failed > 20), "few cases");
-    run.finish(draft)
+    run.finish(draft);
 }
 
-fn whole_draft(root: &Path, draft: (&'static str, &'static str)) -> Result<(), Failed> {
+fn whole_draft(draft: (&'static str, &'static str)) {
+    let root = match suite() {
+        Ok(root) => root,
+        Err(absent) => {
+            let required = std::env::var_os("CI").is_some_and(|ci| ci == "true");
+            assert!(!required, "{absent}");
+            println!("{absent}: {} is not checked", draft.0);
+            return;
+        }
+    };
     assert!(EXCEPTIONS.iter().all(|e| !e.reason.is_empty() && e.file.starts_with("optional/")));
     let remotes = remotes(&root.join("remotes"));
     let folder = root.join("tests").join(draft.0);
@@ -227,7 +237,7 @@ fn whole_draft(root: &Path, draft: (&'static str, &'static str)) -> Result<(), F
     assert_eq!(expected.len(), listed.len(), "an exception is listed twice");
     let idle: Vec<_> = expected.difference(&run.met).collect();
     assert!(idle.is_empty(), "listed as exceptions, but right or gone: {idle:?}");
-    run.finish(draft.0)
+    run.finish(draft.0);
 }
 
 fn exceptions() -> impl Iterator<Item = Known> {
@@ -268,6 +278,18 @@ impl Run {
                         self.failures.push(format!("{draft} {name}: {case:?}: {test:?}: {why}"));
                     }
                 }
+                if let [Ok(tape_first), Ok(boon_first)] = &compiled {
+                    let accepted = one_pass(tape_first, test.data.get());
+                    let conforms = judged(boon_first, test.data.get()).0;
+                    self.conforming += usize::from(conforms);
+                    self.accepted += usize::from(accepted);
+                    if accepted && !conforms {
+                        let (case, test) = (&case.description, &test.description);
+                        self.failures.push(format!(
+                            "accepted in one pass, refused by boon: {draft} {name}: {case:?}: {test:?}"
+                        ));
+                    }
+                }
                 for (who, valid) in verdicts(&compiled, test.data.get()) {
                     let tally = self.table.entry((section, who)).or_default();
                     let known = exceptions().find(|known| {
@@ -291,7 +313,7 @@ impl Run {
     }
 
     /// Prints the counts, in one piece, and fails if a verdict is wrong.
-    fn finish(self, draft: &str) -> Result<(), Failed> {
+    fn finish(self, draft: &str) {
         let rows = self.table.iter().map(|((section, who), tally)| {
             let Tally { passed, failed, excepted } = tally;
             format!(
@@ -299,22 +321,33 @@ impl Run {
                 who = format!("{who:?}")
             )
         });
-        print!("{}", rows.collect::<String>());
-        if self.failures.is_empty() { Ok(()) } else { Err(self.failures.join("\n").into()) }
+        let Self { conforming, accepted, .. } = self;
+        let share =
+            format!("{draft:14}{accepted} of {conforming} conforming accepted in one pass\n");
+        print!("{}{share}", rows.collect::<String>());
+        assert!(self.failures.is_empty(), "{}", self.failures.join("\n"));
     }
 }
 
-/// What each engine and the whole judgement say; an unusable schema is what it says instead.
+/// Whether the accept-only pass alone accepts (FR-A14).
+fn one_pass(schema: &Schema, data: &str) -> bool {
+    schema.accepts_in_one_pass(data.as_bytes(), &mut JudgeScratch::new())
+}
+
+/// Whether `data` conforms, and whether the engines disagree.
+fn judged(schema: &Schema, data: &str) -> (bool, bool) {
+    let document = [Bytes::copy_from_slice(data.as_bytes())];
+    let judgement = schema.judge(&document, &mut JudgeScratch::new());
+    (judgement.verdict == Verdict::Conforms, judgement.disagreement)
+}
+
+/// Verdicts of each engine and of the judge; for an unusable schema its error.
 fn verdicts(
     compiled: &[Result<Schema, Unusable>; 2],
     data: &str,
 ) -> [(Who, Result<bool, String>); 3] {
     let judge = |schema: &Result<Schema, Unusable>| match schema {
-        Ok(schema) => {
-            let document = [Bytes::copy_from_slice(data.as_bytes())];
-            let judgement = schema.judge(&document, &mut JudgeScratch::new());
-            Ok((judgement.verdict == Verdict::Conforms, judgement.disagreement))
-        }
+        Ok(schema) => Ok(judged(schema, data)),
         Err(reason) => Err(reason.to_string()),
     };
     let [tape_first, boon_first] = compiled;

@@ -1,4 +1,4 @@
-//! One tracing span a call, with what is known of the call, and around each line that is logged during it.
+//! One tracing span per call, with the fields of the call, around each line that is logged during it.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 
@@ -8,18 +8,18 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use mcpproxy::config::{self, Flags};
-use mcpproxy::mcp::capabilities::ClientCapabilities;
-use mcpproxy::mcp::revisions::Era;
-use mcpproxy::policy::Principal;
-use mcpproxy::proxy::Worker;
-use mcpproxy::proxy::caller::{Channel, Endpoint, Peer};
-use mcpproxy::proxy::client::Client;
-use mcpproxy::proxy::dispatch;
-use mcpproxy::proxy::incoming::{self, Incoming};
-use mcpproxy::proxy::reaction::Reaction;
-use mcpproxy::server::App;
-use mcpproxy::telemetry::LogHandles;
+use mcpproxy_config::Flags;
+use mcpproxy_gateway::proxy::Worker;
+use mcpproxy_gateway::proxy::client::Client;
+use mcpproxy_gateway::proxy::client::{Channel, Endpoint, Peer};
+use mcpproxy_gateway::proxy::dispatch;
+use mcpproxy_gateway::proxy::dispatch::Incoming;
+use mcpproxy_gateway::proxy::reply::Reaction;
+use mcpproxy_gateway::telemetry::LogHandles;
+use mcpproxy_policy::Principal;
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_server::App;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Subscriber};
@@ -41,14 +41,14 @@ impl Visit for Fields {
     }
 }
 
-/// What was told: the spans named `call`, and for each line the request that it was logged in.
+/// Recorded spans named `call`, and for each log line the request that it belongs to.
 #[derive(Clone, Default)]
-struct Told {
+struct Recording {
     calls: Arc<Mutex<BTreeMap<u64, Fields>>>,
     lines: Arc<Mutex<Vec<Option<String>>>>,
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Told {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recording {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, _: Context<'_, S>) {
         if attributes.metadata().name() == "call" {
             let mut fields = Fields::default();
@@ -64,7 +64,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Told {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        if event.metadata().target().starts_with("mcpproxy::proxy") {
+        if event.metadata().target().starts_with("mcpproxy_gateway::proxy") {
             let calls = self.calls.lock().unwrap();
             let span = context.event_span(event).and_then(|span| calls.get(&span.id().into_u64()));
             let request = span.and_then(|fields| fields.0.get("request_id").cloned());
@@ -73,19 +73,25 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Told {
     }
 }
 
-/// Sends the requests one by one, without any server behind the proxy; what was told at `level`.
-fn told(level: Level, requests: &[&'static str]) -> (Vec<Fields>, Vec<Option<String>>) {
-    let told = Told::default();
-    let filtered = told.clone().with_filter(LevelFilter::from_level(level));
+/// Sends the requests one by one, without a server behind the proxy; returns the spans and lines recorded at `level`.
+fn record(level: Level, requests: &[&'static str]) -> (Vec<Fields>, Vec<Option<String>>) {
+    let recording = Recording::default();
+    let filtered = recording.clone().with_filter(LevelFilter::from_level(level));
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(filtered));
     let folder = tempfile::tempdir().unwrap();
     let flags = Flags { data_dir: Some(folder.path().to_owned()), ..Flags::default() };
-    let (config, _) = config::parse("{}", &|_| None, &flags).unwrap();
+    let (config, _) = mcpproxy_config::parse("{}", &|_| None, &flags).unwrap();
     let app = App::start(config, LogHandles::default(), None).unwrap();
     let worker = Rc::new(Worker::new(Arc::clone(&app.shared().proxy)));
     let offered = ClientCapabilities::default();
     let peer = Peer {
-        client: Arc::new(Client::new("s1".into(), "test", "2025-11-25", Era::Legacy, offered)),
+        client: Arc::new(Client::new(
+            "s1".into(),
+            "test",
+            "2025-11-25",
+            ProtocolFamily::Legacy,
+            offered,
+        )),
         principal: Principal::Admin,
         endpoint: Endpoint::Search,
         channel: Channel::Answer,
@@ -96,7 +102,7 @@ fn told(level: Level, requests: &[&'static str]) -> (Vec<Fields>, Vec<Option<Str
     tokio::task::LocalSet::new().block_on(&runtime, async {
         for request in requests {
             let message = Bytes::from_static(request.as_bytes());
-            let Ok(Incoming::Request(received)) = incoming::read(&worker, &message) else {
+            let Ok(Incoming::Request(received)) = dispatch::read(&worker, &message) else {
                 panic!("{request}");
             };
             let reaction = dispatch::dispatch(&worker, &peer, received);
@@ -107,12 +113,12 @@ fn told(level: Level, requests: &[&'static str]) -> (Vec<Fields>, Vec<Option<Str
     });
     drop(worker);
     app.close().unwrap();
-    let calls = told.calls.lock().unwrap().values().cloned().collect();
-    let lines = told.lines.lock().unwrap().clone();
+    let calls = recording.calls.lock().unwrap().values().cloned().collect();
+    let lines = recording.lines.lock().unwrap().clone();
     (calls, lines)
 }
 
-/// A call of a server that there is not, a read with a member that the method does not have, one of our own tools.
+/// A call to an unknown server, a read with an unknown member, and a call to one of our own tools.
 const REQUESTS: [&str; 3] = [
     r#"{"jsonrpc":"2.0","id":"one","method":"tools/call","params":{"name":"call_tool_write","arguments":{"name":"srv:tool","args":{"secret":"payload"},"intent":{"operation_type":"write","reason":"payload"}}}}"#,
     r#"{"jsonrpc":"2.0","id":"two","method":"resources/read","params":{"uri":"mcpproxy://srv/payload:x","odd":1}}"#,
@@ -120,8 +126,8 @@ const REQUESTS: [&str; 3] = [
 ];
 
 #[test]
-fn a_call_is_one_span_and_what_is_logged_in_it_carries_it() {
-    let (calls, lines) = told(Level::DEBUG, &REQUESTS);
+fn call_is_one_span_that_its_log_lines_carry() {
+    let (calls, lines) = record(Level::DEBUG, &REQUESTS);
     assert_eq!(calls.len(), REQUESTS.len(), "{calls:?}");
     let of = |request: &str| {
         let call =
@@ -143,9 +149,9 @@ fn a_call_is_one_span_and_what_is_logged_in_it_carries_it() {
     assert_eq!(of("two").get("outcome").map(String::as_str), Some("rejected"));
     assert_eq!(of("three").get("outcome").map(String::as_str), Some("success"));
     assert!(!format!("{calls:?}").contains("payload"), "no payload: {calls:?}");
-    // The member that stays behind is told in its own call.
+    // The dropped member is logged in its own call.
     assert!(lines.contains(&Some("two".to_owned())), "{lines:?}");
 
-    let (calls, lines) = told(Level::INFO, &REQUESTS);
+    let (calls, lines) = record(Level::INFO, &REQUESTS);
     assert!(calls.is_empty() && lines.contains(&None), "off by default: {calls:?} {lines:?}");
 }

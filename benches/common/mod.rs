@@ -1,4 +1,4 @@
-//! What the benchmarks share: tool results as real servers send them, of any size, and the JSON
+//! Shared inputs of the benchmarks: tool results as real servers send them, of any size, and the JSON
 //! Schema they conform to.
 //!
 //! A search over issues: nested objects and arrays, numbers, enums, dates, prose with escapes and
@@ -18,7 +18,7 @@ use std::fmt::Write;
 pub const SIZES: [(&str, usize); 4] =
     [("1KB", 1_000), ("13KB", 13_000), ("1.3MB", 1_300_000), ("13MB", 13_000_000)];
 
-/// Those of [`SIZES`] to run: the small ones where `cargo test`, without optimisation, only wants to
+/// Those of [`SIZES`] to run: the small ones if `cargo test`, without optimization, only needs to
 /// see it run.
 pub fn sizes() -> &'static [(&'static str, usize)] {
     let measures = std::env::args().any(|arg| arg == "--bench");

@@ -1,13 +1,12 @@
-//! Target `answers`: what nodes of a fleet ask each other about records, and answer.
+//! Target `answers`: questions about records between nodes of a fleet, and their answers.
 //!
-//! Input: the bytes of a question, or of an answer. Either is read or refused, within the bounds of a question; and what is read
-//! is the same once it is written and read again.
+//! Input: the bytes of a question or of an answer. Each is decoded within the bounds of a question, or refused; a decoded one is
+//! unchanged by encoding and decoding.
 
-use mcpproxy::fleet::record_questions::{
+use mcpproxy_fleet::record_questions::{
     AnswerHead, MAX_ASKED_RECORDS, MAX_RANGES, RecordQuestion, read_buckets,
 };
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     if let Some(question) = RecordQuestion::decode(data) {
         assert_eq!(RecordQuestion::decode(&question.encode()).as_ref(), Some(&question));

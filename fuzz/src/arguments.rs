@@ -1,13 +1,11 @@
-//! Target `arguments`: arguments are shown to rules only where they are one JSON object, and no two keys of an object are
-//! one name whatever their case.
+//! Target `arguments`: rules see arguments only if they are one JSON object in which no two keys differ by case alone.
 //!
 //! Input: the arguments.
 
-use mcpproxy::json::fold;
-use mcpproxy::policy::rules::{MAX_DEPTH, MAX_ELEMENTS, MAX_STRING_BYTES, readable};
+use mcpproxy_json::fold;
+use mcpproxy_policy::rules::{MAX_DEPTH, MAX_ELEMENTS, MAX_STRING_BYTES, readable};
 use serde_json::Value;
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let shown = readable(data);
     let Ok(value) = serde_json::from_slice::<Value>(data) else {
@@ -23,7 +21,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// What the reference says of values, from the tree.
+/// The reference's verdict on values, from the tree.
 fn mappable(value: &Value, depth: usize) -> bool {
     if depth >= MAX_DEPTH && (value.is_array() || value.is_object()) {
         return false;

@@ -1,10 +1,10 @@
-//! Target `envelope`: where serde_json accepts a message, the scanner finds the same spans.
+//! Target `envelope`: the scanner finds the same spans as serde_json in every message that serde_json accepts.
 //!
 //! Input: the message.
 
 use std::fmt;
 
-use mcpproxy::json::{
+use mcpproxy_json::{
     scan::{MAX_KEYS, MessageKind, ScanFault, ScanLimits, ScannedMember, ScannedPart, Scanner},
     span::Span,
 };
@@ -13,7 +13,6 @@ use serde_json::value::RawValue;
 
 use super::reference::variant;
 
-/// The fuzz target.
 pub fn run(message: &[u8]) {
     let mut scanner = Scanner::new(ScanLimits::NONE, 1);
     let fed = scanner.feed(message);
@@ -49,12 +48,15 @@ pub fn run(message: &[u8]) {
     assert_eq!(envelope.id, span(&members, "id"));
     assert_eq!(envelope.method, span(&members, "method"));
     assert_eq!(part(envelope.params), span(&members, "params"));
-    let body = span(&members, "result").or(span(&members, "error"));
-    assert_eq!(part(envelope.body), body);
-    let kind = members.0.iter().find_map(|(name, _)| match &**name {
-        "result" => Some(MessageKind::Result),
-        "error" => Some(MessageKind::Error),
-        "method" => Some(MessageKind::Method),
+    let is_null = |name| members.get(name).is_some_and(|raw| raw.get() == "null");
+    let outcome = |name| span(&members, name).filter(|_| !is_null(name));
+    assert_eq!(part(envelope.body), outcome("result").or(outcome("error")));
+    assert_eq!(envelope.has_outcome, members.count("result") + members.count("error") > 0);
+    let kind = members.0.iter().find_map(|(name, raw)| match (&**name, raw.get()) {
+        ("result" | "error", "null") => None,
+        ("result", _) => Some(MessageKind::Result),
+        ("error", _) => Some(MessageKind::Error),
+        ("method", _) => Some(MessageKind::Method),
         _ => None,
     });
     assert_eq!(envelope.kind, kind);
@@ -70,8 +72,15 @@ pub fn run(message: &[u8]) {
         Some(Err(_)) | None => Members(Vec::new()),
     };
     assert_eq!(part(envelope.content), span(&result, "content"));
+    let first = |members: &Members<'_>, name| members.get(name).map(|raw| raw.get().as_bytes()[0]);
+    let body = first(&members, "result").filter(|first| *first != b'n');
+    let body = body.or(first(&members, "error").filter(|first| *first != b'n'));
+    let content = first(&result, "content");
+    let mistyped = body.is_some_and(|first| first != b'{') || content.is_some_and(|it| it != b'[');
+    assert_eq!(envelope.mistyped.is_some(), mistyped);
     assert_eq!(part(envelope.structured), span(&result, "structuredContent"));
     assert_eq!(envelope.result_type, span(&result, "resultType"));
+    assert_eq!(part(envelope.request_state), span(&result, "requestState"));
     for (name, member) in [
         ("resultType", ScannedMember::ResultType),
         ("ttlMs", ScannedMember::TtlMs),
@@ -95,7 +104,7 @@ fn span_in(message: &[u8], raw: &RawValue) -> Span {
     Span::new(start, start + raw.get().len() as u64)
 }
 
-/// The members of an object in their order, duplicates and all.
+/// Members of an object in order, including duplicates.
 #[derive(Clone)]
 pub struct Members<'a>(pub Vec<(String, &'a RawValue)>);
 
@@ -105,7 +114,7 @@ impl<'a> Members<'a> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw)
     }
 
-    /// How often `name` stands there.
+    /// Number of occurrences of `name`.
     pub fn count(&self, name: &str) -> usize {
         self.0.iter().filter(|(key, _)| key == name).count()
     }

@@ -1,16 +1,14 @@
-//! Target `framing`: an HTTP/1.1 answer cut anywhere is read in the same way, and its boundaries
-//! are those that another reader finds; a request that is taken for a plain POST is one.
+//! Target `framing`: an HTTP/1.1 response is decoded in the same way however it is split, with the boundaries that a second
+//! decoder finds; a request recognized as a plain POST is one.
 //!
-//! Input: a byte for the size of the pieces, then what came over the connection.
+//! Input: a byte for the size of the pieces, then the bytes of the connection.
 
 use bytes::{Bytes, BytesMut};
-use mcpproxy::io::http1::post::Start;
-use mcpproxy::io::http1::{FramedBody, FramingFault, MAX_HEADERS, ResponseHead};
+use mcpproxy_runtime::io::http1::{FramedBody, FramingFault, MAX_HEADERS, ResponseHead, Start};
 
 const PATHS: [&str; 2] = ["/mcp", "/mcp/all"];
 const LIMIT: usize = 512;
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let Some((&size, wire)) = data.split_first() else { return };
     let size = usize::from(size).max(1);
@@ -23,19 +21,19 @@ pub fn run(data: &[u8]) {
     assert_request(wire);
 }
 
-/// What was read of an answer.
+/// The part of a response that was read.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     status: u16,
     keep_alive: bool,
-    /// How the body was to end.
+    /// Framing of the body.
     framing: FramedBody,
-    /// Bytes behind the head.
+    /// Bytes after the head.
     after_head: usize,
     body: Vec<u8>,
-    /// Whether the body is whole, or how the framing broke behind so much of it.
+    /// Whether the body is complete, or the framing fault after this many bytes of it.
     ended: Result<bool, FramingFault>,
-    /// Bytes behind the body.
+    /// Bytes after the body.
     rest: usize,
 }
 
@@ -77,7 +75,7 @@ fn answer<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Answer>, 
     }
     Ok(found.map(|(mut answer, _)| {
         answer.after_head = behind;
-        // What lies behind a fault is nobody's.
+        // Bytes after a fault belong to no message.
         answer.rest = if answer.ended.is_ok() { input.len() } else { 0 };
         answer
     }))
@@ -129,7 +127,7 @@ fn assert_request(wire: &[u8]) {
             assert_is_plain(&post.head, post.length, post.parts.headers.len());
         }
         (Some(Start::Other), Start::Other) | (None, Start::More) => {}
-        (told, whole) => panic!("{told:?} by pieces, {whole:?} as a whole"),
+        (pieces, whole) => panic!("{pieces:?} by pieces, {whole:?} as a whole"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Schemas and documents grown out of the fuzzer's bytes: they share names, texts and numbers, so
-//! that a keyword often meets what it is about.
+//! Generator of schemas and documents from the fuzzer's bytes. Both share names, texts and numbers, so that a keyword often
+//! applies to the document.
 
 use arbitrary::{Result, Unstructured};
 
@@ -15,7 +15,7 @@ const DRAFTS: [&str; 5] = [
     "https://json-schema.org/draft/2019-09/schema",
     "https://json-schema.org/draft/2020-12/schema",
 ];
-/// Around where number types end, and where doubles stop being decimals.
+/// Numbers near the limits of number types, and where doubles cease to be exact decimals.
 const NUMBERS: [&str; 32] = [
     "0",
     "-0",
@@ -94,7 +94,7 @@ const REFERENCES: [(&str, &str); 12] = [
     ("$dynamicRef", "#/$defs/a"),
     ("$recursiveRef", "#"),
 ];
-/// Keywords where they are none: in a value.
+/// Keywords inside a value, where they have no meaning.
 const DISGUISED: [&str; 6] = [
     "\"$id\":\"b.json\"",
     "\"$anchor\":\"n\"",
@@ -103,23 +103,23 @@ const DISGUISED: [&str; 6] = [
     "\"$schema\":\"http://json-schema.org/draft-04/schema#\"",
     "\"pattern\":\"(?!a)\"",
 ];
-/// Levels past which nothing nests any more.
+/// Maximum nesting.
 const MAX_NESTING: u32 = 5;
-/// Keywords and members of one object at most.
+/// Maximum number of keywords and members of one object.
 const MAX_MEMBERS: u8 = 4;
 
-/// Grows texts.
+/// Generator of texts.
 pub struct Grow<'a> {
     from: Unstructured<'a>,
 }
 
 impl<'a> Grow<'a> {
-    /// Out of these bytes; without more of them, the plainest there is.
+    /// Generator from these bytes; the plainest text once they are used up.
     pub fn new(from: Unstructured<'a>) -> Self {
         Self { from }
     }
 
-    /// A whole schema, with definitions to refer to.
+    /// A whole schema, with definitions that references can lead to.
     pub fn schema(&mut self) -> Result<String> {
         let mut members = Vec::new();
         if self.from.ratio(1, 3)? {

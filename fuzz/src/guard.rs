@@ -1,18 +1,16 @@
-//! Target `guard`: the bounds on `structuredContent` are exact, for every value and every cut.
+//! Target `guard`: the bounds on `structuredContent` are exact, for every value and every split.
 //!
-//! Input: a byte that decides the cuts, a byte for each bound, then a document in shorthand that
-//! is always valid: `[` and `{` open, `]` or `}` closes what is open, `s` `n` `b` `e` and space
-//! are a string, a number, a literal, an empty string full of escapes, and white space, and any
-//! other byte is a string of that length. Separators and missing ends are filled in.
+//! Input: a byte that decides the splits, a byte for each bound, then a document in a shorthand that is always valid: `[` and `{`
+//! open a container, `]` or `}` closes the innermost one, `s` `n` `b` `e` and space are a string, a number, a literal, an empty string
+//! with escapes, and white space; any other byte is a string of that length. Separators and missing ends are filled in.
 
-use mcpproxy::json::scan::{Breach, Guard, ScanLimits, Scanner};
+use mcpproxy_json::scan::{Breach, Guard, ScanLimits, Scanner};
 
 use super::scan::{Cutter, bound};
 
-/// Levels past which the shorthand no longer nests: this reference is recursive.
+/// Maximum nesting of the shorthand: this reference is recursive.
 const MAX_NESTING: u64 = 300;
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let [cuts, max_bytes, max_depth, shorthand @ ..] = data else { return };
     let mut document = Document { shorthand, text: Vec::new(), opened: Vec::new() };
@@ -75,16 +73,16 @@ fn check(text: &[u8], limits: ScanLimits, want: Option<(u64, Guard)>, cutter: &m
     assert_eq!(scanner.envelope().is_error, Some(true));
 }
 
-/// Writes a document out of its shorthand.
+/// Writes the document of a shorthand.
 struct Document<'a> {
     shorthand: &'a [u8],
     text: Vec<u8>,
-    /// Offset of each bracket that opens, and the depth it opens.
+    /// Offset of each opening bracket, and its depth.
     opened: Vec<(u64, u64)>,
 }
 
 impl Document<'_> {
-    /// One value; if it is a container it opens level `level`. Gives its depth.
+    /// Writes a value; a container has level `level`. Returns its depth.
     fn value(&mut self, level: u64) -> u64 {
         let Some((&first, rest)) = self.shorthand.split_first() else {
             self.text.extend(b"null");

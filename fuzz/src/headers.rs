@@ -1,15 +1,12 @@
-//! Target `headers`: the check of a header against the body is the obvious one, and a value's
-//! header form comes back as the value.
+//! Target `headers`: the check of a header against the body equals a naive one, and a value's header form decodes to the value.
 //!
-//! Input, line by line: `+` and what the body says, or nothing; then the header's lines, each after
-//! a letter: `r` the rest as it is, `b` the rest in base64, `s` the body's value with spaces around
-//! it, `e` the same in base64.
+//! Input, line by line: `+` and the body's value, or nothing; then the header's lines, each after a letter: `r` the rest verbatim,
+//! `b` the rest in base64, `s` the body's value with spaces around it, `e` the same in base64.
 
-use mcpproxy::mcp::headers::{Form, HeaderMismatch, NAME, agree, decode, encode};
+use mcpproxy_protocol::mcp::headers::{Form, HeaderMismatch, NAME, agree, decode, encode};
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let mut given = data.split(|&byte| byte == b'\n');
     let body = given.next().and_then(|line| std::str::from_utf8(line.strip_prefix(b"+")?).ok());
@@ -29,7 +26,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A header's line: anything, or what has a chance to agree.
+/// Line of a header: arbitrary, or likely to agree.
 fn header(given: &[u8], said: &[u8]) -> Option<Vec<u8>> {
     Some(match given {
         [b'r', rest @ ..] => rest.to_vec(),
@@ -54,7 +51,7 @@ fn obvious(form: Form, lines: &[Vec<u8>], body: Option<&str>) -> Result<(), Head
     }
 }
 
-/// The UTF-8 that a header's line stands for.
+/// UTF-8 that a header's line represents.
 fn value(form: Form, mut line: &[u8]) -> Option<Vec<u8>> {
     if line.iter().any(|&byte| byte != b'\t' && !(0x20..0x7f).contains(&byte)) {
         return None;
@@ -88,7 +85,7 @@ fn base64(plain: &[u8]) -> Vec<u8> {
     made
 }
 
-/// What is written in canonical base64; `None` for any other spelling.
+/// The value of canonical base64; `None` for any other spelling.
 fn unbase64(text: &[u8]) -> Option<Vec<u8>> {
     let mut plain = Vec::new();
     for group in text.chunks(4) {

@@ -1,20 +1,20 @@
-//! Target `intent`: what a call tool is given never panics, what two parsers could read differently
-//! is never taken, and nothing passes the gate that must not.
+//! Target `intent`: the arguments of a call tool never cause a panic, ambiguous ones are never accepted, and admission denies what it
+//! must.
 //!
-//! Input: a byte that picks the tool's hints, the variant and the settings, then `arguments`.
+//! Input: a byte that selects the tool's hints, the variant and the settings, then `arguments`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use mcpproxy::intent::{CallArguments, Operation, Requirement, Settings};
-use mcpproxy::json::tape::{self, Scratch};
-use mcpproxy::policy::{
-    self, Access, Admission, AdmissionRequest, Denial, Principal, SessionFacts, ToolAccess, admit,
+use mcpproxy_json::tape::{self, Scratch};
+use mcpproxy_policy::intent::{CallArguments, Operation, Requirement, Settings};
+use mcpproxy_policy::tool::{Annotations, CapabilityOverride, Rules, SideEffect, StatedBy, Tool};
+use mcpproxy_policy::{
+    self as policy, Access, Admission, AdmissionRequest, Denial, Principal, SessionFacts,
+    ToolAccess, admit,
 };
-use mcpproxy::tool::{Annotations, CapabilityOverride, Rules, SideEffect, StatedBy, Tool};
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let Some((&pick, raw)) = data.split_first() else { return };
     let bit = |at: u8| pick >> at & 1 == 1;
@@ -60,9 +60,12 @@ pub fn run(data: &[u8]) {
             principal: &Principal::Anonymous,
             access: Access::Tool(access),
             arguments: &call.arguments,
+            meta: b"",
+            inputs: b"",
             intent: Some(intent),
             client: "",
             session: SessionFacts::default(),
+            carries_out: false,
             now: SystemTime::UNIX_EPOCH,
         };
         let settings = policy::Settings { intent: *settings, ..policy::Settings::default() };

@@ -1,14 +1,13 @@
-//! Target `kept`: what is kept of whom and what is trusted, the pins of a server and the agent tokens.
+//! Target `kept`: files with the pins of a server and with agent tokens.
 //!
-//! Input: the text of either. It is read or refused; what is read is written back as it was, and means the same: no tool
-//! and no token stands there twice, and every token is in force or not at any time.
+//! Input: the text of either. It is decoded or refused; a decoded one is encoded to the same text with the same meaning: no tool
+//! and no token occurs twice, and at any time every token is in force or not.
 
 use std::time::{Duration, SystemTime};
 
-use mcpproxy::catalog::pin_file::{read_pins, write_pins};
-use mcpproxy::identity::{TokenTable, read_kept, write_kept};
+use mcpproxy_catalog::pin_file::{read_pins, write_pins};
+use mcpproxy_policy::identity::{TokenTable, read_stored, write_stored};
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     tokens(data);
     if let Ok(text) = std::str::from_utf8(data) {
@@ -17,14 +16,14 @@ pub fn run(data: &[u8]) {
 }
 
 fn tokens(data: &[u8]) {
-    let Ok(tokens) = read_kept(data) else { return };
-    let again = write_kept(tokens.clone()).expect("it is written");
-    assert_eq!(read_kept(&again).as_ref(), Ok(&tokens));
+    let Ok(tokens) = read_stored(data) else { return };
+    let again = write_stored(tokens.clone()).expect("it is written");
+    assert_eq!(read_stored(&again).as_ref(), Ok(&tokens));
     let table = TokenTable::new(&tokens);
     assert_eq!(table.is_empty(), tokens.is_empty());
     for seconds in [0, 1, 2_000_000_000, 1 << 40] {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        // Nobody knows a secret of theirs.
+        // Their secrets are unknown.
         assert!(table.prove(data, now).is_err());
     }
 }

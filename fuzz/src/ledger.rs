@@ -1,15 +1,15 @@
-//! What lies in a fleet's store, and what an auditor is given: segments, notes, checkpoints, names of segments, claims, keys,
-//! proofs, canonical bytes. What is read is written again as it was.
+//! Objects of a fleet's store and inputs of an auditor: segments, notes, checkpoints, names of segments, claims, keys,
+//! proofs, canonical bytes. Decoded ones are encoded to the same bytes.
 
 use bytes::Bytes;
-use mcpproxy::activity::codec;
-use mcpproxy::fleet::audit::read_keys;
-use mcpproxy::fleet::checkpoint::Checkpoint;
-use mcpproxy::fleet::columns;
-use mcpproxy::fleet::joining::NodeClaim;
-use mcpproxy::fleet::record_proof::RecordProof;
-use mcpproxy::fleet::segment::{self, SegmentName};
-use mcpproxy::fleet::signed_note::{self, VerifierKey};
+use mcpproxy_activity::codec;
+use mcpproxy_fleet::audit::RecordProof;
+use mcpproxy_fleet::audit::read_keys;
+use mcpproxy_fleet::chain::place::NodeClaim;
+use mcpproxy_fleet::checkpoint::Checkpoint;
+use mcpproxy_fleet::checkpoint::{self, VerifierKey};
+use mcpproxy_fleet::columns;
+use mcpproxy_fleet::segment::{self, SegmentName};
 
 /// The key of the node that sealed the seeds that are segments.
 const KEY: &str = "mcpproxy/d17c8662a3adba902b41b74658abe1a8/a+ec5c8c1e+AaN5ZarXTQXYn5Ck3jYpzFlmaYufxPh49TbYixC+XrnB";
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
     if let Ok(key) = VerifierKey::parse(text) {
         assert_eq!(VerifierKey::parse(&key.to_string()), Ok(key));
     }
-    if let Ok(signed) = signed_note::unverified_text(text) {
+    if let Ok(signed) = checkpoint::unverified_text(text) {
         assert!(text.starts_with(signed));
     }
     if let Ok(checkpoint) = Checkpoint::unverified(text) {
@@ -43,7 +43,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A segment, and its table whoever has signed it: what is read is what is written of it, whatever the bytes are.
+/// A segment, and its table regardless of the signature: decoding and encoding yields the same bytes.
 fn table(bytes: &Bytes) {
     let opened = VerifierKey::parse(KEY).map(|key| segment::open(bytes, &key));
     let read = columns::footer(bytes).and_then(|footer| columns::decode(bytes, &footer));

@@ -1,6 +1,6 @@
-//! The bodies of the fuzz targets: each takes the fuzzer's bytes and panics if a promise is broken.
+//! Bodies of the fuzz targets: each takes the fuzzer's bytes and panics if a property is violated.
 //!
-//! They are a library so that `tests/fuzz_seeds.rs` can run the same code over the seeds.
+//! They are a library so that `tests/fuzz_seeds.rs` can run the same code on the seeds.
 #![allow(
     clippy::indexing_slicing,
     clippy::expect_used,
@@ -8,6 +8,7 @@
     reason = "a panic is how a fuzz target reports"
 )]
 
+pub mod accept;
 pub mod answers;
 pub mod arguments;
 pub mod envelope;
@@ -16,6 +17,7 @@ pub mod grow;
 pub mod guard;
 pub mod headers;
 pub mod intent;
+pub mod journal;
 pub mod kept;
 pub mod ledger;
 pub mod lines;

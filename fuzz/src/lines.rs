@@ -1,11 +1,10 @@
-//! Target `lines`: lines cut anywhere are the lines that a plain split gives.
+//! Target `lines`: lines decoded from any pieces equal those of a plain split.
 //!
-//! Input: a byte for the size of the chunks, a byte for the longest line, then the stream.
+//! Input: a byte for the size of the pieces, a byte for the maximum length of a line, then the stream.
 
 use bytes::Bytes;
-use mcpproxy::wire::lines::{Decoder, Item, TooLong, one_line};
+use mcpproxy_protocol::wire::lines::{Decoder, Item, TooLong, one_line};
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let [size, limit, stream @ ..] = data else { return };
     let limit = u64::from(*limit);

@@ -1,32 +1,31 @@
-//! Target `peers`: what nodes of a fleet tell each other, over HTTP and by the store, is read or refused, whoever wrote it.
+//! Target `peers`: messages between nodes of a fleet, over HTTP and by the store, are decoded or refused, regardless of their author.
 //!
-//! Input: a byte, and what it says is read of the rest: the frames of an answer, their head, the header of a request, a request that was
-//! passed on, what a node says, an object that is sealed, a heartbeat, a claim.
+//! Input: a byte that selects what the rest is: the frames of an answer, their head, the header of a request, a forwarded request, the
+//! facts of a node, a sealed object, a heartbeat, a claim.
 
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use mcpproxy::downstream::forwarded;
-use mcpproxy::fleet::cluster_key::{ClusterKeys, KeyPurpose, PurposeKeys};
-use mcpproxy::fleet::config::NodeName;
-use mcpproxy::fleet::facts::{
-    FactKeys, FactObject, MAX_FACT_OBJECT_BYTES, ObjectPlace, open_object, seal_object,
+use mcpproxy_fleet::chain::place::NodeClaim;
+use mcpproxy_fleet::cluster_key::{ClusterKeys, KeyPurpose, PurposeKeys};
+use mcpproxy_fleet::config::NodeName;
+use mcpproxy_fleet::facts::{
+    FactKeys, FactObject, MAX_FACT_OBJECT_BYTES, ObjectBinding, open_object, seal_object,
 };
-use mcpproxy::fleet::heartbeat::{BootId, Heartbeat, HeartbeatOf, MAX_HEARTBEAT_BYTES};
-use mcpproxy::fleet::joining::NodeClaim;
-use mcpproxy::fleet::node_key::NodeKey;
-use mcpproxy::fleet::peer_wire::{
-    AnswerFrames, AnswerKey, AnswerReader, BadPeerAnswer, PeerAnswerPart, PeerPlace,
-    PeerRequestHead, PeerSender,
+use mcpproxy_fleet::heartbeat::{BootId, Heartbeat, HeartbeatOf, MAX_HEARTBEAT_BYTES};
+use mcpproxy_fleet::node_state::FleetId;
+use mcpproxy_fleet::node_state::NodeKey;
+use mcpproxy_fleet::peer_wire::{
+    AnswerFrames, AnswerKey, AnswerReader, BadPeerAnswer, PeerAnswerPart, PeerRequestHead,
+    PeerSender, RequestBinding,
 };
-use mcpproxy::fleet::sealed_mark::FleetId;
+use mcpproxy_gateway::downstream::http::forwarded_parts;
 
 const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const FLEET: FleetId = FleetId([1; 16]);
-const PLACE: PeerPlace<'static> = PeerPlace { fleet: FLEET, path: "/fleet/v1/ping" };
-const OBJECT: ObjectPlace<'static> = ObjectPlace { fleet: FLEET, key: "facts/said/a" };
+const PLACE: RequestBinding<'static> = RequestBinding { fleet: FLEET, path: "/fleet/v1/ping" };
+const OBJECT: ObjectBinding<'static> = ObjectBinding { fleet: FLEET, key: "facts/said/a" };
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     match kind % 8 {
@@ -53,7 +52,7 @@ fn node(name: &str) -> NodeName {
     NodeName::parse(name).expect("a name")
 }
 
-/// A request, and what its answer is sealed and opened with.
+/// A request, and the keys that seal and open its answer.
 fn answer_key(counter: u64) -> AnswerKey {
     let sender = |name, boot| PeerSender { node: node(name), boot: BootId([boot; 16]) };
     let (from, to) = (sender("a", 1), sender("b", 2));
@@ -61,7 +60,7 @@ fn answer_key(counter: u64) -> AnswerKey {
     PLACE.seal(&head, &keys(KeyPurpose::Peer)).1
 }
 
-/// What is read of frames that come in pieces of so many bytes: the body, and how it ends.
+/// The body read from frames in pieces of that many bytes, and its end.
 fn read(wire: &[u8], step: usize) -> (Vec<u8>, Result<bool, BadPeerAnswer>) {
     let (mut reader, mut body) = (AnswerReader::new(answer_key(1)), Vec::new());
     for piece in wire.chunks(step) {
@@ -97,7 +96,7 @@ fn frames(data: &[u8]) {
     let whole = read(&wire, wire.len());
     assert_eq!(read(&wire, step), whole, "in pieces as in one");
     assert!(body.starts_with(&whole.0) && (*change == 0) == (whole.1 == Ok(true)));
-    // Nothing that nobody has sealed is any of it.
+    // Unsealed data is never opened.
     let odd = read(data, step);
     assert!(odd.0.is_empty() && odd.1 != Ok(true));
 }
@@ -116,7 +115,7 @@ fn head(payload: &[u8]) {
 fn request(data: &[u8]) {
     let keys = keys(KeyPurpose::Peer);
     let Ok(text) = std::str::from_utf8(data) else { return };
-    assert!(PLACE.open(text, &keys).is_none(), "nobody has made it");
+    assert!(PLACE.open(text, &keys).is_none(), "it was not issued");
     let mut words = text.split(' ');
     let mut sender = || {
         let node = NodeName::parse(words.next()?)?;
@@ -134,13 +133,13 @@ fn request(data: &[u8]) {
 /// A request that was passed on is its head and the rest.
 fn passed_on(data: &[u8]) {
     let sent = Bytes::copy_from_slice(data);
-    if let Some((head, body)) = forwarded::parts(&sent) {
+    if let Some((head, body)) = forwarded_parts(&sent) {
         assert!(data.ends_with(&body) && body.len() < data.len());
         let _ = head.uri.path();
     }
 }
 
-/// What a node says is the same once it is written and read again, and is said by that node or by those that it names.
+/// Facts of a node are unchanged after writing and reading, and are that node's or of the nodes that it names.
 fn facts(data: &[u8]) {
     let a = node("a");
     if let Ok(object) = FactObject::read(data, &a) {
@@ -148,11 +147,11 @@ fn facts(data: &[u8]) {
     }
 }
 
-/// What is sealed is opened in its place and with its key, and nothing else is.
+/// A sealed object opens at its own path with its key; nothing else does.
 fn sealed(data: &[u8]) {
     let keys = FactKeys::new([[7; 32], [8; 32]]);
     assert!(data.len() as u64 <= MAX_FACT_OBJECT_BYTES);
-    assert!(open_object(&keys, OBJECT, data).is_err(), "nobody has sealed it");
+    assert!(open_object(&keys, OBJECT, data).is_err(), "it was not sealed");
     let [at, change, text @ ..] = data else { return };
     let mut object = seal_object(&keys, OBJECT, [9; 32], text).expect("there is a key");
     assert_eq!(open_object(&keys, OBJECT, &object).expect("what was sealed").text, text);
@@ -168,7 +167,7 @@ fn heartbeat(data: &[u8]) {
     let (a, by) = (node("a"), keys(KeyPurpose::Heartbeat));
     let verifier = node_key().verifier(&FLEET.to_string(), "a").expect("a name");
     let of = HeartbeatOf { fleet: FLEET, node: &a };
-    assert!(of.open(data, &verifier, Some(&by)).is_err(), "nobody has signed it");
+    assert!(of.open(data, &verifier, Some(&by)).is_err(), "it was not signed");
     let Ok(said) = serde_json::from_slice::<Heartbeat>(data) else { return };
     let object = of.seal(&said, node_key(), Some(&by));
     match of.open(&object, &verifier, Some(&by)) {

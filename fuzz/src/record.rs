@@ -1,22 +1,21 @@
 //! Target `record`: the codec and the redaction of activity records.
 //!
-//! Input: structured. A record grown out of the bytes comes back from its block as it was; and
-//! the bytes themselves are read or refused, and what is read is written back the same. A secret
-//! of any shape of the table does not survive redaction, whatever the bytes around it.
+//! Input: structured. A generated record is unchanged after its block is encoded and decoded; the bytes themselves are decoded and
+//! encoded to the same, or refused. A secret of any form in the table is redacted, regardless of the bytes around it.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytes::Bytes;
-use mcpproxy::activity::{
-    begun::Begun,
+use mcpproxy_activity::{
+    bytes::{Packer, unpack},
+    clock::AgeMarks,
     codec::{self, BlockBuilder, HeadRef, PayloadRef},
-    pack::{Packer, unpack},
+    in_flight::CallMark,
     query,
     record::{Body, Hash, Id, NodeId, Operation, Payload, Source, Status, Type},
     redact::{Redactor, table::FORMS},
     segment, stats,
 };
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     read(data);
     redact(data);
@@ -35,6 +34,9 @@ fn read(data: &[u8]) {
     let term = query::Term::new(query::RecordField::Tool, b"tool");
     let _ = segment::Bitmap::find(data, term);
     let _ = segment::SegmentBounds::decode(data);
+    if let Ok(marks) = AgeMarks::decode(data) {
+        assert_eq!(marks.encode(), data);
+    }
     if let Ok(head) = codec::decode_head(data) {
         let mut again = Vec::new();
         codec::encode_head(&head, &mut again);
@@ -43,8 +45,8 @@ fn read(data: &[u8]) {
     if let Ok(body) = codec::decode_body(data) {
         assert_eq!(codec::decode_body(&encoded(&body)), Ok(body));
     }
-    if let Ok(mark) = Begun::decode(data) {
-        assert_eq!(Begun::decode(&mark.encode()), Ok(mark));
+    if let Ok(mark) = CallMark::decode(data) {
+        assert_eq!(CallMark::decode(&mark.encode()), Ok(mark));
     }
     if let Ok(stats) = stats::Stats::decode(data) {
         assert_eq!(stats::Stats::decode(&stats.encode()), Ok(stats));
@@ -85,7 +87,7 @@ fn planted(data: &[u8]) {
     assert!(!plain || around.contains(secret) || !kept.contains(secret), "{}: {kept}", form.name);
 }
 
-/// What is written to a block comes back.
+/// A block reads back as written.
 fn grow(from: &mut Unstructured<'_>) -> Result<()> {
     let (first, node, prev) = (<_>::arbitrary(from)?, NodeId(<_>::arbitrary(from)?), Hash([5; 32]));
     let mut builder = BlockBuilder::new(first, prev);

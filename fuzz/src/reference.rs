@@ -1,18 +1,17 @@
-//! A slow and obvious reader of whole messages, to hold the scanner against.
+//! Slow and simple parser of whole messages, as the reference for the scanner.
 //!
-//! It shares the scanner's types of answer and none of its code: one byte after another, the whole
-//! message in memory, every key kept.
+//! Shares the scanner's result types and none of its code: one byte at a time, the whole message in memory, every key stored.
 
-use mcpproxy::{
-    json::fold::is_variant,
-    json::scan::{
-        Ambiguity, Breach, Closed, Doubt, Guard, MAX_KEYS, MessageKind, ScanError, ScanFault,
-        ScanLimits, ScannedMember, ScannedMessage, ScannedPart,
+use mcpproxy_json::{
+    fold::is_variant,
+    scan::{
+        Ambiguity, AmbiguityKind, Breach, Closed, Guard, MAX_KEYS, MessageKind, ScanError,
+        ScanFault, ScanLimits, ScannedMember, ScannedMessage, ScannedPart,
     },
-    json::span::Span,
+    span::Span,
 };
 
-/// Reads a message, or what there is of it. The envelope holds what was certain at the error.
+/// Parses a message, complete or not. The envelope holds what was certain at the error.
 pub fn read(message: &[u8], limits: ScanLimits) -> (ScannedMessage, Result<(), ScanError>) {
     let mut reader = Reader {
         bytes: message,
@@ -89,7 +88,7 @@ impl Reader<'_> {
         self.expect(b'"')?;
         let (name, lone) = self.name()?;
         if lone {
-            self.doubt(Doubt::LoneSurrogate, start);
+            self.note_ambiguity(AmbiguityKind::LoneSurrogate, start);
         }
         let member = match (in_result, &*name) {
             (false, b"jsonrpc") => ScannedMember::Jsonrpc,
@@ -102,6 +101,7 @@ impl Reader<'_> {
             (true, b"structuredContent") => ScannedMember::StructuredContent,
             (true, b"isError") => ScannedMember::IsError,
             (true, b"resultType") => ScannedMember::ResultType,
+            (true, b"requestState") => ScannedMember::RequestState,
             (true, b"_meta") => ScannedMember::Meta,
             (true, b"ttlMs") => ScannedMember::TtlMs,
             (true, b"cacheScope") => ScannedMember::CacheScope,
@@ -109,7 +109,9 @@ impl Reader<'_> {
         };
         if in_result && member == ScannedMember::Other {
             let meant = str::from_utf8(&name).ok().and_then(variant);
-            meant.into_iter().for_each(|meant| self.doubt(Doubt::Variant(meant), start));
+            meant
+                .into_iter()
+                .for_each(|meant| self.note_ambiguity(AmbiguityKind::Variant(meant), start));
         }
         let entry = (in_result, member, name);
         if self.keys.contains(&entry) {
@@ -117,27 +119,24 @@ impl Reader<'_> {
                 self.at -= 1;
                 return Err(ScanFault::Duplicate(member));
             }
-            self.doubt(Doubt::Duplicate(member), start);
+            self.note_ambiguity(AmbiguityKind::Duplicate(member), start);
             return Ok(ScannedMember::Other);
         }
         let others =
             self.keys.iter().filter(|(_, member, _)| *member == ScannedMember::Other).count();
         if member == ScannedMember::Other && others == MAX_KEYS {
-            self.doubt(Doubt::TooManyKeys, start);
+            self.note_ambiguity(AmbiguityKind::TooManyKeys, start);
         } else {
             self.keys.push(entry);
         }
-        let kind = match member {
-            ScannedMember::Result => MessageKind::Result,
-            ScannedMember::Error => MessageKind::Error,
-            ScannedMember::Method => MessageKind::Method,
-            _ => return Ok(member),
-        };
-        if self.envelope.kind.is_some() {
+        self.envelope.has_outcome |= matches!(member, ScannedMember::Result | ScannedMember::Error);
+        if member == ScannedMember::Method && self.envelope.kind.is_some() {
             self.at -= 1;
             return Err(ScanFault::Conflict);
         }
-        self.envelope.kind = Some(kind);
+        if member == ScannedMember::Method {
+            self.envelope.kind = Some(MessageKind::Method);
+        }
         Ok(member)
     }
 
@@ -228,13 +227,32 @@ impl Reader<'_> {
             return Err(ScanFault::Unexpected);
         }
         let open = Some(ScannedPart { start: start as u64, end: None });
+        let outcome = match member {
+            ScannedMember::Result => Some((MessageKind::Result, b'{')),
+            ScannedMember::Error => Some((MessageKind::Error, b'{')),
+            _ => None,
+        };
+        if outcome.is_some() && first == b'n' {
+            return self.value();
+        }
+        if let Some((kind, _)) = outcome {
+            if self.envelope.kind.is_some() {
+                return Err(ScanFault::Conflict);
+            }
+            self.envelope.kind = Some(kind);
+        }
+        let opener = outcome.map(|(_, opener)| opener);
+        let opener = opener.or((member == ScannedMember::Content).then_some(b'['));
+        if opener.is_some_and(|opener| opener != first) {
+            self.envelope.mistyped.get_or_insert(member);
+        }
         match member {
             ScannedMember::Id if matches!(first, b'{' | b'[' | b't' | b'f') => {
                 return Err(ScanFault::WrongType(member));
             }
             ScannedMember::Method if first != b'"' => return Err(ScanFault::WrongType(member)),
             ScannedMember::IsError if !matches!(first, b't' | b'f') => {
-                self.doubt(Doubt::IsErrorNotBoolean, start as u64);
+                self.note_ambiguity(AmbiguityKind::IsErrorNotBoolean, start as u64);
                 self.value()?;
                 return Ok(());
             }
@@ -258,6 +276,10 @@ impl Reader<'_> {
                 self.envelope.content = open;
                 self.value()?;
             }
+            ScannedMember::RequestState => {
+                self.envelope.request_state = open;
+                self.value()?;
+            }
             _ => {
                 self.value()?;
             }
@@ -273,6 +295,7 @@ impl Reader<'_> {
             ScannedMember::Params => self.envelope.params = part,
             ScannedMember::Content => self.envelope.content = part,
             ScannedMember::StructuredContent => self.envelope.structured = part,
+            ScannedMember::RequestState => self.envelope.request_state = part,
             ScannedMember::Jsonrpc
             | ScannedMember::Meta
             | ScannedMember::TtlMs
@@ -363,7 +386,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// One digit or more; and what follows must be there, or the number might go on.
+    /// At least one digit; a byte must follow, or the number might continue.
     fn digits(&mut self) -> Read {
         if !self.peek()?.is_ascii_digit() {
             return Err(ScanFault::Number);
@@ -404,8 +427,8 @@ impl Reader<'_> {
         }
     }
 
-    fn doubt(&mut self, doubt: Doubt, at: u64) {
-        self.envelope.ambiguity = self.envelope.ambiguity.or(Some(Ambiguity { doubt, at }));
+    fn note_ambiguity(&mut self, kind: AmbiguityKind, at: u64) {
+        self.envelope.ambiguity = self.envelope.ambiguity.or(Some(Ambiguity { kind, at }));
     }
 
     fn space(&mut self) {
@@ -427,7 +450,7 @@ impl Reader<'_> {
     }
 }
 
-/// The member that decides what becomes of a result and is mistaken for `name`.
+/// Member that decides about a result and differs from `name` by case only.
 pub fn variant(name: &str) -> Option<ScannedMember> {
     let decisive = [
         ScannedMember::Content,

@@ -1,17 +1,16 @@
-//! Target `results`: what is told of a kept result, and the parts of it that are asked for.
+//! Target `results`: the outline of a kept result, and its requested parts.
 //!
-//! Input: the arguments of `read_result` on the first line, the result behind it. The outline is bounded; a part is a piece
-//! of what is asked for, no longer than asked, and a note that leads on leads further, up to the end.
+//! Input: the arguments of `read_result` on the first line, then the result. The outline is bounded; a part is a piece of the
+//! requested value, at most as long as requested, and each note on how to continue leads further, up to the end.
 
-use mcpproxy::results::{
+use mcpproxy_gateway::results::{
     MAX_PART_BYTES, Outline, PartQuery, ResultHandle, Selection, part, without_handles,
 };
 use serde_json::Value;
 
-/// Far above what the map and the head may take together.
+/// More than the maximum of outline and head together.
 const MAX_OUTLINE_BYTES: usize = 4096;
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let (first, result) = match data.iter().position(|byte| *byte == b'\n') {
         Some(at) => (&data[..at], &data[at + 1..]),
@@ -48,7 +47,7 @@ fn handles(text: &str) -> usize {
     text.match_indices("kept_").filter(|(at, _)| is_handle(*at)).count()
 }
 
-/// How many stand in the strings and names of a value.
+/// Number of handles in the strings and names of a value.
 fn handles_in(value: &Value) -> usize {
     match value {
         Value::String(text) => handles(text),

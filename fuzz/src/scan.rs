@@ -1,13 +1,13 @@
-//! Target `scan`: every kernel, however the bytes are cut, answers as the reference does.
+//! Target `scan`: every kernel gives the results of the reference for any split.
 //!
-//! Input: a byte for `max_bytes`, one for `max_depth`, one that decides the cuts, then the
-//! message, in which bytes from 0x80 on stand for whole tokens if the third byte is odd.
+//! Input: a byte for `max_bytes`, one for `max_depth`, one that decides the splits, then the message, in which bytes from 0x80 on
+//! represent whole tokens if the third byte is odd.
 
-use mcpproxy::json::scan::{Kernel, ScanLimits, Scanner};
+use mcpproxy_json::scan::{Kernel, ScanLimits, Scanner};
 
 use super::reference;
 
-/// What bytes from 0x80 on stand for.
+/// Substitutes for bytes from 0x80 on.
 const TOKENS: [&str; 34] = [
     "{\"jsonrpc\":\"2.0\",\"id\":",
     "\"id\":",
@@ -45,7 +45,6 @@ const TOKENS: [&str; 34] = [
     "\"cacheScope\":",
 ];
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let [max_bytes, max_depth, cuts, message @ ..] = data else { return };
     let limits = ScanLimits { max_bytes: bound(*max_bytes), max_depth: bound(*max_depth) as u32 };
@@ -63,7 +62,7 @@ pub fn run(data: &[u8]) {
     check(&soup, limits, u64::from(*cuts));
 }
 
-/// A bound out of a byte: mostly small, sometimes none.
+/// Bound from a byte: mostly small, sometimes none.
 pub fn bound(byte: u8) -> u64 {
     match byte {
         0..=199 => u64::from(byte),
@@ -105,11 +104,11 @@ pub fn check(message: &[u8], limits: ScanLimits, cuts: u64) {
     }
 }
 
-/// Makes chunk lengths.
+/// Generator of chunk lengths.
 pub struct Cutter(pub u64);
 
 impl Cutter {
-    /// The next of a sequence of numbers.
+    /// Next number of the sequence.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
         self.0 >> 33

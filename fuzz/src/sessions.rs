@@ -1,22 +1,22 @@
-//! Target `sessions`: a table of sessions does what a plain map with a clock does, and the
-//! questions of a session's client are answered once, by that client.
+//! Target `sessions`: a table of sessions behaves like a plain map with a clock, and the requests to a session's client are
+//! answered once, by that client.
 //!
-//! Input: operations of two bytes each: which one, and what it is about.
+//! Input: operations of two bytes each: the operation and its subject.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mcpproxy::downstream::session::{IDLE_MS, Opening, Session, fresh_id};
-use mcpproxy::downstream::session_eviction::EVICTED;
-use mcpproxy::downstream::session_key::SessionKey;
-use mcpproxy::downstream::session_table::Sessions;
-use mcpproxy::downstream::source::Source;
-use mcpproxy::mcp::capabilities::ClientCapabilities;
-use mcpproxy::mcp::revisions::Era;
-use mcpproxy::policy::Principal;
-use mcpproxy::proxy::caller::Endpoint;
-use mcpproxy::proxy::client::{Client, MAX_ASKED, Question, ServerQuestion};
+use mcpproxy_gateway::downstream::session::SessionKey;
+use mcpproxy_gateway::downstream::session::{IDLE_MS, Opening, Session, fresh_id};
+use mcpproxy_gateway::downstream::session_eviction::EVICTED;
+use mcpproxy_gateway::downstream::session_table::Sessions;
+use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_gateway::proxy::client::Endpoint;
+use mcpproxy_gateway::proxy::client::{Client, MAX_ASKED, Question, ServerQuestion};
+use mcpproxy_policy::Principal;
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 
 const VERSION: &str = "2025-11-25";
 /// Operations of one run.
@@ -28,7 +28,7 @@ const MANY: usize = MOST / 4;
 /// Fills of one run, so that it stays short.
 const MAX_FILLS: usize = 5;
 
-/// What a session should be.
+/// The expected session.
 struct Known {
     session: Arc<Session>,
     used_ms: u64,
@@ -47,7 +47,6 @@ struct Run {
     opened: u128,
 }
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let (mut run, mut fills) = (Run::new(), 0);
     for operation in data.chunks_exact(2).take(MAX_OPERATIONS) {
@@ -88,7 +87,8 @@ impl Run {
         // Random as the system's: no id is given twice, and all shards are met.
         self.opened += 1;
         let id = fresh_id(self.opened.to_be_bytes());
-        let client = Client::new(id, "fuzz", VERSION, Era::Legacy, ClientCapabilities::default());
+        let client =
+            Client::new(id, "fuzz", VERSION, ProtocolFamily::Legacy, ClientCapabilities::default());
         let endpoint = Endpoint::Search;
         let (principal, key) = (Principal::Anonymous, SessionKey::default());
         let opening = Opening { client, endpoint, principal, key, source: Source::default() };
@@ -100,7 +100,7 @@ impl Run {
             self.evict();
         }
         let session = opened.expect("no session is busy, so there is room");
-        // Those that nobody uses have a bound of their own.
+        // Unused ones have their own bound.
         self.sessions.note_use(&session);
         let id = session.id().to_string();
         assert_eq!(id, format!("{:032x}", self.opened));
@@ -146,7 +146,7 @@ impl Run {
         }
     }
 
-    /// Looks for an id that may have been given to a session nobody holds, or to none.
+    /// Looks for an id that may belong to an unused session, or to none.
     fn find_any(&mut self, number: u128) {
         let id = format!("{number:032x}");
         let there = self.table.get_mut(&id).filter(|used_ms| !expired(**used_ms, self.now_ms));
@@ -183,12 +183,13 @@ impl Run {
 
     fn ask(&mut self, pick: u8) {
         let Some(at) = self.picked(pick) else { return };
+        let is_open = self.is_open(at);
         let known = &mut self.known[at];
         let raw_id = Bytes::copy_from_slice(&[pick]);
         let (server, method) = ("s".into(), "roots/list".into());
         let question = Question::Server(ServerQuestion { server, method, generation: 1, raw_id });
         let id = known.session.client.ask(question.clone());
-        assert_eq!(id.is_some(), known.asked.len() < MAX_ASKED);
+        assert_eq!(id.is_some(), is_open && known.asked.len() < MAX_ASKED);
         if let Some(id) = id {
             assert!(known.asked.last_key_value().is_none_or(|(last, _)| *last < id));
             assert!(known.asked.insert(id, question).is_none());
@@ -199,8 +200,17 @@ impl Run {
     fn answer(&mut self, pick: u8) {
         let Some(at) = self.picked(pick) else { return };
         let id = u64::from(pick) / 8;
+        let is_open = self.is_open(at);
         let known = &mut self.known[at];
+        if !is_open {
+            // The end of a session takes its questions away.
+            known.asked.clear();
+        }
         assert_eq!(known.session.client.answered(id), known.asked.remove(&id));
+    }
+
+    fn is_open(&self, at: usize) -> bool {
+        self.table.contains_key(&self.known[at].session.id().to_string())
     }
 
     fn picked(&self, pick: u8) -> Option<usize> {

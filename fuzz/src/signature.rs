@@ -1,19 +1,18 @@
-//! Target `signature`: what is written of a tool for agents is one bounded line, whatever its schema, name and
-//! description are, and an example of its arguments is bounded JSON.
+//! Target `signature`: the description of a tool for agents is one bounded line for any schema, name and description, and an
+//! example of its arguments is bounded JSON.
 //!
-//! Input: a name and a description, each up to a zero byte, then an input schema, JSON or not.
+//! Input: a name and a description, each ended by a zero byte, then an input schema, JSON or not.
 
-use mcpproxy::tool::example::example;
-use mcpproxy::tool::signature::{MAX_SIGNATURE_BYTES, signature};
-use mcpproxy::tool::summary::{MAX_SUMMARY_BYTES, first_sentence};
+use mcpproxy_policy::tool::example;
+use mcpproxy_policy::tool::signature::{MAX_SIGNATURE_BYTES, signature};
+use mcpproxy_policy::tool::signature::{MAX_SUMMARY_BYTES, first_sentence};
 use serde_json::value::RawValue;
 
-/// Longest name of a tool, written with escapes.
+/// Maximum length of a tool name, written with escapes.
 const MAX_NAME_BYTES: usize = 256 * 6 + 16;
-/// Most bytes of an example.
+/// Max bytes of an example.
 const MAX_EXAMPLE_BYTES: usize = 256 * 1024;
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut parts = text.splitn(3, '\0');

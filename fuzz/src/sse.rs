@@ -1,12 +1,10 @@
-//! Target `sse`: an event stream cut anywhere gives the same events, and what is encoded comes
-//! back.
+//! Target `sse`: an event stream in any pieces gives the same events, and encoded events decode to themselves.
 //!
-//! Input: a byte for the size of the chunks, then the stream.
+//! Input: a byte for the size of the pieces, then the stream.
 
 use bytes::Bytes;
-use mcpproxy::wire::sse::{Decoder, Encoder, Error, Item};
+use mcpproxy_protocol::wire::sse::{Decoder, Encoder, Error, Item};
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let Some((&size, stream)) = data.split_first() else { return };
     let size = usize::from(size).max(1);

@@ -1,21 +1,19 @@
-//! Target `tickets`: the id of a session in a fleet opens what was sealed, or nothing.
+//! Target `tickets`: the id of a fleet session opens to the sealed data, or not at all.
 //!
-//! Input: a byte, and what it says is done with the rest: read as an id, as the letters of one, as what is sealed in one; or an id
-//! is made and changed.
+//! Input: a byte that selects what the rest is: an id, the characters of one, the data sealed in one, or an id that is made and changed.
 
-use mcpproxy::downstream::session_ticket::TicketOffice;
-use mcpproxy::downstream::source::Source;
-use mcpproxy::fleet::cluster_key::{ClusterKeys, KeyPurpose};
-use mcpproxy::fleet::sealed_id::{IdKeys, MAX_ID_CHARS, MAX_SEALED_BYTES};
-use mcpproxy::fleet::sealed_mark::NodeTag;
-use mcpproxy::policy::Principal;
+use mcpproxy_fleet::cluster_key::{ClusterKeys, KeyPurpose};
+use mcpproxy_fleet::cluster_key::{IdKeys, MAX_ID_CHARS, MAX_SEALED_BYTES};
+use mcpproxy_fleet::node_state::NodeTag;
+use mcpproxy_gateway::downstream::session_ticket::TicketOffice;
+use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_policy::Principal;
 
 const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const SALT: [u8; 16] = [9; 16];
 /// The characters of ids.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     let keys = ClusterKeys::parse([SECRET]).expect("a secret");
@@ -23,7 +21,7 @@ pub fn run(data: &[u8]) {
     let office = TicketOffice::new(keys.clone(), NodeTag::of_bytes([1; 16]));
     match kind % 4 {
         0 => {
-            // Nobody without the key makes an id; one that was made is in no input.
+            // An id cannot be made without the key, and no input has one that was made.
             if let Ok(text) = std::str::from_utf8(data) {
                 assert!(office.open(text, 0).is_err());
             }

@@ -1,20 +1,18 @@
 //! Target `validate`: arbitrary schema × arbitrary document, the tape engine against boon.
 //!
-//! Input: a line with the schema, then the document, both as they are; or `~` and bytes out of
-//! which `arbitrary` grows a schema and a document that share names and numbers. What does not
-//! compile or is not JSON is not interesting. A disagreement is a find, but for two things that
-//! boon calculates differently, which are worked out here; and so is a grown schema that means
-//! something else with a definition more to which nothing refers.
+//! Input: a line with the schema, then the document, both verbatim; or `~` and bytes from which `arbitrary` generates a schema and a
+//! document that share names and numbers. Schemas that do not compile and invalid JSON are skipped. A disagreement is a finding, except
+//! for two calculations in which boon differs, which are computed here; so is a generated schema whose meaning changes with an
+//! additional definition that nothing refers to.
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
-use mcpproxy::schema::compile::{Engine, Settings, compile};
-use mcpproxy::schema::judge::{JudgeScratch, Judgement, Verdict};
+use mcpproxy_schema::compile::{Engine, Settings, compile};
+use mcpproxy_schema::judge::{JudgeScratch, Judgement, Verdict};
 use serde_json::Value;
 
 use super::grow::Grow;
 
-/// The fuzz target.
 pub fn run(data: &[u8]) {
     if let Some(bytes) = data.strip_prefix(b"~") {
         let mut grow = Grow::new(Unstructured::new(bytes));
@@ -50,7 +48,7 @@ fn extend(raw: &str, document: &[u8]) {
     let document = [Bytes::copy_from_slice(document)];
     let mut scratch = JudgeScratch::new();
     let [plain, more] = [&schema, &extended].map(|schema| schema.judge(&document, &mut scratch));
-    assert_eq!(kind(&plain), kind(&more), "a definition more changes the judgement");
+    assert_eq!(kind(&plain), kind(&more), "an additional definition changes the verdict");
 }
 
 fn compare(raw: &[u8], document: &[u8]) {
@@ -67,7 +65,7 @@ fn compare(raw: &[u8], document: &[u8]) {
     let mut scratch = JudgeScratch::new();
     let judgement = schema.judge(&whole, &mut scratch);
     let again = schema.judge(&halves, &mut scratch);
-    assert_eq!(kind(&judgement), kind(&again), "slicing changes the judgement");
+    assert_eq!(kind(&judgement), kind(&again), "slicing changes the verdict");
     let fresh = schema.judge(&whole, &mut JudgeScratch::new());
     assert_eq!(kind(&judgement), kind(&fresh), "scratch changes it");
     let arbitrated = arbiter.judge(&whole, &mut scratch);
@@ -92,7 +90,7 @@ fn compare(raw: &[u8], document: &[u8]) {
     );
 }
 
-/// A judgement without its words: boon lists violations in an order of chance.
+/// A verdict without its text: boon lists violations in random order.
 fn kind(judgement: &Judgement) -> (Option<&'static str>, bool) {
     let code = match &judgement.verdict {
         Verdict::Conforms => None,

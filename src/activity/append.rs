@@ -1,51 +1,58 @@
-//! The end of the log: gives each record its number, id and hash, and turns entries into batches.
+//! Appender at the tail of the log: assigns each record its number, id and hash, and collects entries into
+//! batches.
 //!
-//! Belongs to the writer thread. It writes nothing itself: a [`Prepared`] batch can be committed
-//! again after a failure, and its [`ChainTip`] says what the chain ends with then.
+//! Owned by the writer thread. It does no I/O: a [`Prepared`] batch can be committed again after a failure,
+//! and its
+//! [`ChainTip`] is the chain's tip once it is written.
 
 use std::borrow::Cow;
 
-use super::begun::{self, Begun};
+use super::bytes::Packer;
 use super::chain_tip::ChainTip;
 use super::codec::{self, BlockBuilder, HeadRef, PayloadRef};
+use super::in_flight::{self, CallMark};
 use super::keys;
-use super::pack::Packer;
 use super::record::{
     Decision, Draft, Entry, Hash, Id, MAX_METADATA_BYTES, NodeId, Raw, Status, Text, Type, Verdict,
-    decision_metadata,
+    decision_metadata, with_member,
 };
 use super::redact::Redactor;
 use super::segment::{self, Builder};
 use super::store::{Batch, Space, StoreError};
 use super::view::{LogEnd, View};
+use mcpproxy_json::members::has_lone_surrogate;
 
-/// A block is closed at so many records, or at [`BLOCK_BYTES`].
+/// Records per block, unless [`BLOCK_BYTES`] closes it earlier.
 const BLOCK_RECORDS: u64 = 64;
-/// A block is closed at so many bytes: what reading one record costs at most, one record aside.
+/// Bytes per block: bounds the cost of reading a single record, apart from a record that is larger by itself.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// A batch, and the end of the chain once it is written.
+/// A batch ready to be committed, with the chain's tip before and after it.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// What to write.
     pub batch: Batch,
-    /// The last record in it.
+    /// Chain tip before the batch.
+    pub follows: ChainTip,
+    /// Chain tip after the batch.
     pub tip: ChainTip,
-    /// How many records it holds.
     pub records: u64,
-    /// How many bytes of heads and bodies it holds.
+    /// Size of the heads and bodies.
     pub bytes: usize,
 }
 
 impl Prepared {
-    /// The first record in it.
-    #[must_use]
-    pub fn first(&self) -> u64 {
+    /// An empty batch after `tip`.
+    pub(crate) fn empty(tip: ChainTip) -> Self {
+        Self { batch: Batch::default(), follows: tip, tip, records: 0, bytes: 0 }
+    }
+
+    /// Sequence number of its first record.
+    pub(crate) fn first(&self) -> u64 {
         self.tip.seq + 1 - self.records
     }
 }
 
-/// The end of the log.
+/// Assigns numbers and hashes, and encodes records into blocks and segments.
 #[derive(Debug)]
 pub struct Appender {
     node: NodeId,
@@ -55,6 +62,8 @@ pub struct Appender {
     block: BlockBuilder,
     segment: Builder,
     batch: Batch,
+    /// Chain tip before the pending batch.
+    follows: ChainTip,
     records: u64,
     bytes: usize,
     redactor: Redactor,
@@ -64,11 +73,7 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// Takes up the log where it ends.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if the last segment cannot be read.
+    /// Resumes at the end of the log.
     pub fn resume(view: &View, redactor: Redactor) -> Result<Self, StoreError> {
         let end = view.end()?;
         let mut appender = Self::at(view.node(), end, redactor);
@@ -76,9 +81,8 @@ impl Appender {
         Ok(appender)
     }
 
-    /// Takes up a log that ends so, and of whose last segment nothing is kept.
-    #[must_use]
-    pub fn at(node: NodeId, end: LogEnd, redactor: Redactor) -> Self {
+    /// Resumes at `end`, with an empty segment builder.
+    pub(crate) fn at(node: NodeId, end: LogEnd, redactor: Redactor) -> Self {
         Self {
             node,
             next: end.next,
@@ -87,6 +91,7 @@ impl Appender {
             block: BlockBuilder::new(end.next, end.hash),
             segment: Builder::default(),
             batch: Batch::default(),
+            follows: ChainTip { seq: end.next.saturating_sub(1), hash: end.hash },
             records: 0,
             bytes: 0,
             redactor,
@@ -96,31 +101,59 @@ impl Appender {
         }
     }
 
-    /// The last record given out; number 0 is before the first.
-    #[must_use]
-    pub fn tip(&self) -> ChainTip {
+    /// Resumes at `end`, in front of a gap, so that records can be filled in.
+    pub(crate) fn resume_in_gap(
+        view: &View,
+        end: LogEnd,
+        redactor: Redactor,
+    ) -> Result<Self, StoreError> {
+        let mut appender = Self::at(view.node(), end, redactor);
+        view.derive(segment::of(end.next), &mut appender.segment)?;
+        Ok(appender)
+    }
+
+    /// Finishes records filled into the gap that began at record `first`: writes the index of the last
+    /// touched segment, unless it is the log's last, unfilled segment.
+    pub(crate) fn finish_in_gap(&mut self, view: &View, first: u64) -> Result<(), StoreError> {
+        let number = segment::of(self.next);
+        let is_begun = self.next > segment::start(number) || segment::of(first) == number;
+        if !is_begun || number >= segment::of(view.next()) {
+            return Ok(());
+        }
+        if number != segment::of(first) {
+            view.derive(number, &mut self.segment)?;
+        }
+        self.finish_segment(number);
+        Ok(())
+    }
+
+    /// Chain tip after the last added record; number 0 before the first.
+    pub(crate) fn tip(&self) -> ChainTip {
         ChainTip { seq: self.next - 1, hash: self.last }
     }
 
-    /// Records in the batch that is being made.
-    #[must_use]
+    /// Storage time of the last record in milliseconds since 1970; later records are never older.
+    pub(crate) fn stored_ms(&self) -> u64 {
+        self.stored_ms
+    }
+
+    /// Number of records in the pending batch.
     pub fn pending(&self) -> u64 {
         self.records
     }
 
-    /// Bytes in the batch that is being made.
-    #[must_use]
-    pub fn pending_bytes(&self) -> usize {
+    /// Bytes in the pending batch.
+    pub(crate) fn pending_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds other writes to the batch that is being made.
-    pub fn also(&mut self, writes: impl FnOnce(&mut Batch)) {
+    /// Adds further writes to the pending batch.
+    pub(crate) fn add_writes(&mut self, writes: impl FnOnce(&mut Batch)) {
         writes(&mut self.batch);
     }
 
-    /// Adds a call and its decisions, in this order. `now_ms` is the clock's milliseconds since
-    /// 1970; where it ran back, the last time counts.
+    /// Adds a call, followed by its decisions. `now_ms` is the wall clock in milliseconds since 1970; a clock
+    /// that ran backwards is ignored.
     pub fn push(&mut self, entry: &Entry, now_ms: u64) -> Id {
         let draft = &entry.draft;
         self.stored_ms = self.stored_ms.max(now_ms);
@@ -128,7 +161,7 @@ impl Appender {
         let error = draft.text(Text::Error);
         let error =
             self.redactor.text(error, error.len() + char::MAX.len_utf8() > Text::Error.limit());
-        // Without its secrets it may be longer.
+        // Redaction can make the text longer.
         let head = head_of(draft, self.stored_ms, &intent, Text::Error.cut(&error));
         self.encode_body_of(entry);
         let id = self.add(&head);
@@ -140,14 +173,26 @@ impl Appender {
         id
     }
 
-    /// Adds the mark of a call that has begun to the batch (`begun`).
-    pub fn mark_begun(&mut self, ticket: u64, entry: &Entry, now_ms: u64) {
+    /// Adds the mark of a call in flight to the batch (`in_flight`).
+    pub fn mark_call(&mut self, ticket: u64, entry: &Entry, now_ms: u64) {
+        self.mark(ticket, entry, now_ms, Status::Unknown, in_flight::OUTCOME_UNKNOWN);
+    }
+
+    /// Adds the mark of counted refusals that have no record yet (`refusals`).
+    pub(crate) fn mark_refusals(&mut self, ticket: u64, entry: &Entry, now_ms: u64) {
+        let error = entry.draft.text(Text::Error);
+        let is_cut = error.len() + char::MAX.len_utf8() > Text::Error.limit();
+        let error = self.redactor.text(error, is_cut).into_owned();
+        self.mark(ticket, entry, now_ms, entry.draft.status, Text::Error.cut(&error));
+    }
+
+    fn mark(&mut self, ticket: u64, entry: &Entry, now_ms: u64, status: Status, error: &str) {
         let draft = &entry.draft;
         self.stored_ms = self.stored_ms.max(now_ms);
         let intent = self.redactor.payload(draft.payload(Raw::Intent));
-        let head = head_of(draft, self.stored_ms, &intent, begun::UNKNOWN);
+        let head = head_of(draft, self.stored_ms, &intent, error);
         self.head.clear();
-        codec::encode_head(&HeadRef { status: Status::Unknown, ..head }, &mut self.head);
+        codec::encode_head(&HeadRef { status, ..head }, &mut self.head);
         self.encode_body_of(entry);
         let metadata = |decision: &Decision| (decision.verdict, decision_metadata(decision));
         let metadata: Vec<_> = entry.decisions.iter().map(metadata).collect();
@@ -157,18 +202,18 @@ impl Appender {
         let redacted: Vec<_> = redacted.collect();
         let decisions =
             redacted.iter().map(|(verdict, metadata)| (*verdict, limited(metadata).bytes));
-        let begun =
-            Begun { head: &self.head, body: &self.body, decisions: decisions.collect() }.encode();
+        let begun = CallMark { head: &self.head, body: &self.body, decisions: decisions.collect() }
+            .encode();
         self.bytes += begun.len();
-        self.batch.put(Space::State, keys::begun(ticket), begun);
+        self.batch.put(Space::State, keys::call_mark(ticket), begun);
     }
 
-    /// Adds the records of a call of which there is only the mark.
-    ///
-    /// # Errors
-    ///
-    /// [`codec::DecodeError`] if it is not whole; then nothing is added.
-    pub fn push_begun(&mut self, begun: &Begun<'_>) -> Result<(), codec::DecodeError> {
+    /// Adds the records of a call of which only the mark is left. Returns the call's status; adds nothing if
+    /// the mark is malformed.
+    pub(crate) fn push_marked_call(
+        &mut self,
+        begun: &CallMark<'_>,
+    ) -> Result<Status, codec::DecodeError> {
         let head = codec::decode_head(begun.head)?;
         codec::decode_body(begun.body)?;
         self.stored_ms = self.stored_ms.max(head.stored_ms);
@@ -179,7 +224,7 @@ impl Appender {
         for (verdict, metadata) in &begun.decisions {
             self.add_decision(&head, id, *verdict, PayloadRef::cut(metadata, metadata.len()));
         }
-        Ok(())
+        Ok(head.status)
     }
 
     /// Adds the record of a decision about the call with this head.
@@ -206,12 +251,8 @@ impl Appender {
         self.add(&head);
     }
 
-    /// Adds a record that was in a log before, byte for byte: its version decides its hash.
-    ///
-    /// # Errors
-    ///
-    /// [`codec::DecodeError`] if it is not whole.
-    pub fn push_raw(&mut self, head: &[u8], body: &[u8]) -> Result<(), codec::DecodeError> {
+    /// Adds an existing record byte for byte; its format version decides how it is hashed.
+    pub(crate) fn push_raw(&mut self, head: &[u8], body: &[u8]) -> Result<(), codec::DecodeError> {
         let decoded = codec::decode_head(head)?;
         self.stored_ms = self.stored_ms.max(decoded.stored_ms);
         for (buffer, bytes) in [(&mut self.head, head), (&mut self.body, body)] {
@@ -222,8 +263,16 @@ impl Appender {
         Ok(())
     }
 
-    /// Leaves a hole: the next record gets the number `next` and follows `hash`.
-    pub fn skip(&mut self, next: u64, hash: Hash) {
+    /// Adds an existing record under a new number.
+    pub(crate) fn push_renumbered(&mut self, head: &HeadRef<'_>, body: &[u8]) -> Id {
+        self.stored_ms = self.stored_ms.max(head.stored_ms);
+        self.body.clear();
+        self.body.extend_from_slice(body);
+        self.add(&HeadRef { stored_ms: self.stored_ms, ..*head })
+    }
+
+    /// Leaves a gap: the next record gets the number `next` and follows `hash`.
+    pub(crate) fn skip(&mut self, next: u64, hash: Hash) {
         self.close_block();
         if segment::of(next) != segment::of(self.next)
             && self.next > segment::start(segment::of(self.next))
@@ -234,7 +283,7 @@ impl Appender {
         self.block = BlockBuilder::new(next, hash);
     }
 
-    /// The batch with all records added since the last; `None` if there are none.
+    /// Takes the pending batch; `None` if it is empty.
     pub fn take(&mut self) -> Option<Prepared> {
         self.close_block();
         if self.batch.is_empty() {
@@ -242,16 +291,27 @@ impl Appender {
         }
         let batch = std::mem::take(&mut self.batch);
         let (records, bytes) = (std::mem::take(&mut self.records), std::mem::take(&mut self.bytes));
-        Some(Prepared { batch, tip: self.tip(), records, bytes })
+        let tip = self.tip();
+        let follows = std::mem::replace(&mut self.follows, tip);
+        Some(Prepared { batch, follows, tip, records, bytes })
     }
 
     fn encode_body_of(&mut self, Entry { draft, late, .. }: &Entry) {
         let arguments = self.redactor.payload(draft.payload(Raw::Arguments));
         let response = self.redactor.payload(draft.payload(Raw::Response));
-        let mut metadata = self.redactor.payload(draft.payload(Raw::Metadata));
+        let metadata = draft.payload(Raw::Metadata);
+        let mut metadata = match draft.has_own_metadata {
+            true => (Cow::Borrowed(metadata.bytes), metadata.total),
+            false => self.redactor.payload(metadata),
+        };
         let is_whole = metadata.1 == metadata.0.len() as u64;
         if let Some(late) = late.as_ref().filter(|_| is_whole) {
-            let more = late.added_to(&metadata.0);
+            let more = late.append_to(&metadata.0);
+            metadata.1 = more.len() as u64;
+            metadata.0 = Cow::Owned(more);
+        }
+        if is_whole && has_lone_surrogate(&response.0) {
+            let more = with_member(&metadata.0, LONE_SURROGATE, "\"response\"");
             metadata.1 = more.len() as u64;
             metadata.0 = Cow::Owned(more);
         }
@@ -264,14 +324,14 @@ impl Appender {
         );
     }
 
-    /// Adds the record of `head` and `self.body`.
+    /// Adds the record made of `head` and `self.body`.
     fn add(&mut self, head: &HeadRef<'_>) -> Id {
         self.head.clear();
         codec::encode_head(head, &mut self.head);
         self.add_encoded(head)
     }
 
-    /// Adds the record of `self.head`, which is `head` encoded, and `self.body`.
+    /// Adds the record made of `self.head`, which is `head` encoded, and `self.body`.
     fn add_encoded(&mut self, head: &HeadRef<'_>) -> Id {
         let seq = self.next;
         let hash = codec::chain(self.last, self.node, seq, &self.head, &self.body);
@@ -304,13 +364,13 @@ impl Appender {
         }
     }
 
-    /// Writes what is derived from a segment that is full.
+    /// Writes the index and counters of a full segment.
     fn finish_segment(&mut self, number: u64) {
         finish_segment(&std::mem::take(&mut self.segment), number, &mut self.batch);
     }
 }
 
-/// Writes what is derived from the segment `number`.
+/// Writes the index, counters and bounds of segment `number`.
 pub(super) fn finish_segment(segment: &Builder, number: u64, batch: &mut Batch) {
     for (bucket, postings) in segment.postings() {
         batch.put(Space::Index, keys::postings(bucket, number), postings);
@@ -321,7 +381,7 @@ pub(super) fn finish_segment(segment: &Builder, number: u64, batch: &mut Batch) 
     batch.put(Space::Segments, keys::number(number), segment.bounds().encode());
 }
 
-/// The head of a draft's record.
+/// Builds the head of a draft's record.
 fn head_of<'a>(
     draft: &'a Draft,
     stored_ms: u64,
@@ -351,7 +411,11 @@ fn head_of<'a>(
     }
 }
 
-/// A payload after redaction: borrowed, or rewritten.
+/// Member of `metadata` with the payload whose kept part has an escaped surrogate without its other half, which many JSON
+/// parsers refuse or replace.
+const LONE_SURROGATE: &str = "lone_surrogate";
+
+/// A payload after redaction and its original length.
 type Redacted<'a> = (Cow<'a, [u8]>, u64);
 
 fn borrowed<'a>(payload: &'a Redacted<'_>) -> PayloadRef<'a> {

@@ -1,54 +1,47 @@
-//! The end of the chain, kept apart from the store: the last durable record's number and hash.
+//! Chain tip: number and hash of the last durable record, kept in a file of its own beside the store.
 //!
-//! A store that ends before it is missing records (ACT-4): recovery after a crash, or after
-//! someone cut the journal, cannot hide that. It does not protect against someone who
-//! rewrites store and head together.
+//! A store that ends before the tip is missing records (ACT-4), so recovery after a crash, or a journal cut
+//! by hand, cannot hide a loss. The file does not protect against someone who rewrites store and tip
+//! together.
 
 use std::path::Path;
 
 use super::record::Hash;
 use super::store::StoreError;
-use crate::os::alternating_file::{AlternatingFile, FileKind, SlotContents};
+use mcpproxy_runtime::os::state_file::{AlternatingFile, FileKind, SlotContents};
 
-/// The file's name in the log's folder.
-pub const NAME: &str = "head";
+/// Name of the file in the log's folder.
+pub(crate) const NAME: &str = "head";
 const KIND: FileKind = FileKind { name: NAME, magic: *b"mcpphd\x00\x01" };
-/// The bytes of a mark: its number, and its hash.
+/// Size of an encoded tip.
 const MARK_BYTES: usize = 8 + 32;
 
-/// The last record that is known to be durable.
+/// Number and hash of the last durable record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainTip {
-    /// Its sequence number.
     pub seq: u64,
-    /// Its hash.
     pub hash: Hash,
 }
 
-/// The contents of the file.
+/// Contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TipReading {
-    /// The newest whole mark.
-    pub mark: Option<ChainTip>,
-    /// True when something in it is neither a mark nor empty: a write torn by a crash, or an
+pub(crate) struct TipReading {
+    /// Newest intact tip.
+    pub tip: Option<ChainTip>,
+    /// Whether the file holds bytes that are neither a tip nor empty: a write torn by a crash, or an
     /// alteration.
     pub torn: bool,
 }
 
-/// The open file.
 #[derive(Debug)]
-pub struct ChainTipFile(AlternatingFile<MARK_BYTES>);
+pub(crate) struct ChainTipFile(AlternatingFile<MARK_BYTES>);
 
 impl TipReading {
-    /// Refuses what was written and has no whole mark.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Damaged`].
+    /// Rejects a file that was written and holds no intact tip.
     pub(super) fn usable(self, dir: &Path) -> Result<Self, StoreError> {
         match self {
-            Self { mark: None, torn: true } => {
-                let why = "it has no whole mark".into();
+            Self { tip: None, torn: true } => {
+                let why = "it holds no intact entry".into();
                 Err(StoreError::Damaged { file: dir.join(NAME), why })
             }
             usable => Ok(usable),
@@ -58,45 +51,35 @@ impl TipReading {
 
 impl From<SlotContents<MARK_BYTES>> for TipReading {
     fn from(found: SlotContents<MARK_BYTES>) -> Self {
-        Self { mark: found.newest().and_then(|bytes| decode(&bytes)), torn: found.torn }
+        Self { tip: found.newest().and_then(|bytes| decode(&bytes)), torn: found.torn }
     }
 }
 
 impl ChainTipFile {
-    /// Opens the file in `dir`, or makes it, and reads it.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`]; [`StoreError::Damaged`] if it has no whole mark but was written.
-    pub fn open(dir: &Path) -> Result<(Self, TipReading), StoreError> {
-        let (places, found) = AlternatingFile::open(dir, KIND)?;
+    /// Opens or creates the file in `dir` and reads it.
+    pub(crate) fn open(dir: &Path) -> Result<(Self, TipReading), StoreError> {
+        let opened = AlternatingFile::open(dir, KIND);
+        let (places, found) =
+            opened.map_err(|error| StoreError::unreadable(dir.join(NAME), error))?;
         Ok((Self(places), TipReading::from(found).usable(dir)?))
     }
 
-    /// Reads the file in `dir` without touching it.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`]; a file that is not there has no mark.
-    pub fn read(dir: &Path) -> Result<TipReading, StoreError> {
-        Ok(AlternatingFile::read(dir, KIND)?.into())
+    /// Reads the file in `dir` without changing it; a missing file has no tip.
+    pub(crate) fn read(dir: &Path) -> Result<TipReading, StoreError> {
+        let found = AlternatingFile::read(dir, KIND);
+        Ok(found.map_err(|error| StoreError::unreadable(dir.join(NAME), error))?.into())
     }
 
-    /// Writes a mark, durably.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`].
-    pub fn write(&mut self, mark: ChainTip) -> Result<(), StoreError> {
+    /// Writes a tip durably.
+    pub(crate) fn write(&mut self, mark: ChainTip) -> Result<(), StoreError> {
         let mut bytes = [0; MARK_BYTES];
         let fields = mark.seq.to_be_bytes().into_iter().chain(mark.hash.0);
         bytes.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
         Ok(self.0.write(&bytes)?)
     }
 
-    /// Where it is.
-    #[must_use]
-    pub fn path(&self) -> &Path {
+    #[cfg(test)]
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 }
@@ -115,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn act_4_the_newest_mark_is_read_back_and_one_torn_write_is_survived() {
+    fn act_4_newest_tip_is_read_back_after_a_torn_write() {
         let dir = tempfile::tempdir().unwrap();
         let (mut file, reading) = ChainTipFile::open(dir.path()).unwrap();
-        assert_eq!(reading, TipReading { mark: None, torn: false });
+        assert_eq!(reading, TipReading { tip: None, torn: false });
         for seq in 1..=3 {
             file.write(mark(seq)).unwrap();
-            assert_eq!(ChainTipFile::read(dir.path()).unwrap().mark, Some(mark(seq)));
+            assert_eq!(ChainTipFile::read(dir.path()).unwrap().tip, Some(mark(seq)));
         }
         let whole = std::fs::read(file.path()).unwrap();
         for at in 0..whole.len() {
@@ -130,18 +113,18 @@ mod tests {
             std::fs::write(file.path(), bytes).unwrap();
             let reading = ChainTipFile::read(dir.path()).unwrap();
             assert!(reading.torn, "byte {at}");
-            assert!(reading.mark == Some(mark(3)) || reading.mark == Some(mark(2)));
+            assert!(reading.tip == Some(mark(3)) || reading.tip == Some(mark(2)));
         }
         std::fs::write(file.path(), whole).unwrap();
         let (mut file, reading) = ChainTipFile::open(dir.path()).unwrap();
-        assert_eq!(reading.mark, Some(mark(3)));
+        assert_eq!(reading.tip, Some(mark(3)));
         file.write(mark(4)).unwrap();
         let found = AlternatingFile::read(dir.path(), KIND).unwrap();
         assert_eq!(found.places.map(|it| decode(&it.unwrap()).unwrap().seq), [3, 4]);
     }
 
     #[test]
-    fn act_9_a_head_without_a_whole_mark_is_refused() {
+    fn act_9_tip_file_without_an_intact_entry_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(NAME), [1; 576]).unwrap();
         let error = ChainTipFile::open(dir.path()).unwrap_err();

@@ -1,51 +1,58 @@
-//! How records lie on disk: records, blocks of records, and the chain over them. Pure.
+//! Binary format of records: heads, bodies, blocks of records, the hash chain over them, and records sent
+//! between nodes. Pure.
 //!
 //! ```text
 //! block of heads   version · first seq · prev hash · count · (length · head · hash)*
 //! block of bodies  version · count · (length · body)*
 //! head, body       version · fields; numbers are varints, texts and payloads carry their length
 //! hash             BLAKE3(prev hash · node · seq · SHA-256(head length · head · body))
+//! wire record      log (16) · node name · seq · prev hash (32) · hash (32) · head · body, where the body is
+//!                  0 (none), 1 and the body, or 2 and the metadata
 //! ```
 //!
-//! Processors have instructions for SHA-256, and BLAKE3 is fast on large inputs alone: a record's
-//! content enters the chain by its digest.
+//! A record's content enters the chain as its SHA-256 digest, because processors have instructions for
+//! SHA-256 while BLAKE3 is fast only on large inputs.
 //!
-//! | version of a head | what differs from the next one |
+//! | version of a head | differences from the next version |
 //! |---|---|
-//! | 1 | the content enters the chain as it is; no status `unknown` |
+//! | 1 | the content enters the chain undigested; no status `unknown` |
 //! | 2 | no status `unknown` |
 //! | 3 | the status is `unknown` |
 //! | 2, 3 | no principal; no `resource_read`, `prompt_get`, `completion` |
-//! | 4 | written today |
+//! | 4 | current |
 //!
-//! Blocks are packed where they are stored (`pack`). Every layout starts with a version byte; a
-//! version that is not known is an error, never a guess. What is derived from records (index,
-//! counters) has its layout in `segment`.
+//! The store compresses blocks (`bytes`). Every layout starts with a version byte; an unknown version is an
+//! error, never a guess. The format of derived data (index, counters) is in `segment`.
+//!
+//! Wire records come from another node and are untrusted: they are read within bounds, and [`canonical`]
+//! checks their hashes.
+
+use std::sync::Arc;
 
 use ring::digest;
 
-pub use super::bytes::{DecodeError, VERSION};
 use super::bytes::{Reader, put_bytes, put_payload, put_varint, unzigzag, zigzag};
 use super::record::{Body, Hash, Id, NodeId, Operation, ReadBody, Record, Source, Status, Type};
+
+pub use super::bytes::{DecodeError, VERSION};
 pub use super::record::{HeadRef, PayloadRef};
 
-/// The version written today, of heads: it says which fields there are and how the record is hashed.
+/// Current version of heads: determines the fields and how the record is hashed.
 const HEAD_VERSION: u8 = 4;
-/// The version of heads whose content enters the chain as it is.
+/// Version of heads whose content enters the chain undigested.
 const UNDIGESTED: u8 = 1;
-/// The version before there was the status `unknown`.
+/// Version without the status `unknown`.
 const WITHOUT_UNKNOWN: u8 = 2;
-/// That version with the status `unknown`.
+/// Variant of version 2 with the status `unknown`.
 const ONLY_UNKNOWN: u8 = 3;
 
-/// Principals that take one byte: the place in this list. Only the end of it may grow.
+/// Principals encoded as one byte, their index in this list. Append only.
 const COMMON_PRINCIPALS: [&str; 3] = ["", "anonymous", "admin"];
-/// In the place of that byte: the principal's id follows as a text.
+/// Marker for any other principal, whose id follows as text.
 const OTHER_PRINCIPAL: u8 = u8::MAX;
-/// What a block takes at most beside its records.
+/// Maximum overhead of a block beside its records.
 const HEADER_BYTES: usize = 1 + 8 + 32 + 2;
 
-/// Appends a head.
 pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
     let operation = head.operation.map_or(0, Operation::code);
     out.extend([HEAD_VERSION, head.kind.code(), head.source.code(), head.status.code(), operation]);
@@ -96,7 +103,7 @@ fn principal<'a>(reader: &mut Reader<'a>) -> Result<&'a str, DecodeError> {
     if COMMON_PRINCIPALS.contains(&principal) { Err(DecodeError::Value) } else { Ok(principal) }
 }
 
-/// True if a head of that version can be of this type and have this status.
+/// Whether a head of that version can have this type and status.
 fn is_of_version(version: u8, kind: Type, status: Status) -> bool {
     let is_new = matches!(kind, Type::ResourceRead | Type::PromptGet | Type::Completion);
     match version {
@@ -106,11 +113,7 @@ fn is_of_version(version: u8, kind: Type, status: Status) -> bool {
     }
 }
 
-/// Reads a head that fills `bytes`.
-///
-/// # Errors
-///
-/// Returns [`DecodeError`] for anything that [`encode_head`] does not write.
+/// Decodes a head that fills `bytes`.
 pub fn decode_head(bytes: &[u8]) -> Result<HeadRef<'_>, DecodeError> {
     let mut reader = Reader(bytes);
     let version = match reader.byte()? {
@@ -162,7 +165,6 @@ pub fn decode_head(bytes: &[u8]) -> Result<HeadRef<'_>, DecodeError> {
     Ok(head)
 }
 
-/// Appends a body.
 pub fn encode_body(
     arguments: PayloadRef<'_>,
     response: PayloadRef<'_>,
@@ -175,11 +177,7 @@ pub fn encode_body(
     put_payload(out, metadata);
 }
 
-/// Reads a body that fills `bytes`.
-///
-/// # Errors
-///
-/// Returns [`DecodeError`] for anything that [`encode_body`] does not write.
+/// Decodes a body that fills `bytes`.
 pub fn decode_body(bytes: &[u8]) -> Result<Body, DecodeError> {
     body_parts(bytes).map(|parts| {
         let [arguments, response, metadata] = parts.map(PayloadRef::to_owned);
@@ -187,11 +185,7 @@ pub fn decode_body(bytes: &[u8]) -> Result<Body, DecodeError> {
     })
 }
 
-/// The same without copies: arguments, response, metadata.
-///
-/// # Errors
-///
-/// Those of [`decode_body`].
+/// Splits a body into arguments, response and metadata without copying.
 pub fn body_parts(bytes: &[u8]) -> Result<[PayloadRef<'_>; 3], DecodeError> {
     let mut reader = Reader(bytes);
     reader.version()?;
@@ -200,27 +194,22 @@ pub fn body_parts(bytes: &[u8]) -> Result<[PayloadRef<'_>; 3], DecodeError> {
     Ok(parts)
 }
 
-/// Appends a record's canonical bytes, whose SHA-256 enters the chain: the length of the head as four bytes
-/// (big-endian), head, body.
+/// Appends a record's canonical bytes, whose SHA-256 enters the chain: the head's length as four big-endian
+/// bytes, the head, the body.
 pub fn put_canonical(out: &mut Vec<u8>, head: &[u8], body: &[u8]) {
     out.extend((head.len() as u32).to_be_bytes());
     out.extend_from_slice(head);
     out.extend_from_slice(body);
 }
 
-/// Head and body of canonical bytes.
-///
-/// # Errors
-///
-/// [`DecodeError::Short`] if they are not whole; head and body are not looked at.
+/// Splits canonical bytes into head and body, without decoding them.
 pub fn split_canonical(bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
     let (length, rest) = bytes.split_first_chunk().ok_or(DecodeError::Short)?;
     let length = u32::from_be_bytes(*length) as usize;
     rest.split_at_checked(length).ok_or(DecodeError::Short)
 }
 
-/// The hash of record `seq` with these bytes, after a record with hash `prev`.
-#[must_use]
+/// Hash of record `seq` with this content, after a record with hash `prev`.
 pub fn chain(prev: Hash, node: NodeId, seq: u64, head: &[u8], body: &[u8]) -> Hash {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&prev.0).update(&node.0).update(&seq.to_be_bytes());
@@ -235,24 +224,22 @@ pub fn chain(prev: Hash, node: NodeId, seq: u64, head: &[u8], body: &[u8]) -> Ha
     Hash(*hasher.finalize().as_bytes())
 }
 
-/// The hash that the first record of a node's log follows.
-#[must_use]
+/// Predecessor hash of a log's first record.
 pub fn genesis(node: NodeId) -> Hash {
     Hash(blake3::derive_key("mcpproxy activity log 1, genesis", &node.0))
 }
 
-/// Where a block's records lie in it.
+/// Layout of a block of heads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadBlock {
-    /// The sequence number of the first record.
     pub first: u64,
-    /// The hash of the record before the first.
+    /// Hash of the record before the first.
     pub prev: Hash,
-    /// Each record's head, as a range of the block, and its hash.
+    /// Byte range of each head in the block, and the record's hash.
     pub records: Vec<(std::ops::Range<usize>, Hash)>,
 }
 
-/// Collects the blocks of records that follow each other, one block after the other.
+/// Builder of consecutive blocks of records.
 #[derive(Debug)]
 pub struct BlockBuilder {
     first: u64,
@@ -264,8 +251,7 @@ pub struct BlockBuilder {
 }
 
 impl BlockBuilder {
-    /// A builder for records from `first` on, after a record with hash `prev`.
-    #[must_use]
+    /// Starts at record `first`, after a record with hash `prev`.
     pub fn new(first: u64, prev: Hash) -> Self {
         Self { first, prev, last: prev, count: 0, heads: Vec::new(), bodies: Vec::new() }
     }
@@ -279,26 +265,22 @@ impl BlockBuilder {
         self.count += 1;
     }
 
-    /// The first record's sequence number.
-    #[must_use]
-    pub fn first(&self) -> u64 {
+    pub(crate) fn first(&self) -> u64 {
         self.first
     }
 
-    /// The number of records in the block under construction.
-    #[must_use]
-    pub fn count(&self) -> u64 {
+    /// Number of records in the current block.
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The bytes that they take in the block.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    /// Size of the current block.
+    pub(crate) fn bytes(&self) -> usize {
         self.heads.len() + self.bodies.len()
     }
 
-    /// The block of heads and the block of bodies; then begins the next. They take no more memory
-    /// than they are long: they are kept until they are in a table.
+    /// Returns the block of heads and the block of bodies, and starts the next block. Both are allocated to
+    /// their exact size, because they stay in memory until they are in a table.
     pub fn finish(&mut self) -> (Vec<u8>, Vec<u8>) {
         let mut heads = Vec::with_capacity(self.heads.len() + HEADER_BYTES);
         heads.push(VERSION);
@@ -318,11 +300,7 @@ impl BlockBuilder {
     }
 }
 
-/// Finds the records of a block of heads.
-///
-/// # Errors
-///
-/// Returns [`DecodeError`] if it is not whole.
+/// Parses the layout of a block of heads.
 pub fn head_block(bytes: &[u8]) -> Result<HeadBlock, DecodeError> {
     let mut reader = Reader(bytes);
     reader.version()?;
@@ -338,11 +316,7 @@ pub fn head_block(bytes: &[u8]) -> Result<HeadBlock, DecodeError> {
     Ok(HeadBlock { first, prev, records })
 }
 
-/// Finds the records of a block of bodies.
-///
-/// # Errors
-///
-/// Returns [`DecodeError`] if it is not whole.
+/// Parses the layout of a block of bodies.
 pub fn body_block(bytes: &[u8]) -> Result<Vec<std::ops::Range<usize>>, DecodeError> {
     let mut reader = Reader(bytes);
     reader.version()?;
@@ -353,11 +327,7 @@ pub fn body_block(bytes: &[u8]) -> Result<Vec<std::ops::Range<usize>>, DecodeErr
 }
 
 impl Record {
-    /// Puts a record together from its place in a block.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`DecodeError`] if its bytes are not whole.
+    /// Assembles a record from its parts in a block.
     pub fn decode(
         node: NodeId,
         seq: u64,
@@ -373,13 +343,101 @@ impl Record {
     }
 }
 
+/// Maximum number of records in one answer.
+pub const MAX_RECORDS: usize = 4096;
+/// Maximum length of a node's name.
+const MAX_NAME_BYTES: usize = 256;
+
+/// Appends a wire record with as much of the body as was read.
+pub fn put_record(out: &mut Vec<u8>, record: &Record) {
+    out.extend_from_slice(&record.node.0);
+    put_bytes(out, record.node_name.as_deref().unwrap_or_default().as_bytes());
+    put_varint(out, record.seq);
+    out.extend_from_slice(&record.prev_hash.0);
+    out.extend_from_slice(&record.hash.0);
+    put_bytes(out, &encoded_head(record));
+    match &record.body {
+        ReadBody::Unread => out.push(0),
+        ReadBody::Whole(body) => {
+            out.push(1);
+            put_bytes(out, &encoded_body(body));
+        }
+        ReadBody::Metadata(metadata) => {
+            out.push(2);
+            put_payload(out, metadata.borrowed());
+        }
+    }
+}
+
+/// Decodes wire records written by [`put_record`], at most [`MAX_RECORDS`].
+pub fn read_records(bytes: &[u8]) -> Result<Vec<Record>, DecodeError> {
+    let (mut reader, mut records) = (Reader(bytes), Vec::new());
+    let mut names: Vec<Arc<str>> = Vec::new();
+    while reader.end().is_err() {
+        if records.len() >= MAX_RECORDS {
+            return Err(DecodeError::Value);
+        }
+        let node = NodeId(reader.array()?);
+        let name = reader.text()?;
+        if name.len() > MAX_NAME_BYTES {
+            return Err(DecodeError::Value);
+        }
+        let seq = reader.varint()?;
+        let (prev, hash) = (Hash(reader.array()?), Hash(reader.array()?));
+        let head = reader.bytes()?;
+        let (body, metadata) = match reader.byte()? {
+            0 => (None, None),
+            1 => (Some(reader.bytes()?), None),
+            2 => (None, Some(reader.payload()?)),
+            _ => return Err(DecodeError::Value),
+        };
+        let mut record = Record::decode(node, seq, prev, hash, head, body)?;
+        if let Some(metadata) = metadata {
+            record.body = ReadBody::Metadata(metadata.to_owned());
+        }
+        if !name.is_empty() {
+            // The records of an answer come from few nodes: share the names.
+            let known = names.iter().find(|it| ***it == *name).cloned();
+            let shared = known.unwrap_or_else(|| {
+                let shared = Arc::<str>::from(name);
+                names.push(Arc::clone(&shared));
+                shared
+            });
+            record.node_name = Some(shared);
+        }
+        records.push(record);
+    }
+    Ok(records)
+}
+
+/// Canonical head and body of a record; `None` if they do not match its hash, because an older version
+/// encoded them differently or the record was altered.
+pub fn canonical(record: &Record) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (head, body) = (encoded_head(record), encoded_body(record.body.whole()?));
+    let hash = chain(record.prev_hash, record.node, record.seq, &head, &body);
+    (hash == record.hash).then_some((head, body))
+}
+
+fn encoded_head(record: &Record) -> Vec<u8> {
+    let mut head = Vec::new();
+    encode_head(&record.head.borrowed(), &mut head);
+    head
+}
+
+fn encoded_body(body: &Body) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let (arguments, response) = (body.arguments.borrowed(), body.response.borrowed());
+    encode_body(arguments, response, body.metadata.borrowed(), &mut bytes);
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::activity::record::Payload;
-    use crate::policy::Principal;
+    use crate::record::Payload;
+    use mcpproxy_policy::Principal;
 
     fn head() -> HeadRef<'static> {
         HeadRef {
@@ -406,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_comes_back() {
+    fn head_round_trips() {
         let mut bytes = Vec::new();
         encode_head(&head(), &mut bytes);
         assert_eq!(bytes[0], HEAD_VERSION);
@@ -421,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn act_1_every_status_and_type_comes_back_and_none_is_in_a_version_that_had_it_not() {
+    fn act_1_status_and_type_round_trip_and_are_rejected_in_versions_without_them() {
         let mut bytes = Vec::new();
         for kind in Type::ALL {
             for status in Status::ALL {
@@ -434,9 +492,9 @@ mod tests {
                 let is_new = [Type::ResourceRead, Type::PromptGet, Type::Completion].contains(kind);
                 for version in [UNDIGESTED, WITHOUT_UNKNOWN, ONLY_UNKNOWN] {
                     bytes[0] = version;
-                    let is_there =
+                    let is_known =
                         !is_new && (*status == Status::Unknown) == (version == ONLY_UNKNOWN);
-                    let expected = if is_there { Ok(head) } else { Err(DecodeError::Value) };
+                    let expected = if is_known { Ok(head) } else { Err(DecodeError::Value) };
                     assert_eq!(decode_head(&bytes), expected, "{version} {kind} {status}");
                 }
             }
@@ -444,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_principal_comes_back_and_a_common_one_takes_one_byte() {
+    fn principal_round_trips_and_a_common_one_takes_one_byte() {
         let length = |principal| {
             let head = HeadRef { principal, ..head() };
             let mut bytes = Vec::new();
@@ -459,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_back_and_no_cut_one_does() {
+    fn blocks_round_trip_and_truncated_ones_are_rejected() {
         let mut builder = BlockBuilder::new(1025, Hash([5; 32]));
         builder.push(b"one", Hash([1; 32]), b"first");
         builder.push(b"", Hash([2; 32]), b"");
@@ -474,7 +532,8 @@ mod tests {
         assert!((0..bodies.len()).all(|len| body_block(&bodies[..len]).is_err()));
     }
 
-    /// Bytes that an earlier version wrote, or nobody: a name and hexadecimal digits in each line.
+    /// Parses fixtures, one per line: a name, and hexadecimal bytes as an earlier version wrote them or as no
+    /// version does.
     fn fixtures(text: &str) -> Vec<(&str, Vec<u8>)> {
         let byte =
             |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
@@ -486,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn every_version_is_read_as_it_was_written() {
+    fn every_format_version_is_decoded() {
         let old = HeadRef { principal: "", ..head() };
         let versions = [
             (include_str!("../../tests/data/activity/v1.txt"), old),
@@ -497,11 +556,11 @@ mod tests {
             ),
             (include_str!("../../tests/data/activity/v4.txt"), head()),
         ];
-        versions.into_iter().for_each(|(text, head)| is_read(text, &head));
+        versions.into_iter().for_each(|(text, head)| assert_decodes(text, &head));
     }
 
     #[track_caller]
-    fn is_read(text: &str, head: &HeadRef<'_>) {
+    fn assert_decodes(text: &str, head: &HeadRef<'_>) {
         let fixtures = fixtures(text);
         let [(_, bytes), (_, body), (_, heads), (_, bodies), (_, hash)] = &fixtures[..] else {
             panic!("{fixtures:?}")
@@ -523,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_bytes_are_refused_with_the_reason() {
+    fn malformed_bytes_are_rejected_with_the_reason() {
         for (name, bytes) in fixtures(include_str!("../../tests/data/activity/broken.txt")) {
             let (kind, reason) = name.split_once(':').unwrap();
             let error = match kind {
@@ -546,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn act_4_the_hash_depends_on_every_part() {
+    fn act_4_hash_depends_on_every_part() {
         let (prev, node) = (Hash([1; 32]), NodeId([2; 16]));
         let all = [b"\x01head", b"\x02head"].map(|head| {
             let longer = [&head[..], b"b"].concat();
@@ -567,19 +626,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_read_or_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = head_block(&bytes);
             let _ = body_block(&bytes);
             let _ = decode_body(&bytes);
             if let Ok(head) = decode_head(&bytes) {
-                let mut again = Vec::new();
-                encode_head(&head, &mut again);
-                prop_assert_eq!(decode_head(&again), Ok(head));
+                let mut encoded = Vec::new();
+                encode_head(&head, &mut encoded);
+                prop_assert_eq!(decode_head(&encoded), Ok(head));
             }
         }
 
         #[test]
-        fn numbers_come_back(value: u64, signed: i64) {
+        fn numbers_round_trip(value: u64, signed: i64) {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
             prop_assert_eq!(Reader(&bytes).varint(), Ok(value));
@@ -588,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_at_the_last_numbers_is_finished_all_the_same() {
+    fn block_at_the_maximum_sequence_number_is_finished() {
         let mut block = BlockBuilder::new(u64::MAX, Hash([0; 32]));
         for _ in 0..2 {
             block.push(b"head", Hash([1; 32]), b"body");
@@ -596,5 +655,62 @@ mod tests {
         let (heads, _) = block.finish();
         assert_eq!(head_block(&heads).unwrap().first, u64::MAX);
         assert_eq!((block.first(), block.count()), (u64::MAX, 0));
+    }
+}
+
+#[cfg(test)]
+mod wire {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::query::{Filter, Page, Payloads};
+    use crate::replica::tests::copy_of;
+
+    #[test]
+    fn records_round_trip_with_and_without_bodies() {
+        let (_folder, view) = copy_of(1, 40);
+        for payloads in [Payloads::Include, Payloads::Exclude, Payloads::HeadsOnly] {
+            let page = Page { payloads, ..Page::default() };
+            let records = view.list(&Filter::default(), &page).unwrap().records;
+            assert_eq!(records.len(), 40);
+            let mut bytes = Vec::new();
+            records.iter().for_each(|record| put_record(&mut bytes, record));
+            assert_eq!(read_records(&bytes).unwrap(), records);
+            for cut in 1..bytes.len() {
+                let read = read_records(&bytes[..cut]);
+                assert!(read.is_err() || read.unwrap().len() < 40, "{cut}");
+            }
+            let has_body = payloads == Payloads::Include;
+            assert!(records.iter().all(|record| canonical(record).is_some() == has_body));
+        }
+    }
+
+    #[test]
+    fn altered_record_has_no_canonical_bytes() {
+        let (_folder, view) = copy_of(1, 1);
+        let record = view.list(&Filter::default(), &Page::default()).unwrap().records.remove(0);
+        assert!(canonical(&record).is_some());
+        let mut altered = record.clone();
+        altered.head.duration_us += 1;
+        assert_eq!(canonical(&altered), None);
+        assert_eq!(canonical(&Record { seq: 2, ..record }), None);
+    }
+
+    #[test]
+    fn answer_with_more_than_the_maximum_of_records_is_rejected() {
+        let (_folder, view) = copy_of(1, 1);
+        let record = view.list(&Filter::default(), &Page::default()).unwrap().records.remove(0);
+        let mut bytes = Vec::new();
+        (0..MAX_RECORDS).for_each(|_| put_record(&mut bytes, &record));
+        assert_eq!(read_records(&bytes).unwrap().len(), MAX_RECORDS);
+        put_record(&mut bytes, &record);
+        assert_eq!(read_records(&bytes), Err(DecodeError::Value));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_records_or_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = read_records(&bytes);
+        }
     }
 }

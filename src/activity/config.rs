@@ -1,11 +1,13 @@
-//! The `activity` part of the configuration.
+//! The `activity` section of the configuration.
+
+use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use super::record::{MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 
-/// When a record is durable.
+/// When a record has to be durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
@@ -14,57 +16,61 @@ pub enum Durability {
     Grouped,
     /// Before the reply's last chunk.
     BeforeReply,
-    /// The same; and before a call that may change something is sent, that it is under way.
+    /// As `before_reply`; in addition, a call that may change something is marked durably before it is sent.
     BeforeSend,
-    /// Before the reply's last chunk it is durable, and in the fleet's store.
+    /// Before the reply's last chunk, both on disk and in the fleet's object store.
     Fleet,
 }
 
-/// What happens to calls while the log cannot be written.
+/// Treatment of calls while the log cannot be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
-    /// They are refused.
     #[default]
     Refuse,
-    /// They go on, and what cannot be recorded is counted.
+    /// Calls proceed, and lost records are counted.
     Continue,
 }
 
-/// The `activity` part of the configuration.
+/// The `activity` section of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Records are kept for so many days; 0 for ever.
+    /// Maximum age of records in days; 0 for no limit.
     pub retention_days: u32,
-    /// At most so many records are kept; 0 for any number.
+    /// Maximum number of records; 0 for no limit.
     pub max_records: u64,
-    /// The log takes at most about so many megabytes; 0 for any.
+    /// Approximate maximum size of the log in megabytes; 0 for no limit.
     pub max_size_mb: u64,
-    /// Bytes of arguments that are kept, at most [`MAX_KEPT_BYTES`].
+    /// Minimum age of records removed for `max_records` or `max_size_mb`; zero for none. At most
+    /// [`MAX_MIN_RETENTION`].
+    #[serde(deserialize_with = "min_retention")]
+    pub min_retention: Duration,
+    /// Maximum kept bytes of the arguments, at most [`MAX_KEPT_BYTES`].
     #[serde(deserialize_with = "kept_bytes")]
     pub max_payload_bytes: usize,
-    /// Bytes of a response that are kept, at most as many.
+    /// Maximum kept bytes of the response, at most [`MAX_KEPT_BYTES`].
     #[serde(deserialize_with = "kept_bytes")]
     pub max_response_bytes: usize,
-    /// Whether records of calls have a receipt: hashes of the answer as it came and as it went on.
+    /// Whether call records carry a receipt: hashes of the response as received and as forwarded.
     pub receipts: bool,
-    /// When a record is durable.
     pub durability: Durability,
-    /// Whether calls that only read leave a mark, too, when they begin.
+    /// Whether read-only calls are marked when they begin, as others are.
     pub mark_reads: bool,
-    /// What happens to calls while the log cannot be written.
     pub on_failure: OnFailure,
-    /// Keys whose values are never kept, besides the built-in ones.
+    /// Keys whose values are always redacted, in addition to the built-in ones.
     pub redact_keys: Vec<String>,
-    /// Calls that may be under way or waiting to be written.
+    /// Maximum number of calls in flight or waiting to be written.
     pub queue_records: usize,
-    /// Bytes that those may take in memory.
+    /// Maximum memory of those calls in bytes.
     pub queue_bytes: usize,
 }
 
-/// The most that `max_payload_bytes` and `max_response_bytes` can be: a record is read, sealed, asked for and proven as a whole.
+/// Limit of `max_payload_bytes` and `max_response_bytes`: records are read, sealed, fetched and proven as a
+/// whole.
 pub const MAX_KEPT_BYTES: usize = 4 << 20;
+/// Limit of `min_retention`: 30 days.
+pub(crate) const MAX_MIN_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 
 fn kept_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
     let bytes = usize::deserialize(deserializer)?;
@@ -75,33 +81,44 @@ fn kept_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Er
     }
 }
 
-/// How long records are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention {
-    /// For so many days; 0 for ever.
-    pub days: u32,
-    /// At most so many; 0 for any number.
-    pub max_records: u64,
-    /// About so many megabytes; 0 for any.
-    pub max_size_mb: u64,
+/// Parses `"24h"`, `"90m"` or `"0s"`, at most [`MAX_MIN_RETENTION`].
+fn min_retention<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let span = text.parse::<jiff::SignedDuration>().ok();
+    let span = span.and_then(|span| Duration::try_from(span).ok());
+    span.filter(|span| *span <= MAX_MIN_RETENTION).ok_or_else(|| {
+        D::Error::custom(format_args!(
+            "'{text}' is no time up to 720h: write it like \"24h\" or \"90m\""
+        ))
+    })
 }
 
-/// What an entry takes at most beyond arguments and response, intent and metadata included: a draft
-/// grows by no more than it is given, so besides the error there are 4 KiB for names, spare room
-/// and the entry itself, 2.5 KiB for the second entry of a call that has begun, without what it is
-/// given, and the rest for decisions.
+/// Limits on how long records are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Maximum age in days; 0 for no limit.
+    pub days: u32,
+    /// Maximum number; 0 for no limit.
+    pub max_records: u64,
+    /// Approximate maximum size in megabytes; 0 for no limit.
+    pub max_size_mb: u64,
+    /// Minimum age of records removed for their number or size.
+    pub min_age: Duration,
+}
+
+/// Maximum size of an entry beyond arguments and response: the error text, intent and metadata, 4 KiB for
+/// names, spare capacity and the entry itself, 2.5 KiB for the second entry of a marked call, and the rest
+/// for decisions.
 const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144 + 2560;
 
 impl Config {
-    /// How long records are kept.
-    #[must_use]
     pub fn retention(&self) -> Retention {
-        let Self { retention_days: days, max_records, max_size_mb, .. } = *self;
-        Retention { days, max_records, max_size_mb }
+        let Self { retention_days: days, max_records, max_size_mb, min_retention: min_age, .. } =
+            *self;
+        Retention { days, max_records, max_size_mb, min_age }
     }
 
-    /// Most bytes of memory that one call's entry takes.
-    #[must_use]
+    /// Maximum memory of one call's entry in bytes.
     pub fn entry_bytes(&self) -> usize {
         ENTRY_BYTES.saturating_add(self.max_payload_bytes).saturating_add(self.max_response_bytes)
     }
@@ -113,6 +130,7 @@ impl Default for Config {
             retention_days: 90,
             max_records: 1_000_000,
             max_size_mb: 1024,
+            min_retention: Duration::from_secs(24 * 3600),
             max_payload_bytes: 4096,
             max_response_bytes: 1024,
             receipts: false,

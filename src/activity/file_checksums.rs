@@ -1,89 +1,69 @@
-//! Checksums of all files of a closed log, in its file `seal`.
+//! Checksums of all files of a closed log, stored in its file `seal`.
 //!
-//! The store's checksums and the chain cover the records, but not every byte of the store's own
-//! bookkeeping. A closed log does not change, so its files are hashed once, when it is closed. Opening
-//! the log removes the file; after a crash there is none, and the chain alone is checked.
+//! The store's checksums and the chain cover the records, but not every byte of the store's bookkeeping. A
+//! closed log does not change, so its files are hashed once, at the close. Opening the log removes the file;
+//! after a crash there is none, and only the chain is checked.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::folder;
 use super::record::Hash;
 use super::store::{DB, StoreError};
-use crate::os::private;
 
 const NAME: &str = "seal";
-const NAME_NEW: &str = "seal.new";
 const READ_BYTES: usize = 1 << 20;
-/// Files in folders of this name are never changed once written; they are too many to read at each
-/// start.
+/// Folder name of tables, which never change once written and are too many to read at every start.
 const TABLES: &str = "tables";
 
-/// Files beside the store that a log of an earlier version does not have.
-const LATER: [&str; 2] = [super::lost::NAME, super::node::NAME];
+/// Files beside the store that logs of earlier versions lack.
+const OPTIONAL: [&str; 2] = [super::losses::TALLY_FILE, super::folder::NODE_FILE];
 
-/// Which files are compared.
+/// Extent of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    /// All but tables, which carry checksums of their own: for a start.
+pub(crate) enum Depth {
+    /// All files but tables, which carry checksums of their own: at a start.
     Quick,
-    /// All.
     Full,
 }
 
-/// What a comparison of the files with their checksums found.
+/// Result of comparing the files with their checksums.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChecksumFinding {
+pub(crate) enum ChecksumFinding {
     /// There are no checksums: the log was not closed, or never written.
     NotClosed,
-    /// No file has changed.
     Whole,
-    /// Files that were altered, removed or added.
+    /// These files were altered, removed or added.
     Altered(Vec<PathBuf>),
 }
 
 /// Hashes the files of the closed log in `dir`.
-///
-/// # Errors
-///
-/// Those of reading and writing.
 pub fn write(dir: &Path) -> io::Result<()> {
     let mut text = String::new();
     for (name, path) in files(dir)? {
         let (length, hash) = hash(&path)?;
         text.push_str(&format!("{hash} {length} {name}\n"));
     }
-    text.push_str(&format!("{}\n", Hash(*blake3::hash(text.as_bytes()).as_bytes())));
-    let new = dir.join(NAME_NEW);
-    let mut file = private::create(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(new, dir.join(NAME))?;
-    File::open(dir)?.sync_all()
+    folder::write_hashed(dir, NAME, &text)
 }
 
 /// Compares the files of the log in `dir` with their checksums.
-///
-/// # Errors
-///
-/// [`StoreError::Damaged`] if the checksums are damaged themselves; [`StoreError::Io`].
-pub fn check(dir: &Path, depth: Depth) -> Result<ChecksumFinding, StoreError> {
+pub(crate) fn check(dir: &Path, depth: Depth) -> Result<ChecksumFinding, StoreError> {
     let path = dir.join(NAME);
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
+    let body = match folder::read_hashed(&path) {
+        Ok(Some(body)) => body,
+        Ok(None) => {
+            return Err(StoreError::Damaged {
+                file: path,
+                why: "its checksum does not match".into(),
+            });
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(ChecksumFinding::NotClosed);
         }
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => String::new(),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(StoreError::unreadable(path, error)),
     };
-    let damaged = || StoreError::Damaged { file: path.clone(), why: "it is not whole".into() };
-    let whole = text.strip_suffix('\n').ok_or_else(damaged)?;
-    let own = whole.rsplit('\n').next().unwrap_or_default();
-    let body = whole.strip_suffix(own).unwrap_or_default();
-    if Hash(*blake3::hash(body.as_bytes()).as_bytes()).to_string() != own {
-        return Err(damaged());
-    }
     let mut altered = Vec::new();
     let mut listed = Vec::new();
     for line in body.lines() {
@@ -96,25 +76,27 @@ pub fn check(dir: &Path, depth: Depth) -> Result<ChecksumFinding, StoreError> {
         let now = match hash(&path) {
             Ok((length, hash)) => format!("{hash} {length} {name}"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(StoreError::unreadable(path, error)),
         };
         if now != line {
             altered.push(path);
         }
     }
-    // The checksums of an earlier version do not list these.
-    let known = |name: &str| listed.contains(&name) || LATER.contains(&name);
-    let added = files(dir)?.into_iter().filter(|(name, _)| !known(name));
+    // Checksums of earlier versions do not list the optional files.
+    let known = |name: &str| listed.contains(&name) || OPTIONAL.contains(&name);
+    let there = files(dir).map_err(|error| StoreError::unreadable(dir.join(DB), error))?;
+    let added = there.into_iter().filter(|(name, _)| !known(name));
     altered.extend(added.map(|(_, path)| path));
     Ok(if altered.is_empty() { ChecksumFinding::Whole } else { ChecksumFinding::Altered(altered) })
 }
 
-/// Removes the checksums, durably, before the log changes.
-///
-/// # Errors
-///
-/// Those of removing it.
-pub fn remove(dir: &Path) -> io::Result<()> {
+/// Whether the log in `dir` was closed and therefore has checksums.
+pub(super) fn exists(dir: &Path) -> io::Result<bool> {
+    dir.join(NAME).try_exists()
+}
+
+/// Removes the checksums durably, before the log changes.
+pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     match fs::remove_file(dir.join(NAME)) {
         Ok(()) => File::open(dir)?.sync_all(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -126,7 +108,7 @@ fn is_table(path: &Path) -> bool {
     path.parent().is_some_and(|folder| folder.ends_with(TABLES))
 }
 
-/// The log's files, with their names within `dir`, in order.
+/// The log's files with their names relative to `dir`, sorted.
 fn files(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut found = vec![];
     let mut folders = vec![dir.join(DB)];
@@ -140,7 +122,7 @@ fn files(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
         }
     }
     found.push(dir.join(super::chain_tip::NAME));
-    for name in LATER {
+    for name in OPTIONAL {
         let path = dir.join(name);
         if path.try_exists()? {
             found.push(path);
@@ -168,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksums_find_what_was_altered_added_or_lost() {
+    fn checksums_detect_altered_added_and_missing_files() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let tables = dir.join(DB).join(TABLES);

@@ -1,92 +1,108 @@
-//! Lost records, and the record of the type `gap` that names them (ACT-2, ACT-9). Pure.
+//! Lost records: gaps in the chain, calls that could not be recorded, and the `gap` records that report both
+//! (ACT-2, ACT-9). Pure.
 //!
-//! There are two kinds. [`Gap`]: records that had numbers and are damaged. They leave a hole in the
-//! chain; the record names the hole and the hash that the next record follows, so that the chain is
-//! verified on both sides. [`Unrecorded`]: calls that went on while the log could not be written. They
-//! never had numbers; the record stands in their place, with their number, time and cause.
+//! A [`Gap`] is a range of numbered records that are damaged. It leaves a hole in the chain; its record names the
+//! hole and the hash that the next record follows, so that the chain can be verified on both sides.
+//! [`Unrecorded`] counts calls that proceeded while the log could not be written (`losses`). They never had
+//! numbers; a record with their count, time and cause stands for them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::record::{Body, Draft, Hash, Raw, Source, Status, Text, Type};
 
-/// A range of records that are lost.
+/// Range of lost records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Gap {
-    /// The first of them.
+    /// Sequence number of the first lost record.
     pub first_lost_seq: u64,
-    /// The last of them.
+    /// Sequence number of the last lost record.
     pub last_lost_seq: u64,
-    /// The hash that the record behind them follows.
+    /// Hash that the next record after the range follows.
     pub follows_hash: String,
+    /// First number of the range that may never have been used: the rest of the range is skipped so that no
+    /// number is given twice. Only at the end of a log that was not closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_from: Option<u64>,
 }
 
 impl Gap {
-    /// A hole from one record to another.
-    #[must_use]
     pub fn new(first_lost_seq: u64, last_lost_seq: u64, follows: Hash) -> Self {
-        Self { first_lost_seq, last_lost_seq, follows_hash: follows.to_string() }
+        let follows_hash = follows.to_string();
+        Self { first_lost_seq, last_lost_seq, follows_hash, unknown_from: None }
     }
 
-    /// The number of records that are lost.
-    #[must_use]
+    /// Number of records known to be lost.
     pub fn records(&self) -> u64 {
-        (self.last_lost_seq + 1).saturating_sub(self.first_lost_seq)
+        let end = self.unknown_from.unwrap_or(self.last_lost_seq.saturating_add(1));
+        end.saturating_sub(self.first_lost_seq)
     }
 
-    /// The record that names the gap, and why.
-    #[must_use]
-    pub fn draft(&self, why: &str, now_ms: u64) -> Draft {
-        let Self { first_lost_seq, last_lost_seq, .. } = self;
-        let text = format!("records {first_lost_seq} to {last_lost_seq} are lost: {why}");
+    /// Whether both describe the same hole in the chain, regardless of the known number of records.
+    pub fn is_same_hole(&self, other: &Self) -> bool {
+        let hole = |it: &Self| (it.first_lost_seq, it.last_lost_seq);
+        hole(self) == hole(other) && self.follows_hash == other.follows_hash
+    }
+
+    /// Builds the record that reports the gap and its cause.
+    pub(crate) fn draft(&self, why: &str, now_ms: u64) -> Draft {
+        let Self { first_lost_seq, last_lost_seq, unknown_from, .. } = self;
+        let text = match unknown_from {
+            None => format!("records {first_lost_seq} to {last_lost_seq} are lost: {why}"),
+            Some(from) if from == first_lost_seq => format!(
+                "numbers {from} to {last_lost_seq} are left unused, as it is not known whether records had them: {why}"
+            ),
+            Some(from) => format!(
+                "records {first_lost_seq} to {} are lost, and numbers {from} to {last_lost_seq} are left unused, \
+                 as it is not known whether records had them: {why}",
+                from - 1
+            ),
+        };
         draft(self, &text, now_ms)
     }
 
-    /// Reads it from the body of its record; `None` if the record is about something else.
-    #[must_use]
-    pub fn read(body: &Body) -> Option<Self> {
+    /// Reads a gap from the body of its record; `None` if the record is about something else.
+    pub(crate) fn read(body: &Body) -> Option<Self> {
         serde_json::from_slice(body.metadata.bytes()).ok()
     }
 }
 
-/// Calls that are not on record: the log could not be written, and they went on.
+/// Calls without a record: the log could not be written while they proceeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Unrecorded {
-    /// Their number, at most.
+    /// Maximum number of calls.
     #[serde(rename = "records_lost")]
     pub records: u64,
-    /// Their number, at least. It is less than `records` where the process was killed meanwhile: what it
-    /// had in memory then may have been written just before.
+    /// Minimum number of calls. It is less than `records` if the process was killed: entries in memory at
+    /// that time may have been written just before.
     pub at_least: u64,
-    /// The number of all since the log was begun, these included.
+    /// Total since the log was created, including these.
     pub total: u64,
-    /// When the log could no longer be written.
+    /// Time at which the log became unwritable.
     #[serde(with = "time", rename = "from")]
     #[schema(value_type = String, format = DateTime)]
     pub from_ms: u64,
-    /// When the last of them was lost.
+    /// Time of the last lost call.
     #[serde(with = "time", rename = "to")]
     #[schema(value_type = String, format = DateTime)]
     pub to_ms: u64,
-    /// Why it could not be written.
+    /// Cause of the outage.
     pub cause: String,
 }
 
 impl Unrecorded {
-    /// The record that names them.
-    #[must_use]
-    pub fn draft(&self, now_ms: u64) -> Draft {
+    /// Builds the record that reports them.
+    pub(crate) fn draft(&self, now_ms: u64) -> Draft {
         draft(self, &self.to_string(), now_ms)
     }
 
-    /// Reads it from the body of its record; `None` if the record is about something else.
-    #[must_use]
-    pub fn read(body: &Body) -> Option<Self> {
+    /// Reads the report from the body of its record; `None` if the record is about something else.
+    pub(crate) fn read(body: &Body) -> Option<Self> {
         serde_json::from_slice(body.metadata.bytes()).ok()
     }
 }
 
-/// A record of the type `gap`, with `what` as its metadata and in words.
+/// Builds a `gap` record with `what` as its metadata and a description.
 fn draft(what: &impl Serialize, words: &str, now_ms: u64) -> Draft {
     let mut draft = Draft::new(Type::Gap, Source::Internal, Status::Error);
     draft.started = now_ms.saturating_mul(1000);
@@ -132,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_recorded_is_told_with_its_times_and_cause() {
+    fn unrecorded_calls_are_reported_with_times_and_cause() {
         let mut lost = Unrecorded {
             records: 12,
             at_least: 12,
@@ -156,12 +172,28 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_counts_its_records() {
+    fn gap_counts_its_records() {
         let gap = Gap::new(17, 80, Hash([7; 32]));
         assert_eq!(gap.records(), 64);
         assert_eq!(gap.draft("why", 1).text(Text::Error), "records 17 to 80 are lost: why");
         let json = serde_json::to_value(&gap).unwrap();
         assert_eq!(json["follows_hash"], Hash([7; 32]).to_string());
+        assert_eq!(serde_json::from_value::<Gap>(json).unwrap(), gap);
+    }
+
+    #[test]
+    fn gap_with_an_unknown_end_counts_only_known_losses() {
+        let gap = Gap { unknown_from: Some(21), ..Gap::new(17, 80, Hash([7; 32])) };
+        assert_eq!(gap.records(), 4);
+        assert!(gap.is_same_hole(&Gap::new(17, 80, Hash([7; 32]))));
+        assert!(!gap.is_same_hole(&Gap::new(17, 81, Hash([7; 32]))));
+        let text = "records 17 to 20 are lost, and numbers 21 to 80 are left unused, as it is not known \
+                    whether records had them: why";
+        assert_eq!(gap.draft("why", 1).text(Text::Error), text);
+        let unused = Gap { unknown_from: Some(17), ..gap.clone() };
+        assert_eq!(unused.records(), 0);
+        assert!(unused.draft("why", 1).text(Text::Error).starts_with("numbers 17 to 80 are left"));
+        let json = serde_json::to_value(&gap).unwrap();
         assert_eq!(serde_json::from_value::<Gap>(json).unwrap(), gap);
     }
 }

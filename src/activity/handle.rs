@@ -1,9 +1,15 @@
-//! The way into the log and out of it: room is reserved before a call is sent, the entry is
-//! submitted after (ACT-2), and a query sees what was answered before it (ACT-5).
+//! Handle to the log for calls and queries. Capacity is reserved before a call is sent and its entry
+//! submitted afterwards (ACT-2); a query sees every call that was answered before it (ACT-5).
 //!
-//! A call's side waits for no other call: it takes room from a counter, adds to a queue, and enters the
-//! calls in flight under a lock of its own thread. Writing is the thread's work (`writer`), reading that
-//! of `view`; what a call does with its place is in `slot`.
+//! Calls do not wait for each other: a call takes a permit from a counter, sends to a queue, and registers
+//! among the calls in flight under a lock of its own thread. The writer thread writes (`writer`), [`View`]
+//! reads, and [`Slot`] is a call's reservation: the call is marked when it is sent, and its entry is submitted
+//! when it ends.
+//!
+//! With `durability: grouped` a reply leaves at once as long as the log keeps up: everything submitted more
+//! than [`OVERRUN`] ago is durable. One atomic, written only by the writer, tells so. A reply that finds the
+//! log behind waits until its own record is durable (ACT-1, ACT-3). What cannot be guaranteed is that the
+//! writer's thread is scheduled within 50 ms after a reply has left.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,27 +17,27 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+
 use super::clock::unix_micros;
-use super::config::{Config, OnFailure, Retention};
-use super::error::{NotAdmitted, QueryError};
-use super::health::{Health, Standing};
+use super::config::{Config, Durability, OnFailure, Retention};
+use super::in_flight::CallPlace;
 use super::query::{Filter, Listing, Page};
-use super::record::{Entry, Id, Record};
-use super::shared::{Shared, WriterCommand};
-use super::slot::Slot;
+use super::record::{Entry, Id, Operation, Record};
+use super::shared::{Health, NotAdmitted, QueryError, Shared, Standing, WriterCommand};
 use super::stats::{Period, Summary};
 use super::store::StoreError;
 use super::verify::{Report, verify};
 use super::view::View;
 
-/// How long a call waits for room.
+/// Maximum time that a call waits for a permit.
 const RESERVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a query waits for records that are on their way.
+/// Maximum time that a query waits for records in flight.
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a flush checks whether the log has failed meanwhile.
+/// Interval at which a flush checks whether the log has failed.
 const FLUSH_POLL: Duration = Duration::from_millis(100);
 
-/// The log, for calls and queries. Clones share it.
+/// Handle to the log. Clones share it.
 #[derive(Clone)]
 pub struct Activity {
     pub(super) shared: Arc<Shared>,
@@ -44,34 +50,38 @@ impl std::fmt::Debug for Activity {
 }
 
 impl Activity {
-    /// The settings it was opened with.
-    #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// The node has this name in its fleet: records say so from now on. Only the first name counts.
+    /// Sets the node's name in its fleet, which records carry from now on. Only the first call has an effect.
     pub fn set_node_name(&self, name: &str) {
         let _ = self.shared.node_name.set(name.into());
     }
 
-    /// The name of the node in its fleet, where there is one.
-    #[must_use]
+    /// The node's name in its fleet, if it has one.
     pub fn node_name(&self) -> Option<&str> {
         self.shared.node_name.get().map(|name| &**name)
     }
 
-    /// From now on records are kept so long.
-    pub fn keep_for(&self, retention: Retention) {
+    /// Changes the retention limits.
+    pub fn set_retention(&self, retention: Retention) {
         self.shared.retention.store(Arc::new(retention));
         self.shared.pruner.get().map(Thread::unpark).unwrap_or_default();
     }
 
-    /// Waits for room for one call, before it is sent (ACT-2).
-    ///
-    /// # Errors
-    ///
-    /// [`NotAdmitted`]: the call must not be sent.
+    /// Whether the principal may write to the log now. Refused only while the log is over its budget, or its
+    /// disk nearly full, and the principal has used more than its share (ACT-6); the error is the time after
+    /// which to retry. Otherwise it costs one relaxed load.
+    pub fn within_share(&self, principal: &str) -> Result<(), Duration> {
+        match self.shared.shares.is_under_pressure() {
+            false => Ok(()),
+            true => self.shared.shares.admit(principal, (self.shared.steady)()),
+        }
+    }
+
+    /// Reserves capacity for one call before it is sent, waiting if necessary (ACT-2). On an error the call
+    /// must not be sent.
     pub async fn reserve(&self) -> Result<Slot, NotAdmitted> {
         let shared = &self.shared;
         if shared.is_closed.load(Ordering::Acquire) {
@@ -79,15 +89,15 @@ impl Activity {
         }
         let slot =
             |counted| Slot { shared: Arc::clone(shared), counted, epoch: None, in_flight: None };
-        if !shared.refuses() && shared.take_room() {
+        if !shared.cannot_write() && shared.try_reserve() {
             return Ok(slot(true));
         }
         let has_failed = shared.has_failed.notified();
-        if !shared.refuses() {
-            // It need not gather any longer.
+        if !shared.cannot_write() {
+            // Capacity is short: write the gathered batch now.
             shared.wake();
             tokio::select! {
-                permit = shared.room.acquire() => match permit {
+                permit = shared.permits.acquire() => match permit {
                     Ok(permit) => {
                         permit.forget();
                         return Ok(slot(true));
@@ -100,85 +110,61 @@ impl Activity {
         }
         match shared.config.on_failure {
             OnFailure::Refuse => Err(NotAdmitted::Failed(shared.failure_text())),
-            OnFailure::Continue => Ok(slot(shared.take_room())),
+            OnFailure::Continue => Ok(slot(shared.try_reserve())),
         }
     }
 
-    /// Records something that is not a call, beyond the room if there is none: such entries are
-    /// few, and clients cannot make them.
+    /// Records an event that is not a call, beyond the capacity if necessary: such events are few, and
+    /// clients cannot cause them.
     pub fn note(&self, entry: impl Into<Box<Entry>>) {
         let mut entry = entry.into();
         if entry.draft.started == 0 {
             entry.draft.started = unix_micros();
         }
-        let counted = self.shared.take_room();
+        let counted = self.shared.try_reserve();
         self.shared.send(WriterCommand::Entry { entry, ticket: None, done: None, counted });
         self.shared.wake_if_asleep();
     }
 
-    /// A page of records, newest first. Blocks: for a thread that may wait.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
+    /// Returns a page of records, newest first. Blocks.
     pub fn list(&self, filter: &Filter, page: &Page) -> Result<Listing, QueryError> {
-        self.read_by(|view| view.list(filter, page))
+        self.with_view(|view| view.list(filter, page))
     }
 
-    /// The record with this id, if it is kept. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
+    /// Returns the record with this id, if it is retained. Blocks.
     pub fn get(&self, id: Id) -> Result<Option<Record>, QueryError> {
-        self.read_by(|view| view.get(id))
+        self.with_view(|view| view.get(id))
     }
 
-    /// How many records a filter means. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
+    /// Counts the records that match a filter. Blocks.
     pub fn count(&self, filter: &Filter) -> Result<u64, QueryError> {
-        self.read_by(|view| view.count(filter))
+        self.with_view(|view| view.count(filter))
     }
 
-    /// What a period that ends at `now` (microseconds since 1970) came to. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
+    /// Summarizes the period that ends at `now` (microseconds since 1970). Blocks.
     pub fn summary(&self, period: Period, now: u64) -> Result<Summary, QueryError> {
-        self.read_by(|view| view.summary(period, now))
+        self.with_view(|view| view.summary(period, now))
     }
 
-    /// Reads the log as it is now; damage that is met is looked into.
-    fn read_by<T>(
+    /// Reads a current view.
+    fn with_view<T>(
         &self,
         read: impl FnOnce(&View) -> Result<T, StoreError>,
     ) -> Result<T, QueryError> {
-        let result = self.view().and_then(|view| Ok(read(&view)?));
-        if let Err(QueryError::Store(StoreError::Damaged { .. })) = &result {
-            self.shared.suspect();
-        }
-        result
+        Ok(read(&self.view()?)?)
     }
 
-    /// The log as it is now, with every record whose reply ended before (ACT-5). Blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
+    /// Returns a view that includes every call whose reply ended before (ACT-5). Blocks.
     pub fn view(&self) -> Result<View, QueryError> {
         let deadline = Instant::now() + QUERY_TIMEOUT;
         if !self.shared.read_barrier.wait(deadline) {
             return Err(QueryError::Busy);
         }
-        if !self.shared.refuses() {
-            let (answer, answered) = mpsc::sync_channel(1);
-            if self.shared.queue.send(WriterCommand::Barrier(answer)).is_ok() {
+        if !self.shared.cannot_write() {
+            let (sender, reply) = mpsc::sync_channel(1);
+            if self.shared.queue.send(WriterCommand::Barrier(sender)).is_ok() {
                 self.shared.wake();
-                match answered.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                match reply.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                     Ok(()) | Err(RecvTimeoutError::Disconnected) => {}
                     Err(RecvTimeoutError::Timeout) => return Err(QueryError::Busy),
                 }
@@ -187,35 +173,29 @@ impl Activity {
         self.stored()
     }
 
-    /// The log as it is stored now; records on their way may be missing. Blocks.
+    /// Returns a view of the stored records; records in flight may be missing. Damage that it finds is shown in the
+    /// health. Blocks.
     ///
-    /// A view keeps the store as it was: who waits for something else, such as an export for its
-    /// client, drops it meanwhile. A store that failed is opened again only when none is left.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
+    /// A view keeps the store open: a holder that waits for something else, such as an export for its client,
+    /// should drop it meanwhile. A failed store is reopened only after all views are dropped.
     pub fn stored(&self) -> Result<View, QueryError> {
         let store = self.shared.store.load_full();
         let store = store.as_ref().as_ref().ok_or(QueryError::Busy)?;
-        Ok(View::new(store.snapshot())?.named(self.shared.node_name.get().cloned()))
+        let snapshot = store.snapshot().reporting(&self.shared.damage);
+        Ok(View::new(snapshot)?.named(self.shared.node_name.get().cloned()))
     }
 
     /// Waits until everything submitted so far is durable. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`NotAdmitted::Failed`] if it cannot be made so.
     pub fn flush(&self) -> Result<(), NotAdmitted> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.shared.queue.send(WriterCommand::Flush(answer)).map_err(|_| NotAdmitted::Closed)?;
+        let (sender, reply) = mpsc::sync_channel(1);
+        self.shared.queue.send(WriterCommand::Flush(sender)).map_err(|_| NotAdmitted::Closed)?;
         self.shared.wake();
         loop {
-            let answer = answered.recv_timeout(FLUSH_POLL);
-            if self.shared.refuses() {
+            let received = reply.recv_timeout(FLUSH_POLL);
+            if self.shared.cannot_write() {
                 return Err(NotAdmitted::Failed(self.shared.failure_text()));
             }
-            match answer {
+            match received {
                 Ok(()) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(NotAdmitted::Closed),
@@ -223,44 +203,34 @@ impl Activity {
         }
     }
 
-    /// Verifies the chain as it is now; `progress` gets how many of how many records are done.
-    /// Blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
+    /// Verifies the current chain; `progress` receives the number of verified records and the total. Blocks.
     pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Report, QueryError> {
-        let mut report = self.read_by(|view| verify(view, None, progress))?;
-        if !report.is_sound() {
-            self.shared.suspect();
-        }
+        let mut report = self.with_view(|view| verify(view, None, progress))?;
         report
             .unrecorded
             .extend(self.shared.ledger.unreported(self.shared.lost.load(Ordering::Relaxed)));
         Ok(report)
     }
 
-    /// What calls have of the log now.
-    #[must_use]
-    pub fn standing(&self) -> Standing {
+    /// The log's state as it affects calls.
+    pub(crate) fn state(&self) -> Standing {
         let shared = &self.shared;
         if shared.is_closed.load(Ordering::Acquire) {
             return Standing::Failed;
         }
-        match (shared.refuses(), shared.config.on_failure) {
+        match (shared.cannot_write(), shared.config.on_failure) {
             (false, OnFailure::Refuse | OnFailure::Continue) => Standing::Ok,
             (true, OnFailure::Refuse) => Standing::Failed,
             (true, OnFailure::Continue) => Standing::Degraded,
         }
     }
 
-    /// How the log is.
-    #[must_use]
     pub fn health(&self) -> Health {
         let shared = &self.shared;
         Health {
-            state: self.standing(),
+            state: self.state(),
             failed: shared.failure(),
+            damaged: shared.damage.text(),
             lost: shared.lost.load(Ordering::Relaxed),
             queued: shared.waiting(),
             durable_seq: shared.durable_seq.load(Ordering::Relaxed),
@@ -268,6 +238,353 @@ impl Activity {
             longest_sync_ms: shared.disk_longest.load(Ordering::Relaxed) / 1000,
             written: shared.written.load(Ordering::Relaxed),
             disk_bytes: shared.disk_bytes.load(Ordering::Relaxed),
+            repaired: shared.repaired.load().as_ref().clone(),
+        }
+    }
+    /// Confirms that records up to `seq`, and none after it, are stored elsewhere (`durability: fleet`) and
+    /// may be removed here. Wakes the replies waiting for them. The log does not know who confirms; without a
+    /// confirmer nothing is held back.
+    pub fn confirm(&self, seq: u64) {
+        let shared = &self.shared;
+        shared.confirmed.store(seq, Ordering::Release);
+        let mut waiting = shared.unconfirmed.lock();
+        while waiting.front().is_some_and(|(last, _)| *last <= seq) {
+            if let Some((_, waiting)) = waiting.pop_front() {
+                let _ = waiting.send(());
+            }
+        }
+    }
+
+    /// Suspends recording with a reason, because unconfirmed records cannot be kept, or resumes it (`None`).
+    /// Meanwhile `on_failure` decides about calls, and no call waits for confirmation.
+    pub fn suspend(&self, why: Option<String>) {
+        let shared = &self.shared;
+        let Some(why) = why else {
+            if shared.is_suspended.swap(false, Ordering::AcqRel) {
+                shared.suspended.store(Arc::new(None));
+                tracing::info!("activity recording resumed");
+                shared.send(WriterCommand::Lost);
+                shared.wake();
+            }
+            return;
+        };
+        let is_new = !shared.is_suspended.load(Ordering::Acquire);
+        if is_new {
+            tracing::error!("activity recording suspended: {why}");
+            shared.ledger.begin(&why, shared.lost.load(Ordering::Relaxed), (shared.clock)());
+        }
+        shared.suspended.store(Arc::new(Some(why)));
+        shared.is_suspended.store(true, Ordering::Release);
+        if is_new {
+            shared.request_loss_save();
+            shared.has_failed.notify_waiters();
+            shared.batch_done.notify_waiters();
+        }
+        shared.unconfirmed.lock().clear();
+    }
+
+    pub fn durable_seq(&self) -> u64 {
+        self.shared.durable_seq.load(Ordering::Acquire)
+    }
+
+    pub async fn durable_beyond(&self, seq: u64) {
+        loop {
+            let done = self.shared.batch_done.notified();
+            if self.durable_seq() > seq {
+                return;
+            }
+            done.await;
+        }
+    }
+}
+
+impl Shared {
+    /// Queues replies until everything durable now is confirmed as well.
+    pub(super) fn await_confirmation(&self, waiting: impl Iterator<Item = oneshot::Sender<()>>) {
+        let last = self.durable_seq.load(Ordering::Acquire);
+        let mut unconfirmed = self.unconfirmed.lock();
+        for waiting in waiting {
+            if last <= self.confirmed.load(Ordering::Acquire) {
+                let _ = waiting.send(());
+            } else {
+                unconfirmed.push_back((last, waiting));
+            }
+        }
+    }
+}
+
+/// Reservation for one call's entry. Dropped without an entry, it returns its permit.
+pub struct Slot {
+    pub(super) shared: Arc<Shared>,
+    /// False for a slot without a permit, issued while the log has failed.
+    pub(super) counted: bool,
+    /// Read-barrier epoch, once the reply has left.
+    pub(super) epoch: Option<u8>,
+    /// Position among the calls in flight, once the call is marked.
+    pub(super) in_flight: Option<CallPlace>,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("counted", &self.counted).finish_non_exhaustive()
+    }
+}
+
+impl Slot {
+    /// Whether the log is so far behind at `now` that a reply has to wait for its record (ACT-3).
+    pub fn is_behind(&self, now: Instant) -> bool {
+        self.shared.overruns(now)
+    }
+
+    /// Registers a call that is about to be sent, so that it is recorded even if the process ends first
+    /// (ACT-1). Takes what `entry` holds; the outcome is added to the remaining draft. Read-only calls are
+    /// registered only with `mark_reads`. With `before_send` this waits until the mark is durable. On an
+    /// error the call must not be sent.
+    pub async fn begin(&mut self, entry: &mut Box<Entry>) -> Result<(), NotAdmitted> {
+        let Config { durability, on_failure, mark_reads, .. } = self.shared.config;
+        let marks = match entry.draft.operation {
+            Some(Operation::Write | Operation::Destructive) => true,
+            Some(Operation::Read) | None => mark_reads,
+        };
+        if !marks {
+            return Ok(());
+        }
+        if !self.enter(entry) {
+            return Ok(());
+        }
+        let durable = match durability {
+            Durability::Grouped | Durability::BeforeReply | Durability::Fleet => {
+                self.shared.wake_if_asleep();
+                return Ok(());
+            }
+            Durability::BeforeSend => {
+                let (sender, done) = oneshot::channel();
+                self.send(WriterCommand::Mark(sender));
+                Durable { shared: Arc::clone(&self.shared), done }
+            }
+        };
+        match (durable.wait().await, on_failure) {
+            (Err(refused), OnFailure::Refuse) => Err(refused),
+            (Ok(()), _) | (Err(_), OnFailure::Continue) => Ok(()),
+        }
+    }
+
+    /// Registers a call, like [`Self::begin`], whose reply may have left before its entry is complete.
+    pub fn record_is_late(&mut self, entry: &mut Box<Entry>) {
+        if self.epoch.is_some() && self.enter(entry) {
+            self.shared.wake_if_asleep();
+        }
+    }
+
+    /// Moves the known part of the entry to the calls in flight, once, and only for a slot with a permit.
+    /// Returns true if it did; the remaining entry is for the outcome.
+    fn enter(&mut self, entry: &mut Box<Entry>) -> bool {
+        if !self.counted || self.in_flight.is_some() {
+            return false;
+        }
+        let rest = Entry { late: entry.late.take(), ..entry.draft.rest().into() };
+        let known = std::mem::replace(entry, Box::new(rest));
+        self.in_flight = Some(self.shared.in_flight.begin(known));
+        true
+    }
+
+    /// Removes the call from those in flight. Returns its whole entry, and the ticket of its mark if there is
+    /// one.
+    fn leave(&mut self, rest: Box<Entry>) -> (Box<Entry>, Option<u64>) {
+        let place = self.in_flight.take();
+        match place.and_then(|place| self.shared.in_flight.end(place)) {
+            Some((mut entry, ticket)) => {
+                let Entry { draft, decisions, late, recording } = *rest;
+                entry.recording = recording;
+                entry.draft.end(&draft);
+                entry.decisions.extend(decisions);
+                entry.late = late;
+                (entry, ticket)
+            }
+            None => (rest, None),
+        }
+    }
+
+    /// Submits the entry, and waits as long as the last chunk of the reply has to (ACT-3), unless it has
+    /// left. Call right before that chunk is sent; costs one clock reading if the log keeps up. On an error
+    /// the record may be lost.
+    pub async fn submit_before_reply(mut self, entry: Box<Entry>) -> Result<(), NotAdmitted> {
+        let has_left = self.epoch.is_some();
+        let durable = self.enqueue(entry);
+        self.leave_epoch();
+        match durable {
+            Some(durable) => durable.wait().await?,
+            None if has_left => {}
+            None => self.shared.clear_to_reply().await,
+        }
+        Ok(())
+    }
+
+    /// Marks the end of the reply of a call whose entry follows later (for a verdict reached while
+    /// forwarding); queries from now on wait for it (ACT-5).
+    pub fn replied(&mut self) {
+        if self.epoch.is_none() {
+            self.epoch = Some(self.shared.read_barrier.enter());
+        }
+    }
+
+    /// Submits the entry. Never waits, never fails. Unless durability is `grouped`, returns what the last
+    /// chunk has to wait for.
+    pub fn submit(mut self, entry: impl Into<Box<Entry>>) -> Option<Durable> {
+        self.enqueue(entry.into())
+    }
+
+    pub(super) fn enqueue(&mut self, entry: Box<Entry>) -> Option<Durable> {
+        let (sender, durable) = match self.shared.config.durability {
+            Durability::Grouped => (None, None),
+            Durability::BeforeReply | Durability::BeforeSend | Durability::Fleet => {
+                let (sender, done) = oneshot::channel();
+                (Some(sender), Some(Durable { shared: Arc::clone(&self.shared), done }))
+            }
+        };
+        let (entry, ticket) = self.leave(entry);
+        // The writer returns the permit once it has written the entry.
+        let counted = std::mem::take(&mut self.counted);
+        let shared = &self.shared;
+        if shared.cannot_write() && (!counted || shared.loses()) {
+            // A stored mark is kept, because the outcome is not recorded.
+            shared.lost.fetch_add(1, Ordering::Relaxed);
+            shared.permits.add_permits(usize::from(counted));
+            return durable;
+        }
+        self.send(WriterCommand::Entry { entry, ticket, done: sender, counted });
+        durable
+    }
+
+    /// Sends a command, and wakes the writer at once if someone waits for it.
+    pub(super) fn send(&self, message: WriterCommand) {
+        let waits = match &message {
+            WriterCommand::Entry { done, .. } => done.is_some(),
+            WriterCommand::Mark(_)
+            | WriterCommand::Behind(_)
+            | WriterCommand::Barrier(_)
+            | WriterCommand::Flush(_)
+            | WriterCommand::Cut(..)
+            | WriterCommand::Lost
+            | WriterCommand::Damaged(_)
+            | WriterCommand::Close => true,
+        };
+        self.shared.send(message);
+        if waits {
+            self.shared.wake();
+        } else {
+            self.shared.wake_if_asleep();
+        }
+    }
+
+    pub(super) fn leave_epoch(&mut self) {
+        if let Some(epoch) = self.epoch.take() {
+            self.shared.read_barrier.leave(epoch);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.leave_epoch();
+        // Without an entry the call was not made; a stored mark is kept.
+        if let Some(place) = self.in_flight.take() {
+            self.shared.in_flight.end(place);
+        }
+        if self.counted {
+            self.shared.permits.add_permits(1);
+        }
+    }
+}
+
+/// Maximum age of the oldest entry that is not durable before replies wait. Above the writer's gathering
+/// time, and below the guaranteed 50 ms (ACT-3) by a typical scheduling delay.
+const OVERRUN: Duration = Duration::from_millis(35);
+
+/// Maximum time that a reply, or a call to be sent, waits for a log that is behind.
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Future durability of a submitted record (`before_reply`, `before_send`, `fleet`).
+pub struct Durable {
+    pub(super) shared: Arc<Shared>,
+    pub(super) done: oneshot::Receiver<()>,
+}
+
+impl std::fmt::Debug for Durable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Durable").finish_non_exhaustive()
+    }
+}
+
+impl Durable {
+    /// Waits until the record is durable or the log has failed; the call is answered in either case (ACT-2).
+    /// [`NotAdmitted::Failed`] if the record may be lost, [`NotAdmitted::Full`] at the time limit.
+    pub async fn wait(self) -> Result<(), NotAdmitted> {
+        self.shared.durable(self.done).await
+    }
+}
+
+impl Shared {
+    /// Upper bound of the time for which the oldest record that is not durable has been waiting at `now`.
+    pub(super) fn lag(&self, now: Instant) -> Duration {
+        if self.asleep.load(Ordering::Acquire) {
+            return Duration::ZERO;
+        }
+        let until = self.durable_until.load(Ordering::Acquire);
+        Duration::from_micros(self.micros(now).saturating_sub(until))
+    }
+
+    /// Whether the log is further behind at `now` than a reply may be ahead of it.
+    pub(super) fn overruns(&self, now: Instant) -> bool {
+        let until = self.durable_until.load(Ordering::Acquire);
+        let late = self.micros(now) > until + OVERRUN.as_micros() as u64;
+        late && !self.asleep.load(Ordering::Acquire) && self.can_become_durable()
+    }
+
+    /// Whether records in flight can become durable soon; otherwise no call waits for them.
+    fn can_become_durable(&self) -> bool {
+        !self.cannot_write() && !self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// If the log is behind, waits until everything submitted before is durable (ACT-3). Called after the
+    /// entry is submitted and before the reply leaves, so that there is no moment in which the log falls
+    /// behind unnoticed.
+    pub(super) async fn clear_to_reply(&self) {
+        let now = Instant::now();
+        if !self.overruns(now) {
+            return;
+        }
+        let submitted = self.micros(now);
+        let wait = async {
+            loop {
+                let done = self.batch_done.notified();
+                let is_durable = self.durable_until.load(Ordering::Acquire) > submitted;
+                if is_durable || self.asleep.load(Ordering::Acquire) || !self.can_become_durable() {
+                    return;
+                }
+                done.await;
+            }
+        };
+        // Write the gathered batch now.
+        self.wake();
+        // After the limit the call is answered, because it was sent (ACT-2).
+        let _ = tokio::time::timeout(WAIT_LIMIT, wait).await;
+    }
+
+    /// Waits until a record is durable or will not be soon; the call is answered then (ACT-2).
+    pub(super) async fn durable(&self, done: oneshot::Receiver<()>) -> Result<(), NotAdmitted> {
+        let has_failed = self.has_failed.notified();
+        if self.cannot_write() {
+            return Err(NotAdmitted::Failed(self.failure_text()));
+        }
+        tokio::select! {
+            biased;
+            done = tokio::time::timeout(WAIT_LIMIT, done) => match done {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(_)) => Err(NotAdmitted::Failed("the records may be lost".into())),
+                Err(_) => Err(NotAdmitted::Full),
+            },
+            () = has_failed => Err(NotAdmitted::Failed(self.failure_text())),
         }
     }
 }

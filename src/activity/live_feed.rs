@@ -1,38 +1,42 @@
-//! What live readers share: the records stored last, rendered once and kept within a bound.
+//! Feed for live readers: the last rendered records, kept within a bound, and the job queue of the reader
+//! thread.
 //!
-//! The writer says how far it has written, the readers' thread adds portions, and readers take what
-//! they have not had. That thread's part, reading the log and rendering, is `live`. Readers take no lock: what is recent is replaced as a whole.
+//! The writer publishes how far it has written, the reader thread (`live`) adds rendered portions, and
+//! readers take what follows their position. Readers take no lock: the recent portions are replaced as a
+//! whole.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use super::record::{Id, Record};
 
-/// Bytes of rendered records that are kept for live readers, beside the portion rendered last.
+/// Maximum bytes of rendered records kept for live readers, beside the newest portion.
 const RECENT_BYTES: usize = 4 << 20;
-/// Records the rendering may be behind the log before it goes on at the log's end. Readers then
-/// read themselves what was left out.
-const MOST_BEHIND: u64 = 16 * 1024;
+/// Maximum number of records by which the rendering may lag. Beyond it rendering skips to the log's end, and
+/// readers read the skipped records themselves.
+const MAX_LAG: u64 = 16 * 1024;
 
-/// Writes one record as readers get it.
+/// Renders one record for readers.
 pub type Render = fn(&Record, &mut Vec<u8>);
 
-/// Some records after each other, rendered.
+/// Consecutive records, rendered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Portion {
     bytes: Bytes,
-    /// Each record's id, and where it ends.
+    /// Id of each record, and the offset of its end.
     ends: Arc<[(Id, usize)]>,
 }
 
 impl Portion {
-    /// Renders records that follow each other.
-    #[must_use]
+    /// Renders consecutive records.
     pub fn of(records: &[Record], render: Render) -> Self {
         let mut bytes = Vec::new();
         let ends = records.iter().map(|record| {
@@ -43,19 +47,16 @@ impl Portion {
         Self { bytes: bytes.into(), ends }
     }
 
-    /// The rendered bytes.
-    #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The last record in it; `None` for an empty one.
-    #[must_use]
+    /// Id of the last record; `None` if empty.
     pub fn last(&self) -> Option<Id> {
         self.ends.last().map(|(id, _)| *id)
     }
 
-    /// What of it follows the record of that number, and its last record.
+    /// Returns the bytes of the records after `seq`, and the last record.
     fn after(&self, seq: u64) -> Option<(Bytes, Id)> {
         let last = self.last().filter(|last| last.seq() > seq)?;
         let passed = self.ends.partition_point(|(id, _)| id.seq() <= seq);
@@ -64,24 +65,24 @@ impl Portion {
     }
 }
 
-/// What happens to a live reader.
+/// Event for a live reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LiveEvent {
-    /// The next records, rendered, and the last of them.
+    /// The next records, rendered, and the id of the last one.
     Records(Bytes, Id),
-    /// The reader is so far behind that what comes next is only in the log.
+    /// The next records are only in the log, because the reader is too far behind.
     Behind,
     /// The log is closed.
     Closed,
 }
 
-/// What was rendered last.
+/// The portions rendered last.
 #[derive(Debug)]
 struct Recent {
     portions: Vec<Portion>,
-    /// The record before the first of them.
+    /// The record before the first portion.
     before: u64,
-    /// The last record of them.
+    /// The last record covered.
     last: u64,
 }
 
@@ -90,45 +91,44 @@ impl Recent {
         Self { portions: Vec::new(), before: seq, last: seq }
     }
 
-    /// The same with one more portion, which goes as far as record `last`.
+    /// Returns a copy with one more portion, which covers records up to `last`.
     fn with(&self, portion: Portion, last: u64) -> Self {
         let mut bytes: usize = self.portions.iter().map(|it| it.bytes.len()).sum();
         let mut before = self.before;
-        let gone = self.portions.iter().take_while(|oldest| {
-            let goes = bytes > RECENT_BYTES;
-            if goes {
+        let dropped = self.portions.iter().take_while(|oldest| {
+            let is_dropped = bytes > RECENT_BYTES;
+            if is_dropped {
                 bytes -= oldest.bytes.len();
                 before = oldest.last().map_or(before, Id::seq);
             }
-            goes
+            is_dropped
         });
-        let gone = gone.count();
-        let kept = self.portions.iter().skip(gone).cloned();
+        let dropped = dropped.count();
+        let kept = self.portions.iter().skip(dropped).cloned();
         let portions = kept.chain((!portion.bytes.is_empty()).then_some(portion)).collect();
         Self { portions, before, last }
     }
 }
 
-/// What the writer, the readers' thread and live readers share.
+/// State shared by the writer, the reader thread and live readers.
 #[derive(Debug, Default)]
 pub(super) struct LiveFeed {
     readers: AtomicUsize,
-    /// The last record that can be read.
+    /// The last readable record.
     stored: AtomicU64,
-    /// Written by the readers' thread alone.
+    /// Written only by the reader thread.
     recent: ArcSwapOption<Recent>,
-    /// Notified when there is something new, or an end.
+    /// Notified of new portions and of the end.
     changed: Notify,
 }
 
 impl LiveFeed {
-    /// The writer has written so far; true if there are readers.
+    /// Publishes that the writer has written up to `seq`. Returns true if there are readers.
     pub(super) fn wrote(&self, seq: u64) -> bool {
         self.stored.store(seq, Ordering::SeqCst);
         self.readers() > 0
     }
 
-    /// Wakes every reader, to look again.
     pub(super) fn wake_readers(&self) {
         self.changed.notify_waiters();
     }
@@ -138,28 +138,23 @@ impl LiveFeed {
         self.changed.notified()
     }
 
-    /// How many readers there are.
     pub(super) fn readers(&self) -> usize {
         self.readers.load(Ordering::SeqCst)
     }
 
-    /// Counts a reader in.
+    /// Adds a reader.
     pub(super) fn join(&self) {
         self.readers.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts a reader out; true if it was the last.
+    /// Removes a reader. Returns true if it was the last.
     pub(super) fn leave(&self) -> bool {
         self.readers.fetch_sub(1, Ordering::SeqCst) == 1
     }
 
-    /// Adds the next portion, which `read` makes of what follows a record; it also says how far the
-    /// portion goes. True if more is stored. Without readers nothing is kept; nor after a failure:
-    /// readers then wait until the writer has written again.
-    ///
-    /// # Errors
-    ///
-    /// Those of `read`.
+    /// Appends the next portion, which `read` renders from the records after a given one, together with the
+    /// last record it covers. Returns true if more records are stored. Without readers, or after a failure,
+    /// nothing is kept; after a failure readers wait for the writer's next batch.
     pub(super) fn extend<E>(
         &self,
         read: impl FnOnce(u64) -> Result<(Portion, u64), E>,
@@ -172,13 +167,13 @@ impl LiveFeed {
             return Ok(false);
         }
         let stored = self.stored.load(Ordering::SeqCst);
-        let recent = recent.filter(|recent| stored.saturating_sub(recent.last) <= MOST_BEHIND);
+        let recent = recent.filter(|recent| stored.saturating_sub(recent.last) <= MAX_LAG);
         let next = match recent {
             None => Recent::at(stored),
             Some(recent) if recent.last >= stored => return Ok(false),
             Some(recent) => {
                 let (portion, last) = read(recent.last).inspect_err(|_| self.recent.store(None))?;
-                // Numbers that are lost have no record.
+                // Lost numbers have no record.
                 recent.with(portion, last.max(recent.last + 1))
             }
         };
@@ -188,7 +183,7 @@ impl LiveFeed {
         Ok(more)
     }
 
-    /// What a reader gets that has had everything up to the record `seq`; `None` if it has to wait.
+    /// Returns the event for a reader that has everything up to record `seq`; `None` if it has to wait.
     pub(super) fn after(&self, seq: u64) -> Option<LiveEvent> {
         let recent = self.recent.load();
         let recent = recent.as_ref()?;
@@ -200,10 +195,64 @@ impl LiveFeed {
     }
 }
 
+/// Capacity of the job queue. Each reader has at most one job; the rest is for jobs of readers that have
+/// gone, which cost nothing.
+const JOBS: usize = 512;
+
+/// A small portion of a longer read.
+pub(super) type ReadJob = Box<dyn FnOnce() + Send>;
+
+/// Job queue of the reader thread.
+pub(super) struct ReadJobs {
+    jobs: SyncSender<ReadJob>,
+    /// The receiving end, until the thread takes it.
+    queue: Mutex<Option<Receiver<ReadJob>>>,
+    thread: OnceLock<Thread>,
+    /// Rendering for live readers, set by the first one.
+    pub(super) render: OnceLock<Render>,
+}
+
+impl Default for ReadJobs {
+    fn default() -> Self {
+        let (jobs, queue) = mpsc::sync_channel(JOBS);
+        let (queue, thread) = (Mutex::new(Some(queue)), OnceLock::new());
+        Self { jobs, queue, thread, render: OnceLock::new() }
+    }
+}
+
+impl ReadJobs {
+    /// Sets the thread that runs the jobs.
+    pub(super) fn set_thread(&self, thread: Thread) {
+        let _ = self.thread.set(thread);
+        // The thread may have parked before it was registered.
+        self.wake();
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Adds a job. Returns false if the queue is full or the thread has ended.
+    pub(super) fn add(&self, job: ReadJob) -> bool {
+        let added = self.jobs.try_send(job).is_ok();
+        if added {
+            self.wake();
+        }
+        added
+    }
+
+    /// Takes the receiving end, once.
+    pub(super) fn take(&self) -> Option<Receiver<ReadJob>> {
+        self.queue.lock().take()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::record::NodeId;
+    use crate::record::NodeId;
 
     fn portion(seqs: std::ops::RangeInclusive<u64>, bytes: usize) -> Portion {
         let mut end = 0;
@@ -216,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_what_follows_of_a_portion() {
+    fn reader_gets_the_rest_of_a_portion() {
         let portion = portion(5..=7, 10);
         for (seq, bytes) in [(0, 30), (4, 30), (5, 20), (6, 10)] {
             let (rest, last) = portion.after(seq).unwrap();
@@ -227,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recent_is_bounded_and_says_where_it_begins() {
+    fn recent_portions_are_bounded_and_report_their_start() {
         let mut recent = Recent::at(4);
         for n in 0..10 {
             let first = 5 + 3 * n;

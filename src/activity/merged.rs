@@ -1,30 +1,30 @@
-//! Several logs asked as if they were one: pages, single records, counts, summaries, and reading forward. Records are in the
-//! order of their ids, which is that of time; what two logs both have is shown once.
+//! K-way merge of several logs: pages, single records, counts, summaries and forward reads across logs.
+//! Records are ordered by id, which is the order of time; a record that two logs hold is returned once.
 //!
-//! How pages of several logs become one is pure ([`merge_pages`]), wherever they come from.
+//! [`merge_pages`] is pure and merges pages from any source.
 
-use super::forward_scan::PortionLimit;
 use super::query::{Filter, From, Listing, Page, Payloads};
-use super::record::{Id, ReadBody, Record};
+use super::record::{Id, NodeId, ReadBody, Record};
+use super::scan::PortionLimit;
 use super::stats::{Period, Summary};
 use super::store::StoreError;
 use super::view::View;
 
-/// Most records that a page of several logs passes over by number: they have to be read. A cursor goes further.
+/// Maximum offset of a page over several logs, because skipped records have to be read. Cursors reach
+/// further.
 pub const MAX_MERGED_OFFSET: u64 = 10_000;
-/// Records that are passed over at a time.
-const PASS_RECORDS: usize = 500;
+/// Records skipped per step.
+const SKIP_RECORDS: usize = 500;
 
-/// Makes one page of those of several logs, each of which holds the newest records of its log from the same place on: as many
-/// as there are up to its `next_cursor`, or all.
-#[must_use]
+/// Merges pages of several logs that start at the same place. Each page holds all records of its log down to
+/// its `next_cursor`, or all there are.
 pub fn merge_pages(pages: impl IntoIterator<Item = Listing>, limit: usize) -> Listing {
     let (mut records, mut floor) = (Vec::<Record>::new(), None::<Id>);
     for page in pages {
         records.extend(page.records);
         floor = floor.max(page.next_cursor);
     }
-    // Below it some log may have records that are not on its page.
+    // Below the floor some log may have records that are not on its page.
     records.retain(|record| floor.is_none_or(|floor| record.id >= floor));
     records.sort_by_key(|record| std::cmp::Reverse(record.id));
     records.dedup_by_key(|record| record.id);
@@ -36,59 +36,48 @@ pub fn merge_pages(pages: impl IntoIterator<Item = Listing>, limit: usize) -> Li
     Listing { records, next_cursor }
 }
 
-/// Several logs at one moment.
+/// Views of several logs.
 pub struct MergedView {
     views: Vec<View>,
 }
 
-/// How far a log was read forward: the last number that was looked at, and the last that is to be.
+/// Position of a forward read in one log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardPlace {
-    /// The log, by its id.
-    pub log: super::record::NodeId,
-    /// The last record that was looked at.
+    pub log: NodeId,
+    /// The last record examined.
     pub seq: u64,
-    /// The last that is to be.
+    /// The record to stop after.
     pub last: u64,
 }
 
 impl MergedView {
-    /// Of these logs.
-    #[must_use]
     pub fn new(views: Vec<View>) -> Self {
         Self { views }
     }
 
-    /// The logs, each for itself.
-    #[must_use]
     pub fn into_views(self) -> Vec<View> {
         self.views
     }
 
-    /// The logs.
-    #[must_use]
     pub fn views(&self) -> &[View] {
         &self.views
     }
 
-    /// A page of records, newest first. Of `offset`, [`MAX_MERGED_OFFSET`] counts at most.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
+    /// Returns a page of records, newest first. Offsets are capped at [`MAX_MERGED_OFFSET`].
     pub fn list(&self, filter: &Filter, page: &Page) -> Result<Listing, StoreError> {
         if let [view] = &self.views[..] {
             return view.list(filter, page);
         }
         let from = match page.from {
             From::Newest | From::After(_) => page.from,
-            From::Offset(skip) => match self.pass(filter, skip.min(MAX_MERGED_OFFSET))? {
+            From::Offset(skip) => match self.skip(filter, skip.min(MAX_MERGED_OFFSET))? {
                 Some(from) => from,
                 None => return Ok(Listing::default()),
             },
         };
         let mut merged = self.heads(filter, from, page.limit)?;
-        // Of the records on the page alone.
+        // Bodies are read only for records on the page.
         for record in &mut merged.records {
             let read = match page.payloads {
                 Payloads::Include => self.get(record.id)?.map(|whole| whole.body),
@@ -100,18 +89,18 @@ impl MergedView {
         Ok(merged)
     }
 
-    /// A page of heads.
+    /// Returns a page of heads.
     fn heads(&self, filter: &Filter, from: From, limit: usize) -> Result<Listing, StoreError> {
         let page = Page { limit, from, payloads: Payloads::HeadsOnly };
         let pages = self.views.iter().map(|view| view.list(filter, &page));
         Ok(merge_pages(pages.collect::<Result<Vec<_>, _>>()?, limit))
     }
 
-    /// Where a page begins that passes over so many records; `None` behind the last.
-    fn pass(&self, filter: &Filter, skip: u64) -> Result<Option<From>, StoreError> {
+    /// Returns the start of a page after `skip` records; `None` past the end.
+    fn skip(&self, filter: &Filter, skip: u64) -> Result<Option<From>, StoreError> {
         let (mut from, mut rest) = (From::Newest, skip);
         while rest > 0 {
-            let limit = rest.min(PASS_RECORDS as u64) as usize;
+            let limit = rest.min(SKIP_RECORDS as u64) as usize;
             let passed = self.heads(filter, from, limit)?;
             rest -= passed.records.len() as u64;
             match passed.next_cursor {
@@ -122,11 +111,7 @@ impl MergedView {
         Ok(Some(from))
     }
 
-    /// The record with this id, if one of them keeps it.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if it cannot be read.
+    /// Returns the record with this id, if one of the logs retains it.
     pub fn get(&self, id: Id) -> Result<Option<Record>, StoreError> {
         for view in &self.views {
             if let Some(found) = view.get(id)? {
@@ -136,20 +121,11 @@ impl MergedView {
         Ok(None)
     }
 
-    /// The number of records that match a filter.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
     pub fn count(&self, filter: &Filter) -> Result<u64, StoreError> {
         self.views.iter().map(|view| view.count(filter)).sum()
     }
 
-    /// The summary of a period that ends at `now` (microseconds since 1970).
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if the counters cannot be read.
+    /// Summarizes the period that ends at `now` (microseconds since 1970).
     pub fn summary(&self, period: Period, now: u64) -> Result<Summary, StoreError> {
         let mut summary = Summary::new(period, now);
         for view in &self.views {
@@ -160,11 +136,8 @@ impl MergedView {
         Ok(summary)
     }
 
-    /// Where reading forward begins after the record with this id, or with the first, and ends with the last that is there now.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
+    /// Returns the positions for a forward read that begins after record `after`, or with the first record,
+    /// and ends with the last current one.
     pub fn places(&self, after: Option<Id>) -> Result<Vec<ForwardPlace>, StoreError> {
         let place = |view: &View| {
             let seq = match after {
@@ -177,12 +150,8 @@ impl MergedView {
         self.views.iter().map(place).collect()
     }
 
-    /// The next records from `places` on, oldest first, about as many as `limit` allows; none at the end. The places are
-    /// moved. A log that is not among the views is passed over.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
+    /// Reads the next records, oldest first, about as many as `limit` allows, and advances the positions;
+    /// empty at the end. A log without a view is skipped.
     pub fn forward(
         &self,
         places: &mut [ForwardPlace],
@@ -205,7 +174,7 @@ impl MergedView {
                 let seq = seq.max(place.seq + 1).min(place.last);
                 records.retain(|record| record.seq <= place.last);
                 if seq < place.last {
-                    // Behind it this log may have others.
+                    // Beyond this record the log may have others.
                     if let Some((_, id, _)) = view.from(seq)? {
                         ceiling = Some(ceiling.map_or(id, |ceiling| ceiling.min(id)));
                     }
@@ -224,7 +193,7 @@ impl MergedView {
                     .collect();
                 place.seq = match taken.last() {
                     _ if taken.len() == count && ceiling.is_none() => seq,
-                    // What was looked at up to the ceiling is done, whether or not it is meant.
+                    // Records examined up to the ceiling are done, whether or not they match.
                     last => {
                         let view = self.views.iter().find(|view| view.node() == place.log);
                         let below = match (view, ceiling) {
@@ -249,15 +218,15 @@ impl MergedView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::query::Filter;
-    use crate::activity::record::NodeId;
-    use crate::activity::replica::tests::{copy_of, odd};
+    use crate::query::Filter;
+    use crate::record::NodeId;
+    use crate::replica::tests::{copy_of, odd};
 
     fn id(ms: u64, log: u8) -> Id {
         Id::new(ms, ms, NodeId([log; 16]))
     }
 
-    /// Three logs whose records are stored in the milliseconds of their numbers.
+    /// Three logs whose records are stored at the millisecond of their number.
     fn logs(counts: [u64; 3]) -> (Vec<tempfile::TempDir>, MergedView) {
         let copies = (1..).zip(counts).map(|(log, count)| copy_of(log, count));
         let (folders, views) = copies.unzip();
@@ -275,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_several_logs_hold_each_record_once_and_in_order() {
+    fn pages_of_several_logs_hold_each_record_once_in_order() {
         let counts = [700, 2500, 0];
         let (_folders, view) = logs(counts);
         let (mut found, mut from) = (Vec::new(), From::Newest);
@@ -303,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn several_logs_are_read_forward_in_order_and_gone_on_with_after_any_record() {
+    fn forward_read_is_ordered_and_resumes_after_any_record() {
         let counts = [300, 1100, 40];
         let (_folders, view) = logs(counts);
         let mut expected = all(counts);
@@ -334,10 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_behind_holds_back_the_others() {
+    fn lagging_log_holds_back_the_others() {
         let (_folders, view) = logs([300, 1100, 0]);
         let mut places = view.places(None).unwrap();
-        // Both are read so many at a time, from moments that are far apart.
+        // Both logs are read in equal portions, from times that are far apart.
         places[1].seq = 200;
         let mut found = Vec::new();
         loop {
@@ -355,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_ends_where_one_of_its_logs_may_have_more() {
+    fn page_ends_where_a_log_may_have_more_records() {
         let (_folders, view) = logs([5, 5, 5]);
         let whole = view.views()[0].list(&Filter::default(), &Page::default()).unwrap();
         let mut short = view.views()[1].list(&Filter::default(), &Page::default()).unwrap();

@@ -1,42 +1,39 @@
-//! Queries of the log: filters, pages, and whether a record matches. Pure.
-//!
-//! Reading query parameters is the faces' work; finding the records is `store`'s.
+//! Queries: filters, index terms, pages, and full-text search. Pure.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 
-use super::codec::HeadRef;
-use super::record::{Id, Operation, Record, Status, Type};
+use aho_corasick::{AhoCorasick, BuildError};
 
-/// A filter of records. An empty list, or `None`, matches every record; several values of one field
-/// are alternatives; all fields must match (ACT-5).
+use super::codec::HeadRef;
+use super::record::{Body, Id, Operation, Record, Status, Type};
+
+/// Filter of records. An empty list or `None` matches every record; values of one field are alternatives; all
+/// fields must match (ACT-5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// What it is about.
+    /// Record types.
     pub kinds: Vec<Type>,
-    /// How it ended.
     pub statuses: Vec<Status>,
-    /// The upstream server.
     pub servers: Vec<String>,
-    /// The tool, without its server.
+    /// Tool names without the server.
     pub tools: Vec<String>,
-    /// The operation type of the intent.
+    /// Operation types of the intent.
     pub operations: Vec<Operation>,
-    /// The MCP session.
+    /// MCP sessions.
     pub sessions: Vec<String>,
-    /// The request.
     pub requests: Vec<String>,
-    /// On whose behalf, by the id of the principal.
+    /// Ids of principals.
     pub principals: Vec<String>,
-    /// Began at this moment or later, microseconds since 1970.
+    /// Earliest start time, in microseconds since 1970.
     pub since: Option<u64>,
-    /// Began at this moment or earlier, microseconds since 1970.
+    /// Latest start time, in microseconds since 1970.
     pub until: Option<u64>,
 }
 
 impl Filter {
-    /// True if this record matches.
-    #[must_use]
-    pub fn matches(&self, head: &HeadRef<'_>) -> bool {
+    pub(crate) fn matches(&self, head: &HeadRef<'_>) -> bool {
         fn one_of<T: PartialEq>(wanted: &[T], value: Option<&T>) -> bool {
             wanted.is_empty() || value.is_some_and(|value| wanted.contains(value))
         }
@@ -54,23 +51,20 @@ impl Filter {
             && self.covers(head.started, head.started)
     }
 
-    /// True if the time range covers every moment from `first` to `last`.
-    #[must_use]
-    pub fn covers(&self, first: u64, last: u64) -> bool {
+    /// Whether the time range covers all of `first` to `last`.
+    pub(crate) fn covers(&self, first: u64, last: u64) -> bool {
         self.since.is_none_or(|since| since <= first)
             && self.until.is_none_or(|until| last <= until)
     }
 
-    /// True if the time range overlaps `first` to `last`.
-    #[must_use]
-    pub fn touches(&self, first: u64, last: u64) -> bool {
+    /// Whether the time range overlaps `first` to `last`.
+    pub(crate) fn overlaps(&self, first: u64, last: u64) -> bool {
         self.since.is_none_or(|since| since <= last)
             && self.until.is_none_or(|until| first <= until)
     }
 
-    /// The index terms to look up: one list of alternatives for each field.
-    #[must_use]
-    pub fn terms(&self) -> Vec<Vec<Term>> {
+    /// Index terms to look up: for each filtered field a list of alternatives.
+    pub(crate) fn terms(&self) -> Vec<Vec<Term>> {
         fn names(field: RecordField, names: &[String]) -> Vec<Term> {
             names.iter().map(|name| Term::new(field, name.as_bytes())).collect()
         }
@@ -91,7 +85,7 @@ impl Filter {
     }
 }
 
-/// The fields that are indexed; their codes are on disk.
+/// Indexed fields; the codes are stored on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordField {
@@ -113,8 +107,8 @@ pub enum RecordField {
     Principal = 8,
 }
 
-/// A value of a field, as the index knows it: 64 bits of a hash. Two values that share them are
-/// told apart when the record is read.
+/// Index term: a field and 64 bits of its value's hash. Colliding values are distinguished when the record is
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term([u8; 9]);
 
@@ -127,9 +121,8 @@ impl Hash for Term {
 
 impl Term {
     /// The term of `value` in `field`.
-    #[must_use]
     pub fn new(field: RecordField, value: &[u8]) -> Self {
-        // FNV-1a: stable, short, and quick on short names; it need not withstand an attacker.
+        // FNV-1a: stable and fast on short names; collisions by an attacker are harmless.
         let hash = value.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
@@ -137,23 +130,21 @@ impl Term {
         Self([field as u8, a, b, c, d, e, f, g, h])
     }
 
-    /// Its place in the index: the field, and one of 64 buckets. Values share a bucket so that a
-    /// field with a new value in each record takes few keys.
-    #[must_use]
-    pub fn bucket(self) -> [u8; 2] {
+    /// Index bucket: the field and one of 64 buckets. Values share buckets so that a field with a new value
+    /// in each record takes few keys.
+    pub(crate) fn bucket(self) -> [u8; 2] {
         let [field, first, ..] = self.0;
         [field, first >> 2]
     }
 
-    /// The hash that distinguishes it from the others in its bucket.
-    #[must_use]
-    pub fn hash(self) -> [u8; 8] {
+    /// Hash that distinguishes the term within its bucket.
+    pub(crate) fn hash(self) -> [u8; 8] {
         let [_, hash @ ..] = self.0;
         hash
     }
 
-    /// The terms that a record is found by.
-    pub fn of(head: &HeadRef<'_>, mut each: impl FnMut(Self)) {
+    /// Passes the terms of a record to `each`.
+    pub(crate) fn of(head: &HeadRef<'_>, mut each: impl FnMut(Self)) {
         each(Self::new(RecordField::Type, &[head.kind.code()]));
         each(Self::new(RecordField::Status, &[head.status.code()]));
         if let Some(operation) = head.operation {
@@ -173,38 +164,34 @@ impl Term {
     }
 }
 
-/// The position at which a page begins; records come newest first.
+/// Start of a page; records come newest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum From {
-    /// With the newest record.
+    /// The newest record.
     #[default]
     Newest,
-    /// After the record with this id, which may be gone by now.
+    /// After the record with this id, which need not be retained any more.
     After(Id),
-    /// After this number of records.
+    /// After this number of matching records.
     Offset(u64),
 }
 
-/// What is read of a record's large part: payloads (arguments and response) and metadata.
+/// Extent to which a record's body is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Payloads {
-    /// All of it.
     #[default]
     Include,
-    /// The metadata: what was decided, and why. Payloads are left out.
+    /// Metadata only: decisions and reasons, no arguments and response.
     Exclude,
-    /// Nothing, for those that count and order.
+    /// No body, for counting and ordering.
     HeadsOnly,
 }
 
-/// The size and start of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// The most records on the page. The faces keep it within the contract.
+    /// Maximum number of records. Callers enforce the documented limit.
     pub limit: usize,
-    /// Where to begin.
     pub from: From,
-    /// With arguments, response and metadata, or without.
     pub payloads: Payloads,
 }
 
@@ -214,47 +201,105 @@ impl Default for Page {
     }
 }
 
-/// A page of records, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// The records.
     pub records: Vec<Record>,
-    /// Where the next page begins, if there is one.
+    /// Start of the next page, if there is one.
     pub next_cursor: Option<Id>,
+}
+
+/// Full-text search pattern, matched anywhere in a record: names, ids, error, intent, arguments, response,
+/// metadata.
+/// ASCII case is ignored; other characters match as written, in all lower case or in all upper case.
+///
+/// Arguments and responses are JSON as it was sent, which can spell a text verbatim, with escapes such as
+/// `\"` and `\n`, or with `\u00e9` for non-ASCII. All spellings are searched at once on the bytes, so that no
+/// record is parsed.
+#[derive(Clone, Debug)]
+pub struct SearchText(AhoCorasick);
+
+impl SearchText {
+    /// Compiles a non-empty text; fails if it is too long.
+    pub fn new(text: &str) -> Result<Self, BuildError> {
+        let cases = [text.to_owned(), text.to_lowercase(), text.to_uppercase()];
+        let spellings = cases.into_iter().flat_map(|text| {
+            let [escaped, ascii] = [false, true].map(|ascii| json_escaped(&text, ascii));
+            [text, escaped, ascii]
+        });
+        let spellings: BTreeSet<String> = spellings.collect();
+        let found = AhoCorasick::builder().ascii_case_insensitive(true).build(spellings)?;
+        Ok(Self(found))
+    }
+
+    /// Whether the text occurs anywhere in the record.
+    pub fn is_in(&self, record: &Record) -> bool {
+        let (head, id) = (&record.head, record.id.to_string());
+        let parent = head.parent.map(|id| id.to_string()).unwrap_or_default();
+        let texts = [
+            &*id,
+            &*parent,
+            head.kind.as_str(),
+            head.status.as_str(),
+            head.source.as_str(),
+            &*head.principal,
+            &*head.server,
+            &*head.tool,
+            &*head.error,
+            &*head.session_id,
+            &*head.request_id,
+            &*head.variant,
+            &*head.client_name,
+        ];
+        let payloads =
+            record.body.whole().into_iter().flat_map(|Body { arguments, response, metadata }| {
+                [arguments, response, metadata].map(|payload| payload.bytes())
+            });
+        let mut all = texts.into_iter().map(str::as_bytes);
+        all.any(|text| self.0.is_match(text))
+            || self.0.is_match(head.intent.bytes())
+            || payloads.into_iter().any(|payload| self.0.is_match(payload))
+    }
+}
+
+/// Escapes a text as within a JSON string; with `ascii`, non-ASCII characters too.
+fn json_escaped(text: &str, ascii: bool) -> String {
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c < ' ' || (ascii && !c.is_ascii()) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    // Writing to a string cannot fail.
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::codec::PayloadRef;
-    use crate::activity::record::Source;
 
     fn head<'a>(server: &'a str, started: u64) -> HeadRef<'a> {
         HeadRef {
             stored_ms: started / 1000,
-            kind: Type::ToolCall,
-            source: Source::Mcp,
-            principal: "anonymous",
-            status: Status::Success,
-            operation: Some(Operation::Read),
             server,
             tool: "tool",
-            error: "",
             started,
-            duration_us: 1,
-            overhead_us: 1,
-            response_bytes: 0,
             session_id: "session",
-            request_id: "",
-            parent: None,
-            intent: PayloadRef::default(),
-            variant: "",
-            client_name: "",
+            ..HeadRef::CALL
         }
     }
 
     #[test]
-    fn act_5_fields_must_all_hold_and_values_are_alternatives() {
+    fn act_5_all_fields_must_match_and_values_are_alternatives() {
         let filter = Filter {
             kinds: vec![Type::PolicyDecision, Type::ToolCall],
             servers: vec!["a".into(), "b".into()],
@@ -270,14 +315,14 @@ mod tests {
         assert!(!other.matches(&head("a", 10)));
         let none = Filter { requests: vec!["x".into()], ..Filter::default() };
         assert!(!none.matches(&head("a", 10)));
-        for (principal, is_meant) in [("anonymous", true), ("admin", false), ("anon", false)] {
+        for (principal, matches) in [("anonymous", true), ("admin", false), ("anon", false)] {
             let filter = Filter { principals: vec![principal.into()], ..Filter::default() };
-            assert_eq!(filter.matches(&head("a", 10)), is_meant, "{principal}");
+            assert_eq!(filter.matches(&head("a", 10)), matches, "{principal}");
         }
     }
 
     #[test]
-    fn act_5_every_term_of_a_filter_is_a_term_of_the_records_it_matches() {
+    fn act_5_filter_terms_are_terms_of_matching_records() {
         let filter = Filter {
             kinds: vec![Type::ToolCall],
             statuses: vec![Status::Success],
@@ -293,5 +338,71 @@ mod tests {
         Term::of(&head("a", 0), |term| terms.push(term));
         assert_eq!(filter.terms().len(), 7);
         assert!(filter.terms().iter().flatten().all(|term| terms.contains(term)));
+    }
+}
+
+#[cfg(test)]
+mod text_search {
+    use super::*;
+    use crate::record::{Hash, NodeId, PayloadRef, ReadBody};
+
+    fn record(arguments: &str, response: &str) -> Record {
+        let payload = |text: &str| PayloadRef::cut(text.as_bytes(), 10_000).to_owned();
+        Record {
+            id: Id::new(1, 1, NodeId([0; 16])),
+            seq: 1,
+            node: NodeId([0; 16]),
+            node_name: None,
+            prev_hash: Hash([0; 32]),
+            hash: Hash([0; 32]),
+            head: HeadRef {
+                principal: "token:ci",
+                operation: None,
+                server: "github",
+                tool: "create_issue",
+                error: "Überlauf",
+                intent: PayloadRef::cut(br#"{"reason":"no longer needed"}"#, 10_000),
+                variant: "call_tool_write",
+                ..HeadRef::CALL
+            }
+            .to_owned(),
+            body: ReadBody::Whole(Body {
+                arguments: payload(arguments),
+                response: payload(response),
+                metadata: payload(r#"{"note":"kept"}"#),
+            }),
+        }
+    }
+
+    #[test]
+    fn text_is_found_in_any_field_and_json_spelling() {
+        let held = record(
+            r#"{"a":"say \"hi\"\nnow","b":"Stra\u00dfe","c":"\ud83d\ude00"}"#,
+            "{\"d\":\"Äpfel\"}",
+        );
+        for text in [
+            "github",
+            "GitHub",
+            "create_",
+            "token:ci",
+            "success",
+            "tool_call",
+            "NO LONGER NEEDED",
+            "kept",
+            "say \"hi\"\nnow",
+            "Straße",
+            "straße",
+            "😀",
+            "Äpfel",
+            "äpfel",
+            "überlauf",
+        ] {
+            assert!(SearchText::new(text).unwrap().is_in(&held), "{text}");
+        }
+        for text in ["gitlab", "hi now", "Strasse", "\u{1}"] {
+            assert!(!SearchText::new(text).unwrap().is_in(&held), "{text}");
+        }
+        let bare = Record { body: ReadBody::Unread, ..held };
+        assert!(!SearchText::new("kept").unwrap().is_in(&bare));
     }
 }

@@ -1,12 +1,13 @@
-//! A copy of another node's log, filled with its records as they were sealed, in a store of the log's own form, so that it is
-//! asked by the same [`View`]. How far the copy has come is written in the batch that writes the records: after a crash it has
-//! both or neither.
+//! Replica of another node's log: filled with that node's sealed records, and stored like a log of its own,
+//! so that the same [`View`] reads it. The follower's position is written in the batch that writes the
+//! records, so that a crash leaves both or neither.
 //!
-//! Nothing is synced for its own sake: what a crash of the machine takes away is fetched again. What remains is looked at when
-//! the copy is opened; a copy that is not whole is damage, and its keeper makes a new one.
+//! Nothing is synced explicitly: records lost in a crash of the machine are fetched again. The rest is
+//! checked when the replica is opened; a damaged replica is reported, and its owner makes a new one.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -17,47 +18,47 @@ use super::config::Retention;
 use super::keys;
 use super::record::{Hash, NodeId};
 use super::redact::Redactor;
-use super::retention;
+use super::retention::{self, RetentionDue, RetentionTime};
 use super::store::{Batch, Space, Store, StoreError};
 use super::view::{LogEnd, View};
-use crate::os::private;
+use mcpproxy_runtime::os::private;
 
-/// Why records are not taken into a copy. It is as it was then.
+/// Reason why records are rejected; the replica is then unchanged.
 #[derive(Debug, Error)]
 pub enum ReplicaError {
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The number of a record whose bytes are not whole.
+    /// A record, by number, cannot be decoded.
     #[error("record {0} {1}")]
     Record(u64, DecodeError),
-    /// They do not end in the hash that they are to end in, or begin before the copy's end.
+    /// The records do not end in the announced hash, or overlap the replica.
     #[error("the records from {0} on do not follow the copy's last record")]
     Chain(u64),
 }
 
-/// Records of a log that follow each other.
+/// Description of consecutive records of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogStretch {
-    /// The number of the first of them.
+    /// Number of the first record.
     pub first: u64,
-    /// The hash it follows.
+    /// Hash of the record before it.
     pub after: Hash,
-    /// The hash of the last of them.
+    /// Hash of the last record.
     pub head: Hash,
 }
 
-/// A copy that is filled, by one keeper.
+/// Writable replica, owned by one follower.
 #[derive(Debug)]
 pub struct Replica {
     reader: ReplicaReader,
     /// `None` before the first record.
     appender: Option<Appender>,
-    /// The numbers that the copy passes over, first and last.
+    /// Ranges of missing numbers, first and last.
     gaps: Vec<(u64, u64)>,
 }
 
-/// What a copy is read through. Clones share it.
+/// Read handle of a replica. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ReplicaReader {
     store: Store,
@@ -65,29 +66,19 @@ pub struct ReplicaReader {
 }
 
 impl ReplicaReader {
-    /// The copy as it is now.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if it cannot be read.
     pub fn view(&self) -> Result<View, StoreError> {
         Ok(View::new(self.store.snapshot())?.named(Some(Arc::clone(&self.name))))
     }
 
-    /// The bytes that it takes on disk.
-    #[must_use]
+    /// Size on disk in bytes.
     pub fn disk_bytes(&self) -> u64 {
         self.store.disk_bytes()
     }
 }
 
 impl Replica {
-    /// Opens the copy of `log` in `dir`, or makes one there. `name` is that of the log's node. With it comes what was last said
-    /// of how far it has come.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`]: damaged where it is not whole, or of another log.
+    /// Opens or creates the replica of `log` in `dir`; `name` is the name of the log's node. Also returns the
+    /// last position noted. [`StoreError::Damaged`] if it is incomplete or belongs to another log.
     pub fn open(
         dir: &Path,
         log: NodeId,
@@ -103,7 +94,7 @@ impl Replica {
             let mut is_whole = false;
             view.chained([next - 1], |record| is_whole = record.is_intact(log))?;
             if first >= next || !is_whole {
-                return Err(damaged("its last record is not whole"));
+                return Err(damaged("its last record is not intact"));
             }
             appender = Some(Appender::resume(&view, no_redaction())?);
         }
@@ -113,24 +104,17 @@ impl Replica {
         Ok((Self { reader, appender, gaps }, mark))
     }
 
-    /// What it is read through.
-    #[must_use]
     pub fn reader(&self) -> ReplicaReader {
         self.reader.clone()
     }
 
-    /// The last record of the copy; 0 for none.
-    #[must_use]
+    /// Number of the replica's last record; 0 if it is empty.
     pub fn last(&self) -> u64 {
         self.appender.as_ref().map_or(0, |appender| appender.tip().seq)
     }
 
-    /// Takes the next records, their heads and bodies, and notes `mark` with them: all or nothing. Numbers between the copy's
-    /// end and theirs are passed over, and are a gap of the copy; where it is empty it begins with them.
-    ///
-    /// # Errors
-    ///
-    /// [`ReplicaError`].
+    /// Appends the next records (heads and bodies) and notes the position `mark`, atomically. Numbers skipped
+    /// before them become a gap; an empty replica begins with them.
     pub fn apply<'r>(
         &mut self,
         stretch: LogStretch,
@@ -139,7 +123,7 @@ impl Replica {
     ) -> Result<(), ReplicaError> {
         let applied = self.add(stretch, records, mark);
         if applied.is_err() {
-            // Nothing of what was prepared may go with what comes next.
+            // Discard what was prepared, so that it is not written with the next records.
             let view = self.reader.view()?;
             self.gaps.clone_from(&view.gaps);
             self.appender = match view.next() {
@@ -163,7 +147,7 @@ impl Replica {
                 let node = self.reader.store.node();
                 let mut fresh = Appender::at(node, end, no_redaction());
                 let begin = [&first.to_be_bytes()[..], &after.0].concat();
-                fresh.also(|batch| batch.put(Space::State, keys::FIRST, begin));
+                fresh.add_writes(|batch| batch.put(Space::State, keys::FIRST, begin));
                 self.appender.insert(fresh)
             }
         };
@@ -173,12 +157,8 @@ impl Replica {
         }
         if first > tip.seq + 1 {
             self.gaps.push((tip.seq + 1, first - 1));
-            let gaps: Vec<u8> = self
-                .gaps
-                .iter()
-                .flat_map(|(from, to)| [from.to_be_bytes(), to.to_be_bytes()].concat())
-                .collect();
-            appender.also(|batch| batch.put(Space::State, keys::GAPS, gaps));
+            let gaps = gaps_of(&self.gaps);
+            appender.add_writes(|batch| batch.put(Space::State, keys::GAPS, gaps));
             appender.skip(first, after);
         }
         for (seq, (head, body)) in (first..).zip(records) {
@@ -187,36 +167,93 @@ impl Replica {
         if appender.tip().hash != head {
             return Err(ReplicaError::Chain(first));
         }
-        appender.also(|batch| batch.put(Space::State, keys::FOLLOWED, mark));
+        appender.add_writes(|batch| batch.put(Space::State, keys::FOLLOWED, mark));
         if let Some(prepared) = appender.take() {
             private::apart(|| self.reader.store.commit(prepared.batch))?;
         }
         Ok(())
     }
 
-    /// Notes how far it has come, where no records go with it.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
+    /// Writes records into a gap of the replica and notes the position `mark`, atomically.
+    /// [`ReplicaError::Chain`] if they are not in a gap or do not match the records beside it.
+    pub fn fill<'r>(
+        &mut self,
+        LogStretch { first, after, head }: LogStretch,
+        records: impl Iterator<Item = (&'r [u8], &'r [u8])>,
+        mark: Bytes,
+    ) -> Result<(), ReplicaError> {
+        let view = self.reader.view()?;
+        let end = LogEnd { next: first, hash: after, stored_ms: 0 };
+        let mut filling = Appender::resume_in_gap(&view, end, no_redaction())?;
+        for (seq, (head, body)) in (first..).zip(records) {
+            filling.push_raw(head, body).map_err(|error| ReplicaError::Record(seq, error))?;
+        }
+        let last = filling.tip().seq;
+        let gap = self.gaps.iter().position(|gap| gap.0 <= first && first <= last && last <= gap.1);
+        let Some((at, (from, to))) = gap.and_then(|at| Some((at, *self.gaps.get(at)?))) else {
+            return Err(ReplicaError::Chain(first));
+        };
+        let before = if first == from { view.hash(from - 1)? } else { None };
+        let after_gap = if last == to { view.from(to + 1)? } else { None };
+        let follows = before.is_none_or(|hash| hash == after);
+        let is_followed = after_gap.is_none_or(|(_, _, prev)| prev == head);
+        if filling.tip().hash != head || !follows || !is_followed {
+            return Err(ReplicaError::Chain(first));
+        }
+        filling.finish_in_gap(&view, first)?;
+        let mut gaps = self.gaps.clone();
+        let rest = [(from, first - 1), (last + 1, to)];
+        gaps.splice(at..=at, rest.into_iter().filter(|(from, to)| from <= to));
+        let encoded = gaps_of(&gaps);
+        filling.add_writes(|batch| {
+            batch.put(Space::State, keys::GAPS, encoded);
+            batch.put(Space::State, keys::FOLLOWED, mark);
+        });
+        if let Some(prepared) = filling.take() {
+            private::apart(|| self.reader.store.commit(prepared.batch))?;
+        }
+        self.gaps = gaps;
+        // The replica's last segment may have more records now.
+        self.appender = Some(Appender::resume(&self.reader.view()?, no_redaction())?);
+        Ok(())
+    }
+
+    /// Storage times of the records before and after a gap, in milliseconds since 1970, as far as they are
+    /// retained. `None` if there is no such gap, or retention has removed what follows it.
+    pub fn beside_gap(
+        &self,
+        first: u64,
+        last: u64,
+    ) -> Result<Option<(Option<u64>, u64)>, StoreError> {
+        let view = self.reader.view()?;
+        if last < view.first() {
+            return Ok(None);
+        }
+        let stored_at =
+            |seq: u64| Ok::<_, StoreError>(view.from(seq)?.map(|(seq, id, _)| (seq, id)));
+        let before = stored_at(first.saturating_sub(1))?.filter(|(seq, _)| *seq < first);
+        let after = stored_at(last + 1)?;
+        Ok(after.map(|(_, id)| (before.map(|(_, id)| id.time_ms()), id.time_ms())))
+    }
+
+    /// Notes the position without new records.
     pub fn note(&self, mark: Bytes) -> Result<(), StoreError> {
         let mut batch = Batch::default();
         batch.put(Space::State, keys::FOLLOWED, mark);
         self.reader.store.commit(batch)
     }
 
-    /// Removes what is no longer to be kept, and says how many records went.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
+    /// Applies the retention limits. Returns the number of removed records.
     pub fn prune(&self, kept: &Retention, now_ms: u64) -> Result<u64, StoreError> {
         let store = &self.reader.store;
         let view = self.reader.view()?;
         if view.next() == 1 {
             return Ok(0);
         }
-        let cut = retention::due(&view, store, kept, u64::MAX, now_ms)?;
+        // A replica is no evidence: the node's own log and the fleet's store keep the records.
+        let kept = Retention { min_age: Duration::ZERO, ..*kept };
+        let time = RetentionTime { now_ms, ran_ms: 0, opened: 0 };
+        let RetentionDue { cut, .. } = retention::due(&view, store, &kept, u64::MAX, time)?;
         drop(view);
         if let Some(cut) = &cut {
             let mut batch = Batch::default();
@@ -228,13 +265,18 @@ impl Replica {
             cleared = true;
         }
         if cleared {
-            retention::give_back(store)?;
+            retention::free_space(store)?;
         }
         Ok(cut.map_or(0, |cut| cut.removed))
     }
 }
 
-/// What was sealed is without secrets.
+/// Encodes gaps for the state keyspace.
+fn gaps_of(gaps: &[(u64, u64)]) -> Vec<u8> {
+    gaps.iter().flat_map(|(from, to)| [from.to_be_bytes(), to.to_be_bytes()].concat()).collect()
+}
+
+/// Sealed records are redacted already.
 fn no_redaction() -> Redactor {
     Redactor::new(&[])
 }
@@ -242,17 +284,17 @@ fn no_redaction() -> Redactor {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::activity::codec::{self, PayloadRef};
-    use crate::activity::query::{Filter, From, Page, Payloads};
-    use crate::activity::record::{HeadRef, Id, Operation, Source, Status, Type};
+    use crate::codec::{self, PayloadRef};
+    use crate::query::{Filter, From, Page, Payloads};
+    use crate::record::{HeadRef, Id};
 
-    /// Records of a log that follow each other, each with its key.
+    /// Consecutive records as heads and bodies, and their description.
     type Stretch = (LogStretch, Vec<(Vec<u8>, Vec<u8>)>);
 
     const LOG: NodeId = NodeId([7; 16]);
 
-    /// A copy of a log with so many records, each stored in the millisecond of its number.
-    pub(in crate::activity) fn copy_of(log: u8, count: u64) -> (tempfile::TempDir, View) {
+    /// A replica with `count` records, each stored at the millisecond of its number.
+    pub(crate) fn copy_of(log: u8, count: u64) -> (tempfile::TempDir, View) {
         let (dir, log) = (tempfile::tempdir().unwrap(), NodeId([log; 16]));
         let (mut replica, _) = Replica::open(dir.path(), log, "a".into()).unwrap();
         if count > 0 {
@@ -264,12 +306,11 @@ pub(super) mod tests {
         (dir, view)
     }
 
-    /// Every other record.
-    pub(in crate::activity) fn odd() -> Filter {
+    pub(crate) fn odd() -> Filter {
         Filter { servers: vec!["odd".into()], ..Filter::default() }
     }
 
-    /// The heads and bodies of the records of these numbers, each stored in the millisecond of its number, and their stretch.
+    /// Records with these numbers, each stored at the millisecond of its number.
     fn stretch(numbers: std::ops::RangeInclusive<u64>, after: Hash) -> Stretch {
         stretch_of(LOG, numbers, after)
     }
@@ -279,24 +320,10 @@ pub(super) mod tests {
         for seq in numbers {
             let head = HeadRef {
                 stored_ms: seq,
-                kind: Type::ToolCall,
-                source: Source::Mcp,
-                principal: "anonymous",
-                status: Status::Success,
-                operation: Some(Operation::Read),
                 server: if seq.is_multiple_of(2) { "even" } else { "odd" },
                 tool: "t",
-                error: "",
                 started: seq * 1000,
-                duration_us: 1,
-                overhead_us: 1,
-                response_bytes: 1,
-                session_id: "",
-                request_id: "",
-                parent: None,
-                intent: PayloadRef::default(),
-                variant: "",
-                client_name: "",
+                ..HeadRef::CALL
             };
             let (mut bytes, mut body) = (Vec::new(), Vec::new());
             codec::encode_head(&head, &mut bytes);
@@ -322,7 +349,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_and_how_far_it_has_come_are_there_together_or_not_at_all() {
+    fn records_and_position_are_written_together_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let one = stretch(1..=1500, codec::genesis(LOG));
         let two = stretch(1501..=2100, one.0.head);
@@ -333,7 +360,7 @@ pub(super) mod tests {
         }
         let (mut replica, mark) = open(dir.path());
         assert_eq!((replica.last(), mark.as_deref()), (1500, Some(&b"one"[..])));
-        // The same again, what is cut, what follows something else: nothing changes.
+        // Repeated, incomplete, torn and unrelated records change nothing.
         assert!(matches!(apply(&mut replica, &one, "again"), Err(ReplicaError::Chain(1))));
         let mut cut = two.clone();
         cut.1.pop();
@@ -357,7 +384,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_copy_begins_where_it_is_begun_and_says_what_is_missing_in_it() {
+    fn replica_starts_at_any_record_and_knows_its_gaps() {
         let dir = tempfile::tempdir().unwrap();
         let (mut replica, _) = open(dir.path());
         let one = stretch(5000..=5010, Hash([1; 32]));
@@ -377,25 +404,25 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_missing_within_a_full_segment_is_not_counted() {
+    fn missing_records_in_a_full_segment_are_not_counted() {
         let dir = tempfile::tempdir().unwrap();
         let (mut replica, _) = open(dir.path());
         apply(&mut replica, &stretch(1..=1500, codec::genesis(LOG)), "1").unwrap();
         apply(&mut replica, &stretch(1600..=4000, Hash([2; 32])), "2").unwrap();
         let view = replica.reader().view().unwrap();
         assert_eq!(view.count(&Filter::default()).unwrap(), 1500 + 2401);
-        // The same of a part of it that ends within a full segment.
+        // The same for a part that ends within a full segment.
         assert_eq!(view.after(1000).up_to(2000).count(&Filter::default()).unwrap(), 500 + 401);
     }
 
     #[test]
-    fn a_page_begins_after_a_record_of_another_log() {
+    fn page_starts_after_a_record_of_another_log() {
         let dir = tempfile::tempdir().unwrap();
         let (mut replica, _) = open(dir.path());
         apply(&mut replica, &stretch(1..=3000, codec::genesis(LOG)), "").unwrap();
         let view = replica.reader().view().unwrap();
         let (low, high) = (NodeId([1; 16]), NodeId([9; 16]));
-        // Among ids of the same millisecond the number decides, then the log.
+        // Ids of the same millisecond are ordered by number, then by log.
         for (id, below) in [
             (Id::new(0, 1, low), 1),
             (Id::new(1700, 1, high), 1700),
@@ -414,12 +441,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_kept_goes() {
+    fn records_beyond_the_retention_limits_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let (mut replica, _) = open(dir.path());
         let one = stretch(1..=5000, codec::genesis(LOG));
         apply(&mut replica, &one, "").unwrap();
-        let kept = Retention { days: 0, max_records: 1000, max_size_mb: 0 };
+        let min_age = Duration::from_secs(24 * 3600);
+        let kept = Retention { days: 0, max_records: 1000, max_size_mb: 0, min_age };
         assert_eq!(replica.prune(&kept, 0).unwrap(), 4001);
         assert_eq!(replica.prune(&kept, 0).unwrap(), 0);
         apply(&mut replica, &stretch(5001..=5100, one.0.head), "").unwrap();
@@ -431,10 +459,106 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_copy_of_another_log_is_refused() {
+    fn replica_of_another_log_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()));
         let other = Replica::open(dir.path(), NodeId([8; 16]), "a".into());
         assert!(matches!(other, Err(StoreError::Damaged { .. })));
+    }
+
+    #[test]
+    fn flipped_bit_in_a_manifest_or_table_is_reported_as_damage_without_a_crash() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut replica, _) = open(dir.path());
+        let one = stretch(1..=3000, codec::genesis(LOG));
+        apply(&mut replica, &one, "").unwrap();
+        for space in [Space::Heads, Space::Index, Space::State] {
+            replica.reader.store.compact(space).unwrap();
+        }
+        drop(replica);
+        for number in ["0", "1", "3", "6"] {
+            let keyspace = dir.path().join("db/keyspaces").join(number);
+            let current = std::fs::read(keyspace.join("current")).unwrap();
+            let version = u64::from_le_bytes(current[..8].try_into().unwrap());
+            let tables = std::fs::read_dir(keyspace.join("tables")).unwrap().flatten();
+            let mut files: Vec<_> = tables.map(|table| table.path()).collect();
+            files.extend([keyspace.join("current"), keyspace.join(format!("v{version}"))]);
+            for file in files {
+                let whole = std::fs::read(&file).unwrap();
+                // The structure of a table is at its end.
+                for at in (whole.len().saturating_sub(300)..whole.len()).step_by(11) {
+                    let mut bytes = whole.clone();
+                    bytes[at] ^= 4;
+                    std::fs::write(&file, bytes).unwrap();
+                    let opened = Replica::open(dir.path(), LOG, "a".into());
+                    let is_named = matches!(&opened, Err(StoreError::Damaged { file, .. })
+                        if file.starts_with(&keyspace));
+                    assert!(is_named, "{at} of {file:?}: {:?}", opened.err());
+                }
+                std::fs::write(&file, whole).unwrap();
+            }
+        }
+        assert_eq!(open(dir.path()).0.last(), 3000);
+    }
+
+    /// Numbers of the records that match a filter, newest first.
+    fn found(view: &View, filter: &Filter) -> Vec<u64> {
+        let page = Page { limit: 10_000, from: From::Newest, payloads: Payloads::Exclude };
+        view.list(filter, &page).unwrap().records.iter().map(|record| record.seq).collect()
+    }
+
+    #[test]
+    fn filled_gap_leaves_a_replica_equal_to_one_without_it() {
+        let (dir, whole_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (mut replica, mut whole) = (open(dir.path()).0, open(whole_dir.path()).0);
+        // Gaps end within full segments of 1024 records, at their ends, and in the unfilled one.
+        let ends = [1000, 1500, 2047, 2100, 4200, 4300, 4500, 4600];
+        let (mut first, mut after, mut parts) = (1, codec::genesis(LOG), Vec::new());
+        for end in ends {
+            let part = stretch(first..=end, after);
+            (first, after) = (end + 1, part.0.head);
+            apply(&mut whole, &part, "whole").unwrap();
+            parts.push(part);
+        }
+        for at in [0, 3, 5, 7] {
+            apply(&mut replica, &parts[at], "holes").unwrap();
+        }
+        let fill = |replica: &mut Replica, (stretch, records): &Stretch, mark: &'static str| {
+            let records = records.iter().map(|(head, body)| (&head[..], &body[..]));
+            replica.fill(*stretch, records, Bytes::from_static(mark.as_bytes()))
+        };
+        let other = stretch(1001..=1500, Hash([9; 32]));
+        for wrong in [&other, &parts[0], &parts[7], &stretch(1001..=2100, parts[0].0.head)] {
+            assert!(matches!(fill(&mut replica, wrong, "x"), Err(ReplicaError::Chain(_))));
+        }
+        // The gap of parts 1 and 2 is filled from its end, that of part 4 after reopening.
+        fill(&mut replica, &parts[2], "2").unwrap();
+        fill(&mut replica, &parts[1], "1").unwrap();
+        fill(&mut replica, &parts[6], "6").unwrap();
+        drop(replica);
+        let (mut replica, mark) = open(dir.path());
+        assert_eq!((mark.as_deref(), replica.gaps.clone()), (Some(&b"6"[..]), vec![(2101, 4200)]));
+        assert_eq!(replica.beside_gap(2101, 4200).unwrap(), Some((Some(2100), 4201)));
+        fill(&mut replica, &parts[4], "4").unwrap();
+        assert_eq!(replica.gaps, []);
+        let next = stretch(4601..=6200, parts[7].0.head);
+        for replica in [&mut replica, &mut whole] {
+            apply(replica, &next, "end").unwrap();
+        }
+        let (view, expected) = (replica.reader().view().unwrap(), whole.reader().view().unwrap());
+        assert_eq!(view.gaps, []);
+        for filter in [Filter::default(), odd()] {
+            assert_eq!(found(&view, &filter), found(&expected, &filter));
+        }
+        assert_eq!(found(&view, &Filter::default()).len(), 6200);
+        for number in 0..6 {
+            // The size of records that were read again counts their heads only.
+            let times = |view: &View| {
+                view.bounds(number).unwrap().map(|it| (it.earliest, it.latest, it.stored_ms))
+            };
+            assert_eq!(times(&view), times(&expected), "{number}");
+        }
+        let counted = |view: &View| view.summary(crate::Period::Hour, 6_200_000).unwrap();
+        assert_eq!(format!("{:?}", counted(&view)), format!("{:?}", counted(&expected)));
     }
 }

@@ -1,11 +1,17 @@
-//! Retention (ACT-6): decides which records are too old, too many or too large to be kept, and
-//! clears away what belongs to records that are no longer kept.
+//! Retention (ACT-6): selects the records to remove by age, number and size, and clears what belongs to
+//! removed records.
 //!
-//! Only a prefix is removed. First the writer appends a `retention` record and moves the first kept
-//! record, in one batch: from then on no query sees the others. Then their index and counters are
-//! removed, a segment at a time, and their tables are deleted whole. The last table may hold removed
-//! records until it is deleted as well; a small log is rewritten instead, so that nothing of them
-//! stays on disk.
+//! Number and size limits never remove records younger than `activity.min_retention`, so that a flood cannot push
+//! evidence out by filling the log. The log then exceeds its budget, and `shares` slows the principals that
+//! use too much of it.
+//!
+//! Only a prefix is removed. First the writer appends a `retention` record and moves the first retained
+//! record, in one batch; from then on no query sees the removed ones. Their index and counters are then
+//! removed one segment at a time, and their tables are deleted whole. Removed records can remain in the last
+//! table until it is deleted as well; a small log is rewritten instead, so that nothing of them stays on
+//! disk.
+
+use std::time::Duration;
 
 use super::config::Retention;
 use super::keys;
@@ -15,30 +21,28 @@ use super::store::{Batch, Space, Store, StoreError};
 use super::view::View;
 
 const DAY_MS: u64 = 24 * 3600 * 1000;
-/// A log of at most this size is rewritten when something was removed.
+/// Maximum size of a log that is rewritten after a removal.
 const REWRITE_BYTES: u64 = 64 << 20;
-/// The divisor of a size limit that gives how far below it retention goes, so that it is not reached
+/// Divisor for the margin below a size limit to which retention removes, so that the limit is not reached
 /// again at once.
 const MARGIN: u64 = 16;
 
-/// A decision to remove the records before `first`.
+/// Decision to remove the records before `first`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The first record that stays.
+pub(crate) struct Cut {
+    /// First retained record.
     pub first: u64,
-    /// Its id.
     pub id: Id,
-    /// The hash it follows.
+    /// Hash of the record before it.
     pub prev: Hash,
-    /// The number of records to remove.
+    /// Number of records to remove.
     pub removed: u64,
-    /// Which limit was met.
     pub reason: Reason,
 }
 
-/// Which limit was met.
+/// Limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// `retention_days`
     Age,
     /// `max_records`
@@ -48,9 +52,8 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The key of the limit.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    /// Configuration key of the limit.
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Age => "retention_days",
             Self::Count => "max_records",
@@ -60,9 +63,8 @@ impl Reason {
 }
 
 impl Cut {
-    /// The `retention` record that tells what was removed.
-    #[must_use]
-    pub fn draft(&self, now_ms: u64) -> Draft {
+    /// Builds the `retention` record that reports the removal.
+    pub(crate) fn draft(&self, now_ms: u64) -> Draft {
         let mut draft = Draft::new(Type::Retention, Source::Internal, Status::Success);
         draft.started = now_ms.saturating_mul(1000);
         let metadata = serde_json::json!({
@@ -77,25 +79,40 @@ impl Cut {
         draft
     }
 
-    /// The value of [`keys::FIRST`].
-    #[must_use]
-    pub fn value(&self) -> Vec<u8> {
+    /// Value of [`keys::FIRST`].
+    pub(crate) fn value(&self) -> Vec<u8> {
         [&self.first.to_be_bytes()[..], &self.prev.0].concat()
     }
 }
 
-/// Decides what is to be removed at `now_ms`, if anything. Records after `confirmed` stay: others need them.
-///
-/// # Errors
-///
-/// [`StoreError`] if the log cannot be read.
-pub fn due(
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RetentionDue {
+    /// Removal to make, if any.
+    pub cut: Option<Cut>,
+    /// Whether the log exceeds `max_records` or `max_size_mb` because the excess records are too young.
+    pub overrun: bool,
+}
+
+/// Current time by the clocks that ages are taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RetentionTime {
+    /// Filtered wall clock, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// Running time of the log in milliseconds (`clock`).
+    pub ran_ms: u64,
+    /// First record written by this process.
+    pub opened: u64,
+}
+
+/// Decides which records to remove now. Records after `confirmed` are retained, because others still need
+/// them.
+pub(crate) fn due(
     view: &View,
     store: &Store,
     kept: &Retention,
     confirmed: u64,
-    now_ms: u64,
-) -> Result<Option<Cut>, StoreError> {
+    time: RetentionTime,
+) -> Result<RetentionDue, StoreError> {
     let mut first = view.first();
     let mut reason = Reason::Age;
     let mut at_least = |seq: u64, why: Reason| {
@@ -103,28 +120,81 @@ pub fn due(
             (first, reason) = (seq, why);
         }
     };
+    let mut overrun = false;
+    let budgets = over_budget(view, store, kept)?;
+    if budgets.iter().any(|(seq, _)| *seq > view.first()) {
+        let old_enough = first_younger(view, kept.min_age, time)?;
+        for (seq, reason) in budgets {
+            overrun |= seq > old_enough;
+            at_least(seq.min(old_enough), reason);
+        }
+    }
     if kept.days > 0 {
-        let oldest = now_ms.saturating_sub(u64::from(kept.days) * DAY_MS);
-        at_least(first_stored_since(view, oldest)?, Reason::Age);
+        let oldest = time.now_ms.saturating_sub(u64::from(kept.days) * DAY_MS);
+        let old = first_stored_since(view, oldest)?;
+        at_least(old.min(first_young_by_running_time(view, kept, time)?), Reason::Age);
     }
-    if kept.max_records > 0 && view.next() - view.first() > kept.max_records {
-        // The retention record takes a place, too.
-        at_least((view.next() + 1).saturating_sub(kept.max_records), Reason::Count);
-    }
-    if kept.max_size_mb > 0 {
-        at_least(first_within(view, store, kept.max_size_mb << 20)?, Reason::Size);
-    }
-    // The last record stays: the log's end is read from it.
+    // The last record is always retained: the end of the log is read from it.
     let first = first.min(view.next() - 1).min(confirmed.saturating_add(1));
     if first <= view.first() {
-        return Ok(None);
+        return Ok(RetentionDue { cut: None, overrun });
     }
-    // Where records are lost, the next one that is there.
-    let Some((first, id, prev)) = view.from(first)? else { return Ok(None) };
-    Ok(Some(Cut { first, id, prev, removed: first - view.first(), reason }))
+    // In a gap, the next existing record.
+    let cut = view.from(first)?.map(|(first, id, prev)| {
+        let removed = first - view.first();
+        Cut { first, id, prev, removed, reason }
+    });
+    Ok(RetentionDue { cut, overrun })
 }
 
-/// The first record that was stored at `since` or later.
+/// For each exceeded budget, the first record that would be retained.
+fn over_budget(
+    view: &View,
+    store: &Store,
+    kept: &Retention,
+) -> Result<Vec<(u64, Reason)>, StoreError> {
+    let mut budgets = Vec::new();
+    if kept.max_records > 0 && view.next() - view.first() > kept.max_records {
+        // The retention record counts as well.
+        budgets.push(((view.next() + 1).saturating_sub(kept.max_records), Reason::Count));
+    }
+    if kept.max_size_mb > 0 {
+        budgets.push((first_within(view, store, kept.max_size_mb << 20)?, Reason::Size));
+    }
+    Ok(budgets)
+}
+
+/// First record younger than `min_age`, by running time; for records from before the first mark, by the
+/// filtered wall clock.
+fn first_younger(view: &View, min_age: Duration, time: RetentionTime) -> Result<u64, StoreError> {
+    if min_age.is_zero() {
+        return Ok(view.next());
+    }
+    let marks = view.age_marks()?;
+    if let Some(younger) = marks.older_than(min_age, time.ran_ms) {
+        return Ok(younger);
+    }
+    let min_age = u64::try_from(min_age.as_millis()).unwrap_or(u64::MAX);
+    let since = time.now_ms.saturating_sub(min_age);
+    Ok(first_stored_since(view, since)?.min(marks.first().unwrap_or(u64::MAX)))
+}
+
+/// First record of this process that is younger than `min_age` by its running time. A step of the wall clock
+/// cannot have made it old.
+fn first_young_by_running_time(
+    view: &View,
+    kept: &Retention,
+    time: RetentionTime,
+) -> Result<u64, StoreError> {
+    let min_age = kept.min_age.min(Duration::from_millis(u64::from(kept.days) * DAY_MS));
+    if min_age.is_zero() {
+        return Ok(view.next());
+    }
+    let old = view.age_marks()?.older_than(min_age, time.ran_ms);
+    Ok(time.opened.max(old.unwrap_or_default()))
+}
+
+/// First record stored at `since` or later.
 fn first_stored_since(view: &View, since: u64) -> Result<u64, StoreError> {
     let mut number = segment::of(view.first());
     while view.bounds(number)?.is_some_and(|bounds| bounds.stored_ms < since) {
@@ -139,7 +209,7 @@ fn first_stored_since(view: &View, since: u64) -> Result<u64, StoreError> {
     Ok(first.unwrap_or_else(|| segment::start(number + 1).min(view.next())))
 }
 
-/// The first record of the suffix that fits into `limit` bytes on disk.
+/// First record of the suffix that fits into `limit` bytes on disk.
 fn first_within(view: &View, store: &Store, limit: u64) -> Result<u64, StoreError> {
     let used = store.table_bytes();
     if used <= limit {
@@ -149,7 +219,7 @@ fn first_within(view: &View, store: &Store, limit: u64) -> Result<u64, StoreErro
     let size = |number| Ok(view.bounds(number)?.map_or(0, |bounds| bounds.bytes));
     let sizes: Vec<u64> = segments.clone().map(size).collect::<Result<_, StoreError>>()?;
     let all = sizes.iter().sum::<u64>().max(1);
-    // What is recorded is the size before compression; its share of the files is taken for it.
+    // Recorded sizes are before compression, so the files are attributed proportionally.
     let excess = used - (limit - limit / MARGIN);
     let mut rest = u128::from(excess) * u128::from(all) / u128::from(used.max(1));
     for (number, size) in segments.zip(sizes) {
@@ -161,12 +231,8 @@ fn first_within(view: &View, store: &Store, limit: u64) -> Result<u64, StoreErro
     Ok(segment::start(segment::of(view.next())))
 }
 
-/// Removes one full segment that is no longer kept. False if there is none.
-///
-/// # Errors
-///
-/// [`StoreError`].
-pub fn clear_segment(store: &Store) -> Result<bool, StoreError> {
+/// Clears one full segment that is no longer retained. Returns false if there is none.
+pub(crate) fn clear_segment(store: &Store) -> Result<bool, StoreError> {
     let view = View::new(store.snapshot())?;
     let Some(number) = view.oldest_sealed()?.filter(|it| segment::start(it + 1) <= view.first())
     else {
@@ -186,14 +252,10 @@ pub fn clear_segment(store: &Store) -> Result<bool, StoreError> {
     Ok(true)
 }
 
-/// Frees the disk space of records that are no longer kept.
-///
-/// # Errors
-///
-/// [`StoreError`].
-pub fn give_back(store: &Store) -> Result<(), StoreError> {
-    // An open snapshot would keep what is to be removed; and the segment that is partly kept is
-    // read from its start when the log is opened.
+/// Frees the disk space of removed records.
+pub(crate) fn free_space(store: &Store) -> Result<(), StoreError> {
+    // An open snapshot would keep the removed records. The partly retained segment is kept from its start,
+    // because it is read when the log is opened.
     let below = View::new(store.snapshot())?.first();
     let below = keys::number(segment::start(segment::of(below)));
     if store.table_bytes() <= REWRITE_BYTES {

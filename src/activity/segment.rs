@@ -1,7 +1,7 @@
-//! Segments: 1024 records that follow each other, and what is derived from them. Pure.
+//! Segments: runs of 1024 records and the data derived from them (index postings as bitmaps, counters,
+//! bounds). Pure.
 //!
-//! A segment's index, counters and bounds are written once, when it is full. Reading and writing
-//! them is `store`'s and `view`'s work.
+//! Derived data is written once, when the segment is full.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,58 +11,48 @@ use super::codec::HeadRef;
 use super::query::Term;
 use super::stats::{BUCKET_US, Stats};
 
-/// Records in a segment.
-pub const RECORDS: u64 = 1 << BITS;
+/// Records per segment.
+pub(crate) const RECORDS: u64 = 1 << BITS;
 const BITS: u32 = 10;
-/// Positions take less room than a bitmap up to here.
+/// Maximum number of matches encoded as positions, which is then shorter than a bitmap.
 const MAX_POSITIONS: usize = 63;
 const WORDS: usize = (RECORDS / u64::BITS as u64) as usize;
 
-/// The segment of a record.
-#[must_use]
-pub const fn of(seq: u64) -> u64 {
+pub(crate) const fn of(seq: u64) -> u64 {
     seq >> BITS
 }
 
-/// The first sequence number of a segment.
-#[must_use]
-pub const fn start(segment: u64) -> u64 {
+pub(crate) const fn start(segment: u64) -> u64 {
     segment << BITS
 }
 
-/// Some of the records of a segment.
+/// Bitmap over the records of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bitmap([u64; WORDS]);
 
 impl Bitmap {
-    /// All records.
-    pub const ALL: Self = Self([u64::MAX; WORDS]);
+    pub(crate) const ALL: Self = Self([u64::MAX; WORDS]);
 
-    /// Adds a record by its sequence number.
-    pub fn set(&mut self, seq: u64) {
+    /// Adds a record.
+    pub(crate) fn set(&mut self, seq: u64) {
         let place = seq % RECORDS;
         if let Some(word) = self.0.get_mut((place / 64) as usize) {
             *word |= 1 << (place % 64);
         }
     }
 
-    /// The union.
-    #[must_use]
-    pub fn or(mut self, other: Self) -> Self {
+    pub(crate) fn or(mut self, other: Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);
         self
     }
 
-    /// The intersection.
-    #[must_use]
-    pub fn and(mut self, other: Self) -> Self {
+    pub(crate) fn and(mut self, other: Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a &= b);
         self
     }
 
-    /// Only the records of `segment` in `from..below`.
-    #[must_use]
-    pub fn within(mut self, segment: u64, from: u64, below: u64) -> Self {
+    /// Restricts it to the records of `segment` in `from..below`.
+    pub(crate) fn within(mut self, segment: u64, from: u64, below: u64) -> Self {
         let base = start(segment);
         for (word, bits) in (base..).step_by(64).zip(&mut self.0) {
             let low = from.saturating_sub(word).min(64) as u32;
@@ -72,29 +62,25 @@ impl Bitmap {
         self
     }
 
-    /// Without the records from `first` to `last`.
-    #[must_use]
-    pub fn without(self, segment: u64, first: u64, last: u64) -> Self {
+    /// Removes the records from `first` to `last`.
+    pub(crate) fn without(self, segment: u64, first: u64, last: u64) -> Self {
         let mut rest = self;
-        let gone = self.within(segment, first, last.saturating_add(1));
-        rest.0.iter_mut().zip(gone.0).for_each(|(word, gone)| *word &= !gone);
+        let removed = self.within(segment, first, last.saturating_add(1));
+        rest.0.iter_mut().zip(removed.0).for_each(|(word, removed)| *word &= !removed);
         rest
     }
 
-    /// The number of records.
-    #[must_use]
-    pub fn count(&self) -> u64 {
+    /// Number of records.
+    pub(crate) fn count(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// True if there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// Their sequence numbers in `segment`, newest first.
-    pub fn newest_first(self, segment: u64) -> impl Iterator<Item = u64> {
+    /// Sequence numbers in `segment`, newest first.
+    pub(crate) fn newest_first(self, segment: u64) -> impl Iterator<Item = u64> {
         let base = start(segment);
         self.0.into_iter().enumerate().rev().flat_map(move |(place, mut word)| {
             std::iter::from_fn(move || {
@@ -105,8 +91,8 @@ impl Bitmap {
         })
     }
 
-    /// Their sequence numbers in `segment`, oldest first.
-    pub fn oldest_first(self, segment: u64) -> impl Iterator<Item = u64> {
+    /// Sequence numbers in `segment`, oldest first.
+    pub(crate) fn oldest_first(self, segment: u64) -> impl Iterator<Item = u64> {
         let base = start(segment);
         self.0.into_iter().enumerate().flat_map(move |(place, mut word)| {
             std::iter::from_fn(move || {
@@ -117,11 +103,7 @@ impl Bitmap {
         })
     }
 
-    /// Finds a term's posting among those of its bucket; `None` if it has none.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError`] for what [`Builder::postings`] does not write.
+    /// Finds a term's posting in its encoded bucket.
     pub fn find(bucket: &[u8], term: Term) -> Result<Option<Self>, DecodeError> {
         let mut reader = Reader(bucket);
         reader.version()?;
@@ -135,7 +117,7 @@ impl Bitmap {
         Ok(None)
     }
 
-    /// Reads a posting: positions, or a whole bitmap.
+    /// Decodes a posting: positions or a whole bitmap.
     fn decode(posting: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(posting);
         let mut bitmap = Self::default();
@@ -161,25 +143,23 @@ fn mask(bits: u32) -> u64 {
     1u64.checked_shl(bits).map_or(u64::MAX, |bit| bit - 1)
 }
 
-/// The bounds of a full segment.
+/// Bounds of a full segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentBounds {
-    /// The earliest moment a record began, microseconds since 1970.
+    /// Earliest start time of a record, in microseconds since 1970.
     pub earliest: u64,
-    /// The latest moment a record began.
+    /// Latest start time of a record.
     pub latest: u64,
-    /// When its last record was stored, milliseconds since 1970.
+    /// Storage time of the last record, in milliseconds since 1970.
     pub stored_ms: u64,
-    /// The bytes of its heads and bodies, before compression.
+    /// Size of heads and bodies before compression.
     pub bytes: u64,
 }
 
 impl SegmentBounds {
     pub(super) const NONE: Self = Self { earliest: u64::MAX, latest: 0, stored_ms: 0, bytes: 0 };
 
-    /// Its bytes on disk.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         for value in [self.earliest, self.latest, self.stored_ms, self.bytes] {
             put_varint(&mut out, value);
@@ -187,11 +167,7 @@ impl SegmentBounds {
         out
     }
 
-    /// Reads what [`Self::encode`] wrote.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError`] for anything else.
+    /// Decodes the output of [`Self::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
         reader.version()?;
@@ -203,7 +179,7 @@ impl SegmentBounds {
     }
 }
 
-/// A [`Term`] is a hash already.
+/// Identity hasher, since a [`Term`] is a hash already.
 #[derive(Debug, Default)]
 struct TermHasher(u64);
 
@@ -221,9 +197,9 @@ impl Hasher for TermHasher {
     }
 }
 
-/// Derives a segment's index, counters and bounds from its records, in any order.
+/// Builds a segment's index, counters and bounds from its records, in any order.
 #[derive(Debug)]
-pub struct Builder {
+pub(crate) struct Builder {
     terms: HashMap<Term, Vec<u16>, BuildHasherDefault<TermHasher>>,
     buckets: BTreeMap<u64, Stats>,
     bounds: SegmentBounds,
@@ -236,8 +212,8 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Adds a record of `bytes` bytes.
-    pub fn add(&mut self, seq: u64, head: &HeadRef<'_>, bytes: usize) {
+    /// Adds a record of this size.
+    pub(crate) fn add(&mut self, seq: u64, head: &HeadRef<'_>, bytes: usize) {
         let place = (seq % RECORDS) as u16;
         Term::of(head, |term| self.terms.entry(term).or_default().push(place));
         self.buckets.entry(head.started / BUCKET_US).or_default().add(head);
@@ -248,10 +224,8 @@ impl Builder {
         bounds.bytes += bytes as u64;
     }
 
-    /// The postings of every term, by [`Term::bucket`]: each term's hash, then its posting after
-    /// its length.
-    #[must_use]
-    pub fn postings(&self) -> BTreeMap<[u8; 2], Vec<u8>> {
+    /// Encoded postings by [`Term::bucket`]: each term's hash and its length-prefixed posting.
+    pub(crate) fn postings(&self) -> BTreeMap<[u8; 2], Vec<u8>> {
         let mut buckets: BTreeMap<_, Vec<u8>> = BTreeMap::new();
         let mut terms: Vec<_> = self.terms.iter().collect();
         terms.sort_unstable_by_key(|(term, _)| term.hash());
@@ -272,14 +246,12 @@ impl Builder {
         buckets
     }
 
-    /// The counters of every bucket that has any.
-    pub fn buckets(&self) -> impl Iterator<Item = (u64, &Stats)> {
+    /// Counters of every non-empty time bucket.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = (u64, &Stats)> {
         self.buckets.iter().filter(|(_, stats)| !stats.is_empty()).map(|(at, stats)| (*at, stats))
     }
 
-    /// The bounds of the segment.
-    #[must_use]
-    pub fn bounds(&self) -> SegmentBounds {
+    pub(crate) fn bounds(&self) -> SegmentBounds {
         self.bounds
     }
 }
@@ -293,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_come_back() {
+    fn bounds_round_trip() {
         let bounds = SegmentBounds { earliest: 3, latest: 1 << 50, stored_ms: 9, bytes: 1 << 33 };
         assert_eq!(SegmentBounds::decode(&bounds.encode()), Ok(bounds));
         assert!(SegmentBounds::decode(&bounds.encode()[..3]).is_err());
@@ -301,7 +273,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bitmap_is_a_set(
+        fn bitmap_behaves_like_a_set(
             places in proptest::collection::btree_set(0..RECORDS, 0..200),
             others in proptest::collection::btree_set(0..RECORDS, 0..200),
             from in 0..2 * RECORDS,

@@ -1,132 +1,136 @@
-//! What calls, queries, the writer and the pruner share, and what the writer is sent.
-//!
-//! Counters and a queue; what they mean is decided in `slot`, `durable` and `writer`.
+//! State shared by calls, queries, the writer and the log's other threads: counters, the writer's command
+//! queue, health, and the read barrier.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::mpsc::{self, Receiver, SendError, Sender};
 use std::sync::{Arc, OnceLock};
-use std::thread::Thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use thiserror::Error;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::clock::Opened;
 use super::config::{Config, OnFailure, Retention};
 use super::in_flight::CallsInFlight;
-use super::live_feed::LiveFeed;
-use super::lost::Ledger;
-use super::read_barrier::ReadBarrier;
-use super::read_jobs::ReadJobs;
+use super::live_feed::{LiveFeed, ReadJobs};
+use super::losses::Ledger;
 use super::record::Entry;
 use super::retention::Cut;
-use super::store::Store;
+use super::shares::LogShares;
+use super::store::{DamageReport, Store, StoreError};
 
-/// A wait of the writer for the disk that is longer than this is logged.
+/// Waits of the writer for the disk longer than this are logged.
 pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
 
-/// What the writer is sent.
 pub(super) enum WriterCommand {
-    /// Answer when the marks of all calls that have begun are durable.
+    /// Reply once the marks of all calls begun so far are durable.
     Mark(oneshot::Sender<()>),
-    /// Write this.
     Entry {
-        /// What to write; boxed, since the queue's blocks are made of the largest message.
+        /// Boxed, because the queue's blocks are sized by the largest command.
         entry: Box<Entry>,
-        /// The mark that goes when the entry is written.
+        /// Ticket of the mark to remove with the entry.
         ticket: Option<u64>,
-        /// Who waits for it to be durable.
+        /// Notified when the entry is durable.
         done: Option<oneshot::Sender<()>>,
-        /// Whether its room is to be given back.
+        /// Whether the entry's permit has to be returned.
         counted: bool,
     },
-    /// From the writer itself: what lies behind it came later than this moment, in microseconds
-    /// since `base`.
+    /// Sent by the writer itself: commands behind it were sent after this moment, in microseconds since
+    /// `base`.
     Behind(u64),
-    /// Answer when all before it can be read.
+    /// Reply once everything before it is readable.
     Barrier(mpsc::SyncSender<()>),
-    /// Answer when all before it is durable.
+    /// Reply once everything before it is durable.
     Flush(mpsc::SyncSender<()>),
-    /// Removes the records before a cut; answer when that can be seen.
+    /// Remove the records before a cut; reply once that is visible.
     Cut(Cut, mpsc::SyncSender<()>),
-    /// Put on record what could not be recorded, if anything.
+    /// Record unreported losses, if there are any.
     Lost,
-    /// A table was found damaged: mend the log.
+    /// Repair the log, because this table is damaged.
     Damaged(PathBuf),
-    /// Write what came before, and end.
+    /// Write everything before it, and end.
     Close,
 }
 
-/// What calls, queries and the writer share.
+/// Clock in milliseconds.
+pub(super) type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// State shared by calls, queries and the writer.
 pub(super) struct Shared {
     pub(super) config: Config,
-    /// How long records are kept, which may change while the log is open.
+    /// Retention limits, which can change while the log is open.
     pub(super) retention: ArcSwap<Retention>,
-    /// Room for calls. The writer gives it back once for each batch. Every call writes here: what
-    /// they only read lies elsewhere.
-    pub(super) room: CachePadded<Semaphore>,
+    /// Capacity for calls; the writer returns permits once per batch. Padded, because every call writes here.
+    pub(super) permits: CachePadded<Semaphore>,
     pub(super) capacity: usize,
     pub(super) queue: Sender<WriterCommand>,
-    /// The calls under way that leave a mark.
+    /// Marked calls in flight.
     pub(super) in_flight: CallsInFlight,
-    /// The writer's thread, to be woken.
+    /// The writer's thread.
     pub(super) thread: OnceLock<Thread>,
-    /// True while the writer sleeps until it is woken: all that was submitted is durable.
+    /// Set while the writer sleeps until woken: everything submitted is durable.
     pub(super) asleep: AtomicBool,
     pub(super) store: ArcSwap<Option<Store>>,
     pub(super) failure: ArcSwap<Option<String>>,
     pub(super) is_failed: AtomicBool,
-    /// The disk has not answered the writer for so long that nobody waits for it any more.
+    /// Set while the writer waits for the disk for so long that no call waits for it any more.
     pub(super) is_stalled: AtomicBool,
     pub(super) is_closed: AtomicBool,
-    /// The log is failed, and nothing is written before the next start.
+    /// Set once the log has failed and writes nothing more before the next start.
     pub(super) is_over: AtomicBool,
-    /// What others need kept has become too much (`confirm`).
-    pub(super) is_withheld: AtomicBool,
-    /// Why.
-    pub(super) withheld: ArcSwap<Option<String>>,
-    /// The records up to this one may be forgotten; all of them, where nobody else needs them.
+    /// Set while recording is suspended ([`Activity::suspend`](super::Activity::suspend)).
+    pub(super) is_suspended: AtomicBool,
+    pub(super) suspended: ArcSwap<Option<String>>,
+    /// Last record that retention may remove; all of them without a fleet.
     pub(super) confirmed: AtomicU64,
-    /// Who waits for a record to be confirmed, in the order of the records.
+    /// Replies waiting for confirmation, in the order of their records.
     pub(super) unconfirmed: Mutex<VecDeque<(u64, oneshot::Sender<()>)>>,
-    /// Entries that could not be recorded, since the log was begun.
+    /// Number of entries that could not be recorded, since the log was created.
     pub(super) lost: AtomicU64,
-    /// What is written down of them.
+    /// Persistent counter of them.
     pub(super) ledger: Ledger,
-    /// The thread that writes it down, to be woken.
+    /// Thread that saves the counter.
     pub(super) counter: OnceLock<Thread>,
+    /// Last damage repaired since the start.
+    pub(super) repaired: ArcSwap<Option<RepairedDamage>>,
     pub(super) written: AtomicU64,
     pub(super) durable_seq: AtomicU64,
-    /// What was submitted before this moment is durable, in microseconds since `base`. While the
-    /// writer is awake it is the writer's alone to set.
+    /// Everything submitted before this moment, in microseconds since `base`, is durable. Set only by the
+    /// writer while it is awake.
     pub(super) durable_until: AtomicU64,
-    /// Tells replies that wait that more is durable, or that there is nothing to wait for.
+    /// Notified when more is durable, or waiting has become pointless.
     pub(super) batch_done: Notify,
-    /// When the writer began what it does on the disk just now, in microseconds since `base`; 0 for
-    /// nothing.
+    /// Start of the writer's current disk operation, in microseconds since `base`; 0 for none.
     pub(super) disk_since: AtomicU64,
-    /// The longest that it waited for the disk, in microseconds.
+    /// Longest disk operation, in microseconds.
     pub(super) disk_longest: AtomicU64,
-    /// The bytes that the log takes on disk, as the writer last saw it: to ask the store waits for
-    /// its syncs.
+    /// Size on disk as last seen by the writer. Cached, because asking the store waits for its syncs.
     pub(super) disk_bytes: AtomicU64,
-    /// Tells calls that wait for room that there will be none.
+    /// Notified when waiting for a permit has become pointless.
     pub(super) has_failed: Notify,
     pub(super) base: Instant,
-    /// Tells milliseconds since 1970.
-    pub(super) clock: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// What the log ended with when it was opened.
+    /// Filtered wall clock, in milliseconds since 1970.
+    pub(super) clock: Clock,
+    /// Steady clock in milliseconds.
+    pub(super) steady: Clock,
+    /// State of the log when it was opened.
     pub(super) opened: OnceLock<Opened>,
-    /// The name of this node in its fleet, where there is one.
+    /// Use of the log's budget by principal.
+    pub(super) shares: LogShares,
+    /// The node's name in its fleet, if it has one.
     pub(super) node_name: OnceLock<Arc<str>>,
     pub(super) pruning: Mutex<()>,
-    /// Something that was read is damaged: the tables are to be looked at.
+    /// Damage found by a reader, shown in the health until it is repaired.
+    pub(super) damage: Arc<DamageReport>,
+    /// Set when retention found damage: the tables have to be checked.
     pub(super) is_suspect: AtomicBool,
-    /// The thread that does, to be woken.
+    /// Thread that checks them.
     pub(super) scrubber: OnceLock<Thread>,
     pub(super) pruner: OnceLock<Thread>,
     pub(super) read_barrier: ReadBarrier,
@@ -135,15 +139,16 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The shared part of a log that is yet to be opened, and the writer's end of the queue.
+    /// Creates the shared state of a log that is yet to be opened, and the receiving end of the writer's
+    /// queue.
     pub(super) fn new(
         config: Config,
-        clock: Box<dyn Fn() -> u64 + Send + Sync>,
+        (clock, steady): (Clock, Clock),
     ) -> (Arc<Self>, Receiver<WriterCommand>) {
         let (queue, messages) = mpsc::channel();
-        let capacity = room(&config);
+        let capacity = call_capacity(&config);
         let shared = Arc::new(Shared {
-            room: CachePadded::new(Semaphore::new(capacity)),
+            permits: CachePadded::new(Semaphore::new(capacity)),
             capacity,
             retention: ArcSwap::from_pointee(config.retention()),
             config,
@@ -158,13 +163,14 @@ impl Shared {
             is_stalled: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-            is_withheld: AtomicBool::new(false),
-            withheld: ArcSwap::from_pointee(None),
+            is_suspended: AtomicBool::new(false),
+            suspended: ArcSwap::from_pointee(None),
             confirmed: AtomicU64::new(u64::MAX),
             unconfirmed: Mutex::default(),
             lost: AtomicU64::new(0),
             ledger: Ledger::default(),
             counter: OnceLock::new(),
+            repaired: ArcSwap::from_pointee(None),
             written: AtomicU64::new(0),
             durable_seq: AtomicU64::new(0),
             durable_until: AtomicU64::new(0),
@@ -175,9 +181,12 @@ impl Shared {
             has_failed: Notify::new(),
             base: Instant::now(),
             clock,
+            steady,
+            shares: LogShares::default(),
             opened: OnceLock::new(),
             node_name: OnceLock::new(),
             pruning: Mutex::new(()),
+            damage: Arc::default(),
             is_suspect: AtomicBool::new(false),
             scrubber: OnceLock::new(),
             pruner: OnceLock::new(),
@@ -188,25 +197,30 @@ impl Shared {
         (shared, messages)
     }
 
-    pub(super) fn take_room(&self) -> bool {
-        self.room.try_acquire().map(SemaphorePermit::forget).is_ok()
+    /// Running time of the log in milliseconds (`clock`).
+    pub(super) fn ran_ms(&self) -> u64 {
+        self.opened.get().map_or(0, |opened| opened.ran_ms((self.steady)()))
     }
 
-    /// Calls under way, or waiting to be written.
+    pub(super) fn try_reserve(&self) -> bool {
+        self.permits.try_acquire().map(SemaphorePermit::forget).is_ok()
+    }
+
+    /// Number of calls in flight or waiting to be written.
     pub(super) fn waiting(&self) -> usize {
-        self.capacity - self.room.available_permits().min(self.capacity)
+        self.capacity - self.permits.available_permits().min(self.capacity)
     }
 
-    /// Puts a message into the queue. Without a writer its entry is lost.
+    /// Sends a command to the writer. Without a writer its entry is lost.
     pub(super) fn send(&self, message: WriterCommand) {
         if let Err(SendError(WriterCommand::Entry { .. })) = self.queue.send(message) {
             self.lost.fetch_add(1, Ordering::Relaxed);
-            tracing::error!("a record is lost: the activity log is closed");
+            tracing::error!("record lost: the activity log is closed");
         }
     }
 
-    /// Has the tables looked at.
-    pub(super) fn suspect(&self) {
+    /// Requests a check of the tables.
+    pub(super) fn request_scrub(&self) {
         if let Some(thread) = self.scrubber.get()
             && !self.is_suspect.swap(true, Ordering::AcqRel)
         {
@@ -214,16 +228,22 @@ impl Shared {
         }
     }
 
-    /// Has it written down how many entries are lost.
-    pub(super) fn count_lost(&self) {
+    /// Notes that damage in `file` was repaired at the cost of some records.
+    pub(super) fn note_repair(&self, file: &Path, records_lost: u64) {
+        let file = file.display().to_string();
+        self.repaired.store(Arc::new(Some(RepairedDamage { file, records_lost })));
+    }
+
+    /// Requests that the loss counter is saved.
+    pub(super) fn request_loss_save(&self) {
         if let Some(thread) = self.counter.get() {
             thread.unpark();
         }
     }
 
-    /// Writes down how many entries are lost, and that so many more wait.
+    /// Saves the loss counter, with `waiting` more entries in memory.
     pub(super) fn save_lost(&self, waiting: u64) {
-        let now_ms = self.refuses().then(|| (self.clock)());
+        let now_ms = self.cannot_write().then(|| (self.clock)());
         self.ledger.save(self.lost.load(Ordering::Relaxed), waiting, now_ms);
     }
 
@@ -233,47 +253,51 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer only where it would not wake by itself soon: the call's side pays for a
-    /// wake-up only after a pause.
+    /// Wakes the writer only if it would not wake soon by itself: callers pay for a wake-up only after a
+    /// pause.
     pub(super) fn wake_if_asleep(&self) {
-        // Either this sees the flag, or the writer, which looks again after raising it, sees what
-        // was sent.
+        // Either this thread sees the flag, or the writer, which checks the queue again after
+        // setting it, sees the command.
         fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) && self.rouse() {
+        if self.asleep.load(Ordering::SeqCst) && self.end_sleep() {
             self.wake();
         }
     }
 
-    /// Ends the sleep; true for the first to do so. From now on replies wait for the writer, also before
-    /// it gets a core.
-    pub(super) fn rouse(&self) -> bool {
-        let slept = self.durable_until.load(Ordering::SeqCst);
+    /// Ends the writer's sleep. Returns true for the first caller. From now on replies wait for the writer,
+    /// even before it is scheduled.
+    pub(super) fn end_sleep(&self) -> bool {
+        let before = self.durable_until.load(Ordering::SeqCst);
         let is_first = self.asleep.swap(false, Ordering::SeqCst);
         if is_first {
             let now = self.micros(Instant::now());
-            // Unless the writer is at work already, and knows better.
-            let _ =
-                self.durable_until.compare_exchange(slept, now, Ordering::SeqCst, Ordering::SeqCst);
+            // Unless the writer already runs and has set it.
+            let _ = self.durable_until.compare_exchange(
+                before,
+                now,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            );
         }
         is_first
     }
 
-    /// True while nothing can be written: calls go by `on_failure` then.
-    pub(super) fn refuses(&self) -> bool {
+    /// Whether nothing can be written at the moment, so that `on_failure` decides about calls.
+    pub(super) fn cannot_write(&self) -> bool {
         self.is_failed.load(Ordering::Acquire)
             || self.is_stalled.load(Ordering::Acquire)
-            || self.is_withheld.load(Ordering::Acquire)
+            || self.is_suspended.load(Ordering::Acquire)
     }
 
-    /// True while what is handed over is lost rather than written: nothing is written before the next start, or more would be
-    /// more than others can be kept for, and calls go on.
+    /// Whether submitted entries are lost instead of written: nothing is written before the next start, or
+    /// recording is suspended and calls proceed.
     pub(super) fn loses(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
             || (self.config.on_failure == OnFailure::Continue
-                && self.is_withheld.load(Ordering::Acquire))
+                && self.is_suspended.load(Ordering::Acquire))
     }
 
-    /// Why nothing can be written, if nothing can.
+    /// Reason why nothing can be written, if so.
     pub(super) fn failure(&self) -> Option<String> {
         let failed = self.failure.load().as_ref().clone();
         let stalled = || {
@@ -281,16 +305,16 @@ impl Shared {
             let stalled = self.is_stalled.load(Ordering::Acquire);
             stalled.then(|| format!("the disk has not answered for {} s", waits.as_secs()))
         };
-        let withheld = || self.withheld.load().as_ref().clone();
+        let suspended = || self.suspended.load().as_ref().clone();
         let closed = || self.is_closed.load(Ordering::Acquire).then(|| "it is closed".to_owned());
-        failed.or_else(stalled).or_else(withheld).or_else(closed)
+        failed.or_else(stalled).or_else(suspended).or_else(closed)
     }
 
     pub(super) fn failure_text(&self) -> String {
         self.failure().unwrap_or_default()
     }
 
-    /// How long the writer has been waiting for the disk at `now`.
+    /// Time for which the writer has been waiting for the disk at `now`.
     pub(super) fn disk_waits(&self, now: Instant) -> Option<Duration> {
         match self.disk_since.load(Ordering::Acquire) {
             0 => None,
@@ -298,14 +322,147 @@ impl Shared {
         }
     }
 
-    /// Microseconds from when the log was opened to `now`, never 0.
+    /// Microseconds since the log was opened, never 0.
     pub(super) fn micros(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.base).as_micros() as u64 + 1
     }
 }
 
-/// Calls that fit the queue, whatever they bring.
-fn room(config: &Config) -> usize {
+/// Number of calls that fit the queue even at their maximum size.
+fn call_capacity(config: &Config) -> usize {
     let entry = config.entry_bytes();
     config.queue_records.min(config.queue_bytes / entry).clamp(1, Semaphore::MAX_PERMITS)
+}
+
+/// Reason why a call must not be sent.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotAdmitted {
+    /// The log cannot be written, and `on_failure` is `refuse`.
+    #[error("the activity log cannot be written: {0}")]
+    Failed(String),
+    /// No permit became free within the time limit.
+    #[error("the activity log cannot keep up")]
+    Full,
+    /// The log is closed because the proxy is shutting down.
+    #[error("the activity log is closed")]
+    Closed,
+}
+
+/// Reason why a query failed.
+#[derive(Debug, Error)]
+pub enum QueryError {
+    /// The log cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Records in flight did not arrive within the time limit.
+    #[error("the activity log is busy")]
+    Busy,
+}
+
+/// State of the log as it affects calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// Records are written.
+    Ok,
+    /// Nothing can be written; calls proceed unrecorded (`on_failure: continue`).
+    Degraded,
+    /// Nothing can be written; calls are refused.
+    Failed,
+}
+
+/// Damage to the log's files that was found and repaired while it was open.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+pub struct RepairedDamage {
+    /// Damaged file, or folder in which the damaged log is kept.
+    pub file: String,
+    /// Number of records lost.
+    pub records_lost: u64,
+}
+
+impl std::fmt::Display for RepairedDamage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { file, records_lost } = self;
+        write!(f, "damage was repaired, {records_lost} records are lost ({file}); check the disk")
+    }
+}
+
+/// Health of the log, as shown by the status, health endpoints and metrics.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+pub struct Health {
+    /// State of the log as it affects calls.
+    pub state: Standing,
+    /// Reason why nothing can be written, if so.
+    #[schema(required)]
+    pub failed: Option<String>,
+    /// Damage found by a reader, if any.
+    #[schema(required)]
+    pub damaged: Option<String>,
+    /// Number of entries that could not be recorded, since the log was created.
+    pub lost: u64,
+    /// Number of calls in flight or waiting to be written.
+    pub queued: usize,
+    /// Sequence number of the last durable record.
+    pub durable_seq: u64,
+    /// Upper bound of the time, in milliseconds, for which the oldest record that is not durable has been
+    /// waiting. Replies wait from 35 on.
+    pub lag_ms: u64,
+    /// Longest time that the disk took for one batch since the start, in milliseconds.
+    pub longest_sync_ms: u64,
+    /// Number of records written since the start.
+    pub written: u64,
+    /// Size of the log on disk in bytes.
+    pub disk_bytes: u64,
+    /// Last damage to the log's files repaired since the start; the disk may be failing.
+    #[schema(required)]
+    pub repaired: Option<RepairedDamage>,
+}
+
+/// Interval at which a query checks whether earlier calls have left the barrier.
+const QUERY_POLL: Duration = Duration::from_micros(100);
+
+/// Read barrier (ACT-5): counts calls whose reply has ended but whose entry has not arrived. A query switches
+/// between two counters and waits for the old one to reach zero, so that it waits for every earlier call and
+/// for no later one.
+#[derive(Default)]
+pub(super) struct ReadBarrier {
+    current: AtomicU8,
+    pending: [AtomicUsize; 2],
+    turning: Mutex<()>,
+}
+
+impl ReadBarrier {
+    fn counter(&self, epoch: u8) -> &AtomicUsize {
+        let [even, odd] = &self.pending;
+        if epoch & 1 == 0 { even } else { odd }
+    }
+
+    /// Enters a call. Returns its epoch, which was current at some moment of this function.
+    pub(super) fn enter(&self) -> u8 {
+        loop {
+            let epoch = self.current.load(Ordering::SeqCst);
+            self.counter(epoch).fetch_add(1, Ordering::SeqCst);
+            if self.current.load(Ordering::SeqCst) == epoch {
+                return epoch;
+            }
+            self.leave(epoch);
+        }
+    }
+
+    pub(super) fn leave(&self, epoch: u8) {
+        self.counter(epoch).fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Waits until every call that entered before has left. Returns false at the deadline.
+    pub(super) fn wait(&self, deadline: Instant) -> bool {
+        let _turn = self.turning.lock();
+        let old = self.current.fetch_add(1, Ordering::SeqCst);
+        while self.counter(old).load(Ordering::SeqCst) > 0 {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(QUERY_POLL);
+        }
+        true
+    }
 }

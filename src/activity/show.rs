@@ -1,4 +1,4 @@
-//! The JSON of a record, the same in all faces, and its OpenAPI description. Pure.
+//! JSON form of a record, the same in REST, CLI and export, and its OpenAPI schema. Pure.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,86 +10,86 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::record::{Hash, Id, NodeId, Payload, Record, Source, Status, Type};
 
-/// A call, a decision about one, or something else that happened.
+/// A call, a decision about one, or another event.
 #[derive(serde::Serialize, ToSchema)]
 struct Members<'a> {
-    /// A ULID, newer records having greater ones; it leads straight to the record.
+    /// ULID; newer records have greater ids.
     #[schema(value_type = String, pattern = "^[0-7][0-9A-HJKMNP-TV-Z]{25}$")]
     id: Shown<Id>,
-    /// The record's place in its node's log, from 1 on without gaps.
+    /// Sequence number in the node's log, from 1 on without gaps.
     #[schema(minimum = 1)]
     seq: u64,
-    /// The log it belongs to.
+    /// Id of the log.
     #[schema(value_type = String, pattern = "^[0-9a-f]{32}$")]
     node: Shown<NodeId>,
-    /// The hash of the record before it.
+    /// Hash of the previous record.
     #[schema(value_type = String, pattern = "^[0-9a-f]{64}$")]
     prev_hash: Shown<Hash>,
-    /// BLAKE3 of the record and of the hash before it.
+    /// BLAKE3 over the record and the previous hash.
     #[schema(value_type = String, pattern = "^[0-9a-f]{64}$")]
     hash: Shown<Hash>,
     #[serde(rename = "type")]
     kind: Type,
     source: Source,
-    /// The principal on whose behalf it is: `anonymous`, `admin`, `token:NAME` or `jwt:SUBJECT`. Empty for what the proxy did by
-    /// itself, and in records of versions that did not keep it.
+    /// Principal: `anonymous`, `admin`, `token:NAME` or `jwt:SUBJECT`. Empty for the proxy's own actions, and
+    /// in records of versions that did not keep it.
     #[schema(value_type = String)]
     principal: &'a str,
-    /// The upstream server, or empty.
+    /// Upstream server, or empty.
     #[schema(value_type = String)]
     server_name: &'a str,
-    /// The tool without its server, or empty.
+    /// Tool name without its server, or empty.
     #[schema(value_type = String)]
     tool_name: &'a str,
-    /// As the client sent them, secrets taken out; the head of their text where they were cut, null
-    /// where there were none. Left out with `exclude_payloads`, and once they were pruned.
+    /// Arguments as sent by the client, without secrets: truncated text if they were too long, null if there
+    /// were none. Omitted with `exclude_payloads`, and after they were pruned.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Value)]
     arguments: Option<Json<'a>>,
-    /// Present where the arguments were cut.
+    /// Present if the arguments were truncated.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     arguments_truncated: Option<bool>,
-    /// The bytes they had before they were cut.
+    /// Length before truncation in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     arguments_bytes: Option<u64>,
-    /// The head of the answer, secrets taken out. Left out as the arguments are.
+    /// Start of the response, without secrets. Omitted like the arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     response: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     response_truncated: Option<bool>,
-    /// The bytes of the whole answer.
+    /// Length of the whole response in bytes.
     response_bytes: u64,
     status: Status,
-    /// What went wrong, or empty.
+    /// Error message, or empty.
     #[schema(value_type = String)]
     error_message: &'a str,
     #[schema(minimum = 0)]
     duration_ms: f64,
-    /// The proxy's own share of the duration.
+    /// Part of the duration spent in the proxy.
     overhead_us: u64,
-    /// When it began.
+    /// Start time.
     #[schema(value_type = String, format = DateTime)]
     timestamp: Shown<Timestamp>,
-    /// The MCP session, or empty.
+    /// MCP session, or empty.
     #[schema(value_type = String)]
     session_id: &'a str,
     #[schema(value_type = String)]
     request_id: &'a str,
-    /// The record of the call that this one is about, or empty.
+    /// Record of the call that this one belongs to, or empty.
     #[schema(value_type = String, pattern = "^([0-7][0-9A-HJKMNP-TV-Z]{25})?$")]
     parent_id: OrEmpty,
-    /// As the agent stated it, right or wrong.
+    /// Intent as stated by the agent, right or wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Value)]
     intent: Option<Json<'a>>,
-    /// What else is known: the call tool used, the client, what a decision followed and found.
+    /// Further data: the call tool used, the client, the basis and findings of a decision.
     #[schema(value_type = Object)]
     metadata: Metadata<'a>,
-    /// The name of its node, where there is a fleet.
+    /// Name of the node, in a fleet.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     node_name: Option<&'a str>,
@@ -149,9 +149,9 @@ impl ToSchema for Record {
     }
 }
 
-/// A moment, microseconds since 1970, shown as RFC 3339 with milliseconds.
+/// Microseconds since 1970, displayed as RFC 3339 with milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timestamp(pub u64);
+pub(crate) struct Timestamp(pub u64);
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,7 +163,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Serialises as its `Display` text.
+/// Serializes as its `Display` text.
 struct Shown<T>(T);
 
 impl<T: fmt::Display> Serialize for Shown<T> {
@@ -183,7 +183,7 @@ impl Serialize for OrEmpty {
     }
 }
 
-/// Raw JSON as it is; what is not whole JSON (cut, or never was) as a string; nothing as null.
+/// Raw JSON verbatim; incomplete or invalid JSON as a string; empty as null.
 struct Json<'a>(&'a Payload);
 
 impl Serialize for Json<'_> {
@@ -198,7 +198,7 @@ impl Serialize for Json<'_> {
     }
 }
 
-/// The metadata object: what every call has, then what this record brought along.
+/// Metadata object: the common members, then those of the record.
 struct Metadata<'a>(&'a Record);
 
 impl Serialize for Metadata<'_> {
@@ -229,10 +229,10 @@ impl Serialize for Metadata<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::record::{Body, Head, Operation, PayloadRef, ReadBody};
+    use crate::record::{Body, Head, Operation, PayloadRef, ReadBody};
 
     #[test]
-    fn act_1_a_record_is_shown_as_the_contract_says() {
+    fn act_1_record_json_matches_the_contract() {
         let node = NodeId([0xab; 16]);
         let record = Record {
             id: Id::new(1_767_225_600_000, 1, node),

@@ -1,9 +1,7 @@
-//! Counters of the summary, kept for each bucket of five minutes, so that a summary is a sum and not
-//! a search. Pure.
+//! Counters per five-minute bucket, from which summaries are added up without a search, and the JSON form of
+//! a summary. Pure.
 //!
-//! The counters of one segment and bucket are written once and never changed.
-
-mod shown;
+//! The counters of a segment and bucket are written once and never changed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,36 +13,37 @@ use utoipa::{PartialSchema, ToSchema};
 use super::bytes::{DecodeError, Reader, VERSION, put_bytes, put_varint};
 use super::codec::HeadRef;
 use super::record::{Operation, Status, Type, words};
+use super::show::Timestamp;
 
-/// The width of a bucket, in microseconds.
+/// Width of a bucket in microseconds.
 pub const BUCKET_US: u64 = 300 * 1_000_000;
-/// The most servers and tools that a summary names.
+/// Maximum number of servers and tools named in a summary.
 const TOP: usize = 10;
 
-/// The version of counters among which is the status `unknown`; without it they are written as
-/// before there was one, in [`VERSION`].
+/// Version of counters that include the status `unknown`. Without any such call the older [`VERSION`] is
+/// written.
 const UNKNOWN_VERSION: u8 = 2;
-/// Statuses in [`VERSION`].
+/// Number of statuses in [`VERSION`].
 const STATUSES: usize = Status::ALL.len() - 1;
 
-/// The counters of a span of time.
+/// Counters of a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Tool calls by [`Status`], at the place of its code minus one.
+    /// Tool calls by [`Status`], indexed by its code minus one.
     statuses: [u64; Status::ALL.len()],
-    /// Tool calls by [`Operation`], at the place of its code; the first had none.
+    /// Tool calls by [`Operation`], indexed by its code; index 0 is for calls without one.
     operations: [u64; Operation::ALL.len() + 1],
-    /// Decisions that were warnings.
+    /// Number of decisions that were warnings.
     warnings: u64,
     /// Tool calls by server and tool.
     tools: BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>,
-    /// How long tool calls took.
+    /// Durations of tool calls.
     latency: Histogram,
 }
 
 impl Stats {
     /// Adds a record. Only tool calls and warnings are counted.
-    pub fn add(&mut self, head: &HeadRef<'_>) {
+    pub(crate) fn add(&mut self, head: &HeadRef<'_>) {
         match head.kind {
             Type::ToolCall => {}
             Type::PolicyDecision => {
@@ -82,7 +81,7 @@ impl Stats {
         }
     }
 
-    /// Adds other counters to these.
+    /// Adds other counters.
     pub fn merge(&mut self, other: &Self) {
         self.statuses.iter_mut().zip(other.statuses).for_each(|(a, b)| *a += b);
         self.operations.iter_mut().zip(other.operations).for_each(|(a, b)| *a += b);
@@ -96,33 +95,25 @@ impl Stats {
         self.latency.merge(&other.latency);
     }
 
-    /// Tool calls with this status.
-    #[must_use]
-    pub fn with_status(&self, status: Status) -> u64 {
+    /// Number of tool calls with this status.
+    pub(crate) fn with_status(&self, status: Status) -> u64 {
         self.statuses.get(usize::from(status.code()) - 1).copied().unwrap_or_default()
     }
 
-    /// Tool calls.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.statuses.iter().sum()
     }
 
-    /// Tool calls that stated this operation type.
-    #[must_use]
-    pub fn with_operation(&self, operation: Option<Operation>) -> u64 {
+    /// Number of tool calls with this stated operation type.
+    pub(crate) fn with_operation(&self, operation: Option<Operation>) -> u64 {
         let place = operation.map_or(0, |it| usize::from(it.code()));
         self.operations.get(place).copied().unwrap_or_default()
     }
 
-    /// True if all counters are zero.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.total() == 0 && self.warnings == 0
     }
 
-    /// Its bytes on disk.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let unknown = self.with_status(Status::Unknown);
         let mut out = vec![if unknown > 0 { UNKNOWN_VERSION } else { VERSION }];
@@ -150,11 +141,7 @@ impl Stats {
         out
     }
 
-    /// Reads what [`Self::encode`] wrote.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError`] for anything else.
+    /// Decodes the output of [`Self::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
         let has_unknown = match reader.byte()? {
@@ -187,7 +174,7 @@ impl Stats {
     }
 }
 
-/// A histogram on a logarithmic scale: sixteen steps for each doubling, so the error is at most 1/16.
+/// Logarithmic histogram with sixteen steps per doubling: the error is at most 1/16.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Histogram(BTreeMap<u16, u64>);
 
@@ -209,19 +196,19 @@ impl Histogram {
         ((u64::from(exponent) << Self::STEP_BITS) + (value >> exponent)) as u16
     }
 
-    /// The middle of the values of a step.
+    /// Midpoint of a step.
     fn value(place: u16) -> f64 {
         let exponent = (place >> Self::STEP_BITS).saturating_sub(1);
         let low = u64::from(place - (exponent << Self::STEP_BITS)) << exponent;
         low as f64 + ((1u64 << exponent) - 1) as f64 / 2.0
     }
 
-    /// The same of microseconds, in milliseconds with three decimals.
+    /// Quantile of microseconds, in milliseconds with three decimals.
     fn quantile_ms(&self, q: f64) -> f64 {
         self.quantile(q).round() / 1000.0
     }
 
-    /// The quantile `q`: the value at or below which this share of all values lies.
+    /// Quantile `q`: the value at or below which this fraction of all values lies.
     fn quantile(&self, q: f64) -> f64 {
         let total: u64 = self.0.values().sum();
         let wanted = ((total as f64 * q).ceil() as u64).max(1);
@@ -242,7 +229,7 @@ fn bump(counts: &mut [u64], place: usize, by: u64) {
     }
 }
 
-/// The periods of a summary.
+/// Period of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
     /// `1h`
@@ -256,11 +243,10 @@ pub enum Period {
 }
 
 impl Period {
-    /// Every period, the shortest first.
+    /// All periods, shortest first.
     pub const ALL: &[Self] = &[Self::Hour, Self::Day, Self::Week, Self::Month];
 
-    /// The name in queries.
-    #[must_use]
+    /// Name in queries.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Hour => "1h",
@@ -270,8 +256,7 @@ impl Period {
         }
     }
 
-    /// Its length in microseconds.
-    #[must_use]
+    /// Length in microseconds.
     pub const fn micros(self) -> u64 {
         let hours = match self {
             Self::Hour => 1,
@@ -282,8 +267,7 @@ impl Period {
         hours * 3600 * 1_000_000
     }
 
-    /// The number of buckets of one point of the series: 5 minutes, 30 minutes, 3 hours, 12 hours.
-    #[must_use]
+    /// Number of buckets per point of the series: 5 minutes, 30 minutes, 3 hours, 12 hours.
     pub const fn step_buckets(self) -> u64 {
         match self {
             Self::Hour => 1,
@@ -293,9 +277,8 @@ impl Period {
         }
     }
 
-    /// The bucket that a period ending at `now` (microseconds since 1970) begins with. The period
-    /// is thus up to five minutes longer than its name; its summary says when it starts.
-    #[must_use]
+    /// First bucket of a period that ends at `now` (microseconds since 1970). The period is thus up to five
+    /// minutes longer than its name; the summary states its start.
     pub const fn first_bucket(self, now: u64) -> u64 {
         now.saturating_sub(self.micros()) / BUCKET_US
     }
@@ -321,49 +304,42 @@ impl PartialSchema for Period {
 
 impl ToSchema for Period {}
 
-/// The summary of a period, as the contract shows it.
+/// Summary of a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Which period.
     pub period: Period,
-    /// Its first moment, microseconds since 1970.
+    /// Start in microseconds since 1970.
     pub start: u64,
-    /// Its last moment.
     pub end: u64,
-    /// What was counted.
     pub stats: Stats,
-    /// The series over time, oldest first: each point covers [`Period::step_buckets`] buckets.
+    /// Time series, oldest first; each point covers [`Period::step_buckets`] buckets.
     pub points: Vec<Point>,
 }
 
 /// Tool calls of one step in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Point {
-    /// As in [`Stats`].
     statuses: [u64; Status::ALL.len()],
-    /// As in [`Stats`].
     operations: [u64; Operation::ALL.len() + 1],
     /// As in [`Stats`].
     latency: Histogram,
 }
 
 impl Point {
-    /// Adds the counters of a bucket.
     fn merge(&mut self, stats: &Stats) {
         self.statuses.iter_mut().zip(stats.statuses).for_each(|(a, b)| *a += b);
         self.operations.iter_mut().zip(stats.operations).for_each(|(a, b)| *a += b);
         self.latency.merge(&stats.latency);
     }
 
-    /// As of [`Summary::latency_ms`].
+    /// As [`Summary::latency_ms`].
     fn latency_ms(&self, q: f64) -> f64 {
         self.latency.quantile_ms(q)
     }
 }
 
 impl Summary {
-    /// An empty summary, for a period that ends at `now` (microseconds since 1970).
-    #[must_use]
+    /// Empty summary of a period that ends at `now` (microseconds since 1970).
     pub fn new(period: Period, now: u64) -> Self {
         let first = period.first_bucket(now);
         let steps = (now / BUCKET_US - first) / period.step_buckets() + 1;
@@ -371,7 +347,7 @@ impl Summary {
         Self { period, start: first * BUCKET_US, end: now, stats: Stats::default(), points }
     }
 
-    /// Adds the counters of a bucket, or a part of them.
+    /// Adds counters of a bucket.
     pub fn merge(&mut self, bucket: u64, part: &Stats) {
         self.stats.merge(part);
         let step = bucket.saturating_sub(self.start / BUCKET_US) / self.period.step_buckets();
@@ -381,23 +357,20 @@ impl Summary {
         }
     }
 
-    /// The servers with the most calls.
-    #[must_use]
-    pub fn top_servers(&self) -> Vec<(String, u64)> {
+    /// Servers with the most calls.
+    pub(crate) fn top_servers(&self) -> Vec<(String, u64)> {
         top(self.stats.tools.iter().map(|(name, tools)| (name.to_string(), tools.values().sum())))
     }
 
-    /// The tools with the most calls, as `server:tool`.
-    #[must_use]
-    pub fn top_tools(&self) -> Vec<(String, u64)> {
+    /// Tools with the most calls, as `server:tool`.
+    pub(crate) fn top_tools(&self) -> Vec<(String, u64)> {
         top(self.stats.tools.iter().flat_map(|(server, tools)| {
             tools.iter().map(move |(tool, count)| (format!("{server}:{tool}"), *count))
         }))
     }
 
-    /// The quantile `q` of the durations in milliseconds, with an error of at most 1/16.
-    #[must_use]
-    pub fn latency_ms(&self, q: f64) -> f64 {
+    /// Quantile `q` of the durations in milliseconds, with an error of at most 1/16.
+    pub(crate) fn latency_ms(&self, q: f64) -> f64 {
         self.stats.latency.quantile_ms(q)
     }
 }
@@ -409,40 +382,176 @@ fn top(counts: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> {
     counts
 }
 
+/// Tool calls of a period.
+#[derive(serde::Serialize, ToSchema)]
+struct Members {
+    period: Period,
+    /// Tool calls.
+    total_count: u64,
+    success_count: u64,
+    error_count: u64,
+    blocked_count: u64,
+    /// Decisions that allowed something with a warning.
+    warning_count: u64,
+    rejected_count: u64,
+    /// Calls that were in flight when the process ended.
+    unknown_count: u64,
+    by_intent: ByIntent,
+    /// Servers with the most calls, at most ten.
+    top_servers: Vec<Count>,
+    /// Tools with the most calls, as `server:tool`, at most ten.
+    top_tools: Vec<Count>,
+    latency_ms: Latency,
+    /// Start of the period, up to five minutes earlier than its length.
+    #[schema(format = DateTime)]
+    start_time: String,
+    #[schema(format = DateTime)]
+    end_time: String,
+    /// Seconds covered by each entry of `over_time`: 300, 1800, 10800 or 43200, by period.
+    step_seconds: u64,
+    /// Tool calls over time, oldest first, including entries without calls.
+    over_time: Vec<Step>,
+}
+
+/// Tool calls by stated operation type; calls without one are only in the total.
+#[derive(serde::Serialize, ToSchema)]
+struct ByIntent {
+    read: u64,
+    write: u64,
+    destructive: u64,
+}
+
+impl ByIntent {
+    fn of(count: impl Fn(Operation) -> u64) -> Self {
+        Self {
+            read: count(Operation::Read),
+            write: count(Operation::Write),
+            destructive: count(Operation::Destructive),
+        }
+    }
+}
+
+/// Number of calls.
+#[derive(serde::Serialize, ToSchema)]
+struct Count {
+    name: String,
+    count: u64,
+}
+
+/// 50 %, 95 % and 99 % quantiles of the durations in milliseconds, accurate to 1/16.
+#[derive(serde::Serialize, ToSchema)]
+struct Latency {
+    p50: f64,
+    p95: f64,
+    p99: f64,
+}
+
+/// Tool calls of one step in time, by status and by intent.
+#[derive(serde::Serialize, ToSchema)]
+struct Step {
+    #[schema(format = DateTime)]
+    start_time: String,
+    success: u64,
+    error: u64,
+    blocked: u64,
+    rejected: u64,
+    unknown: u64,
+    #[serde(flatten)]
+    by_intent: ByIntent,
+    /// Median duration in milliseconds; 0 without calls.
+    p50_ms: f64,
+    /// 99 % quantile of the durations in milliseconds.
+    p99_ms: f64,
+}
+
+impl Members {
+    fn of(summary: &Summary) -> Self {
+        let (stats, step) = (&summary.stats, summary.period.step_buckets() * BUCKET_US);
+        let named = |counts: Vec<(String, u64)>| {
+            counts.into_iter().map(|(name, count)| Count { name, count }).collect()
+        };
+        let starts = (0..).map(|number: u64| summary.start + number * step);
+        Self {
+            period: summary.period,
+            total_count: stats.total(),
+            success_count: stats.with_status(Status::Success),
+            error_count: stats.with_status(Status::Error),
+            blocked_count: stats.with_status(Status::Blocked),
+            warning_count: stats.warnings,
+            rejected_count: stats.with_status(Status::Rejected),
+            unknown_count: stats.with_status(Status::Unknown),
+            by_intent: ByIntent::of(|operation| stats.with_operation(Some(operation))),
+            top_servers: named(summary.top_servers()),
+            top_tools: named(summary.top_tools()),
+            latency_ms: Latency {
+                p50: summary.latency_ms(0.50),
+                p95: summary.latency_ms(0.95),
+                p99: summary.latency_ms(0.99),
+            },
+            start_time: Timestamp(summary.start).to_string(),
+            end_time: Timestamp(summary.end).to_string(),
+            step_seconds: step / 1_000_000,
+            over_time: starts.zip(&summary.points).map(Step::of).collect(),
+        }
+    }
+}
+
+impl Step {
+    fn of((start, point): (u64, &Point)) -> Self {
+        let ended = |status: Status| point.statuses.get(usize::from(status.code()) - 1).copied();
+        let stated = |operation: Operation| point.operations.get(usize::from(operation.code()));
+        Self {
+            p50_ms: point.latency_ms(0.50),
+            p99_ms: point.latency_ms(0.99),
+            start_time: Timestamp(start).to_string(),
+            success: ended(Status::Success).unwrap_or_default(),
+            error: ended(Status::Error).unwrap_or_default(),
+            blocked: ended(Status::Blocked).unwrap_or_default(),
+            rejected: ended(Status::Rejected).unwrap_or_default(),
+            unknown: ended(Status::Unknown).unwrap_or_default(),
+            by_intent: ByIntent::of(|operation| stated(operation).copied().unwrap_or_default()),
+        }
+    }
+}
+
+impl Serialize for Summary {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Members::of(self).serialize(serializer)
+    }
+}
+
+impl PartialSchema for Summary {
+    fn schema() -> RefOr<Schema> {
+        Members::schema()
+    }
+}
+
+impl ToSchema for Summary {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        Members::schemas(schemas);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::activity::codec::PayloadRef;
-    use crate::activity::record::Source;
 
     fn call(status: Status, operation: Option<Operation>, duration_us: u64) -> HeadRef<'static> {
         HeadRef {
-            stored_ms: 0,
-            kind: Type::ToolCall,
-            source: Source::Mcp,
-            principal: "",
             status,
             operation,
             server: "github",
             tool: "issue",
-            error: "",
-            started: 0,
             duration_us,
             overhead_us: 0,
-            response_bytes: 0,
-            session_id: "",
-            request_id: "",
-            parent: None,
-            intent: PayloadRef::default(),
-            variant: "",
-            client_name: "",
+            ..HeadRef::CALL
         }
     }
 
     #[test]
-    fn the_summary_counts_calls_and_its_warnings_are_decisions() {
+    fn summary_counts_calls_and_warning_decisions() {
         let mut stats = Stats::default();
         stats.add(&call(Status::Success, Some(Operation::Read), 1000));
         stats.add(&call(Status::Blocked, Some(Operation::Write), 3000));
@@ -482,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn act_1_unknown_outcomes_are_counted_beside_what_older_programs_read() {
+    fn act_1_unknown_outcomes_use_a_new_version_only_when_present() {
         let mut stats = Stats::default();
         stats.add(&call(Status::Success, Some(Operation::Write), 1000));
         assert_eq!(stats.encode()[0], VERSION);
@@ -490,11 +599,11 @@ mod tests {
         assert_eq!(stats.encode()[0], UNKNOWN_VERSION);
         assert_eq!(Stats::decode(&stats.encode()), Ok(stats.clone()));
         assert_eq!((stats.total(), stats.with_status(Status::Unknown)), (2, 1));
-        assert_eq!(stats.latency.0.values().sum::<u64>(), 1, "it has no duration");
+        assert_eq!(stats.latency.0.values().sum::<u64>(), 1, "an unknown outcome has no duration");
     }
 
     #[test]
-    fn points_cover_the_period_and_add_up_to_it() {
+    fn points_cover_the_period_and_sum_to_its_total() {
         let now = 1_767_225_600_000_000;
         let mut one = Stats::default();
         one.add(&call(Status::Success, Some(Operation::Read), 1000));
@@ -515,7 +624,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_place_is_at_most_a_sixteenth_off_and_keeps_order(a: u64, b: u64) {
+        fn histogram_step_keeps_order_within_a_sixteenth(a: u64, b: u64) {
             let (a, b) = (a.min(b) >> 1, a.max(b) >> 1);
             prop_assert!(Histogram::place(a) <= Histogram::place(b));
             let shown = Histogram::value(Histogram::place(a));
@@ -523,7 +632,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_are_read_or_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             if let Ok(stats) = Stats::decode(&bytes) {
                 prop_assert_eq!(Stats::decode(&stats.encode()), Ok(stats));
             }

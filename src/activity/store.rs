@@ -1,69 +1,88 @@
-//! The log on disk: keyspaces of one fjall database, batches that are written whole, snapshots.
+//! Store of the log: one fjall database with several keyspaces, atomic batches, and snapshots.
 //!
 //! ```text
-//! <dir>/db     the database: heads, bodies, index, segments, stats, state
-//! <dir>/head   the end of the chain (`chain_tip`)
-//! <dir>/node   whose log it is (`node`)
-//! <dir>/lost   what could not be recorded (`lost`)
+//! <dir>/db      database: heads, bodies, index, segments, stats, state
+//! <dir>/tables  list of the database's tables as last seen (`precheck`)
+//! <dir>/head    chain tip (`chain_tip`)
+//! <dir>/node    node id of the log (`folder`)
+//! <dir>/lost    count of unrecorded calls (`losses`)
 //! ```
 //!
-//! Knows keys and values as bytes; what they mean is decided by `codec`, `segment`, `append` and
-//! `view`. In `activity`, fjall is named here and in this folder alone.
+//! Opening is checked (ACT-9): `precheck` inspects the files before fjall does and keeps what it would
+//! delete, and a panic in fjall is reported as damage (`error`).
+//!
+//! Keys and values are bytes here; `codec`, `segment`, `append` and `view` interpret them. In this crate only
+//! this file and its folder use fjall.
 
-mod batch;
-mod database;
 mod error;
-mod fresh;
-pub(super) mod journals;
-mod space;
-mod table;
+pub mod journal;
+pub(super) mod journal_files;
+mod manifest;
+mod precheck;
+mod rebuild;
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, PersistMode, Readable};
+use parking_lot::Mutex;
 
-pub use self::batch::Batch;
-use self::database::{DatabaseSize, check_folders, keyspaces, open_db};
-pub use self::error::StoreError;
-use self::error::{read_error, write_error};
-pub use self::fresh::{Fresh, Part};
-pub use self::space::Space;
-pub use self::table::TableFile;
+use self::error::{guarded, read_error, write_error};
+use self::manifest::{DatabaseSize, META, Version, keyspaces, open_db};
+use self::precheck::{KnownTables, NOTE_EVERY, UnnamedTables};
 use super::bytes::DecodeError;
-use super::node;
 use super::record::NodeId;
-use crate::os::private;
+use super::{folder, keys, segment};
+use mcpproxy_runtime::os::private;
 
-/// The database's folder in the log's folder.
-pub const DB: &str = "db";
-/// The folder in which a database is made.
+pub use self::error::{DamageReport, StoreError};
+pub(super) use self::error::{is_damage, newest_journal};
+pub(crate) use self::precheck::TableFile;
+pub(super) use self::precheck::is_table_list_intact;
+pub(super) use self::rebuild::rebuild_keyspaces;
+pub use self::rebuild::{Fresh, Part};
+pub use super::keys::Space;
+
+/// Folder of the database in the log's folder.
+pub(crate) const DB: &str = "db";
+/// Folder in which a database is created.
 const DB_NEW: &str = "db.new";
-/// The format of keys and values, kept in the state.
+/// Format of keys and values, stored in the state keyspace.
 const FORMAT: u8 = 1;
 
-/// With more full memtables in a keyspace a write waits until one is a table. fjall waits too, from
-/// 4 on, but without a bound: for ever where its own thread has given up.
+/// Maximum number of full memtables in a keyspace before a write waits for a table. fjall waits as well, from
+/// 4 on, but without a bound, and forever if its thread has given up.
 const MAX_FULL_MEMTABLES: usize = 2;
-/// With more runs in a keyspace's first level a write waits for compaction. fjall slows writes down
-/// from 20 on and waits from 30 on, again without a bound.
+/// Maximum number of runs in a keyspace's first level before a write waits for compaction. fjall slows writes
+/// down from 20 on and waits from 30 on, without a bound.
 const MAX_RUNS: usize = 24;
-/// How long a write or a compaction waits for fjall's thread in all.
+/// Maximum total time that a write or a compaction waits for fjall's thread.
 const STALL_LIMIT: Duration = Duration::from_secs(10);
-/// The time between two looks at whether the thread is done.
+/// Maximum time for flushing everything in memory to tables, at a clean stop and before a repair.
+const FLUSH_LIMIT: Duration = Duration::from_secs(5);
+/// Interval at which the thread's progress is checked.
 const STALL_POLL: Duration = Duration::from_millis(5);
 
-/// An open log. Clones share it.
+/// Open log. Clones share it.
 #[derive(Clone)]
 pub struct Store {
     db: Database,
     spaces: [Keyspace; Space::ALL.len()],
     node: NodeId,
     path: PathBuf,
+    notes: Arc<Mutex<Notes>>,
+}
+
+/// State of the list of tables.
+struct Notes {
+    known: KnownTables,
+    /// Time of the last comparison with the store; `None` while the store is being created.
+    compared: Option<Instant>,
+    /// Set after a failed write of the list was reported.
+    has_failed: bool,
 }
 
 impl std::fmt::Debug for Store {
@@ -73,67 +92,63 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the log in `dir`, or makes one there.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`], by name where the database is damaged.
+    /// Opens or creates the log in `dir`.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(DB);
         if !path.try_exists()? {
             let mut node = [0; 16];
             getrandom::fill(&mut node).map_err(|error| io::Error::other(error.to_string()))?;
-            Self::create(dir, node::read(dir)?.unwrap_or(NodeId(node)), DatabaseSize::LOG)?;
+            Self::create(dir, folder::read_node(dir)?.unwrap_or(NodeId(node)), DatabaseSize::LOG)?;
         }
         Self::open_existing(path, DatabaseSize::LOG)
     }
 
-    /// Makes a log in `dir`, where there is none, for a node that had one before.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
+    /// Creates a log in `dir`, where there is none, for a node that had one before.
     pub fn open_as(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
         Self::create(dir, node, DatabaseSize::LOG)?;
         Self::open_existing(dir.join(DB), DatabaseSize::LOG)
     }
 
-    /// Opens the copy of the log of `node` in `dir`, or makes one there. It takes less of the machine than a log.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`], by name where the database is damaged, or of another log.
-    pub fn open_replica(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
+    /// Opens or creates the replica of the log of `node` in `dir`, with smaller buffers than a log.
+    /// [`StoreError::Damaged`] also for a replica of another log.
+    pub(crate) fn open_replica(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
         let path = dir.join(DB);
         if !path.try_exists()? {
             Self::create(dir, node, DatabaseSize::REPLICA)?;
         }
         let store = Self::open_existing(path.clone(), DatabaseSize::REPLICA)?;
         if store.node != node {
-            let why = format!("it is of log {}, not {node}", store.node);
+            let why = format!("it belongs to log {}, not {node}", store.node);
             return Err(StoreError::Damaged { file: path, why });
         }
         Ok(store)
     }
 
-    /// Makes an empty log under another name and renames it when it is whole, so that a crash leaves
-    /// either nothing or a log.
+    /// Creates an empty log under another name and renames it when complete, so that a crash leaves either
+    /// nothing or a log.
     fn create(dir: &Path, node: NodeId, size: DatabaseSize) -> Result<(), StoreError> {
         let path = dir.join(DB_NEW);
         private::folder(dir)?;
         if path.try_exists()? {
             fs::remove_dir_all(&path)?;
         }
+        // The list of a database that no longer exists.
+        match fs::remove_file(dir.join(precheck::LIST_FILE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
         {
             let db = open_db(&path, size)?;
             let spaces = keyspaces(&db, &path, size)?;
-            let store = Self { db, spaces, node, path: path.clone() };
+            let notes = Notes { known: KnownTables::default(), compared: None, has_failed: false };
+            let notes = Arc::new(Mutex::new(notes));
+            let store = Self { db, spaces, node, path: path.clone(), notes };
             let mut batch = Batch::default();
             batch.put(Space::State, "format", vec![FORMAT]);
             batch.put(Space::State, "node", node.0.to_vec());
             store.commit(batch)?;
             store.sync()?;
-            // From a table it can be read even if the journals are damaged.
+            // In a table it is readable even if the journals are damaged.
             store.flush(store.space(Space::State))?;
         }
         fs::rename(&path, dir.join(DB))?;
@@ -141,22 +156,35 @@ impl Store {
     }
 
     fn open_existing(path: PathBuf, size: DatabaseSize) -> Result<Self, StoreError> {
-        check_folders(&path)?;
+        let dir = path.parent().unwrap_or(&path);
+        let known = KnownTables::read(dir);
+        let mut known =
+            known.map_err(|error| StoreError::unreadable(dir.join(precheck::LIST_FILE), error))?;
+        let versions = precheck::check(&path, &known)?;
+        let unnamed = UnnamedTables::hide(&path, &versions, &known)?;
         let db = open_db(&path, size)?;
-        let names = db.list_keyspace_names();
-        if let Some(lost) =
-            Space::ALL.iter().find(|space| names.iter().all(|name| &**name != space.name()))
-        {
-            let why = format!("keyspace {} is missing", lost.name());
-            return Err(StoreError::Damaged { file: path.join("keyspaces"), why });
+        let is_first = known == KnownTables::default();
+        if let Some(meta) = versions.get(META) {
+            known.set(META, meta.clone());
         }
-        Self::with_keyspaces(db, path, size)
+        let notes = Notes { known, compared: None, has_failed: false };
+        let store = Self::with_keyspaces(db, path, size, notes)?;
+        let first = store.first()?;
+        unnamed.delete_redundant(|space, key| store.accounts_for(space, key, first))?;
+        store.start_listing(is_first);
+        Ok(store)
     }
 
-    fn with_keyspaces(db: Database, path: PathBuf, size: DatabaseSize) -> Result<Self, StoreError> {
+    fn with_keyspaces(
+        db: Database,
+        path: PathBuf,
+        size: DatabaseSize,
+        notes: Notes,
+    ) -> Result<Self, StoreError> {
         let spaces = keyspaces(&db, &path, size)?;
         let [.., state] = &spaces;
-        let get = |key: &str| state.get(key).map_err(|error| read_error(&path, error));
+        let get =
+            |key: &str| guarded(&path, || state.get(key).map_err(|error| read_error(&path, error)));
         let damaged = |why: &str| StoreError::Damaged { file: path.clone(), why: why.into() };
         match get("format")?.as_deref() {
             Some([FORMAT]) => {}
@@ -165,27 +193,84 @@ impl Store {
         }
         let node = get("node")?.and_then(|node| <[u8; 16]>::try_from(&*node).ok());
         let node = NodeId(node.ok_or_else(|| damaged("has no node id"))?);
-        Ok(Self { db, spaces, node, path })
+        Ok(Self { db, spaces, node, path, notes: Arc::new(Mutex::new(notes)) })
     }
 
-    /// The node whose log this is.
-    #[must_use]
-    pub fn node(&self) -> NodeId {
+    /// Number of the first retained record, according to the state.
+    fn first(&self) -> Result<u64, StoreError> {
+        let value = self.snapshot().get(Space::State, keys::FIRST)?;
+        Ok(value.and_then(|bytes| bytes.first_chunk().copied()).map_or(1, u64::from_be_bytes))
+    }
+
+    /// Whether the store holds the key or may have removed it: data of records before the retained `first`,
+    /// and any part of the state.
+    fn accounts_for(&self, space: Space, key: &[u8], first: u64) -> Result<bool, StoreError> {
+        let number = key.last_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+        let may_be_removed = match (space, number) {
+            (Space::State, _) | (_, None) => true,
+            (Space::Heads | Space::Bodies, Some(seq)) => seq < first,
+            // The segment of the first record was cleared if part of it was removed.
+            (Space::Index | Space::Segments | Space::Stats, Some(number)) => {
+                number <= segment::of(first)
+            }
+        };
+        Ok(may_be_removed || self.snapshot().get(space, key)?.is_some())
+    }
+
+    /// Starts to maintain the list of tables.
+    fn start_listing(&self, is_first: bool) {
+        self.notes.lock().compared = Some(Instant::now());
+        self.compare_tables(is_first);
+    }
+
+    /// Updates the list of tables, unless another thread is doing so. Failures are logged; an outdated list
+    /// is still usable.
+    pub fn note_tables(&self) {
+        self.compare_tables(false);
+    }
+
+    fn compare_tables(&self, is_changed: bool) {
+        let Some(mut notes) = self.notes.try_lock() else { return };
+        let Notes { known, compared: Some(compared), has_failed } = &mut *notes else { return };
+        *compared = Instant::now();
+        let mut is_changed = is_changed || *has_failed;
+        for (space, keyspace) in Space::ALL.iter().zip(&self.spaces) {
+            let version = keyspace.tree.current_version();
+            if known.get(space.folder()).is_some_and(|known| known.number == version.id()) {
+                continue;
+            }
+            let tables = version.iter_tables();
+            let tables = tables.map(|table| (table.id(), table.checksum().into_u128())).collect();
+            known.set(space.folder(), Version { number: version.id(), tables });
+            is_changed = true;
+        }
+        if !is_changed {
+            return;
+        }
+        let dir = self.path.parent().unwrap_or(&self.path);
+        match known.write(dir) {
+            Ok(()) => *has_failed = false,
+            Err(error) => {
+                if !std::mem::replace(has_failed, true) {
+                    tracing::warn!(%error, log = %dir.display(), "cannot write the list of the activity log's tables");
+                }
+            }
+        }
+    }
+
+    /// Node id of the log.
+    pub(crate) fn node(&self) -> NodeId {
         self.node
     }
 
-    /// Writes a batch. It can be read at once and survives this process; it survives the machine
-    /// after [`Self::sync`].
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
+    /// Writes a batch. It is readable at once and survives a crash of the process; it survives a crash of the
+    /// machine after [`Self::sync`]. After an error the store rejects writes until it is reopened.
     pub fn commit(&self, batch: Batch) -> Result<(), StoreError> {
-        let has_room = |space: &Keyspace| {
+        let is_keeping_up = |space: &Keyspace| {
             space.tree.sealed_memtable_count() <= MAX_FULL_MEMTABLES
                 && space.tree.l0_run_count() <= MAX_RUNS
         };
-        self.wait_until(|| self.spaces.iter().all(has_room))?;
+        self.wait_until(|| self.spaces.iter().all(is_keeping_up))?;
         let mut out = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), batch.writes.len());
         for (space, key, value) in batch.writes {
             match value {
@@ -193,47 +278,48 @@ impl Store {
                 None => out.remove(self.space(space), key),
             }
         }
-        out.commit().map_err(|error| self.failed_write(error))?;
-        self.db.persist(PersistMode::Buffer).map_err(|error| self.failed_write(error))
+        guarded(&self.path, || {
+            out.commit().map_err(|error| self.failed_write(error))?;
+            self.db.persist(PersistMode::Buffer).map_err(|error| self.failed_write(error))
+        })
     }
 
-    /// Makes durable what was written.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
+    /// Makes all written batches durable. After an error the store rejects writes until it is reopened.
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.db.persist(PersistMode::SyncData).map_err(|error| self.failed_write(error))
+        self.db.persist(PersistMode::SyncData).map_err(|error| self.failed_write(error))?;
+        let is_due = |notes: &Notes| notes.compared.is_some_and(|at| at.elapsed() > NOTE_EVERY);
+        if self.notes.try_lock().is_some_and(|notes| is_due(&notes)) {
+            self.note_tables();
+        }
+        Ok(())
     }
 
-    /// The log as it is now.
-    #[must_use]
     pub fn snapshot(&self) -> StoreSnapshot {
-        StoreSnapshot { snapshot: self.db.snapshot(), store: self.clone() }
+        StoreSnapshot { snapshot: self.db.snapshot(), store: self.clone(), report: None }
     }
 
-    /// The bytes it takes on disk, the preallocated part of the journal included. Waits for a sync
-    /// that is under way.
-    #[must_use]
-    pub fn disk_bytes(&self) -> u64 {
+    /// Size on disk in bytes, including the preallocated part of the journal. Waits for a running sync.
+    pub(crate) fn disk_bytes(&self) -> u64 {
         self.db.disk_space().unwrap_or_default()
     }
 
-    /// The bytes of its tables: what removing records gives back.
-    #[must_use]
-    pub fn table_bytes(&self) -> u64 {
+    /// Size of the tables in bytes, which removing records reduces.
+    pub(crate) fn table_bytes(&self) -> u64 {
         self.spaces.iter().map(|space| space.disk_space()).sum()
     }
 
-    /// The folder of a keyspace.
-    #[must_use]
+    /// Folder of the database.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Folder of a keyspace.
     pub fn folder(&self, space: Space) -> &Path {
         self.space(space).path()
     }
 
-    /// Its tables as they are now. What is not yet in tables is in journals.
-    #[must_use]
-    pub fn tables(&self) -> Vec<TableFile> {
+    /// The current tables. Newer data is only in journals.
+    pub(crate) fn tables(&self) -> Vec<TableFile> {
         let all = Space::ALL.iter().zip(&self.spaces).flat_map(|(space, keyspace)| {
             let version = keyspace.tree.current_version();
             let table =
@@ -246,19 +332,15 @@ impl Store {
         all.collect()
     }
 
-    /// Reads every table whole, and returns those with damage anywhere. Such a table stops the store for
-    /// good once it is compacted. What is not yet in tables is not checked.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`] if the disk refuses.
-    pub fn damaged_tables(&self) -> Result<Vec<TableFile>, StoreError> {
+    /// Reads every table completely and returns the damaged ones. Compacting such a table would stop the
+    /// store for good. Data not yet in tables is not checked.
+    pub(crate) fn damaged_tables(&self) -> Result<Vec<TableFile>, StoreError> {
         let mut damaged = Vec::new();
         for table in self.tables() {
             match table.is_sound(|| true) {
                 Ok(true) => {}
                 Ok(false) => damaged.push(table),
-                // Compacted meanwhile.
+                // The table was compacted meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
@@ -266,48 +348,67 @@ impl Store {
         Ok(damaged)
     }
 
-    /// Gives back the tables of `space` that hold only keys below `key`. What else is below it
-    /// must be removed by batches.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`].
-    pub fn drop_tables_below(&self, space: Space, key: &[u8]) -> Result<(), StoreError> {
-        self.space(space)
-            .tree
-            .drop_range::<&[u8], _>(..key)
-            .map_err(|error| read_error(&self.path, error.into()))
+    /// Deletes the tables of `space` that hold only keys below `key`. Other keys below it must be removed by
+    /// batches.
+    pub(crate) fn drop_tables_below(&self, space: Space, key: &[u8]) -> Result<(), StoreError> {
+        let keyspace = self.space(space);
+        guarded(keyspace.path(), || {
+            let dropped = keyspace.tree.drop_range::<&[u8], _>(..key);
+            dropped.map_err(|error| read_error(&self.path, error.into()))
+        })
     }
 
-    /// Rewrites the tables of `space`, which frees the room of removed keys.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`].
+    /// Rewrites the tables of `space`, which frees the space of removed keys.
     pub fn compact(&self, space: Space) -> Result<(), StoreError> {
         let keyspace = self.space(space);
         self.flush(keyspace)?;
-        keyspace.major_compact().map_err(|error| self.failed_write(error))
+        guarded(keyspace.path(), || {
+            keyspace.major_compact().map_err(|error| self.failed_write(error))
+        })
     }
 
-    /// Makes a table of what a keyspace has in memory.
+    /// Flushes everything in memory to tables, within `FLUSH_LIMIT`. Returns false if something was written
+    /// meanwhile.
+    pub(crate) fn flush_all(&self) -> Result<bool, StoreError> {
+        for keyspace in &self.spaces {
+            keyspace.rotate_memtable().map_err(|error| self.failed_write(error))?;
+        }
+        let is_done = || self.spaces.iter().all(|it| it.tree.sealed_memtable_count() == 0);
+        self.wait_for(FLUSH_LIMIT, is_done)?;
+        Ok(!self.has_unflushed())
+    }
+
+    /// Whether some data is only in memory and journals.
+    pub(crate) fn has_unflushed(&self) -> bool {
+        let is_empty = |space: &Keyspace| {
+            space.tree.active_memtable().is_empty() && space.tree.sealed_memtable_count() == 0
+        };
+        !self.spaces.iter().all(is_empty)
+    }
+
+    /// Flushes the journal's buffer to the operating system.
+    pub(crate) fn flush_journal(&self) -> Result<(), StoreError> {
+        self.db.persist(PersistMode::Buffer).map_err(|error| self.failed_write(error))
+    }
+
+    /// Flushes a keyspace's memtable to a table.
     fn flush(&self, keyspace: &Keyspace) -> Result<(), StoreError> {
         keyspace.rotate_memtable().map_err(|error| self.failed_write(error))?;
         self.wait_until(|| keyspace.tree.sealed_memtable_count() == 0)
     }
 
-    /// Waits, with a bound, until fjall's thread `is_done`.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`] if the thread gave up, or the time is over.
+    /// Waits, with a bound, until `is_done`. Fails at the limit, or if fjall's thread has given up.
     fn wait_until(&self, is_done: impl Fn() -> bool) -> Result<(), StoreError> {
-        let deadline = Instant::now() + STALL_LIMIT;
+        self.wait_for(STALL_LIMIT, is_done)
+    }
+
+    fn wait_for(&self, limit: Duration, is_done: impl Fn() -> bool) -> Result<(), StoreError> {
+        let deadline = Instant::now() + limit;
         while !is_done() {
-            // Fails once the thread has given up.
+            // Fails once fjall's thread has given up.
             self.db.persist(PersistMode::Buffer).map_err(|error| self.failed_write(error))?;
             if Instant::now() > deadline {
-                let why = format!("its tables were not written within {STALL_LIMIT:?}");
+                let why = format!("its tables were not written within {limit:?}");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why).into());
             }
             thread::sleep(STALL_POLL);
@@ -332,62 +433,82 @@ impl Store {
     }
 }
 
-/// The log as it was at one moment.
+/// Snapshot of the log.
 pub struct StoreSnapshot {
     snapshot: fjall::Snapshot,
     store: Store,
+    report: Option<Arc<DamageReport>>,
 }
 
 impl StoreSnapshot {
-    /// The node whose log this is.
-    #[must_use]
-    pub fn node(&self) -> NodeId {
+    /// Reports damage that any read of it finds.
+    pub fn reporting(mut self, report: &Arc<DamageReport>) -> Self {
+        self.report = Some(Arc::clone(report));
+        self
+    }
+
+    /// Node id of the log.
+    pub(crate) fn node(&self) -> NodeId {
         self.store.node
     }
 
-    /// The value of a key.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if it cannot be read.
+    /// Returns the value of a key.
     pub fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.snapshot
-            .get(self.store.space(space), key)
-            .map(|value| value.map(Bytes::from))
-            .map_err(|error| read_error(&self.store.path, error))
+        let keyspace = self.store.space(space);
+        let value = guarded(keyspace.path(), || {
+            let value = self.snapshot.get(keyspace, key);
+            value
+                .map(|value| value.map(Bytes::from))
+                .map_err(|error| read_error(&self.store.path, error))
+        });
+        value.inspect_err(|error| take(self.report.as_deref(), error))
     }
 
-    /// The keys from `from` up to but not including `below`, with their values.
-    #[must_use]
+    /// Iterates over the keys from `from` up to but not including `below`, with their values.
     pub fn range(&self, space: Space, from: &[u8], below: &[u8]) -> Rows {
         let rows = if from < below {
             Some(self.snapshot.range(self.store.space(space), from..below))
         } else {
             None
         };
-        Rows { rows, path: self.store.path.clone() }
+        Rows { rows, path: self.store.path.clone(), report: self.report.clone() }
     }
 
-    /// The error for a value that does not decode.
-    #[must_use]
-    pub fn damaged(&self, space: Space, key: &[u8], error: DecodeError) -> StoreError {
+    /// Error for a value that does not decode.
+    pub(crate) fn damaged(&self, space: Space, key: &[u8], error: DecodeError) -> StoreError {
         let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
         let file = self.store.space(space).path().to_path_buf();
-        StoreError::Damaged { file, why: format!("{} {key} {error}", space.name()) }
+        let error = StoreError::Damaged { file, why: format!("{} {key} {error}", space.name()) };
+        take(self.report.as_deref(), &error);
+        error
     }
 }
 
-/// Keys and values in order, from both ends.
+fn take(report: Option<&DamageReport>, error: &StoreError) {
+    if let Some(report) = report {
+        report.take(error);
+    }
+}
+
+/// Double-ended iterator over keys and values in order.
 pub struct Rows {
     rows: Option<fjall::Iter>,
     path: PathBuf,
+    report: Option<Arc<DamageReport>>,
 }
 
 impl Rows {
-    fn read(&self, row: fjall::Guard) -> Result<(Bytes, Bytes), StoreError> {
-        row.into_inner()
-            .map(|(key, value)| (key.into(), value.into()))
-            .map_err(|error| read_error(&self.path, error))
+    fn read(
+        &mut self,
+        next: impl FnOnce(&mut fjall::Iter) -> Option<fjall::Guard>,
+    ) -> Option<Result<(Bytes, Bytes), StoreError>> {
+        let (rows, path) = (self.rows.as_mut()?, &self.path);
+        let row = guarded(path, || {
+            let Some(row) = next(rows) else { return Ok(None) };
+            let (key, value) = row.into_inner().map_err(|error| read_error(path, error))?;
+            Ok(Some((key.into(), value.into())))
+        });
+        row.inspect_err(|error| take(self.report.as_deref(), error)).transpose()
     }
 }
 
@@ -395,14 +516,44 @@ impl Iterator for Rows {
     type Item = Result<(Bytes, Bytes), StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let row = self.rows.as_mut()?.next()?;
-        Some(self.read(row))
+        self.read(Iterator::next)
     }
 }
 
 impl DoubleEndedIterator for Rows {
     fn next_back(&mut self) -> Option<Self::Item> {
-        let row = self.rows.as_mut()?.next_back()?;
-        Some(self.read(row))
+        self.read(DoubleEndedIterator::next_back)
+    }
+}
+
+/// Atomic batch of writes to several keyspaces.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    pub(super) writes: Vec<(Space, Bytes, Option<Bytes>)>,
+}
+
+impl Batch {
+    pub fn put(&mut self, space: Space, key: impl Into<Bytes>, value: impl Into<Bytes>) {
+        self.writes.push((space, key.into(), Some(value.into())));
+    }
+
+    pub fn remove(&mut self, space: Space, key: impl Into<Bytes>) {
+        self.writes.push((space, key.into(), None));
+    }
+
+    /// Blocks of records in the batch, as pairs of heads and bodies, in order.
+    pub(crate) fn blocks(&self) -> Vec<(Bytes, Bytes)> {
+        let of = |space| self.writes.iter().filter(move |write| write.0 == space);
+        let pairs = of(Space::Heads).zip(of(Space::Bodies));
+        pairs.filter_map(|(heads, bodies)| Some((heads.2.clone()?, bodies.2.clone()?))).collect()
+    }
+
+    /// Adds another batch's writes to one keyspace.
+    pub(crate) fn take_from(&mut self, other: Self, space: Space) {
+        self.writes.extend(other.writes.into_iter().filter(|write| write.0 == space));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.writes.is_empty()
     }
 }

@@ -1,11 +1,13 @@
-//! Verification (ACT-4): walks the chain and names the first record that is altered, missing or
-//! out of place. *Intact* is a record that is as it was written.
+//! Verification (ACT-4): walks the chain and reports the first record that is altered, missing or out of
+//! place. A record is *intact* if it is as it was written.
 //!
-//! A folder is verified on a copy, so that the store's recovery cannot repair anything away, and its
-//! tables are read whole. A running log is verified on a snapshot: damage on disk of what the store
-//! still has in memory is not found. The chain has no key: whoever can rewrite the whole store and its
-//! head can forge it.
+//! A folder is verified on a copy, so that the store's recovery cannot repair anything away, and its tables
+//! are read completely. A running log is verified on a snapshot, which misses damage on disk of data that the
+//! store still has in memory. The chain has no key: anyone who can rewrite the whole store and the chain tip can
+//! forge it.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -16,76 +18,75 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::chain_tip::{ChainTip, ChainTipFile};
 use super::codec;
-use super::copy::Copy;
 use super::file_checksums::{self, ChecksumFinding, Depth};
+use super::folder::Lock;
 use super::gap::{Gap, Unrecorded};
-use super::lock::Lock;
-use super::lost::{self, LossTally};
+use super::losses::{self, LossTally};
 use super::record::{Hash, Type};
-use super::store::{DB, Store, StoreError, journals};
+use super::store::{self, DB, Store, StoreError};
 use super::view::{Block, View};
+use crate::folder::Copy;
+use crate::recover;
+use crate::store::{journal, journal_files};
 
-/// Holes after which a verification ends.
-const MOST_HOLES: usize = 1000;
-/// The most entries of [`Report::unrecorded`] that are read from the log.
-const MOST_OUTAGES: usize = 1000;
-/// Progress is reported after so many records.
+/// Number of holes after which a verification ends.
+const MAX_HOLES: usize = 1000;
+/// Maximum number of entries in [`Report::unrecorded`] that are read from the log.
+const MAX_OUTAGES: usize = 1000;
+/// Number of records between progress reports.
 const PROGRESS_RECORDS: u64 = 4096;
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The number of records that were checked.
+    /// Number of verified records.
     pub records: u64,
-    /// The first of them.
+    /// Sequence number of the first one.
     pub first: u64,
-    /// The last of them.
+    /// Sequence number of the last one.
     pub last: u64,
-    /// The first record that is not intact, in a hole that the log itself does not name.
+    /// First record that is not intact, in a hole that the log does not name.
     pub broken: Option<Broken>,
-    /// Ranges of records that the log itself names as lost.
+    /// Ranges of lost records named by the log.
     pub gaps: Vec<Gap>,
-    /// Records that could not be written, as the log itself says or will say at the next start; of
-    /// more than 1000 such entries the oldest.
+    /// Unrecorded calls, as the log states or will state at the next start; the oldest 1000 entries.
     pub unrecorded: Vec<Unrecorded>,
-    /// Files that have changed since the log was closed, and tables that are not what was written.
+    /// Files changed since the log was closed, and damaged tables and journals.
     pub altered: Vec<PathBuf>,
-    /// Other findings, such as what a crash left behind. They are no faults.
+    /// Other findings that are no faults, such as leftovers of a crash.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// True when all records are intact, and no file has changed.
-    #[must_use]
+    /// Whether all records are intact and no file has changed.
     pub fn is_sound(&self) -> bool {
         self.broken.is_none() && self.altered.is_empty()
     }
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(serde::Serialize, ToSchema)]
 struct Members<'a> {
-    /// True when all records are intact, and no file has changed.
+    /// Whether all records are intact and no file has changed.
     sound: bool,
-    /// The number of records that were checked.
+    /// Number of verified records.
     records: u64,
-    /// The sequence number of the first of them.
+    /// Sequence number of the first verified record.
     first: u64,
-    /// And of the last.
+    /// Sequence number of the last verified record.
     last: u64,
-    /// The first record that is not intact, in a hole that the log itself does not name.
+    /// First record that is not intact, in a hole that the log does not name.
     #[schema(required, value_type = Option<Broken>)]
     broken: &'a Option<Broken>,
-    /// Ranges of records that the log itself names as lost.
+    /// Ranges of lost records named by the log.
     gaps: &'a [Gap],
-    /// Records that could not be written, as the log itself says or will say at the next start; of
-    /// more than 1000 such entries the oldest.
+    /// Calls that could not be recorded, as the log states or will state at the next start; the oldest 1000
+    /// entries.
     unrecorded: &'a [Unrecorded],
-    /// Files that have changed since the log was closed, and tables that are not what was written. Empty
-    /// for a running log.
+    /// Files changed since the log was closed, and damaged tables. Empty for a running log.
     #[schema(value_type = Vec<String>)]
     altered: &'a [PathBuf],
-    /// Other findings. They are no faults.
+    /// Other findings that are no faults.
     notes: &'a [String],
 }
 
@@ -115,39 +116,35 @@ impl ToSchema for Report {
 /// A record that is not intact.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, ToSchema)]
 pub struct Broken {
-    /// Its sequence number.
+    /// Sequence number.
     pub seq: u64,
-    /// What is wrong with it.
-    pub fault: Fault,
-    /// The details, for people.
+    /// Kind of fault.
+    pub fault: RecordFault,
+    /// Details for humans.
     pub why: String,
 }
 
 impl Broken {
-    fn new(seq: u64, fault: Fault, why: &str) -> Self {
+    fn new(seq: u64, fault: RecordFault, why: &str) -> Self {
         Self { seq, fault, why: why.into() }
     }
 }
 
-/// What can be wrong with a record.
+/// Kind of fault of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Fault {
-    /// It is not what was written.
+pub enum RecordFault {
+    /// It differs from what was written.
     Altered,
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// Another record stands in its place.
+    /// Another record is in its place.
     OutOfPlace,
 }
 
-/// Verifies the log in `dir` on a copy below `scratch`; nothing in `dir` changes. `progress` gets the
-/// number of records checked, and of all.
-///
-/// # Errors
-///
-/// [`StoreError::Locked`] while a writer has it open. [`StoreError::Damaged`] where the store cannot be
-/// read at all, which is a finding, too.
+/// Verifies the log in `dir` on a copy below `scratch`; `dir` is not changed. `progress` receives the number
+/// of verified records and the total. [`StoreError::Locked`] while a writer has it open;
+/// [`StoreError::Damaged`], which is a finding as well, if the store cannot be read at all.
 pub fn folder(
     dir: &Path,
     scratch: &Path,
@@ -175,55 +172,49 @@ fn verify_copy(
     let reading = ChainTipFile::read(copy)?;
     if !copy.join(DB).try_exists()? {
         let why = "there is no log".into();
-        return match reading.mark {
+        return match reading.tip {
             None => Ok(Report::default()),
             Some(_) => Err(StoreError::Damaged { file: dir.join(DB), why }),
         };
     }
-    let before = journals::all(&copy.join(DB))?;
-    let before: Vec<_> = before.iter().map(|path| used_bytes(path)).collect::<Result<_, _>>()?;
+    let is_listed = store::is_table_list_intact(copy)?;
+    let damaged = journal_files::repair(&copy.join(DB), &recover::evidence(copy))?;
+    let before = journals_used(copy)?;
     let store = Store::open(copy)?;
-    let mut report = verify(&View::new(store.snapshot())?, reading.mark, progress)?;
+    let mut report = verify(&View::new(store.snapshot())?, reading.tip, progress)?;
     let (tally, is_whole) = LossTally::read(copy)?;
-    report.unrecorded.extend(tally.unreported(lost::reported(&View::new(store.snapshot())?)?));
+    report.unrecorded.extend(tally.unreported(losses::reported(&View::new(store.snapshot())?)?));
+    if !is_listed {
+        report.notes.push("the list of tables is damaged; the next start rewrites it".into());
+    }
     if !is_whole {
         report.notes.push("the count of lost records is damaged".into());
     }
+    let original = |path: PathBuf| path.strip_prefix(copy).map_or(path.clone(), |it| dir.join(it));
+    report.altered.extend(damaged.into_iter().map(original));
     for table in store.damaged_tables()? {
         let table = table.path.strip_prefix(copy).map_or(table.path.clone(), |name| dir.join(name));
         report.altered.push(table);
     }
     let marks = View::new(store.snapshot())?.marks().count();
     if marks > 0 {
-        let text = "calls were under way: they will be on record as unknown when it is opened";
+        let text = "calls were in flight; they will be recorded with an unknown outcome when the log is opened";
         report.notes.push(format!("{marks} {text}"));
     }
-    if reading.mark.is_none() && report.records > 0 {
-        report.notes.push("there is no head: records may be missing at the end".into());
+    if reading.tip.is_none() && report.records > 0 {
+        report.notes.push("there is no chain tip: records may be missing at the end".into());
     }
     if reading.torn {
-        report.notes.push("the head file holds a mark that is not whole".into());
+        report.notes.push("the chain tip file holds a torn entry".into());
     }
-    for (journal, before) in journals::all(&copy.join(DB))?.iter().zip(before) {
-        let after = used_bytes(journal)?;
-        if after < before {
-            let name = journal.file_name().unwrap_or_default().display();
-            report
-                .notes
-                .push(format!("{name} holds {} bytes behind its last whole batch", before - after));
-        }
-    }
+    report.notes.extend(cut_journals(&before, &journals_used(copy)?));
     Ok(report)
 }
 
-/// Verifies a log at one moment. It must reach the end of the chain that `mark` names.
-///
-/// # Errors
-///
-/// [`StoreError`] where it cannot be read.
-pub fn verify(
+/// Verifies a view. Its chain must reach `tip`.
+pub(crate) fn verify(
     view: &View,
-    mark: Option<ChainTip>,
+    tip: Option<ChainTip>,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Report, StoreError> {
     let (first, total) = (view.first(), view.next() - view.first());
@@ -235,14 +226,14 @@ pub fn verify(
             ChainStep::Record { seq, head, body } => (seq, head, body),
             ChainStep::Hole(hole) => {
                 holes.push(hole);
-                let too_many = holes.len() >= MOST_HOLES;
+                let too_many = holes.len() >= MAX_HOLES;
                 return if too_many { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
             }
         };
         let kind = kind(head);
         if kind == Some(Type::Gap) {
             report.gaps.extend(gap(body));
-            if report.unrecorded.len() < MOST_OUTAGES {
+            if report.unrecorded.len() < MAX_OUTAGES {
                 report.unrecorded.extend(unrecorded(body));
             }
         } else if kind == Some(Type::Retention) {
@@ -255,8 +246,10 @@ pub fn verify(
         }
         ControlFlow::Continue(())
     })?;
-    // Holes that the log itself names are reported as gaps.
-    let known = |hole: &Hole| hole.gap().is_some_and(|gap| report.gaps.contains(&gap));
+    // Holes named by the log are reported as gaps.
+    let known = |hole: &Hole| {
+        hole.gap().is_some_and(|gap| report.gaps.iter().any(|it| it.is_same_hole(&gap)))
+    };
     report.broken = holes.into_iter().find(|hole| !known(hole)).map(|hole| hole.broken);
     if report.broken.is_some() {
         return Ok(report);
@@ -264,74 +257,67 @@ pub fn verify(
     let broken = |seq, fault, why: &str| Some(Broken::new(seq, fault, why));
     progress(report.records, total);
     if first > 1 && retention != Some((first, view.before_first()?)) {
-        let why = "no retention record says that it was removed";
-        report.broken = broken(first - 1, Fault::Missing, why);
+        let why = "no retention record reports its removal";
+        report.broken = broken(first - 1, RecordFault::Missing, why);
         return Ok(report);
     }
-    match mark {
-        Some(mark) if report.last < mark.seq => {
-            let why = format!("the log ends before it, but record {} was durable", mark.seq);
-            report.broken = broken(report.last + 1, Fault::Missing, &why);
+    match tip {
+        Some(tip) if report.last < tip.seq => {
+            let why = format!("the log ends before it, but record {} was durable", tip.seq);
+            report.broken = broken(report.last + 1, RecordFault::Missing, &why);
         }
-        Some(mark) if view.hash(mark.seq)?.is_some_and(|hash| hash != mark.hash) => {
-            report.broken = broken(mark.seq, Fault::Altered, "its hash is not that of the head");
+        Some(tip) if view.hash(tip.seq)?.is_some_and(|hash| hash != tip.hash) => {
+            report.broken =
+                broken(tip.seq, RecordFault::Altered, "its hash differs from the chain tip");
         }
         Some(_) | None => {}
     }
     Ok(report)
 }
 
-/// A range of records that are not intact, between two that are or at the end.
+/// Range of records that are not intact, between two intact ones or at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hole {
-    /// The first record of the range, and what is wrong with it.
+pub(crate) struct Hole {
+    /// First record of the range, and its fault.
     pub broken: Broken,
-    /// The next record that can be read, and the hash it follows; `None` at the end of the log.
-    pub behind: Option<(u64, Hash)>,
+    /// Next readable record and its predecessor hash; `None` at the end of the log.
+    pub next: Option<(u64, Hash)>,
 }
 
 impl Hole {
-    /// The gap that a record of the log must name for the hole to be known; `None` at the end.
-    #[must_use]
-    pub fn gap(&self) -> Option<Gap> {
-        let (next, follows) = self.behind?;
+    /// The gap that a record must name for the hole to be known; `None` at the end.
+    pub(crate) fn gap(&self) -> Option<Gap> {
+        let (next, follows) = self.next?;
         Some(Gap::new(self.broken.seq, next - 1, follows))
     }
 }
 
-/// What a walk along the chain comes to next.
+/// Step of a walk along the chain.
 #[derive(Debug)]
-pub enum ChainStep<'a> {
-    /// An intact record.
+pub(crate) enum ChainStep<'a> {
     Record {
-        /// Its number.
         seq: u64,
-        /// Its head, encoded.
         head: &'a [u8],
-        /// Its body, encoded.
         body: &'a [u8],
     },
     /// A range of records that are not intact.
     Hole(Hole),
 }
 
-/// Walks the chain from the first kept record, until `each` breaks.
-///
-/// # Errors
-///
-/// [`StoreError`] where the disk refuses, or the log's beginning cannot be read.
-pub fn walk(
+/// Walks the chain from the first retained record, until `each` breaks. Fails if the beginning of the log
+/// cannot be read.
+pub(crate) fn walk(
     view: &View,
     mut each: impl FnMut(ChainStep<'_>) -> ControlFlow<()>,
 ) -> Result<(), StoreError> {
     let mut last = view.before_first()?;
     let mut next = view.first();
     loop {
-        let mut found = None;
+        let (mut found, mut is_unread) = (None, false);
         let mut blocks = match view.blocks(next, view.next()) {
             Ok(blocks) => Some(blocks),
             Err(error) => {
-                found = Some(unreadable(next, error)?);
+                (found, is_unread) = (Some(unreadable(next, error)?), true);
                 None
             }
         };
@@ -339,15 +325,15 @@ pub fn walk(
             let block = match block {
                 Ok(block) => block,
                 Err(error) => {
-                    found = Some(unreadable(next, error)?);
+                    (found, is_unread) = (Some(unreadable(next, error)?), true);
                     break;
                 }
             };
             if block.layout.first > next {
-                let broken = Broken::new(next, Fault::Missing, "there is a gap");
-                let behind = Some((block.layout.first, block.layout.prev));
+                let broken = Broken::new(next, RecordFault::Missing, "there is a gap");
+                let after = Some((block.layout.first, block.layout.prev));
                 (next, last) = (block.layout.first, block.layout.prev);
-                if each(ChainStep::Hole(Hole { broken, behind })).is_break() {
+                if each(ChainStep::Hole(Hole { broken, next: after })).is_break() {
                     return Ok(());
                 }
             }
@@ -357,29 +343,40 @@ pub fn walk(
             }
         }
         drop(blocks);
-        let Some(broken) = found else { return Ok(()) };
-        let behind = view.readable_after(next)?;
-        let behind = behind.map(|block| (block.layout.first, block.layout.prev));
-        if each(ChainStep::Hole(Hole { broken, behind })).is_break() {
+        let Some(mut broken) = found else { return Ok(()) };
+        // The iterator reads two blocks ahead: those before a damaged one may be intact.
+        if is_unread && let Some(block) = view.block_at(next)? {
+            let start = next;
+            match walk_block(view, &block, &mut next, &mut last, &mut each)? {
+                Some(in_block) => broken = in_block,
+                None if next > start => continue,
+                None => {}
+            }
+        }
+        let after = view.readable_after(next)?;
+        let after = after.map(|block| (block.layout.first, block.layout.prev));
+        if each(ChainStep::Hole(Hole { broken, next: after })).is_break() {
             return Ok(());
         }
-        match behind {
-            Some(behind) => (next, last) = behind,
+        match after {
+            Some(after) => (next, last) = after,
             None => break,
         }
     }
     Ok(())
 }
 
-/// The fault of record `seq`, which cannot be read because of damage; any other error is passed on.
+/// Fault of record `seq`, which is unreadable because of damage; any other error is returned.
 fn unreadable(seq: u64, error: StoreError) -> Result<Broken, StoreError> {
     match error {
-        StoreError::Damaged { .. } => Ok(Broken::new(seq, Fault::Altered, &error.to_string())),
-        StoreError::Locked | StoreError::Io(_) => Err(error),
+        StoreError::Damaged { .. } => {
+            Ok(Broken::new(seq, RecordFault::Altered, &error.to_string()))
+        }
+        StoreError::Locked | StoreError::Io(_) | StoreError::File { .. } => Err(error),
     }
 }
 
-/// Passes the intact records of one block to `each`. Returns the first that is not intact.
+/// Passes the intact records of a block to `each`. Returns the first that is not intact.
 fn walk_block(
     view: &View,
     block: &Block,
@@ -398,18 +395,18 @@ fn walk_block(
             continue;
         }
         if seq < *next {
-            return broken(seq, Fault::OutOfPlace, "it is there twice");
+            return broken(seq, RecordFault::OutOfPlace, "it exists twice");
         }
         if prev != *last {
-            return broken(seq, Fault::OutOfPlace, "it does not follow the one before it");
+            return broken(seq, RecordFault::OutOfPlace, "it does not follow the one before it");
         }
         let body = bodies.as_ref().and_then(|bodies| bodies.get(block, seq));
         let (Some(head), Some(body)) = (block.head(seq), body) else {
-            return broken(seq, Fault::Missing, "a part of it is missing");
+            return broken(seq, RecordFault::Missing, "a part of it is missing");
         };
         let whole = codec::decode_head(head).is_ok() && codec::decode_body(body).is_ok();
         if !whole || codec::chain(*last, view.node(), seq, head, body) != hash {
-            return broken(seq, Fault::Altered, "its hash does not fit");
+            return broken(seq, RecordFault::Altered, "its hash does not match");
         }
         if each(ChainStep::Record { seq, head, body }).is_break() {
             return Ok(None);
@@ -419,27 +416,22 @@ fn walk_block(
     Ok(None)
 }
 
-/// The type of a record.
-#[must_use]
+/// Type of a record.
 pub fn kind(head: &[u8]) -> Option<Type> {
     codec::decode_head(head).ok().map(|head| head.kind)
 }
 
-/// The hole that a record of the type `gap` names, if it names one.
-#[must_use]
+/// The gap named by a `gap` record, if it names one.
 pub fn gap(body: &[u8]) -> Option<Gap> {
     Gap::read(&codec::decode_body(body).ok()?)
 }
 
-/// What could not be written, if the record of the type `gap` is about that.
-#[must_use]
+/// The unrecorded calls reported by a `gap` record, if it is about those.
 pub fn unrecorded(body: &[u8]) -> Option<Unrecorded> {
     Unrecorded::read(&codec::decode_body(body).ok()?)
 }
 
-/// The number of the first kept record, and the hash it follows, from the body of a record of the type
-/// `retention`.
-#[must_use]
+/// First retained record and its predecessor hash, from the body of a `retention` record.
 pub fn kept_from(body: &[u8]) -> Option<(u64, Hash)> {
     let body = codec::decode_body(body).ok()?;
     let metadata: serde_json::Value = serde_json::from_slice(body.metadata.bytes()).ok()?;
@@ -447,6 +439,49 @@ pub fn kept_from(body: &[u8]) -> Option<(u64, Hash)> {
     Some((first, Hash::parse(metadata.get("first_kept_prev_hash")?.as_str()?)?))
 }
 
-fn used_bytes(path: &Path) -> Result<usize, StoreError> {
-    Ok(journals::used(&fs::read(path)?))
+/// Used length of each journal by name.
+type JournalsUsed = BTreeMap<OsString, usize>;
+
+/// Used lengths of the journals of the log in `dir`.
+fn journals_used(dir: &Path) -> Result<JournalsUsed, StoreError> {
+    let used = |path: PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_owned();
+        Ok((name, journal::used(&fs::read(&path)?)))
+    };
+    journal_files::list(&dir.join(DB))?.into_iter().map(used).collect()
+}
+
+/// Notes on journals truncated by opening the log. Missing journals became tables, and additional ones are
+/// new.
+fn cut_journals(before: &JournalsUsed, after: &JournalsUsed) -> Vec<String> {
+    let cut = before.iter().filter_map(|(name, before)| {
+        let cut = before.checked_sub(*after.get(name)?).filter(|cut| *cut > 0)?;
+        Some(format!("{} holds {cut} bytes after its last complete batch", name.display()))
+    });
+    cut.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journals_are_compared_by_name() {
+        let used = |journals: &[(&str, usize)]| -> JournalsUsed {
+            journals.iter().map(|(name, used)| (OsString::from(name), *used)).collect()
+        };
+        let before = used(&[("1.jnl", 9000), ("2.jnl", 500)]);
+        for (after, expected) in [
+            (used(&[("1.jnl", 9000), ("2.jnl", 500)]), vec![]),
+            // Opening turned the first one into a table and began another.
+            (used(&[("2.jnl", 500), ("3.jnl", 10)]), vec![]),
+            (used(&[("0.jnl", 1), ("1.jnl", 9000), ("2.jnl", 500)]), vec![]),
+            (
+                used(&[("2.jnl", 480), ("3.jnl", 10)]),
+                vec!["2.jnl holds 20 bytes after its last complete batch"],
+            ),
+        ] {
+            assert_eq!(cut_journals(&before, &after), expected);
+        }
+    }
 }

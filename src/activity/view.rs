@@ -1,10 +1,8 @@
-//! Reading the log as it was at one moment: lists, single records, counts, summaries, the end.
+//! Snapshot reads of the log: pages, single records, counts, summaries, and its end.
 //!
-//! Full segments are found through their index, one segment at a time, newest first; the rest,
-//! and segments of which a part was removed, are read record by record. So a page costs what it
-//! returns and the newest segment, not what is stored. Nothing here writes or waits.
-//!
-//! Size: the questions of one log and how its blocks are found, which all of them share.
+//! Full segments are found through their index, one at a time, newest first. The unfilled segment and partly
+//! removed ones are read record by record. A page thus costs what it returns plus the newest segment,
+//! regardless of the log's size. Nothing here writes or waits.
 
 use std::cell::OnceCell;
 use std::ops::{ControlFlow, Range};
@@ -12,49 +10,42 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::bytes::{DecodeError, Reader};
+use super::bytes::{DecodeError, Reader, unpack};
+use super::clock::AgeMarks;
 use super::codec::{self, HeadBlock, HeadRef};
 use super::keys;
-use super::pack::unpack;
-use super::postings::Postings;
-use super::query::{Filter, From, Listing, Page, Payloads};
+use super::query::{Filter, From, Listing, Page, Payloads, Term};
 use super::record::{Hash, Id, NodeId, ReadBody, Record};
 use super::segment::{self, Bitmap, Builder, SegmentBounds};
 use super::stats::{BUCKET_US, Period, Stats, Summary};
 use super::store::{Rows, Space, StoreError, StoreSnapshot};
 
-/// The log at one moment.
+/// Snapshot view of the log.
 pub struct View {
     pub(super) snapshot: StoreSnapshot,
-    /// The first record that is kept.
+    /// First retained record.
     pub(super) first: u64,
     /// One past the last record.
     pub(super) next: u64,
-    /// The first segment that is not full.
+    /// First segment that is not full.
     pub(super) unsealed: u64,
-    /// The first and last numbers of records that are lost: the index speaks of whole segments.
+    /// Ranges of lost records, which the index of whole segments may cover.
     pub(super) gaps: Vec<(u64, u64)>,
-    /// The name of the node in its fleet.
+    /// Node's name in its fleet.
     pub(super) name: Option<Arc<str>>,
 }
 
-/// The end of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEnd {
-    /// The number the next record gets.
+pub(crate) struct LogEnd {
+    /// Number of the next record.
     pub next: u64,
-    /// The last record's hash, or what the first record follows.
+    /// Hash of the last record, or the initial hash.
     pub hash: Hash,
-    /// When the last record was stored, milliseconds since 1970.
+    /// Storage time of the last record, in milliseconds since 1970.
     pub stored_ms: u64,
 }
 
 impl View {
-    /// A view of a snapshot of the store.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if it cannot be read.
     pub fn new(snapshot: StoreSnapshot) -> Result<Self, StoreError> {
         let first = match snapshot.get(Space::State, keys::FIRST)? {
             Some(bytes) => number(&snapshot, Space::State, keys::FIRST, &bytes)?,
@@ -75,30 +66,22 @@ impl View {
         Ok(view)
     }
 
-    /// The node whose log this is.
-    #[must_use]
+    /// Node id of the log.
     pub fn node(&self) -> NodeId {
         self.snapshot.node()
     }
 
-    /// The first record that is kept.
-    #[must_use]
+    /// First retained record.
     pub fn first(&self) -> u64 {
         self.first
     }
 
     /// One past the last record.
-    #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// The end of the log.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if the last block cannot be read.
-    pub fn end(&self) -> Result<LogEnd, StoreError> {
+    pub(crate) fn end(&self) -> Result<LogEnd, StoreError> {
         let Some(block) = self.block_before(u64::MAX)? else {
             return Ok(LogEnd { next: 1, hash: codec::genesis(self.node()), stored_ms: 0 });
         };
@@ -108,11 +91,7 @@ impl View {
         Ok(LogEnd { next: block.end(), hash, stored_ms: head.stored_ms })
     }
 
-    /// The hash that the first kept record follows.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if it cannot be read.
+    /// Predecessor hash of the first retained record.
     pub fn before_first(&self) -> Result<Hash, StoreError> {
         match self.snapshot.get(Space::State, keys::FIRST)? {
             Some(bytes) => Reader(&bytes)
@@ -125,11 +104,7 @@ impl View {
         }
     }
 
-    /// The hash of a record, if it is kept.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if it cannot be read.
+    /// Hash of a record, if it is retained.
     pub fn hash(&self, seq: u64) -> Result<Option<Hash>, StoreError> {
         if !(self.first..self.next).contains(&seq) {
             return Ok(None);
@@ -137,82 +112,70 @@ impl View {
         Ok(self.block_of(seq, &mut None)?.link(seq).map(|(_, hash)| hash))
     }
 
-    /// The first record from `seq` on that is there: its number, its id, and the hash it follows.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if it cannot be read.
-    pub fn from(&self, seq: u64) -> Result<Option<(u64, Id, Hash)>, StoreError> {
+    /// First existing record from `seq` on: its number, id and predecessor hash.
+    pub(crate) fn from(&self, seq: u64) -> Result<Option<(u64, Id, Hash)>, StoreError> {
         let Some(block) = self.blocks(seq, self.next)?.next().transpose()? else { return Ok(None) };
         let seq = block.layout.first.max(seq);
         let id = Id::new(self.head(&block, seq)?.stored_ms, seq, self.node());
         Ok(block.link(seq).map(|(prev, _)| (seq, id, prev)))
     }
 
-    /// The marks of calls that have begun and not ended (`begun`), by ticket.
-    #[must_use]
-    pub fn marks(&self) -> Rows {
-        self.snapshot.range(Space::State, &keys::begun(0), keys::BEGUN_END)
+    /// Age marks of the log; empty if they are missing or malformed.
+    pub(crate) fn age_marks(&self) -> Result<AgeMarks, StoreError> {
+        let bytes = self.snapshot.get(Space::State, keys::AGES)?;
+        Ok(bytes.and_then(|bytes| AgeMarks::decode(&bytes).ok()).unwrap_or_default())
     }
 
-    /// The oldest full segment of which anything is there.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if it cannot be read.
-    pub fn oldest_sealed(&self) -> Result<Option<u64>, StoreError> {
+    /// Marks of calls in flight (`in_flight`), by ticket.
+    pub(crate) fn marks(&self) -> Rows {
+        self.snapshot.range(Space::State, &keys::call_mark(0), keys::BEGUN_END)
+    }
+
+    /// Oldest full segment with derived data.
+    pub(crate) fn oldest_sealed(&self) -> Result<Option<u64>, StoreError> {
         let from = keys::number(0);
         let mut rows = self.snapshot.range(Space::Segments, &from, &keys::number(u64::MAX));
         let key = rows.next().transpose()?.map(|(key, _)| key);
         key.map(|key| number(&self.snapshot, Space::Segments, &key, &key)).transpose()
     }
 
-    /// The same view, with records that retention has removed and that are still on disk.
-    #[must_use]
-    pub fn with_removed(self) -> Self {
+    /// Includes records that retention removed but that are still on disk.
+    pub(crate) fn with_removed(self) -> Self {
         Self { first: 1, ..self }
     }
 
-    /// The same view without the records after `last`.
-    #[must_use]
+    /// Excludes the records after `last`.
     pub fn up_to(self, last: u64) -> Self {
         Self { next: self.next.min(last.saturating_add(1)), ..self }
     }
 
-    /// The same view, whose records say that their node has this name.
-    #[must_use]
-    pub fn named(self, name: Option<Arc<str>>) -> Self {
+    /// Sets the node's name shown in records.
+    pub(crate) fn named(self, name: Option<Arc<str>>) -> Self {
         Self { name, ..self }
     }
 
-    /// The name of its node, where there is a fleet.
-    #[must_use]
+    /// Node's name in its fleet, if it has one.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The same view without the records up to `seq`.
-    #[must_use]
+    /// Excludes the records up to `seq`.
     pub fn after(self, seq: u64) -> Self {
         Self { first: self.first.max(seq.saturating_add(1)), ..self }
     }
 
-    /// The number below which all its records have ids below `id`, which may be that of another log.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
+    /// The number below which all records have ids below `id`, which may be of another log.
     pub fn number_below(&self, id: Id) -> Result<u64, StoreError> {
         if id == Id::new(id.time_ms(), id.seq(), self.node()) {
             return Ok(id.seq().min(self.next));
         }
-        // Times never run back: the segment that the moment falls into, then the record.
+        // Storage times never decrease: binary search for the segment, then for the record.
         let (mut low, mut high) = (segment::of(self.first), segment::of(self.next - 1));
         while low < high {
             let middle = low + (high - low) / 2;
             match self.bounds(middle)? {
                 Some(bounds) if bounds.stored_ms < id.time_ms() => low = middle + 1,
-                // What is not full, or is lost, is behind what is.
+                // Unfilled and lost segments come after full ones.
                 Some(_) | None => high = middle,
             }
         }
@@ -228,18 +191,14 @@ impl View {
         Ok(self.next)
     }
 
-    /// A page of records, newest first.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
+    /// Returns a page of records, newest first.
     pub fn list(&self, filter: &Filter, page: &Page) -> Result<Listing, StoreError> {
         let (below, mut skip) = match page.from {
             From::Newest => (self.next, 0),
             From::After(id) => (self.number_below(id)?, 0),
             From::Offset(skip) => (self.next, skip),
         };
-        let mut wanted = Vec::with_capacity(page.limit.saturating_add(1).min(1 << 12));
+        let mut seqs = Vec::with_capacity(page.limit.saturating_add(1).min(1 << 12));
         self.find(filter, 0..below, |number, found| {
             let count = found.count();
             if skip >= count {
@@ -247,22 +206,18 @@ impl View {
                 return ControlFlow::Continue(());
             }
             let rest = found.newest_first(number).skip(skip as usize);
-            wanted.extend(rest.take(page.limit + 1 - wanted.len()));
+            seqs.extend(rest.take(page.limit + 1 - seqs.len()));
             skip = 0;
-            if wanted.len() > page.limit {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            if seqs.len() > page.limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        let more = wanted.len() > page.limit;
-        wanted.truncate(page.limit);
-        let (mut records, mut last, mut block) = (Vec::with_capacity(wanted.len()), None, None);
-        for seq in wanted {
+        let more = seqs.len() > page.limit;
+        seqs.truncate(page.limit);
+        let (mut records, mut last, mut block) = (Vec::with_capacity(seqs.len()), None, None);
+        for seq in seqs {
             let block = self.block_of(seq, &mut block)?;
             let head = self.head(block, seq)?;
             last = Some(Id::new(head.stored_ms, seq, self.node()));
-            // The index knows 64 bits of each value: the record itself decides.
+            // The index only has 64 bits of each value: check the record itself.
             if filter.matches(&head) {
                 records.push(self.record(block, seq, page.payloads)?);
             }
@@ -270,11 +225,7 @@ impl View {
         Ok(Listing { records, next_cursor: last.filter(|_| more) })
     }
 
-    /// The record with this id, if it is kept.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if it cannot be read.
+    /// Returns the record with this id, if it is retained.
     pub fn get(&self, id: Id) -> Result<Option<Record>, StoreError> {
         let seq = id.seq();
         if !(self.first..self.next).contains(&seq) {
@@ -284,11 +235,7 @@ impl View {
         Ok(Some(record).filter(|record| record.id == id))
     }
 
-    /// The number of records that match a filter.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
+    /// Counts the records that match a filter.
     pub fn count(&self, filter: &Filter) -> Result<u64, StoreError> {
         let mut count = 0;
         self.find(filter, 0..self.next, |_, found| {
@@ -298,22 +245,14 @@ impl View {
         Ok(count)
     }
 
-    /// The summary of a period that ends at `now` (microseconds since 1970).
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if the counters cannot be read.
-    pub fn summary(&self, period: Period, now: u64) -> Result<Summary, StoreError> {
+    /// Summarizes the period that ends at `now` (microseconds since 1970).
+    pub(crate) fn summary(&self, period: Period, now: u64) -> Result<Summary, StoreError> {
         let mut summary = Summary::new(period, now);
         self.buckets(period.first_bucket(now), now, |bucket, part| summary.merge(bucket, part))?;
         Ok(summary)
     }
 
-    /// Passes on the counters of each bucket from `first` to that of `now`, in parts.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if the counters cannot be read.
+    /// Passes the counters of each bucket from `first` to that of `now` to `each`, in parts.
     pub fn buckets(
         &self,
         first: u64,
@@ -341,21 +280,13 @@ impl View {
         Ok(())
     }
 
-    /// Adds every kept record of a segment to the counters.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
-    pub fn derive(&self, number: u64, into: &mut Builder) -> Result<(), StoreError> {
+    /// Adds every retained record of a segment to a builder.
+    pub(crate) fn derive(&self, number: u64, into: &mut Builder) -> Result<(), StoreError> {
         self.heads_of(number, |seq, head, bytes| into.add(seq, head, bytes))
     }
 
-    /// The bounds of a full segment.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
-    pub fn bounds(&self, number: u64) -> Result<Option<SegmentBounds>, StoreError> {
+    /// Bounds of a full segment.
+    pub(crate) fn bounds(&self, number: u64) -> Result<Option<SegmentBounds>, StoreError> {
         let key = keys::number(number);
         let value = self.snapshot.get(Space::Segments, &key)?;
         let decode = |value: Bytes| SegmentBounds::decode(&value);
@@ -363,13 +294,13 @@ impl View {
         value.map(decode).transpose().map_err(damaged)
     }
 
-    /// The full segments of which every record is kept.
+    /// Full segments of which every record is retained.
     fn whole_segments(&self) -> Range<u64> {
         let end = self.unsealed.min(segment::of(self.next));
         segment::of(self.first - 1 + segment::RECORDS - 1)..end
     }
 
-    /// The other segments: the one that is partly removed, and those that are not full.
+    /// The other segments: the partly removed one, and those that are not full.
     fn partial_segments(&self) -> impl DoubleEndedIterator<Item = u64> + use<> {
         let whole = self.whole_segments();
         let all = segment::of(self.first)..segment::of(self.next - 1) + 1;
@@ -377,7 +308,7 @@ impl View {
         all.filter(move |number| kept && !whole.contains(number))
     }
 
-    /// Finds the records of `range` that match a filter, segment by segment, newest first.
+    /// Finds the records of `range` that match a filter, by segment, newest first.
     pub(super) fn find(
         &self,
         filter: &Filter,
@@ -388,7 +319,7 @@ impl View {
         if from >= below {
             return Ok(());
         }
-        let mut hand = |number, found: Bitmap| {
+        let mut emit = |number, found: Bitmap| {
             let found = found.within(number, from, below);
             let lost = |found: Bitmap, gap: &(u64, u64)| found.without(number, gap.0, gap.1);
             let found = self.gaps.iter().fold(found, lost);
@@ -399,7 +330,7 @@ impl View {
         let partial = self.partial_segments().filter(|it| (oldest..=newest).contains(it));
         let partial: Vec<_> = partial.rev().collect();
         for number in partial.iter().copied().filter(|it| *it >= whole.end) {
-            if hand(number, self.scan(number, filter)?).is_break() {
+            if emit(number, self.scan(number, filter)?).is_break() {
                 return Ok(());
             }
         }
@@ -409,23 +340,23 @@ impl View {
             if filter.since.is_some() || filter.until.is_some() {
                 match self.bounds(number)? {
                     Some(b) if filter.covers(b.earliest, b.latest) => {}
-                    Some(b) if !filter.touches(b.earliest, b.latest) => continue,
+                    Some(b) if !filter.overlaps(b.earliest, b.latest) => continue,
                     Some(_) | None => found = found.and(self.scan(number, filter)?),
                 }
             }
-            if hand(number, found).is_break() {
+            if emit(number, found).is_break() {
                 return Ok(());
             }
         }
         for number in partial.into_iter().filter(|it| *it < whole.start && *it < whole.end) {
-            if hand(number, self.scan(number, filter)?).is_break() {
+            if emit(number, self.scan(number, filter)?).is_break() {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// The records of a segment that match a filter, found by reading each.
+    /// Finds the matching records of a segment by reading each.
     fn scan(&self, number: u64, filter: &Filter) -> Result<Bitmap, StoreError> {
         let mut found = Bitmap::default();
         self.heads_of(number, |seq, head, _| {
@@ -436,12 +367,8 @@ impl View {
         Ok(found)
     }
 
-    /// Passes on every kept record of a segment: number, head, bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
-    pub fn heads_of(
+    /// Passes the number, head and size of every retained record of a segment to `each`.
+    pub(crate) fn heads_of(
         &self,
         number: u64,
         mut each: impl FnMut(u64, &HeadRef<'_>, usize),
@@ -457,21 +384,28 @@ impl View {
         Ok(())
     }
 
-    /// The blocks that hold the records from `from` to `below`, oldest first.
+    /// Blocks with the records from `from` to `below`, oldest first.
     pub(super) fn blocks(
         &self,
         from: u64,
         below: u64,
     ) -> Result<impl Iterator<Item = Result<Block, StoreError>> + '_, StoreError> {
-        let first = match self.block_before(from + 1)? {
-            Some(block) if block.end() > from => block.layout.first,
-            Some(_) | None => from,
+        let first = match self.block_before(from + 1) {
+            Ok(Some(block)) if block.end() > from => block.layout.first,
+            Ok(Some(_) | None) => from,
+            // The block before is damaged, but a block starts exactly here.
+            Err(StoreError::Damaged { .. })
+                if self.snapshot.get(Space::Heads, &keys::number(from))?.is_some() =>
+            {
+                from
+            }
+            Err(error) => return Err(error),
         };
         let rows = self.snapshot.range(Space::Heads, &keys::number(first), &keys::number(below));
         Ok(rows.map(|row| row.and_then(|(key, value)| self.decode_block(&key, value))))
     }
 
-    /// The last block that begins before `seq`.
+    /// Last block that starts before `seq`.
     fn block_before(&self, seq: u64) -> Result<Option<Block>, StoreError> {
         let from = keys::number(0);
         let mut rows = self.snapshot.range(Space::Heads, &from, &keys::number(seq));
@@ -479,7 +413,17 @@ impl View {
         row.map(|(key, value)| self.decode_block(&key, value)).transpose()
     }
 
-    /// The block of a record, which may be the one that was read before.
+    /// Block that starts with record `seq`, read alone; `None` if there is none or it is damaged.
+    pub(super) fn block_at(&self, seq: u64) -> Result<Option<Block>, StoreError> {
+        let key = keys::number(seq);
+        let row = self.snapshot.get(Space::Heads, &key);
+        match row.and_then(|row| row.map(|row| self.decode_block(&key, row)).transpose()) {
+            Err(StoreError::Damaged { .. }) => Ok(None),
+            block => block,
+        }
+    }
+
+    /// Block of a record, taken from the cache if it is the one read last.
     pub(super) fn block_of<'b>(
         &self,
         seq: u64,
@@ -530,7 +474,7 @@ impl View {
             }
             Payloads::HeadsOnly => None,
         };
-        // Payloads that nobody asked for are not copied.
+        // Unrequested payloads are not copied.
         let (whole, metadata) = match payloads {
             Payloads::Include | Payloads::HeadsOnly => (stored, None),
             Payloads::Exclude => {
@@ -545,7 +489,7 @@ impl View {
         Ok(Record { node_name: self.name.clone(), ..record })
     }
 
-    /// The bodies of a block, if it has any; read once.
+    /// Bodies of a block, if there are any; read once.
     pub(super) fn bodies<'b>(&self, block: &'b Block) -> Result<Option<&'b Bodies>, StoreError> {
         if let Some(bodies) = block.bodies.get() {
             return Ok(Some(bodies));
@@ -580,13 +524,12 @@ impl Block {
         seq.checked_sub(self.layout.first).map(|place| place as usize)
     }
 
-    /// A record's head.
     pub(super) fn head(&self, seq: u64) -> Option<&[u8]> {
         let (range, _) = self.layout.records.get(self.place(seq)?)?;
         self.bytes.get(range.clone())
     }
 
-    /// The hash before a record, and its own.
+    /// Predecessor hash and hash of a record.
     pub(super) fn link(&self, seq: u64) -> Option<(Hash, Hash)> {
         let place = self.place(seq)?;
         let hash = self.layout.records.get(place)?.1;
@@ -606,7 +549,7 @@ pub(super) struct Bodies {
 }
 
 impl Bodies {
-    /// The body of a record of `block`, to which these belong.
+    /// Body of a record of the corresponding `block`.
     pub(super) fn get(&self, block: &Block, seq: u64) -> Option<&[u8]> {
         self.bytes.get(self.records.get(block.place(seq)?)?.clone())
     }
@@ -638,4 +581,112 @@ pub(super) fn number(
         .array()
         .map(u64::from_be_bytes)
         .map_err(|error| snapshot.damaged(space, key, error))
+}
+
+/// Index lookup: intersects the postings of the filtered fields, newest segment first. Times are not indexed;
+/// `View` compares them with each segment's bounds.
+pub(super) struct Postings {
+    fields: Vec<Vec<PostingList>>,
+    /// Without filtered fields: every segment, from the end.
+    all: Option<std::ops::Range<u64>>,
+}
+
+struct PostingList {
+    rows: Rows,
+    term: Term,
+    current: Option<(u64, Bitmap)>,
+}
+
+impl Postings {
+    /// Candidates among the segments from `from` up to but not including `below`.
+    pub(super) fn new(snapshot: &StoreSnapshot, filter: &Filter, from: u64, below: u64) -> Self {
+        let open = |term: Term| PostingList {
+            rows: snapshot.range(
+                Space::Index,
+                &keys::postings(term.bucket(), from),
+                &keys::postings(term.bucket(), below),
+            ),
+            term,
+            current: None,
+        };
+        let terms = filter.terms();
+        let all = terms.is_empty().then_some(from..below);
+        let fields = terms.into_iter().map(|terms| terms.into_iter().map(open).collect()).collect();
+        let mut candidates = Self { fields, all };
+        candidates.all = candidates.all.filter(|_| from < below);
+        candidates
+    }
+
+    /// Next segment with possible matches, and these.
+    pub(super) fn next(
+        &mut self,
+        snapshot: &StoreSnapshot,
+    ) -> Result<Option<(u64, Bitmap)>, StoreError> {
+        if self.fields.is_empty() {
+            let next = self.all.as_mut().and_then(DoubleEndedIterator::next_back);
+            return Ok(next.map(|number| (number, Bitmap::ALL)));
+        }
+        let mut target = u64::MAX;
+        loop {
+            let mut found = Bitmap::ALL;
+            let mut lowest = target;
+            for postings in &mut self.fields {
+                let (mut highest, mut union) = (None, Bitmap::default());
+                for posting in postings {
+                    match posting.at_or_below(target, snapshot)? {
+                        Some((number, bits)) if highest == Some(number) => union = union.or(bits),
+                        Some((number, bits)) if highest < Some(number) => {
+                            (highest, union) = (Some(number), bits);
+                        }
+                        Some(_) | None => {}
+                    }
+                }
+                let Some(highest) = highest else { return Ok(None) };
+                lowest = lowest.min(highest);
+                found = found.and(union);
+            }
+            let agreed = lowest == target;
+            target = lowest;
+            if agreed {
+                self.pass(target);
+                if !found.is_empty() {
+                    return Ok(Some((target, found)));
+                }
+                target = match target.checked_sub(1) {
+                    Some(target) => target,
+                    None => return Ok(None),
+                };
+            }
+        }
+    }
+
+    /// Marks a segment as done.
+    fn pass(&mut self, number: u64) {
+        for posting in self.fields.iter_mut().flatten() {
+            posting.current = posting.current.filter(|(at, _)| *at < number);
+        }
+    }
+}
+
+impl PostingList {
+    /// Newest posting at or below a segment.
+    fn at_or_below(
+        &mut self,
+        target: u64,
+        snapshot: &StoreSnapshot,
+    ) -> Result<Option<(u64, Bitmap)>, StoreError> {
+        while self.current.is_none_or(|(number, _)| number > target) {
+            let Some(row) = self.rows.next_back() else {
+                self.current = None;
+                return Ok(None);
+            };
+            let (key, value) = row?;
+            let damaged = |error| snapshot.damaged(Space::Index, &key, error);
+            let number = key.last_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+            let number = number.ok_or_else(|| damaged(DecodeError::Short))?;
+            let found = Bitmap::find(&value, self.term).map_err(damaged)?;
+            self.current = found.map(|found| (number, found));
+        }
+        Ok(self.current)
+    }
 }

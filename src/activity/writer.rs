@@ -1,20 +1,16 @@
-//! The thread that writes: gathers what was submitted, makes one batch of it, commits, syncs,
-//! moves the head (ACT-3, ACT-4).
+//! Writer thread: gathers submitted entries into a batch, commits and syncs it, and updates the chain tip
+//! (ACT-3, ACT-4).
 //!
 //! ```text
-//!   Asleep ── an entry ──▶ Gathering (28 ms) ──▶ commit ──▶ sync ──▶ head ──▶ Gathering …
-//!     ▲                        │ nothing for a second  │ a write fails
+//!   Asleep ── an entry ──▶ Gathering (28 ms) ──▶ commit ──▶ sync ──▶ chain tip ──▶ Gathering …
+//!     ▲                        │ idle for a second     │ a write fails
 //!     └────────────────────────┘                       ▼
-//!   Failed: the batch is kept, the store is opened again, and the batch is written if it is not
-//!   there. After a failed sync it stays failed: nobody knows what the disk then holds.
+//!   Failed: the batch is kept, the store is reopened, and the batch is written if it is missing.
+//!   After a failed sync the log stays failed, because the contents of the disk are unknown.
 //! ```
-//!
-//! It does not know calls, only entries; who may send them is `handle`'s affair.
 
-mod batch;
-mod failing;
-mod state;
-
+use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -22,60 +18,68 @@ use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use self::batch::Found;
-use self::state::{Stage, WriterState};
+use self::state::{Found, Stage, WriterState};
 use super::append::Appender;
-use super::clock;
-use super::lost;
 use super::recover::{self, OpenLog};
 use super::redact::Redactor;
+use super::refusals::RefusalGroups;
 use super::shared::{Shared, WriterCommand};
 use super::store::StoreError;
-use super::unfinished;
 use super::view::View;
+use super::{clock, losses};
 
-/// How long after the first of them entries are durable where all is well: so long they are
-/// gathered, less what a commit takes and by how much this thread gets a core too late. A sync costs
-/// the processor as much as many records.
+mod state;
+
+/// Target time from an entry's submission to its durability: entries are gathered for that long, less the
+/// duration of a commit and the scheduling delay of this thread. A sync costs as much processor time as many
+/// records.
 const GATHER: Duration = Duration::from_millis(28);
-/// How long they are gathered on a slow disk, or where there is hardly a core for this thread.
-const GATHER_LEAST: Duration = Duration::from_millis(5);
-/// What a commit took, or a wake-up was late by, is forgotten by this part with each round.
-const FORGET: u32 = 4;
-/// Where a commit took longer of late, or this thread waited longer for a core, what is gathered is
-/// written in between, too.
-const HINDERED: Duration = Duration::from_millis(9);
-/// But not before the first of it is so old, in microseconds: each write is a block of records.
+/// Minimum gathering time, on a slow disk or a busy machine.
+const MIN_GATHER: Duration = Duration::from_millis(5);
+/// Divisor by which the measured delay decays per round.
+const DELAY_DECAY: u32 = 4;
+/// Delay of recent commits or wake-ups above which gathered entries are also written before the sync.
+const SLOW_DELAY: Duration = Duration::from_millis(9);
+/// Minimum age of the first gathered entry for that, in microseconds: each write is a block of records.
 const WRITE_EARLY: u64 = 8000;
-/// What was submitted is encoded so often meanwhile: in small portions, that no core is taken from
-/// calls for long, and while it is still in the caches.
+/// Interval at which submitted entries are encoded while gathering: in small portions, so that no core is
+/// taken from calls for long and the entries are still cached.
 const STEP: Duration = Duration::from_millis(4);
-/// How long the thread gathers in vain before it sleeps until it is woken.
+/// Idle time before the thread sleeps until it is woken.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Opens the log in `dir` and starts its thread.
+/// Opens the log in `dir` and starts its writer thread.
 pub(super) fn start(
     dir: &Path,
     shared: Arc<Shared>,
     messages: Receiver<WriterCommand>,
 ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
-    let OpenLog { lock, store, mut head } = recover::open(dir)?;
+    let OpenLog { lock, store, tip_file: mut head } = recover::open(dir)?;
     let view = View::new(store.snapshot())?;
     let mut appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
-    let left = unfinished::settle(&store, &mut appender)?;
+    let left = recover::settle(&store, &mut appender)?;
     let tip = appender.tip();
-    if left.calls > 0 {
+    if left.calls + left.refusals > 0 {
         head.write(tip)?;
+    }
+    if left.calls > 0 {
         tracing::warn!(
             calls = left.calls,
-            "calls were under way when the process before this one ended: they are on record as unknown"
+            "calls were in flight when the previous process ended; they are recorded with an unknown outcome"
         );
     }
     let began = shared.micros(Instant::now());
     shared.durable_until.store(began, Ordering::SeqCst);
     shared.asleep.store(false, Ordering::SeqCst);
-    let _ = shared.opened.set(clock::Opened { at: (shared.clock)(), end: view.end()?.stored_ms });
-    shared.lost.store(shared.ledger.open(dir, lost::reported(&view)?)?, Ordering::Relaxed);
+    let ages = view.age_marks()?.truncated_to(tip.seq + 1);
+    let _ = shared.opened.set(clock::Opened {
+        at: (shared.clock)(),
+        end: view.end()?.stored_ms,
+        next: tip.seq + 1,
+        steady: (shared.steady)(),
+        ran_ms: ages.ran_ms,
+    });
+    shared.lost.store(shared.ledger.open(dir, losses::reported(&view)?)?, Ordering::Relaxed);
     shared.send(WriterCommand::Lost);
     shared.durable_seq.store(tip.seq, Ordering::Relaxed);
     shared.live.wrote(tip.seq);
@@ -90,10 +94,13 @@ pub(super) fn start(
         head,
         first: view.first(),
         next_ticket: left.next_ticket,
-        room: 0,
+        refusals: RefusalGroups::default(),
+        written: HashMap::new(),
+        ages,
+        permits: 0,
         waiting: Vec::new(),
         unsynced: None,
-        stuck: None,
+        unwritten: None,
         queue_from: began,
         sent_behind: false,
         batch_from: None,
@@ -104,13 +111,13 @@ pub(super) fn start(
     Ok(thread::Builder::new().name("activity".into()).spawn(move || run.run())?)
 }
 
-/// However the thread ends, nobody waits for it any longer.
-struct Gone(Arc<Shared>);
+/// Guard that releases everyone who waits for the thread, however it ends.
+struct ReleaseWaiters(Arc<Shared>);
 
-impl Drop for Gone {
+impl Drop for ReleaseWaiters {
     fn drop(&mut self) {
         self.0.is_closed.store(true, Ordering::Release);
-        self.0.room.close();
+        self.0.permits.close();
         self.0.batch_done.notify_waiters();
         self.0.live.wake_readers();
     }
@@ -118,10 +125,10 @@ impl Drop for Gone {
 
 impl WriterState {
     fn run(mut self) -> Result<(), StoreError> {
-        let _gone = Gone(Arc::clone(&self.shared));
+        let _release = ReleaseWaiters(Arc::clone(&self.shared));
         let mut idle_since = Instant::now();
         while !self.closing {
-            if self.stuck.is_some() {
+            if self.unwritten.is_some() {
                 self.wait_to_retry();
                 continue;
             }
@@ -140,17 +147,31 @@ impl WriterState {
         }
         let result = self.finish();
         self.shared.save_lost(0);
+        // With everything in tables, damage to a journal costs nothing and the next start has none
+        // to read.
+        let flushed = result.is_ok().then(|| self.on_disk(|store, _| store.flush_all()));
+        if let Some(store) = self.shared.store.load().as_ref() {
+            store.note_tables();
+        }
         self.shared.store.store(Arc::new(None));
-        result.and_then(|()| recover::close(&self.dir))
+        let is_flushed = match flushed {
+            Some(Ok(is_flushed)) => is_flushed,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "cannot flush the activity log; its newest records stay in the journal");
+                false
+            }
+            None => false,
+        };
+        result.and_then(|()| recover::close(&self.dir, is_flushed))
     }
 
-    /// Takes entries in for a moment, unless someone waits for them or there is no more room.
+    /// Takes entries in for a moment, unless someone waits for them or the batch is full.
     fn gather(&mut self) {
-        let time = GATHER.saturating_sub(self.hindered).max(GATHER_LEAST).as_micros() as u64;
+        let time = GATHER.saturating_sub(self.hindered).max(MIN_GATHER).as_micros() as u64;
         let began = self.now();
         let mut late = Duration::ZERO;
         loop {
-            // What came while the last batch was committed has waited for that already.
+            // Entries that arrived during the last commit have waited that long already.
             let until = self.batch_from.unwrap_or(began) + time;
             let step = Duration::from_micros(until.saturating_sub(self.now())).min(STEP);
             if step.is_zero() {
@@ -160,13 +181,18 @@ impl WriterState {
             thread::park_timeout(step);
             let slept = parked.elapsed();
             late = late.max(slept.saturating_sub(step));
-            let is_woken = slept < step;
-            if is_woken || self.take_in() == Found::Full || self.closing || self.stuck.is_some() {
+            let was_woken = slept < step;
+            if was_woken
+                || self.take_in() == Found::Full
+                || self.closing
+                || self.unwritten.is_some()
+            {
                 break;
             }
-            // The sync may be late. What is written survives this process, if not the machine.
+            // The sync may be late; what is written survives a crash of this process, if not of the
+            // machine.
             let age = self.now().saturating_sub(self.batch_from.unwrap_or(u64::MAX));
-            if self.hindered > HINDERED && age > WRITE_EARLY {
+            if self.hindered > SLOW_DELAY && age > WRITE_EARLY {
                 self.write();
             }
         }
@@ -176,12 +202,15 @@ impl WriterState {
     /// Sleeps until an entry comes.
     fn sleep(&mut self) {
         self.shared.asleep.store(true, Ordering::SeqCst);
-        // Either the sender sees the flag, or this last look sees what was sent.
+        // Either the sender sees the flag, or this last check sees what was sent.
         fence(Ordering::SeqCst);
-        let is_idle = self.take_in() == Found::Nothing && !self.shared.in_flight.has_unmarked();
+        let is_idle = self.take_in() == Found::Nothing
+            && !self.shared.in_flight.has_unmarked()
+            && self.appender.pending() == 0
+            && !self.refusals.is_open();
         if is_idle && !self.closing {
             thread::park();
-            self.shared.rouse();
+            self.shared.end_sleep();
             self.queue_from = self.shared.durable_until.load(Ordering::SeqCst);
         } else {
             self.shared.asleep.store(false, Ordering::SeqCst);
@@ -189,34 +218,40 @@ impl WriterState {
         }
     }
 
-    /// Writes what is in the queue, one batch at most.
+    /// Writes at most one batch of the queued entries.
     fn round(&mut self) -> Found {
         let found = self.take_in();
         let start = Instant::now();
-        let any = self.appender.pending() > 0 || self.shared.in_flight.has_unmarked();
+        let any = self.appender.pending() > 0
+            || self.shared.in_flight.has_unmarked()
+            || self.refusals.unmarked() > 0;
         self.write();
         self.sync();
         let took = if any { start.elapsed() } else { Duration::ZERO };
-        self.hindered = took.max(self.hindered - self.hindered / FORGET);
+        self.hindered = took.max(self.hindered - self.hindered / DELAY_DECAY);
         if found == Found::Nothing && any { Found::Some } else { found }
     }
 
-    /// Writes what was submitted before the end.
+    /// Writes everything submitted before the end.
     fn finish(&mut self) -> Result<(), StoreError> {
         loop {
-            if let Some(stuck) = &self.stuck {
-                let result = match stuck.stage {
+            if let Some(unwritten) = &self.unwritten {
+                let result = match unwritten.stage {
                     Stage::Write => self.reopen(),
                     Stage::Sync => {
-                        Err(StoreError::Io(std::io::Error::other(self.shared.failure_text())))
+                        Err(StoreError::Io(io::Error::other(self.shared.failure_text())))
                     }
                 };
                 if let Err(error) = result {
-                    self.count_lost();
+                    self.lose_stuck();
                     return Err(error);
                 }
             }
-            if self.round() == Found::Nothing && self.stuck.is_none() && !self.report_lost() {
+            if self.round() == Found::Nothing
+                && self.unwritten.is_none()
+                && !self.report_lost()
+                && !self.record_counts()
+            {
                 return Ok(());
             }
         }

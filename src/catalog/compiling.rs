@@ -1,76 +1,72 @@
-//! Where schemas are compiled: never on a worker, and never while another's call waits for
-//! what takes long.
+//! Compilation of schemas off the worker threads, so that slow schemas delay only their own calls.
 //!
-//! Small schemas are compiled before their tools are shown, for a quarter of a second at most, and large
-//! ones after, one at a time on a thread of their own: until then calls to such a tool wait.
-//! A thread cannot be ended from outside, so that bounds on the schema end it; one that takes
-//! longer than [`LIMIT`] makes the schema unusable, and the next begins when it has ended.
+//! Small schemas are compiled before their tools are published, for at most [`BEFORE_SHOWN`]; large ones afterwards,
+//! one at a time on a dedicated thread, while calls to such a tool wait. Threads cannot be cancelled, so limits on
+//! the schema end them; one that takes longer than [`LIMIT`] makes the schema unusable, and the next begins when it
+//! has ended.
 
+use std::collections::HashMap;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::value::RawValue;
 
 use super::change::Change;
-use super::discovered::DiscoveredTool;
+use super::conform::accepts_no_arguments;
+use super::definition::DiscoveredTool;
 use super::snapshot::Snapshot;
-use crate::schema::cache::Cache;
-use crate::schema::compile::{STACK, Schema, Settings, Unusable};
-use crate::tool::{InputSchema, OutputSchema, Tool, ToolName};
+use mcpproxy_policy::tool::{InputSchema, OutputSchema, Tool, ToolName};
+use mcpproxy_schema::compile::{STACK, Schema, SchemaHash, Settings, Unusable, compile};
 
-/// How long one schema may take to compile.
+/// Maximum compile time of a schema.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// Schemas of more bytes are compiled after their tools are shown.
+/// Maximum bytes of a schema compiled before its tool is published.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// How long the small schemas of those sets that are taken up together may take before their tools
-/// are shown.
+/// Maximum compile time of all small schemas of a batch before its tools are published.
 const BEFORE_SHOWN: Duration = Duration::from_millis(250);
 
 /// Compiles the schemas of a catalog.
 #[derive(Debug)]
 pub(super) struct Compiler {
     settings: Mutex<Settings>,
-    schemas: Arc<Cache>,
-    /// The thread that compiles, if one took too long. Locked while a schema is compiled.
+    schemas: Arc<SchemaCache>,
+    /// The thread that exceeded the limit, if any. Locked while a schema is compiled.
     running: Mutex<Option<JoinHandle<()>>>,
-    /// How long one may take.
+    /// Compile time limit.
     limit: Duration,
 }
 
-/// A schema that is still to be compiled.
+/// A deferred schema.
 #[derive(Debug)]
-pub(super) struct Late {
-    /// Whose it is.
+pub(super) struct PendingSchema {
     pub(super) tool: ToolName,
-    /// Its text.
     pub(super) raw: Box<RawValue>,
-    /// Where it is awaited.
+    /// Where its outcome is stored.
     pub(super) awaited: Arc<OnceLock<OutputSchema>>,
-    /// True where nobody was told yet whether it can be used.
+    /// Whether its outcome has not been reported yet.
     pub(super) new: bool,
 }
 
-impl Late {
+impl PendingSchema {
     pub(super) fn is_small(&self) -> bool {
         is_small(&self.raw)
     }
 }
 
-/// Whether it is compiled at once, and not on a thread of its own.
+/// Whether it is compiled without a dedicated thread.
 pub(super) fn is_small(raw: &RawValue) -> bool {
     raw.get().len() <= SMALL_BYTES
 }
 
-/// The time that is left before the tools are shown.
+/// Time budget before the tools are published.
 struct Quick(Instant);
 
 impl Quick {
-    /// From now on.
     fn start() -> Self {
         Self(Instant::now())
     }
@@ -86,7 +82,6 @@ impl Compiler {
         }
     }
 
-    /// From now on schemas are compiled so.
     pub(super) fn set(&self, settings: Settings) {
         *self.settings.lock() = settings;
     }
@@ -95,8 +90,7 @@ impl Compiler {
         *self.settings.lock()
     }
 
-    /// The compiled form of what a tool declared, if that is small and time is left; or one that
-    /// is awaited.
+    /// Compiles a small schema within the time budget, or defers it.
     fn quickly(&self, declared: Option<&RawValue>, time: &Quick) -> OutputSchema {
         let Some(raw) = declared else { return OutputSchema::Absent };
         let raw = raw.get().as_bytes();
@@ -109,9 +103,9 @@ impl Compiler {
         outcome(self.schemas.get(raw, &self.settings()))
     }
 
-    /// Compiles a schema that is awaited, unless another has; what came of it, if it is ours.
-    /// Blocks until it is done, at most [`LIMIT`] after those before it.
-    fn finish<'a>(&self, late: &'a Late) -> Option<&'a OutputSchema> {
+    /// Compiles a deferred schema unless another thread has; returns the outcome if it is ours. Blocks for at most
+    /// [`LIMIT`] after the schemas before it.
+    fn finish<'a>(&self, late: &'a PendingSchema) -> Option<&'a OutputSchema> {
         if late.is_small() {
             let new = late.awaited.get().is_none();
             let text = late.raw.get().as_bytes();
@@ -126,9 +120,12 @@ impl Compiler {
         Some(late.awaited.get_or_init(|| outcome(found)))
     }
 
-    /// What becomes of the input schema of a tool. Blocks until it is compiled, at most [`LIMIT`] after those before
-    /// it. `format` is an annotation there: programs read more than the formats that they name.
+    /// Compiles the input schema of a tool. Blocks for at most [`LIMIT`] after the schemas before it. `format` is an
+    /// annotation here, since servers accept more than the named formats.
     pub(super) fn input(&self, raw: &RawValue) -> InputSchema {
+        if let Some(reason) = accepts_no_arguments(raw.get()) {
+            return InputSchema::Unusable(reason.into());
+        }
         let settings = Settings { assert_formats: false, ..self.settings() };
         let found = match is_small(raw) {
             true => self.schemas.get(raw.get().as_bytes(), &settings),
@@ -140,7 +137,7 @@ impl Compiler {
         }
     }
 
-    /// Compiles on a thread with a stack for it, when the one before has ended.
+    /// Compiles on a dedicated thread with a large stack, after the previous one has ended.
     fn on_its_own_thread(
         &self,
         running: &mut Option<JoinHandle<()>>,
@@ -148,14 +145,14 @@ impl Compiler {
         settings: Settings,
     ) -> Result<Arc<Schema>, Unusable> {
         if let Some(slow) = running.take() {
-            // Its outcome was given up at the limit.
+            // Its outcome was abandoned at the limit.
             let _ = slow.join();
         }
         let (done, compiled) = mpsc::sync_channel(1);
         let schemas = Arc::clone(&self.schemas);
         let raw = raw.to_owned();
         let compile = move || {
-            // Nobody waits any more: nobody misses it.
+            // The receiver may have timed out.
             let _ = done.send(schemas.get(raw.get().as_bytes(), &settings));
         };
         let thread = std::thread::Builder::new().name("schema".into()).stack_size(STACK);
@@ -174,11 +171,10 @@ impl Compiler {
         }
     }
 
-    /// Compiles what is awaited, the smallest first, and adds what cannot be used to `changes`. After
-    /// each that it has compiled it calls `settled`.
+    /// Compiles deferred schemas, smallest first, and adds unusable ones to `changes`. Calls `settled` after each.
     pub(super) fn compile(
         &self,
-        mut late: Vec<Late>,
+        mut late: Vec<PendingSchema>,
         changes: &mut [(Arc<str>, Change)],
         settled: impl Fn(),
     ) {
@@ -195,8 +191,7 @@ impl Compiler {
         }
     }
 
-    /// The schemas of sets: those that tools of `last` have already, and new ones as far as they are
-    /// compiled quickly.
+    /// Schemas of new sets: reused from `last` if unchanged, compiled if quick, otherwise deferred.
     pub(super) fn ready(
         &self,
         last: &Snapshot,
@@ -215,19 +210,19 @@ impl Compiler {
     }
 }
 
-/// True where both are the same text, or neither is there.
+/// Whether both are the same text or both absent.
 pub(super) fn same_raw(a: &Option<Box<RawValue>>, b: &Option<Box<RawValue>>) -> bool {
     a.as_deref().map(RawValue::get) == b.as_deref().map(RawValue::get)
 }
 
-/// What is still to be done for a tool whose schema is being compiled.
-pub(super) fn awaited(tool: &Tool, new: bool) -> Option<Late> {
+/// Deferred schema of a tool that is being compiled.
+pub(super) fn awaited(tool: &Tool, new: bool) -> Option<PendingSchema> {
     let (OutputSchema::Compiling(awaited), Some(raw)) = (tool.schema.now(), &tool.output_schema)
     else {
         return None;
     };
     let (tool, raw, awaited) = (tool.name.clone(), raw.clone(), Arc::clone(awaited));
-    Some(Late { tool, raw, awaited, new })
+    Some(PendingSchema { tool, raw, awaited, new })
 }
 
 fn outcome(found: Result<Arc<Schema>, Unusable>) -> OutputSchema {
@@ -237,11 +232,85 @@ fn outcome(found: Result<Arc<Schema>, Unusable>) -> OutputSchema {
     }
 }
 
+/// Minimum number of entries before dropped schemas are swept, whenever the number has doubled since the last sweep: amortized linear
+/// time.
+const FIRST_SWEEP: usize = 64;
+
+/// Compiled schemas in use, by hash: tools with equal schemas share one. References are weak: a schema is dropped with its last tool.
+#[derive(Debug, Default)]
+struct SchemaCache {
+    schemas: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    schemas: HashMap<SchemaHash, Weak<Schema>>,
+    /// Number of schemas in use after the last sweep.
+    used: usize,
+}
+
+impl Known {
+    fn find(&self, hash: SchemaHash) -> Option<Arc<Schema>> {
+        self.schemas.get(&hash).and_then(Weak::upgrade)
+    }
+
+    fn add(&mut self, hash: SchemaHash, schema: &Arc<Schema>) {
+        if self.schemas.len() >= FIRST_SWEEP.max(2 * self.used) {
+            self.schemas.retain(|_, schema| schema.strong_count() > 0);
+            self.used = self.schemas.len();
+        }
+        self.schemas.insert(hash, Arc::downgrade(schema));
+    }
+}
+
+impl SchemaCache {
+    /// Returns the compiled form of `raw`, from the cache or new. Compiles without a lock; failures are not cached.
+    fn get(&self, raw: &[u8], settings: &Settings) -> Result<Arc<Schema>, Unusable> {
+        let hash = SchemaHash::of(raw, settings);
+        if let Some(schema) = self.lookup(hash) {
+            return Ok(schema);
+        }
+        let compiled = Arc::new(compile(raw, settings)?);
+        let mut known = self.known_now();
+        // Another thread may have been faster.
+        if let Some(schema) = known.find(hash) {
+            return Ok(schema);
+        }
+        known.add(hash, &compiled);
+        Ok(compiled)
+    }
+
+    /// Cached compiled form of `raw`.
+    fn known(&self, raw: &[u8], settings: &Settings) -> Option<Arc<Schema>> {
+        self.lookup(SchemaHash::of(raw, settings))
+    }
+
+    /// Number of schemas in use.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.known_now().schemas.values().filter(|schema| schema.strong_count() > 0).count()
+    }
+
+    /// Whether no schema is in use.
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lookup(&self, hash: SchemaHash) -> Option<Arc<Schema>> {
+        self.known_now().find(hash)
+    }
+
+    fn known_now(&self) -> MutexGuard<'_, Known> {
+        self.schemas.lock()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{Catalog, ServerSettings, Settings as CatalogSettings};
-    use crate::output::Treatment;
+    use crate::{Catalog, ServerSettings, Settings as CatalogSettings};
+    use mcpproxy_schema::output::Treatment;
 
     fn tool(name: &str, schema: &str) -> DiscoveredTool {
         let text = format!(r#"{{"name":"{name}","inputSchema":{{}},"outputSchema":{schema}}}"#);
@@ -267,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_is_being_compiled_delays_only_its_own_calls() {
+    fn compiling_schema_delays_only_its_own_calls() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let catalog = Arc::new(catalog(None));
         let (now, in_an_hour) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
@@ -292,29 +361,29 @@ mod tests {
     }
 
     #[test]
-    fn fr_a9_a_large_schema_that_does_not_compile_is_told_once() {
+    fn fr_a9_large_unusable_schema_is_reported_once() {
         let catalog = catalog(None);
         let set = || vec![tool("x", &large(r#""type":7"#))];
-        let told = |change: Change| change.unusable.len();
-        assert_eq!(told(catalog.replace_server("s", set())), 1);
+        let unusable = |change: Change| change.unusable.len();
+        assert_eq!(unusable(catalog.replace_server("s", set())), 1);
         assert!(matches!(find(&catalog, "x").schema.now(), OutputSchema::Unusable(_)));
-        assert_eq!(told(catalog.replace_server("s", set())), 0);
+        assert_eq!(unusable(catalog.replace_server("s", set())), 0);
     }
 
     #[test]
-    fn fr_a1_a_large_schema_is_there_again_after_a_restart() {
+    fn fr_a1_large_schema_survives_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let schema = large(r#""type":"object""#);
         catalog(Some(folder.path())).replace_server("s", vec![tool("x", &schema)]);
         let again = catalog(Some(folder.path()));
         assert_eq!(again.restore().len(), 1);
         assert!(matches!(find(&again, "x").schema.now(), OutputSchema::Compiled(_)));
-        // The server says the same: it is the same schema.
+        // An unchanged definition shares the schema.
         assert!(again.replace_server("s", vec![tool("x", &schema)]).is_empty());
     }
 
     #[test]
-    fn fr_a9_a_schema_that_takes_too_long_is_unusable_and_the_next_is_not() {
+    fn fr_a9_slow_schema_is_unusable_and_the_next_compiles() {
         let mut catalog = catalog(None);
         catalog.compiler.limit = Duration::ZERO;
         let part = |at| format!(r#""p{at}":{{"maxLength":{at}}}"#);
@@ -326,5 +395,49 @@ mod tests {
         catalog.compiler.limit = LIMIT;
         catalog.replace_server("s", vec![tool("x", &large(r#""type":"object""#))]);
         assert!(matches!(find(&catalog, "x").schema.now(), OutputSchema::Compiled(_)));
+    }
+}
+
+#[cfg(test)]
+mod cache_tests {
+    use super::*;
+
+    #[test]
+    fn equal_schemas_are_shared_until_the_last_user_is_dropped() {
+        let cache = SchemaCache::default();
+        let settings = Settings::default();
+        let raw = br#"{"type":"object"}"#;
+        let first = cache.get(raw, &settings).unwrap();
+        let second = cache.get(raw, &settings).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        let asserting = Settings { assert_formats: true, ..settings };
+        let third = cache.get(raw, &asserting).unwrap();
+        assert!(!Arc::ptr_eq(&first, &third));
+        assert_eq!(cache.len(), 2);
+        drop((first, third));
+        assert_eq!(cache.len(), 1);
+        drop(second);
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn dropped_schemas_are_swept_before_the_map_doubles() {
+        let cache = SchemaCache::default();
+        let settings = Settings::default();
+        let compiled = |at: usize| cache.get(format!(r#"{{"const":{at}}}"#).as_bytes(), &settings);
+        let kept: Vec<_> = (0..10).map(|at| compiled(at).unwrap()).collect();
+        for at in 10..500 {
+            drop(compiled(at).unwrap());
+        }
+        assert_eq!(cache.len(), kept.len());
+        assert!(cache.known_now().schemas.len() <= FIRST_SWEEP, "{cache:?}");
+        assert!(Arc::ptr_eq(&kept[3], &compiled(3).unwrap()));
+    }
+
+    #[test]
+    fn failed_compilation_is_not_cached() {
+        let cache = SchemaCache::default();
+        assert!(cache.get(b"[]", &Settings::default()).is_err());
+        assert!(cache.is_empty());
     }
 }

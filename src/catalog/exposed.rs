@@ -1,73 +1,76 @@
-//! Under which names clients see what the upstreams have: `server__name` for tools and prompts,
-//! `mcpproxy://server/URI` for resources and their templates.
+//! Exposed names: `server__name` for tools and prompts, `mcpproxy://server/URI` for resources and templates.
 //!
-//! Each name follows from its server's and its own alone, so it stays the same whatever else is
-//! configured, and no two are alike. Pure: which names exist is the snapshot's business.
+//! Each name depends only on server and own name, so it is stable whatever else is configured, and unique. Pure.
 //!
-//! A name of tools and prompts is put together plainly where every client takes the result and it
-//! can only be read in one way. Else it is cut, and ends in a hash of both parts. A plain name that
-//! looks as if it ended in a hash is given one too, so that nobody can take another's.
+//! A name is plain if every client accepts it and it can be split in only one way. Otherwise it is truncated and ends
+//! in a hash of both parts. A plain name that looks like a hashed one is hashed too, so that names cannot be spoofed.
 //!
-//! A URI keeps its own spelling behind the server's name: nothing is escaped, so that a template
-//! still expands to the URI that its server expects.
+//! A URI keeps its own spelling after the server name, unescaped, so that a template still expands to the URI its
+//! server expects.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// Longest name of a tool or prompt, in bytes: what every client and every model takes.
-pub const MAX_NAME_BYTES: usize = 64;
-/// Between the server's name and the thing's own.
+/// Maximum name of a tool or prompt, in bytes: what every client and every model takes.
+pub(crate) const MAX_NAME_BYTES: usize = 64;
+/// Separator between server name and own name.
 const SEPARATOR: &str = "__";
-/// Hexadecimal digits of the hash at the end of a name that is not plain.
+/// Hexadecimal digits of the hash suffix.
 const HASH_DIGITS: usize = 12;
 
-/// What our URIs begin with.
+/// URI scheme.
 const SCHEME: &str = "mcpproxy://";
-/// A server's name in a URI: what RFC 3986 calls unreserved stands for itself.
+/// Escape set of a server name in a URI: all but RFC 3986 unreserved characters.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The name of a server's tool or prompt.
-#[must_use]
+/// Exposed name of a tool or prompt.
 pub fn name(server: &str, own: &str) -> String {
+    spelled(server, own, is_portable)
+}
+
+/// Exposed name as earlier versions spelled it, with dots: such names are still called, and pinned definitions contain
+/// them.
+pub(crate) fn former_name(server: &str, own: &str) -> String {
+    spelled(server, own, |char| is_portable(char) || char == '.')
+}
+
+fn spelled(server: &str, own: &str, is_plain: impl Fn(char) -> bool) -> String {
     let plain = format!("{server}{SEPARATOR}{own}");
     let fits = plain.len() <= MAX_NAME_BYTES
-        && plain.chars().all(is_portable)
+        && plain.chars().all(&is_plain)
         && is_unambiguous(server)
         && !own.is_empty()
         && !ends_in_hash(&plain);
-    if fits { plain } else { hashed(server, own, &plain) }
+    if fits { plain } else { hashed(server, own, &plain, is_plain) }
 }
 
-/// The server and its own name of a thing whose name is plain; `None` for any other name. Whether
-/// that server has such a thing is not known here.
-#[must_use]
+/// Splits a plain exposed name into server and own name; `None` for any other. Existence is not checked. The former
+/// spelling is accepted too: no exposed name has a dot, so it cannot be another one.
 pub fn split_name(exposed: &str) -> Option<(&str, &str)> {
     let (server, own) = exposed.split_once(SEPARATOR)?;
-    (name(server, own) == exposed).then_some((server, own))
+    (former_name(server, own) == exposed).then_some((server, own))
 }
 
-/// The URI of a server's resource, or its template of URIs.
-#[must_use]
+/// Exposed URI of a resource or URI template.
 pub fn uri(server: &str, own: &str) -> String {
     format!("{SCHEME}{}/{own}", utf8_percent_encode(server, ESCAPED))
 }
 
-/// The server and its own URI; `None` for a URI that is not of ours.
-#[must_use]
+/// Splits an exposed URI into server and own URI; `None` for any other.
 pub fn split_uri(exposed: &str) -> Option<(Cow<'_, str>, &str)> {
     let (server, own) = exposed.strip_prefix(SCHEME)?.split_once('/')?;
     let server = percent_decode_str(server).decode_utf8().ok()?;
     (!server.is_empty() && !own.is_empty()).then_some((server, own))
 }
 
-/// MCP 2025-11-25 §Tools: the characters that names should be made of.
+/// Characters that every model provider accepts in names; MCP 2025-11-25 §Tools also allows a dot.
 fn is_portable(char: char) -> bool {
-    char.is_ascii_alphanumeric() || matches!(char, '_' | '-' | '.')
+    char.is_ascii_alphanumeric() || matches!(char, '_' | '-')
 }
 
-/// Whether the first separator in a plain name is the one after this server's name.
+/// Whether the first separator of a plain name ends this server name.
 fn is_unambiguous(server: &str) -> bool {
     !server.is_empty() && !server.contains(SEPARATOR) && !server.ends_with('_')
 }
@@ -80,16 +83,16 @@ fn ends_in_hash(name: &str) -> bool {
     head.last() == Some(&b'_') && digits.iter().all(is_hex)
 }
 
-fn hashed(server: &str, own: &str, plain: &str) -> String {
-    let portable = |char| if is_portable(char) { char } else { '_' };
-    let room = MAX_NAME_BYTES - HASH_DIGITS - 1;
-    let mut name: String = plain.chars().take(room).map(portable).collect();
+fn hashed(server: &str, own: &str, plain: &str, is_plain: impl Fn(char) -> bool) -> String {
+    let portable = |char| if is_plain(char) { char } else { '_' };
+    let max_chars = MAX_NAME_BYTES - HASH_DIGITS - 1;
+    let mut name: String = plain.chars().take(max_chars).map(portable).collect();
     let mut hasher = blake3::Hasher::new();
     // The length keeps the two parts apart.
     hasher.update(&(server.len() as u64).to_le_bytes());
     hasher.update(server.as_bytes()).update(own.as_bytes());
     let hash = hasher.finalize().to_hex();
-    // Infallible: a String takes everything.
+    // Writing to a `String` cannot fail.
     let _ = write!(name, "_{}", hash.get(..HASH_DIGITS).unwrap_or_default());
     name
 }
@@ -103,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_name_is_its_two_parts() {
+    fn plain_name_joins_its_two_parts() {
         assert_eq!(name("github", "create_issue"), "github__create_issue");
         assert_eq!(name("a", "_b"), "a___b");
         assert_eq!(name("a", "b__c"), "a__b__c");
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_read_alike_are_told_apart() {
+    fn ambiguous_names_are_hashed() {
         for ((server_a, a), (server_b, b)) in [
             (("a", "b__c"), ("a__b", "c")),
             (("a", "_b"), ("a_", "b")),
@@ -129,9 +132,26 @@ mod tests {
         let (first, second) = (name("s", &format!("{long}1")), name("s", &format!("{long}2")));
         assert_ne!(first, second);
         assert_eq!((first.len(), first.get(..4)), (MAX_NAME_BYTES, Some("s__x")));
-        // Somebody gives a tool the very name that another has after being cut.
+        // A tool is named like another one's truncated name.
         let forged = first.strip_prefix("s__").unwrap();
         assert_ne!(name("s", forged), first);
+    }
+
+    #[test]
+    fn def_7_dots_are_mapped_without_collisions_and_the_former_spelling_still_leads_back() {
+        let own = ["a.b", "a_b", "a.b.", "a-b"];
+        let names = own.map(|own| name("s", own));
+        for (at, exposed) in names.iter().enumerate() {
+            let is_accepted = |char: char| char.is_ascii_alphanumeric() || "_-".contains(char);
+            assert!(exposed.len() <= 64 && exposed.chars().all(is_accepted), "{exposed}");
+            assert!(!names[..at].contains(exposed), "{exposed}");
+        }
+        assert_eq!(names[1], "s__a_b");
+        assert!(names[0].starts_with("s__a_b_"), "{}", names[0]);
+        assert!(name("my.server", "a").starts_with("my_server__a_"));
+        assert_eq!(split_name("s__a.b"), Some(("s", "a.b")));
+        assert_eq!(split_name("my.server__a"), Some(("my.server", "a")));
+        assert_eq!(split_name(&names[0]), None, "it leads back by the table of tools");
     }
 
     #[test]
@@ -142,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uri_comes_back_as_it_was() {
+    fn uri_round_trips() {
         for (server, own, exposed) in [
             ("files", "file:///a b/é?x#y", "mcpproxy://files/file:///a b/é?x#y"),
             ("a/b:c", "memo:x", "mcpproxy://a%2Fb%3Ac/memo:x"),
@@ -170,10 +190,10 @@ mod tests {
     proptest! {
         /// Every client takes every name, no two things share one, and the plain ones lead back.
         #[test]
-        fn names_are_portable_and_unlike(
+        fn exposed_names_are_portable_and_unique(
             pairs in prop::collection::hash_set(
                 (prop::sample::select(vec!["a", "_", "a_", "a__b", "b", "é", "a__b_"]),
-                 "[ab_é\"\n]{0,5}|[a_]{55,70}|a_[0-9a-f]{12}"),
+                 "[ab_.é\"\n]{0,5}|[a_.]{55,70}|a_[0-9a-f]{12}"),
                 0..200,
             )
         ) {
@@ -190,7 +210,7 @@ mod tests {
         }
 
         #[test]
-        fn every_uri_comes_back(server in "\\PC{1,9}", own in "\\PC{1,20}") {
+        fn every_uri_round_trips(server in "\\PC{1,9}", own in "\\PC{1,20}") {
             let exposed = uri(&server, &own);
             prop_assert_eq!(split_uri(&exposed), Some((Cow::from(server), own.as_str())));
         }

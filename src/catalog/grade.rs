@@ -1,44 +1,45 @@
-//! How grave a change of a tool's definition is, by what it means and not by how it is written. Pure.
+//! Grades of definition changes, by meaning and not by spelling, and config section `catalog`: the action for each
+//! grade. Pure.
 //!
 //! | grade | when |
 //! |---|---|
-//! | same | nothing but order and white space is another |
-//! | text | words alone: titles, descriptions, examples, icons, `_meta`, texts inside of schemas |
-//! | narrowed | the input schema accepts nothing that it did not accept before, and no parameter is new; the output schema promises more; a hint is more careful |
-//! | widened | all else: the input schema accepts more, or names a parameter that is new; the output schema promises less; a keyword that is not known is another |
-//! | loosened | a hint asks for less care than before ([`hints`]); or the definition cannot be compared at all, so that this cannot be ruled out |
+//! | same | only order and white space changed |
+//! | text | text only: titles, descriptions, examples, icons, `_meta`, texts inside of schemas |
+//! | narrowed | the input schema accepts a subset and has no new parameter; the output schema promises more; a hint is more caution |
+//! | widened | otherwise: the input schema accepts more or has a new parameter; the output schema promises less; an unknown keyword changed |
+//! | loosened | a hint is less caution than before; or the definition cannot be compared, so that this cannot be ruled out |
 //!
-//! Input and output schemas are compared in the same direction: *narrowed* says that each document which the new
-//! schema accepts was accepted by the old one ([`schemas`]). An input schema that names a new parameter is widened all
-//! the same: formally such a parameter may have been accepted, but nobody was asked for it. What is done about a grade
-//! is not decided here.
+//! Input and output schemas are compared in the same direction: *narrowed* means that every document the new schema
+//! accepts was accepted by the old one ([`schemas`]). An input schema with a new parameter is widened nevertheless:
+//! it may formally have been accepted, but nobody was asked for it.
 
-use serde_json::Value;
+pub mod schemas;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use self::schemas::Relation;
 use super::definition::ToolDefinition;
 
-pub mod hints;
-mod kind;
-pub mod schemas;
-
-pub use kind::Grade;
-
-/// The change of one part of a definition.
+/// Change of one part of a definition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartChange {
     /// The member: `description`, `inputSchema`, …
     pub part: &'static str,
-    /// How grave it is.
     pub grade: Grade,
-    /// The hints that are looser, one phrase each; empty for other parts.
+    /// Looser hints, one phrase each; empty for other parts.
     pub why: Vec<String>,
 }
 
-/// What is another between two definitions of one tool, part by part. Parts that mean the same are left out. `None` is a
-/// definition that cannot be compared.
-#[must_use]
-pub fn compare(old: Option<&ToolDefinition>, new: Option<&ToolDefinition>) -> Vec<PartChange> {
+/// Changed parts between two definitions of a tool; `None` is a definition that cannot be compared. Equivalent parts
+/// are omitted.
+pub(crate) fn compare(
+    old: Option<&ToolDefinition>,
+    new: Option<&ToolDefinition>,
+) -> Vec<PartChange> {
     let (Some(old), Some(new)) = (old, new) else {
         let why = vec!["it cannot be compared with the one before".to_owned()];
         return vec![PartChange { part: "definition", grade: Grade::Loosened, why }];
@@ -54,15 +55,14 @@ pub fn compare(old: Option<&ToolDefinition>, new: Option<&ToolDefinition>) -> Ve
     add("description", text(old.description != new.description), Vec::new());
     add("inputSchema", input(&old.input, &new.input), Vec::new());
     add("outputSchema", output(old.output.as_ref(), new.output.as_ref()), Vec::new());
-    let (grade, why) = hints::compare(&old.annotations, &new.annotations);
+    let (grade, why) = compare_hints(&old.annotations, &new.annotations);
     add("annotations", grade, why);
     add("others", text(old.others != new.others), Vec::new());
     parts
 }
 
-/// The grade of the whole: that of its gravest part.
-#[must_use]
-pub fn gravest(parts: &[PartChange]) -> Grade {
+/// Highest grade of all parts.
+pub(crate) fn highest(parts: &[PartChange]) -> Grade {
     parts.iter().map(|part| part.grade).max().unwrap_or(Grade::Same)
 }
 
@@ -73,7 +73,7 @@ fn input(old: &Value, new: &Value) -> Grade {
     }
 }
 
-/// None declared: everything is accepted.
+/// An absent schema accepts everything.
 fn output(old: Option<&Value>, new: Option<&Value>) -> Grade {
     match (old, new) {
         (None, None) => Grade::Same,
@@ -92,17 +92,215 @@ fn schema(old: &Value, new: &Value) -> Grade {
     }
 }
 
+/// Grade of a change, in ascending order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Grade {
+    /// Same meaning.
+    Same,
+    /// Only text for people and models.
+    Text,
+    /// Accepts less, or promises more.
+    Narrowed,
+    /// Accepts more, promises less, or unknown.
+    Widened,
+    /// A hint that somebody may rely on is withdrawn.
+    Loosened,
+}
+
+impl Grade {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Text => "text",
+            Self::Narrowed => "narrowed",
+            Self::Widened => "widened",
+            Self::Loosened => "loosened",
+        }
+    }
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Action for a new or changed definition, in ascending caution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeAction {
+    /// Accepted; noted in the record of the set.
+    Accept,
+    /// Accepted with a recorded warning.
+    #[default]
+    Warn,
+    /// Neither shown nor callable until an operator approves it.
+    Quarantine,
+}
+
+impl ChangeAction {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accept => "accept",
+            Self::Warn => "warn",
+            Self::Quarantine => "quarantine",
+        }
+    }
+}
+
+/// Action for each [`Grade`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ChangeActions {
+    pub text: ChangeAction,
+    /// Accepts less, or promises more.
+    pub narrowed: ChangeAction,
+    /// Accepts more, or promises less; also a new tool of a known server.
+    pub widened: ChangeAction,
+    /// A hint is withdrawn.
+    pub loosened: ChangeAction,
+}
+
+impl Default for ChangeActions {
+    fn default() -> Self {
+        Self {
+            text: ChangeAction::Warn,
+            narrowed: ChangeAction::Warn,
+            widened: ChangeAction::Warn,
+            loosened: ChangeAction::Quarantine,
+        }
+    }
+}
+
+impl ChangeActions {
+    pub(crate) fn of(&self, grade: Grade) -> ChangeAction {
+        match grade {
+            Grade::Same => ChangeAction::Accept,
+            Grade::Text => self.text,
+            Grade::Narrowed => self.narrowed,
+            Grade::Widened => self.widened,
+            Grade::Loosened => self.loosened,
+        }
+    }
+}
+
+/// Action for scan findings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScanMode {
+    Off,
+    #[default]
+    Warn,
+    /// Reported, and tools with a medium or high finding are quarantined.
+    Quarantine,
+}
+
+/// Config section `catalog`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ReviewSettings {
+    /// For a definition that differs from the pinned one.
+    pub on_change: ChangeActions,
+    /// For the tools of a new server.
+    pub on_new_server: ChangeAction,
+    pub scan: ScanMode,
+}
+
+impl Default for ReviewSettings {
+    fn default() -> Self {
+        Self {
+            on_change: ChangeActions::default(),
+            on_new_server: ChangeAction::Accept,
+            scan: ScanMode::default(),
+        }
+    }
+}
+
+impl ReviewSettings {
+    /// Whether anything can quarantine a tool. Then a tool whose earlier state is lost is quarantined again.
+    pub(crate) fn quarantines(&self) -> bool {
+        let ChangeActions { text, narrowed, widened, loosened } = self.on_change;
+        let actions = [text, narrowed, widened, loosened, self.on_new_server];
+        self.scan == ScanMode::Quarantine || actions.contains(&ChangeAction::Quarantine)
+    }
+}
+
+/// Hints with the caution of `[true, absent, false]`; more is more caution. An absent hint ranks between the values
+/// where readers disagree: the protocol's default for an absent `destructiveHint` or `openWorldHint` is true, ours is
+/// false.
+const HINTS: [(&str, [u8; 3]); 4] = [
+    ("destructiveHint", [2, 1, 0]),
+    ("openWorldHint", [2, 1, 0]),
+    ("readOnlyHint", [0, 1, 1]),
+    ("idempotentHint", [0, 1, 1]),
+];
+
+/// Text-only member.
+const TITLE: &str = "title";
+
+/// Grade of a change of annotations, and the looser hints, one phrase each. Changed unknown members count as widened.
+pub(crate) fn compare_hints(
+    old: &Map<String, Value>,
+    new: &Map<String, Value>,
+) -> (Grade, Vec<String>) {
+    let mut grade = Grade::Same;
+    let mut why = Vec::new();
+    for (name, care) in HINTS {
+        let (before, now) = (old.get(name), new.get(name));
+        let (Some(was), Some(is)) = (caution(before, care), caution(now, care)) else {
+            // Rejected at discovery, so their values are unknown.
+            grade = grade.max(if before == now { Grade::Same } else { Grade::Loosened });
+            continue;
+        };
+        if is < was {
+            why.push(format!("{name} from {} to {}", shown(before), shown(now)));
+            grade = Grade::Loosened;
+        } else if is > was {
+            grade = grade.max(Grade::Narrowed);
+        } else if before != now {
+            grade = grade.max(Grade::Text);
+        }
+    }
+    if old.get(TITLE) != new.get(TITLE) {
+        grade = grade.max(Grade::Text);
+    }
+    let known = |name: &str| name == TITLE || HINTS.iter().any(|(hint, _)| *hint == name);
+    let others = old.keys().chain(new.keys()).filter(|name| !known(name));
+    if others.into_iter().any(|name| old.get(name) != new.get(name)) {
+        grade = grade.max(Grade::Widened);
+    }
+    (grade, why)
+}
+
+fn caution(value: Option<&Value>, [yes, absent, no]: [u8; 3]) -> Option<u8> {
+    match value {
+        Some(Value::Bool(true)) => Some(yes),
+        Some(Value::Bool(false)) => Some(no),
+        None | Some(Value::Null) => Some(absent),
+        Some(Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => None,
+    }
+}
+
+fn shown(value: Option<&Value>) -> &'static str {
+    match value {
+        Some(Value::Bool(true)) => "true",
+        Some(Value::Bool(false)) => "false",
+        Some(_) | None => "absent",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn grade(old: &str, new: &str) -> Grade {
         let definition = |more: &str| ToolDefinition::parse(&format!(r#"{{"name":"t"{more}}}"#));
-        gravest(&compare(definition(old).as_ref(), definition(new).as_ref()))
+        highest(&compare(definition(old).as_ref(), definition(new).as_ref()))
     }
 
     #[test]
-    fn a_change_is_graded_by_what_it_means() {
+    fn change_is_graded_by_meaning() {
         const IN: &str = r#","inputSchema":{"type":"object","properties":{"a":{"type":"string"}}}"#;
         for (old, new, expected) in [
             (IN, IN, Grade::Same),
@@ -117,7 +315,7 @@ mod tests {
             (r#","inputSchema":{}"#, r#","inputSchema":{"description":"x"}"#, Grade::Text),
             (r#","inputSchema":{}"#, r#","inputSchema":{"required":["a"]}"#, Grade::Narrowed),
             (r#","inputSchema":{"required":["a"]}"#, r#","inputSchema":{}"#, Grade::Widened),
-            // Formally narrower: but a parameter that nobody knew is asked for.
+            // Formally narrower, but with a new parameter.
             (
                 r#","inputSchema":{}"#,
                 r#","inputSchema":{"properties":{"notes":{"type":"string"}}}"#,
@@ -153,7 +351,7 @@ mod tests {
                 r#","inputSchema":{},"annotations":{"destructiveHint":true,"title":"x"}"#,
                 Grade::Text,
             ),
-            // Two readings of one name: nothing is sure.
+            // Ambiguous: a duplicate key.
             (
                 r#","inputSchema":{"type":"string"}"#,
                 r#","inputSchema":{"type":"string","type":"string"}"#,
@@ -165,12 +363,79 @@ mod tests {
     }
 
     #[test]
-    fn the_gravest_part_counts() {
+    fn highest_grade_counts() {
         let (old, new) = (
             r#","inputSchema":{},"annotations":{"destructiveHint":true}"#,
             r#","inputSchema":{"required":["a"]},"description":"x","annotations":{"destructiveHint":false}"#,
         );
         assert_eq!(grade(old, new), Grade::Loosened);
         assert!(Grade::Loosened > Grade::Widened && Grade::Widened > Grade::Narrowed);
+    }
+}
+
+#[cfg(test)]
+mod hints_tests {
+    use super::*;
+
+    #[test]
+    fn every_step_of_every_hint_has_its_grade() {
+        let map = |json: &str| serde_json::from_str::<Map<String, Value>>(json).unwrap();
+        let hint = |name: &str, value: &str| match value {
+            "absent" => "{}".to_owned(),
+            value => format!(r#"{{"{name}":{value}}}"#),
+        };
+        use Grade::{Loosened, Narrowed, Text};
+        for (names, steps) in [
+            (
+                ["destructiveHint", "openWorldHint"],
+                [
+                    ("true", "absent", Loosened),
+                    ("true", "false", Loosened),
+                    ("absent", "false", Loosened),
+                    ("absent", "true", Narrowed),
+                    ("false", "absent", Narrowed),
+                    ("false", "true", Narrowed),
+                ],
+            ),
+            (
+                ["readOnlyHint", "idempotentHint"],
+                [
+                    ("absent", "true", Loosened),
+                    ("false", "true", Loosened),
+                    ("true", "absent", Narrowed),
+                    ("true", "false", Narrowed),
+                    ("absent", "false", Text),
+                    ("false", "absent", Text),
+                ],
+            ),
+        ] {
+            for name in names {
+                for (old, new, expected) in steps {
+                    let (grade, why) =
+                        compare_hints(&map(&hint(name, old)), &map(&hint(name, new)));
+                    assert_eq!(grade, expected, "{name} {old} -> {new}");
+                    let message = format!("{name} from {old} to {new}");
+                    let message = if expected == Loosened { vec![message] } else { Vec::new() };
+                    assert_eq!(why, message);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_annotation_is_widened_and_title_is_text() {
+        let grade = |old: &str, new: &str| {
+            let map = |json: &str| serde_json::from_str::<Map<String, Value>>(json).unwrap();
+            compare_hints(&map(old), &map(new)).0
+        };
+        assert_eq!(grade("{}", r#"{"title":"x"}"#), Grade::Text);
+        assert_eq!(grade("{}", r#"{"sensitiveHint":true}"#), Grade::Widened);
+        assert_eq!(grade(r#"{"sensitiveHint":true}"#, "{}"), Grade::Widened);
+        assert_eq!(grade("{}", r#"{"readOnlyHint":null}"#), Grade::Text);
+        assert_eq!(grade("{}", r#"{"readOnlyHint":"yes"}"#), Grade::Loosened);
+        assert_eq!(
+            grade(r#"{"x":1,"readOnlyHint":true}"#, r#"{"readOnlyHint":true,"x":1}"#),
+            Grade::Same
+        );
     }
 }

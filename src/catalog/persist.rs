@@ -1,57 +1,54 @@
-//! Discovered sets on disk (FR-A1): usable after a restart before any server has answered.
+//! Stored tool sets (FR-A1): available after a restart before any server has answered; and the hashed file format
+//! shared with pins.
 //!
-//! One file for each server, replaced whole by a rename, so a crash leaves the old set or the new
-//! one and no other server's is ever touched. Plain files rather than fjall: a set is written as
-//! rarely as a server changes its tools and always as a whole, the command line reads them while
-//! the store is locked by a running proxy, and each set costs its own size on disk.
+//! One file per server, replaced atomically by rename. Plain files rather than fjall: a set is written rarely and
+//! always whole, the command line reads it while the store is locked by a running proxy, and each set costs its own
+//! size on disk.
 //!
-//! A file is two lines, a header and the tools as their server wrote them:
+//! A file is two lines, a header and the tools as the server wrote them:
 //! ```text
 //! {"version":1,"server":"github","blake3":"<hex of the second line>","pinned":true}
 //! [{"name":…},…]
-//! ```
-//! A file of another version, or damaged, or unreadable is as good as none; the caller warns. What
-//! the operator says of the tools is deliberately not here: it is applied anew at each start.
+//! A file of another version, damaged or unreadable counts as missing; the caller warns. Operator overrides are not
+//! stored, but applied at each start.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::discovered::DiscoveredTool;
-pub use super::hashed_file::UnusableFile;
-use super::hashed_file::{self, Unpublished};
+use super::definition::DiscoveredTool;
+use mcpproxy_policy::tool;
+use mcpproxy_runtime::os::private;
 
-/// Files that are open at once while sets are written.
+/// Maximum number of files open at once while sets are written.
 const FILES_AT_ONCE: usize = 64;
 
-/// A set as it is stored.
 #[derive(Debug)]
 pub struct StoredSet {
-    /// Its tools.
     pub tools: Vec<DiscoveredTool>,
-    /// True if there must be pins beside it: sets of earlier versions have none.
+    /// Whether pins must exist beside it: sets of earlier versions have none.
     pub pinned: bool,
 }
 
-/// The file that holds the set of `server`.
-#[must_use]
-pub fn path(folder: &Path, server: &str) -> PathBuf {
-    hashed_file::path(folder, server, "tools")
+/// Set file of `server`.
+pub(crate) fn path(folder: &Path, server: &str) -> PathBuf {
+    file_path(folder, server, "tools")
 }
 
-/// Replaces the sets of servers; what came of each. On return they are durable.
-///
-/// # Errors
-/// The file system's. The old set is then still there.
-pub fn write_all(folder: &Path, sets: &[(Arc<str>, Vec<DiscoveredTool>)]) -> Vec<io::Result<()>> {
+/// Replaces sets and returns the result of each. Durable on return.
+pub(crate) fn write_all(
+    folder: &Path,
+    sets: &[(Arc<str>, Vec<DiscoveredTool>)],
+) -> Vec<io::Result<()>> {
     sets.chunks(FILES_AT_ONCE).flat_map(|sets| write_some(folder, sets)).collect()
 }
 
 fn write_some(folder: &Path, sets: &[(Arc<str>, Vec<DiscoveredTool>)]) -> Vec<io::Result<()>> {
-    // All are on their way to the disk before the first is waited for, and their names together.
+    // All writes are issued before the first sync, and the folder is synced once.
     let files: Vec<_> = sets
         .iter()
         .map(|(server, tools)| {
@@ -69,45 +66,153 @@ fn write_some(folder: &Path, sets: &[(Arc<str>, Vec<DiscoveredTool>)]) -> Vec<io
     }
 }
 
-/// The tools in one line.
+/// Tools in one line.
 fn body(tools: &[DiscoveredTool]) -> String {
     let mut body = String::from("[");
     for (i, tool) in tools.iter().enumerate() {
         if i > 0 {
             body.push(',');
         }
-        // Between tokens a line break means a space; inside a string JSON has none.
+        // A line break between tokens is equivalent to a space; JSON strings contain none.
         body.extend(tool.raw.get().chars().map(|c| if c == '\n' { ' ' } else { c }));
     }
     body.push(']');
     body
 }
 
-/// Forgets the set of `server`, if there is one.
+/// Loads the set of `server`; `None` if none was written.
 ///
-/// # Errors
-/// The file system's.
-pub fn remove(folder: &Path, server: &str) -> io::Result<()> {
-    match fs::remove_file(path(folder, server)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
-/// The set of `server`; `None` if none was ever written.
-///
-/// # Errors
-/// The file is there and cannot be used.
+/// The file exists and is unusable.
 pub fn read(folder: &Path, server: &str) -> Result<Option<StoredSet>, UnusableFile> {
-    let Some(file) = hashed_file::read(&path(folder, server), server)? else { return Ok(None) };
+    let Some(file) = read_file(&path(folder, server), server)? else { return Ok(None) };
     let damaged = |error: serde_json::Error| UnusableFile::Damaged(error.to_string());
     let elements: Vec<&RawValue> = serde_json::from_str(file.body()).map_err(damaged)?;
     let tools = elements.into_iter().map(DiscoveredTool::parse).collect::<Result<_, _>>();
     Ok(Some(StoredSet { tools: tools.map_err(UnusableFile::Damaged)?, pinned: file.pinned }))
 }
 
+/// Format version. Others are not read; the next write uses this one.
+const VERSION: u32 = 1;
+
+/// Maximum bytes of a file.
+pub(super) const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Reason a file is not used, without its path.
+#[derive(Debug, thiserror::Error)]
+pub enum UnusableFile {
+    /// I/O error.
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// Wrong version, server or hash.
+    #[error("is damaged or of another version: {0}")]
+    Damaged(String),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileHeader {
+    version: u32,
+    server: Box<str>,
+    blake3: String,
+    /// For a set: pins exist, or are lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pinned: bool,
+}
+
+/// A file whose hash matches.
+pub(super) struct Sound {
+    text: String,
+    body_at: usize,
+    /// As given to [`Unpublished::new`].
+    pub(super) pinned: bool,
+}
+
+impl Sound {
+    pub(super) fn body(&self) -> &str {
+        self.text.get(self.body_at..).unwrap_or_default()
+    }
+}
+
+/// File of `server` with this extension.
+pub(super) fn file_path(folder: &Path, server: &str, extension: &str) -> PathBuf {
+    folder.join(format!("{}.{extension}", tool::server_file_stem(server)))
+}
+
+/// Loads a file of `server`; `None` if there is none.
+pub(super) fn read_file(path: &Path, server: &str) -> Result<Option<Sound>, UnusableFile> {
+    let text = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+        Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
+            return Err(UnusableFile::Damaged(format!("larger than {MAX_FILE_BYTES} bytes")));
+        }
+        Ok(_) => fs::read_to_string(path)?,
+    };
+    checked(text, server).map(Some).map_err(UnusableFile::Damaged)
+}
+
+fn checked(text: String, server: &str) -> Result<Sound, String> {
+    let (header, body) = text.split_once('\n').ok_or("no header")?;
+    let FileHeader { version, server: of, blake3, pinned } =
+        serde_json::from_str(header).map_err(|error| error.to_string())?;
+    if version != VERSION {
+        return Err(format!("version {version}, expected {VERSION}"));
+    }
+    if *of != *server {
+        return Err(format!("it is of '{of}'"));
+    }
+    if blake3 != blake3::hash(body.as_bytes()).to_hex().as_str() {
+        return Err("the hash is wrong".into());
+    }
+    let body_at = header.len().saturating_add(1);
+    Ok(Sound { text, body_at, pinned })
+}
+
+/// Header and body of a file.
+pub(super) fn contents(server: &str, pinned: bool, body: &[u8]) -> io::Result<Vec<u8>> {
+    let blake3 = blake3::hash(body).to_hex().to_string();
+    let header = FileHeader { version: VERSION, server: server.into(), blake3, pinned };
+    Ok([&*serde_json::to_vec(&header)?, b"\n", body].concat())
+}
+
+/// A temporary file beside the one it replaces.
+pub(super) struct Unpublished {
+    file: File,
+    temporary: PathBuf,
+    target: PathBuf,
+}
+
+impl Unpublished {
+    /// Writes the temporary file.
+    pub(super) fn new(
+        target: PathBuf,
+        server: &str,
+        pinned: bool,
+        body: &[u8],
+    ) -> io::Result<Self> {
+        let contents = contents(server, pinned, body)?;
+        if let Some(folder) = target.parent() {
+            private::folder(folder)?;
+        }
+        let mut temporary = target.clone().into_os_string();
+        temporary.push(".new");
+        let temporary = PathBuf::from(temporary);
+        let mut file = private::create(&temporary)?;
+        file.write_all(&contents)?;
+        Ok(Self { file, temporary, target })
+    }
+
+    /// Renames it into place. Durable once the folder is synced.
+    pub(super) fn publish(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.target)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn tools(elements: &[&str]) -> Vec<DiscoveredTool> {
@@ -128,7 +233,7 @@ mod tests {
     const B: &str = r#"{"name":"b","inputSchema":{},"outputSchema":{}}"#;
 
     #[test]
-    fn fr_a1_a_set_is_read_back_as_its_server_wrote_it() {
+    fn fr_a1_stored_set_is_verbatim() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("not/yet");
         assert_eq!(raw(read(&folder, "s").unwrap()), None);
@@ -139,13 +244,11 @@ mod tests {
         write(&folder, "s", &tools(&["{\"name\":\"c\",\n\"inputSchema\":{}}"])).unwrap();
         let one_line = r#"{"name":"c", "inputSchema":{}}"#;
         assert_eq!(raw(read(&folder, "s").unwrap()), Some(vec![one_line.into()]));
-        remove(&folder, "s").unwrap();
-        remove(&folder, "s").unwrap();
-        assert_eq!(raw(read(&folder, "s").unwrap()), None);
+        assert_eq!(raw(read(&folder, "t").unwrap()), None);
     }
 
     #[test]
-    fn every_cut_and_every_flipped_byte_is_noticed() {
+    fn every_truncation_and_flipped_byte_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         write(folder, "s", &tools(&[A])).unwrap();
@@ -162,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_written_file_is_not_looked_at() {
+    fn half_written_file_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "s", &tools(&[A])).unwrap();
         fs::write(path(folder.path(), "s").with_extension("tools.new"), "{\"ver").unwrap();

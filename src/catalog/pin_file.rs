@@ -1,17 +1,18 @@
-//! Pins on disk: what is accepted and what is held, over a restart.
+//! Stored pins: accepted and held definitions survive a restart.
 //!
-//! One file for each server beside its set, written before the set, so that a crash between the two leaves a pin for the
-//! older definition, which the newer one is then compared with: never a newer definition without its pin. Two lines, a
-//! header and the pins, replaced whole by a rename:
+//! One file per server beside its set, written before the set, so that a crash leaves at most a pin for the older
+//! definition, never a newer definition without a pin. Two lines, a header and the pins, replaced atomically by
+//! rename:
 //! ```text
 //! {"version":1,"server":"github","blake3":"<hex of the rest>"}
 //! [{"name":"x","accepted":{"digest":"…","by_operator":true,"definition":{…}},"held":"…","told":"…"},…]
 //! ```
-//! A definition stands in it only where it is not the one of the set. What follows from a file that is lost or damaged is
-//! decided by whoever reads it; the hash notices accidents, not someone who may write here.
+//!
+//! A definition is included only if it differs from that of the set. A backup copy of the last good generation is
+//! used if the file is damaged or missing; if neither is usable the caller decides. The hash detects accidents, not
+//! tampering.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,9 +22,10 @@ use serde_json::value::RawValue;
 
 use super::definition::DefinitionDigest;
 use super::exposed;
-use super::hashed_file::{self, Unpublished, UnusableFile};
 use super::listing::Listed;
+use super::persist::{self, UnusableFile};
 use super::pins::{AcceptedDefinition, Pin, ServerPins};
+use mcpproxy_runtime::os::{private, state_file};
 
 #[derive(Serialize, Deserialize)]
 struct StoredPin<'a> {
@@ -45,28 +47,22 @@ struct StoredDefinition<'a> {
     definition: Option<&'a RawValue>,
 }
 
-/// The file that holds the pins of `server`.
-#[must_use]
+/// Pin file of `server`.
 pub(super) fn path(folder: &Path, server: &str) -> PathBuf {
-    hashed_file::path(folder, server, "pins")
+    persist::file_path(folder, server, "pins")
 }
 
-/// Replaces the pins of a server. On return they are durable.
-///
-/// # Errors
-/// The file system's. The old pins are then still there.
+/// Replaces the pins of a server and their backup copy. Durable on return.
 pub(super) fn write(folder: &Path, server: &str, pins: &ServerPins) -> io::Result<()> {
-    Unpublished::new(path(folder, server), server, false, &write_pins(pins)?)?.publish()?;
-    File::open(folder)?.sync_all()
+    private::folder(folder)?;
+    let bytes = persist::contents(server, false, &write_pins(pins)?)?;
+    state_file::replace_with_copy(&path(folder, server), &bytes)
 }
 
-/// The second line of a file, which [`read_pins`] reads. Pure.
-///
-/// # Errors
-/// None that is known of.
+/// Writes the second line of a file, which [`read_pins`] reads. Pure.
 pub fn write_pins(pins: &ServerPins) -> io::Result<Vec<u8>> {
     let mut stored = Vec::new();
-    for (name, Pin { accepted, held, told }) in &pins.0 {
+    for (name, Pin { accepted, held, reported }) in &pins.0 {
         let accepted = accepted.as_ref().map(|accepted| {
             let definition = accepted.listed.as_ref();
             let definition =
@@ -79,25 +75,43 @@ pub fn write_pins(pins: &ServerPins) -> io::Result<Vec<u8>> {
             name: (**name).into(),
             accepted,
             held: text(held),
-            told: text(told),
+            told: text(reported),
         });
     }
     Ok(serde_json::to_vec(&stored)?)
 }
 
-/// The pins of `server`; `None` if there is no file.
-///
-/// # Errors
-/// The file is there and cannot be used.
-pub(super) fn read(folder: &Path, server: &str) -> Result<Option<ServerPins>, UnusableFile> {
-    let file = hashed_file::read(&path(folder, server), server)?;
-    file.map(|file| read_pins(file.body(), server).map_err(UnusableFile::Damaged)).transpose()
+/// Loaded pins.
+#[derive(Debug, PartialEq)]
+pub(super) struct StoredPins {
+    pub(super) pins: ServerPins,
+    /// Damage of the file, if these come from the backup copy.
+    pub(super) damage: Option<String>,
 }
 
-/// The pins of `server` that the second line of its file holds. Pure.
-///
-/// # Errors
-/// What is wrong with it.
+/// Loads the pins of `server`, from the backup copy if the file is unusable; `None` if neither exists.
+pub(super) fn read(folder: &Path, server: &str) -> Result<Option<StoredPins>, UnusableFile> {
+    let path = path(folder, server);
+    let read = |path: &Path| {
+        let file = persist::read_file(path, server)?;
+        file.map(|file| read_pins(file.body(), server).map_err(UnusableFile::Damaged)).transpose()
+    };
+    let damage = match read(&path) {
+        Ok(Some(pins)) => return Ok(Some(StoredPins { pins, damage: None })),
+        Ok(None) => None,
+        Err(error) => Some(error),
+    };
+    match (read(&state_file::copy_path(&path)), damage) {
+        (Ok(Some(pins)), damage) => {
+            let damage = damage.map_or_else(|| "is missing".to_owned(), |error| error.to_string());
+            Ok(Some(StoredPins { pins, damage: Some(damage) }))
+        }
+        (Ok(None), None) => Ok(None),
+        (Ok(None) | Err(_), Some(damage)) | (Err(damage), None) => Err(damage),
+    }
+}
+
+/// Parses the second line of a file. Pure.
 pub fn read_pins(body: &str, server: &str) -> Result<ServerPins, String> {
     let stored: Vec<StoredPin<'_>> =
         serde_json::from_str(body).map_err(|error| error.to_string())?;
@@ -111,8 +125,11 @@ pub fn read_pins(body: &str, server: &str) -> Result<ServerPins, String> {
             });
             Ok::<_, String>(AcceptedDefinition { digest: digest(&of)?, listed, by_operator })
         });
-        let pin =
-            Pin { accepted: accepted.transpose()?, held: optional(&held)?, told: optional(&told)? };
+        let pin = Pin {
+            accepted: accepted.transpose()?,
+            held: optional(&held)?,
+            reported: optional(&told)?,
+        };
         let name = Arc::from(name);
         if pins.contains_key(&name) {
             return Err(format!("'{name}' is pinned twice"));
@@ -128,8 +145,9 @@ mod tests {
 
     use super::*;
 
+    // SF-3, DEF-4
     #[test]
-    fn pins_are_read_back_as_they_were_and_every_flipped_byte_is_noticed() {
+    fn pins_round_trip_and_fall_back_to_the_backup() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         assert_eq!(read(folder, "s").unwrap(), None);
@@ -145,26 +163,34 @@ mod tests {
                     Pin {
                         accepted: Some(accepted),
                         held: Some(DefinitionDigest::of(b"")),
-                        told: None,
+                        reported: None,
                     },
                 ),
-                (Arc::from("y"), Pin { accepted: Some(plain), held: None, told: Some(digest) }),
-                (Arc::from("z"), Pin { accepted: None, held: Some(digest), told: None }),
+                (Arc::from("y"), Pin { accepted: Some(plain), held: None, reported: Some(digest) }),
+                (Arc::from("z"), Pin { accepted: None, held: Some(digest), reported: None }),
             ]
             .into(),
         );
         write(folder, "s", &pins).unwrap();
-        assert_eq!(read(folder, "s").unwrap(), Some(pins));
+        let whole = || read(folder, "s").unwrap().unwrap();
+        assert_eq!(whole(), StoredPins { pins: pins.clone(), damage: None });
         let file = path(folder, "s");
+        let copy = state_file::copy_path(&file);
         let sound = fs::read(&file).unwrap();
         for i in 0..sound.len() {
-            fs::write(&file, &sound[..i]).unwrap();
-            assert!(read(folder, "s").is_err(), "cut at {i}");
             let mut flipped = sound.clone();
             flipped[i] ^= 1;
-            fs::write(&file, &flipped).unwrap();
-            assert!(read(folder, "s").is_err(), "flipped at {i}");
+            for damaged in [&sound[..i], &flipped] {
+                fs::write(&file, damaged).unwrap();
+                let restored = whole();
+                assert!(restored.damage.is_some() && restored.pins == pins, "byte {i}");
+                fs::write(&copy, damaged).unwrap();
+                assert!(read(folder, "s").is_err(), "byte {i} of both");
+                fs::write(&copy, &sound).unwrap();
+            }
         }
+        fs::remove_file(&file).unwrap();
+        assert_eq!(whole().damage.as_deref(), Some("is missing"));
         fs::write(&file, &sound).unwrap();
         fs::copy(&file, path(folder, "t")).unwrap();
         assert!(read(folder, "t").is_err(), "the pins of another server");

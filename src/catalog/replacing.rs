@@ -1,40 +1,39 @@
-//! How the next snapshot comes from the last: a server's discovered set becomes tools (filters,
-//! capabilities, policies, schemas), and takes the place of the set before.
+//! Builds the next snapshot: a server's discovered set becomes tools (filters, capabilities, policies, schemas) and
+//! replaces its previous set; or other settings are applied to the known tools.
 //!
-//! Tools, words and schemas that did not change are taken over, so that a change costs what is new
-//! of it, and one pointer for each other tool.
+//! Unchanged tools, index segments and schemas are shared, so that a change costs what is new plus one pointer per
+//! other tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-use super::change::Change;
-use super::compiling::{Late, awaited, same_raw};
-use super::difference::Difference;
-use super::discovered::DiscoveredTool;
-use super::pins::PinHistory;
-use super::reviewing::{Reviews, TakenSet, Touched, judge, review};
+use super::change::{Change, Difference};
+use super::compiling::{PendingSchema, awaited, same_raw};
+use super::definition::DiscoveredTool;
+use super::pins::{PinHistory, SharedPins};
+use super::reviewing::{AffectedServer, IncomingSet, Reviews, judge, review};
 use super::search::{Index, Lexicon, Segment};
 use super::settings::{ServerSettings, Settings};
-use super::shared_pins::SharedPins;
 use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
-use crate::tool::{Capability, Exposure, Idempotence, Input, OutputSchema, Tool, ToolName, Trust};
+use mcpproxy_policy::tool::{
+    Capability, Exposure, Idempotence, Input, OutputSchema, Tool, ToolName, Trust,
+};
 
-/// The next snapshot, and what is to be done about it.
+/// The next snapshot and its follow-up work.
 pub(super) struct Replaced {
     pub(super) next: Snapshot,
-    /// True if the tools are others than before.
+    /// Whether the tools changed.
     pub(super) differs: bool,
-    /// What is another, by server, in the order of the sets.
+    /// Changes by server, in the order of the sets.
     pub(super) changes: Vec<(Arc<str>, Change)>,
-    /// What is still to be compiled, in the order of the sets.
-    pub(super) late: Vec<Late>,
-    /// Servers whose sets are to be written to disk.
+    /// Deferred schemas, in the order of the sets.
+    pub(super) late: Vec<PendingSchema>,
+    /// Servers whose sets have to be written.
     pub(super) unsaved: Vec<Arc<str>>,
 }
 
-/// Makes the next snapshot of `last`: each set replaces that of its server, if that is configured.
-/// `ready` are the sets' schemas, what is to be known of their definitions, and the
-/// servers whose definitions were looked through again. What takes long to compile is left for later.
+/// Builds the snapshot after `last`: each set replaces that of its server, if configured. `ready` are the sets'
+/// schemas, their reviews, and the rescanned servers. Slow schemas are deferred.
 pub(super) fn replace(
     (settings, shared): (&Settings, &SharedPins),
     lexicon: &Arc<Lexicon>,
@@ -55,19 +54,19 @@ pub(super) fn replace(
         if origin == ToolSet::Restored
             && before.is_some_and(|known| known.set == ToolSet::Discovered)
         {
-            // The server was faster than the disk.
+            // Discovery was faster than the disk.
             continue;
         }
         let discovered = discovered.iter().zip(ready.into_iter().zip(reviews));
         let (tools, change) = next_set(server, of_server, settings, discovered, last, &mut late);
         let differs = change.tools_differ() || again.contains(server);
         let server = Arc::clone(server);
-        taken.push(TakenSet { server, tools, change, differs, pins: PinHistory::New });
+        taken.push(IncomingSet { server, tools, change, differs, pins: PinHistory::New });
     }
     let touched = judge((&settings.review, shared), last, &mut taken, origin);
     let (mut fresh, mut changes) = (Vec::new(), Vec::new());
     let mut differ = BTreeSet::new();
-    for TakenSet { server, mut tools, change, differs, pins } in taken {
+    for IncomingSet { server, mut tools, change, differs, pins } in taken {
         let before = servers.get(&server);
         let known = before.filter(|_| !change.tools_differ());
         let words = known.map(|known| Arc::clone(&known.words)).unwrap_or_else(|| {
@@ -89,7 +88,7 @@ pub(super) fn replace(
         servers.insert(Arc::clone(&server), KnownServer { set: origin, words, pins, unpinned });
         changes.push((server, change));
     }
-    for Touched { server, tools, pins } in touched {
+    for AffectedServer { server, tools, pins } in touched {
         if let Some(known) = servers.get_mut(&server) {
             known.pins = pins;
         }
@@ -99,7 +98,7 @@ pub(super) fn replace(
         fresh.extend(kept.cloned());
         fresh.extend(tools);
         differ.insert(server);
-        // They are written with the sets.
+        // Pins are written together with sets.
         unsaved.extend(
             changes
                 .first()
@@ -126,7 +125,7 @@ pub(super) fn replace(
     Replaced { next, differs: !differ.is_empty(), changes, late, unsaved }
 }
 
-/// A snapshot of these tools, whose words `index` has in the order of their names.
+/// Assembles a snapshot; `index` covers the tools in name order.
 pub(super) fn assembled(
     mut direct: Vec<DirectTool>,
     servers: BTreeMap<Arc<str>, KnownServer>,
@@ -135,19 +134,19 @@ pub(super) fn assembled(
     let mut tools: Vec<_> = direct.iter().map(|direct| Arc::clone(&direct.tool)).collect();
     tools.sort_by(|a, b| a.name.cmp(&b.name));
     direct.sort_by(|a, b| (&a.listed.key, &a.tool.name).cmp(&(&b.listed.key, &b.tool.name)));
-    // Two hashes that are alike, which is not to be expected.
+    // A hash collision of exposed names.
     direct.dedup_by(|a, b| a.listed.key == b.listed.key);
     Snapshot { tools: tools.into(), direct: direct.into(), servers, index }
 }
 
-/// The tools of one server, those that did not change as they were, and what did change.
+/// Tools of one server, unchanged ones shared, and the changes.
 fn next_set<'a>(
     server: &Arc<str>,
     settings: &ServerSettings,
     all: &Settings,
     discovered: impl Iterator<Item = (&'a DiscoveredTool, (OutputSchema, Option<Arc<Review>>))>,
     last: &Snapshot,
-    late: &mut Vec<Late>,
+    late: &mut Vec<PendingSchema>,
 ) -> (Vec<DirectTool>, Change) {
     let mut change = Change::default();
     let mut seen = BTreeSet::new();
@@ -189,8 +188,11 @@ fn next_set<'a>(
             change.unusable.push((tool.name.clone(), Arc::clone(reason)));
         }
         let review = reviewed.unwrap_or_else(|| Arc::new(review(&all.review, found, &listed)));
+        let listings = Arc::new(found.listings(&listed));
+        // An unusable output schema is reported by `unusable`.
+        change.noted.extend(listings.note(&found.name, &OutputSchema::Absent));
         let (listed, tool, beside) = (Arc::new(listed), Arc::new(tool), Arc::default());
-        tools.push(DirectTool { listed, tool, review, beside });
+        tools.push(DirectTool { listed, listings, tool, review, beside });
     }
     let gone = last.tools_of(server).iter().filter(|tool| !seen.contains(&*tool.name.tool));
     change.removed.extend(gone.map(|tool| Arc::clone(&tool.name.tool)));
@@ -225,5 +227,216 @@ fn build(
         parameter_headers: found.parameter_headers.clone().ok().flatten(),
         trust: Trust::Given,
         signature: OnceLock::new(),
+    }
+}
+
+/// Result of new settings.
+#[derive(Debug, Default)]
+pub struct Reconfigured {
+    /// Servers to be discovered again.
+    pub ask_again: Vec<Arc<str>>,
+    /// Changes from stored sets of new servers.
+    pub known: Vec<(Arc<str>, Change)>,
+}
+
+/// Next snapshot, whether its tools changed, and deferred schemas.
+pub(super) fn reconfigured(
+    lexicon: &Arc<super::search::Lexicon>,
+    last: &Snapshot,
+    before: &Settings,
+    next: &Settings,
+) -> (Snapshot, bool, Vec<PendingSchema>) {
+    let (mut direct, mut late) = (Vec::with_capacity(last.direct.len()), Vec::new());
+    let (mut lost, mut differs) = (BTreeSet::new(), false);
+    for one in last.direct.iter() {
+        let server = &one.tool.name.server;
+        let Some(settings) = next.servers.get(server) else {
+            differs = true;
+            continue;
+        };
+        if !settings.offers(&one.tool.name.tool) {
+            lost.insert(Arc::clone(server));
+            differs = true;
+            continue;
+        }
+        let same = before.servers.get(server) == Some(settings)
+            && (before.policy, before.input, before.result_limit, before.schemas)
+                == (next.policy, next.input, next.result_limit, next.schemas);
+        if same {
+            direct.push(one.clone());
+            continue;
+        }
+        let tool = with_settings(&one.tool, settings, next, before.schemas != next.schemas);
+        late.extend(awaited(&tool, false));
+        differs |= tool.capability != one.tool.capability;
+        direct.push(DirectTool { tool: Arc::new(tool), ..one.clone() });
+    }
+    let mut servers = BTreeMap::new();
+    for server in next.servers.keys() {
+        let known = last.servers.get(server).cloned().unwrap_or_else(KnownServer::awaited);
+        let known = match lost.contains(server) {
+            true => {
+                let of_server = direct.iter().filter(|one| one.tool.name.server == *server);
+                let mut tools: Vec<_> = of_server.map(|one| &one.tool).collect();
+                tools.sort_by(|a, b| a.name.cmp(&b.name));
+                let words = Arc::new(Segment::of(lexicon, tools));
+                KnownServer { words, ..known }
+            }
+            false => known,
+        };
+        servers.insert(Arc::clone(server), known);
+    }
+    let words = servers.values().map(|known| Arc::clone(&known.words));
+    let index = Arc::new(Index::of(Arc::clone(lexicon), words));
+    (assembled(direct, servers, index), differs, late)
+}
+
+/// The tool under new settings.
+fn with_settings(
+    tool: &Tool,
+    server: &ServerSettings,
+    all: &Settings,
+    other_schemas: bool,
+) -> Tool {
+    let name = &tool.name.tool;
+    let (capability, side_effect_by) =
+        Capability::effective(tool.annotations, &server.capabilities, name);
+    let schema = match (&tool.output_schema, other_schemas) {
+        (Some(_), true) => OutputSchema::Compiling(Arc::default()),
+        (Some(_), false) | (None, _) => tool.schema.now().clone(),
+    };
+    let input = server.input(all.input, name);
+    Tool {
+        capability,
+        side_effect_by,
+        exposure: Exposure::effective(tool.annotations, &server.capabilities, name),
+        policy: server.policy(all.policy, name),
+        input: match other_schemas {
+            true => Input::new(input),
+            false => tool.input.under(input),
+        },
+        result_limit: server.result_limit.of(all.result_limit, name).limits(),
+        schema,
+        ..tool.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Catalog;
+    use crate::DiscoveredTool;
+    use crate::grade::ScanMode;
+    use mcpproxy_policy::tool::ToolName;
+    use mcpproxy_schema::output::{Mode, Policy};
+
+    fn settings(servers: &[(&str, &str)]) -> Settings {
+        let servers = servers.iter().map(|(name, json)| {
+            (Arc::from(*name), serde_json::from_str::<ServerSettings>(json).unwrap())
+        });
+        Settings { servers: servers.collect(), ..Settings::default() }
+    }
+
+    fn set(names: &[&str]) -> Vec<DiscoveredTool> {
+        let tool = |name: &&str| {
+            let json = format!(
+                r#"{{"name":"{name}","description":"words of {name}","inputSchema":{{}},"outputSchema":{{"type":"object"}}}}"#
+            );
+            DiscoveredTool::parse(serde_json::from_str(&json).unwrap()).unwrap()
+        };
+        names.iter().map(tool).collect()
+    }
+
+    fn names(catalog: &Catalog) -> Vec<String> {
+        catalog.load().tools().iter().map(|tool| tool.name.to_string()).collect()
+    }
+
+    fn found(catalog: &Catalog, query: &str) -> Vec<String> {
+        let found = catalog.load().search(query, 10);
+        found.into_iter().map(|(tool, _)| tool.name.to_string()).collect()
+    }
+
+    #[test]
+    fn removed_tools_vanish_and_returning_tools_need_discovery() {
+        let catalog = Catalog::new(settings(&[("a", "{}"), ("b", "{}")]));
+        catalog.replace_server("a", set(&["one", "two"]));
+        catalog.replace_server("b", set(&["three"]));
+        assert_eq!(names(&catalog), ["a:one", "a:two", "b:three"]);
+        let narrowed = settings(&[("a", r#"{"disabled_tools": ["one"]}"#), ("b", "{}")]);
+        let asked = catalog.reconfigure(narrowed).ask_again;
+        assert_eq!(asked, ["a".into()]);
+        assert_eq!(names(&catalog), ["a:two", "b:three"]);
+        assert_eq!(found(&catalog, "one"), [""; 0]);
+        assert_eq!(found(&catalog, "three"), ["b:three"], "the index has the tools' places");
+        let asked = catalog.reconfigure(settings(&[("a", "{}"), ("b", "{}")])).ask_again;
+        assert_eq!(asked, ["a".into()]);
+        catalog.replace_server("a", set(&["one", "two"]));
+        assert_eq!(names(&catalog), ["a:one", "a:two", "b:three"]);
+    }
+
+    #[test]
+    fn removed_server_loses_its_tools_and_added_one_is_awaited() {
+        let catalog = Catalog::new(settings(&[("a", "{}"), ("b", "{}")]));
+        catalog.replace_server("a", set(&["one"]));
+        catalog.replace_server("b", set(&["two"]));
+        let changed = catalog.reconfigure(settings(&[("b", "{}"), ("c", "{}")]));
+        assert!(changed.ask_again.is_empty());
+        assert_eq!(names(&catalog), ["b:two"]);
+        assert_eq!(found(&catalog, "two"), ["b:two"]);
+        assert!(catalog.load().set_of("a").is_none() && catalog.load().set_of("c").is_some());
+        assert!(catalog.replace_server("a", set(&["one"])).is_empty(), "it comes too late");
+        catalog.replace_server("c", set(&["three"]));
+        assert_eq!(names(&catalog), ["b:two", "c:three"]);
+    }
+
+    #[test]
+    fn operator_overrides_apply_without_discovery() {
+        let catalog = Catalog::new(settings(&[("a", "{}")]));
+        catalog.replace_server("a", set(&["one"]));
+        let tool = || Arc::clone(catalog.load().tool(&ToolName::parse("a:one").unwrap()).unwrap());
+        let first = tool();
+        let mut next = settings(&[(
+            "a",
+            r#"{"capabilities": {"one": {"side_effect": "destructive"}}, "output_validation": {"max_depth": 7}}"#,
+        )]);
+        next.policy = Policy { mode: Mode::Strict, ..Policy::default() };
+        next.schemas.assert_formats = true;
+        assert!(catalog.reconfigure(next.clone()).ask_again.is_empty());
+        let now = tool();
+        assert_ne!(now.capability, first.capability);
+        assert_eq!((now.policy.mode, now.policy.max_depth), (Mode::Strict, 7));
+        let (OutputSchema::Compiled(old), OutputSchema::Compiled(new)) =
+            (first.schema.now(), now.schema.now())
+        else {
+            panic!("{now:?}")
+        };
+        assert!(!Arc::ptr_eq(old, new), "it is compiled under the other settings");
+        // Nothing changed: nothing is rebuilt.
+        catalog.reconfigure(next.clone());
+        assert!(Arc::ptr_eq(&now, &tool()));
+        // An unchanged definition keeps its operator overrides.
+        catalog.replace_server("a", set(&["one"]));
+        assert_eq!(tool().policy.max_depth, 7);
+    }
+
+    #[test]
+    fn changed_scan_settings_rescan_definitions() {
+        let mut off = settings(&[("a", "{}")]);
+        off.review.scan = ScanMode::Off;
+        let catalog = Catalog::new(off.clone());
+        let hidden = || {
+            let json = "{\"name\":\"one\",\"description\":\"a\u{e0041}\u{e0042}\u{e0043}b\",\"inputSchema\":{}}";
+            vec![DiscoveredTool::parse(serde_json::from_str(json).unwrap()).unwrap()]
+        };
+        catalog.replace_server("a", hidden());
+        let name = ToolName::parse("a:one").unwrap();
+        let findings =
+            || catalog.load().reviewed(&name).map_or(0, |reviewed| reviewed.findings().count());
+        assert_eq!(findings(), 0);
+        let warn = Settings { review: Default::default(), ..off };
+        assert_eq!(catalog.reconfigure(warn).ask_again, ["a".into()]);
+        let change = catalog.replace_server("a", hidden());
+        assert!(findings() > 0 && !change.found.is_empty(), "{change:?}");
+        assert!(change.changed.is_empty(), "its definition is the same");
     }
 }

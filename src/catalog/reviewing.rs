@@ -1,81 +1,79 @@
-//! What becomes of the definitions of a snapshot that is about to be in force: each is judged by its pin and by what the
-//! scan says of it, alone and beside the others. Pure; the rules are `pins`' and `scan`'s.
+//! Judges the definitions of the next snapshot by their pins and scan findings, alone and relative to other tools.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::change::{Change, FirstSight};
-use super::definition::DefinitionDigest;
-use super::discovered::DiscoveredTool;
+use super::definition::{DefinitionDigest, DiscoveredTool};
+use super::grade::{ChangeAction, ReviewSettings, ScanMode};
 use super::listing::Listed;
-use super::on_change::{ChangeAction, ReviewSettings, ScanMode};
-use super::pins::{Judge, MAX_PINS, Pin, PinEvent, PinHistory, ServerPins, Sighted};
-use super::scan::{self, others};
-use super::shared_pins::SharedPins;
+use super::pins::{
+    Judge, ListedDefinition, MAX_PINS, Pin, PinEvent, PinHistory, ServerPins, SharedPins,
+};
+use super::scan::{self, Names, look};
 use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
-use crate::tool::{ToolName, Trust};
+use mcpproxy_policy::tool::{ToolName, Trust};
 
-/// What is to be known of the tools of sets, in their order; `None` for what is as it was.
+/// Reviews of the tools of sets, in order; `None` if unchanged.
 pub(super) type Reviews = Vec<Vec<Option<Arc<Review>>>>;
 
-/// What is to be known of the definitions of sets, each as far as it is another than in `last`, or its
-/// server is among those to be looked through `again`. This is what takes time,
-/// and is done before others have to wait.
+/// Reviews of changed definitions, and of all of servers in `again`. The slow part, done before taking locks.
 pub(super) fn reviews(
     settings: &ReviewSettings,
     last: &Snapshot,
     sets: &[(&str, &[DiscoveredTool])],
     again: &BTreeSet<Arc<str>>,
 ) -> Reviews {
-    let one = |server: &str, found: &DiscoveredTool| {
+    let judge_tool = |server: &str, found: &DiscoveredTool| {
         let again = again.contains(server);
         let listed = found.listed(server);
         let known = last.find_direct(&listed.key).is_some_and(|direct| *direct.listed == listed);
         (again || !known).then(|| Arc::new(review(settings, found, &listed)))
     };
     let sets = sets.iter();
-    sets.map(|(server, set)| set.iter().map(|found| one(server, found)).collect()).collect()
+    sets.map(|(server, set)| set.iter().map(|found| judge_tool(server, found)).collect()).collect()
 }
 
-/// What is to be known of a definition that is new.
+/// Review of a new definition.
 pub(super) fn review(settings: &ReviewSettings, found: &DiscoveredTool, listed: &Listed) -> Review {
     let digest = DefinitionDigest::of(listed.json());
     match settings.scan {
         ScanMode::Off => Review { digest, look: "".into(), scanned: scan::Scanned::default() },
         ScanMode::Warn | ScanMode::Quarantine => Review {
             digest,
-            look: others::look(&found.name),
+            look: look(&found.name),
             scanned: scan::scan(&found.name, found.raw.get()),
         },
     }
 }
 
-/// A server's set that is taken up.
-pub(super) struct TakenSet {
+/// A server's incoming set.
+pub(super) struct IncomingSet {
     pub(super) server: Arc<str>,
     pub(super) tools: Vec<DirectTool>,
     pub(super) change: Change,
-    /// True if what is shown of its tools is another than before.
+    /// Whether its published tools changed.
     pub(super) differs: bool,
-    /// What is pinned of them from now on.
+    /// Next pins.
     pub(super) pins: PinHistory,
 }
 
-/// Tools of another server that stand otherwise beside what is new.
-pub(super) struct Touched {
+/// Tools of another server whose findings changed because of the new sets.
+pub(super) struct AffectedServer {
     pub(super) server: Arc<str>,
     pub(super) tools: Vec<DirectTool>,
     pub(super) pins: PinHistory,
 }
 
-/// Judges the tools of `sets`, and those of other servers about which the scan now says something else. What is found of
-/// those is told with the first of the sets.
+/// Judges the tools of `sets`, and those of other servers whose findings changed; these are reported with the first
+/// set.
 pub(super) fn judge(
     (settings, shared): (&ReviewSettings, &SharedPins),
     last: &Snapshot,
-    sets: &mut [TakenSet],
+    sets: &mut [IncomingSet],
     origin: ToolSet,
-) -> Vec<Touched> {
+) -> Vec<AffectedServer> {
     let taken: BTreeSet<Arc<str>> = sets.iter().map(|set| Arc::clone(&set.server)).collect();
     let beside = beside(settings, last, sets, &taken);
     for set in &mut *sets {
@@ -85,10 +83,10 @@ pub(super) fn judge(
         let judge = Judge { settings, first_sight, shared };
         let mut judged = BTreeMap::new();
         for direct in &mut set.tools {
-            stand(&beside, direct, &mut set.differs);
+            set_relative_findings(&beside, direct, &mut set.differs);
             let pin = known.pins.pins().and_then(|pins| pins.get(&direct.tool.name.tool));
             let full = pin.is_none() && judged.len() >= MAX_PINS;
-            let pin = one(&judge, last, pin, direct, &mut set.change, full);
+            let pin = judge_tool(&judge, last, pin, direct, &mut set.change, full);
             set.differs |= pin.1;
             judged.insert(Arc::clone(&direct.tool.name.tool), pin.0);
         }
@@ -103,25 +101,25 @@ pub(super) fn judge(
         };
     }
     let Some(first) = sets.first_mut() else { return Vec::new() };
-    others_touched((settings, shared), last, &taken, &beside, &mut first.change)
+    affected_servers((settings, shared), last, &taken, &beside, &mut first.change)
 }
 
-type Beside = BTreeMap<ToolName, Arc<[scan::ScanFinding]>>;
+type CrossFindings = BTreeMap<ToolName, Arc<[scan::ScanFinding]>>;
 
-/// What the scan says of all tools, beside each other; those of whom it says nothing are left out.
+/// Scan findings of all tools relative to each other; tools without any are omitted.
 fn beside(
     settings: &ReviewSettings,
     last: &Snapshot,
-    sets: &[TakenSet],
+    sets: &[IncomingSet],
     taken: &BTreeSet<Arc<str>>,
-) -> Beside {
+) -> CrossFindings {
     if settings.scan == ScanMode::Off {
-        return Beside::new();
+        return CrossFindings::new();
     }
     let kept = last.direct.iter().filter(|direct| !taken.contains(&direct.tool.name.server));
     let all: Vec<&DirectTool> = kept.chain(sets.iter().flat_map(|set| &set.tools)).collect();
     let named = all.iter().map(|direct| (&direct.tool.name, &*direct.review.look));
-    let names = others::Names::of(named);
+    let names = Names::of(named);
     let found = all.iter().filter_map(|direct| {
         let Review { look, scanned, .. } = &*direct.review;
         let found = names.findings(&direct.tool.name, look, scanned);
@@ -130,8 +128,8 @@ fn beside(
     found.collect()
 }
 
-/// Notes what the scan says of a tool beside the others.
-fn stand(beside: &Beside, direct: &mut DirectTool, differs: &mut bool) {
+/// Updates the relative findings of a tool.
+fn set_relative_findings(beside: &CrossFindings, direct: &mut DirectTool, differs: &mut bool) {
     let found = beside.get(&direct.tool.name).cloned().unwrap_or_default();
     if *found != *direct.beside {
         direct.beside = found;
@@ -139,14 +137,14 @@ fn stand(beside: &Beside, direct: &mut DirectTool, differs: &mut bool) {
     }
 }
 
-/// What is done about a tool without a pin.
+/// Action for a tool without a pin.
 fn first_sight(
     settings: &ReviewSettings,
     pins: &PinHistory,
     origin: ToolSet,
 ) -> (ChangeAction, FirstSight) {
     match (pins, origin) {
-        // The set was seen before there were pins.
+        // The stored set predates pins.
         (PinHistory::New, ToolSet::Restored) => {
             (ChangeAction::Accept, FirstSight::NewServer(ChangeAction::Accept))
         }
@@ -164,8 +162,8 @@ fn first_sight(
     }
 }
 
-/// Judges one tool; its pin, and whether it is trusted otherwise than before. `full`: there is no room for its pin.
-fn one(
+/// Judges one tool; returns its pin and whether its trust changed. `full`: the pin limit is reached.
+fn judge_tool(
     judge: &Judge<'_>,
     last: &Snapshot,
     pin: Option<&Pin>,
@@ -176,15 +174,15 @@ fn one(
     let findings = direct.findings();
     let before = listed_before(last, &direct.tool.name);
     let (digest, listed) = (direct.review.digest, &direct.listed);
-    let sighted = Sighted { digest, listed, before, findings: &findings };
-    let (mut trust, mut pin, event) = judge.judge_shared(&direct.tool.name, pin, &sighted);
+    let definition = ListedDefinition { digest, listed, before, findings: &findings };
+    let (mut trust, mut pin, event) = judge.judge_shared(&direct.tool.name, pin, &definition);
     if full {
         trust = Trust::Withheld;
     }
-    let told = (!findings.is_empty()).then(|| scan::digest(findings.iter()));
-    if told != pin.told {
-        pin.told = told;
-        if told.is_some() {
+    let reported = (!findings.is_empty()).then(|| scan::digest(findings.iter()));
+    if reported != pin.reported {
+        pin.reported = reported;
+        if reported.is_some() {
             change.found.push((direct.tool.name.clone(), findings));
         }
     }
@@ -196,7 +194,7 @@ fn one(
     (pin, differs)
 }
 
-/// The definition of a tool in the last snapshot.
+/// Definition of a tool in the last snapshot.
 fn listed_before<'a>(
     last: &'a Snapshot,
     name: &ToolName,
@@ -205,14 +203,14 @@ fn listed_before<'a>(
     (direct.tool.name == *name).then_some((direct.review.digest, &direct.listed))
 }
 
-/// Judges the tools of servers that are not taken up, where the scan says something else of them.
-fn others_touched(
+/// Judges tools of other servers whose findings changed.
+fn affected_servers(
     (settings, shared): (&ReviewSettings, &SharedPins),
     last: &Snapshot,
     taken: &BTreeSet<Arc<str>>,
-    beside: &Beside,
-    told: &mut Change,
-) -> Vec<Touched> {
+    beside: &CrossFindings,
+    reported: &mut Change,
+) -> Vec<AffectedServer> {
     let mut touched = BTreeMap::<Arc<str>, Vec<DirectTool>>::new();
     for direct in last.direct.iter() {
         let name = &direct.tool.name;
@@ -231,18 +229,24 @@ fn others_touched(
             .map(|pins| (**pins).clone())
             .unwrap_or_default();
         for direct in &mut tools {
-            stand(beside, direct, &mut false);
+            set_relative_findings(beside, direct, &mut false);
             let mut change = Change::default();
-            let (pin, _) =
-                one(&judge, last, pins.get(&direct.tool.name.tool), direct, &mut change, false);
+            let (pin, _) = judge_tool(
+                &judge,
+                last,
+                pins.get(&direct.tool.name.tool),
+                direct,
+                &mut change,
+                false,
+            );
             pins.0.insert(Arc::clone(&direct.tool.name.tool), pin);
-            told.found.append(&mut change.found);
-            // It is quarantined or not for what was found, which is told above with its full name.
+            reported.found.append(&mut change.found);
+            // Quarantine changed because of findings, which are reported above with the full name.
             debug_assert!(
                 change.pinned.iter().all(|(_, event)| !matches!(event, PinEvent::Changed { .. }))
             );
         }
-        Touched { server, tools, pins: PinHistory::Known(Arc::new(pins)) }
+        AffectedServer { server, tools, pins: PinHistory::Known(Arc::new(pins)) }
     });
     judged.collect()
 }

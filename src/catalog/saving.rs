@@ -1,46 +1,46 @@
-//! Sets on their way to disk.
+//! Writing sets to disk in the background: newest-wins bookkeeping, the batching job queue, and tracked blocking
+//! work.
 //!
-//! Invariant: once every write has ended, a server's file holds the newest of its sets, or that set is
-//! known to be unsaved. Whoever asked for a write may have gone away long before it is done, and a newer
-//! set may be written before it or taken up while it is under way: so every set has a number, a
-//! write of another set than the newest is left out, and only the newest one's makes its server saved.
+//! Invariant: once every write has ended, a server's file holds its newest set, or that set is known to be unsaved.
+//! The caller of a write may be gone long before it is done, and a newer set may be written first or arrive
+//! meanwhile: every set is numbered, stale writes are skipped, and only the newest one marks its server saved.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::task::TaskTracker;
 
-use super::blocking::BlockingWork;
-use super::discovered::DiscoveredTool;
+use super::definition::DiscoveredTool;
 use super::persist;
-use super::turns::{Turns, Undone};
 
-/// How long a server waits for its set to be on disk before it counts as discovered. The set is
-/// written even so, when the disk answers.
+/// Maximum wait for a set to be on disk before its server counts as discovered. The write continues.
 const DISK_WAIT: Duration = Duration::from_secs(5);
 
-/// What is kept on disk, and what of it is not there yet.
+/// Stored sets and those not written yet.
 #[derive(Debug)]
 pub(super) struct Saving {
     folder: Option<PathBuf>,
     newest: Mutex<Newest>,
-    /// Held while files are written: which set is the newest cannot be judged by two writers at once.
+    /// Held while files are written: two writers could not both judge which set is newest.
     writing: Mutex<()>,
-    turns: Arc<Turns<UnsavedSet, Option<String>>>,
+    turns: Arc<JobQueue<UnsavedSet, Option<String>>>,
 }
 
-/// The sets that are not on disk.
+/// Unsaved sets.
 #[derive(Debug, Default)]
 struct Newest {
-    /// The number of the newest set of all servers.
+    /// Highest set number.
     last: u64,
-    /// For each server whose set is not on disk, the number of its newest set.
+    /// Number of the newest set of each unsaved server.
     unsaved: BTreeMap<Arc<str>, u64>,
 }
 
-/// A set that is to be written.
+/// A set to write.
 #[derive(Debug)]
 pub(super) struct UnsavedSet {
     number: u64,
@@ -48,17 +48,16 @@ pub(super) struct UnsavedSet {
 }
 
 impl Saving {
-    /// Keeps sets in `folder`; in memory only if there is none.
+    /// Stores sets in `folder`, or in memory only.
     pub(super) fn new(folder: Option<PathBuf>) -> Self {
         Self { folder, newest: Mutex::default(), writing: Mutex::default(), turns: Arc::default() }
     }
 
-    /// Where sets are kept.
     pub(super) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// The set of `server` is another than before: what is on disk, or on its way there, is not it.
+    /// Marks the stored set of `server` as outdated.
     pub(super) fn is_newer(&self, server: &Arc<str>) {
         let mut newest = self.newest.lock();
         newest.last += 1;
@@ -66,15 +65,14 @@ impl Saving {
         newest.unsaved.insert(Arc::clone(server), number);
     }
 
-    /// `tools`, the set of `server` that was taken up last, if it is to be written.
+    /// Prepares `tools`, the latest set of `server`, for writing if it is unsaved.
     pub(super) fn unsaved(&self, server: &str, tools: Vec<DiscoveredTool>) -> Option<UnsavedSet> {
         let number = *self.newest.lock().unsaved.get(server)?;
         self.folder.as_ref()?;
         Some(UnsavedSet { number, tools })
     }
 
-    /// Writes sets to disk, each unless there is a newer one of its server; for each why it is not
-    /// there, if it is not. Blocks on the disk.
+    /// Writes sets unless newer ones exist, and returns the error of each. Blocks on the disk.
     pub(super) fn write(&self, sets: Vec<(Arc<str>, UnsavedSet)>) -> Vec<Option<String>> {
         let Some(folder) = &self.folder else { return vec![None; sets.len()] };
         let _writing = self.writing.lock();
@@ -103,7 +101,7 @@ impl Saving {
         outcomes.collect()
     }
 
-    /// The set of that number is on disk. Its server is saved, unless a newer one was taken up meanwhile.
+    /// Marks a set as written; its server is saved unless a newer set exists.
     fn is_written(&self, server: &Arc<str>, number: u64) {
         let unsaved = &mut self.newest.lock().unsaved;
         if unsaved.get(server) == Some(&number) {
@@ -111,8 +109,8 @@ impl Saving {
         }
     }
 
-    /// Has a set written to disk by `write`, on one of `threads`; why it is not there, if it is not. Sets that
-    /// come while others are written are written together after that.
+    /// Writes a set with `write` on one of `threads` and returns the error. Sets that arrive meanwhile are written in
+    /// one batch.
     pub(super) async fn save(
         &self,
         threads: &BlockingWork,
@@ -127,9 +125,114 @@ impl Saving {
         };
         match tokio::time::timeout(DISK_WAIT, written).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(Undone)) => Some(format!("{} was not written", path())),
+            Ok(Err(JobDropped)) => Some(format!("{} was not written", path())),
             Err(_) => Some(format!("{} is not written yet, after {DISK_WAIT:?}", path())),
         }
+    }
+}
+
+/// Queue of blocking jobs, at most one per server, executed in batches by a single thread. A newer job of a server
+/// replaces its older one, so that many servers cost about as much as a few.
+pub(super) struct JobQueue<J, R> {
+    waiting: Mutex<Waiting<J, R>>,
+    turn: Arc<Semaphore>,
+}
+
+type Waiting<J, R> = BTreeMap<Arc<str>, (J, oneshot::Sender<R>)>;
+
+/// The job was replaced by a newer one, or failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JobDropped;
+
+impl<J, R> Default for JobQueue<J, R> {
+    fn default() -> Self {
+        Self { waiting: Mutex::default(), turn: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl<J, R> fmt::Debug for JobQueue<J, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobQueue({} waiting)", self.waiting().len())
+    }
+}
+
+impl<J, R> JobQueue<J, R> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting<J, R>> {
+        self.waiting.lock()
+    }
+
+    /// Does what waits until nothing does. `work` has an outcome for each job, in their order.
+    fn work_off(&self, work: impl Fn(Vec<(Arc<str>, J)>) -> Vec<R>) {
+        loop {
+            let jobs = std::mem::take(&mut *self.waiting());
+            if jobs.is_empty() {
+                return;
+            }
+            let (jobs, asked): (Vec<_>, Vec<_>) =
+                jobs.into_iter().map(|(server, (job, asked))| ((server, job), asked)).unzip();
+            for (asked, outcome) in asked.into_iter().zip(work(jobs)) {
+                // The caller may be gone.
+                let _ = asked.send(outcome);
+            }
+        }
+    }
+}
+
+impl<J: Send + 'static, R: Send + 'static> JobQueue<J, R> {
+    /// Has a job done on one of `threads`, in this turn or another's; its result. If this is dropped, the job is
+    /// still done, with the next ones at the latest.
+    pub(super) async fn done(
+        self: &Arc<Self>,
+        threads: &BlockingWork,
+        server: &Arc<str>,
+        job: J,
+        work: impl Fn(Vec<(Arc<str>, J)>) -> Vec<R> + Send + 'static,
+    ) -> Result<R, JobDropped> {
+        let (asked, mut outcome) = oneshot::channel();
+        self.waiting().insert(Arc::clone(server), (job, asked));
+        tokio::select! {
+            biased;
+            outcome = &mut outcome => return outcome.map_err(|_| JobDropped),
+            turn = Arc::clone(&self.turn).acquire_owned() => {
+                let turns = Arc::clone(self);
+                // A panicking job has no outcome.
+                threads.start(move || {
+                    let _turn = turn;
+                    turns.work_off(work);
+                });
+            }
+        }
+        outcome.await.map_err(|_| JobDropped)
+    }
+}
+
+/// Tracked blocking work: a thread cannot be cancelled, so that shutdown waits for it even if the caller is gone.
+#[derive(Debug, Default)]
+pub(super) struct BlockingWork(TaskTracker);
+
+/// The work panicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Panicked;
+
+impl BlockingWork {
+    /// Starts `work` on a blocking thread.
+    pub(super) fn start(&self, work: impl FnOnce() + Send + 'static) {
+        // A panic is reported to the tasks that wait for the outcome.
+        drop(self.0.spawn_blocking(work));
+    }
+
+    /// Runs `work` and returns its result. Dropping the future does not cancel the work.
+    pub(super) async fn run<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, Panicked> {
+        self.0.spawn_blocking(work).await.map_err(|_| Panicked)
+    }
+
+    /// Waits until all started work has ended.
+    pub(super) async fn ended(&self) {
+        self.0.close();
+        self.0.wait().await;
     }
 }
 
@@ -157,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_write_that_comes_late_does_not_replace_the_newer_set() {
+    fn late_abandoned_write_does_not_replace_newer_set() {
         let folder = tempfile::tempdir().unwrap();
         let saving = Saving::new(Some(folder.path().to_owned()));
         let (old, new) = (take_up(&saving, "old"), take_up(&saving, "new"));
@@ -172,7 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let saving = Saving::new(Some(folder.path().to_owned()));
         let old = take_up(&saving, "old");
-        // The newer set is shown, and before its turn comes the older one's write ends.
+        // The newer set is published; before it is written the older write ends.
         saving.is_newer(&Arc::from("s"));
         write(&saving, old);
         let new = saving.unsaved("s", set("new")).expect("it is not on disk");
@@ -181,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_taken_up_while_an_older_one_is_written_is_unsaved() {
+    fn set_replaced_during_a_write_is_unsaved() {
         let folder = tempfile::tempdir().unwrap();
         let saving = Saving::new(Some(folder.path().to_owned()));
         let server = Arc::from("s");
@@ -194,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_saved_and_what_was_not_is_tried_again() {
+    fn written_set_is_saved_and_failed_one_is_retried() {
         let folder = tempfile::tempdir().unwrap();
         let blocked = folder.path().join("file");
         std::fs::write(&blocked, "no folder").unwrap();
@@ -203,5 +306,84 @@ mod tests {
         assert!(saving.write(vec![(Arc::from("s"), first)])[0].is_some());
         assert!(saving.unsaved("s", set("x")).is_some());
         assert!(Saving::new(None).unsaved("s", set("x")).is_none());
+    }
+}
+
+#[cfg(test)]
+mod turns_tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    type Jobs = Vec<(Arc<str>, u32)>;
+
+    #[tokio::test]
+    async fn jobs_arriving_during_a_run_are_batched() {
+        let turns = Arc::new(JobQueue::<u32, u32>::default());
+        let threads = Arc::new(BlockingWork::default());
+        let (begun, began) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        let ask = |server: &str, job| {
+            let (turns, server) = (Arc::clone(&turns), Arc::from(server));
+            let threads = Arc::clone(&threads);
+            let (begun, wait) = (begun.clone(), Arc::clone(&wait));
+            let work = move |jobs: Jobs| {
+                begun.send(jobs.len()).unwrap();
+                wait.lock().recv().unwrap();
+                jobs.iter().map(|(_, job)| job * 2).collect()
+            };
+            tokio::spawn(async move { turns.done(&threads, &server, job, work).await })
+        };
+        let first = ask("a", 1);
+        let begun = tokio::task::spawn_blocking(move || (began.recv().unwrap(), began));
+        let (jobs, began) = begun.await.unwrap();
+        assert_eq!(jobs, 1);
+        let (older, newer, other) = (ask("b", 2), ask("b", 3), ask("c", 4));
+        while turns.waiting().len() < 2 || turns.waiting().get("b").is_some_and(|it| it.0 != 3) {
+            tokio::task::yield_now().await;
+        }
+        go.send(()).unwrap();
+        go.send(()).unwrap();
+        // A third run would wait forever.
+        drop(go);
+        assert_eq!(first.await.unwrap(), Ok(2));
+        assert_eq!(older.await.unwrap(), Err(JobDropped), "a newer one took its place");
+        assert_eq!((newer.await.unwrap(), other.await.unwrap()), (Ok(6), Ok(8)));
+        assert_eq!(began.try_iter().collect::<Vec<_>>(), [2]);
+    }
+
+    #[tokio::test]
+    async fn panicking_job_is_dropped_and_the_next_runs() {
+        let turns = Arc::new(JobQueue::<u32, u32>::default());
+        let threads = Arc::new(BlockingWork::default());
+        let server = Arc::from("a");
+        let fails = |_: Jobs| -> Vec<u32> { panic!("for the test") };
+        assert_eq!(turns.done(&threads, &server, 1, fails).await, Err(JobDropped));
+        let works = |jobs: Jobs| jobs.iter().map(|(_, job)| *job).collect();
+        assert_eq!(turns.done(&threads, &server, 1, works).await, Ok(1));
+    }
+}
+
+#[cfg(test)]
+mod blocking_tests {
+    use std::sync::mpsc;
+    use std::task::Poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn abandoned_work_is_awaited_at_shutdown() {
+        let works = BlockingWork::default();
+        let (go, wait) = mpsc::channel::<()>();
+        let mut asked = Box::pin(works.run(move || wait.recv()));
+        assert!(futures_util::poll!(&mut asked).is_pending());
+        drop(asked);
+        let mut ended = Box::pin(works.ended());
+        assert_eq!(futures_util::poll!(&mut ended), Poll::Pending);
+        go.send(()).unwrap();
+        ended.await;
+        assert_eq!(works.run(|| 7).await, Ok(7));
+        assert_eq!(works.run(|| -> u8 { panic!("for the test") }).await, Err(Panicked));
     }
 }

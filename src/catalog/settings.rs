@@ -1,59 +1,58 @@
-//! What the operator says of tools: which are offered, what they may do (CAP-3), how their answers
-//! (FR-A4) and the arguments of their calls are judged.
+//! Operator settings of tools: filters, capabilities (CAP-3), validation of results (FR-A4) and arguments, result
+//! limits.
 //!
-//! Owns those parts of a server's block in the config and how their layers add up. How the server
-//! is reached is not here.
+//! Owns those parts of a server's config and how their layers combine. Transport settings are elsewhere.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
-use super::on_change::ReviewSettings;
-use super::result_limits::ResultLimitRules;
-use crate::output::{MissingContent, Mode, Policy};
-use crate::schema;
-use crate::tool::{CapabilityOverride, InputPolicy, Pattern, ResultLimit, Rules};
+use super::grade::ReviewSettings;
+use mcpproxy_policy::tool::{self, ResultLimit};
+use mcpproxy_policy::tool::{CapabilityOverride, InputMode, InputPolicy, Pattern, Rules};
+use mcpproxy_schema as schema;
+use mcpproxy_schema::output::{MissingContent, Mode, Policy};
 
-/// The bounds of `max_depth` (FR-A6).
+/// Range of `max_depth` (FR-A6).
 pub const MAX_DEPTH: std::ops::RangeInclusive<u32> = 1..=120;
 
-/// What the catalog needs to know.
+/// Settings of the catalog.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// How answers are judged where no server and no tool says otherwise.
+    /// Default validation of results.
     pub policy: Policy,
-    /// The same of arguments.
+    /// Default validation of arguments.
     pub input: InputPolicy,
-    /// When results are kept back where no server and no tool says otherwise.
+    /// Default result limit.
     pub result_limit: ResultLimit,
-    /// How schemas are meant.
+    /// Interpretation of schemas.
     pub schemas: schema::compile::Settings,
-    /// The configured servers; the catalog knows no others.
+    /// Configured servers.
     pub servers: BTreeMap<Arc<str>, ServerSettings>,
-    /// What is done about definitions that are new, another, or suspect (config section `catalog`).
+    /// Review of new, changed and suspicious definitions (config section `catalog`).
     pub review: ReviewSettings,
-    /// Where discovered sets are kept over a restart (FR-A1); `None` keeps them in memory only.
+    /// Folder of stored sets (FR-A1); `None` keeps them in memory only.
     pub folder: Option<PathBuf>,
 }
 
-/// The catalog's part of one server's block in `mcpServers`.
+/// The catalog's part of a server in `mcpServers`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ServerSettings {
-    /// Names or patterns of the tools on offer; absent: all, empty: none.
+    /// Offered tools by name or pattern; absent: all, empty: none.
     pub enabled_tools: Option<Vec<Pattern>>,
-    /// Names or patterns of tools that are not on offer, enabled or not.
+    /// Tools excluded by name or pattern, even if enabled.
     pub disabled_tools: Vec<Pattern>,
     /// Capabilities by tool name or pattern; `*` is the whole server.
     pub capabilities: Rules<CapabilityOverride>,
-    /// How the answers of its tools are judged.
+    /// Validation of results.
     pub output_validation: OutputRules,
-    /// How the arguments of their calls are judged.
+    /// Validation of arguments.
     pub input_validation: InputRules,
-    /// When their results are kept back.
     pub result_limit: ResultLimitRules,
 }
 
@@ -62,17 +61,17 @@ pub struct ServerSettings {
 #[serde(default)]
 pub struct InputRules {
     /// See [`InputPolicy::mode`].
-    pub mode: Option<Mode>,
-    /// The same by tool name or pattern.
+    pub mode: Option<InputMode>,
+    /// Overrides by tool name or pattern.
     pub tools: Rules<InputOverride>,
 }
 
-/// What the operator says of how arguments are judged; absent, it is the next layer's.
+/// Override of argument validation; absent fields inherit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct InputOverride {
     /// See [`InputPolicy::mode`].
-    pub mode: Option<Mode>,
+    pub mode: Option<InputMode>,
 }
 
 /// `output_validation` of one server: for all its tools, and by tool name or pattern.
@@ -81,20 +80,16 @@ pub struct InputOverride {
 pub struct OutputRules {
     /// See [`PolicyOverride::mode`]; so for the others.
     pub mode: Option<Mode>,
-    #[expect(missing_docs, reason = "see the override")]
     pub max_bytes: Option<u64>,
     #[serde(deserialize_with = "depth")]
-    #[expect(missing_docs, reason = "see the override")]
     pub max_depth: Option<u32>,
-    #[expect(missing_docs, reason = "see the override")]
     pub missing_structured_content: Option<MissingContent>,
-    #[expect(missing_docs, reason = "see the override")]
     pub max_held_bytes: Option<u64>,
     /// The same by tool name or pattern.
     pub tools: Rules<PolicyOverride>,
 }
 
-/// What the operator says of how answers are judged; absent fields are the next layer's.
+/// Override of result validation; absent fields inherit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PolicyOverride {
@@ -112,16 +107,14 @@ pub struct PolicyOverride {
 }
 
 impl ServerSettings {
-    /// True if the tool called `name` is on offer.
-    #[must_use]
+    /// Whether the tool is offered.
     pub fn offers(&self, name: &str) -> bool {
         let listed = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
         self.enabled_tools.as_deref().is_none_or(listed) && !listed(&self.disabled_tools)
     }
 
-    /// How the answers of the tool called `name` are judged, on top of `base` (FR-A4).
-    #[must_use]
-    pub fn policy(&self, base: Policy, name: &str) -> Policy {
+    /// Effective result validation of a tool (FR-A4).
+    pub(crate) fn policy(&self, base: Policy, name: &str) -> Policy {
         let rules = &self.output_validation;
         rules
             .tools
@@ -129,9 +122,8 @@ impl ServerSettings {
             .fold(rules.of_the_server().over(base), |policy, rule| rule.over(policy))
     }
 
-    /// How the arguments for the tool called `name` are judged, on top of `base`.
-    #[must_use]
-    pub fn input(&self, base: InputPolicy, name: &str) -> InputPolicy {
+    /// Effective argument validation of a tool.
+    pub(crate) fn input(&self, base: InputPolicy, name: &str) -> InputPolicy {
         let rules = &self.input_validation;
         let stated = rules.tools.matching(name).filter_map(|rule| rule.mode).last();
         InputPolicy { mode: stated.or(rules.mode).unwrap_or(base.mode) }
@@ -151,9 +143,8 @@ impl OutputRules {
 }
 
 impl PolicyOverride {
-    /// `base` with what is stated here.
-    #[must_use]
-    pub fn over(&self, base: Policy) -> Policy {
+    /// `base` with these overrides.
+    pub(crate) fn over(&self, base: Policy) -> Policy {
         Policy {
             mode: self.mode.unwrap_or(base.mode),
             max_bytes: self.max_bytes.unwrap_or(base.max_bytes),
@@ -176,6 +167,67 @@ fn depth<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
     }
 }
 
+/// `result_limit` of one server: for all its tools, and by tool name or pattern.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ResultLimitRules {
+    /// See [`ResultLimit::bytes`].
+    #[serde(deserialize_with = "bytes")]
+    pub bytes: Option<u64>,
+    /// See [`ResultLimit::keep`].
+    #[serde(deserialize_with = "keep")]
+    pub keep: Option<Duration>,
+    /// The same by tool name or pattern.
+    pub tools: Rules<ResultLimitOverride>,
+}
+
+/// Override of the result limit; absent fields inherit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ResultLimitOverride {
+    /// See [`ResultLimit::bytes`].
+    #[serde(deserialize_with = "bytes")]
+    pub bytes: Option<u64>,
+    /// See [`ResultLimit::keep`].
+    #[serde(deserialize_with = "keep")]
+    pub keep: Option<Duration>,
+}
+
+impl ResultLimitRules {
+    /// Effective limit of a tool.
+    pub(crate) fn of(&self, base: ResultLimit, name: &str) -> ResultLimit {
+        let server = ResultLimitOverride { bytes: self.bytes, keep: self.keep };
+        self.tools.matching(name).fold(server.over(base), |limit, rule| rule.over(limit))
+    }
+
+    /// Whether any tool may have a limit.
+    pub fn limit_any(&self, base: ResultLimit) -> bool {
+        let some = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes > 0);
+        self.bytes.unwrap_or(base.bytes) > 0 || self.tools.iter().any(|(_, rule)| some(rule.bytes))
+    }
+}
+
+impl ResultLimitOverride {
+    fn over(self, base: ResultLimit) -> ResultLimit {
+        ResultLimit {
+            bytes: self.bytes.unwrap_or(base.bytes),
+            keep: self.keep.unwrap_or(base.keep),
+        }
+    }
+}
+
+fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Stated(#[serde(deserialize_with = "tool::limit_bytes")] u64);
+    Ok(Option::<Stated>::deserialize(deserializer)?.map(|Stated(bytes)| bytes))
+}
+
+fn keep<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    #[derive(Deserialize)]
+    struct Stated(#[serde(deserialize_with = "tool::keep_time")] Duration);
+    Ok(Option::<Stated>::deserialize(deserializer)?.map(|Stated(keep)| keep))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a4_policies_add_up_from_server_to_pattern_to_tool() {
+    fn fr_a4_policy_layers_combine_from_server_to_tool() {
         let settings = settings(
             r#"{"output_validation": {"mode": "strict", "max_depth": 10, "tools": {
                 "read_*": {"mode": "off", "max_bytes": 7},
@@ -199,17 +251,17 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_judged_as_the_most_specific_says() {
+    fn most_specific_argument_validation_wins() {
         let settings = settings(
             r#"{"input_validation": {"mode": "warn", "tools": {
                 "read_*": {"mode": "off"}, "read_file": {}, "read_dir": {"mode": "strict"}}}}"#,
         );
         let of = |name| settings.input(InputPolicy::default(), name).mode;
-        assert_eq!(of("write"), Mode::Warn);
-        assert_eq!(of("read_file"), Mode::Off);
-        assert_eq!(of("read_dir"), Mode::Strict);
+        assert_eq!(of("write"), InputMode::Warn);
+        assert_eq!(of("read_file"), InputMode::Off);
+        assert_eq!(of("read_dir"), InputMode::Strict);
         let unsaid = ServerSettings::default().input(InputPolicy::default(), "write");
-        assert_eq!(unsaid.mode, Mode::Strict);
+        assert_eq!(unsaid.mode, InputMode::Coerce);
     }
 
     #[test]
@@ -235,6 +287,62 @@ mod tests {
                 offered,
                 "{json}"
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod result_limits_tests {
+    use super::*;
+
+    fn rules(json: &str) -> ResultLimitRules {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn result_limit_layers_combine_from_root_to_tool() {
+        let base = ResultLimit { bytes: 10_000, keep: Duration::from_secs(7) };
+        let rules = rules(
+            r#"{"keep": "1m", "tools": {"read_*": {"bytes": 5000}, "read_all": {"bytes": 0, "keep": "2m"}}}"#,
+        );
+        let of = |name| rules.of(base, name);
+        let minute = Duration::from_secs(60);
+        assert_eq!(of("write"), ResultLimit { bytes: 10_000, keep: minute });
+        assert_eq!(of("read_one"), ResultLimit { bytes: 5000, keep: minute });
+        assert_eq!(of("read_all"), ResultLimit { bytes: 0, keep: 2 * minute });
+        assert_eq!((of("read_all").limits(), of("write").limits()), (None, Some(of("write"))));
+    }
+
+    #[test]
+    fn limit_detection_considers_every_layer() {
+        let (off, on) = (ResultLimit::default(), ResultLimit { bytes: 5000, ..Default::default() });
+        for (json, with_off, with_on) in [
+            ("{}", false, true),
+            (r#"{"bytes": 0}"#, false, false),
+            (r#"{"bytes": 5000}"#, true, true),
+            (r#"{"tools": {"t": {"keep": "1m"}}}"#, false, true),
+            (r#"{"bytes": 0, "tools": {"t": {"bytes": 5000}}}"#, true, true),
+        ] {
+            let rules = rules(json);
+            assert_eq!((rules.limit_any(off), rules.limit_any(on)), (with_off, with_on), "{json}");
+        }
+    }
+
+    #[test]
+    fn out_of_range_result_limit_is_rejected() {
+        for (json, fits) in [
+            (r#"{"bytes": 4095}"#, false),
+            (r#"{"bytes": 4096}"#, true),
+            (r#"{"bytes": 0}"#, true),
+            (r#"{"bytes": null, "keep": null}"#, true),
+            (r#"{"bytes": -1}"#, false),
+            (r#"{"keep": "0s"}"#, false),
+            (r#"{"keep": "24h"}"#, true),
+            (r#"{"keep": "25h"}"#, false),
+            (r#"{"keep": 7}"#, false),
+            (r#"{"tools": {"t": {"bytes": 1}}}"#, false),
+        ] {
+            assert_eq!(serde_json::from_str::<ResultLimitRules>(json).is_ok(), fits, "{json}");
         }
     }
 }

@@ -1,12 +1,13 @@
-//! What replacing a set does, and what is there after a restart.
+//! Tests of replacing sets and of restarts.
 
+use super::definition::DefinitionDigest;
+use super::listing::Start;
+use super::pin_decisions::{ApprovalRefused, ApprovalTarget};
+use super::pins::PinEvent;
 use super::*;
-use crate::catalog::approving::{ApprovalRefused, ApprovalTarget};
-use crate::catalog::definition::DefinitionDigest;
-use crate::catalog::listing::Start;
-use crate::catalog::pins::PinEvent;
-use crate::output::Mode;
-use crate::tool::{OutputSchema, SideEffect, Trust};
+use mcpproxy_policy::tool::{InputMode, OutputSchema, SideEffect, Trust};
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_schema::output::Mode;
 
 fn found(json: &str) -> DiscoveredTool {
     DiscoveredTool::parse(serde_json::from_str(json).unwrap()).unwrap()
@@ -33,7 +34,7 @@ fn lookup(catalog: &Catalog, name: &str) -> Option<Arc<Tool>> {
 }
 
 #[test]
-fn a_servers_set_is_replaced_whole_and_no_others() {
+fn replacing_a_set_affects_only_its_server() {
     let catalog = Catalog::new(settings(&[("b", "{}"), ("a", "{}"), ("ab", "{}")]));
     catalog.replace_server("b", vec![tool("y", ""), tool("x", "")]);
     catalog.replace_server("ab", vec![tool("z", "")]);
@@ -63,7 +64,7 @@ fn every_tool_is_listed_under_its_exposed_name_too() {
     catalog.replace_server("a__b", vec![tool("c", "")]);
     let snapshot = catalog.load();
     let start = Start::default();
-    let listed: Vec<_> = snapshot.listed(&start).collect();
+    let listed: Vec<_> = snapshot.listed(&start, ProtocolFamily::Legacy, |_| true).collect();
     assert_eq!(listed.len(), 3);
     assert!(listed.is_sorted_by_key(|listed| &listed.key));
     let found = |name: &str| snapshot.direct(name).map(|tool| tool.name.to_string());
@@ -78,7 +79,7 @@ fn every_tool_is_listed_under_its_exposed_name_too() {
 }
 
 #[test]
-fn what_the_operator_says_is_in_the_tool() {
+fn operator_overrides_are_in_the_tool() {
     let catalog = Catalog::new(settings(&[(
         "s",
         r#"{"disabled_tools": ["secret*"],
@@ -93,7 +94,7 @@ fn what_the_operator_says_is_in_the_tool() {
 }
 
 #[test]
-fn fr_a1_sets_are_there_again_after_a_restart() {
+fn fr_a1_sets_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let with_folder =
         |servers| Settings { folder: Some(folder.path().to_owned()), ..settings(servers) };
@@ -122,7 +123,7 @@ fn fr_a1_sets_are_there_again_after_a_restart() {
 }
 
 #[test]
-fn fr_a9_a_schema_that_does_not_compile_is_told_once() {
+fn fr_a9_unusable_schema_is_reported_once() {
     let catalog = Catalog::new(settings(&[("s", "{}")]));
     let (bad, good) = (r#","outputSchema":{"type":7}"#, r#","outputSchema":{"type":"object"}"#);
     let unusable = |tools| {
@@ -141,7 +142,7 @@ fn fr_a9_a_schema_that_does_not_compile_is_told_once() {
 }
 
 #[test]
-fn fr_a1_a_server_that_has_answered_is_not_set_back() {
+fn fr_a1_restored_set_does_not_replace_a_discovered_one() {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
     Catalog::new(settings.clone()).replace_server("s", vec![tool("old", "")]);
@@ -154,21 +155,21 @@ fn fr_a1_a_server_that_has_answered_is_not_set_back() {
 }
 
 #[test]
-fn a_damaged_file_is_told_and_left_behind() {
+fn damaged_file_is_reported_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
     let file = persist::path(folder.path(), "s");
     std::fs::write(&file, "nonsense").unwrap();
     let catalog = Catalog::new(settings);
     let changes = catalog.restore();
-    let told = changes[0].1.disk.as_ref().unwrap();
-    assert!(told.contains(&*file.to_string_lossy()), "{told}");
+    let message = changes[0].1.disk.as_ref().unwrap();
+    assert!(message.contains(&*file.to_string_lossy()), "{message}");
     assert!(catalog.replace_server("s", vec![tool("x", "")]).disk.is_none());
     assert_eq!(persist::read(folder.path(), "s").unwrap().unwrap().tools.len(), 1);
 }
 
 #[tokio::test]
-async fn fr_a1_a_call_waits_for_the_first_set_and_no_longer() {
+async fn fr_a1_call_waits_for_the_first_set() {
     let catalog = Arc::new(Catalog::new(settings(&[("s", "{}"), ("mute", "{}")])));
     let name = |name| ToolName::parse(name).unwrap();
     let now = Instant::now();
@@ -193,7 +194,7 @@ fn trust(catalog: &Catalog, name: &str) -> Trust {
 }
 
 #[test]
-fn a_server_that_is_faster_than_the_disk_is_judged_by_its_pins_all_the_same() {
+fn discovery_before_restore_is_judged_by_stored_pins() {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
     Catalog::new(settings.clone()).replace_server("s", vec![tool("x", DESTROYS)]);
@@ -202,11 +203,11 @@ fn a_server_that_is_faster_than_the_disk_is_judged_by_its_pins_all_the_same() {
     catalog.replace_server("s", vec![tool("x", HARMLESS)]);
     assert_eq!(trust(&catalog, "s:x"), Trust::Withheld);
     assert!(catalog.restore().is_empty());
-    // The next start shows the set on disk: what is held there is held.
+    // The next start loads the stored set with its held definitions.
     let catalog = Catalog::new(settings.clone());
     catalog.restore();
     assert_eq!(trust(&catalog, "s:x"), Trust::Withheld);
-    // The set is lost, and the pins are not.
+    // The set is lost, the pins are not.
     std::fs::remove_file(persist::path(folder.path(), "s")).unwrap();
     let catalog = Catalog::new(settings);
     catalog.replace_server("s", vec![tool("x", HARMLESS), tool("y", "")]);
@@ -214,7 +215,7 @@ fn a_server_that_is_faster_than_the_disk_is_judged_by_its_pins_all_the_same() {
 }
 
 #[test]
-fn a_crash_between_pins_and_set_lets_nothing_out() {
+fn crash_between_pins_and_set_releases_no_tool() {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
     let catalog = Catalog::new(settings.clone());
@@ -230,41 +231,55 @@ fn a_crash_between_pins_and_set_lets_nothing_out() {
 }
 
 #[test]
-fn a_set_of_a_version_without_pins_is_pinned_as_it_is() {
+fn stored_set_without_pins_is_pinned_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let mut settings =
         Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
-    settings.review.on_new_server = on_change::ChangeAction::Quarantine;
+    settings.review.on_new_server = grade::ChangeAction::Quarantine;
     let file = persist::path(folder.path(), "s");
     let first = Catalog::new(Settings { review: Default::default(), ..settings.clone() });
     first.replace_server("s", vec![tool("x", DESTROYS)]);
     let text = std::fs::read_to_string(&file).unwrap().replace(r#","pinned":true"#, "");
     std::fs::write(&file, text).unwrap();
-    std::fs::remove_file(pin_file::path(folder.path(), "s")).unwrap();
+    let pins = pin_file::path(folder.path(), "s");
+    let copy = mcpproxy_runtime::os::state_file::copy_path(&pins);
+    std::fs::remove_file(&pins).unwrap();
+    std::fs::remove_file(&copy).unwrap();
     let catalog = Catalog::new(settings.clone());
     let changes = catalog.restore();
     assert!(changes.iter().all(|(_, change)| change.disk.is_none()), "{changes:?}");
     assert_eq!(trust(&catalog, "s:x"), Trust::Given);
     catalog.replace_server("s", vec![tool("x", DESTROYS)]);
     assert!(persist::read(folder.path(), "s").unwrap().unwrap().pinned, "from now on there are");
-    std::fs::remove_file(pin_file::path(folder.path(), "s")).unwrap();
+    std::fs::write(&pins, "damaged").unwrap();
+    let catalog = Catalog::new(settings.clone());
+    let message = catalog.restore().remove(0).1.disk.unwrap();
+    assert!(message.contains("the last good copy is in force"), "{message}");
+    assert_eq!(trust(&catalog, "s:x"), Trust::Given);
+    assert_ne!(std::fs::read(&pins).unwrap(), b"damaged", "the file is written again");
+    std::fs::remove_file(&pins).unwrap();
+    std::fs::remove_file(&copy).unwrap();
     let catalog = Catalog::new(settings);
-    let told = catalog.restore().remove(0).1.disk.unwrap();
-    assert!(told.contains("is lost"), "{told}");
+    let message = catalog.restore().remove(0).1.disk.unwrap();
+    assert!(message.contains("is lost"), "{message}");
     assert_eq!(trust(&catalog, "s:x"), Trust::Withheld);
 }
 
 #[tokio::test]
-async fn an_approval_is_of_what_was_seen_and_of_nothing_else() {
+async fn approval_covers_only_the_reviewed_definition() {
     let catalog = Arc::new(Catalog::new(settings(&[("s", "{}")])));
     catalog.replace_server("s", vec![tool("x", DESTROYS), tool("y", DESTROYS), tool("z", "")]);
     catalog.replace_server("s", vec![tool("x", HARMLESS), tool("y", HARMLESS), tool("z", "")]);
     let found: Vec<_> =
         catalog.load().search("x", 10).iter().map(|(tool, _)| tool.name.to_string()).collect();
     assert_eq!(found, Vec::<String>::new());
-    let listed: Vec<_> =
-        catalog.load().listed(&Start::default()).map(|it| it.own.to_string()).collect();
-    assert_eq!(listed, ["z"]);
+    let given = |tool: &Arc<Tool>| tool.trust == Trust::Given;
+    let listed: Vec<_> = catalog
+        .load()
+        .listed(&Start::default(), ProtocolFamily::Legacy, given)
+        .map(|it| it.key.to_owned())
+        .collect();
+    assert_eq!(listed, ["s__z"]);
     let named = |name: &str| ApprovalTarget::named(&catalog.load(), name).unwrap();
     let seen = |target: &ApprovalTarget| target.digest(&target.tools(&catalog.load()));
     let (one, all) = (named("s:x"), named("s"));
@@ -282,16 +297,61 @@ async fn an_approval_is_of_what_was_seen_and_of_nothing_else() {
     assert_eq!(approved.tools.len(), 1);
     let again = catalog.approve(all.clone(), seen(&all)).await;
     assert_eq!(again, Err(ApprovalRefused::NothingWaits("s".into())));
-    // The server says the same again: it stays approved.
+    // An unchanged definition stays approved.
     let change =
         catalog.replace_server("s", vec![tool("x", HARMLESS), tool("y", HARMLESS), tool("z", "")]);
     assert!(change.is_empty(), "{change:?}");
     assert_eq!(trust(&catalog, "s:y"), Trust::Given);
-    assert_eq!(catalog.load().listed(&Start::default()).count(), 3);
+    assert_eq!(catalog.load().listed(&Start::default(), ProtocolFamily::Legacy, given).count(), 3);
 }
 
 #[test]
-fn what_imitates_a_tool_is_told_whichever_of_them_came_first() {
+fn def_6_digests_are_over_the_servers_own_definition_and_listings_conform() {
+    let catalog = Catalog::new(settings(&[("s", "{}")]));
+    let own = r#"{"name":"a.b","title":null,"inputSchema":{},"outputSchema":{"type":"array"}}"#;
+    let change = catalog.replace_server("s", vec![found(own)]);
+    let snapshot = catalog.load();
+    let reviewed = snapshot.reviewed(&ToolName::parse("s:a.b").unwrap()).unwrap();
+    let pinned = own.replace("a.b", "s__a.b");
+    assert_eq!(reviewed.digest, DefinitionDigest::of(pinned.as_bytes()));
+    let listed = |family| {
+        let start = Start::default();
+        let json = snapshot.listed(&start, family, |_| true).next().unwrap().json.clone();
+        String::from_utf8(json.to_vec()).unwrap()
+    };
+    let name = exposed::name("s", "a.b");
+    assert_eq!(
+        listed(ProtocolFamily::Modern),
+        format!(
+            r#"{{"name":"{name}","inputSchema":{{"type":"object"}},"outputSchema":{{"type":"array"}}}}"#
+        )
+    );
+    assert!(listed(ProtocolFamily::Legacy).contains(r#""required":["result"]"#));
+    let notes = snapshot.list_notes().remove(&Arc::<str>::from("s")).unwrap();
+    assert_eq!((notes.repaired, notes.omitted), (1, 0));
+    assert_eq!(change.noted, notes.notes, "a new definition is noted");
+    let again = catalog.replace_server("s", vec![found(own)]);
+    assert!(again.is_empty(), "an unchanged one is not: {again:?}");
+}
+
+#[test]
+fn def_6_output_schema_that_cannot_be_compiled_is_not_listed() {
+    let catalog = Catalog::new(settings(&[("s", "{}")]));
+    let schema = r##"{"type":"object","properties":{"a":{"$ref":"#/nowhere"}}}"##;
+    catalog.replace_server("s", vec![tool("x", &format!(r#","outputSchema":{schema}"#))]);
+    let snapshot = catalog.load();
+    for family in [ProtocolFamily::Legacy, ProtocolFamily::Modern] {
+        let start = Start::default();
+        let listed = snapshot.listed(&start, family, |_| true).next().unwrap();
+        let json = String::from_utf8(listed.json.to_vec()).unwrap();
+        assert_eq!(json, r#"{"name":"s__x","inputSchema":{"type":"object"}}"#);
+    }
+    let notes = snapshot.list_notes().remove(&Arc::<str>::from("s")).unwrap();
+    assert!(notes.notes[0].reason.contains("outputSchema is not listed"), "{notes:?}");
+}
+
+#[test]
+fn imitation_is_reported_in_any_order() {
     let imitation = "s\u{435}nd_mail";
     for first in ["a", "b"] {
         let catalog = Catalog::new(settings(&[("a", "{}"), ("b", "{}")]));
@@ -306,14 +366,14 @@ fn what_imitates_a_tool_is_told_whichever_of_them_came_first() {
         assert_eq!(last.0.to_string(), format!("b:{imitation}"));
         assert!(last.1.iter().any(|it| it.detail == "looks like 'a:send_mail'"), "{last:?}");
         assert!(found.iter().all(|(name, _)| *name.server == *"b"));
-        // Told once.
+        // Reported once.
         assert!(catalog.replace_server("a", set("a")).found.is_empty());
         assert!(catalog.replace_server("b", set("b")).found.is_empty());
     }
 }
 
 #[test]
-fn a_server_that_flips_its_definition_all_the_time_changes_nothing_that_is_trusted() {
+fn flapping_definition_never_changes_the_accepted_one() {
     let catalog = Catalog::new(settings(&[("s", "{}")]));
     catalog.replace_server("s", vec![tool("x", DESTROYS)]);
     for at in 0..50 {
@@ -323,12 +383,12 @@ fn a_server_that_flips_its_definition_all_the_time_changes_nothing_that_is_trust
         assert_eq!(trust(&catalog, "s:x"), Trust::Withheld);
     }
     let change = catalog.replace_server("s", vec![tool("x", DESTROYS)]);
-    assert_eq!(change.pinned[0].1, PinEvent::TakenBack);
+    assert_eq!(change.pinned[0].1, PinEvent::Restored);
     assert_eq!(trust(&catalog, "s:x"), Trust::Given);
 }
 
 #[tokio::test]
-async fn an_input_schema_is_compiled_when_it_is_asked_for_and_once_for_all_versions_of_its_tool() {
+async fn input_schema_is_compiled_lazily_and_shared_by_versions() {
     let before = settings(&[("s", "{}")]);
     let catalog = Arc::new(Catalog::new(before.clone()));
     let in_an_hour = Instant::now() + std::time::Duration::from_secs(3600);
@@ -345,11 +405,11 @@ async fn an_input_schema_is_compiled_when_it_is_asked_for_and_once_for_all_versi
     catalog.replace_server("s", vec![tool("x", r#","description":"new""#)]);
     assert!(Arc::ptr_eq(&first, &compiled(&find()).unwrap()), "its schema is the same");
     let mut next = before.clone();
-    next.input.mode = Mode::Off;
+    next.input.mode = InputMode::Off;
     catalog.reconfigure(next.clone());
-    assert_eq!(find().input.policy.mode, Mode::Off);
+    assert_eq!(find().input.policy.mode, InputMode::Off);
     assert!(Arc::ptr_eq(&first, &compiled(&find()).unwrap()));
-    next.schemas.engine = crate::schema::compile::Engine::Boon;
+    next.schemas.engine = mcpproxy_schema::compile::Engine::Boon;
     catalog.reconfigure(next);
     assert!(find().input.schema().is_none(), "another engine is to judge by it");
     catalog

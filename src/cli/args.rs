@@ -1,38 +1,29 @@
-//! The command line as it is typed: every command, flag, help text and example.
+//! Command line grammar: every command, flag, help text and example, and the parsers of flag values.
 //!
-//! Owns the words and nothing else. What a flag means is decided by the command's own file; a test
-//! below holds every command to an example.
+//! Purely declarative: what a flag does is decided in the command's own file. A test below requires an example for
+//! every command. Parsers are pure except for [`Arguments::read`], which reads stdin or a file; the clock is an argument.
 
-mod activity;
-mod approvals;
-mod call;
-mod fleet;
-mod policy;
-mod setup;
-mod token;
-mod upstream;
+mod subcommands;
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use jiff::{SignedDuration, Timestamp};
+use mcpproxy_gateway::telemetry::build_info::LONG_VERSION;
+use serde_json::value::RawValue;
 
-use crate::telemetry::build_info::LONG_VERSION;
-
-pub(super) use activity::{
+pub(super) use crate::cli::args::subcommands::{
     ActivityCommand, ActivityExport, ActivityFilters, ActivityList, ActivityProve, ActivityVerify,
+    ApprovalsCommand, CallArgs, CallCommand, ConnectArgs, FleetCommand, ImportArgs, PolicyCommand,
+    PolicyExplain, StatusArgs, TokenCommand, TokenCreate, UpstreamAdd, UpstreamCommand,
 };
-pub(super) use approvals::ApprovalsCommand;
-pub(super) use call::{CallArgs, CallCommand};
-pub(super) use fleet::FleetCommand;
-pub(super) use policy::{PolicyCommand, PolicyExplain};
-pub(super) use setup::{ConnectArgs, ImportArgs, StatusArgs};
-pub(super) use token::{TokenCommand, TokenCreate};
-pub(super) use upstream::{UpstreamAdd, UpstreamCommand};
 
-/// mcpproxy stands between AI agents and MCP servers: it decides which calls may go out, checks
-/// what comes back, hands on the servers' own bytes, and records every decision.
+/// mcpproxy is a proxy between AI agents and MCP servers: it admits or refuses each call, validates the results,
+/// forwards the servers' own bytes, and records every decision.
 #[derive(Debug, Parser)]
 #[command(
     name = "mcpproxy",
@@ -41,15 +32,15 @@ pub(super) use upstream::{UpstreamAdd, UpstreamCommand};
     arg_required_else_help = true,
     after_help = "\
 Start here:
-  mcpproxy demo                 five calls with five fates; needs no config, no network
-  mcpproxy init                 make a config; import, upstream add and connect fill it
-  mcpproxy serve                run the proxy before your own servers
-  mcpproxy tools search notes   find a tool in plain words
+  mcpproxy demo                 five sample calls; needs no config, no network
+  mcpproxy init                 create a config; import, upstream add and connect fill it
+  mcpproxy serve                run the proxy in front of your own servers
+  mcpproxy tools search notes   find a tool by description
   mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
-  mcpproxy activity list        what went through, and what was decided
+  mcpproxy activity list        recorded calls and decisions
 
-Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 server not reachable or port taken, \
-4 activity store locked or damaged, 5 config error, 130 and 143 told twice to end."
+Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 server unreachable or port in use, \
+4 activity store locked or damaged, 5 config error, 130/143 terminated by a second SIGINT/SIGTERM."
 )]
 pub(super) struct Cli {
     #[command(flatten)]
@@ -58,7 +49,7 @@ pub(super) struct Cli {
     pub(super) command: Command,
 }
 
-/// Flags every command takes. A flag beats the environment, which beats the config file.
+/// Flags accepted by every command. A flag overrides the environment, which overrides the config file.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(super) struct Global {
@@ -72,7 +63,7 @@ pub(super) struct Global {
         hide_env_values = true
     )]
     pub(super) config: Option<PathBuf>,
-    /// Where catalog, activity and logins are kept [default: ~/.mcpproxy]
+    /// Directory for catalog, activity and logins [default: ~/.mcpproxy]
     #[arg(
         short,
         long,
@@ -82,7 +73,7 @@ pub(super) struct Global {
         hide_env_values = true
     )]
     pub(super) data_dir: Option<PathBuf>,
-    /// How results are printed: table, json (errors too) or yaml
+    /// Output format: table, json (errors too) or yaml
     #[arg(
         short,
         long,
@@ -97,7 +88,7 @@ pub(super) struct Global {
     /// Short for --output json
     #[arg(long, global = true)]
     pub(super) json: bool,
-    /// Colours: auto (at a terminal, unless NO_COLOR is set), always or never
+    /// When to use color: auto (at a terminal, unless NO_COLOR is set), always or never
     #[arg(
         long,
         global = true,
@@ -108,7 +99,7 @@ pub(super) struct Global {
         hide_possible_values = true
     )]
     pub(super) color: ColorChoice,
-    /// error, warn, info, debug or trace; logs go to stderr
+    /// Log level: error, warn, info, debug or trace; logs go to stderr
     #[arg(
         long,
         global = true,
@@ -119,14 +110,14 @@ pub(super) struct Global {
     pub(super) log_level: Option<String>,
 }
 
-/// How results are printed.
+/// Output format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// For people.
     Table,
-    /// For programs; what a tool answered is printed byte for byte.
+    /// For programs; a tool's result is printed byte for byte.
     Json,
-    /// The same as json, written as YAML.
+    /// Same data as `Json`, serialized as YAML.
     Yaml,
 }
 
@@ -140,83 +131,88 @@ Examples:
   mcpproxy -c ./mcp_config.json serve --log-level debug
   mcpproxy serve --salvage
 
-Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is a working config. \
+Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is valid. \
 Ctrl-C lets calls in flight finish (20 seconds), flushes the activity log and stops every child \
-process; a second one does not wait (exit 130). SIGTERM and the end of the terminal do as Ctrl-C; \
-SIGHUP otherwise has the config read again, as a change of its file does.")]
+process; a second one ends at once (exit 130). SIGTERM, and SIGHUP when the terminal closes, act like Ctrl-C; \
+any other SIGHUP reloads the config, as a change of its file does.")]
     Serve(ServeArgs),
-    /// Make a config to begin with, and say what comes next
+    /// Create a config file and print the next steps
     #[command(after_help = "\
 Examples:
   mcpproxy init
   mcpproxy -c ./mcp_config.json init
 
-The file is 0600 and holds a key of its own. One that is there keeps what it says. Beside it lies the schema by which \
-editors complete and check it.")]
+The file has mode 0600 and contains a generated API key. An existing file keeps its content. The JSON Schema \
+that editors use to complete and check it is written beside it.")]
     Init,
-    /// Take over the servers of Claude, Cursor, VS Code, Windsurf, Codex and Zed
+    /// Import servers from Claude, Cursor, VS Code and other clients
     #[command(after_help = "\
 Examples:
   mcpproxy import
   mcpproxy import cursor vscode --dry-run
   mcpproxy import claude-desktop --yes
 
-What would be added is shown first, without the values of variables and headers, which are carried \
-over, and with what of it does not work here. Looked at are the files for all projects, those of single \
-projects in Claude Code's, and those of the folder that this is run in. The other programs' files stay \
-as they are. Nothing is started until you agree; then a proxy that runs starts what was added at once.")]
+The servers to add are shown first, without the values of variables and headers, which are copied, and with \
+warnings about settings that do not work here. Searched are the user-wide files, the per-project entries of \
+Claude Code, and the files of the current directory. The other programs' files are not changed. \
+Nothing is started until you confirm; a running proxy then starts the new servers at once.")]
     Import(ImportArgs),
-    /// Write our entry into a client's config, or take it out again
+    /// Add mcpproxy to a client's config, or remove it
     #[command(after_help = "\
 Examples:
   mcpproxy connect claude-code
   mcpproxy connect cursor --dry-run
   mcpproxy connect vscode --undo
 
-What would be written is shown first; the rest of the file stays as it is, and the file as it was is \
-kept beside it until --undo. With require_mcp_auth the entry holds the key.")]
+The change is shown first; the rest of the file stays as it is, and a backup of the original is kept \
+beside it until --undo. With require_mcp_auth the entry contains the API key.")]
     Connect(ConnectArgs),
-    /// Speak MCP over stdin and stdout, for clients that start a command
+    /// Serve MCP over stdin and stdout, for clients that start a command
     #[command(after_help = "\
 Examples:
   mcpproxy stdio
   {\"mcpServers\": {\"mcpproxy\": {\"command\": \"mcpproxy\", \"args\": [\"stdio\"]}}}
 
-The second line is the entry for a client's config. A server that runs with the same config is used, \
-else the proxy runs in this process. stdout carries MCP only; logs go to stderr. SIGINT, SIGTERM and \
-the end of input let calls in flight finish; a second signal does not wait.")]
+The second line is the entry for a client's config. If a proxy runs with the same config, requests are \
+forwarded to it; otherwise the proxy runs in this process. stdout carries MCP only; logs go to stderr. SIGINT, \
+SIGTERM and end of input let calls in flight finish; a second signal ends at once.")]
     Stdio,
-    /// How the running mcpproxy is: servers, calls of the last hour, what waits, what is wrong
+    /// Show servers, recent calls, pending approvals and problems
     #[command(after_help = "\
 Examples:
   mcpproxy status
   mcpproxy status --json
   mcpproxy status --alive
 
-Exit code 3 if none runs. With a config file that cannot be used, what the running one says is shown all the same, and its \
-exit code is 1. --alive asks for nothing but whether one answers, and needs no config that can be used: 0 or 3.")]
+Exit code 3 if no proxy runs. With an invalid config file the running proxy's status is still shown, and \
+the exit code is 1. --alive only checks whether a proxy answers, and works with an invalid config: 0 or 3.")]
     Status(StatusArgs),
-    /// Print an address that opens the page of the running mcpproxy
+    /// Print a one-time address that opens the running proxy's web page
     #[command(after_help = "\
 Examples:
   mcpproxy page
+  mcpproxy page --open
   mcpproxy page -o json
 
-The address opens the page once, within ten minutes, and needs no key: hand it to nobody. Exit code 3 \
-if none runs.")]
-    Page,
-    /// Look for what is wrong, and tell the command that mends it
+The address works once, within ten minutes, and needs no key: keep it private. Exit code 3 \
+if no proxy runs.")]
+    Page {
+        /// Also open the browser
+        #[arg(long)]
+        open: bool,
+    },
+    /// Run health checks and print the command that fixes each problem
     #[command(after_help = "\
 Examples:
   mcpproxy doctor
   mcpproxy doctor --fix
   mcpproxy doctor -o json
 
-Looked at: the config, the files of TLS, rights, the clock, the disk, the port, the log, and each server \
-from its start to its list of tools. Exit code 1 if something is wrong. With no mcpproxy running the servers are \
-started for it, and ended again.")]
+Checked: the config, TLS files, file permissions, the clock, the disk, the port, the log, and each server \
+from its start to its list of tools. Exit code 1 if a check fails. If no proxy runs, the servers are \
+started for the check and stopped again.")]
     Doctor {
-        /// Take from others the rights that they have on config and data; nothing else is changed
+        /// Remove other users' permissions on config and data files; nothing else is changed
         #[arg(long)]
         fix: bool,
     },
@@ -229,7 +225,7 @@ Examples:
   mcpproxy call tool-write github:create_issue --args @issue.json --reason 'reported by QA'
   mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' --sensitivity private
 
-The command states the intent: tool-read is refused on a tool its server marks destructive."
+The command declares the intent: tool-read is refused for a tool its server marks destructive."
     )]
     Call(CallCommand),
     /// Search, list and inspect the tools of all upstream servers
@@ -242,7 +238,7 @@ Examples:
   mcpproxy tools show github:create_issue"
     )]
     Tools(ToolsCommand),
-    /// What went through the proxy and what was decided
+    /// List, export, watch and verify the recorded calls and decisions
     #[command(
         subcommand,
         after_help = "\
@@ -253,7 +249,7 @@ Examples:
   mcpproxy activity watch"
     )]
     Activity(ActivityCommand),
-    /// Calls that wait for a person: look at them, approve or deny them
+    /// List pending calls, approve or deny them
     #[command(
         subcommand,
         after_help = "\
@@ -264,7 +260,7 @@ Examples:
   mcpproxy approvals deny 5r8x0q2mzk7w1ahd"
     )]
     Approvals(ApprovalsCommand),
-    /// The fleet that the node which runs here belongs to
+    /// Show the fleet's nodes and manage its shared config
     #[command(
         subcommand,
         after_help = "\
@@ -273,7 +269,7 @@ Examples:
   mcpproxy fleet apply fleet.json"
     )]
     Fleet(FleetCommand),
-    /// The operator's rules: check, test, explain, and replay over the log
+    /// Check, test, explain and replay policy rules
     #[command(
         subcommand,
         after_help = "\
@@ -283,7 +279,7 @@ Examples:
   mcpproxy policy replay new.cedar --since 30d"
     )]
     Policy(PolicyCommand),
-    /// The MCP servers behind the proxy
+    /// Manage the MCP servers behind the proxy
     #[command(
         subcommand,
         after_help = "\
@@ -294,7 +290,7 @@ Examples:
   mcpproxy upstream login github"
     )]
     Upstream(UpstreamCommand),
-    /// Tokens for agents: what each may be used for, and until when
+    /// Create, list, rotate and revoke agent tokens
     #[command(
         subcommand,
         after_help = "\
@@ -304,7 +300,7 @@ Examples:
   mcpproxy token revoke ci"
     )]
     Token(TokenCommand),
-    /// Check the config, or say where it is
+    /// Check, reload or locate the config file
     #[command(
         subcommand,
         after_help = "\
@@ -313,15 +309,15 @@ Examples:
   mcpproxy config schema
   mcpproxy config path"
     )]
-    Config(ConfigCommand),
-    /// Five calls with five different fates: no config, no network, nothing left behind
+    Config(ConfigSubcommand),
+    /// Run five sample calls, each with a different outcome
     #[command(after_help = "\
 Examples:
   mcpproxy demo
 
-It starts a proxy with a throw-away store and one MCP server (a child process of this same \
+It starts a proxy with a temporary data directory and one MCP server (a child process of this same \
 program), makes a read, a write, a refused, a schema-violating and an oversized call, and shows \
-what happened to each and the activity they left.")]
+the outcome of each and the resulting activity log.")]
     Demo,
     /// Print a completion script for your shell
     #[command(after_help = "\
@@ -330,13 +326,13 @@ Examples:
   mcpproxy completions zsh > ~/.zfunc/_mcpproxy
   mcpproxy completions fish > ~/.config/fish/completions/mcpproxy.fish")]
     Completions(CompletionsArgs),
-    /// Write the manual pages into a folder, a page for each command
+    /// Write the manual pages into a directory, one page per command
     #[command(hide = true, after_help = "Examples:\n  mcpproxy man ./man1")]
     Man {
-        /// The folder; it is made if it is not there
+        /// The directory; created if missing
         folder: PathBuf,
     },
-    /// The demo's MCP server, spoken over stdio
+    /// Run the demo's MCP server over stdio
     #[command(hide = true, after_help = "Examples:\n  mcpproxy demo-upstream")]
     DemoUpstream,
 }
@@ -346,66 +342,92 @@ pub(super) struct ServeArgs {
     /// Address to listen on [default: 127.0.0.1:8080]
     #[arg(short, long, value_name = "HOST:PORT")]
     pub(super) listen: Option<String>,
-    /// Move a damaged activity log aside (nothing is deleted) and go on with what can be read
+    /// Move a damaged activity log aside (nothing is deleted) and continue with the readable part
     #[arg(long)]
     pub(super) salvage: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ToolsCommand {
-    /// Find tools in plain words, best first
+    /// Find tools by description, best match first
     #[command(after_help = "\
 Examples:
   mcpproxy tools search 'delete a repository'
   mcpproxy tools search notes --limit 3")]
     Search {
-        /// What the tool should do
+        /// Description of the task
         #[arg(required = true, value_name = "QUERY")]
         query: Vec<String>,
-        /// At most this many tools, up to 100
+        /// Maximum number of tools, up to 100
         #[arg(short = 'n', long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100))]
         limit: u32,
     },
-    /// All tools of all servers
-    #[command(after_help = "\
+    /// List all tools of all servers
+    #[command(
+        visible_alias = "ls",
+        after_help = "\
 Examples:
   mcpproxy tools list
-  mcpproxy tools list --server github -o yaml")]
+  mcpproxy tools list --server github -o yaml"
+    )]
     List {
-        /// Only this server's
+        /// Only tools of this server
         #[arg(long, value_name = "NAME")]
         server: Option<String>,
     },
-    /// What is another about a tool's definition, or about all that wait of a server
+    /// State what the unannotated tools of a server do, in its `capabilities`
+    #[command(after_help = "\
+Examples:
+  mcpproxy tools annotate sqlite
+  mcpproxy tools annotate sqlite --read read_query,list_tables --destructive write_query
+
+Unannotated are tools that neither the server nor the config marks read-only or destructive. Without options each is \
+shown and you are asked, which requires a terminal. The answers are written to the config file; a running proxy \
+applies them at once.")]
+    Annotate {
+        /// The server's name in the config
+        #[arg(value_name = "SERVER")]
+        server: String,
+        /// Tools that only read, separated by commas; repeatable
+        #[arg(long, value_name = "TOOL", value_delimiter = ',')]
+        read: Vec<String>,
+        /// Tools that create or update, separated by commas; repeatable
+        #[arg(long, value_name = "TOOL", value_delimiter = ',')]
+        write: Vec<String>,
+        /// Tools that delete or permanently change, separated by commas; repeatable
+        #[arg(long, value_name = "TOOL", value_delimiter = ',')]
+        destructive: Vec<String>,
+    },
+    /// Show pending changes of a tool's definition, or of a server
     #[command(after_help = "\
 Examples:
   mcpproxy tools diff github:create_issue
   mcpproxy tools diff github --json
 
-What a server wrote is shown with hidden characters made visible. The digest at the end is what \
-`tools approve` takes: it stands for exactly what was shown.")]
+Server-written text is shown with hidden characters made visible. The digest at the end is the argument of \
+`tools approve`: it identifies exactly what was shown.")]
     Diff {
         /// The tool as server:tool, or a server
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Trust a definition that is in quarantine: a tool's, or all that wait of a server
+    /// Approve the quarantined definition of a tool, or all of a server
     #[command(after_help = "\
 Examples:
   mcpproxy tools approve github:create_issue
   mcpproxy tools approve github --digest 5f0c3d2e9b7a48161f5a0e2d7c9b3a64
 
-Without --digest the difference is shown and you are asked, which takes a terminal. If the server \
+Without --digest the difference is shown and you are asked to confirm, which requires a terminal. If the server \
 changes the definition meanwhile, nothing is approved.")]
     Approve {
         /// The tool as server:tool, or a server
         #[arg(value_name = "NAME")]
         name: String,
-        /// What you have seen: the digest that `tools diff` shows
+        /// Digest of the reviewed definition, as `tools diff` prints it
         #[arg(long, value_name = "DIGEST")]
         digest: Option<String>,
     },
-    /// One tool: description, schemas, annotations, and which call command to use
+    /// Show one tool: description, schemas, annotations, call command
     #[command(after_help = "\
 Examples:
   mcpproxy tools show github:create_issue")]
@@ -416,8 +438,8 @@ Examples:
     },
 }
 
-/// Reads `--output FILE` behind `activity export` as `--file FILE`: everywhere else `--output` is
-/// the form of what is printed.
+/// Rewrites `--output FILE` after `activity export` to `--file FILE`: everywhere else `--output` is the output
+/// format.
 pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut before = [OsString::new(), OsString::new()];
     let mut exports = false;
@@ -436,33 +458,33 @@ pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum ConfigCommand {
-    /// Read the config, look for what it names, and tell every error and warning with its place
+pub(super) enum ConfigSubcommand {
+    /// Check the config and everything it refers to
     #[command(after_help = "\
 Examples:
   mcpproxy config check
   mcpproxy -c ./mcp_config.json config check
 
-Also looked for: the servers' commands and folders, the variables they need, and whether data_dir \
-can be written to. No server is started. Exit code 5 if anything is wrong; warnings alone are exit \
-code 0. With json, \"problems\" holds each with file, line, column and key.")]
+Also checked: the servers' commands and directories, the variables they need, and whether data_dir \
+is writable. No server is started. Exit code 5 if there is an error; warnings alone are exit \
+code 0. With json, \"problems\" lists each error and warning with file, line, column and key.")]
     Check,
-    /// Have the running proxy read its config again, and tell what it changes
+    /// Make the running proxy reload its config and report what changed
     #[command(after_help = "\
 Examples:
   mcpproxy config reload
   mcpproxy config reload --json
 
-A running proxy notices a changed file by itself; this waits for it, and tells what is in force now and \
-what needs a restart. A config that cannot be used is exit code 5, and the one before stays in force.")]
+A running proxy notices a changed file by itself; this command waits for the reload and reports the changes \
+in force and those that need a restart. An invalid config is exit code 5, and the previous one stays in force.")]
     Reload,
-    /// Print the JSON Schema of the config: every key, its values and its default, for editors
+    /// Print the JSON Schema of the config
     #[command(after_help = "\
 Examples:
   mcpproxy config schema > ~/.mcpproxy/mcp_config.schema.json
 
-An editor completes and checks the config by it once the file begins with {\"$schema\": \"./mcp_config.schema.json\", …}. \
-A running proxy has it at /api/v1/config/schema.json.")]
+Editors complete and check a config that begins with {\"$schema\": \"./mcp_config.schema.json\", …}. \
+A running proxy serves the schema at /api/v1/config/schema.json.")]
     Schema,
     /// Print the path of the config file in use
     #[command(after_help = "\
@@ -474,9 +496,118 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionsArgs {
-    /// bash, elvish, fish, powershell or zsh
+    /// Shell: bash, elvish, fish, powershell or zsh
     #[arg(value_enum, hide_possible_values = true)]
     pub(super) shell: Shell,
+}
+
+/// Maximum size of arguments read from stdin or a file, in bytes.
+const MAX_ARGUMENT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// A positive duration, like `30s`, `2m` or `1h30m`.
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
+    match text.parse::<SignedDuration>().map(Duration::try_from) {
+        Ok(Ok(duration)) if !duration.is_zero() => Ok(duration),
+        _ => Err("expected a duration above zero, like 30s, 2m or 1h30m".to_owned()),
+    }
+}
+
+/// A positive duration, also in days, like `30d`, `12h` or `90m`.
+pub(super) fn days(text: &str) -> Result<Duration, String> {
+    const DAY: u64 = 24 * 60 * 60;
+    let whole = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
+    match whole.map(|days| days.checked_mul(DAY)) {
+        Some(Some(seconds)) if seconds > 0 => Ok(Duration::from_secs(seconds)),
+        Some(_) => Err("expected a duration above zero, like 30d, 12h or 90m".to_owned()),
+        None => timeout(text)
+            .map_err(|_| "expected a duration above zero, like 30d, 12h or 90m".to_owned()),
+    }
+}
+
+/// A timestamp: RFC 3339, or an age before `now`. Returns RFC 3339.
+pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, String> {
+    let wrong = || format!("{flag} '{text}': expected RFC 3339 like {now:.0}, or an age like 2h");
+    let time = match text.parse::<Timestamp>() {
+        Ok(time) => time,
+        Err(_) => {
+            let age: SignedDuration = text.parse().map_err(|_| wrong())?;
+            if age.is_negative() {
+                return Err(wrong());
+            }
+            now.checked_sub(age).map_err(|_| wrong())?
+        }
+    };
+    Ok(time.to_string())
+}
+
+/// A tool's arguments: a JSON object with its original bytes.
+#[derive(Debug)]
+pub(super) struct Arguments(Box<RawValue>);
+
+impl Arguments {
+    /// Reads stdin for `-`, a file for `@FILE`, else parses the text itself.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix('@')) {
+            ("-", _) => from_reader("stdin", std::io::stdin().lock()),
+            (_, Some(path)) => {
+                let file = std::fs::File::open(path)
+                    .map_err(|error| format!("cannot read --args @{path}: {error}"))?;
+                from_reader(path, file)
+            }
+            (json, None) => Self::parse(json.to_owned()),
+        }
+    }
+
+    /// Builds an object of `KEY=TEXT` and `KEY:=JSON`, in this order.
+    pub(super) fn of_pairs(pairs: &[String]) -> Result<Self, String> {
+        let mut members: Vec<(&str, String)> = Vec::with_capacity(pairs.len());
+        for pair in pairs {
+            let wrong = || format!("'{pair}' is neither KEY=TEXT nor KEY:=JSON");
+            let (key, value) = pair.split_once('=').ok_or_else(wrong)?;
+            let (key, value) = match key.strip_suffix(':') {
+                Some(key) => {
+                    let json = RawValue::from_string(value.to_owned());
+                    (key, json.map_err(|error| format!("'{pair}': {error}"))?.get().to_owned())
+                }
+                None => (key, serde_json::Value::from(value).to_string()),
+            };
+            if key.is_empty() {
+                return Err(wrong());
+            }
+            if members.iter().any(|(earlier, _)| *earlier == key) {
+                return Err(format!("'{key}' is given twice"));
+            }
+            members.push((key, value));
+        }
+        let members = members.iter();
+        let members: Vec<_> = members
+            .map(|(key, value)| format!("{}:{value}", serde_json::Value::from(*key)))
+            .collect();
+        Self::parse(format!("{{{}}}", members.join(",")))
+    }
+
+    fn parse(json: String) -> Result<Self, String> {
+        let wrong = |why: &str| format!("--args is not a JSON object: {why}");
+        let raw = RawValue::from_string(json).map_err(|error| wrong(&error.to_string()))?;
+        match raw.get().trim_start().starts_with('{') {
+            true => Ok(Self(raw)),
+            false => Err(wrong("it must look like '{\"key\": \"value\"}'")),
+        }
+    }
+
+    /// The original bytes.
+    pub(super) fn raw(&self) -> &RawValue {
+        &self.0
+    }
+}
+
+fn from_reader(name: &str, reader: impl Read) -> Result<Arguments, String> {
+    let mut text = String::new();
+    let read = reader.take(MAX_ARGUMENT_BYTES + 1).read_to_string(&mut text);
+    match read.map_err(|error| format!("cannot read --args from {name}: {error}"))? as u64 {
+        0..=MAX_ARGUMENT_BYTES => Arguments::parse(text),
+        _ => Err(format!("--args from {name} is over {MAX_ARGUMENT_BYTES} bytes")),
+    }
 }
 
 #[cfg(test)]
@@ -493,12 +624,12 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_is_sound() {
+    fn command_definition_passes_claps_debug_assertions() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_command_has_an_example_that_names_it_and_a_description() {
+    fn every_command_has_a_description_and_an_example() {
         let mut seen = 0;
         every(&Cli::command(), "mcpproxy", &mut |command, path| {
             seen += 1;
@@ -512,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_after_the_help_is_wrapped_for_the_terminal_and_not_here() {
+    fn help_epilogue_has_no_hard_line_breaks() {
         let is_prose =
             |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
         every(&Cli::command(), "mcpproxy", &mut |command, path| {
@@ -524,7 +655,7 @@ mod tests {
         let doctor =
             Cli::command().term_width(80).try_get_matches_from(["mcpproxy", "doctor", "-h"]);
         let help = doctor.unwrap_err().to_string();
-        let (_, prose) = help.split_once("Looked at:").unwrap();
+        let (_, prose) = help.split_once("Checked:").unwrap();
         let lines: Vec<_> = prose.trim_end().lines().collect();
         let (_, full) = lines.split_last().unwrap();
         assert!(full.iter().all(|line| line.len() > 50), "a line of few words: {prose}");
@@ -546,7 +677,7 @@ mod tests {
         });
     }
 
-    /// Splits at blanks outside single quotes: all the examples need.
+    /// Splits at spaces outside single quotes, which suffices for the examples.
     fn shell_words(line: &str) -> Vec<String> {
         let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
         for letter in line.chars() {
@@ -562,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn act_7_behind_export_output_is_the_file() {
+    fn act_7_output_flag_after_export_names_the_file() {
         let parse = |line: &str| {
             let cli = Cli::try_parse_from(with_export_file(line.split(' ').map(OsString::from)));
             let cli = cli.unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -587,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_026_both_spellings_of_a_call_mean_the_same() {
+    fn fr_026_both_spellings_of_call_arguments_are_equivalent() {
         let parse = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
             Command::Call(CallCommand::Read(args)) => (args.tool.or(args.tool_name), args.args),
             other => panic!("{other:?}"),
@@ -596,5 +727,86 @@ mod tests {
         let long = ["mcpproxy", "call", "tool-read", "--tool-name=a:b", "--json_args", "{\"x\":1}"];
         assert_eq!(parse(&short), parse(&long));
         assert_eq!(parse(&short).0.as_deref(), Some("a:b"));
+    }
+
+    #[test]
+    fn timeouts_are_positive_durations() {
+        assert_eq!(timeout("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(timeout("1h30m"), Ok(Duration::from_secs(5400)));
+        for bad in ["", "0s", "-1s", "30", "soon"] {
+            assert!(timeout(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn timestamps_are_absolute_or_relative() {
+        let now: Timestamp = "2026-01-02T12:00:00Z".parse().unwrap();
+        let at = |text| moment("--since", text, now);
+        assert_eq!(at("2h").unwrap(), "2026-01-02T10:00:00Z");
+        assert_eq!(at("2026-01-01T00:00:00+02:00").unwrap(), "2025-12-31T22:00:00Z");
+        for bad in ["yesterday", "-2h", "2026-13-01T00:00:00Z", ""] {
+            let error = at(bad).unwrap_err();
+            assert!(error.starts_with(&format!("--since '{bad}'")), "{error}");
+        }
+    }
+
+    #[test]
+    fn arguments_keep_their_original_bytes() {
+        let text = "{ \"n\": 1.10, \"big\": 123456789012345678901234567890 }";
+        assert_eq!(Arguments::read(text).unwrap().raw().get(), text);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, text).unwrap();
+        let typed = format!("@{}", file.path().display());
+        assert_eq!(Arguments::read(&typed).unwrap().raw().get(), text);
+    }
+
+    #[test]
+    fn fr_026_arguments_are_built_of_pairs() {
+        let built = |pairs: &[&str]| {
+            let pairs: Vec<_> = pairs.iter().map(|pair| (*pair).to_owned()).collect();
+            Arguments::of_pairs(&pairs).map(|arguments| arguments.raw().get().to_owned())
+        };
+        assert_eq!(
+            built(&["path=/tmp", "n:=1.10", "q=a=b \"c\"", "l:=[1, null]", "e="]).unwrap(),
+            r#"{"path":"/tmp","n":1.10,"q":"a=b \"c\"","l":[1, null],"e":""}"#
+        );
+        for bad in
+            [&["path"][..], &["=x"], &[":=1"], &["n:=x"], &["n:=1,\"m\":2"], &["a=1", "a:=2"]]
+        {
+            assert!(built(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn cli_1_usual_aliases_and_a_positional_url_are_understood() {
+        let parse = |line: &str| Cli::try_parse_from(line.split(' ')).map(|cli| cli.command);
+        for line in [
+            "mcpproxy upstream ls",
+            "mcpproxy tools ls",
+            "mcpproxy activity ls",
+            "mcpproxy approvals ls",
+            "mcpproxy token ls",
+            "mcpproxy upstream rm files",
+            "mcpproxy page --open",
+        ] {
+            assert!(parse(line).is_ok(), "{line}");
+        }
+        let added = parse("mcpproxy upstream add web https://h/mcp").unwrap();
+        let Command::Upstream(UpstreamCommand::Add(added)) = added else { panic!("{added:?}") };
+        assert_eq!(added.endpoint.as_deref(), Some("https://h/mcp"));
+        for bad in [
+            "mcpproxy upstream add web npx",
+            "mcpproxy upstream add web https://h --url https://h",
+            "mcpproxy upstream add web https://h -- npx",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn fr_005_arguments_must_be_an_object() {
+        for bad in ["[1]", "1", "\"{}\"", "null", "{", "{} {}", "", "@/nonexistent/file"] {
+            assert!(Arguments::read(bad).is_err(), "{bad}");
+        }
     }
 }

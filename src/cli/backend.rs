@@ -1,49 +1,49 @@
-//! The proxy that a command asks: the one that runs, or one opened for this command.
+//! The proxy that serves a command's requests: a running one over HTTP, or one opened in this process.
 //!
-//! Both speak the same REST, so that a command cannot tell them apart: there is one set of
-//! handlers, one pipeline and one JSON (FR-A2).
+//! Both implement the same REST API with the same handlers, pipeline and JSON, so that commands do not distinguish
+//! them (FR-A2). Also cursor pagination over REST lists, whose items keep their bytes.
 
-use std::pin::Pin;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
-
+use crate::cli::args::Global;
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::format::{list, text};
+pub(super) use crate::cli::http_client::target;
+use crate::cli::http_client::{HttpClient, HttpResponse, RequestError, hint};
+use crate::cli::start_proxy::TemporaryFolder;
+use crate::cli::terminal_safe::line;
+use crate::cli::{logging, output, running_proxy, start_proxy};
 use bytes::{Buf, Bytes};
-use futures_util::{Stream, StreamExt, TryStreamExt};
-use http::{Method, Request, Response, StatusCode};
+use futures_util::stream::{Fuse, StreamExt};
+use futures_util::{Stream, TryStreamExt};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use mcpproxy_admin::api;
+use mcpproxy_admin::api::SOURCE;
+use mcpproxy_catalog::persist;
+use mcpproxy_config::Config;
+use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_gateway::proxy::Worker;
+use mcpproxy_server as server;
+use mcpproxy_server::{App, AppState};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::collections::HashMap;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use super::args::Global;
-use super::error::CommandError;
-use super::exit_code::Exit;
-use super::http_client::{HttpAnswer, HttpClient, RequestError, hint};
-use super::read_ahead::read_ahead;
-use super::temporary_folder::TemporaryFolder;
-use super::{load_config, logging, running_proxy, spinner, start_proxy};
-use crate::api::{self, SOURCE};
-use crate::downstream::body::Body;
-use crate::proxy::Worker;
-use crate::server::{self, App, AppState};
+/// Time after which a call is first looked for among the pending ones; each further interval is twice as long.
+const FIRST_APPROVAL_POLL: Duration = Duration::from_millis(300);
+/// Maximum of those intervals.
+const MAX_APPROVAL_POLL: Duration = Duration::from_secs(5);
 
-/// Longest wait for the servers of a proxy opened for one command.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How often their state is polled meanwhile.
-const SETTLE_STEP: Duration = Duration::from_millis(20);
-
-/// What is percent-encoded in a path segment or a query value.
-const ESCAPED: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
-
-/// A proxy to ask.
+/// Target of a command's requests.
 #[derive(Debug)]
 pub(super) enum Backend {
-    /// One that runs already.
+    /// A running proxy.
     Remote(HttpClient),
-    /// One that was opened for this command.
+    /// A proxy opened for this command.
     Local(Local),
 }
 
@@ -54,27 +54,29 @@ pub(super) struct Local {
     worker: Rc<Worker>,
 }
 
-/// What a command needs of a proxy that has to be opened for it.
+/// Requirements of a command on a proxy opened for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Needs {
-    /// The log alone, to be read: no server is started, and nothing in the data folder changes.
+pub(super) enum Needs<'a> {
+    /// Read-only access to the log: no server is started, and the data directory does not change.
     Activity,
-    /// One that runs already; none is opened.
+    /// A running proxy; none is opened.
     Running,
-    /// What servers there are and what they offer: all are waited for.
+    /// Read-only access to the catalog on disk: no server is started, and the data directory does not change.
     Catalog,
-    /// The servers it calls: a call waits for its own.
-    Calls,
+    /// Decisions about the catalog, which are recorded: no server is started.
+    Review,
+    /// A call to this server, the only one that is started. The call waits for it.
+    Call(&'a str),
 }
 
-/// Runs a command with the proxy that listens where the config says, or with one opened for it
-/// and closed after.
+/// Runs a command against the proxy that listens at the configured address, or against one opened for it and closed
+/// afterwards.
 pub(super) fn with(
     global: &Global,
-    needs: Needs,
+    needs: Needs<'_>,
     command: impl AsyncFnOnce(&Backend) -> Result<(), CommandError>,
 ) -> Result<(), CommandError> {
-    let (loaded, log) = load_config::load_with_log(global)?;
+    let (loaded, log) = start_proxy::load_with_log(global)?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     if let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) {
         return runtime.block_on(command(&Backend::Remote(client)));
@@ -82,21 +84,24 @@ pub(super) fn with(
     let mut scratch = None;
     let app = match needs {
         Needs::Running => {
-            let nobody = RequestError::NobodyListens(loaded.config.listen.to_string());
-            return Err(unreachable(&nobody));
+            let error = RequestError::NoListener(loaded.config.listen.to_string());
+            return Err(unreachable(&error));
         }
         Needs::Activity => {
             let scratch = scratch.insert(TemporaryFolder::watched("read")?);
             App::read(loaded.config, scratch.path(), log.handles())
         }
-        Needs::Catalog | Needs::Calls => App::start(loaded.config, log.handles(), None),
+        Needs::Catalog => {
+            warn_of_unseen(&loaded.config);
+            let scratch = scratch.insert(TemporaryFolder::watched("catalog")?);
+            App::browse(loaded.config, scratch.path(), log.handles())
+        }
+        Needs::Review => App::start_only(loaded.config, log.handles(), None),
+        Needs::Call(server) => App::start_only(loaded.config, log.handles(), Some(server)),
     };
     let app = app.map_err(|error| start_proxy::not_started(&error))?;
     let local = Local::new(&app);
     let done = runtime.block_on(async {
-        if needs == Needs::Catalog {
-            local.settle().await;
-        }
         let worker = Rc::clone(&local.worker);
         let done = command(&Backend::Local(local)).await;
         worker.settled().await;
@@ -106,31 +111,25 @@ pub(super) fn with(
     done.and(closed)
 }
 
+/// Warns about enabled servers whose tools no proxy has stored yet.
+fn warn_of_unseen(config: &Config) {
+    let Some(folder) = config.catalog().folder else { return };
+    let enabled = config.servers.iter().filter(|server| server.upstream.enabled);
+    let unseen = enabled.filter(|server| matches!(persist::read(&folder, &server.name), Ok(None)));
+    let names: Vec<_> = unseen.map(|server| line(&server.name).into_owned()).collect();
+    if !names.is_empty() {
+        logging::print_line(format_args!(
+            "warning: no mcpproxy runs, and the tools of {} are not known yet: start `mcpproxy serve`",
+            names.join(", ")
+        ));
+    }
+}
+
 impl Local {
     fn new(app: &App) -> Self {
         let shared = Arc::clone(app.shared());
         let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
         Self { shared, worker }
-    }
-
-    /// Waits until every server was discovered or has failed once.
-    async fn settle(&self) {
-        let settled = async {
-            while !self.shared.proxy.upstreams.settled() {
-                tokio::time::sleep(SETTLE_STEP).await;
-            }
-        };
-        let words = || {
-            let states = self.shared.proxy.upstreams.states();
-            let there = states.iter().filter(|state| state.settled).count();
-            format!("starting servers: {there} of {} have answered", states.len())
-        };
-        let settled = spinner::during(words, tokio::time::timeout(SETTLE_TIMEOUT, settled));
-        if settled.await.is_err() {
-            logging::say(format_args!(
-                "warning: not all servers answered within {SETTLE_TIMEOUT:?}"
-            ));
-        }
     }
 
     async fn send(
@@ -149,31 +148,71 @@ impl Local {
         method: Method,
         target: &str,
         body: Bytes,
-    ) -> Result<HttpAnswer, CommandError> {
+    ) -> Result<HttpResponse, CommandError> {
         let (parts, body) = self.send(method, target, body).await?.into_parts();
         let body = body.collect().await.map_err(CommandError::failed)?.to_bytes();
-        Ok(HttpAnswer { status: parts.status, headers: parts.headers, body })
+        Ok(HttpResponse { status: parts.status, headers: parts.headers, body })
     }
 }
 
 impl Backend {
-    /// GET; `data` of the answer, byte for byte.
+    /// GET; returns the `data` member byte for byte.
     pub(super) async fn get(&self, target: &str) -> Result<Data, CommandError> {
         self.request(Method::GET, target, Bytes::new()).await
     }
 
-    /// POST; `data` of the answer, byte for byte.
+    /// POST; returns the `data` member byte for byte.
     pub(super) async fn post(&self, target: &str, body: String) -> Result<Data, CommandError> {
         self.request(Method::POST, target, body.into()).await
     }
 
-    /// GET of a body that is read as it is made, such as an export or the live events. Of events only
-    /// those after the one with the id `after`, if it is given.
+    /// POST of a call. Once it waits for approval, `waits` gets the approval's id: the request id identifies it among
+    /// the pending calls. A proxy in this process asks nobody.
+    pub(super) async fn post_call(
+        &self,
+        target: &str,
+        body: String,
+        waits: impl FnOnce(&str),
+    ) -> Result<Data, CommandError> {
+        let Self::Remote(client) = self else { return self.post(target, body).await };
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(CommandError::failed)?;
+        let id = format!("cli-{:032x}", u128::from_ne_bytes(random));
+        let sent = async {
+            let response = client.post_as(&id, target, body.into()).await;
+            let response = response.map_err(|error| unreachable(&error))?;
+            unwrap(response, client.authority(), Exit::Failed)
+        };
+        let mut sent = pin!(sent);
+        tokio::select! {
+            biased;
+            done = &mut sent => return done,
+            approval = self.approval_of(&id) => waits(&approval),
+        }
+        sent.await
+    }
+
+    /// Id of the approval that the call of this request waits for. Never completes if it waits for none.
+    async fn approval_of(&self, request_id: &str) -> String {
+        let mut pause = FIRST_APPROVAL_POLL;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(MAX_APPROVAL_POLL);
+            let Ok(pending) = self.get(&target(&["approvals"], &[])).await else { continue };
+            let Ok(pending) = pending.json().and_then(output::parse) else { continue };
+            let mut pending = list(&pending, "/approvals").iter();
+            if let Some(found) = pending.find(|it| text(it, "/call/request_id") == request_id) {
+                return text(found, "/id").into_owned();
+            }
+        }
+    }
+
+    /// GET of a streamed body, such as an export or live events; `after` resumes behind the event with that id.
     pub(super) async fn stream(
         &self,
         target: &str,
         after: Option<&str>,
-    ) -> Result<Chunks, CommandError> {
+    ) -> Result<StreamedBody, CommandError> {
         let (status, headers, mut body, place) = match self {
             Self::Remote(client) => {
                 let reply =
@@ -189,32 +228,32 @@ impl Backend {
             }
         };
         if status == StatusCode::OK {
-            return Ok(body);
+            return Ok(StreamedBody { headers, chunks: body });
         }
         let mut text = Vec::new();
         while let Some(chunk) = body.try_next().await? {
             text.extend_from_slice(&chunk);
         }
-        let answer = HttpAnswer { status, headers, body: text.into() };
-        match unwrap(answer, place, Exit::Usage) {
-            Ok(_) => Err(CommandError::failed(format!("{place} answers {status}"))),
+        let response = HttpResponse { status, headers, body: text.into() };
+        match unwrap(response, place, Exit::Usage) {
+            Ok(_) => Err(CommandError::failed(format!("{place}: unexpected status {status}"))),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Any method; `data` of the answer, byte for byte.
+    /// Request with any method; returns the `data` member byte for byte.
     pub(super) async fn request(
         &self,
         method: Method,
         target: &str,
         body: Bytes,
     ) -> Result<Data, CommandError> {
-        // The parameters of a GET come from flags alone, so that a bad one is bad usage.
+        // Parameters of a GET come from flags only, so a rejected one is bad usage.
         let refused = if method == Method::GET { Exit::Usage } else { Exit::Failed };
         match self {
             Self::Remote(client) => {
-                let answer = client.request(method, target, body).await;
-                unwrap(answer.map_err(|error| unreachable(&error))?, client.authority(), refused)
+                let response = client.request(method, target, body).await;
+                unwrap(response.map_err(|error| unreachable(&error))?, client.authority(), refused)
             }
             Self::Local(local) => {
                 unwrap(local.request(method, target, body).await?, "the proxy", refused)
@@ -223,8 +262,14 @@ impl Backend {
     }
 }
 
-/// A body as it comes; an error breaks it off.
+/// A streamed body; ends after an error.
 pub(super) type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, CommandError>>>>;
+
+/// Response whose body is streamed.
+pub(super) struct StreamedBody {
+    pub(super) headers: HeaderMap,
+    pub(super) chunks: Chunks,
+}
 
 fn chunks<D, E>(body: impl Stream<Item = Result<D, E>> + 'static) -> Chunks
 where
@@ -232,36 +277,19 @@ where
     E: std::fmt::Display + 'static,
 {
     let whole = |mut data: D| data.copy_to_bytes(data.remaining());
-    let broken = |error| CommandError::failed(format!("the answer broke off: {error}"));
+    let broken = |error| CommandError::failed(format!("the response ended early: {error}"));
     Box::pin(body.map(move |data| data.map(whole).map_err(broken)))
 }
 
-/// The `data` member of an answer, its bytes as they came.
+/// The `data` member of a response with its original bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Data(Bytes);
 
 impl Data {
     /// The JSON text.
     pub(super) fn json(&self) -> Result<&str, CommandError> {
-        std::str::from_utf8(&self.0).map_err(|_| CommandError::failed("the answer is not UTF-8"))
+        std::str::from_utf8(&self.0).map_err(|_| CommandError::failed("the response is not UTF-8"))
     }
-}
-
-/// Path and query from parts: segments and values are escaped, absent parameters left out.
-pub(super) fn target(segments: &[&str], query: &[(&str, Option<&str>)]) -> String {
-    let mut target = String::from("/api/v1");
-    for segment in segments {
-        target.push('/');
-        target.extend(utf8_percent_encode(segment, ESCAPED));
-    }
-    let given = query.iter().filter_map(|(name, value)| value.map(|value| (name, value)));
-    for (index, (name, value)) in given.enumerate() {
-        target.push(if index == 0 { '?' } else { '&' });
-        target.push_str(name);
-        target.push('=');
-        target.extend(utf8_percent_encode(value, ESCAPED));
-    }
-    target
 }
 
 #[derive(Deserialize)]
@@ -273,52 +301,172 @@ struct RestEnvelope<'a> {
     request_id: Option<String>,
 }
 
-/// Opens the envelope of an answer; `refused` is how the command ends on a 400.
-fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, CommandError> {
-    let stranger = || {
-        let status = answer.status;
+/// Unwraps the REST envelope; `refused` is the exit code for a 400.
+fn unwrap(response: HttpResponse, place: &str, refused: Exit) -> Result<Data, CommandError> {
+    let unexpected = || {
+        let status = response.status;
         CommandError::new(
             Exit::Unreachable,
-            format!("{place} answers, but not as mcpproxy does ({status}): is the port another's?"),
+            format!("{place}: unexpected response ({status}); is another program using the port?"),
         )
     };
     let envelope: RestEnvelope<'_> =
-        serde_json::from_slice(&answer.body).map_err(|_| stranger())?;
+        serde_json::from_slice(&response.body).map_err(|_| unexpected())?;
     match (envelope.success, envelope.data, envelope.error) {
-        (true, Some(data), _) => Ok(Data(answer.body.slice_ref(data.get().as_bytes()))),
+        (true, Some(data), _) => Ok(Data(response.body.slice_ref(data.get().as_bytes()))),
         (false, _, Some(error)) => {
-            let exit = match answer.status {
+            let exit = match response.status {
                 StatusCode::BAD_REQUEST => refused,
                 StatusCode::UNPROCESSABLE_ENTITY => Exit::Config,
                 _ => Exit::Failed,
             };
-            let mut failure = CommandError::new(exit, format!("{error}{}", hint(answer.status)));
+            let mut failure = CommandError::new(exit, format!("{error}{}", hint(response.status)));
             failure.request_id = envelope.request_id;
-            failure.status = Some(answer.status);
+            failure.status = Some(response.status);
             Err(failure)
         }
-        (true, None, _) | (false, _, None) => Err(stranger()),
+        (true, None, _) | (false, _, None) => Err(unexpected()),
     }
 }
 
 fn unreachable(error: &RequestError) -> CommandError {
     let hint = match error {
-        RequestError::NobodyListens(_) => ": start it with `mcpproxy serve`",
-        RequestError::Stranger(..) => {
-            " (is it mcpproxy with another key? use its config with -c, or set MCPPROXY_API_KEY; \
-             through a forwarded port it cannot be told: ask where it listens)"
+        RequestError::NoListener(_) => ": start it with `mcpproxy serve`",
+        RequestError::UnexpectedServer(..) => {
+            " (if it is mcpproxy with another key, use its config with -c, or set MCPPROXY_API_KEY; \
+             through a forwarded port the proof fails: connect to its listen address)"
         }
         RequestError::NotSent(..) | RequestError::Broken(..) => "",
     };
     CommandError::new(Exit::Unreachable, format!("{error}{hint}"))
 }
 
+/// Maximum items per REST page.
+const PAGE: u32 = 100;
+
+/// Fetches up to `max_items` items of `/api/v1/{name}` as `{"<name>":[…]}`; the member is `activities` for
+/// `activity`.
+pub(super) async fn fetch_all(
+    backend: &Backend,
+    name: &str,
+    query: &[(&str, Option<&str>)],
+    max_items: u32,
+) -> Result<String, CommandError> {
+    let member = if name == "activity" { "activities" } else { name };
+    let mut items = Vec::new();
+    let (mut left, mut cursor) = (max_items, None::<String>);
+    let mut fleet: Option<Box<RawValue>> = None;
+    loop {
+        let limit = left.min(PAGE).to_string();
+        let mut query = query.to_vec();
+        query.extend([("limit", Some(limit.as_str())), ("cursor", cursor.as_deref())]);
+        let data = backend.get(&target(&[name], &query)).await?;
+        let page = Page::read(data.json()?, member)?;
+        left = left.saturating_sub(u32::try_from(page.items.len()).unwrap_or(u32::MAX));
+        items.extend(page.items);
+        // The combined list is partial if any page is.
+        fleet = match (fleet, page.fleet) {
+            (Some(fleet), Some(_)) if is_partial(&fleet) => Some(fleet),
+            (fleet, next) => next.or(fleet),
+        };
+        match page.next {
+            // A repeated cursor would loop forever.
+            Some(next) if left > 0 && cursor.as_ref() != Some(&next) => cursor = Some(next),
+            next => return Ok(join(member, &items, next, fleet.as_deref())),
+        }
+    }
+}
+
+struct Page {
+    items: Vec<Box<RawValue>>,
+    next: Option<String>,
+    /// Coverage of the page in a fleet.
+    fleet: Option<Box<RawValue>>,
+}
+
+impl Page {
+    fn read(json: &str, member: &str) -> Result<Self, CommandError> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Cursor {
+            Text(String),
+            None,
+        }
+        let wrong =
+            |error| CommandError::failed(format!("invalid page in the proxy's response: {error}"));
+        let mut members: HashMap<String, &RawValue> = serde_json::from_str(json).map_err(wrong)?;
+        let items = members.remove(member).map_or("[]", RawValue::get);
+        let next = members.remove("next_cursor").map_or("null", RawValue::get);
+        let next = match serde_json::from_str(next).map_err(wrong)? {
+            Cursor::Text(text) if !text.is_empty() => Some(text),
+            Cursor::Text(_) | Cursor::None => None,
+        };
+        let fleet = members.remove("fleet").map(|fleet| fleet.to_owned());
+        Ok(Self { items: serde_json::from_str(items).map_err(wrong)?, next, fleet })
+    }
+}
+
+fn is_partial(fleet: &RawValue) -> bool {
+    let fleet: serde_json::Value = serde_json::from_str(fleet.get()).unwrap_or_default();
+    fleet.get("partial").and_then(serde_json::Value::as_bool) == Some(true)
+}
+
+fn join(
+    member: &str,
+    items: &[Box<RawValue>],
+    next: Option<String>,
+    fleet: Option<&RawValue>,
+) -> String {
+    let items: Vec<&str> = items.iter().map(|item| item.get()).collect();
+    let next = next.map_or(String::new(), |next| {
+        format!(",\"next_cursor\":{}", serde_json::Value::String(next))
+    });
+    let fleet = fleet.map_or(String::new(), |fleet| format!(",\"fleet\":{}", fleet.get()));
+    format!("{{\"{member}\":[{}]{next}{fleet}}}", items.join(","))
+}
+
+/// Stream adapter that polls the next item before it yields the current one, so that producer and consumer overlap.
+pub(super) struct ReadAhead<S: Stream> {
+    stream: Fuse<S>,
+    /// The prefetched item.
+    next: Option<S::Item>,
+}
+
+pub(super) fn read_ahead<S: Stream + Unpin>(stream: S) -> ReadAhead<S> {
+    ReadAhead { stream: stream.fuse(), next: None }
+}
+
+impl<S> Stream for ReadAhead<S>
+where
+    S: Stream + Unpin,
+    S::Item: Unpin,
+{
+    type Item = S::Item;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        let this = self.get_mut();
+        let item = match this.next.take() {
+            Some(item) => Some(item),
+            None => ready!(this.stream.poll_next_unpin(cx)),
+        };
+        // The poll starts the work on the next item.
+        if item.is_some()
+            && let Poll::Ready(next) = this.stream.poll_next_unpin(cx)
+        {
+            this.next = next;
+        }
+        Poll::Ready(item)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::{FutureExt, stream};
+    use std::cell::Cell;
 
-    fn answer(status: u16, body: &str) -> HttpAnswer {
-        HttpAnswer {
+    fn response(status: u16, body: &str) -> HttpResponse {
+        HttpResponse {
             status: StatusCode::from_u16(status).unwrap(),
             headers: http::HeaderMap::new(),
             body: Bytes::copy_from_slice(body.as_bytes()),
@@ -329,32 +477,81 @@ mod tests {
     fn fr_a3_data_keeps_its_bytes() {
         let data = "{ \"b\":1.10,\"a\" : [1,  2] , \"b\":\"\\u0041\"}";
         let body = format!("{{\"success\":true,\"data\":{data}}}");
-        assert_eq!(unwrap(answer(200, &body), "here", Exit::Usage).unwrap().json().unwrap(), data);
+        assert_eq!(
+            unwrap(response(200, &body), "here", Exit::Usage).unwrap().json().unwrap(),
+            data
+        );
     }
 
     #[test]
-    fn an_error_keeps_its_words_and_its_request() {
+    fn error_response_keeps_message_and_request_id() {
         let body = r#"{"success":false,"error":"Tool 'a:b' not found","request_id":"r7"}"#;
-        let failure = unwrap(answer(404, body), "here", Exit::Usage).unwrap_err();
+        let failure = unwrap(response(404, body), "here", Exit::Usage).unwrap_err();
         assert_eq!(failure.exit, Exit::Failed);
         assert_eq!(failure.message, "Tool 'a:b' not found");
         assert_eq!(failure.request_id.as_deref(), Some("r7"));
-        assert_eq!(unwrap(answer(400, body), "", Exit::Usage).unwrap_err().exit, Exit::Usage);
+        assert_eq!(unwrap(response(400, body), "", Exit::Usage).unwrap_err().exit, Exit::Usage);
     }
 
     #[test]
-    fn a_stranger_on_the_port_is_exit_3() {
+    fn response_of_another_program_is_exit_3() {
         for body in ["<html>", "{}", "{\"success\":true}", ""] {
-            let failure = unwrap(answer(200, body), "127.0.0.1:8080", Exit::Usage).unwrap_err();
+            let failure = unwrap(response(200, body), "127.0.0.1:8080", Exit::Usage).unwrap_err();
             assert_eq!(failure.exit, Exit::Unreachable, "{body}");
             assert!(failure.message.contains("127.0.0.1:8080"), "{failure:?}");
         }
     }
 
     #[test]
-    fn targets_are_escaped() {
+    fn targets_are_percent_encoded() {
         let query = [("q", Some("a b&c=ü")), ("cursor", None), ("limit", Some("3"))];
         assert_eq!(target(&["tools"], &query), "/api/v1/tools?q=a%20b%26c%3D%C3%BC&limit=3");
         assert_eq!(target(&["tools", "s:a/b"], &[]), "/api/v1/tools/s:a%2Fb");
+    }
+
+    #[test]
+    fn page_items_keep_their_bytes_and_cursor() {
+        let json = r#"{"tools":[{"a":1.0}, { "b" : 2 }],"next_cursor":"c1","limit":2}"#;
+        let page = Page::read(json, "tools").unwrap();
+        assert_eq!(page.next.as_deref(), Some("c1"));
+        assert_eq!(
+            join("tools", &page.items, page.next, None),
+            r#"{"tools":[{"a":1.0},{ "b" : 2 }],"next_cursor":"c1"}"#
+        );
+        let partial = r#"{"tools":[],"fleet":{"partial": true}}"#;
+        let page = Page::read(partial, "tools").unwrap();
+        assert!(is_partial(page.fleet.as_deref().unwrap()));
+        assert_eq!(join("tools", &page.items, page.next, page.fleet.as_deref()), partial);
+        for last in [r#"{"tools":[]}"#, r#"{"tools":[],"next_cursor":null}"#] {
+            assert_eq!(Page::read(last, "tools").unwrap().next, None);
+        }
+    }
+
+    #[test]
+    fn next_item_starts_before_the_current_is_processed() {
+        let begun = Cell::new(0);
+        let items = stream::iter(1..=3).map(|item| {
+            begun.set(item);
+            item
+        });
+        let mut items = read_ahead(items);
+        for item in 1..=3 {
+            assert_eq!(items.next().now_or_never(), Some(Some(item)));
+            assert_eq!(begun.get(), (item + 1).min(3));
+        }
+        assert_eq!(items.next().now_or_never(), Some(None));
+    }
+
+    #[test]
+    fn pending_items_are_awaited() {
+        let there = Cell::new(Some(Some(1)));
+        let items = stream::poll_fn(|_| there.take().map_or(Poll::Pending, Poll::Ready));
+        let mut items = read_ahead(items);
+        assert_eq!(items.next().now_or_never(), Some(Some(1)));
+        assert_eq!(items.next().now_or_never(), None);
+        there.set(Some(Some(2)));
+        assert_eq!(items.next().now_or_never(), Some(Some(2)));
+        there.set(Some(None));
+        assert_eq!(items.next().now_or_never(), Some(None));
     }
 }

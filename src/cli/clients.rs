@@ -1,18 +1,19 @@
-//! The programs that speak to MCP servers: where each keeps its list of them, and in which form.
+//! MCP clients facts to `import` and `connect`: location and format of their server lists, and the entry that points
+//! them to this proxy.
 //!
-//! One table for `import` and `connect`. What is in a file is read in `clients::file`, a server's block
-//! in `clients::block` and shown by `clients::shown`, what is written about us is `clients::entry`.
+//! Files and server blocks are parsed and rendered by `clients::file`, and shown by `clients::preview`.
 
-pub(super) mod block;
-pub(super) mod entry;
-pub(super) mod file;
-pub(super) mod shown;
-
+pub(super) use self::file::Syntax;
+use clap::ValueEnum;
+use mcpproxy_gateway::downstream::authentication;
+use serde_json::{Map, Value, json};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
+pub(super) mod file;
+pub(super) mod preview;
 
-/// A program whose config we know.
+/// A supported client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum McpClient {
     ClaudeDesktop,
@@ -25,23 +26,14 @@ pub(super) enum McpClient {
     Zed,
 }
 
-/// How its list is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Syntax {
-    /// JSON, with comments where the program allows them; the key that the servers stand under.
-    Json(&'static str),
-    /// TOML; the table that they stand in.
-    Toml(&'static str),
-}
-
-/// How it names a server that is reached by HTTP.
+/// Form of an entry for a server reached over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remote {
-    /// It starts commands alone.
+    /// Not supported: the client only starts commands.
     Unknown,
     /// `url` and `headers`.
     Url,
-    /// The same with `"type": "http"`.
+    /// `url` and `headers` with `"type": "http"`.
     TypedUrl,
     /// `serverUrl` and `headers`.
     ServerUrl,
@@ -49,24 +41,24 @@ pub(super) enum Remote {
     HttpHeaders,
 }
 
-/// What is known of one.
+/// Static facts about a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientFacts {
-    /// As people call it.
+    /// Display name.
     pub(super) name: &'static str,
-    /// Its file on Linux and on macOS; `~` is the home, `@` the folder of configs (`XDG_CONFIG_HOME`).
+    /// Config file on Linux and macOS; `~` is the home, `@` the config directory (`XDG_CONFIG_HOME`).
     linux: &'static str,
     macos: &'static str,
     pub(super) syntax: Syntax,
     pub(super) remote: Remote,
-    /// What its user does to have the file read.
+    /// Step by which the user makes the client reload the file.
     pub(super) afterwards: &'static str,
 }
 
-const RESTART: &str = "Start it again.";
+const RESTART: &str = "Restart it.";
 
 impl McpClient {
-    /// All of them, in the order in which they are looked for.
+    /// All clients, in search order.
     pub(super) const ALL: [Self; 7] = [
         Self::ClaudeDesktop,
         Self::ClaudeCode,
@@ -77,13 +69,12 @@ impl McpClient {
         Self::Zed,
     ];
 
-    /// The word for it on the command line.
+    /// Name on the command line.
     pub(super) fn word(self) -> String {
         self.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// What is known of it.
-    pub(super) const fn known(self) -> ClientFacts {
+    pub(super) const fn facts(self) -> ClientFacts {
         match self {
             Self::ClaudeDesktop => ClientFacts {
                 name: "Claude Desktop",
@@ -99,7 +90,7 @@ impl McpClient {
                 macos: "~/.claude.json",
                 syntax: Syntax::Json("mcpServers"),
                 remote: Remote::TypedUrl,
-                afterwards: "Sessions that begin from now on have it.",
+                afterwards: "New sessions use it.",
             },
             Self::Cursor => ClientFacts {
                 name: "Cursor",
@@ -131,7 +122,7 @@ impl McpClient {
                 macos: "~/.codex/config.toml",
                 syntax: Syntax::Toml("mcp_servers"),
                 remote: Remote::HttpHeaders,
-                afterwards: "Sessions that begin from now on have it.",
+                afterwards: "New sessions use it.",
             },
             Self::Zed => ClientFacts {
                 name: "Zed",
@@ -144,7 +135,7 @@ impl McpClient {
         }
     }
 
-    /// Its file in a project's folder, where it has one.
+    /// Per-project config file, if the client has one.
     pub(super) const fn project_file(self) -> Option<&'static str> {
         match self {
             Self::ClaudeCode => Some(".mcp.json"),
@@ -154,14 +145,14 @@ impl McpClient {
         }
     }
 
-    /// Its file; `None` where there is no home.
+    /// User-wide config file; `None` without a home directory.
     pub(super) fn path(self, env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
         let set = |name: &str| env(name).filter(|value| !value.is_empty());
         if let (Self::Codex, Some(home)) = (self, set("CODEX_HOME")) {
             return Some(Path::new(&home).join("config.toml"));
         }
-        let known = self.known();
-        let template = if cfg!(target_os = "macos") { known.macos } else { known.linux };
+        let facts = self.facts();
+        let template = if cfg!(target_os = "macos") { facts.macos } else { facts.linux };
         if let (Some(rest), Some(folder)) = (template.strip_prefix("@/"), set("XDG_CONFIG_HOME")) {
             return Some(Path::new(&folder).join(rest));
         }
@@ -171,19 +162,107 @@ impl McpClient {
     }
 }
 
+/// Our entry's name.
+pub(in crate::cli) const NAME: &str = "mcpproxy";
+
+/// How clients reach this proxy.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct ProxyEntry<'a> {
+    /// Listen address if clients can use plain HTTP. `None` for a Unix socket, or for TLS with a certificate that
+    /// clients may not trust: then they start the command.
+    pub(in crate::cli) listen: Option<SocketAddr>,
+    /// API key, if one is required.
+    pub(in crate::cli) key: Option<&'a str>,
+    /// Path of this program.
+    pub(in crate::cli) program: &'a Path,
+    /// The config file, if it is not the default one.
+    pub(in crate::cli) config: Option<&'a Path>,
+}
+
+impl ProxyEntry<'_> {
+    /// The MCP endpoint as reached from this machine.
+    fn url(listen: SocketAddr) -> String {
+        let ip = match listen.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        format!("http://{}/mcp", SocketAddr::new(ip, listen.port()))
+    }
+
+    /// Whether a client uses HTTP rather than the command.
+    pub(in crate::cli) fn is_remote(&self, client: McpClient) -> bool {
+        self.listen.is_some() && client.facts().remote != Remote::Unknown
+    }
+
+    /// Members of the client's entry.
+    pub(in crate::cli) fn members(&self, client: McpClient) -> Vec<(String, Value)> {
+        let remote = client.facts().remote;
+        let mut members = Vec::new();
+        let mut put = |key: &str, value: Value| members.push((key.to_owned(), value));
+        let Some(listen) = self.listen.filter(|_| remote != Remote::Unknown) else {
+            put("command", self.program.to_string_lossy().into());
+            put("args", self.args().into());
+            return members;
+        };
+        let (url, headers) = match remote {
+            Remote::Unknown | Remote::Url => ("url", "headers"),
+            Remote::TypedUrl => {
+                put("type", "http".into());
+                ("url", "headers")
+            }
+            Remote::ServerUrl => ("serverUrl", "headers"),
+            Remote::HttpHeaders => ("url", "http_headers"),
+        };
+        put(url, Self::url(listen).into());
+        if let Some(key) = self.key {
+            put(headers, json!({authentication::HEADER: key}));
+        }
+        members
+    }
+
+    fn args(&self) -> Vec<String> {
+        let config = self.config.map(|file| file.to_string_lossy().into_owned());
+        let named = config.map(|file| vec!["--config".to_owned(), file]).unwrap_or_default();
+        named.into_iter().chain(["stdio".to_owned()]).collect()
+    }
+}
+
+/// The API key in an entry of ours.
+pub(in crate::cli) fn key(block: &Value) -> Option<&str> {
+    ["headers", "http_headers"]
+        .iter()
+        .find_map(|headers| block.get(*headers)?.get(authentication::HEADER)?.as_str())
+}
+
+/// Whether an entry points to this proxy: it starts this program, or has our name and a local URL.
+pub(in crate::cli) fn is_own_entry(name: &str, block: &Map<String, Value>) -> bool {
+    let text = |key: &str| block.get(key).and_then(Value::as_str);
+    let starts_us = text("command")
+        .is_some_and(|command| Path::new(command).file_name().is_some_and(|file| file == NAME));
+    let url = text("url").or_else(|| text("serverUrl")).and_then(|url| url::Url::parse(url).ok());
+    let is_local = url.is_some_and(|url| match url.host() {
+        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
+        Some(url::Host::Domain(host)) => host == "localhost",
+        None => false,
+    });
+    starts_us || (name == NAME && is_local)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_file_where_the_environment_says() {
+    fn client_files_follow_the_environment() {
         let home = |name: &str| (name == "HOME").then(|| "/h".to_owned());
         for client in McpClient::ALL {
             let path = client.path(&home).unwrap();
             assert!(path.starts_with("/h"), "{client:?}: {}", path.display());
             assert_eq!(client.path(&|_| None), None);
-            let known = client.known();
-            assert!(known.macos.starts_with("~/"), "{client:?}");
+            let facts = client.facts();
+            assert!(facts.macos.starts_with("~/"), "{client:?}");
         }
         let set = |name: &str| match name {
             "HOME" => Some("/h".to_owned()),
@@ -201,5 +280,38 @@ mod tests {
             words,
             ["claude-desktop", "claude-code", "cursor", "vscode", "windsurf", "codex", "zed"]
         );
+    }
+
+    #[test]
+    fn entry_uses_each_clients_form() {
+        let ours = ProxyEntry {
+            listen: "0.0.0.0:8080".parse().ok(),
+            key: Some("k"),
+            program: Path::new("/bin/mcpproxy"),
+            config: Some(Path::new("/c.json")),
+        };
+        let url = "http://127.0.0.1:8080/mcp";
+        let headers = json!({"x-api-key": "k"});
+        for (client, expected) in [
+            (
+                McpClient::ClaudeDesktop,
+                json!({"command": "/bin/mcpproxy", "args": ["--config", "/c.json", "stdio"]}),
+            ),
+            (McpClient::ClaudeCode, json!({"type": "http", "url": url, "headers": headers})),
+            (McpClient::Cursor, json!({"url": url, "headers": headers})),
+            (McpClient::VsCode, json!({"type": "http", "url": url, "headers": headers})),
+            (McpClient::Windsurf, json!({"serverUrl": url, "headers": headers})),
+            (McpClient::Codex, json!({"url": url, "http_headers": headers})),
+            (McpClient::Zed, json!({"url": url, "headers": headers})),
+        ] {
+            let members: Map<_, _> = ours.members(client).into_iter().collect();
+            assert!(is_own_entry(NAME, &members), "{client:?}");
+            assert_eq!(Value::Object(members), expected, "{client:?}");
+        }
+        let by_command = ProxyEntry { listen: None, ..ours };
+        let members: Map<_, _> = by_command.members(McpClient::Cursor).into_iter().collect();
+        assert_eq!(members["args"], json!(["--config", "/c.json", "stdio"]));
+        let theirs = json!({"command": "npx", "args": ["mcpproxy"]});
+        assert!(!is_own_entry("mcpproxy", theirs.as_object().unwrap()));
     }
 }

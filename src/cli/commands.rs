@@ -1,56 +1,71 @@
-//! The commands, a file for each: what it asks for, and what it prints.
+//! Command dispatch, and the small commands `man`, `completions` and `page`. Every other command has its own file.
+
+use crate::cli::args::{Cli, Command, CompletionsArgs, Global, ToolsCommand};
+use crate::cli::backend::{Backend, Needs, target};
+use crate::cli::error::CommandError;
+use crate::cli::format::text;
+use crate::cli::output::Output;
+use crate::cli::{backend, completion, output};
+use clap::CommandFactory;
+use mcpproxy_admin::page;
+use serde_json::json;
+use std::fs;
+use std::path::Path;
 
 mod activity;
+mod annotate;
 mod approvals;
 mod call;
-mod completions;
 mod config;
 mod connect;
 mod demo;
 mod doctor;
 mod fleet;
-mod fleet_config;
 mod import;
-mod init;
-mod login;
-mod man;
-mod page;
 mod policy;
 mod serve;
 mod status;
-mod stdio;
 mod token;
 mod tools;
 mod upstream;
 
-use super::args::{Cli, Command};
-use super::backend::{self, Needs};
-use super::error::CommandError;
-use super::output::Output;
-
-/// Runs the command that was typed.
+/// Runs a parsed command.
 pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
     let global = &cli.global;
     match cli.command {
         Command::Serve(flags) => serve::run(global, &flags),
-        Command::Init => init::run(global, output),
+        Command::Init => config::init(global, output),
         Command::Import(flags) => import::run(&flags, global, output),
         Command::Connect(flags) => connect::run(&flags, global, output),
         Command::Status(flags) => status::run(flags.alive, global, output),
         Command::Doctor { fix } => doctor::run(fix, global, output),
-        Command::Stdio => stdio::run(global),
+        Command::Stdio => serve::run_stdio(global),
         Command::Demo => demo::run(global),
         Command::DemoUpstream => demo::serve_upstream().map_err(CommandError::failed),
         Command::Config(command) => config::run(&command, global, output),
-        Command::Completions(flags) => completions::run(&flags),
-        Command::Page => page::run(global, output),
-        Command::Man { folder } => man::run(&folder),
-        Command::Call(command) => backend::with(global, Needs::Calls, async |backend| {
-            call::run(&command, backend, output).await
-        }),
-        Command::Tools(command) => backend::with(global, Needs::Catalog, async |backend| {
-            tools::run(&command, backend, output).await
-        }),
+        Command::Completions(flags) => print_completions(&flags),
+        Command::Page { open } => open_page(open, global, output),
+        Command::Man { folder } => write_man_pages(&folder),
+        Command::Call(command) => {
+            let needs = Needs::Call(call::server(&command));
+            backend::with(global, needs, async |backend| call::run(&command, backend, output).await)
+        }
+        Command::Tools(ToolsCommand::Annotate { server, read, write, destructive }) => {
+            annotate::run(&server, &annotate::answers(read, write, destructive), global, output)
+        }
+        Command::Tools(command) => {
+            let needs = match command {
+                ToolsCommand::Approve { .. } => Needs::Review,
+                ToolsCommand::Annotate { .. }
+                | ToolsCommand::Diff { .. }
+                | ToolsCommand::List { .. }
+                | ToolsCommand::Search { .. }
+                | ToolsCommand::Show { .. } => Needs::Catalog,
+            };
+            backend::with(global, needs, async |backend| {
+                tools::run(&command, backend, output).await
+            })
+        }
         Command::Upstream(command) => upstream::run(command, global, output),
         Command::Token(command) => token::run(command, global, output),
         Command::Policy(command) => policy::run(&command, global, output),
@@ -62,4 +77,48 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
             fleet::run(&command, backend, output).await
         }),
     }
+}
+
+/// Writes the manual pages into a directory, creating it if necessary.
+pub(super) fn write_man_pages(folder: &Path) -> Result<(), CommandError> {
+    let written =
+        fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
+    written.map_err(|error| {
+        CommandError::failed(format!(
+            "cannot write the manual pages into {}: {error}",
+            folder.display()
+        ))
+    })
+}
+
+/// Prints a shell's completion script.
+pub(super) fn print_completions(flags: &CompletionsArgs) -> Result<(), CommandError> {
+    let mut script = Vec::new();
+    completion::script(&flags.shell.to_string(), &mut script).map_err(CommandError::failed)?;
+    output::write(&script)
+}
+
+/// Requests a one-time code and prints it as a URL; with `open` also opens the browser.
+pub(super) fn open_page(open: bool, global: &Global, output: &Output) -> Result<(), CommandError> {
+    backend::with(global, Needs::Running, async |backend| {
+        let base = match backend {
+            Backend::Remote(client) => client.base(),
+            // `Needs::Running` never opens a proxy in this process.
+            Backend::Local(_) => None,
+        };
+        let base = base.ok_or_else(|| {
+            let why = "mcpproxy listens on a Unix socket, which browsers cannot open: set a host and port in `listen`";
+            CommandError::failed(why)
+        })?;
+        let code = backend.post(&target(&["page", "codes"], &[]), String::new()).await?;
+        let code = output::parse(code.json()?)?;
+        let address = page::address(&base, &text(&code, "/code"));
+        let shown = json!({"address": address, "expires": text(&code, "/expires")});
+        if open {
+            upstream::open_browser(&address);
+        }
+        output.print(&shown.to_string(), |_| {
+            format!("Open this address in your browser within ten minutes; it works once:\n\n  {address}\n")
+        })
+    })
 }

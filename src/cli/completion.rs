@@ -1,55 +1,59 @@
-//! What a shell completes: commands and flags as they are, and the names of servers, tools, tokens and approvals as they
-//! are at the moment.
+//! Shell completion and "did you mean" suggestions, both from the names of servers, tools, tokens and approvals.
 //!
-//! The shell starts the program with [`VARIABLE`] set and the words that were typed; it answers with the words that fit
-//! and does nothing else. A proxy that runs is asked, for as long as nobody notices; else what is on disk counts. Names
-//! come from servers: those that would mean something to a shell are left out. Whatever fails completes nothing.
+//! The shell starts the program with [`VARIABLE`] set and the words typed so far; it prints the candidates and exits.
+//! Names come from the running proxy if it answers within [`PATIENCE`], else from disk. Names with characters special
+//! to a shell are omitted, and any failure completes nothing. Suggestions are looked up only after a request has
+//! failed.
 
+use crate::cli::args::{Cli, Global};
+use crate::cli::backend::{Backend, target};
+use crate::cli::error::CommandError;
+use crate::cli::format::{list, text};
+use crate::cli::output::parse;
+use crate::cli::terminal_safe::line;
+use crate::cli::{backend, output, running_proxy, start_proxy};
+use clap::{Arg, Command, CommandFactory, Parser};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::{CompleteEnv, Shells};
+use http::StatusCode;
+use mcpproxy_catalog::persist;
+use mcpproxy_config::Config;
+use mcpproxy_config::servers::ServerEntry;
+use mcpproxy_policy::identity::TokenFile;
+use mcpproxy_runtime::nearest::nearest;
+use mcpproxy_server as server;
+use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Arg, Command, CommandFactory, Parser};
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
-use clap_complete::env::{CompleteEnv, Shells};
-
-use super::args::{Cli, Global};
-use super::backend::{Backend, target};
-use super::json_pointer::{list, text};
-use super::{load_config, output, pagination, running_proxy};
-use crate::catalog::persist;
-use crate::config::Config;
-use crate::config::servers::ServerEntry;
-use crate::identity::TokenFile;
-use crate::server;
-
-/// What tells the program that a shell asks, and which.
+/// Environment variable by which a shell requests completions.
 const VARIABLE: &str = "MCPPROXY_COMPLETE";
-/// Longest time for which a proxy is asked.
+/// Timeout for queries to the proxy.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Most tools that are offered.
+/// Maximum number of tools offered.
 const MAX_TOOLS: u32 = 10_000;
-/// What the words are in that were typed.
+/// Program name in registrations.
 const NAME: &str = "mcpproxy";
 
-/// The script for bash, which takes words apart at colons.
+/// Registration script for bash, which splits words at colons.
 const BASH: &str = include_str!("completion/bash.sh");
-/// What zsh does when it loads the script because of the first completion.
+/// Makes zsh complete at once when it loads the script for a first completion.
 const ZSH_FIRST: &str = "\nif [[ \"${funcstack[1]}\" == _mcpproxy ]]; then\n    \
                          _clap_dynamic_completer_mcpproxy \"$@\"\nfi\n";
 
-/// Answers a shell that asks; false if none does.
-pub(super) fn answered(typed: &[OsString]) -> clap::error::Result<bool> {
+/// Answers a completion request of a shell; returns false if there is none.
+pub(super) fn answer_shell(typed: &[OsString]) -> clap::error::Result<bool> {
     let here = std::env::current_dir().ok();
-    CompleteEnv::with_factory(completing)
+    CompleteEnv::with_factory(completing_command)
         .var(VARIABLE)
         .bin(NAME)
         .completer(NAME)
         .try_complete(typed.iter().cloned(), here.as_deref())
 }
 
-/// The script that has a shell ask.
+/// Writes the script that registers completion with a shell.
 pub(super) fn script(shell: &str, out: &mut dyn Write) -> std::io::Result<()> {
     let shells = Shells::builtins();
     match (shell, shells.completer(shell)) {
@@ -65,7 +69,7 @@ pub(super) fn script(shell: &str, out: &mut dyn Write) -> std::io::Result<()> {
     }
 }
 
-/// What a word is one of.
+/// Kinds of names that can be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
     Tools,
@@ -75,19 +79,19 @@ enum Names {
     Approvals,
 }
 
-/// All commands, with what completes their words.
-fn completing() -> Command {
-    add_to(Cli::command(), &[])
+/// The command definition with completers attached.
+fn completing_command() -> Command {
+    with_completers(Cli::command(), &[])
 }
 
-fn add_to(command: Command, path: &[String]) -> Command {
+fn with_completers(command: Command, path: &[String]) -> Command {
     let path = [path, &[command.get_name().to_owned()]].concat();
     let within = path.clone();
     let command = command.mut_args(move |arg| match names_of(&within, &arg) {
         None => arg,
         Some(names) => arg.add(ArgValueCompleter::new(move |word: &OsStr| candidates(names, word))),
     });
-    command.mut_subcommands(|sub| add_to(sub, &path))
+    command.mut_subcommands(|sub| with_completers(sub, &path))
 }
 
 fn names_of(path: &[String], arg: &Arg) -> Option<Names> {
@@ -118,13 +122,13 @@ fn candidates(names: Names, word: &OsStr) -> Vec<CompletionCandidate> {
     all.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// True for what no shell takes for anything but a word.
+/// Whether a name consists of characters that no shell interprets.
 fn is_plain(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:@+,".contains(&byte);
     !name.is_empty() && !name.starts_with('-') && name.bytes().all(plain)
 }
 
-/// The flags that say where config and data are, among words that are not finished yet.
+/// Extracts config and data directory from an unfinished command line.
 fn global(words: impl Iterator<Item = OsString>) -> Option<Global> {
     let words: Vec<String> = words.filter_map(|word| word.into_string().ok()).collect();
     let value = |short: &str, long: &str| {
@@ -134,7 +138,7 @@ fn global(words: impl Iterator<Item = OsString>) -> Option<Global> {
         next.map(String::as_str).or(joined).map(PathBuf::from)
     };
     let (config, data_dir) = (value("-c", "--config"), value("-d", "--data-dir"));
-    // Variables of the environment count as everywhere.
+    // Environment variables apply as usual.
     let usual = Cli::try_parse_from([NAME, "status"]).ok()?.global;
     Some(Global {
         config: config.or_else(|| usual.config.clone()),
@@ -144,40 +148,41 @@ fn global(words: impl Iterator<Item = OsString>) -> Option<Global> {
 }
 
 fn all(names: Names, global: &Global) -> Option<Vec<String>> {
-    let config = load_config::load(global, None).ok()?.config;
+    let config = start_proxy::load(global, None).ok()?.config;
     let servers = || config.servers.iter().map(|server| server.name.to_string());
     Some(match names {
         Names::Servers => servers().collect(),
         Names::Tools => tools(&config),
         Names::ToolsAndServers => servers().chain(tools(&config)).collect(),
         Names::Tokens => {
-            let kept = TokenFile::new(&config.data_dir).load().ok()?;
-            kept.iter().map(|token| token.name.to_string()).collect()
+            let stored = TokenFile::new(&config.data_dir).load().ok()?;
+            stored.iter().map(|token| token.name.to_string()).collect()
         }
         Names::Approvals => {
-            let told = asked(&config, async |backend| {
+            let response = query_proxy(&config, async |backend| {
                 let all = backend.get(&target(&["approvals"], &[])).await.ok()?;
                 all.json().ok().map(str::to_owned)
             })?;
-            let told = output::parse(&told).ok()?;
-            let both = list(&told, "/approvals").iter().chain(list(&told, "/standing"));
+            let response = output::parse(&response).ok()?;
+            let both = list(&response, "/approvals").iter().chain(list(&response, "/standing"));
             both.map(|it| text(it, "/id").into_owned()).collect()
         }
     })
 }
 
-/// Those of the proxy that runs, else those that are on disk.
+/// Tools of the running proxy, else those on disk.
 fn tools(config: &Config) -> Vec<String> {
-    let told =
-        asked(config, async |backend| pagination::all(backend, "tools", &[], MAX_TOOLS).await.ok());
-    if let Some(told) = told.and_then(|told| output::parse(&told).ok()) {
-        let tools = list(&told, "/tools");
+    let response = query_proxy(config, async |backend| {
+        backend::fetch_all(backend, "tools", &[], MAX_TOOLS).await.ok()
+    });
+    if let Some(response) = response.and_then(|response| output::parse(&response).ok()) {
+        let tools = list(&response, "/tools");
         return tools.iter().map(|tool| text(tool, "/name").into_owned()).collect();
     }
     let Some(folder) = config.catalog().folder else { return Vec::new() };
     let of_server = |server: &ServerEntry| {
-        let kept = persist::read(&folder, &server.name).ok().flatten();
-        let tools = kept.map(|kept| kept.tools).unwrap_or_default();
+        let stored = persist::read(&folder, &server.name).ok().flatten();
+        let tools = stored.map(|stored| stored.tools).unwrap_or_default();
         let offered = tools.into_iter().filter(|tool| server.tools.offers(&tool.name));
         offered.map(|tool| format!("{}:{}", server.name, tool.name)).collect::<Vec<_>>()
     };
@@ -185,8 +190,8 @@ fn tools(config: &Config) -> Vec<String> {
     enabled.flat_map(of_server).collect()
 }
 
-/// Asks the proxy that runs, if one does and answers in time.
-fn asked<T>(config: &Config, ask: impl AsyncFnOnce(&Backend) -> Option<T>) -> Option<T> {
+/// Queries the running proxy, with a timeout.
+fn query_proxy<T>(config: &Config, ask: impl AsyncFnOnce(&Backend) -> Option<T>) -> Option<T> {
     let runtime = server::local_runtime().ok()?;
     let asking = async {
         let client = running_proxy::find(config).await?;
@@ -195,12 +200,119 @@ fn asked<T>(config: &Config, ask: impl AsyncFnOnce(&Backend) -> Option<T>) -> Op
     runtime.block_on(async { tokio::time::timeout(PATIENCE, asking).await.ok().flatten() })
 }
 
+/// Maximum number of tools searched for a suggestion.
+const MAX_SUGGESTED_TOOLS: u32 = 10_000;
+
+/// Kinds of names that can be suggested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Vocabulary {
+    Tools,
+    Servers,
+    ToolsAndServers,
+    Tokens,
+}
+
+/// Adds the most similar name to a "not found" error.
+pub(super) async fn suggesting<T>(
+    outcome: Result<T, CommandError>,
+    backend: &Backend,
+    vocabulary: Vocabulary,
+    word: &str,
+) -> Result<T, CommandError> {
+    let mut failure = match outcome {
+        Err(failure) if failure.status == Some(StatusCode::NOT_FOUND) => failure,
+        other => return other,
+    };
+    let (suggestion, all) = match vocabulary {
+        Vocabulary::Tools => (tool(backend, word).await, Some("mcpproxy tools search")),
+        Vocabulary::Servers => {
+            (among(backend, "servers", word).await, Some("mcpproxy upstream list"))
+        }
+        Vocabulary::ToolsAndServers => match word.contains(':') {
+            true => (tool(backend, word).await, Some("mcpproxy tools search")),
+            false => (among(backend, "servers", word).await, Some("mcpproxy upstream list")),
+        },
+        Vocabulary::Tokens => (among(backend, "tokens", word).await, Some("mcpproxy token list")),
+    };
+    failure.message += &advice(suggestion.as_deref(), all);
+    Err(failure)
+}
+
+/// Suffix of a message: the suggested name, else the command that lists all.
+fn advice(suggestion: Option<&str>, all: Option<&str>) -> String {
+    match (suggestion, all) {
+        (Some(suggestion), _) => format!(": did you mean {}?", line(suggestion)),
+        (None, Some(command)) => format!(": `{command}` shows what there is"),
+        (None, None) => String::new(),
+    }
+}
+
+/// Suggestion from names at hand, as a suffix of a message.
+pub(super) fn did_you_mean<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> String {
+    nearest(word, names).map(|suggestion| advice(Some(suggestion), None)).unwrap_or_default()
+}
+
+/// Message for an unknown server: the configured ones and a suggestion.
+pub(super) fn unknown_server<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let known = match names.as_slice() {
+        [] => "none is configured".to_owned(),
+        names => format!("the config has {}", names.join(", ")),
+    };
+    let suggestion = did_you_mean(name, names.into_iter());
+    format!("there is no server '{name}': {known}{suggestion}")
+}
+
+/// The tool most similar to a name with or without its server.
+pub(super) async fn tool(backend: &Backend, word: &str) -> Option<String> {
+    let all = backend::fetch_all(backend, "tools", &[], MAX_SUGGESTED_TOOLS).await.ok()?;
+    let all = parse(&all).ok()?;
+    let names: Vec<_> = list(&all, "/tools").iter().map(|tool| text(tool, "/name")).collect();
+    tool_among(word, names.iter().map(|name| &**name).collect())
+}
+
+/// Prefers full names, then tools of that name on other servers.
+fn tool_among(word: &str, names: Vec<&str>) -> Option<String> {
+    let of = |name: &str| name.split_once(':').map_or(String::new(), |(_, tool)| tool.to_owned());
+    let (server, tool) = word.split_once(':').unwrap_or(("", word));
+    let same: Vec<&str> = names.iter().copied().filter(|name| of(name) == tool).collect();
+    if let ([first, rest @ ..], false) = (same.as_slice(), tool.is_empty()) {
+        let nearest_server = nearest(word, same.iter().copied());
+        return Some(match rest {
+            [] => (*first).to_owned(),
+            _ => nearest_server.unwrap_or(first).to_string(),
+        });
+    }
+    if !server.is_empty() {
+        let of_server: Vec<String> = names
+            .iter()
+            .filter(|name| name.split(':').next() == Some(server))
+            .map(|it| of(it))
+            .collect();
+        if let Some(suggestion) = nearest(tool, of_server.iter().map(String::as_str)) {
+            return Some(format!("{server}:{suggestion}"));
+        }
+        return nearest(word, names).map(str::to_owned);
+    }
+    let tools: Vec<(String, &str)> = names.iter().map(|name| (of(name), *name)).collect();
+    let suggestion = nearest(tool, tools.iter().map(|(tool, _)| tool.as_str()))?;
+    tools.iter().find(|(tool, _)| tool == suggestion).map(|(_, name)| (*name).to_owned())
+}
+
+/// The most similar server or token.
+async fn among(backend: &Backend, what: &str, word: &str) -> Option<String> {
+    let all: Value = parse(backend.get(&target(&[what], &[])).await.ok()?.json().ok()?).ok()?;
+    let names: Vec<_> =
+        list(&all, &format!("/{what}")).iter().map(|it| text(it, "/name")).collect();
+    nearest(word, names.iter().map(|name| &**name)).map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn words_are_completed_by_what_they_are() {
+    fn each_argument_completes_its_kind_of_name() {
         let mut found = Vec::new();
         fn visit(command: &Command, path: &[String], found: &mut Vec<(String, Names)>) {
             let path = [path, &[command.get_name().to_owned()]].concat();
@@ -236,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_would_take_for_more_is_left_out() {
+    fn names_special_to_a_shell_are_omitted() {
         for plain in ["files:read_file", "a.b-c:d/e", "x@1+2"] {
             assert!(is_plain(plain), "{plain}");
         }
@@ -259,9 +371,40 @@ mod tests {
     }
 
     #[test]
-    fn the_config_is_found_among_unfinished_words() {
+    fn config_flag_is_found_in_unfinished_lines() {
         let of = |words: &[&str]| global(words.iter().map(OsString::from)).unwrap().config;
         assert_eq!(of(&["x", "--", "mcpproxy", "-c", "a.json", "call"]), Some("a.json".into()));
         assert_eq!(of(&["mcpproxy", "--config=b.json", "tools", ""]), Some("b.json".into()));
+    }
+
+    #[test]
+    fn similar_tools_are_suggested() {
+        let names =
+            ["files:list_directory", "files:read_file", "git:list_branches", "notes:read_file"];
+        for (typed, suggestion) in [
+            ("files:list_dir", Some("files:list_directory")),
+            ("file:list_directory", Some("files:list_directory")),
+            ("list_directory", Some("files:list_directory")),
+            ("files:raed_file", Some("files:read_file")),
+            ("noets:read_file", Some("notes:read_file")),
+            ("fils:list_directroy", Some("files:list_directory")),
+            ("list_brances", Some("git:list_branches")),
+            ("files:zzz", None),
+            ("", None),
+            (":", None),
+        ] {
+            assert_eq!(tool_among(typed, names.to_vec()).as_deref(), suggestion, "{typed}");
+        }
+    }
+
+    #[test]
+    fn suggestions_show_hidden_characters() {
+        assert_eq!(advice(Some("a\u{202e}b"), None), ": did you mean a\\u{202e}b?");
+        assert_eq!(advice(None, Some("x y")), ": `x y` shows what there is");
+        assert_eq!(did_you_mean("flies", ["files", "git"].into_iter()), ": did you mean files?");
+        assert_eq!(did_you_mean("zzz", ["files", "git"].into_iter()), "");
+        let none = unknown_server("fils", ["files", "git"].into_iter());
+        let response = "there is no server 'fils': the config has files, git: did you mean files?";
+        assert_eq!(none, response);
     }
 }

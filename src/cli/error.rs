@@ -1,25 +1,22 @@
-//! Why a command failed: the exit code, and one line that says what to do next.
+//! Error of a command: exit code and a one-line message with the next step.
 
+use crate::cli::terminal_safe::{joined, line};
+use http::StatusCode;
+use mcpproxy_config::problem::{Problem, Severity};
 use std::fmt;
 
-use http::StatusCode;
-
-use super::exit_code::Exit;
-use super::terminal_safe::{joined, line};
-use crate::config::problem::{Problem, Severity};
-
-/// Why a command failed.
+/// Failure of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CommandError {
     /// The process's exit code.
     pub(super) exit: Exit,
-    /// One line.
+    /// One line without a trailing period.
     pub(super) message: String,
-    /// The request that failed, to be found in log and activity.
+    /// Id of the failed request, as in log and activity.
     pub(super) request_id: Option<String>,
-    /// What the proxy answered, where it is one that fails.
+    /// HTTP status of the proxy's error response.
     pub(super) status: Option<StatusCode>,
-    /// What is wrong with the config, where that is why: each has its own line then.
+    /// Config problems that caused the failure, printed one per line.
     pub(super) problems: Vec<Problem>,
 }
 
@@ -41,19 +38,19 @@ impl CommandError {
         Self::new(Exit::Failed, message)
     }
 
-    /// A second signal has cut off what the first let finish; `code` is what a shell makes of it.
-    pub(super) fn hurried(code: u8) -> Self {
+    /// A second termination signal; `code` is the shell's exit code for it.
+    pub(super) fn aborted(code: u8) -> Self {
         let interrupted = code == Exit::Interrupted as u8;
         let exit = if interrupted { Exit::Interrupted } else { Exit::Terminated };
-        Self::new(exit, "told twice to end: calls in flight were cut off")
+        Self::new(exit, "second termination signal: aborted calls in flight")
     }
 
-    /// The command was typed wrongly.
+    /// Invalid command line.
     pub(super) fn usage(message: impl fmt::Display) -> Self {
         Self::new(Exit::Usage, message)
     }
 
-    /// The line for stderr, or a line for each problem: JSON where results are JSON.
+    /// The line, or one per config problem, for stderr; a JSON object if results are JSON.
     pub(super) fn line(&self, json: bool) -> String {
         if !json && !self.problems.is_empty() {
             let lines = self.problems.iter().map(|problem| {
@@ -79,7 +76,7 @@ impl CommandError {
     }
 }
 
-/// A problem of the config, for programs.
+/// JSON form of a config problem.
 pub(super) fn problem_json(problem: &Problem) -> serde_json::Value {
     let mut shown = serde_json::Map::new();
     shown.insert("severity".to_owned(), severity(problem).into());
@@ -102,12 +99,33 @@ fn severity(problem: &Problem) -> &'static str {
     }
 }
 
+/// Exit codes other than 0 (`contracts.md`, *command line*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// The operation failed.
+    Failed = 1,
+    /// Bad usage.
+    Usage = 2,
+    /// The server is unreachable, or the port is in use.
+    Unreachable = 3,
+    /// The activity store is locked or damaged.
+    Store = 4,
+    /// The config is invalid.
+    Config = 5,
+    /// The result lacks records of some fleet nodes.
+    Incomplete = 6,
+    /// Second SIGINT: the shutdown was aborted.
+    Interrupted = 130,
+    /// Second SIGTERM: the shutdown was aborted.
+    Terminated = 143,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_one_line() {
+    fn failure_is_printed_on_one_line() {
         let failure = CommandError::new(Exit::Config, "bad\n  key 'x'\n\nat line 3\u{1b}[2J");
         assert_eq!(failure.line(false), "error: bad key 'x' at line 3\\u{1b}[2J");
         let json: serde_json::Value = serde_json::from_str(&failure.line(true)).unwrap();

@@ -1,103 +1,113 @@
-//! HTTP/1 to a proxy that already runs: REST for the commands, MCP for the demo and the bridge.
+//! HTTP/1.1 client for a running proxy: REST for the commands, MCP for the demo and the bridge.
 //!
-//! A few connections are kept open between requests, with one request on each at a time. Dropping a
-//! reply before its end closes its connection, which is how a request is given up. On a fresh
-//! connection the server first proves that it is the one of the config. There is no redirect or
-//! proxy: the server is ours and on an address of the config. What a message means is not known here.
-
-use std::cell::RefCell;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::rc::Rc;
-use std::time::Duration;
+//! Keeps a few idle connections, one request on each at a time. Dropping a reply before its end closes the
+//! connection, which cancels the request. On a new connection the server first proves that it belongs to this config.
+//! Redirects and HTTP proxies are not supported: the server is ours, at a configured address.
+//!
+//! Over TLS any certificate is accepted whose private key the server holds: the proof of the API key (`api::proof`)
+//! covers the certificate and precedes any sensitive data, so that renewed, self-signed or misnamed certificates are
+//! fine.
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::header::{CONTENT_TYPE, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, response};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
+use http_body_util::Full;
+use mcpproxy_admin::api::{SOURCE, proof};
+use mcpproxy_gateway::downstream::authentication;
+use mcpproxy_protocol::mcp::headers::LAST_EVENT_ID;
+use mcpproxy_runtime::io::address::{Address, Reached};
+use mcpproxy_runtime::io::http_client::{self, HttpConnection};
+use mcpproxy_runtime::io::tls::{Fingerprint, fingerprint, provider};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-use super::identity::{NotProven, prove};
-use super::tls_client;
-use crate::api::SOURCE;
-use crate::downstream::api_key;
-use crate::io::address::{Address, Reached};
-use crate::mcp::headers::LAST_EVENT_ID;
-
-/// Most time for a connection to be made; the server is near.
+/// Timeout for connecting to the server, which is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most connections kept for the next request.
+/// Maximum number of idle connections.
 const MAX_IDLE: usize = 8;
-/// Most bytes of an answer that is read whole.
-const MAX_ANSWER_BYTES: usize = 1024 * 1024 * 1024;
+/// Maximum size of a buffered response in bytes.
+const MAX_RESPONSE_BYTES: usize = 1024 * 1024 * 1024;
 
-const API_KEY: HeaderName = HeaderName::from_static(api_key::HEADER);
+/// Characters that are percent-encoded in a path segment or a query value.
+const ESCAPED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
 
-/// A whole answer.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const API_KEY: HeaderName = HeaderName::from_static(authentication::HEADER);
+
+/// A buffered response.
 #[derive(Debug)]
-pub(super) struct HttpAnswer {
+pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-/// Why there is no answer. Each names the server's `host:port`.
+/// Failure of a request. Each variant names the server's `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
-    /// Nobody listens there.
-    #[error("nobody listens on {0}")]
-    NobodyListens(String),
-    /// Another program does; nothing was sent to it.
-    #[error("what listens on {0} is not the mcpproxy of this config: {1}; nothing was sent to it")]
-    Stranger(String, NotProven),
-    /// There is no connection: nothing was sent.
+    /// The connection was refused.
+    #[error("no server listens on {0}")]
+    NoListener(String),
+    /// Another program is listening; nothing was sent to it.
+    #[error("the server on {0} is not the mcpproxy of this config: {1}; nothing was sent to it")]
+    UnexpectedServer(String, NotProven),
+    /// No connection was made: nothing was sent.
     #[error("{0}: {1}")]
     NotSent(String, String),
-    /// The request may have been sent, and its answer did not come, or not whole.
+    /// The request may have been sent; the response is missing or incomplete.
     #[error("{0}: {1}")]
     Broken(String, String),
 }
 
 impl RequestError {
-    /// What happened, without the server's address.
+    /// The cause without the server's address.
     pub(super) fn cause(&self) -> String {
         match self {
-            Self::NobodyListens(_) => "it cannot be reached: nobody listens there".to_owned(),
-            Self::Stranger(_, why) => format!(
-                "it cannot be reached: what listens there is not the mcpproxy of this config: {why}; \
-                 nothing was sent to it"
+            Self::NoListener(_) => "unreachable: no server listens there".to_owned(),
+            Self::UnexpectedServer(_, why) => format!(
+                "unreachable: the server there is not the mcpproxy of this config: {why}; nothing \
+                 was sent to it"
             ),
-            Self::NotSent(_, why) => format!("it cannot be reached: {why}"),
+            Self::NotSent(_, why) => format!("unreachable: {why}"),
             Self::Broken(_, why) => format!("the connection broke: {why}"),
         }
     }
 
-    /// True if the server certainly did nothing.
+    /// Whether the server certainly did not receive the request.
     pub(super) fn is_not_sent(&self) -> bool {
         match self {
-            Self::NobodyListens(_) | Self::Stranger(..) | Self::NotSent(..) => true,
+            Self::NoListener(_) | Self::UnexpectedServer(..) | Self::NotSent(..) => true,
             Self::Broken(..) => false,
         }
     }
 }
 
-/// A running proxy, the key it is asked with, and the connections to it. Clones share the
-/// connections, which belong to the runtime that they were made in.
+/// Client for a running proxy with its API key and connection pool. Clones share the pool, which belongs to one
+/// runtime.
 #[derive(Clone, Debug)]
 pub(super) struct HttpClient {
     address: Address,
     security: Security,
     authority: Rc<str>,
     api_key: Rc<str>,
-    idle: Rc<RefCell<Vec<SendRequest<Full<Bytes>>>>>,
+    idle: Rc<RefCell<Vec<HttpConnection>>>,
 }
 
-/// Whether the server speaks TLS.
+/// Whether the server uses TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Security {
     Plain,
@@ -105,7 +115,7 @@ pub(super) enum Security {
 }
 
 impl HttpClient {
-    /// `listen` is the config's: a wildcard address is reached by loopback. Nothing is connected yet.
+    /// Takes the configured listen address; a wildcard address is reached by loopback. Does not connect.
     pub(super) fn new(listen: impl Into<Address>, security: Security, api_key: &str) -> Self {
         let address = match listen.into() {
             Address::Tcp(listen) => {
@@ -122,7 +132,7 @@ impl HttpClient {
         Self { address, security, authority, api_key, idle: Rc::default() }
     }
 
-    /// The `Host` of requests.
+    /// The `Host` header of requests.
     fn host(&self) -> &str {
         match &self.address {
             Address::Tcp(_) => &self.authority,
@@ -130,12 +140,12 @@ impl HttpClient {
         }
     }
 
-    /// The same server, asked without the key.
+    /// The same server without the API key.
     pub(super) fn without_key(&self) -> Self {
         Self { api_key: "".into(), idle: Rc::default(), ..self.clone() }
     }
 
-    /// `http://host:port` as a browser finds it; `None` for a socket, where no browser can go.
+    /// Base URL for a browser; `None` for a Unix socket.
     pub(super) fn base(&self) -> Option<String> {
         let scheme = match self.security {
             Security::Plain => "http",
@@ -149,7 +159,7 @@ impl HttpClient {
         &self.authority
     }
 
-    /// Where MCP clients find it; of a socket the form that `url` takes.
+    /// URL for MCP clients; for a socket in the form that the config key `url` takes.
     pub(super) fn mcp_url(&self) -> String {
         let authority = &self.authority;
         match (&self.address, self.security) {
@@ -159,8 +169,8 @@ impl HttpClient {
         }
     }
 
-    /// Whether anybody listens there. Who it is shows before anything is sent.
-    pub(super) async fn is_there(&self) -> bool {
+    /// Whether anything listens at the address. Its identity is proven before a request is sent.
+    pub(super) async fn is_listening(&self) -> bool {
         let connect = async {
             match &self.address {
                 Address::Tcp(address) => TcpStream::connect(address).await.map(drop),
@@ -168,41 +178,53 @@ impl HttpClient {
             }
         };
         match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
-            Ok(Err(error)) => !is_nobody(&error),
+            Ok(Err(error)) => !is_refused(&error),
             Ok(Ok(())) | Err(_) => true,
         }
     }
 
-    /// Whether it is mcpproxy that listens there: with a key the one of this config, which proves
-    /// it; without one there is nothing to prove, and nothing to lose, and its word is taken.
+    /// Whether an mcpproxy listens at the address: with a key, the one of this config, which must prove it; without a
+    /// key its response to `/healthz` suffices.
     pub(super) async fn is_mcpproxy(&self) -> bool {
         let health = async {
             let reply = self.send(Method::GET, "/healthz", HeaderMap::new(), Bytes::new()).await?;
-            reply.whole().await
+            reply.buffered().await
         };
         let ours = match tokio::time::timeout(CONNECT_TIMEOUT, health).await {
-            Ok(Ok(answer)) => is_health(&answer.body),
-            Ok(Err(RequestError::NobodyListens(_))) => return false,
+            Ok(Ok(response)) => is_health(&response.body),
+            Ok(Err(RequestError::NoListener(_))) => return false,
             Ok(Err(_)) | Err(_) => false,
         };
         if !ours {
-            tracing::warn!("{} is listened on, but not by this config's mcpproxy", self.authority);
+            tracing::warn!(address = %self.authority, "another program listens at the configured address");
         }
         ours
     }
 
-    /// One REST request of a command; `target` is path and query.
+    /// Sends a REST request of a command; `target` is path and query.
     pub(super) async fn request(
         &self,
         method: Method,
         target: &str,
         body: Bytes,
-    ) -> Result<HttpAnswer, RequestError> {
-        self.send(method, target, command_headers(), body).await?.whole().await
+    ) -> Result<HttpResponse, RequestError> {
+        self.send(method, target, command_headers(), body).await?.buffered().await
     }
 
-    /// One GET of a command whose answer is read as it is made; of events those after the one of that
-    /// id.
+    /// POST of a command under a request id of its own.
+    pub(super) async fn post_as(
+        &self,
+        request_id: &str,
+        target: &str,
+        body: Bytes,
+    ) -> Result<HttpResponse, RequestError> {
+        let mut headers = command_headers();
+        let id = HeaderValue::from_str(request_id).map_err(|error| self.not_sent(&error))?;
+        headers.insert(REQUEST_ID, id);
+        self.send(Method::POST, target, headers, body).await?.buffered().await
+    }
+
+    /// GET with a streamed response; `after` resumes an event stream behind the event with that id.
     pub(super) async fn stream(
         &self,
         target: &str,
@@ -216,7 +238,7 @@ impl HttpClient {
         self.send(Method::GET, target, headers, Bytes::new()).await
     }
 
-    /// Sends a request, with the key if there is one, and waits for the head of its reply.
+    /// Sends a request, with the API key if there is one, and waits for the response head.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -234,35 +256,30 @@ impl HttpClient {
             request.headers_mut().insert(API_KEY, value(&self.api_key)?);
         }
         loop {
-            let kept = self.idle.borrow_mut().pop();
-            let (mut sender, fresh) = match kept {
-                Some(sender) => (sender, false),
+            let pooled = self.idle.borrow_mut().pop();
+            let (connection, fresh) = match pooled {
+                Some(connection) => (connection, false),
                 None => (self.connect().await?, true),
             };
-            let response = match sender.try_send_request(request).await {
-                Ok(response) => response,
-                Err(mut error) => match error.take_message() {
-                    // The server had closed it while no request used it.
-                    Some(unsent) if !fresh => {
-                        request = unsent;
-                        continue;
-                    }
-                    Some(_) => return Err(self.not_sent(error.error())),
-                    None => return Err(self.broken(error.error())),
+            match connection.send(request).await {
+                Ok(reply) => return Ok(HttpReply { reply, client: self.clone() }),
+                Err(error) => match error.unsent {
+                    // The server closed the idle connection.
+                    Some(unsent) if !fresh => request = *unsent,
+                    Some(_) => return Err(self.not_sent(&error.fault)),
+                    None => return Err(self.broken(&error.fault)),
                 },
-            };
-            let (head, body) = response.into_parts();
-            return Ok(HttpReply { head, body, sender, client: self.clone() });
+            }
         }
     }
 
-    /// A fresh connection, whose other end has proven who it is.
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, RequestError> {
+    /// Opens a connection and has the server prove its identity.
+    async fn connect(&self) -> Result<HttpConnection, RequestError> {
         let opened = tokio::time::timeout(CONNECT_TIMEOUT, self.open()).await;
-        let (mut sender, reached) = match opened {
+        let (connection, reached) = match opened {
             Ok(Ok(opened)) => opened,
-            Ok(Err(error)) if is_nobody(&error) => {
-                return Err(RequestError::NobodyListens(self.authority().to_owned()));
+            Ok(Err(error)) if is_refused(&error) => {
+                return Err(RequestError::NoListener(self.authority().to_owned()));
             }
             Ok(Err(error)) => return Err(self.not_sent(&error)),
             Err(_) => {
@@ -271,29 +288,30 @@ impl HttpClient {
                 );
             }
         };
-        prove(&mut sender, self.host(), &reached, &self.api_key)
+        prove(connection, self.host(), &reached, &self.api_key)
             .await
-            .map_err(|why| RequestError::Stranger(self.authority().to_owned(), why))?;
-        Ok(sender)
+            .map_err(|why| RequestError::UnexpectedServer(self.authority().to_owned(), why))
     }
 
-    async fn open(&self) -> io::Result<(SendRequest<Full<Bytes>>, Reached)> {
+    async fn open(&self) -> io::Result<(HttpConnection, Reached)> {
         let address = match &self.address {
             Address::Tcp(address) => address,
             Address::Unix(path) => {
-                let sender = begin(UnixStream::connect(path).await?).await?;
-                return Ok((sender, Reached::plainly(self.address.clone())));
+                let connection = HttpConnection::over(UnixStream::connect(path).await?).await?;
+                return Ok((connection, Reached::plainly(self.address.clone())));
             }
         };
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let dialled = stream.peer_addr()?;
+        let dialed = stream.peer_addr()?;
         match self.security {
-            Security::Plain => Ok((begin(stream).await?, Reached::plainly(dialled.into()))),
+            Security::Plain => {
+                Ok((HttpConnection::over(stream).await?, Reached::plainly(dialed.into())))
+            }
             Security::Tls => {
-                let (stream, shown) = tls_client::shake(stream, dialled).await?;
-                let reached = Reached { address: dialled.into(), certificate: Some(shown) };
-                Ok((begin(stream).await?, reached))
+                let (stream, certificate) = tls_handshake(stream, dialed).await?;
+                let reached = Reached { address: dialed.into(), certificate: Some(certificate) };
+                Ok((HttpConnection::over(stream).await?, reached))
             }
         }
     }
@@ -307,24 +325,12 @@ impl HttpClient {
     }
 }
 
-/// Speaks HTTP/1.1 over it.
-async fn begin<S>(stream: S) -> io::Result<SendRequest<Full<Bytes>>>
-where
-    S: AsyncRead + AsyncWrite + Unpin + 'static,
-{
-    let begun = http1::handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = begun.map_err(io::Error::other)?;
-    // It ends with its sender; an error of it shows in the reply.
-    tokio::task::spawn_local(connection);
-    Ok(sender)
-}
-
-/// Nobody listens there: the port is refused, or there is no such socket.
-fn is_nobody(error: &io::Error) -> bool {
+/// Whether the port refuses connections, or the socket does not exist.
+fn is_refused(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
-/// What every request of a command carries.
+/// Headers of every command request.
 fn command_headers() -> HeaderMap {
     HeaderMap::from_iter([
         (CONTENT_TYPE, HeaderValue::from_static("application/json")),
@@ -332,7 +338,7 @@ fn command_headers() -> HeaderMap {
     ])
 }
 
-/// Whether an answer to `/healthz` is mcpproxy's.
+/// Whether a body is mcpproxy's response to `/healthz`.
 fn is_health(body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Health {
@@ -344,56 +350,47 @@ fn is_health(body: &[u8]) -> bool {
     serde_json::from_slice::<Health>(body).is_ok()
 }
 
-/// What to do about a refusal, if there is something.
+/// Advice for an error status, if there is any.
 pub(super) fn hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => {
-            " (the running server has another key: use its config with -c, or set MCPPROXY_API_KEY)"
+            " (the running server uses another key: pass its config with -c, or set MCPPROXY_API_KEY)"
         }
         _ => "",
     }
 }
 
-/// A reply whose body is still to come.
+/// Response whose body has not been read yet.
 #[derive(Debug)]
 pub(super) struct HttpReply {
-    head: response::Parts,
-    body: Incoming,
-    sender: SendRequest<Full<Bytes>>,
+    reply: http_client::UnreadResponse,
     client: HttpClient,
 }
 
 impl HttpReply {
     pub(super) fn status(&self) -> StatusCode {
-        self.head.status
+        self.reply.head.status
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
-        &self.head.headers
+        &self.reply.head.headers
     }
 
-    /// The next bytes; `None` at the end.
+    /// The next chunk; `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, RequestError>> {
-        loop {
-            let frame = match self.body.frame().await? {
-                Ok(frame) => frame,
-                Err(error) => return Some(Err(self.client.broken(&error))),
-            };
-            if let Ok(data) = frame.into_data() {
-                return Some(Ok(data));
-            }
-        }
+        let next = self.reply.next().await?;
+        Some(next.map_err(|fault| self.client.broken(&fault)))
     }
 
-    /// Gives the connection back, once the body was read to its end.
+    /// Returns the connection to the pool; the body must have been read to its end.
     pub(super) fn finish(self) {
         let mut idle = self.client.idle.borrow_mut();
         if idle.len() < MAX_IDLE {
-            idle.push(self.sender);
+            idle.push(self.reply.into_connection());
         }
     }
 
-    /// The body, of at most `limit` bytes; `None` if it is longer, which closes the connection.
+    /// Reads a body of at most `limit` bytes; `None` if it is longer, which closes the connection.
     pub(super) async fn body(mut self, limit: usize) -> Result<Option<Bytes>, RequestError> {
         let mut body = Vec::new();
         while let Some(data) = self.next().await {
@@ -407,17 +404,17 @@ impl HttpReply {
         Ok(Some(body.into()))
     }
 
-    /// The whole answer, of at most [`MAX_ANSWER_BYTES`].
-    pub(super) async fn whole(self) -> Result<HttpAnswer, RequestError> {
+    /// Reads the whole response, of at most [`MAX_RESPONSE_BYTES`].
+    pub(super) async fn buffered(self) -> Result<HttpResponse, RequestError> {
         let (client, status, headers) =
-            (self.client.clone(), self.status(), self.head.headers.clone());
+            (self.client.clone(), self.status(), self.headers().clone());
         let too_long =
-            || client.broken(&format_args!("the answer is over {MAX_ANSWER_BYTES} bytes"));
-        let body = self.body(MAX_ANSWER_BYTES).await?.ok_or_else(too_long)?;
-        Ok(HttpAnswer { status, headers, body })
+            || client.broken(&format_args!("the response exceeds {MAX_RESPONSE_BYTES} bytes"));
+        let body = self.body(MAX_RESPONSE_BYTES).await?.ok_or_else(too_long)?;
+        Ok(HttpResponse { status, headers, body })
     }
 
-    /// The body as it comes, to its end or its first error.
+    /// Streams the body to its end or first error.
     pub(super) fn chunks(self) -> impl Stream<Item = Result<Bytes, RequestError>> {
         stream::unfold(self, async |mut reply| {
             let next = reply.next().await?;
@@ -426,17 +423,151 @@ impl HttpReply {
     }
 }
 
+/// TLS handshake; also returns the fingerprint of the server's certificate.
+pub(super) async fn tls_handshake(
+    stream: TcpStream,
+    dialed: SocketAddr,
+) -> io::Result<(TlsStream<TcpStream>, Fingerprint)> {
+    let provider = provider();
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions().map_err(io::Error::other)?;
+    let verifier = Arc::new(AnyCertificateVerifier(provider));
+    let config =
+        builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    let name = ServerName::from(dialed.ip());
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    let leaf = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let leaf = leaf.ok_or_else(|| io::Error::other("the server presented no certificate"))?;
+    let certificate = fingerprint(leaf);
+    Ok((stream, certificate))
+}
+
+/// Certificate verifier that accepts any certificate whose key the server holds; identity is proven by the API key.
+#[derive(Debug)]
+struct AnyCertificateVerifier(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificateVerifier {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _chain: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _stapled: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Timeout for a proof.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum size of a proof's response in bytes.
+const MAX_PROOF_BYTES: usize = 4096;
+
+/// Reason why a listener is not accepted as the proxy of this config.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotProven {
+    /// No response, or not a proof.
+    #[error("it does not prove knowledge of the api_key")]
+    Silent,
+    /// Proof for another key or address.
+    #[error("its proof is for another api_key, or for another address than the dialed one")]
+    Wrong,
+    /// No random nonce.
+    #[error("no randomness available for the challenge")]
+    NoNonce,
+}
+
+/// Has the server on a connection prove that it knows `api_key` and listens at `dialed`. Later requests on the
+/// returned connection reach the same server. Without a key there is nothing to prove.
+async fn prove(
+    connection: HttpConnection,
+    host: &str,
+    dialed: &Reached,
+    api_key: &str,
+) -> Result<HttpConnection, NotProven> {
+    #[derive(serde::Deserialize)]
+    struct ProofResponse {
+        data: ProofData,
+    }
+    #[derive(serde::Deserialize)]
+    struct ProofData {
+        proof: String,
+    }
+    if api_key.is_empty() {
+        return Ok(connection);
+    }
+    let mut nonce = [0; proof::NONCE_BYTES];
+    getrandom::fill(&mut nonce).map_err(|_| NotProven::NoNonce)?;
+    let request = Request::get(proof::target(&nonce)).header(HOST, host);
+    let request = request.body(Full::default()).map_err(|_| NotProven::Silent)?;
+    let response = async {
+        let reply = connection.send(request).await.ok()?;
+        let (body, connection) = reply.read(MAX_PROOF_BYTES).await.ok()?;
+        let response: ProofResponse = serde_json::from_slice(&body).ok()?;
+        Some((blake3::Hash::from_hex(response.data.proof).ok()?, connection))
+    };
+    let given = tokio::time::timeout(PROOF_TIMEOUT, response).await.ok().flatten();
+    // Hashes compare in constant time.
+    let (given, connection) = given.ok_or(NotProven::Silent)?;
+    match given == proof::of(api_key, &nonce, dialed) {
+        true => Ok(connection),
+        false => Err(NotProven::Wrong),
+    }
+}
+
+/// Builds path and query: segments and values are percent-encoded, absent parameters omitted.
+pub(super) fn target(segments: &[&str], query: &[(&str, Option<&str>)]) -> String {
+    let mut target = String::from("/api/v1");
+    for segment in segments {
+        target.push('/');
+        target.extend(utf8_percent_encode(segment, ESCAPED));
+    }
+    let given = query.iter().filter_map(|(name, value)| value.map(|value| (name, value)));
+    for (index, (name, value)) in given.enumerate() {
+        target.push(if index == 0 { '?' } else { '&' });
+        target.push_str(name);
+        target.push('=');
+        target.extend(utf8_percent_encode(value, ESCAPED));
+    }
+    target
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use mcpproxy_admin::api::proof;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
-    use super::*;
-    use crate::api::proof;
-
-    /// Connections are driven by tasks of their own thread.
+    /// Connections are driven by tasks of the current thread.
     fn run<T>(test: impl Future<Output = T>) -> T {
-        crate::server::local_runtime().unwrap().block_on(test)
+        mcpproxy_server::local_runtime().unwrap().block_on(test)
     }
 
     /// Reads one request.
@@ -450,22 +581,22 @@ mod tests {
         String::from_utf8(sent).unwrap()
     }
 
-    /// Accepts a connection and proves on it that it knows `key`.
+    /// Accepts a connection and proves knowledge of `key` on it.
     async fn proven(listener: &TcpListener, key: &str) -> TcpStream {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let asked = read(&mut stream).await;
-        let nonce = asked.split(['=', ' ']).nth(2).unwrap();
+        let requests_done = read(&mut stream).await;
+        let nonce = requests_done.split(['=', ' ']).nth(2).unwrap();
         let nonce = blake3::Hash::from_hex(nonce).unwrap();
         let reached = Reached::plainly(stream.local_addr().unwrap().into());
         let proof = proof::of(key, nonce.as_bytes(), &reached).to_hex();
         let body = format!(r#"{{"success":true,"data":{{"proof":"{proof}"}}}}"#);
-        let told = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        stream.write_all(told.as_bytes()).await.unwrap();
+        let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(response.as_bytes()).await.unwrap();
         stream
     }
 
-    /// Answers with `reply` on one connection, and hands back what it was sent after the proof;
-    /// nothing if the other side went away.
+    /// Answers one connection with `reply` and returns the request received after the proof; empty if the client
+    /// closed the connection.
     async fn scripted(listener: TcpListener, key: &str, reply: &'static str) -> String {
         let mut stream = proven(&listener, key).await;
         if stream.peek(&mut [0]).await.unwrap() == 0 {
@@ -483,57 +614,57 @@ mod tests {
     }
 
     #[test]
-    fn a_request_carries_key_and_host_and_the_answer_its_bytes() {
+    fn request_carries_key_and_host_and_response_keeps_its_bytes() {
         run(async {
             let (listener, address) = listener().await;
             let client = HttpClient::new(address, Security::Plain, "secret");
             let reply = "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\nx-request-id: r1\r\n\r\n{\"a\":1}";
-            let (sent, answer) = tokio::join!(
+            let (sent, response) = tokio::join!(
                 scripted(listener, "secret", reply),
                 client.request(Method::GET, "/api/v1/status?x=1", Bytes::new())
             );
-            let answer = answer.unwrap();
+            let response = response.unwrap();
             assert!(sent.starts_with("GET /api/v1/status?x=1 HTTP/1.1\r\n"), "{sent}");
             assert!(sent.contains("x-api-key: secret"), "{sent}");
             assert!(sent.contains(&format!("host: {address}")), "{sent}");
-            assert_eq!(answer.status, StatusCode::BAD_REQUEST);
-            assert_eq!(answer.headers["x-request-id"], "r1");
-            assert_eq!(answer.body, "{\"a\":1}");
+            assert_eq!(response.status, StatusCode::BAD_REQUEST);
+            assert_eq!(response.headers["x-request-id"], "r1");
+            assert_eq!(response.body, "{\"a\":1}");
         });
     }
 
     #[test]
-    fn nobody_there_is_told_apart_from_a_broken_answer() {
+    fn refused_connection_differs_from_truncated_response() {
         run(async {
             let (listener, address) = listener().await;
             let client = HttpClient::new(address, Security::Plain, "k");
             let reply = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort";
-            let (_, answer) = tokio::join!(
+            let (_, response) = tokio::join!(
                 scripted(listener, "k", reply),
                 client.request(Method::GET, "/", Bytes::new())
             );
-            assert!(matches!(answer, Err(RequestError::Broken(..))), "{answer:?}");
-            let answer = client.request(Method::GET, "/", Bytes::new()).await;
-            assert!(matches!(answer, Err(RequestError::NobodyListens(_))), "{answer:?}");
+            assert!(matches!(response, Err(RequestError::Broken(..))), "{response:?}");
+            let response = client.request(Method::GET, "/", Bytes::new()).await;
+            assert!(matches!(response, Err(RequestError::NoListener(_))), "{response:?}");
         });
     }
 
     #[test]
-    fn whoever_has_another_key_is_sent_nothing_after_its_proof() {
+    fn server_with_another_key_receives_no_request() {
         run(async {
             let (listener, address) = listener().await;
             let client = HttpClient::new(address, Security::Plain, "secret");
-            let (sent, answer) = tokio::join!(
+            let (sent, response) = tokio::join!(
                 scripted(listener, "another", ""),
                 client.request(Method::GET, "/", Bytes::new())
             );
-            assert!(matches!(answer, Err(RequestError::Stranger(_, NotProven::Wrong))));
+            assert!(matches!(response, Err(RequestError::UnexpectedServer(_, NotProven::Wrong))));
             assert_eq!(sent, "");
         });
     }
 
     #[test]
-    fn a_connection_serves_several_requests_and_is_replaced_once_the_server_has_closed_it() {
+    fn connection_is_reused_until_the_server_closes_it() {
         run(async {
             let (listener, address) = listener().await;
             let client = HttpClient::new(address, Security::Plain, "k");
@@ -547,21 +678,21 @@ mod tests {
                     }
                 }
             };
-            let asked = async {
+            let requests_done = async {
                 for _ in 0..2 {
                     client.request(Method::GET, "/", Bytes::new()).await.unwrap();
                 }
-                while !client.idle.borrow()[0].is_closed() {
+                while client.idle.borrow_mut()[0].is_open() {
                     tokio::task::yield_now().await;
                 }
                 client.request(Method::GET, "/", Bytes::new()).await.unwrap();
             };
-            tokio::join!(server, asked);
+            tokio::join!(server, requests_done);
         });
     }
 
     #[test]
-    fn wildcard_addresses_are_reached_by_loopback() {
+    fn wildcard_addresses_are_reached_over_loopback() {
         for (listen, authority) in [
             ("127.0.0.1:8080", "127.0.0.1:8080"),
             ("0.0.0.0:9000", "127.0.0.1:9000"),

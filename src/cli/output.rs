@@ -1,78 +1,103 @@
-//! Results on stdout: JSON as it came, YAML, or text for people.
+//! Terminal output: results on stdout (JSON, YAML or text), colors, progress, confirmation prompts and wrapped
+//! paragraphs.
 //!
-//! The one place that writes to stdout, where a reader that left early (`| head`) is no error.
+//! The only place that writes to stdout; a reader that closes the pipe early (`| head`) is not an error. `--color`
+//! decides about colors, else the terminal and the usual variables (`NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE`,
+//! `TERM=dumb`); JSON and YAML have none. The progress line goes to stderr, at a terminal only.
+//!
+//! Text written by servers and agents may contain line breaks. A [`Paragraph`] indents continuation lines, so that
+//! such text never starts at the left edge, where it could pass for our own output.
 
-use std::io::{ErrorKind, IsTerminal, Write};
-use std::ops::RangeInclusive;
-
+use crate::cli::args::{Format, Global};
+use crate::cli::error::CommandError;
+pub(super) use crate::cli::style::{
+    ADDED, Colors, FAINT, HEADER, HIGHLIGHT, Paragraph, REMOVED, of_state,
+};
+use crate::cli::table::{Cell, Column, TableView};
+use crate::cli::terminal_safe::line;
+use crate::cli::{table, terminal_safe};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
+use std::borrow::Cow;
+use std::io;
+use std::io::{BufRead as _, ErrorKind, IsTerminal as _, Write as _};
+use std::ops::RangeInclusive;
+use std::pin::pin;
+use std::time::Duration;
 
-use super::args::{Format, Global};
-use super::colours::Colours;
-use super::error::CommandError;
-use super::table::{self, Cell, Column, TableView};
-
-/// Where and how results are printed.
+/// Destination and format of results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Output {
     /// Table, JSON or YAML.
     pub(super) format: Format,
-    /// True when people look at it.
+    /// Whether stdout is a terminal.
     pub(super) terminal: bool,
-    /// How tables are drawn.
+    /// Width and colors of tables.
     pub(super) view: TableView,
+    /// Colors of previews and prompts, which go to stderr.
+    pub(super) stderr_colors: Colors,
 }
 
-/// The narrowest and the widest that `COLUMNS` can ask for.
+/// Accepted range of `COLUMNS`.
 const WIDTHS: RangeInclusive<usize> = 20..=1000;
 
 impl Output {
-    /// As the flags say; `--json` beats `--output`.
+    /// Reads the global flags; `--json` overrides `--output`.
     pub(super) fn new(global: &Global) -> Self {
         let format = if global.json { Format::Json } else { global.output };
         let stdout = std::io::stdout();
         let terminal = stdout.is_terminal();
-        let asked = std::env::var("COLUMNS").ok();
+        let requested = std::env::var("COLUMNS").ok();
         let width = match terminal {
             true => terminal_size::terminal_size_of(&stdout).map(|(width, _)| width.0.into()),
-            false => asked.and_then(|text| text.parse().ok()).filter(|it| WIDTHS.contains(it)),
+            false => requested.and_then(|text| text.parse().ok()).filter(|it| WIDTHS.contains(it)),
         };
-        // A terminal of which nothing is known says 0.
+        // A terminal of unknown size reports 0.
         let width = width.filter(|width| *width > 0);
-        let colours = Colours::of_stdout(global.color);
-        Self { format, terminal, view: TableView { width, colours } }
+        let colors = Colors::of_stdout(global.color);
+        let stderr_colors = Colors::of_stderr(global.color);
+        Self { format, terminal, view: TableView { width, colors }, stderr_colors }
     }
 
-    /// Prints one JSON text in the format asked for; `text` makes of it what people read.
+    /// Prints a JSON text in the requested format; `text` renders it for the table format.
     pub(super) fn print(
         &self,
         json: &str,
         text: impl FnOnce(&Value) -> String,
     ) -> Result<(), CommandError> {
         match self.format {
-            Format::Json => write(json.as_bytes()),
-            Format::Yaml => {
-                let value = parse(json)?;
-                let yaml = serde_yaml_ng::to_string(&value)
-                    .map_err(|error| CommandError::failed(format!("cannot write YAML: {error}")))?;
-                write(yaml.as_bytes())
-            }
+            Format::Json => write(self.json(json).as_bytes()),
+            Format::Yaml => write(self.yaml(&parse(json)?)?.as_bytes()),
             Format::Table => write(text(&parse(json)?).as_bytes()),
         }
     }
 
-    /// A table as wide as the terminal or `COLUMNS`, or as wide as it needs where there is neither.
+    /// The JSON text to print: at a terminal, hidden characters are escaped.
+    pub(super) fn json<'t>(&self, json: &'t str) -> Cow<'t, str> {
+        if self.terminal { terminal_safe::json(json) } else { Cow::Borrowed(json) }
+    }
+
+    /// Serializes a value as YAML; at a terminal, hidden characters are escaped.
+    pub(super) fn yaml(&self, value: &Value) -> Result<String, CommandError> {
+        let written = match self.terminal {
+            true => terminal_safe::yaml(value),
+            false => serde_yaml_ng::to_string(value),
+        };
+        written.map_err(|error| CommandError::failed(format!("cannot write YAML: {error}")))
+    }
+
+    /// Draws a table for the width of the terminal or `COLUMNS`; unlimited without either.
     pub(super) fn table(&self, columns: &[Column], rows: Vec<Vec<Cell>>) -> String {
         table::draw(columns, rows, self.view)
     }
 }
 
-/// Writes to stdout, with a newline at the end. A closed pipe is the reader's choice.
+/// Writes to stdout, ending with a newline. A closed pipe is not an error.
 pub(super) fn write(bytes: &[u8]) -> Result<(), CommandError> {
     write_on(bytes).map(|_| ())
 }
 
-/// The same; false if the reader has gone.
+/// Like [`write`]; returns false if the reader has closed the pipe.
 pub(super) fn write_on(bytes: &[u8]) -> Result<bool, CommandError> {
     let mut out = std::io::stdout().lock();
     let newline: &[u8] = if bytes.ends_with(b"\n") { b"" } else { b"\n" };
@@ -87,28 +112,94 @@ pub(super) fn write_on(bytes: &[u8]) -> Result<bool, CommandError> {
     }
 }
 
-/// A JSON text as a tree, for drawing only.
+/// Parses a JSON response for rendering.
 pub(super) fn parse(json: &str) -> Result<Value, CommandError> {
-    serde_json::from_str(json)
-        .map_err(|error| CommandError::failed(format!("the answer cannot be shown: {error}")))
+    serde_json::from_str(json).map_err(|error| {
+        CommandError::failed(format!("cannot parse the proxy's response: {error}"))
+    })
+}
+
+/// Delay before the spinner appears.
+const AFTER: Duration = Duration::from_millis(250);
+/// Interval between spinner updates.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Awaits `work` and shows `message` on stderr meanwhile, at a terminal.
+pub(super) async fn during<T>(message: impl Fn() -> String, work: impl Future<Output = T>) -> T {
+    if !std::io::stderr().is_terminal() {
+        return work.await;
+    }
+    let mut work = pin!(work);
+    tokio::select! {
+        biased;
+        done = &mut work => return done,
+        () = tokio::time::sleep(AFTER) => {}
+    }
+    let bar = ProgressBar::new_spinner();
+    let style = ProgressStyle::with_template("{spinner} {wide_msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    loop {
+        bar.set_message(line(&message()).into_owned());
+        bar.tick();
+        tokio::select! {
+            biased;
+            done = &mut work => {
+                bar.finish_and_clear();
+                return done;
+            }
+            () = tokio::time::sleep(STEP) => {}
+        }
+    }
+}
+
+/// Maximum size of an answer in bytes.
+const ANSWER_BYTES: u64 = 1024;
+
+/// Shows a preview and asks for confirmation. `yes` skips the question; without a terminal it is an error.
+pub(super) fn confirm(shown: &str, question: &str, yes: bool) -> Result<bool, CommandError> {
+    // stdout is reserved for the result.
+    let mut stderr = io::stderr();
+    let _ = writeln!(stderr, "{}", shown.trim_end());
+    if yes {
+        return Ok(true);
+    }
+    if !io::stdin().is_terminal() {
+        let words = "confirmation needs a terminal: pass --yes, or --dry-run for a preview";
+        return Err(CommandError::usage(words));
+    }
+    let _ = write!(stderr, "{question} [y/N] ");
+    let _ = stderr.flush();
+    let mut answer = String::new();
+    let mut stdin = io::Read::take(io::stdin().lock(), ANSWER_BYTES);
+    stdin.read_line(&mut answer).map_err(CommandError::failed)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Reports a declined confirmation.
+pub(super) fn declined() -> Result<(), CommandError> {
+    write(b"Nothing was changed.")
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use unicode_width::UnicodeWidthStr as _;
-
     use super::*;
+    use unicode_width::UnicodeWidthStr;
 
-    /// A name that is as long as one of a tool can be, in narrow letters and in wide ones, and one of everyday.
+    /// Server names of different lengths: usual, long, maximum, and maximum in double-width letters.
     pub(in crate::cli) fn names() -> [String; 4] {
         ["files".to_owned(), "n".repeat(45), "x".repeat(120), "\u{65e5}\u{672c}".repeat(60)]
     }
 
-    /// Holds what is drawn to the widths of terminals; in each it says what it `keeps`.
+    /// Asserts that drawings fit common terminal widths and contain each of `keeps`.
     pub(in crate::cli) fn fits(draw: impl Fn(&Output) -> String, keeps: &[&str]) {
         for width in [80, 100, 120, 200] {
-            let view = TableView { width: Some(width), colours: Colours::Plain };
-            let drawn = draw(&Output { format: Format::Table, terminal: true, view });
+            let view = TableView { width: Some(width), colors: Colors::Plain };
+            let drawn = draw(&Output {
+                format: Format::Table,
+                terminal: true,
+                view,
+                stderr_colors: Colors::Plain,
+            });
             for line in drawn.lines() {
                 assert!(line.width() <= width, "{} of {width}: {line}", line.width());
             }

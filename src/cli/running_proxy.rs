@@ -1,30 +1,34 @@
-//! The proxy that runs already: at the config's address, or at the one written in its data folder.
+//! Discovery of a running proxy, proof of its identity, and config reloads.
 //!
-//! `serve` may listen elsewhere than the config says (`--listen`, or a port of the system's
-//! choice). So it writes its address into its data folder for as long as it runs, and its process id
-//! behind it. A file that a killed server left behind does no harm: whoever listens there has to prove
-//! who it is.
+//! `serve` may listen at another address than the configured one (`--listen`, or port 0). It therefore writes address
+//! and process id into its data directory while it runs. A stale file of a killed server is harmless: the listener
+//! must prove its identity before it is sent the key. The client side of [`proof`] sends a random nonce and compares
+//! the keyed hash in the response with the one for the address it dialed.
 
+use crate::cli::format::{list, text};
+use crate::cli::http_client::{HttpClient, Security, target};
+use crate::cli::terminal_safe::line;
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use mcpproxy_config::Config;
+use mcpproxy_config::file::Loaded;
+use mcpproxy_runtime::io::address::Address;
+use mcpproxy_runtime::os::private;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
-
-use super::http_client::{HttpClient, Security};
-use crate::config::Config;
-use crate::io::address::Address;
-use crate::os::private;
-
 const FILE: &str = "address";
 
-/// The file with the address of this server, for commands to find; removed when dropped.
+/// File with the address of this server, for commands to find; removed on drop.
 #[derive(Debug)]
-pub(super) struct Announced(PathBuf);
+pub(super) struct AddressFile(PathBuf);
 
-impl Announced {
-    /// Writes the file. A server works without it, so a failure is only logged.
+impl AddressFile {
+    /// Writes the file. A failure is only logged, since the server works without it.
     pub(super) fn at(data_dir: &Path, address: &Address) -> Option<Self> {
         let file = data_dir.join(FILE);
         let written = private::create(&file)
@@ -32,26 +36,26 @@ impl Announced {
         match written {
             Ok(()) => Some(Self(file)),
             Err(error) => {
-                tracing::warn!("{}: {error}", file.display());
+                tracing::warn!(file = %file.display(), %error, "cannot write the address file");
                 None
             }
         }
     }
 }
 
-impl Drop for Announced {
+impl Drop for AddressFile {
     fn drop(&mut self) {
-        // A stale file is harmless: a listener has to prove its identity in any case.
+        // A stale file is harmless: a listener must prove its identity.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Where the config says that a proxy listens.
+/// Client for the configured address.
 pub(super) fn configured(config: &Config) -> HttpClient {
     HttpClient::new(config.listen.clone(), security(config), config.key())
 }
 
-/// Whether a proxy of this config speaks TLS. It is the same wherever it listens.
+/// Whether the proxy of this config uses TLS, wherever it listens.
 fn security(config: &Config) -> Security {
     match config.tls {
         Some(_) => Security::Tls,
@@ -59,11 +63,11 @@ fn security(config: &Config) -> Security {
     }
 }
 
-/// The proxy to talk to: the one where the config says, else the one elsewhere. A stranger where
-/// the config says is told of by the first request, which does not reach it.
+/// Finds the running proxy: at the configured address, else at the announced one. If another program occupies the
+/// configured address, the first request reports it.
 pub(super) async fn find(config: &Config) -> Option<HttpClient> {
     let client = configured(config);
-    if !client.is_there().await {
+    if !client.is_listening().await {
         return elsewhere(config).await;
     }
     if !client.is_mcpproxy().await
@@ -74,8 +78,7 @@ pub(super) async fn find(config: &Config) -> Option<HttpClient> {
     Some(client)
 }
 
-/// The proxy that has written where it listens into this data folder, asked with that key. Without a config nobody knows
-/// whether it speaks TLS: both are tried.
+/// Finds the proxy announced in a data directory, for use without a valid config. Tries both plain HTTP and TLS.
 pub(super) async fn announced(data_dir: &Path, key: &str) -> Option<HttpClient> {
     let (address, _) = read(data_dir)?;
     for security in [Security::Plain, Security::Tls] {
@@ -87,27 +90,130 @@ pub(super) async fn announced(data_dir: &Path, key: &str) -> Option<HttpClient> 
     None
 }
 
-/// The proxy that owns the data folder, if it runs and listens elsewhere.
+/// The proxy that owns the data directory, if it listens at another address.
 pub(super) async fn elsewhere(config: &Config) -> Option<HttpClient> {
     let (listen, _) = read(&config.data_dir).filter(|(listen, _)| *listen != config.listen)?;
     let client = HttpClient::new(listen, security(config), config.key());
     client.is_mcpproxy().await.then_some(client)
 }
 
-/// The process that has written that it listens where the config says, if there is one of that id.
+/// The announced process at the configured address, if it exists.
 pub(super) fn announced_process(config: &Config) -> Option<Pid> {
     let (_, process) = read(&config.data_dir).filter(|(listen, _)| *listen == config.listen)?;
     process.filter(|process| kill(*process, None).is_ok())
 }
 
-/// What is written in the data folder: where a proxy listens, and its process.
+/// Reads the announced address and process id.
 fn read(data_dir: &Path) -> Option<(Address, Option<Pid>)> {
     let text = fs::read_to_string(data_dir.join(FILE)).ok()?;
     let mut lines = text.lines();
     let address = Address::parse(lines.next()?.trim())?;
     let process = lines.next().and_then(|line| line.trim().parse::<i32>().ok());
-    // 0 and less would be groups.
+    // 0 and negative ids denote process groups.
     Some((address, process.filter(|process| *process > 0).map(Pid::from_raw)))
+}
+
+/// Effect of a changed config file on the running proxy.
+#[derive(Clone, Debug)]
+pub(super) enum ReloadReport {
+    /// No proxy runs: the next one reads the file.
+    NotRunning,
+    /// In force, except for the listed keys, which need a restart.
+    InForce(Vec<String>),
+    /// The running proxy reads its config only at startup.
+    NeedsRestart,
+    /// The running proxy keeps its previous config, for this reason.
+    Refused(String),
+    /// The running proxy could not be asked, for this reason.
+    Unknown(String),
+}
+
+impl ReloadReport {
+    /// A sentence for people.
+    pub(super) fn message(&self) -> String {
+        match self {
+            Self::NotRunning => "No mcpproxy runs: `mcpproxy serve` starts one.".to_owned(),
+            Self::InForce(later) if later.is_empty() => {
+                "The running mcpproxy has applied the change.".to_owned()
+            }
+            Self::InForce(later) => format!(
+                "The running mcpproxy has applied the change, except for {}: restart it for that.",
+                line(&later.join(", "))
+            ),
+            Self::NeedsRestart => {
+                "The running mcpproxy reads its config at startup: restart it.".to_owned()
+            }
+            Self::Refused(why) => {
+                format!("The running mcpproxy keeps its previous config: {}", line(why))
+            }
+            Self::Unknown(why) => {
+                format!("Unknown whether a running mcpproxy has applied the change: {}", line(why))
+            }
+        }
+    }
+
+    /// JSON form.
+    pub(super) fn json(&self) -> Value {
+        let (state, why) = match self {
+            Self::NotRunning => ("not_running", ""),
+            Self::InForce(_) => ("in_force", ""),
+            Self::NeedsRestart => ("needs_restart", ""),
+            Self::Refused(why) => ("refused", why.as_str()),
+            Self::Unknown(why) => ("unknown", why.as_str()),
+        };
+        json!({"state": state, "reason": why})
+    }
+}
+
+/// Makes the running proxy of this config reload it; also returns a client for that proxy.
+///
+/// The reload's own response does not suffice: the proxy may read another file, or may have reverted since.
+pub(super) async fn reload(loaded: &Loaded) -> (ReloadReport, Option<HttpClient>) {
+    let Some(client) = find(&loaded.config).await else {
+        return (ReloadReport::NotRunning, None);
+    };
+    let report = match ask(&client, Method::POST, &["config", "reload"]).await {
+        Ok(_) => match ask(&client, Method::GET, &["config"]).await {
+            Ok(state) => report_from_state(&state, &loaded.path),
+            Err(report) => report,
+        },
+        Err(report) => report,
+    };
+    (report, Some(client))
+}
+
+/// The `data` member of a response, or the report that another response implies.
+async fn ask(client: &HttpClient, method: Method, path: &[&str]) -> Result<Value, ReloadReport> {
+    let response = client.request(method, &target(path, &[]), Bytes::new()).await;
+    let response = response.map_err(|error| ReloadReport::Unknown(error.to_string()))?;
+    let body: Value = serde_json::from_slice(&response.body).unwrap_or_default();
+    let error = body.get("error").and_then(Value::as_str).map(str::to_owned);
+    match (response.status, error) {
+        (StatusCode::OK, _) => Ok(body.get("data").cloned().unwrap_or_default()),
+        (StatusCode::NOT_FOUND, _) => Err(ReloadReport::NeedsRestart),
+        (StatusCode::UNPROCESSABLE_ENTITY, Some(error)) => Err(ReloadReport::Refused(error)),
+        (_, Some(error)) => Err(ReloadReport::Unknown(error)),
+        (status, None) => Err(ReloadReport::Unknown(format!("unexpected status {status}"))),
+    }
+}
+
+/// Derives the report for the file at `path` from the state of the config in force.
+fn report_from_state(state: &Value, path: &Path) -> ReloadReport {
+    let read = text(state, "/path");
+    let same = |read: &Path| {
+        read == path
+            || matches!((read.canonicalize(), path.canonicalize()), (Ok(a), Ok(b)) if a == b)
+    };
+    if !read.is_empty() && !same(Path::new(&*read)) {
+        return ReloadReport::Unknown(format!("it reads another file, {read}"));
+    }
+    if let Some(rejected) = state.get("rejected").filter(|rejected| !rejected.is_null()) {
+        let first = list(rejected, "/problems").first();
+        let why = first.map(|it| format!("{}: {}", text(it, "/key"), text(it, "/problem")));
+        return ReloadReport::Refused(why.unwrap_or_default());
+    }
+    let later = list(state, "/needs_restart").iter().filter_map(Value::as_str);
+    ReloadReport::InForce(later.map(str::to_owned).collect())
 }
 
 #[cfg(test)]
@@ -115,17 +221,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_runs_is_told_from_one_that_has_ended_and_from_another_address() {
+    fn announced_process_must_exist_and_match_the_address() {
         let folder = tempfile::tempdir().unwrap();
         let flags =
-            crate::config::Flags { data_dir: Some(folder.path().into()), ..Default::default() };
+            mcpproxy_config::Flags { data_dir: Some(folder.path().into()), ..Default::default() };
         let config = |listen: &str| {
             let text = format!(r#"{{"listen": "{listen}"}}"#);
-            crate::config::parse(&text, &|_| None, &flags).unwrap().0
+            mcpproxy_config::parse(&text, &|_| None, &flags).unwrap().0
         };
         let here = config("127.0.0.1:9123");
         assert_eq!(announced_process(&here), None);
-        let announced = Announced::at(folder.path(), &here.listen).unwrap();
+        let announced = AddressFile::at(folder.path(), &here.listen).unwrap();
         let own = Pid::from_raw(i32::try_from(std::process::id()).unwrap());
         assert_eq!(announced_process(&here), Some(own));
         assert_eq!(announced_process(&config("127.0.0.1:9124")), None);
@@ -141,5 +247,32 @@ mod tests {
         }
         drop(announced);
         assert!(read(folder.path()).is_none());
+    }
+
+    #[test]
+    fn reload_report_reflects_the_config_in_force() {
+        let standing = |path: &str, rejected: Value, later: &[&str]| {
+            report_from_state(
+                &json!({"path": path, "rejected": rejected, "needs_restart": later}),
+                Path::new("/a/config.json"),
+            )
+        };
+        let report = standing("/a/config.json", Value::Null, &[]);
+        assert!(matches!(&report, ReloadReport::InForce(later) if later.is_empty()), "{report:?}");
+        let report = standing("/a/config.json", Value::Null, &["listen"]);
+        assert!(report.message().contains("except for listen"), "{report:?}");
+        let rejected =
+            json!({"since": "", "problems": [{"key": "listen", "problem": "no address"}]});
+        let report = standing("/a/config.json", rejected, &[]);
+        assert!(
+            matches!(&report, ReloadReport::Refused(why) if why == "listen: no address"),
+            "{report:?}"
+        );
+        assert_eq!(report.json()["state"], "refused");
+        let report = standing("/b/config.json", Value::Null, &[]);
+        assert!(
+            matches!(&report, ReloadReport::Unknown(why) if why.contains("/b/config.json")),
+            "{report:?}"
+        );
     }
 }

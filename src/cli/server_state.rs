@@ -1,31 +1,37 @@
-//! How one server of a running proxy is, once it is connected or has failed.
+//! Trial of servers: waits for one in the running proxy, or starts all of a config in a temporary proxy.
 
+use crate::cli::backend::{Backend, target};
+use crate::cli::error::CommandError;
+use crate::cli::format::{counted, list, text};
+use crate::cli::start_proxy::TemporaryFolder;
+use crate::cli::terminal_safe::line;
+use crate::cli::{logging, output, start_proxy};
+use mcpproxy_config::Config;
+use mcpproxy_gateway::telemetry::LogHandles;
+use mcpproxy_server as server;
+use mcpproxy_server::App;
+use mcpproxy_upstream::supervisor::Status;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
-use super::backend::{Backend, target};
-use super::error::CommandError;
-use super::json_pointer::{list, text};
-use super::output;
-use super::spinner;
-use super::try_servers::Tried;
-use crate::upstream::supervisor::Status;
-
-/// How often the proxy is asked.
+/// Poll interval for the running proxy.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Waits until the proxy knows what a server is good for, at most until then.
+/// Waits until the running proxy has connected a server or failed to, at most until the deadline.
 pub(super) async fn settled(
     backend: &Backend,
     name: &str,
     until: Instant,
-) -> Result<Tried, CommandError> {
-    let words = || format!("waiting for server '{name}'");
-    spinner::during(words, asked(backend, name, until)).await
+) -> Result<ServerTrial, CommandError> {
+    let message = || format!("waiting for server '{name}'");
+    output::during(message, poll_state(backend, name, until)).await
 }
 
-async fn asked(backend: &Backend, name: &str, until: Instant) -> Result<Tried, CommandError> {
+async fn poll_state(
+    backend: &Backend,
+    name: &str,
+    until: Instant,
+) -> Result<ServerTrial, CommandError> {
     let start = Instant::now();
     loop {
         let servers = backend.get(&target(&["servers"], &[])).await?;
@@ -35,11 +41,12 @@ async fn asked(backend: &Backend, name: &str, until: Instant) -> Result<Tried, C
         let is_late = Instant::now() >= until;
         if status != Status::Connecting || is_late {
             let word = |pointer| server.map(|it| text(it, pointer).into_owned());
-            return Ok(Tried {
+            return Ok(ServerTrial {
                 name: name.to_owned(),
                 status,
                 reason: word("/reason").unwrap_or_default(),
                 tools: word("/tools").and_then(|tools| tools.parse().ok()).unwrap_or_default(),
+                unannotated: Vec::new(),
                 took: start.elapsed(),
             });
         }
@@ -49,6 +56,104 @@ async fn asked(backend: &Backend, name: &str, until: Instant) -> Result<Tried, C
 
 fn status(server: &Value) -> Status {
     let word = text(server, "/state");
-    let all = [Status::Disabled, Status::Connecting, Status::Connected, Status::Failed];
-    all.into_iter().find(|status| status.as_str() == word).unwrap_or(Status::Connecting)
+    Status::ALL.into_iter().find(|status| status.as_str() == word).unwrap_or(Status::Connecting)
+}
+
+/// Poll interval for the temporary proxy.
+const TRY_STEP: Duration = Duration::from_millis(10);
+/// Maximum wait for all servers.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Result of trying one server.
+#[derive(Clone, Debug)]
+pub(super) struct ServerTrial {
+    pub(super) name: String,
+    pub(super) status: Status,
+    /// Error, or a missing login; may be empty.
+    pub(super) reason: String,
+    pub(super) tools: usize,
+    /// Tools that nobody marks read-only or destructive; filled in by [`try_servers`] alone.
+    pub(super) unannotated: Vec<String>,
+    /// Time until its tools were known, or it failed.
+    pub(super) took: Duration,
+}
+
+impl ServerTrial {
+    /// JSON form.
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "name": self.name, "state": self.status, "tools": self.tools, "reason": self.reason,
+            "took_ms": u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// One-line summary.
+    pub(super) fn message(&self) -> String {
+        let took = self.took.as_secs_f64();
+        match self.status {
+            Status::Connected if self.reason.is_empty() => {
+                format!("{}, after {took:.1} s", counted(self.tools, "tool"))
+            }
+            Status::Connected => {
+                let tools = counted(self.tools, "tool");
+                format!("{tools}, after {took:.1} s; {}", line(&self.reason))
+            }
+            Status::Disabled => "disabled".to_owned(),
+            Status::Failed => format!("unusable: {}", line(&self.reason)),
+            Status::NeedsLogin => line(&self.reason).into_owned(),
+            Status::Throttled => format!("throttled: {}", line(&self.reason)),
+            Status::Connecting => format!("no response within {took:.0} s"),
+        }
+    }
+}
+
+/// Starts the enabled servers of a config, all at once, and stops them again.
+pub(super) fn try_servers(config: Config) -> Result<Vec<ServerTrial>, CommandError> {
+    let scratch = TemporaryFolder::watched("check")?;
+    let longest = config.servers.iter().map(|it| it.upstream.init_timeout).max();
+    let longest = longest.unwrap_or_default().saturating_mul(2).min(LIMIT);
+    // A server that is being installed is not interrupted.
+    let upstreams = config.servers.iter().map(|it| &it.upstream);
+    let installing = upstreams.filter(|it| it.first_init_timeout() != it.init_timeout);
+    let installing = installing.map(|it| it.first_init_timeout()).max();
+    let limit = longest.max(installing.unwrap_or_default() + STEP);
+    let app = App::try_out(config, scratch.path(), LogHandles::default());
+    let app = app.map_err(|error| start_proxy::not_started(&error))?;
+    let start = Instant::now();
+    let upstreams = &app.shared().proxy.upstreams;
+    let mut trials: Vec<Option<ServerTrial>> = upstreams.iter().map(|_| None).collect();
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let message = || {
+        let states = upstreams.states();
+        let settled = states.iter().filter(|state| state.settled).count();
+        format!("trying servers: {settled} of {} ready", states.len())
+    };
+    runtime.block_on(output::during(message, async {
+        while trials.iter().any(Option::is_none) {
+            let took = start.elapsed();
+            for (state, trials) in upstreams.states().into_iter().zip(&mut trials) {
+                if trials.is_none() && (state.settled || took > limit) {
+                    *trials = Some(ServerTrial {
+                        name: state.name.to_string(),
+                        status: state.status,
+                        reason: state.reason.to_string(),
+                        tools: state.tools,
+                        unannotated: Vec::new(),
+                        took,
+                    });
+                }
+            }
+            tokio::time::sleep(TRY_STEP).await;
+        }
+    }));
+    let mut trials: Vec<ServerTrial> = trials.into_iter().flatten().collect();
+    for tool in app.shared().proxy.catalog.load().tools().iter().filter(|it| it.is_unannotated()) {
+        if let Some(trial) = trials.iter_mut().find(|trial| *trial.name == *tool.name.server) {
+            trial.unannotated.push(tool.name.tool.to_string());
+        }
+    }
+    if let Err(error) = app.close() {
+        logging::print_line(format_args!("warning: {error}"));
+    }
+    Ok(trials)
 }

@@ -1,48 +1,45 @@
-//! Tables for people, and the text of their cells.
+//! Tables for people, fitted to a width.
 //!
-//! A table that has to fit cuts the one column of free text and leaves out columns, the least important first. One long cell
-//! takes no other column's room: a name or a value that is longer than its share of the width is cut. Ids and states are
-//! neither cut nor left out, and a row is one line. How wide a terminal is, and whether it has colours, is not asked here.
+//! A table that is too wide truncates its free-text column and drops columns, the least important first. Names and
+//! values are truncated to a share of the width, so that one long cell does not displace other columns. Ids and
+//! states are never truncated or dropped, and a row is always one line. Terminal width and colors are arguments.
 
+use crate::cli::output::{Colors, HEADER, Paragraph};
+use crate::cli::terminal_safe::clean;
+use anstyle::Style;
 use std::borrow::Cow;
 use std::fmt::Write as _;
-
-use anstyle::Style;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::colours::{Colours, HEADER};
-use super::paragraph::Paragraph;
-use super::terminal_safe::clean;
-
-/// Most characters of one table cell; `show` has the rest.
+/// Maximum characters of a table cell; `show` commands print the full value.
 const CELL_CHARS: usize = 160;
-/// Blanks between two columns.
+/// Columns between two cells.
 const GAP: usize = 2;
-/// Room that is made for the free text, if it needs as much, by leaving out other columns.
+/// Width reserved for free text before other columns are kept, if it needs that much.
 const FREE_WIDTH: usize = 24;
-/// Room that names leave to the free text, if it needs as much.
-const LEAST_FREE: usize = 12;
-/// Hundredths of the width that a name may take where there is no room for all.
+/// Width that names leave to free text, if it needs that much.
+const MIN_FREE: usize = 12;
+/// Percentage of the width that a name may take if not everything fits.
 const NAME_SHARE: usize = 60;
-/// The same of a column that may be left out.
+/// Percentage of the width that a droppable column may take if not everything fits.
 const RANK_SHARE: usize = 25;
-/// The least that is left of a name, where even that does not fit.
+/// Minimum width of a truncated name.
 const MIN_NAME: usize = 4;
 
-/// What becomes of a column where there is no room for all.
+/// Treatment of a column if not everything fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It stays as it is: an id, or one of a few words of ours that say how something is.
+    /// Kept in full: an id or one of our own state words.
     Whole,
-    /// It stays, and is cut where it is longer than its share: what somebody named.
+    /// Kept, and truncated to its share: a name chosen by a user.
     Name,
-    /// It is cut where it is longer than its share, and left out, those with the highest number first.
+    /// Truncated to its share, and dropped in order of rank, highest first.
     Rank(u8),
-    /// It is cut. A table has one such column at most.
+    /// Truncated. A table has at most one such column.
     Free,
 }
 
-/// One column.
+/// A column's header and treatment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
     name: Cow<'static, str>,
@@ -54,13 +51,13 @@ impl Column {
         Self { name: name.into(), fit }
     }
 
-    /// All of a table.
+    /// Builds the columns of a table.
     pub(super) fn all<const N: usize>(columns: [(&'static str, Fit); N]) -> Vec<Self> {
         columns.into_iter().map(|(name, fit)| Self::new(name, fit)).collect()
     }
 }
 
-/// What stands in a column of a row.
+/// Text and style of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) text: String,
@@ -68,7 +65,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Coloured text.
+    /// Styled text.
     pub(super) fn styled(text: impl Into<String>, style: Style) -> Self {
         Self { text: text.into(), style }
     }
@@ -80,35 +77,35 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// What a table is drawn for.
+/// Target of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableView {
-    /// Columns of the terminal; `None`: as wide as it needs.
+    /// Terminal width in columns; `None`: unlimited.
     pub(super) width: Option<usize>,
-    pub(super) colours: Colours,
+    pub(super) colors: Colors,
 }
 
-/// Which columns of a table are shown, and how wide each is.
+/// Chosen columns and their widths.
 #[derive(Debug)]
 pub(super) struct TableLayout {
     shown: Vec<Shown>,
     view: TableView,
-    left_out: Vec<String>,
+    dropped: Vec<String>,
 }
 
-/// A column that is shown.
+/// A column that is kept.
 #[derive(Debug)]
 struct Shown {
     index: usize,
     name: String,
-    /// What its longest cell needs.
+    /// Width of the longest cell.
     whole: usize,
     width: usize,
     fit: Fit,
 }
 
 impl TableLayout {
-    /// Chooses among columns that are as wide as `widths` says, of which `filled` have something to tell.
+    /// Chooses columns by the `widths` of their contents; columns that are not `filled` are dropped first.
     pub(super) fn new(
         columns: &[Column],
         widths: &[usize],
@@ -123,42 +120,42 @@ impl TableLayout {
             })
             .collect();
         let is_empty = |it: &Shown| !filled.get(it.index).copied().unwrap_or_default();
-        let mut left_out = Vec::new();
+        let mut dropped = Vec::new();
         if let Some(width) = view.width {
-            if needed(&shown, FREE_WIDTH) > width {
+            if required_width(&shown, FREE_WIDTH) > width {
                 shown.iter_mut().for_each(|it| it.width = it.share_of(width));
             }
-            while needed(&shown, FREE_WIDTH) > width {
+            while required_width(&shown, FREE_WIDTH) > width {
                 let ranks = shown.iter().enumerate().filter_map(|(at, it)| match it.fit {
                     Fit::Rank(rank) => Some(((is_empty(it), rank), at)),
                     Fit::Whole | Fit::Name | Fit::Free => None,
                 });
                 let Some((_, at)) = ranks.max() else { break };
-                left_out.push(shown.remove(at));
+                dropped.push(shown.remove(at));
             }
-            // What was left out before a wider one may fit beside what is left.
+            // A dropped column may still fit next to a narrower selection.
             let mut rest = Vec::new();
-            while let Some(column) = left_out.pop() {
-                match needed(&shown, FREE_WIDTH) + column.width + GAP <= width {
+            while let Some(column) = dropped.pop() {
+                match required_width(&shown, FREE_WIDTH) + column.width + GAP <= width {
                     true => shown.push(column),
                     false => rest.push(column),
                 }
             }
-            left_out = rest;
-            left_out.reverse();
+            dropped = rest;
+            dropped.reverse();
             shown.sort_by_key(|it| it.index);
-            give(&mut shown, width);
+            distribute(&mut shown, width);
         }
-        let left_out = left_out.into_iter().map(|it| it.name).collect();
-        Self { shown, view, left_out }
+        let dropped = dropped.into_iter().map(|it| it.name).collect();
+        Self { shown, view, dropped }
     }
 
-    /// The line above the rows.
+    /// The header line.
     pub(super) fn header(&self) -> String {
         self.joined(|it| (it.name.clone(), HEADER))
     }
 
-    /// A row as a line.
+    /// One row as a line.
     pub(super) fn line(&self, cells: &[Cell]) -> String {
         self.joined(|it| {
             let Cell { text, style } = cells.get(it.index).cloned().unwrap_or_default();
@@ -166,7 +163,7 @@ impl TableLayout {
                 (Fit::Free, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
                     (cut(&text, it.width), style)
                 }
-                // Who reads a pipe wants all of it.
+                // Output to a pipe is not truncated.
                 (Fit::Name | Fit::Rank(_), None) | (Fit::Whole, _) => (text, style),
             }
         })
@@ -181,11 +178,11 @@ impl TableLayout {
             if width > 0 {
                 line.extend(std::iter::repeat_n(' ', blanks));
                 blanks = 0;
-                match self.view.colours {
-                    Colours::Styled if style != Style::new() => {
+                match self.view.colors {
+                    Colors::Styled if style != Style::new() => {
                         let _ = write!(line, "{style}{text}{style:#}");
                     }
-                    Colours::Styled | Colours::Plain => line.push_str(&text),
+                    Colors::Styled | Colors::Plain => line.push_str(&text),
                 }
             }
             blanks += shown.width.saturating_sub(width) + GAP;
@@ -195,54 +192,56 @@ impl TableLayout {
 }
 
 impl Shown {
-    /// What it may take of a width that is too little for all.
+    /// Width granted to the column if not everything fits.
     fn share_of(&self, width: usize) -> usize {
         match self.fit {
-            Fit::Name => self.at_most(width * NAME_SHARE / 100),
-            Fit::Rank(_) => self.at_most(width * RANK_SHARE / 100),
+            Fit::Name => self.capped(width * NAME_SHARE / 100),
+            Fit::Rank(_) => self.capped(width * RANK_SHARE / 100),
             Fit::Whole | Fit::Free => self.whole,
         }
     }
 
-    fn at_most(&self, share: usize) -> usize {
+    fn capped(&self, share: usize) -> usize {
         self.whole.min(share.max(self.name.width()))
     }
 }
 
-/// Gives the columns that are shown the room that there is: the free text what the others leave, and what that does not need
-/// to names, then to the others.
-fn give(shown: &mut Vec<Shown>, width: usize) {
-    while needed(shown, LEAST_FREE) > width {
+/// Distributes the available width: the remainder goes to free text, and what that does not need to names, then to
+/// the others.
+fn distribute(shown: &mut Vec<Shown>, width: usize) {
+    while required_width(shown, MIN_FREE) > width {
         let names = shown.iter_mut().filter(|it| it.fit == Fit::Name && it.width > MIN_NAME);
         let Some(widest) = names.max_by_key(|it| it.width) else { break };
         widest.width -= 1;
     }
     shown.iter_mut().filter(|it| it.fit == Fit::Free).for_each(|it| it.width = 0);
-    let turn = |fit: Fit| match fit {
+    let priority = |fit: Fit| match fit {
         Fit::Free => 0,
         Fit::Name => 1,
         Fit::Rank(_) | Fit::Whole => 2,
     };
     for now in 0..=2 {
-        // Where what one copies takes it all, nothing is left of the text.
+        // If the full-width columns take everything, free text is dropped.
         shown.retain(|it| now == 0 || it.fit != Fit::Free || it.width >= it.name.width());
         for at in 0..shown.len() {
-            let left = width.saturating_sub(taken(shown));
-            let Some(column) = shown.get_mut(at).filter(|it| turn(it.fit) == now) else { continue };
+            let left = width.saturating_sub(total_width(shown));
+            let Some(column) = shown.get_mut(at).filter(|it| priority(it.fit) == now) else {
+                continue;
+            };
             let gap = if column.width == 0 { GAP } else { 0 };
             column.width = column.whole.min(column.width + left.saturating_sub(gap));
         }
     }
 }
 
-/// What the columns take as they are.
-fn taken(shown: &[Shown]) -> usize {
+/// Current total width of the columns.
+fn total_width(shown: &[Shown]) -> usize {
     let widths = shown.iter().map(|it| it.width).filter(|width| *width > 0);
     widths.map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)
 }
 
-/// What the columns need, with so much room for the free text.
-fn needed(shown: &[Shown], free: usize) -> usize {
+/// Minimum total width of the columns, with `free` columns of free text.
+fn required_width(shown: &[Shown], free: usize) -> usize {
     let of = |it: &Shown| match it.fit {
         Fit::Free => it.width.min(free.max(it.name.width())) + GAP,
         Fit::Whole | Fit::Name | Fit::Rank(_) => it.width + GAP,
@@ -250,7 +249,7 @@ fn needed(shown: &[Shown], free: usize) -> usize {
     shown.iter().map(of).sum::<usize>().saturating_sub(GAP)
 }
 
-/// The table itself. Cells are made by [`cell`].
+/// Draws a table. Cells are made by [`cell`].
 pub(super) fn draw(columns: &[Column], rows: Vec<Vec<Cell>>, view: TableView) -> String {
     let mut widths = vec![0; columns.len()];
     for row in &rows {
@@ -266,31 +265,31 @@ pub(super) fn draw(columns: &[Column], rows: Vec<Vec<Cell>>, view: TableView) ->
         drawn.push_str(&layout.line(&row));
         drawn.push('\n');
     }
-    if !layout.left_out.is_empty() {
-        let told = format!("(no room for {}: -o json has all)", layout.left_out.join(", "));
-        drawn += &Paragraph::new(view.width).text(&told);
+    if !layout.dropped.is_empty() {
+        let note = format!("(no room for {}: -o json has all)", layout.dropped.join(", "));
+        drawn += &Paragraph::new(view.width).text(&note);
         drawn.push('\n');
     }
     drawn
 }
 
-/// What somebody wrote, as one line of a cell.
+/// Untrusted text as one line of a cell.
 pub(super) fn cell(text: &str) -> String {
     let line = clean(text).split_whitespace().collect::<Vec<_>>().join(" ");
     cut(&line, CELL_CHARS)
 }
 
-/// At most `most` columns of a terminal, with an ellipsis where something is missing; cut between two words, unless that
-/// would leave more than half of the room empty.
-pub(super) fn cut(text: &str, most: usize) -> String {
-    if text.width() <= most {
+/// Truncates to `max` terminal columns, with an ellipsis; between two words unless that leaves more than half of the
+/// width empty.
+pub(super) fn cut(text: &str, max: usize) -> String {
+    if text.width() <= max {
         return text.to_owned();
     }
     let (mut kept, mut width) = (String::new(), 0);
     let mut next = None;
     for letter in text.chars() {
         width += letter.width().unwrap_or_default();
-        if width >= most {
+        if width >= max {
             next = Some(letter);
             break;
         }
@@ -298,12 +297,12 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     }
     if next.is_some_and(|next| !next.is_whitespace())
         && let Some((words, _)) = kept.rsplit_once(char::is_whitespace)
-        && words.width() * 2 >= most
+        && words.width() * 2 >= max
     {
         kept.truncate(words.len());
     }
     kept.truncate(kept.trim_end().len());
-    if most > 0 {
+    if max > 0 {
         kept.push('…');
     }
     kept
@@ -316,7 +315,7 @@ mod tests {
     const ID: &str = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2";
 
     fn view(width: usize) -> TableView {
-        TableView { width: (width > 0).then_some(width), colours: Colours::Plain }
+        TableView { width: (width > 0).then_some(width), colors: Colors::Plain }
     }
 
     fn servers() -> (Vec<Column>, Vec<Vec<Cell>>) {
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_fits_its_width_and_keeps_ids_and_words_whole() {
+    fn table_fits_its_width_and_keeps_ids_whole() {
         for width in [30, 40, 60, 80, 100, 200] {
             let columns = Column::all([("ID", Fit::Whole), ("TEXT", Fit::Free)]);
             let rows = vec![vec![ID.into(), "word ".repeat(30).into()]];
@@ -354,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_important_column_goes_first_and_before_it_what_is_empty() {
+    fn empty_columns_are_dropped_first_then_by_rank() {
         let names = |width| {
             let (columns, rows) = servers();
             let drawn = draw(&columns, rows, view(width));
@@ -369,7 +368,7 @@ mod tests {
         assert_eq!(names(12), "NAME");
     }
 
-    /// A table like that of the activity, with a long cell at times.
+    /// A table like that of `activity list`, with a long cell.
     fn calls(tool: &str) -> (Vec<Column>, Vec<Vec<Cell>>) {
         let columns = Column::all([
             ("ID", Fit::Whole),
@@ -390,14 +389,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut_and_takes_no_column_with_it() {
+    fn long_name_is_truncated_without_displacing_columns() {
         let names = |tool: &str, width| {
             let (columns, rows) = calls(tool);
             let drawn = draw(&columns, rows, view(width));
             assert!(drawn.lines().all(|line| line.width() <= width), "{width}:\n{drawn}");
             let at = drawn.lines().next().unwrap().find("STATUS").unwrap();
             for row in drawn.lines().skip(1).take(2) {
-                // By columns of the terminal, whatever the letters.
+                // By terminal columns, independent of the letters' bytes.
                 let (mut width, mut rest) = (0, row.chars());
                 while width < at {
                     width += rest.next().and_then(|it| it.width()).unwrap();
@@ -417,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_stays_beside_a_name_of_any_length() {
+    fn state_is_kept_beside_a_name_of_any_length() {
         let columns =
             Column::all([("NAME", Fit::Name), ("STATE", Fit::Whole), ("REASON", Fit::Free)]);
         for (length, width, whole) in
@@ -431,13 +430,13 @@ mod tests {
             assert_eq!(drawn.contains(&name), whole || length < 10, "{drawn}");
             assert_eq!(drawn.contains('…'), !whole && length > 9, "{drawn}");
         }
-        // Nothing is cut in a pipe.
+        // Output to a pipe is not truncated.
         let rows = vec![vec![Cell::from("n".repeat(200)), "connected".into(), "why".into()]];
         assert!(draw(&columns, rows, view(0)).contains(&"n".repeat(200)));
     }
 
     #[test]
-    fn what_fits_beside_a_column_that_does_not_is_put_back() {
+    fn dropped_column_returns_if_it_still_fits() {
         let columns = Column::all([
             ("ID", Fit::Whole),
             ("B", Fit::Rank(1)),
@@ -451,14 +450,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_named() {
+    fn dropped_columns_are_named() {
         let (columns, rows) = servers();
         let drawn = draw(&columns, rows, view(50));
         assert!(drawn.ends_with("(no room for NOTE, TOOLS: -o json has all)\n"), "{drawn}");
     }
 
     #[test]
-    fn off_the_terminal_a_row_is_a_line_and_nothing_is_left_out() {
+    fn without_terminal_rows_are_single_lines_and_complete() {
         let columns = Column::all([("A", Fit::Rank(9)), ("B", Fit::Free)]);
         let rows = vec![vec![cell("a").into(), cell(&"one\ntwo ".repeat(8)).into()]];
         let drawn = draw(&columns, rows, view(0));
@@ -467,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_letters_count_as_the_terminal_shows_them() {
+    fn double_width_letters_count_twice() {
         let columns = Column::all([("A", Fit::Whole), ("B", Fit::Free)]);
         let rows =
             vec![vec!["日本".into(), "語語語語語語語語語語".into()], vec!["ab".into(), "x".into()]];
@@ -477,17 +476,17 @@ mod tests {
     }
 
     #[test]
-    fn colours_take_no_room() {
+    fn colors_do_not_affect_alignment() {
         let columns = Column::all([("A", Fit::Whole), ("B", Fit::Whole)]);
-        let red = crate::cli::colours::of_state("failed");
+        let red = crate::cli::output::of_state("failed");
         let rows = vec![vec![Cell::styled("x", red), "y".into()]];
-        let view = TableView { width: Some(10), colours: Colours::Styled };
+        let view = TableView { width: Some(10), colors: Colors::Styled };
         let drawn = draw(&columns, rows, view);
         assert_eq!(drawn.lines().nth(1), Some("\u{1b}[31mx\u{1b}[0m  y"));
     }
 
     #[test]
-    fn long_cells_are_cut_on_a_character() {
+    fn truncation_respects_character_boundaries() {
         assert_eq!(cut("ééé", 2), "é…");
         assert_eq!(cut("éé", 2), "éé");
         assert_eq!(cut("日本語", 4), "日…");
@@ -495,8 +494,8 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_broken_only_where_more_than_half_of_the_room_would_be_empty() {
-        for (most, shown) in [
+    fn truncation_prefers_word_boundaries() {
+        for (max, shown) in [
             (19, "its answers cannot…"),
             (18, "its answers…"),
             (17, "its answers…"),
@@ -504,7 +503,7 @@ mod tests {
             (4, "its…"),
             (3, "it…"),
         ] {
-            assert_eq!(cut("its answers cannot be", most), shown, "{most}");
+            assert_eq!(cut("its answers cannot be", max), shown, "{max}");
         }
         let path = "command /a/long/path/that/is/one/word/to/us was not found";
         assert_eq!(cut(path, 30), "command /a/long/path/that/is/…");

@@ -1,45 +1,43 @@
-//! What another config changes of the one in force: which servers come, go and are replaced, which other keys apply at once,
-//! and which need a restart. Pure.
+//! Effects of a new config on the one in force: added, removed, replaced and retuned servers, other keys that apply
+//! at once, and keys that need a restart. Pure.
 //!
-//! Compared is what the configs mean, environment and flags included. Every key of [`Config`] is named here, so that a
-//! new one cannot be forgotten.
+//! Compares the effective configs, environment and flags included. Every field of [`Config`] is destructured here, so
+//! that a new one cannot be forgotten.
 
+use crate::servers;
+use crate::servers::ServerEntry;
+use crate::values::Config;
+use mcpproxy_activity as activity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::servers::{self, ServerEntry};
-use super::values::Config;
-use crate::activity;
-
-/// Between the config in force and another.
+/// Difference between the config in force and another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigDifference {
-    /// The keys that apply at once.
+    /// Keys that apply at once.
     pub applied: Vec<String>,
-    /// The keys that count from the next start on.
+    /// Keys that apply after a restart.
     pub needs_restart: Vec<String>,
-    /// What becomes of each server of the other config, in its order.
-    pub servers: Vec<(Arc<str>, ServerFate)>,
-    /// Servers that the other has not.
+    /// Effect on each server of the new config, in its order.
+    pub servers: Vec<(Arc<str>, ServerEffect)>,
+    /// Servers that are not in the new config.
     pub removed: Vec<Arc<str>>,
 }
 
-/// What becomes of a server.
+/// Effect of a new config on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerFate {
-    /// It is as it was.
+pub enum ServerEffect {
+    /// No change.
     Unchanged,
-    /// It is used in another way, and goes on running.
+    /// Other settings; the connection stays.
     Retuned,
-    /// It is started in the place of the one before.
+    /// Restarted with new settings.
     Replaced,
-    /// It is new.
     Added,
 }
 
 impl ConfigDifference {
-    /// What `next` changes of `now`.
-    #[must_use]
+    /// Compares two configs.
     pub fn between(now: &Config, next: &Config) -> Self {
         let mut difference = Self::default();
         difference.compare_servers(&now.servers, &next.servers);
@@ -47,7 +45,7 @@ impl ConfigDifference {
         difference
     }
 
-    /// These servers have begun again, for the files of their TLS are others.
+    /// Marks servers that reconnected because their TLS files changed.
     pub fn reconnected(&mut self, renewed: &[Arc<str>]) {
         for name in renewed {
             let server = format!("{}.{name}", servers::KEY);
@@ -57,8 +55,7 @@ impl ConfigDifference {
         }
     }
 
-    /// True if nothing changes, now or later.
-    #[must_use]
+    /// Whether nothing changes, now or after a restart.
     pub fn is_empty(&self) -> bool {
         self.applied.is_empty() && self.needs_restart.is_empty()
     }
@@ -67,16 +64,16 @@ impl ConfigDifference {
         let known: BTreeMap<&str, &ServerEntry> =
             now.iter().map(|server| (&*server.name, server)).collect();
         for server in next {
-            let fate = match known.get(&*server.name) {
-                None => ServerFate::Added,
-                Some(known) if !known.upstream.runs_as(&server.upstream) => ServerFate::Replaced,
-                Some(known) if known.says_the_same(server) => ServerFate::Unchanged,
-                Some(_) => ServerFate::Retuned,
+            let effect = match known.get(&*server.name) {
+                None => ServerEffect::Added,
+                Some(known) if !known.upstream.runs_as(&server.upstream) => ServerEffect::Replaced,
+                Some(known) if known.has_same_settings(server) => ServerEffect::Unchanged,
+                Some(_) => ServerEffect::Retuned,
             };
-            if fate != ServerFate::Unchanged {
+            if effect != ServerEffect::Unchanged {
                 self.applied.push(format!("{}.{}", servers::KEY, server.name));
             }
-            self.servers.push((Arc::clone(&server.name), fate));
+            self.servers.push((Arc::clone(&server.name), effect));
         }
         let stays = |name: &str| next.iter().any(|server| *server.name == *name);
         let removed = now.iter().filter(|server| !stays(&server.name));
@@ -95,6 +92,7 @@ impl ConfigDifference {
             allowed_origins,
             servers: _,
             tools_limit,
+            streams,
             offered_era,
             intent,
             limits,
@@ -110,14 +108,15 @@ impl ConfigDifference {
             rules,
             logging,
             telemetry,
-            // It is the program's own.
+            // Set by the program itself.
             reaper: _,
-            // What they hold is compared where it counts.
+            // Their contents are compared where they are used.
             named_files: _,
             own_variables: _,
-            // It says where the rest is from.
+            named_variables: _,
+            // Origin of the other values.
             fleet_config: _,
-            // It says how the rest is written.
+            // Text of the other values.
             written: _,
         } = next;
         for (key, differs) in [
@@ -126,6 +125,8 @@ impl ConfigDifference {
             ("allowed_hosts", *allowed_hosts != now.allowed_hosts),
             ("allowed_origins", *allowed_origins != now.allowed_origins),
             ("tools_limit", *tools_limit != now.tools_limit),
+            ("stream_after", streams.stream_after != now.streams.stream_after),
+            ("keepalive", streams.keepalive != now.streams.keepalive),
             ("offered_era", *offered_era != now.offered_era),
             ("intent_declaration", *intent != now.intent),
             ("limits", *limits != now.limits),
@@ -163,6 +164,7 @@ impl ConfigDifference {
             retention_days,
             max_records,
             max_size_mb,
+            min_retention,
             max_payload_bytes,
             max_response_bytes,
             receipts,
@@ -184,6 +186,7 @@ impl ConfigDifference {
             ("activity.retention_days", *retention_days != now.retention_days),
             ("activity.max_records", *max_records != now.max_records),
             ("activity.max_size_mb", *max_size_mb != now.max_size_mb),
+            ("activity.min_retention", *min_retention != now.min_retention),
             ("activity.receipts", *receipts != now.receipts),
         ] {
             self.applied.extend(differs.then(|| key.to_owned()));
@@ -201,7 +204,7 @@ impl ConfigDifference {
     }
 }
 
-/// Whether the entries of `next` fit the room that was made for those of `now`.
+/// Whether entries of `next` fit the buffers allocated for `now`.
 fn fits(now: &activity::Config, next: &activity::Config) -> bool {
     let entries = now.queue_records.min(now.queue_bytes / now.entry_bytes().max(1)).max(1);
     next.entry_bytes() <= now.entry_bytes()
@@ -209,13 +212,13 @@ fn fits(now: &activity::Config, next: &activity::Config) -> bool {
 }
 
 impl Config {
-    /// What of this config is in force after that of `before`: all but what needs a restart.
-    #[must_use]
+    /// The part of this config that is in force after `before`: everything that needs no restart.
     pub fn in_force_after(self, before: &Self) -> Self {
         let mut activity = activity::Config {
             retention_days: self.activity.retention_days,
             max_records: self.activity.max_records,
             max_size_mb: self.activity.max_size_mb,
+            min_retention: self.activity.min_retention,
             receipts: self.activity.receipts,
             ..before.activity.clone()
         };
@@ -233,11 +236,10 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::{Flags, parse};
     use proptest::prelude::*;
     use serde_json::{Value, json};
-
-    use super::*;
-    use crate::config::{Flags, parse};
 
     fn config(text: &str) -> Config {
         let flags = Flags { data_dir: Some("/d".into()), ..Flags::default() };
@@ -249,10 +251,12 @@ mod tests {
     }
 
     #[test]
-    fn each_key_applies_or_needs_a_restart_and_nothing_else_changes() {
+    fn each_key_applies_at_once_or_needs_a_restart() {
         let key = "0123456789abcdef0123456789abcdef";
         for (text, applied, restart) in [
             (r#"{"tools_limit": 7}"#, "tools_limit", ""),
+            (r#"{"stream_after": "7s"}"#, "stream_after", ""),
+            (r#"{"keepalive": "7s"}"#, "keepalive", ""),
             (&*format!(r#"{{"api_key": "{key}"}}"#), "api_key", ""),
             (r#"{"require_mcp_auth": true}"#, "require_mcp_auth", ""),
             (r#"{"allowed_hosts": ["a"]}"#, "allowed_hosts", ""),
@@ -279,6 +283,7 @@ mod tests {
             (r#"{"activity": {"retention_days": 1}}"#, "activity.retention_days", ""),
             (r#"{"activity": {"max_records": 1}}"#, "activity.max_records", ""),
             (r#"{"activity": {"max_size_mb": 1}}"#, "activity.max_size_mb", ""),
+            (r#"{"activity": {"min_retention": "1h"}}"#, "activity.min_retention", ""),
             (r#"{"activity": {"max_payload_bytes": 1}}"#, "activity.max_payload_bytes", ""),
             (r#"{"activity": {"max_payload_bytes": 1000000}}"#, "", "activity.max_payload_bytes"),
             (r#"{"activity": {"durability": "before_reply"}}"#, "", "activity.durability"),
@@ -308,32 +313,34 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_replaced_only_for_what_it_runs_by() {
+    fn server_is_replaced_only_for_process_settings() {
         let server = |more: &str| {
             format!(
                 r#"{{"mcpServers": {{"s": {{"command": "x"{more}}}, "t": {{"command": "y"}}}}}}"#
             )
         };
-        for (more, fate) in [
-            ("", ServerFate::Unchanged),
-            (r#", "description": "words""#, ServerFate::Unchanged),
-            (r#", "args": ["a"]"#, ServerFate::Replaced),
-            (r#", "env": {"A": "b"}"#, ServerFate::Replaced),
-            (r#", "cwd": "/""#, ServerFate::Replaced),
-            (r#", "enabled": false"#, ServerFate::Replaced),
-            (r#", "init_timeout": "7s""#, ServerFate::Replaced),
-            (r#", "call_timeout": "7s""#, ServerFate::Retuned),
-            (r#", "affinity": "session""#, ServerFate::Retuned),
-            (r#", "max_concurrent": 7"#, ServerFate::Retuned),
-            (r#", "limits": {"concurrent": 7}"#, ServerFate::Retuned),
-            (r#", "disabled_tools": ["a"]"#, ServerFate::Retuned),
-            (r#", "result_limit": {"bytes": 5000}"#, ServerFate::Retuned),
-            (r#", "capabilities": {"a": {"idempotent": true}}"#, ServerFate::Retuned),
+        for (more, effect) in [
+            ("", ServerEffect::Unchanged),
+            (r#", "description": "words""#, ServerEffect::Unchanged),
+            (r#", "args": ["a"]"#, ServerEffect::Replaced),
+            (r#", "env": {"A": "b"}"#, ServerEffect::Replaced),
+            (r#", "cwd": "/""#, ServerEffect::Replaced),
+            (r#", "enabled": false"#, ServerEffect::Replaced),
+            (r#", "init_timeout": "7s""#, ServerEffect::Replaced),
+            (r#", "protocol_era": "legacy""#, ServerEffect::Replaced),
+            (r#", "second_idle_timeout": "7s""#, ServerEffect::Replaced),
+            (r#", "call_timeout": "7s""#, ServerEffect::Retuned),
+            (r#", "affinity": "session""#, ServerEffect::Retuned),
+            (r#", "max_concurrent": 7"#, ServerEffect::Retuned),
+            (r#", "limits": {"concurrent": 7}"#, ServerEffect::Retuned),
+            (r#", "disabled_tools": ["a"]"#, ServerEffect::Retuned),
+            (r#", "result_limit": {"bytes": 5000}"#, ServerEffect::Retuned),
+            (r#", "capabilities": {"a": {"idempotent": true}}"#, ServerEffect::Retuned),
         ] {
             let difference = between(&server(""), &server(more));
-            let expected = [("s".into(), fate), ("t".into(), ServerFate::Unchanged)];
+            let expected = [("s".into(), effect), ("t".into(), ServerEffect::Unchanged)];
             assert_eq!(difference.servers, expected, "{more}");
-            let applied = if fate == ServerFate::Unchanged { "" } else { "mcpServers.s" };
+            let applied = if effect == ServerEffect::Unchanged { "" } else { "mcpServers.s" };
             assert_eq!(difference.applied.join(","), applied, "{more}");
             assert!(difference.removed.is_empty());
         }
@@ -342,7 +349,7 @@ mod tests {
         assert_eq!(difference.applied, ["mcpServers.s"]);
     }
 
-    /// Servers by name, each with its command.
+    /// Servers by name with their commands.
     fn servers() -> impl Strategy<Value = BTreeMap<String, String>> {
         prop::collection::btree_map("[a-e]", "[xyz]", 0..5)
     }
@@ -356,15 +363,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_changes_of_the_servers_makes_one_list_of_the_other(a in servers(), b in servers()) {
+        fn server_changes_transform_one_list_into_the_other(a in servers(), b in servers()) {
             let (now, next) = (with(&a), with(&b));
             let difference = ConfigDifference::between(&now, &next);
             let mut made = a.clone();
             made.retain(|name, _| !difference.removed.iter().any(|gone| **gone == **name));
-            for (name, fate) in &difference.servers {
-                match fate {
-                    ServerFate::Unchanged | ServerFate::Retuned => {}
-                    ServerFate::Replaced | ServerFate::Added => {
+            for (name, effect) in &difference.servers {
+                match effect {
+                    ServerEffect::Unchanged | ServerEffect::Retuned => {}
+                    ServerEffect::Replaced | ServerEffect::Added => {
                         made.insert(name.to_string(), b[&**name].clone());
                     }
                 }

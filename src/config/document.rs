@@ -1,17 +1,17 @@
-//! The text of a config file as one JSON object, with the place of each value.
+//! A config file's text parsed as one JSON object, with the position of each value.
 //!
-//! Owns the syntax: JSON with the comments and trailing commas that VS Code allows, exactly one
-//! object, no duplicate key anywhere, since either of two server blocks under one name could be the
-//! intended one. Knows the meaning of no key but `mcpServers`, for its error message.
+//! Syntax: JSON with comments and trailing commas as in VS Code, exactly one object, no duplicate keys, since either
+//! of two servers under one name could be the intended one.
 
+use crate::problem::{KeyPath, PathStep, Place, Problem, Severity};
 use jsonc_parser::ast::{Object, Value as Node};
 use jsonc_parser::common::Ranged;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use serde_json::{Map, Value};
+use std::fmt;
+use std::path::Path;
 
-use super::problem::{KeyPath, PathStep, Place, Problem, Severity};
-
-/// What VS Code allows in its own files, and nothing else.
+/// The syntax that VS Code allows in its own files.
 const FORM: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_trailing_commas: true,
@@ -25,7 +25,7 @@ const FORM: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
-/// A text and the object that it holds.
+/// A text with its syntax tree.
 #[derive(Debug, Default)]
 pub(super) struct ConfigDocument<'t> {
     text: &'t str,
@@ -33,10 +33,10 @@ pub(super) struct ConfigDocument<'t> {
 }
 
 impl<'t> ConfigDocument<'t> {
-    /// Reads `text`; a blank one is an empty object. What is wrong goes to `problems`; of a text
-    /// that cannot be read as a whole nothing is left.
+    /// Parses a text; a blank one is an empty object. Errors go to `problems`; an unparsable text yields an empty
+    /// object.
     pub(super) fn parse(text: &'t str, problems: &mut Vec<Problem>) -> (Self, Map<String, Value>) {
-        // Some editors put a byte order mark there.
+        // Some editors write a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut reading = Reading { text, problems };
         let parsed = match parse_to_ast(text, &CollectOptions::default(), &FORM) {
@@ -58,17 +58,17 @@ impl<'t> ConfigDocument<'t> {
         (Self { text, root }, read.unwrap_or_default())
     }
 
-    /// Where the value at `path` is written; what is not there stands where it would.
+    /// Position of the value at `path`; for a missing value, of its closest existing parent.
     pub(super) fn place(&self, path: &KeyPath) -> Place {
         self.find(path, |_, value| value.start())
     }
 
-    /// Where the key of the value at `path` is written.
+    /// Position of the key at `path`.
     pub(super) fn key_place(&self, path: &KeyPath) -> Place {
         self.find(path, |key, value| key.unwrap_or(value.start()))
     }
 
-    /// Follows `path`; `start` chooses the offset to report, from the key's and the value.
+    /// Follows `path`; `start` selects the reported offset from the key's offset and the value.
     fn find(&self, path: &KeyPath, start: impl Fn(Option<usize>, &Node<'_>) -> usize) -> Place {
         let mut node: Option<&Node<'_>> = None;
         let mut at = self.root.as_ref().map_or(0, Ranged::start);
@@ -94,7 +94,7 @@ impl<'t> ConfigDocument<'t> {
         place(self.text, at)
     }
 
-    /// The value at `path`; `None` for the root, too.
+    /// The value at `path`; `None` for the root.
     pub(super) fn node(&self, path: &KeyPath) -> Option<&Node<'t>> {
         let (first, rest) = path.0.split_first()?;
         let PathStep::Key(first) = first else { return None };
@@ -106,7 +106,6 @@ impl<'t> ConfigDocument<'t> {
         })
     }
 
-    /// The object.
     pub(super) fn root(&self) -> Option<&Object<'t>> {
         self.root.as_ref()
     }
@@ -118,7 +117,7 @@ fn place(text: &str, at: usize) -> Place {
     Place { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 }
 }
 
-/// The tree becomes values; what no JSON value is becomes a problem.
+/// Converts the syntax tree to values and reports what JSON does not allow.
 struct Reading<'t, 'p> {
     text: &'t str,
     problems: &'p mut Vec<Problem>,
@@ -139,19 +138,19 @@ impl Reading<'_, '_> {
         let mut members = Map::new();
         for property in &object.properties {
             let key = property.name.as_str();
-            let path_of_it = path.key(key);
-            self.string(property.name.range().start, property.name.range().end, &path_of_it);
+            let member_path = path.key(key);
+            self.string(property.name.range().start, property.name.range().end, &member_path);
             if members.contains_key(key) {
                 let text = match path.to_string().as_str() {
                     servers @ ("mcpServers" | "servers") => {
                         format!("{servers}: duplicate server name '{key}'")
                     }
-                    _ => format!("duplicate key '{path_of_it}': keep one"),
+                    _ => format!("duplicate key '{member_path}': keep one"),
                 };
-                self.wrong_at(property.start(), &path_of_it.to_string(), &text);
+                self.wrong_at(property.start(), &member_path.to_string(), &text);
                 continue;
             }
-            let value = self.value(&property.value, &path_of_it);
+            let value = self.value(&property.value, &member_path);
             members.insert(key.to_owned(), value);
         }
         members
@@ -166,7 +165,7 @@ impl Reading<'_, '_> {
                 literal.value.as_ref().into()
             }
             Node::NumberLit(literal) => serde_json::from_str(literal.value).unwrap_or_else(|_| {
-                let text = format!("{path}: {} is no JSON number", literal.value);
+                let text = format!("{path}: {} is not a JSON number", literal.value);
                 self.wrong_at(literal.range.start, &path.to_string(), &text);
                 Value::Null
             }),
@@ -178,14 +177,129 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// A string of JSON holds no bare control characters: most often a quote is missing.
+    /// JSON strings contain no bare control characters; usually a quote is missing.
     fn string(&mut self, from: usize, to: usize, path: &KeyPath) {
         let raw = self.text.get(from..to).unwrap_or_default();
         if let Some(bare) = raw.find(|letter| letter < ' ') {
             let text =
-                format!("{path}: a line end or control character in a string: is a quote missing?");
+                format!("{path}: line break or control character in a string: is a quote missing?");
             self.wrong_at(from + bare, &path.to_string(), &text);
         }
+    }
+}
+
+/// Maximum number of collected problems of one config.
+pub(super) const MAX_PROBLEMS: usize = 200;
+
+/// Problems found so far in one document.
+#[derive(Debug)]
+pub(super) struct Findings<'t> {
+    document: ConfigDocument<'t>,
+    /// Paths as read, and as written in the file.
+    renamed: Vec<(KeyPath, KeyPath)>,
+    errors: Vec<KeyPath>,
+    problems: Vec<Problem>,
+}
+
+impl<'t> Findings<'t> {
+    pub(super) fn new(document: ConfigDocument<'t>, problems: Vec<Problem>) -> Self {
+        Self { document, renamed: Vec::new(), errors: Vec::new(), problems }
+    }
+
+    /// Reports later problems at `read` at `written`, the key in the file.
+    pub(super) fn rename(&mut self, read: KeyPath, written: KeyPath) {
+        self.renamed.push((read, written));
+    }
+
+    /// Adds an error about the value at `path`.
+    pub(super) fn error(&mut self, path: &KeyPath, problem: impl fmt::Display) {
+        self.errors.push(path.clone());
+        let written = self.written(path);
+        let text = format!("{written}: {problem}");
+        self.add(Severity::Error, &written, text);
+    }
+
+    /// Adds an error about the key at `path`.
+    pub(super) fn wrong_key(&mut self, path: &KeyPath, problem: impl fmt::Display) {
+        self.errors.push(path.clone());
+        let written = self.written(path);
+        let text = format!("{written}: {problem}");
+        self.add_at_key(Severity::Error, &written, text);
+    }
+
+    /// Adds a warning about the value at `path`.
+    pub(super) fn warn(&mut self, path: &KeyPath, problem: impl fmt::Display) {
+        let written = self.written(path);
+        let text = format!("{written}: {problem}");
+        self.add(Severity::Warning, &written, text);
+    }
+
+    /// Adds a warning about an unknown key.
+    pub(super) fn unknown(&mut self, path: &KeyPath, nearest: Option<&str>) {
+        let written = self.written(path);
+        let meant = nearest.map(|key| format!(" (did you mean '{key}'?)")).unwrap_or_default();
+        let text = format!("unknown key '{written}' is ignored{meant}");
+        self.add_at_key(Severity::Warning, &written, text);
+    }
+
+    /// Adds a problem of a flag, an environment variable or another file.
+    pub(super) fn add_outside(&mut self, problem: Problem) {
+        self.push(problem);
+    }
+
+    /// Whether anything at or below one of these keys of `path` is invalid.
+    pub(super) fn is_wrong(&self, path: &KeyPath, keys: &[&str]) -> bool {
+        keys.iter().map(|key| path.key(key)).any(|path| {
+            self.errors.iter().any(|error| error.0.get(..path.0.len()) == Some(&path.0[..]))
+        })
+    }
+
+    pub(super) fn any_error(&self) -> bool {
+        self.problems.iter().any(|problem| problem.severity == Severity::Error)
+    }
+
+    /// Whether [`MAX_PROBLEMS`] is reached.
+    pub(super) fn is_full(&self) -> bool {
+        self.problems.len() >= MAX_PROBLEMS
+    }
+
+    /// All problems: those without a file first, then in the order of the config file, then those of other files.
+    pub(super) fn finish(mut self, file: Option<&Path>) -> Vec<Problem> {
+        self.problems.sort_by_key(|problem| (problem.file.is_some(), problem.place));
+        for problem in &mut self.problems {
+            if problem.place.is_some() && problem.file.is_none() {
+                problem.file = file.map(Path::to_owned);
+            }
+        }
+        self.problems
+    }
+
+    fn add(&mut self, severity: Severity, written: &KeyPath, text: String) {
+        let place = Some(self.document.place(written));
+        self.push(Problem { severity, file: None, place, key: written.to_string(), text });
+    }
+
+    fn add_at_key(&mut self, severity: Severity, written: &KeyPath, text: String) {
+        let place = Some(self.document.key_place(written));
+        self.push(Problem { severity, file: None, place, key: written.to_string(), text });
+    }
+
+    fn push(&mut self, problem: Problem) {
+        if !self.is_full() {
+            self.problems.push(problem);
+        }
+    }
+
+    /// The path as written in the file.
+    fn written(&self, path: &KeyPath) -> KeyPath {
+        let mut path = path.clone();
+        // A renamed key may be below another renamed key.
+        for (read, written) in self.renamed.iter().rev() {
+            if let Some(rest) = path.0.strip_prefix(&read.0[..]) {
+                path = written.join(rest.iter().cloned());
+            }
+        }
+        path
     }
 }
 
@@ -201,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_line_and_column() {
+    fn errors_have_line_and_column() {
         for (text, expected) in [
             ("{\n  \"listen\": x\n}", "line 2 column 13: Unexpected word"),
             ("{\"a\": 1} {}", "line 1 column 10: Text cannot contain more than one JSON value"),
@@ -218,8 +332,8 @@ mod tests {
             ("{a: 1}", "line 1 column 2: Expected string for object property"),
             ("{'a': 1}", "line 1 column 2: Single-quoted strings are not allowed"),
             ("{\"a\": 01}", "line 1 column"),
-            ("{\"a\": 1e999}", "line 1 column 7: a: 1e999 is no JSON number"),
-            ("{\"a\": \"x\ny\"}", "line 1 column 9: a: a line end or control character"),
+            ("{\"a\": 1e999}", "line 1 column 7: a: 1e999 is not a JSON number"),
+            ("{\"a\": \"x\ny\"}", "line 1 column 9: a: line break or control character"),
             ("{\"a\": \"\\ud800\"}", "line 1 column"),
             ("{ /* no end", "line 1 column"),
             ("{\"a\": 1", "line 1 column"),
@@ -233,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_that_stands_twice_is_told() {
+    fn every_duplicate_key_is_reported() {
         let found = problems("{\"a\": 1,\n\"a\": 2,\n\"b\": {\"c\": 1, \"c\": 2}}");
         assert_eq!(
             found,
@@ -245,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blank_file_is_an_empty_config() {
+    fn blank_file_is_an_empty_config() {
         for text in ["", " \n", "\u{feff}", "{}", "\u{feff}{}", "// nothing yet\n", "/**/{,}"] {
             let mut problems = Vec::new();
             let (_, read) = ConfigDocument::parse(text, &mut problems);
@@ -255,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_trailing_commas_are_read_as_vs_code_reads_them() {
+    fn comments_and_trailing_commas_are_accepted() {
         let text = "// ours\n{\n  /* a\n  b */ \"a\": [1, 2,], // \"x\": 1\n  \"u\": \"http://h/*\",\n}\n// end";
         let mut problems = Vec::new();
         let (document, read) = ConfigDocument::parse(text, &mut problems);
@@ -266,14 +380,14 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_as_they_are() {
+    fn values_equal_those_of_serde_json() {
         let text = r#"{"a":[1,-1,1.5,18446744073709551615,true,null,"s\u00e9\n",{"b":{}}]}"#;
         let (_, read) = ConfigDocument::parse(text, &mut Vec::new());
         assert_eq!(Value::Object(read), serde_json::from_str::<Value>(text).unwrap());
     }
 
     #[test]
-    fn what_is_not_there_stands_where_it_should() {
+    fn missing_values_are_placed_at_their_parent() {
         let (document, _) = ConfigDocument::parse("{\n \"a\": {\"b\": 1}}", &mut Vec::new());
         for (path, column) in [
             (KeyPath::root("a"), 7),

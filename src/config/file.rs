@@ -1,59 +1,60 @@
-//! The config file on disk: where it is, who may read it, and the API key that is put into it.
+//! The config file: location, permissions, the generated API key, edits, and checks of this machine.
 //!
-//! A key is made at the first start and written into the text as it stands: the operator's order,
-//! indentation and odd spacing stay. What the text means is `parse`'s.
+//! An API key is generated at the first start and inserted into the text, which is otherwise unchanged. The machine
+//! checks of `config check` (commands exist, variables are set, the data directory is writable, rules are valid)
+//! change nothing, start no server and connect to none; at startup, unusable servers are skipped instead.
 
-use std::convert::Infallible;
-use std::fmt;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-
+use crate::CONFIG_SCHEMA;
+use crate::document::{ConfigDocument, Findings};
+use crate::fleet_config::SharedConfig;
+use crate::parse::{Flags, Parsed, expand_home, parse_all, wrong};
+use crate::problem::{KeyPath, Place, Problem, Severity};
+use crate::rule_files::RULE_FILES;
+use crate::sections::{ApiKey, TlsFiles, check_search_key};
+use crate::servers::ServerEntry;
+use crate::values::Config;
+use crate::{rule_files, servers};
 use jsonc_parser::common::Ranged;
+use mcpproxy_runtime::os::bounded_file::{NamedPipes, PIPE_WAIT, Unreadable};
+use mcpproxy_runtime::os::{bounded_file, edited_file};
+use mcpproxy_upstream::Mistake;
+use nix::unistd::{AccessFlags, access};
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fmt, fs, io};
 
-use super::check;
-use super::document::ConfigDocument;
-use super::fleet_config::SharedConfig;
-use super::parse::{Flags, Parsed, expand_home, parse_all};
-use super::problem::{Problem, Severity};
-use super::sections::ApiKey;
-use super::tls::TlsFiles;
-use super::values::Config;
-use crate::os::bounded_file::{self, NamedPipes, PIPE_WAIT, Unreadable};
-use crate::os::edited_file;
-use crate::reference::CONFIG_SCHEMA;
-
-/// Most bytes of a config file.
+/// Maximum size of a config file in bytes.
 pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The name of the schema that editors complete a config by; it lies beside the config.
+/// Name of the JSON Schema file written beside the config for editors.
 pub const SCHEMA_FILE: &str = "mcp_config.schema.json";
 
-/// Random bytes of a key that we make; twice as many hex digits.
+/// Random bytes of a generated key, written as hex digits.
 pub const API_KEY_BYTES: usize = 32;
 
-/// The config file when neither flag nor environment names one.
+/// Default config file.
 const DEFAULT_PATH: &str = "~/.mcpproxy/mcp_config.json";
 
-/// A shell's `<(…)` is read where whoever named it waits; not by a proxy that runs.
+/// A shell's `<(…)` pipe is awaited at startup only, not by a running proxy.
 const AWAITED: NamedPipes = NamedPipes::Awaited(PIPE_WAIT);
 
-/// Rights that others than the owner have.
+/// Permission bits of other users.
 const OTHERS: u32 = 0o077;
 
-/// A config and where it came from.
+/// A config with its origin.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What it says.
     pub config: Config,
-    /// The file, there or not.
+    /// Path of the file, which may not exist.
     pub path: PathBuf,
-    /// Its warnings.
     pub warnings: Vec<Problem>,
     content: FileContent,
 }
 
-/// What a file was found to hold.
+/// Content of a config file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileContent {
     NotThere,
@@ -72,11 +73,8 @@ impl FileContent {
 }
 
 impl Config {
-    /// Reads the file at `path`, else at `MCPPROXY_CONFIG`, else the default one; without a file,
-    /// the defaults. Changes nothing on disk.
-    ///
-    /// # Errors
-    /// The file cannot be read, or everything that keeps it from being used, with the warnings.
+    /// Reads the file at `path`, else at `MCPPROXY_CONFIG`, else the default one; without a file, the defaults.
+    /// Read-only. Fails with all problems.
     pub fn load(
         path: Option<&Path>,
         env: &impl Fn(&str) -> Option<String>,
@@ -85,41 +83,35 @@ impl Config {
         load(path, AWAITED, (env, flags), |_| {})
     }
 
-    /// The same, and checks that this machine has what the config names: a server that cannot run is
-    /// an error, too.
-    ///
-    /// # Errors
-    /// Those of [`Self::load`], and everything that is missing.
+    /// Like [`Self::load`], and checks that this machine has everything the config names; an unusable server is an
+    /// error.
     pub fn check(
         path: Option<&Path>,
         env: &impl Fn(&str) -> Option<String>,
         flags: &Flags,
     ) -> Result<Loaded, Vec<Problem>> {
-        load(path, AWAITED, (env, flags), |parsed| check::check_machine(parsed, env))
+        load(path, AWAITED, (env, flags), |parsed| check_machine(parsed, env))
     }
 }
 
-/// Reads a file that was read before: one that is not there any more, is no file, or is empty, is an error now.
-///
-/// # Errors
-/// Those of [`Config::load`], and these.
+/// Reloads a file: unlike at startup, a missing or empty file is an error.
 pub fn load_again(
     path: &Path,
     env: &impl Fn(&str) -> Option<String>,
     flags: &Flags,
 ) -> Result<Loaded, Vec<Problem>> {
-    const AWAY: &str = "is not there any more";
+    const MISSING: &str = "no longer exists";
     let wrong = |text: &str| Err(vec![Problem::of_file(Severity::Error, path, text.to_owned())]);
     match fs::metadata(path) {
         Ok(found) if found.is_file() => {}
-        Ok(_) => return wrong("is no file"),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong(AWAY),
+        Ok(_) => return wrong("is not a regular file"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong(MISSING),
         Err(error) => return wrong(&format!("cannot be read: {error}")),
     }
     let loaded = load(Some(path), NamedPipes::Refused, (env, flags), |_| {})?;
     match loaded.content {
-        FileContent::NotThere => wrong(AWAY),
-        // Whoever writes it has most often only begun.
+        FileContent::NotThere => wrong(MISSING),
+        // The writer has probably just truncated it.
         FileContent::Blank => wrong("is empty: write {} for the defaults"),
         FileContent::Text => Ok(loaded),
     }
@@ -137,7 +129,7 @@ fn load<E: Fn(&str) -> Option<String>>(
         Ok((text, mode)) => {
             if mode & OTHERS != 0 {
                 let text = format!(
-                    "others may read or write it (mode {mode:03o}): chmod 600 it, it holds keys"
+                    "other users can access it (mode {mode:03o}): chmod 600 it, it contains keys"
                 );
                 of_file.push(Problem::of_file(Severity::Warning, &path, text));
             }
@@ -152,10 +144,7 @@ fn load<E: Fn(&str) -> Option<String>>(
     load_text(path, text.as_deref(), of_file, (env, flags), check)
 }
 
-/// Reads what the file at `path` says if `text` is what it holds.
-///
-/// # Errors
-/// Everything that keeps it from being used, with the warnings.
+/// Validates `text` as a proposed content of the file at `path`.
 pub fn load_proposed(
     path: &Path,
     text: &str,
@@ -165,10 +154,7 @@ pub fn load_proposed(
     load_text(path.to_owned(), Some(text), Vec::new(), (env, flags), |_| {})
 }
 
-/// Reads what the file at `path` says, read as [`load_again`] does, together with a config that a fleet would share.
-///
-/// # Errors
-/// Everything that keeps it from being used, with the warnings.
+/// Validates a proposed fleet config together with the node's own file.
 pub fn load_shared(
     path: &Path,
     shared: &SharedConfig,
@@ -199,7 +185,7 @@ fn load_text<E: Fn(&str) -> Option<String>>(
     finish(parsed, (path, None), of_file, FileContent::of(text), env, check)
 }
 
-/// What a node's own text and the config of its fleet come to.
+/// Combines a node's own text with its fleet's config.
 fn load_over<E: Fn(&str) -> Option<String>>(
     path: PathBuf,
     own: &str,
@@ -210,22 +196,23 @@ fn load_over<E: Fn(&str) -> Option<String>>(
     let (text, kept) = shared.text_over(own, data_dir);
     let mut parsed = parse_all(&text, env, flags);
     parsed.config.fleet_config = Some(shared.hash().into());
+    parsed.config.rules.shared = shared.files().to_vec();
     let content = FileContent::of(Some(own));
     finish(parsed, (path, Some(kept)), Vec::new(), content, env, check)
 }
 
-/// The end of reading: `told` is the file that problems are told of, if it is another than `path`.
+/// Final steps of loading; `reported` is the file that problems refer to, if it is not `path`.
 fn finish(
     mut parsed: Parsed<'_>,
-    (path, told): (PathBuf, Option<PathBuf>),
+    (path, reported): (PathBuf, Option<PathBuf>),
     mut of_file: Vec<Problem>,
     content: FileContent,
     env: &impl Fn(&str) -> Option<String>,
     check: impl FnOnce(&mut Parsed<'_>),
 ) -> Result<Loaded, Vec<Problem>> {
-    lie_in(path.parent().unwrap_or(Path::new("")), &mut parsed.config, env);
+    resolve_relative_paths(path.parent().unwrap_or(Path::new("")), &mut parsed.config, env);
     check(&mut parsed);
-    match parsed.finish(Some(told.as_deref().unwrap_or(&path))) {
+    match parsed.finish(Some(reported.as_deref().unwrap_or(&path))) {
         Ok((config, warnings)) => {
             of_file.extend(warnings);
             Ok(Loaded { config, path, warnings: of_file, content })
@@ -237,24 +224,25 @@ fn finish(
     }
 }
 
-/// Files that the config names are from its own `folder`, where they are not whole paths.
-fn lie_in(folder: &Path, config: &mut Config, env: &impl Fn(&str) -> Option<String>) {
+/// Resolves relative paths of files named in the config.
+fn resolve_relative_paths(
+    folder: &Path,
+    config: &mut Config,
+    env: &impl Fn(&str) -> Option<String>,
+) {
     let of_tls = config.tls.iter_mut().flat_map(TlsFiles::paths);
     for file in config.rules.files.iter_mut().chain(of_tls) {
         *file = folder.join(&*file);
     }
     let home = expand_home(Path::new("~"), env);
     for tls in config.servers.iter_mut().filter_map(|server| server.upstream.tls.as_mut()) {
-        tls.lie_in(folder, home.as_deref());
+        tls.resolve_paths(folder, home.as_deref());
     }
 }
 
 impl Loaded {
-    /// Makes sure that there is an API key: if there is none, one is made of `random` and written
-    /// into the file, which is created if need be (0600, its folder 0700). Returns whether it was.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Ensures that there is an API key: generates one from `random` and writes it into the file, which is created if
+    /// necessary (0600, its directory 0700). Returns whether it was generated.
     pub fn ensure_api_key(&mut self, random: [u8; API_KEY_BYTES]) -> Result<bool, Problem> {
         if self.config.api_key.is_some() {
             return Ok(false);
@@ -262,14 +250,14 @@ impl Loaded {
         let made: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let written = edited_file::edit(&self.path, MAX_FILE_BYTES, |text| {
             let text = text.unwrap_or_default();
-            // Another process may have made one meanwhile.
+            // Another process may have generated one meanwhile.
             let there = api_key_in(text);
             let next = there.is_none().then(|| with_api_key(text, &made));
             Ok::<_, Infallible>((next, there))
         });
         let there = written.map_err(|error| {
             let text =
-                format!("the new api_key cannot be written: {error} (or set MCPPROXY_API_KEY)");
+                format!("cannot write the generated api_key: {error} (or set MCPPROXY_API_KEY)");
             Problem::of_file(Severity::Error, &self.path, text)
         })?;
         let is_ours = there.is_none();
@@ -279,38 +267,27 @@ impl Loaded {
     }
 }
 
-/// Changes the text of the config file at `path` by `change`, which answers the next text (`None`: it
-/// stays) beside what the caller wants to know, and may be asked more than once.
-///
-/// # Errors
-/// The file cannot be read or written, or what `change` says against it.
+/// Edits the config file. `change` returns the new text (`None`: unchanged) and a result for the caller; it may be
+/// called more than once.
 pub fn edit<T, E: fmt::Display>(
     path: &Path,
     mut change: impl FnMut(&str) -> Result<(Option<String>, T), E>,
 ) -> Result<T, Problem> {
     let edited = edited_file::edit(path, MAX_FILE_BYTES, |text| change(text.unwrap_or_default()));
-    edited.map_err(|error| {
-        Problem::of_file(Severity::Error, path, format!("it was not changed: {error}"))
-    })
+    edited.map_err(|error| Problem::of_file(Severity::Error, path, format!("not changed: {error}")))
 }
 
-/// Puts the schema that editors complete the config at `path` by beside it, in the place of an older one.
-///
-/// # Errors
-/// It cannot be written.
+/// Writes the current JSON Schema beside the config.
 pub fn put_schema(path: &Path) -> Result<PathBuf, Problem> {
     let schema = path.with_file_name(SCHEMA_FILE);
     let next = || Ok::<_, Infallible>((Some(CONFIG_SCHEMA.to_owned()), ()));
     edited_file::edit(&schema, MAX_FILE_BYTES, |_| next()).map_err(|error| {
-        Problem::of_file(Severity::Error, &schema, format!("it was not written: {error}"))
+        Problem::of_file(Severity::Error, &schema, format!("not written: {error}"))
     })?;
     Ok(schema)
 }
 
-/// The text of the file at `path`; empty where there is none.
-///
-/// # Errors
-/// It cannot be read, is too large or no text.
+/// The text of a file; empty if it does not exist.
 pub fn text(path: &Path) -> Result<String, Problem> {
     match edited_file::read::<Infallible>(path, MAX_FILE_BYTES) {
         Ok(found) => Ok(found.map(|(text, _)| text).unwrap_or_default()),
@@ -321,10 +298,7 @@ pub fn text(path: &Path) -> Result<String, Problem> {
     }
 }
 
-/// The file that [`Config::load`] reads.
-///
-/// # Errors
-/// `~` leads nowhere.
+/// Path of the file that [`Config::load`] reads.
 pub fn locate(
     path: Option<&Path>,
     env: &impl Fn(&str) -> Option<String>,
@@ -337,12 +311,12 @@ pub fn locate(
     expand_home(Path::new(path), env).ok_or_else(|| {
         Problem::outside(
             "--config",
-            "HOME is not set, so the default file cannot be found: name one",
+            "HOME is not set, so the default file cannot be located: name a file",
         )
     })
 }
 
-/// The text of a file, and its rights.
+/// Text and permission bits of a file.
 fn read(path: &Path, pipes: NamedPipes) -> Result<(String, u32), Unreadable> {
     let (bytes, metadata) = bounded_file::read(path, MAX_FILE_BYTES, pipes)?;
     #[cfg(unix)]
@@ -352,20 +326,18 @@ fn read(path: &Path, pipes: NamedPipes) -> Result<(String, u32), Unreadable> {
     Ok((bounded_file::text(bytes)?, mode))
 }
 
-/// The folder of data by a text, also one that cannot be used: what the environment and flags say counts before it.
-#[must_use]
+/// Data directory of a possibly invalid config text, with environment and flags applied.
 pub fn data_dir_in(text: &str, env: &impl Fn(&str) -> Option<String>, flags: &Flags) -> PathBuf {
     parse_all(text, env, flags).config.data_dir
 }
 
-/// The key that a text has, if it is not empty; also that of a config which cannot be used.
-#[must_use]
+/// Non-empty API key in a possibly invalid config text.
 pub fn api_key_in(text: &str) -> Option<String> {
     let (_, root) = ConfigDocument::parse(text, &mut Vec::new());
     root.get("api_key")?.as_str().filter(|key| !key.is_empty()).map(str::to_owned)
 }
 
-/// `text`, the config as it stands, with `api_key` in it: order, layout and comments stay.
+/// Inserts `api_key` into a config text; order, layout and comments are kept.
 fn with_api_key(text: &str, key: &str) -> String {
     let member = format!("\"api_key\": \"{key}\"");
     let bare = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -373,7 +345,7 @@ fn with_api_key(text: &str, key: &str) -> String {
     let split =
         |at: usize| text.split_at_checked(text.len() - bare.len() + at).unwrap_or((text, ""));
     let Some(root) = document.root() else {
-        // Comments alone.
+        // Only comments.
         let end = if bare.is_empty() || bare.ends_with('\n') { "" } else { "\n" };
         return format!("{text}{end}{{\n  {member}\n}}\n");
     };
@@ -390,12 +362,12 @@ fn with_api_key(text: &str, key: &str) -> String {
             if first.starts_with('}') { first } else { after.trim_start_matches(['\r', '\n']) }
         );
     }
-    // The white space before the first key is what stands before every key.
+    // The white space before the first key is used before every key.
     let space = after.strip_suffix(first).unwrap_or_default();
     format!("{before}{space}{member},{}{first}", if space.is_empty() { " " } else { space })
 }
 
-/// Where a first key can stand: behind the comments that share the line of the brace before `at`.
+/// Offset for a first key: behind comments on the line of the opening brace.
 fn behind_brace(text: &str, mut at: usize) -> usize {
     loop {
         let rest = text.get(at..).unwrap_or_default();
@@ -413,18 +385,153 @@ fn behind_brace(text: &str, mut at: usize) -> usize {
     }
 }
 
+/// Adds problems of this machine. Those of a disabled server are warnings.
+pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Option<String>) {
+    let Parsed { config, findings, data_dir_key } = parsed;
+    check_rules(config, findings);
+    let Config { servers, data_dir, tls, telemetry, search: section, .. } = config;
+    for server in servers {
+        check_server(server, env, findings);
+    }
+    for problem in tls.iter().flat_map(|tls| tls.problems(SystemTime::now())) {
+        findings.error(&KeyPath::root("tls").key(problem.key.as_str()), &problem);
+    }
+    telemetry.check_machine(env, findings);
+    check_search_key(section, env, findings);
+    if !data_dir.as_os_str().is_empty()
+        && let Some(problem) = unusable(data_dir)
+    {
+        wrong(findings, data_dir_key, problem);
+    }
+}
+
+/// Problems of a server entry that is not in the config yet, each with its key within the entry.
+pub fn check_new_server(
+    name: &str,
+    entry: &Value,
+    env: &impl Fn(&str) -> Option<String>,
+) -> Vec<String> {
+    let text = json!({servers::KEY: {name: entry}}).to_string();
+    let mut parsed = parse_all(&text, env, &Flags::default());
+    let Parsed { config, findings, .. } = &mut parsed;
+    for server in &config.servers {
+        check_server(server, env, findings);
+    }
+    let within = KeyPath::root(servers::KEY).key(name).to_string();
+    let within_entry = |problem: Problem| {
+        let text = problem.text.strip_prefix(&within)?;
+        Some(text.trim_start_matches(['.', ':', ' ']).to_owned())
+    };
+    parsed.findings.finish(None).into_iter().filter_map(within_entry).collect()
+}
+
+fn check_server(
+    server: &ServerEntry,
+    env: &dyn Fn(&str) -> Option<String>,
+    findings: &mut Findings<'_>,
+) {
+    // An invalid key counts as absent; do not report it as missing as well.
+    let half_read = findings.is_wrong(&server.at, &["command", "url", "protocol"]);
+    for Mistake { keys, problem, is_form } in server.upstream.mistakes(env) {
+        if is_form && half_read {
+            continue;
+        }
+        let path = keys.iter().fold(server.at.clone(), |path, key| path.key(key));
+        match server.upstream.enabled {
+            true => findings.error(&path, problem),
+            false => findings.warn(&path, format_args!("{problem} (the server is disabled)")),
+        }
+    }
+    for problem in server.upstream.exposed_files(env) {
+        findings.warn(&server.at, problem);
+    }
+    for (keys, problem) in server.upstream.oddities() {
+        findings.warn(&keys.iter().fold(server.at.clone(), |path, key| path.key(key)), problem);
+    }
+}
+
+/// Problems of the rule files, without knowledge of tools, as at startup.
+fn check_rules(config: &Config, findings: &mut Findings<'_>) {
+    // Rules may refer to servers that could not be read.
+    if findings.is_wrong(&KeyPath::default(), &[servers::KEY]) {
+        return;
+    }
+    let loaded = rule_files::load(&config.rules, &rule_files::servers(config));
+    for problem in loaded.err().into_iter().flatten() {
+        let place = Place { line: problem.line, column: problem.column };
+        findings.add_outside(Problem {
+            severity: Severity::Error,
+            file: Some(PathBuf::from(&*problem.file)),
+            place: (problem.line > 0).then_some(place),
+            key: RULE_FILES.to_owned(),
+            text: problem.text,
+        });
+    }
+}
+
+/// Reason why a directory, created if missing, is not writable.
+fn unusable(folder: &Path) -> Option<String> {
+    for there in folder.ancestors() {
+        let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+        let shown = there.display();
+        match there.metadata() {
+            Ok(it) if !it.is_dir() => {
+                return Some(format!("{shown} is not a directory: choose another"));
+            }
+            Ok(_) => {
+                let refused = access(there, AccessFlags::W_OK | AccessFlags::X_OK).err();
+                let refused = refused.map(|error| {
+                    format!("{shown} is not writable ({}): choose another", error.desc())
+                });
+                return refused.or_else(|| not_created(there));
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => return Some(format!("{shown} is not usable: {error}")),
+        }
+    }
+    None
+}
+
+/// Tries to create a folder in `folder`, and removes it. File systems like `/proc` accept none, whatever their permissions
+/// say.
+fn not_created(folder: &Path) -> Option<String> {
+    let probe = folder.join(format!(".mcpproxy-check-{}", std::process::id()));
+    match fs::create_dir(&probe) {
+        Ok(()) => {
+            let _ = fs::remove_dir(&probe);
+            None
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => None,
+        Err(error) => {
+            let shown = folder.display();
+            Some(format!("nothing can be created in {shown} ({error}): choose another"))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn cfg_1_folder_that_cannot_be_created_is_not_usable() {
+        let problem = unusable(Path::new("/proc/mcpproxy/data")).unwrap();
+        assert!(problem.contains("/proc") && problem.ends_with("choose another"), "{problem}");
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(unusable(&folder.path().join("a/b")), None);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+    }
+
     fn home(name: &str) -> Option<String> {
         (name == "HOME").then(|| "/".to_owned())
     }
 
     #[test]
-    fn a_key_is_put_into_the_text_as_it_stands() {
+    fn api_key_is_inserted_without_changing_the_rest() {
         for (text, expected) in [
             ("", "{\n  \"api_key\": \"K\"\n}\n"),
             ("{}", "{\n  \"api_key\": \"K\"\n}"),
@@ -442,7 +549,7 @@ mod tests {
                 "{\"a\": 1, \"api_key\" : \"\" , \"b\": 2}",
                 "{\"a\": 1, \"api_key\" : \"K\" , \"b\": 2}",
             ),
-            // Comments and trailing commas stay where they are.
+            // Comments and trailing commas are kept.
             (
                 "// {\n{\n  // a's\n  \"a\": 1, // one\n}\n",
                 "// {\n{\n  \"api_key\": \"K\",\n  // a's\n  \"a\": 1, // one\n}\n",
@@ -469,14 +576,14 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_key_is_made_at_the_first_start_and_kept() {
+    fn api_key_is_generated_once() {
         use std::os::unix::fs::PermissionsExt;
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let home = tempfile::tempdir().unwrap();
         let env = |name: &str| (name == "HOME").then(|| home.path().to_string_lossy().into_owned());
         let mut first = Config::load(None, &env, &Flags::default()).unwrap();
         assert_eq!(first.path, home.path().join(".mcpproxy/mcp_config.json"));
-        assert!(first.config.api_key.is_none() && !first.path.exists(), "reading writes nothing");
+        assert!(first.config.api_key.is_none() && !first.path.exists(), "loading writes nothing");
         assert_eq!(first.ensure_api_key([0xab; API_KEY_BYTES]), Ok(true));
         assert_eq!(mode(&first.path), 0o600);
         assert_eq!(mode(first.path.parent().unwrap()), 0o700);
@@ -493,7 +600,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_link_stays_a_link() {
+    fn symlink_is_preserved() {
         let folder = tempfile::tempdir().unwrap();
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         fs::write(&real, "{}").unwrap();
@@ -506,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_named() {
+    fn unreadable_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let load = |path: &Path| {
             let problems = Config::load(Some(path), &home, &Flags::default()).unwrap_err();
@@ -523,5 +630,20 @@ mod tests {
         let errors = Config::load(Some(&file), &home, &flags).unwrap_err();
         let error = errors.last().unwrap().to_string();
         assert!(error.starts_with("--listen: "), "{error}");
+    }
+
+    #[test]
+    fn missing_directory_is_usable_unless_below_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(unusable(folder.path()), None);
+        assert_eq!(unusable(&folder.path().join("a/b")), None);
+        assert_eq!(unusable(Path::new("a-folder-that-is-not-there")), None);
+        for below in [file.clone(), file.join("a"), file.join("a/b")] {
+            let problem = unusable(&below).unwrap();
+            assert!(problem.contains("file is not a directory"), "{problem}");
+        }
+        assert!(!folder.path().join("a").exists(), "the check creates nothing");
     }
 }

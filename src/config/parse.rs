@@ -1,44 +1,29 @@
-//! The text of a config as one checked value: how file, environment and flags add up (flag beats environment
-//! beats file), and the keys of the file that are no part's own.
+//! Parses the text of a config into one checked value. Precedence: flag, environment, file. Pure.
 //!
-//! Pure. Each part owns its own section, with its defaults and bounds.
+//! Also handles keys under other names: those of earlier versions, of other programs, and misspelled ones. A misspelled
+//! `mcpServers` is an error, since its servers would be ignored; other unknown keys are warnings.
 
+use crate::document::{ConfigDocument, Findings};
+use crate::problem::{KeyPath, Problem, Severity};
+use crate::section_reader::read;
+use crate::sections::{ApiKey, PolicySection, TopLevel, check_search, is_exposed};
+use crate::servers;
+use crate::values::{Config, RuleFiles};
+use crate::written::Written;
+use mcpproxy_activity as activity;
+use mcpproxy_fleet::config::{AdvertisedUrl, NodeName};
+use mcpproxy_fleet::{ClusterConfig, IndexRole};
+use mcpproxy_gateway::proxy::settings::StreamTiming;
+use mcpproxy_policy::host_check::HostCheck;
+use mcpproxy_policy::rules::RuleOptions;
+use mcpproxy_runtime::io::address::{Address, UNIX};
+use mcpproxy_upstream::{filled_in, named_files, named_variables};
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::de::Deserializer;
-use serde_json::{Map, Value};
-
-use super::auth::Auth;
-use super::document::ConfigDocument;
-use super::findings::Findings;
-use super::problem::{KeyPath, Problem, Severity};
-use super::reading::{read, within};
-use super::sections::{ApiKey, Logging, OutputValidation, PolicySection, ResultLimitSection};
-use super::telemetry::{TelemetrySection, is_exposed};
-use super::tls::TlsSection;
-use super::values::{Config, RuleFiles};
-use super::written::Written;
-use super::{key_aliases, search, servers};
-use crate::activity;
-use crate::approvals;
-use crate::catalog::on_change::ReviewSettings;
-use crate::embeddings::SearchSection;
-use crate::fleet::config::{AdvertisedUrl, NodeName};
-use crate::fleet::{ClusterConfig, IndexRole};
-use crate::intent;
-use crate::io::address::{Address, UNIX};
-use crate::mcp::revisions::Offered;
-use crate::policy::host_check::HostCheck;
-use crate::policy::limits;
-use crate::policy::rules::RuleOptions;
-use crate::proxy::retrieve::MAX_LIMIT;
-use crate::tool::InputPolicy;
-use crate::upstream::{filled_in, named_files, named_variables};
-
-/// What the command line adds. A flag beats the environment, which beats the file.
+/// Overrides from the command line. A flag overrides the environment, which overrides the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `--listen`
@@ -47,77 +32,44 @@ pub struct Flags {
     pub data_dir: Option<PathBuf>,
     /// `--log-level`
     pub log_level: Option<String>,
-    /// This program itself, where it can be [`Config::reaper`]; set by the program, not by its user.
+    /// Path of this program, for [`Config::reaper`]; set by the program itself.
     pub reaper: Option<PathBuf>,
-}
-
-/// The keys of the file that are no part's own, as typed.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct TopLevel {
-    listen: Option<String>,
-    tls: Option<TlsSection>,
-    data_dir: Option<String>,
-    api_key: Option<String>,
-    require_mcp_auth: bool,
-    allowed_hosts: Vec<String>,
-    allowed_origins: Vec<String>,
-    #[serde(deserialize_with = "tools_limit")]
-    tools_limit: Option<usize>,
-    offered_era: Offered,
-    intent_declaration: intent::Settings,
-    limits: limits::Config,
-    output_validation: OutputValidation,
-    input_validation: InputPolicy,
-    result_limit: ResultLimitSection,
-    search: SearchSection,
-    approval: approvals::Config,
-    catalog: ReviewSettings,
-    activity: activity::Config,
-    cluster: ClusterConfig,
-    auth: Auth,
-    policy: PolicySection,
-    logging: Logging,
-    telemetry: TelemetrySection,
 }
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 const DEFAULT_LISTEN_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_DATA_DIR: &str = "~/.mcpproxy";
-/// The name of this node, before `cluster.node`.
+/// Overrides `cluster.node`.
 const NODE_VARIABLE: &str = "MCPPROXY_NODE";
-/// How other nodes reach it, before `cluster.advertise`.
+/// Overrides `cluster.advertise`.
 const ADVERTISE_VARIABLE: &str = "MCPPROXY_ADVERTISE";
 const DEFAULT_TOOLS_LIMIT: usize = 15;
-/// The values beside those of servers and of telemetry that may be kept elsewhere.
+/// Values that may be references, besides those of servers and telemetry.
 const OWN_REFERENCES: [&[&str]; 4] = [
     &["api_key"],
     &["approval", "webhook", "url"],
     &["approval", "webhook", "secret"],
     &["cluster", "key"],
 ];
-/// Those of them that make whoever has them the admin, or a node, by their first key.
-const MAKES_US: [&str; 2] = ["api_key", "cluster"];
-/// Most files that hold values and are looked at for changes; of more the others count at the next reload.
+/// First keys of those that grant admin or node access.
+const ACCESS_GRANTING: [&str; 2] = ["api_key", "cluster"];
+/// Maximum number of referenced files that are watched; others are read at the next reload.
 const MAX_NAMED_FILES: usize = 1000;
-/// Most files of rules.
+/// Maximum number of rule files.
 const MAX_RULE_FILES: usize = 64;
 
-/// A text as it was read: the config, with defaults in place of what is wrong, and the problems.
+/// A parsed config, with defaults in place of invalid values, and its problems.
 #[derive(Debug)]
 pub(super) struct Parsed<'t> {
     pub(super) config: Config,
     pub(super) findings: Findings<'t>,
-    /// The key, flag or environment variable that set the data folder.
+    /// Key, flag or environment variable that set the data directory.
     pub(super) data_dir_key: &'static str,
 }
 
 impl Parsed<'_> {
-    /// The config and its warnings, with the name of the file they are in.
-    ///
-    /// # Errors
-    /// Everything that was found, if an error is among it. Nothing is started with half a config.
+    /// Returns the config with its warnings, or all problems if one is an error.
     pub(super) fn finish(
         self,
         file: Option<&Path>,
@@ -128,10 +80,7 @@ impl Parsed<'_> {
     }
 }
 
-/// Reads the text of a config file, a blank one included, and adds environment and flags.
-///
-/// # Errors
-/// Everything that is wrong, with the warnings.
+/// Parses a config text, possibly blank, and applies environment and flags. Fails with all problems.
 pub fn parse(
     text: &str,
     env: &impl Fn(&str) -> Option<String>,
@@ -140,7 +89,7 @@ pub fn parse(
     parse_all(text, env, flags).finish(None)
 }
 
-/// Reads the whole text, also past errors: what is wrong has its default in the result.
+/// Parses the whole text even after errors; invalid values get their defaults.
 pub(super) fn parse_all<'t>(
     text: &'t str,
     env: &impl Fn(&str) -> Option<String>,
@@ -149,24 +98,29 @@ pub(super) fn parse_all<'t>(
     let mut problems = Vec::new();
     let (document, mut root) = ConfigDocument::parse(text, &mut problems);
     let mut findings = Findings::new(document, problems);
-    key_aliases::adopt_other_names(&mut root, &mut findings);
+    adopt_other_names(&mut root, &mut findings);
     let written = Written::of(&root);
     let servers = root.remove(servers::KEY).unwrap_or_else(|| Value::Object(Map::new()));
     let mut servers = servers::read(servers, &mut findings);
-    let OwnReferences { files: mut named_files, variables: own_variables } =
-        fill_in_own(&mut root, env, &mut findings);
+    let own = fill_in_own(&mut root, env, &mut findings);
+    let OwnReferences { files: mut named_files, variables: own_variables, named: mut all_named } =
+        own;
     let mut top: TopLevel = read(&Value::Object(root), &KeyPath::default(), &mut findings);
     check_allowed(&top, &mut findings);
     top.telemetry.check(&mut findings);
     for server in &mut servers {
         server.upstream.look_up(env);
         named_files.extend(server.upstream.named_files(env));
+        all_named.extend(server.upstream.named_variables().map(str::to_owned));
     }
+    all_named.extend(top.telemetry.named_variables().map(str::to_owned));
+    let embeddings_key = top.search.embeddings.as_ref().and_then(|it| it.api_key.as_deref());
+    all_named.extend(embeddings_key.into_iter().flat_map(named_variables).map(str::to_owned));
     top.telemetry.look_up(env);
     named_files.extend(top.telemetry.named_files(env));
     named_files.truncate(MAX_NAMED_FILES);
-    search::check(&top.search, &mut findings);
-    take_place(&mut top.cluster, env, &mut findings);
+    check_search(&top.search, &mut findings);
+    apply_node_overrides(&mut top.cluster, env, &mut findings);
     check_cluster(&top, &mut findings);
     let variable =
         |name: &'static str| env(name).filter(|value| !value.is_empty()).map(|v| (name, v));
@@ -190,10 +144,10 @@ pub(super) fn parse_all<'t>(
         wrong(&mut findings, key, problem);
     } else if !listen.is_local() && top.tls.is_none() {
         let problem = format!(
-            "{listen} can be reached from other machines, and whoever is on the way reads keys and calls: set tls, or \
-             listen on 127.0.0.1 behind a proxy that has TLS"
+            "{listen} can be reached from other machines without encryption of keys and calls: set tls, or \
+             listen on 127.0.0.1 behind a TLS proxy"
         );
-        odd(&mut findings, key, problem);
+        warning_text(&mut findings, key, problem);
     }
     let expand = |text: &str| expand_home(Path::new(text), env);
     let tls = top.tls.and_then(|tls| tls.read(&listen, expand, &mut findings));
@@ -204,7 +158,11 @@ pub(super) fn parse_all<'t>(
     let data_dir = match &flags.data_dir {
         Some(folder) => folder.clone(),
         None => expand_home(Path::new(&data_dir), env).unwrap_or_else(|| {
-            wrong(&mut findings, key, "HOME is not set, so '~' leads nowhere: name a whole path");
+            wrong(
+                &mut findings,
+                key,
+                "HOME is not set, so '~' cannot be expanded: use an absolute path",
+            );
             PathBuf::new()
         }),
     };
@@ -231,7 +189,7 @@ pub(super) fn parse_all<'t>(
     {
         let path = KeyPath::root("output_validation").key("held_share_bytes");
         let problem =
-            format_args!("{enabled} servers with so much each need more than max_held_total_bytes");
+            format_args!("this share for each of {enabled} servers exceeds max_held_total_bytes");
         findings.error(&path, problem);
     }
     let jwt = top.auth.jwt.and_then(|jwt| jwt.read(&data_dir, &mut findings));
@@ -246,6 +204,10 @@ pub(super) fn parse_all<'t>(
         allowed_origins: top.allowed_origins,
         servers,
         tools_limit: top.tools_limit.unwrap_or(DEFAULT_TOOLS_LIMIT),
+        streams: StreamTiming {
+            stream_after: top.stream_after.unwrap_or(StreamTiming::DEFAULT.stream_after),
+            keepalive: top.keepalive.unwrap_or(StreamTiming::DEFAULT.keepalive),
+        },
         offered_era: top.offered_era,
         intent: top.intent_declaration,
         limits: top.limits,
@@ -263,22 +225,24 @@ pub(super) fn parse_all<'t>(
         telemetry: top.telemetry,
         named_files,
         own_variables,
+        named_variables: all_named,
         fleet_config: None,
         written,
     };
     Parsed { config, findings, data_dir_key }
 }
 
-/// Where our own secrets are kept.
+/// Locations of our own secrets.
 #[derive(Default)]
 struct OwnReferences {
     files: Vec<PathBuf>,
-    /// Of those alone that make whoever has them us: others may be servers' as well.
+    /// Only variables that grant admin or node access; others may also be meant for servers.
     variables: BTreeSet<String>,
+    named: BTreeSet<String>,
 }
 
-/// Fills in what our own secrets name (`${file:/path}` and the like), before they are read: their bounds are those of the
-/// value, not of its reference. Tells where they are.
+/// Resolves references (`${file:/path}` and the like) in our own secrets before they are checked. Returns the
+/// locations.
 fn fill_in_own(
     root: &mut Map<String, Value>,
     env: &dyn Fn(&str) -> Option<String>,
@@ -306,8 +270,10 @@ fn fill_in_own(
         };
         for (path, text) in texts {
             found.files.extend(named_files(text, env));
-            if MAKES_US.contains(first) {
-                found.variables.extend(named_variables(text).map(str::to_owned));
+            let named = named_variables(text).map(str::to_owned);
+            match ACCESS_GRANTING.contains(first) {
+                true => found.variables.extend(named),
+                false => found.named.extend(named),
             }
             match filled_in(text, &path.to_string(), env) {
                 Ok(filled) => *text = filled,
@@ -318,7 +284,7 @@ fn fill_in_own(
     found
 }
 
-/// Reports a problem of `key`, which is one of the file, an environment variable or a flag.
+/// Reports an error of a config key, environment variable or flag.
 pub(super) fn wrong(findings: &mut Findings<'_>, key: &str, problem: impl std::fmt::Display) {
     match key.starts_with("--") || key.starts_with("MCPPROXY_") {
         true => findings.add_outside(Problem::outside(key, problem)),
@@ -326,8 +292,8 @@ pub(super) fn wrong(findings: &mut Findings<'_>, key: &str, problem: impl std::f
     }
 }
 
-/// The same of what is valid, and perhaps not intended.
-fn odd(findings: &mut Findings<'_>, key: &str, problem: impl std::fmt::Display) {
+/// Reports a warning of a config key, environment variable or flag.
+fn warning_text(findings: &mut Findings<'_>, key: &str, problem: impl std::fmt::Display) {
     match key.starts_with("--") || key.starts_with("MCPPROXY_") {
         true => findings
             .add_outside(Problem { severity: Severity::Warning, ..Problem::outside(key, problem) }),
@@ -335,7 +301,7 @@ fn odd(findings: &mut Findings<'_>, key: &str, problem: impl std::fmt::Display) 
     }
 }
 
-/// The entries of `allowed_hosts` and `allowed_origins`, each by itself.
+/// Checks each entry of `allowed_hosts` and `allowed_origins`.
 fn check_allowed(top: &TopLevel, findings: &mut Findings<'_>) {
     for (at, host) in top.allowed_hosts.iter().enumerate() {
         if let Err(bad) = HostCheck::new(std::slice::from_ref(host), &[]) {
@@ -349,9 +315,9 @@ fn check_allowed(top: &TopLevel, findings: &mut Findings<'_>) {
     }
 }
 
-/// What of a node is its own in a fleet whose nodes share one config: `MCPPROXY_NODE` and `MCPPROXY_ADVERTISE` count before
-/// `cluster.node` and `cluster.advertise`. Without a store they mean nothing.
-fn take_place(
+/// Applies `MCPPROXY_NODE` and `MCPPROXY_ADVERTISE`, which override the config that the nodes of a fleet share.
+/// Ignored without a store.
+fn apply_node_overrides(
     cluster: &mut ClusterConfig,
     env: &impl Fn(&str) -> Option<String>,
     findings: &mut Findings<'_>,
@@ -374,18 +340,18 @@ fn take_place(
     }
 }
 
-/// What `cluster` and the rest ask of each other.
+/// Checks `cluster` against the other keys.
 fn check_cluster(top: &TopLevel, findings: &mut Findings<'_>) {
     let at = KeyPath::root("cluster");
     match (&top.cluster.store, &top.cluster.node) {
         (Some(_), None) => {
-            findings.error(&at.key("store"), "needs a name of this node, cluster.node")
+            findings.error(&at.key("store"), "requires a name for this node, cluster.node")
         }
-        (None, Some(_)) => findings.error(&at.key("node"), "is of no use without cluster.store"),
+        (None, Some(_)) => findings.error(&at.key("node"), "has no effect without cluster.store"),
         (Some(_), Some(_)) => {}
         (None, None) if top.activity.durability == activity::Durability::Fleet => {
             let at = KeyPath::root("activity").key("durability");
-            findings.error(&at, "can be \"fleet\" only with cluster.store");
+            findings.error(&at, "\"fleet\" requires cluster.store");
         }
         (None, None) => {}
     }
@@ -396,21 +362,21 @@ fn check_cluster(top: &TopLevel, findings: &mut Findings<'_>) {
         ("key", key.is_some()),
     ] {
         if is_set && store.is_none() {
-            findings.error(&at.key(name), "is of no use without cluster.store");
+            findings.error(&at.key(name), "has no effect without cluster.store");
         }
     }
     let Some(advertise) = advertise else { return };
     if key.is_none() {
-        findings.error(&at.key("advertise"), "needs cluster.key, by which nodes know each other");
+        findings.error(&at.key("advertise"), "requires cluster.key, which authenticates nodes");
     }
     if is_exposed(advertise.as_str()) {
-        let odd = "is plain http to another machine: nodes know each other all the same, and whoever is on the way reads \
-                   what they say; use https";
-        findings.warn(&at.key("advertise"), odd);
+        let warning_text = "is plain http to another machine: nodes are authenticated, but their traffic is not encrypted; \
+                   use https";
+        findings.warn(&at.key("advertise"), warning_text);
     }
 }
 
-/// The section `policy`; its files as they are named, with `~` replaced.
+/// The section `policy` with `~` expanded in its files.
 fn rules(
     section: &PolicySection,
     env: &impl Fn(&str) -> Option<String>,
@@ -424,11 +390,12 @@ fn rules(
     for (index, file) in section.files.iter().take(MAX_RULE_FILES).enumerate() {
         match expand_home(Path::new(file), env).filter(|_| !file.is_empty()) {
             Some(file) => files.push(file),
-            None => findings.error(&at.element(index), "names no file: name a whole path"),
+            None => findings.error(&at.element(index), "is not a file path: use an absolute path"),
         }
     }
     RuleFiles {
         files,
+        shared: Vec::new(),
         options: RuleOptions { default: section.default, mode: section.mode },
         presets: section.presets.clone(),
     }
@@ -444,23 +411,103 @@ fn address(text: &str, env: &impl Fn(&str) -> Option<String>) -> Result<Address,
         Some(("" | "*", port)) => format!("0.0.0.0:{port}"),
         Some(_) | None => text.to_owned(),
     };
-    expanded
-        .parse()
-        .map(Address::Tcp)
-        .map_err(|_| format!("'{text}' is no address and port: write it like \"{DEFAULT_LISTEN}\""))
+    expanded.parse().map(Address::Tcp).map_err(|_| {
+        format!("'{text}' is not an address with port: write it like \"{DEFAULT_LISTEN}\"")
+    })
 }
 
-fn tools_limit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
-    within(usize::deserialize(deserializer)?, &(1..=MAX_LIMIT)).map(Some)
-}
-
-/// `path` with a leading `~` replaced; `None` if that leads nowhere.
+/// Expands a leading `~`; `None` without a home directory.
 pub(super) fn expand_home(path: &Path, env: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     match path.strip_prefix("~") {
         Err(_) => Some(path.to_owned()),
         Ok(rest) => {
             let home = env("HOME").filter(|home| !home.is_empty())?;
             Some(Path::new(&home).join(rest))
+        }
+    }
+}
+
+/// Name of [`servers::KEY`] in VS Code's `mcp.json`.
+pub(super) const VS_CODE: &str = "servers";
+
+/// Schema reference for editors, ignored here.
+pub(super) const SCHEMA: &str = "$schema";
+
+/// Definitions of `${input:ID}` prompts in VS Code.
+pub(super) const INPUTS: &str = "inputs";
+
+/// Flat keys of earlier versions and their current names.
+pub(super) const FLAT_ACTIVITY_KEYS: [(&str, &str); 4] = [
+    ("activity_retention_days", "retention_days"),
+    ("activity_max_records", "max_records"),
+    ("activity_max_size_mb", "max_size_mb"),
+    ("activity_max_response_size", "max_response_bytes"),
+];
+
+/// Maximum edit distance of a misspelled `mcpServers`.
+const TYPING_ERRORS: usize = 2;
+
+/// Moves values under other names to their current keys.
+pub(super) fn adopt_other_names(root: &mut Map<String, Value>, findings: &mut Findings<'_>) {
+    root.remove(SCHEMA);
+    adopt_servers(root, findings);
+    adopt_flat_activity_keys(root, findings);
+    if root.remove(INPUTS).is_some_and(|inputs| inputs != Value::Array(Vec::new())) {
+        let problem = "input prompts are not supported: write ${env:NAME} instead of ${input:…}";
+        findings.warn(&KeyPath::root(INPUTS), problem);
+    }
+}
+
+fn adopt_servers(root: &mut Map<String, Value>, findings: &mut Findings<'_>) {
+    let key = servers::KEY;
+    let meant: Vec<String> = root
+        .iter()
+        .filter(|(name, value)| *name != key && *name != VS_CODE && means_servers(name, value))
+        .map(|(name, _)| name.clone())
+        .collect();
+    for name in meant {
+        root.remove(&name);
+        findings.wrong_key(
+            &KeyPath::root(&name),
+            format_args!(
+                "is not read: the servers belong in '{key}', like \"{key}\": {{\"name\": {{…}}}}"
+            ),
+        );
+    }
+    let Some(value) = root.remove(VS_CODE) else { return };
+    if root.contains_key(key) {
+        let problem = format!("is an alias of '{key}': keep one of them");
+        findings.wrong_key(&KeyPath::root(VS_CODE), problem);
+    } else {
+        root.insert(key.to_owned(), value);
+        findings.rename(KeyPath::root(key), KeyPath::root(VS_CODE));
+    }
+}
+
+/// Whether an unknown key obviously holds servers.
+fn means_servers(name: &str, value: &Value) -> bool {
+    let letters: String =
+        name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
+    let right = servers::KEY.to_lowercase();
+    // VS Code's settings nest the servers one level deeper.
+    let nested = letters == "mcp" && value.get(VS_CODE).or(value.get(servers::KEY)).is_some();
+    nested
+        || matches!(letters.as_str(), "server" | "servers" | "contextservers")
+        || strsim::osa_distance(&letters, &right) <= TYPING_ERRORS
+}
+
+/// Moves the flat keys of earlier versions into the section, unless it sets them, too.
+fn adopt_flat_activity_keys(root: &mut Map<String, Value>, findings: &mut Findings<'_>) {
+    for (flat, key) in FLAT_ACTIVITY_KEYS {
+        let Some(value) = root.remove(flat) else { continue };
+        let section = root.entry("activity").or_insert_with(|| Value::Object(Map::new()));
+        // A section of another type is reported when the section is read.
+        let Some(section) = section.as_object_mut() else { continue };
+        if section.contains_key(key) {
+            findings.warn(&KeyPath::root(flat), format_args!("activity.{key} takes precedence"));
+        } else {
+            section.insert(key.to_owned(), value);
+            findings.rename(KeyPath::root("activity").key(key), KeyPath::root(flat));
         }
     }
 }

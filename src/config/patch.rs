@@ -1,58 +1,53 @@
-//! Settings of the config's file, shown without secrets, and changed by a JSON Merge Patch (RFC 7396) that keeps the
-//! rest as it is written. Pure.
+//! Settings over REST: a redacted view of the config file, and changes by JSON Merge Patch (RFC 7396). Pure.
 //!
-//! What is not shown is not changed either: a secret, how a server is reached. Nor is what says who is let in. So
-//! nobody who may change settings gets more by it than that.
+//! Only keys on the allow-list [`PATCHABLE`] can be changed, and only to and from values that are shown, so that the
+//! right to change settings grants nothing else. Invariant: unlisted keys are refused, including new ones. Not listed
+//! are keys that decide who is admitted, who may approve, which rules apply and what the log keeps; keys that name
+//! files, programs and addresses; and secrets. `schema_tests` compares the list with the schema.
 
+use crate::edit::{EditRefused, EditedJson};
+use crate::edit_servers::Servers;
+use crate::parse::{SCHEMA, VS_CODE};
+use crate::problem::{KeyPath, PathStep};
+use crate::servers;
+use crate::written::{Written, may_be_shown};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use super::edit::{EditRefused, EditedJson, Servers};
-use super::key_aliases::{SCHEMA, VS_CODE};
-use super::problem::{KeyPath, PathStep};
-use super::servers;
-use super::written::{Written, may_be_shown};
-
-/// Most values that one patch changes: the text is read anew for each.
+/// Maximum number of values per patch; the text is parsed again for each.
 pub const MAX_CHANGES: usize = 64;
-/// Most keys on the way to a value.
+/// Maximum depth of a value in keys.
 const MAX_DEPTH: usize = 16;
-/// Keys of the root that say who is let in.
-const WHO_IS_LET_IN: [&str; 4] = ["api_key", "auth", "require_mcp_auth", "tls"];
 
-/// Why a text is not changed.
+/// Reason why a patch is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PatchRefused {
-    /// Its value is not shown, or not known.
-    #[error(
-        "{0}: is not changed here, as its value is not shown here or the key is unknown: change it in the file, a \
-         server by 'mcpproxy upstream'"
-    )]
+    /// Not on the allow-list.
+    #[error("{0}: not a setting that can be changed here: {hint}", hint = instead(.0))]
+    NotPatchable(KeyPath),
+    /// The value is redacted.
+    #[error("{0}: cannot be changed here because its value is not shown: {hint}", hint = instead(.0))]
     NotShown(KeyPath),
-    /// It says who is let in.
-    #[error("{0}: says who is let in, and is not changed here: change it in the file")]
-    LetsIn(KeyPath),
+    /// Unknown server.
+    #[error("{0}: no such server in the config file: add it with 'mcpproxy upstream add'")]
+    NoServer(KeyPath),
     /// More than [`MAX_CHANGES`].
     #[error("more than {MAX_CHANGES} values at once")]
     TooMany,
-    /// More keys on the way than there are in any config.
-    #[error("a value lies more than {MAX_DEPTH} keys deep")]
+    /// Nested more than [`MAX_DEPTH`].
+    #[error("a value is nested more than {MAX_DEPTH} keys deep")]
     TooDeep,
-    /// The text does not take it.
+    /// The text cannot be edited.
     #[error("{0}")]
     Edit(#[from] EditRefused),
 }
 
-/// What tells one state of a text from another, as 64 hexadecimal digits.
-#[must_use]
+/// Hash that identifies a state of the text, as 64 hexadecimal digits.
 pub fn digest(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// What a text says, without what may be a secret or says how a server is reached.
-///
-/// # Errors
-/// It cannot be read.
+/// The settings in a text, without secrets.
 pub fn settings(text: &str) -> Result<Value, PatchRefused> {
     let mut root = EditedJson::new(text)?.value().clone();
     root.remove(SCHEMA);
@@ -62,10 +57,7 @@ pub fn settings(text: &str) -> Result<Value, PatchRefused> {
     Ok(Written::of(&root).shown())
 }
 
-/// The text with what `patch` says otherwise: null takes a key out, an object goes into the one that is there.
-///
-/// # Errors
-/// [`PatchRefused`]
+/// Applies a merge patch to a text: null removes a key, an object is merged.
 pub fn patched(text: &str, patch: &Map<String, Value>) -> Result<String, PatchRefused> {
     let mut changes = Vec::new();
     let edited = EditedJson::new(text)?;
@@ -73,7 +65,7 @@ pub fn patched(text: &str, patch: &Map<String, Value>) -> Result<String, PatchRe
     changes.into_iter().try_fold(edited, change).map(|edited| edited.text().to_owned())
 }
 
-/// The single values that a patch is about.
+/// Collects the single values of a patch.
 fn collect<'p>(
     at: &KeyPath,
     patch: &'p Map<String, Value>,
@@ -96,41 +88,190 @@ fn change(
     mut text: EditedJson,
     (path, value): (KeyPath, &Value),
 ) -> Result<EditedJson, PatchRefused> {
-    if let Some(PathStep::Key(root)) = path.0.first()
-        && WHO_IS_LET_IN.contains(&root.as_str())
-    {
-        return Err(PatchRefused::LetsIn(path));
+    let found = written_at(&text, &path);
+    let old = found.as_ref().and_then(|at| text.get(at));
+    if !may_change(&path, old, value) {
+        return Err(PatchRefused::NotPatchable(path));
     }
-    let at = written_at(&text, &path);
-    let is_shown = |value: &Value| may_be_shown(&path, value);
-    if !is_shown(value) || !text.get(&at).is_none_or(is_shown) {
+    let is_shown = |value: &Value| value.is_object() || may_be_shown(&path, value);
+    if !is_shown(value) || !old.is_none_or(is_shown) {
         return Err(PatchRefused::NotShown(path));
     }
+    let Some(at) = found else { return Err(PatchRefused::NoServer(path)) };
     match value {
         Value::Null => drop(text.remove(&at)?),
-        // There is nothing in it to be put into the one that is there.
-        Value::Object(_) if text.get(&at).is_some_and(Value::is_object) => {}
+        // An empty object changes nothing.
+        Value::Object(_) if old.is_none_or(Value::is_object) => {}
         value => text.set(&at, &value.clone().into())?,
     }
     Ok(text)
 }
 
-/// Where the value at `path` stands: servers may be under another name, or in a list.
-fn written_at(text: &EditedJson, path: &KeyPath) -> KeyPath {
+/// Path of a value as written: servers may be under another name, or in an array. `None` for an unknown server.
+fn written_at(text: &EditedJson, path: &KeyPath) -> Option<KeyPath> {
     match path.0.as_slice() {
         [PathStep::Key(root), PathStep::Key(name), rest @ ..] if root == servers::KEY => {
-            let server = Servers(text).find(name);
-            server.map_or_else(|| path.clone(), |server| server.join(rest.iter().cloned()))
+            Some(Servers(text).find(name)?.join(rest.iter().cloned()))
         }
-        _ => path.clone(),
+        _ => Some(path.clone()),
     }
+}
+
+/// Advice for keys that cannot be patched.
+fn instead(path: &KeyPath) -> &'static str {
+    match path.0.first() {
+        Some(PathStep::Key(root)) if [servers::KEY, VS_CODE].contains(&root.as_str()) => {
+            "edit the config file and run 'mcpproxy config reload', or use 'mcpproxy upstream'"
+        }
+        _ => "edit the config file and run 'mcpproxy config reload'",
+    }
+}
+
+/// Wildcard for a name chosen by the operator: of a server, tool, pattern or principal.
+const ANY_NAME: &str = "*";
+
+/// Paths of the patchable keys; `*` stands for any name.
+pub const PATCHABLE: &[&str] = &[
+    "tools_limit",
+    "stream_after",
+    "keepalive",
+    "offered_era",
+    "intent_declaration.strict_server_validation",
+    "intent_declaration.operation_type",
+    "intent_declaration.unannotated",
+    "limits.concurrent",
+    "limits.queue",
+    "limits.rate_per_minute",
+    "limits.breaker.failures",
+    "limits.breaker.open",
+    "limits.tools.*.concurrent",
+    "limits.tools.*.queue",
+    "limits.tools.*.rate_per_minute",
+    "limits.principals.*.concurrent",
+    "limits.principals.*.queue",
+    "limits.principals.*.rate_per_minute",
+    "output_validation.mode",
+    "output_validation.max_bytes",
+    "output_validation.max_depth",
+    "output_validation.missing_structured_content",
+    "output_validation.max_held_bytes",
+    "output_validation.assert_formats",
+    "output_validation.max_held_total_bytes",
+    "output_validation.held_share_bytes",
+    "output_validation.engine",
+    "input_validation.mode",
+    "result_limit.bytes",
+    "result_limit.keep",
+    "result_limit.max_kept_bytes",
+    "result_limit.max_kept",
+    "search.embeddings.timeout",
+    "search.embeddings.min_similarity",
+    "approval.timeout",
+    "catalog.on_change.text",
+    "catalog.on_change.narrowed",
+    "catalog.on_change.widened",
+    "catalog.on_change.loosened",
+    "catalog.on_new_server",
+    "catalog.scan",
+    "logging.level",
+    "logging.format",
+    "telemetry.max_series",
+    "telemetry.logs",
+    "telemetry.service_name",
+    "telemetry.traces_ratio",
+    "mcpServers.*.enabled",
+    "mcpServers.*.protocol",
+    "mcpServers.*.init_timeout",
+    "mcpServers.*.call_timeout",
+    "mcpServers.*.affinity",
+    "mcpServers.*.protocol_era",
+    "mcpServers.*.second_idle_timeout",
+    "mcpServers.*.max_concurrent",
+    "mcpServers.*.limits.concurrent",
+    "mcpServers.*.limits.queue",
+    "mcpServers.*.limits.rate_per_minute",
+    "mcpServers.*.limits.breaker.failures",
+    "mcpServers.*.limits.breaker.open",
+    "mcpServers.*.enabled_tools",
+    "mcpServers.*.disabled_tools",
+    "mcpServers.*.capabilities.*.side_effect",
+    "mcpServers.*.capabilities.*.parallel_safe",
+    "mcpServers.*.capabilities.*.approval",
+    "mcpServers.*.capabilities.*.idempotent",
+    "mcpServers.*.capabilities.*.sensitivity",
+    "mcpServers.*.capabilities.*.open_world",
+    "mcpServers.*.output_validation.mode",
+    "mcpServers.*.output_validation.max_bytes",
+    "mcpServers.*.output_validation.max_depth",
+    "mcpServers.*.output_validation.missing_structured_content",
+    "mcpServers.*.output_validation.max_held_bytes",
+    "mcpServers.*.output_validation.tools.*.mode",
+    "mcpServers.*.output_validation.tools.*.max_bytes",
+    "mcpServers.*.output_validation.tools.*.max_depth",
+    "mcpServers.*.output_validation.tools.*.missing_structured_content",
+    "mcpServers.*.output_validation.tools.*.max_held_bytes",
+    "mcpServers.*.input_validation.mode",
+    "mcpServers.*.input_validation.tools.*.mode",
+    "mcpServers.*.result_limit.bytes",
+    "mcpServers.*.result_limit.keep",
+    "mcpServers.*.result_limit.tools.*.bytes",
+    "mcpServers.*.result_limit.tools.*.keep",
+    "activity.queue_records",
+    "activity.queue_bytes",
+];
+
+/// Relation of a path to the allow-list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listed {
+    /// A listed key.
+    Key,
+    /// A section with listed keys.
+    Section,
+    No,
+}
+
+/// Whether the value at `path`, currently `old`, may be set to `new` or removed (null). A section may be removed if
+/// all of its keys are listed.
+pub(super) fn may_change(path: &KeyPath, old: Option<&Value>, new: &Value) -> bool {
+    match (listed(path), new) {
+        (Listed::Key, _) => true,
+        (Listed::Section, Value::Object(inner)) => inner.is_empty(),
+        (Listed::Section, Value::Null) => old.is_none_or(|old| is_all_listed(path, old)),
+        (Listed::Section, _) | (Listed::No, _) => false,
+    }
+}
+
+fn is_all_listed(path: &KeyPath, value: &Value) -> bool {
+    match (listed(path), value) {
+        (Listed::Key, _) => true,
+        (Listed::Section, Value::Object(inner)) => {
+            inner.iter().all(|(key, value)| is_all_listed(&path.key(key), value))
+        }
+        (Listed::Section | Listed::No, _) => false,
+    }
+}
+
+fn listed(path: &KeyPath) -> Listed {
+    let mut listed = Listed::No;
+    for pattern in PATCHABLE {
+        let mut words = pattern.split('.');
+        let fits = path.0.iter().all(|step| match (step, words.next()) {
+            (PathStep::Key(key), Some(word)) => word == ANY_NAME || word == key,
+            (PathStep::Key(_), None) | (PathStep::Element(_), _) => false,
+        });
+        match (fits, words.next()) {
+            (true, None) => return Listed::Key,
+            (true, Some(_)) => listed = Listed::Section,
+            (false, _) => {}
+        }
+    }
+    listed
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use serde_json::json;
 
     fn patch(text: &str, patch: Value) -> Result<String, PatchRefused> {
         let Value::Object(patch) = patch else { panic!() };
@@ -138,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_changed_where_they_stand_and_the_rest_stays() {
+    fn values_are_patched_in_place() {
         let text = "{\n  // mine\n  \"tools_limit\": 5, // few\n  \"limits\": {\"concurrent\": 3, \"queue\": 9}\n}\n";
         for (change, expected) in [
             (json!({"tools_limit": 7}), text.replace('5', "7")),
@@ -156,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_found_in_whichever_form_it_is_written() {
+    fn server_is_patched_in_every_form() {
         for text in [
             r#"{"mcpServers": {"a.b": {"command": "x"}}}"#,
             r#"{"servers": {"a.b": {"command": "x"}}}"#,
             r#"{"mcpServers": [{"name": "a.b", "command": "x"}]}"#,
         ] {
             let shown = settings(text).unwrap();
-            assert_eq!(shown["mcpServers"]["a.b"]["command"], "(not shown)", "{text}");
+            assert_eq!(shown["mcpServers"]["a.b"]["command"], "x", "{text}");
             let change = json!({"mcpServers": {"a.b": {"max_concurrent": 2}}});
             let expected = text.replace("\"x\"", "\"x\", \"max_concurrent\": 2");
             assert_eq!(patch(text, change), Ok(expected));
@@ -171,47 +312,72 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_shown_and_who_is_let_in_is_not_changed() {
-        let text = r#"{"api_key": "k", "approval": {"webhook": {"url": "u", "secret": "s"}},
+    fn unlisted_keys_are_refused_with_advice() {
+        let text = r#"{"api_key": "k", "approval": {"webhook": {"url": "u", "secret": "s"}}, "limits": {"queue": 3},
+            "search": {"embeddings": {"url": "http://h", "timeout": "1s"}}, "output_validation": {"other": 1},
             "servers": {"a": {"command": "x"}}, "mcpServers": {"a": {"command": "x", "env": {"T": "v"}}}}"#;
-        let not_shown = [
-            json!({"mcpServers": {"a": {"command": "sh"}}}),
-            json!({"mcpServers": {"a": {"args": ["x"]}}}),
-            json!({"mcpServers": {"a": {"env": {"T": "w"}}}}),
-            json!({"mcpServers": {"a": null}}),
-            json!({"mcpServers": {"new": {"url": "http://h"}}}),
-            json!({"mcpServers": null}),
-            json!({"mcpServers": []}),
-            json!({"servers": {"a": {"command": "sh"}}}),
-            json!({"servers": {"a": {"max_concurrent": 2}}}),
-            json!({"servers": {"a": {"limits": {"concurrent": 2}}}}),
-            json!({"approval": null}),
-            json!({"approval": {"webhook": {"url": "http://h"}}}),
-            json!({"telemetry": {"otlp_endpoint": "http://h"}}),
-            json!({"..": {"x": 1}}),
-            json!({"tools_limti": 1}),
-            json!({"$schema": "x"}),
-        ];
-        for change in not_shown {
-            let refused = patch(text, change.clone());
-            assert!(matches!(refused, Err(PatchRefused::NotShown(_))), "{change}: {refused:?}");
-        }
-        for change in [
-            json!({"api_key": "other"}),
-            json!({"auth": {"jwt": {"jwks_file": "mine"}}}),
-            json!({"auth": null}),
-            json!({"require_mcp_auth": false}),
-            json!({"tls": {"client_ca": "mine"}}),
+        for (change, key) in [
+            (json!({"mcpServers": {"a": {"command": "sh"}}}), "mcpServers.a.command"),
+            (json!({"mcpServers": {"a": {"args": ["x"]}}}), "mcpServers.a.args"),
+            (json!({"mcpServers": {"a": {"env": {"T": "w"}}}}), "mcpServers.a.env.T"),
+            (json!({"mcpServers": {"a": null}}), "mcpServers.a"),
+            (json!({"mcpServers": {"new": {"url": "http://h"}}}), "mcpServers.new.url"),
+            (json!({"mcpServers": null}), "mcpServers"),
+            (json!({"mcpServers": []}), "mcpServers"),
+            (json!({"servers": {"a": {"command": "sh"}}}), "servers.a.command"),
+            (json!({"servers": {"a": {"max_concurrent": 2}}}), "servers.a.max_concurrent"),
+            (json!({"approval": null}), "approval"),
+            (json!({"approval": {"webhook": {"url": "http://h"}}}), "approval.webhook.url"),
+            (json!({"approval": {"elicitation": true}}), "approval.elicitation"),
+            (json!({"search": null}), "search"),
+            (json!({"search": {"embeddings": null}}), "search.embeddings"),
+            (json!({"output_validation": null}), "output_validation"),
+            (json!({"limits": 3}), "limits"),
+            (json!({"limits": []}), "limits"),
+            (json!({"tools_limit": {"in": 1}}), "tools_limit.in"),
+            (json!({"telemetry": {"otlp_endpoint": "http://h"}}), "telemetry.otlp_endpoint"),
+            (json!({"..": {"x": 1}}), "...x"),
+            (json!({"tools_limti": 1}), "tools_limti"),
+            (json!({"$schema": "x"}), "$schema"),
+            (json!({"api_key": "other"}), "api_key"),
+            (json!({"auth": {"jwt": {"jwks_file": "mine"}}}), "auth.jwt.jwks_file"),
+            (json!({"auth": null}), "auth"),
+            (json!({"require_mcp_auth": false}), "require_mcp_auth"),
+            (json!({"tls": {"client_ca": "mine"}}), "tls.client_ca"),
+            (json!({"allowed_hosts": ["evil.example"]}), "allowed_hosts"),
+            (json!({"allowed_origins": ["https://evil.example"]}), "allowed_origins"),
+            (json!({"listen": "0.0.0.0:80"}), "listen"),
+            (json!({"data_dir": "/tmp"}), "data_dir"),
+            (json!({"cluster": {"store": "file:///tmp"}}), "cluster.store"),
+            (json!({"cluster": {"flush": "1h"}}), "cluster.flush"),
+            (json!({"policy": {"files": []}}), "policy.files"),
+            (json!({"activity": {"max_records": 1}}), "activity.max_records"),
         ] {
-            let refused = patch(text, change.clone());
-            assert!(matches!(refused, Err(PatchRefused::LetsIn(_))), "{change}: {refused:?}");
+            let refused = patch(text, change.clone()).unwrap_err();
+            assert!(matches!(refused, PatchRefused::NotPatchable(_)), "{change}: {refused:?}");
+            let message = refused.to_string();
+            assert!(message.starts_with(&format!("{key}: not a setting")), "{message}");
+            assert!(message.contains("'mcpproxy config reload'"), "{message}");
         }
     }
 
     #[test]
-    fn no_secret_is_shown_under_any_name() {
-        let server = json!({"command": "s3cret", "args": ["s3cret"], "env": {"A": "s3cret"},
-            "headers": {"limits": "s3cret"}, "url": "s3cret", "disabled_tools": ["plain"]});
+    fn redacted_values_and_unknown_servers_are_refused() {
+        let text = r#"{"servers": {"a": {"command": "x"}}, "limits": {"queue": 3}}"#;
+        let hidden = patch(text, json!({"limits": {"tools": {"a:get_secret": {"queue": 1}}}}));
+        assert!(matches!(hidden, Err(PatchRefused::NotShown(_))), "{hidden:?}");
+        let absent = patch(text, json!({"mcpServers": {"b": {"enabled": false}}}));
+        assert!(matches!(absent, Err(PatchRefused::NoServer(_))), "{absent:?}");
+        // A second list of servers would replace the first.
+        assert_eq!(patch(text, json!({"mcpServers": {}})).as_deref(), Ok(text));
+        let removed = patch(text, json!({"limits": null}));
+        assert_eq!(removed.as_deref(), Ok(r#"{"servers": {"a": {"command": "x"}}}"#));
+    }
+
+    #[test]
+    fn secrets_are_redacted_under_any_name() {
+        let server = json!({"command": "x", "args": ["--token", "s3cret"], "env": {"A": "s3cret"},
+            "headers": {"limits": "s3cret"}, "url": "http://a:s3cret@b", "disabled_tools": ["plain"]});
         let root = json!({"api_key": "s3cret", "servers": {"n": server}, "inputs": [{"default": "s3cret"}],
             "activity_redact": "s3cret", "mcp": {"servers": {"n": server}}, "$schema": "s3cret"});
         let shown = settings(&root.to_string()).unwrap();
@@ -224,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_is_bounded() {
+    fn patch_size_is_bounded() {
         let wide = (0..=MAX_CHANGES).map(|at| (format!("k{at}"), json!(1))).collect();
         assert_eq!(patched("{}", &wide), Err(PatchRefused::TooMany));
         let deep = (0..MAX_DEPTH).fold(json!(1), |value, _| json!({"limits": value}));

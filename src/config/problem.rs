@@ -1,14 +1,14 @@
-//! What is wrong or odd about a config: the words for people, and where it stands in the file.
+//! Problems of a config: severity, key path, position in the file, and message.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A position in the file.
+/// Position in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// From 1.
+    /// Starts at 1.
     pub line: usize,
-    /// From 1, in characters.
+    /// Starts at 1, in characters.
     pub column: usize,
 }
 
@@ -18,36 +18,34 @@ impl fmt::Display for Place {
     }
 }
 
-/// One step from a value to one in it.
+/// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PathStep {
     Key(String),
     Element(usize),
 }
 
-/// Where a value stands, from the root: `mcpServers.github.args[0]`.
+/// Path of a value from the root: `mcpServers.github.args[0]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyPath(pub(super) Vec<PathStep>);
 
 impl KeyPath {
-    /// The path of a key of the root.
-    #[must_use]
+    /// Path of a root key.
     pub fn root(key: &str) -> Self {
         Self::default().key(key)
     }
 
-    /// The path of a key below this one.
-    #[must_use]
+    /// Path of a key below this one.
     pub fn key(&self, key: &str) -> Self {
         self.join([PathStep::Key(key.to_owned())])
     }
 
-    /// The path of an element below this one.
+    /// Path of an array element below this one.
     pub(super) fn element(&self, at: usize) -> Self {
         self.join([PathStep::Element(at)])
     }
 
-    /// This path and more steps.
+    /// Appends steps.
     pub(super) fn join(&self, steps: impl IntoIterator<Item = PathStep>) -> Self {
         Self(self.0.iter().cloned().chain(steps).collect())
     }
@@ -66,37 +64,47 @@ impl fmt::Display for KeyPath {
     }
 }
 
-/// How bad a problem is.
+/// Severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The config cannot be used, or a server in it cannot.
+    /// The config, or a server in it, is unusable.
     Error,
-    /// Valid, but perhaps not what the operator intended.
+    /// Valid, but perhaps unintended.
     Warning,
 }
 
-/// Something that is wrong or odd. Its text is for people.
+/// Checks that a value is within its bounds, for `deserialize_with` functions.
+pub(super) fn within<T: PartialOrd + fmt::Display, E: serde::de::Error>(
+    value: T,
+    bounds: &std::ops::RangeInclusive<T>,
+) -> Result<T, E> {
+    if bounds.contains(&value) {
+        return Ok(value);
+    }
+    Err(E::custom(format_args!("must be {} to {}, is {value}", bounds.start(), bounds.end())))
+}
+
+/// A problem of a config; the text is for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// How bad it is.
     pub severity: Severity,
     /// The file; `None` for flags and environment variables.
     pub file: Option<PathBuf>,
-    /// Where in the file.
+    /// Position in the file.
     pub place: Option<Place>,
-    /// The key's path, the environment variable or the flag; empty for the file as a whole.
+    /// Key path, environment variable or flag; empty for the file as a whole.
     pub key: String,
-    /// What it is, with the key's name.
+    /// Message, including the key.
     pub text: String,
 }
 
 impl Problem {
-    /// One about a file as a whole.
+    /// Problem of a file as a whole.
     pub(super) fn of_file(severity: Severity, file: &Path, text: String) -> Self {
         Self { severity, file: Some(file.to_owned()), place: None, key: String::new(), text }
     }
 
-    /// An error about a key, a flag or an environment variable, outside of a file.
+    /// Error of a key, flag or environment variable outside a file.
     pub(super) fn outside(key: &str, problem: impl fmt::Display) -> Self {
         let text = format!("{key}: {problem}");
         Self { severity: Severity::Error, file: None, place: None, key: key.to_owned(), text }

@@ -1,19 +1,17 @@
-//! The files of rules on disk: read whole, bounded, and checked.
+//! Policy rule files: bounded reads and loading.
 
+use crate::fleet_config::SharedFile;
+use crate::values::{Config, RuleFiles};
+use mcpproxy_policy::rules::{KnownTools, MAX_FILE_BYTES, RuleProblem, RuleSet, RuleText};
+use mcpproxy_runtime::os::bounded_file;
+use mcpproxy_runtime::os::bounded_file::NamedPipes;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::values::{Config, RuleFiles};
-use crate::os::bounded_file::{self, NamedPipes};
-use crate::policy::rules::{KnownTools, MAX_FILE_BYTES, RuleProblem, RuleSet, RuleText};
-
-/// The key that names them.
+/// Config key of the rule files.
 pub const RULE_FILES: &str = "policy.files";
 
-/// Reads one file of rules.
-///
-/// # Errors
-/// It cannot be read, is too long, or is no text.
+/// Reads one rule file.
 pub fn read(path: &Path, pipes: NamedPipes) -> Result<RuleText, RuleProblem> {
     let file: Arc<str> = path.display().to_string().into();
     let read = bounded_file::read(path, MAX_FILE_BYTES as u64, pipes);
@@ -24,10 +22,7 @@ pub fn read(path: &Path, pipes: NamedPipes) -> Result<RuleText, RuleProblem> {
     }
 }
 
-/// The texts of all files and presets.
-///
-/// # Errors
-/// What is wrong with each file.
+/// Texts of all files and presets; those of a fleet's config are part of it. Fails with the problems of all files.
 pub fn texts(rules: &RuleFiles, pipes: NamedPipes) -> Result<Vec<RuleText>, Vec<RuleProblem>> {
     let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for path in &rules.files {
@@ -36,14 +31,21 @@ pub fn texts(rules: &RuleFiles, pipes: NamedPipes) -> Result<Vec<RuleText>, Vec<
             Err(problem) => problems.push(problem),
         }
     }
+    for SharedFile { name, text } in &rules.shared {
+        let file: Arc<str> = name.as_str().into();
+        match text.len() <= MAX_FILE_BYTES {
+            true => texts.push(RuleText { file, text: text.clone() }),
+            false => {
+                let problem = format!("is larger than {MAX_FILE_BYTES} bytes");
+                problems.push(RuleProblem::of_file(&file, problem));
+            }
+        }
+    }
     texts.extend(rules.presets.iter().map(|preset| preset.text()));
     if problems.is_empty() { Ok(texts) } else { Err(problems) }
 }
 
-/// The rules that the config asks for; `None` where it asks for none.
-///
-/// # Errors
-/// Everything that is wrong with them.
+/// Loads the configured rules; `None` if there are none. Fails with all problems.
 pub fn load(rules: &RuleFiles, known: &KnownTools) -> Result<Option<RuleSet>, Vec<RuleProblem>> {
     if !rules.decide_anything() {
         return Ok(None);
@@ -51,8 +53,7 @@ pub fn load(rules: &RuleFiles, known: &KnownTools) -> Result<Option<RuleSet>, Ve
     RuleSet::load(&texts(rules, NamedPipes::Refused)?, rules.options, Some(known)).map(Some)
 }
 
-/// The servers of the config, of which no tool is known yet.
-#[must_use]
+/// The configured servers, without known tools.
 pub fn servers(config: &Config) -> KnownTools {
     let servers = config.servers.iter().map(|server| (Arc::clone(&server.name), None));
     KnownTools { servers: servers.collect() }

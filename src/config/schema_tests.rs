@@ -1,42 +1,41 @@
-//! The published schema of the config beside what is read: the same keys, the same words, the same defaults.
+//! Tests that the published JSON Schema has the same keys, words and defaults as the parser.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use crate::CONFIG_SCHEMA;
+use crate::parse::{FLAT_ACTIVITY_KEYS, INPUTS, SCHEMA, VS_CODE};
+use crate::patch::{PATCHABLE, PatchRefused, patched};
+use crate::problem::{Problem, Severity};
+use crate::section_reader::keys_of;
+use crate::sections::TopLevel;
+use crate::written::Written;
+use crate::{Config, Flags, parse, servers};
 use bytes::Bytes;
+use mcpproxy_catalog::ServerSettings;
+use mcpproxy_schema::compile::{Settings, compile};
+use mcpproxy_schema::judge::{JudgeScratch, Verdict};
+use mcpproxy_upstream as upstream;
 use serde_json::{Map, Value, json};
-
-use super::key_aliases::{FLAT_ACTIVITY_KEYS, INPUTS, SCHEMA, VS_CODE};
-use super::keys_read::keys_of;
-use super::parse::TopLevel;
-use super::problem::{Problem, Severity};
-use super::written::Written;
-use super::{Config, Flags, parse, servers};
-use crate::catalog::ServerSettings;
-use crate::reference::CONFIG_SCHEMA;
-use crate::schema::compile::{Settings, compile};
-use crate::schema::judge::{JudgeScratch, Verdict};
-use crate::upstream;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn schema() -> Value {
     serde_json::from_str(CONFIG_SCHEMA).unwrap()
 }
 
-/// What a `$ref` stands for.
-fn meant<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
+/// Follows `$ref`.
+fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     match schema.get("$ref").and_then(Value::as_str) {
-        Some(to) => meant(root, root.pointer(to.strip_prefix('#').unwrap()).unwrap()),
+        Some(to) => resolved(root, root.pointer(to.strip_prefix('#').unwrap()).unwrap()),
         None => schema,
     }
 }
 
-/// The paths of all properties below `schema`, with their schemas; maps and arrays are no step.
+/// Collects the paths of all properties below `schema`; maps and arrays are no step.
 fn walk<'s>(
     root: &'s Value,
     schema: &'s Value,
     path: &[&'s str],
     found: &mut BTreeMap<Vec<&'s str>, &'s Value>,
 ) {
-    let schema = meant(root, schema);
+    let schema = resolved(root, schema);
     for (name, property) in
         schema.get("properties").and_then(Value::as_object).into_iter().flatten()
     {
@@ -53,7 +52,7 @@ fn owned(path: &[&str]) -> Vec<String> {
     path.iter().map(|key| (*key).to_owned()).collect()
 }
 
-/// A config with a value at a path; where anybody names the keys, they are `x`.
+/// A config with a value at a path; freely named keys are `x`.
 fn config_with(path: &[&str], value: Value) -> Value {
     const MAPS: [&[&str]; 8] = [
         &["mcpServers"],
@@ -67,7 +66,7 @@ fn config_with(path: &[&str], value: Value) -> Value {
     ];
     let mut value = value;
     for (at, key) in path.iter().enumerate().rev() {
-        // What is in a map stands under a name.
+        // Entries of a map have a name.
         if at + 1 < path.len() && MAPS.contains(&&path[..=at]) {
             value = json!({"x": value});
         }
@@ -94,7 +93,7 @@ fn fits(config: &Value) -> Result<(), String> {
 }
 
 #[test]
-fn every_key_that_is_read_is_described_and_no_other() {
+fn schema_describes_exactly_the_keys_that_are_read() {
     let mut read: BTreeSet<Vec<String>> = BTreeSet::new();
     read.extend(keys_of::<TopLevel>().iter().map(|path| owned(path)));
     let flat = FLAT_ACTIVITY_KEYS.map(|(flat, _)| flat);
@@ -120,15 +119,18 @@ fn every_key_that_is_read_is_described_and_no_other() {
 }
 
 #[test]
-fn every_key_has_a_description_and_takes_no_unknown_one() {
+fn every_key_is_described_and_closed() {
     let root = schema();
     let mut found = BTreeMap::new();
     walk(&root, &root, &[], &mut found);
     for (path, property) in found {
-        let schema = meant(&root, property);
-        let told = property.get("description").or(schema.get("description"));
-        let told = told.and_then(Value::as_str).unwrap_or_default();
-        assert!(told.ends_with('.') || told.contains("like \""), "{path:?}: {told}");
+        let schema = resolved(&root, property);
+        let description = property.get("description").or(schema.get("description"));
+        let description = description.and_then(Value::as_str).unwrap_or_default();
+        assert!(
+            description.ends_with('.') || description.contains("like \""),
+            "{path:?}: {description}"
+        );
         let is_closed = schema.get("properties").is_none()
             || schema.get("additionalProperties") == Some(&Value::Bool(false));
         assert!(is_closed, "{path:?}");
@@ -136,7 +138,7 @@ fn every_key_has_a_description_and_takes_no_unknown_one() {
 }
 
 #[test]
-fn the_defaults_are_those_that_count() {
+fn schema_defaults_equal_effective_defaults() {
     let root = schema();
     let mut found = BTreeMap::new();
     walk(&root, &root, &[], &mut found);
@@ -147,7 +149,7 @@ fn the_defaults_are_those_that_count() {
             let Some(default) = default.filter(|_| of.is_empty() || path[0] == of) else {
                 continue;
             };
-            // Below a map or an absent section a default would make a rule of nothing.
+            // Defaults below a map or an absent section would create an entry.
             let skip: [&[&str]; 3] = [&["limits"], &["mcpServers", "limits"], &["search"]];
             if skip.iter().any(|skip| path.starts_with(skip))
                 || path[0] == VS_CODE
@@ -187,13 +189,13 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 #[test]
-fn the_words_of_a_key_are_those_that_are_read() {
+fn enum_values_equal_those_accepted() {
     let root = schema();
     let mut found = BTreeMap::new();
     walk(&root, &root, &[], &mut found);
     let mut seen = 0;
     for (path, property) in found {
-        let schema = meant(&root, property);
+        let schema = resolved(&root, property);
         let of_list = schema.pointer("/items/enum");
         let Some(words) = schema.get("enum").or(of_list).and_then(Value::as_array) else {
             continue;
@@ -223,8 +225,88 @@ fn the_words_of_a_key_are_those_that_are_read() {
     assert!(seen > 25, "{seen}");
 }
 
+/// A path in the notation of the allow-list: names in a map are `*`.
+fn pattern(path: &[&str]) -> String {
+    let mut at = &config_with(path, Value::Null);
+    let mut words = Vec::new();
+    while let Some((key, inner)) = at.as_object().and_then(|map| map.iter().next()) {
+        let is_name = key == "x" && !path.contains(&"x");
+        words.push(if is_name { "*" } else { key });
+        at = inner;
+    }
+    words.join(".")
+}
+
+// CFG-5
 #[test]
-fn a_good_config_fits_and_a_misspelt_or_mistyped_key_does_not() {
+fn unlisted_keys_cannot_be_patched() {
+    let root = schema();
+    let mut found = BTreeMap::new();
+    walk(&root, &root, &[], &mut found);
+    let text = json!({"mcpServers": {"x": {"command": "c"}}}).to_string();
+    let mut patchable = BTreeSet::new();
+    for (path, property) in found {
+        let schema = resolved(&root, property);
+        let is_section = schema.get("properties").is_some()
+            || schema.get("additionalProperties").is_some_and(Value::is_object);
+        let key = pattern(&path);
+        for value in [json!(1), json!("word"), json!(["word"]), Value::Null] {
+            let Value::Object(patch) = config_with(&path, value) else { panic!() };
+            match patched(&text, &patch) {
+                Ok(_) if !is_section => drop(patchable.insert(key.clone())),
+                Ok(_) => assert!(!is_set(&patch), "{key}: a section as one value"),
+                Err(PatchRefused::NotPatchable(_)) => {
+                    assert!(!PATCHABLE.contains(&key.as_str()), "{key}");
+                }
+                Err(other) => panic!("{key}: {other}"),
+            }
+        }
+    }
+    let listed: BTreeSet<String> = PATCHABLE.iter().map(|key| (*key).to_owned()).collect();
+    assert_eq!(patchable, listed, "each listed key is in the schema, and no other can be patched");
+    let closed = [
+        "listen",
+        "tls",
+        "data_dir",
+        "api_key",
+        "require_mcp_auth",
+        "allowed_hosts",
+        "allowed_origins",
+        "auth",
+        "cluster",
+        "policy",
+        "approval.elicitation",
+        "approval.webhook",
+        "search.embeddings.url",
+        "search.embeddings.api_key",
+        "telemetry.otlp",
+        "activity.redact_keys",
+        "mcpServers.*.command",
+        "mcpServers.*.args",
+        "mcpServers.*.env",
+        "mcpServers.*.cwd",
+        "mcpServers.*.url",
+        "mcpServers.*.headers",
+        "mcpServers.*.tls",
+        "mcpServers.*.oauth",
+        "mcpServers.*.proxy",
+        "servers",
+    ];
+    for key in PATCHABLE {
+        assert!(!closed.iter().any(|closed| key.starts_with(closed)), "{key} controls access");
+    }
+}
+
+/// Whether a patch sets a value rather than removing one.
+fn is_set(patch: &Map<String, Value>) -> bool {
+    patch.values().any(|value| match value {
+        Value::Object(inner) => is_set(inner),
+        value => !value.is_null(),
+    })
+}
+
+#[test]
+fn schema_accepts_valid_and_rejects_invalid_configs() {
     for good in [
         json!({}),
         json!({"$schema": "./schema.json", "listen": "127.0.0.1:8080", "mcpServers": {}}),
@@ -243,6 +325,7 @@ fn a_good_config_fits_and_a_misspelt_or_mistyped_key_does_not() {
         json!({"mcpServers": {"a": {"comand": "x"}}}),
         json!({"mcpServers": {"a:b": {"command": "x"}}}),
         json!({"mcpServers": {"a": {"command": "x", "affinity": "node"}}}),
+        json!({"mcpServers": {"a": {"command": "x", "protocol_era": "old"}}}),
         json!({"mcpServers": [{"command": "x"}]}),
         json!({"mcpServers": {"a": {"output_validation": {"tools": {"t": {"mod": "off"}}}}}}),
         json!({"servers": {"a": {"comand": "x"}}}),
@@ -262,12 +345,13 @@ fn a_good_config_fits_and_a_misspelt_or_mistyped_key_does_not() {
         json!({"tls": {"cert": "c.pem"}}),
     ] {
         assert!(fits(&bad).is_err(), "{bad}");
-        assert!(!read(&bad).is_empty(), "{bad}: the schema refuses what is read without a word");
+        assert!(!read(&bad).is_empty(), "{bad}: rejected by the schema but not by the parser");
     }
 }
 
+// CFG-6
 #[test]
-fn the_examples_of_the_documentation_fit() {
+fn documentation_examples_conform_to_the_schema() {
     let pages = [
         include_str!("../../README.md"),
         include_str!("../guide/calls.md"),
@@ -286,10 +370,10 @@ fn the_examples_of_the_documentation_fit() {
             } else {
                 text.to_owned()
             };
-            let (_, root) = super::document::ConfigDocument::parse(&text, &mut Vec::new());
+            let (_, root) = crate::document::ConfigDocument::parse(&text, &mut Vec::new());
             let known = schema();
             let keys = known["properties"].as_object().unwrap();
-            // Other programs' files and messages are no configs.
+            // Other programs' files and messages are not configs.
             if root.is_empty() || !root.keys().all(|key| keys.contains_key(key)) {
                 continue;
             }
@@ -298,4 +382,16 @@ fn the_examples_of_the_documentation_fit() {
         }
     }
     assert!(seen > 1, "{seen} examples");
+}
+
+#[test]
+fn sc_001_the_guide_shows_permissions_for_each_client_and_the_move_from_call_tool() {
+    let clients = include_str!("../guide/clients.md");
+    for client in ["Cursor", "Claude Desktop", "VS Code"] {
+        let page = clients.split(&format!("## {client}\n")).nth(1).unwrap_or_default();
+        let section = page.split("\n## ").next().unwrap_or_default();
+        assert!(section.contains("call_tool_read"), "{client}: reads are approved");
+        assert!(section.contains("Permissions"), "{client}: permissions");
+    }
+    assert!(include_str!("../guide/calls.md").contains("Moving from `call_tool`"));
 }

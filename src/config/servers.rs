@@ -1,46 +1,40 @@
-//! `mcpServers`: the object and the array form, and the blocks in them.
+//! Section `mcpServers`, in object or array form.
 //!
-//! Owns how one block is shared out between the part that reaches a server and the part that knows
-//! its tools, and what is done with the keys that users bring along from other programs.
+//! Each entry is read twice, by the part that connects to the server and by the part that knows its tools; keys of
+//! other programs are translated, ignored or explained.
 
-use std::sync::Arc;
-
+use crate::document::Findings;
+use crate::problem::{KeyPath, PathStep};
+use crate::section_reader::{read_with_unknown_keys, unknown_key};
+pub(super) use crate::sections::SERVERS_KEY as KEY;
+use mcpproxy_catalog::ServerSettings;
+use mcpproxy_policy::tool::Approval;
+use mcpproxy_protocol::mcp::revisions::Revision;
+use mcpproxy_upstream as upstream;
 use serde_json::{Map, Value};
-
-use super::findings::Findings;
-use super::misspelt_keys::unknown_key;
-use super::problem::{KeyPath, PathStep};
-use super::reading::read_quietly;
-use crate::catalog::ServerSettings;
-use crate::mcp::revisions::Revision;
-use crate::tool::Approval;
-use crate::upstream;
+use std::sync::Arc;
 
 /// One entry of `mcpServers`.
 #[derive(Clone, Debug)]
 pub struct ServerEntry {
-    /// Its name; without a colon.
+    /// Name; contains no colon.
     pub name: Arc<str>,
-    /// How it is reached.
+    /// Connection settings.
     pub upstream: upstream::Config,
-    /// What the operator says of its tools.
+    /// Settings of its tools.
     pub tools: ServerSettings,
-    /// Where the entry stands in the file.
+    /// Position in the file.
     pub(super) at: KeyPath,
 }
 
 impl ServerEntry {
-    /// Whether both mean the same, wherever they are written.
-    pub(super) fn says_the_same(&self, other: &Self) -> bool {
+    /// Whether both have the same settings, regardless of their position.
+    pub(super) fn has_same_settings(&self, other: &Self) -> bool {
         (&self.name, &self.upstream, &self.tools) == (&other.name, &other.upstream, &other.tools)
     }
 }
 
-/// The key of the root that servers stand under.
-pub(super) const KEY: &str = "mcpServers";
-
-/// Keys that other programs put into a block and that change nothing: how it is shown, or what is
-/// read here from other keys.
+/// Keys of other programs without effect: presentation, or values that are read from other keys.
 pub(super) const IGNORED: [&str; 12] = [
     "name",
     "disabled",
@@ -56,7 +50,7 @@ pub(super) const IGNORED: [&str; 12] = [
     "$schema",
 ];
 
-/// Keys of other programs that do something there and nothing here, and what to do instead.
+/// Keys of other programs that have an effect there but not here, with the alternative.
 const ELSEWHERE: [(&str, &str); 9] = [
     ("timeout", "has no effect here: write call_timeout, like \"30s\" or \"2m\""),
     ("autoApprove", CLIENTS),
@@ -66,12 +60,12 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("envFile", "is not read here: write its variables in env, or use ${env:NAME}"),
     ("sandbox", "has no effect here: the server runs with your rights"),
     ("sandboxEnabled", "has no effect here: the server runs with your rights"),
-    ("watchPaths", "has no effect here: the server is started again when it ends"),
+    ("watchPaths", "has no effect here: the server is restarted when it exits"),
 ];
 const CLIENTS: &str = "has no effect here: which calls are made without asking is set in the \
                        client, by call_tool_read, call_tool_write and call_tool_destructive";
 
-/// Names that other programs have for our keys.
+/// Names of our keys in other programs.
 pub(super) const OTHER_NAMES: [(&str, &str); 10] = [
     ("working_dir", "cwd"),
     ("workingDirectory", "cwd"),
@@ -85,7 +79,7 @@ pub(super) const OTHER_NAMES: [(&str, &str); 10] = [
     ("includeTools", "enabled_tools"),
 ];
 
-/// Reads either form, in the order of names.
+/// Reads either form; the result is ordered by name.
 pub(super) fn read(value: Value, findings: &mut Findings<'_>) -> Vec<ServerEntry> {
     let at = KeyPath::root(KEY);
     let blocks: Vec<(KeyPath, String, Value)> = match value {
@@ -113,7 +107,7 @@ pub(super) fn read(value: Value, findings: &mut Findings<'_>) -> Vec<ServerEntry
     servers
 }
 
-/// An element of the array form.
+/// Name of an element of the array form.
 fn named(
     path: KeyPath,
     block: Value,
@@ -134,7 +128,7 @@ fn server(
     findings: &mut Findings<'_>,
 ) -> Option<ServerEntry> {
     if name.is_empty() || name.contains(':') {
-        let problem = format!("a server's name must not be empty or contain ':', '{name}' does");
+        let problem = format!("a server's name must not be empty or contain ':' ('{name}')");
         findings.wrong_key(&path, problem);
     }
     let Value::Object(mut block) = block else {
@@ -166,9 +160,10 @@ fn server(
         findings.warn(&path.key("protocol"), problem);
     }
     let block = Value::Object(block);
-    let (upstream, not_upstream) = read_quietly::<upstream::Config>(&block, &path, findings);
-    let (tools, not_tools) = read_quietly::<ServerSettings>(&block, &path, findings);
-    // A key of the block is unknown if neither part knows it; the deeper ones are of one part.
+    let (upstream, not_upstream) =
+        read_with_unknown_keys::<upstream::Config>(&block, &path, findings);
+    let (tools, not_tools) = read_with_unknown_keys::<ServerSettings>(&block, &path, findings);
+    // A root key is unknown if neither part knows it; deeper keys belong to one part.
     let deep = |steps: &&Vec<PathStep>| steps.len() > 1;
     let unknown = not_tools.iter().filter(|it| deep(it) || not_upstream.contains(it));
     for steps in unknown.chain(not_upstream.iter().filter(deep)) {
@@ -177,9 +172,9 @@ fn server(
         }
     }
     if upstream.max_concurrent.is_some() && upstream.limits.concurrent.is_some() {
-        findings.warn(&path.key("max_concurrent"), "limits.concurrent counts, which is the same");
+        findings.warn(&path.key("max_concurrent"), "ignored: limits.concurrent is set, too");
     }
-    warn_of_what_comes_later(&path, &tools, findings);
+    warn_of_suggested_approval(&path, &tools, findings);
     Some(ServerEntry { name: name.into(), upstream, tools, at: path })
 }
 
@@ -187,7 +182,7 @@ fn adopt_other_names(block: &mut Map<String, Value>, path: &KeyPath, findings: &
     for (other, ours) in OTHER_NAMES {
         let Some(value) = block.remove(other) else { continue };
         if block.contains_key(ours) {
-            findings.warn(&path.key(other), format_args!("{ours} counts"));
+            findings.warn(&path.key(other), format_args!("{ours} takes precedence"));
         } else {
             block.insert(ours.to_owned(), value);
             findings.rename(path.key(ours), path.key(other));
@@ -195,12 +190,12 @@ fn adopt_other_names(block: &mut Map<String, Value>, path: &KeyPath, findings: &
     }
 }
 
-/// CAP-8: that a suggestion asks nobody.
-fn warn_of_what_comes_later(path: &KeyPath, tools: &ServerSettings, findings: &mut Findings<'_>) {
+/// CAP-8: warns that `suggest` requests no approval.
+fn warn_of_suggested_approval(path: &KeyPath, tools: &ServerSettings, findings: &mut Findings<'_>) {
     for (pattern, rule) in tools.capabilities.iter() {
         if rule.approval == Some(Approval::Suggest) {
             let path = path.key("capabilities").key(pattern.as_str());
-            let problem = "nobody is asked: calls go out with a warning";
+            let problem = "no approval is requested: calls are made with a warning";
             findings.warn(&path.key("approval"), problem);
         }
     }
@@ -209,7 +204,7 @@ fn warn_of_what_comes_later(path: &KeyPath, tools: &ServerSettings, findings: &m
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::document::ConfigDocument;
+    use crate::document::ConfigDocument;
     use serde_json::json;
 
     fn servers(value: Value) -> Result<(Vec<ServerEntry>, Vec<String>), String> {
@@ -218,13 +213,13 @@ mod tests {
             Findings::new(ConfigDocument::parse(&text, &mut Vec::new()).0, Vec::new());
         let servers = read(value, &mut findings);
         let refused = findings.any_error();
-        // The text here is no config, so its places mean nothing.
-        let told: Vec<String> = findings.finish(None).into_iter().map(|it| it.text).collect();
-        if refused { Err(told.join("\n")) } else { Ok((servers, told)) }
+        // The text is not a config, so positions are meaningless.
+        let messages: Vec<String> = findings.finish(None).into_iter().map(|it| it.text).collect();
+        if refused { Err(messages.join("\n")) } else { Ok((servers, messages)) }
     }
 
     #[test]
-    fn both_forms_say_the_same() {
+    fn object_and_array_forms_are_equivalent() {
         let a = json!({"command": "a", "args": ["x"], "env": {"K": "${env:V}"}, "cwd": "/"});
         let b = json!({"url": "http://localhost/mcp", "headers": {"H": "v"}, "enabled": false});
         let (object, warnings) = servers(json!({"b": b, "a": a})).unwrap();
@@ -246,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_copied_from_another_program_is_understood() {
+    fn entries_of_other_programs_are_understood() {
         let (servers, warnings) = servers(json!({
             "claude": {"type": "stdio", "command": "x", "args": [], "env": {}},
             "cline": {"transportType": "stdio", "command": "x", "disabled": true},
@@ -276,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_something_elsewhere_and_nothing_here_is_told_by_name() {
+    fn keys_without_effect_are_warned_of() {
         let (_, warnings) = servers(json!({"s": {
             "type": "sse", "url": "http://h", "timeout": 60, "alwaysAllow": ["a"],
             "autoApprove": ["a"], "envFile": ".env",
@@ -290,14 +285,14 @@ mod tests {
             ("envFile", "${env:NAME}"),
         ] {
             let path = format!("mcpServers.s.{key}: ");
-            let told = warnings.iter().find(|warning| warning.starts_with(&path));
-            assert!(told.is_some_and(|told| told.contains(words)), "{key}: {warnings:?}");
+            let warning = warnings.iter().find(|warning| warning.starts_with(&path));
+            assert!(warning.is_some_and(|it| it.contains(words)), "{key}: {warnings:?}");
         }
         assert_eq!(warnings.len(), 5, "{warnings:?}");
     }
 
     #[test]
-    fn what_is_wrong_names_the_path() {
+    fn errors_name_the_key_path() {
         for (value, text) in [
             (json!(7), "mcpServers: must be an object, {\"name\": {…}}, or an array of objects"),
             (
@@ -306,7 +301,7 @@ mod tests {
             ),
             (
                 json!({"a:b": {}}),
-                "mcpServers.a:b: a server's name must not be empty or contain ':', 'a:b' does",
+                "mcpServers.a:b: a server's name must not be empty or contain ':' ('a:b')",
             ),
             (json!([{"command": "x"}]), "mcpServers[0]: must be an object with a name"),
             (json!([{"name": 7}]), "mcpServers[0].name: must be a string"),
@@ -333,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_named_wherever_they_stand() {
+    fn unknown_keys_are_reported_at_any_depth() {
         let (_, warnings) = servers(json!({"s": {
             "command": "x",
             "comand": "y",
@@ -358,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn cap_8_what_is_not_kept_yet_is_told() {
+    fn cap_8_suggested_approval_is_a_warning() {
         let (_, warnings) = servers(json!({"s": {"command": "x", "capabilities": {
             "a": {"parallel_safe": false},
             "b": {"approval": "suggest"},

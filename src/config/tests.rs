@@ -1,19 +1,17 @@
-//! The config as a whole: defaults, what is wrong with one, and how file, environment and flags add
-//! up.
+//! Tests of the whole config: defaults, errors, and the precedence of file, environment and flags.
 //!
-//! Size: each key of the file once, with what is read, refused and told of it.
+//! Size: every key of the file once, with its accepted and rejected values.
 
+use crate::document::MAX_PROBLEMS;
+use crate::section_reader::KNOWN_KEYS;
+use crate::*;
+use mcpproxy_activity as activity;
+use mcpproxy_policy::intent;
+use mcpproxy_policy::intent::Requirement;
+use mcpproxy_protocol::mcp::revisions::Offered;
+use mcpproxy_schema as schema;
+use mcpproxy_schema::output::{Mode, Policy};
 use std::path::Path;
-
-use super::findings::MAX_PROBLEMS;
-use super::misspelt_keys::KNOWN_KEYS;
-use super::*;
-use crate::activity;
-use crate::intent;
-use crate::intent::Requirement;
-use crate::mcp::revisions::Offered;
-use crate::output::{Mode, Policy};
-use crate::schema;
 
 fn home(name: &str) -> Option<String> {
     (name == "HOME").then(|| "/home/me".to_owned())
@@ -30,7 +28,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn an_empty_config_is_a_working_config() {
+fn empty_config_is_valid() {
     for text in ["", "{}"] {
         let (config, warnings) = parsed(text);
         assert!(warnings.is_empty());
@@ -46,7 +44,7 @@ fn an_empty_config_is_a_working_config() {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_table() {
+fn defaults_match_the_reference() {
     let stated = r#"{"mode":"warn","max_bytes":5242880,"max_depth":64,
         "missing_structured_content":"allow","assert_formats":false,"max_held_bytes":67108864,
         "max_held_total_bytes":536870912,"engine":"tape"}"#;
@@ -55,17 +53,18 @@ fn the_defaults_are_those_of_the_table() {
     assert_eq!(ResultLimitSection::default(), serde_json::from_str(stated).unwrap());
     let stated = r#"{"store":null,"node":null,"flush":"5s","segment_bytes":4194304,
         "backlog_bytes":4294967296}"#;
-    assert_eq!(crate::fleet::ClusterConfig::default(), serde_json::from_str(stated).unwrap());
+    assert_eq!(mcpproxy_fleet::ClusterConfig::default(), serde_json::from_str(stated).unwrap());
     let stated = r#"{"retention_days":90,"max_records":1000000,"max_size_mb":1024,
-        "max_payload_bytes":4096,"max_response_bytes":1024,"durability":"grouped",
+        "min_retention":"24h","max_payload_bytes":4096,"max_response_bytes":1024,"durability":"grouped",
         "on_failure":"refuse"}"#;
     assert_eq!(activity::Config::default(), serde_json::from_str(stated).unwrap());
-    let stated = r#"{"strict_server_validation":true,"operation_type":"required"}"#;
+    let stated =
+        r#"{"strict_server_validation":true,"operation_type":"required","unannotated":"warn"}"#;
     assert_eq!(intent::Settings::default(), serde_json::from_str(stated).unwrap());
 }
 
 #[test]
-fn a_section_keeps_the_defaults_it_does_not_state() {
+fn sections_keep_defaults_of_unset_keys() {
     let (config, warnings) = parsed(
         r#"{"output_validation": {"mode": "strict", "engine": "boon", "max_depth": 120},
             "intent_declaration": {"operation_type": "inferred"},
@@ -83,12 +82,12 @@ fn a_section_keeps_the_defaults_it_does_not_state() {
 }
 
 #[test]
-fn what_is_wrong_names_the_place_and_what_is_allowed() {
+fn errors_name_the_position_and_the_valid_values() {
     for (text, expected) in [
         (r#"{"listen": 8080}"#, "column 12: listen: invalid type: a number, expected a string"),
         (
             r#"{"listen": "8080"}"#,
-            "column 12: listen: '8080' is no address and port: write it like \"127.0.0.1:8080\"",
+            "column 12: listen: '8080' is not an address with port: write it like \"127.0.0.1:8080\"",
         ),
         (
             r#"{"output_validation": {"mode": "loud"}}"#,
@@ -104,7 +103,7 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         ),
         (
             r#"{"output_validation": {"held_share_bytes": 300000000}, "mcpServers": {"a": {"url": "http://a/"}, "b": {"url": "http://b/"}}}"#,
-            "column 44: output_validation.held_share_bytes: 2 servers with so much each need more than max_held_total_bytes",
+            "column 44: output_validation.held_share_bytes: this share for each of 2 servers exceeds max_held_total_bytes",
         ),
         (
             r#"{"activity": {"max_payload_bytes": 4194305}}"#,
@@ -128,11 +127,11 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         ),
         (
             r#"{"cluster": {"store": "s3://b"}}"#,
-            "column 23: cluster.store: needs a name of this node, cluster.node",
+            "column 23: cluster.store: requires a name for this node, cluster.node",
         ),
         (
             r#"{"cluster": {"node": "a"}}"#,
-            "column 22: cluster.node: is of no use without cluster.store",
+            "column 22: cluster.node: has no effect without cluster.store",
         ),
         (
             r#"{"cluster": {"node": "A/b"}}"#,
@@ -140,11 +139,11 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         ),
         (
             r#"{"cluster": {"index": true}}"#,
-            "column 23: cluster.index: is of no use without cluster.store",
+            "column 23: cluster.index: has no effect without cluster.store",
         ),
         (
             r#"{"cluster": {"store": "s3://b", "node": "a", "advertise": "https://a:8443"}}"#,
-            "column 59: cluster.advertise: needs cluster.key, by which nodes know each other",
+            "column 59: cluster.advertise: requires cluster.key, which authenticates nodes",
         ),
         (
             r#"{"cluster": {"advertise": "https://a:8443/mcp"}}"#,
@@ -173,11 +172,15 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         ),
         (
             r#"{"activity": {"durability": "fleet"}}"#,
-            "column 29: activity.durability: can be \"fleet\" only with cluster.store",
+            "column 29: activity.durability: \"fleet\" requires cluster.store",
         ),
         (
             r#"{"result_limit": {"max_kept": 0}}"#,
             "column 31: result_limit.max_kept: must be 1 to 10000, is 0",
+        ),
+        (
+            r#"{"stream_after": "1ms"}"#,
+            "column 18: stream_after: '1ms' must be a duration of 100ms to 1h, like \"5s\"",
         ),
         (r#"{"tools_limit": 101}"#, "column 17: tools_limit: must be 1 to 100, is 101"),
         (
@@ -191,6 +194,10 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         (
             r#"{"activity_max_records": "many"}"#,
             "column 26: activity_max_records: invalid type: a string, expected a whole number",
+        ),
+        (
+            r#"{"mcpServers": {"s": {"protocol_era": "old"}}}"#,
+            "column 39: mcpServers.s.protocol_era: unknown variant `old`, expected one of `auto`, `legacy`, `modern`",
         ),
         (
             r#"{"mcpServers": {"s": {"affinity": "principal"}}}"#,
@@ -219,7 +226,7 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file() {
+fn all_errors_are_reported_in_file_order() {
     let text = r#"{
         "tools_limit": 0, // too few
         "listne": 1,
@@ -260,7 +267,7 @@ fn everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file() {
 }
 
 #[test]
-fn problems_without_end_are_bounded() {
+fn number_of_problems_is_bounded() {
     let many: Vec<String> = (0..5000).map(|at| format!("\"s{at}\": 1")).collect();
     let text = format!("{{\"mcpServers\": {{{}}}}}", many.join(","));
     let refused = parse(&text, &home, &Flags::default()).unwrap_err();
@@ -268,20 +275,26 @@ fn problems_without_end_are_bounded() {
 }
 
 #[test]
-fn vs_codes_servers_are_understood_under_their_name() {
+fn vs_code_servers_key_is_accepted() {
     let text = r#"{"inputs": [{"id": "k"}], "servers": {"s": {"type": "http", "url": "http://h", "env": 7}}}"#;
     let refused = refused(text);
-    let told: Vec<&str> = refused.lines().collect();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].starts_with("line 1 column 12: inputs: nobody is asked"), "{told:?}");
-    assert!(told[1].starts_with("line 1 column 87: servers.s.env: invalid type"), "{told:?}");
+    let messages: Vec<&str> = refused.lines().collect();
+    assert_eq!(messages.len(), 2, "{messages:?}");
+    assert!(
+        messages[0].starts_with("line 1 column 12: inputs: input prompts are not supported"),
+        "{messages:?}"
+    );
+    assert!(
+        messages[1].starts_with("line 1 column 87: servers.s.env: invalid type"),
+        "{messages:?}"
+    );
     let (config, warnings) =
         parsed(r#"{"inputs": [], "servers": {"s": {"type": "stdio", "command": "c"}}}"#);
     assert_eq!((warnings, config.servers.len()), (vec![], 1));
 }
 
 #[test]
-fn a_key_that_nearly_is_mcp_servers_is_an_error_that_names_it() {
+fn misspelled_mcp_servers_is_an_error() {
     for key in [
         "mcpServer",
         "mcp_servers",
@@ -306,7 +319,7 @@ fn a_key_that_nearly_is_mcp_servers_is_an_error_that_names_it() {
 }
 
 #[test]
-fn only_loopback_is_listened_on_without_auth() {
+fn listening_beyond_loopback_requires_auth() {
     for (listen, open) in [
         ("127.0.0.1:1", false),
         ("localhost:1", false),
@@ -327,7 +340,7 @@ fn only_loopback_is_listened_on_without_auth() {
 }
 
 #[test]
-fn nodes_of_one_config_have_their_names_from_the_environment() {
+fn environment_overrides_node_name_and_address() {
     let key = "4f1c9a7be2035d68a1f7c04e9b3d5826b7e81fa0c36d924e58017fcb2ad3e964";
     let fleet = format!(
         r#"{{"cluster": {{"store": "file:///f", "node": "of-the-file", "key": "{key}"}}}}"#
@@ -349,11 +362,11 @@ fn nodes_of_one_config_have_their_names_from_the_environment() {
     assert_eq!(with(&fleet, "", ""), Ok((Some("of-the-file".to_owned()), None)));
     assert!(with(&fleet, "A", "").unwrap_err().contains("MCPPROXY_NODE"));
     assert!(with(&fleet, "a", "p-0:8080").unwrap_err().contains("MCPPROXY_ADVERTISE"));
-    assert_eq!(with("{}", "p-0", "http://p-0:8080"), Ok((None, None)), "where there is no fleet");
+    assert_eq!(with("{}", "p-0", "http://p-0:8080"), Ok((None, None)), "without a fleet");
 }
 
 #[test]
-fn flag_beats_environment_beats_file() {
+fn flag_overrides_environment_overrides_file() {
     let text = r#"{"listen": "127.0.0.1:1", "data_dir": "/file",
         "api_key": "ffffffffffffffffffffffffffffffff", "logging": {"level": "warn"}}"#;
     let env = |name: &str| match name {
@@ -385,7 +398,7 @@ fn flag_beats_environment_beats_file() {
 }
 
 #[test]
-fn unknown_keys_are_named_with_the_nearest_known_one() {
+fn unknown_keys_suggest_the_nearest_known_one() {
     let (_, warnings) =
         parsed(r#"{"lissten": "x", "xyzzy": 1, "output_validation": {"max_byte": 1}}"#);
     assert_eq!(
@@ -400,11 +413,11 @@ fn unknown_keys_are_named_with_the_nearest_known_one() {
 }
 
 #[test]
-fn every_known_key_is_a_key() {
-    // As typed, so that a key that is renamed and not listed is found here.
+fn every_known_key_is_accepted() {
+    // As typed, so that a renamed key is found here.
     let server = r#"{"command": "", "args": [], "env": {}, "cwd": "", "url": "", "headers": {},
         "enabled": true, "protocol": "auto", "init_timeout": "1s", "call_timeout": "1s", "affinity": "session",
-        "enabled_tools": [], "disabled_tools": [], "max_concurrent": 1,
+        "protocol_era": "modern", "second_idle_timeout": "1s", "enabled_tools": [], "disabled_tools": [], "max_concurrent": 1,
         "capabilities": {"*": {"side_effect": "read", "parallel_safe": true,
             "approval": "auto", "idempotent": true, "sensitivity": "private",
             "open_world": false}},
@@ -414,16 +427,16 @@ fn every_known_key_is_a_key() {
             "missing_structured_content": "block", "max_held_bytes": 1, "tools": {}},
         "input_validation": {"mode": "warn", "tools": {"t": {"mode": "off"}}},
         "result_limit": {"bytes": 0, "keep": "1m", "tools": {"t": {"bytes": 4096, "keep": "1s"}}},
-        "tls": {"ca": "ca.pem", "cert": "c.pem", "key": "k.pem"},
+        "tls": {"ca": "ca.pem", "cert": "c.pem", "key": "k.pem"}, "proxy": "none",
         "oauth": {"client_id": "", "client_secret": "", "issuer": "",
             "client_metadata_url": "https://c.example/id", "scopes": []}}"#;
     let text = format!(
         r#"{{"listen": "127.0.0.1:1", "tls": {{"cert": "c.pem", "key": "k.pem", "client_ca": "a.pem"}}, "data_dir": "/d", "api_key": "", "require_mcp_auth": false,
             "allowed_hosts": [], "allowed_origins": [], "mcpServers": {{"s": {server}}},
-            "limits": {{"concurrent": 1,
+            "limits": {{"concurrent": 1, "refusals_per_second": 1, "refusals_burst": 1,
             "principals": {{"token:*": {{"rate_per_minute": 1}}}}, "tools": {{}}}},
-            "tools_limit": 1, "offered_era": "legacy", "intent_declaration": {{"strict_server_validation": true,
-            "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
+            "tools_limit": 1, "stream_after": "1s", "keepalive": "1s", "offered_era": "legacy", "intent_declaration": {{"strict_server_validation": true,
+            "operation_type": "required", "unannotated": "write"}}, "output_validation": {{"assert_formats": true,
             "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}},
             "input_validation": {{"mode": "strict"}},
             "cluster": {{"store": "file:///f", "node": "a", "advertise": "https://a:8443", "index": "1/3",
@@ -432,7 +445,7 @@ fn every_known_key_is_a_key() {
             "result_limit": {{"bytes": 65536, "keep": "15m", "max_kept_bytes": 1, "max_kept": 1}},
             "search": {{"embeddings": {{"url": "https://m.example/v1", "model": "m", "api_key": "${{env:K}}",
             "timeout": "300ms", "min_similarity": 0.25}}}}, "activity": {{
-            "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,
+            "retention_days": 1, "max_records": 1, "max_size_mb": 1, "min_retention": "1h", "max_payload_bytes": 1,
             "max_response_bytes": 1, "receipts": true, "durability": "grouped", "mark_reads": true, "on_failure": "refuse",
             "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},
             "auth": {{"jwt": {{"issuer": "i", "audience": "a", "jwks_url": "https://i.example/jwks", "jwks_file": null,
@@ -448,13 +461,13 @@ fn every_known_key_is_a_key() {
     );
     let (_, warnings) = parsed(&text);
     assert_eq!(warnings, [""; 0]);
-    for key in KNOWN_KEYS {
+    for key in KNOWN_KEYS.iter() {
         assert!(text.contains(&format!("\"{key}\":")), "{key}");
     }
 }
 
 #[test]
-fn the_key_of_a_cluster_may_be_kept_elsewhere_and_is_never_shown() {
+fn cluster_key_references_are_resolved_and_redacted() {
     let hex = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("old");
@@ -481,7 +494,7 @@ fn the_key_of_a_cluster_may_be_kept_elsewhere_and_is_never_shown() {
 }
 
 #[test]
-fn the_old_flat_activity_keys_are_understood() {
+fn flat_activity_keys_are_accepted() {
     let (config, warnings) = parsed(
         r#"{"activity_retention_days": 7, "activity_max_records": 8, "activity_max_size_mb": 9,
             "activity_max_response_size": 10}"#,
@@ -495,12 +508,12 @@ fn the_old_flat_activity_keys_are_understood() {
     let (config, warnings) =
         parsed(r#"{"activity_max_records": 8, "activity": {"max_records": 5}}"#);
     assert_eq!(config.activity.max_records, 5);
-    let told = "line 1 column 26: activity_max_records: activity.max_records counts";
-    assert_eq!(warnings, [told]);
+    let messages = "line 1 column 26: activity_max_records: activity.max_records takes precedence";
+    assert_eq!(warnings, [messages]);
 }
 
 #[test]
-fn the_catalog_knows_the_enabled_servers() {
+fn catalog_has_the_enabled_servers() {
     let (config, _) = parsed(
         r#"{"mcpServers": {"a": {"command": "x", "enabled": false},
             "b": {"command": "x", "disabled_tools": ["t"]}}}"#,
@@ -512,13 +525,13 @@ fn the_catalog_knows_the_enabled_servers() {
 }
 
 #[test]
-fn the_key_is_not_shown() {
+fn api_key_is_redacted_in_debug() {
     let (config, _) = parsed(r#"{"api_key": "0123456789abcdef0123456789abcdef"}"#);
     assert!(!format!("{config:?}").contains("0123456789"));
 }
 
 #[test]
-fn what_requests_are_decided_by_is_what_the_config_says() {
+fn request_settings_reflect_the_config() {
     let (config, warnings) = parsed(
         r#"{"api_key": "0123456789abcdef0123456789abcdef", "require_mcp_auth": true, "tools_limit": 7,
             "offered_era": "legacy", "intent_declaration": {"operation_type": "inferred"},
@@ -549,7 +562,7 @@ fn what_requests_are_decided_by_is_what_the_config_says() {
 }
 
 #[test]
-fn servers_with_affinity_are_known_while_they_are_enabled() {
+fn session_servers_are_the_enabled_ones_with_affinity() {
     let (config, warnings) = parsed(
         r#"{"mcpServers": {"a": {"command": "x", "affinity": "session"}, "b": {"command": "x", "affinity": "none"},
             "c": {"command": "x"}, "d": {"command": "x", "affinity": "session", "enabled": false}}}"#,
@@ -561,7 +574,7 @@ fn servers_with_affinity_are_known_while_they_are_enabled() {
 }
 
 #[test]
-fn results_are_kept_where_a_server_that_is_enabled_has_a_limit() {
+fn results_are_stored_if_an_enabled_server_has_a_limit() {
     let server = |more: &str| format!(r#""mcpServers": {{"s": {{"command": "x"{more}}}}}"#);
     let limited = server(r#", "result_limit": {"tools": {"t": {"bytes": 5000}}}"#);
     for (text, keeps) in [
@@ -579,7 +592,7 @@ fn results_are_kept_where_a_server_that_is_enabled_has_a_limit() {
 }
 
 #[test]
-fn rules_are_named_from_the_configs_folder_and_odd_words_are_told() {
+fn rule_files_are_relative_to_the_config() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     std::fs::write(&path, r#"{"policy": {"files": ["a.cedar", "/b.cedar"], "mode": "shadow"}}"#)
@@ -590,12 +603,12 @@ fn rules_are_named_from_the_configs_folder_and_odd_words_are_told() {
     assert_eq!(files, &[folder.path().join("a.cedar"), "/b.cedar".into()]);
     let text = r#"{"policy": {"files": [""], "default": "maybe", "presets": ["no-fun"]}}"#;
     let problems = parse(text, &|_| None, &flags).unwrap_err();
-    let told: Vec<_> = problems.iter().map(|problem| problem.key.as_str()).collect();
-    assert_eq!(told, ["policy.files[0]", "policy.default", "policy.presets[0]"]);
+    let messages: Vec<_> = problems.iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(messages, ["policy.files[0]", "policy.default", "policy.presets[0]"]);
 }
 
 #[test]
-fn a_listener_may_be_a_socket_and_beyond_loopback_it_warns_without_tls() {
+fn listen_accepts_sockets_and_warns_without_tls() {
     let (config, warnings) = parsed(r#"{"listen": "unix:~/a.sock"}"#);
     assert_eq!((config.listen.to_string(), warnings.len()), ("unix:/home/me/a.sock".into(), 0));
     let wide = r#""listen": "0.0.0.0:1", "require_mcp_auth": true"#;
@@ -612,23 +625,23 @@ fn a_listener_may_be_a_socket_and_beyond_loopback_it_warns_without_tls() {
     assert_eq!(tls_files.client_ca.as_deref(), Some(Path::new("ca.pem")));
     for (text, expected) in [
         (r#"{"listen": "unix:a.sock"}"#, "listen: the socket must be named by a whole path"),
-        (r#"{"tls": {}}"#, "tls.cert: names no file"),
-        (r#"{"tls": {"cert": "c", "key": ""}}"#, "tls.key: names no file"),
+        (r#"{"tls": {}}"#, "tls.cert: is not a file path"),
+        (r#"{"tls": {"cert": "c", "key": ""}}"#, "tls.key: is not a file path"),
         (r#"{"tls": {"cert": "c", "key": "k", "client_ca": 1}}"#, "tls.client_ca: invalid type"),
         (
             r#"{"listen": "unix:/a", "tls": {"cert": "c", "key": "k"}}"#,
             "tls: a Unix socket has no TLS",
         ),
     ] {
-        let told = refused(text);
-        assert!(told.contains(expected), "{text}: {told}");
+        let messages = refused(text);
+        assert!(messages.contains(expected), "{text}: {messages}");
     }
     let long = format!(r#"{{"listen": "unix:/{}"}}"#, "a".repeat(200));
     assert!(refused(&long).contains("longer than 103 bytes"));
 }
 
 #[test]
-fn servers_get_neither_what_makes_them_us_nor_what_opens_the_fleets_store() {
+fn servers_receive_neither_our_credentials_nor_those_of_the_store() {
     let hex = "00010203".repeat(8);
     let env = |name: &str| (name == "OURS").then(|| hex.clone());
     let withheld = |text: &str| {
@@ -639,6 +652,17 @@ fn servers_get_neither_what_makes_them_us_nor_what_opens_the_fleets_store() {
         r#"{"api_key": "x${env:OURS}", "approval": {"webhook": {"url": "https://h/${env:OURS}", "secret": "0123456789abcdef"}}}"#,
     );
     assert!(laptop.names.iter().eq(["OURS"]) && laptop.prefixes.is_empty(), "{laptop:?}");
+    let others = withheld(
+        r#"{"approval": {"webhook": {"url": "https://h/${env:OURS}", "secret": "0123456789abcdef${env:OURS}"}},
+            "telemetry": {"otlp_endpoint": "https://c.example", "otlp_headers": {"x-a": "${env:OTLP}"}},
+            "search": {"embeddings": {"url": "https://m.example", "model": "m", "api_key": "${env:EMBEDDINGS}"}},
+            "mcpServers": {"a": {"command": "x", "env": {"T": "${env:A}-${env:A2}"}},
+                "b": {"url": "https://h/?k=${env:B}", "headers": {"X": "${env:B2}"}, "oauth": {"client_id": "i", "client_secret": "${env:B3}"}}}}"#,
+    );
+    assert!(
+        others.named.iter().eq(["A", "A2", "B", "B2", "B3", "EMBEDDINGS", "OTLP", "OURS"]),
+        "{others:?}"
+    );
     for (store, first) in
         [("s3://b", Some("AWS_")), ("file:///f", None), ("az://c/f", Some("AZURE_STORAGE_"))]
     {

@@ -1,76 +1,76 @@
-//! Everything that the operator decides, as one checked value, and what each part of the proxy is made of.
+//! The validated config, and the settings of each part derived from it.
 
+use crate::fleet_config::SharedFile;
+use crate::sections::{
+    ApiKey, Logging, OutputValidation, ResultLimitSection, TelemetrySection, TlsFiles,
+};
+use crate::servers::ServerEntry;
+use crate::written::Written;
+use mcpproxy_activity as activity;
+use mcpproxy_catalog as catalog;
+use mcpproxy_catalog::ServerSettings;
+use mcpproxy_catalog::embeddings::SearchSection;
+use mcpproxy_fleet::cluster_key::{IdKeys, KEY_ID_BYTES, KeyPurpose};
+use mcpproxy_fleet::config::AdvertisedUrl;
+use mcpproxy_fleet::node_state::NodeTag;
+use mcpproxy_fleet::{ClusterConfig, LedgerSettings, bucket};
+use mcpproxy_gateway::downstream::session_ticket::TicketOffice;
+use mcpproxy_gateway::proxy::memory_budget;
+use mcpproxy_gateway::proxy::settings::{Settings, StreamTiming};
+use mcpproxy_policy as policy;
+use mcpproxy_policy::host_check::{BadEntry, HostCheck};
+use mcpproxy_policy::rules::{Preset, RuleOptions, RulesDefault};
+use mcpproxy_policy::tool::InputPolicy;
+use mcpproxy_policy::{CallLimits, HttpAuth, approvals, identity, intent, limits};
+use mcpproxy_protocol::mcp::revisions::Offered;
+use mcpproxy_runtime::io::address::Address;
+use mcpproxy_runtime::io::egress_proxy::EgressEnvironment;
+use mcpproxy_upstream::{ServerAffinity, ServerTls, WithheldVariables};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::sections::{ApiKey, Logging, OutputValidation, ResultLimitSection};
-use super::servers::ServerEntry;
-use super::telemetry::TelemetrySection;
-use super::tls::TlsFiles;
-use super::written::Written;
-use crate::activity;
-use crate::approvals;
-use crate::catalog::{self, ServerSettings};
-use crate::downstream::session_ticket::TicketOffice;
-use crate::embeddings::SearchSection;
-use crate::fleet::bucket;
-use crate::fleet::cluster_key::{KEY_ID_BYTES, KeyPurpose};
-use crate::fleet::config::AdvertisedUrl;
-use crate::fleet::sealed_id::IdKeys;
-use crate::fleet::sealed_mark::NodeTag;
-use crate::fleet::{ClusterConfig, LedgerSettings};
-use crate::identity;
-use crate::intent;
-use crate::io::address::Address;
-use crate::mcp::revisions::Offered;
-use crate::policy::host_check::{BadEntry, HostCheck};
-use crate::policy::rules::{Preset, RuleOptions, RulesDefault};
-use crate::policy::{self, CallLimits, HttpAuth, limits};
-use crate::proxy::memory_budget;
-use crate::proxy::settings::Settings;
-use crate::tool::InputPolicy;
-use crate::upstream::{ServerAffinity, ServerTls, WithheldVariables};
-
-/// Everything the operator decides, checked.
+/// The validated config.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the HTTP faces listen.
+    /// Listen address of the HTTP endpoints.
     pub listen: Address,
-    /// `tls`; `None`: without TLS.
+    /// `tls`; `None` disables TLS.
     pub tls: Option<TlsFiles>,
-    /// Where catalog, activity and logins are kept.
+    /// Directory for catalog, activity and logins.
     pub data_dir: PathBuf,
-    /// What `/api/v1` and `/events` ask for; `None` until one is made.
+    /// API key of `/api/v1` and `/events`; `None` until one is generated.
     pub api_key: Option<ApiKey>,
-    /// Whether `/mcp` asks for the key too.
+    /// Whether `/mcp` requires the key, too.
     pub require_mcp_auth: bool,
-    /// Hosts that requests may name; empty: the loopback names.
+    /// Accepted `Host` values; empty: the loopback names.
     pub allowed_hosts: Vec<String>,
-    /// Origins that requests may come from; empty: the loopback names.
+    /// Accepted `Origin` values; empty: the loopback names.
     pub allowed_origins: Vec<String>,
-    /// The upstreams, enabled or not, in the order of their names.
+    /// The upstreams, enabled or not, ordered by name.
     pub servers: Vec<ServerEntry>,
-    /// Results of `retrieve_tools` that states no limit of its own, 1 to 100.
+    /// Default number of results of `retrieve_tools`, 1 to 100.
     pub tools_limit: usize,
-    /// The revisions that a client is offered that asks for them.
+    /// `stream_after` and `keepalive`.
+    pub streams: StreamTiming,
+    /// Protocol revisions offered in discovery.
     pub offered_era: Offered,
     /// `intent_declaration`
     pub intent: intent::Settings,
-    /// `limits`; those of a server are with it.
+    /// `limits`; those of a server are part of it.
     pub limits: limits::Config,
     /// `output_validation`
     pub output: OutputValidation,
     /// `input_validation`
     pub input: InputPolicy,
-    /// `result_limit`; those of servers and tools are with them.
+    /// `result_limit`; those of servers and tools are part of them.
     pub result_limit: ResultLimitSection,
     /// `search`
     pub search: SearchSection,
     /// `approval`
     pub approval: approvals::Config,
     /// `catalog`
-    pub catalog_review: catalog::on_change::ReviewSettings,
+    pub catalog_review: catalog::grade::ReviewSettings,
     /// `activity`
     pub activity: activity::Config,
     /// `cluster`
@@ -83,23 +83,27 @@ pub struct Config {
     pub logging: Logging,
     /// `telemetry`
     pub telemetry: TelemetrySection,
-    /// The program that ends the servers' processes if this one is killed; `None`: they stay.
+    /// Program that terminates the servers' processes if this one is killed; `None` leaves them running.
     pub reaper: Option<PathBuf>,
-    /// The files that hold values of it, at most 1000.
+    /// Files that hold referenced values, at most 1000.
     pub named_files: Vec<PathBuf>,
-    /// The variables that what makes whoever has it us is read of.
+    /// Environment variables that hold credentials for admin or node access.
     pub own_variables: BTreeSet<String>,
-    /// The fleet's config that it is of, by its hash; `None` where it is the node's own file alone.
+    /// All environment variables named in the config.
+    pub named_variables: BTreeSet<String>,
+    /// Hash of the fleet's config in force; `None` if the node uses its own file.
     pub fleet_config: Option<Box<str>>,
-    /// The text that it was read of, for what is told of a change.
+    /// The config as written, for the audit record of a change.
     pub written: Written,
 }
 
-/// Which rules there are, and how they are put in force. What is in the files is read by whoever starts.
+/// Configured rules and their enforcement. The files are read at startup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleFiles {
-    /// `policy.files`, from the folder of the config file where they are not whole paths.
+    /// `policy.files`, relative to the config file's directory.
     pub files: Vec<PathBuf>,
+    /// Files contained in the fleet's config, in place of `files`.
+    pub shared: Vec<SharedFile>,
     /// `policy.default` and `policy.mode`.
     pub options: RuleOptions,
     /// `policy.presets`
@@ -107,92 +111,80 @@ pub struct RuleFiles {
 }
 
 impl RuleFiles {
-    /// Whether there is anything that could refuse a request.
-    #[must_use]
+    /// Whether any rule could refuse a request.
     pub fn decide_anything(&self) -> bool {
         !self.files.is_empty()
+            || !self.shared.is_empty()
             || !self.presets.is_empty()
             || self.options.default == RulesDefault::Deny
     }
 }
 
 impl Config {
-    /// The API key; empty until one is made.
-    #[must_use]
+    /// The API key; empty until one is generated.
     pub fn key(&self) -> &str {
         self.api_key.as_ref().map_or("", |key| key.expose())
     }
 
-    /// The files that the servers' sections `tls` name.
+    /// Files named in the servers' `tls` sections.
     pub fn tls_files_of_servers(&self) -> impl Iterator<Item = &Path> {
         let sections = self.servers.iter().filter_map(|server| server.upstream.tls.as_ref());
         sections.flat_map(ServerTls::files)
     }
 
-    /// Where the activity log is: `data_dir/activity`.
-    #[must_use]
+    /// Directory of the activity log: `data_dir/activity`.
     pub fn activity_folder(&self) -> PathBuf {
         self.data_dir.join("activity")
     }
 
-    /// Where the copies of the other nodes' logs are.
-    #[must_use]
+    /// Directory of the copies of other nodes' logs.
     pub fn fleet_index_folder(&self) -> PathBuf {
         self.data_dir.join("fleet").join("index")
     }
 
-    /// What the node's ledger is made of, with `data_dir/fleet`; `None` where there is no fleet.
-    #[must_use]
+    /// Settings of the node's ledger in `data_dir/fleet`; `None` without a fleet.
     pub fn ledger(&self) -> Option<LedgerSettings> {
         LedgerSettings::of(&self.cluster, self.data_dir.join("fleet"))
     }
 
-    /// What seals the ids of sessions so that any node of the fleet opens them; `None` without a fleet or without its key, where
-    /// they are known to their node alone.
-    #[must_use]
+    /// Keys that seal session ids so that every node of the fleet can open them; `None` without a fleet key.
     pub fn ticket_office(&self) -> Option<TicketOffice> {
         let (_, node) = self.cluster.membership()?;
         let keys = self.cluster.key.as_ref()?.derive(KeyPurpose::Session);
         Some(TicketOffice::new(IdKeys::of(&keys), NodeTag::of(node)))
     }
 
-    /// What makes request states that any node of the fleet knows, each with its name, the one that makes new ones first; `None`
-    /// without a fleet or without its key, where they are known to their process alone.
-    #[must_use]
+    /// Keys for request states that every node of the fleet can verify, with their ids, the signing key first; `None`
+    /// without a fleet key.
     pub fn approval_keys(&self) -> Option<Vec<([u8; KEY_ID_BYTES], [u8; 32])>> {
         self.cluster.membership()?;
         let keys = self.cluster.key.as_ref()?.derive(KeyPurpose::Approval);
         Some(keys.all().map(|key| (key.id(), *key.expose())).collect())
     }
 
-    /// Where what servers say on stderr is kept: `data_dir/stderr`.
-    #[must_use]
+    /// Directory of the servers' stderr output: `data_dir/stderr`.
     pub fn stderr_folder(&self) -> PathBuf {
         self.data_dir.join("stderr")
     }
 
-    /// Where results are kept that are too long for an agent: `data_dir/results`.
-    #[must_use]
+    /// Directory of withheld results: `data_dir/results`.
     pub fn results_folder(&self) -> PathBuf {
         self.data_dir.join("results")
     }
 
-    /// Where vectors of tools are kept: `data_dir/embeddings`.
-    #[must_use]
+    /// Directory of tool embeddings: `data_dir/embeddings`.
     pub fn embeddings_folder(&self) -> PathBuf {
         self.data_dir.join("embeddings")
     }
 
-    /// Whether the results of any tool have a limit.
-    #[must_use]
+    /// Whether any tool has a result limit.
     pub fn keeps_results(&self) -> bool {
         let limit = self.result_limit.limit();
         let mut enabled = self.servers.iter().filter(|server| server.upstream.enabled);
         enabled.any(|server| server.tools.result_limit.limit_any(limit))
     }
 
-    /// What the catalog needs: the enabled servers, and `data_dir/catalog`.
-    #[must_use]
+    /// Settings of the catalog: the enabled servers, and `data_dir/catalog`.
     pub fn catalog(&self) -> catalog::Settings {
         let enabled = self.servers.iter().filter(|server| server.upstream.enabled);
         let settings = enabled.map(|server| (Arc::clone(&server.name), server.tools.clone()));
@@ -207,11 +199,7 @@ impl Config {
         }
     }
 
-    /// What requests are decided by, but for the rules: their files are read by whoever starts.
-    ///
-    /// # Errors
-    ///
-    /// An entry of `allowed_hosts` or `allowed_origins` that was not read by [`parse`](super::parse()).
+    /// Settings of request handling, without the rules, whose files are read at startup.
     pub fn settings(&self) -> Result<Settings, BadEntry> {
         let host_check = HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?;
         let own = self.cluster.advertise.as_ref().map(AdvertisedUrl::authority);
@@ -219,7 +207,7 @@ impl Config {
             http_auth: HttpAuth {
                 api_key: self.key().into(),
                 require_mcp_auth: self.require_mcp_auth,
-                // By the name that it has in its fleet a node is asked for its numbers.
+                // Other nodes of the fleet use the advertised name to fetch metrics.
                 host_check: own.into_iter().fold(host_check, HostCheck::with_host),
             },
             policy: policy::Settings {
@@ -229,6 +217,7 @@ impl Config {
             },
             approval: self.approval.clone(),
             tools_limit: self.tools_limit,
+            streams: self.streams,
             offered_era: self.offered_era,
             max_series: self.telemetry.max_series,
             traces: self.telemetry.otlp_endpoint.as_ref().map(|_| self.telemetry.traces_ratio),
@@ -242,11 +231,7 @@ impl Config {
         })
     }
 
-    /// The same after those of an earlier config: what is counted and held under those goes on where both say the same.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::settings`].
+    /// Settings that continue the counters and budgets of an earlier config where both agree.
     pub fn settings_after(&self, before: &Settings) -> Result<Settings, BadEntry> {
         let settings = self.settings()?;
         let limits = before.policy.limits.next(&self.limits, self.limited_servers());
@@ -258,7 +243,7 @@ impl Config {
         })
     }
 
-    /// What goes out at a time and how often.
+    /// Concurrency and rate limits of calls.
     fn limits(&self) -> CallLimits {
         CallLimits::new(&self.limits, self.limited_servers())
     }
@@ -273,14 +258,14 @@ impl Config {
         servers.map(of)
     }
 
-    /// Those that keep something between the calls of a session.
+    /// Servers with session affinity.
     fn session_servers(&self) -> BTreeSet<Arc<str>> {
         let enabled = self.servers.iter().filter(|server| server.upstream.enabled);
         let kept = enabled.filter(|server| server.upstream.affinity == ServerAffinity::Session);
         kept.map(|server| Arc::clone(&server.name)).collect()
     }
 
-    /// The memory budget of answers that strict holds.
+    /// Memory budget of results held by strict mode.
     fn held(&self) -> memory_budget::MemoryBudget {
         let OutputValidation { max_held_total_bytes: total, max_held_bytes, .. } = self.output;
         let enabled = self.servers.iter().filter(|server| server.upstream.enabled);
@@ -290,34 +275,38 @@ impl Config {
         memory_budget::MemoryBudget::new(total, share, names)
     }
 
-    /// The memory budget of answers that warn has yet to judge: one for all servers.
+    /// Memory budget of results that warn mode has not judged yet, shared by all servers.
     fn judging_budget(&self) -> memory_budget::MemoryBudget {
         let total = memory_budget::MAX_JUDGING_BYTES.min(self.output.max_held_total_bytes);
         memory_budget::MemoryBudget::new(total, 0, [])
     }
 
-    /// What servers that are started do not get of our environment, beside what none gets.
-    #[must_use]
+    /// Environment variables withheld from the servers' processes, besides the built-in ones.
     pub fn withheld_variables(&self) -> WithheldVariables {
         let prefixes = match self.cluster.membership() {
             Some((store, _)) => bucket::credential_variables(store),
-            // Whoever has credentials in the environment has them for servers.
+            // Without a fleet, storage credentials in the environment are meant for servers.
             None => &[],
         };
-        WithheldVariables { names: self.own_variables.clone(), prefixes }
+        WithheldVariables {
+            names: self.own_variables.clone(),
+            named: self.named_variables.clone(),
+            prefixes,
+        }
     }
 
-    /// All values that must not be repeated in a server's words. What one server is given, another may
-    /// repeat.
+    /// Values to redact from servers' output. A secret of one server may be repeated by another.
     pub fn secrets(&self) -> impl Iterator<Item = String> {
         let of_servers = self.servers.iter().flat_map(|server| server.upstream.secrets());
         let of_webhook =
             self.approval.webhook.iter().flat_map(|it| [it.url.clone(), it.secret.clone()]);
         let of_search = self.search.embeddings.iter().filter_map(|it| it.api_key.clone());
-        // One that names where the key is is no secret.
+        // A reference to a key is not a secret.
         let of_search = of_search.filter(|key| !key.contains("${"));
         let of_cluster = self.cluster.key.iter().flat_map(|keys| keys.texts().map(str::to_owned));
         let own = [self.key().to_owned()].into_iter().chain(of_cluster);
-        of_servers.chain(own).chain(of_webhook).chain(of_search)
+        let proxies = EgressEnvironment::of_process().proxies().map(|(_, proxy)| proxy);
+        let of_proxies = proxies.flatten().flat_map(|proxy| proxy.secrets().to_vec());
+        of_servers.chain(own).chain(of_webhook).chain(of_search).chain(of_proxies)
     }
 }

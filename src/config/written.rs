@@ -1,37 +1,38 @@
-//! The config as it is written, and what is another between two of them, by the paths of the keys. Pure.
+//! The config as written, and the difference between two of them by key path. Pure.
 //!
-//! A difference is told to people and kept in records, so it shows no secret: of what may be one it says only that it is
-//! another. Of a server that is only what says how it is used, not how it is reached.
+//! Differences are shown to people and kept in records, so they contain no secrets: of a potential secret only the
+//! fact of a change, of a server only how it is used, not how it is reached. The whole config, which is not recorded,
+//! also shows how a server is reached (CFG-8): command line and URL, masked like the activity log.
 
+use crate::problem::{KeyPath, PathStep};
+use crate::section_reader::KNOWN_KEYS;
+use crate::servers;
+use mcpproxy_activity::redact::{REDACTED, Redactor};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde_json::{Map, Value, json};
-
-use super::misspelt_keys::KNOWN_KEYS;
-use super::problem::{KeyPath, PathStep};
-use super::servers;
-
-/// A config as it is written, under our names of the keys. `Debug` shows none of it.
+/// A config as written, with key names normalized. Redacted in `Debug`.
 #[derive(Clone, Default, PartialEq)]
 pub struct Written(Map<String, Value>);
 
-/// A value that is another.
+/// A key with different values in two configs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedKey {
-    /// Where it stands.
     pub path: KeyPath,
     old: Option<Value>,
     new: Option<Value>,
 }
 
-/// Keys of a server whose values say nothing of how it is reached.
-const PLAIN_OF_SERVERS: [&str; 13] = [
+/// Keys of a server that do not say how it is reached.
+const PLAIN_OF_SERVERS: [&str; 15] = [
     "enabled",
     "protocol",
     "init_timeout",
     "call_timeout",
     "affinity",
+    "protocol_era",
+    "second_idle_timeout",
     "max_concurrent",
     "limits",
     "enabled_tools",
@@ -41,7 +42,7 @@ const PLAIN_OF_SERVERS: [&str; 13] = [
     "input_validation",
     "result_limit",
 ];
-/// A key elsewhere that holds one of these words is that of a secret, or of what may hold one.
+/// Substrings of key names outside servers that mark potential secrets.
 const HIDDEN_WORDS: [&str; 10] = [
     "key",
     "secret",
@@ -54,9 +55,11 @@ const HIDDEN_WORDS: [&str; 10] = [
     "env",
     "webhook",
 ];
-/// What stands for a value that is not shown.
+/// Placeholder for a redacted value.
 const NOT_SHOWN: &str = "(not shown)";
-/// Longest value that is shown.
+/// Minimum length of a segment of a URL's path that is masked if it looks random.
+const RANDOM_SEGMENT_CHARS: usize = 16;
+/// Maximum size of a shown value in bytes.
 const MAX_SHOWN_BYTES: usize = 256;
 
 impl fmt::Debug for Written {
@@ -66,7 +69,7 @@ impl fmt::Debug for Written {
 }
 
 impl Written {
-    /// What stands under the root; servers by their names, in whichever form they are written.
+    /// Takes the root object; servers are indexed by name in either form.
     pub(super) fn of(root: &Map<String, Value>) -> Self {
         let mut root = root.clone();
         if let Some(Value::Array(list)) = root.get(servers::KEY) {
@@ -80,14 +83,15 @@ impl Written {
         Self(root)
     }
 
-    /// All of it as it is shown: what may be a secret, or says how a server is reached, is not.
-    #[must_use]
+    /// The redacted config.
     pub fn shown(&self) -> Value {
-        Value::Object(shown_members(&KeyPath::default(), &self.0))
+        let extra = self.0.get("activity").and_then(|activity| activity.get("redact_keys"));
+        let extra: Vec<String> = extra.map(texts).unwrap_or_default();
+        let extra: Vec<String> = extra.into_iter().filter(|key| !key.is_empty()).collect();
+        Value::Object(shown_members(&KeyPath::default(), &self.0, &Redactor::new(&extra)))
     }
 
-    /// What is another in `next`, in the order of the keys.
-    #[must_use]
+    /// Changes to `next`, in the order of the keys.
     pub fn changes(&self, next: &Self) -> Vec<ChangedKey> {
         let mut changes = Vec::new();
         between(&KeyPath::default(), &self.0, &next.0, &mut changes);
@@ -117,8 +121,7 @@ fn between(
 }
 
 impl ChangedKey {
-    /// As it is shown: the key, what became of it, and the values as far as they are no secret.
-    #[must_use]
+    /// The key, the kind of change, and the values unless redacted.
     pub fn shown(&self) -> Value {
         let change = match (&self.old, &self.new) {
             (None, _) => "added",
@@ -141,24 +144,87 @@ impl ChangedKey {
     }
 }
 
-fn shown_members(at: &KeyPath, members: &Map<String, Value>) -> Map<String, Value> {
+fn shown_members(
+    at: &KeyPath,
+    members: &Map<String, Value>,
+    redactor: &Redactor,
+) -> Map<String, Value> {
+    let mut reach = match at.0.as_slice() {
+        [PathStep::Key(root), PathStep::Key(_)] if root == servers::KEY => {
+            shown_reach(members, redactor)
+        }
+        _ => Map::new(),
+    };
     let shown = members.iter().map(|(key, value)| {
         let path = at.key(key);
-        let shown = match value {
-            Value::Object(inner) => Value::Object(shown_members(&path, inner)),
-            value => shown_value(&path, value).unwrap_or_else(|| Value::from(NOT_SHOWN)),
+        let shown = match (value, reach.remove(key)) {
+            (_, Some(masked)) => masked,
+            (Value::Object(inner), None) => Value::Object(shown_members(&path, inner, redactor)),
+            (value, None) => shown_value(&path, value).unwrap_or_else(|| Value::from(NOT_SHOWN)),
         };
         (key.clone(), shown)
     });
     shown.collect()
 }
 
-/// Whether `value` may be shown at `path`: neither is a secret, nor says how a server is reached, nor is unknown.
+/// Command, arguments and URL of a server, masked. Without members that are no texts.
+fn shown_reach(server: &Map<String, Value>, redactor: &Redactor) -> Map<String, Value> {
+    let mut shown = Map::new();
+    let args = server.get("args").filter(|args| args.is_array()).map(texts);
+    if let Some(Value::String(command)) = server.get("command") {
+        let words: Vec<&str> =
+            [command].into_iter().chain(args.iter().flatten()).map(String::as_str).collect();
+        if let Some((command, words)) =
+            masked(&words, redactor).as_deref().and_then(<[String]>::split_first)
+        {
+            shown.insert("command".to_owned(), command.as_str().into());
+            if args.is_some_and(|args| server.get("args") == Some(&json!(args))) {
+                shown.insert("args".to_owned(), words.into());
+            }
+        }
+    }
+    if let Some(Value::String(url)) = server.get("url")
+        && let Some([url]) = masked(&[url.as_str()], redactor).as_deref()
+    {
+        shown.insert("url".to_owned(), masked_path(url).into());
+    }
+    shown
+}
+
+/// The texts in a list.
+fn texts(list: &Value) -> Vec<String> {
+    let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    items.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
+}
+
+/// The words of a command line without the secrets in them; `None` if the mask left no list of as many words.
+fn masked(words: &[&str], redactor: &Redactor) -> Option<Vec<String>> {
+    let text = json!(words).to_string();
+    let masked: Vec<String> = serde_json::from_str(&redactor.text(&text, false)).ok()?;
+    (masked.len() == words.len()).then_some(masked)
+}
+
+/// A URL without segments of its path that look random: hosted servers put credentials there.
+fn masked_path(url: &str) -> String {
+    let path_end = url.find(['?', '#']).unwrap_or(url.len());
+    let (path, rest) = url.split_at(path_end);
+    let looks_random = |segment: &str| {
+        segment.len() >= RANDOM_SEGMENT_CHARS
+            && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+            && segment.bytes().any(|byte| byte.is_ascii_alphabetic())
+            && segment.bytes().filter(u8::is_ascii_digit).count() > 1
+    };
+    let mask = |segment| if looks_random(segment) { REDACTED } else { segment };
+    let segments: Vec<&str> = path.split('/').map(mask).collect();
+    segments.join("/") + rest
+}
+
+/// Whether `value` may be shown at `path`: not a secret, not a connection detail, and not under an unknown key.
 pub(super) fn may_be_shown(path: &KeyPath, value: &Value) -> bool {
     shown_value(path, value).is_some()
 }
 
-/// The value at `path`, if nothing in it may be a secret.
+/// The value at `path`, unless it may contain a secret.
 fn shown_value(path: &KeyPath, value: &Value) -> Option<Value> {
     let mut names = path.0.iter().filter_map(|step| match step {
         PathStep::Key(key) => Some(key.as_str()),
@@ -166,20 +232,20 @@ fn shown_value(path: &KeyPath, value: &Value) -> Option<Value> {
     });
     let root = names.next()?;
     if root == servers::KEY {
-        // A whole server is not shown.
+        // Whole servers are never shown.
         let (_, key) = (names.next()?, names.next()?);
         return PLAIN_OF_SERVERS.contains(&key).then(|| value.clone());
     }
     let says_secret =
         |name: &str| HIDDEN_WORDS.iter().any(|word| name.to_lowercase().contains(word));
-    // A misspelt key may be meant for a secret.
-    let hidden = |name: &str| says_secret(name) || !KNOWN_KEYS.contains(&name);
+    // A misspelled key may be meant for a secret.
+    let hidden = |name: &str| says_secret(name) || !KNOWN_KEYS.contains(name);
     let last = names.next_back().unwrap_or(root);
     let named = [root, last].into_iter().any(hidden) || names.any(says_secret);
     (!named && !holds(value, &hidden)).then(|| value.clone())
 }
 
-/// Whether a key in `value` is one of those.
+/// Whether `value` contains a key that is `hidden`.
 fn holds(value: &Value, hidden: &impl Fn(&str) -> bool) -> bool {
     match value {
         Value::Object(map) => map.iter().any(|(name, value)| hidden(name) || holds(value, hidden)),
@@ -190,16 +256,15 @@ fn holds(value: &Value, hidden: &impl Fn(&str) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
+    use proptest::prelude::*;
 
     fn written(value: Value) -> Written {
         let Value::Object(root) = value else { panic!() };
         Written::of(&root)
     }
 
-    /// `root` with the changes made.
+    /// Applies changes to `root`.
     fn apply(root: &Map<String, Value>, changes: &[ChangedKey]) -> Map<String, Value> {
         let mut root = Value::Object(root.clone());
         for ChangedKey { path, new, .. } in changes {
@@ -242,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_changed_between_two_makes_one_of_the_other(a in root(), b in root()) {
+        fn changes_transform_one_config_into_the_other(a in root(), b in root()) {
             let (from, to) = (Written(a.clone()), Written(b.clone()));
             let changes = from.changes(&to);
             prop_assert_eq!(apply(&a, &changes), b);
@@ -251,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_servers_are_one() {
+    fn object_and_array_forms_are_equal() {
         let object = written(json!({"mcpServers": {"a": {"command": "x", "name": "a"}}}));
         let array = written(json!({"mcpServers": [{"command": "x", "name": "a"}]}));
         assert!(object.changes(&array).is_empty());
     }
 
     #[test]
-    fn no_secret_is_shown_only_that_it_is_another() {
+    fn changed_secrets_are_reported_without_values() {
         let secret = "s3cret-value";
         let config = |value: &str, limit: u8| {
             written(json!({
@@ -268,7 +333,7 @@ mod tests {
                 "cluster": {"store": {"access_key": value}},
                 "mcpServers": {
                     "s": {"command": value, "args": [value], "env": {"TOKEN": value},
-                        "headers": {"H": value}, "url": value, "oauth": {"client_secret": value},
+                        "headers": {"H": value}, "url": value, "proxy": value, "oauth": {"client_secret": value},
                         "cwd": value, "call_timeout": format!("{limit}s")},
                 },
             }))
@@ -276,7 +341,7 @@ mod tests {
         let changes = config("s3cret-value-0", 1).changes(&config("s3cret-value-1", 2));
         let shown: Vec<Value> = changes.iter().map(ChangedKey::shown).collect();
         assert!(!json!(shown).to_string().contains(secret), "{shown:?}");
-        assert_eq!(shown.len(), 14);
+        assert_eq!(shown.len(), 15);
         let of = |key: &str| shown.iter().find(|it| it["key"] == key).unwrap();
         assert_eq!(
             of("mcpServers.s.env.TOKEN"),
@@ -286,26 +351,64 @@ mod tests {
         let limit = json!({"key": "tools_limit", "change": "changed", "old": 1, "new": 2});
         assert_eq!(of("tools_limit"), &limit);
         assert_eq!(of("mcpServers.s.call_timeout")["new"], "2s");
-        // Whole sections and servers that come or go.
+        // Added and removed sections and servers.
         let changes = written(json!({})).changes(&config(secret, 1));
         let shown = json!(changes.iter().map(ChangedKey::shown).collect::<Vec<_>>());
         assert!(!shown.to_string().contains(secret), "{shown}");
         assert!(!format!("{:?}", config(secret, 1)).contains(secret));
-        let whole = config(secret, 1).shown();
+        let mut whole = config(secret, 1).shown();
+        for key in ["command", "args", "url"] {
+            whole["mcpServers"]["s"].as_object_mut().unwrap().remove(key);
+        }
         assert!(!whole.to_string().contains(secret), "{whole}");
         assert_eq!((&whole["api_key"], &whole["tools_limit"]), (&json!("(not shown)"), &json!(1)));
         let server = &whole["mcpServers"]["s"];
         assert_eq!(server["env"], json!({"TOKEN": "(not shown)"}));
-        assert_eq!(
-            (&server["args"], &server["call_timeout"]),
-            (&json!("(not shown)"), &json!("1s"))
-        );
+        assert_eq!(server["call_timeout"], "1s");
         let list = written(json!({"mcpServers": [{"command": secret, "name": 7}, secret]}));
         assert!(!list.shown().to_string().contains(secret), "{}", list.shown());
     }
 
+    /// CFG-8.
     #[test]
-    fn the_value_of_a_key_that_is_not_known_is_not_shown() {
+    fn command_line_and_url_are_shown_without_their_secrets() {
+        for (server, expected) in [
+            (
+                json!({"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory@2026.1"]}),
+                json!({"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory@2026.1"]}),
+            ),
+            (
+                json!({"command": "serve", "args": ["--api-key", "hunter2", "--house=plain", "--own=mine"]}),
+                json!({"command": "serve", "args": ["--api-key", REDACTED, "--house=plain", format!("--own={REDACTED}")]}),
+            ),
+            (
+                json!({"command": "docker", "args": ["run", "-e", "GITHUB_TOKEN=hunter2", "image"]}),
+                json!({"command": "docker", "args": ["run", "-e", format!("GITHUB_TOKEN={REDACTED}"), "image"]}),
+            ),
+            (
+                json!({"url": "https://mcp.example.com/v1/servers/mcp?team=blue&token=hunter2"}),
+                json!({"url": format!("https://mcp.example.com/v1/servers/mcp?team=blue&token={REDACTED}")}),
+            ),
+            (
+                json!({"url": "https://mcp.example.com/s/N2Q5ZTBhOTgtYzE0/mcp"}),
+                json!({"url": format!("https://mcp.example.com/s/{REDACTED}/mcp")}),
+            ),
+            (
+                json!({"command": 7, "args": ["hunter2", 7], "url": ["hunter2"]}),
+                json!({"command": NOT_SHOWN, "args": NOT_SHOWN, "url": NOT_SHOWN}),
+            ),
+            (
+                json!({"command": "serve", "args": [{"token": "hunter2"}], "env": {"A": "hunter2"}}),
+                json!({"command": "serve", "args": NOT_SHOWN, "env": {"A": NOT_SHOWN}}),
+            ),
+        ] {
+            let config = json!({"activity": {"redact_keys": ["own"]}, "mcpServers": {"s": server}});
+            assert_eq!(written(config).shown()["mcpServers"]["s"], expected, "{server}");
+        }
+    }
+
+    #[test]
+    fn values_of_unknown_keys_are_redacted() {
         let config = |value: &str| {
             written(json!({"api_kye": value, "pasword": {"a": value}, "auth": {"sercet": value},
                 "tools_limit": 1, "limits": {"principals": {"token:ci": {"concurrent": value.len()}}}}))
@@ -319,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_not_shown() {
+    fn long_values_are_omitted() {
         let hosts = |letter: &str| written(json!({"allowed_hosts": [letter.repeat(300)]}));
         let shown = hosts("a").changes(&hosts("b"))[0].shown();
         assert_eq!(shown, json!({"key": "allowed_hosts", "change": "changed"}));

@@ -1,103 +1,114 @@
-//! The object store of a fleet: a folder of it, by a URL, with bounds on everything that is asked of it. In `fleet`, the crate
-//! `object_store` is named here and in this folder alone.
+//! Client for the fleet's object store, restricted to one folder and with bounds on every request. The only user of
+//! `object_store` in this crate.
 //!
 //! | URL | store | credentials |
 //! |---|---|---|
-//! | `s3://BUCKET/FOLDER` | S3, and what speaks it (`AWS_ENDPOINT_URL`): Garage, MinIO, Ceph | `AWS_…` |
+//! | `s3://BUCKET/FOLDER` | S3 and compatible stores (`AWS_ENDPOINT_URL`): Garage, MinIO, Ceph | `AWS_…` |
 //! | `gs://BUCKET/FOLDER` | Google Cloud Storage | `GOOGLE_…` |
 //! | `az://CONTAINER/FOLDER` | Azure Blob Storage | `AZURE_…` |
-//! | `file:///FOLDER` | a folder that is there already; what is put is synced | |
+//! | `file:///FOLDER` | an existing folder; writes are synced | |
 //!
-//! What is not asked: to change an object only if it is as it was, which not every store can do. That a new object is made
-//! only where there is none is used where the store shows that it can ([`Bucket::create`]).
+//! Conditional updates are not used, because not every store supports them. Conditional creation is used if the store supports
+//! it ([`Bucket::create`]).
 //!
-//! Size: each thing that a store is asked, with its bounds, in one place.
+//! The HTTP client ([`StoreClient`]) bounds each request; the total time of an operation is bounded by [`OPERATION_TIMEOUT`].
+//!
+//! It has TLS and egress proxy as in the rest of the program, and no redirects. A response must begin within [`ANSWER_TIMEOUT`] and continue without longer pauses. For requests with a body, the time to send
+//! it on the slowest supported link is added.
 
-mod client;
-mod error;
-mod folders;
-mod kept_part;
-mod lister;
 mod listing;
 #[cfg(test)]
-mod odd_keys;
-mod pages;
-#[cfg(test)]
-mod slow_links;
+mod test_servers;
 
-use std::fmt;
+use std::error::Error as _;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use std::{fmt, io};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt;
+use futures_util::future::BoxFuture;
+use http::header::HOST;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, Uri};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Full};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService,
+};
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions,
-    PutPayload, RetryConfig,
+    BackoffConfig, ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme,
+    PutMode, PutOptions, PutPayload, RetryConfig, path,
 };
+use thiserror::Error;
+use tokio::time::{Instant, Sleep};
+use tokio_rustls::TlsConnector;
 use url::Url;
 
-use self::client::{OwnClient, transfer_time};
-pub use self::error::{BucketError, MAX_FOLDERS, MAX_LISTED};
-use self::error::{failed, within, words};
-pub use self::folders::FolderEntries;
-use self::lister::Lister;
+use crate::config::visible;
+use mcpproxy_runtime::io::dial::PROXY_TIMEOUT;
+use mcpproxy_runtime::io::egress_proxy::Egress;
+use mcpproxy_runtime::io::http_client::{
+    HttpConnection, HttpFault, HttpOrigin, IdleConnections, UnreadResponse,
+};
+use mcpproxy_runtime::io::tls::system_connector;
 
-/// Most time for one operation, its repetitions included, and without the time that an object's bytes may take on a slow way
-/// (`client::transfer_time`).
-pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Repetitions of a request within an operation.
+/// Time limit of an operation including retries, without the transfer time of its bytes on a slow link
+/// ([`transfer_time`]).
+pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Number of retries per operation.
 const MAX_RETRIES: usize = 2;
-/// The pause before the first of them, and the longest.
+/// First and longest pause between retries.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Most bytes of an object that is read.
-pub const MAX_OBJECT_BYTES: u64 = 64 << 20;
-/// An object of a listing.
+/// Maximum size of an object in bytes.
+pub(crate) const MAX_OBJECT_BYTES: u64 = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedObject {
-    /// Its key, within the folder of the store.
+    /// Key relative to the store's folder.
     pub key: String,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What tells one state of it from another.
+    /// Version tag.
     pub state: Box<str>,
 }
 
-/// As many objects as were asked for.
+/// Listing of a limited number of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListedSome {
-    /// The objects, by their keys.
+pub(crate) struct ListedSome {
+    /// Objects by key.
     pub objects: Vec<ListedObject>,
-    /// These are all there are.
+    /// True if the listing is complete.
     pub is_whole: bool,
 }
 
-/// The beginning or the end of a listing.
+/// First or last part of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListedPart {
-    /// The objects with the first keys, or the last ones, in their order.
+pub(crate) struct ListedPart {
+    /// Objects with the first or the last keys, in order.
     pub objects: Vec<ListedObject>,
-    /// How many there are behind them, or before.
+    /// Number of objects after or before them.
     pub more: u64,
-    /// The last key of all.
+    /// Last key of the complete listing.
     pub last: Option<String>,
 }
 
-/// What the names of the variables begin with that hold what the store at `url` is opened by.
-#[must_use]
+/// Prefixes of the environment variables that hold the credentials for the store at `url`.
 pub fn credential_variables(url: &str) -> &'static [&'static str] {
     match url.split_once("://") {
         Some(("s3", _)) => &["AWS_"],
         Some(("gs", _)) => &["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS"],
-        // Not all of `AZURE_`: other services of it have keys of their own.
+        // Not all of `AZURE_`: it also holds credentials of other services.
         Some(("az", _)) => {
             &["AZURE_STORAGE_", "AZURE_CLIENT_", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE"]
         }
@@ -105,33 +116,32 @@ pub fn credential_variables(url: &str) -> &'static [&'static str] {
     }
 }
 
-/// Keys that cannot be read on this thread, so that a test sees what one of them does to the others.
+/// Simulates unreadable keys on this thread.
 #[cfg(test)]
-pub(in crate::fleet) mod broken_reads {
+pub(crate) mod broken_reads {
     use std::cell::RefCell;
 
     thread_local!(static KEYS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
 
-    /// From now on it is these.
-    pub(in crate::fleet) fn are(keys: &[&str]) {
+    /// Sets the unreadable keys.
+    pub(crate) fn are(keys: &[&str]) {
         KEYS.set(keys.iter().map(|key| (*key).to_owned()).collect());
     }
 
-    pub(super) fn is(key: &str) -> bool {
+    pub(crate) fn is(key: &str) -> bool {
         KEYS.with_borrow(|keys| keys.iter().any(|it| it == key))
     }
 }
 
-/// Whether an object was made.
+/// Outcome of a conditional creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Creation {
-    /// It was.
+pub(crate) enum Creation {
     Made,
-    /// There is one under its key, and it is as it was.
+    /// The key is taken; the object is unchanged.
     Exists,
 }
 
-/// A folder of an object store. Clones share it.
+/// Folder in an object store. Clones share it.
 #[derive(Clone)]
 pub struct Bucket {
     store: Arc<dyn ObjectStore>,
@@ -147,18 +157,14 @@ impl fmt::Debug for Bucket {
 }
 
 impl Bucket {
-    /// The folder at `url`. Nothing is asked of it yet. Blocks: reads the system's certificates.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError::Url`].
+    /// Opens the folder at `url` without any request. Blocks: reads the system's certificates.
     pub fn open(url: &str) -> Result<Self, BucketError> {
         let wrong = |error: &dyn fmt::Display| BucketError::Url(words(error));
         let parsed = Url::parse(url).map_err(|error| wrong(&error))?;
         let shown = shown(&parsed);
         if !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some()
         {
-            return Err(wrong(&"credentials belong into the environment, not into the URL"));
+            return Err(wrong(&"credentials belong in the environment, not in the URL"));
         }
         if parsed.scheme() == "file" {
             let folder = parsed.to_file_path().unwrap_or_default();
@@ -168,22 +174,21 @@ impl Bucket {
             return Err(wrong(&"it must begin with s3://, gs://, az:// or file:///"));
         }
         let (scheme, folder) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(&error))?;
-        let client = || OwnClient::new().map_err(|error| wrong(&error));
         let (store, lister) = match scheme {
             ObjectStoreScheme::AmazonS3 => {
                 let mut builder = AmazonS3Builder::from_env().with_url(url);
                 if builder.get_config_value(&AmazonS3ConfigKey::Checksum).is_none() {
-                    // A store with object lock takes nothing without one.
+                    // A store with object lock requires a checksum.
                     builder = builder.with_checksum_algorithm(Checksum::SHA256);
                 }
-                let builder = builder.with_retry(retries()).with_http_connector(client()?);
+                let builder = builder.with_retry(retries()).with_http_connector(StoreClient::new());
                 both(builder.build().map_err(|error| wrong(&error))?)
             }
             ObjectStoreScheme::GoogleCloudStorage => both(
                 GoogleCloudStorageBuilder::from_env()
                     .with_url(url)
                     .with_retry(retries())
-                    .with_http_connector(client()?)
+                    .with_http_connector(StoreClient::new())
                     .build()
                     .map_err(|error| wrong(&error))?,
             ),
@@ -191,19 +196,19 @@ impl Bucket {
                 MicrosoftAzureBuilder::from_env()
                     .with_url(url)
                     .with_retry(retries())
-                    .with_http_connector(client()?)
+                    .with_http_connector(StoreClient::new())
                     .build()
                     .map_err(|error| wrong(&error))?,
             ),
-            _ => return Err(wrong(&"it names no bucket")),
+            _ => return Err(wrong(&"it has no bucket name")),
         };
         Ok(Self { store, lister, folder, shown })
     }
 
     fn folder(folder: PathBuf, shown: String) -> Result<Self, BucketError> {
         if !folder.is_dir() {
-            // It may be where something is to be mounted.
-            return Err(BucketError::Url(format!("{} is no folder", folder.display())));
+            // It may be an unmounted mount point.
+            return Err(BucketError::Url(format!("{} is not a folder", folder.display())));
         }
         let store = LocalFileSystem::new_with_prefix(&folder)
             .map_err(|error| BucketError::Url(words(&error)))?
@@ -212,8 +217,7 @@ impl Bucket {
         Ok(Self { store: Arc::new(store), lister, folder, shown })
     }
 
-    /// Where it is, for people.
-    #[must_use]
+    /// Location for display.
     pub fn shown(&self) -> &str {
         &self.shown
     }
@@ -224,37 +228,29 @@ impl Bucket {
             .fold(self.folder.clone(), |path, part| path.join(part))
     }
 
-    /// The bytes of an object.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`].
-    pub async fn get(&self, key: &str) -> Result<Bytes, BucketError> {
+    /// Reads an object.
+    pub(crate) async fn get(&self, key: &str) -> Result<Bytes, BucketError> {
         self.get_up_to(key, MAX_OBJECT_BYTES).await
     }
 
-    /// The bytes of an object that has `most` of them at most.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`].
-    pub async fn get_up_to(&self, key: &str, most: u64) -> Result<Bytes, BucketError> {
+    /// Reads an object of at most `max` bytes.
+    pub(crate) async fn get_up_to(&self, key: &str, max: u64) -> Result<Bytes, BucketError> {
         #[cfg(test)]
         if broken_reads::is(key) {
-            return Err(BucketError::Failed("it is broken".to_owned()));
+            return Err(BucketError::Failed("simulated failure".to_owned()));
         }
         let path = self.path(key);
         let asked = async { self.store.get(&path).await.map_err(|error| failed(key, &error)) };
         let found = within(OPERATION_TIMEOUT, asked).await?;
         let size = found.meta.size;
-        if size > most {
+        if size > max {
             return Err(BucketError::TooLong(key.to_owned()));
         }
         let read = async {
             let mut bytes = BytesMut::with_capacity(size as usize);
             let mut chunks = found.into_stream();
             while let Some(chunk) = chunks.try_next().await.map_err(|error| failed(key, &error))? {
-                if bytes.len() as u64 + chunk.len() as u64 > most {
+                if bytes.len() as u64 + chunk.len() as u64 > max {
                     return Err(BucketError::TooLong(key.to_owned()));
                 }
                 bytes.extend_from_slice(&chunk);
@@ -264,24 +260,16 @@ impl Bucket {
         within(OPERATION_TIMEOUT + transfer_time(size), read).await
     }
 
-    /// The bytes of an object, or `None` where there is none.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`].
-    pub async fn find(&self, key: &str) -> Result<Option<Bytes>, BucketError> {
+    /// Reads an object; `None` if there is none.
+    pub(crate) async fn find(&self, key: &str) -> Result<Option<Bytes>, BucketError> {
         match self.get(key).await {
             Err(BucketError::Missing(_)) => Ok(None),
             found => found.map(Some),
         }
     }
 
-    /// How long an object is, or `None` where there is none.
-    ///
-    /// # Errors
-    ///
-    /// [`BucketError`].
-    pub async fn size(&self, key: &str) -> Result<Option<u64>, BucketError> {
+    /// Size of an object in bytes; `None` if there is none.
+    pub(crate) async fn size(&self, key: &str) -> Result<Option<u64>, BucketError> {
         let path = self.path(key);
         let asked = async {
             match self.store.head(&path).await {
@@ -293,22 +281,22 @@ impl Bucket {
         within(OPERATION_TIMEOUT, asked).await
     }
 
-    /// Puts an object, in the place of what is there.
+    /// Writes an object, replacing any.
     ///
     /// # Errors
     ///
-    /// [`BucketError`]; then it may be there all the same.
+    /// [`BucketError`]; the object may have been written nevertheless.
     pub async fn put(&self, key: &str, bytes: Bytes) -> Result<(), BucketError> {
         self.put_as(key, bytes, PutMode::Overwrite).await.map(|_| ())
     }
 
-    /// Puts an object where there is none. A store that cannot look first puts it in the place of what is there, and says that
-    /// it was made.
+    /// Creates an object if its key is free. A store without conditional creation replaces the object and
+    /// reports it as created.
     ///
     /// # Errors
     ///
-    /// [`BucketError`]; then it may be there all the same.
-    pub async fn create(&self, key: &str, bytes: Bytes) -> Result<Creation, BucketError> {
+    /// [`BucketError`]; the object may have been written nevertheless.
+    pub(crate) async fn create(&self, key: &str, bytes: Bytes) -> Result<Creation, BucketError> {
         self.put_as(key, bytes, PutMode::Create).await
     }
 
@@ -334,7 +322,7 @@ impl Bucket {
         within(limit, put).await
     }
 
-    /// An object as a listing has it; `None` for one that is not within the folder.
+    /// Converts a listed object; `None` if it is outside the folder.
     fn listed(&self, meta: ObjectMeta) -> Option<ListedObject> {
         let key = self.key(&meta.location)?;
         let changed = || format!("{}-{}", meta.last_modified, meta.size);
@@ -342,19 +330,19 @@ impl Bucket {
         Some(ListedObject { key, size: meta.size, state })
     }
 
-    /// The key of a path within the folder.
+    /// Key of a path relative to the folder.
     fn key(&self, path: &Path) -> Option<String> {
         let parts = path.prefix_match(&self.folder)?;
         Some(parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"))
     }
 
-    /// A key as the store has it: a listing can begin behind one that is no path.
+    /// Absolute key in the store; it need not be a valid path.
     fn raw(&self, key: &str) -> String {
         if self.folder.is_root() { key.to_owned() } else { format!("{}/{key}", self.folder) }
     }
 
-    /// An object whose key is no path, by that key and of no size; `None` for one that is not within the folder. Nothing of a
-    /// fleet is called so: whoever lists it tells it as what else is nobody's.
+    /// Listed object whose key is not a valid path, with size 0; `None` if it is outside the folder. No fleet
+    /// object has such a key, so callers report it as foreign.
     fn odd(&self, raw: &str) -> Option<ListedObject> {
         let folder: &str = self.folder.as_ref();
         let key = match folder.is_empty() {
@@ -365,7 +353,16 @@ impl Bucket {
     }
 }
 
-/// A store, and the way to list what is in it.
+/// Listing interface of a store.
+#[derive(Clone)]
+pub(crate) enum Lister {
+    /// Local folder: no order, no start key.
+    Local(PathBuf),
+    /// Store that lists in pages, in key order and from any key on.
+    Paged(Arc<dyn PaginatedListStore>),
+}
+
+/// Splits a store into its object and listing interfaces.
 fn both<T: ObjectStore + PaginatedListStore>(store: T) -> (Arc<dyn ObjectStore>, Lister) {
     let store = Arc::new(store);
     (Arc::clone(&store) as Arc<dyn ObjectStore>, Lister::Paged(store))
@@ -379,9 +376,293 @@ fn retries() -> RetryConfig {
     }
 }
 
-/// A URL without what may be secret in it.
+/// URL without possible secrets.
 fn shown(url: &Url) -> String {
     format!("{}://{}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path())
+}
+
+/// Maximum number of objects in a listing.
+pub const MAX_LISTED: usize = 4_000_000;
+/// Maximum number of folders in a folder: more than the tracked nodes, and some stray ones.
+pub const MAX_FOLDERS: usize = 16_384;
+/// Time limit of a listing.
+pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(600);
+/// Maximum length of a store's error message in bytes.
+const MAX_WORDS: usize = 500;
+/// Maximum length of a displayed key in characters; an operator who removes the object needs all of it.
+const MAX_KEY_CHARS: usize = 300;
+
+/// Error of a store request.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum BucketError {
+    #[error("cluster.store cannot be used: {0}")]
+    Url(String),
+    #[error("{0} does not exist")]
+    Missing(String),
+    #[error("{0} exceeds its maximum size")]
+    TooLong(String),
+    #[error("there are more than {MAX_LISTED} objects below {0}")]
+    TooMany(String),
+    #[error(
+        "there are more than {MAX_FOLDERS} folders in {0}: remove those that were not created by a node"
+    )]
+    TooManyFolders(String),
+    /// An invalid key blocks a listing.
+    #[error("the invalid key '{0}' blocks a listing: remove it from the store")]
+    OddKey(String),
+    #[error("the store did not answer within {} s", .0.as_secs())]
+    Late(Duration),
+    /// Refused or unreachable.
+    #[error("the store cannot be used: {0}")]
+    Failed(String),
+}
+
+pub(crate) async fn within<T>(
+    limit: Duration,
+    asked: impl Future<Output = Result<T, BucketError>>,
+) -> Result<T, BucketError> {
+    tokio::time::timeout(limit, asked).await.unwrap_or(Err(BucketError::Late(limit)))
+}
+
+pub(crate) fn failed(key: &str, error: &object_store::Error) -> BucketError {
+    match (error, odd_key_of(error)) {
+        (_, Some(odd)) => odd_key(odd),
+        (object_store::Error::NotFound { .. }, None) => BucketError::Missing(key.to_owned()),
+        (error, None) => BucketError::Failed(words(error)),
+    }
+}
+
+/// The invalid key for which the library returned an error.
+pub(crate) fn odd_key_of(error: &object_store::Error) -> Option<&str> {
+    let object_store::Error::InvalidPath { source } = error else { return None };
+    match source {
+        path::Error::EmptySegment { path }
+        | path::Error::BadSegment { path, .. }
+        | path::Error::NonUnicode { path, .. } => Some(path.as_str()),
+        _ => None,
+    }
+}
+
+/// Reports that this key blocks a listing.
+pub(crate) fn odd_key(raw: &str) -> BucketError {
+    BucketError::OddKey(visible(raw, MAX_KEY_CHARS))
+}
+
+/// Message of an error, truncated, without URL queries, which may contain a signature.
+pub(crate) fn words(error: &dyn fmt::Display) -> String {
+    let error = error.to_string();
+    let plain = |word: &str| match (word.find("://"), word.split_once('?')) {
+        (Some(scheme), Some((before, _))) if scheme < before.len() => format!("{before}?… "),
+        _ => word.to_owned(),
+    };
+    let mut words: String = error.split_inclusive(char::is_whitespace).map(plain).collect();
+    if words.len() > MAX_WORDS {
+        let end = (0..=MAX_WORDS).rev().find(|at| words.is_char_boundary(*at)).unwrap_or(0);
+        words.truncate(end);
+        words.push('…');
+    }
+    words
+}
+
+/// Time limit for connecting, TLS included; a proxy has its own limit before.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit without a byte of the response after the request was sent.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Slowest supported link in bytes per second: 256 kbit/s.
+const SLOWEST_LINK: u64 = 32 << 10;
+/// Time after which a stalled upload's connection is closed.
+#[cfg(target_os = "linux")]
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of idle connections per host.
+const MAX_IDLE: usize = 4;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Maximum transfer time of this many bytes.
+pub(crate) fn transfer_time(bytes: u64) -> Duration {
+    Duration::from_millis(bytes.saturating_mul(1000) / SLOWEST_LINK)
+}
+
+/// The client. Clones share the connections.
+#[derive(Clone)]
+struct StoreClient {
+    tls: TlsConnector,
+    idle: Arc<IdleConnections>,
+}
+
+impl fmt::Debug for StoreClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreClient").finish_non_exhaustive()
+    }
+}
+
+impl StoreClient {
+    /// Reads the system's certificates.
+    fn new() -> Self {
+        let idle = Arc::new(IdleConnections::new(MAX_IDLE, IDLE_TIMEOUT));
+        Self { tls: system_connector(), idle }
+    }
+
+    async fn request(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let unusable = |error| HttpError::new(HttpErrorKind::Unknown, error);
+        let (mut head, body) = request.into_parts();
+        let body: Bytes = body.collect().await?.to_bytes();
+        let url = Url::parse(&head.uri.to_string()).map_err(unusable)?;
+        if !head.headers.contains_key(HOST) {
+            let host = HeaderValue::from_str(url.authority());
+            head.headers.insert(HOST, host.map_err(|it| unusable_request(&it))?);
+        }
+        let target = head.uri.path_and_query().cloned();
+        head.uri = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        let key = format!("{}://{}", url.scheme(), url.authority());
+        let limit = ANSWER_TIMEOUT + transfer_time(body.len() as u64);
+        let origin = HttpOrigin::with(url, Some(self.tls.clone()), Some(&Egress::Environment));
+        let mut request = Request::from_parts(head, Full::new(body));
+        let reply = loop {
+            let (connection, fresh) = match self.idle.take(&key) {
+                Some(connection) => (connection, false),
+                None => (connect(&origin).await?, true),
+            };
+            let sent = tokio::time::timeout(limit, connection.send(request)).await;
+            match sent.map_err(|late| HttpError::new(HttpErrorKind::Timeout, late))? {
+                Ok(reply) => break reply,
+                Err(failed) => match failed.unsent {
+                    // The server closed the idle connection.
+                    Some(unsent) if !fresh => request = *unsent,
+                    Some(_) | None => return Err(http_error(failed.fault)),
+                },
+            }
+        };
+        let head = reply.head.clone();
+        let mut body = StoreBody {
+            reply: Some(reply),
+            pool: (Arc::clone(&self.idle), key),
+            pause: Box::pin(tokio::time::sleep(ANSWER_TIMEOUT)),
+        };
+        body.release_if_empty();
+        Ok(Response::from_parts(head, HttpResponseBody::new(body)))
+    }
+}
+
+async fn connect(origin: &HttpOrigin) -> Result<HttpConnection, HttpError> {
+    let proxied = if origin.proxy().is_some() { PROXY_TIMEOUT } else { Duration::ZERO };
+    let open = async {
+        let tcp = origin.dial(|_| true).await?;
+        #[cfg(target_os = "linux")]
+        socket2::SockRef::from(&tcp).set_tcp_user_timeout(Some(STALL_TIMEOUT))?;
+        origin.over(tcp).await
+    };
+    let opened = tokio::time::timeout(CONNECT_TIMEOUT + proxied, open).await;
+    let opened = opened.unwrap_or_else(|_| {
+        Err(io::Error::other(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs())))
+    });
+    opened.map_err(|error| HttpError::new(HttpErrorKind::Connect, error))
+}
+
+fn unusable_request(why: &dyn fmt::Display) -> HttpError {
+    HttpError::new(HttpErrorKind::Unknown, io::Error::other(why.to_string()))
+}
+
+/// Classifies a failure, which decides whether the library retries the request.
+fn http_error(fault: HttpFault) -> HttpError {
+    let kind = match &fault {
+        HttpFault::Http(error)
+            if error.is_closed()
+                || error.is_incomplete_message()
+                || error.is_body_write_aborted() =>
+        {
+            HttpErrorKind::Request
+        }
+        HttpFault::Http(error) => {
+            let cause = error.source().and_then(|it| it.downcast_ref::<io::Error>());
+            match cause.map(io::Error::kind) {
+                Some(io::ErrorKind::TimedOut) => HttpErrorKind::Timeout,
+                Some(
+                    io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof,
+                ) => HttpErrorKind::Interrupted,
+                Some(_) | None => HttpErrorKind::Unknown,
+            }
+        }
+        HttpFault::Request(_) | HttpFault::Proxy(_) | HttpFault::TooLong(_) => {
+            HttpErrorKind::Unknown
+        }
+    };
+    HttpError::new(kind, fault)
+}
+
+/// Response body that limits pauses, and returns its connection to the pool at its end.
+struct StoreBody {
+    /// `None` once it has ended.
+    reply: Option<UnreadResponse>,
+    /// The pool, and the key of the connection there.
+    pool: (Arc<IdleConnections>, String),
+    pause: Pin<Box<Sleep>>,
+}
+
+impl StoreBody {
+    /// The library does not read bodies that it needs nothing from.
+    fn release_if_empty(&mut self) {
+        if let Some(reply) = self.reply.take_if(|reply| reply.has_ended()) {
+            self.pool.0.keep(self.pool.1.clone(), reply.into_connection());
+        }
+    }
+}
+
+impl Body for StoreBody {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        let this = &mut *self;
+        let Some(reply) = &mut this.reply else { return Poll::Ready(None) };
+        match reply.poll_data(cx) {
+            Poll::Ready(Some(Ok(data))) => {
+                this.pause.as_mut().reset(Instant::now() + ANSWER_TIMEOUT);
+                Poll::Ready(Some(Ok(Frame::data(data))))
+            }
+            Poll::Ready(None) => {
+                if let Some(reply) = this.reply.take() {
+                    this.pool.0.keep(this.pool.1.clone(), reply.into_connection());
+                }
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(fault))) => {
+                this.reply = None;
+                Poll::Ready(Some(Err(http_error(fault))))
+            }
+            Poll::Pending => {
+                ready!(this.pause.as_mut().poll(cx));
+                this.reply = None;
+                let late = format!("no data within {} s", ANSWER_TIMEOUT.as_secs());
+                let late = io::Error::new(io::ErrorKind::TimedOut, late);
+                Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Timeout, late))))
+            }
+        }
+    }
+}
+
+impl HttpService for StoreClient {
+    fn call<'own, 'call>(
+        &'own self,
+        request: HttpRequest,
+    ) -> BoxFuture<'call, Result<HttpResponse, HttpError>>
+    where
+        'own: 'call,
+        Self: 'call,
+    {
+        Box::pin(self.request(request))
+    }
+}
+
+impl HttpConnector for StoreClient {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.clone()))
+    }
 }
 
 #[cfg(test)]
@@ -389,7 +670,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_folder_keeps_what_is_put_and_makes_an_object_once() {
+    async fn folder_store_keeps_objects_and_creates_once() {
         let dir = tempfile::tempdir().unwrap();
         let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
         assert_eq!(bucket.find("a/b.txt").await, Ok(None));
@@ -422,15 +703,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_more_than_are_asked_for_no_more_are_taken() {
+    async fn listing_returns_at_most_the_requested_number() {
         let dir = tempfile::tempdir().unwrap();
         let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
         for at in 0..5 {
             bucket.put(&format!("a/{at}"), Bytes::new()).await.unwrap();
         }
-        for (most, listed, is_whole) in [(0, 0, false), (4, 4, false), (5, 5, true), (6, 5, true)] {
-            let some = bucket.list_up_to("a", most).await.unwrap();
-            assert_eq!((some.objects.len(), some.is_whole), (listed, is_whole), "{most}");
+        for (max, listed, is_whole) in [(0, 0, false), (4, 4, false), (5, 5, true), (6, 5, true)] {
+            let some = bucket.list_up_to("a", max).await.unwrap();
+            assert_eq!((some.objects.len(), some.is_whole), (listed, is_whole), "{max}");
             assert!(some.objects.is_sorted_by(|a, b| a.key < b.key));
         }
         for at in 0..=MAX_FOLDERS {
@@ -443,13 +724,13 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_leads_nowhere_is_refused_and_shown_without_secrets() {
+    fn invalid_url_is_rejected_and_displayed_without_secrets() {
         for (url, why) in [
             ("bucket", "relative URL"),
             ("ftp://a/b", "must begin with s3://"),
             ("memory:///", "must begin with s3://"),
             ("http://a/b", "must begin with s3://"),
-            ("file:///not/there/at/all", "is no folder"),
+            ("file:///not/there/at/all", "is not a folder"),
             ("s3://key:secret@bucket/a", "environment"),
             ("s3://bucket/a?key=secret", "environment"),
         ] {

@@ -1,46 +1,58 @@
-//! The secret that the nodes of a fleet share (`cluster.key`), and what is derived of it for each purpose. Pure.
+//! Shared secret of the fleet (`cluster.key`), keys derived from it per purpose, and encrypted ids. Pure.
 //!
-//! The secret is random, so that no slow derivation is needed: BLAKE3 in its mode for deriving keys, with a text for each
-//! purpose that nothing else uses. What seals for one purpose opens nothing of another. With several secrets the first seals
-//! and all open: a new one is put behind the old on every node, then before it, then the old one is taken out.
+//! The secret is random, so no slow key derivation is needed: BLAKE3 in key derivation mode, with a context string per
+//! purpose. What is sealed for one purpose cannot be opened for another. With several secrets the first one seals and all
+//! of them open. To rotate, append the new secret on every node, then move it to the front, then remove the old one.
+//!
+//! [`IdKeys`] seals ids that carry their own data, readable by any node of the fleet and opaque to everybody else:
+//!
+//! ```text
+//! base64url( 1 | key id 4 | salt 16 | ChaCha20-Poly1305( data ) | tag 16 )
+//! ```
+//!
+//! Each id has its own key, derived by keyed BLAKE3 from a salt of 128 random bits. So no counter is needed, a nonce repeats
+//! only if a salt does, and everything before the ciphertext is authenticated.
 
 use std::fmt;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use serde::de::Error;
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use thiserror::Error;
 
-/// Fewest bytes of a secret.
-pub const MIN_SECRET_BYTES: usize = 32;
-/// Most bytes of one.
-pub const MAX_SECRET_BYTES: usize = 1024;
-/// Most secrets at a time.
-pub const MAX_SECRETS: usize = 8;
-/// Fewest different bytes of a secret. 32 random bytes have fewer once in more than 10^30.
+/// Minimum length of a secret in bytes.
+pub(crate) const MIN_SECRET_BYTES: usize = 32;
+/// Maximum length of a secret in bytes.
+pub(crate) const MAX_SECRET_BYTES: usize = 1024;
+/// Maximum number of secrets.
+pub(crate) const MAX_SECRETS: usize = 8;
+/// Minimum number of distinct bytes in a secret. 32 random bytes have fewer with a probability below 10^-30.
 const MIN_DIFFERENT_BYTES: usize = 8;
-/// Bytes of the name by which a key is found among several.
+/// Length of a key id in bytes.
 pub const KEY_ID_BYTES: usize = 4;
 
-/// What a key is for.
+/// Purpose of a derived key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPurpose {
-    /// Ids of sessions that any node opens.
+    /// Session ids that any node can open.
     Session,
-    /// Requests between nodes, and their answers.
+    /// Requests between nodes and their answers.
     Peer,
-    /// Objects in the store that are for the fleet alone.
+    /// Shared objects in the store.
     Facts,
-    /// What nodes say of themselves in the store.
+    /// Heartbeat objects in the store.
     Heartbeat,
-    /// Request states by which a call is made again at any node.
+    /// Request states with which a call is retried on any node.
     Approval,
 }
 
 impl KeyPurpose {
-    /// The text that no other purpose has. Never changed: another form gets another text.
+    /// BLAKE3 context string. Never changed: a new format gets a new context.
     fn context(self) -> &'static str {
         match self {
             Self::Session => "mcpproxy 2026-11-23 cluster.key session v1",
@@ -52,19 +64,16 @@ impl KeyPurpose {
     }
 }
 
-/// A key for one purpose. `Debug` does not show it.
+/// Key for one purpose. `Debug` redacts it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DerivedKey([u8; 32]);
 
 impl DerivedKey {
-    /// The key itself.
-    #[must_use]
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The name of the key, which may be shown, and stand beside what is sealed: two keys have the same once in 2³².
-    #[must_use]
+    /// Public id of the key, stored next to sealed data. Two keys collide with a probability of 2⁻³².
     pub fn id(&self) -> [u8; KEY_ID_BYTES] {
         let named = blake3::derive_key("mcpproxy 2026-11-23 cluster.key id v1", &self.0);
         named.first_chunk().copied().unwrap_or_default()
@@ -77,7 +86,7 @@ impl fmt::Debug for DerivedKey {
     }
 }
 
-/// The keys for one purpose: one that seals, and all that open. Clones share them.
+/// Keys for one purpose: one seals, all open. Clones share them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PurposeKeys {
     seals: DerivedKey,
@@ -85,31 +94,29 @@ pub struct PurposeKeys {
 }
 
 impl PurposeKeys {
-    /// The key that seals.
-    #[must_use]
-    pub fn seals(&self) -> &DerivedKey {
+    pub(crate) fn seals(&self) -> &DerivedKey {
         &self.seals
     }
 
-    /// Those that open, that which seals before the others.
+    /// All keys, the sealing key first.
     pub fn all(&self) -> impl Iterator<Item = &DerivedKey> {
         self.all.iter()
     }
 
-    /// Those that open what is marked with this name; usually one.
-    pub fn named(&self, id: [u8; KEY_ID_BYTES]) -> impl Iterator<Item = &DerivedKey> {
+    /// Keys with this id; usually one.
+    pub(crate) fn named(&self, id: [u8; KEY_ID_BYTES]) -> impl Iterator<Item = &DerivedKey> {
         self.all.iter().filter(move |key| key.id() == id)
     }
 }
 
-/// One secret: as it is written, and its bytes.
+/// Secret as configured, and its bytes.
 #[derive(Clone, PartialEq, Eq)]
 struct ClusterSecret {
     text: Box<str>,
     bytes: Box<[u8]>,
 }
 
-/// `cluster.key`: at least one secret, of which the first seals. `Debug` shows none. Clones share them.
+/// `cluster.key`: at least one secret, the first of which seals. `Debug` redacts them. Clones share them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKeys {
     first: ClusterSecret,
@@ -117,11 +124,11 @@ pub struct ClusterKeys {
 }
 
 impl ClusterKeys {
-    /// Reads secrets, each at least [`MIN_SECRET_BYTES`] random bytes in hexadecimal digits or base64.
+    /// Parses secrets of at least [`MIN_SECRET_BYTES`] random bytes in hexadecimal or base64.
     ///
     /// # Errors
     ///
-    /// What is wrong, without a word of the secret.
+    /// A message that never quotes the secret.
     pub fn parse<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Self, String> {
         let mut secrets = Vec::new();
         for text in texts {
@@ -135,8 +142,7 @@ impl ClusterKeys {
         Ok(Self { first, others: secrets.collect() })
     }
 
-    /// The keys for one purpose.
-    #[must_use]
+    /// Derives the keys for one purpose.
     pub fn derive(&self, purpose: KeyPurpose) -> PurposeKeys {
         let derive =
             |it: &ClusterSecret| DerivedKey(blake3::derive_key(purpose.context(), &it.bytes));
@@ -145,7 +151,7 @@ impl ClusterKeys {
         PurposeKeys { all: [seals.clone()].into_iter().chain(others).collect(), seals }
     }
 
-    /// The secrets as they are written, to be masked wherever they turn up.
+    /// The secrets as configured, so that they can be redacted elsewhere.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         [&self.first].into_iter().chain(self.others.iter()).map(|secret| &*secret.text)
     }
@@ -157,12 +163,12 @@ impl fmt::Debug for ClusterKeys {
     }
 }
 
-/// Reads `cluster.key`: one secret, a list of them, or none (null or empty).
+/// Deserializes `cluster.key`: one secret, a list, or none (null or empty).
 ///
 /// # Errors
 ///
-/// What is wrong, without a word of the secret.
-pub(super) fn optional_keys<'de, D: Deserializer<'de>>(
+/// A message that never quotes the secret.
+pub(crate) fn optional_keys<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<ClusterKeys>, D::Error> {
     #[derive(Deserialize)]
@@ -171,7 +177,7 @@ pub(super) fn optional_keys<'de, D: Deserializer<'de>>(
         One(String),
         More(Vec<String>),
     }
-    // What does not fit is not quoted: it may be a secret.
+    // The error does not quote the value: it may be a secret.
     let read = Option::<OneOrMore>::deserialize(deserializer)
         .map_err(|_| D::Error::custom("must be a secret, or a list of them"))?;
     let texts = match read {
@@ -180,7 +186,7 @@ pub(super) fn optional_keys<'de, D: Deserializer<'de>>(
         Some(OneOrMore::One(text)) => vec![text],
         Some(OneOrMore::More(texts)) => texts,
     };
-    // A reference that leads nowhere was told when it was followed.
+    // An unresolved reference was reported when it was followed.
     if texts.iter().any(|text| text.contains("${")) {
         return Ok(None);
     }
@@ -204,7 +210,7 @@ fn secret(text: &str) -> Result<ClusterSecret, String> {
     Ok(ClusterSecret { text: text.into(), bytes: bytes.into() })
 }
 
-/// The bytes that are written; hexadecimal digits come first where it could be both.
+/// Decodes a secret; hexadecimal takes precedence if both encodings fit.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     if text.len() > 2 * MAX_SECRET_BYTES {
         return Some(vec![0; MAX_SECRET_BYTES + 1]);
@@ -226,9 +232,115 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     digits().or_else(|| base64(&STANDARD)).or_else(|| base64(&URL_SAFE))
 }
 
+/// Format version, the first byte.
+const FORMAT: u8 = 1;
+const SALT_BYTES: usize = 16;
+const HEAD_BYTES: usize = 1 + KEY_ID_BYTES + SALT_BYTES;
+const TAG_BYTES: usize = 16;
+/// Length of an id in bytes, without its data.
+pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
+/// Maximum length of the data sealed in an id, in bytes.
+pub const MAX_SEALED_BYTES: usize = 255;
+/// Maximum length of an id in characters.
+pub const MAX_ID_CHARS: usize = (OVERHEAD_BYTES + MAX_SEALED_BYTES).div_ceil(3) * 4;
+
+/// 128 random bits, unique to an id.
+pub type IdSalt = [u8; SALT_BYTES];
+
+/// Reason for rejecting an id. Not disclosed to the sender.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum IdRefusal {
+    #[error("not a sealed id")]
+    Form,
+    #[error("sealed with an unknown key")]
+    Key,
+    #[error("altered after sealing")]
+    Altered,
+}
+
+/// Key and its public id.
+#[derive(Clone, Debug)]
+struct IdKey {
+    name: [u8; KEY_ID_BYTES],
+    key: DerivedKey,
+}
+
+/// Keys of a fleet for sealed ids: one seals, all open.
+#[derive(Clone, Debug)]
+pub struct IdKeys {
+    seals: IdKey,
+    all: Box<[IdKey]>,
+}
+
+/// Content of an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenedId {
+    /// Unique salt of the id.
+    pub salt: IdSalt,
+    pub sealed: Vec<u8>,
+}
+
+impl IdKey {
+    fn new(key: &DerivedKey) -> Self {
+        Self { name: key.id(), key: key.clone() }
+    }
+
+    /// Derives the key of one id.
+    fn of(&self, salt: &IdSalt) -> Option<LessSafeKey> {
+        let hash = blake3::keyed_hash(self.key.expose(), salt);
+        Some(LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, hash.as_bytes()).ok()?))
+    }
+}
+
+/// Constant: each key seals once.
+fn nonce() -> Nonce {
+    Nonce::assume_unique_for_key([0; 12])
+}
+
+impl IdKeys {
+    /// Creates id keys from keys derived for this purpose alone.
+    pub fn of(keys: &PurposeKeys) -> Self {
+        Self { seals: IdKey::new(keys.seals()), all: keys.all().map(IdKey::new).collect() }
+    }
+
+    /// Seals `sealed` into an id of at most [`MAX_ID_CHARS`] visible ASCII characters. `salt` must never
+    /// repeat. `None` if `sealed` exceeds [`MAX_SEALED_BYTES`].
+    pub fn seal(&self, salt: IdSalt, sealed: &[u8]) -> Option<String> {
+        if sealed.len() > MAX_SEALED_BYTES {
+            return None;
+        }
+        let mut out = Vec::with_capacity(OVERHEAD_BYTES + sealed.len());
+        out.push(FORMAT);
+        out.extend(self.seals.name);
+        out.extend(salt);
+        let head: [u8; HEAD_BYTES] = *out.first_chunk()?;
+        let mut text = sealed.to_vec();
+        let key = self.seals.of(&salt)?;
+        key.seal_in_place_append_tag(nonce(), Aad::from(head), &mut text).ok()?;
+        out.extend(text);
+        Some(URL_SAFE_NO_PAD.encode(out))
+    }
+
+    pub fn open(&self, id: &str) -> Result<OpenedId, IdRefusal> {
+        if id.len() > MAX_ID_CHARS {
+            return Err(IdRefusal::Form);
+        }
+        let mut bytes = URL_SAFE_NO_PAD.decode(id).map_err(|_| IdRefusal::Form)?;
+        let (head, text) = bytes.split_first_chunk_mut::<HEAD_BYTES>().ok_or(IdRefusal::Form)?;
+        let [FORMAT, named @ ..] = *head else { return Err(IdRefusal::Form) };
+        let (name, salt) = named.split_first_chunk::<KEY_ID_BYTES>().ok_or(IdRefusal::Form)?;
+        let salt = IdSalt::try_from(salt).map_err(|_| IdRefusal::Form)?;
+        let key = self.all.iter().find(|key| key.name == *name).ok_or(IdRefusal::Key)?;
+        let key = key.of(&salt).ok_or(IdRefusal::Altered)?;
+        let opened = key.open_in_place(nonce(), Aad::from(*head), text);
+        Ok(OpenedId { salt, sealed: opened.map_err(|_| IdRefusal::Altered)?.to_vec() })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const HEX: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
     const BASE64: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -239,12 +351,12 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_the_same_however_it_is_written() {
+    fn secret_encodings_are_equivalent() {
         let expected = keys([HEX]).derive(KeyPurpose::Peer);
         for text in [&HEX.to_uppercase(), BASE64, BASE64.trim_end_matches('=')] {
             assert_eq!(keys([text]).derive(KeyPurpose::Peer), expected, "{text}");
         }
-        // Both alphabets: bytes of 0xfb and 0xff stand as + and /, or - and _.
+        // Both base64 alphabets: bytes 0xfb and 0xff are written with + and /, or - and _.
         let bytes: Vec<u8> = (200..=255).collect();
         let texts = [&STANDARD, &URL_SAFE].map(|alphabet| {
             GeneralPurpose::new(alphabet, GeneralPurposeConfig::new()).encode(&bytes)
@@ -256,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_refused_without_a_word_of_it() {
+    fn invalid_secret_is_rejected_without_being_quoted() {
         let short = &HEX[..62];
         let long = "ab".repeat(MAX_SECRET_BYTES + 1);
         for (text, why) in [
@@ -267,9 +379,9 @@ mod tests {
             (&"00".repeat(32), "must be random"),
             ("abababababababababababababababababababababababababababababababab", "must be random"),
         ] {
-            let told = ClusterKeys::parse([text]).unwrap_err();
-            assert!(told.contains(why), "{text}: {told}");
-            assert!(text.is_empty() || !told.contains(text), "{told}");
+            let reported = ClusterKeys::parse([text]).unwrap_err();
+            assert!(reported.contains(why), "{text}: {reported}");
+            assert!(text.is_empty() || !reported.contains(text), "{reported}");
         }
         assert!(ClusterKeys::parse([]).is_err());
         assert!(ClusterKeys::parse([HEX; MAX_SECRETS + 1]).is_err());
@@ -277,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn each_purpose_has_a_key_of_its_own_and_none_is_shown() {
+    fn purposes_have_distinct_redacted_keys() {
         let keys = keys([HEX, OTHER]);
         let purposes =
             [KeyPurpose::Session, KeyPurpose::Peer, KeyPurpose::Facts, KeyPurpose::Heartbeat];
@@ -297,14 +409,14 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_changed_with_overlap() {
+    fn secrets_rotate_with_overlap() {
         let [old, both, turned, new] =
             [keys([HEX]), keys([HEX, OTHER]), keys([OTHER, HEX]), keys([OTHER])]
                 .map(|keys| keys.derive(KeyPurpose::Session));
         let opens = |opener: &PurposeKeys, sealer: &PurposeKeys| {
             opener.named(sealer.seals().id()).any(|key| key == sealer.seals())
         };
-        // Each step is understood by nodes that are one step behind or ahead.
+        // Each step is compatible with nodes one step behind or ahead.
         for (a, b) in [(&old, &both), (&both, &turned), (&turned, &new)] {
             assert!(opens(a, b) && opens(b, a));
         }
@@ -312,12 +424,92 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_a_secret_stay_what_they_are() {
-        // Of BLAKE3 alone, so that another implementation gets the same: derive_key(context, bytes).
+    fn derived_keys_are_stable() {
+        // Plain BLAKE3 `derive_key(context, bytes)`, reproducible by other implementations.
         let bytes: Vec<u8> = (0..32).collect();
         let mut hasher = blake3::Hasher::new_derive_key("mcpproxy 2026-11-23 cluster.key peer v1");
         hasher.update(&bytes);
         let key = keys([HEX]).derive(KeyPurpose::Peer);
         assert_eq!(key.seals().expose(), hasher.finalize().as_bytes());
+    }
+
+    fn id_keys(first: u8, others: &[u8]) -> IdKeys {
+        let secrets = [&[first], others].concat();
+        let secrets: Vec<String> = secrets
+            .iter()
+            .map(|first| (0..32).map(|at| format!("{:02x}", first + at)).collect())
+            .collect();
+        let keys = ClusterKeys::parse(secrets.iter().map(String::as_str)).unwrap();
+        IdKeys::of(&keys.derive(KeyPurpose::Session))
+    }
+
+    #[test]
+    fn id_round_trips_as_short_visible_ascii() {
+        for length in [0, 1, 75, MAX_SEALED_BYTES] {
+            let sealed = vec![7; length];
+            let id = id_keys(1, &[]).seal([9; 16], &sealed).unwrap();
+            assert!(id.len() <= MAX_ID_CHARS && id.bytes().all(|byte| byte.is_ascii_graphic()));
+            assert_eq!(id_keys(1, &[]).open(&id), Ok(OpenedId { salt: [9; 16], sealed }));
+        }
+        assert_eq!(id_keys(1, &[]).seal([9; 16], &[0; MAX_SEALED_BYTES + 1]), None);
+        let of = |salt| id_keys(1, &[]).seal([salt; 16], b"same").unwrap();
+        assert_ne!(of(1).get(28..), of(2).get(28..), "equal data gives different ids");
+    }
+
+    #[test]
+    fn id_keys_rotate_with_overlap() {
+        let (old, both, new) = (id_keys(1, &[]), id_keys(2, &[1]), id_keys(2, &[]));
+        let (by_old, by_both) =
+            (old.seal([1; 16], b"x").unwrap(), both.seal([2; 16], b"y").unwrap());
+        assert!(both.open(&by_old).is_ok() && both.open(&by_both).is_ok());
+        assert_eq!(new.open(&by_old), Err(IdRefusal::Key), "the old key was removed");
+        assert!(new.open(&by_both).is_ok(), "the first one seals");
+        assert_eq!(old.open(&by_both), Err(IdRefusal::Key));
+        // The new key is known everywhere before it seals anywhere.
+        assert!(id_keys(1, &[2]).open(&by_both).is_ok());
+    }
+
+    #[test]
+    fn truncated_altered_or_extended_id_is_rejected() {
+        let keys = id_keys(1, &[2, 3]);
+        let id = keys.seal([9; 16], b"what a session needs").unwrap();
+        for end in 0..id.len() {
+            assert!(keys.open(&id[..end]).is_err(), "cut at {end}");
+        }
+        for at in 0..id.len() {
+            for other in ["A", "B", "_", "=", " "] {
+                let mut altered = id.clone();
+                altered.replace_range(at..=at, other);
+                assert!(altered == id || keys.open(&altered).is_err(), "{other} at {at}");
+            }
+        }
+        for more in ["A", "AA", "AAA", "AAAA", "="] {
+            assert!(
+                keys.open(&format!("{id}{more}")).is_err()
+                    && keys.open(&format!("{more}{id}")).is_err()
+            );
+        }
+        assert_eq!(keys.open(&"A".repeat(1 << 20)), Err(IdRefusal::Form));
+        assert_eq!(
+            keys.open("00112233445566778899aabbccddeeff"),
+            Err(IdRefusal::Form),
+            "an id without a fleet"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_changed_byte_is_rejected(at: prop::sample::Index, change in 1..=255_u8, sealed: [u8; 40], salt: IdSalt) {
+            let keys = id_keys(5, &[]);
+            let id = keys.seal(salt, &sealed).unwrap();
+            let mut bytes = URL_SAFE_NO_PAD.decode(&id).unwrap();
+            *at.get_mut(&mut bytes[..]) ^= change;
+            prop_assert!(keys.open(&URL_SAFE_NO_PAD.encode(bytes)).is_err());
+        }
+
+        #[test]
+        fn arbitrary_text_is_rejected(text: String) {
+            prop_assert!(id_keys(5, &[6]).open(&text).is_err());
+        }
     }
 }

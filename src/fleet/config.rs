@@ -1,47 +1,48 @@
-//! The `cluster` part of the configuration.
+//! The `cluster` section of the configuration, node names and stray objects. Pure.
+//!
+//! [`StrayObjects`] summarizes objects in the store whose names are not node names. Anybody who can write to the store
+//! can add any number of them, so what is kept and shown is bounded.
 
 use std::fmt;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use mcpproxy_activity::config::MAX_KEPT_BYTES;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 use url::{Position, Url};
 
-use super::cluster_key::{ClusterKeys, optional_keys};
-use super::columns::MAX_TABLE_BYTES;
-use crate::activity::config::MAX_KEPT_BYTES;
+use crate::cluster_key::{ClusterKeys, optional_keys};
+use crate::columns::MAX_TABLE_BYTES;
 
-/// Most characters of a node's name.
+/// Maximum length of a node name in characters.
 const MAX_NAME_CHARS: usize = 63;
-/// The longest and the shortest that `flush` can be.
+/// Allowed range of `flush`.
 const FLUSH: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(3600);
-/// The largest and the smallest that `segment_bytes` can be. With what is beside the records, and catching up, a segment
-/// stays below what is read.
+/// Allowed range of `segment_bytes`. Including overhead and [`CATCH_UP`], a segment stays below the maximum object
+/// size.
 const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
-/// How many times larger segments are behind a store that was away.
-pub(super) const CATCH_UP: u64 = 4;
-// Each record has its payloads twice, in columns of their own as well; the last one may go beyond what a segment is to have.
+/// Factor by which segments may grow after a store outage.
+pub(crate) const CATCH_UP: u64 = 4;
+// Payloads are stored twice, once in columns of their own; the last record may exceed the target size.
 const MAX_RECORD_BYTES: u64 = 2 * MAX_KEPT_BYTES as u64;
 const _: () = assert!((*SEGMENT_BYTES.end() * CATCH_UP + MAX_RECORD_BYTES) * 2 < MAX_TABLE_BYTES);
-/// Most shards that a fleet's records are divided into.
-pub const MAX_SHARDS: u16 = 256;
-/// Most characters of `advertise`.
+/// Maximum number of index shards.
+pub(crate) const MAX_SHARDS: u16 = 256;
+/// Maximum length of `advertise` in characters.
 const MAX_ADVERTISE_CHARS: usize = 512;
-/// The least that `backlog_bytes` can be.
+/// Minimum of `backlog_bytes`.
 const MIN_BACKLOG_BYTES: u64 = 16 << 20;
 
-/// The name of a node, of which there is one in its fleet: letters of ASCII in lower case, digits, and `-`, `_`, `.` within.
+/// Name of a node, unique in its fleet: lower-case ASCII letters, digits, and `-`, `_`, `.` within.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(Box<str>);
 
 impl NodeName {
-    /// What a text has to be that is one.
+    /// Rule for valid names, for error messages.
     pub const RULE: &str = "must be 1 to 63 lower-case letters, digits, and '-', '_' or '.' within";
 
-    /// A name that can be one.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let is_within = |byte: u8| is_end(byte) || matches!(byte, b'-' | b'_' | b'.');
@@ -52,8 +53,6 @@ impl NodeName {
         is_name.then(|| Self(text.into()))
     }
 
-    /// The name.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -66,27 +65,24 @@ impl<'de> Deserialize<'de> for NodeName {
     }
 }
 
-/// What of the fleet's records a node keeps to answer from.
+/// Records of other nodes that a node indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IndexRole {
-    /// Nothing but its own.
+    /// No other records.
     #[default]
     None,
-    /// Everything.
     Whole,
-    /// One shard.
     Shard {
-        /// Which, 1 to `of`.
+        /// Shard number, 1 to `of`.
         index: NonZeroU16,
-        /// Of how many, at most [`MAX_SHARDS`].
+        /// Number of shards, at most [`MAX_SHARDS`].
         of: NonZeroU16,
     },
 }
 
 impl IndexRole {
-    /// Whether it has the records of the node of this name. A node belongs to one shard, by a hash of its name, so that what
-    /// shards answer is put together without asking whose a record is.
-    #[must_use]
+    /// True if the records of this node belong to the shard. Each node belongs to one shard, by a hash of its
+    /// name, so that the answers of all shards are disjoint.
     pub fn holds(self, node: &str) -> bool {
         match self {
             Self::None => false,
@@ -99,8 +95,7 @@ impl IndexRole {
         }
     }
 
-    /// Reads `I/N`: shard I of N, which begin with 1.
-    #[must_use]
+    /// Parses `I/N`: shard I of N, from 1.
     pub fn parse(text: &str) -> Option<Self> {
         let number =
             |text: &str| text.parse::<NonZeroU16>().ok().filter(|it| it.to_string() == text);
@@ -110,7 +105,7 @@ impl IndexRole {
     }
 }
 
-/// As the config has it: `false`, `true`, `I/N`.
+/// Config syntax: `false`, `true`, `I/N`.
 impl fmt::Display for IndexRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -144,16 +139,12 @@ impl<'de> Deserialize<'de> for IndexRole {
     }
 }
 
-/// How other nodes reach a node: the URL of its listener, without a path.
+/// URL of a node's listener for other nodes, without a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvertisedUrl(Url);
 
 impl AdvertisedUrl {
-    /// Checks a URL.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with it.
+    /// Parses a URL.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.len() > MAX_ADVERTISE_CHARS {
             return Err(format!("must have at most {MAX_ADVERTISE_CHARS} characters"));
@@ -170,48 +161,44 @@ impl AdvertisedUrl {
         }
     }
 
-    /// The URL, whose path is `/`.
-    #[must_use]
-    pub fn url(&self) -> &Url {
+    /// The URL with the path `/`.
+    pub(crate) fn url(&self) -> &Url {
         &self.0
     }
 
-    /// Its host, and its port where that is not the scheme's.
-    #[must_use]
+    /// Host, and the port unless it is the scheme's default.
     pub fn authority(&self) -> &str {
         &self.0[Position::BeforeHost..Position::AfterPort]
     }
 
-    /// As the config has it: without the last `/`.
-    #[must_use]
+    /// Config syntax, without trailing slash.
     pub fn as_str(&self) -> &str {
         self.0.as_str().trim_end_matches('/')
     }
 }
 
-/// The `cluster` part of the configuration.
+/// The `cluster` section of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ClusterConfig {
-    /// Where the fleet's object store is; without it there is no fleet.
+    /// URL of the object store; without it there is no fleet.
     pub store: Option<String>,
-    /// The name of this node.
     pub node: Option<NodeName>,
-    /// How other nodes reach this one; without it none does.
+    /// URL for other nodes; without it they cannot reach this one.
     #[serde(deserialize_with = "advertise")]
     pub advertise: Option<AdvertisedUrl>,
-    /// What of the fleet's records this node keeps to answer from.
+    /// Records of other nodes to index.
     pub index: IndexRole,
-    /// The secret that the nodes share; without it they ask each other nothing.
+    /// Shared secret; without it nodes do not send each other requests.
     #[serde(deserialize_with = "optional_keys")]
     pub key: Option<ClusterKeys>,
-    /// The longest that a record waits to be sealed.
+    /// Maximum time a record waits to be sealed.
     #[serde(deserialize_with = "flush")]
     pub flush: Duration,
-    /// Bytes of records that are sealed at once, at most about so many.
+    /// Target size of a segment in bytes.
     #[serde(deserialize_with = "segment_bytes")]
     pub segment_bytes: u64,
-    /// Bytes of records that may wait for the store; then `activity.on_failure` decides.
+    /// Maximum backlog in bytes before `activity.on_failure` applies.
     #[serde(deserialize_with = "backlog_bytes")]
     pub backlog_bytes: u64,
 }
@@ -232,8 +219,7 @@ impl Default for ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// What a node of a fleet is made of; `None` where there is no fleet.
-    #[must_use]
+    /// Store and node name; `None` without a fleet.
     pub fn membership(&self) -> Option<(&str, &NodeName)> {
         Some((self.store.as_deref()?, self.node.as_ref()?))
     }
@@ -263,8 +249,8 @@ fn segment_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::E
     if SEGMENT_BYTES.contains(&bytes) {
         Ok(bytes)
     } else {
-        let (least, most) = (SEGMENT_BYTES.start(), SEGMENT_BYTES.end());
-        Err(D::Error::custom(format_args!("must be {least} to {most}, is {bytes}")))
+        let (min, max) = (SEGMENT_BYTES.start(), SEGMENT_BYTES.end());
+        Err(D::Error::custom(format_args!("must be {min} to {max}, is {bytes}")))
     }
 }
 
@@ -277,12 +263,60 @@ fn backlog_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::E
     }
 }
 
+/// Maximum number of names listed.
+const MAX_NAMED: usize = 10;
+/// Maximum length of a listed name in characters.
+const MAX_SHOWN: usize = 80;
+
+/// Stray objects: names that are not node names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StrayObjects {
+    count: usize,
+    named: Vec<String>,
+}
+
+impl StrayObjects {
+    pub(crate) fn add(&mut self, name: &str) {
+        self.count += 1;
+        if self.named.len() < MAX_NAMED {
+            self.named.push(visible(name, MAX_SHOWN));
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl fmt::Display for StrayObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.count {
+            1 => f.write_str("one stray object: ")?,
+            count => write!(f, "{count} stray objects: ")?,
+        }
+        f.write_str(&self.named.join(", "))?;
+        match self.count.saturating_sub(self.named.len()) {
+            0 => Ok(()),
+            rest => write!(f, " and {rest} more"),
+        }
+    }
+}
+
+/// Escapes a foreign name and truncates it to `max` characters.
+pub(crate) fn visible(name: &str, max: usize) -> String {
+    let mut shown: String = name.chars().take(max).flat_map(char::escape_debug).collect();
+    if name.chars().nth(max).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_that_stands_in_keys_urls_and_columns() {
+    fn node_names_are_valid_in_keys_urls_and_columns() {
         for name in ["a", "node-1", "mcpproxy-7d9f.ns_2", &"x".repeat(63)] {
             assert_eq!(NodeName::parse(name).unwrap().as_str(), name);
         }
@@ -292,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_whole_or_one_shard_of_some() {
+    fn index_role_is_none_whole_or_one_shard() {
         let read = |json: &str| serde_json::from_str::<IndexRole>(json);
         for text in ["1/1", "1/3", "3/3", "256/256"] {
             let role = read(&format!("\"{text}\"")).unwrap();
@@ -311,13 +345,13 @@ mod tests {
             "1",
             "null",
         ] {
-            let told = read(bad).unwrap_err().to_string();
-            assert!(told.contains("true, false or a shard"), "{bad}: {told}");
+            let reported = read(bad).unwrap_err().to_string();
+            assert!(reported.contains("true, false or a shard"), "{bad}: {reported}");
         }
     }
 
     #[test]
-    fn each_node_is_in_one_shard() {
+    fn each_node_belongs_to_exactly_one_shard() {
         for of in [1, 2, 3, 7, 256] {
             let mut nodes = vec![0; of];
             for node in 0..2000 {
@@ -333,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_reached_at_a_host_and_nothing_more() {
+    fn advertised_url_has_only_scheme_host_and_port() {
         for (text, shown) in [
             ("https://10.0.0.1:8443", "https://10.0.0.1:8443"),
             ("http://node-a.local/", "http://node-a.local"),
@@ -356,5 +390,19 @@ mod tests {
         ] {
             assert!(AdvertisedUrl::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn stray_objects_are_all_counted_and_few_are_named() {
+        let mut strays = StrayObjects::default();
+        assert!(strays.is_empty());
+        strays.add("a\n\u{1b}b");
+        assert_eq!(strays.to_string(), "one stray object: a\\n\\u{1b}b");
+        for at in 0..200_000 {
+            strays.add(&format!("{at:06}{}", "é".repeat(900)));
+        }
+        let reported = strays.to_string();
+        assert!(reported.starts_with("200001 stray objects: a\\n"), "{reported}");
+        assert!(reported.ends_with("… and 199991 more") && reported.len() < 2000, "{reported}");
     }
 }

@@ -1,42 +1,39 @@
-//! What the nodes of a fleet share beside the log: agent tokens, the config, decisions about definitions. Small objects in the
-//! store, each with one writer, that every node reads and merges by a rule that gives each the same answer in whatever order.
+//! State shared by the nodes of a fleet besides the log: agent tokens, the config, decisions about tool definitions.
+//! Small encrypted objects, each with one writer, that every node reads and merges; the merge is commutative,
+//! associative and idempotent (a CRDT).
 //!
 //! ```text
-//! this node's parts ─▶ FactSet ─ its own facts ─▶ sealed object ─▶ store
-//!                        ▲  │
-//!                 merge  │  └─▶ memory (a file) and whoever is told of changes
-//!                        │
-//! store ─▶ sealed objects of the others ─▶ FactReader
+//! this node's components ─▶ FactSet ─ own facts ─▶ sealed object ─▶ store
+//!                             ▲  │
+//!                      merge  │  └─▶ memory file, and components notified of changes
+//!                             │
+//! store ─▶ sealed objects of other nodes ─▶ FactReader
 //! ```
 //!
-//! What a fact is and how two of them merge is pure (`fact_set`), and so is what is believed of the store (`fact_reader`), whose
-//! objects are read when (`fact_turns`), and what a node says (`fact_saying`), also again for others (`fact_relay`);
-//! `exchange` alone acts. What a fact means to a part of the proxy is the assembly's.
+//! The merge (`set`), object formats (`object`), acceptance of objects (`reader`) and the read order (`selection`) are pure;
+//! `exchange` performs I/O. The meaning of a fact is up to the component that uses it.
 
-mod config_fact;
 mod exchange;
-mod fact_memory;
-mod fact_object;
-mod fact_reader;
-mod fact_relay;
-mod fact_saying;
-mod fact_set;
-mod fact_standing;
-mod fact_turns;
-mod sealed_object;
+mod object;
+mod reader;
+mod selection;
+mod set;
 
-pub use super::config::NodeName;
-pub use config_fact::{CONFIGS, ConfigFact, ConfigRun, ConfigRunState, ConfigVersion};
-pub use exchange::{END_LIMIT, FactExchange, FactExchangeSettings, FleetFacts};
-pub use fact_memory::{FactMemory, MemoryError};
-pub use fact_object::{FactObject, MAX_FACT_OBJECT_BYTES, NotFacts};
-pub use fact_reader::{FactFault, FactReader};
-#[cfg(test)]
-pub(crate) use fact_set::walked;
-pub use fact_set::{
-    Fact, FactKind, FactRefused, FactSet, FactStamp, FactState, MAX_FACT_NAME_BYTES,
-    MAX_FACT_VALUE_BYTES, MAX_OWN_BYTES,
+pub use crate::config::NodeName;
+pub use crate::facts::exchange::{
+    END_LIMIT, FactExchange, FactExchangeSettings, FactMemory, FactStanding, FleetFacts,
+    MemoryError,
 };
-pub use fact_standing::FactStanding;
-pub use fact_turns::ListedFacts;
-pub use sealed_object::{FactKeys, NotOpened, ObjectPlace, OpenedObject, open_object, seal_object};
+pub use crate::facts::object::{
+    FactKeys, FactObject, MAX_FACT_OBJECT_BYTES, NotFacts, NotOpened, ObjectBinding, OpenedObject,
+    open_object, seal_object,
+};
+pub use crate::facts::reader::{FactFault, FactReader};
+pub use crate::facts::selection::ListedFacts;
+#[cfg(any(test, debug_assertions))]
+#[doc(hidden)]
+pub use crate::facts::set::scan_counter;
+pub use crate::facts::set::{
+    CONFIGS, ConfigFact, ConfigRun, ConfigRunState, ConfigVersion, Fact, FactKind, FactRefused,
+    FactSet, FactStamp, FactState, MAX_FACT_NAME_BYTES, MAX_FACT_VALUE_BYTES, MAX_OWN_BYTES,
+};

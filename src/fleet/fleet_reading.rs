@@ -1,65 +1,65 @@
-//! Reading the records of a whole fleet, from whatever node is asked: what this node has, what index nodes have, and what the living
-//! nodes have not sealed yet, put together.
+//! Fleet-wide queries from any node: merges this node's logs, index nodes' copies, and the unsealed records of alive
+//! nodes.
 //!
 //! ```text
-//! begin    index nodes: what have you?  ─▶ plan (`reading_plan`) ─▶ who is asked for which records
-//! ask      all of them at a time        ─▶ merged; who does not answer is named in the coverage
+//! begin    index nodes: which logs? ─▶ plan (`reading_plan`) ─▶ ranges to request per node
+//! ask      all nodes concurrently   ─▶ merged; nodes that fail are listed in the coverage
 //! ```
 //!
-//! Bounds: [`ASKED_TOGETHER`] nodes are asked at a time, each has [`PEER_LIMIT`] for its whole answer, and [`TOTAL_BYTES`] of records
-//! are asked for in all. One hop: what a node is asked it answers by itself.
+//! Bounds: [`ASKED_TOGETHER`] concurrent requests, [`PEER_LIMIT`] per answer, and [`TOTAL_BYTES`] of records in total. One hop: a
+//! queried node answers by itself.
 //!
-//! Size: one way of asking, whose answers each question merges in its own manner.
+//! [`ForwardMerge`] is a k-way merge of record streams ordered by id. It yields nothing until every open stream has a buffered
+//! record.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::StatusCode;
+use mcpproxy_activity::bytes::DecodeError;
+use mcpproxy_activity::merged::{MAX_MERGED_OFFSET, merge_pages};
+use mcpproxy_activity::{
+    Filter, From, Id, Listing, Page, Payloads, Period, QueryError, Record, Summary,
+};
 use thiserror::Error;
 
-use super::config::IndexRole;
-use super::fleet_logs::{FleetCoverage, FleetLogs};
-use super::fleet_node::FleetNode;
-use super::forward_merge::ForwardMerge;
-use super::living_nodes::{LivingNodes, NodeState, NodeView};
-use super::peer_wire::PeerRoute;
-use super::peers::{Hop, Peers};
-use super::reading_plan::{KnownNode, KnownState, PlanFacts, ReadingShare, plan};
-use super::record_answers::{self, NoAnswer};
-use super::record_questions::{
+use crate::config::IndexRole;
+use crate::failure_detector::{Membership, NodeState, NodeView};
+use crate::fleet_logs;
+use crate::fleet_logs::{FleetCoverage, FleetLogs, NoAnswer};
+use crate::fleet_node::FleetNode;
+use crate::peer_wire::PeerRoute;
+use crate::peers::{Hop, Peers};
+use crate::reading_plan::{KnownNode, KnownState, PlanFacts, ReadingShare, plan};
+use crate::record_questions::{
     AnswerHead, FilterSent, Holdings, LogRange, MAX_ANSWER_BYTES, MAX_ASKED_BYTES, RecordQuestion,
     read_buckets,
 };
-use crate::activity::bytes::DecodeError;
-use crate::activity::merged::{MAX_MERGED_OFFSET, merge_pages};
-use crate::activity::{
-    Filter, From, Id, Listing, Page, Payloads, Period, QueryError, Record, Summary,
-};
 
-/// The longest that another node has for its whole answer. Whoever does not answer is named, and the others are not waited for
-/// longer.
-pub const PEER_LIMIT: Duration = Duration::from_secs(3);
-/// Nodes that are asked at a time for one answer.
-pub const ASKED_TOGETHER: usize = 32;
-/// Bytes of records that are asked for at a time, of all nodes together, about.
-pub const TOTAL_BYTES: usize = 64 << 20;
-/// The least that each of them may send of that.
+/// Time limit for another node's complete answer; a node that exceeds it is listed as missing.
+pub(crate) const PEER_LIMIT: Duration = Duration::from_secs(3);
+/// Number of concurrent requests per query.
+pub(crate) const ASKED_TOGETHER: usize = 32;
+/// Approximate size of records requested at a time from all nodes, in bytes.
+pub(crate) const TOTAL_BYTES: usize = 64 << 20;
+/// Minimum share of each node in that, in bytes.
 const MIN_BYTES: usize = 64 << 10;
-/// Records that are passed over at a time.
+/// Number of records skipped at a time.
 const PASS_RECORDS: usize = 500;
-/// Most pages that are passed over: a page has a record, but for one that only seems to be meant.
+/// Maximum number of skipped pages: nearly every page has a record.
 const MAX_PASSED_PAGES: u64 = 2 * MAX_MERGED_OFFSET;
-/// Records that are read forward at a time of one node.
+/// Number of records requested at a time per node when reading forward.
 const FORWARD_RECORDS: usize = 256;
-/// Bytes that are read forward at a time of one node, at most.
+/// Maximum size of those in bytes.
 const FORWARD_BYTES: usize = 1 << 20;
 
-/// Told where nobody can be asked yet.
-pub(super) const NOT_SEEN: &str = "the fleet's nodes have not been seen yet";
+/// Reason given before other nodes are known.
+pub(crate) const NOT_KNOWN_YET: &str = "the fleet's nodes are not known yet";
 
-/// Whoever reads the fleet's records here.
+/// Reader of the fleet's records.
 #[derive(Clone, Debug)]
 pub struct FleetReader {
     logs: FleetLogs,
@@ -67,23 +67,16 @@ pub struct FleetReader {
 }
 
 impl FleetReader {
-    /// With what is here, and by this node where there is a fleet.
-    #[must_use]
+    /// Creates a reader of the local logs, and through `node` of the fleet's.
     pub fn new(logs: FleetLogs, node: Option<Arc<FleetNode>>) -> Self {
         Self { logs, node }
     }
 
-    /// What is here.
-    #[must_use]
     pub fn logs(&self) -> &FleetLogs {
         &self.logs
     }
 
-    /// Finds out who has what; `None` where no other node can be asked: there is no fleet, or no `cluster.key`.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`] of this node's own log.
+    /// Determines which node has which records; `None` without a fleet or `cluster.key`.
     pub async fn begin(&self) -> Result<Option<FleetReading>, QueryError> {
         let Some(node) = self.node.as_ref().filter(|_| self.logs.index().is_some()) else {
             return Ok(None);
@@ -91,7 +84,7 @@ impl FleetReader {
         if node.config.key.is_none() {
             return Ok(None);
         }
-        // Before this node has its place nobody is seen yet, and what is not here is missing.
+        // Before this node has joined no other node is known, and everything remote is missing.
         let peers = node.peers().cloned();
         let logs = self.logs.clone();
         let own = beside(move || logs.holdings()).await?;
@@ -119,7 +112,7 @@ impl FleetReader {
         if let Some(away) = &living.away {
             coverage.missing.insert("store".to_owned(), away.clone());
         } else if living.all().is_empty() {
-            coverage.missing.insert("store".to_owned(), NOT_SEEN.to_owned());
+            coverage.missing.insert("store".to_owned(), NOT_KNOWN_YET.to_owned());
         }
         coverage.partial = !coverage.missing.is_empty();
         let shares = planned.shares.into_iter().map(Some).collect();
@@ -127,24 +120,22 @@ impl FleetReader {
     }
 }
 
-/// How a node is seen.
+/// State of a node for planning.
 fn known(view: &NodeView) -> KnownNode {
     let state = match (view.state, &view.heartbeat) {
-        (NodeState::Living, _) => KnownState::Living,
+        (NodeState::Alive, _) => KnownState::Alive,
         (NodeState::Stopped, Some(said)) => KnownState::Stopped { last: said.ledger.committed },
-        (NodeState::Stopped, None) | (NodeState::Silent | NodeState::Unknown, _) => {
-            KnownState::Away
-        }
+        (NodeState::Stopped, None) | (NodeState::Dead | NodeState::Unknown, _) => KnownState::Away,
     };
     KnownNode { name: view.name.as_str().to_owned(), state }
 }
 
-/// The nodes that are asked what they have: index nodes, as far as this node has no index itself; all that live where it is not
-/// known whose log is meant.
+/// Nodes to ask for their holdings: index nodes, unless this one indexes everything; all alive nodes if the requested
+/// log's node is unknown.
 fn whom_to_ask(
     own: &Holdings,
     role: IndexRole,
-    living: &LivingNodes,
+    living: &Membership,
     wanted: Option<&str>,
 ) -> Vec<String> {
     let others = || living.living().filter(|node| !node.is_self);
@@ -179,18 +170,20 @@ fn whom_to_ask(
     others().filter(holds).map(name).collect()
 }
 
-/// Asks a node, and waits for its whole answer.
-pub(super) async fn ask(peers: &Peers, node: &str, question: Bytes) -> Result<Bytes, String> {
+/// Sends a query to a node and collects its answer.
+pub(crate) async fn ask(peers: &Peers, node: &str, question: Bytes) -> Result<Bytes, String> {
     let asked = async {
         let answer = peers.request(node, PeerRoute::Records, question, Hop::First).await;
         let answer = answer.map_err(|error| error.to_string())?;
         match answer.status() {
             StatusCode::OK => {}
             StatusCode::SERVICE_UNAVAILABLE => {
-                return Err(format!("node '{node}' cannot answer now: too much is asked of it"));
+                return Err(format!("node '{node}' is overloaded"));
             }
             StatusCode::BAD_REQUEST | StatusCode::NOT_IMPLEMENTED => {
-                return Err(format!("node '{node}' is of a version that cannot answer"));
+                return Err(format!(
+                    "node '{node}' runs a version that does not support this query"
+                ));
             }
             other => return Err(format!("node '{node}' answered with status {other}")),
         }
@@ -204,7 +197,7 @@ pub(super) async fn ask(peers: &Peers, node: &str, question: Bytes) -> Result<By
 async fn ask_if(peers: Option<&Peers>, node: &str, question: Bytes) -> Result<Bytes, String> {
     match peers {
         Some(peers) => ask(peers, node, question).await,
-        None => Err(NOT_SEEN.to_owned()),
+        None => Err(NOT_KNOWN_YET.to_owned()),
     }
 }
 
@@ -213,41 +206,35 @@ fn holdings(bytes: &[u8]) -> Result<Holdings, String> {
     head.holdings.ok_or_else(|| unreadable(DecodeError::Value))
 }
 
-pub(super) fn unreadable(error: DecodeError) -> String {
-    format!("its answer cannot be read: it {error}")
+pub(crate) fn unreadable(error: DecodeError) -> String {
+    format!("invalid answer: it {error}")
 }
 
-/// Runs what blocks.
 async fn beside<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, QueryError> + Send + 'static,
 ) -> Result<T, QueryError> {
     tokio::task::spawn_blocking(read).await.unwrap_or(Err(QueryError::Busy))
 }
 
-/// The fleet's records, as they were found to be where.
+/// Fleet-wide query with a fixed plan.
 #[derive(Debug)]
 pub struct FleetReading {
     logs: FleetLogs,
-    /// `None` while this node has no place in its fleet.
+    /// `None` before this node has joined.
     peers: Option<Arc<Peers>>,
-    /// `None` for those that did not answer: they are not asked again.
+    /// `None` for nodes that failed; they are not asked again.
     shares: Vec<Option<ReadingShare>>,
     coverage: FleetCoverage,
 }
 
 impl FleetReading {
-    /// What the answers cover so far.
-    #[must_use]
+    /// Coverage of the answers so far.
     pub fn coverage(&self) -> &FleetCoverage {
         &self.coverage
     }
 
-    /// A page of records, newest first; and how many are meant in all, if they are counted. Of `offset`,
-    /// [`MAX_MERGED_OFFSET`] counts at most.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`] of this node's own logs.
+    /// Returns a page of records, newest first, and the total number if requested. `offset` is limited to
+    /// [`MAX_MERGED_OFFSET`].
     pub async fn list(
         &mut self,
         filter: &Filter,
@@ -308,7 +295,7 @@ impl FleetReading {
         Ok((merge_pages(pages, page.limit), count.then_some(total)))
     }
 
-    /// Where a page begins that passes over so many records; `None` behind the last.
+    /// Start of the page after this many records; `None` beyond the end.
     async fn pass(&mut self, filter: &Filter, skip: u64) -> Result<Option<From>, QueryError> {
         let (mut from, mut rest) = (From::Newest, skip);
         for _ in 0..MAX_PASSED_PAGES {
@@ -327,11 +314,7 @@ impl FleetReading {
         Ok(None)
     }
 
-    /// The record with this id, if one of those that answer keeps it.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`] of this node's own logs.
+    /// Returns the record with this id from any node that has it.
     pub async fn get(&mut self, id: Id) -> Result<Option<Record>, QueryError> {
         let text = id.to_string();
         let question = |ranges| RecordQuestion::Get { ranges, id: text.clone() };
@@ -348,11 +331,7 @@ impl FleetReading {
         Ok(found)
     }
 
-    /// The summary of a period that ends at `now` (microseconds since 1970).
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`] of this node's own logs.
+    /// Summary of a period ending at `now` (microseconds since 1970).
     pub async fn summary(&mut self, period: Period, now: u64) -> Result<Summary, QueryError> {
         let name = period.as_str().to_owned();
         let question = |ranges| RecordQuestion::Summary { ranges, period: name.clone(), now };
@@ -369,12 +348,8 @@ impl FleetReading {
         Ok(summary)
     }
 
-    /// Reads forward, oldest first, after the record with this id or from the first on, up to the last that is there now. Who
-    /// does not answer at its beginning is named; who does not later breaks it off.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`] of this node's own logs.
+    /// Reads forward, oldest first, from the beginning or after this id up to the current end. A node that
+    /// fails at the start is listed as missing; a later failure ends the stream with an error.
     pub async fn forward(
         mut self,
         filter: &Filter,
@@ -419,7 +394,7 @@ impl FleetReading {
         (TOTAL_BYTES / self.shares.len().max(1)).clamp(MIN_BYTES, MAX_ASKED_BYTES)
     }
 
-    /// Asks all, and gives what they answer, by the places of the shares.
+    /// Sends a query to all nodes; answers by share index.
     async fn ask_all(
         &mut self,
         question: impl Fn(Vec<LogRange>) -> RecordQuestion,
@@ -429,14 +404,7 @@ impl FleetReading {
             let share = share.as_ref()?;
             Some((place, share.at.as_deref(), question(share.ranges.clone())))
         });
-        let asked: Vec<_> = asked.collect();
-        let answers: Vec<_> = stream::iter(asked)
-            .map(|(place, at, question)| async move {
-                (place, ask_share(logs, peers, at, question).await)
-            })
-            .buffer_unordered(ASKED_TOGETHER)
-            .collect()
-            .await;
+        let answers = ask_shares(logs, peers, asked.collect()).await;
         let mut given = Vec::new();
         for (place, answer) in answers {
             match answer {
@@ -450,45 +418,59 @@ impl FleetReading {
         Ok(given)
     }
 
-    /// What a node was asked for is missing.
+    /// Marks a share as missing.
     fn give_up(&mut self, share: usize, why: String) {
         let Some(share) = self.shares.get_mut(share).and_then(Option::take) else { return };
         for range in share.ranges {
             let said = match range.after {
                 0 => why.clone(),
-                after => format!("{why}; its records after {after} are not here"),
+                after => format!("{why}; its records after {after} are missing"),
             };
             self.coverage.lacks(&range.node, &said);
         }
     }
 
-    /// What was asked of a node.
+    /// Ranges requested from a share.
     fn asked(&self, share: usize) -> &[LogRange] {
         self.shares.get(share).and_then(Option::as_ref).map_or(&[], |share| &share.ranges)
     }
 
-    /// Between what the index has read and what its node keeps there are records in the store alone.
+    /// Reports records that the node no longer retains and the index has not read yet: they are only in the
+    /// store.
     fn note_removed(&mut self, share: usize, head: &AnswerHead) {
         let Some((first, last)) = head.removed else { return };
         let of = self.asked(share).iter().find(|range| range.after.checked_add(1) == Some(first));
         let Some(node) = of.map(|range| range.node.clone()) else { return };
         let why = format!(
-            "its records {first} to {last} are in the store, and no index node that answers has read them yet"
+            "its records {first} to {last} are in the store, but not yet indexed by any responding node"
         );
         self.coverage.lacks(&node, &why);
     }
 }
 
-/// Reads an answer in reading forward.
+/// Decodes an answer when reading forward.
 fn forward_answer(
     asked: &[LogRange],
     bytes: &[u8],
 ) -> Result<(AnswerHead, Vec<Record>), DecodeError> {
     let (head, records) = AnswerHead::records_of(asked, bytes)?;
-    if head.goes_on(asked) { Ok((head, records)) } else { Err(DecodeError::Value) }
+    if head.makes_progress(asked) { Ok((head, records)) } else { Err(DecodeError::Value) }
 }
 
-/// Asks one node, or this one.
+/// Asks several shares at a time: the share's number, its node's address, and the question. The answers are in the order of
+/// arrival.
+async fn ask_shares(
+    logs: &FleetLogs,
+    peers: Option<&Peers>,
+    asked: Vec<(usize, Option<&str>, RecordQuestion)>,
+) -> Vec<(usize, Result<Bytes, ForwardBroken>)> {
+    let answers = stream::iter(asked).map(|(place, at, question)| async move {
+        (place, ask_share(logs, peers, at, question).await)
+    });
+    answers.buffer_unordered(ASKED_TOGETHER).collect().await
+}
+
+/// Sends a query to one node, or answers it locally.
 async fn ask_share(
     logs: &FleetLogs,
     peers: Option<&Peers>,
@@ -501,37 +483,37 @@ async fn ask_share(
     }
     let read = {
         let logs = logs.clone();
-        move |question| match record_answers::answer(&logs, question) {
+        move |question| match fleet_logs::answer(&logs, question) {
             Ok(bytes) => Ok(Bytes::from(bytes)),
             Err(NoAnswer::Query(error)) => Err(error),
             Err(NoAnswer::Question) => Err(QueryError::Busy),
         }
     };
     let answered = match question {
-        // Whoever reads all has time.
+        // An export is not limited in time.
         forward @ RecordQuestion::Forward { .. } => {
-            logs.activity().aside(move |_| read(forward)).await.flatten()
+            logs.activity().run_on_reader(move |_| read(forward)).await.flatten()
         }
         question => beside(move || read(question)).await,
     };
     Ok(answered?)
 }
 
-/// Why reading forward breaks off.
+/// Reason why reading forward ended early.
 #[derive(Debug, Error)]
 pub enum ForwardBroken {
-    /// This node's own logs cannot be read.
+    /// The local logs cannot be read.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// Another node, in words.
+    /// Another node failed, with the message.
     #[error("{0}")]
     Node(String),
-    /// What was next is not kept any more: the first and the last of it.
-    #[error("retention has removed the records {0} to {1} of a log, which were still to be read")]
+    /// First and last record that retention removed before they were read.
+    #[error("records {0} to {1} of a log were removed by retention before they were read")]
     Removed(u64, u64),
 }
 
-/// The fleet's records, oldest first.
+/// Stream of the fleet's records, oldest first.
 #[derive(Debug)]
 pub struct FleetForward {
     reading: FleetReading,
@@ -542,25 +524,19 @@ pub struct FleetForward {
 }
 
 impl FleetForward {
-    /// What it covers.
-    #[must_use]
     pub fn coverage(&self) -> &FleetCoverage {
         &self.reading.coverage
     }
 
-    /// The next records, at most so many; none at the end.
-    ///
-    /// # Errors
-    ///
-    /// [`ForwardBroken`]
-    pub async fn next(&mut self, most: usize) -> Result<Vec<Record>, ForwardBroken> {
+    /// Next records, at most `max`; empty at the end.
+    pub async fn next(&mut self, max: usize) -> Result<Vec<Record>, ForwardBroken> {
         loop {
-            let taken = self.merge.take(most);
+            let taken = self.merge.take(max);
             if !taken.is_empty() || self.merge.is_over() {
                 return Ok(taken);
             }
             let (logs, peers) = (&self.reading.logs, self.reading.peers.as_deref());
-            let asked = self.merge.hungry().into_iter().filter_map(|place| {
+            let asked = self.merge.starved().into_iter().filter_map(|place| {
                 let share = self.reading.shares.get(place)?.as_ref()?;
                 let question = RecordQuestion::Forward {
                     ranges: self.left.get(place)?.clone(),
@@ -571,15 +547,7 @@ impl FleetForward {
                 };
                 Some((place, share.at.as_deref(), question))
             });
-            let asked: Vec<_> = asked.collect();
-            let answers: Vec<_> = stream::iter(asked)
-                .map(|(place, at, question)| async move {
-                    (place, ask_share(logs, peers, at, question).await)
-                })
-                .buffer_unordered(ASKED_TOGETHER)
-                .collect()
-                .await;
-            for (place, answer) in answers {
+            for (place, answer) in ask_shares(logs, peers, asked.collect()).await {
                 let asked = self.left.get(place).map_or(&[][..], Vec::as_slice);
                 let (head, records) = forward_answer(asked, &answer?)
                     .map_err(|error| ForwardBroken::Node(unreadable(error)))?;
@@ -592,6 +560,161 @@ impl FleetForward {
                     *left = rest;
                 }
             }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct ForwardStream {
+    ready: VecDeque<Record>,
+    over: bool,
+}
+
+/// K-way merge of record streams.
+#[derive(Debug)]
+pub(crate) struct ForwardMerge {
+    streams: Vec<ForwardStream>,
+    last: Option<Id>,
+}
+
+impl ForwardMerge {
+    /// Creates a merge of this many streams.
+    pub(crate) fn new(streams: usize) -> Self {
+        Self { streams: (0..streams).map(|_| ForwardStream::default()).collect(), last: None }
+    }
+
+    /// Streams without a buffered record that must be fed or ended to continue.
+    pub(crate) fn starved(&self) -> Vec<usize> {
+        let waits = |stream: &ForwardStream| !stream.over && stream.ready.is_empty();
+        self.streams.iter().enumerate().filter(|(_, it)| waits(it)).map(|(at, _)| at).collect()
+    }
+
+    /// Appends records of a stream; `over` if it has ended.
+    pub(crate) fn feed(&mut self, stream: usize, records: Vec<Record>, over: bool) {
+        if let Some(stream) = self.streams.get_mut(stream) {
+            stream.ready.extend(records);
+            stream.over |= over;
+        }
+    }
+
+    /// Next records in order without duplicates, at most `max`.
+    pub(crate) fn take(&mut self, max: usize) -> Vec<Record> {
+        let mut taken = Vec::new();
+        while taken.len() < max {
+            if self.streams.iter().any(|it| !it.over && it.ready.is_empty()) {
+                break;
+            }
+            let first = |it: &&mut ForwardStream| it.ready.front().map(|record| record.id);
+            let next = self.streams.iter_mut().filter(|it| !it.ready.is_empty()).min_by_key(first);
+            let Some(record) = next.and_then(|stream| stream.ready.pop_front()) else { break };
+            if self.last.is_none_or(|last| record.id > last) {
+                self.last = Some(record.id);
+                taken.push(record);
+            }
+        }
+        taken
+    }
+
+    /// True if all streams are exhausted.
+    pub(crate) fn is_over(&self) -> bool {
+        self.streams.iter().all(|stream| stream.over && stream.ready.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcpproxy_activity::codec;
+    use mcpproxy_activity::codec::PayloadRef;
+    use mcpproxy_activity::record::{Hash, HeadRef, NodeId, Source, Status, Type};
+    use proptest::prelude::*;
+
+    fn record(ms: u64, log: u8) -> Record {
+        let head = HeadRef {
+            stored_ms: ms,
+            kind: Type::ToolCall,
+            source: Source::Mcp,
+            principal: "",
+            status: Status::Success,
+            operation: None,
+            server: "",
+            tool: "",
+            error: "",
+            started: 0,
+            duration_us: 0,
+            overhead_us: 0,
+            response_bytes: 0,
+            session_id: "",
+            request_id: "",
+            parent: None,
+            intent: PayloadRef::default(),
+            variant: "",
+            client_name: "",
+        };
+        let mut bytes = Vec::new();
+        codec::encode_head(&head, &mut bytes);
+        let hash = Hash([0; 32]);
+        Record::decode(NodeId([log; 16]), ms, hash, hash, &bytes, None).unwrap()
+    }
+
+    fn of(log: u8, times: &[u64]) -> Vec<Record> {
+        times.iter().map(|ms| record(*ms, log)).collect()
+    }
+
+    fn ids(records: &[Record]) -> Vec<(u64, u8)> {
+        records.iter().map(|record| (record.seq, record.node.0[0])).collect()
+    }
+
+    #[test]
+    fn merge_waits_for_every_open_stream() {
+        let mut merge = ForwardMerge::new(3);
+        assert_eq!(merge.starved(), [0, 1, 2]);
+        merge.feed(0, of(1, &[1, 4]), false);
+        merge.feed(1, of(2, &[2, 4]), true);
+        assert!(merge.take(10).is_empty());
+        merge.feed(2, Vec::new(), true);
+        // Ties are ordered by log, as in ids; the first stream may continue with 5.
+        assert_eq!(ids(&merge.take(10)), [(1, 1), (2, 2), (4, 1)]);
+        assert_eq!(merge.starved(), [0]);
+        assert!(!merge.is_over());
+        merge.feed(0, of(1, &[5]), true);
+        assert_eq!(ids(&merge.take(1)), [(4, 2)]);
+        assert_eq!(ids(&merge.take(10)), [(5, 1)]);
+        assert!(merge.is_over() && merge.starved().is_empty());
+    }
+
+    #[test]
+    fn duplicate_records_are_merged() {
+        let mut merge = ForwardMerge::new(2);
+        merge.feed(0, of(1, &[1, 2, 3]), true);
+        merge.feed(1, of(1, &[2, 3, 9]), true);
+        assert_eq!(ids(&merge.take(2)), [(1, 1), (2, 1)]);
+        assert_eq!(ids(&merge.take(9)), [(3, 1), (9, 1)]);
+    }
+
+    proptest! {
+        #[test]
+        fn merge_is_ordered_and_complete_for_any_chunking(
+            logs in prop::collection::vec(prop::collection::btree_set(0_u64..60, 0..30), 1..5),
+            step in 1_usize..7,
+            max in 1_usize..9,
+        ) {
+            let mut parts: Vec<VecDeque<Record>> = (1..)
+                .zip(&logs)
+                .map(|(log, times)| times.iter().map(|ms| record(*ms, log)).collect())
+                .collect();
+            let mut expected: Vec<Record> = parts.iter().flatten().cloned().collect();
+            expected.sort_by_key(|record| record.id);
+            let (mut merge, mut found) = (ForwardMerge::new(parts.len()), Vec::new());
+            while !merge.is_over() {
+                for at in merge.starved() {
+                    let length = parts[at].len();
+                    let part: Vec<_> = parts[at].drain(..step.min(length)).collect();
+                    merge.feed(at, part, parts[at].is_empty());
+                }
+                found.extend(merge.take(max));
+            }
+            prop_assert_eq!(ids(&found), ids(&expected));
         }
     }
 }

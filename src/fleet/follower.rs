@@ -1,55 +1,55 @@
-//! The segments of other nodes, followed from the store into copies of their logs, until the node ends. Decides nothing
-//! (`following`); lists, fetches, opens beside the runtime, and writes.
+//! Follower task: replicates other nodes' segments from the store into local copies of their logs, until shutdown.
+//! [`ChainFollower`](crate::chain::follow::ChainFollower) makes the decisions; this module lists, fetches, opens
+//! segments on blocking threads, and writes.
 //!
 //! ```text
 //! data_dir/fleet/index/fleet      the fleet that is followed
-//! data_dir/fleet/index/NODE~1     the copy of a node's log (`activity::replica`); a damaged one makes room for NODE~2
+//! data_dir/fleet/index/NODE~1     the copy of a node's log (`activity::replica`); a damaged one is replaced by NODE~2
 //! ```
 //!
-//! Several nodes have their turn at a time (`TURNS`), who waits longest first: a store that is far away is asked for
-//! many nodes at once, and one that does not answer for a node keeps no other from being followed. Whoever can write into the store
-//! can put folders there that are no node's, as many as are listed: chains come before them, and each is tried ever more seldom.
+//! Up to `TURNS` nodes are processed concurrently, the longest waiting first, so that a distant store is queried for many nodes
+//! at once and a hanging request delays no other node. Anybody with write access to the store can add stray folders, as many as
+//! are listed: known chains have priority, and each stray is retried with backoff.
 //!
-//! Bounds: [`MAX_FOLLOWED`] nodes; for each a database of some 10 MB in memory, and on disk what `activity.retention_days` and
-//! its siblings allow a log. Of a node that has its turn three segments are fetched at a time, each of at most 64 MiB; of all
-//! nodes three (`OPENED`) are open at a time, each of at most 512 MiB (as this program seals, below 32 MiB).
+//! Bounds: [`MAX_FOLLOWED`] nodes, each with a database of some 10 MB in memory and on disk what `activity.retention_days` and
+//! related settings allow. Three segments are fetched at a time per node, each at most 64 MiB; three (`OPENED`) are open at a time
+//! in total, each at most 512 MiB (as sealed by this program, below 32 MiB).
 
-mod fleet_pin;
-mod follow_context;
 mod followed_chain;
-mod index_copy;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use mcpproxy_runtime::io::background_task::BackgroundTask;
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
+use mcpproxy_runtime::os::{private, state_file};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-pub use self::follow_context::FollowSettings;
-use self::follow_context::{FollowContext, LONGEST_WAIT, NotFollowed};
-use self::followed_chain::FollowedChain;
-use super::bucket::Bucket;
-use super::config::NodeName;
-use super::fleet_index::{FleetIndex, MAX_FOLLOWED};
-use super::joining::{FLEET, FleetObject, NODES};
-use crate::io::background_task::BackgroundTask;
-use crate::os::private;
+use crate::bucket::Bucket;
+use crate::chain::place::{FLEET, FleetObject, NODES, StoreMismatch};
+use crate::config::NodeName;
+use crate::fleet_logs::{FleetIndex, MAX_FOLLOWED};
+use crate::follower::followed_chain::{FollowContext, FollowedChain, LONGEST_WAIT, NotFollowed};
+use crate::node_state::FleetId;
 
-/// Nodes that have their turn at a time.
+pub use crate::follower::followed_chain::FollowSettings;
+
+/// Number of nodes processed concurrently.
 const TURNS: usize = 4;
-/// Longest wait for turns that are not over when the node ends.
+/// Time limit for unfinished turns at shutdown.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// What follows.
 #[derive(Debug)]
 pub struct FleetFollower(BackgroundTask);
 
 impl FleetFollower {
-    /// Starts to follow what lies in `bucket`, into `index`.
-    #[must_use]
+    /// Starts to follow the chains in `bucket` into `index`.
     pub fn start(
         settings: FollowSettings,
         bucket: Bucket,
@@ -59,7 +59,7 @@ impl FleetFollower {
         Self(BackgroundTask::start(runtime, |ending| run(settings, bucket, index, ending)))
     }
 
-    /// Ends, with what is being written; who does not answer is not waited for.
+    /// Stops after pending writes; pending store requests are abandoned.
     pub async fn end(self) {
         self.0.end_within(ENDS_WITHIN).await;
     }
@@ -82,45 +82,44 @@ async fn run(
             _ = ending.wait_for(|ends| *ends) => break,
         }
     }
-    // What is being written is there then; what the store does not answer is asked again after the next start.
+    // Pending writes finish; pending requests are repeated after the next start.
     while works.next().await.is_some() {}
 }
 
-/// Who follows all of them: says what is done next, and keeps what came of it.
+/// Scheduler of all chains: selects the next action and records its outcome.
 struct Driver<'context> {
     context: &'context FollowContext,
-    /// When it is looked for nodes next; `None` while it is looked.
+    /// Time of the next listing of nodes; `None` while listing.
     look_at: Option<Instant>,
     fleet: Arc<str>,
-    /// Nodes that are not followed yet.
+    /// Nodes not followed yet.
     found: BTreeMap<Arc<str>, FoundNode>,
-    /// Those that are, and when they have their turn; `None` for one that begins or has its turn.
+    /// Followed chains with the time of their next turn; `None` while starting or in a turn.
     chains: BTreeMap<Arc<str>, Option<(Instant, FollowedChain)>>,
-    /// So many begin or have their turn, and so many of them begin.
+    /// Number of nodes starting or in a turn, and of those, starting.
     busy: usize,
     beginning: usize,
 }
 
-/// A node that is not followed yet.
+/// Node not followed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FoundNode {
-    /// When it is tried.
+    /// Time of the next attempt.
     at: Instant,
-    /// How often its claim was no good.
+    /// Number of failed attempts because of its claim.
     failures: u32,
 }
 
-/// What was done.
 enum Done {
     Looked(Result<FleetSeen, NotFollowed>),
     Began(Arc<str>, u32, Result<FollowedChain, NotFollowed>),
     Turn(Arc<str>, FollowedChain, Result<Instant, NotFollowed>),
 }
 
-/// What was seen when it was looked for nodes.
+/// Result of listing the nodes.
 struct FleetSeen {
     fleet: String,
-    /// Nodes that this one is to follow.
+    /// Nodes to follow according to the index role.
     nodes: Vec<String>,
 }
 
@@ -137,7 +136,7 @@ impl<'context> Driver<'context> {
         }
     }
 
-    /// Who has the next turn and when, while there is one to have.
+    /// Next turn and its time, if there is a free slot.
     fn next_turn(&self, now: Instant) -> Option<(Instant, &Arc<str>)> {
         if self.busy >= TURNS {
             return None;
@@ -145,7 +144,8 @@ impl<'context> Driver<'context> {
         let chains = self.chains.iter();
         let chain = chains.filter_map(|(name, chain)| Some((chain.as_ref()?.0, name))).min();
         match (chain, self.next_found(now)) {
-            // A chain comes first, but one turn is left to those that are not followed yet: many chains would keep them from it.
+            // Chains have priority, but one slot is reserved for new nodes, which many chains would otherwise
+            // block.
             (Some(chain), Some(found)) if found.0 <= now && chain.0 <= now => {
                 Some(if self.beginning == 0 { found } else { chain })
             }
@@ -153,17 +153,17 @@ impl<'context> Driver<'context> {
         }
     }
 
-    /// Which node that is not followed is tried next, and when: of those that could be tried now, who failed least.
+    /// Next new node to try, and when: of the due ones, the one with the fewest failures.
     fn next_found(&self, now: Instant) -> Option<(Instant, &Arc<str>)> {
         let has_room = self.chains.len() < MAX_FOLLOWED;
-        // One turn is left to the chains, once there are any.
+        // One slot is reserved for chains, if there are any.
         let is_left = self.beginning + 1 < TURNS || self.chains.len() == self.beginning;
         let found = self.found.iter().filter(|_| has_room && is_left);
         let found = found.map(|(name, node)| (node.at.max(now), node.failures, node.at, name));
         found.min().map(|(_, _, at, name)| (at, name))
     }
 
-    /// When there is something to do next, if nothing is done before.
+    /// Time of the next action.
     fn next_at(&self) -> Instant {
         let now = Instant::now();
         let turn = self.next_turn(now).map(|(at, _)| at);
@@ -171,7 +171,7 @@ impl<'context> Driver<'context> {
         next.unwrap_or_else(|| now + LONGEST_WAIT)
     }
 
-    /// What is to be done now beside what is done.
+    /// Next action to run concurrently.
     fn next(&mut self) -> Option<BoxFuture<'context, Done>> {
         let (now, context) = (Instant::now(), self.context);
         if self.look_at.take_if(|at| *at <= now).is_some() {
@@ -219,7 +219,7 @@ impl<'context> Driver<'context> {
                         chain.give_up(self.context);
                         Instant::now()
                     }
-                    // It is opened again, as it is on the disk.
+                    // It is reopened in its state on disk.
                     Err(error) => {
                         chain.close(self.context);
                         self.context.index.cannot(&name, error.to_string());
@@ -233,13 +233,13 @@ impl<'context> Driver<'context> {
         }
     }
 
-    /// A node could not be followed, whose claim was no good so many times before.
+    /// Records a failed start, after this many earlier failures because of the claim.
     fn not_begun(&mut self, name: Arc<str>, failures: u32, error: &NotFollowed) {
-        // Of names that are nobody's there may be many, and the status has them all.
+        // There may be many stray names, and the status lists all of them.
         if failures == 0 {
-            tracing::warn!(node = &*name, %error, "a node cannot be followed");
+            peer_line!(warn, LinePeer::Node(&name), node = &*name, %error, "cannot follow a node");
         } else {
-            tracing::debug!(node = &*name, %error, "a node cannot be followed");
+            tracing::debug!(node = &*name, %error, "cannot follow a node");
         }
         self.context.index.cannot(&name, error.to_string());
         let failures = if error.is_of_claim() { failures.saturating_add(1) } else { failures };
@@ -249,7 +249,7 @@ impl<'context> Driver<'context> {
         }
     }
 
-    /// A chain waits for its turn, unless nothing of its fleet is followed any more.
+    /// Schedules a chain's next turn, unless it is no longer followed.
     fn waits(&mut self, name: Arc<str>, at: Instant, chain: FollowedChain) {
         if let Some(place) = self.chains.get_mut(&name) {
             *place = Some((at, chain));
@@ -276,7 +276,7 @@ impl<'context> Driver<'context> {
                 None
             }
             Err(error) => {
-                tracing::warn!(%error, "the fleet's nodes cannot be looked for");
+                peer_line!(warn, LinePeer::Part("fleet store"), %error, "cannot list the fleet's nodes");
                 if matches!(error, NotFollowed::OtherFleet { .. }) {
                     self.found.clear();
                     self.chains.clear();
@@ -288,21 +288,22 @@ impl<'context> Driver<'context> {
     }
 }
 
-/// Looks for nodes, in the fleet that was followed from the first.
+/// Lists the nodes, provided that the store still contains the pinned fleet.
 async fn look(context: &FollowContext) -> Result<FleetSeen, NotFollowed> {
     let FollowContext { settings, bucket, .. } = context;
-    let fleet = bucket.get(FLEET).await?;
+    let fleet = bucket.find(FLEET).await?;
+    let fleet = fleet.ok_or_else(|| NotFollowed::Displaced(StoreMismatch::NoFleet.to_string()))?;
     let fleet = FleetObject::fleet(&fleet)
-        .ok_or_else(|| NotFollowed::Claim(format!("{FLEET} is not what a fleet writes")))?
+        .ok_or_else(|| NotFollowed::Claim(format!("{FLEET} is not a valid fleet object")))?
         .to_string();
     private::folder(&settings.folder)?;
-    match fleet_pin::known(&settings.folder)?.map(|known| known.to_string()) {
+    match pinned_fleet(&settings.folder)?.map(|known| known.to_string()) {
         Some(known) if known == fleet => {}
         Some(known) => {
             let store = bucket.shown().to_string();
             return Err(NotFollowed::OtherFleet { store, fleet, known });
         }
-        None => fleet_pin::set(&settings.folder, &fleet)?,
+        None => pin_fleet(&settings.folder, &fleet)?,
     }
     let is_ours = |name: &String| {
         *name != settings.own.as_str()
@@ -313,16 +314,37 @@ async fn look(context: &FollowContext) -> Result<FleetSeen, NotFollowed> {
     Ok(FleetSeen { fleet, nodes })
 }
 
+const PIN_FILE: &str = "fleet";
+/// Maximum size of the pin file in bytes.
+const MAX_PIN_BYTES: u64 = 1024;
+
+/// Fleet that is followed into this folder, if any. A file without a valid id was torn before anything was followed.
+pub(crate) fn pinned_fleet(folder: &Path) -> io::Result<Option<FleetId>> {
+    let path = folder.join(PIN_FILE);
+    let bytes = match fs::metadata(&path) {
+        Ok(file) if file.len() > MAX_PIN_BYTES => return Ok(None),
+        Ok(_) => fs::read(&path)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    Ok(std::str::from_utf8(&bytes).ok().and_then(|text| FleetId::parse(text.trim())))
+}
+
+/// Pins the fleet durably.
+pub(crate) fn pin_fleet(folder: &Path, fleet: &str) -> io::Result<()> {
+    state_file::replace(&folder.join(PIN_FILE), fleet.as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use bytes::Bytes;
+    use mcpproxy_activity::Retention;
     use tempfile::TempDir;
 
-    use super::*;
-    use crate::activity::Retention;
-    use crate::fleet::config::IndexRole;
-    use crate::fleet::joining::claim_key;
-    use crate::fleet::node_key::NodeKey;
+    use crate::chain::place::claim_key;
+    use crate::config::IndexRole;
+    use crate::node_state::NodeKey;
 
     const ID: &str = "0123456789abcdef0123456789abcdef";
 
@@ -336,7 +358,12 @@ mod tests {
             own: NodeName::parse("own").unwrap(),
             folder,
             flush: Duration::from_secs(1),
-            retention: Retention { days: 0, max_records: 0, max_size_mb: 0 },
+            retention: Retention {
+                days: 0,
+                max_records: 0,
+                max_size_mb: 0,
+                min_age: Duration::ZERO,
+            },
         };
         let bucket = Bucket::open(&format!("file://{}", store.display())).unwrap();
         FollowContext::new(settings, bucket, Arc::new(FleetIndex::new(IndexRole::Whole)))
@@ -345,58 +372,58 @@ mod tests {
     fn sees(driver: &mut Driver<'_>, names: &[&str]) {
         let nodes = names.iter().map(|name| (*name).to_owned()).collect();
         driver.looked(Ok(FleetSeen { fleet: ID.to_owned(), nodes }));
-        // However long the test takes.
+        // Independent of the test's duration.
         driver.look_at = None;
     }
 
-    /// Who has the next turn now, and has it from now on.
+    /// Starts the next due turn.
     fn turn(driver: &mut Driver<'_>) -> Option<Arc<str>> {
         let now = Instant::now();
         let name = Arc::clone(driver.next_turn(now).filter(|(at, _)| *at <= now)?.1);
         drop(driver.next());
-        assert!(!driver.found.contains_key(&name), "{name} has its turn");
+        assert!(!driver.found.contains_key(&name), "{name} is followed twice at a time");
         Some(name)
     }
 
-    /// What is followed next has no claim.
+    /// The next node has no valid claim.
     fn fails(driver: &mut Driver<'_>) -> Arc<str> {
         let now = Instant::now();
         let failures =
             driver.next_turn(now).and_then(|(_, name)| driver.found.get(name)).unwrap().failures;
         let name = turn(driver).unwrap();
-        let error = NotFollowed::Claim("it is not there".to_owned());
+        let error = NotFollowed::Claim("missing".to_owned());
         driver.done(Done::Began(Arc::clone(&name), failures, Err(error)));
         name
     }
 
-    fn told(context: &FollowContext) -> Vec<String> {
+    fn reported(context: &FollowContext) -> Vec<String> {
         context.index.report().not_followed.into_keys().collect()
     }
 
     #[tokio::test]
-    async fn nothing_is_told_or_kept_of_a_node_that_is_not_there_any_more() {
+    async fn removed_node_is_not_reported_or_kept() {
         let dir = tempfile::tempdir().unwrap();
         let context = context(&dir);
         let mut driver = Driver::new(&context);
         sees(&mut driver, &["a", "b"]);
         assert_eq!([fails(&mut driver), fails(&mut driver)].map(|it| it.to_string()), ["a", "b"]);
-        assert_eq!(turn(&mut driver), None, "neither is tried again at once");
-        assert_eq!(told(&context), ["a", "b"]);
+        assert_eq!(turn(&mut driver), None, "neither is retried at once");
+        assert_eq!(reported(&context), ["a", "b"]);
         let rests = driver.found["b"];
         assert_eq!(rests.failures, 1);
         sees(&mut driver, &["b", "c"]);
-        assert_eq!(told(&context), ["b"]);
+        assert_eq!(reported(&context), ["b"]);
         assert_eq!(driver.found.keys().map(|it| &**it).collect::<Vec<_>>(), ["b", "c"]);
-        assert_eq!(driver.found["b"], rests, "it rests as long as it was to");
+        assert_eq!(driver.found["b"], rests, "its backoff is kept");
         for round in 0..100 {
             sees(&mut driver, &[format!("x{round}").as_str()]);
             fails(&mut driver);
-            assert_eq!((told(&context).len(), driver.found.len()), (1, 1), "round {round}");
+            assert_eq!((reported(&context).len(), driver.found.len()), (1, 1), "round {round}");
         }
     }
 
     #[tokio::test]
-    async fn a_claim_that_is_no_good_is_read_ever_more_seldom() {
+    async fn invalid_claim_is_retried_with_backoff() {
         let dir = tempfile::tempdir().unwrap();
         let context = context(&dir);
         let every = context.look_every();
@@ -413,16 +440,16 @@ mod tests {
             assert!(node.at >= before + context.rest_after(failures), "{failures} failures");
             node.at = Instant::now();
         }
-        // A store that does not answer says nothing of a claim.
+        // A store error is not a fault of the claim.
         let name = turn(&mut driver).unwrap();
         let before = driver.beginning;
-        let late = crate::fleet::bucket::BucketError::Late(every);
+        let late = crate::bucket::BucketError::Late(every);
         driver.done(Done::Began(name, 0, Err(late.into())));
         assert_eq!((driver.found["a"].failures, driver.beginning), (0, before - 1));
     }
 
     #[tokio::test]
-    async fn chains_come_before_names_that_have_none_and_leave_them_one_turn() {
+    async fn chains_have_priority_but_one_slot_is_for_new_names() {
         let dir = tempfile::tempdir().unwrap();
         let context = context(&dir);
         let key = NodeKey::of_seed(1).verifier(ID, "real").unwrap();
@@ -430,7 +457,7 @@ mod tests {
         context.bucket.put(&claim_key("real"), Bytes::from(claim)).await.unwrap();
         let chain = FollowedChain::begin(&context, ID, "real").await.unwrap();
         let mut driver = Driver::new(&context);
-        // They wait longer than the chain does.
+        // They have waited longer than the chain.
         sees(&mut driver, &["junk0", "junk1", "junk2", "junk3", "junk4", "new", "real"]);
         driver.found.remove("real");
         for (name, node) in &mut driver.found {
@@ -442,14 +469,28 @@ mod tests {
         let turns: Vec<_> = turns.iter().map(|it| &**it).collect();
         assert_eq!(turns, ["new", "real", "junk0", "junk1"]);
 
-        // While it has nothing to do one turn is left to it.
+        // While the chain is idle one slot is reserved for it.
         let mut driver = Driver::new(&context);
         sees(&mut driver, &["junk0", "junk1", "junk2", "junk3"]);
         driver.chains.insert("real".into(), None);
         assert_eq!(std::iter::from_fn(|| turn(&mut driver)).count(), TURNS - 1);
-        // Where nothing is followed they have all.
+        // Without chains they use all slots.
         let mut driver = Driver::new(&context);
         sees(&mut driver, &["junk0", "junk1", "junk2", "junk3", "junk4"]);
         assert_eq!(std::iter::from_fn(|| turn(&mut driver)).count(), TURNS);
+    }
+
+    #[test]
+    fn torn_pin_is_ignored_and_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let fleet = "0123456789abcdef0123456789abcdef";
+        assert_eq!(pinned_fleet(dir.path()).unwrap(), None);
+        for torn in [&b""[..], b"0123", b"\xff\xfe", &[0; 32], &[b'a'; 2000]] {
+            fs::write(dir.path().join(PIN_FILE), torn).unwrap();
+            assert_eq!(pinned_fleet(dir.path()).unwrap(), None, "{torn:?}");
+            pin_fleet(dir.path(), fleet).unwrap();
+            assert_eq!(pinned_fleet(dir.path()).unwrap(), FleetId::parse(fleet));
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

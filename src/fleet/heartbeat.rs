@@ -1,12 +1,16 @@
-//! Heartbeats: what a node says of itself, each second, in an object of its own. Pure.
+//! Heartbeat objects: format, authentication and upload schedule. Pure.
 //!
 //! ```text
 //! {"heartbeat": {…}, "signature": "BASE64", "mac": {"key": "01234567", "mac": "…"}}
 //! ```
 //!
-//! Signed, as they lie, with the node's key, so that whoever writes into the store and is no node makes none; and with
-//! `cluster.key`, where there is one, so that nobody makes a node either. What is signed names the fleet and the node: none can
-//! be put in the place of another. That it is not an older one is for who reads several ([`super::living_nodes`]).
+//! Signed with the node's key, so that write access to the store is not enough to forge one, and with a MAC by `cluster.key`
+//! if configured, so that a node cannot be forged either. The signed text names the fleet and the node, so that a heartbeat
+//! cannot be moved to another node. Replays are detected by readers ([`crate::failure_detector`]).
+//!
+//! [`HeartbeatSchedule`] schedules this node's heartbeats. A hanging upload must not make a live node look dead: it is abandoned, and
+//! the next heartbeat is sent at once. An abandoned upload may still complete later, after newer ones. So each heartbeat lists
+//! the abandoned ones before it, and readers do not mistake them for replays.
 
 use std::fmt;
 
@@ -19,34 +23,38 @@ use subtle::ConstantTimeEq;
 use thiserror::Error;
 use utoipa::ToSchema;
 
-use super::cluster_key::{DerivedKey, PurposeKeys};
-use super::config::NodeName;
-use super::node_key::NodeKey;
-use super::sealed_mark::FleetId;
-use super::signed_note::VerifierKey;
+use crate::checkpoint::VerifierKey;
+use crate::cluster_key::{DerivedKey, PurposeKeys};
+use crate::config::NodeName;
+use crate::node_state::{FleetId, NodeKey};
 
-/// The folder of them: one object for each node, under its name, so that one listing tells which have changed.
-pub const HEARTBEATS: &str = "heartbeats";
-/// Most bytes of it.
+/// Heartbeat interval in milliseconds.
+pub(crate) const BEAT_EVERY_MS: u64 = 1_000;
+/// Listing interval in milliseconds.
+pub(crate) const LIST_EVERY_MS: u64 = 800;
+/// Age at which an unchanged heartbeat means that its node is dead. Spans several heartbeats, because an upload may be
+/// slow.
+pub const DEAD_AFTER_MS: u64 = 6_000;
+/// Folder with one object per node, named after it, so that one listing shows which have changed.
+pub(crate) const HEARTBEATS: &str = "heartbeats";
+/// Maximum size of a heartbeat object in bytes.
 pub const MAX_HEARTBEAT_BYTES: u64 = 16 << 10;
-/// Most bytes of a text in it.
+/// Maximum length of a text field in bytes.
 const MAX_TEXT_BYTES: usize = 600;
-/// How far behind a heartbeat those are, at most, that it names as given up: a minute, or as long as 64 puts take that hang.
-pub const GIVEN_UP_BEATS: u64 = 64;
-/// Its form.
+/// Maximum distance of an abandoned heartbeat to the one listing it: a minute, or 64 hanging uploads.
+pub(crate) const GIVEN_UP_BEATS: u64 = 64;
 const FORMAT: u32 = 1;
-/// What every text that is signed begins with.
+/// Prefix of every signed text.
 const DOMAIN: &str = "mcpproxy heartbeat v1";
 
-/// One start of a node: random, another at each.
+/// Random id of one start of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BootId(pub [u8; 16]);
 
 impl BootId {
-    /// Reads what [`fmt::Display`] writes.
-    #[must_use]
+    /// Parses the text form.
     pub fn parse(text: &str) -> Option<Self> {
-        // The same form: 16 bytes as 32 digits in lower case.
+        // Same format: 16 bytes as 32 lower-case hexadecimal digits.
         FleetId::parse(text).map(|id| Self(id.0))
     }
 }
@@ -63,92 +71,85 @@ impl fmt::Debug for BootId {
     }
 }
 
-/// How a node's ledger stands.
+/// Upload status of a node's ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct LedgerStanding {
-    /// The last record that is in the store.
+    /// Last uploaded record.
     pub stored: u64,
-    /// The last record of the log.
+    /// Last record of the log.
     pub committed: u64,
-    /// Records that are in the log and not in the store.
+    /// Number of records not uploaded yet.
     pub lag_records: u64,
-    /// About how many bytes those have.
+    /// Approximate size of those in bytes.
     pub lag_bytes: u64,
-    /// For how long the oldest of them has been waiting, in milliseconds.
+    /// Age of the oldest of those in milliseconds.
     pub lag_ms: u64,
-    /// Segments that were put since the start.
+    /// Segments uploaded since the start.
     pub segments: u64,
-    /// Attempts at sealing and putting that came to nothing since the start.
+    /// Failed attempts to seal or upload since the start.
     pub failures: u64,
-    /// Entries that could not be recorded since the log was begun: its gaps.
+    /// Entries that were never recorded, over the life of the log: its gaps.
     pub lost: u64,
 }
 
-/// What a node says of itself. Times are those of its own clock.
+/// Heartbeat of a node. Times are those of its own clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    pub(super) format: u32,
-    /// This start of the node.
+    pub(crate) format: u32,
+    /// Id of this start.
     #[serde(serialize_with = "as_text", deserialize_with = "boot")]
     pub boot: BootId,
-    /// Which heartbeat of this start it is, from 1.
+    /// Sequence number within this start, from 1.
     pub beat: u64,
-    /// The program's version.
     pub version: String,
-    /// The commit it was built of.
+    /// Commit of the build.
     pub commit: String,
-    /// When the node started, in milliseconds since 1970.
+    /// Time of the start, in milliseconds since 1970.
     pub started_at: u64,
-    /// When it said this.
+    /// Time of this heartbeat.
     pub at: u64,
-    /// How other nodes reach it, as `cluster.advertise`.
+    /// Address for other nodes, as in `cluster.advertise`.
     pub advertise: Option<String>,
-    /// What it keeps of the fleet's records, as `cluster.index`.
+    /// Index role, as in `cluster.index`.
     pub index: String,
-    /// Which config it runs: a digest of what may be shown of it.
+    /// Digest of the public part of the running config.
     pub config: String,
-    /// Sessions of its clients.
+    /// Number of client sessions.
     pub sessions: u64,
-    /// How its ledger stands.
+    /// Status of the ledger.
     pub ledger: LedgerStanding,
-    /// It stops, and says nothing more.
+    /// True for the last heartbeat before shutdown.
     pub stopping: bool,
-    /// Heartbeats of this start before this one that the store did not say it has, of the last [`GIVEN_UP_BEATS`]: one of them
-    /// may come late, and is none that somebody has put back.
+    /// Earlier heartbeats of this start whose upload was not confirmed, among the last [`GIVEN_UP_BEATS`]. A
+    /// late one is not a replay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given_up: Vec<u64>,
 }
 
-/// What of a heartbeat is the same for as long as the node runs.
+/// Heartbeat fields that are constant while the node runs.
 #[derive(Clone, Debug)]
 pub struct NodeFacts {
-    /// This start of the node.
+    /// Id of this start.
     pub boot: BootId,
-    /// When it started.
     pub started_at: u64,
-    /// The program's version.
     pub version: String,
-    /// The commit it was built of.
+    /// Commit of the build.
     pub commit: String,
-    /// `cluster.advertise`
     pub advertise: Option<String>,
-    /// `cluster.index`
     pub index: String,
 }
 
-/// What of it is another each time.
+/// Heartbeat fields that change each time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeVitals {
-    /// Which config is in force.
+    /// Digest of the running config.
     pub config: String,
-    /// Sessions of clients.
     pub sessions: u64,
 }
 
 impl Heartbeat {
-    /// One more, at that time.
-    #[must_use]
+    /// Builds the next heartbeat.
     pub fn of(
         facts: &NodeFacts,
         beat: u64,
@@ -179,29 +180,25 @@ impl Heartbeat {
     }
 }
 
-/// Why an object is no heartbeat of its node.
+/// Reason for rejecting a heartbeat object.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum HeartbeatFault {
-    /// It is longer than one is.
-    #[error("its heartbeat is longer than {MAX_HEARTBEAT_BYTES} bytes")]
+    #[error("heartbeat exceeds {MAX_HEARTBEAT_BYTES} bytes")]
     TooLong,
-    /// It has not the form of one.
-    #[error("its heartbeat cannot be read")]
+    #[error("invalid heartbeat")]
     Form,
-    /// Another version writes it.
-    #[error("its heartbeat has unknown format {0}")]
+    /// Written by a newer version.
+    #[error("unknown heartbeat format {0}")]
     Format(u32),
-    /// It is not signed by the node, for this fleet and this name.
-    #[error("its heartbeat is not signed with its key, or is that of another node or fleet")]
+    #[error("heartbeat not signed by this node's key for this fleet and name")]
     Signature,
-    /// It is not by `cluster.key`, or not by one that is known here.
-    #[error("its heartbeat is not by this fleet's cluster.key")]
+    #[error("heartbeat not authenticated by this fleet's cluster.key")]
     Key,
-    /// It is an older one, put back.
-    #[error("its heartbeat is an older one that was put back")]
+    /// An old heartbeat was written again.
+    #[error("heartbeat replayed: an older one was written again")]
     Older,
-    /// The node's claim cannot be used, so that nothing of it can be verified.
-    #[error("its claim cannot be used: {0}")]
+    /// The node's claim is unusable, so nothing can be verified.
+    #[error("unusable claim: {0}")]
     Claim(String),
 }
 
@@ -220,18 +217,15 @@ struct HeartbeatMac {
     mac: String,
 }
 
-/// The fleet and the node that a heartbeat is of.
+/// Fleet and node of a heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub struct HeartbeatOf<'a> {
-    /// The fleet.
     pub fleet: FleetId,
-    /// The node.
     pub node: &'a NodeName,
 }
 
 impl HeartbeatOf<'_> {
-    /// The object: signed, and by `keys` where there are any.
-    #[must_use]
+    /// Serializes and signs a heartbeat, with a MAC if `keys` are given.
     pub fn seal(self, heartbeat: &Heartbeat, key: &NodeKey, keys: Option<&PurposeKeys>) -> Bytes {
         let Ok(raw) = serde_json::value::to_raw_value(heartbeat) else { return Bytes::new() };
         let text = self.text(raw.get());
@@ -244,11 +238,7 @@ impl HeartbeatOf<'_> {
         serde_json::to_vec(&object).unwrap_or_default().into()
     }
 
-    /// Reads an object, which has to be signed by the node; and by one of `keys`, where there are any.
-    ///
-    /// # Errors
-    ///
-    /// [`HeartbeatFault`], but for [`HeartbeatFault::Older`].
+    /// Parses and verifies an object. A MAC by one of `keys` is required if `keys` are given.
     pub fn open(
         self,
         bytes: &[u8],
@@ -294,15 +284,14 @@ impl HeartbeatOf<'_> {
         if bounded { Ok(read) } else { Err(HeartbeatFault::Form) }
     }
 
-    /// What is signed. Neither a fleet's id nor a node's name holds a line end.
+    /// Signed text. Neither a fleet id nor a node name contains a line end.
     fn text(self, raw: &str) -> String {
         format!("{DOMAIN}\n{}\n{}\n{raw}", self.fleet, self.node.as_str())
     }
 }
 
-/// The key of a node's heartbeat.
-#[must_use]
-pub fn heartbeat_key(node: &NodeName) -> String {
+/// Key of a node's heartbeat object.
+pub(crate) fn heartbeat_key(node: &NodeName) -> String {
     format!("{HEARTBEATS}/{}", node.as_str())
 }
 
@@ -320,13 +309,111 @@ fn as_text<S: serde::Serializer>(boot: &BootId, serializer: S) -> Result<S::Ok, 
 
 fn boot<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BootId, D::Error> {
     let text = String::deserialize(deserializer)?;
-    BootId::parse(&text).ok_or_else(|| serde::de::Error::custom("no id of a start"))
+    BootId::parse(&text).ok_or_else(|| serde::de::Error::custom("not a boot id"))
+}
+
+/// Jitter of the heartbeat interval in milliseconds.
+const BEAT_SPREAD_MS: u64 = 400;
+/// Time after which an upload is abandoned.
+const PUT_LIMIT_MS: u64 = 2_500;
+// The next heartbeat is sent, stored within a second and listed before the node counts as dead.
+const _: () = assert!(
+    BEAT_EVERY_MS + BEAT_SPREAD_MS / 2 + PUT_LIMIT_MS + 1_000 + LIST_EVERY_MS < DEAD_AFTER_MS
+);
+/// After this many late uploads in a row, the store is assumed to be slow,
+const FEW_LATE: u32 = 2;
+/// and the time limit is raised to this, which still keeps the node alive.
+const SLOW_PUT_LIMIT_MS: u64 = 4_500;
+const _: () = assert!(BEAT_EVERY_MS + BEAT_SPREAD_MS / 2 + SLOW_PUT_LIMIT_MS < DEAD_AFTER_MS);
+/// After this many, uploads wait as long as the store's own limit: a hanging write to a folder occupies its thread even
+/// when abandoned.
+const MANY_LATE: u32 = 20;
+const HUNG_PUT_LIMIT_MS: u64 = 40_000;
+
+/// Heartbeat to upload next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NextBeat {
+    pub(crate) number: u64,
+    /// Earlier heartbeats whose upload may still complete.
+    pub(crate) given_up: Vec<u64>,
+    /// Time limit of its upload.
+    pub(crate) limit_ms: u64,
+}
+
+/// Outcome of an upload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PutEnd {
+    /// Stored after this many milliseconds.
+    Taken { ms: u64 },
+    /// Rejected by the store.
+    Failed,
+    /// Abandoned, or timed out by the store.
+    Late,
+}
+
+/// Schedule of this node's heartbeats.
+#[derive(Debug, Default)]
+pub(crate) struct HeartbeatSchedule {
+    /// Number of the last heartbeat.
+    number: u64,
+    /// Outcome of its upload.
+    last: Option<PutEnd>,
+    /// Late uploads since the last fast one.
+    late: u32,
+    /// Abandoned, failed and in-flight heartbeats, in order.
+    given_up: Vec<u64>,
+}
+
+impl HeartbeatSchedule {
+    /// Pause before the next upload; `random` is any number. The jitter keeps two processes with the same
+    /// name from running in lockstep, where each would be visible for only a moment.
+    pub(crate) fn pause_ms(&self, random: u64) -> u64 {
+        match self.last {
+            // First upload, or the abandoned one already took longer than the interval.
+            None | Some(PutEnd::Late) => 0,
+            Some(PutEnd::Taken { .. } | PutEnd::Failed) => {
+                BEAT_EVERY_MS - BEAT_SPREAD_MS / 2 + random % BEAT_SPREAD_MS
+            }
+        }
+    }
+
+    /// Starts the next upload, which is in flight until [`ended`](Self::ended).
+    pub(crate) fn next_beat(&mut self) -> NextBeat {
+        self.number += 1;
+        let number = self.number;
+        self.given_up.retain(|before| number - before <= GIVEN_UP_BEATS);
+        let given_up = self.given_up.clone();
+        self.given_up.push(number);
+        let limit_ms = match self.late {
+            ..FEW_LATE => PUT_LIMIT_MS,
+            FEW_LATE..MANY_LATE => SLOW_PUT_LIMIT_MS,
+            MANY_LATE.. => HUNG_PUT_LIMIT_MS,
+        };
+        NextBeat { number, given_up, limit_ms }
+    }
+
+    /// Reports the outcome of the last upload.
+    pub(crate) fn ended(&mut self, end: PutEnd) {
+        self.last = Some(end);
+        match end {
+            PutEnd::Taken { ms } => {
+                let number = self.number;
+                self.given_up.retain(|before| *before != number);
+                // A persistently slow store keeps the longer limit.
+                if ms <= PUT_LIMIT_MS {
+                    self.late = 0;
+                }
+            }
+            PutEnd::Failed => {}
+            PutEnd::Late => self.late = self.late.saturating_add(1),
+        }
+    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::fleet::cluster_key::{ClusterKeys, KeyPurpose};
+    use crate::cluster_key::{ClusterKeys, KeyPurpose};
 
     const FLEET: FleetId = FleetId([1; 16]);
 
@@ -353,7 +440,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_heartbeat_is_that_of_its_node_in_its_fleet_and_no_other() {
+    fn heartbeat_is_bound_to_its_node_and_fleet() {
         let (key, node) = (NodeKey::of_seed(1), name("a"));
         let verifier = key.verifier(&FLEET.to_string(), "a").unwrap();
         let of = HeartbeatOf { fleet: FLEET, node: &node };
@@ -361,12 +448,16 @@ pub(crate) mod tests {
         let (ours, others) = (keys(1), keys(2));
         let sealed = of.seal(&beat, &key, Some(&ours));
         assert_eq!(of.open(&sealed, &verifier, Some(&ours)), Ok(beat.clone()));
-        assert_eq!(of.open(&sealed, &verifier, None), Ok(beat.clone()), "the signature is enough");
+        assert_eq!(
+            of.open(&sealed, &verifier, None),
+            Ok(beat.clone()),
+            "the signature suffices without keys"
+        );
         assert_eq!(of.open(&sealed, &verifier, Some(&others)), Err(HeartbeatFault::Key));
         let bare = of.seal(&beat, &key, None);
         assert_eq!(of.open(&bare, &verifier, Some(&ours)), Err(HeartbeatFault::Key));
 
-        // Another fleet's, another node's, and one by another key.
+        // Another fleet, another node and another key.
         let elsewhere = HeartbeatOf { fleet: FleetId([2; 16]), node: &node };
         let sealed_elsewhere = elsewhere.seal(&beat, &key, Some(&ours));
         let other = name("b");
@@ -378,7 +469,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn those_that_were_given_up_are_named_and_no_more_of_them_than_there_can_be() {
+    fn abandoned_heartbeats_are_listed_up_to_the_limit() {
         let (key, node) = (NodeKey::of_seed(1), name("a"));
         let verifier = key.verifier(&FLEET.to_string(), "a").unwrap();
         let of = HeartbeatOf { fleet: FLEET, node: &node };
@@ -389,14 +480,14 @@ pub(crate) mod tests {
         let opened = |beat: &Heartbeat| of.open(&of.seal(beat, &key, None), &verifier, None);
         assert_eq!(opened(&named(GIVEN_UP_BEATS)), Ok(named(GIVEN_UP_BEATS)));
         assert_eq!(opened(&named(GIVEN_UP_BEATS + 1)), Err(HeartbeatFault::Form));
-        // Where there is none, it is as it was before they were named.
+        // Without any, the object equals that of versions without the field.
         let sealed = of.seal(&named(0), &key, None);
         assert!(!String::from_utf8_lossy(&sealed).contains("given_up"));
         assert_eq!(opened(&named(0)), Ok(named(0)));
     }
 
     #[test]
-    fn an_altered_heartbeat_is_none_wherever_it_was_altered() {
+    fn any_altered_byte_is_rejected() {
         let (key, node, keys) = (NodeKey::of_seed(1), name("a"), keys(1));
         let verifier = key.verifier(&FLEET.to_string(), "a").unwrap();
         let of = HeartbeatOf { fleet: FLEET, node: &node };
@@ -413,12 +504,108 @@ pub(crate) mod tests {
         for odd in [&b""[..], b"{}", b"null", &[0xff; 100]] {
             assert_eq!(of.open(odd, &verifier, Some(&keys)), Err(HeartbeatFault::Form));
         }
-        // Of a later version: signed well, and not understood.
+        // A validly signed heartbeat of a later format version.
         let later = Heartbeat { format: 2, ..beat.clone() };
         let sealed = of.seal(&later, &key, Some(&keys));
         assert_eq!(of.open(&sealed, &verifier, Some(&keys)), Err(HeartbeatFault::Format(2)));
         let odd = Heartbeat { version: "\u{1b}[2J".into(), ..beat };
         let sealed = of.seal(&odd, &key, Some(&keys));
         assert_eq!(of.open(&sealed, &verifier, Some(&keys)), Err(HeartbeatFault::Form));
+    }
+
+    /// Simulates `for_ms` with a store that needs `takes` milliseconds for an upload started at a given time.
+    /// Returns the times of completion, and all uploads.
+    fn puts(for_ms: u64, takes: impl Fn(u64) -> u64) -> (Vec<u64>, Vec<NextBeat>) {
+        let (mut beats, mut now) = (HeartbeatSchedule::default(), 0);
+        let (mut taken, mut put) = (Vec::new(), Vec::new());
+        while now < for_ms {
+            // Longest pause.
+            now += beats.pause_ms(BEAT_SPREAD_MS - 1);
+            let next = beats.next_beat();
+            let ms = takes(now);
+            if ms > next.limit_ms {
+                now += next.limit_ms;
+                beats.ended(PutEnd::Late);
+            } else {
+                now += ms;
+                beats.ended(PutEnd::Taken { ms });
+                taken.push(now);
+            }
+            put.push(next);
+        }
+        (taken, put)
+    }
+
+    fn longest(taken: &[u64]) -> u64 {
+        taken.windows(2).map(|two| two[1] - two[0]).max().unwrap()
+    }
+
+    #[test]
+    fn hanging_upload_or_slow_store_does_not_look_dead() {
+        // Uploads started in one second of every ten hang forever.
+        let hangs = |at: u64| if at / 1000 % 10 == 7 { u64::MAX } else { 300 };
+        let (taken, put) = puts(600_000, hangs);
+        assert!(put.len() > taken.len() + 30, "{} of {}", taken.len(), put.len());
+        assert!(longest(&taken) + LIST_EVERY_MS < DEAD_AFTER_MS, "{}", longest(&taken));
+        let (taken, _) = puts(600_000, |_| 4_400);
+        assert!(taken.len() > 90, "{}", taken.len());
+        assert!(longest(&taken) < DEAD_AFTER_MS, "{}", longest(&taken));
+    }
+
+    #[test]
+    fn recovered_store_is_used_soon_and_hanging_store_is_retried_rarely() {
+        let back_after = |ms: u64| move |at: u64| if at < ms { u64::MAX } else { 300 };
+        let (taken, _) = puts(120_000, back_after(60_000));
+        assert!(taken[0] - 60_000 < DEAD_AFTER_MS - LIST_EVERY_MS, "{}", taken[0]);
+        assert!(longest(&taken) < 2_000, "{}", longest(&taken));
+        let (taken, put) = puts(3_700_000, back_after(3_600_000));
+        let hung = put.len() - taken.len();
+        assert!(hung <= MANY_LATE as usize + 3_600_000 / HUNG_PUT_LIMIT_MS as usize + 1, "{hung}");
+        assert!(longest(&taken) < 2_000, "{}", longest(&taken));
+    }
+
+    #[test]
+    fn rejected_upload_is_retried_after_a_pause() {
+        let mut beats = HeartbeatSchedule::default();
+        assert_eq!(beats.pause_ms(7), 0, "the first");
+        for _ in 0..100 {
+            beats.next_beat();
+            beats.ended(PutEnd::Late);
+            assert_eq!(beats.pause_ms(7), 0);
+            beats.next_beat();
+            beats.ended(PutEnd::Failed);
+            assert!(beats.pause_ms(0) >= BEAT_EVERY_MS - BEAT_SPREAD_MS / 2);
+        }
+        assert_ne!(beats.pause_ms(1), beats.pause_ms(2));
+    }
+
+    #[test]
+    fn heartbeat_lists_exactly_the_pending_earlier_ones() {
+        let mut beats = HeartbeatSchedule::default();
+        for (number, end) in [
+            (1, PutEnd::Taken { ms: 10 }),
+            (2, PutEnd::Late),
+            (3, PutEnd::Taken { ms: 10 }),
+            (4, PutEnd::Failed),
+        ] {
+            assert_eq!(beats.next_beat().number, number);
+            beats.ended(end);
+        }
+        assert_eq!(beats.next_beat().given_up, [2, 4]);
+        // The final heartbeat does not wait for the one in flight.
+        assert_eq!(beats.next_beat().given_up, [2, 4, 5]);
+        beats.ended(PutEnd::Taken { ms: 10 });
+        for number in 7..200_u64 {
+            let next = beats.next_beat();
+            assert_eq!(next.number, number);
+            let mut named = vec![2, 4, 5];
+            named.retain(|it| number - it <= GIVEN_UP_BEATS);
+            assert_eq!(next.given_up, named);
+            beats.ended(PutEnd::Taken { ms: 10 });
+        }
+        // The list never exceeds its limit.
+        let (_, put) = puts(3_600_000, |_| u64::MAX);
+        let max = put.iter().map(|next| next.given_up.len()).max().unwrap();
+        assert_eq!(max as u64, GIVEN_UP_BEATS);
     }
 }

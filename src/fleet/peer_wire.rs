@@ -1,27 +1,26 @@
-//! What nodes say to each other over HTTP, and how each knows that it is the other: pure.
+//! Wire format and authentication of requests between nodes. Sans-I/O.
 //!
-//! A request is a POST below [`PATH`] with one header more, [`HEADER`]:
+//! A request is a POST below [`PATH`] with the additional header [`HEADER`]:
 //!
 //! ```text
 //! v1 KEY FROM FROM-BOOT TO TO-BOOT last TIME COUNTER BODY MAC
 //! ```
 //!
-//! KEY names the key that is derived of `cluster.key` for this purpose, BODY is BLAKE3 of the body, and MAC keyed BLAKE3 over the
-//! fleet, the path and all that stands before it. Who has no such key gets no answer that says anything. A request counts once:
-//! it names the start of the node that it is for, TIME is that node's time within [`FRESH_MS`], and each COUNTER of a start of
-//! the sender is taken once ([`SeenRequests`]; a sender counts for each start that it asks, [`RequestCounters`]). `last` says that nothing further is asked because of it: one hop.
+//! KEY is the id of the key derived from `cluster.key` for this purpose, BODY is BLAKE3 of the body, and MAC is keyed BLAKE3
+//! over the fleet, the path and everything before it. A sender without the key gets an uninformative response. Replay
+//! protection: the request names the start of its receiver, TIME is within [`FRESH_MS`] of the receiver's time, and each
+//! COUNTER of a sender's start is accepted once ([`SeenRequests`]; senders count per receiver, [`RequestCounters`]). `last`
+//! says that the request must not be forwarded: one hop.
 //!
-//! An answer is status 200 and frames, each with a MAC under a key that is made of the request's MAC, so that it is the answer to
-//! that request and no other, whole, and in its order:
+//! A response is status 200 and frames, each with a MAC under a key derived from the request's MAC. So it is bound to this
+//! request, complete, and in order:
 //!
 //! ```text
 //! length (4, big-endian: of the payload) · kind (1) · payload · keyed BLAKE3(number (8) · kind · payload), 16 bytes
 //! ```
 //!
-//! Kind 0 is the head (status, a line for each header), 1 a part of the body, 2 the end, 3 that it broke off. TLS hides what is
-//! said, where `cluster.advertise` is https; that nodes know each other does not depend on it.
-//!
-//! Size: both directions of one protocol, which are read together, and what is tried on each.
+//! Kind 0 is the header (status, one line per header), 1 a part of the body, 2 the end, 3 an aborted body. TLS, if
+//! `cluster.advertise` is https, encrypts the traffic; authentication does not depend on it.
 
 use std::collections::HashMap;
 
@@ -30,59 +29,56 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
-use super::cluster_key::{DerivedKey, KEY_ID_BYTES, PurposeKeys};
-use super::config::NodeName;
-use super::heartbeat::BootId;
-use super::sealed_mark::FleetId;
+use crate::cluster_key::{DerivedKey, KEY_ID_BYTES, PurposeKeys};
+use crate::config::NodeName;
+use crate::heartbeat::BootId;
+use crate::node_state::FleetId;
 
-/// What all paths between nodes begin with.
+/// Path prefix of requests between nodes.
 pub const PATH: &str = "/fleet/v1/";
-/// The header by which a node shows that it is one.
+/// Header that authenticates a node.
 pub const HEADER: &str = "mcpproxy-fleet";
-/// Most bytes of a request's body: a client's request and its head.
+/// Maximum size of a request body in bytes: a client request and its header.
 pub const MAX_REQUEST_BYTES: usize = (16 << 20) + (256 << 10);
-/// How far a request's time may be from that of the node that it is for, in milliseconds.
-pub const FRESH_MS: u64 = 60_000;
-/// Most bytes of a frame's payload.
-pub const MAX_FRAME_BYTES: usize = 256 << 10;
-/// Most headers of an answer.
+/// Maximum difference between a request's time and the receiver's, in milliseconds.
+pub(crate) const FRESH_MS: u64 = 60_000;
+/// Maximum size of a frame's payload in bytes.
+pub(crate) const MAX_FRAME_BYTES: usize = 256 << 10;
+/// Maximum number of headers in a response.
 const MAX_ANSWER_HEADERS: usize = 100;
-/// Most bytes of [`HEADER`]'s value.
+/// Maximum length of [`HEADER`]'s value in bytes.
 const MAX_HEADER_BYTES: usize = 1024;
-/// Bytes of a frame's MAC.
+/// Length of a frame's MAC in bytes.
 const TAG_BYTES: usize = 16;
-/// Bytes of a frame before its payload.
+/// Length of a frame header in bytes.
 const FRAME_HEAD_BYTES: usize = 5;
-/// Counters of one sender that are remembered: a request that is overtaken by so many is refused.
+/// Reordering window: number of counters remembered per sender; a request overtaken by this many is rejected.
 const WINDOW: u64 = 4096;
-/// Most starts of senders that are remembered.
-pub const MAX_SENDERS: usize = 8192;
+/// Maximum number of remembered senders.
+pub(crate) const MAX_SENDERS: usize = 8192;
 
 const REQUEST_DOMAIN: &str = "mcpproxy peer request v1";
 const ANSWER_DOMAIN: &str = "mcpproxy peer answer v1";
-/// What says that one hop was made, the only one.
+/// Marker that one hop was made, the only one.
 const LAST_HOP: &str = "last";
 
-/// What one node asks another for.
+/// Kind of request between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerRoute {
-    /// Whether it is there: answers with the names of both.
+    /// Reachability check; the response names both nodes.
     Ping,
-    /// Records of the fleet that it keeps.
+    /// Records that the node holds.
     Records,
-    /// What is decided of a call that waits there for a person.
+    /// Decision on a call that waits for approval there.
     Approval,
-    /// A request of a client whose session lives there.
+    /// Client request whose session lives there.
     Session,
 }
 
 impl PeerRoute {
-    /// All.
-    pub const ALL: [Self; 4] = [Self::Ping, Self::Records, Self::Approval, Self::Session];
+    pub(crate) const ALL: [Self; 4] = [Self::Ping, Self::Records, Self::Approval, Self::Session];
 
-    /// Its path.
-    #[must_use]
-    pub fn path(self) -> &'static str {
+    pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Ping => "/fleet/v1/ping",
             Self::Records => "/fleet/v1/records",
@@ -91,15 +87,13 @@ impl PeerRoute {
         }
     }
 
-    /// That of a path.
-    #[must_use]
-    pub fn of(path: &str) -> Option<Self> {
+    /// Route of a path.
+    pub(crate) fn of(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|route| route.path() == path)
     }
 
-    /// The longest until the head of the answer, in milliseconds. A client's call takes as long as it takes.
-    #[must_use]
-    pub fn answer_limit_ms(self) -> u64 {
+    /// Time limit for the response header in milliseconds. A client's call has no limit of its own.
+    pub(crate) fn answer_limit_ms(self) -> u64 {
         match self {
             Self::Ping => 3_000,
             Self::Records | Self::Approval => 10_000,
@@ -108,42 +102,36 @@ impl PeerRoute {
     }
 }
 
-/// Whose request it is.
+/// Identity of one start of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSender {
-    /// Its name.
     pub node: NodeName,
-    /// Its start.
     pub boot: BootId,
 }
 
-/// A request without its body's bytes.
+/// Authenticated fields of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerRequestHead {
-    /// Who asks.
     pub from: PeerSender,
-    /// Who is asked, and which start of it.
+    /// Receiver and its start.
     pub to: PeerSender,
-    /// The time of who is asked, in milliseconds since 1970.
+    /// Receiver's time in milliseconds since 1970.
     pub time: u64,
-    /// Which request of the sender's start it is, from 1.
+    /// Counter of the sender's start for this receiver, from 1.
     pub counter: u64,
     /// BLAKE3 of the body.
     pub body: [u8; 32],
 }
 
-/// The fleet and the path that a request is for.
+/// Fleet and path that a request is bound to.
 #[derive(Clone, Copy, Debug)]
-pub struct PeerPlace<'a> {
-    /// The fleet.
+pub struct RequestBinding<'a> {
     pub fleet: FleetId,
-    /// The path.
     pub path: &'a str,
 }
 
-impl PeerPlace<'_> {
-    /// The header's value, and what the answer is opened with.
-    #[must_use]
+impl RequestBinding<'_> {
+    /// Returns the header value, and the key for the response.
     pub fn seal(self, head: &PeerRequestHead, keys: &PurposeKeys) -> (String, AnswerKey) {
         let key = keys.seals();
         let PeerRequestHead { from, to, time, counter, body } = head;
@@ -159,9 +147,8 @@ impl PeerPlace<'_> {
         (format!("{text} {}", hex(&mac)), AnswerKey::of(key, &mac))
     }
 
-    /// Reads a header's value that one of `keys` has made for this place; and what the answer is sealed with. Whether it is
-    /// for this node, in time and for the first time is not looked at.
-    #[must_use]
+    /// Verifies a header value made with one of `keys` for this fleet and path; returns the key for the
+    /// response. Receiver, time and counter are not checked.
     pub fn open(self, value: &str, keys: &PurposeKeys) -> Option<(PeerRequestHead, AnswerKey)> {
         if value.len() > MAX_HEADER_BYTES {
             return None;
@@ -185,27 +172,27 @@ impl PeerPlace<'_> {
         Some((PeerRequestHead { from, to, time, counter, body }, answer))
     }
 
-    /// Neither a fleet's id, nor the path of a request, nor the text holds a line end.
+    /// Unambiguous, because neither a fleet id, nor a path, nor the text contains a line end.
     fn mac(self, key: &DerivedKey, text: &str) -> [u8; 32] {
         let said = format!("{REQUEST_DOMAIN}\n{}\nPOST {}\n{text}", self.fleet, self.path);
         *blake3::keyed_hash(key.expose(), said.as_bytes()).as_bytes()
     }
 }
 
-/// The numbers of the requests that this start of the node makes: those to one start of another count by themselves, so that
-/// what is asked of others makes no request to it late.
+/// Counters of this start's requests, one per receiver's start, so that requests to other nodes do not exhaust the
+/// reordering window.
 #[derive(Debug, Default)]
-pub struct RequestCounters {
+pub(crate) struct RequestCounters {
     last: HashMap<BootId, u64>,
-    /// Above all that were forgotten.
+    /// Upper bound of all forgotten counters.
     floor: u64,
 }
 
 impl RequestCounters {
-    /// The number of the next request to that start of a node.
-    pub fn next(&mut self, to: BootId) -> u64 {
+    /// Next counter for that start of a node.
+    pub(crate) fn next(&mut self, to: BootId) -> u64 {
         if !self.last.contains_key(&to) && self.last.len() >= MAX_SENDERS {
-            // One that comes back goes on above what it had.
+            // A returning receiver continues above its forgotten counter.
             self.floor = self.last.values().copied().max().unwrap_or_default().max(self.floor);
             self.last.clear();
         }
@@ -215,28 +202,28 @@ impl RequestCounters {
     }
 }
 
-/// Which requests have been taken: each counts once.
+/// Replay protection: counters accepted per sender.
 #[derive(Debug, Default)]
-pub struct SeenRequests {
+pub(crate) struct SeenRequests {
     senders: HashMap<BootId, SeenCounters>,
 }
 
 #[derive(Debug)]
 struct SeenCounters {
-    /// The highest that was taken.
+    /// Highest accepted counter.
     highest: u64,
-    /// Bit i: whether `highest - i` was.
+    /// Bit i: whether `highest - i` was accepted.
     taken: Box<[u64]>,
-    /// When the last came, in milliseconds of any clock that does not run back.
+    /// Time of the last request, on a monotonic clock in milliseconds.
     last: u64,
 }
 
 impl SeenRequests {
-    /// Takes a request, whose time was found to be fresh, at `now` in milliseconds; false if it was taken before, or may have
-    /// been.
-    pub fn take(&mut self, from: BootId, counter: u64, now: u64) -> bool {
+    /// Accepts a fresh request at time `now` in milliseconds; returns false if it was accepted before, or
+    /// might have been.
+    pub(crate) fn take(&mut self, from: BootId, counter: u64, now: u64) -> bool {
         if !self.senders.contains_key(&from) && self.senders.len() >= MAX_SENDERS {
-            // What came from them is no longer fresh.
+            // Their requests are no longer fresh.
             self.senders.retain(|_, seen| now.saturating_sub(seen.last) <= 3 * FRESH_MS);
             if self.senders.len() >= MAX_SENDERS {
                 return false;
@@ -252,7 +239,7 @@ impl SeenRequests {
             return false;
         }
         if counter > seen.highest {
-            // What leaves the window is forgotten; it is refused from now on.
+            // Counters that leave the window are rejected from now on.
             let from = seen.highest.max(counter.saturating_sub(WINDOW));
             for skipped in from..counter {
                 seen.set(skipped + 1, false);
@@ -281,7 +268,7 @@ impl SeenCounters {
     }
 }
 
-/// What one answer is sealed and opened with.
+/// Key that authenticates one response.
 #[derive(Clone)]
 pub struct AnswerKey([u8; 32]);
 
@@ -309,7 +296,7 @@ const DATA: u8 = 1;
 const END: u8 = 2;
 const BROKEN: u8 = 3;
 
-/// Makes an answer's frames.
+/// Encoder of a response's frames.
 #[derive(Debug)]
 pub struct AnswerFrames {
     key: AnswerKey,
@@ -317,13 +304,11 @@ pub struct AnswerFrames {
 }
 
 impl AnswerFrames {
-    /// Of the answer to one request.
-    #[must_use]
     pub fn new(key: AnswerKey) -> Self {
         Self { key, number: 0 }
     }
 
-    /// The first: the status and, as far as there is room for them, the headers.
+    /// First frame: status and as many headers as fit.
     pub fn head(&mut self, status: StatusCode, headers: &HeaderMap) -> Vec<Bytes> {
         let mut payload = status.as_str().as_bytes().to_vec();
         for (name, value) in headers.iter().take(MAX_ANSWER_HEADERS) {
@@ -335,7 +320,7 @@ impl AnswerFrames {
         self.frame(HEAD, payload.into())
     }
 
-    /// A part of the body. Its bytes are not copied.
+    /// Frames of a part of the body, without copying it.
     pub fn data(&mut self, mut part: Bytes) -> Vec<Bytes> {
         let mut frames = Vec::new();
         while !part.is_empty() {
@@ -345,12 +330,12 @@ impl AnswerFrames {
         frames
     }
 
-    /// The last: the body was whole.
+    /// Last frame: the body is complete.
     pub fn end(&mut self) -> Vec<Bytes> {
         self.frame(END, Bytes::new())
     }
 
-    /// The last: the body broke off.
+    /// Last frame: the body was aborted.
     pub fn broken(&mut self) -> Vec<Bytes> {
         self.frame(BROKEN, Bytes::new())
     }
@@ -364,22 +349,19 @@ impl AnswerFrames {
     }
 }
 
-/// A part of an answer.
+/// Decoded part of a response.
 #[derive(Debug)]
 pub enum PeerAnswerPart {
-    /// It begins.
     Head(StatusCode, HeaderMap),
-    /// Bytes of its body.
+    /// Bytes of the body.
     Data(Bytes),
-    /// It is whole.
     End,
-    /// The other node says that it broke off.
+    /// The other node aborted the body.
     Broken,
 }
 
 impl PeerAnswerPart {
-    /// What the payload of the first frame says, once its MAC was right.
-    #[must_use]
+    /// Parses the payload of an authenticated header frame.
     pub fn head(payload: &[u8]) -> Option<Self> {
         let mut lines = payload.split(|byte| *byte == b'\n');
         let status = StatusCode::from_bytes(lines.next()?).ok()?;
@@ -394,21 +376,20 @@ impl PeerAnswerPart {
     }
 }
 
-/// An answer is not what that node answered to that request.
+/// Reason for rejecting a response.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum BadPeerAnswer {
-    /// A frame is longer than one is, or of no kind.
-    #[error("it is not made of frames")]
+    #[error("the response is malformed")]
     Form,
-    /// A MAC is wrong: altered, cut, reordered, or another's.
-    #[error("it is not by the node that was asked")]
+    /// Wrong MAC: altered, truncated, reordered, or from another node.
+    #[error("the response is not from the requested node")]
     Forged,
-    /// Something follows the end, or the head does not come first.
-    #[error("its frames are in no order")]
+    /// Data after the end, or a body before the header.
+    #[error("the response frames are out of order")]
     Order,
 }
 
-/// Reads an answer's frames, in whichever pieces they come.
+/// Decoder of response frames, fed with chunks of any size.
 #[derive(Debug)]
 pub struct AnswerReader {
     key: AnswerKey,
@@ -418,28 +399,25 @@ pub struct AnswerReader {
 }
 
 impl AnswerReader {
-    /// Of the answer to one request.
-    #[must_use]
     pub fn new(key: AnswerKey) -> Self {
         Self { key, number: 0, buffer: BytesMut::new(), ended: false }
     }
 
-    /// Takes what has come. It holds at most what was given, and one frame.
+    /// Appends received bytes. At most the chunk and one frame are buffered.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether all has come: what ends before is cut.
-    #[must_use]
+    /// True after the end frame; a response that stops earlier is truncated.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// The next part; `None` if it has not come whole.
+    /// Next part; `None` if it is incomplete.
     ///
     /// # Errors
     ///
-    /// [`BadPeerAnswer`]; nothing that follows is to be believed.
+    /// [`BadPeerAnswer`]; the rest must be discarded.
     pub fn part(&mut self) -> Result<Option<PeerAnswerPart>, BadPeerAnswer> {
         if self.ended {
             return if self.buffer.is_empty() { Ok(None) } else { Err(BadPeerAnswer::Order) };
@@ -495,13 +473,13 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use proptest::prelude::*;
 
-    use super::*;
-    use crate::fleet::cluster_key::{ClusterKeys, KeyPurpose};
+    use crate::cluster_key::{ClusterKeys, KeyPurpose};
 
     const FLEET: FleetId = FleetId([1; 16]);
-    const PLACE: PeerPlace<'static> = PeerPlace { fleet: FLEET, path: "/fleet/v1/ping" };
+    const PLACE: RequestBinding<'static> = RequestBinding { fleet: FLEET, path: "/fleet/v1/ping" };
 
     fn secret(seed: u8) -> String {
         (0..32).map(|at| format!("{:02x}", at ^ seed)).collect()
@@ -522,18 +500,18 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_of_who_has_the_key_for_one_fleet_and_one_path() {
+    fn request_is_bound_to_key_fleet_and_path() {
         let (value, _) = PLACE.seal(&head(), &keys(&[1]));
         assert_eq!(PLACE.open(&value, &keys(&[1])).unwrap().0, head());
         assert_eq!(PLACE.open(&value, &keys(&[2, 1])).unwrap().0, head(), "an older key opens");
         assert!(PLACE.open(&value, &keys(&[2])).is_none());
         for other in [
-            PeerPlace { fleet: FleetId([2; 16]), ..PLACE },
-            PeerPlace { path: "/fleet/v1/session", ..PLACE },
+            RequestBinding { fleet: FleetId([2; 16]), ..PLACE },
+            RequestBinding { path: "/fleet/v1/session", ..PLACE },
         ] {
             assert!(other.open(&value, &keys(&[1])).is_none(), "{other:?}");
         }
-        // A second hop is none that is taken, whoever makes it.
+        // A second hop is always rejected.
         assert!(value.contains(" last "));
         for odd in
             ["", "v1", &value.replace("last", "more"), &format!("{value} x"), &"a ".repeat(9999)]
@@ -549,19 +527,19 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_taken_once_in_whatever_order() {
+    fn request_is_accepted_once_in_any_order() {
         let mut seen = SeenRequests::default();
         let (a, b) = (BootId([1; 16]), BootId([2; 16]));
         for counter in [3, 1, 2, 100, 5000, 4999] {
             assert!(seen.take(a, counter, 0), "{counter}");
             assert!(!seen.take(a, counter, 0), "{counter}");
         }
-        assert!(!seen.take(a, 4, 0), "it may have been taken");
+        assert!(!seen.take(a, 4, 0), "it may have been accepted");
         assert!(seen.take(a, 5000 - WINDOW + 1, 0) && !seen.take(a, 5000 - WINDOW, 0));
         assert!(!seen.take(a, 0, 0));
         assert!(seen.take(a, u64::MAX, 0) && !seen.take(a, u64::MAX, 0));
         assert!(seen.take(b, 3, 0), "another sender");
-        // There are so many senders, and not more before the others' requests are old.
+        // Senders are bounded, and replaced only when their requests are no longer fresh.
         for boot in 0..2 * MAX_SENDERS {
             seen.take(BootId((boot as u128 + (1 << 64)).to_be_bytes()), 1, 0);
         }
@@ -572,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_others_makes_no_request_late_and_no_number_comes_twice() {
+    fn counters_are_independent_per_receiver_and_never_repeat() {
         let mut counters = RequestCounters::default();
         let (a, b) = (BootId([1; 16]), BootId([2; 16]));
         let mut seen = SeenRequests::default();
@@ -582,7 +560,7 @@ mod tests {
         }
         assert_eq!((first, counters.next(a)), (1, 2));
         assert!(seen.take(a, 2, 0) && seen.take(a, first, 0));
-        // Those of more nodes than are kept in mind are forgotten, and none of theirs is used again.
+        // Receivers beyond the bound are forgotten, and their counters never reused.
         let last = counters.next(b);
         for boot in 0..2 * MAX_SENDERS {
             counters.next(BootId((boot as u128 + (1 << 64)).to_be_bytes()));
@@ -593,7 +571,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_counter_is_taken_twice(counters in prop::collection::vec(1_u64..10_000, 0..300)) {
+        fn no_counter_is_accepted_twice(counters in prop::collection::vec(1_u64..10_000, 0..300)) {
             let (mut seen, mut taken) = (SeenRequests::default(), std::collections::HashSet::new());
             for counter in counters {
                 let fresh = seen.take(BootId([1; 16]), counter, 0);
@@ -602,7 +580,7 @@ mod tests {
         }
 
         #[test]
-        fn an_answer_is_read_however_it_is_cut(
+        fn response_is_decoded_at_any_split(
             parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..5),
             step in 1_usize..40,
         ) {
@@ -640,7 +618,7 @@ mod tests {
         (PLACE.open(&value, &keys(&[1])).unwrap().1, opens)
     }
 
-    /// What is read of frames, up to the first that is bad.
+    /// Decoded body up to the first invalid frame.
     fn read(key: AnswerKey, wire: &[u8]) -> (Vec<u8>, Result<bool, BadPeerAnswer>) {
         let mut reader = AnswerReader::new(key);
         reader.push(wire);
@@ -656,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_altered_cut_reordered_or_another_s_is_none() {
+    fn altered_truncated_reordered_or_foreign_response_is_rejected() {
         let (sealed, opens) = answer_keys();
         let mut frames = AnswerFrames::new(sealed);
         let head = frames.head(StatusCode::OK, &HeaderMap::new()).concat();
@@ -668,7 +646,7 @@ mod tests {
         for at in 0..whole.len() {
             let mut altered = whole.clone();
             altered[at] ^= 1;
-            // A length that is another waits for more, or finds another MAC.
+            // A changed length waits for more bytes, or fails the MAC.
             assert_ne!(read(opens.clone(), &altered).1, Ok(true), "{at}");
             assert_ne!(read(opens.clone(), &whole[..at]).1, Ok(true), "cut at {at}");
         }
@@ -679,7 +657,7 @@ mod tests {
         assert_eq!(read(opens.clone(), &[&*whole, b"x"].concat()).1, Err(BadPeerAnswer::Order));
         let huge = [0xff, 0xff, 0xff, 0xff, DATA];
         assert_eq!(read(opens, &huge).1, Err(BadPeerAnswer::Form));
-        // That to another request.
+        // The response to another request.
         let other = PeerRequestHead { counter: 4, ..super::tests::head() };
         let (_, opens) = PLACE.seal(&other, &keys(&[1]));
         assert_eq!(read(opens, &whole).1, Err(BadPeerAnswer::Forged));

@@ -1,11 +1,15 @@
-//! The way from node to node: requests to other nodes over the listener that they advertise, and who may make one here.
+//! Requests to other nodes over their advertised listeners, authentication of incoming ones, and suspected peers.
 //!
-//! What is said, and how each side knows the other, is `peer_wire`'s; who answers what is said where requests are routed. One
-//! hop: what a node is asked by another it does not pass on ([`Hop`]).
+//! [`crate::peer_wire`] defines the wire format and authentication; request routing decides who handles a request.
+//! Forwarding is limited to one hop ([`Hop`]).
 //!
-//! Size: a request from its head to the last part of its answer, and the connections that it goes over.
+//! A failed request marks its peer as suspected ([`SuspectedPeers`]); its heartbeat is re-read on the next tick.
+//!
+//! [`PeerLiveness`] watches the liveness of the requested node while its response is pending, because a node that loses
+//! power or its network closes no connection. Like request routing, it relies on heartbeats in the store
+//! ([`Membership`]), so that during a store outage no node counts as dead.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -16,135 +20,108 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body::Body as HttpBody;
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use mcpproxy_runtime::io::clock::wall_ms;
+use mcpproxy_runtime::io::http_client::{
+    HttpConnection, HttpFault, HttpOrigin, IdleConnections, UnreadResponse,
+};
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
+use mcpproxy_runtime::io::tls::system_connector;
 use parking_lot::Mutex;
-use rustls::pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
+use tokio::time::Sleep;
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
-use url::{Host, Url};
+use url::Url;
 
-use super::cluster_key::PurposeKeys;
-use super::config::AdvertisedUrl;
-use super::doubted_nodes::DoubtedNodes;
-use super::line_budget::{LineBudget, LineLeave};
-use super::living_nodes::{LivingNodes, NodeState};
-use super::peer_life::{PeerLife, ends_when_unheard};
-use super::peer_wire::{
+use crate::cluster_key::PurposeKeys;
+use crate::config::{AdvertisedUrl, NodeName};
+use crate::failure_detector::{Membership, NodeState};
+use crate::node_state::FleetId;
+use crate::peer_wire::{
     AnswerFrames, AnswerKey, AnswerReader, FRESH_MS, HEADER, MAX_REQUEST_BYTES, PeerAnswerPart,
-    PeerPlace, PeerRequestHead, PeerRoute, PeerSender, RequestCounters, SeenRequests,
+    PeerRequestHead, PeerRoute, PeerSender, RequestBinding, RequestCounters, SeenRequests,
 };
-use super::sealed_mark::FleetId;
-use crate::io::clock::wall_ms;
-use crate::io::tls::{connector, system_roots};
 
-/// Most time for a connection to another node.
+/// Time limit for connecting to another node.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// A connection that was not used for so long is not used again; the other side closes it later.
+/// Idle time after which a connection is not reused; the other side closes it later.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
-/// Most connections to one node that are kept.
+/// Maximum number of idle connections per node.
 const MAX_IDLE: usize = 32;
-/// What is sent as the type of bodies.
+/// Content type of request bodies.
 const BODY_TYPE: &str = "application/octet-stream";
 
-/// Whether something was asked of this node by a client, or by another node.
+/// Origin of a request to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hop {
-    /// By a client: another node may be asked.
+    /// A client: the request may be forwarded to another node.
     First,
-    /// By another node: no further one is asked.
+    /// Another node: the request is not forwarded.
     Last,
 }
 
-/// Why another node did not answer.
+/// Reason why another node did not respond.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PeerError {
-    /// There is no such node, or it lives no more: whatever lived there is gone.
-    #[error("node '{0}' does not live")]
+    /// The node does not exist or is dead, with everything it held.
+    #[error("node '{0}' is not alive")]
     Gone(String),
-    /// It says not how it is reached.
     #[error("node '{0}' has no cluster.advertise")]
     NotAdvertised(String),
-    /// It was another node that asked this.
-    #[error("a node is asked by another for what it would have to ask a third")]
+    #[error("a request from another node would need a second hop")]
     SecondHop,
-    /// The request is too long.
-    #[error("a request to another node is longer than {MAX_REQUEST_BYTES} bytes")]
+    #[error("a request to another node exceeds {MAX_REQUEST_BYTES} bytes")]
     TooLong,
-    /// It cannot be reached; it was not asked.
+    /// Unreachable; the request was not sent.
     #[error("node '{node}' cannot be reached: {why}")]
-    Unreached {
-        /// Which.
-        node: String,
-        /// Why.
-        why: String,
-    },
-    /// It was asked, and did not answer in time, or broke off: it may have done what was asked.
+    Unreached { node: String, why: String },
+    /// No response in time, or a truncated one: the request may have been processed.
     #[error("node '{node}' did not answer: {why}")]
-    Unanswered {
-        /// Which.
-        node: String,
-        /// Why.
-        why: String,
-    },
-    /// What answered is not that node, or does not know this one.
+    Unanswered { node: String, why: String },
+    /// The responder is not that node, or does not accept this one.
     #[error(
-        "node '{node}' answered as no node of this fleet does ({why}): have both the same cluster.key?"
+        "peer '{node}' failed authentication ({why}): check that both nodes use the same cluster.key"
     )]
-    Unknown {
-        /// Which.
-        node: String,
-        /// What it did.
-        why: String,
-    },
+    Unknown { node: String, why: String },
 }
 
-/// The way to other nodes.
+/// Client for requests to other nodes.
 pub struct Peers {
     own: PeerSender,
     fleet: FleetId,
     keys: PurposeKeys,
-    living: Arc<ArcSwap<LivingNodes>>,
-    doubted: DoubtedNodes,
+    living: Arc<ArcSwap<Membership>>,
+    suspected: SuspectedPeers,
     counters: Mutex<RequestCounters>,
     seen: Mutex<SeenRequests>,
-    /// Lines about requests that are not let in: whoever has captured one sends it as often as he likes.
-    lines: Mutex<LineBudget>,
     base: Instant,
-    /// Where connections are moved: whoever waits may be on a thread of its own.
+    /// Owns the sockets: callers may block threads of their own.
     runtime: Handle,
     tls: OnceCell<TlsConnector>,
     idle: Arc<IdleConnections>,
 }
 
-/// A request that another node of this fleet has made: its body is still to be looked at.
+/// Authenticated request of another node, whose body is still to be verified.
 #[derive(Debug)]
 pub struct AdmittedRequest {
-    /// Who asks.
     pub from: PeerSender,
-    /// What for.
     pub route: PeerRoute,
     body: [u8; 32],
     answer: AnswerKey,
 }
 
 impl AdmittedRequest {
-    /// Whether that is its body.
-    #[must_use]
+    /// True if this is its body.
     pub fn is_of(&self, body: &[u8]) -> bool {
         *blake3::hash(body).as_bytes() == self.body
     }
 
-    /// What its answer is framed by.
-    #[must_use]
+    /// Encoder of the response frames.
     pub fn frames(&self) -> AnswerFrames {
         AnswerFrames::new(self.answer.clone())
     }
@@ -157,14 +134,12 @@ impl std::fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// Of this node, with the keys for this purpose. Nodes that do not answer as they should are `doubted`. Connections are
-    /// moved by `runtime`.
-    #[must_use]
-    pub(super) fn new(
+    /// Creates a client for this node. Peers that fail are added to `doubted`. Connections run on `runtime`.
+    pub(crate) fn new(
         own: PeerSender,
         fleet: FleetId,
         keys: PurposeKeys,
-        (living, doubted): (Arc<ArcSwap<LivingNodes>>, DoubtedNodes),
+        (living, suspected): (Arc<ArcSwap<Membership>>, SuspectedPeers),
         runtime: Handle,
     ) -> Self {
         Self {
@@ -172,20 +147,18 @@ impl Peers {
             fleet,
             keys,
             living,
-            doubted,
+            suspected,
             counters: Mutex::default(),
             seen: Mutex::default(),
-            lines: Mutex::default(),
             base: Instant::now(),
             runtime,
             tls: OnceCell::new(),
-            idle: Arc::default(),
+            idle: Arc::new(IdleConnections::new(MAX_IDLE, IDLE_LIMIT)),
         }
     }
 
-    /// The request whose head this is, if a node of this fleet has made it for this start of this node, lately, and for the
-    /// first time. Nobody else is told why it is none.
-    #[must_use]
+    /// Authenticates a request header: sent by a node of this fleet to this start of this node, recent and
+    /// not seen before. The sender of any other request learns no reason.
     pub fn admit(
         &self,
         method: &Method,
@@ -198,40 +171,32 @@ impl Peers {
         }
         let mut values = headers.get_all(HEADER).iter();
         let (value, None) = (values.next()?.to_str().ok()?, values.next()) else { return None };
-        let place = PeerPlace { fleet: self.fleet, path };
+        let place = RequestBinding { fleet: self.fleet, path };
         let (head, answer) = place.open(value, &self.keys)?;
         if head.to != self.own || head.from == self.own {
             return None;
         }
         let now = self.base.elapsed().as_millis() as u64;
         if head.time.abs_diff(wall_ms()) > FRESH_MS {
-            self.tell(&head.from, "a request of another node is not of this time", now);
+            Self::log_rejection(&head.from, "outdated");
             return None;
         }
         if !self.seen.lock().take(head.from.boot, head.counter, now) {
-            self.tell(&head.from, "a request of another node came a second time", now);
+            Self::log_rejection(&head.from, "replayed");
             return None;
         }
         Some(AdmittedRequest { from: head.from, route, body: head.body, answer })
     }
 
-    /// Tells that a request is not let in.
-    fn tell(&self, from: &PeerSender, what: &'static str, now: u64) {
-        let leave = self.lines.lock().take(now);
-        if leave != LineLeave::LeaveOut {
-            tracing::warn!(node = from.node.as_str(), "{what}");
-        }
-        if leave == LineLeave::Last {
-            tracing::warn!("more such requests are not told of for a minute");
-        }
+    /// Logs a rejected request.
+    fn log_rejection(from: &PeerSender, reason: &'static str) {
+        // Anybody who captured a request can replay it any number of times.
+        let node = from.node.as_str();
+        peer_line!(warn, LinePeer::Node(node), node, reason, "rejected a request of another node");
     }
 
-    /// Asks another node, and waits for the head of its answer, as long as it lives. The answer's body is checked as it comes:
-    /// what has come is what the node said, and an end that is no error is the end.
-    ///
-    /// # Errors
-    ///
-    /// [`PeerError`].
+    /// Sends a request to another node and waits for the response header while that node is alive. The body
+    /// is verified as it arrives: all received bytes are authentic, and an end without error is the true end.
     pub async fn request(
         &self,
         node: &str,
@@ -247,12 +212,12 @@ impl Peers {
         }
         let answer = self.ask(node, route, body).await;
         match &answer {
-            // It may have been started anew, at another address.
+            // It may have restarted at another address.
             Err(
                 PeerError::Unreached { .. }
                 | PeerError::Unanswered { .. }
                 | PeerError::Unknown { .. },
-            ) => self.doubted.doubt(node),
+            ) => self.suspected.suspect(node),
             Err(
                 PeerError::Gone(_)
                 | PeerError::NotAdvertised(_)
@@ -276,18 +241,18 @@ impl Peers {
         if let Some(port) = url.port() {
             host = format!("{host}:{port}");
         }
-        // One that was started anew is reached anew.
+        // A restarted node gets new connections.
         let key = format!("{} {url}", to.boot);
-        let mut life = PeerLife::new(Arc::clone(&self.living), to.clone());
-        let mut connection = match self.idle.take(&key) {
+        let mut life = PeerLiveness::new(Arc::clone(&self.living), to.clone());
+        let connection = match self.idle.take(&key) {
             Some(connection) => connection,
             None => self.connect(url).await.map_err(unreached)?,
         };
-        // Numbered once it can be sent: by how many others it may be overtaken is bounded.
+        // Numbered when ready to send: the reordering window is bounded.
         let counter = self.counters.lock().next(to.boot);
         let (from, digest) = (self.own.clone(), *blake3::hash(&body).as_bytes());
         let head = PeerRequestHead { from, to, time, counter, body: digest };
-        let place = PeerPlace { fleet: self.fleet, path: route.path() };
+        let place = RequestBinding { fleet: self.fleet, path: route.path() };
         let (value, answer) = place.seal(&head, &self.keys);
         let request = Request::post(route.path())
             .header(HOST, host)
@@ -299,23 +264,23 @@ impl Peers {
         let asked = async {
             let sent = tokio::select! {
                 biased;
-                sent = connection.sender.send_request(request) => sent,
+                sent = connection.send(request) => sent,
                 () = std::future::poll_fn(|cx| life.poll_end(cx)) => {
-                    return Err(unanswered(PeerLife::end_words()));
+                    return Err(unanswered(PeerLiveness::end_reason()));
                 }
             };
             let sent = sent.map_err(|error| unanswered(error.to_string()))?;
-            if sent.status() != StatusCode::OK {
-                let why = format!("status {}", sent.status().as_u16());
+            if sent.head.status != StatusCode::OK {
+                let why = format!("status {}", sent.head.status.as_u16());
                 return Err(PeerError::Unknown { node: node.to_owned(), why });
             }
             let mut body = PeerBody {
                 node: node.into(),
-                incoming: sent.into_body(),
+                reply: Some(sent),
                 reader: AnswerReader::new(answer),
                 life,
                 over: false,
-                keeps: Some((Arc::clone(&self.idle), key, connection)),
+                pool: (Arc::clone(&self.idle), key),
             };
             match std::future::poll_fn(|cx| body.poll_part(cx)).await? {
                 PeerAnswerPart::Head(status, headers) => {
@@ -325,21 +290,21 @@ impl Peers {
                     Ok(response)
                 }
                 PeerAnswerPart::Data(_) | PeerAnswerPart::End | PeerAnswerPart::Broken => {
-                    Err(unanswered("its answer has no head".to_owned()))
+                    Err(unanswered("the response has no header frame".to_owned()))
                 }
             }
         };
         let limit = Duration::from_millis(route.answer_limit_ms());
-        tokio::time::timeout(limit, asked)
-            .await
-            .unwrap_or_else(|_| Err(unanswered(format!("nothing within {} s", limit.as_secs()))))
+        tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| {
+            Err(unanswered(format!("no response within {} s", limit.as_secs())))
+        })
     }
 
-    /// Where a node is that lives, and what time it is there.
+    /// URL, identity and current time of an alive node.
     fn address(&self, node: &str) -> Result<(Url, PeerSender, u64), PeerError> {
         let living = self.living.load();
         let gone = || PeerError::Gone(node.to_owned());
-        let view = living.get(node).filter(|it| it.state == NodeState::Living).ok_or_else(gone)?;
+        let view = living.get(node).filter(|it| it.state == NodeState::Alive).ok_or_else(gone)?;
         let heartbeat = view.heartbeat.as_ref().ok_or_else(gone)?;
         let advertised =
             heartbeat.advertise.as_deref().and_then(|it| AdvertisedUrl::parse(it).ok());
@@ -350,118 +315,59 @@ impl Peers {
         Ok((url.url().clone(), to, time))
     }
 
-    async fn connect(&self, url: Url) -> Result<PeerConnection, String> {
+    async fn connect(&self, url: Url) -> Result<HttpConnection, String> {
         let tls = match url.scheme() {
             "https" => {
-                let load = || tokio::task::spawn_blocking(|| connector(system_roots(), None));
+                let load = || tokio::task::spawn_blocking(system_connector);
                 let tls = self.tls.get_or_try_init(load).await;
                 Some(tls.map_err(|error| error.to_string())?.clone())
             }
             _ => None,
         };
-        let runtime = self.runtime.clone();
-        let connecting = async move {
-            tokio::time::timeout(CONNECT_LIMIT, connect(&url, tls, &runtime)).await.unwrap_or_else(
-                |_| Err(format!("no connection within {} s", CONNECT_LIMIT.as_secs())),
-            )
+        // Never through an egress proxy.
+        let origin = HttpOrigin::with(url, tls, None);
+        let open = async move {
+            let tcp = origin.dial(|_| true).await?;
+            detect_unreachable(&tcp);
+            origin.over(tcp).await
         };
+        let connecting = async {
+            match tokio::time::timeout(CONNECT_LIMIT, open).await {
+                Ok(opened) => opened.map_err(|error| error.to_string()),
+                Err(_) => Err(format!("no connection within {} s", CONNECT_LIMIT.as_secs())),
+            }
+        };
+        // The socket belongs to that runtime, whichever thread uses the connection.
         let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
         connecting.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 }
 
-async fn connect(
-    url: &Url,
-    tls: Option<TlsConnector>,
-    runtime: &Handle,
-) -> Result<PeerConnection, String> {
-    let port = url.port_or_known_default().unwrap_or(443);
-    let tcp = match url.host() {
-        Some(Host::Ipv4(ip)) => TcpStream::connect((ip, port)).await,
-        Some(Host::Ipv6(ip)) => TcpStream::connect((ip, port)).await,
-        Some(Host::Domain(name)) => TcpStream::connect((name, port)).await,
-        None => return Err("the URL names no host".to_owned()),
-    };
-    let tcp = tcp.map_err(|error| error.to_string())?;
-    let _ = tcp.set_nodelay(true);
-    ends_when_unheard(&tcp);
-    let Some(tls) = tls else { return PeerConnection::over(tcp, runtime).await };
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let name = ServerName::try_from(host).map_err(|error| error.to_string())?;
-    let stream = tls.connect(name, tcp).await.map_err(|error| error.to_string())?;
-    PeerConnection::over(stream, runtime).await
-}
-
-/// A connection to another node, and what moves it.
-#[derive(Debug)]
-struct PeerConnection {
-    sender: SendRequest<Full<Bytes>>,
-    _driver: AbortOnDropHandle<()>,
-}
-
-impl PeerConnection {
-    async fn over<S>(stream: S, runtime: &Handle) -> Result<Self, String>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let shaken = http1::handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = shaken.map_err(|error| error.to_string())?;
-        let driver = runtime.spawn(async move {
-            // Whoever waits for an answer is told.
-            let _ = connection.await;
-        });
-        Ok(Self { sender, _driver: AbortOnDropHandle::new(driver) })
-    }
-}
-
-/// Connections that wait for the next request, by where they lead.
-#[derive(Debug, Default)]
-struct IdleConnections(Mutex<HashMap<String, Vec<(Instant, PeerConnection)>>>);
-
-impl IdleConnections {
-    fn take(&self, key: &str) -> Option<PeerConnection> {
-        let mut all = self.0.lock();
-        let kept = all.get_mut(key)?;
-        kept.retain(|(since, it)| since.elapsed() < IDLE_LIMIT && it.sender.is_ready());
-        kept.pop().map(|(_, connection)| connection)
-    }
-
-    fn keep(&self, key: String, connection: PeerConnection) {
-        let mut all = self.0.lock();
-        all.retain(|_, kept| {
-            kept.retain(|(since, it)| since.elapsed() < IDLE_LIMIT && !it.sender.is_closed());
-            !kept.is_empty()
-        });
-        let kept = all.entry(key).or_default();
-        if kept.len() < MAX_IDLE {
-            kept.push((Instant::now(), connection));
-        }
-    }
-}
-
-/// The body of another node's answer, checked as it comes; an error once that node lives no more. Dropped before its end it
-/// closes the connection, which tells the other node.
+/// Response body, verified as it arrives; fails once the node is dead. Dropping it early closes the connection, which
+/// cancels the request.
 #[derive(Debug)]
 pub struct PeerBody {
     node: Box<str>,
-    incoming: Incoming,
+    /// `None` once its connection is back in the pool.
+    reply: Option<UnreadResponse>,
     reader: AnswerReader,
-    life: PeerLife,
+    life: PeerLiveness,
     over: bool,
-    keeps: Option<(Arc<IdleConnections>, String, PeerConnection)>,
+    /// The pool, and the key of the connection there.
+    pool: (Arc<IdleConnections>, String),
 }
 
 impl PeerBody {
-    /// The whole of it, at most so many bytes.
+    /// Collects the body, at most `max` bytes.
     ///
     /// # Errors
     ///
-    /// [`PeerError`]; [`PeerError::Unanswered`] where there are more.
-    pub async fn whole(mut self, most: usize) -> Result<Bytes, PeerError> {
+    /// [`PeerError`]; [`PeerError::Unanswered`] if it is longer.
+    pub async fn whole(mut self, max: usize) -> Result<Bytes, PeerError> {
         let mut whole = BytesMut::new();
         while let Some(part) = self.next().await.transpose()? {
-            if whole.len() + part.len() > most {
-                return Err(self.unanswered(format!("its answer is longer than {most} bytes")));
+            if whole.len() + part.len() > max {
+                return Err(self.unanswered(format!("the response exceeds {max} bytes")));
             }
             whole.extend_from_slice(&part);
         }
@@ -482,27 +388,28 @@ impl PeerBody {
                     return Poll::Ready(Err(PeerError::Unknown { node, why }));
                 }
             }
-            let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+            let Poll::Ready(data) = self.poll_data(cx) else {
                 ready!(self.life.poll_end(cx));
-                return Poll::Ready(Err(self.unanswered(PeerLife::end_words())));
+                return Poll::Ready(Err(self.unanswered(PeerLiveness::end_reason())));
             };
-            match frame {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.reader.push(&data);
-                    }
-                }
+            match data {
+                Some(Ok(data)) => self.reader.push(&data),
                 Some(Err(error)) => return Poll::Ready(Err(self.unanswered(error.to_string()))),
-                None => return Poll::Ready(Err(self.unanswered("its answer was cut off"))),
+                None => return Poll::Ready(Err(self.unanswered("the response was truncated"))),
             }
         }
     }
 
-    /// The answer is whole: the connection can be used again once the body's end was read.
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpFault>>> {
+        self.reply.as_mut().map_or(Poll::Ready(None), |reply| reply.poll_data(cx))
+    }
+
+    /// Returns the connection to the pool once the end of the body was read.
     fn finish(&mut self, cx: &mut Context<'_>) {
-        let ended = Pin::new(&mut self.incoming).poll_frame(cx);
-        if let (Poll::Ready(None), Some((idle, key, connection))) = (ended, self.keeps.take()) {
-            idle.keep(key, connection);
+        let ended = self.poll_data(cx);
+        if let (Poll::Ready(None), Some(reply)) = (ended, self.reply.take()) {
+            let (idle, key) = &self.pool;
+            idle.keep(key.clone(), reply.into_connection());
         }
     }
 }
@@ -523,23 +430,112 @@ impl Stream for PeerBody {
                 this.finish(cx);
                 None
             }
-            Ok(PeerAnswerPart::Broken) => Some(Err(this.unanswered("its answer broke off"))),
-            Ok(PeerAnswerPart::Head(..)) => Some(Err(this.unanswered("a second head came"))),
+            Ok(PeerAnswerPart::Broken) => {
+                Some(Err(this.unanswered("the peer aborted the response")))
+            }
+            Ok(PeerAnswerPart::Head(..)) => {
+                Some(Err(this.unanswered("a second header frame arrived")))
+            }
             Err(error) => Some(Err(error)),
         })
     }
 }
 
+/// Maximum number of suspected peers; further ones are dropped.
+const MAX_DOUBTED: usize = 64;
+
+/// Suspected peers: nodes whose heartbeat is re-read on the next tick. Clones share the set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SuspectedPeers(Arc<Mutex<BTreeSet<NodeName>>>);
+
+impl SuspectedPeers {
+    /// Marks a peer as suspected.
+    pub(crate) fn suspect(&self, node: &str) {
+        let Some(name) = NodeName::parse(node) else { return };
+        let mut suspected = self.0.lock();
+        if suspected.len() < MAX_DOUBTED {
+            suspected.insert(name);
+        }
+    }
+
+    /// Takes the suspected peers and clears the set.
+    pub(crate) fn take(&self) -> BTreeSet<NodeName> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+/// Interval of liveness checks while waiting.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// TCP keep-alive: idle time before the first probe and between probes,
+const TRY_EVERY: Duration = Duration::from_secs(10);
+/// and number of probes.
+#[cfg(not(windows))]
+const TRIES: u32 = 3;
+/// TCP user timeout for unacknowledged data.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+
+/// Liveness watch of the node that a request was sent to.
+#[derive(Debug)]
+pub(crate) struct PeerLiveness {
+    living: Arc<ArcSwap<Membership>>,
+    of: PeerSender,
+    /// Next check; `None` before the first wait.
+    look: Option<Pin<Box<Sleep>>>,
+}
+
+impl PeerLiveness {
+    pub(crate) fn new(living: Arc<ArcSwap<Membership>>, of: PeerSender) -> Self {
+        Self { living, of, look: None }
+    }
+
+    fn makes_progress(&self) -> bool {
+        let living = self.living.load();
+        living.get(self.of.node.as_str()).is_some_and(|view| {
+            let has_boot = view.heartbeat.as_ref().is_some_and(|it| it.boot == self.of.boot);
+            // Of two processes with the same name each is seen in turn.
+            view.state == NodeState::Alive && (has_boot || view.twice)
+        })
+    }
+
+    /// Resolves once the node is dead or restarted.
+    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let look = self.look.get_or_insert_with(|| Box::pin(tokio::time::sleep(LOOK_EVERY)));
+            ready!(look.as_mut().poll(cx));
+            look.as_mut().reset(tokio::time::Instant::now() + LOOK_EVERY);
+            if !self.makes_progress() {
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    /// Error text for that case.
+    pub(crate) fn end_reason() -> String {
+        "the node is dead or was restarted".to_owned()
+    }
+}
+
+/// Sets TCP keep-alive and timeout, to detect a peer that is unreachable from here although its heartbeats arrive.
+pub(crate) fn detect_unreachable(tcp: &TcpStream) {
+    let socket = SockRef::from(tcp);
+    let tries = TcpKeepalive::new().with_time(TRY_EVERY).with_interval(TRY_EVERY);
+    #[cfg(not(windows))]
+    let tries = tries.with_retries(TRIES);
+    let _ = socket.set_tcp_keepalive(&tries);
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use http::HeaderValue;
 
-    use super::*;
-    use crate::fleet::cluster_key::{ClusterKeys, KeyPurpose};
-    use crate::fleet::config::NodeName;
-    use crate::fleet::heartbeat::BootId;
-    use crate::fleet::heartbeat::tests::example;
-    use crate::fleet::living_nodes::NodeWatch;
+    use crate::cluster_key::{ClusterKeys, KeyPurpose};
+    use crate::failure_detector::{BeatRead, FailureDetector};
+    use crate::heartbeat::tests::example;
+    use crate::heartbeat::{BootId, Heartbeat};
 
     const FLEET: FleetId = FleetId([1; 16]);
 
@@ -553,7 +549,7 @@ mod tests {
     }
 
     fn peers() -> Peers {
-        let nodes = (Arc::default(), DoubtedNodes::default());
+        let nodes = (Arc::default(), SuspectedPeers::default());
         Peers::new(sender("b", 2), FLEET, keys(), nodes, Handle::current())
     }
 
@@ -563,13 +559,13 @@ mod tests {
     }
 
     fn headers(head: &PeerRequestHead) -> HeaderMap {
-        let place = PeerPlace { fleet: FLEET, path: PeerRoute::Ping.path() };
+        let place = RequestBinding { fleet: FLEET, path: PeerRoute::Ping.path() };
         let value = HeaderValue::from_str(&place.seal(head, &keys()).0).unwrap();
         [(http::HeaderName::from_static(HEADER), value)].into_iter().collect()
     }
 
     #[tokio::test]
-    async fn a_request_is_let_in_once_in_time_for_this_start_of_this_node() {
+    async fn request_is_admitted_once_in_time_and_for_this_start_only() {
         let peers = peers();
         let path = PeerRoute::Ping.path();
         let admit = |headers: &HeaderMap| peers.admit(&Method::POST, path, headers);
@@ -582,7 +578,7 @@ mod tests {
         for time in [wall_ms() - HOUR, wall_ms() + HOUR, 0, u64::MAX] {
             assert!(admit(&headers(&head(time, 2))).is_none(), "{time}");
         }
-        assert!(admit(&headers(&head(wall_ms(), 2))).is_some(), "what was refused is not counted");
+        assert!(admit(&headers(&head(wall_ms(), 2))).is_some(), "rejected requests do not count");
         for (from, to) in [
             (sender("a", 1), sender("c", 2)),
             (sender("a", 1), sender("b", 3)),
@@ -599,12 +595,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_has_the_time_of_the_node_that_is_asked_whose_clock_is_another() {
+    async fn request_carries_the_receivers_time_despite_clock_skew() {
         const HOURS: u64 = 2 * 3_600_000;
         let (mut peers, a) = (peers(), NodeName::parse("a").unwrap());
         for ahead in [true, false] {
             let there = |here: u64| if ahead { here + HOURS } else { here - HOURS };
-            let mut watch = NodeWatch::new(sender("b", 2).node, BootId([2; 16]));
+            let mut watch = FailureDetector::new(sender("b", 2).node, BootId([2; 16]));
             for (at, beat) in [(0, 1), (1000, 2)] {
                 let wall = wall_ms();
                 watch.sees(&a, Some(Ok(example(1, beat, there(wall)))), (at, wall), true);
@@ -618,7 +614,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_was_asked_asks_no_other_and_nobody_asks_who_does_not_live() {
+    async fn second_hop_and_dead_nodes_are_rejected() {
         let peers = peers();
         let ask = async |node: &str, body: Bytes, hop| {
             peers.request(node, PeerRoute::Ping, body, hop).await.map(drop)
@@ -627,5 +623,49 @@ mod tests {
         assert_eq!(ask("a", Bytes::new(), Hop::First).await, Err(PeerError::Gone("a".into())));
         let long = Bytes::from(vec![0; MAX_REQUEST_BYTES + 1]);
         assert_eq!(ask("a", long, Hop::First).await, Err(PeerError::TooLong));
+    }
+
+    fn name(text: &str) -> NodeName {
+        NodeName::parse(text).unwrap()
+    }
+
+    /// Snapshot after reading these heartbeats of `a`, one per second.
+    fn seen(beats: impl IntoIterator<Item = Option<BeatRead>>) -> Membership {
+        let mut watch = FailureDetector::new(name("me"), BootId([9; 16]));
+        watch.there_are([name("a")]);
+        for (at, beat) in beats.into_iter().enumerate() {
+            watch.sees(&name("a"), beat, (at as u64 * 1_000, 1_000_000_000), true);
+        }
+        watch.snapshot(None)
+    }
+
+    fn beat(boot: u8, number: u64) -> Option<BeatRead> {
+        Some(Ok(Heartbeat { boot: BootId([boot; 16]), ..example(boot, number, 1_000_000_000) }))
+    }
+
+    #[tokio::test]
+    async fn response_is_awaited_while_the_node_is_alive_with_the_same_start() {
+        let is_alive = || seen([beat(1, 1), beat(1, 2)]);
+        let last = Heartbeat { stopping: true, ..example(1, 3, 1_000_000_000) };
+        let stopped = seen([beat(1, 1), beat(1, 2), Some(Ok(last))]);
+        let silent = seen([beat(1, 1), beat(1, 2)].into_iter().chain(vec![None; 9]));
+        let anew = seen([beat(1, 1), beat(1, 2), beat(2, 1)]);
+        let twice = seen([beat(1, 1), beat(1, 2), beat(2, 1), beat(1, 3), beat(2, 2)]);
+        for (what, now, makes_progress) in [
+            ("lives", is_alive(), true),
+            ("away", is_alive().unseen("no store".into()), true),
+            ("twice", twice, true),
+            ("silent", silent, false),
+            ("stopped", stopped, false),
+            ("anew", anew, false),
+            ("gone", Membership::default(), false),
+        ] {
+            let of = PeerSender { node: name("a"), boot: BootId([1; 16]) };
+            let mut life = PeerLiveness::new(Arc::new(ArcSwap::from_pointee(now)), of);
+            assert_eq!(life.makes_progress(), makes_progress, "{what}");
+            if !makes_progress {
+                std::future::poll_fn(|cx| life.poll_end(cx)).await;
+            }
+        }
     }
 }

@@ -1,75 +1,67 @@
-//! Where each record of the fleet is asked for: pure.
+//! Query planner: assigns every record of the fleet to one node to request it from. Pure.
 //!
 //! ```text
-//! a log:   1 ─────── in an index ───────▶ L │ L+1 ── at its node, if that lives ──▶
+//! a log:   1 ─────── in an index ───────▶ L │ L+1 ── at its node, if alive ──▶
 //! ```
 //!
-//! An index node knows what was sealed; what came after is asked of the node itself. Each log is divided at the last record that the
-//! index said it has, so that no record is asked for twice, and what is counted is counted once. Whatever cannot be asked for is
-//! named.
+//! Index nodes have sealed records; later ones are requested from their own node. Each log is divided at the last record that the
+//! index reports, so that no record is requested or counted twice. Whatever is unavailable is listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fleet_logs::FleetCoverage;
-use super::record_questions::{HeldLog, Holdings, LogRange};
+use crate::fleet_logs::{FleetCoverage, twins};
+use crate::record_questions::{HeldLog, Holdings, LogRange};
 
-/// How a node is.
+/// State of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KnownState {
-    /// It lives, and can be asked.
-    Living,
-    /// It said that it stops, and that this was its last record.
-    Stopped {
-        /// Its last record.
-        last: u64,
-    },
-    /// It is not seen to live.
+pub(crate) enum KnownState {
+    /// Alive; can be asked.
+    Alive,
+    /// Stopped, with its last record.
+    Stopped { last: u64 },
+    /// Not known to be alive.
     Away,
 }
 
-/// A node of the fleet.
+/// Node of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownNode {
-    /// Its name.
+pub(crate) struct KnownNode {
     pub name: String,
-    /// How it is.
     pub state: KnownState,
 }
 
-/// What a plan is made of.
+/// Input of the planner.
 #[derive(Clone, Copy, Debug)]
-pub struct PlanFacts<'a> {
-    /// What this node has.
+pub(crate) struct PlanFacts<'a> {
+    /// Logs available on this node.
     pub own: &'a Holdings,
-    /// What other nodes that were asked said that they have; or why they did not.
+    /// Logs available on other nodes that were asked, or their error.
     pub others: &'a [(String, Result<Holdings, String>)],
-    /// The nodes of the fleet.
+    /// Nodes of the fleet.
     pub nodes: &'a [KnownNode],
-    /// The one that is meant, by its name or the id of its log; `None`: all.
+    /// Requested node by name or log id; `None` for all.
     pub wanted: Option<&'a str>,
 }
 
-/// What one node is asked for.
+/// Ranges to request from one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReadingShare {
-    /// The node; `None`: this one.
+pub(crate) struct ReadingShare {
+    /// Node to ask; `None` for this one.
     pub at: Option<String>,
-    /// Which records.
     pub ranges: Vec<LogRange>,
 }
 
-/// Where everything is asked for.
+/// Plan of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReadingPlan {
-    /// Who is asked, this node first.
+pub(crate) struct ReadingPlan {
+    /// Shares by node, this node first.
     pub shares: Vec<ReadingShare>,
-    /// What the answer covers, if all of them answer.
+    /// Coverage if all nodes answer.
     pub coverage: FleetCoverage,
 }
 
-/// Divides what is asked among the nodes.
-#[must_use]
-pub fn plan(facts: PlanFacts<'_>) -> ReadingPlan {
+/// Plans a query.
+pub(crate) fn plan(facts: PlanFacts<'_>) -> ReadingPlan {
     let PlanFacts { own, others, nodes, wanted } = facts;
     let said = || others.iter().filter_map(|(at, said)| Some((at, said.as_ref().ok()?)));
     let copies_of = |name: &str| {
@@ -99,7 +91,7 @@ pub fn plan(facts: PlanFacts<'_>) -> ReadingPlan {
             coverage.nodes.push(name.to_owned());
             continue;
         }
-        // What is here is asked for here, unless another has more of it.
+        // A local copy is used unless another node has more.
         let base = copies_of(name).into_iter().reduce(|best, next| {
             let is_better = next.1.last > best.1.last && (best.0.is_some() || best.1.behind > 0);
             if is_better { next } else { best }
@@ -116,26 +108,25 @@ pub fn plan(facts: PlanFacts<'_>) -> ReadingPlan {
             is_asked = true;
         }
         match (state, others.iter().find(|(at, _)| at == name)) {
-            (KnownState::Living, Some((_, Err(why)))) => lacks.push(why.clone()),
-            (KnownState::Living, Some((_, Ok(said)))) if is_asked && said.own.last <= last => {}
-            (KnownState::Living, _) => {
+            (KnownState::Alive, Some((_, Err(why)))) => lacks.push(why.clone()),
+            (KnownState::Alive, Some((_, Ok(said)))) if is_asked && said.own.last <= last => {}
+            (KnownState::Alive, _) => {
                 let range = LogRange { node: name.to_owned(), after: last, last: u64::MAX };
                 asked.entry(Some(name)).or_default().push(range);
                 is_asked = true;
             }
             (KnownState::Stopped { last: end }, _) if end <= last => {}
             (KnownState::Stopped { last: end }, _) => {
-                let (first, has) = (last + 1, if is_asked { "yet" } else { "that answers" });
+                let (first, which) = (last + 1, if is_asked { "" } else { "responding " });
                 lacks.push(format!(
-                    "it has stopped, and no index node has its records {first} to {end} {has}"
+                    "stopped, and no {which}index node has its records {first} to {end}"
                 ));
             }
             (KnownState::Away, _) if is_asked => {
-                lacks.push("it does not live: what it had not sealed is not here".to_owned());
+                lacks.push("it is not alive: its unsealed records are missing".to_owned());
             }
-            (KnownState::Away, _) => lacks.push(
-                "it does not live, and no index node that answers has its records".to_owned(),
-            ),
+            (KnownState::Away, _) => lacks
+                .push("it is not alive, and no responding index node has its records".to_owned()),
         }
         if is_asked {
             coverage.nodes.push(name.to_owned());
@@ -144,8 +135,13 @@ pub fn plan(facts: PlanFacts<'_>) -> ReadingPlan {
             coverage.missing.insert(name.to_owned(), lacks.join("; "));
         }
     }
+    for (name, why) in twins(all_held().map(|held| (&*held.node, &*held.log))) {
+        if is_meant(name) {
+            coverage.lacks(name, &why);
+        }
+    }
     if let Some(wanted) = wanted.filter(|_| coverage.nodes.is_empty()) {
-        let why = || "there is no such node in this fleet".to_owned();
+        let why = || "no such node in this fleet".to_owned();
         coverage.missing.entry(wanted.to_owned()).or_insert_with(why);
     }
     coverage.partial = !coverage.missing.is_empty();
@@ -159,6 +155,7 @@ pub fn plan(facts: PlanFacts<'_>) -> ReadingPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use KnownState::{Alive, Away, Stopped};
 
     fn held(node: &str, last: u64) -> HeldLog {
         HeldLog { node: node.into(), log: format!("log-{node}"), last, ..HeldLog::default() }
@@ -184,14 +181,11 @@ mod tests {
         ReadingShare { at: at.map(str::to_owned), ranges: ranges.to_vec() }
     }
 
-    use KnownState::{Away, Living, Stopped};
-
     #[test]
-    fn what_an_index_has_is_asked_there_and_what_came_after_at_its_node() {
+    fn indexed_records_come_from_the_index_and_newer_ones_from_their_node() {
         let own = holdings("a", 9, &[]);
         let others = [("i".to_owned(), Ok(holdings("i", 30, &[("a", 5), ("b", 20), ("c", 7)])))];
-        let nodes =
-            known(&[("a", Living), ("b", Living), ("c", Stopped { last: 7 }), ("i", Living)]);
+        let nodes = known(&[("a", Alive), ("b", Alive), ("c", Stopped { last: 7 }), ("i", Alive)]);
         let plan = plan(PlanFacts { own: &own, others: &others, nodes: &nodes, wanted: None });
         assert_eq!(
             plan.shares,
@@ -206,16 +200,16 @@ mod tests {
     }
 
     #[test]
-    fn each_log_is_asked_for_once_among_shards_that_have_each_other_s_logs() {
+    fn each_log_is_requested_once_among_overlapping_shards() {
         let own = holdings("s1", 9, &[("s2", 50), ("x", 10)]);
         let others = [
             ("s2".to_owned(), Ok(holdings("s2", 60, &[("s1", 3), ("y", 11)]))),
             ("s3".to_owned(), Ok(holdings("s3", 7, &[("y", 12), ("x", 99)]))),
         ];
         let nodes = known(&[
-            ("s1", Living),
-            ("s2", Living),
-            ("s3", Living),
+            ("s1", Alive),
+            ("s2", Alive),
+            ("s3", Alive),
             ("x", Stopped { last: 10 }),
             ("y", Stopped { last: 12 }),
         ]);
@@ -232,19 +226,19 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_live_or_answer_is_named_and_what_another_has_of_it_is_asked() {
+    fn dead_or_failing_nodes_are_listed_and_read_from_copies() {
         let own = holdings("a", 9, &[]);
         let others = [
-            ("i".to_owned(), Err("nothing within 3 s".to_owned())),
+            ("i".to_owned(), Err("no response within 3 s".to_owned())),
             ("j".to_owned(), Ok(holdings("j", 4, &[("b", 20), ("i", 8), ("d", 1)]))),
         ];
         let nodes = known(&[
-            ("a", Living),
+            ("a", Alive),
             ("b", Away),
             ("c", Away),
             ("d", Stopped { last: 3 }),
-            ("i", Living),
-            ("j", Living),
+            ("i", Alive),
+            ("j", Alive),
         ]);
         let plan = plan(PlanFacts { own: &own, others: &others, nodes: &nodes, wanted: None });
         assert_eq!(
@@ -264,17 +258,37 @@ mod tests {
         );
         let missing: Vec<_> = plan.coverage.missing.keys().map(String::as_str).collect();
         assert_eq!(missing, ["b", "c", "d", "i"]);
-        assert_eq!(plan.coverage.missing["i"], "nothing within 3 s");
+        assert_eq!(plan.coverage.missing["i"], "no response within 3 s");
         assert!(plan.coverage.missing["d"].contains("2 to 3"));
-        assert!(plan.coverage.missing["c"].contains("no index node"));
+        assert!(plan.coverage.missing["c"].contains("no responding index node"));
         assert!(plan.coverage.partial);
         assert_eq!(plan.coverage.nodes, ["a", "b", "d", "i", "j"]);
     }
 
     #[test]
-    fn one_node_is_meant_by_its_name_or_its_log() {
+    fn nodes_claiming_the_same_log_are_listed_as_missing() {
+        let mut twin = held("b2", 40);
+        twin.log = "log-b".into();
+        let mut own = holdings("a", 9, &[("b", 20)]);
+        own.copies.push(twin);
+        let nodes =
+            known(&[("a", Alive), ("b", Stopped { last: 20 }), ("b2", Stopped { last: 40 })]);
+        let missing = |wanted| {
+            let facts = PlanFacts { own: &own, others: &[], nodes: &nodes, wanted };
+            let coverage = plan(facts).coverage;
+            assert_eq!(coverage.partial, !coverage.missing.is_empty());
+            coverage.missing
+        };
+        let all = missing(None);
+        assert_eq!(all.keys().collect::<Vec<_>>(), ["b", "b2"]);
+        assert!(all["b"].contains("b and b2 have the same log log-b"), "{all:?}");
+        assert!(missing(Some("a")).is_empty());
+    }
+
+    #[test]
+    fn node_is_selected_by_name_or_log_id() {
         let own = holdings("a", 9, &[("b", 5)]);
-        let nodes = known(&[("a", Living), ("b", Living), ("c", Living)]);
+        let nodes = known(&[("a", Alive), ("b", Alive), ("c", Alive)]);
         for wanted in ["b", "log-b"] {
             let facts = PlanFacts { own: &own, others: &[], nodes: &nodes, wanted: Some(wanted) };
             let plan = plan(facts);
@@ -286,14 +300,14 @@ mod tests {
         }
         let plan = plan(PlanFacts { own: &own, others: &[], nodes: &nodes, wanted: Some("x") });
         assert_eq!((plan.shares.len(), plan.coverage.nodes.len()), (0, 0));
-        assert_eq!(plan.coverage.missing["x"], "there is no such node in this fleet");
+        assert_eq!(plan.coverage.missing["x"], "no such node in this fleet");
     }
 
     #[test]
-    fn a_copy_here_that_is_behind_gives_way_to_one_that_has_more() {
+    fn more_complete_remote_copy_is_preferred() {
         let mut own = holdings("a", 9, &[("b", 5)]);
         let others = [("i".to_owned(), Ok(holdings("i", 1, &[("b", 20)])))];
-        let nodes = known(&[("a", Living), ("b", Away), ("i", Living)]);
+        let nodes = known(&[("a", Alive), ("b", Away), ("i", Alive)]);
         let at = |own: &Holdings| {
             let facts = PlanFacts { own, others: &others, nodes: &nodes, wanted: Some("b") };
             plan(facts).shares

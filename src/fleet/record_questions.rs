@@ -1,77 +1,85 @@
-//! What one node asks another about records, and how the answer is written: pure.
+//! Wire format of queries between nodes, and the cursor of a watcher. Pure.
 //!
-//! A question is JSON. It names for each log, by its node, which records are meant ([`LogRange`]), so that every record of the fleet
-//! is asked for at one place and none is counted twice. An answer is a head of JSON after its length, then records
-//! (`activity::record_wire`) or counters:
+//! A query is JSON. It lists a record range per log ([`LogRange`]), so that every record of the fleet is requested at one place and
+//! none is counted twice. An answer is a length-prefixed JSON header, then records (`activity::record`) or counters:
 //!
 //! ```text
 //! answer    length · AnswerHead · records, or (bucket · length · counters)*
 //! ```
+//!
+//! [`WatchCursor`] is the cursor of a client that watches the fleet: the position in each node's log, sent with events and accepted
+//! by any node. A single record id would not do, because records of different nodes arrive in no global order.
+//!
+//! ```text
+//! place     since (;node=number)*            1763942400000;a=120;b=7
+//! ```
 
+use std::collections::BTreeMap;
+use std::fmt;
+
+use mcpproxy_activity::bytes::{DecodeError, Reader, put_bytes, put_varint};
+use mcpproxy_activity::codec::{MAX_RECORDS, put_record, read_records};
+use mcpproxy_activity::stats::Stats;
+use mcpproxy_activity::{Filter, Id, Operation, Period, Record, Status, Type};
 use serde::{Deserialize, Serialize};
 
-use crate::activity::bytes::{DecodeError, Reader, put_bytes, put_varint};
-use crate::activity::record_wire::{MAX_RECORDS, put_record, read_records};
-use crate::activity::stats::Stats;
-use crate::activity::{Filter, Id, Operation, Period, Record, Status, Type};
+use crate::config::NodeName;
 
-/// Most logs that a question names.
+/// Maximum number of logs in a query.
 pub const MAX_RANGES: usize = 4_096;
-/// Most records that a question asks for.
+/// Maximum number of records requested by a query.
 pub const MAX_ASKED_RECORDS: usize = 512;
-/// Most bytes of records that are put into an answer; the last record may go beyond it.
-pub const MAX_ASKED_BYTES: usize = 8 << 20;
-/// Most bytes of an answer that are taken.
-pub const MAX_ANSWER_BYTES: usize = 64 << 20;
-/// Most values of one field of a filter.
+/// Maximum size of records in an answer in bytes, exceeded by at most one record.
+pub(crate) const MAX_ASKED_BYTES: usize = 8 << 20;
+/// Maximum accepted size of an answer in bytes.
+pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// Maximum number of values per filter field.
 const MAX_VALUES: usize = 64;
-/// Most buckets of counters in an answer: a month has 8641.
+/// Maximum number of counter buckets in an answer: a month has 8641.
 const MAX_BUCKETS: usize = 16_384;
 
-/// Records of one log.
+/// Range of records in one log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRange {
-    /// The log, by the name of its node.
+    /// Node name of the log.
     pub node: String,
-    /// Those after the record with this number,
+    /// Exclusive lower bound.
     pub after: u64,
-    /// up to this one.
+    /// Inclusive upper bound.
     pub last: u64,
 }
 
 impl LogRange {
-    /// All that there are.
-    #[must_use]
+    /// All records of the node.
     pub fn all(node: impl Into<String>) -> Self {
         Self { node: node.into(), after: 0, last: u64::MAX }
     }
 }
 
-/// A log as a node has it.
+/// Log available on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldLog {
-    /// The name of the log's node.
+    /// Node name of the log.
     pub node: String,
-    /// The id of the log.
+    /// Log id.
     pub log: String,
-    /// The last record that is there; 0 for none.
+    /// Last available record; 0 for none.
     pub last: u64,
-    /// What is in the store behind it and not read yet, in records.
+    /// Number of later records in the store that are not indexed yet.
     pub behind: u64,
-    /// What is missing before it, in words.
+    /// Description of missing records.
     pub lacks: Option<String>,
 }
 
-/// What a node has.
+/// Logs available on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holdings {
-    /// Its own log.
     pub own: HeldLog,
-    /// Its copies of others.
+    /// Copies of other nodes' logs.
     pub copies: Vec<HeldLog>,
 }
 
-/// A filter as it is sent: values by their codes.
+/// Filter in wire format, with values as codes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilterSent {
@@ -88,8 +96,6 @@ pub struct FilterSent {
 }
 
 impl FilterSent {
-    /// To be sent.
-    #[must_use]
     pub fn of(filter: &Filter) -> Self {
         Self {
             kinds: filter.kinds.iter().map(|it| it.code()).collect(),
@@ -105,9 +111,8 @@ impl FilterSent {
         }
     }
 
-    /// The filter; `None` if it is none that this program can apply: a filter that means less would give records that nobody
-    /// asked for.
-    #[must_use]
+    /// Parses the filter; `None` if it has a condition that this version does not support: ignoring it would
+    /// return unrequested records.
     pub fn filter(self) -> Option<Filter> {
         let texts = [&self.servers, &self.tools, &self.sessions, &self.requests, &self.principals];
         let codes = [&self.kinds, &self.statuses, &self.operations];
@@ -135,72 +140,58 @@ impl FilterSent {
     }
 }
 
-/// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum RecordQuestion {
-    /// What the node has.
+    /// Logs available on the node.
     Holdings,
-    /// The newest records that a filter means.
+    /// Newest records that match a filter.
     List {
-        /// Of which logs.
         ranges: Vec<LogRange>,
-        /// Which of them.
         filter: FilterSent,
-        /// Most records.
         limit: usize,
-        /// Only those before the record with this id.
+        /// Only records before this id.
         before: Option<String>,
-        /// With arguments and response.
+        /// Include arguments and responses.
         payloads: bool,
-        /// Without these, but with metadata. Older versions do not ask for it, and answer without.
+        /// Include metadata although payloads are excluded. Older versions neither send nor support it.
         #[serde(default)]
         metadata: bool,
-        /// Whether all of them are counted, too.
+        /// Count all matching records.
         count: bool,
-        /// Most bytes of records, about.
+        /// Approximate maximum size of records in bytes.
         bytes: usize,
     },
-    /// One record.
     Get {
-        /// Of which logs.
         ranges: Vec<LogRange>,
-        /// Its id.
         id: String,
     },
-    /// The counters of a period.
+    /// Counters of a period.
     Summary {
-        /// Of which logs.
         ranges: Vec<LogRange>,
-        /// The period's name.
         period: String,
-        /// When it ends, microseconds since 1970.
+        /// End of the period, microseconds since 1970.
         now: u64,
     },
-    /// The oldest records that a filter means, and where to go on.
+    /// Oldest records that match a filter, with continuation ranges.
     Forward {
-        /// Of which logs, and after which record of each.
+        /// Ranges to read.
         ranges: Vec<LogRange>,
-        /// Which of them.
         filter: FilterSent,
-        /// After the record with this id, of whatever log, too.
+        /// Only records after this id, in any log.
         after: Option<String>,
-        /// Most records, about.
         limit: usize,
-        /// Most bytes of records, about.
+        /// Approximate maximum size of records in bytes.
         bytes: usize,
     },
 }
 
 impl RecordQuestion {
-    /// Its bytes.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Reads a question of another node; `None` for what is none, or asks for too much.
-    #[must_use]
+    /// Decodes another node's query; `None` if it is invalid or exceeds a limit.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let question: Self = serde_json::from_slice(bytes).ok()?;
         let (ranges, limit) = match &question {
@@ -214,44 +205,40 @@ impl RecordQuestion {
     }
 }
 
-/// The period of this name.
-#[must_use]
-pub fn period_named(name: &str) -> Option<Period> {
+pub(crate) fn period_named(name: &str) -> Option<Period> {
     Period::ALL.iter().copied().find(|period| period.as_str() == name)
 }
 
-/// What an answer begins with.
+/// Header of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnswerHead {
-    /// What the node has, where that was asked.
+    /// Available logs, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holdings: Option<Holdings>,
-    /// Where the next page begins, if there is one.
+    /// Start of the next page, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// How many records are meant, where that was asked.
+    /// Total number of matching records, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
-    /// How far each log was read, and to where it is to be, in reading forward.
+    /// Remaining range of each log when reading forward.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<LogRange>,
-    /// Records that were meant and are not kept any more: the first and the last of a log.
+    /// First and last requested record of a log that are no longer retained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub removed: Option<(u64, u64)>,
 }
 
 impl AnswerHead {
-    /// An answer with these records.
-    #[must_use]
+    /// Encodes an answer with records.
     pub fn with_records<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Vec<u8> {
         let mut out = self.begin();
         records.into_iter().for_each(|record| put_record(&mut out, record));
         out
     }
 
-    /// An answer with these counters.
-    #[must_use]
+    /// Encodes an answer with counters.
     pub fn with_buckets<'s>(&self, buckets: impl IntoIterator<Item = (u64, &'s Stats)>) -> Vec<u8> {
         let mut out = self.begin();
         for (bucket, stats) in buckets {
@@ -267,33 +254,25 @@ impl AnswerHead {
         out
     }
 
-    /// Reads the head of an answer; the rest.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError`]
-    pub fn read(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+    /// Decodes the header and returns the rest.
+    pub(crate) fn read(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
         let mut reader = Reader(bytes);
         let head = serde_json::from_slice(reader.bytes()?).map_err(|_| DecodeError::Value)?;
         Ok((head, reader.0))
     }
 
-    /// Reads an answer with records.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError`]
+    /// Decodes an answer with records.
     pub fn records(bytes: &[u8]) -> Result<(Self, Vec<Record>), DecodeError> {
         let (head, rest) = Self::read(bytes)?;
         Ok((head, read_records(rest)?))
     }
 
-    /// Reads an answer with records of these logs.
+    /// Decodes an answer with records of these logs.
     ///
     /// # Errors
     ///
     /// [`DecodeError`], also for a record of another log.
-    pub fn records_of(
+    pub(crate) fn records_of(
         asked: &[LogRange],
         bytes: &[u8],
     ) -> Result<(Self, Vec<Record>), DecodeError> {
@@ -305,10 +284,9 @@ impl AnswerHead {
         if records.iter().all(is_meant) { Ok((head, records)) } else { Err(DecodeError::Value) }
     }
 
-    /// Whether reading forward comes to its end by such answers: every log is one that was asked for, none goes back, and one goes
-    /// on, if any is left.
-    #[must_use]
-    pub fn goes_on(&self, asked: &[LogRange]) -> bool {
+    /// True if the answer makes progress when reading forward: only requested logs, none backward, and at
+    /// least one forward if any range remains.
+    pub(crate) fn makes_progress(&self, asked: &[LogRange]) -> bool {
         let before = |range: &LogRange| asked.iter().find(|it| it.node == range.node);
         let is_meant = |range: &LogRange| {
             before(range).is_some_and(|it| range.after >= it.after && range.last <= it.last)
@@ -318,28 +296,23 @@ impl AnswerHead {
             && (self.left().is_empty() || self.ranges.iter().any(moves))
     }
 
-    /// What is left to be read forward.
-    #[must_use]
-    pub fn left(&self) -> Vec<LogRange> {
+    /// Ranges still to be read.
+    pub(crate) fn left(&self) -> Vec<LogRange> {
         self.ranges.iter().filter(|range| range.after < range.last).cloned().collect()
     }
 
-    /// Where the next page begins.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError::Value`] if that is no id.
+    /// Start of the next page.
     pub fn next_id(&self) -> Result<Option<Id>, DecodeError> {
         let next = self.next.as_deref();
         next.map(|text| Id::parse(text).ok_or(DecodeError::Value)).transpose()
     }
 
-    /// Where the next page of a list begins: at its last record, or further on; before the place where it began.
+    /// Start of the next page of a list: at its last record or beyond, but before its own start.
     ///
     /// # Errors
     ///
-    /// [`DecodeError::Value`] if it is elsewhere.
-    pub fn next_page(
+    /// [`DecodeError::Value`] if it is out of order.
+    pub(crate) fn next_page(
         &self,
         before: Option<Id>,
         records: &[Record],
@@ -352,11 +325,7 @@ impl AnswerHead {
     }
 }
 
-/// Reads an answer with counters.
-///
-/// # Errors
-///
-/// [`DecodeError`]
+/// Decodes an answer with counters.
 pub fn read_buckets(bytes: &[u8]) -> Result<(AnswerHead, Vec<(u64, Stats)>), DecodeError> {
     let (head, rest) = AnswerHead::read(bytes)?;
     let (mut reader, mut buckets) = (Reader(rest), Vec::new());
@@ -371,15 +340,99 @@ pub fn read_buckets(bytes: &[u8]) -> Result<(AnswerHead, Vec<(u64, Stats)>), Dec
 
 const _: () = assert!(MAX_ASKED_RECORDS <= MAX_RECORDS);
 
+/// Maximum length of an encoded cursor in bytes: clients store it as event id. Records of nodes that do not fit are
+/// sent again.
+pub(crate) const MAX_PLACE_BYTES: usize = 4_000;
+
+/// Cursor: position in each node's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchCursor {
+    since: u64,
+    after: BTreeMap<NodeName, u64>,
+}
+
+impl WatchCursor {
+    /// Cursor at this time in milliseconds since 1970, for all nodes.
+    pub fn since(since: u64) -> Self {
+        Self { since, after: BTreeMap::new() }
+    }
+
+    /// Parses the text form; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() > MAX_PLACE_BYTES {
+            return None;
+        }
+        let mut parts = text.split(';');
+        let mut place = Self::since(number(parts.next()?)?);
+        for part in parts {
+            let (node, after) = part.split_once('=')?;
+            let known = place.after.insert(NodeName::parse(node)?, number(after)?);
+            if known.is_some() {
+                return None;
+            }
+        }
+        Some(place)
+    }
+
+    /// Start time for nodes without a position, in milliseconds since 1970.
+    pub fn begins(&self) -> u64 {
+        self.since
+    }
+
+    /// Last record read of a node.
+    pub fn after(&self, node: &str) -> Option<u64> {
+        self.after.get(&NodeName::parse(node)?).copied()
+    }
+
+    /// Nodes with a position.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodeName> {
+        self.after.keys()
+    }
+
+    /// Advances a node's position; never moves back.
+    pub fn moves(&mut self, node: &str, after: u64) {
+        if let Some(node) = NodeName::parse(node) {
+            let at = self.after.entry(node).or_default();
+            *at = after.max(*at);
+        }
+    }
+
+    /// Resets a node whose log was replaced.
+    pub fn forgets(&mut self, node: &str) {
+        if let Some(node) = NodeName::parse(node) {
+            self.after.remove(&node);
+        }
+    }
+}
+
+impl fmt::Display for WatchCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.since.to_string();
+        for (node, after) in &self.after {
+            let part = format!(";{}={after}", node.as_str());
+            if text.len() + part.len() <= MAX_PLACE_BYTES {
+                text += &part;
+            }
+        }
+        f.write_str(&text)
+    }
+}
+
+/// Parses a number in canonical form.
+fn number(text: &str) -> Option<u64> {
+    let number: u64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use proptest::prelude::*;
 
-    use super::*;
-    use crate::fleet::examples::ExampleLog;
+    use crate::segment::examples::ExampleLog;
 
     #[test]
-    fn a_filter_is_the_same_at_the_other_node() {
+    fn filter_round_trips() {
         let filter = Filter {
             kinds: Type::ALL.to_vec(),
             statuses: Status::ALL.to_vec(),
@@ -411,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_version_asks_for_no_metadata_and_reads_a_question_that_does() {
+    fn metadata_flag_is_compatible_with_older_versions() {
         let question = |metadata| RecordQuestion::List {
             ranges: Vec::new(),
             filter: FilterSent::default(),
@@ -431,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_is_not_known_means_nothing_rather_than_more() {
+    fn unsupported_filter_is_rejected() {
         let odd = FilterSent { kinds: vec![200], ..FilterSent::default() };
         assert_eq!(odd.filter(), None);
         let long = FilterSent { tools: vec![String::new(); MAX_VALUES + 1], ..Default::default() };
@@ -441,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_too_much_is_none() {
+    fn excessive_query_is_rejected() {
         let list = |limit, ranges| RecordQuestion::List {
             ranges: vec![LogRange::all("a"); ranges],
             filter: FilterSent::default(),
@@ -464,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_a_log_that_was_not_asked_for_make_no_answer() {
+    fn records_of_unrequested_logs_are_rejected() {
         let records: Vec<Record> = newest_first(3)
             .into_iter()
             .zip(["a", "b", "c"])
@@ -476,12 +529,12 @@ mod tests {
             AnswerHead::records_of(&asked, &answer).map(|(_, records)| records)
         };
         assert_eq!(of(&["a", "b", "c"]), Ok(records));
-        assert_eq!(of(&["a", "b"]), Err(DecodeError::Value), "one is of another");
+        assert_eq!(of(&["a", "b"]), Err(DecodeError::Value), "one belongs to another log");
         assert_eq!(of(&[]), Err(DecodeError::Value));
     }
 
     #[test]
-    fn a_page_goes_on_from_its_last_record_or_further_and_never_back() {
+    fn next_page_starts_at_or_after_the_last_record() {
         let records = newest_first(3);
         let [newest, middle, oldest] = [0, 1, 2].map(|at| records[at].id);
         let next = |next: Option<Id>, before, records| {
@@ -498,28 +551,87 @@ mod tests {
     }
 
     #[test]
-    fn reading_forward_goes_forward_in_the_logs_that_were_asked_for() {
+    fn forward_answer_must_make_progress_in_requested_logs() {
         let range = |node: &str, after, last| LogRange { node: node.into(), after, last };
         let asked = [range("a", 5, u64::MAX), range("b", 0, 9)];
-        let goes_on = |ranges: &[LogRange]| {
-            AnswerHead { ranges: ranges.to_vec(), ..AnswerHead::default() }.goes_on(&asked)
+        let makes_progress = |ranges: &[LogRange]| {
+            AnswerHead { ranges: ranges.to_vec(), ..AnswerHead::default() }.makes_progress(&asked)
         };
-        assert!(goes_on(&[range("a", 8, 20), range("b", 0, 9)]));
-        assert!(goes_on(&[range("a", 5, 20), range("b", 9, 9)]));
-        assert!(goes_on(&[range("a", 5, 5), range("b", 9, 9)]) && goes_on(&[]));
-        // Nothing is left of one, and the other stays where it is.
-        assert!(!goes_on(&[range("a", 5, 5), range("b", 0, 9)]));
-        assert!(!goes_on(&[range("a", 5, 20), range("b", 0, 9)]), "for ever");
-        assert!(!goes_on(&[range("a", 4, 20), range("b", 1, 9)]), "back");
-        assert!(!goes_on(&[range("b", 1, 10)]), "beyond");
-        assert!(!goes_on(&[range("b", 1, 9), range("c", 1, 9)]), "another's");
+        assert!(makes_progress(&[range("a", 8, 20), range("b", 0, 9)]));
+        assert!(makes_progress(&[range("a", 5, 20), range("b", 9, 9)]));
+        assert!(makes_progress(&[range("a", 5, 5), range("b", 9, 9)]) && makes_progress(&[]));
+        // Nothing remains of one log, and the other does not advance.
+        assert!(!makes_progress(&[range("a", 5, 5), range("b", 0, 9)]));
+        assert!(!makes_progress(&[range("a", 5, 20), range("b", 0, 9)]), "no progress");
+        assert!(!makes_progress(&[range("a", 4, 20), range("b", 1, 9)]), "back");
+        assert!(!makes_progress(&[range("b", 1, 10)]), "beyond");
+        assert!(!makes_progress(&[range("b", 1, 9), range("c", 1, 9)]), "another's");
     }
 
     proptest! {
         #[test]
-        fn any_answer_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_answer_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = AnswerHead::records(&bytes);
             let _ = read_buckets(&bytes);
+        }
+    }
+
+    #[test]
+    fn cursor_round_trips_and_other_text_is_rejected() {
+        let mut place = WatchCursor::since(1_763_942_400_000);
+        assert_eq!(WatchCursor::parse(&place.to_string()), Some(place.clone()));
+        for (node, after) in [("b", 7), ("a", 120), ("a", 119), ("no node", 1)] {
+            place.moves(node, after);
+        }
+        assert_eq!(place.to_string(), "1763942400000;a=120;b=7");
+        assert_eq!(WatchCursor::parse("1763942400000;a=120;b=7"), Some(place.clone()));
+        assert_eq!((place.after("a"), place.after("c")), (Some(120), None));
+        place.forgets("a");
+        assert_eq!((place.after("a"), place.begins()), (None, 1_763_942_400_000));
+        for odd in [
+            "",
+            "1;",
+            "1;a",
+            "1;a=",
+            "1;a=1;a=1",
+            "01;a=1",
+            "1;a=+1",
+            "1;A=1",
+            "1; a=1",
+            "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+            &format!("1{}", ";a=1".repeat(2000)),
+        ] {
+            assert_eq!(WatchCursor::parse(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn oversized_cursor_is_rejected() {
+        let parts: String = (1000..1800).map(|at| format!(";n{at}={at}")).collect();
+        let longest = format!("1{}", &parts[..MAX_PLACE_BYTES - MAX_PLACE_BYTES % 11]);
+        assert!(WatchCursor::parse(&longest).is_some(), "{longest}");
+        assert_eq!(WatchCursor::parse(&format!("1{parts}")), None);
+    }
+
+    #[test]
+    fn nodes_beyond_the_cursor_limit_are_sent_again() {
+        let mut place = WatchCursor::since(1);
+        for at in 0..100 {
+            place.moves(&format!("{}-{at}", "n".repeat(55)), u64::MAX);
+        }
+        let text = place.to_string();
+        assert!(text.len() <= MAX_PLACE_BYTES && text.len() > MAX_PLACE_BYTES - 100);
+        let read = WatchCursor::parse(&text).unwrap();
+        assert!(read.nodes().count() > 40 && read.nodes().all(|it| place.after.contains_key(it)));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_text_round_trips_or_is_rejected(text in "[0-9]{0,20}(;[ab]=[0-9]{1,3}){0,3}.?") {
+            if let Some(place) = WatchCursor::parse(&text) {
+                let again = WatchCursor::parse(&place.to_string());
+                prop_assert_eq!(again, Some(place));
+            }
         }
     }
 }

@@ -1,77 +1,91 @@
-//! When a node seals what its log has committed, and when what it sealed is tried again. Pure: it is told what happened and what
-//! time it is (any clock that does not run back, in milliseconds), and says what is to be done.
+//! Sealing scheduler and upload protocol. Sans-I/O: the caller reports events with a monotonic time in milliseconds and
+//! executes the returned actions.
 //!
 //! ```text
-//!            committed                 sealed                       stored
+//!            committed                 sealed                      uploaded
 //!   Idle ───────────────▶ Gathering ──────────▶ InHand ── put ─────────────────▶ Idle, or Gathering
 //!                         (time, bytes,           ▲  │ failed
-//!                          somebody waits)        └──┘ after a pause that grows
+//!                          replies waiting)       └──┘ after exponential backoff
 //! ```
 //!
-//! One segment is in hand at a time: segments reach the store in the order of the chain, so that whoever reads it never sees
-//! a hole that closes later. Behind a store that was away segments are larger ([`SealLimits::catch_up`]).
+//! One segment is in flight at a time: segments reach the store in chain order, so that readers never see a gap that closes
+//! later. After an outage segments are larger ([`SealLimits::catch_up`]).
 //!
 //! Size: the states, and every way through them in tests.
+//!
+//! [`SegmentUpload`] uploads one segment. It counts as uploaded only once the store has confirmed it twice, in the reply to the
+//! write and when read back, and only if the store is the one this node joined.
+//!
+//! ```text
+//!          ┌─ Create ─ made ──┐
+//! begins ──┤     └──── exists ┼─▶ Place ─ ours ─▶ Compare ─ the same ──┬─▶ Place ─ ours ─▶ uploaded
+//!          └─ Replace ────────┴─▶ Place ─ ours ─▶ Measure ─ its length ┘
+//! ```
+//!
+//! The store is checked between the write and the read, and after it. If the store is swapped at any moment, then either the
+//! segment is missing where it is read, or the store is not ours: a late earlier attempt may have reached the other store.
+//! Undetected, it would have to be swapped twice within one upload.
 
-use super::checkpoint::CheckpointHash;
-use crate::activity::record::Hash;
+use mcpproxy_activity::record::Hash;
+use thiserror::Error;
 
-/// How far a chain has come: a record, and the checkpoint that ends with it.
+use crate::checkpoint::CheckpointHash;
+
+/// Position of a chain: a record, and the checkpoint that ends with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainPosition {
-    /// The record's number; of nothing yet, one below the first.
+    /// Record number; one below the first if there are no records.
     pub seq: u64,
-    /// Its hash, or what the first record follows.
+    /// Hash of the record, or the hash that the first record follows.
     pub head: Hash,
-    /// The checkpoint; `None` before the first.
+    /// Hash of the checkpoint; `None` before the first.
     pub checkpoint: Option<CheckpointHash>,
 }
 
-/// The bounds of sealing.
+/// Limits of the sealing scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealLimits {
-    /// The longest that a record waits to be sealed, in milliseconds.
+    /// Maximum time a record waits to be sealed, in milliseconds.
     pub flush_ms: u64,
-    /// Canonical bytes of a segment, one record aside.
+    /// Target size of a segment in canonical bytes, exceeded by at most one record.
     pub bytes: u64,
-    /// A segment may be so many times larger where so much is behind.
+    /// Factor by which a segment may be larger if there is a backlog.
     pub catch_up: u64,
-    /// Most canonical bytes that wait, before the log is told.
+    /// Backlog in canonical bytes at which the log is notified.
     pub backlog_bytes: u64,
-    /// Whether replies wait for their records to be stored: then nothing is gathered.
+    /// True if replies wait for their records to be uploaded; then nothing is batched.
     pub replies_wait: bool,
-    /// Where replies wait, the longest before the log is told, in milliseconds.
+    /// Maximum time replies wait before the log is notified, in milliseconds.
     pub reply_ms: u64,
 }
 
-/// The first pause after a failure.
+/// Pause after the first failure.
 const FIRST_PAUSE_MS: u64 = 250;
-/// The longest.
 const LONGEST_PAUSE_MS: u64 = 15_000;
-/// What a record is taken to be long before any was seen.
+/// Assumed record size before any was measured, in bytes.
 const USUAL_RECORD_BYTES: u64 = 512;
-/// How often it is looked how much was committed meanwhile.
+/// Interval at which committed records are counted.
 const LOOK_MS: u64 = 100;
 
-/// What is to be done.
+/// Next action of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SealAct {
-    /// Nothing, before something is committed.
+    /// Nothing to do until something is committed.
     Rest,
-    /// Nothing, before that moment.
+    /// Nothing to do before this time.
     Wait(u64),
-    /// Seal what follows the last that is stored: about so many canonical bytes.
+    /// Seal records after the last uploaded one, about this many canonical bytes.
     Seal(u64),
-    /// Put into the store what is in hand.
+    /// Upload the segment in flight.
     Put,
 }
 
-/// Why the log has to be told that records cannot be kept for the store any longer.
+/// Reason to notify the log that records can no longer wait for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overdue {
-    /// Too many bytes wait.
+pub(crate) enum Overdue {
+    /// The backlog is too large.
     Backlog,
-    /// Replies have been waiting for too long.
+    /// Replies have been waiting too long.
     Replies,
 }
 
@@ -80,36 +94,36 @@ struct InHand {
     position: ChainPosition,
     failures: u32,
     not_before: u64,
-    /// When it was made: what was committed after that is not in it.
+    /// Time of sealing; later commits are not in it.
     made: u64,
-    /// Its canonical bytes.
+    /// Size in canonical bytes.
     bytes: u64,
 }
 
-/// How many canonical bytes the records after the last that is stored have, up to that one.
+/// Measured canonical bytes of the records after the last uploaded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Measured {
     until: u64,
     bytes: u64,
 }
 
-/// Most records of a segment.
-pub const MAX_RECORDS: usize = 32_768;
+/// Maximum number of records per segment.
+pub(crate) const MAX_RECORDS: usize = 32_768;
 
-/// Which records the next segment takes, of those that follow what is stored.
+/// Selects the records of the next segment among those after the last uploaded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentIntake {
-    /// The last record of a segment that was noted as on its way: it is made again as it was.
+    /// Last record of an interrupted upload, which is sealed again identically.
     pub planned: Option<u64>,
-    /// The last record that is durable.
+    /// Last durable record.
     pub durable: u64,
-    /// About so many canonical bytes.
+    /// Target size in canonical bytes.
     pub bytes: u64,
 }
 
 impl SegmentIntake {
-    /// Whether record `seq` is taken, after so many `records` with so many `bytes`, of which `last` is the last one.
-    #[must_use]
+    /// True if record `seq` belongs to the segment after `records` records of `bytes` bytes, ending with
+    /// `last`.
     pub fn takes(&self, seq: u64, last: Option<u64>, records: usize, bytes: u64) -> bool {
         let follows = last.is_none_or(|last| seq == last + 1);
         let is_full = bytes >= self.bytes || records >= MAX_RECORDS;
@@ -118,27 +132,26 @@ impl SegmentIntake {
     }
 }
 
-/// What a node has sealed, and what it has to seal.
+/// Sealing state of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealState {
     limits: SealLimits,
     stored: ChainPosition,
     committed: u64,
-    /// Since when the oldest record that is not stored has been committed.
+    /// Commit time of the oldest record not uploaded.
     since: Option<u64>,
-    /// About how many canonical bytes a record has.
+    /// Average canonical bytes per record.
     record_bytes: u64,
     measured: Option<Measured>,
     in_hand: Option<InHand>,
-    /// Failures to seal since the last success, and when to try again.
+    /// Consecutive sealing failures, and the time of the next attempt.
     seal_failures: u32,
     not_before: u64,
     ending: bool,
 }
 
 impl SealState {
-    /// Of a chain that has come so far in the store.
-    #[must_use]
+    /// Creates the state of a chain uploaded up to `stored`.
     pub fn new(limits: SealLimits, stored: ChainPosition) -> Self {
         Self {
             limits,
@@ -154,13 +167,11 @@ impl SealState {
         }
     }
 
-    /// How far the chain has come in the store.
-    #[must_use]
     pub fn stored(&self) -> ChainPosition {
         self.stored
     }
 
-    /// The log has committed everything up to `seq`.
+    /// Reports that the log has committed all records up to `seq`.
     pub fn committed(&mut self, seq: u64, now: u64) {
         if seq > self.committed {
             self.since.get_or_insert(now);
@@ -168,13 +179,13 @@ impl SealState {
         }
     }
 
-    /// Nothing will be committed any more: what there is, is sealed now.
-    pub fn ends(&mut self) {
+    /// Reports that nothing more will be committed: the rest is sealed now.
+    pub(crate) fn ends(&mut self) {
         self.ending = true;
     }
 
-    /// The node, which had none, has its place: the chain has come so far in the store. Whoever waits has waited all the same.
-    pub fn placed(&mut self, stored: ChainPosition) {
+    /// Reports the chain's position after a late join. Waiting times are kept.
+    pub(crate) fn placed(&mut self, stored: ChainPosition) {
         if stored.seq != self.stored.seq {
             self.record_bytes = self.record_bytes();
             self.measured = None;
@@ -184,49 +195,43 @@ impl SealState {
         self.since = self.since.filter(|_| self.committed > stored.seq);
     }
 
-    /// Up to which record it is known how many bytes wait: what comes after it is to be measured.
-    #[must_use]
-    pub fn measured_until(&self) -> u64 {
+    /// Last record whose size is measured.
+    pub(crate) fn measured_until(&self) -> u64 {
         self.measured.map_or(self.stored.seq, |measured| measured.until)
     }
 
-    /// The records after [`Self::measured_until`] up to `until` have so many canonical bytes.
-    pub fn measured(&mut self, until: u64, bytes: u64) {
+    /// Reports the canonical bytes of the records after [`Self::measured_until`] up to `until`.
+    pub(crate) fn measured(&mut self, until: u64, bytes: u64) {
         if until > self.measured_until() {
             let before = self.measured.map_or(0, |measured| measured.bytes);
             self.measured = Some(Measured { until, bytes: before.saturating_add(bytes) });
         }
     }
 
-    /// About how many canonical bytes are committed and not stored: what was measured, and the rest at its average.
-    #[must_use]
-    pub fn backlog(&self) -> u64 {
+    /// Estimated canonical bytes committed and not uploaded: measured bytes, plus the average for the rest.
+    pub(crate) fn backlog(&self) -> u64 {
         let rest = self.committed.saturating_sub(self.measured_until());
         let measured = self.measured.map_or(0, |measured| measured.bytes);
         measured.saturating_add(rest.saturating_mul(self.record_bytes()))
     }
 
-    /// About how many canonical bytes a record has, of those that wait.
-    #[must_use]
-    pub fn record_bytes(&self) -> u64 {
+    /// Average canonical bytes of the waiting records.
+    pub(crate) fn record_bytes(&self) -> u64 {
         let Some(Measured { until, bytes }) = self.measured else { return self.record_bytes };
         (bytes / until.saturating_sub(self.stored.seq).max(1)).max(1)
     }
 
-    /// For how long the oldest record that is not stored has been waiting, in milliseconds; `None` where there is none.
-    #[must_use]
-    pub fn waits(&self, now: u64) -> Option<u64> {
+    /// Waiting time of the oldest record not uploaded, in milliseconds; `None` if there is none.
+    pub(crate) fn waits(&self, now: u64) -> Option<u64> {
         self.since.map(|since| now.saturating_sub(since))
     }
 
-    /// Records that are committed and not stored.
-    #[must_use]
-    pub fn behind(&self) -> u64 {
+    /// Number of records committed and not uploaded.
+    pub(crate) fn behind(&self) -> u64 {
         self.committed.saturating_sub(self.stored.seq)
     }
 
-    /// What is to be done now.
-    #[must_use]
+    /// Returns the next action.
     pub fn act(&self, now: u64) -> SealAct {
         if let Some(hand) = self.in_hand {
             return if now >= hand.not_before {
@@ -251,7 +256,7 @@ impl SealState {
         }
     }
 
-    /// A segment was made that ends there, of so many canonical bytes.
+    /// Reports that a segment ending at `position` was sealed.
     pub fn sealed(&mut self, position: ChainPosition, bytes: u64, now: u64) {
         let records = position.seq.saturating_sub(self.stored.seq).max(1);
         self.record_bytes = (bytes / records).max(1);
@@ -259,15 +264,15 @@ impl SealState {
         self.in_hand = Some(InHand { position, failures: 0, not_before: now, made: now, bytes });
     }
 
-    /// No segment could be made.
+    /// Reports that sealing failed.
     pub fn not_sealed(&mut self, now: u64) {
         self.seal_failures = self.seal_failures.saturating_add(1);
         self.not_before = now.saturating_add(pause(self.seal_failures));
     }
 
-    /// The segment in hand is in the store, as the store itself says, with that checkpoint: another one only where another
-    /// version had put the same records.
-    pub fn stored_now(&mut self, checkpoint: CheckpointHash) {
+    /// Reports that the segment in flight is uploaded. `checkpoint` differs from ours only if another version
+    /// uploaded the same records.
+    pub fn uploaded(&mut self, checkpoint: CheckpointHash) {
         let Some(hand) = self.in_hand.take() else { return };
         self.stored = ChainPosition { checkpoint: Some(checkpoint), ..hand.position };
         let stored = self.stored.seq;
@@ -278,23 +283,21 @@ impl SealState {
         self.since = (self.committed > self.stored.seq).then_some(hand.made);
     }
 
-    /// It is not, or nobody knows.
-    pub fn not_stored(&mut self, now: u64) {
+    /// Reports that the upload failed or its outcome is unknown.
+    pub fn upload_failed(&mut self, now: u64) {
         if let Some(hand) = &mut self.in_hand {
             hand.failures = hand.failures.saturating_add(1);
             hand.not_before = now.saturating_add(pause(hand.failures));
         }
     }
 
-    /// Whether the last attempt, at sealing or at putting, came to nothing.
-    #[must_use]
-    pub fn is_failing(&self) -> bool {
+    /// True if the last attempt to seal or upload failed.
+    pub(crate) fn is_failing(&self) -> bool {
         self.seal_failures > 0 || self.in_hand.is_some_and(|hand| hand.failures > 0)
     }
 
-    /// Whether the log has to be told that it is too much, or too late.
-    #[must_use]
-    pub fn overdue(&self, now: u64) -> Option<Overdue> {
+    /// Reason to notify the log, if there is one.
+    pub(crate) fn overdue(&self, now: u64) -> Option<Overdue> {
         let waits = self.waits(now).unwrap_or(0);
         if self.backlog() > self.limits.backlog_bytes {
             Some(Overdue::Backlog)
@@ -306,17 +309,173 @@ impl SealState {
     }
 }
 
-/// The pause after so many failures.
+/// Backoff after this many failures.
 fn pause(failures: u32) -> u64 {
     let doubled = 1_u64.checked_shl(failures.saturating_sub(1)).unwrap_or(u64::MAX);
     FIRST_PAUSE_MS.saturating_mul(doubled).min(LONGEST_PAUSE_MS)
 }
 
+/// Evidence that the store is not the one joined.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum StoreMismatch {
+    #[error("fleet.json is missing")]
+    NoFleet,
+    #[error("fleet.json belongs to another fleet")]
+    OtherFleet,
+    #[error("this node's claim is missing")]
+    NoClaim,
+    #[error("this node's claim was replaced")]
+    OtherClaim,
+}
+
+impl StoreMismatch {
+    /// True if the whole store differs, not only the node's claim.
+    pub(crate) const fn is_of_store(self) -> bool {
+        match self {
+            Self::NoFleet | Self::OtherFleet => true,
+            Self::NoClaim | Self::OtherClaim => false,
+        }
+    }
+}
+
+/// Next store request of an upload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadRequest {
+    /// Create the object if its key is free.
+    Create,
+    /// Write the object, replacing any.
+    Replace,
+    /// Check that the store is the one joined.
+    Place,
+    /// Read the object, to compare it with the segment.
+    Compare,
+    /// Read the object's length.
+    Measure,
+}
+
+/// Reply of the store. After a failed request the upload is restarted later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadReply {
+    Done,
+    /// The key is taken; the object is unchanged.
+    Exists,
+    /// Result of checking the store.
+    Place(Result<(), StoreMismatch>),
+    /// Checkpoint of the stored segment if its records are the same, possibly written by another version;
+    /// `None` otherwise.
+    There(Option<CheckpointHash>),
+    /// Length of the stored object in bytes; `None` if missing.
+    Length(Option<u64>),
+}
+
+/// Reason why a segment does not count as uploaded.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum UploadError {
+    #[error("a different segment exists under this key")]
+    Another,
+    #[error("{put} bytes were uploaded, but the store has {there}")]
+    Length {
+        /// Uploaded bytes.
+        put: u64,
+        /// Stored bytes.
+        there: u64,
+    },
+    /// The store confirmed the upload but lacks the object.
+    #[error("the store confirmed the upload, but the object is missing")]
+    Gone,
+    #[error("uploaded to a store that is not the one this node joined: {0}")]
+    Elsewhere(StoreMismatch),
+    #[error("unexpected reply from the store")]
+    Odd,
+}
+
+/// Outcome of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadStep {
+    Ask(SegmentUpload),
+    /// The segment is uploaded, with this checkpoint.
+    Stored(CheckpointHash),
+}
+
+/// Continuation after the store is confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterCheck {
+    /// Request that reads the segment back.
+    Ask(UploadRequest),
+    /// The segment was read back: it is uploaded.
+    Stored(CheckpointHash),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentUpload {
+    ask: UploadRequest,
+    then: AfterCheck,
+    length: u64,
+    checkpoint: CheckpointHash,
+}
+
+impl SegmentUpload {
+    /// Starts an upload of `length` bytes; `creates` if the store supports conditional creation.
+    pub fn new(creates: bool, length: u64, checkpoint: CheckpointHash) -> Self {
+        let ask = if creates { UploadRequest::Create } else { UploadRequest::Replace };
+        Self { ask, then: AfterCheck::Ask(UploadRequest::Measure), length, checkpoint }
+    }
+
+    pub fn ask(&self) -> UploadRequest {
+        self.ask
+    }
+
+    /// Handles the store's reply.
+    pub fn answered(self, answer: UploadReply) -> Result<UploadStep, UploadError> {
+        let Self { ask, then, length, checkpoint } = self;
+        let place_then =
+            |then| Ok(UploadStep::Ask(Self { ask: UploadRequest::Place, then, ..self }));
+        match (ask, answer) {
+            (UploadRequest::Create | UploadRequest::Replace, UploadReply::Done) => {
+                place_then(AfterCheck::Ask(UploadRequest::Measure))
+            }
+            // The reply to an earlier attempt was lost, or another writer was first.
+            (UploadRequest::Create, UploadReply::Exists) => {
+                place_then(AfterCheck::Ask(UploadRequest::Compare))
+            }
+            (UploadRequest::Place, UploadReply::Place(Ok(()))) => Ok(match then {
+                AfterCheck::Ask(ask) => UploadStep::Ask(Self { ask, ..self }),
+                AfterCheck::Stored(checkpoint) => UploadStep::Stored(checkpoint),
+            }),
+            (UploadRequest::Place, UploadReply::Place(Err(lost))) => {
+                Err(UploadError::Elsewhere(lost))
+            }
+            (UploadRequest::Compare, UploadReply::There(Some(there))) => {
+                place_then(AfterCheck::Stored(there))
+            }
+            (UploadRequest::Compare, UploadReply::There(None)) => Err(UploadError::Another),
+            (UploadRequest::Measure, UploadReply::Length(Some(there))) if there == length => {
+                place_then(AfterCheck::Stored(checkpoint))
+            }
+            (UploadRequest::Measure, UploadReply::Length(Some(there))) => {
+                Err(UploadError::Length { put: length, there })
+            }
+            (UploadRequest::Measure, UploadReply::Length(None)) => Err(UploadError::Gone),
+            (
+                UploadRequest::Create
+                | UploadRequest::Replace
+                | UploadRequest::Place
+                | UploadRequest::Compare
+                | UploadRequest::Measure,
+                UploadReply::Done
+                | UploadReply::Exists
+                | UploadReply::Place(_)
+                | UploadReply::There(_)
+                | UploadReply::Length(_),
+            ) => Err(UploadError::Odd),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
+    use proptest::prelude::*;
 
     const LIMITS: SealLimits = SealLimits {
         flush_ms: 5000,
@@ -332,17 +491,17 @@ mod tests {
     }
 
     #[test]
-    fn a_few_records_wait_for_their_time_and_many_do_not() {
+    fn few_records_wait_for_the_flush_interval_and_many_do_not() {
         let mut state = SealState::new(LIMITS, at(10));
         assert_eq!(state.act(0), SealAct::Rest);
         state.committed(10, 1);
-        assert_eq!(state.act(1), SealAct::Rest, "that is stored");
+        assert_eq!(state.act(1), SealAct::Rest, "already uploaded");
         state.committed(11, 100);
         assert_eq!(state.act(100), SealAct::Wait(200));
         assert_eq!(state.act(5050), SealAct::Wait(5100));
         assert_eq!(state.act(5100), SealAct::Seal(4096));
         state.committed(18, 300);
-        assert_eq!(state.act(300), SealAct::Seal(4096), "as many bytes as a segment has");
+        assert_eq!(state.act(300), SealAct::Seal(4096), "the size of a segment");
         state.committed(50, 300);
         assert_eq!(state.act(300), SealAct::Seal(16384), "far behind");
         let mut state = SealState::new(LIMITS, at(10));
@@ -355,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_takes_what_is_durable_until_it_is_full_and_what_was_planned_whole() {
+    fn intake_stops_at_durable_or_full_and_keeps_planned_segment_whole() {
         let intake = SegmentIntake { planned: None, durable: 20, bytes: 100 };
         assert!(intake.takes(11, None, 0, 0) && intake.takes(20, Some(19), 9, 99));
         assert!(!intake.takes(21, Some(20), 10, 99), "not durable");
@@ -366,14 +525,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_hand_is_put_until_it_is_stored_with_growing_pauses() {
+    fn segment_in_flight_is_retried_with_backoff() {
         let mut state = SealState::new(LIMITS, at(0));
         state.committed(20, 0);
         state.sealed(at(15), 1500, 7);
         assert_eq!(state.act(7), SealAct::Put);
         let (mut now, mut pauses) = (7, Vec::new());
         for _ in 0..9 {
-            state.not_stored(now);
+            state.upload_failed(now);
             let SealAct::Wait(until) = state.act(now) else { panic!("{state:?}") };
             assert!(state.is_failing());
             pauses.push(until - now);
@@ -382,16 +541,16 @@ mod tests {
             assert_eq!(state.stored(), at(0));
         }
         assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 8000, 15000, 15000, 15000]);
-        state.stored_now([15; 32]);
+        state.uploaded([15; 32]);
         assert_eq!((state.stored(), state.behind()), (at(15), 5));
         assert!(!state.is_failing());
         assert_eq!(state.backlog(), 5 * 100);
-        state.stored_now([1; 32]);
-        assert_eq!(state.stored(), at(15), "nothing is in hand");
+        state.uploaded([1; 32]);
+        assert_eq!(state.stored(), at(15), "nothing is in flight");
     }
 
     #[test]
-    fn the_log_is_told_of_too_much_and_where_replies_wait_of_too_late() {
+    fn backlog_and_late_replies_are_reported_as_overdue() {
         let mut state = SealState::new(LIMITS, at(0));
         state.committed(2048, 0);
         assert_eq!(state.overdue(1 << 40), None);
@@ -402,32 +561,32 @@ mod tests {
         assert_eq!(state.overdue(10_005), None);
         assert_eq!(state.overdue(10_006), Some(Overdue::Replies));
         state.sealed(at(1), 100, 10_006);
-        state.stored_now([1; 32]);
+        state.uploaded([1; 32]);
         assert_eq!(state.overdue(1 << 40), None);
     }
 
     #[test]
-    fn what_waits_is_measured_and_holds_also_before_the_node_has_its_place() {
+    fn backlog_is_measured_also_before_the_node_joins() {
         let mut state = SealState::new(LIMITS, at(10));
         state.committed(14, 0);
         assert_eq!((state.backlog(), state.measured_until()), (4 * USUAL_RECORD_BYTES, 10));
-        // Large ones: two of them are told, and the other two taken to be like them.
+        // Large records: two are measured, the other two are estimated from them.
         state.measured(12, 1 << 19);
         assert_eq!((state.backlog(), state.overdue(0)), (1 << 20, None));
         state.measured(13, 1 << 19);
         assert_eq!(state.overdue(0), Some(Overdue::Backlog));
         state.measured(13, 1 << 19);
-        assert_eq!(state.measured_until(), 13, "nobody counts one twice");
-        // The store had more than was remembered.
+        assert_eq!(state.measured_until(), 13, "no record is counted twice");
+        // The store had more than was saved.
         state.placed(at(12));
         assert_eq!((state.backlog(), state.waits(7)), (2 * ((1 << 20) / 3), Some(7)));
         state.measured(14, 500);
         assert_eq!((state.backlog(), state.record_bytes()), (500, 250));
         state.sealed(at(13), 300, 8);
-        state.stored_now([1; 32]);
+        state.uploaded([1; 32]);
         assert_eq!((state.backlog(), state.record_bytes()), (200, 200));
         state.sealed(at(14), 200, 9);
-        state.stored_now([1; 32]);
+        state.uploaded([1; 32]);
         assert_eq!((state.backlog(), state.measured_until(), state.waits(9)), (0, 14, None));
         let mut state = SealState::new(LIMITS, at(10));
         state.committed(12, 0);
@@ -435,7 +594,7 @@ mod tests {
         assert_eq!((state.waits(5), state.act(5)), (None, SealAct::Rest));
     }
 
-    /// What can happen to a node, as numbers.
+    /// Events of a node, encoded as numbers.
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Commit(u64),
@@ -455,7 +614,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn segments_are_stored_in_order_without_holes_and_in_the_end_all_of_them(
+        fn segments_are_uploaded_in_order_without_gaps_until_done(
             events in prop::collection::vec(event(), 1..200),
             replies_wait: bool,
         ) {
@@ -464,7 +623,7 @@ mod tests {
             let mut step = |state: &mut SealState, now: &mut u64, committed: u64, stored: bool, seals: bool| {
                 match state.act(*now) {
                     SealAct::Rest => {
-                        assert_eq!(state.stored().seq, committed, "there is nothing to do");
+                        assert_eq!(state.stored().seq, committed, "nothing to do");
                         false
                     }
                     SealAct::Wait(until) => {
@@ -473,7 +632,7 @@ mod tests {
                         true
                     }
                     SealAct::Seal(bytes) => {
-                        assert!(in_hand.is_none(), "one at a time");
+                        assert!(in_hand.is_none(), "one segment in flight at a time");
                         if seals {
                             let last = committed.min(state.stored().seq + bytes / 100);
                             state.sealed(at(last), (last - state.stored().seq) * 100, *now);
@@ -486,10 +645,10 @@ mod tests {
                     SealAct::Put => {
                         assert!(in_hand.is_some());
                         if stored {
-                            state.stored_now([0; 32]);
+                            state.uploaded([0; 32]);
                             ends.extend(in_hand.take());
                         } else {
-                            state.not_stored(*now);
+                            state.upload_failed(*now);
                         }
                         true
                     }
@@ -515,6 +674,67 @@ mod tests {
             }
             prop_assert_eq!(state.stored().seq, committed);
             prop_assert!(ends.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", ends);
+        }
+    }
+
+    /// Requests made, and the final outcome.
+    fn run(
+        creates: bool,
+        answers: &[UploadReply],
+    ) -> (Vec<UploadRequest>, Option<Result<CheckpointHash, UploadError>>) {
+        let (mut putting, mut asked) = (SegmentUpload::new(creates, 10, [1; 32]), Vec::new());
+        for answer in answers {
+            asked.push(putting.ask());
+            match putting.answered(*answer) {
+                Ok(UploadStep::Ask(next)) => putting = next,
+                Ok(UploadStep::Stored(checkpoint)) => return (asked, Some(Ok(checkpoint))),
+                Err(error) => return (asked, Some(Err(error))),
+            }
+        }
+        (asked, None)
+    }
+
+    #[test]
+    fn upload_requires_two_confirmations() {
+        use UploadReply::{Done, Exists, Length, There};
+        use UploadRequest::{Compare, Create, Measure, Place, Replace};
+        const OURS: UploadReply = UploadReply::Place(Ok(()));
+        let stored = |by| Some(Ok([by; 32]));
+        let measured = [Done, OURS, Length(Some(10)), OURS];
+        assert_eq!(run(true, &measured), (vec![Create, Place, Measure, Place], stored(1)));
+        assert_eq!(run(false, &measured), (vec![Replace, Place, Measure, Place], stored(1)));
+        let compared = [Exists, OURS, There(Some([2; 32])), OURS];
+        assert_eq!(run(true, &compared), (vec![Create, Place, Compare, Place], stored(2)));
+        assert_eq!(run(true, &[Done, OURS]).1, None, "one confirmation is not enough");
+        assert_eq!(run(true, &measured[..3]).1, None, "the store may have been swapped");
+        for (creates, answers, why) in [
+            (true, vec![Exists, OURS, There(None)], UploadError::Another),
+            (true, vec![Done, OURS, Length(None)], UploadError::Gone),
+            (false, vec![Done, OURS, Length(Some(9))], UploadError::Length { put: 10, there: 9 }),
+            (false, vec![Exists], UploadError::Odd),
+            (true, vec![Done, Length(Some(10))], UploadError::Odd),
+            (true, vec![Done, OURS, There(Some([1; 32]))], UploadError::Odd),
+            (true, vec![Exists, OURS, Length(Some(10))], UploadError::Odd),
+        ] {
+            assert_eq!(run(creates, &answers).1, Some(Err(why)));
+        }
+    }
+
+    #[test]
+    fn upload_to_a_swapped_store_does_not_count() {
+        for lost in [StoreMismatch::NoFleet, StoreMismatch::OtherFleet, StoreMismatch::NoClaim] {
+            let elsewhere = UploadReply::Place(Err(lost));
+            let ours = UploadReply::Place(Ok(()));
+            let (length, there) =
+                (UploadReply::Length(Some(10)), UploadReply::There(Some([1; 32])));
+            for answers in [
+                vec![UploadReply::Done, elsewhere],
+                vec![UploadReply::Exists, elsewhere],
+                vec![UploadReply::Done, ours, length, elsewhere],
+                vec![UploadReply::Exists, ours, there, elsewhere],
+            ] {
+                assert_eq!(run(true, &answers).1, Some(Err(UploadError::Elsewhere(lost))));
+            }
         }
     }
 }

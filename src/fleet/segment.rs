@@ -1,76 +1,70 @@
-//! A segment of a node's chain: records that follow each other, as a table, with the node's checkpoint at its end. How one is
-//! made, where it lies, and what one must be to be believed. Pure.
+//! Segment: consecutive log records as a Parquet table with the node's signed checkpoint in the footer. Encoding,
+//! naming and verification. Pure.
 //!
 //! ```text
 //! nodes/NODE/segments/date=2026-11-23/FIRST-LAST-HEAD.parquet
 //! ```
 //!
-//! FIRST and LAST are numbers of 20 digits, so that a listing is in the chain's order; HEAD is the beginning of the last
-//! record's hash, so that two chains under one name cannot overwrite each other. The day is that on which the first record
-//! was stored. The same records after the same segment give the same name and the same bytes.
+//! FIRST and LAST are record numbers of 20 digits, so that listings are in chain order. HEAD is a prefix of the last record's
+//! hash, so that two chains under one name cannot overwrite each other. The day is the day on which the first record was
+//! sealed. The same records after the same predecessor give the same name and the same bytes.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 use bytes::Bytes;
+use mcpproxy_activity::record::Hash;
+use serde::Serialize;
 use thiserror::Error;
+use utoipa::ToSchema;
 
-use super::checkpoint::{Checkpoint, CheckpointError, CheckpointHash, sha256};
-use super::columns::{self, TableError};
-use super::hash_tree::{self, TreeHash};
-use super::node_key::NodeKey;
-use super::record_rows::{BadRecord, RecordRows};
-use super::signed_note::VerifierKey;
-use crate::activity::record::Hash;
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, CheckpointHash, TreeHash, VerifierKey, sha256,
+};
+use crate::columns::{BadRecord, RecordRows, TableError};
+use crate::node_state::NodeKey;
+use crate::{checkpoint, columns};
 
-/// Under what the checkpoint stands in the table's footer.
-pub const CHECKPOINT_NOTE: &str = "mcpproxy.checkpoint";
-/// Characters of the hash in a name.
+/// Footer key of the checkpoint.
+pub(crate) const CHECKPOINT_NOTE: &str = "mcpproxy.checkpoint";
+/// Number of hash characters in a name.
 const HEAD_CHARS: usize = 16;
 const SEQ_DIGITS: usize = 20;
 const SUFFIX: &str = ".parquet";
 
-/// Why a segment is not to be believed.
+/// Reason for rejecting a segment.
 #[derive(Debug, Error)]
 pub enum SegmentError {
-    /// Its table.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// One of its records.
     #[error(transparent)]
     Record(#[from] BadRecord),
-    /// Its checkpoint.
-    #[error("its checkpoint cannot be used: {0}")]
+    #[error("unusable checkpoint: {0}")]
     Checkpoint(#[from] CheckpointError),
-    /// Its checkpoint is of other records.
-    #[error("its checkpoint is not that of its records: {0} differs")]
+    #[error("checkpoint does not match the records: {0} differs")]
     Disagrees(&'static str),
 }
 
-/// The name of a segment in the folder of its node's segments.
+/// Object name of a segment in its node's segments folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentName {
-    /// Days since 1970 of its first record.
+    /// Day of its first record, in days since 1970.
     pub day: i32,
-    /// Its first record.
     pub first: u64,
-    /// Its last record.
     pub last: u64,
-    /// The beginning of the last record's hash.
+    /// Prefix of the last record's hash.
     head: Box<str>,
 }
 
 impl SegmentName {
-    /// The name of the segment that ends in `checkpoint` and begins on that day.
-    #[must_use]
+    /// Name of the segment that ends in `checkpoint` and begins on this day.
     pub fn of(checkpoint: &Checkpoint, day: i32) -> Self {
         let head = checkpoint.head.to_string();
         let head = head.get(..HEAD_CHARS).unwrap_or_default().into();
         Self { day, first: checkpoint.first, last: checkpoint.last, head }
     }
 
-    /// Reads what [`fmt::Display`] writes.
-    #[must_use]
+    /// Parses a name.
     pub fn parse(text: &str) -> Option<Self> {
         let (day, name) = text.strip_prefix("date=")?.split_once('/')?;
         let mut parts = name.strip_suffix(SUFFIX)?.split('-');
@@ -86,21 +80,18 @@ impl SegmentName {
             .then_some(read)
     }
 
-    /// The name of the object with this key in the folder of a node's segments.
-    #[must_use]
-    pub fn of_key(folder: &str, key: &str) -> Option<Self> {
+    /// Parses the name of the object with this key in a node's segments folder.
+    pub(crate) fn of_key(folder: &str, key: &str) -> Option<Self> {
         Self::parse(key.strip_prefix(folder)?.strip_prefix('/')?)
     }
 
-    /// Whether it is the name of the segment with this checkpoint, apart from the day.
-    #[must_use]
+    /// True if this is the name of the segment with this checkpoint, ignoring the day.
     pub fn is_of(&self, checkpoint: &Checkpoint) -> bool {
         *self == Self::of(checkpoint, self.day)
     }
 
-    /// Whether both are names of the same segment, apart from the day.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
+    /// True if both name the same segment, ignoring the day.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         (self.first, self.last, &self.head) == (other.first, other.last, &other.head)
     }
 }
@@ -126,13 +117,12 @@ impl PartialOrd for SegmentName {
     }
 }
 
-/// The day of a moment, milliseconds since 1970, in days since then.
-#[must_use]
+/// Converts milliseconds since 1970 to days since 1970.
 pub fn day_of(millis: u64) -> i32 {
     i32::try_from(millis / (24 * 3600 * 1000)).unwrap_or(i32::MAX).min(MAX_DAY)
 }
 
-/// The last day of the year 9999.
+/// Last day of the year 9999.
 const MAX_DAY: i32 = 2_932_896;
 
 fn date_of(day: i32) -> jiff::civil::Date {
@@ -144,47 +134,40 @@ fn days_of(date: jiff::civil::Date) -> i32 {
     date.duration_since(jiff::civil::date(1970, 1, 1)).as_hours().div_euclid(24) as i32
 }
 
-/// The day as it stands in names.
-#[must_use]
+/// Formats the day folder in segment keys.
 pub fn day_folder(day: i32) -> String {
     format!("date={}", date_of(day))
 }
 
-/// A segment that is ready to be put into the store.
+/// Segment that is ready for upload.
 #[derive(Clone, Debug)]
 pub struct SealedSegment {
-    /// Where it goes.
     pub name: SegmentName,
-    /// The whole file.
     pub bytes: Bytes,
-    /// What its node says of it.
     pub checkpoint: Checkpoint,
 }
 
-/// Who seals, and behind what.
+/// Signing node and predecessor of a new segment.
 #[derive(Clone, Copy, Debug)]
 pub struct SealedBy<'a> {
-    /// The node's key.
     pub key: &'a NodeKey,
-    /// The public half, whose name is that of the chain.
+    /// Public key, named after the chain.
     pub verifier: &'a VerifierKey,
-    /// The node's name.
     pub node: &'a str,
-    /// The hash that the first record follows.
+    /// Hash that the first record follows.
     pub after: Hash,
-    /// The checkpoint before.
     pub previous: Option<CheckpointHash>,
 }
 
 fn tree(records: &RecordRows) -> Vec<TreeHash> {
-    records.iter().map(|row| hash_tree::leaf(&row.hash.0)).collect()
+    records.iter().map(|row| checkpoint::leaf_hash(&row.hash.0)).collect()
 }
 
-/// Makes the segment of these records. What is not a chain is not signed.
+/// Encodes and signs a segment. Records that do not form a chain are not signed.
 ///
 /// # Errors
 ///
-/// [`SegmentError`] for a record that is not what the chain says, or no records.
+/// [`SegmentError`] if a record contradicts the chain, or there are no records.
 pub fn seal(records: &RecordRows, by: SealedBy<'_>) -> Result<SealedSegment, SegmentError> {
     records.check_chain(by.after)?;
     let (Some(first), Some((last, head))) = (records.iter().next(), records.last()) else {
@@ -197,7 +180,7 @@ pub fn seal(records: &RecordRows, by: SealedBy<'_>) -> Result<SealedSegment, Seg
         log: records.log(),
         first: first.seq,
         after: by.after,
-        tree: hash_tree::root(&tree(records)),
+        tree: checkpoint::merkle_root(&tree(records)),
         data: [0; 32],
         previous: by.previous,
     };
@@ -209,40 +192,33 @@ pub fn seal(records: &RecordRows, by: SealedBy<'_>) -> Result<SealedSegment, Seg
     Ok(SealedSegment { name, bytes: bytes.into(), checkpoint })
 }
 
-/// A segment that was read and is what its checkpoint says.
+/// Verified segment.
 #[derive(Debug)]
 pub struct OpenedSegment {
-    /// Its records.
     pub records: RecordRows,
-    /// What its node says of it.
     pub checkpoint: Checkpoint,
-    /// The same, as the node signed it.
+    /// The signed note of the checkpoint.
     pub note: String,
 }
 
 impl OpenedSegment {
-    /// The hashes from the record at `at` to the root of the tree.
-    #[must_use]
-    pub fn path(&self, at: usize) -> Vec<TreeHash> {
-        hash_tree::path(&tree(&self.records), at)
+    /// Merkle path from the record at index `at` to the root.
+    pub(crate) fn path(&self, at: usize) -> Vec<TreeHash> {
+        checkpoint::merkle_path(&tree(&self.records), at)
     }
 }
 
-/// Reads a segment: the table agrees with its records, the records with their chain, the chain with the checkpoint, and the
-/// checkpoint is signed by `key`.
-///
-/// # Errors
-///
-/// [`SegmentError`].
+/// Decodes and verifies a segment: the columns match the records, the records form a chain, the chain matches the
+/// checkpoint, and the checkpoint is signed by `key`.
 pub fn open(bytes: &Bytes, key: &VerifierKey) -> Result<OpenedSegment, SegmentError> {
     let mut footer = columns::footer(bytes)?;
     let note = footer.notes.remove(CHECKPOINT_NOTE).unwrap_or_default();
     let checkpoint = Checkpoint::open(&note, key)?;
-    // By some of them other programs take columns for something else.
+    // Other notes could change how other programs interpret the columns.
     if !footer.notes.is_empty() {
-        return Err(SegmentError::Disagrees("what is noted"));
+        return Err(SegmentError::Disagrees("footer metadata"));
     }
-    // Before anything of it is read that its node has not signed.
+    // Verified before any unsigned byte is decoded.
     if bytes.get(..footer.data_bytes).map(sha256) != Some(checkpoint.data) {
         return Err(SegmentError::Disagrees("its data"));
     }
@@ -255,7 +231,7 @@ pub fn open(bytes: &Bytes, key: &VerifierKey) -> Result<OpenedSegment, SegmentEr
         ("the log", records.log() == checkpoint.log),
         ("the first record", first == Some(checkpoint.first)),
         ("the last record", records.last() == Some((checkpoint.last, checkpoint.head))),
-        ("the tree", hash_tree::root(&tree(&records)) == checkpoint.tree),
+        ("the tree", checkpoint::merkle_root(&tree(&records)) == checkpoint.tree),
         ("the node", *table.node == *node),
     ] {
         if !agrees {
@@ -265,14 +241,180 @@ pub fn open(bytes: &Bytes, key: &VerifierKey) -> Result<OpenedSegment, SegmentEr
     Ok(OpenedSegment { records, checkpoint, note })
 }
 
+/// Range of records that no segment contains.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ChainGap {
+    /// First missing record.
+    pub first: u64,
+    /// Last missing record.
+    pub last: u64,
+}
+
+#[cfg(test)]
+pub(crate) mod examples {
+    //! Example logs for tests.
+
+    use mcpproxy_activity::codec;
+    use mcpproxy_activity::codec::{HeadRef, PayloadRef};
+    use mcpproxy_activity::record::{Hash, Id, NodeId, Operation, Record, Source, Status, Type};
+    use mcpproxy_activity::scan::ChainedRecord;
+
+    use crate::checkpoint::{CheckpointHash, VerifierKey};
+    use crate::columns::{RecordCollector, RecordRow, RecordRows};
+    use crate::node_state::NodeKey;
+    use crate::segment;
+    use crate::segment::{SealedBy, SealedSegment};
+
+    /// Growing example log.
+    #[derive(Clone)]
+    pub(crate) struct ExampleLog {
+        pub(crate) log: NodeId,
+        next: u64,
+        head: Hash,
+    }
+
+    impl ExampleLog {
+        pub(crate) fn new(log: u8) -> Self {
+            let log = NodeId([log; 16]);
+            Self { log, next: 1, head: codec::genesis(log) }
+        }
+
+        /// Hash of the last record.
+        pub(crate) fn head(&self) -> Hash {
+            self.head
+        }
+
+        pub(crate) fn records(&mut self, count: u64) -> RecordRows {
+            let mut rows = RecordCollector::new(self.log);
+            for _ in 0..count {
+                self.push(&mut rows, b"{\"a\":1}", b"an answer");
+            }
+            rows.finish()
+        }
+
+        /// Appends records and returns them decoded, oldest first.
+        pub(crate) fn decoded(&mut self, count: u64) -> Vec<Record> {
+            let (mut prev, log) = (self.head, self.log);
+            let rows = self.records(count);
+            let record = |row: RecordRow<'_>| {
+                let (head, body) = codec::split_canonical(row.canonical).unwrap();
+                let before = std::mem::replace(&mut prev, row.hash);
+                Record::decode(log, row.seq, before, row.hash, head, Some(body)).unwrap()
+            };
+            rows.iter().map(record).collect()
+        }
+
+        /// Leaves a gap: the next record has a higher number and follows an unknown hash.
+        pub(crate) fn skip(&mut self, by: u64) {
+            self.next += by;
+            self.head = Hash([self.next as u8; 32]);
+        }
+
+        pub(crate) fn push(
+            &mut self,
+            rows: &mut RecordCollector,
+            arguments: &[u8],
+            response: &[u8],
+        ) {
+            let seq = self.next;
+            let text = format!("request-{seq}");
+            let head = HeadRef {
+                stored_ms: 1_767_225_600_000 + seq,
+                kind: if seq.is_multiple_of(3) { Type::PolicyDecision } else { Type::ToolCall },
+                source: Source::Mcp,
+                principal: if seq.is_multiple_of(2) { "anonymous" } else { "token:ci" },
+                status: Status::Success,
+                operation: (seq.is_multiple_of(2)).then_some(Operation::Write),
+                server: "github",
+                tool: "create_issue",
+                error: "",
+                started: 1_767_225_600_000_000 + seq,
+                duration_us: 12_304,
+                overhead_us: 41,
+                response_bytes: response.len() as u64 + 5,
+                session_id: "session",
+                request_id: &text,
+                parent: (seq.is_multiple_of(3)).then(|| Id::new(1, seq - 1, self.log)),
+                intent: PayloadRef { bytes: b"{}", total: 2 },
+                variant: "call_tool_write",
+                client_name: "cursor",
+            };
+            self.push_head(rows, &head, arguments, response);
+        }
+
+        pub(crate) fn push_head(
+            &mut self,
+            rows: &mut RecordCollector,
+            head: &HeadRef<'_>,
+            arguments: &[u8],
+            response: &[u8],
+        ) {
+            let (mut bytes, mut body) = (Vec::new(), Vec::new());
+            codec::encode_head(head, &mut bytes);
+            let cut = |bytes: &'static [u8]| PayloadRef { bytes, total: 7 };
+            let part = PayloadRef { bytes: arguments, total: arguments.len() as u64 + 1 };
+            let answer = PayloadRef { bytes: response, total: response.len() as u64 };
+            codec::encode_body(part, answer, cut(b"{}"), &mut body);
+            let hash = codec::chain(self.head, self.log, self.next, &bytes, &body);
+            let (prev, seq) = (self.head, self.next);
+            rows.push(&ChainedRecord { seq, prev, hash, head: &bytes, body: &body });
+            (self.head, self.next) = (hash, self.next + 1);
+        }
+    }
+
+    /// Signing node in tests.
+    pub(crate) struct Sealing {
+        key: NodeKey,
+        pub(crate) verifier: VerifierKey,
+        node: &'static str,
+        after: Hash,
+        previous: Option<CheckpointHash>,
+    }
+
+    impl Sealing {
+        pub(crate) fn by(&self) -> SealedBy<'_> {
+            let Self { key, verifier, node, after, previous } = self;
+            SealedBy { key, verifier, node, after: *after, previous: *previous }
+        }
+    }
+
+    /// Signer for the named node in fleet `f1`.
+    pub(crate) fn sealed_by(
+        node: &'static str,
+        after: Hash,
+        previous: Option<CheckpointHash>,
+    ) -> Sealing {
+        let key = NodeKey::of_seed(node.as_bytes()[0]);
+        let verifier = key.verifier("f1", node).unwrap();
+        Sealing { key, verifier, node, after, previous }
+    }
+
+    /// Segments of node `a` with these numbers of records.
+    pub(crate) fn chain(
+        log: &mut ExampleLog,
+        sizes: &[u64],
+        mut previous: Option<CheckpointHash>,
+    ) -> Vec<SealedSegment> {
+        let mut segments = Vec::new();
+        for size in sizes {
+            let after = log.head();
+            let records = log.records(*size);
+            let sealed = segment::seal(&records, sealed_by("a", after, previous).by()).unwrap();
+            previous = Some(sealed.checkpoint.hash());
+            segments.push(sealed);
+        }
+        segments
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::examples::{ExampleLog, sealed_by};
+    use crate::segment::examples::{ExampleLog, sealed_by};
 
     #[test]
-    fn names_come_back_and_list_in_the_order_of_the_chain() {
-        let checkpoint = crate::fleet::checkpoint::tests::example();
+    fn names_round_trip_and_sort_in_chain_order() {
+        let checkpoint = crate::checkpoint::tests::example();
         let name = SegmentName::of(&checkpoint, day_of(1_767_225_600_000));
         let text =
             "date=2026-01-01/00000000000000004200-00000000000000004711-0101010101010101.parquet";
@@ -298,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_comes_back_and_the_same_records_give_the_same_bytes() {
+    fn segment_round_trips_and_is_deterministic() {
         let mut log = ExampleLog::new(7);
         let after = log.head();
         let records = log.records(20);
@@ -308,13 +450,13 @@ mod tests {
         let opened = open(&sealed.bytes, &by.verifier).unwrap();
         assert_eq!((&opened.records, &opened.checkpoint), (&records, &sealed.checkpoint));
         assert!(sealed.name.is_of(&opened.checkpoint));
-        let leaf = hash_tree::leaf(&records.iter().nth(3).unwrap().hash.0);
-        let root = hash_tree::root_by_path(leaf, 3, 20, &opened.path(3));
+        let leaf = checkpoint::leaf_hash(&records.iter().nth(3).unwrap().hash.0);
+        let root = checkpoint::root_from_path(leaf, 3, 20, &opened.path(3));
         assert_eq!(root, Some(opened.checkpoint.tree));
     }
 
     #[test]
-    fn what_is_no_chain_is_not_signed_and_another_key_does_not_open() {
+    fn broken_chain_is_not_signed_and_wrong_key_does_not_open() {
         let mut log = ExampleLog::new(7);
         let after = log.head();
         let records = log.records(3);
@@ -327,8 +469,8 @@ mod tests {
     }
 
     #[test]
-    fn segments_of_other_versions_are_read_and_what_is_noted_beside_the_checkpoint_is_refused() {
-        // Sealed by a node when this form was new: what the store has is read by every version.
+    fn old_segments_are_readable_and_extra_footer_metadata_is_rejected() {
+        // Sealed by the first version of this format; every version must read it.
         let key = "mcpproxy/d17c8662a3adba902b41b74658abe1a8/a+ec5c8c1e+AaN5ZarXTQXYn5Ck3jYpzFlmaYufxPh49TbYixC+XrnB";
         let key = VerifierKey::parse(key).unwrap();
         let one = Bytes::from_static(include_bytes!("../../fuzz/seeds/ledger/segment"));
@@ -338,14 +480,14 @@ mod tests {
         assert_eq!(open(&many, &key).unwrap().records.len(), 25);
         let note = opened.note.clone();
         let noted = columns::encode(&opened.records, "a", |_| {
-            vec![(CHECKPOINT_NOTE, note), ("ARROW:schema", "other columns".into())]
+            vec![(CHECKPOINT_NOTE, note), ("ARROW:schema", "different columns".into())]
         });
         let refused = open(&noted.unwrap().into(), &key).unwrap_err().to_string();
-        assert!(refused.contains("what is noted differs"), "{refused}");
+        assert!(refused.contains("footer metadata differs"), "{refused}");
     }
 
     #[test]
-    fn any_altered_byte_is_found() {
+    fn any_altered_byte_is_detected() {
         let mut log = ExampleLog::new(3);
         let by = sealed_by("a", log.head(), None);
         let sealed = seal(&log.records(5), by.by()).unwrap();
@@ -354,9 +496,9 @@ mod tests {
         for at in 0..sealed.bytes.len() {
             let mut bytes = sealed.bytes.to_vec();
             bytes[at] ^= 1 << (at % 8);
-            // In the footer, too: it says nothing that is not looked at, and nothing of it in other words.
+            // The footer included: it has no unchecked or redundant bytes.
             let opened = open(&bytes.into(), &by.verifier);
-            assert!(opened.is_err(), "byte {at} was altered unseen; of data there are {data}");
+            assert!(opened.is_err(), "byte {at} altered undetected; data ends at {data}");
         }
     }
 }

@@ -1,92 +1,93 @@
-//! A place in JSON text, and reading on from there: white space, strings, whole values.
+//! Cursor over JSON text: white space, strings, whole values.
 //!
-//! The one reader of these wherever text is looked at without a tape. It takes any bytes, and says of a
-//! string what is unusual in it; what of that is refused, its users decide: `plain` takes only what
-//! every parser reads alike, `members` what was checked before, the log's redaction anything.
+//! The only reader of these where text is examined without a tape. It accepts any bytes and reports what is unusual in a
+//! string; its users decide what to refuse: `plain` accepts only what every parser reads alike, `members` what was
+//! checked before, redaction anything.
 
 use super::scan::{container_len, string_run};
 
-/// A place in a text.
+/// Position in a text.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TextCursor<'a> {
+pub struct TextCursor<'a> {
     text: &'a [u8],
-    /// Not beyond the text's end.
+    /// Never beyond the end of the text.
     at: usize,
 }
 
-/// A string as it stands in the text.
+/// String as written in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QuotedString<'a> {
-    /// What stands between the quotation marks; up to the text's end if it is not closed.
-    pub(crate) inner: &'a [u8],
-    /// False if the text ends within the string.
-    pub(crate) closed: bool,
-    pub(crate) spelling: Spelling,
+pub struct QuotedString<'a> {
+    /// Bytes between the quotation marks; up to the end of the text if the string is not closed.
+    pub inner: &'a [u8],
+    /// Whether the closing quotation mark is there.
+    pub closed: bool,
+    /// Kinds of escapes in it.
+    pub spelling: Spelling,
 }
 
-/// What a string is written with, from the simplest on.
+/// Kinds of escapes in a string, ordered from the simplest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Spelling {
-    /// It stands for what it is: no escape and no control character.
+pub enum Spelling {
+    /// No escape and no control character.
     Plain,
-    /// Escapes of one character (`\n`), each of them one that JSON has.
+    /// Valid escapes of one character (`\n`).
     ShortEscapes,
-    /// Escapes by number, escapes that JSON does not have, raw control characters.
+    /// `\u` escapes, invalid escapes or raw control characters.
     Other,
 }
 
 impl<'a> TextCursor<'a> {
-    /// The beginning of `text`.
-    pub(crate) fn new(text: &'a [u8]) -> Self {
+    /// Cursor at the start of `text`.
+    pub fn new(text: &'a [u8]) -> Self {
         Self { text, at: 0 }
     }
 
-    /// The place in `text` before byte `at`, or its end.
+    /// Cursor before byte `at` of `text`, at most at its end.
     pub(crate) fn at(text: &'a [u8], at: usize) -> Self {
         Self { text, at: at.min(text.len()) }
     }
 
-    /// Bytes of the text before this place.
+    /// Offset from the start of the text, in bytes.
     pub(crate) fn position(&self) -> usize {
         self.at
     }
 
-    /// The text from here on.
-    pub(crate) fn rest(&self) -> &'a [u8] {
+    /// Rest of the text.
+    pub fn rest(&self) -> &'a [u8] {
         self.text.get(self.at..).unwrap_or_default()
     }
 
     /// True at the text's end.
-    pub(crate) fn is_at_end(&self) -> bool {
+    pub fn is_at_end(&self) -> bool {
         self.at == self.text.len()
     }
 
     /// The next byte; `None` at the end.
-    pub(crate) fn peek(&self) -> Option<u8> {
+    pub fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
 
-    /// Goes on by `count` bytes, to the end at most.
-    pub(crate) fn skip(&mut self, count: usize) {
+    /// Advances by `count` bytes, at most to the end.
+    pub fn skip(&mut self, count: usize) {
         self.at = self.text.len().min(self.at + count);
     }
 
-    /// Reads over `byte` if it is the next one; false if it is not.
-    pub(crate) fn take(&mut self, byte: u8) -> bool {
+    /// Skips `byte` if it is next; returns whether it was.
+    pub fn take(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == Some(byte);
         self.at += usize::from(is_next);
         is_next
     }
 
-    /// Reads over the white space of JSON.
-    pub(crate) fn skip_space(&mut self) {
+    /// Skips JSON white space.
+    pub fn skip_space(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }
     }
 
-    /// Reads over a string; `None` if none begins here.
-    pub(crate) fn string(&mut self) -> Option<QuotedString<'a>> {
+    /// Reads a string; `None` if none begins here.
+    pub fn string(&mut self) -> Option<QuotedString<'a>> {
         if !self.take(b'"') {
             return None;
         }
@@ -117,8 +118,8 @@ impl<'a> TextCursor<'a> {
         }
     }
 
-    /// Reads over a value, which is not checked within, and gives its text; `None` if it does not end,
-    /// or none begins here.
+    /// Skips a value without checking its content, and returns its text; `None` if none begins here or it does not
+    /// end.
     pub(crate) fn value(&mut self) -> Option<&'a [u8]> {
         let start = self.at;
         match self.peek()? {
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_string_is_as_it_stands_and_says_how_it_is_spelt() {
+    fn string_has_its_written_bytes_and_kind_of_escapes() {
         for (text, inner, closed, spelling, rest) in [
             ("\"\"x", "", true, Spelling::Plain, "x"),
             ("\"abcdefgh é\":", "abcdefgh é", true, Spelling::Plain, ":"),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_ends_where_what_follows_begins() {
+    fn value_ends_at_the_next_token() {
         for (text, value) in [
             (r#"{"a":"}"},1"#, Some(r#"{"a":"}"}"#)),
             ("[1] ", Some("[1]")),

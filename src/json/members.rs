@@ -1,36 +1,34 @@
-//! The members of one object, one level deep, as slices of its text.
+//! Iterators over the members of one object and over the elements of one array, as slices of its text.
 //!
-//! For text that `tape` has read as valid JSON already: what a value holds is skipped, not read a
-//! second time. Of other text it makes what it can, without a panic: it stops with an error where
-//! the structure breaks, and lets pass what is wrong inside a value.
+//! For text that `tape` has accepted as valid JSON: values are skipped, not read a second time. Other text does not cause a
+//! panic: iteration stops with an error where the structure breaks, and faults inside a value pass.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
+use memchr::memmem::Finder;
 use thiserror::Error;
 
 use super::cursor::{Spelling, TextCursor};
 
-/// The text is no object, or breaks off.
+/// The text is not an object, or ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("it is not a JSON object")]
 pub struct NotAnObject;
 
-/// One member: its name unescaped, its value as written.
+/// Member: unescaped name, value as written.
 pub type Member<'a> = (Cow<'a, str>, &'a str);
 
-/// The members in their order; after an error there are no more.
+/// Iterator over the members in order. Ends after an error.
 #[derive(Clone, Debug)]
 pub struct Members<'a> {
     text: &'a str,
-    /// Where to go on; past the end when all was read.
+    /// Offset of the next member; past the end when all were read.
     at: usize,
     first: bool,
 }
 
-/// Begins to read the object that `text` is.
-///
-/// # Errors
-/// When it is something else.
+/// Returns the members of the object in `text`.
 pub fn members(text: &str) -> Result<Members<'_>, NotAnObject> {
     let mut cursor = TextCursor::new(text.as_bytes());
     cursor.skip_space();
@@ -40,8 +38,29 @@ pub fn members(text: &str) -> Result<Members<'_>, NotAnObject> {
     }
 }
 
-/// The text of a JSON string; `None` if the value is not one, or not a valid one.
-#[must_use]
+/// Raw value of the first member with this name; `None` also if the text before it is no object.
+pub fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+    let mut members = members(object).ok()?.map_while(Result::ok);
+    members.find(|(key, _)| key == name).map(|(_, value)| value)
+}
+
+/// Moves to the next member or element: false if the text ends after `close`, `None` if it is broken.
+fn advance(cursor: &mut TextCursor<'_>, close: u8, first: &mut bool) -> Option<bool> {
+    cursor.skip_space();
+    if cursor.take(close) {
+        cursor.skip_space();
+        return cursor.is_at_end().then_some(false);
+    }
+    if !std::mem::take(first) {
+        if !cursor.take(b',') {
+            return None;
+        }
+        cursor.skip_space();
+    }
+    Some(true)
+}
+
+/// Text of a JSON string; `None` if the value is not a valid string.
 pub fn string(value: &str) -> Option<Cow<'_, str>> {
     let mut cursor = TextCursor::new(value.as_bytes());
     let string = cursor.string().filter(|string| string.closed && cursor.is_at_end())?;
@@ -51,6 +70,41 @@ pub fn string(value: &str) -> Option<Cow<'_, str>> {
             serde_json::from_str(value).ok().map(Cow::Owned)
         }
     }
+}
+
+/// Whether an escape in this JSON text, which may end early, is a surrogate without its other half.
+pub fn has_lone_surrogate(json: &[u8]) -> bool {
+    static ESCAPED_UNIT: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\\u"));
+    // Most escapes are of other kinds: JSON within a text has one at each quote.
+    if ESCAPED_UNIT.find(json).is_none() {
+        return false;
+    }
+    let mut rest = json;
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        let escape = rest.get(at..).unwrap_or_default();
+        let unit = code_unit(escape);
+        let after = escape.get(if unit.is_some() { 6 } else { 2 }..).unwrap_or_default();
+        rest = match unit {
+            Some(0xdc00..=0xdfff) => return true,
+            Some(0xd800..=0xdbff) => match code_unit(after) {
+                Some(0xdc00..=0xdfff) => after.get(6..).unwrap_or_default(),
+                // The text may have been cut within the other half.
+                None if after.len() < 6 && b"\\u".starts_with(after.get(..2).unwrap_or(after)) => {
+                    return false;
+                }
+                Some(_) | None => return true,
+            },
+            Some(_) | None => after,
+        };
+    }
+    false
+}
+
+/// UTF-16 code unit of an escape `\uXXXX` at the start.
+fn code_unit(text: &[u8]) -> Option<u16> {
+    let digits = text.strip_prefix(b"\\u")?.get(..4)?;
+    let digits = std::str::from_utf8(digits).ok().filter(|it| !it.starts_with('+'))?;
+    u16::from_str_radix(digits, 16).ok()
 }
 
 impl<'a> Iterator for Members<'a> {
@@ -71,21 +125,9 @@ impl<'a> Iterator for Members<'a> {
 impl<'a> Members<'a> {
     fn read(&mut self) -> Result<Option<Member<'a>>, NotAnObject> {
         let mut cursor = TextCursor::at(self.text.as_bytes(), self.at);
-        cursor.skip_space();
-        match cursor.peek() {
-            Some(b'}') => {
-                cursor.skip(1);
-                cursor.skip_space();
-                return if cursor.is_at_end() { Ok(None) } else { Err(NotAnObject) };
-            }
-            Some(b',') if !self.first => {
-                cursor.skip(1);
-                cursor.skip_space();
-            }
-            Some(_) if self.first => {}
-            Some(_) | None => return Err(NotAnObject),
+        if !advance(&mut cursor, b'}', &mut self.first).ok_or(NotAnObject)? {
+            return Ok(None);
         }
-        self.first = false;
         let start = cursor.position();
         let name = cursor.string().filter(|name| name.closed).ok_or(NotAnObject)?;
         let end = cursor.position();
@@ -107,6 +149,58 @@ impl<'a> Members<'a> {
     }
 }
 
+/// The text is not an array, or ends early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("it is not a JSON array")]
+pub struct NotAnArray;
+
+/// Iterator over the elements in order. Ends after an error.
+#[derive(Clone, Debug)]
+pub struct ArrayElements<'a> {
+    text: &'a str,
+    /// Offset of the next element; past the end when all were read.
+    at: usize,
+    first: bool,
+}
+
+/// Returns the elements of the array in `text`.
+pub fn elements(text: &str) -> Result<ArrayElements<'_>, NotAnArray> {
+    let mut cursor = TextCursor::new(text.as_bytes());
+    cursor.skip_space();
+    match cursor.take(b'[') {
+        true => Ok(ArrayElements { text, at: cursor.position(), first: true }),
+        false => Err(NotAnArray),
+    }
+}
+
+impl<'a> Iterator for ArrayElements<'a> {
+    type Item = Result<&'a str, NotAnArray>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at > self.text.len() {
+            return None;
+        }
+        let next = self.read();
+        if !matches!(next, Ok(Some(_))) {
+            self.at = usize::MAX;
+        }
+        next.transpose()
+    }
+}
+
+impl<'a> ArrayElements<'a> {
+    fn read(&mut self) -> Result<Option<&'a str>, NotAnArray> {
+        let mut cursor = TextCursor::at(self.text.as_bytes(), self.at);
+        if !advance(&mut cursor, b']', &mut self.first).ok_or(NotAnArray)? {
+            return Ok(None);
+        }
+        let start = cursor.position();
+        cursor.value().ok_or(NotAnArray)?;
+        self.at = cursor.position();
+        self.text.get(start..self.at).map(Some).ok_or(NotAnArray)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -119,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_the_text_as_written() {
+    fn values_are_verbatim_slices() {
         let text =
             r#" { "a" : {"x":[1,"}"] , "y":{}} ,"b\u0063": "q\"]" , "":[[{}],"{"],"n":-1.50e1 } "#;
         let expected = [
@@ -134,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_off_or_is_no_object_is_an_error() {
+    fn truncated_object_or_other_value_is_an_error() {
         for text in [
             "",
             "null",
@@ -163,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_without_escapes_is_a_slice() {
+    fn string_without_escapes_is_borrowed() {
         assert!(matches!(string("\"plain é\""), Some(Cow::Borrowed("plain é"))));
         assert_eq!(string(r#""a\n\u0062""#).unwrap(), "a\nb");
         for not in ["\"", "", "7", "\"a\nb\"", r#""\ud800""#, r#""a"b""#, "null"] {
@@ -188,9 +282,31 @@ mod tests {
         })
     }
 
+    #[test]
+    fn lone_surrogate_is_found_among_other_escapes() {
+        for (json, is_lone) in [
+            (r#""\ud800""#, true),
+            (r#""a\\\uD800 b""#, true),
+            (r#""\udc00""#, true),
+            (r#""\ud83d\ud83d\ude00""#, true),
+            (r#""\ud800\n""#, true),
+            (r#""\ud800\u0041""#, true),
+            (r#""\ud83d\ude00""#, false),
+            (r#""\\ud800 \u00e9\n""#, false),
+            (r#""\ud83d"#, false),
+            (r#""\ud83d\"#, false),
+            (r#""\ud83d\ude"#, false),
+            (r#""\ud83dx"#, true),
+            ("", false),
+            ("\\", false),
+        ] {
+            assert_eq!(has_lone_surrogate(json.as_bytes()), is_lone, "{json}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn a_string_is_what_serde_json_takes_it_for(
+        fn strings_equal_those_of_serde_json(
             text in r#""([ a-cé]{0,40}|[\\"\x00-\x1f a-cnu0-9é]{0,60})""#,
         ) {
             let expected = serde_json::from_str::<String>(&text).ok();
@@ -198,9 +314,10 @@ mod tests {
         }
 
         #[test]
-        fn it_reads_what_serde_json_reads(value in value(), pretty: bool) {
+        fn members_equal_those_of_serde_json(value in value(), pretty: bool) {
             let text = if pretty { format!("{value:#}") } else { value.to_string() };
-            let Value::Object(expected) = &value else {
+            // Read from the text: a float that is printed and parsed may differ in its last bit.
+            let Value::Object(expected) = serde_json::from_str(&text).unwrap() else {
                 prop_assert_eq!(read(&text), Err(NotAnObject));
                 return Ok(());
             };
@@ -212,14 +329,40 @@ mod tests {
                 }
                 found.insert(name, parsed);
             }
-            prop_assert_eq!(&found, expected);
+            prop_assert_eq!(found, expected);
         }
 
         #[test]
-        fn it_never_panics(text in "[{}\\[\\]\":,\\\\ a1\u{7f}é]{0,40}") {
+        fn arbitrary_text_does_not_panic(text in "[{}\\[\\]\":,\\\\ a1\u{7f}é]{0,40}") {
             if let Ok(members) = members(&text) {
                 prop_assert!(members.count() <= text.len());
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod elements_tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<&str>, NotAnArray> {
+        elements(text)?.collect()
+    }
+
+    #[test]
+    fn values_are_verbatim_slices() {
+        let text = " [ {\"a\":[1,\"]\"]} ,[ ],\"x,]\" , -1.50e1,null ] ";
+        let expected = [r#"{"a":[1,"]"]}"#, "[ ]", "\"x,]\"", "-1.50e1", "null"];
+        assert_eq!(read(text).unwrap(), expected);
+        for empty in ["[]", "[ ]", " [\n]\t"] {
+            assert_eq!(read(empty).unwrap(), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn truncated_array_or_other_value_is_an_error() {
+        for text in ["", "{}", "1", "[", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "[1]x", "[\"a]"] {
+            assert_eq!(read(text), Err(NotAnArray), "{text}");
         }
     }
 }

@@ -1,42 +1,40 @@
-//! A cheap check of small documents: accepts those that every parser certainly reads alike.
+//! Fast accept-only check of small documents that every parser reads alike.
 //!
-//! Nearly every request is such a one, and building a tape takes several times as long.
-//! Invariant: what [`is_plain`] accepts, the tape accepts as well; a test compares the two. A
-//! document that is not accepted may still be sound: the tape decides, and names what is wrong.
+//! Nearly every request passes it; building a tape takes several times as long. Invariant: the tape accepts every document that
+//! [`is_plain`] accepts (tested). A document that is not accepted may still be valid: the tape decides and names the fault.
 
 use super::cursor::{Spelling, TextCursor};
 
-/// Longer documents are read by vectors, and quicker so.
+/// Maximum length; for longer documents the vectorized tape is faster.
 const MAX_BYTES: usize = 4096;
-/// Containers open at once.
+/// Maximum number of open containers.
 const MAX_OPEN: usize = 16;
-/// Keys of the objects open at once.
+/// Maximum number of keys in the open objects together.
 const MAX_KEYS: usize = 32;
-/// Digits on either side of the point: no number of so few can be too large for a double.
+/// Maximum number of digits on either side of the point: no such number overflows a double.
 const MAX_DIGITS: usize = 15;
 
-/// True if `text` is one JSON value in UTF-8, without a duplicate key and not nested deeper than
-/// `max_depth`; false if that is not known.
+/// Returns true if `text` is certainly one JSON value in UTF-8, without a duplicate key and not nested deeper than
+/// `max_depth`.
 pub(super) fn is_plain(text: &[u8], max_depth: usize) -> bool {
     text.len() <= MAX_BYTES && std::str::from_utf8(text).is_ok() && read(text, max_depth).is_some()
 }
 
-/// An open container.
 #[derive(Clone, Copy, Default)]
 struct Open {
     is_object: bool,
-    /// Where its keys begin among those of the open objects.
+    /// Index of its first key among those of the open objects.
     first: usize,
 }
 
-/// The keys of the objects that are open, the outermost first.
+/// Keys of the open objects, outermost first.
 struct Keys<'a> {
     keys: [&'a [u8]; MAX_KEYS],
     count: usize,
 }
 
 impl<'a> Keys<'a> {
-    /// Adds a key to the object whose keys begin at `first`; `None` if it stands there already.
+    /// Adds a key to the object whose keys begin at `first`; `None` if it is a duplicate.
     fn add(&mut self, first: usize, key: &'a [u8]) -> Option<()> {
         if self.keys.get(first..self.count)?.contains(&key) {
             return None;
@@ -54,7 +52,7 @@ fn read(text: &[u8], max_depth: usize) -> Option<()> {
     let mut cursor = TextCursor::new(text);
     cursor.skip_space();
     loop {
-        // Here begins a value.
+        // A value begins.
         match cursor.peek()? {
             b'"' => {
                 cursor.string().filter(|it| it.closed && it.spelling <= Spelling::ShortEscapes)?;
@@ -80,7 +78,7 @@ fn read(text: &[u8], max_depth: usize) -> Option<()> {
             b'n' => word(&mut cursor, b"null")?,
             _ => number(&mut cursor)?,
         }
-        // Here it has ended, and what it ends may as well.
+        // The value has ended, and with it perhaps its containers.
         loop {
             cursor.skip_space();
             let Some(container) = depth.checked_sub(1).and_then(|inmost| open.get(inmost)) else {
@@ -104,13 +102,13 @@ fn read(text: &[u8], max_depth: usize) -> Option<()> {
     }
 }
 
-/// Goes to where the container's next value begins; in an object, reads its key.
+/// Advances to the next value of the container; in an object, reads its key.
 fn next<'a>(cursor: &mut TextCursor<'a>, container: Open, keys: &mut Keys<'a>) -> Option<()> {
     if !container.is_object {
         return Some(());
     }
     let name = cursor.string()?;
-    // An escape may spell a key in another way.
+    // A key with an escape may equal another key.
     if !name.closed || name.spelling != Spelling::Plain {
         return None;
     }
@@ -123,12 +121,12 @@ fn next<'a>(cursor: &mut TextCursor<'a>, container: Open, keys: &mut Keys<'a>) -
     Some(())
 }
 
-/// Reads over `word`.
+/// Skips `word`.
 fn word(cursor: &mut TextCursor<'_>, word: &[u8]) -> Option<()> {
     cursor.rest().starts_with(word).then(|| cursor.skip(word.len()))
 }
 
-/// Reads over a number. One with an exponent is not plain.
+/// Skips a number. A number with an exponent is not plain.
 fn number(cursor: &mut TextCursor<'_>) -> Option<()> {
     cursor.take(b'-');
     let leads_with_zero = cursor.peek() == Some(b'0');
@@ -142,7 +140,7 @@ fn number(cursor: &mut TextCursor<'_>) -> Option<()> {
     (!matches!(cursor.peek(), Some(b'e' | b'E'))).then_some(())
 }
 
-/// Reads over digits, and counts them; `None` without one, or with more than `MAX_DIGITS`.
+/// Skips digits and returns their count; `None` for none, or more than `MAX_DIGITS`.
 fn digits(cursor: &mut TextCursor<'_>) -> Option<usize> {
     let count = cursor.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
     cursor.skip(count);
@@ -158,7 +156,7 @@ mod tests {
 
     const DEPTH: usize = 5;
 
-    /// What documents are made of, whole and broken.
+    /// Parts of documents, valid and invalid.
     const PIECES: &[&str] = &[
         "{",
         "}",
@@ -227,7 +225,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn what_is_plain_is_what_the_tape_reads(
+        fn plain_documents_are_accepted_by_the_tape(
             values in proptest::collection::vec(proptest::sample::select(VALUES), 0..6),
             keys in proptest::collection::vec(proptest::sample::select(KEYS), 6),
             is_object: bool,
@@ -243,7 +241,7 @@ mod tests {
             let right = if is_object { format!("{{{inside}}}") } else { format!("[{inside}]") };
             let right = right.into_bytes();
             prop_assert!(!is_plain(&right, DEPTH) || is_read(&right));
-            // A part of it is replaced, or something is put in.
+            // Replaces a part, or inserts one.
             let mut places = places.map(|place| place.index(right.len() + 1));
             places.sort_unstable();
             let [from, to] = places;
@@ -253,7 +251,7 @@ mod tests {
         }
 
         #[test]
-        fn what_a_serializer_writes_is_plain(
+        fn serializer_output_is_plain(
             keys in proptest::collection::btree_set("[a-zé ]{0,12}", 0..20),
             pretty: bool,
         ) {
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_read_in_two_ways_is_not_plain() {
+    fn ambiguous_documents_are_not_plain() {
         let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(is_plain(deep(DEPTH).as_bytes(), DEPTH));
         assert!(is_plain(br#"[{"a":1},{"a":{"a":2}},[]]"#, DEPTH));

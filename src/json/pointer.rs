@@ -1,28 +1,23 @@
-//! A value in JSON text by its JSON Pointer (RFC 6901), as the bytes that stand there.
+//! JSON Pointer (RFC 6901) look-up in JSON text; yields the value's bytes.
 
-use super::elements::elements;
-use super::members::members;
+use super::members::{elements, members};
 
-/// Why a pointer leads nowhere.
+/// Reason why a pointer resolves to no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PointerFault<'t> {
-    /// It is neither empty nor begins with a slash.
+    /// Neither empty nor beginning with a slash.
     NoSlash,
     /// A `~` is not followed by `0` or `1`.
     Escape,
-    /// Only a part of it leads somewhere.
+    /// Only a prefix resolves.
     Nothing {
-        /// Bytes of the pointer that do.
+        /// Length of that prefix, in bytes.
         found: usize,
-        /// What stands there.
         value: &'t str,
     },
 }
 
-/// The value that `pointer` leads to in `text`. Of members of one name the last counts, as JSON readers have it.
-///
-/// # Errors
-/// [`PointerFault`]
+/// Resolves `pointer` in `text`. The last of several members with one name counts, as in most JSON readers.
 pub fn value_at<'t>(text: &'t str, pointer: &str) -> Result<&'t str, PointerFault<'t>> {
     if !pointer.is_empty() && !pointer.starts_with('/') {
         return Err(PointerFault::NoSlash);
@@ -37,18 +32,17 @@ pub fn value_at<'t>(text: &'t str, pointer: &str) -> Result<&'t str, PointerFaul
     Ok(value)
 }
 
-/// A name as it stands in a pointer.
-#[must_use]
+/// Escapes a name for a pointer.
 pub fn token(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// The names and places that a pointer is made of; `None` for one that is not well written.
+/// Reference tokens of a pointer; `None` if it is malformed.
 pub fn names(pointer: &str) -> impl Iterator<Item = Option<String>> {
     tokens(pointer).map(|token| token.map(|(name, _)| name))
 }
 
-/// The names and places that a pointer is made of, each with the byte that it ends before.
+/// Reference tokens of a pointer, each with its end offset.
 fn tokens(pointer: &str) -> impl Iterator<Item = Option<(String, usize)>> {
     let mut end = 0;
     pointer.split('/').skip(1).map(move |token| {
@@ -88,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_rfc_6901_says() {
+    fn rfc_6901_examples_resolve() {
         let text = r#" {"foo": ["bar", "baz"], "": 0, "a/b": 1, "c%d": 2, "e^f": 3, "g|h": 4, "i\\j": 5, "k\"l": 6, " ": 7, "m~n": 8, "foo2":{"x":1,"x": 2 }} "#;
         for (pointer, value) in [
             ("", text.trim()),
@@ -109,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_says_how_far_it_led() {
+    fn unresolved_pointer_reports_its_resolved_prefix() {
         let text = r#"{"a":[1,{"b":"c"}]}"#;
         let nothing = |found, value| Err(PointerFault::Nothing { found, value });
         for (pointer, expected) in [
@@ -132,9 +126,9 @@ mod tests {
     }
 
     proptest! {
-        /// Beside serde_json's own pointers, over documents whose keys need escapes.
+        /// Differential test against serde_json's pointers, with keys that need escapes.
         #[test]
-        fn it_finds_what_serde_json_finds(
+        fn resolution_equals_that_of_serde_json(
             keys in prop::collection::vec("[a/~0-2\"é]{0,3}", 1..4),
             pointer in "(/[a/~0-2\"é]{0,3}){0,3}",
         ) {
@@ -144,7 +138,7 @@ mod tests {
             }
             let text = value.to_string();
             let ours = value_at(&text, &pointer).ok().map(|found| serde_json::from_str::<Value>(found).unwrap());
-            // What RFC 6901 calls an error, serde_json reads as it stands.
+            // serde_json accepts what RFC 6901 calls an error.
             prop_assume!(!matches!(value_at(&text, &pointer), Err(PointerFault::Escape)));
             prop_assert_eq!(ours.as_ref(), value.pointer(&pointer));
         }

@@ -1,34 +1,32 @@
-//! The streaming scanner, and other passes over JSON text as bytes at memory speed.
+//! Streaming scanner, and other passes over JSON text at memory speed.
 //!
-//! Only what must be as quick as memory stands here, and with it the only unsafe code of the crate: the
-//! kernels for vectors. There is no NEON kernel, as there was no machine to test it on.
+//! The vector kernels hold the only unsafe code of the workspace. There is no NEON kernel: no machine was available to test
+//! it on.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-mod duplicate_keys;
+mod avx;
 mod kernel;
 mod key;
-mod number;
 mod report;
 mod scanner;
 mod skip;
 mod swar;
 mod table;
 mod translate;
-#[cfg(target_arch = "x86_64")]
-mod vbmi;
 
-pub use self::{
-    duplicate_keys::MAX_KEYS,
-    kernel::Kernel,
-    report::{
-        Ambiguity, Breach, Closed, Doubt, Guard, MessageKind, ScanError, ScanFault, ScanLimits,
-        ScannedMember, ScannedMessage, ScannedPart,
-    },
-    scanner::Scanner,
-    table::Table,
-    translate::{has_unusual_escape, translate},
+pub use self::kernel::Kernel;
+pub(crate) use self::kernel::container_len;
+pub use self::key::MAX_KEYS;
+pub use self::report::{
+    Ambiguity, AmbiguityKind, Breach, Closed, Guard, MessageKind, ScanError, ScanFault, ScanLimits,
+    ScannedMember, ScannedMessage, ScannedPart,
 };
-pub(in crate::json) use self::{kernel::container_len, swar::string_run};
+pub use self::scanner::Scanner;
+pub use self::swar::string_run;
+pub use self::table::Table;
+pub use self::translate::{has_unusual_escape, translate};
+
+/// Whether `bytes` are valid UTF-8.
+pub fn is_utf8(bytes: &[u8]) -> bool {
+    simdutf8::basic::from_utf8(bytes).is_ok()
+}

@@ -1,7 +1,5 @@
-//! A range of bytes inside one message, resolved against the `Bytes` that hold it.
-//!
-//! Spans are offsets from the message's first byte, so they survive any chunking.
-//! They deliberately hold no bytes and no borrow.
+//! Byte range inside one message. Offsets count from the message's first byte, so a span is independent of the chunking; it
+//! holds no bytes and no borrow.
 
 use bytes::Bytes;
 
@@ -16,13 +14,11 @@ pub struct Span {
 
 impl Span {
     /// The span from `start` to `end`; an inverted pair becomes an empty span at `start`.
-    #[must_use]
     pub fn new(start: u64, end: u64) -> Self {
         Self { start, end: end.max(start) }
     }
 
-    /// Where `part`, a slice of `whole`, stands in it; empty at the start when it is none.
-    #[must_use]
+    /// Span of `part`, a slice of `whole`; an empty span at the start if it is not one.
     pub fn of(whole: &[u8], part: &[u8]) -> Self {
         let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
         match start.checked_add(part.len()) {
@@ -31,8 +27,7 @@ impl Span {
         }
     }
 
-    /// `whole` with other bytes in place of this span of it.
-    #[must_use]
+    /// Copy of `whole` with this span replaced by other bytes.
     pub fn replaced(self, whole: &[u8], by: &[u8]) -> Vec<u8> {
         let before = whole.get(..self.start as usize).unwrap_or_default();
         let after = whole.get(self.end as usize..).unwrap_or_default();
@@ -40,20 +35,17 @@ impl Span {
     }
 
     /// Length in bytes.
-    #[must_use]
     pub fn len(self) -> u64 {
         self.end - self.start
     }
 
     /// True when the span covers no byte.
-    #[must_use]
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// The part of this span that lies inside `chunk`, whose first byte stands at offset `base`
-    /// of the message. Shares the chunk's buffer; empty when they do not meet.
-    #[must_use]
+    /// Part of this span inside `chunk`, whose first byte has offset `base` in the message. Shares the chunk's buffer; empty if they
+    /// do not overlap.
     pub fn within(self, chunk: &Bytes, base: u64) -> Bytes {
         let len = chunk.len() as u64;
         let from = self.start.saturating_sub(base).min(len);
@@ -67,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_is_found_in_whatever_chunks_the_message_came_in() {
+    fn span_is_resolved_in_any_chunking() {
         let message = Bytes::from_static(b"0123456789");
         let span = Span::new(3, 7);
         for size in 1..=message.len() {
@@ -83,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_found_by_where_it_lies() {
+    fn span_of_a_slice_is_its_position() {
         let whole = b"0101";
         assert_eq!(Span::of(whole, &whole[2..4]), Span::new(2, 4));
         assert_eq!(Span::new(1, 3).replaced(whole, b"x"), b"0x1");
@@ -92,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inverted_span_is_empty() {
+    fn inverted_span_is_empty() {
         assert_eq!(Span::new(5, 2), Span { start: 5, end: 5 });
         assert!(Span::new(5, 2).is_empty());
         assert_eq!(Span::new(2, 5).len(), 3);

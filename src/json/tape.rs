@@ -1,36 +1,30 @@
-//! The tape of one value: copied once into a reused buffer, parsed there, checked for what two
-//! parsers could read differently.
+//! Tape of one value: copied once into a reused buffer, parsed in place, and checked for what two parsers could read differently.
 //!
-//! Owns strictness: exactly one value, UTF-8 without a mark, no lone surrogate, no number past a
-//! double, no duplicate key at any depth, bounded depth. Deliberately knows nothing of schemas,
-//! and keeps no offsets into the original bytes: those are what goes out, untouched.
+//! Strict: exactly one value, UTF-8 without a byte order mark, no lone surrogate, no number beyond a double, no duplicate key at any
+//! depth, bounded depth. Independent of schemas. Has no offsets into the original bytes, which are forwarded unchanged.
+//!
+//! Node 0 is the root, and a container is followed by its content. The index of keys detects duplicates and looks members
+//! up; it is no hash table, since short lists and sorted lists have no collisions that a document could provoke. A refused
+//! document is diagnosed in a second pass, slow by design.
+
+use std::cmp::Ordering;
 
 use simd_json::{Buffers, ErrorType, INPUT_PADDING, Node, StaticNode, Tape};
+use thiserror::Error;
 
-pub use self::fault::TapeFault;
-use self::index::KeyIndex;
-pub use self::index::Name;
-pub use self::nodes::{MAX_DEPTH, OpenContainers, contained, depth};
-use self::nodes::{after, pointer};
 use super::plain::is_plain;
 
-mod fault;
-mod index;
-mod nodes;
+/// Scratch memory above this size is released after the document that needed it.
+pub(crate) const SCRATCH_MAX: usize = 128 << 20;
 
-/// Scratch memory beyond this is given back after the document that needed it.
-pub const SCRATCH_MAX: usize = 128 << 20;
+/// A scratch buffer more than four times too large for this many documents in a row is released, so that one large document does
+/// not hold its memory forever.
+pub(crate) const SCRATCH_IDLE_DOCUMENTS: u32 = 64;
 
-/// A scratch that was more than four times too large for this many documents in a row is
-/// given back, so that one large document does not pin its memory for ever.
-pub const SCRATCH_IDLE_DOCUMENTS: u32 = 64;
-
-/// Scratch memory below this is never given back.
+/// Scratch memory below this size is never released.
 const SCRATCH_MIN: usize = 1 << 20;
 
-/// Buffers for reading documents one after the other, kept warm between them.
-///
-/// One per worker. After the first documents of a size, reading allocates nothing.
+/// Reused buffers for reading documents, one set per worker. Allocates nothing after the first documents of a size.
 pub struct Scratch {
     bytes: Vec<u8>,
     buffers: Buffers,
@@ -39,7 +33,7 @@ pub struct Scratch {
     oversized: u32,
 }
 
-/// A read document: the tape, and the index of its keys.
+/// Parsed document: the tape and the index of its keys.
 #[derive(Clone, Copy)]
 pub struct Document<'a> {
     nodes: &'a [Node<'a>],
@@ -47,8 +41,6 @@ pub struct Document<'a> {
 }
 
 impl Scratch {
-    /// Empty buffers.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             bytes: Vec::new(),
@@ -59,10 +51,7 @@ impl Scratch {
         }
     }
 
-    /// Reads the one JSON value that `slices` spell together, and hands it to `look`.
-    ///
-    /// # Errors
-    /// The first [`TapeFault`] found; `look` was not called then.
+    /// Parses the one JSON value in `slices` and passes it to `look`. On a [`TapeFault`], `look` is not called.
     pub fn read<'s, R>(
         &mut self,
         slices: impl IntoIterator<Item = &'s [u8], IntoIter: Clone>,
@@ -90,7 +79,7 @@ impl Scratch {
         let outcome = match outcome {
             Err(TapeFault::Syntax) => {
                 self.copy(slices);
-                Err(fault::explain(&self.bytes))
+                Err(explain(&self.bytes))
             }
             other => other,
         };
@@ -98,15 +87,36 @@ impl Scratch {
         outcome
     }
 
-    /// Gives all memory back.
-    pub fn release(&mut self) {
+    /// Passes the bytes of `slices` to `look`, copied only if there are several, and returns its result. If it is false, the document is
+    /// expected to be read next.
+    pub fn look_at<'s>(
+        &mut self,
+        slices: impl IntoIterator<Item = &'s [u8], IntoIter: Clone>,
+        look: impl FnOnce(&[u8]) -> bool,
+    ) -> bool {
+        let slices = slices.into_iter();
+        let mut each = slices.clone();
+        let (len, seen) = match (each.next(), each.next()) {
+            (Some(whole), None) => (whole.len(), look(whole)),
+            _ => {
+                self.copy(slices);
+                (self.bytes.len(), look(&self.bytes))
+            }
+        };
+        if seen {
+            self.settle(len);
+        }
+        seen
+    }
+
+    /// Releases all memory.
+    pub(crate) fn release(&mut self) {
         *self = Self::new();
     }
 
-    /// Bytes held at the moment, the parser's own buffers estimated from the document buffer.
-    #[must_use]
+    /// Memory held, in bytes; the parser's own buffers are estimated from the document buffer.
     pub fn footprint(&self) -> usize {
-        /// The parser keeps a string buffer and one offset for at most each byte.
+        /// The parser has a string buffer, and at most one offset for each byte.
         const PARSER: usize = 1 + size_of::<u32>();
         self.bytes.capacity() * (1 + PARSER)
             + self.nodes.capacity() * size_of::<Node<'static>>()
@@ -139,57 +149,48 @@ impl Default for Scratch {
 }
 
 impl<'a> Document<'a> {
-    /// The tape: node 0 is the root, containers are followed by what they hold.
-    #[must_use]
+    /// Tape: node 0 is the root, a container is followed by its content.
     pub fn nodes(self) -> &'a [Node<'a>] {
         self.nodes
     }
 
     /// The node at `at`; null past the end.
-    #[must_use]
     pub fn node(self, at: u32) -> Node<'a> {
         self.nodes.get(at as usize).copied().unwrap_or(Node::Static(StaticNode::Null))
     }
 
-    /// Where the value that follows the one at `at` stands.
-    #[must_use]
+    /// Index of the value after the one at `at`.
     pub fn after(self, at: u32) -> u32 {
         after(self.nodes, at)
     }
 
     /// The value of member `name` of the object at `object`.
-    #[must_use]
     pub fn member(self, object: u32, name: &Name) -> Option<u32> {
         let Node::Object { len, .. } = self.node(object) else { return None };
         self.index.find(self.nodes, object, len, name)
     }
 
-    /// The same for a name that is looked up once.
-    #[must_use]
+    /// The same for a name that is not looked up again.
     pub fn member_once(self, object: u32, name: &str) -> Option<u32> {
         let Node::Object { len, .. } = self.node(object) else { return None };
         self.index.find_once(self.nodes, object, len, name)
     }
 
     /// The JSON pointer of the value at `target`.
-    #[must_use]
-    pub fn pointer(self, target: u32) -> String {
+    #[cfg(test)]
+    pub(crate) fn pointer(self, target: u32) -> String {
         pointer(self.nodes, target)
     }
 }
 
-/// A document of one scalar string, for asking a schema about a property name.
-#[must_use]
+/// Document of one string, for validating a property name.
 pub fn lone_string<'a>(node: &'a [Node<'a>; 1]) -> Document<'a> {
     static EMPTY: KeyIndex = KeyIndex::empty();
     Document { nodes: node, index: &EMPTY }
 }
 
-/// Checks that `json` is exactly one value that every parser reads alike, not nested deeper than
-/// `max_depth`: for request bodies, which are read by others afterwards.
-///
-/// # Errors
-/// The first [`TapeFault`] found.
+/// Checks that `json` is exactly one value that every parser reads alike, not nested deeper than `max_depth`. For request bodies,
+/// which servers read afterwards.
 pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Result<(), TapeFault> {
     if is_plain(json, max_depth) {
         scratch.settle(json.len());
@@ -199,9 +200,405 @@ pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Res
     if deep { Err(TapeFault::TooDeep) } else { Ok(()) }
 }
 
+/// Reason why bytes are not a document that every parser reads alike (`requirements.md`, *verdicts*).
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TapeFault {
+    /// Nothing but white space.
+    #[error("is empty")]
+    Empty,
+    /// A byte order mark before the value.
+    #[error("starts with a byte order mark")]
+    ByteOrderMark,
+    /// Bytes that are not UTF-8.
+    #[error("is not valid UTF-8")]
+    Utf8,
+    /// A raw control character inside a string.
+    #[error("has a raw control character in a string")]
+    ControlCharacter,
+    /// A `\u` escape that is half of a surrogate pair.
+    #[error("has a lone surrogate in an escape")]
+    LoneSurrogate,
+    /// A number whose value does not fit a double.
+    #[error("has a number that overflows a double")]
+    NumberOverflow,
+    /// Bytes after the value.
+    #[error("has bytes after its value")]
+    Trailing,
+    /// Not JSON.
+    #[error("is not one JSON value")]
+    Syntax,
+    /// Nested deeper than [`MAX_DEPTH`].
+    #[error("is nested deeper than {MAX_DEPTH}")]
+    TooDeep,
+    /// Duplicate key in one object.
+    #[error("has a duplicate key")]
+    DuplicateKey {
+        /// JSON pointer of the object.
+        object: String,
+        /// The key, unescaped.
+        name: String,
+    },
+}
+
+/// Diagnoses bytes that the parser refused, byte by byte.
+fn explain(bytes: &[u8]) -> TapeFault {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return TapeFault::Empty;
+    }
+    if bytes.starts_with(b"\xEF\xBB\xBF") {
+        return TapeFault::ByteOrderMark;
+    }
+    if simdutf8::basic::from_utf8(bytes).is_err() {
+        return TapeFault::Utf8;
+    }
+    let mut values =
+        serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
+    if let Some(Ok(_)) = values.next() {
+        let rest = bytes.get(values.byte_offset()..).unwrap_or_default();
+        if !rest.iter().all(u8::is_ascii_whitespace) {
+            return TapeFault::Trailing;
+        }
+    }
+    token_fault(bytes).unwrap_or(TapeFault::Syntax)
+}
+
+/// First token of `bytes` with a fault that has a name.
+fn token_fault(bytes: &[u8]) -> Option<TapeFault> {
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => {
+                let rest = bytes.get(at + 1..)?;
+                let (len, fault) = string_fault(rest);
+                if fault.is_some() {
+                    return fault;
+                }
+                at += len + 1;
+            }
+            b'-' | b'0'..=b'9' => {
+                let rest = bytes.get(at..)?;
+                let len = rest
+                    .iter()
+                    .position(|b| !matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'))
+                    .unwrap_or(rest.len());
+                let number = std::str::from_utf8(rest.get(..len)?).ok()?.parse::<f64>();
+                if number.is_ok_and(f64::is_infinite) {
+                    return Some(TapeFault::NumberOverflow);
+                }
+                at += len.max(1);
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// Checks a string whose opening quote is just before `rest`. Returns its length with the closing quote, and its fault, if any.
+fn string_fault(rest: &[u8]) -> (usize, Option<TapeFault>) {
+    let mut at = 0;
+    while let Some(byte) = rest.get(at) {
+        match byte {
+            b'"' => return (at + 1, None),
+            0..=0x1F => return (at, Some(TapeFault::ControlCharacter)),
+            b'\\' => match escape(rest, at) {
+                Some(0xD800..=0xDBFF) => match escape(rest, at + 6) {
+                    Some(0xDC00..=0xDFFF) => at += 12,
+                    _ => return (at, Some(TapeFault::LoneSurrogate)),
+                },
+                Some(0xDC00..=0xDFFF) => return (at, Some(TapeFault::LoneSurrogate)),
+                Some(_) => at += 6,
+                None => at += 2,
+            },
+            _ => at += 1,
+        }
+    }
+    (at, None)
+}
+
+/// The code unit of a `\uXXXX` at `at`.
+fn escape(rest: &[u8], at: usize) -> Option<u16> {
+    let digits = rest.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// Maximum depth of a document: a scalar has 0, each open array or object adds 1. Equal to the limit of `serde_json`, so that both
+/// engines can read every document.
+pub const MAX_DEPTH: usize = 127;
+
+/// Depth of a tape: 0 for a scalar, one more for each open container.
+pub fn depth(nodes: &[Node<'_>]) -> usize {
+    let mut open = OpenContainers::default();
+    let mut deepest = 0;
+    for (at, node) in nodes.iter().enumerate() {
+        if let Some(count) = contained(node) {
+            deepest = deepest.max(open.enter(at, count));
+        }
+    }
+    deepest
+}
+
+/// Containers around the current node, during an in-order traversal.
+#[derive(Clone)]
+pub struct OpenContainers {
+    ends: [usize; MAX_DEPTH + 1],
+    len: usize,
+}
+
+impl OpenContainers {
+    /// Enters the container at `at` with `count` nodes, and returns its depth, from 1.
+    pub fn enter(&mut self, at: usize, count: usize) -> usize {
+        self.leave(at);
+        if let Some(slot) = self.ends.get_mut(self.len) {
+            *slot = at + count;
+            self.len += 1;
+        }
+        self.len
+    }
+
+    /// Leaves the containers that end before `at`, and returns the number of those still open.
+    pub fn leave(&mut self, at: usize) -> usize {
+        while self.len > 0 && self.ends.get(self.len - 1).is_some_and(|end| *end < at) {
+            self.len -= 1;
+        }
+        self.len
+    }
+}
+
+impl Default for OpenContainers {
+    fn default() -> Self {
+        Self { ends: [0; MAX_DEPTH + 1], len: 0 }
+    }
+}
+
+/// Number of nodes inside a container; 0 for a scalar.
+pub fn contained(node: &Node<'_>) -> Option<usize> {
+    match node {
+        Node::Object { count, .. } | Node::Array { count, .. } => Some(*count),
+        Node::String(_) | Node::Static(_) => None,
+    }
+}
+
+/// Name at `at`; empty if there is none.
+fn key_at<'a>(nodes: &[Node<'a>], at: u32) -> &'a str {
+    match nodes.get(at as usize) {
+        Some(Node::String(name)) => name,
+        _ => "",
+    }
+}
+
+/// Index of the value after the one at `at`.
+fn after(nodes: &[Node<'_>], at: u32) -> u32 {
+    let inside = nodes.get(at as usize).and_then(contained).unwrap_or(0);
+    at.saturating_add(1).saturating_add(inside as u32)
+}
+
+/// The JSON pointer of the value at `target`.
+fn pointer(nodes: &[Node<'_>], target: u32) -> String {
+    let mut path = String::new();
+    let mut at = 0;
+    while at != target {
+        let (len, object) = match nodes.get(at as usize) {
+            Some(Node::Object { len, .. }) => (*len, true),
+            Some(Node::Array { len, .. }) => (*len, false),
+            Some(Node::String(_) | Node::Static(_)) | None => return path,
+        };
+        let mut child = at + 1;
+        let mut found = None;
+        for position in 0..len {
+            let value = if object { child + 1 } else { child };
+            let end = after(nodes, value);
+            if target < end {
+                found = Some((position, value));
+                break;
+            }
+            child = end;
+        }
+        let Some((position, value)) = found else { return path };
+        path.push('/');
+        if object {
+            path.push_str(&key_at(nodes, value - 1).replace('~', "~0").replace('/', "~1"));
+        } else {
+            path.push_str(&position.to_string());
+        }
+        if target < value {
+            return path;
+        }
+        at = value;
+    }
+    path
+}
+
+/// Number of members above which the keys of an object are sorted.
+const NARROW: usize = 16;
+
+/// Multiplier that spreads marks over the bits (golden ratio, odd).
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Name prepared for look-ups in many objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    text: Box<str>,
+    mark: u64,
+}
+
+impl Name {
+    /// Prepares `text` for look-ups.
+    pub fn new(text: &str) -> Self {
+        Self { text: text.into(), mark: mark(text) }
+    }
+}
+
+/// Keys of all objects of one document.
+struct KeyIndex {
+    /// Index of the first key, by the node of each object; arbitrary at other nodes.
+    places: Vec<u32>,
+    /// Keys, object by object: in document order, or sorted where there are many.
+    keys: Vec<Key>,
+}
+
+/// Key: a number in which most names differ, and its node.
+#[derive(Clone, Copy)]
+struct Key {
+    /// The [`mark`], or the [`prefix`] where keys are sorted.
+    mark: u64,
+    node: u32,
+}
+
+impl KeyIndex {
+    /// Removes all objects.
+    const fn empty() -> Self {
+        Self { places: Vec::new(), keys: Vec::new() }
+    }
+
+    /// Bytes held.
+    fn footprint(&self) -> usize {
+        self.places.capacity() * size_of::<u32>() + self.keys.capacity() * size_of::<Key>()
+    }
+
+    /// Indexes the objects of `nodes`, and refuses a duplicate key in any of them.
+    fn fill(&mut self, nodes: &[Node<'_>]) -> Result<(), TapeFault> {
+        self.keys.clear();
+        if self.places.len() < nodes.len() {
+            self.places.resize(nodes.len(), 0);
+        }
+        for ((at, node), place) in nodes.iter().enumerate().zip(&mut self.places) {
+            let Node::Object { len, .. } = *node else { continue };
+            *place = self.keys.len() as u32;
+            let twin = if len > NARROW {
+                sort(&mut self.keys, nodes, at as u32, len)
+            } else {
+                list(&mut self.keys, nodes, at as u32, len)
+            };
+            if let Some(key) = twin {
+                return Err(TapeFault::DuplicateKey {
+                    object: pointer(nodes, at as u32),
+                    name: key_at(nodes, key).to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of member `name` of the object at `object`, which has `len` members.
+    fn find(&self, nodes: &[Node<'_>], object: u32, len: usize, name: &Name) -> Option<u32> {
+        self.find_marked(nodes, object, len, &name.text, name.mark)
+    }
+
+    /// The same for a name that is not looked up again.
+    fn find_once(&self, nodes: &[Node<'_>], object: u32, len: usize, name: &str) -> Option<u32> {
+        self.find_marked(nodes, object, len, name, mark(name))
+    }
+
+    fn find_marked(
+        &self,
+        nodes: &[Node<'_>],
+        object: u32,
+        len: usize,
+        name: &str,
+        mark: u64,
+    ) -> Option<u32> {
+        let first = *self.places.get(object as usize)? as usize;
+        let keys = self.keys.get(first..first + len)?;
+        let key = if len > NARROW {
+            let head = prefix(name);
+            keys.get(keys.binary_search_by(|key| order(nodes, key, head, name)).ok()?)?
+        } else {
+            keys.iter().find(|key| key.mark == mark && key_at(nodes, key.node) == name)?
+        };
+        Some(key.node + 1)
+    }
+}
+
+/// Lists the keys of a narrow object; returns a duplicate. A function of its own for register allocation.
+#[inline(never)]
+fn list(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
+    let first = keys.len();
+    let mut node = object + 1;
+    // A bit for each key: a key whose bit is free needs no comparison.
+    let mut taken = 0_u64;
+    for _ in 0..len {
+        let name = key_at(nodes, node);
+        let mark = mark(name);
+        let bit = 1 << (mark.wrapping_mul(SPREAD) >> 58);
+        if taken & bit != 0 {
+            let alike = |other: &Key| other.mark == mark && key_at(nodes, other.node) == name;
+            if keys.get(first..)?.iter().any(alike) {
+                return Some(node);
+            }
+        }
+        taken |= bit;
+        keys.push(Key { mark, node });
+        node = after(nodes, node + 1);
+    }
+    None
+}
+
+/// Sorts the keys of a wide object; equal ones end up side by side.
+#[inline(never)]
+fn sort(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
+    let first = keys.len();
+    let mut node = object + 1;
+    for _ in 0..len {
+        keys.push(Key { mark: prefix(key_at(nodes, node)), node });
+        node = after(nodes, node + 1);
+    }
+    let keys = keys.get_mut(first..)?;
+    keys.sort_unstable_by(|a, b| order(nodes, a, b.mark, key_at(nodes, b.node)));
+    keys.windows(2).find_map(|pair| match pair {
+        [a, b] if order(nodes, a, b.mark, key_at(nodes, b.node)).is_eq() => Some(b.node),
+        _ => None,
+    })
+}
+
+fn order(nodes: &[Node<'_>], key: &Key, prefix: u64, name: &str) -> Ordering {
+    key.mark.cmp(&prefix).then_with(|| key_at(nodes, key.node).cmp(name))
+}
+
+/// The first eight bytes, so that comparing the numbers compares the strings.
+fn prefix(name: &str) -> u64 {
+    let mut head = [0; 8];
+    for (to, from) in head.iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    u64::from_be_bytes(head)
+}
+
+/// Length, first and last bytes in one number; equal for equal names, and similar names usually differ in one of them.
+fn mark(name: &str) -> u64 {
+    let bytes = name.as_bytes();
+    let (head, tail) = if let (Some(head), Some(tail)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        (u64::from_le_bytes(*head), u64::from_le_bytes(*tail))
+    } else if let (Some(head), Some(tail)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        (u32::from_le_bytes(*head).into(), u32::from_le_bytes(*tail).into())
+    } else {
+        let byte = |at: usize| u64::from(bytes.get(at).copied().unwrap_or(0));
+        (byte(0) | byte(1) << 8, byte(2))
+    };
+    (head ^ tail.rotate_left(29)).wrapping_add((bytes.len() as u64) << 56)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::index::NARROW;
     use super::*;
 
     fn fault(json: &[u8]) -> Option<TapeFault> {
@@ -247,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_parser_reads_alike_is_accepted() {
+    fn accepts_input_all_parsers_agree_on() {
         for json in [
             "null",
             "0",
@@ -268,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_keys_are_found_at_any_depth_and_spelling() {
+    fn duplicate_keys_are_found_at_any_depth_and_in_any_spelling() {
         assert_eq!(fault(br#"{"a":1,"a":2}"#), duplicate("", "a"));
         assert_eq!(fault(br#"{"a":1,"\u0061":2}"#), duplicate("", "a"));
         assert_eq!(fault(br#"{"x/y":[0,{"k":1,"j":2,"k":3}]}"#), duplicate("/x~1y/1", "k"));
@@ -335,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn any_slicing_reads_the_same() {
+    fn result_is_independent_of_the_slicing() {
         let json = br#"{"a":"\ud83d\ude00","b":[1,2.5]}"#;
         let mut scratch = Scratch::new();
         for cut in 0..=json.len() {
@@ -346,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn scratch_is_given_back_after_a_large_document() {
+    fn scratch_is_released_after_a_large_document() {
         let mut scratch = Scratch::new();
         let large = format!("[{}0]", "0,".repeat(1 << 20));
         scratch.read([large.as_bytes()], |_| ()).unwrap();
@@ -356,7 +753,7 @@ mod tests {
             scratch.read([&b"[]"[..]], |_| ()).unwrap();
         }
         assert!(scratch.footprint() < SCRATCH_MIN, "{held} → {}", scratch.footprint());
-        // Documents that are not read here count as well.
+        // Documents read elsewhere count as well.
         check_unique(large.as_bytes(), 1, &mut scratch).unwrap();
         for _ in 0..=SCRATCH_IDLE_DOCUMENTS {
             assert!(is_plain(b"[]", 1));

@@ -1,44 +1,44 @@
-//! The one decision about a request to a server: it may go out, it waits, or it is refused.
+//! Admission: decides whether a request to a server may be sent, waits, or is denied.
 //!
-//! Every door asks it: the call tools, `/mcp/all`, REST, the command line, resources, prompts, completions. The
-//! checks stand in [`check`] in the order in which they are made; the first that refuses is the one that is reported.
+//! Every entry point uses it: call tools, `/mcp/all`, REST, the command line, resources, prompts, completions.
+//! [`check`] runs the checks in order; the first that denies is reported.
 
-use super::access::Access;
-use super::approval::{Approved, Asks, PendingApproval};
-use super::denial::{ApprovalDemand, Denial, Warning};
-use super::permit::{Cleared, Leave, Permit, Queued};
-use super::request::AdmissionRequest;
-use super::settings::Settings;
-use super::{approval, intent_matrix, quarantine, ruled, scope};
+use super::denial::{ApprovalDemand, Denial, Mismatch, RuleDenial, Warning};
+use super::intent::{self, Operation, Unannotated};
+use super::permit::{
+    self, ApprovalNeed, Approved, Cleared, LimitDecision, PendingApproval, Permit, Queued, Settings,
+};
+use super::request::{Access, AdmissionRequest, Reference, ToolAccess};
+use super::rules::{RuleAction, RuleRequest, RuleSet, RuleTarget, RulesMode, Ruling};
+use super::scope;
+use super::tool::{SideEffect, StatedBy, Tool, Trust};
 
-/// What becomes of a request.
+/// Decision about a request.
 #[derive(Debug)]
 pub enum Admission {
-    /// It may go out.
+    /// The request may be sent.
     Permit(Permit),
-    /// It waits for somebody's decision.
+    /// A person has to approve it first.
     Pending(PendingApproval),
-    /// It waits for its turn.
+    /// It waits for a slot under the limits.
     Queued(Box<Queued>),
-    /// It is refused.
     Denial(Denial),
 }
 
-/// Decides whether a request may go out now.
-#[must_use]
+/// Decides whether a request may be sent now.
 pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     match check(&request, settings) {
-        Ok(Checked { warnings, rules, asks: Asks::Nobody }) => {
+        Ok(Checked { warnings, rules, approval_need: ApprovalNeed::Nobody }) => {
             let AdmissionRequest { principal, access, .. } = request;
             let cleared = Cleared { principal: principal.clone(), access, warnings, rules };
-            // Limits come last: what is refused for another reason takes nothing.
-            match cleared.leave(settings) {
-                Ok(Leave::Permit(permit)) => Admission::Permit(permit),
-                Ok(Leave::Queued(queued)) => Admission::Queued(queued),
+            // Limits come last, so that a request denied for another reason occupies nothing.
+            match cleared.apply_limits(settings) {
+                Ok(LimitDecision::Permit(permit)) => Admission::Permit(permit),
+                Ok(LimitDecision::Queued(queued)) => Admission::Queued(queued),
                 Err(denial) => Admission::Denial(denial),
             }
         }
-        Ok(Checked { warnings, rules, asks: Asks::APerson }) => {
+        Ok(Checked { warnings, rules, approval_need: ApprovalNeed::Required }) => {
             match bind(&request, settings, warnings, rules) {
                 Ok(pending) => Admission::Pending(pending),
                 Err(denial) => Admission::Denial(denial),
@@ -48,72 +48,69 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     }
 }
 
-/// What [`admit`] would say.
+/// Result of [`admit`] without its effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Foreseen {
-    /// It would go out, as far as the limits let it.
+pub enum Forecast {
+    /// It would be sent, limits aside.
     Allowed {
-        /// What would be remarkable about it.
+        /// Warnings that would be recorded.
         warnings: Vec<Warning>,
     },
-    /// A person would be asked first (CAP-8).
+    /// A person would have to approve it first (CAP-8).
     Asked {
-        /// What would be remarkable about it.
+        /// Warnings that would be recorded.
         warnings: Vec<Warning>,
     },
-    /// It would be refused.
+    /// It would be denied.
     Refused(Denial),
 }
 
-/// Says what would become of a request, by the same checks; nothing is sent or counted under a limit, and nobody is
-/// asked. Limits are not looked at: they are others when it is made.
-#[must_use]
-pub fn foresee(request: &AdmissionRequest<'_>, settings: &Settings) -> Foreseen {
-    let Checked { warnings, rules, asks } = match check(request, settings) {
+/// Runs the checks of [`admit`] without sending, counting or asking. Limits are ignored, since they change until the
+/// request is made.
+pub fn forecast(request: &AdmissionRequest<'_>, settings: &Settings) -> Forecast {
+    let Checked { warnings, rules, approval_need } = match check(request, settings) {
         Ok(checked) => checked,
-        Err(denial) => return Foreseen::Refused(denial),
+        Err(denial) => return Forecast::Refused(denial),
     };
-    match asks {
-        Asks::Nobody => Foreseen::Allowed { warnings },
-        Asks::APerson => match bind(request, settings, warnings.clone(), rules) {
-            Ok(_) => Foreseen::Asked { warnings },
-            Err(denial) => Foreseen::Refused(denial),
+    match approval_need {
+        ApprovalNeed::Nobody => Forecast::Allowed { warnings },
+        ApprovalNeed::Required => match bind(request, settings, warnings.clone(), rules) {
+            Ok(_) => Forecast::Asked { warnings },
+            Err(denial) => Forecast::Refused(denial),
         },
     }
 }
 
-/// Decides once more about a request whose turn has come, by all checks but the limits, which it has passed: while it
-/// waited, rules, scope, definition and approval may have become others. `approved` is the word that it has, if it needed
-/// one. What does not go out gives its place back.
-#[must_use]
+/// Runs all checks but the limits again for a request whose slot has come: rules, scope, definition and approval may
+/// have changed while it waited. `approved` is its approval, if it needed one. A denied request gives its slot back.
 pub fn admit_again(
     request: AdmissionRequest<'_>,
-    came: Permit,
+    permit: Permit,
     approved: Option<&Approved>,
     settings: &Settings,
 ) -> Admission {
-    let Checked { warnings, rules, asks } = match check(&request, settings) {
+    let Checked { warnings, rules, approval_need } = match check(&request, settings) {
         Ok(checked) => checked,
         Err(denial) => return Admission::Denial(denial),
     };
-    match asks {
-        Asks::Nobody => {
+    match approval_need {
+        ApprovalNeed::Nobody => {
             let AdmissionRequest { principal, access, .. } = request;
             let principal = principal.clone();
-            Admission::Permit(came.renewed(Cleared { principal, access, warnings, rules }))
+            Admission::Permit(permit.renewed(Cleared { principal, access, warnings, rules }))
         }
-        Asks::APerson => match (bind(&request, settings, warnings, rules), approved) {
+        ApprovalNeed::Required => match (bind(&request, settings, warnings, rules), approved) {
             (Err(denial), _) => Admission::Denial(denial),
             (Ok(pending), None) => Admission::Pending(pending),
             (Ok(pending), Some(approved)) => match pending.cleared_by(approved) {
-                Ok(cleared) => Admission::Permit(came.renewed(cleared)),
+                Ok(cleared) => Admission::Permit(permit.renewed(cleared)),
                 Err(denial) => Admission::Denial(denial),
             },
         },
     }
 }
 
-/// What waits for a person.
+/// Binds a cleared request to the approval it needs.
 fn bind(
     request: &AdmissionRequest<'_>,
     settings: &Settings,
@@ -126,53 +123,162 @@ fn bind(
     PendingApproval::bind(cleared, request, version)
 }
 
-/// Stands for the version of the rules where there are none.
+/// Version of the rules if there are none.
 const NO_RULES: [u8; 32] = [0; 32];
 
-/// What all checks have let pass.
+/// A request that passed all checks.
 struct Checked {
     warnings: Vec<Warning>,
-    /// The rules that permit it, or leave it to a person.
+    /// The rules that permit it or require an approval.
     rules: Vec<Box<str>>,
-    /// A person is asked last: for what is refused anyway, nobody is.
-    asks: Asks,
+    /// Decided last: a request that is denied anyway does not wait for approval.
+    approval_need: ApprovalNeed,
 }
 
-/// The checks, in their order.
+/// Runs the checks in order.
 fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked, Denial> {
-    // They take no memory while nothing is remarkable.
+    // Empty vectors do not allocate.
     let (mut warnings, mut decided_by) = (Vec::new(), Vec::new());
-    let mut asks = Asks::Nobody;
+    let mut approval_need = ApprovalNeed::Nobody;
     match &request.access {
         Access::Tool(call) => {
-            warnings.extend(intent_matrix::check(call, &settings.intent)?);
-            quarantine::check(call.tool())?;
+            warnings.extend(check_variant(call, &settings.intent)?);
+            check_trust(call.tool())?;
         }
-        // They have neither a stated intent nor a capability: what a server offers may be read.
+        // Resources, prompts and completions have neither a stated intent nor a capability.
         Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {}
     }
     scope::check(request.principal, &request.access)?;
     if let Some(tool) = request.access.tool() {
-        let (asked, warning) = approval::check(tool);
-        asks = asked;
+        let (asked, warning) = permit::approval_required(tool);
+        approval_need = asked;
         warnings.extend(warning);
     }
     if let Some(rules) = &settings.rules {
-        match ruled::check(request, rules) {
-            Ok(heard) => {
-                warnings.extend(heard.warning);
-                decided_by = heard.rules;
+        match check_rules(request, rules) {
+            Ok(verdict) => {
+                warnings.extend(verdict.warning);
+                decided_by = verdict.rules;
             }
             Err(denial) => match denial.approval {
                 ApprovalDemand::Asked => {
-                    asks = Asks::APerson;
+                    approval_need = ApprovalNeed::Required;
                     decided_by = denial.rules;
                 }
                 ApprovalDemand::None => return Err(denial.into()),
             },
         }
     }
-    Ok(Checked { warnings, rules: decided_by, asks })
+    Ok(Checked { warnings, rules: decided_by, approval_need })
+}
+
+/// Validation matrix: compares the variant with the tool's effective side effect (FR-015..020, FR-043, CAP-5). The
+/// intent was compared with the variant before.
+fn check_variant(
+    call: &ToolAccess,
+    settings: &intent::Settings,
+) -> Result<Option<Warning>, Denial> {
+    let tool = call.tool();
+    let by = tool.side_effect_by;
+    match mark(tool, call.operation()) {
+        Mark::Fits => Ok(None),
+        Mark::Less => Ok(Some(Warning::WriteOnReadOnly { tool: tool.name.clone(), by })),
+        Mark::None => match settings.unannotated {
+            Unannotated::Allow => Ok(None),
+            Unannotated::Warn => Ok(Some(Warning::ReadOnUnannotated(tool.name.clone()))),
+            Unannotated::Write => Err(Denial::Unannotated(tool.name.clone())),
+        },
+        Mark::More(needed) => {
+            let mismatch = Mismatch { tool: tool.name.clone(), needed, by };
+            match (by, settings.strict_server_validation) {
+                (StatedBy::Server, false) => Ok(Some(Warning::Mismatch(mismatch))),
+                (StatedBy::Server, true) | (StatedBy::Operator, _) => Err(mismatch.into()),
+            }
+        }
+    }
+}
+
+/// Comparison of a tool's effective side effect with the variant it is called by.
+enum Mark {
+    Fits,
+    /// Nobody marks the tool read-only or destructive, and it is called by the read variant.
+    None,
+    /// The tool only reads and is called by the write variant.
+    Less,
+    /// The tool does more; this is the least variant that may call it.
+    More(Operation),
+}
+
+fn mark(tool: &Tool, variant: Operation) -> Mark {
+    match (variant, tool.capability.side_effect, tool.side_effect_by) {
+        // FR-019: any marking.
+        (Operation::Destructive, _, _) => Mark::Fits,
+        (Operation::Read | Operation::Write, SideEffect::Destructive, _) => {
+            Mark::More(Operation::Destructive)
+        }
+        (Operation::Write, SideEffect::None | SideEffect::Read, _) => Mark::Less,
+        (Operation::Write, SideEffect::Write, _) => Mark::Fits,
+        (Operation::Read, SideEffect::None | SideEffect::Read, _) => Mark::Fits,
+        // A derived write means that no hint says read-only or destructive.
+        (Operation::Read, SideEffect::Write, StatedBy::Server) => Mark::None,
+        (Operation::Read, SideEffect::Write, StatedBy::Operator) => Mark::More(Operation::Write),
+    }
+}
+
+/// Denies a tool whose definition waits for an operator (pins, scan).
+fn check_trust(tool: &Tool) -> Result<(), Denial> {
+    match tool.trust {
+        Trust::Given => Ok(()),
+        Trust::Withheld => Err(Denial::Quarantined(tool.name.clone())),
+    }
+}
+
+/// The rules' part in the decision to send a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct RulesVerdict {
+    /// The rules that permit it; empty if the default did.
+    rules: Vec<Box<str>>,
+    /// The denial that `policy.mode: shadow` turned into a warning.
+    warning: Option<Warning>,
+}
+
+/// Evaluates the rules.
+fn check_rules(
+    request: &AdmissionRequest<'_>,
+    rules: &RuleSet,
+) -> Result<RulesVerdict, RuleDenial> {
+    let (action, target) = rule_target(&request.access);
+    let asked = RuleRequest {
+        subject: scope::subject(request.principal),
+        action,
+        target,
+        arguments: request.arguments,
+        sensitivity: request.intent.and_then(|intent| intent.sensitivity()),
+        reason: request.intent.and_then(|intent| intent.reason()).unwrap_or_default(),
+        client: request.client,
+        session: request.session,
+        carries_out: request.carries_out,
+        now: request.now,
+    };
+    match (rules.decide(&asked), rules.options().mode) {
+        (Ruling::Permitted(rules), _) => Ok(RulesVerdict { rules, warning: None }),
+        (Ruling::Refused(denial), RulesMode::Enforce) => Err(denial),
+        (Ruling::Refused(denial), RulesMode::Shadow) => {
+            Ok(RulesVerdict { rules: Vec::new(), warning: Some(Warning::Shadow(denial)) })
+        }
+    }
+}
+
+fn rule_target(access: &Access) -> (RuleAction, RuleTarget<'_>) {
+    let resource = |server, uri| (RuleAction::ReadResource, RuleTarget::Resource { server, uri });
+    let prompt = |server, name| (RuleAction::GetPrompt, RuleTarget::Prompt { server, name });
+    match access {
+        Access::Tool(call) => (call.operation().into(), RuleTarget::Tool(call.tool())),
+        Access::Resource { server, uri, request: _ }
+        | Access::Completion { server, of: Reference::Resource(uri) } => resource(server, uri),
+        Access::Prompt { server, name }
+        | Access::Completion { server, of: Reference::Prompt(name) } => prompt(server, name),
+    }
 }
 
 #[cfg(test)]
@@ -181,11 +287,9 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::intent::{self, Operation, Requirement, Stated};
-    use crate::policy::{
-        DenialKind, Principal, Reference, ResourceRequest, SessionFacts, ToolAccess,
-    };
+    use crate::intent::{self, Operation, Requirement, Stated, Unannotated};
     use crate::tool::{Annotations, CapabilityOverride, Rules, Tool, ToolName, Trust};
+    use crate::{DenialKind, Principal, Reference, ResourceRequest, SessionFacts, ToolAccess};
 
     const READ_ONLY: &str = r#"{"readOnlyHint":true}"#;
     const DESTRUCTIVE: &str = r#"{"destructiveHint":true}"#;
@@ -207,7 +311,7 @@ mod tests {
         } else {
             ("intent", format!(r#"{{"operation_type":{word:?}}}"#))
         };
-        // What is read borrows it; a test need not give it back.
+        // Parsed values borrow it; a test may leak it.
         Stated::parse(&[(name.into(), json.leak())])
     }
 
@@ -216,9 +320,12 @@ mod tests {
             principal,
             access,
             arguments: b"{}",
+            meta: b"",
+            inputs: b"",
             intent: None,
             client: "",
             session: SessionFacts::default(),
+            carries_out: false,
             now: SystemTime::UNIX_EPOCH,
         };
         admit(request, &Settings { intent: *intent, ..Settings::default() })
@@ -227,7 +334,7 @@ mod tests {
     /// `Ok` holds the warnings, `Err` the denial.
     type Outcome = Result<Vec<String>, (DenialKind, String)>;
 
-    fn told(admission: Admission) -> Outcome {
+    fn summary(admission: Admission) -> Outcome {
         match admission {
             Admission::Permit(permit) => {
                 Ok(permit.warnings().iter().map(ToString::to_string).collect())
@@ -248,11 +355,11 @@ mod tests {
     ) -> Outcome {
         let intent = match stated.check(variant, settings) {
             Ok(intent) => intent,
-            Err(error) => return told(Admission::Denial(error.into())),
+            Err(error) => return summary(Admission::Denial(error.into())),
         };
         let call = ToolAccess::declared(Arc::clone(tool), &intent);
         assert_eq!(call.operation(), variant);
-        told(decide(&Principal::Anonymous, Access::Tool(call), settings))
+        summary(decide(&Principal::Anonymous, Access::Tool(call), settings))
     }
 
     #[test]
@@ -263,13 +370,15 @@ mod tests {
             "Tool 'github:delete_repo' is marked destructive by server, use call_tool_destructive";
         let needless =
             "Tool 'github:delete_repo' is marked read-only by server, call_tool_read would do";
+        let unmarked = "Tool 'github:delete_repo' is not marked read-only and was called by call_tool_read, \
+                        call_tool_write is recommended";
         let any = [READ_ONLY, DESTRUCTIVE, BOTH, NEITHER, NONE];
         let mut rows = vec![
             (Read, "read", READ_ONLY, Ok(vec![])),
             (Read, "read", DESTRUCTIVE, Err((Gate, marked.to_owned()))),
             (Read, "read", BOTH, Err((Gate, marked.to_owned()))),
-            (Read, "read", NEITHER, Ok(vec![])),
-            (Read, "read", NONE, Ok(vec![])),
+            (Read, "read", NEITHER, Ok(vec![unmarked.to_owned()])),
+            (Read, "read", NONE, Ok(vec![unmarked.to_owned()])),
             (Write, "write", READ_ONLY, Ok(vec![needless.to_owned()])),
             (Write, "write", DESTRUCTIVE, Err((Gate, marked.to_owned()))),
             (Write, "write", BOTH, Err((Gate, marked.to_owned()))),
@@ -342,18 +451,87 @@ mod tests {
                     call_tool_destructive; allowed, because strict_server_validation is false";
         assert_eq!(got, Ok(vec![text.to_owned()]));
         let got = outcome(Operation::Write, &read, &tool(NONE, "{}"), &lax);
-        assert!(got.is_err(), "the two keys must agree all the same");
+        assert!(got.is_err(), "variant and intent must agree");
         let got = outcome(
             Operation::Read,
             &read,
             &tool(NONE, r#"{"*":{"side_effect":"destructive"}}"#),
             &lax,
         );
-        assert!(got.is_err(), "the operator's word is not the server's claim");
+        assert!(got.is_err(), "an operator override is enforced in any case");
     }
 
     #[test]
-    fn cap_5_the_gate_counts_the_effective_side_effect() {
+    fn fr_043_read_of_an_unmarked_tool_passes_warns_or_is_refused_by_setting() {
+        let warning = "Tool 'github:delete_repo' is not marked read-only and was called by call_tool_read, \
+                       call_tool_write is recommended";
+        let refused = "Tool 'github:delete_repo' is not marked read-only, use call_tool_write";
+        for (unannotated, expected) in [
+            (Unannotated::Allow, Ok(vec![])),
+            (Unannotated::Warn, Ok(vec![warning.to_owned()])),
+            (Unannotated::Write, Err((DenialKind::Gate, refused.to_owned()))),
+        ] {
+            for strict_server_validation in [true, false] {
+                let settings = intent::Settings {
+                    unannotated,
+                    strict_server_validation,
+                    ..intent::Settings::default()
+                };
+                let got = |variant: Operation, annotations: &str, rules: &str| {
+                    let stated = stated(Some(variant.as_str()), true);
+                    outcome(variant, &stated, &tool(annotations, rules), &settings)
+                };
+                for annotations in [NONE, NEITHER] {
+                    assert_eq!(
+                        got(Operation::Read, annotations, "{}"),
+                        expected,
+                        "{unannotated:?}"
+                    );
+                    assert_eq!(got(Operation::Write, annotations, "{}"), Ok(vec![]));
+                    assert_eq!(got(Operation::Destructive, annotations, "{}"), Ok(vec![]));
+                }
+                assert_eq!(got(Operation::Read, READ_ONLY, "{}"), Ok(vec![]));
+                let by_operator = r#"{"*":{"side_effect":"read"}}"#;
+                assert_eq!(got(Operation::Read, NONE, by_operator), Ok(vec![]));
+            }
+        }
+    }
+
+    #[test]
+    fn fr_042_a_rule_against_destructive_calls_holds_for_a_tool_called_by_the_read_variant() {
+        use crate::rules::{RuleOptions, RuleSet, RuleText};
+        let text =
+            r#"@id("no-deletes") forbid(principal, action == Action::"destructive", resource);"#;
+        let text = RuleText { file: "r".into(), text: text.to_owned() };
+        let rules = RuleSet::load(&[text], RuleOptions::default(), None).unwrap();
+        let intent =
+            intent::Settings { strict_server_validation: false, ..intent::Settings::default() };
+        let settings = Settings { intent, rules: Some(Arc::new(rules)), ..Settings::default() };
+        let read = stated(Some("read"), true);
+        let read = read.check(Operation::Read, &intent).unwrap();
+        let admitted = |annotations: &str| {
+            let request = AdmissionRequest {
+                principal: &Principal::Admin,
+                access: Access::Tool(ToolAccess::declared(tool(annotations, "{}"), &read)),
+                arguments: b"{}",
+                meta: b"",
+                inputs: b"",
+                intent: Some(read),
+                client: "",
+                session: SessionFacts::default(),
+                carries_out: false,
+                now: SystemTime::UNIX_EPOCH,
+            };
+            summary(admit(request, &settings))
+        };
+        let text = "Tool 'github:delete_repo' is not allowed by rule 'no-deletes'";
+        assert_eq!(admitted(DESTRUCTIVE), Err((DenialKind::Rules, text.to_owned())));
+        let warned = admitted(NONE).unwrap();
+        assert_eq!(warned.len(), 1, "{warned:?}");
+    }
+
+    #[test]
+    fn cap_5_matrix_uses_the_effective_side_effect() {
         use Operation::{Destructive, Read, Write};
         let by_operator = |word: &str| {
             format!("Tool 'github:delete_repo' is marked {word} by operator, use call_tool_{word}")
@@ -384,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn cap_8_what_requires_approval_waits() {
+    fn cap_8_required_approval_makes_the_call_pending() {
         let destructive = stated(Some("destructive"), true);
         let of = |approval: &str| {
             let tool = tool(NONE, &format!(r#"{{"*":{{"approval":"{approval}"}}}}"#));
@@ -398,12 +576,12 @@ mod tests {
     }
 
     #[test]
-    fn cap_5_under_its_own_name_a_tool_does_what_it_is_marked_for() {
+    fn cap_5_direct_call_uses_the_recommended_operation() {
         for annotations in [READ_ONLY, DESTRUCTIVE, BOTH, NEITHER, NONE] {
             let call = ToolAccess::direct(tool(annotations, "{}"));
             let admitted =
                 decide(&Principal::Admin, Access::Tool(call), &intent::Settings::default());
-            assert_eq!(told(admitted), Ok(vec![]), "{annotations}");
+            assert_eq!(summary(admitted), Ok(vec![]), "{annotations}");
         }
         let call = ToolAccess::direct(tool(NONE, r#"{"*":{"approval":"required"}}"#));
         let waits = decide(&Principal::Admin, Access::Tool(call), &intent::Settings::default());
@@ -419,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn cap_8_an_approval_lets_go_what_was_approved_and_nothing_else() {
+    fn cap_8_approval_permits_only_the_approved_call() {
         let rules = r#"{"*":{"approval":"required"}}"#;
         let ours = || pending(&Principal::Admin, tool(NONE, rules));
         let mut changed = Tool::clone(&tool(NONE, rules));
@@ -430,7 +608,8 @@ mod tests {
             }]
         };
         for approved in [Approved::Call(ours().digest()), Approved::Standing(ours().subject())] {
-            let Ok(Leave::Permit(permit)) = ours().permitted_by(&approved, &Settings::default())
+            let Ok(LimitDecision::Permit(permit)) =
+                ours().permitted_by(&approved, &Settings::default())
             else {
                 panic!("there are no limits")
             };
@@ -444,9 +623,9 @@ mod tests {
     }
 
     #[test]
-    fn each_check_is_asked_in_its_place() {
-        use crate::policy::{AgentToken, Scope};
+    fn checks_run_in_order() {
         use crate::tool::Trust;
+        use crate::{AgentToken, Scope};
         let scope = Scope { servers: vec!["other".into()], ..Scope::default() };
         let token = Principal::Token(Arc::new(AgentToken::new("ci", 1, scope)));
         let held = |annotations: &str| {
@@ -457,7 +636,7 @@ mod tests {
         let intent = read.check(Operation::Read, &intent::Settings::default()).unwrap();
         let kind = |principal: &Principal, tool: Arc<Tool>| {
             let access = Access::Tool(ToolAccess::declared(tool, &intent));
-            told(decide(principal, access, &intent::Settings::default())).unwrap_err().0
+            summary(decide(principal, access, &intent::Settings::default())).unwrap_err().0
         };
         assert_eq!(kind(&token, held(DESTRUCTIVE)), DenialKind::Gate);
         assert_eq!(kind(&token, held(READ_ONLY)), DenialKind::Catalog);
@@ -467,9 +646,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_foreseen_is_what_is_decided() {
-        let scope = crate::policy::Scope { servers: vec!["other".into()], ..Default::default() };
-        let token = crate::policy::AgentToken::new("ci", 1, scope);
+    fn forecast_equals_decision() {
+        let scope = crate::Scope { servers: vec!["other".into()], ..Default::default() };
+        let token = crate::AgentToken::new("ci", 1, scope);
         let token = Principal::Token(Arc::new(token));
         let (mut allowed, mut asked, mut refused) = (0, 0, 0);
         for annotations in [READ_ONLY, DESTRUCTIVE, NONE] {
@@ -490,24 +669,27 @@ mod tests {
                         principal,
                         access: access.clone(),
                         arguments: b"{}",
+                        meta: b"",
+                        inputs: b"",
                         intent: Some(intent),
                         client: "",
                         session: SessionFacts::default(),
+                        carries_out: false,
                         now: SystemTime::UNIX_EPOCH,
                     };
-                    let told = |warnings: &[Warning]| -> Vec<String> {
+                    let texts = |warnings: &[Warning]| -> Vec<String> {
                         warnings.iter().map(ToString::to_string).collect()
                     };
                     match (
-                        foresee(&request, &Settings::default()),
+                        forecast(&request, &Settings::default()),
                         decide(principal, access, &settings),
                     ) {
-                        (Foreseen::Allowed { warnings }, Admission::Permit(permit)) => {
-                            assert_eq!(told(&warnings), told(permit.warnings()));
+                        (Forecast::Allowed { warnings }, Admission::Permit(permit)) => {
+                            assert_eq!(texts(&warnings), texts(permit.warnings()));
                             allowed += 1;
                         }
-                        (Foreseen::Asked { .. }, Admission::Pending(_)) => asked += 1,
-                        (Foreseen::Refused(foreseen), Admission::Denial(denial)) => {
+                        (Forecast::Asked { .. }, Admission::Pending(_)) => asked += 1,
+                        (Forecast::Refused(foreseen), Admission::Denial(denial)) => {
                             assert_eq!(foreseen, denial);
                             refused += 1;
                         }
@@ -520,16 +702,16 @@ mod tests {
     }
 
     #[test]
-    fn cap_8_nobody_is_asked_for_what_is_refused_anyway() {
+    fn cap_8_denied_request_does_not_enter_the_queue() {
         let tool = tool(DESTRUCTIVE, r#"{"*":{"approval":"required"}}"#);
         let read = stated(Some("read"), true);
         let got = outcome(Operation::Read, &read, &tool, &intent::Settings::default());
         assert!(matches!(got, Err((DenialKind::Gate, _))), "{got:?}");
     }
 
-    /// What becomes of a request that has had its turn, with the tool that there is then.
+    /// Result for a request that waited for a slot, with the tool as it is defined then.
     fn again(tool: Arc<Tool>, approved: Option<&Approved>) -> Outcome {
-        let came = match decide(
+        let permit = match decide(
             &Principal::Anonymous,
             Access::Tool(ToolAccess::direct(self::tool(NONE, "{}"))),
             &intent::Settings::default(),
@@ -541,32 +723,36 @@ mod tests {
             principal: &Principal::Anonymous,
             access: Access::Tool(ToolAccess::direct(tool)),
             arguments: b"{}",
+            meta: b"",
+            inputs: b"",
             intent: None,
             client: "",
             session: SessionFacts::default(),
+            carries_out: false,
             now: SystemTime::UNIX_EPOCH,
         };
-        told(admit_again(request, came, approved, &Settings::default()))
+        summary(admit_again(request, permit, approved, &Settings::default()))
     }
 
     #[test]
-    fn cap_6_what_has_waited_for_its_turn_is_decided_about_by_what_counts_then() {
-        let asks = || tool(NONE, r#"{"*":{"approval":"required"}}"#);
+    fn cap_6_queued_request_is_checked_again_by_current_settings() {
+        let approval_need = || tool(NONE, r#"{"*":{"approval":"required"}}"#);
         assert_eq!(again(tool(NONE, "{}"), None), Ok(vec![]));
         let held = Arc::new(Tool { trust: Trust::Withheld, ..(*tool(NONE, "{}")).clone() });
         let quarantined = again(held, None);
         assert!(matches!(quarantined, Err((DenialKind::Catalog, _))), "{quarantined:?}");
         let waits = Err((DenialKind::Approval, "github:delete_repo waits".to_owned()));
-        assert_eq!(again(asks(), None), waits, "a person is asked now");
-        let approved = Approved::Call(pending(&Principal::Anonymous, asks()).digest());
-        assert_eq!(again(asks(), Some(&approved)), Ok(vec![]));
-        let changed = Arc::new(Tool { description: "another".into(), ..(*asks()).clone() });
+        assert_eq!(again(approval_need(), None), waits, "approval is required now");
+        let approved = Approved::Call(pending(&Principal::Anonymous, approval_need()).digest());
+        assert_eq!(again(approval_need(), Some(&approved)), Ok(vec![]));
+        let changed =
+            Arc::new(Tool { description: "another".into(), ..(*approval_need()).clone() });
         let text = "Tool 'github:delete_repo': what was approved is not what is asked now";
         assert_eq!(again(changed, Some(&approved)), Err((DenialKind::Approval, text.to_owned())));
     }
 
     #[test]
-    fn a_permit_says_who_may_do_what() {
+    fn permit_names_principal_and_access() {
         let server: Arc<str> = "s".into();
         let request = ResourceRequest::Subscribe;
         for (access, label) in [

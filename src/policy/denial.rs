@@ -1,12 +1,12 @@
-//! Why a request does not go out, and what is remarkable about one that does. The texts are a contract.
+//! Denials and warnings. Their texts are a contract.
 
 use std::time::Duration;
 
-use super::access::Access;
-use crate::intent::{IntentError, Operation};
-use crate::tool::{StatedBy, ToolName};
+use super::intent::{IntentError, Operation};
+use super::request::Access;
+use super::tool::{StatedBy, ToolName};
 
-/// Why a request is refused. Its text is what the agent reads.
+/// Reason a request is denied. The agent reads its text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
     /// The intent is missing, unreadable, or does not match the variant.
@@ -15,96 +15,94 @@ pub enum Denial {
     /// The tool is marked as doing more than the variant allows (FR-015..018, CAP-5).
     #[error(transparent)]
     Gate(#[from] Mismatch),
-    /// A person did not agree (CAP-8).
+    /// A read of a tool that nobody marks read-only, and `intent_declaration.unannotated` is `write` (FR-043).
+    #[error("Tool '{0}' is not marked read-only, use call_tool_write")]
+    Unannotated(ToolName),
+    /// Not approved by a person (CAP-8).
     #[error(transparent)]
     Approval(#[from] ApprovalDenial),
-    /// The principal's token was not made for this.
+    /// Outside the scope of the principal's token.
     #[error("Token '{token}' does not allow {access}")]
     Scope {
-        /// The token's name.
         token: Box<str>,
-        /// What was asked, by kind and name.
+        /// Kind and name of the target.
         access: Box<str>,
     },
-    /// Its token was revoked, or has expired, while the request waited.
+    /// The token was revoked or expired while the request waited.
     #[error("The token of {who} does not count any more: it was revoked, or has expired")]
-    Lapsed {
-        /// The principal's id.
-        who: Box<str>,
-    },
-    /// The tool, or a change of it, waits for an operator (pins, scan).
-    #[error("Tool '{0}' is quarantined and waits for approval by an operator")]
+    Lapsed { who: Box<str> },
+    /// The tool's definition waits for an operator (pins, scan).
+    #[error(
+        "Tool '{0}' is quarantined and waits for approval by an operator: `mcpproxy tools diff` shows why, \
+         `mcpproxy tools approve` accepts it"
+    )]
     Quarantined(ToolName),
-    /// A rule forbids it, or none allows it.
     #[error(transparent)]
     Rule(#[from] RuleDenial),
-    /// Too much at a time, or too often; later it may go.
+    /// A limit on concurrency, rate or failures.
     #[error(transparent)]
     Limit(#[from] LimitReached),
 }
 
-/// What needs a person's approval, and does not have it (CAP-8).
+/// A request that needs an approval and has none (CAP-8).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{access}: {why}")]
 pub struct ApprovalDenial {
-    /// What was asked, by kind and name.
+    /// Kind and name of the target.
     pub access: Box<str>,
-    /// Why there is no approval.
     pub why: NotApproved,
 }
 
 /// Why there is no approval.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotApproved {
-    /// Somebody said no.
     #[error("approval was denied")]
     Denied,
-    /// Nobody said anything in time.
     #[error("approval timed out after {}", short(*.0))]
     TimedOut(Duration),
-    /// It is not what was approved: its tool, its arguments or the rules are others.
+    /// The tool, its arguments or the rules changed since.
     #[error("what was approved is not what is asked now")]
     Changed,
-    /// It is made again under a state that was used already, has ended, or is not known any more.
+    /// Retried with a request state that was used, has expired or is unknown.
     #[error("its approval was used already, or is not known any more")]
     Spent,
-    /// It is made again, and its approval is another node's of the fleet, which is not asked.
-    #[error(
-        "its approval was asked for at node '{node}', which cannot be asked: make the call anew"
-    )]
-    Elsewhere {
-        /// The node.
-        node: Box<str>,
-    },
-    /// Nobody can judge so much.
+    /// Retried, and the approval belongs to another node that cannot be reached.
+    #[error("its approval was asked for at node '{node}', which cannot be asked: repeat the call")]
+    Elsewhere { node: Box<str> },
+    /// The arguments are too long to be judged.
     #[error("approval cannot be asked for arguments of more than {limit} bytes")]
     TooLong {
-        /// Most bytes.
+        /// Maximum bytes.
         limit: usize,
     },
-    /// So many wait already.
+    /// Keys of the arguments differ only by case from each other or from parameters of the tool, so that the server
+    /// may read another value than the one shown.
+    #[error(
+        "approval cannot be asked for arguments with keys that differ only by case from each other, or from \
+         parameters of the tool: write each as the tool's schema does"
+    )]
+    CaseVariants,
+    /// The queue is full.
     #[error("approval cannot be asked for: {limit} calls wait for one already")]
     TooMany {
-        /// Most that may wait.
+        /// Queue size.
         limit: usize,
     },
-    /// There is no door by which anybody could answer.
+    /// Nobody can answer: the proxy does not listen.
     #[error("approval is required, and nobody can be asked: no `mcpproxy serve` is running")]
     Nobody,
-    /// It is one of a filter, which is answered at once.
-    #[error("approval cannot be waited for by a filter")]
+    /// Requested by a filter, which is answered immediately.
+    #[error("a filter cannot wait for approval")]
     ByFilter,
-    /// The proxy is ending.
+    /// The proxy is shutting down.
     #[error("approval was not given before mcpproxy shut down")]
     Ending,
-    /// The system gives no randomness.
-    #[error("approval cannot be asked for now")]
+    /// The system has no randomness.
+    #[error("approval is unavailable: the system returned no random bytes")]
     Unavailable,
 }
 
 impl ApprovalDenial {
-    /// That `access` is not approved.
-    #[must_use]
     pub fn new(access: &Access, why: NotApproved) -> Self {
         let name = match access {
             Access::Tool(call) => format!("Tool '{}'", call.tool().name),
@@ -116,7 +114,7 @@ impl ApprovalDenial {
     }
 }
 
-/// A duration as it is written in the config: `5m`, `1h30m`, `90s` as `1m30s`.
+/// A duration as written in the config: `5m`, `1h30m`, `90s` as `1m30s`.
 fn short(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
@@ -128,73 +126,66 @@ fn short(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-/// A rule that refuses a request.
+/// Denial by a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{access} is not allowed by rule '{rule}'{}{}", if message.is_empty() { "" } else { ": " }, message)]
 pub struct RuleDenial {
-    /// What was asked, by kind and name.
+    /// Kind and name of the target.
     pub access: Box<str>,
-    /// The first of the rules that decided.
     pub rule: Box<str>,
-    /// What the rule has to say to the agent (`@message`), or empty.
+    /// Message of the rule to the agent (`@message`), or empty.
     pub message: Box<str>,
     /// All rules that decided.
     pub rules: Vec<Box<str>>,
-    /// Whether a person's approval would lift it.
     pub approval: ApprovalDemand,
 }
 
-/// Whether the rules that refuse a request leave it to a person (`@requires("approval")` on each of them).
+/// Whether an approval lifts the denial (`@requires("approval")` on every rule that denies).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApprovalDemand {
-    /// They refuse, whoever agrees.
+    /// Denied unconditionally.
     #[default]
     None,
-    /// They refuse unless somebody agrees.
+    /// Denied unless approved.
     Asked,
 }
 
-/// A limit that a request has run into.
+/// A limit that a request exceeds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitReached {
-    /// Calls in a minute.
+    /// Calls per minute.
     #[error("Too many calls to '{of}': limit {limit} per minute, retry in {}s", seconds(*retry_after))]
     Rate {
-        /// What is limited.
         of: Box<str>,
-        /// Calls a minute.
         limit: u32,
-        /// When the next may go.
+        /// Time until the next call is allowed.
         retry_after: Duration,
     },
-    /// Calls at a time, and those that wait.
-    #[error("Too many calls to '{of}' at a time: limit {limit}, queue {queue}{}", vain(*waited))]
+    /// Concurrent calls, and calls that wait for a slot.
+    #[error("Too many calls to '{of}' at a time: limit {limit}, queue {queue}{}", without_slot(*waited))]
     Concurrency {
-        /// What is limited.
         of: Box<str>,
-        /// Calls at a time.
+        /// Maximum concurrent calls.
         limit: usize,
         /// Calls that may wait.
         queue: usize,
-        /// How long it waited for a place in vain; `None` where the queue was full.
+        /// How long it waited without a slot; `None` if the queue was full.
         waited: Option<Duration>,
     },
-    /// The server fails all the time.
+    /// The server's circuit breaker is open.
     #[error("Server '{server}' is set aside after {failures} failures, next try in {}s", seconds(*retry_after))]
     Breaker {
-        /// The server's name.
         server: Box<str>,
-        /// How often it failed in a row.
+        /// Consecutive failures.
         failures: u32,
-        /// When it is tried again.
+        /// Time until the next probe.
         retry_after: Duration,
     },
 }
 
 impl LimitReached {
-    /// When it may be worth trying again, where that is known.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
+    /// Time until a retry may succeed, if known.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Rate { retry_after, .. } | Self::Breaker { retry_after, .. } => {
                 Some(*retry_after)
@@ -204,13 +195,24 @@ impl LimitReached {
     }
 }
 
-/// Whole seconds, rounded up: whoever waits so long comes not too early.
+/// A principal exceeded its rate of denials.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many requests of '{of}' are refused: limit {limit} per second, retry in {}s", seconds(*retry_after))]
+pub struct TooManyRefusals {
+    pub of: Box<str>,
+    /// Maximum denials per second.
+    pub limit: u32,
+    /// Time until the next denial is recorded by itself.
+    pub retry_after: Duration,
+}
+
+/// Whole seconds, rounded up, so that a retry is never early.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// What is told of a wait for a place.
-fn vain(waited: Option<Duration>) -> String {
+/// Suffix of the message that names the time waited for a slot.
+fn without_slot(waited: Option<Duration>) -> String {
     let Some(waited) = waited else { return String::new() };
     let millis = waited.as_millis();
     match millis {
@@ -220,12 +222,11 @@ fn vain(waited: Option<Duration>) -> String {
 }
 
 impl Denial {
-    /// What was wrong; each face answers it in its own way.
-    #[must_use]
+    /// Kind of the denial, from which each entry point derives its status.
     pub fn kind(&self) -> DenialKind {
         match self {
             Self::Intent(_) => DenialKind::Intent,
-            Self::Gate(_) => DenialKind::Gate,
+            Self::Gate(_) | Self::Unannotated(_) => DenialKind::Gate,
             Self::Approval(_) => DenialKind::Approval,
             Self::Scope { .. } | Self::Lapsed { .. } => DenialKind::Scope,
             Self::Quarantined(_) => DenialKind::Catalog,
@@ -234,13 +235,13 @@ impl Denial {
         }
     }
 
-    /// The rules that decided, where rules did.
-    #[must_use]
+    /// The rules that decided, if any.
     pub fn rules(&self) -> &[Box<str>] {
         match self {
             Self::Rule(denial) => &denial.rules,
             Self::Intent(_)
             | Self::Gate(_)
+            | Self::Unannotated(_)
             | Self::Approval(_)
             | Self::Scope { .. }
             | Self::Lapsed { .. }
@@ -250,12 +251,12 @@ impl Denial {
     }
 
     /// When it may be worth trying again, where that is known.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limit(limit) => limit.retry_after(),
             Self::Intent(_)
             | Self::Gate(_)
+            | Self::Unannotated(_)
             | Self::Approval(_)
             | Self::Scope { .. }
             | Self::Lapsed { .. }
@@ -268,37 +269,41 @@ impl Denial {
 /// The kinds of [`Denial`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenialKind {
-    /// The caller's words: REST 400.
+    /// Wrong input by the caller: REST 400.
     Intent,
-    /// The tool's marking: REST 403.
+    /// The tool is marked as doing more: REST 403.
     Gate,
-    /// A person is missing: REST 403.
+    /// Not approved: REST 403.
     Approval,
-    /// The principal's token: REST 403.
+    /// Outside the token's scope: REST 403.
     Scope,
-    /// A definition that an operator has to look at: REST 403.
+    /// The tool's definition waits for an operator: REST 403.
     Catalog,
     /// The operator's rules: REST 403.
     Rules,
-    /// Too much, or too often: REST 429.
+    /// A limit is exceeded: REST 429.
     Limit,
 }
 
-/// What is remarkable about a request that goes out all the same. Its text is for log and record.
+/// Warning about a request that is sent nevertheless. Its text is for log and record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
-    /// The server's annotation forbids it, and `strict_server_validation` is off (FR-042).
+    /// The annotation forbids it, and `strict_server_validation` is off (FR-042).
     #[error("{0}; allowed, because strict_server_validation is false")]
     Mismatch(Mismatch),
-    /// The write variant on a tool that only reads.
+    /// The read variant on a tool that nobody marks read-only (FR-043).
+    #[error(
+        "Tool '{0}' is not marked read-only and was called by call_tool_read, call_tool_write is recommended"
+    )]
+    ReadOnUnannotated(ToolName),
+    /// The write variant on a read-only tool.
     #[error("Tool '{tool}' is marked read-only by {by}, call_tool_read would do")]
     WriteOnReadOnly {
-        /// The tool called.
         tool: ToolName,
-        /// Who says that it only reads.
+        /// Origin of the read-only mark.
         by: StatedBy,
     },
-    /// The rules refuse it, and only watch (`policy.mode` shadow).
+    /// The rules deny it, and `policy.mode` is shadow.
     #[error("{0}; allowed, because policy.mode is shadow")]
     Shadow(RuleDenial),
     /// `approval: suggest` (CAP-8).
@@ -306,15 +311,12 @@ pub enum Warning {
     ApprovalSuggested(ToolName),
 }
 
-/// A tool does more than the variant it was called by allows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Tool '{tool}' is marked {} by {by}, use {}", needed.as_str(), needed.variant())]
 pub struct Mismatch {
-    /// The tool called.
     pub tool: ToolName,
-    /// The least variant that may call it.
+    /// Least variant that may call it.
     pub needed: Operation,
-    /// Who marked it.
     pub by: StatedBy,
 }
 
@@ -323,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cap_8_the_texts_are_the_contracts() {
+    fn cap_8_denial_texts_match_the_contract() {
         let denied = |why| ApprovalDenial { access: "Tool 'X'".into(), why }.to_string();
         assert_eq!(denied(NotApproved::Denied), "Tool 'X': approval was denied");
         for (seconds, text) in [(300, "5m"), (90, "1m30s"), (7200, "2h"), (1, "1s"), (0, "0s")] {

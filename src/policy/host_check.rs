@@ -1,40 +1,40 @@
-//! Who may speak to us from a browser: the `Host` and `Origin` checks in front of every endpoint.
+//! `Host` and `Origin` checks before every endpoint, and the settings that let an HTTP request in.
 //!
-//! Pure: headers in, permission or a refusal out. It keeps foreign web pages (DNS rebinding,
-//! cross-site requests) away from a proxy on loopback. It deliberately knows nothing of API keys:
-//! those are a second lock, not a substitute.
+//! Keeps foreign web pages (DNS rebinding, cross-site requests) away from a proxy on loopback. Independent of API
+//! keys, which are a second check and no substitute. Pure.
 
 use core::net::SocketAddr;
+use std::fmt;
 
 use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, StatusCode};
 
-/// The names a proxy on loopback answers to, with any port.
-pub const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+/// Host names of a proxy on loopback, with any port.
+pub(crate) const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-/// Most bytes of a refused value that are repeated in the refusal.
+/// Maximum bytes of a refused value that are repeated in the refusal.
 const SHOWN_BYTES: usize = 100;
 
-/// Whose page has caused a request, as its browser says.
+/// Origin of the page that caused a request, as the browser states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskingOrigin {
-    /// It does not say: a program, or a request that changes nothing.
+    /// Not stated: a program, or a request that changes nothing.
     Unstated,
-    /// One that we serve: at the `Host` that was asked, or at an origin that the config names whole.
+    /// Our own page: the requested `Host`, or an origin listed in full in the config.
     Own,
-    /// Another, be it one that is let in.
+    /// Any other origin, allowed or not.
     Foreign,
 }
 
-/// The allowed hosts and origins, parsed once.
+/// Allowed hosts and origins, parsed once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCheck {
     hosts: Vec<HostPort>,
     origins: Vec<AllowedOrigin>,
 }
 
-/// An entry of `allowed_hosts` or `allowed_origins` that cannot be understood.
+/// Malformed entry of `allowed_hosts` or `allowed_origins`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: '{entry}' is not {expected}")]
 pub struct BadEntry {
@@ -44,33 +44,31 @@ pub struct BadEntry {
 }
 
 impl BadEntry {
-    /// What is wrong with it, without the key's name.
-    #[must_use]
+    /// The problem without the key's name.
     pub fn problem(&self) -> String {
         format!("'{}' is not {}", self.entry, self.expected)
     }
 }
 
-/// Why a request is refused before anything else is looked at.
+/// Reason a request is rejected before anything else is read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostRefused {
-    /// No `Host` and no authority in the request line.
+    /// Neither `Host` nor an authority in the request line.
     #[error("Host header is missing")]
     NoHost,
-    /// The header stands more than once.
+    /// The header is repeated.
     #[error("{0} header is given more than once")]
     Duplicate(HeaderName),
-    /// A host that is none of ours, or not a plain `name[:port]`.
+    /// The host is not allowed, or not `name[:port]`.
     #[error("Host '{0}' is not allowed (see allowed_hosts in the config)")]
     Host(String),
-    /// A web page of someone else, `null`, or not a plain `scheme://name[:port]`.
+    /// The origin is not allowed, `null`, or not `scheme://name[:port]`.
     #[error("Origin '{0}' is not allowed (see allowed_origins in the config)")]
     Origin(String),
 }
 
 impl HostRefused {
-    /// 400 for what is not HTTP as it should be, 403 for a stranger.
-    #[must_use]
+    /// 400 for malformed HTTP, 403 for a host or origin that is not allowed.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::NoHost | Self::Duplicate(_) => StatusCode::BAD_REQUEST,
@@ -80,7 +78,7 @@ impl HostRefused {
 }
 
 impl HostCheck {
-    /// Parses the config's lists. An empty list means the loopback names.
+    /// Parses the lists of the config. An empty list means the loopback names.
     ///
     /// A host is `name` (any port) or `name:port`. An origin is a host (`http` and `https`), or
     /// `scheme://name[:port]`, which must then match exactly.
@@ -108,15 +106,14 @@ impl HostCheck {
         })
     }
 
-    /// The same, and this host beside the others; one that cannot be read adds none.
-    #[must_use]
+    /// Allows this host too; a malformed one is ignored.
     pub fn with_host(mut self, host: &str) -> Self {
         self.hosts.extend(HostPort::parse(host));
         self
     }
 
-    /// Checks one request. `authority` is that of an absolute request target, which must be
-    /// allowed beside the `Host` header, not instead of it.
+    /// Checks one request. `authority` is that of an absolute request target, which must be allowed in addition to
+    /// the `Host` header.
     ///
     /// # Errors
     /// The first thing that is wrong; [`HostRefused::status`] is the answer's status.
@@ -145,9 +142,8 @@ impl HostCheck {
 }
 
 impl HostCheck {
-    /// Whose page has caused a request that [`Self::check`] lets in. A program on another port of the same host is a
-    /// stranger here, though `allowed_origins` lets it in.
-    #[must_use]
+    /// Origin of the page that caused an allowed request. Another port of the same host is foreign, even if
+    /// `allowed_origins` allows it.
     pub fn asking(&self, headers: &HeaderMap) -> AskingOrigin {
         let Ok(Some(origin)) = only(headers, ORIGIN) else { return AskingOrigin::Unstated };
         let text = |bytes| std::str::from_utf8(bytes).ok();
@@ -166,8 +162,7 @@ impl HostCheck {
         if is_host || is_named { AskingOrigin::Own } else { AskingOrigin::Foreign }
     }
 
-    /// `host:port` by which a browser may ask for what is at `address`: itself, or else the first allowed name.
-    #[must_use]
+    /// `host:port` under which a browser reaches `address`: itself, or else the first allowed name.
     pub fn address_for_browsers(&self, address: SocketAddr) -> String {
         let text = address.to_string();
         let host = HostPort::parse(&text);
@@ -180,7 +175,7 @@ impl HostCheck {
     }
 }
 
-/// `name[:port]`, lower case; without a port in the config it covers any.
+/// `name[:port]`, lower case; an entry without a port covers any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HostPort {
     name: String,
@@ -188,7 +183,7 @@ struct HostPort {
 }
 
 impl HostPort {
-    /// Strict on purpose: no user info, no trailing dot, no white space, no empty port.
+    /// Strict: no user info, no trailing dot, no white space, no empty port.
     fn parse(text: &str) -> Option<Self> {
         let end = match text.strip_prefix('[') {
             Some(rest) => rest.find(']')? + 2,
@@ -239,7 +234,7 @@ impl Origin {
         Some(Self { scheme, host })
     }
 
-    /// The port that need not be named.
+    /// Default port of the scheme.
     fn port_of(scheme: &str) -> Option<u16> {
         match scheme {
             "http" => Some(80),
@@ -253,7 +248,6 @@ impl Origin {
 enum AllowedOrigin {
     /// This host by `http` or `https`.
     Host(HostPort),
-    /// This origin alone.
     Exact(Origin),
 }
 
@@ -280,7 +274,7 @@ fn or_loopback(list: &[String]) -> impl Iterator<Item = &str> {
     list.iter().map(String::as_str).chain(names.iter().copied())
 }
 
-/// The header's one value; two of them are two readings of one request.
+/// The header's single value; a repeated header is ambiguous and rejected.
 fn only(headers: &HeaderMap, name: HeaderName) -> Result<Option<&[u8]>, HostRefused> {
     let mut values = headers.get_all(&name).iter();
     let first = values.next();
@@ -293,6 +287,25 @@ fn only(headers: &HeaderMap, name: HeaderName) -> Result<Option<&[u8]>, HostRefu
 fn shown(value: &[u8]) -> String {
     let cut = value.get(..SHOWN_BYTES).unwrap_or(value);
     String::from_utf8_lossy(cut).into_owned()
+}
+
+/// Settings that let an HTTP request in before its body is read. `Debug` does not show the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HttpAuth {
+    /// API key for `/api/v1` and `/events`; an empty one admits nothing.
+    pub api_key: Box<str>,
+    /// `require_mcp_auth`: whether `/mcp` requires the key too.
+    pub require_mcp_auth: bool,
+    pub host_check: HostCheck,
+}
+
+impl fmt::Debug for HttpAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpAuth")
+            .field("require_mcp_auth", &self.require_mcp_auth)
+            .field("host_check", &self.host_check)
+            .finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]
@@ -364,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absolute_target_is_checked_beside_the_header() {
+    fn absolute_target_is_checked_in_addition_to_host() {
         let guard = default_guard();
         let (evil, good) =
             (Authority::from_static("evil.com"), Authority::from_static("localhost:1"));
@@ -377,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn origins_are_absent_or_ours() {
+    fn foreign_origins_are_rejected() {
         let guard = default_guard();
         let origin = |value| check(&guard, &[("host", "localhost"), ("origin", value)]);
         for good in ["http://localhost:8080", "https://127.0.0.1", "http://[::1]:3"] {
@@ -418,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_page_is_told_from_those_that_are_only_let_in() {
+    fn own_page_differs_from_allowed_origins() {
         let named = ["https://app.lan".to_owned(), "tool.lan".to_owned()];
         let guard = HostCheck::new(&["h".to_owned()], &named).unwrap();
         let asking = |host: &str, origin: &str| {
@@ -442,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_is_sent_where_it_is_let_in() {
+    fn browser_address_uses_an_allowed_host() {
         let address = "127.0.0.1:8080".parse().unwrap();
         assert_eq!(default_guard().address_for_browsers(address), "127.0.0.1:8080");
         let guard = |host: &str| HostCheck::new(&[host.to_owned()], &[]).unwrap();

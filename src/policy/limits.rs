@@ -1,21 +1,19 @@
-//! How much goes out at a time and how often, to whom, by whom: the last check of an admission.
+//! Limits on concurrency, rates and failing servers: the last check of admission.
 //!
-//! Owns the order in which limits are asked, and what a request occupies until its answer has come. That a request
-//! waits, and how long, is the caller's; the counting is [`Gate`](crate::io::gate)'s, `rate`'s and `breaker`'s.
+//! Owns the order of the limits and what a request occupies until its response. How long a request waits is up to the
+//! caller; counting is done by [`Gate`](mcpproxy_runtime::io::gate), `rate` and `breaker`.
 //!
-//! The order: the server's breaker; the rates, from the narrowest (tool, principal, server, all); then a place under
-//! each limit on calls at a time, from the narrowest too, so that whoever waits for one tool holds nothing that others
-//! need. All take them in this order, so that no two wait for each other. A request that a wider rate refuses has
-//! counted for the narrower ones.
+//! Order: the server's breaker; rates, narrowest first (tool, principal, server, all); then concurrency, narrowest
+//! first, so that a request waiting for one tool holds nothing that others need. The fixed order prevents deadlock. A
+//! request denied by a wider rate has counted against the narrower ones.
 //!
-//! A tool with `parallel_safe: false` is one of a limit of 1 (CAP-6).
+//! `parallel_safe: false` is a concurrency limit of 1 (CAP-6).
 //!
-//! In a fleet each limit is for all nodes together: each lets in its share, which is what is set divided by the nodes that
-//! live, and at least one ([`CallLimits::share_among`]). A breaker is a node's own.
+//! In a fleet limits apply to all nodes together: each node enforces its share, the limit divided by the number of
+//! live nodes, at least one ([`CallLimits::share_among`]). Breakers are per node.
 
 mod breaker;
 mod config;
-mod keyed;
 mod rate;
 
 use std::collections::HashMap;
@@ -26,43 +24,49 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-pub use self::breaker::{Breaker, BreakerChange, Pass, ServerOutcome};
-pub use self::config::{BreakerConfig, Config, DEFAULT_QUEUE, Limit, MAX_QUEUE, ServerConfig};
-use self::keyed::{Kept, Keyed};
-use self::rate::Rate;
-use super::access::Access;
-use super::denial::LimitReached;
+use self::rate::{CountedEntry, KeyedTable, Rate};
+use super::denial::{LimitReached, TooManyRefusals};
 use super::principal::Principal;
-use crate::io::clock;
-use crate::io::gate::{Arrival, Gate, GatePlace, Turn};
-use crate::tool::{Rules, Tool};
+use super::request::Access;
+use super::tool::{Rules, Tool};
+use mcpproxy_runtime::io::clock;
+use mcpproxy_runtime::io::gate::{Arrival, Gate, GatePlace, QueuedSlot};
 
-/// What stands in a refusal for all servers together.
+pub use self::breaker::{Breaker, BreakerChange, Pass, ServerOutcome};
+pub use self::config::{
+    BreakerConfig, Config, DEFAULT_QUEUE, DEFAULT_REFUSALS, DEFAULT_REFUSALS_BURST, Limit,
+    MAX_QUEUE, ServerConfig,
+};
+
+/// Name of the global limit in denials.
 const ALL: &str = "all servers";
 
-/// The limits in force, and what is taken of them. Those of the next config go on with what was counted where they say
-/// the same ([`CallLimits::next`]), and begin anew where they do not.
+/// The limits in force and their usage. The limits of the next config keep the counts of those that are equal
+/// ([`CallLimits::next`]).
 pub struct CallLimits {
-    /// Whether any is set; if not, only a tool that is not parallel-safe is held up.
+    /// Whether any limit is set; if not, only tools that are not parallel-safe are limited.
     configured: Configured,
     all: Arc<Cell>,
-    servers: HashMap<Arc<str>, OfServer>,
+    servers: HashMap<Arc<str>, ServerLimit>,
     tool_rules: Rules<Limit>,
     principal_rules: Rules<Limit>,
-    /// The number of the config, from 0.
+    /// Denials per principal: per second, and burst.
+    refusals: Option<(NonZeroU32, NonZeroU32)>,
+    /// Config number, from 0.
     number: u64,
     counted: Arc<Counted>,
 }
 
-/// What is counted of many keys, by the limits of all configs.
+/// Counts per key, shared by the limits of all configs.
 #[derive(Default)]
 struct Counted {
-    tools: Keyed<OfTool>,
-    tool_rates: Keyed<Rate>,
-    principals: Keyed<Cell>,
+    tools: KeyedTable<ToolLimit>,
+    tool_rates: KeyedTable<Rate>,
+    principals: KeyedTable<Cell>,
+    refusals: KeyedTable<Rate>,
     keys: RandomState,
     queued: Arc<AtomicUsize>,
-    /// Nodes that share the limits beside this one.
+    /// Number of other nodes that share the limits.
     others: AtomicU32,
 }
 
@@ -72,7 +76,7 @@ enum Configured {
     Something,
 }
 
-/// What one limit counts.
+/// One limit and its counts.
 #[derive(Debug, Default)]
 struct Cell {
     limit: Limit,
@@ -81,20 +85,20 @@ struct Cell {
 }
 
 #[derive(Debug, Default)]
-struct OfServer {
+struct ServerLimit {
     cell: Arc<Cell>,
     breaker: Option<Arc<Breaker>>,
 }
 
-/// Of a tool: its places, and the rate that each principal has by itself.
+/// A tool's concurrency gate, and its rate per principal.
 #[derive(Debug, Default)]
-struct OfTool {
+struct ToolLimit {
     limit: Limit,
     gate: Option<Arc<Gate>>,
     rate: Option<NonZeroU32>,
 }
 
-/// What a limit is of, from the narrowest.
+/// Scope of a limit, narrowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     Tool,
@@ -103,32 +107,32 @@ enum Scope {
     All,
 }
 
-/// What a request occupies, until it is dropped.
+/// Slots of a request, released when dropped.
 #[derive(Debug, Default)]
 pub(super) struct Occupied {
     places: Vec<GatePlace>,
     pass: Option<Pass>,
 }
 
-/// What becomes of a request that no limit refuses.
+/// Result of a request that no limit denies.
 #[derive(Debug)]
 pub(super) enum Entrance {
     Free(Occupied),
     Queued(Queue),
 }
 
-/// A request before a gate, with what it occupies so far and the gates behind.
+/// A request waiting at a gate, with its slots so far and the gates that follow.
 #[derive(Debug)]
 pub(super) struct Queue {
     at: (Scope, Arc<Gate>),
-    turn: Turn,
-    behind: Vec<(Scope, Arc<Gate>)>,
+    slot: QueuedSlot,
+    following: Vec<(Scope, Arc<Gate>)>,
     occupied: Occupied,
     breaker: Option<Arc<Breaker>>,
     _counted: QueuedCount,
 }
 
-/// Counts one request among those that wait, until it is dropped.
+/// Counts one waiting request until dropped.
 #[derive(Debug)]
 struct QueuedCount(Arc<AtomicUsize>);
 
@@ -146,8 +150,6 @@ impl Drop for QueuedCount {
 }
 
 impl CallLimits {
-    /// These limits, of servers by their names.
-    #[must_use]
     pub fn new(
         config: &Config,
         servers: impl IntoIterator<Item = (Arc<str>, ServerConfig)>,
@@ -155,9 +157,7 @@ impl CallLimits {
         Self::after(None, config, servers)
     }
 
-    /// The limits of the next config: places that are taken, rates and breakers go on as they are where both say the
-    /// same of them.
-    #[must_use]
+    /// Limits of the next config: slots, rates and breakers of equal limits are kept.
     pub fn next(
         &self,
         config: &Config,
@@ -181,7 +181,7 @@ impl CallLimits {
             });
             let cell = Cell::after(before.map(|before| &before.cell), server.limit());
             if cell.is_set() || breaker.is_some() {
-                of_servers.insert(name, OfServer { cell, breaker });
+                of_servers.insert(name, ServerLimit { cell, breaker });
             }
         }
         let all = Cell::after(before.map(|before| &before.all), config.all());
@@ -195,13 +195,14 @@ impl CallLimits {
             servers: of_servers,
             tool_rules: config.tools.clone(),
             principal_rules: config.principals.clone(),
+            refusals: config.refusals(),
             number: before.map_or(0, |before| before.number + 1),
             counted: before.map(|before| Arc::clone(&before.counted)).unwrap_or_default(),
         }
     }
 
-    /// So many nodes of a fleet share these limits, and those of later configs: this one among them. It counts from the next
-    /// request on; who has a place keeps it.
+    /// Number of nodes that share these and all later limits, including this one. Applies from the next request on;
+    /// taken slots are kept.
     pub fn share_among(&self, nodes: usize) {
         let others = u32::try_from(nodes.saturating_sub(1)).unwrap_or(u32::MAX - 1);
         self.counted.others.store(others.min(u32::MAX - 1), Ordering::Relaxed);
@@ -211,13 +212,12 @@ impl CallLimits {
         NonZeroU32::MIN.saturating_add(self.counted.others.load(Ordering::Relaxed))
     }
 
-    /// How many requests wait for a place, by the limits of this config and of those before it.
-    #[must_use]
+    /// Number of requests waiting for a slot, under this and earlier configs.
     pub fn queued(&self) -> usize {
         self.counted.queued.load(Ordering::Relaxed)
     }
 
-    /// Asks for leave to send one request.
+    /// Acquires the slots for one request.
     pub(super) fn enter(
         &self,
         principal: &Principal,
@@ -228,6 +228,22 @@ impl CallLimits {
             return Ok(Entrance::Free(Occupied::default()));
         }
         self.enter_limited(principal, access)
+    }
+
+    /// Counts a denied request of `principal`.
+    ///
+    /// [`TooManyRefusals`] above its rate: such denials are not recorded one by one.
+    pub fn refuse(&self, principal: &Principal) -> Result<(), TooManyRefusals> {
+        let Some((limit, burst)) = self.refusals else { return Ok(()) };
+        let (id, nodes) = (principal.id(), self.nodes());
+        let key = (self.counted.keys.hash_one(id), self.number);
+        let make = || Rate::per_second(limit, burst);
+        let rate = self.counted.refusals.get(key, clock::lately(), make);
+        rate.take(nodes).map_err(|retry_after| TooManyRefusals {
+            of: id.into(),
+            limit: rate.limit_of(nodes).get(),
+            retry_after,
+        })
     }
 
     fn enter_limited(
@@ -279,8 +295,8 @@ impl CallLimits {
         let mut gates = std::iter::once((Scope::Tool, of_tool))
             .chain(cells.map(|(scope, cell)| (scope, cell.and_then(Cell::bounded_gate))))
             .filter_map(|(scope, gate)| {
-                let (gate, most) = gate?;
-                gate.limit_to((most.get() / nodes.get() as usize).max(1));
+                let (gate, limit) = gate?;
+                gate.limit_to((limit.get() / nodes.get() as usize).max(1));
                 Some((scope, gate))
             });
         let mut occupied = Occupied::default();
@@ -288,12 +304,12 @@ impl CallLimits {
             match gate.enter() {
                 Arrival::Inside(place) => occupied.places.push(place),
                 Arrival::Full => return Err(scope.full(gate, principal, access, None)),
-                Arrival::Queued(turn) => {
+                Arrival::Queued(slot) => {
                     let owned = |(scope, gate): (Scope, &Arc<Gate>)| (scope, Arc::clone(gate));
                     return Ok(Entrance::Queued(Queue {
                         at: owned((scope, gate)),
-                        turn,
-                        behind: gates.map(owned).collect(),
+                        slot,
+                        following: gates.map(owned).collect(),
                         occupied,
                         breaker: breaker.cloned(),
                         _counted: QueuedCount::of(&self.counted.queued),
@@ -307,7 +323,7 @@ impl CallLimits {
         Ok(Entrance::Free(occupied))
     }
 
-    fn of_tool(&self, tool: &Tool) -> OfTool {
+    fn of_tool(&self, tool: &Tool) -> ToolLimit {
         let mut limit = Limit::default();
         if !self.tool_rules.is_empty() {
             limit = Limit::of(&self.tool_rules, &tool.name.to_string());
@@ -316,12 +332,11 @@ impl CallLimits {
         if !tool.capability.parallel_safe {
             limit.concurrent = Some(NonZeroUsize::MIN);
         }
-        OfTool { limit, gate: gate(limit), rate }
+        ToolLimit { limit, gate: gate(limit), rate }
     }
 }
 
 impl Default for CallLimits {
-    /// None.
     fn default() -> Self {
         Self::new(&Config::default(), [])
     }
@@ -335,7 +350,7 @@ impl fmt::Debug for CallLimits {
 
 fn gate(limit: Limit) -> Option<Arc<Gate>> {
     let queue = limit.queue.unwrap_or(DEFAULT_QUEUE);
-    limit.concurrent.map(|most| Arc::new(Gate::new(most.get(), queue)))
+    limit.concurrent.map(|limit| Arc::new(Gate::new(limit.get(), queue)))
 }
 
 impl Cell {
@@ -343,13 +358,13 @@ impl Cell {
         Self { limit, gate: gate(limit), rate: limit.rate_per_minute.map(Rate::new) }
     }
 
-    /// The one before, where that has the same limit.
+    /// The previous one if its limit is equal.
     fn after(before: Option<&Arc<Self>>, limit: Limit) -> Arc<Self> {
         let known = before.filter(|before| before.limit == limit).cloned();
         known.unwrap_or_else(|| Arc::new(Self::new(limit)))
     }
 
-    /// The gate, and what is set for all nodes together.
+    /// The gate and its fleet-wide limit.
     fn bounded_gate(&self) -> Option<(&Arc<Gate>, NonZeroUsize)> {
         Some((self.gate.as_ref()?, self.limit.concurrent?))
     }
@@ -359,42 +374,42 @@ impl Cell {
     }
 }
 
-impl Kept for Cell {
-    fn is_held(&self) -> bool {
-        self.gate.as_deref().is_some_and(is_held)
+impl CountedEntry for Cell {
+    fn is_in_use(&self) -> bool {
+        self.gate.as_deref().is_some_and(is_in_use)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn has_same_limit(&self, other: &Self) -> bool {
         self.limit == other.limit
     }
 }
 
-impl Kept for OfTool {
-    fn is_held(&self) -> bool {
-        self.gate.as_deref().is_some_and(is_held)
+impl CountedEntry for ToolLimit {
+    fn is_in_use(&self) -> bool {
+        self.gate.as_deref().is_some_and(is_in_use)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn has_same_limit(&self, other: &Self) -> bool {
         self.limit == other.limit
     }
 }
 
-impl Kept for Rate {
-    fn is_held(&self) -> bool {
+impl CountedEntry for Rate {
+    fn is_in_use(&self) -> bool {
         false
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
-        self.limit() == other.limit()
+    fn has_same_limit(&self, other: &Self) -> bool {
+        (self.limit(), self.burst()) == (other.limit(), other.burst())
     }
 }
 
-fn is_held(gate: &Gate) -> bool {
+fn is_in_use(gate: &Gate) -> bool {
     gate.inside() > 0 || gate.waiting() > 0
 }
 
 impl Scope {
-    /// What stands for it in a refusal.
+    /// Name in denials.
     fn name(self, principal: &Principal, access: &Access) -> Box<str> {
         match self {
             Self::Tool => access.to_string().into(),
@@ -417,27 +432,27 @@ impl Scope {
 }
 
 impl Occupied {
-    /// Gives the places back, and tells what came of the request.
+    /// Releases the slots and reports the outcome to the breaker.
     pub(super) fn settle(&mut self, outcome: ServerOutcome) -> Option<BreakerChange> {
         self.places = Vec::new();
-        self.pass.take().and_then(|pass| pass.told(outcome, clock::lately()))
+        self.pass.take().and_then(|pass| pass.report(outcome, clock::lately()))
     }
 
-    /// Gives everything back of a request of which nothing is known.
+    /// Releases everything without an outcome.
     pub(super) fn release(&mut self) {
         *self = Self::default();
     }
 }
 
 impl Queue {
-    /// Waits until there is a place under every limit. Dropped, it goes on where it was, but at the end of the queue.
-    pub(super) async fn come(
+    /// Waits for a slot under every limit. Cancelled and polled again, it requeues at the end.
+    pub(super) async fn acquire(
         &mut self,
         principal: &Principal,
         access: &Access,
     ) -> Result<Occupied, LimitReached> {
         loop {
-            let place = self.turn.come().await;
+            let place = self.slot.acquire().await;
             self.occupied.places.push(place);
             if !self.next(principal, access)? {
                 break;
@@ -450,15 +465,15 @@ impl Queue {
         Ok(occupied)
     }
 
-    /// Goes through the gates behind; true where it has to wait again.
+    /// Passes the following gates; true if it has to wait again.
     fn next(&mut self, principal: &Principal, access: &Access) -> Result<bool, LimitReached> {
-        while !self.behind.is_empty() {
-            let (scope, gate) = self.behind.remove(0);
+        while !self.following.is_empty() {
+            let (scope, gate) = self.following.remove(0);
             match gate.enter() {
                 Arrival::Inside(place) => self.occupied.places.push(place),
                 Arrival::Full => return Err(scope.full(&gate, principal, access, None)),
-                Arrival::Queued(turn) => {
-                    self.turn = turn;
+                Arrival::Queued(slot) => {
+                    self.slot = slot;
                     self.at = (scope, gate);
                     return Ok(true);
                 }
@@ -467,7 +482,7 @@ impl Queue {
         Ok(false)
     }
 
-    /// The refusal of a request that has waited too long.
+    /// Denial of a request that waited too long.
     pub(super) fn late(
         &self,
         principal: &Principal,
@@ -480,4 +495,351 @@ impl Queue {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::pin::{Pin, pin};
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::tool::{Annotations, CapabilityOverride, Tool, ToolName};
+    use crate::{ResourceRequest, ToolAccess};
+
+    fn tool(name: &str, capabilities: &str) -> Access {
+        let rules: Rules<CapabilityOverride> = serde_json::from_str(capabilities).unwrap();
+        let annotations = Annotations::default();
+        let name = ToolName::parse(name).unwrap();
+        Access::Tool(ToolAccess::direct(Arc::new(Tool::named(name, annotations, &rules))))
+    }
+
+    fn serial(name: &str) -> Access {
+        tool(name, r#"{"*": {"parallel_safe": false}}"#)
+    }
+
+    fn resource(server: &str) -> Access {
+        Access::Resource {
+            server: server.into(),
+            uri: "a:b".into(),
+            request: ResourceRequest::Read,
+        }
+    }
+
+    fn limits(config: &str, servers: &[(&str, &str)]) -> CallLimits {
+        let config: Config = serde_json::from_str(config).unwrap();
+        let servers = servers.iter().map(|(name, config)| {
+            (Arc::from(*name), serde_json::from_str::<ServerConfig>(config).unwrap())
+        });
+        CallLimits::new(&config, servers)
+    }
+
+    const ADMIN: &Principal = &Principal::Admin;
+    const ANYONE: &Principal = &Principal::Anonymous;
+
+    fn free(limits: &CallLimits, principal: &Principal, access: &Access) -> Occupied {
+        match limits.enter(principal, access) {
+            Ok(Entrance::Free(occupied)) => occupied,
+            other @ (Ok(Entrance::Queued(_)) | Err(_)) => panic!("{other:?}"),
+        }
+    }
+
+    fn queued(limits: &CallLimits, principal: &Principal, access: &Access) -> Queue {
+        match limits.enter(principal, access) {
+            Ok(Entrance::Queued(queue)) => queue,
+            other @ (Ok(Entrance::Free(_)) | Err(_)) => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(limits: &CallLimits, principal: &Principal, access: &Access) -> String {
+        limits.enter(principal, access).unwrap_err().to_string()
+    }
+
+    fn polled<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn without_limits_a_request_occupies_nothing() {
+        let limits = CallLimits::default();
+        let occupied = free(&limits, ADMIN, &tool("s:t", "{}"));
+        assert!(occupied.places.is_empty() && occupied.pass.is_none());
+        assert_eq!(occupied.places.capacity(), 0);
+    }
+
+    #[test]
+    fn denial_names_its_limit() {
+        for (config, server, of) in [
+            (r#"{"concurrent": 1, "queue": 0}"#, "{}", "all servers"),
+            ("{}", r#"{"concurrent": 1, "queue": 0}"#, "s"),
+            (r#"{"tools": {"s:*": {"concurrent": 1, "queue": 0}}}"#, "{}", "s:t"),
+            (r#"{"principals": {"ad*": {"concurrent": 1, "queue": 0}}}"#, "{}", "admin"),
+        ] {
+            let limits = limits(config, &[("s", server)]);
+            let access = tool("s:t", "{}");
+            let occupied = free(&limits, ADMIN, &access);
+            let text = format!("Too many calls to '{of}' at a time: limit 1, queue 0");
+            assert_eq!(refused(&limits, ADMIN, &access), text);
+            drop(occupied);
+            let again = free(&limits, ADMIN, &access);
+            assert_eq!(again.places.len(), 1, "{of}");
+        }
+        for (config, server, of) in [
+            (r#"{"rate_per_minute": 2}"#, "{}", "all servers"),
+            ("{}", r#"{"rate_per_minute": 2}"#, "s"),
+            (r#"{"tools": {"s:t": {"rate_per_minute": 2}}}"#, "{}", "s:t"),
+            (r#"{"principals": {"admin": {"rate_per_minute": 2}}}"#, "{}", "admin"),
+        ] {
+            let limits = limits(config, &[("s", server)]);
+            let access = tool("s:t", "{}");
+            for _ in 0..2 {
+                free(&limits, ADMIN, &access);
+            }
+            let text = format!("Too many calls to '{of}': limit 2 per minute, retry in 30s");
+            assert_eq!(refused(&limits, ADMIN, &access), text);
+        }
+    }
+
+    // LIM-1
+    #[test]
+    fn limits_count_per_tool_and_principal() {
+        let limits = limits(
+            r#"{"tools": {"*": {"rate_per_minute": 1, "concurrent": 2, "queue": 0}},
+            "principals": {"*": {"concurrent": 3, "queue": 0}}}"#,
+            &[],
+        );
+        let (one, other) = (tool("s:one", "{}"), tool("s:other", "{}"));
+        let _kept = [
+            free(&limits, ADMIN, &one),
+            free(&limits, ANYONE, &one),
+            free(&limits, ADMIN, &other),
+            free(&limits, ADMIN, &resource("s")),
+        ];
+        assert!(refused(&limits, ADMIN, &one).contains("'s:one': limit 1 per minute"));
+        let text = "Too many calls to 'admin' at a time: limit 3, queue 0";
+        assert_eq!(refused(&limits, ADMIN, &resource("s")), text);
+        free(&limits, ANYONE, &resource("s"));
+    }
+
+    #[test]
+    fn waiting_request_occupies_following_limits_too() {
+        let limits = limits(
+            r#"{"tools": {"s:t": {"concurrent": 1}}}"#,
+            &[("s", r#"{"concurrent": 1, "queue": 0}"#)],
+        );
+        let (access, other) = (tool("s:t", "{}"), tool("s:other", "{}"));
+        let first = free(&limits, ADMIN, &access);
+        let mut second = queued(&limits, ADMIN, &access);
+        let mut coming = pin!(second.acquire(ADMIN, &access));
+        assert!(polled(coming.as_mut()).is_none());
+        drop(first);
+        let second = polled(coming.as_mut()).unwrap().unwrap();
+        let text = "Too many calls to 's' at a time: limit 1, queue 0";
+        assert_eq!(refused(&limits, ADMIN, &other), text);
+        drop(second);
+        free(&limits, ADMIN, &other);
+    }
+
+    #[test]
+    fn cap_6_a_serial_tool_is_called_one_at_a_time_in_order_of_arrival() {
+        let limits = CallLimits::default();
+        let access = serial("s:t");
+        let first = free(&limits, ADMIN, &access);
+        let (mut second, mut third) =
+            (queued(&limits, ADMIN, &access), queued(&limits, ANYONE, &access));
+        let (mut second, mut third) =
+            (pin!(second.acquire(ADMIN, &access)), pin!(third.acquire(ANYONE, &access)));
+        assert!(polled(second.as_mut()).is_none() && polled(third.as_mut()).is_none());
+        free(&limits, ADMIN, &serial("s:another"));
+        drop(first);
+        assert!(polled(third.as_mut()).is_none());
+        let second = polled(second.as_mut()).unwrap().unwrap();
+        assert!(polled(third.as_mut()).is_none());
+        drop(second);
+        drop(polled(third.as_mut()).unwrap().unwrap());
+        free(&limits, ADMIN, &access);
+    }
+
+    #[test]
+    fn cap_6_ten_thousand_calls_to_a_serial_tool_wait_in_order_or_are_refused() {
+        let limits = CallLimits::default();
+        let access = serial("s:t");
+        let first = free(&limits, ADMIN, &access);
+        let mut waiting: Vec<Queue> = Vec::new();
+        let mut refusals = 0;
+        for _ in 0..10_000 {
+            match limits.enter(ADMIN, &access) {
+                Ok(Entrance::Queued(queue)) => waiting.push(queue),
+                Ok(Entrance::Free(_)) => panic!("one at a time"),
+                Err(full) => {
+                    let text = "Too many calls to 's:t' at a time: limit 1, queue 256";
+                    assert_eq!(full.to_string(), text);
+                    refusals += 1;
+                }
+            }
+        }
+        assert_eq!((waiting.len(), refusals), (DEFAULT_QUEUE, 10_000 - DEFAULT_QUEUE));
+        let next = limits.next(&Config::default(), []);
+        assert_eq!((limits.queued(), next.queued()), (DEFAULT_QUEUE, DEFAULT_QUEUE));
+        let text = waiting[7].late(ADMIN, &access, Duration::from_millis(1500)).to_string();
+        let expected =
+            "Too many calls to 's:t' at a time: limit 1, queue 256; none was free within 1s";
+        assert_eq!(text, expected);
+        // Half are cancelled, the others get a slot one after another.
+        let mut place = Some(first);
+        for (at, mut queue) in waiting.into_iter().enumerate() {
+            if at % 2 == 0 {
+                drop(queue);
+                continue;
+            }
+            let mut coming = pin!(queue.acquire(ADMIN, &access));
+            assert!(polled(coming.as_mut()).is_none());
+            drop(place.take());
+            place = Some(polled(coming.as_mut()).unwrap().unwrap());
+        }
+        drop(place);
+        assert_eq!(next.queued(), 0);
+        let occupied = free(&limits, ADMIN, &access);
+        assert_eq!(occupied.places.len(), 1);
+    }
+
+    // LIM-2
+    #[test]
+    fn request_waiting_for_a_tool_holds_no_other_slot() {
+        let limits = limits(r#"{"concurrent": 2, "queue": 1}"#, &[]);
+        let (slow, quick) = (serial("s:slow"), tool("s:quick", "{}"));
+        let first = free(&limits, ADMIN, &slow);
+        let _waiting: Vec<Queue> = (0..20).map(|_| queued(&limits, ADMIN, &slow)).collect();
+        drop(free(&limits, ADMIN, &quick));
+        // A second gate may follow.
+        let _second = free(&limits, ADMIN, &quick);
+        let mut other = queued(&limits, ADMIN, &serial("s:other"));
+        let other_access = serial("s:other");
+        let mut coming = pin!(other.acquire(ADMIN, &other_access));
+        assert!(polled(coming.as_mut()).is_none());
+        assert!(refused(&limits, ADMIN, &quick).contains("'all servers' at a time"));
+        drop(first);
+        let occupied = polled(coming.as_mut()).unwrap().unwrap();
+        assert_eq!(occupied.places.len(), 2);
+    }
+
+    #[test]
+    fn open_breaker_denies_waiting_requests_too() {
+        let server = r#"{"concurrent": 1, "breaker": {"failures": 1, "open": "30s"}}"#;
+        let limits = limits("{}", &[("s", server), ("other", "{}")]);
+        let access = resource("s");
+        let mut first = free(&limits, ADMIN, &access);
+        let mut second = queued(&limits, ADMIN, &access);
+        let mut coming = pin!(second.acquire(ADMIN, &access));
+        assert!(polled(coming.as_mut()).is_none());
+        assert!(matches!(
+            first.settle(ServerOutcome::Failed),
+            Some(BreakerChange::Opened { failures: 1, .. })
+        ));
+        let aside = "Server 's' is set aside after 1 failures, next try in 30s";
+        assert_eq!(polled(coming.as_mut()).unwrap().unwrap_err().to_string(), aside);
+        assert_eq!(refused(&limits, ADMIN, &access), aside);
+        free(&limits, ADMIN, &resource("other"));
+        assert_eq!(limits.servers["s"].cell.gate.as_ref().unwrap().inside(), 0);
+    }
+
+    #[test]
+    fn denial_by_breaker_counts_against_no_rate() {
+        let server = r#"{"rate_per_minute": 2, "breaker": {"failures": 1, "open": "30s"}}"#;
+        let limits = limits("{}", &[("s", server)]);
+        free(&limits, ADMIN, &resource("s")).settle(ServerOutcome::Failed);
+        for _ in 0..3 {
+            assert!(refused(&limits, ADMIN, &resource("s")).contains("'s' is set aside"));
+        }
+    }
+
+    #[test]
+    fn section_breaker_applies_to_each_server() {
+        let limits = limits(r#"{"breaker": {"failures": 1}}"#, &[("a", "{}"), ("b", "{}")]);
+        free(&limits, ADMIN, &resource("a")).settle(ServerOutcome::Failed);
+        assert!(refused(&limits, ADMIN, &resource("a")).contains("'a' is set aside"));
+        free(&limits, ADMIN, &resource("b"));
+    }
+
+    // LIM-3
+    #[test]
+    fn cancelled_wait_leaves_nothing_behind() {
+        let limits = limits(r#"{"concurrent": 4, "queue": 50}"#, &[]);
+        let access = tool("s:t", "{}");
+        let mut inside: Vec<Occupied> = (0..4).map(|_| free(&limits, ADMIN, &access)).collect();
+        for round in 0..200 {
+            let mut waiting: Vec<Queue> =
+                (0..50).map(|_| queued(&limits, ADMIN, &access)).collect();
+            let mut comings: Vec<_> =
+                waiting.iter_mut().map(|queue| Box::pin(queue.acquire(ADMIN, &access))).collect();
+            assert!(comings.iter_mut().all(|coming| polled(coming.as_mut()).is_none()));
+            // Some were just given a slot.
+            inside.truncate(round % 4);
+            drop(comings);
+            drop(waiting);
+            while inside.len() < 4 {
+                inside.push(free(&limits, ADMIN, &access));
+            }
+        }
+        drop(inside);
+        let gate = limits.all.gate.as_ref().unwrap();
+        assert_eq!((gate.inside(), gate.waiting()), (0, 0));
+    }
+
+    #[test]
+    fn limits_are_split_among_live_nodes_with_at_least_one() {
+        let servers = [("s", r#"{"concurrent": 6, "queue": 0}"#)];
+        let limits = limits(
+            r#"{"rate_per_minute": 30, "tools": {"s:t": {"concurrent": 2, "queue": 0}}}"#,
+            &servers,
+        );
+        let (access, other) = (tool("s:t", "{}"), tool("s:other", "{}"));
+        let alone: Vec<_> = (0..6).map(|_| free(&limits, ADMIN, &other)).collect();
+        limits.share_among(3);
+        // Taken slots stay; no new one until fewer than two are taken.
+        let full = "Too many calls to 's' at a time: limit 2, queue 0";
+        assert_eq!(refused(&limits, ADMIN, &other), full);
+        drop(alone);
+        let two = [free(&limits, ADMIN, &other), free(&limits, ADMIN, &other)];
+        assert_eq!(refused(&limits, ADMIN, &other), full);
+        drop(two);
+        let one = free(&limits, ADMIN, &access);
+        let text = "Too many calls to 's:t' at a time: limit 1, queue 0";
+        assert_eq!(refused(&limits, ADMIN, &access), text, "2 divided by 3 is 1");
+        drop(one);
+        // The next config keeps the number of nodes.
+        let config: Config = serde_json::from_str(r#"{"concurrent": 8, "queue": 0}"#).unwrap();
+        let next = limits.next(&config, []);
+        next.share_among(4);
+        let both = [free(&next, ADMIN, &other), free(&next, ADMIN, &other)];
+        assert!(refused(&next, ADMIN, &other).contains("'all servers' at a time: limit 2"));
+        next.share_among(1);
+        let more: Vec<_> = (0..6).map(|_| free(&next, ADMIN, &other)).collect();
+        assert!(refused(&next, ADMIN, &other).contains("'all servers' at a time: limit 8"));
+        drop((both, more));
+        assert_eq!(next.all.gate.as_ref().unwrap().inside(), 0);
+    }
+
+    #[test]
+    fn denial_rate_is_per_principal_and_survives_reload() {
+        let limits = limits(r#"{"refusals_per_second": 1, "refusals_burst": 20}"#, &[]);
+        // The call clock only advances when a call begins.
+        let refused =
+            |limits: &CallLimits, who| (0..100).filter(|_| limits.refuse(who).is_ok()).count();
+        clock::now();
+        assert_eq!((refused(&limits, ADMIN), refused(&limits, ANYONE)), (20, 20));
+        let text = "too many requests of 'admin' are refused: limit 1 per second, retry in 1s";
+        assert_eq!(limits.refuse(ADMIN).unwrap_err().to_string(), text);
+        let config: Config =
+            serde_json::from_str(r#"{"refusals_per_second": 1, "refusals_burst": 20}"#).unwrap();
+        let next = limits.next(&config, []);
+        assert_eq!(refused(&next, ADMIN), 0);
+        let config: Config = serde_json::from_str(r#"{"refusals_burst": 30}"#).unwrap();
+        let next = next.next(&config, []);
+        assert_eq!(refused(&next, ADMIN), 30);
+        let config: Config = serde_json::from_str(r#"{"refusals_per_second": 0}"#).unwrap();
+        assert_eq!(refused(&next.next(&config, []), ADMIN), 100);
+        // Denials use no slot of calls.
+        assert_eq!(free(&limits, ADMIN, &tool("s:t", "{}")).places.capacity(), 0);
+    }
+}

@@ -1,93 +1,102 @@
-//! Leave to send one request, and the wait for its turn.
+//! Permits, the wait for a slot, and requests that wait for approval.
 
 use std::time::Duration;
 
-use super::access::Access;
-use super::denial::{Denial, Warning};
-use super::limits::{BreakerChange, Entrance, Occupied, Queue, ServerOutcome};
+use super::denial::{ApprovalDenial, Denial, NotApproved, Warning};
+use super::intent;
+use super::limits::{BreakerChange, CallLimits, Entrance, Occupied, Queue, ServerOutcome};
 use super::principal::Principal;
-use super::settings::Settings;
+use super::request::{Access, AdmissionRequest};
+use super::rules::RuleSet;
+use super::tool::{Approval, Tool};
+use crate::request;
+use crate::request::{ArgumentsTooLong, CallDigest, KindDigest};
+use mcpproxy_json::keys::has_case_twins;
+use std::sync::Arc;
 
-/// A request that every check has let pass, and that the limits are still to be asked about.
+/// Settings of admission.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Config section `intent_declaration`.
+    pub intent: intent::Settings,
+    /// Config section `policy`: the rules in force; `None` allows everything.
+    pub rules: Option<Arc<RuleSet>>,
+    /// Config section `limits`, and those of servers.
+    pub limits: Arc<CallLimits>,
+}
+
+/// A request that passed every check but the limits.
 #[derive(Clone, Debug)]
 pub(super) struct Cleared {
     pub(super) principal: Principal,
     pub(super) access: Access,
     pub(super) warnings: Vec<Warning>,
-    /// The rules that permit it, or left it to a person.
+    /// The rules that permitted it or required an approval.
     pub(super) rules: Vec<Box<str>>,
 }
 
-/// Leave to send one request. Only [`admit`](super::admit) makes one, by itself or of a
-/// [`PendingApproval`](super::PendingApproval) or a [`Queued`], and the upstream asks for one. It holds what the request
-/// occupies under the limits, and gives it back when it is dropped, however that comes about.
+/// Permission to send one request, as a type: only admission makes one, and the upstream requires one. It holds the
+/// slots that the request occupies and releases them when dropped.
 #[derive(Debug)]
 pub struct Permit {
     cleared: Cleared,
     occupied: Occupied,
 }
 
-/// A request that would go out, had it a place under the limits. It has a place in a queue until it is dropped.
+/// A request that waits for a slot under the limits. It keeps its place in the queue until dropped.
 #[derive(Debug)]
 pub struct Queued {
     cleared: Cleared,
     queue: Queue,
 }
 
-/// What the limits say.
+/// Result of the limits.
 #[derive(Debug)]
-pub enum Leave {
-    /// It may go out.
+pub enum LimitDecision {
+    /// The request may be sent.
     Permit(Permit),
-    /// It waits for its turn.
+    /// It waits for a slot.
     Queued(Box<Queued>),
 }
 
 impl Cleared {
-    /// Asks the limits, which come last.
-    ///
-    /// # Errors
-    /// [`Denial::Limit`].
-    pub(super) fn leave(self, settings: &Settings) -> Result<Leave, Denial> {
+    /// Applies the limits, which come last.
+    pub(super) fn apply_limits(self, settings: &Settings) -> Result<LimitDecision, Denial> {
         Ok(match settings.limits.enter(&self.principal, &self.access)? {
-            Entrance::Free(occupied) => Leave::Permit(Permit { cleared: self, occupied }),
-            Entrance::Queued(queue) => Leave::Queued(Box::new(Queued { cleared: self, queue })),
+            Entrance::Free(occupied) => LimitDecision::Permit(Permit { cleared: self, occupied }),
+            Entrance::Queued(queue) => {
+                LimitDecision::Queued(Box::new(Queued { cleared: self, queue }))
+            }
         })
     }
 }
 
 impl Permit {
-    /// On whose behalf the request goes out.
-    #[must_use]
     pub fn principal(&self) -> &Principal {
         &self.cleared.principal
     }
 
-    /// What may be asked, of which server.
-    #[must_use]
     pub fn access(&self) -> &Access {
         &self.cleared.access
     }
 
-    /// What is to be logged and recorded about this request, one decision each (ACT-1).
-    #[must_use]
+    /// Warnings to log and record, one decision each (ACT-1).
     pub fn warnings(&self) -> &[Warning] {
         &self.cleared.warnings
     }
 
-    /// The rules that permit it, or left it to a person; empty where none had to.
-    #[must_use]
+    /// The rules that permitted it or required an approval; may be empty.
     pub fn rules(&self) -> &[Box<str>] {
         &self.cleared.rules
     }
 
-    /// The same place for what was cleared once more.
+    /// Keeps the slots for a request that was checked again.
     pub(super) fn renewed(self, cleared: Cleared) -> Self {
         Self { cleared, ..self }
     }
 
-    /// Gives back what the request occupies: its answer has come, or never will. What came of it is told to the
-    /// server's breaker; `None` where that says nothing about the server.
+    /// Releases the slots and reports the outcome to the server's breaker; `None` if the outcome says nothing about
+    /// the server.
     pub fn settle(&mut self, outcome: Option<ServerOutcome>) -> Option<BreakerChange> {
         match outcome {
             Some(outcome) => self.occupied.settle(outcome),
@@ -100,26 +109,142 @@ impl Permit {
 }
 
 impl Queued {
-    /// What is asked, of which server.
-    #[must_use]
     pub fn access(&self) -> &Access {
         &self.cleared.access
     }
 
-    /// Waits until it may go out. Given up and asked again, it waits at the end of the queue.
+    /// Waits for a slot. Cancelled and polled again, it waits at the end of the queue.
     ///
     /// # Errors
     /// It may not, after all.
-    pub async fn come(&mut self) -> Result<Permit, Denial> {
+    pub async fn acquire(&mut self) -> Result<Permit, Denial> {
         let Cleared { principal, access, .. } = &self.cleared;
-        let occupied = self.queue.come(principal, access).await?;
+        let occupied = self.queue.acquire(principal, access).await?;
         Ok(Permit { cleared: self.cleared.clone(), occupied })
     }
 
-    /// The refusal of one that has waited so long in vain.
-    #[must_use]
+    /// The denial after waiting this long without a slot.
     pub fn late(&self, waited: Duration) -> Denial {
         let Cleared { principal, access, .. } = &self.cleared;
         self.queue.late(principal, access, waited).into()
+    }
+}
+
+/// Whether a request needs an approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ApprovalNeed {
+    Nobody,
+    /// A person has to approve it.
+    Required,
+}
+
+/// Approval that the tool's capability requires, and the warning for `suggest`.
+pub(super) fn approval_required(tool: &Tool) -> (ApprovalNeed, Option<Warning>) {
+    match tool.capability.approval {
+        Approval::Auto => (ApprovalNeed::Nobody, None),
+        Approval::Suggest => {
+            (ApprovalNeed::Nobody, Some(Warning::ApprovalSuggested(tool.name.clone())))
+        }
+        Approval::Required => (ApprovalNeed::Required, None),
+    }
+}
+
+/// A request that passed every check and needs an approval. Bound to the exact call.
+#[derive(Clone, Debug)]
+pub struct PendingApproval {
+    cleared: Cleared,
+    digest: CallDigest,
+    kind: KindDigest,
+}
+
+/// Subject of a standing approval: a principal, and the tool as now defined with this operation, or a resource or
+/// prompt, whatever the arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalSubject {
+    principal: Principal,
+    kind: KindDigest,
+}
+
+impl ApprovalSubject {
+    /// Mark that is equal on all nodes of a fleet for the same principal and calls: 96 hexadecimal digits.
+    pub(crate) fn mark(&self) -> Box<str> {
+        let principal = self.principal.mark();
+        let principal = principal.iter().map(|byte| format!("{byte:02x}"));
+        (principal.collect::<String>() + &self.kind.to_string()).into()
+    }
+}
+
+/// Proof that a request is approved. Only the approval queue makes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Approved {
+    Call(CallDigest),
+    /// Calls of this subject.
+    Standing(ApprovalSubject),
+}
+
+impl PendingApproval {
+    /// Binds a cleared request to the exact call. Fails if the arguments are too long to be judged or have keys that
+    /// differ only by case.
+    pub(super) fn bind(
+        cleared: Cleared,
+        request: &AdmissionRequest<'_>,
+        rules_version: &[u8; 32],
+    ) -> Result<Self, Denial> {
+        let access = &cleared.access;
+        let definition = request::definition(access);
+        let digest = request::of(request, access, definition, rules_version);
+        let digest = digest.map_err(|ArgumentsTooLong { limit }| {
+            ApprovalDenial::new(access, NotApproved::TooLong { limit })
+        })?;
+        // The server may read another value than the one shown to the approver.
+        let is_unclear = has_case_twins(request.arguments)
+            || access.tool().is_some_and(|tool| tool.key_conflict(request.arguments).is_some());
+        if is_unclear {
+            return Err(ApprovalDenial::new(access, NotApproved::CaseVariants).into());
+        }
+        let kind = request::kind(request.principal.id(), access, definition);
+        Ok(Self { cleared, digest, kind })
+    }
+
+    pub fn principal(&self) -> &Principal {
+        &self.cleared.principal
+    }
+
+    pub fn access(&self) -> &Access {
+        &self.cleared.access
+    }
+
+    /// Digest of the exact call.
+    pub fn digest(&self) -> CallDigest {
+        self.digest
+    }
+
+    /// Subject of a standing approval for this call.
+    pub(crate) fn subject(&self) -> ApprovalSubject {
+        ApprovalSubject { principal: self.principal().clone(), kind: self.kind }
+    }
+
+    /// Applies the limits if the approval is for this call.
+    ///
+    /// # Errors
+    /// [`Denial::Approval`]: something else was approved; [`Denial::Limit`].
+    pub fn permitted_by(
+        self,
+        approved: &Approved,
+        settings: &Settings,
+    ) -> Result<LimitDecision, Denial> {
+        self.cleared_by(approved)?.apply_limits(settings)
+    }
+
+    /// The cleared request, if the approval is for this call.
+    pub(super) fn cleared_by(self, approved: &Approved) -> Result<Cleared, Denial> {
+        let is_it = match approved {
+            Approved::Call(digest) => *digest == self.digest,
+            Approved::Standing(subject) => *subject == self.subject(),
+        };
+        match is_it {
+            true => Ok(self.cleared),
+            false => Err(ApprovalDenial::new(self.access(), NotApproved::Changed).into()),
+        }
     }
 }

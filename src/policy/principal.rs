@@ -1,37 +1,44 @@
-//! On whose behalf a request is made.
+//! Principals, the originators of requests, and the accounts of memory kept on their behalf.
+//!
+//! One account per principal over all of its sessions, subscriptions and replay buffers. Every allocation is charged
+//! before it is kept, and its [`StateCharge`] releases the bytes when dropped. A principal that exhausted its account
+//! is rejected; others are unaffected as long as the total has space. No clock, no I/O.
 
+use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use thiserror::Error;
 
 use crate::intent::Operation;
 use crate::tool::Pattern;
 
-/// Who asks, as far as it was proven. It stands in each request and in its record.
+/// Principal of a request, as far as it is authenticated. Part of each request and its record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Principal {
-    /// Nobody said who they are: the loopback without a key, a pipe.
+    /// Unauthenticated: loopback without a key, or a pipe.
     #[default]
     Anonymous,
     /// The holder of the API key.
     Admin,
     /// The holder of an agent token.
     Token(Arc<AgentToken>),
-    /// Whom an identity provider vouches for by a JWT.
+    /// Subject of a JWT.
     Subject(Arc<JwtSubject>),
-    /// The holder of a client certificate: the whole id, `cert:NAME`.
+    /// Holder of a client certificate: the whole id, `cert:NAME`.
     Certificate(Arc<str>),
 }
 
 impl Principal {
-    /// The holder of a certificate that names it so.
-    #[must_use]
+    /// Holder of a certificate with this name.
     pub fn certificate(name: &str) -> Self {
         Self::Certificate(format!("{CERTIFICATE}{name}").into())
     }
 
-    /// The name in records and filters: stable, and told apart from those of other kinds by what it begins with.
-    #[must_use]
+    /// Id in records and filters: stable, and unique across kinds by its prefix.
     pub fn id(&self) -> &str {
         match self {
             Self::Anonymous => "anonymous",
@@ -42,8 +49,16 @@ impl Principal {
         }
     }
 
-    /// 128 bits that are the same on whichever node and whenever it is the same principal, and no other's.
-    #[must_use]
+    /// Share of `all` slots that one principal may use, at least one. Anonymous and admin stand for many
+    /// indistinguishable clients, so that they may use all slots.
+    pub fn share(&self, all: usize) -> usize {
+        match self {
+            Self::Anonymous | Self::Admin => all,
+            Self::Token(_) | Self::Subject(_) | Self::Certificate(_) => (all / SHARES).max(1),
+        }
+    }
+
+    /// 128-bit mark that is equal on all nodes and at all times for the same principal only.
     pub fn mark(&self) -> [u8; 16] {
         let (kind, made) = match self {
             Self::Anonymous => (0, 0),
@@ -57,8 +72,7 @@ impl Principal {
         hasher.finalize().as_bytes().first_chunk().copied().unwrap_or_default()
     }
 
-    /// The groups that it was proven to be in.
-    #[must_use]
+    /// Groups of the principal, as authenticated.
     pub fn groups(&self) -> &[Box<str>] {
         match self {
             Self::Anonymous | Self::Admin | Self::Token(_) | Self::Certificate(_) => &[],
@@ -67,48 +81,43 @@ impl Principal {
     }
 }
 
-/// A token that an operator made for an agent, without what proves it.
+/// An agent token, without its secret.
 #[derive(Clone, Debug)]
 pub struct AgentToken {
     id: Box<str>,
-    /// When it was made, in microseconds since 1970: another token of the same name is another principal.
+    /// Creation time in microseconds since 1970: a new token of the same name is another principal.
     made: u64,
     scope: Scope,
 }
 
 impl AgentToken {
-    /// The token called `name` that was made at `made` (microseconds since 1970) for what is in `scope`.
-    #[must_use]
+    /// A token created at `made` (microseconds since 1970) with this scope.
     pub fn new(name: &str, made: u64, scope: Scope) -> Self {
         Self { id: format!("{TOKEN}{name}").into(), made, scope }
     }
 
-    /// The name that its maker gave it.
-    #[must_use]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.id.strip_prefix(TOKEN).unwrap_or(&self.id)
     }
 
-    /// What it was made for.
-    #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 }
 
-/// What a token may be used for; an empty list bounds nothing.
+/// Scope of a token; an empty list does not limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Servers, by their names in the config.
+    /// Server names in the config.
     pub servers: Vec<Box<str>>,
-    /// Tools: as `server:tool` where a pattern has a colon, else by the tool's own name. A token with tools and no
-    /// servers is for tools alone: no resource, no prompt.
+    /// Tool patterns: `server:tool` if the pattern has a colon, otherwise the tool's own name. A token with tools and
+    /// no servers excludes resources and prompts.
     pub tools: Vec<Pattern>,
-    /// Operations. What is no tool is read.
+    /// Operations. Anything but a tool counts as read.
     pub operations: Vec<Operation>,
 }
 
-/// The same token with a new secret is the same principal.
+/// A rotated token is the same principal.
 impl PartialEq for AgentToken {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id && self.made == other.made
@@ -120,33 +129,32 @@ impl Eq for AgentToken {}
 impl Hash for AgentToken {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.id.hash(state);
+        self.made.hash(state);
     }
 }
 
-/// Whom a JWT is about.
+/// Subject of a JWT.
 #[derive(Clone, Debug)]
 pub struct JwtSubject {
     id: Box<str>,
     groups: Box<[Box<str>]>,
-    /// When what vouches for it ends.
+    /// Expiry of the JWT.
     until: SystemTime,
 }
 
 impl JwtSubject {
-    /// The subject `sub` of an identity provider, in these groups, as long as the token lasts that says so.
-    #[must_use]
+    /// Subject `sub` of an identity provider, with its groups and the expiry of its JWT.
     pub fn new(sub: &str, groups: Vec<Box<str>>, until: SystemTime) -> Self {
         Self { id: format!("{SUBJECT}{sub}").into(), groups: groups.into(), until }
     }
 
-    /// When what vouches for it ends: a stream that was opened with it lasts no longer.
-    #[must_use]
-    pub fn until(&self) -> SystemTime {
+    /// Expiry of the JWT: a stream opened with it is closed then.
+    pub(crate) fn until(&self) -> SystemTime {
         self.until
     }
 }
 
-/// Whoever is in another group since the last JWT is still the same.
+/// A change of groups does not change the identity.
 impl PartialEq for JwtSubject {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id
@@ -161,22 +169,207 @@ impl Hash for JwtSubject {
     }
 }
 
-/// What the id of a token begins with.
+/// Divisor of all slots for the share of one principal.
+const SHARES: usize = 4;
 const TOKEN: &str = "token:";
-/// What the id of a subject begins with.
 const SUBJECT: &str = "jwt:";
-/// What the id of a certificate's holder begins with.
 const CERTIFICATE: &str = "cert:";
+
+/// Maximum bytes of state of one principal: 64 MiB.
+pub(super) const MAX_STATE_BYTES_PER_PRINCIPAL: usize = 64 << 20;
+/// Maximum bytes of state over all principals: 256 MiB.
+pub(super) const MAX_STATE_BYTES: usize = 256 << 20;
+
+/// Reason more state is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StateFull {
+    /// The principal's account is exhausted.
+    #[error(
+        "the state kept for one principal is limited to {limit} bytes (sessions, subscriptions, events to resume): \
+         unsubscribe from resources or end sessions with DELETE"
+    )]
+    OfPrincipal {
+        /// In bytes.
+        limit: usize,
+    },
+    /// The total is exhausted.
+    #[error(
+        "the state kept for all principals is limited to {limit} bytes (sessions, subscriptions, events to resume): \
+         retry later"
+    )]
+    OfAll {
+        /// In bytes.
+        limit: usize,
+    },
+}
+
+/// The limits of a set of accounts, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    of_principal: usize,
+    of_all: usize,
+}
+
+/// Accounts of all principals that have state. Clones share them.
+#[derive(Clone, Debug)]
+pub struct StateAccounts(Arc<Ledger>);
+
+#[derive(Debug)]
+struct Ledger {
+    limits: Limits,
+    bytes: AtomicUsize,
+    /// Accounts remove themselves when dropped.
+    accounts: Mutex<HashMap<Principal, Weak<StateAccount>>>,
+}
+
+/// Account of one principal, shared by everything kept on its behalf.
+#[derive(Debug)]
+pub struct StateAccount {
+    principal: Principal,
+    bytes: AtomicUsize,
+    ledger: Arc<Ledger>,
+}
+
+/// Charged bytes, released when dropped.
+#[derive(Debug)]
+pub struct StateCharge {
+    account: Arc<StateAccount>,
+    bytes: usize,
+}
+
+impl Default for StateAccounts {
+    fn default() -> Self {
+        Self::of_at_most(MAX_STATE_BYTES_PER_PRINCIPAL, MAX_STATE_BYTES)
+    }
+}
+
+impl StateAccounts {
+    /// Empty accounts with these limits in bytes.
+    pub fn of_at_most(of_principal: usize, of_all: usize) -> Self {
+        let limits = Limits { of_principal, of_all };
+        Self(Arc::new(Ledger { limits, bytes: AtomicUsize::new(0), accounts: Mutex::default() }))
+    }
+
+    /// The account of a principal.
+    pub fn of(&self, principal: &Principal) -> Arc<StateAccount> {
+        let mut accounts = self.0.accounts.lock();
+        if let Some(account) = accounts.get(principal).and_then(Weak::upgrade) {
+            return account;
+        }
+        let account = Arc::new(StateAccount {
+            principal: principal.clone(),
+            bytes: AtomicUsize::new(0),
+            ledger: Arc::clone(&self.0),
+        });
+        accounts.insert(principal.clone(), Arc::downgrade(&account));
+        account
+    }
+
+    /// Bytes charged over all accounts.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    /// How many principals have an account.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.0.accounts.lock().len()
+    }
+}
+
+impl Drop for StateAccount {
+    fn drop(&mut self) {
+        let mut accounts = self.ledger.accounts.lock();
+        // A new account may have replaced it meanwhile.
+        if accounts.get(&self.principal).is_some_and(|account| account.strong_count() == 0) {
+            accounts.remove(&self.principal);
+        }
+    }
+}
+
+impl StateAccount {
+    /// Bytes charged to it.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Charges `bytes`.
+    pub fn charge(self: &Arc<Self>, bytes: usize) -> Result<StateCharge, StateFull> {
+        let mut charge = self.no_charge();
+        charge.grow(bytes)?;
+        Ok(charge)
+    }
+
+    /// An empty charge that can grow.
+    pub fn no_charge(self: &Arc<Self>) -> StateCharge {
+        StateCharge { account: Arc::clone(self), bytes: 0 }
+    }
+
+    fn take(&self, bytes: usize, limit: usize) -> Result<(), StateFull> {
+        let within = |limit: usize| {
+            move |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= limit)
+        };
+        let Ledger { limits, bytes: total, .. } = &*self.ledger;
+        self.bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, within(limit))
+            .map_err(|_| StateFull::OfPrincipal { limit })?;
+        total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within(limits.of_all)).map_err(
+            |_| {
+                self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                StateFull::OfAll { limit: limits.of_all }
+            },
+        )?;
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.ledger.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl StateCharge {
+    /// Charges `bytes` more.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), StateFull> {
+        self.account.take(bytes, self.account.ledger.limits.of_principal)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Charges `bytes` more of dispensable state, which may use at most half of the account.
+    ///
+    /// # Errors
+    /// [`StateFull`]; nothing more is charged.
+    pub fn grow_spare(&mut self, bytes: usize) -> Result<(), StateFull> {
+        self.account.take(bytes, self.account.ledger.limits.of_principal / 2)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Releases `bytes` of it, or all if it is less.
+    pub fn shrink(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.account.give_back(bytes);
+    }
+}
+
+impl Drop for StateCharge {
+    fn drop(&mut self) {
+        self.account.give_back(self.bytes);
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_principal_is_who_it_is_whatever_else_changes() {
+    fn principal_identity_ignores_scope_and_groups() {
         let token = |made| AgentToken::new("ci", made, Scope::default());
         assert_eq!(token(1), token(1));
-        assert_ne!(token(1), token(2), "one that was made anew is another");
+        assert_ne!(token(1), token(2), "a recreated token is another principal");
         assert_eq!((token(1).name(), &*token(1).id), ("ci", "token:ci"));
         let subject =
             |group: &str| JwtSubject::new("ada", vec![group.into()], SystemTime::UNIX_EPOCH);
@@ -192,7 +385,14 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_is_the_principals_and_no_others() {
+    fn authenticated_principal_gets_a_share_of_all_slots() {
+        let holder = Principal::certificate("ada");
+        assert_eq!((holder.share(70), holder.share(2)), (17, 1));
+        assert_eq!((Principal::Anonymous.share(70), Principal::Admin.share(70)), (70, 70));
+    }
+
+    #[test]
+    fn mark_is_unique_per_principal() {
         let token =
             |made| Principal::Token(Arc::new(AgentToken::new("ci", made, Scope::default())));
         let subject = |sub: &str, groups: &[&str]| {
@@ -214,5 +414,55 @@ mod tests {
             }
         }
         assert_eq!(subject("ada", &["a"]).mark(), subject("ada", &["b"]).mark());
+    }
+
+    fn ada() -> Principal {
+        Principal::certificate("ada")
+    }
+
+    #[test]
+    fn exhausted_account_rejects_only_its_principal() {
+        let accounts = StateAccounts::of_at_most(100, 150);
+        let (ada, bob) = (accounts.of(&ada()), accounts.of(&Principal::certificate("bob")));
+        let kept = ada.charge(100).unwrap();
+        assert_eq!(ada.charge(1).unwrap_err(), StateFull::OfPrincipal { limit: 100 });
+        let mut others = bob.charge(40).unwrap();
+        assert_eq!(others.grow(11).unwrap_err(), StateFull::OfAll { limit: 150 });
+        assert_eq!((ada.bytes(), bob.bytes(), accounts.bytes()), (100, 40, 140));
+        drop(kept);
+        others.grow(11).unwrap();
+        others.shrink(1);
+        assert_eq!((ada.bytes(), bob.bytes(), accounts.bytes()), (0, 50, 50));
+    }
+
+    #[test]
+    fn spare_state_takes_half_of_an_account_at_most() {
+        let account = StateAccounts::of_at_most(100, 1000).of(&ada());
+        let mut spare = account.no_charge();
+        spare.grow_spare(50).unwrap();
+        assert_eq!(spare.grow_spare(1).unwrap_err(), StateFull::OfPrincipal { limit: 50 });
+        let needed = account.charge(50).unwrap();
+        spare.shrink(50);
+        assert!(spare.grow_spare(1).is_err(), "required state counts too");
+        drop(needed);
+        spare.grow_spare(1).unwrap();
+    }
+
+    #[test]
+    fn principal_has_one_account_while_charged() {
+        let accounts = StateAccounts::default();
+        let charge = accounts.of(&ada()).charge(7).unwrap();
+        assert_eq!(accounts.of(&ada()).bytes(), 7);
+        assert_eq!(accounts.count(), 1);
+        drop(charge);
+        assert_eq!((accounts.count(), accounts.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn overflowing_charge_is_rejected() {
+        let account = StateAccounts::of_at_most(usize::MAX, usize::MAX).of(&ada());
+        let _one = account.charge(1).unwrap();
+        assert!(account.charge(usize::MAX).is_err());
+        assert_eq!(account.bytes(), 1);
     }
 }

@@ -1,28 +1,528 @@
-//! One request to a server, with all that a decision about it may look at.
+//! One request to a server with all inputs of its decision, and the digest of an exact call.
+//!
+//! An approval is bound to the BLAKE3 digest of a call (CAP-8). It covers principal, target, operation, hash of the tool's
+//! definition, version of the rules, arguments, the relevant members of `_meta` and `inputResponses`, in canonical form: members sorted by
+//! name, names and strings unescaped, white space between tokens removed. Everything else, such as the spelling of numbers,
+//! counts as written. Every part is preceded by its length, so that different calls never produce the same input.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::access::Access;
-use super::principal::Principal;
-use super::session_facts::SessionFacts;
-use crate::intent::Intent;
+use blake3::Hasher;
+use mcpproxy_json::members::{members, string};
+use serde_json::value::RawValue;
 
-/// What [`admit`](super::admit) is asked.
+use crate::intent::{Intent, Operation};
+use crate::principal::Principal;
+use crate::session_facts::SessionFacts;
+use crate::tool::Tool;
+
+/// Input of [`admit`](super::admit).
 #[derive(Clone, Debug)]
 pub struct AdmissionRequest<'a> {
-    /// On whose behalf it is made.
     pub principal: &'a Principal,
-    /// What is asked of which server.
     pub access: Access,
-    /// The arguments as they go to the server: one raw JSON object without duplicate keys, or empty where the request
-    /// has none.
+    /// Arguments as sent to the server: one raw JSON object without duplicate keys, or empty if there are none.
     pub arguments: &'a [u8],
-    /// The intent that was stated for it, where one can be.
+    /// Members of `_meta` that are part of the request ([`meta::asked`](mcpproxy_protocol::mcp::meta::asked)), or
+    /// empty.
+    pub meta: &'a [u8],
+    /// The request's `inputResponses`, raw JSON, or empty: a client may send some that its server never asked for.
+    pub inputs: &'a [u8],
+    /// Stated intent; `None` if the request cannot state one.
     pub intent: Option<Intent<'a>>,
-    /// The client's own name for itself, which nothing proves, or empty.
+    /// Client name as the client states it, unverified, or empty.
     pub client: &'a str,
-    /// What went on in its session before.
+    /// Facts of its session joined with those of its principal.
     pub session: SessionFacts,
-    /// The time of day.
+    /// Whether a request other than a tool call sends data chosen by the client to a server of the open world. A tool
+    /// call's follows from the tool's exposure.
+    pub carries_out: bool,
+    /// Wall-clock time.
     pub now: SystemTime,
+}
+
+pub const PROMPTS_GET: &str = "prompts/get";
+pub const TOOLS_CALL: &str = "tools/call";
+pub const COMPLETION_COMPLETE: &str = "completion/complete";
+
+/// Target of a request, under the name or URI that the server uses.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// `tools/call`
+    Tool(ToolAccess),
+    /// `resources/read`, `resources/subscribe`, `resources/unsubscribe`
+    Resource {
+        /// Server name in the config.
+        server: Arc<str>,
+        uri: Box<str>,
+        request: ResourceRequest,
+    },
+    /// `prompts/get`
+    Prompt {
+        /// The server's name in the config.
+        server: Arc<str>,
+        name: Box<str>,
+    },
+    /// `completion/complete`
+    Completion {
+        /// The server's name in the config.
+        server: Arc<str>,
+        /// Owner of the completed argument.
+        of: Reference,
+    },
+}
+
+/// Tool call with an operation that agrees with its intent.
+#[derive(Clone, Debug)]
+pub struct ToolAccess {
+    tool: Arc<Tool>,
+    operation: Operation,
+}
+
+/// Operation on a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResourceRequest {
+    /// `resources/read`
+    Read,
+    /// `resources/subscribe`
+    Subscribe,
+    /// `resources/unsubscribe`
+    Unsubscribe,
+}
+
+/// Owner of arguments that can be completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// Prompt by name.
+    Prompt(Box<str>),
+    /// Resource or resource template by URI.
+    Resource(Box<str>),
+}
+
+impl ToolAccess {
+    /// Call by one of the call tools, with the intent's operation.
+    pub fn declared(tool: Arc<Tool>, intent: &Intent<'_>) -> Self {
+        Self { tool, operation: intent.operation() }
+    }
+
+    /// Call under the tool's own name, which states no intent: the operation follows from the effective side effect
+    /// (CAP-5).
+    pub fn direct(tool: Arc<Tool>) -> Self {
+        let operation = Operation::recommended(tool.capability);
+        Self { tool, operation }
+    }
+
+    pub fn tool(&self) -> &Arc<Tool> {
+        &self.tool
+    }
+
+    pub fn operation(&self) -> Operation {
+        self.operation
+    }
+}
+
+impl ResourceRequest {
+    /// Protocol method.
+    pub const fn method(self) -> &'static str {
+        match self {
+            Self::Read => "resources/read",
+            Self::Subscribe => "resources/subscribe",
+            Self::Unsubscribe => "resources/unsubscribe",
+        }
+    }
+}
+
+impl Access {
+    pub fn server(&self) -> &Arc<str> {
+        match self {
+            Self::Tool(call) => &call.tool.name.server,
+            Self::Resource { server, .. }
+            | Self::Prompt { server, .. }
+            | Self::Completion { server, .. } => server,
+        }
+    }
+
+    /// The method of the protocol.
+    pub fn method(&self) -> &'static str {
+        match self {
+            Self::Tool(_) => TOOLS_CALL,
+            Self::Resource { request, .. } => request.method(),
+            Self::Prompt { .. } => PROMPTS_GET,
+            Self::Completion { .. } => COMPLETION_COMPLETE,
+        }
+    }
+
+    /// Whether a modern server may answer by asking for input (MCP 2026-07-28 §Supported Requests).
+    pub fn may_require_input(&self) -> bool {
+        match self {
+            Self::Tool(_) | Self::Prompt { .. } => true,
+            Self::Resource { request, .. } => match request {
+                ResourceRequest::Read => true,
+                ResourceRequest::Subscribe | ResourceRequest::Unsubscribe => false,
+            },
+            Self::Completion { .. } => false,
+        }
+    }
+
+    /// Label beside the server in records and messages: the tool name, otherwise the method.
+    pub fn label(&self) -> &str {
+        match self {
+            Self::Tool(call) => &call.tool.name.tool,
+            Self::Resource { .. } | Self::Prompt { .. } | Self::Completion { .. } => self.method(),
+        }
+    }
+
+    /// The called tool, if any.
+    pub fn tool(&self) -> Option<&Arc<Tool>> {
+        match self {
+            Self::Tool(call) => Some(&call.tool),
+            Self::Resource { .. } | Self::Prompt { .. } | Self::Completion { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Access {
+    /// `server:label`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.server(), self.label())
+    }
+}
+
+/// Maximum bytes of arguments, `_meta` members and `inputResponses` that are presented for approval.
+pub const MAX_ARGUMENTS_BYTES: usize = 256 * 1024;
+/// Maximum nesting in canonical form; requests that are deeper are rejected earlier. Deeper values count as written.
+const MAX_DEPTH: usize = 128;
+
+/// Digest of one exact call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallDigest(blake3::Hash);
+
+/// Digest of calls of one kind: the same whatever the arguments and rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KindDigest(blake3::Hash);
+
+impl fmt::Display for KindDigest {
+    /// 64 hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.to_hex())
+    }
+}
+
+/// Hash of a tool's definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DefinitionHash(blake3::Hash);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ArgumentsTooLong {
+    pub(super) limit: usize,
+}
+
+impl fmt::Display for CallDigest {
+    /// 64 hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.to_hex())
+    }
+}
+
+impl fmt::Debug for CallDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CallDigest({self})")
+    }
+}
+
+/// Hash of a tool's definition; other targets have none but their name.
+pub(super) fn definition(access: &Access) -> DefinitionHash {
+    let mut hasher = Hasher::new_derive_key("mcpproxy 2026-11 approval: definition of a tool");
+    if let Some(tool) = access.tool() {
+        let Tool { title, description, input_schema, output_schema, annotations_raw, .. } = &**tool;
+        let raw = |it: &Option<Box<RawValue>>| it.as_deref().map(|it| it.get().to_owned());
+        optional(&mut hasher, title.as_deref());
+        part(&mut hasher, description.as_bytes());
+        part(&mut hasher, input_schema.get().as_bytes());
+        optional(&mut hasher, raw(output_schema).as_deref());
+        optional(&mut hasher, raw(annotations_raw).as_deref());
+    }
+    DefinitionHash(hasher.finalize())
+}
+
+/// Digest of all requests by `principal` for one tool and operation, one resource, or one prompt.
+pub(super) fn kind(
+    principal: &str,
+    access: &Access,
+    DefinitionHash(definition): DefinitionHash,
+) -> KindDigest {
+    let mut hasher = Hasher::new_derive_key("mcpproxy 2026-11 approval: calls of one kind");
+    asked(&mut hasher, principal, access);
+    part(&mut hasher, definition.as_bytes());
+    KindDigest(hasher.finalize())
+}
+
+pub(super) fn of(
+    request: &AdmissionRequest<'_>,
+    access: &Access,
+    DefinitionHash(definition): DefinitionHash,
+    rules_version: &[u8; 32],
+) -> Result<CallDigest, ArgumentsTooLong> {
+    let texts = [request.arguments, request.meta, request.inputs];
+    if texts.iter().map(|text| text.len()).sum::<usize>() > MAX_ARGUMENTS_BYTES {
+        return Err(ArgumentsTooLong { limit: MAX_ARGUMENTS_BYTES });
+    }
+    let mut hasher = Hasher::new_derive_key("mcpproxy 2026-11 approval: one call");
+    asked(&mut hasher, request.principal.id(), access);
+    part(&mut hasher, definition.as_bytes());
+    part(&mut hasher, rules_version);
+    whole(&mut hasher, request.arguments);
+    if !request.meta.is_empty() {
+        part(&mut hasher, b"_meta");
+        whole(&mut hasher, request.meta);
+    }
+    if !request.inputs.is_empty() {
+        part(&mut hasher, b"inputResponses");
+        whole(&mut hasher, request.inputs);
+    }
+    Ok(CallDigest(hasher.finalize()))
+}
+
+/// Hashes a JSON text.
+fn whole(hasher: &mut Hasher, text: &[u8]) {
+    match std::str::from_utf8(text) {
+        Ok(text) => value(hasher, text.trim_ascii(), 0),
+        Err(_) => as_written(hasher, text),
+    }
+}
+
+/// Hashes principal and target.
+fn asked(hasher: &mut Hasher, principal: &str, access: &Access) {
+    part(hasher, principal.as_bytes());
+    part(hasher, access.method().as_bytes());
+    part(hasher, access.server().as_bytes());
+    match access {
+        Access::Tool(call) => {
+            part(hasher, call.tool().name.tool.as_bytes());
+            part(hasher, call.operation().as_str().as_bytes());
+        }
+        Access::Resource { uri, request, .. } => {
+            part(hasher, uri.as_bytes());
+            part(hasher, request.method().as_bytes());
+        }
+        Access::Prompt { name, .. } => part(hasher, name.as_bytes()),
+        Access::Completion { of: Reference::Prompt(name), .. } => {
+            part(hasher, b"prompt");
+            part(hasher, name.as_bytes());
+        }
+        Access::Completion { of: Reference::Resource(uri), .. } => {
+            part(hasher, b"resource");
+            part(hasher, uri.as_bytes());
+        }
+    }
+}
+
+/// Hashes a value in canonical form.
+fn value(hasher: &mut Hasher, text: &str, depth: usize) {
+    let canonical = depth < MAX_DEPTH
+        && match text.as_bytes().first() {
+            Some(b'{') => object(hasher, text, depth).is_some(),
+            Some(b'[') => array(hasher, text, depth).is_some(),
+            Some(b'"') => string(text).map(|it| tagged(hasher, b's', it.as_bytes())).is_some(),
+            Some(_) | None => false,
+        };
+    if !canonical {
+        as_written(hasher, text.as_bytes());
+    }
+}
+
+/// Hashes an object; `None`, without hashing anything, if `text` is not one.
+fn object(hasher: &mut Hasher, text: &str, depth: usize) -> Option<()> {
+    let mut all: Vec<_> = members(text).ok()?.collect::<Result<_, _>>().ok()?;
+    all.sort_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
+    tagged(hasher, b'o', &(all.len() as u64).to_le_bytes());
+    for (name, inner) in all {
+        part(hasher, name.as_bytes());
+        value(hasher, inner, depth + 1);
+    }
+    Some(())
+}
+
+fn array(hasher: &mut Hasher, text: &str, depth: usize) -> Option<()> {
+    let all: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+    tagged(hasher, b'a', &(all.len() as u64).to_le_bytes());
+    for inner in all {
+        value(hasher, inner.get(), depth + 1);
+    }
+    Some(())
+}
+
+fn as_written(hasher: &mut Hasher, bytes: &[u8]) {
+    tagged(hasher, b'w', bytes);
+}
+
+fn tagged(hasher: &mut Hasher, tag: u8, bytes: &[u8]) {
+    hasher.update(&[tag]);
+    part(hasher, bytes);
+}
+
+fn optional(hasher: &mut Hasher, text: Option<&str>) {
+    match text {
+        Some(text) => tagged(hasher, b'+', text.as_bytes()),
+        None => tagged(hasher, b'-', b""),
+    }
+}
+
+fn part(hasher: &mut Hasher, bytes: &[u8]) {
+    hasher.update(&(bytes.len() as u64).to_le_bytes());
+    hasher.update(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::{Principal, ResourceRequest, SessionFacts};
+
+    fn digest_of(
+        principal: &Principal,
+        name: &str,
+        arguments: &[u8],
+        rules_version: u8,
+    ) -> Result<CallDigest, ArgumentsTooLong> {
+        let access = Access::Prompt { server: Arc::from("s"), name: name.into() };
+        let request = AdmissionRequest {
+            principal,
+            access: access.clone(),
+            arguments,
+            meta: b"",
+            inputs: b"",
+            intent: None,
+            client: "",
+            session: SessionFacts::default(),
+            carries_out: false,
+            now: SystemTime::UNIX_EPOCH,
+        };
+        of(&request, &access, definition(&access), &[rules_version; 32])
+    }
+
+    fn digest(arguments: &str) -> CallDigest {
+        digest_of(&Principal::Admin, "p", arguments.as_bytes(), 0).unwrap()
+    }
+
+    #[test]
+    fn cap_8_equivalent_spellings_have_one_digest() {
+        for (one, other) in [
+            (
+                r#"{"a":1,"b":[1,{"c":"x","d":null}]}"#,
+                r#"{ "b" : [1, {"d":null,"c":"x"} ], "a":1 }"#,
+            ),
+            (r#"{"é":"ü/"}"#, "{\"\\u00e9\":\"\\u00fc\\/\"}"),
+            (r#"{"a":"\n"}"#, r#"{"a":"\u000a"}"#),
+            ("{}", "  { } "),
+        ] {
+            assert_eq!(digest(one), digest(other), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn cap_8_altered_byte_is_a_different_call() {
+        let whole = r#"{"path":"/tmp/x","n":10,"deep":[[{"k":true}],"]"],"e":"","s":[1,2]}"#;
+        let original = digest(whole);
+        for at in 0..whole.len() {
+            let mut altered = whole.as_bytes().to_vec();
+            altered[at] ^= 1;
+            let altered = digest_of(&Principal::Admin, "p", &altered, 0).unwrap();
+            assert_ne!(altered, original, "byte {at}");
+        }
+        for (one, other) in [
+            ("{\"a\":1}", "{\"a\":1.0}"),
+            ("{\"a\":1}", "{\"a\":\"1\"}"),
+            ("{\"a\":[1,2]}", "{\"a\":[2,1]}"),
+            ("{\"a\":[[1],2]}", "{\"a\":[[1,2]]}"),
+            ("{\"a\":{\"b\":1}}", "{\"a\":{},\"b\":1}"),
+            ("{\"a\":\"\",\"b\":\"x\"}", "{\"a\":\"x\",\"b\":\"\"}"),
+            ("{\"a\":null}", "{}"),
+            ("{}", ""),
+        ] {
+            assert_ne!(digest(one), digest(other), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn cap_8_different_meta_is_a_different_call() {
+        let with_inputs = |arguments: &str, meta: &str, inputs: &str| {
+            let access = Access::Prompt { server: Arc::from("s"), name: "p".into() };
+            let request = AdmissionRequest {
+                principal: &Principal::Admin,
+                access: access.clone(),
+                arguments: arguments.as_bytes(),
+                meta: meta.as_bytes(),
+                inputs: inputs.as_bytes(),
+                intent: None,
+                client: "",
+                session: SessionFacts::default(),
+                carries_out: false,
+                now: SystemTime::UNIX_EPOCH,
+            };
+            of(&request, &access, definition(&access), &[0; 32])
+        };
+        let with = |arguments: &str, meta: &str| with_inputs(arguments, meta, "");
+        let original = with("{}", r#"{"x/dry_run":true,"y":1}"#).unwrap();
+        assert_eq!(with("{}", r#"{"y":1, "x/dry_run" : true}"#), Ok(original));
+        for other in [r#"{"x/dry_run":false,"y":1}"#, r#"{"y":1}"#, ""] {
+            assert_ne!(with("{}", other), Ok(original), "{other}");
+        }
+        assert_ne!(with(r#"{"y":1}"#, ""), with("", r#"{"y":1}"#));
+        let [first, second] = [r#"{"q":{"content":{"a":1}}}"#, r#"{"q":{"content":{"a":2}}}"#]
+            .map(|inputs| with_inputs("{}", "", inputs).unwrap());
+        assert_ne!(first, second, "inputResponses");
+        assert_ne!(Ok(first), with("{}", ""));
+        assert_ne!(Ok(first), with("{}", r#"{"q":{"content":{"a":1}}}"#));
+        let long = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_ARGUMENTS_BYTES));
+        assert_eq!(with("{}", &long), Err(ArgumentsTooLong { limit: MAX_ARGUMENTS_BYTES }));
+    }
+
+    #[test]
+    fn cap_8_digest_depends_on_principal_target_and_rules() {
+        let of = |principal, name, rules| digest_of(&principal, name, b"{}", rules).unwrap();
+        let original = of(Principal::Admin, "p", 0);
+        assert_eq!(original, of(Principal::Admin, "p", 0));
+        assert_ne!(original, of(Principal::Anonymous, "p", 0));
+        assert_ne!(original, of(Principal::Admin, "q", 0));
+        assert_ne!(original, of(Principal::Admin, "p", 1));
+    }
+
+    #[test]
+    fn cap_8_kind_digest_depends_on_target_and_operation() {
+        let resource = |uri: &str, request| Access::Resource {
+            server: Arc::from("s"),
+            uri: uri.into(),
+            request,
+        };
+        let prompt = |name: &str| Access::Prompt { server: Arc::from("s"), name: name.into() };
+        let all = [
+            resource("a", ResourceRequest::Read),
+            resource("b", ResourceRequest::Read),
+            resource("a", ResourceRequest::Subscribe),
+            prompt("a"),
+            prompt("b"),
+        ];
+        for (one, first) in all.iter().enumerate() {
+            for (other, second) in all.iter().enumerate() {
+                let kinds = [first, second].map(|it| kind("admin", it, definition(it)));
+                assert_eq!(kinds[0] == kinds[1], one == other, "{first:?} {second:?}");
+            }
+            let others = kind("anonymous", first, definition(first));
+            assert!(others != kind("admin", first, definition(first)), "{first:?}");
+        }
+    }
+
+    #[test]
+    fn oversized_arguments_have_no_digest() {
+        let long = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_ARGUMENTS_BYTES));
+        let refused = digest_of(&Principal::Admin, "p", long.as_bytes(), 0);
+        assert_eq!(refused, Err(ArgumentsTooLong { limit: MAX_ARGUMENTS_BYTES }));
+        let deep = format!("{{\"a\":{}1{}}}", "[".repeat(1000), "]".repeat(1000));
+        assert_eq!(digest(&deep), digest(&deep));
+    }
 }

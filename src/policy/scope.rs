@@ -1,15 +1,19 @@
-//! Whether an agent token was made for what is asked: servers, tools by pattern, operations.
+//! Scope of an agent token (servers, tool patterns, operations), and the visibility of lists for a principal.
 //!
-//! An operation is the greater one of what a call states and what its tool is known to do: a token is a bound on an
-//! agent, so that the agent's own word cannot widen it.
+//! The operation of a call is the greater of the stated one and the one recommended for the tool: a token bounds an
+//! agent, which cannot widen it by stating less.
 
-use super::access::{Access, Reference, ResourceRequest};
+use std::sync::Arc;
+
 use super::denial::Denial;
+use super::intent::Operation;
+use super::permit::Settings;
 use super::principal::{AgentToken, Principal, Scope};
-use crate::intent::Operation;
-use crate::tool::{Pattern, Tool, ToolName};
+use super::request::{Access, Reference};
+use super::rules::{RuleSet, Subject};
+use super::tool::{Pattern, Tool, ToolName};
 
-/// What bounds the principal's lists; `None` where nothing does.
+/// Scope that limits the principal; `None` if nothing does.
 pub(super) fn of(principal: &Principal) -> Option<&Scope> {
     match principal {
         Principal::Anonymous
@@ -20,10 +24,7 @@ pub(super) fn of(principal: &Principal) -> Option<&Scope> {
     }
 }
 
-/// Whether the principal's token was made for what is asked.
-///
-/// # Errors
-/// [`Denial::Scope`] where it was not.
+/// Denies a request outside the scope of the principal's token.
 pub(super) fn check(principal: &Principal, access: &Access) -> Result<(), Denial> {
     match principal {
         Principal::Anonymous
@@ -41,20 +42,16 @@ impl Scope {
             Access::Tool(call) => {
                 let tool = call.tool();
                 let known = Operation::recommended(tool.capability);
-                self.has_tool(&tool.name) && self.has_operation(greater(call.operation(), known))
+                self.has_tool(&tool.name) && self.has_operation(call.operation().max(known))
             }
-            Access::Resource { server, request, .. } => match request {
-                ResourceRequest::Read | ResourceRequest::Subscribe => self.has_offers(server),
-                // It ends what was allowed once, or nothing.
-                ResourceRequest::Unsubscribe => self.has_server(server),
-            },
-            Access::Prompt { server, .. } | Access::Completion { server, .. } => {
-                self.has_offers(server)
-            }
+            // Unsubscribing, too: an answer would confirm that the server exists.
+            Access::Resource { server, .. }
+            | Access::Prompt { server, .. }
+            | Access::Completion { server, .. } => self.has_offers(server),
         }
     }
 
-    /// Whether a list shows the tool: it shows nothing that could not be called.
+    /// Whether lists show the tool: only tools that could be called.
     pub(super) fn shows_tool(&self, tool: &Tool) -> bool {
         self.has_tool(&tool.name) && self.has_operation(Operation::recommended(tool.capability))
     }
@@ -63,7 +60,7 @@ impl Scope {
         self.servers.is_empty() || self.servers.iter().any(|name| **name == *server)
     }
 
-    /// Whether it is for a tool of that name.
+    /// Whether the scope includes a tool of this name.
     pub(super) fn has_tool(&self, name: &ToolName) -> bool {
         let fits = |pattern: &Pattern| match pattern.as_str().split_once(':') {
             Some(_) => pattern.matches(&name.to_string()),
@@ -76,16 +73,11 @@ impl Scope {
         self.operations.is_empty() || self.operations.contains(&operation)
     }
 
-    /// Whether it is for what a server offers beside tools.
+    /// Whether the scope includes the server's resources and prompts.
     pub(super) fn has_offers(&self, server: &str) -> bool {
         let for_tools_alone = self.servers.is_empty() && !self.tools.is_empty();
         !for_tools_alone && self.has_server(server) && self.has_operation(Operation::Read)
     }
-}
-
-fn greater(one: Operation, other: Operation) -> Operation {
-    let place = |it: Operation| Operation::ALL.into_iter().position(|operation| operation == it);
-    if place(one) < place(other) { other } else { one }
 }
 
 fn refused(token: &AgentToken, access: &Access) -> Denial {
@@ -101,14 +93,86 @@ fn refused(token: &AgentToken, access: &Access) -> Denial {
     Denial::Scope { token: token.name().into(), access: access.into() }
 }
 
+pub(super) fn subject(principal: &Principal) -> Subject<'_> {
+    Subject { id: principal.id(), groups: principal.groups() }
+}
+
+/// Filter of lists for one principal: shows what it may request, as far as that is known in advance.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Visibility<'a> {
+    /// Scope of the principal's token; `None` if unlimited.
+    scope: Option<&'a Scope>,
+    /// Subject and rules; `None` if there are no rules.
+    rules: Option<(Subject<'a>, &'a RuleSet)>,
+}
+
+/// Filter of lists for `principal` under these settings.
+pub fn visible<'a>(principal: &'a Principal, settings: &'a Settings) -> Visibility<'a> {
+    Visibility {
+        scope: of(principal),
+        rules: settings.rules.as_deref().map(|rules| (subject(principal), rules)),
+    }
+}
+
+impl Visibility<'_> {
+    /// Whether everything is shown.
+    pub fn is_all(&self) -> bool {
+        self.scope.is_none() && self.rules.is_none()
+    }
+
+    /// Whether rules are evaluated.
+    pub fn is_ruled(&self) -> bool {
+        self.rules.is_some()
+    }
+
+    pub fn tool(&self, tool: &Arc<Tool>) -> bool {
+        self.in_scope(tool)
+            && self.rules.is_none_or(|(subject, rules)| rules.shows_tool(subject, tool))
+    }
+
+    /// Filter for long lists: evaluates rules for the first `max_evaluated` tools that reach them and hides the rest.
+    pub fn first_tools(self, max_evaluated: usize) -> impl FnMut(&Arc<Tool>) -> bool {
+        let mut left = max_evaluated;
+        move |tool| {
+            self.in_scope(tool)
+                && self.rules.is_none_or(|(subject, rules)| {
+                    let asked = left > 0;
+                    left = left.saturating_sub(1);
+                    asked && rules.shows_tool(subject, tool)
+                })
+        }
+    }
+
+    /// Whether the token's scope includes the tool; rules are not evaluated.
+    pub fn in_scope(&self, tool: &Tool) -> bool {
+        self.scope.is_none_or(|scope| scope.shows_tool(tool))
+    }
+
+    /// Whether the token's scope includes a tool of this name; if not, errors must not reveal its server.
+    pub fn may_name(&self, name: &ToolName) -> bool {
+        self.scope.is_none_or(|scope| scope.has_tool(name))
+    }
+
+    pub fn resource(&self, server: &str, uri: &str) -> bool {
+        self.scope.is_none_or(|scope| scope.has_offers(server))
+            && self.rules.is_none_or(|(subject, rules)| rules.shows_resource(subject, server, uri))
+    }
+
+    pub fn prompt(&self, server: &str, name: &str) -> bool {
+        self.scope.is_none_or(|scope| scope.has_offers(server))
+            && self.rules.is_none_or(|(subject, rules)| rules.shows_prompt(subject, server, name))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
     use crate::intent::{self, Stated};
-    use crate::policy::{Settings, ToolAccess, visible};
+    use crate::request::ResourceRequest;
     use crate::tool::{Annotations, Rules};
+    use crate::{Settings, ToolAccess, visible};
 
     const READ_ONLY: &str = r#"{"readOnlyHint":true}"#;
     const UNMARKED: &str = "{}";
@@ -138,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_refused_by_server_by_pattern_and_by_operation() {
+    fn scope_limits_server_pattern_and_operation() {
         use Operation::{Destructive, Read, Write};
         for (principal, name, annotations, by, allowed) in [
             (token(&[], &[], &[]), "a:x", DESTRUCTIVE, Destructive, true),
@@ -150,7 +214,7 @@ mod tests {
             (token(&["a"], &["get_*"], &[]), "b:get_x", UNMARKED, Write, false),
             (token(&[], &[], &[Read]), "a:x", READ_ONLY, Read, true),
             (token(&[], &[], &[Read]), "a:x", READ_ONLY, Write, false),
-            // The agent's word alone does not make a read of what is not marked as one.
+            // Stating read does not make an unmarked tool read-only.
             (token(&[], &[], &[Read]), "a:x", UNMARKED, Read, false),
             (token(&[], &[], &[Read, Write]), "a:x", UNMARKED, Read, true),
             (token(&[], &[], &[Read, Write]), "a:x", DESTRUCTIVE, Destructive, false),
@@ -165,15 +229,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tool_is_refused_by_server() {
+    fn scope_limits_resources_and_prompts_by_server() {
         let server: Arc<str> = "a".into();
-        let request = ResourceRequest::Read;
-        let resource = Access::Resource { server: Arc::clone(&server), uri: "f:1".into(), request };
+        let resource = |request| {
+            let uri = "f:1".into();
+            (
+                Access::Resource { server: Arc::clone(&server), uri, request },
+                "resource 'f:1' of 'a'",
+            )
+        };
         let prompt = Access::Prompt { server: Arc::clone(&server), name: "p".into() };
         let of = Reference::Resource("f:{x}".into());
-        let completion = Access::Completion { server, of };
+        let completion = Access::Completion { server: Arc::clone(&server), of };
         let all = [
-            (resource, "resource 'f:1' of 'a'"),
+            resource(ResourceRequest::Read),
+            resource(ResourceRequest::Subscribe),
+            resource(ResourceRequest::Unsubscribe),
             (prompt, "prompt 'p' of 'a'"),
             (completion, "completions for resource 'f:{x}' of 'a'"),
         ];
@@ -198,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_known_to_whom_it_could_be_of_use() {
+    fn tool_name_is_revealed_only_within_scope() {
         let settings = Settings::default();
         for (principal, name, known) in [
             (token(&["a"], &[], &[]), "a:x", true),
@@ -218,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_shows_what_could_be_called_and_nothing_else() {
+    fn list_shows_only_callable_tools() {
         for annotations in [READ_ONLY, UNMARKED, DESTRUCTIVE] {
             for principal in [
                 token(&[], &[], &[]),

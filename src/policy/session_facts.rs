@@ -1,29 +1,28 @@
-//! What rules can know of the session that a request belongs to, and the cell in which it is kept.
+//! Facts about earlier requests that rules read, and the atomic cell that keeps them for a session or principal.
 //!
-//! A cell is one word that all requests of a session change by themselves, without a lock. What it says only rises, as
-//! long as the session lasts; of clients without sessions, as long as they are not silent for [`WINDOW_SECONDS`]. Whose
-//! cell is whose, the caller says.
+//! A cell is one atomic word, updated without a lock. Facts only rise: for the lifetime of a session, and for a principal
+//! until [`WINDOW_SECONDS`] pass without a request. Which cell belongs to whom is the caller's concern.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::intent::Sensitivity;
 use crate::tool::{Exposure, World};
 
-/// What has gone on in a session before a request, as far as rules may look at it.
+/// Facts of a session before a request, as rules read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionFacts {
-    /// The highest sensitivity that was stated, marked or told. It never falls.
+    /// Highest sensitivity stated or marked so far. Never falls.
     pub max_sensitivity: Option<Sensitivity>,
-    /// Whether anything has come from a tool that reaches beyond its server (`openWorldHint`).
+    /// Whether content came from an open-world tool (`openWorldHint`).
     pub open_world_seen: bool,
     /// Requests to servers that were permitted.
     pub calls: u64,
 }
 
-/// After a silence of so many seconds a client without a session is taken for a new one.
+/// Seconds without a request after which the facts of a principal end.
 pub const WINDOW_SECONDS: u32 = 3600;
 
-/// Most calls that are counted.
+/// Maximum number of calls that are counted.
 const MAX_CALLS: u64 = (1 << CALL_BITS) - 1;
 const CALL_BITS: u32 = 28;
 const OPEN_BIT: u32 = CALL_BITS;
@@ -31,7 +30,7 @@ const RANK_BIT: u32 = OPEN_BIT + 1;
 const RANK_MASK: u64 = 0b111;
 const TIME_BIT: u32 = 32;
 
-/// The facts of a session under way: `last use in seconds | rank of the sensitivity | open world | calls`.
+/// Packed facts: `last use in seconds | sensitivity rank | open world | calls`.
 #[derive(Debug, Default)]
 pub struct FactsCell(AtomicU64);
 
@@ -52,8 +51,21 @@ impl SessionFacts {
             | self.calls.min(MAX_CALLS)
     }
 
-    /// With what comes from a tool of that exposure.
-    #[must_use]
+    /// Maximum of a session's facts and its principal's. `calls` stays the session's.
+    pub fn joined(self, principal: Self) -> Self {
+        Self {
+            max_sensitivity: Sensitivity::higher(self.max_sensitivity, principal.max_sensitivity),
+            open_world_seen: self.open_world_seen || principal.open_world_seen,
+            calls: self.calls,
+        }
+    }
+
+    /// Whether any sensitivity or open-world content is known.
+    pub fn has_seen_anything(self) -> bool {
+        self.max_sensitivity.is_some() || self.open_world_seen
+    }
+
+    /// Facts after content of this exposure.
     pub fn after(self, exposure: Exposure) -> Self {
         Self {
             max_sensitivity: Sensitivity::higher(self.max_sensitivity, exposure.sensitivity),
@@ -64,36 +76,53 @@ impl SessionFacts {
 }
 
 impl FactsCell {
-    /// What is known.
-    #[must_use]
     pub fn get(&self) -> SessionFacts {
         SessionFacts::unpack(self.0.load(Ordering::Acquire))
     }
 
-    /// A request comes at `second`, of a client without a session: what is known if it was not silent for too long,
-    /// else nothing any more.
+    /// Notes a request at `second` and returns the facts, which are reset if the principal was idle for too long.
     pub fn used(&self, second: u32) -> SessionFacts {
+        self.used_since(second, second, |facts| facts);
+        self.get()
+    }
+
+    /// Second of the last request, and the facts.
+    pub fn last_used(&self) -> (u32, SessionFacts) {
+        let word = self.0.load(Ordering::Acquire);
+        ((word >> TIME_BIT) as u32, SessionFacts::unpack(word))
+    }
+
+    /// Joins facts reported by another node for a request at `last`; the current time is `second`.
+    pub fn merge_remote(&self, facts: SessionFacts, last: u32, second: u32) {
+        self.used_since(second, last, |own| own.joined(facts));
+    }
+
+    fn used_since(
+        &self,
+        second: u32,
+        last_use: u32,
+        change: impl Fn(SessionFacts) -> SessionFacts,
+    ) {
         let touched = |word: u64| {
             let last = (word >> TIME_BIT) as u32;
             let facts = match second.saturating_sub(last) > WINDOW_SECONDS {
                 true => SessionFacts::default(),
                 false => SessionFacts::unpack(word),
             };
-            let next = facts.pack() | u64::from(second.max(last)) << TIME_BIT;
+            let next = change(facts).pack() | u64::from(last_use.max(last)) << TIME_BIT;
             (next != word).then_some(next)
         };
+        // An error means that nothing changed.
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, touched);
-        self.get()
     }
 
-    /// Whether it has been silent for too long at `second`.
-    #[must_use]
+    /// Whether the window without a request has passed at `second`.
     pub fn is_over(&self, second: u32) -> bool {
         let last = (self.0.load(Ordering::Acquire) >> TIME_BIT) as u32;
         second.saturating_sub(last) > WINDOW_SECONDS
     }
 
-    /// A request was permitted, for which that sensitivity was stated.
+    /// Notes a permitted request with this stated sensitivity.
     pub fn permitted(&self, stated: Option<Sensitivity>) {
         self.raise(|facts| SessionFacts {
             max_sensitivity: Sensitivity::higher(facts.max_sensitivity, stated),
@@ -102,18 +131,26 @@ impl FactsCell {
         });
     }
 
-    /// The answer of a tool of that exposure begins.
-    pub fn answered(&self, exposure: Exposure) {
-        self.raise(|facts| facts.after(exposure));
+    /// Raises the sensitivity to the one stated for a permitted request that is counted elsewhere. True if it changed.
+    pub fn stated(&self, sensitivity: Option<Sensitivity>) -> bool {
+        self.raise(|facts| SessionFacts {
+            max_sensitivity: Sensitivity::higher(facts.max_sensitivity, sensitivity),
+            ..facts
+        })
     }
 
-    fn raise(&self, change: impl Fn(SessionFacts) -> SessionFacts) {
+    /// Raises the facts by a response of this exposure. True if they changed.
+    pub fn answered(&self, exposure: Exposure) -> bool {
+        self.raise(|facts| facts.after(exposure))
+    }
+
+    fn raise(&self, change: impl Fn(SessionFacts) -> SessionFacts) -> bool {
         let raised = |word: u64| {
             let next = change(SessionFacts::unpack(word)).pack() | (word >> TIME_BIT) << TIME_BIT;
             (next != word).then_some(next)
         };
-        // An error says that nothing was to be changed.
-        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
+        // An error means that nothing changed.
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised).is_ok()
     }
 }
 
@@ -128,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_has_seen_only_rises() {
+    fn session_facts_only_rise() {
         let cell = FactsCell::default();
         cell.permitted(Some(Sensitivity::Internal));
         cell.answered(of(Sensitivity::Private));
@@ -146,7 +183,41 @@ mod tests {
     }
 
     #[test]
-    fn the_count_has_an_end_and_nothing_else_is_changed_by_it() {
+    fn joined_facts_take_the_maximum_except_calls() {
+        let private = SessionFacts {
+            max_sensitivity: Some(Sensitivity::Private),
+            open_world_seen: false,
+            calls: 7,
+        };
+        let open = SessionFacts { max_sensitivity: None, open_world_seen: true, calls: 1 };
+        let both = SessionFacts { open_world_seen: true, ..private };
+        assert_eq!((private.joined(open), open.joined(private).calls), (both, 1));
+        assert!(both.has_seen_anything() && open.has_seen_anything());
+        assert!(!SessionFacts { calls: 3, ..SessionFacts::default() }.has_seen_anything());
+    }
+
+    #[test]
+    fn remote_facts_are_merged_with_their_lifetime() {
+        let cell = FactsCell::default();
+        let open = SessionFacts { open_world_seen: true, ..SessionFacts::default() };
+        cell.used(WINDOW_SECONDS * 2);
+        cell.answered(of(Sensitivity::Private));
+        let now = WINDOW_SECONDS * 3;
+        cell.merge_remote(open, now - 10, now);
+        let (last, facts) = cell.last_used();
+        assert_eq!((last, facts.open_world_seen), (now - 10, true));
+        assert_eq!(facts.max_sensitivity, Some(Sensitivity::Private));
+        let late = now + WINDOW_SECONDS;
+        cell.merge_remote(open, late - 1, late);
+        let facts = cell.last_used().1;
+        assert_eq!(facts.max_sensitivity, None, "local facts had expired");
+        assert!(facts.open_world_seen);
+        cell.merge_remote(SessionFacts::default(), late - 100, late);
+        assert_eq!(cell.last_used().0, late - 1, "an older use changes nothing");
+    }
+
+    #[test]
+    fn call_count_saturates_without_side_effects() {
         let cell = FactsCell(AtomicU64::new(MAX_CALLS - 1));
         for _ in 0..3 {
             cell.permitted(None);
@@ -155,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_session_facts_last_until_a_long_silence() {
+    fn principal_facts_last_until_the_idle_window() {
         let cell = FactsCell::default();
         cell.used(10);
         cell.answered(of(Sensitivity::Private));

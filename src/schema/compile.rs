@@ -1,9 +1,9 @@
-//! From the text of an output schema to something that can judge, or to the reason why not.
+//! Compilation of a schema for both engines, or the reason why it is unusable.
 //!
-//! Owns dialects, bounds, and how both engines are set up so that they mean the same. Deliberately
-//! fetches nothing: a reference that leaves the schema and the standard meta-schemas is a reason.
+//! Dialects, bounds, and a configuration in which both engines agree. Fetches nothing: a reference out of the schema, other than to a
+//! standard meta-schema, makes it unusable.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -12,56 +12,55 @@ use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 use url::Url;
 
+use super::accept::{AcceptBuilder, AcceptProgram};
 use super::bounds::{Bounds, Cost, Graph, Lost, MAX_PLACES, WalkLimits, follow};
-use super::cut::cut;
+pub use super::dialect::Remotes;
 use super::dialect::{self, identifier};
 use super::form::{ReachedSchema, prepare};
-use super::formats;
 use super::meter::{BACKTRACK_MAX, NameCost};
 use super::pattern::{self, PROGRAM_MAX};
-pub use super::remotes::Remotes;
 use super::required::RequiredMembers;
 pub use super::settings::{Engine, SchemaHash, Settings};
 use super::tape_json::TapeJson;
 pub use super::unusable::Unusable;
+use super::unusable::cut;
 use super::unusable::{EXPLANATION_MAX, one_line};
-use crate::json::tape::{self, Scratch, TapeFault};
+use mcpproxy_json::tape::{self, Scratch, TapeFault};
 
-/// Where a schema without an identifier stands.
+/// Base URI of a schema without an identifier.
 pub(super) const BASE: &str = "json-schema:///";
 
-/// Stack that compiling the largest schema takes, in bytes.
+/// Stack size for compiling the largest schema, in bytes.
 pub const STACK: usize = 16 << 20;
 
-/// A schema of at most so many bytes, without patterns, is compiled for boon once more when boon is
-/// first asked, which is seldom and takes less than a millisecond; until then that form, three
-/// quarters of a compiled schema's memory, is not kept.
+/// Maximum size in bytes of a schema, without patterns, whose boon form is compiled lazily: boon is rarely needed, compiling takes less
+/// than a millisecond, and that form is three quarters of a compiled schema's memory.
 const RESTING_BYTES: usize = 4 << 10;
 
-/// A compiled schema.
 pub struct Schema {
     pub(super) hash: SchemaHash,
     pub(super) engine: Engine,
     boon: Boon,
     pub(super) tape: Validator<TapeJson>,
     pub(super) cost: Cost,
-    /// References come back to themselves on one value: boon decides what that means.
+    /// Whether references are cyclic on one value; boon decides their meaning.
     pub(super) circular: bool,
-    /// What names cost.
     pub(super) names: NameCost,
-    /// Steps for each byte of text under the slowest pattern; none where all are quick.
+    /// Steps per byte of text of the slowest pattern; `None` if all are fast.
     pub(super) steps_per_byte: u64,
-    /// The members that its objects require.
+    /// Required members of its objects.
     pub(super) required: RequiredMembers,
+    /// Accept-only form, for the tape engine's schemas that have one.
+    pub(super) accept: Option<AcceptProgram>,
+    gaps: BTreeSet<&'static str>,
 }
 
-/// Where boon's form is.
+/// boon's form of the schema.
 enum Boon {
-    /// There is none: boon refuses a pattern.
+    /// None: boon refuses a pattern.
     Refuses,
     Ready(Arbiter),
-    /// Made of this form of the schema when boon is first asked. It was made of it before, so that it
-    /// can be.
+    /// Compiled lazily from this text, which is known to compile.
     Resting {
         form: Box<str>,
         draft: Draft,
@@ -70,28 +69,29 @@ enum Boon {
     },
 }
 
-/// boon's compiled form.
 pub(super) struct Arbiter {
     pub(super) schemas: Schemas,
     pub(super) root: SchemaIndex,
 }
 
 impl Schema {
-    /// The identity of the schema under its settings.
-    #[must_use]
+    /// Identity of the schema under its settings.
     pub fn hash(&self) -> SchemaHash {
         self.hash
     }
 
-    /// True when the tape engine judges alone: boon refuses a pattern for look-around or
-    /// back-references, or would take too long to compile ([`Bounds::boon_subschemas`]). For the
-    /// health answer.
-    #[must_use]
+    /// Whether only the tape engine is used: boon refuses a pattern with look-around or back-references, or would take too long to compile
+    /// ([`Bounds::boon_subschemas`]). Reported by health.
     pub fn judged_by_tape_alone(&self) -> bool {
         matches!(self.boon, Boon::Refuses)
     }
 
-    /// boon's form, where boon is asked at all.
+    /// Keywords that the accept-only evaluator does not cover; empty if a conforming document usually needs no tape.
+    pub fn keywords_without_a_rule(&self) -> impl Iterator<Item = &'static str> {
+        self.gaps.iter().copied()
+    }
+
+    /// boon's form, if boon is used.
     pub(super) fn arbiter(&self) -> Option<&Arbiter> {
         match &self.boon {
             Boon::Refuses => None,
@@ -115,19 +115,13 @@ impl fmt::Debug for Schema {
 
 /// Compiles `raw` within the default [`Bounds`].
 ///
-/// Takes seconds for the largest schema, and cannot be interrupted: to be called off the call
-/// path, on a thread with [`STACK`] bytes of stack if `raw` may be large.
-///
-/// # Errors
-/// [`Unusable`]: the reason for the one warning of FR-A9.
+/// Takes seconds for the largest schema and cannot be interrupted: call it off the call path, on a thread with [`STACK`] bytes of stack if
+/// `raw` may be large. The error is the reason in the warning of FR-A9.
 pub fn compile(raw: &[u8], settings: &Settings) -> Result<Schema, Unusable> {
     compile_with(raw, settings, &Bounds::default(), &Remotes::default())
 }
 
-/// Compiles `raw` within `bounds`, with `remotes` to refer to.
-///
-/// # Errors
-/// [`Unusable`].
+/// Compiles `raw` within `bounds`; references may lead to `remotes`.
 pub fn compile_with(
     raw: &[u8],
     settings: &Settings,
@@ -159,7 +153,8 @@ pub fn compile_with(
     }
     let Patterns { beyond_boon, slow, names } = check_patterns(&graph, bounds)?;
     let has_beyond = !beyond_boon.is_empty();
-    let tape = build_tape(&form, settings, remotes, has_beyond)?;
+    let compiled_patterns = pattern::PatternCache::default();
+    let tape = build_tape(&form, settings, remotes, has_beyond, compiled_patterns.clone())?;
     let rests = settings.engine == Engine::Tape
         && remotes.0.is_empty()
         && raw.len() <= RESTING_BYTES
@@ -177,8 +172,25 @@ pub fn compile_with(
             }
         }
     };
+    let hash = SchemaHash::of(raw, settings);
+    // The meaning of a cyclic reference, and of a reference to another document, is that of the engines.
+    let has_accept =
+        settings.engine == Engine::Tape && !graph.is_circular() && remotes.0.is_empty();
+    let (accept, gaps) = if has_accept {
+        AcceptBuilder {
+            form: &form,
+            draft,
+            schema: hash,
+            assert_formats: settings.assert_formats,
+            patterns: &compiled_patterns,
+            cost: &cost,
+        }
+        .build()
+    } else {
+        (None, BTreeSet::from(["$ref"]))
+    };
     Ok(Schema {
-        hash: SchemaHash::of(raw, settings),
+        hash,
         engine: settings.engine,
         circular: graph.is_circular(),
         boon,
@@ -187,10 +199,12 @@ pub fn compile_with(
         names,
         steps_per_byte: slow,
         required: RequiredMembers::of(&value),
+        accept,
+        gaps,
     })
 }
 
-/// Checks how far the schema reaches. Returns how many subschemas there are to compile.
+/// Checks the bounds on references and visits. Returns the number of subschemas to compile.
 fn check_extent(graph: &Graph<'_>, bounds: &Bounds) -> Result<u64, Unusable> {
     if graph.crowded() {
         return Err(Unusable::Names { limit: MAX_PLACES });
@@ -239,19 +253,19 @@ fn parse(raw: &[u8], bounds: &Bounds) -> Result<Value, Unusable> {
     }
 }
 
-/// The patterns that need care.
+/// Costs of the patterns that are not fast.
 struct Patterns<'a> {
-    /// Those that only a backtracking engine takes.
+    /// Patterns that only a backtracking engine supports.
     beyond_boon: HashSet<&'a str>,
-    /// Steps for each byte of text under the slowest of those that are linear.
+    /// Steps per byte of text of the slowest linear pattern.
     slow: u64,
-    /// What all of them cost for each name of an object.
+    /// Cost of all patterns per name of an object.
     names: NameCost,
 }
 
 /// Checks that the patterns are bounded.
 fn check_patterns<'a>(graph: &Graph<'a>, bounds: &Bounds) -> Result<Patterns<'a>, Unusable> {
-    /// Sizes that a program is tried to fit into.
+    /// Size limits tried in turn.
     const TIERS: [usize; 4] = [4 << 10, 16 << 10, 128 << 10, PROGRAM_MAX];
     let mut patterns: Vec<_> = graph.patterns().collect();
     patterns.sort_unstable();
@@ -266,7 +280,7 @@ fn check_patterns<'a>(graph: &Graph<'a>, bounds: &Bounds) -> Result<Patterns<'a>
         }
         let beyond;
         if let Some(size) = TIERS.into_iter().find(|size| pattern::is_linear(pattern, *size)) {
-            // boon compiles it anew wherever it stands.
+            // boon compiles a pattern once per occurrence.
             program += size * alike.len();
             let steps = pattern::steps_per_byte(pattern);
             found.slow = found.slow.max(steps);
@@ -301,8 +315,7 @@ fn check_patterns<'a>(graph: &Graph<'a>, bounds: &Bounds) -> Result<Patterns<'a>
     Ok(found)
 }
 
-/// Builds boon's form, with the patterns that boon does not take left out: then it only vouches
-/// for the rest of the schema.
+/// Builds boon's form without the patterns that boon does not support; it then validates only the rest of the schema.
 fn build_boon(
     schema: &Value,
     draft: Draft,
@@ -315,9 +328,9 @@ fn build_boon(
     compiler.set_default_draft(draft);
     let formats = if settings.assert_formats {
         compiler.enable_format_assertions();
-        formats::asserted(draft)
+        dialect::asserted(draft)
     } else {
-        formats::annotated()
+        dialect::annotated()
     };
     formats.into_iter().for_each(|format| compiler.register_format(format));
     prepare(&mut schema, draft, beyond_boon);
@@ -354,6 +367,7 @@ fn build_tape(
     settings: &Settings,
     remotes: &Remotes,
     backtracks: bool,
+    patterns: pattern::PatternCache,
 ) -> Result<Validator<TapeJson>, Unusable> {
     let mut options = jsonschema::options_for::<TapeJson>()
         .with_base_uri(BASE)
@@ -369,7 +383,6 @@ fn build_tape(
         let engine = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
         options.with_pattern_options(engine)
     };
-    let patterns = pattern::PatternCache::default();
     options = options.with_keyword("pattern", move |_, value, _| patterns.keyword(value));
     options.build(schema).map_err(|error| Unusable::Invalid(one_line(&error.masked())))
 }
@@ -383,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a9_each_unusable_schema_has_a_reason_of_one_clear_line() {
+    fn fr_a9_unusable_schema_has_a_reason_of_one_line() {
         let long = format!("{{\"pattern\":\"{}\"}}", "a".repeat(5000));
         let deep = format!("{}true{}", "{\"not\":".repeat(101), "}".repeat(101));
         let large = format!("{{\"description\":\"{}\"}}", "a".repeat(16 << 20));
@@ -457,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_compile_to_too_much_are_unusable() {
+    fn too_large_patterns_are_unusable() {
         let pattern = |i| format!("{{\"pattern\":\"^(a{{1,50}}){{1,50}}{i}$\"}}");
         let patterns: Vec<String> = (0..200).map(pattern).collect();
         let found = reason(&format!("{{\"allOf\":[{}]}}", patterns.join(",")));
@@ -486,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn look_around_alone_does_not_make_a_schema_unusable() {
+    fn schema_with_look_around_is_usable() {
         let alone = |schema: &str| {
             compile(schema.as_bytes(), &Settings::default()).unwrap().judged_by_tape_alone()
         };

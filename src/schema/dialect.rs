@@ -1,13 +1,39 @@
-//! Which dialect of JSON Schema a schema is written in, by its `$schema`.
+//! Dialect of a schema, by its `$schema`; the documents that references may lead to; and one meaning of `format` for both engines.
+//!
+//! Nothing is fetched: other documents do not exist. boon uses the formats of the tape engine's crate, which follow the
+//! specifications more closely, so that the engines never disagree about a format.
 
-use boon::Draft;
-use serde_json::Value;
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::{Arc, LazyLock};
 
-use super::cut::cut;
-use super::remotes::Remotes;
-use super::unusable::{EXPLANATION_MAX, Unusable};
+use boon::{Draft, Format};
+use jsonschema::Validator;
+use serde_json::{Value, json};
 
-/// The dialect of the schema's root; the newest where only a remote could tell.
+use super::unusable::{EXPLANATION_MAX, Unusable, cut};
+
+/// Documents that references may lead to, by URI. Empty outside of tests.
+#[derive(Clone, Debug, Default)]
+pub struct Remotes(pub Arc<HashMap<String, Value>>);
+
+impl boon::UrlLoader for Remotes {
+    fn load(&self, url: &str) -> Result<Value, Box<dyn std::error::Error>> {
+        self.0.get(url).cloned().ok_or_else(|| "nothing is fetched".into())
+    }
+}
+
+impl jsonschema::Retrieve for Remotes {
+    fn retrieve(
+        &self,
+        uri: &jsonschema::Uri<String>,
+    ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+        let url = uri.as_str().trim_end_matches('#');
+        self.0.get(url).cloned().ok_or_else(|| "nothing is fetched".into())
+    }
+}
+
+/// Dialect of the schema's root; the newest for an unknown `$schema` of a remote.
 pub(super) fn of(schema: &Value, remotes: &Remotes) -> Result<Draft, Unusable> {
     let Some(dialect) = schema.get("$schema").and_then(Value::as_str) else {
         return Ok(Draft::default());
@@ -20,16 +46,105 @@ pub(super) fn of(schema: &Value, remotes: &Remotes) -> Result<Draft, Unusable> {
     }
 }
 
-/// The keyword by which a dialect identifies a resource.
+/// Keyword of a dialect that identifies a resource.
 pub(super) fn identifier(draft: Draft) -> &'static str {
     if draft == Draft::V4 { "id" } else { "$id" }
 }
 
-/// The first of `dialects` that identifies resources by another keyword than `id`: where the
-/// references in there lead to depends on who reads them.
+/// First of `dialects` that identifies resources by another keyword than `id`: its references resolve differently in different
+/// validators.
 pub(super) fn mixed<'a>(dialects: &'a [String], id: &str) -> Option<&'a str> {
     let other = |uri: &&String| {
         Draft::from_url(uri.trim_end_matches('#')).is_some_and(|draft| identifier(draft) != id)
     };
     dialects.iter().find(other).map(String::as_str)
+}
+
+/// Name of `regex` for boon, whose own `regex` cannot be replaced.
+pub(super) const REGEX: &str = "ecmascript-regex";
+
+const DRAFTS: [Draft; 5] = [Draft::V4, Draft::V6, Draft::V7, Draft::V2019_09, Draft::V2020_12];
+
+type Table = Vec<Format>;
+
+macro_rules! table {
+    ($draft:path, $($name:literal)*) => {
+        vec![$(Format { name: $name, func: |value| ask($draft, $name, value) }),*]
+    };
+}
+
+macro_rules! known {
+    ($draft:path) => {
+        table!($draft,
+            "ecmascript-regex" "ipv4" "ipv6" "hostname" "idn-hostname" "email" "idn-email" "date"
+            "time" "date-time" "duration" "period" "json-pointer" "relative-json-pointer" "uuid"
+            "uri" "iri" "uri-reference" "iri-reference" "uri-template")
+    };
+}
+
+/// Formats of `draft`, for boon.
+pub(super) fn asserted(draft: Draft) -> Table {
+    match draft {
+        Draft::V4 => known!(Draft::V4),
+        Draft::V6 => known!(Draft::V6),
+        Draft::V7 => known!(Draft::V7),
+        Draft::V2019_09 => known!(Draft::V2019_09),
+        // The enum is non-exhaustive: an unknown draft is treated like the newest known one.
+        _ => known!(Draft::V2020_12),
+    }
+}
+
+/// The same formats, never asserted: up to draft 7 boon would assert them by default.
+pub(super) fn annotated() -> Table {
+    let mut table = known!(Draft::V2020_12);
+    table.iter_mut().for_each(|format| format.func = |_| Ok(()));
+    table
+}
+
+/// The dialect for jsonschema.
+pub(super) fn same_draft(draft: Draft) -> jsonschema::Draft {
+    match draft {
+        Draft::V4 => jsonschema::Draft::Draft4,
+        Draft::V6 => jsonschema::Draft::Draft6,
+        Draft::V7 => jsonschema::Draft::Draft7,
+        Draft::V2019_09 => jsonschema::Draft::Draft201909,
+        _ => jsonschema::Draft::Draft202012,
+    }
+}
+
+fn ask(draft: Draft, name: &'static str, value: &Value) -> Result<(), Box<dyn Error>> {
+    static VALIDATORS: LazyLock<HashMap<(Draft, &str), Validator>> = LazyLock::new(|| {
+        let all = DRAFTS.into_iter().flat_map(|draft| {
+            asserted(draft).into_iter().filter_map(move |format| {
+                let meant = if format.name == REGEX { "regex" } else { format.name };
+                let options = jsonschema::options()
+                    .with_draft(same_draft(draft))
+                    .should_validate_formats(true);
+                let validator = options.build(&json!({ "format": meant })).ok()?;
+                Some(((draft, format.name), validator))
+            })
+        });
+        all.collect()
+    });
+    match VALIDATORS.get(&(draft, name)) {
+        Some(validator) if !validator.is_valid(value) => Err("not of this format".into()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod formats_tests {
+    use super::*;
+
+    #[test]
+    fn format_is_asserted_in_every_draft_that_has_it() {
+        for draft in DRAFTS {
+            let formats = asserted(draft);
+            let email = formats.iter().find(|format| format.name == "email").unwrap();
+            assert!((email.func)(&json!("a@b.example")).is_ok());
+            assert!((email.func)(&json!("nobody")).is_err());
+            assert!((email.func)(&json!(1)).is_ok());
+        }
+        assert!(annotated().iter().all(|format| (format.func)(&json!("\u{1}")).is_ok()));
+    }
 }

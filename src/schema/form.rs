@@ -1,28 +1,30 @@
-//! What the engines are given of a schema: what counts, in a form that both take.
+//! Normalized form of a schema for both engines.
 //!
-//! Owns what stands where in a schema: subschemas, maps of them, and values that only look like
-//! schemas. Leaves out what nothing leads to, so that nothing in there can make a schema unusable,
-//! and writes references as URIs. Deliberately changes nothing that a document is judged by, and
-//! nothing that an agent is shown.
+//! Knows where a schema has subschemas, maps of them, and values that only look like schemas. Drops unreachable parts, so that they
+//! cannot make a schema unusable, and writes references as URIs. The meaning of the schema, and the schema that agents see, are
+//! unchanged.
+//!
+//! Generators write references that are not valid URIs (`#/$defs/Page<Item>`), and other validators accept them: they are encoded
+//! with the same meaning.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use boon::Draft;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::{Map, Value};
 
-use super::formats;
-use super::reference::{REFERENCES, encoded};
+use crate::dialect;
 
-/// What stands at a place of a schema.
+/// Kind of a place in a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
-    /// A subschema, or a list of them.
+    /// Subschema, or list of subschemas.
     Schema,
-    /// Subschemas by name.
     Schemas,
-    /// A value: nothing in it is a keyword.
+    /// Value without keywords.
     Value,
-    /// Whatever a keyword holds that no dialect has.
+    /// Content of an unknown keyword.
     Unknown,
 }
 
@@ -35,7 +37,7 @@ const SCHEMAS: [&str; 4] = ["properties", "patternProperties", "dependentSchemas
 /// Keywords that hold values to compare with.
 const COMPARED: [&str; 2] = ["const", "enum"];
 
-/// Keywords that say nothing about a document.
+/// Keywords that do not affect validation.
 const SILENT: [&str; 3] = ["default", "examples", "contentSchema"];
 
 /// Keywords that hold a subschema, or a list of them.
@@ -58,11 +60,11 @@ pub const SUBSCHEMA_KEYWORDS: [&str; 16] = [
     "contentSchema",
 ];
 
-/// What of an object matters for what is in it, if it is no subschema itself.
+/// Kind of the members of an object that is not a subschema itself.
 const IDENTITY: [&str; 7] =
     ["$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$ref"];
 
-/// What the member `name` of an object holds that itself is what `kind` says.
+/// Kind of member `name` of an object of the given kind.
 pub(super) fn holds(kind: Holds, name: &str) -> Holds {
     let among = |names: &[&str]| names.contains(&name);
     match kind {
@@ -77,7 +79,7 @@ pub(super) fn holds(kind: Holds, name: &str) -> Holds {
 }
 
 impl Holds {
-    /// What the items of a list hold that stands here.
+    /// Kind of the items of a list at this place.
     pub(super) fn of_items(self) -> Self {
         match self {
             Self::Schemas => Self::Unknown,
@@ -86,17 +88,16 @@ impl Holds {
     }
 }
 
-/// A schema as the engines are given it.
+/// Normalized schema.
 pub(super) struct ReachedSchema {
-    /// The schema.
     pub(super) schema: Value,
-    /// Every `$schema` in it that is a keyword.
+    /// All `$schema` keywords in it.
     pub(super) dialects: Vec<String>,
 }
 
 impl ReachedSchema {
-    /// What of `schema` is among `reached` or leads there. `id` is the keyword by which its
-    /// dialect identifies a resource. The nesting of schemas bounds the recursion.
+    /// Reduces `schema` to the `reached` subschemas and their parents. `id` is the keyword of its dialect that identifies a resource. The
+    /// nesting of schemas bounds the recursion.
     pub(super) fn of(schema: &Value, reached: &HashSet<*const Value>, id: &str) -> Self {
         let mut keep = Keep { reached, leading: HashSet::new(), id, dialects: Vec::new() };
         keep.lead(schema);
@@ -107,7 +108,7 @@ impl ReachedSchema {
 
 struct Keep<'a> {
     reached: &'a HashSet<*const Value>,
-    /// What is reached, or holds what is.
+    /// The value, if it or a part of it is reached.
     leading: HashSet<*const Value>,
     id: &'a str,
     dialects: Vec<String>,
@@ -139,7 +140,7 @@ impl Keep<'_> {
         self.leading.contains(&std::ptr::from_ref(value))
     }
 
-    /// A value that leads to a subschema, or is one.
+    /// A value that is a subschema or contains one.
     fn value(&mut self, value: &Value) -> Value {
         match value {
             Value::Object(members) if self.reached.contains(&std::ptr::from_ref(value)) => {
@@ -150,7 +151,7 @@ impl Keep<'_> {
             }
             Value::Object(members) => Value::Object(self.those_that_lead(members)),
             Value::Array(items) => {
-                // Those that do not lead keep their places.
+                // Items without subschemas keep their positions.
                 let kept = items.iter().map(|item| {
                     if self.leads(item) { self.value(item) } else { Value::Object(Map::new()) }
                 });
@@ -172,7 +173,7 @@ impl Keep<'_> {
         kept
     }
 
-    /// What becomes of a keyword of a subschema.
+    /// Normalizes a keyword of a subschema.
     fn keyword(&mut self, keyword: &str, member: &Value) -> Option<Value> {
         if COMPARED.contains(&keyword) {
             return Some(member.clone());
@@ -215,7 +216,7 @@ impl Keep<'_> {
     }
 }
 
-/// Keywords that came with drafts 6 and 7, which boon follows beside a reference.
+/// Keywords of drafts 6 and 7 that boon applies beside a reference.
 const BESIDE_REFERENCE: [&str; 10] = [
     "const",
     "contains",
@@ -229,9 +230,8 @@ const BESIDE_REFERENCE: [&str; 10] = [
     "contentMediaType",
 ];
 
-/// Takes out of a schema what boon would not take or takes for something else: patterns beyond
-/// it, the one format that it does not let be defined, and a keyword of another dialect. Leaves
-/// alone what only looks like a keyword. The nesting of schemas bounds the recursion.
+/// Removes from a schema what boon refuses or misreads: unsupported patterns, the one format that it does not let be redefined, and a
+/// keyword of another dialect. Values that only look like keywords are unchanged. The nesting of schemas bounds the recursion.
 pub(super) fn prepare(schema: &mut Value, draft: Draft, beyond_boon: &HashSet<&str>) {
     let members = match schema {
         Value::Object(members) => members,
@@ -243,7 +243,7 @@ pub(super) fn prepare(schema: &mut Value, draft: Draft, beyond_boon: &HashSet<&s
     let own = members.get("$schema").and_then(Value::as_str).and_then(Draft::from_url);
     let draft = own.unwrap_or(draft);
     if let Some(format) = members.get_mut("format").filter(|name| *name == "regex") {
-        *format = formats::REGEX.into();
+        *format = dialect::REGEX.into();
     }
     let known = members.get("pattern").and_then(Value::as_str);
     if known.is_some_and(|pattern| beyond_boon.contains(pattern)) {
@@ -253,7 +253,7 @@ pub(super) fn prepare(schema: &mut Value, draft: Draft, beyond_boon: &HashSet<&s
         members.remove("$recursiveRef");
     }
     if matches!(draft, Draft::V6 | Draft::V7) && members.get("$ref").is_some_and(Value::is_string) {
-        // What stands beside a reference means nothing there; boon knows it of draft 4 alone.
+        // Keywords beside a reference are ignored; boon does so in draft 4 only.
         members.retain(|keyword, _| !BESIDE_REFERENCE.contains(&keyword.as_str()));
     }
     if let Some(Value::Object(named)) = members.get_mut("patternProperties") {
@@ -272,6 +272,71 @@ pub(super) fn prepare(schema: &mut Value, draft: Draft, beyond_boon: &HashSet<&s
     }
 }
 
+/// Keywords whose string is a reference.
+pub(super) const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
+
+/// Characters that must be encoded in a path or query (RFC 3986, appendix A).
+const OUTSIDE: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// Characters that must be encoded in a fragment: also a second number sign.
+const OUTSIDE_FRAGMENT: &AsciiSet = &OUTSIDE.add(b'#');
+
+/// Percent-encodes the characters of `reference` that a URI reference cannot contain. Encoded characters are unchanged; a percent sign
+/// that encodes nothing becomes `%25`.
+pub(super) fn encoded(reference: &str) -> Cow<'_, str> {
+    let (head, fragment) = match reference.split_once('#') {
+        Some((head, fragment)) => (head, Some(fragment)),
+        None => (reference, None),
+    };
+    let (authority, path) = head.split_at(authority(head));
+    let path = part(path, OUTSIDE);
+    let fragment = fragment.map(|fragment| part(fragment, OUTSIDE_FRAGMENT));
+    if matches!((&path, &fragment), (Cow::Borrowed(_), None | Some(Cow::Borrowed(_)))) {
+        return Cow::Borrowed(reference);
+    }
+    let mark = if fragment.is_some() { "#" } else { "" };
+    Cow::Owned(format!("{authority}{path}{mark}{}", fragment.unwrap_or_default()))
+}
+
+/// End of scheme and authority, in which brackets are valid.
+fn authority(head: &str) -> usize {
+    let Some(from) = head.find("//") else { return 0 };
+    let scheme = head.get(..from).unwrap_or_default();
+    if !(scheme.is_empty() || scheme.ends_with(':') && !scheme.contains('/')) {
+        return 0;
+    }
+    let rest = head.get(from + 2..).unwrap_or_default();
+    from + 2 + rest.find(['/', '?']).unwrap_or(rest.len())
+}
+
+fn part<'a>(text: &'a str, outside: &'static AsciiSet) -> Cow<'a, str> {
+    if !text.contains('%') {
+        return utf8_percent_encode(text, outside).into();
+    }
+    let mut pieces = text.split('%');
+    let first = pieces.next().unwrap_or_default();
+    let mut all = utf8_percent_encode(first, outside).to_string();
+    for piece in pieces {
+        let encodes =
+            piece.as_bytes().get(..2).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
+        all.push_str(if encodes { "%" } else { "%25" });
+        all.extend(utf8_percent_encode(piece, outside));
+    }
+    if all == text { Cow::Borrowed(text) } else { Cow::Owned(all) }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -279,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_looks_like_a_keyword_is_left_to_boon_as_it_is() {
+    fn values_that_look_like_keywords_are_unchanged_for_boon() {
         for value in [
             json!({ "const": { "format": "regex", "pattern": "(?!a)" } }),
             json!({ "enum": [{ "$recursiveRef": "#" }], "not": { "pattern": "(?!a)" } }),
@@ -292,6 +357,34 @@ mod tests {
                 *not = json!({ "pattern": "(?!a)" });
             }
             assert_eq!(prepared, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod reference_tests {
+    use super::*;
+
+    #[test]
+    fn only_invalid_uri_characters_are_encoded() {
+        for (written, expected) in [
+            ("#/$defs/Page<Item>", "#/$defs/Page%3CItem%3E"),
+            ("#/definitions/A|B", "#/definitions/A%7CB"),
+            ("#/definitions/List[int]", "#/definitions/List%5Bint%5D"),
+            ("#/$defs/two words ", "#/$defs/two%20words%20"),
+            ("#/$defs/Größe", "#/$defs/Gr%C3%B6%C3%9Fe"),
+            ("#/$defs/100%", "#/$defs/100%25"),
+            ("#/$defs/%7C%zz%", "#/$defs/%7C%25zz%25"),
+            ("#/$defs/a#b", "#/$defs/a%23b"),
+            ("Page<Item>#", "Page%3CItem%3E#"),
+            ("http://[::1]:80/a[b]", "http://[::1]:80/a%5Bb%5D"),
+            ("a//[b]", "a//%5Bb%5D"),
+        ] {
+            assert_eq!(encoded(written), expected);
+        }
+        for right in ["", "#", "#/$defs/a~1b~0c", "#/$defs/%E4", "a?b=c/d#e", "urn:x:y", "./a/../b"]
+        {
+            assert!(matches!(encoded(right), Cow::Borrowed(same) if same == right), "{right}");
         }
     }
 }

@@ -1,53 +1,51 @@
-//! What an evaluation costs: a meter of steps, and the price of reading a string, a name, a pattern.
+//! Metering of an evaluation: steps, and the costs of strings, names and patterns.
 
 use std::cell::{Cell, RefCell};
 
-/// Bytes of a string whose reading costs one step.
+/// Number of bytes of a string per step.
 pub(super) const BYTES_PER_STEP: u64 = 16;
 
-/// How often one match may go back in an engine that backtracks.
+/// Maximum number of backtracking steps of one match.
 pub(super) const BACKTRACK_MAX: usize = 1_000;
 
-/// Bytes that a backtracking engine reads in one step.
+/// Number of bytes that a backtracking engine reads per step.
 const BYTES_PER_BACKTRACKING_STEP: u64 = 16;
 
-/// Counts the steps of one evaluation and remembers what the tape could not decide by itself.
+/// Step counter of one evaluation; also records what the tape could not decide exactly.
 ///
-/// Once the steps are used up, every container reads as empty and every scalar as null: an
-/// evaluation cannot be interrupted, but so it ends soon. Its result is then discarded.
+/// Once the steps are used up, every container reads as empty and every scalar as null: an evaluation cannot be interrupted, but then ends
+/// soon. Its result is discarded.
 #[derive(Debug)]
-pub struct Meter {
-    /// At most zero once they are used up; signed, so that taking one is a single instruction.
+pub(crate) struct Meter {
+    /// Steps left; at most zero once used up. Signed, so that taking one is a single instruction.
     left: Cell<i64>,
     names: NameCost,
-    /// Whether values are made for errors to show.
+    /// Whether values are materialized for error messages.
     pub(super) makes_values: bool,
     inexact: Cell<bool>,
-    /// Hashes of items and where they stand, sorted to find equal ones.
+    /// Hashes and positions of items, sorted to find equal ones.
     pub(super) order: RefCell<Vec<(u64, u32)>>,
 }
 
-/// What reading the name of a member costs in addition.
+/// Additional cost of reading the name of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NameCost {
-    /// Visits and matches that each name can get.
+pub(crate) struct NameCost {
+    /// Maximum number of visits and matches per name.
     pub visits: u64,
-    /// Steps for each byte of a name, for patterns that are not quick.
+    /// Steps per byte of a name, for slow patterns.
     pub steps_per_byte: u64,
-    /// Some pattern may be run by an engine that backtracks.
+    /// Whether a pattern may be run by a backtracking engine.
     pub backtrack: bool,
 }
 
 impl NameCost {
-    /// Steps for one of the visits, with a match.
+    /// Steps per visit, with a match.
     const STEPS_PER_VISIT: u64 = 4;
 
-    /// Most visits, and most steps for each byte: more than any evaluation may take, and little
-    /// enough that no name overflows the sum.
+    /// Upper bound of visits and of steps per byte: more than any evaluation may take, and small enough that no name overflows the sum.
     const MOST: u64 = 1 << 31;
 
-    /// What names cost.
-    pub fn new(visits: u64, steps_per_byte: u64, backtrack: bool) -> Self {
+    pub(crate) fn new(visits: u64, steps_per_byte: u64, backtrack: bool) -> Self {
         Self {
             visits: visits.min(Self::MOST),
             steps_per_byte: steps_per_byte.min(Self::MOST),
@@ -64,10 +62,9 @@ impl NameCost {
 }
 
 impl Meter {
-    /// Resets the meter to `steps`; each name read costs what `names` states in addition, since
-    /// engines read names without the meter. Errors are made without the value they concern, which
-    /// is never shown.
-    pub fn start(&mut self, steps: u64, names: NameCost) {
+    /// Resets the meter to `steps`. Each name costs `names` in addition, since engines read names without the meter. Errors are created
+    /// without values, which are never shown.
+    pub(crate) fn start(&mut self, steps: u64, names: NameCost) {
         self.left.set(i64::try_from(steps).unwrap_or(i64::MAX));
         self.names = names;
         self.makes_values = false;
@@ -75,50 +72,40 @@ impl Meter {
     }
 
     /// Spends `steps`; false once they are used up.
-    pub fn spend(&self, steps: u64) -> bool {
+    pub(crate) fn spend(&self, steps: u64) -> bool {
         let left = self.left.get().saturating_sub_unsigned(steps).max(-1);
         self.left.set(left);
         left > 0
     }
 
-    /// Spends one step. No evaluation takes so many more that it comes around.
+    /// Spends one step. No evaluation wraps the counter around.
     pub(super) fn step(&self) -> bool {
         let left = self.left.get().wrapping_sub(1);
         self.left.set(left);
         left > 0
     }
 
-    /// Steps that reading `name` as a member's costs.
+    /// Number of steps for reading `name` as the name of a member.
     pub(super) fn name_steps(&self, name: &str) -> u64 {
         self.names.steps(name)
     }
 
-    /// Uses everything up.
-    pub fn exhaust(&self) {
+    pub(crate) fn exhaust(&self) {
         self.left.set(0);
     }
 
-    /// True once the steps are used up.
-    #[must_use]
-    pub fn exhausted(&self) -> bool {
+    /// Whether the steps are used up.
+    pub(crate) fn exhausted(&self) -> bool {
         self.left.get() <= 0
     }
 
-    /// Notes that a comparison may have been inexact.
+    /// Records that a comparison may have been inexact.
     pub(super) fn mark_inexact(&self) {
         self.inexact.set(true);
     }
 
-    /// Steps that are left.
-    #[must_use]
-    pub fn left(&self) -> u64 {
-        u64::try_from(self.left.get()).unwrap_or(0)
-    }
-
-    /// True when a number at or beyond 2^53 was compared by size: the engines round differently
-    /// there, so boon has to be asked.
-    #[must_use]
-    pub fn inexact(&self) -> bool {
+    /// Whether a number at or beyond 2^53 was compared by size: the engines round differently there, so that boon has to decide.
+    pub(crate) fn inexact(&self) -> bool {
         self.inexact.get()
     }
 }
@@ -135,8 +122,8 @@ impl Default for Meter {
     }
 }
 
-/// The worst case of a backtracking match against `len` bytes, in steps: from each start, and at
-/// each step back, it may read the whole text.
+/// Worst case of a backtracking match against `len` bytes, in steps: from each start, and at each backtracking step, it may read the whole
+/// text.
 pub(super) fn backtracking_steps(len: usize) -> u64 {
     let len = len as u64;
     len.saturating_mul(BACKTRACK_MAX as u64 + len) / BYTES_PER_BACKTRACKING_STEP

@@ -1,77 +1,85 @@
-//! What of a document nobody who goes by the schema can accept: a value of a wrong type, a member that is required
-//! and missing, one that is there and not allowed. A null for a member that need not be there is none of them.
+//! Misfits: violations that no program behind the schema can accept, namely a value of a wrong type, a missing required member and a
+//! member that is not allowed. A null for an optional member is not a misfit.
 //!
-//! Owns which violations are of that kind, and what is kept of each to say how it is mended. All others (`enum`,
-//! `pattern`, bounds, `not`, …) are none: a schema is often narrower there than the program behind it. Found among
-//! what the engines report of a document that they refuse; nothing is judged here, and no text for anyone is made.
+//! Other violations (`enum`, `pattern`, bounds, `not`, …) are not misfits: a schema is often narrower than its program. Extracted from the
+//! engines' reports on a refused document; nothing is evaluated here, and no text is made.
 
 use boon::{ErrorKind, ValidationError};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use percent_encoding::percent_decode_str;
 
-use super::cut::cut;
+use super::declared::{CaseVariant, KeyConflict};
 use super::required::RequiredMembers;
-use crate::json::pointer::token;
+use super::unusable::{MAX_NAME_BYTES, MAX_PLACE_BYTES, cut};
+use mcpproxy_json::pointer::token;
 
-/// Misfits of one document that are kept; more of them are only counted.
-pub const MAX_MISFITS: usize = 8;
+/// Maximum number of listed misfits of one document; further ones are only counted.
+pub(crate) const MAX_MISFITS: usize = 8;
 
-/// Bytes of the place of a misfit that are kept, and of the place in the schema.
-const MAX_PLACE_BYTES: usize = 512;
-
-/// Bytes of a name that are kept.
-const MAX_NAME_BYTES: usize = 128;
-
-/// Where boon puts what an evaluation that has failed before left over: not known to be wrong by itself.
+/// Keyword of boon's reports on values left unevaluated by a failed evaluation: not misfits by themselves.
 const UNEVALUATED: &str = "/unevaluated";
 
-/// One place that cannot be accepted.
+/// Misfit at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
-    /// JSON pointer into the document, cut at `MAX_PLACE_BYTES`; of a missing member, where it would be.
+    /// JSON pointer into the document, cut at `MAX_PLACE_BYTES`; for a missing member, its place.
     pub place: String,
-    /// JSON pointer to the subschema that it does not fit; of a member, that of the object it belongs to. `None`
-    /// where it is outside of the schema (a meta-schema) or very long.
+    /// JSON pointer to the violated subschema; for a member, that of its object. `None` if it is outside of the schema (a meta-schema) or
+    /// very long.
     pub schema: Option<String>,
-    /// What is wrong there.
+    /// Kind of the misfit.
     pub fault: MisfitFault,
 }
 
-/// What is wrong at a place.
+/// Kind of a misfit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MisfitFault {
-    /// The value is of another type.
+    /// Value of another type.
     Type {
-        /// The types that it may have.
+        /// Allowed types.
         expected: Vec<&'static str>,
-        /// The type that it has; `None` where that is not told.
+        /// Actual type; `None` if it is not reported.
         got: Option<&'static str>,
     },
-    /// A member of this name is required.
+    /// Missing required member of this name.
     Missing(String),
-    /// No member of this name is allowed.
+    /// Member of this name that is not allowed.
     Unknown(String),
-    /// It fits none of the alternatives, each for such a reason.
+    /// Case variant of this declared property.
+    CaseVariant(String),
+    /// A key may be a case variant and cannot be compared, for this reason.
+    Uncompared(&'static str),
+    /// Misfit in every alternative.
     Alternatives,
 }
 
-/// The misfits of a document.
+/// Misfits of a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Misfits {
     /// The first [`MAX_MISFITS`] of them.
     pub listed: Vec<Misfit>,
-    /// How many there are.
+    /// Number of misfits.
     pub count: usize,
 }
 
 impl Misfits {
-    /// True where nothing is certain to be refused.
-    #[must_use]
+    /// Whether there is no misfit.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Those among what boon reports; `base` is where the schema stands for it, `required` what it requires.
+    /// Misfit of a key that is, or may be, a case variant of a declared property.
+    pub(super) fn of_key_conflict(conflict: KeyConflict) -> Self {
+        let (place, fault) = match conflict {
+            KeyConflict::Variant(CaseVariant { place, declared }) => {
+                (place, MisfitFault::CaseVariant(declared))
+            }
+            KeyConflict::Uncompared(why) => (String::new(), MisfitFault::Uncompared(why)),
+        };
+        Self { listed: vec![Misfit { place, schema: None, fault }], count: 1 }
+    }
+
+    /// Misfits in boon's report; `base` is the schema's base URI for boon, `required` its required members.
     pub(super) fn of_boon(
         error: &ValidationError<'_, '_>,
         base: &str,
@@ -82,8 +90,7 @@ impl Misfits {
         found
     }
 
-    /// Those in the one error that the tape engine reports; `null_at` knows at which places of the document a null
-    /// stands.
+    /// Misfits in the tape engine's one error; `null_at` tells whether the document has a null at a place.
     pub(super) fn of_tape(
         error: &jsonschema::ValidationError<'_>,
         required: &RequiredMembers,
@@ -94,7 +101,7 @@ impl Misfits {
         found
     }
 
-    /// Follows what must hold all together; of alternatives each must fail for such a reason.
+    /// Follows conjunctions; every alternative of a disjunction must have a misfit.
     fn collect_boon(
         &mut self,
         error: &ValidationError<'_, '_>,
@@ -176,7 +183,7 @@ impl Misfits {
         null_at: &dyn Fn(&str) -> bool,
     ) {
         use ValidationErrorKind as Kind;
-        // The keyword stands last in it.
+        // The keyword is its last part.
         let (schema, keyword) = error.schema_path().as_str().rsplit_once('/').unzip();
         let at = || Spot::new(error.instance_path().as_str().to_owned(), schema);
         match error.kind() {
@@ -194,7 +201,7 @@ impl Misfits {
                 };
                 self.add(at().with(MisfitFault::Type { expected, got: is_null.then_some("null") }));
             }
-            // The same kind is that of `dependentRequired`.
+            // `dependentRequired` has the same kind.
             Kind::Required { property } if keyword == Some("required") => {
                 let name = property.as_str().unwrap_or_default();
                 self.add(at().member(name, MisfitFault::Missing));
@@ -211,7 +218,7 @@ impl Misfits {
                 });
                 self.add_alternatives(branches.collect(), at());
             }
-            // A kind that is new in the engine is nothing that is certain.
+            // Unknown kinds of the engine are not misfits.
             _ => {}
         }
     }
@@ -223,7 +230,7 @@ impl Misfits {
         }
     }
 
-    /// Adds what stands against all `branches` at a spot: nothing where one of them might be met after all.
+    /// Adds the misfit of all `branches` at a place; nothing if one of them has none.
     fn add_alternatives(&mut self, branches: Vec<Self>, at: Spot) {
         if branches.is_empty() || branches.iter().any(Self::is_empty) {
             return;
@@ -250,11 +257,11 @@ impl Misfits {
         }
         match meant.len() {
             0 => self.add(at.with(MisfitFault::Type { expected, got })),
-            // The only alternative of this type must be the one that was meant.
+            // The only alternative of this type is the intended one.
             1 => {
                 for Self { listed, count } in meant {
-                    let room = MAX_MISFITS.saturating_sub(self.listed.len());
-                    self.listed.extend(listed.into_iter().take(room));
+                    let remaining = MAX_MISFITS.saturating_sub(self.listed.len());
+                    self.listed.extend(listed.into_iter().take(remaining));
                     self.count += count;
                 }
             }
@@ -263,7 +270,7 @@ impl Misfits {
     }
 }
 
-/// A place in the document and in the schema, bounded.
+/// Bounded place in document and schema.
 struct Spot {
     place: String,
     schema: Option<String>,
@@ -318,31 +325,33 @@ mod tests {
         }
     }
 
-    /// The misfits in short.
-    fn told(schema: &str, document: &str) -> Vec<String> {
+    /// Short form of the misfits.
+    fn misfits(schema: &str, document: &str) -> Vec<String> {
         let found = found(schema, document);
         let word = |misfit: &Misfit| match &misfit.fault {
             MisfitFault::Type { expected, .. } => expected.join("|"),
             MisfitFault::Missing(_) => "missing".to_owned(),
             MisfitFault::Unknown(_) => "unknown".to_owned(),
+            MisfitFault::CaseVariant(name) => format!("case variant of {name}"),
+            MisfitFault::Uncompared(_) => "uncompared".to_owned(),
             MisfitFault::Alternatives => "alternatives".to_owned(),
         };
         found.listed.iter().map(|misfit| format!("{} {}", misfit.place, word(misfit))).collect()
     }
 
-    /// The same with a pattern that boon does not take, so that the tape engine judges alone.
-    fn told_by_tape(schema: &str, document: &str) -> Vec<String> {
+    /// The same with a pattern that boon refuses, so that only the tape engine is used.
+    fn misfits_by_tape(schema: &str, document: &str) -> Vec<String> {
         let rest = schema.strip_prefix('{').unwrap();
         let schema = format!(r#"{{"allOf":[{{"pattern":"^(?!never)"}}],{rest}"#);
         let schema = match rest.contains("\"allOf\"") {
             true => format!(r#"{{"anyOf":[{{"pattern":"^(?!never)"}}],{rest}"#),
             false => schema,
         };
-        told(&schema, document)
+        misfits(&schema, document)
     }
 
     #[test]
-    fn what_cannot_be_accepted_is_found_where_it_is() {
+    fn misfits_are_found_at_their_places() {
         for (schema, document, expected) in [
             (r#"{"type":"integer"}"#, "\"a\"", " integer"),
             (r#"{"type":["integer","null"]}"#, "\"a\"", " null|integer"),
@@ -364,18 +373,18 @@ mod tests {
             (r#"{"oneOf":[{"required":["a"]},{"required":["b"]}]}"#, "{}", " alternatives"),
             (r#"{"if":{"required":["k"]},"then":{"required":["a"]}}"#, r#"{"k":1}"#, "/a missing"),
         ] {
-            let with = |told: Vec<String>| {
-                told.into_iter().map(|it| it.replace("integer|null", "null|integer")).collect()
+            let with = |listed: Vec<String>| {
+                listed.into_iter().map(|it| it.replace("integer|null", "null|integer")).collect()
             };
             let expected: Vec<String> = with(vec![expected.to_owned()]);
-            assert_eq!(with(told(schema, document)), expected, "{schema} {document}");
-            let by_tape: Vec<String> = with(told_by_tape(schema, document));
+            assert_eq!(with(misfits(schema, document)), expected, "{schema} {document}");
+            let by_tape: Vec<String> = with(misfits_by_tape(schema, document));
             assert_eq!(by_tape, expected, "by tape: {schema} {document}");
         }
     }
 
     #[test]
-    fn what_might_be_accepted_after_all_is_no_misfit() {
+    fn violations_that_a_program_may_accept_are_not_misfits() {
         for (schema, document) in [
             (r#"{"enum":["a","b"]}"#, "\"c\""),
             (r#"{"const":1}"#, "2"),
@@ -392,13 +401,13 @@ mod tests {
             (r#"{"unevaluatedProperties":{"type":"null"}}"#, r#"{"a":1}"#),
             (r#"{"dependentRequired":{"a":["b"]}}"#, r#"{"a":1}"#),
         ] {
-            assert_eq!(told(schema, document), [""; 0], "{schema} {document}");
-            assert_eq!(told_by_tape(schema, document), [""; 0], "by tape: {schema} {document}");
+            assert_eq!(misfits(schema, document), [""; 0], "{schema} {document}");
+            assert_eq!(misfits_by_tape(schema, document), [""; 0], "by tape: {schema} {document}");
         }
     }
 
     #[test]
-    fn a_null_for_what_need_not_be_there_is_no_misfit() {
+    fn null_for_an_optional_member_is_not_a_misfit() {
         let schema = r##"{"properties":{"a":{"type":"string"},"b":{"type":"string"},"c":{"anyOf":[{"type":"integer"},{"type":"string"}]},
             "d":{"properties":{"e":{"type":"string"}},"required":["e"]},"f":{"items":{"type":"string"}},"g/h":{"$ref":"#/$defs/g"}},
             "required":["b"],"$defs":{"g":{"type":"integer"}}}"##;
@@ -413,19 +422,19 @@ mod tests {
             let left = found(schema, document);
             assert_eq!((left.count, left.listed.len()), (count, count), "{document}: {left:?}");
         }
-        // The tape engine tells of one.
-        for (document, told) in
+        // The tape engine reports one.
+        for (document, listed) in
             [(r#"{"a":null}"#, None), (r#"{"need":null}"#, Some("/need integer"))]
         {
             let schema = r#"{"properties":{"a":{"type":"string"},"need":{"type":"integer"}}}"#;
             let required = schema.replace("}}}", r#"}},"required":["need"]}"#);
-            let schema = if told.is_some() { &*required } else { schema };
-            assert_eq!(told_by_tape(schema, document), Vec::from_iter(told), "{document}");
+            let schema = if listed.is_some() { &*required } else { schema };
+            assert_eq!(misfits_by_tape(schema, document), Vec::from_iter(listed), "{document}");
         }
     }
 
     #[test]
-    fn no_number_of_nulls_hides_or_makes_a_misfit() {
+    fn misfits_are_independent_of_the_number_of_nulls() {
         let optional = |at: usize| format!(r#""o{at}":{{"type":"string"}}"#);
         let optional: Vec<_> = (0..300).map(optional).collect();
         let schema = format!(
@@ -437,27 +446,27 @@ mod tests {
             let nulls = nulls.join(",");
             assert_eq!(found(&schema, &format!(r#"{{{nulls},"z":1}}"#)), Misfits::default());
             let wrong = format!(r#"{{{nulls},"z":"x"}}"#);
-            assert_eq!(told(&schema, &wrong), ["/z integer"]);
+            assert_eq!(misfits(&schema, &wrong), ["/z integer"]);
             assert_eq!(found(&schema, &wrong).count, 1);
-            assert_eq!(told(&schema, &format!("{{{nulls}}}")), ["/z missing"]);
+            assert_eq!(misfits(&schema, &format!("{{{nulls}}}")), ["/z missing"]);
         }
-        // Alternatives that only such nulls stand against may be met.
+        // Alternatives that only such nulls violate may be accepted.
         let either = r#"{"anyOf":[{"properties":{"a":{"type":"string"}}},{"required":["k"]}]}"#;
-        assert_eq!(told(either, r#"{"a":null}"#), [""; 0]);
+        assert_eq!(misfits(either, r#"{"a":null}"#), [""; 0]);
     }
 
     #[test]
-    fn many_are_counted_and_few_are_kept() {
+    fn misfits_beyond_the_maximum_are_counted() {
         let document = format!("[{}]", vec!["1"; 100].join(","));
         let found = found(r#"{"items":{"type":"string"}}"#, &document);
         assert_eq!((found.listed.len(), found.count), (MAX_MISFITS, 100));
         let long = format!("{{\"{}\":1}}", "é".repeat(1000));
-        let place = told(r#"{"additionalProperties":false}"#, &long).remove(0);
+        let place = misfits(r#"{"additionalProperties":false}"#, &long).remove(0);
         assert!(place.len() < MAX_NAME_BYTES + 20, "{place}");
     }
 
     #[test]
-    fn the_part_of_the_schema_is_named_from_its_root() {
+    fn schema_pointer_begins_at_the_root() {
         let schema = r##"{"properties":{"a":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"null"}}}"##;
         assert_eq!(found(schema, r#"{"a":1}"#).listed[0].schema.as_deref(), Some("/$defs/n"));
         let apart = r#"{"properties":{"a":{"$id":"https://x.example/","type":"null"}}}"#;

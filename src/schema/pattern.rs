@@ -1,11 +1,9 @@
-//! Patterns, matched in bounded time.
+//! Regular expressions, matched in bounded time.
 //!
-//! Most are a prefix, or a small automaton that is walked here: an engine that could do more costs
-//! more to start than a short string takes. Linear ones whose automaton does not stay small pay for
-//! all its states at each byte. Of those with look-around or back-references most only look ahead
-//! from the start of the string, and are taken apart into linear ones; the rest goes to a
-//! backtracking engine that gives up after [`BACKTRACK_MAX`]. Those that are not quick pay for the
-//! worst they could do before they start.
+//! Most patterns are a prefix or a small DFA that is run here: starting a full engine costs more than a short string. Linear patterns with a
+//! large automaton pay for all of its states at each byte. Patterns whose only look-around is a look-ahead at the start are split into
+//! linear ones; the rest is run by a backtracking engine with a limit of [`BACKTRACK_MAX`]. Slow patterns are charged their worst case in
+//! advance.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -23,23 +21,23 @@ use serde_json::{Value, json};
 use super::meter::{BACKTRACK_MAX, backtracking_steps};
 use super::tape_json::{TapeJson, TapeNode};
 
-/// Compiled size of one regular expression, in bytes.
+/// Maximum compiled size of a regular expression, in bytes.
 pub(super) const PROGRAM_MAX: usize = 1 << 20;
 
-/// Visits to a name in the time in which the backtracking engine starts.
+/// Number of visits to a name in the start-up time of the backtracking engine.
 const VISITS_TO_START: u64 = 6;
 
-/// Bytes that a pattern's deterministic automaton may take, and as many while it is made, for the
-/// pattern to be quick: the engine has room for a few times as much, and needs no other then.
+/// Maximum size in bytes of the DFA of a fast pattern, and of its construction. The engine's cache is a few times as large, so that it
+/// needs no slower method.
 const AUTOMATON_MAX: usize = PROGRAM_MAX / 4;
 
-/// Bytes that an automaton may take to be kept and walked here.
+/// Maximum size in bytes of a DFA that is run here.
 const WALKED_MAX: usize = 16 << 10;
 
-/// States that are simulated in the time of a step.
+/// Number of NFA states simulated per step.
 const STATES_PER_STEP: u64 = 2;
 
-/// Steps that each byte of text costs at worst under a linear `pattern`; none when it is quick.
+/// Worst-case steps per byte of text of a linear `pattern`; `None` if it is fast.
 pub(super) fn steps_per_byte(pattern: &str) -> u64 {
     let Ok(translated) = jsonschema_regex::to_rust_regex(pattern) else { return 0 };
     let Some(nfa) = states(&translated) else { return PROGRAM_MAX as u64 };
@@ -54,8 +52,7 @@ fn states(translated: &str) -> Option<NFA> {
     thompson::Compiler::new().configure(limit).build(translated).ok()
 }
 
-/// The deterministic automaton that finds a match anywhere, if it takes no more than `size`
-/// bytes, and making it as many.
+/// DFA of an unanchored search, if it and its construction take at most `size` bytes each.
 fn automaton(nfa: &NFA, size: usize) -> Option<dense::DFA<Vec<u32>>> {
     let config = dense::Config::new()
         .dfa_size_limit(Some(size))
@@ -65,24 +62,23 @@ fn automaton(nfa: &NFA, size: usize) -> Option<dense::DFA<Vec<u32>>> {
     dense::Builder::new().configure(config).build_from_nfa(nfa).ok()
 }
 
-/// What a pattern that is taken apart costs for each name.
+/// Cost of a split pattern per name.
 pub(super) struct Apart {
-    /// Visits, to start the engine and each of the parts.
+    /// Visits, for starting the engine and each part.
     pub(super) visits: u64,
-    /// Steps for each byte of the name, where not all parts are quick.
+    /// Steps per byte of the name, unless all parts are fast.
     pub(super) steps_per_byte: u64,
 }
 
-/// What `pattern` costs where the backtracking engine runs it against names, if that needs no
-/// backtracking: it hands each part of what [`split`] takes apart to a linear engine, and is held
-/// by `^` to the start of the name. None for other patterns.
+/// Cost of `pattern` in the backtracking engine against names, if that needs no backtracking: the engine passes each part of a [`split`]
+/// pattern to a linear engine, anchored at the start of the name. `None` for other patterns.
 pub(super) fn apart(pattern: &str) -> Option<Apart> {
     let parts = split(pattern)?;
     let linear = |part: &str| is_linear(part, PROGRAM_MAX);
     if !parts.iter().all(|(_, part)| linear(part)) {
         return None;
     }
-    // Where groups are captured no automaton is walked, but states simulated.
+    // With capture groups, NFA states are simulated instead of a DFA.
     let steps = |part: &str| match capturing(part) {
         true => match jsonschema_regex::to_rust_regex(part).ok().and_then(|text| states(&text)) {
             Some(nfa) => (nfa.states().len() as u64).div_ceil(STATES_PER_STEP),
@@ -96,7 +92,7 @@ pub(super) fn apart(pattern: &str) -> Option<Apart> {
     })
 }
 
-/// True when `pattern` has a group that captures.
+/// Whether `pattern` has a capture group.
 fn capturing(pattern: &str) -> bool {
     outside_classes(pattern).any(|(at, byte)| {
         let group = pattern.get(at + 1..).unwrap_or_default();
@@ -104,9 +100,9 @@ fn capturing(pattern: &str) -> bool {
     })
 }
 
-/// `pattern`, taken apart.
+/// Split pattern.
 pub(super) struct CompiledPattern {
-    /// What has to match, or must not.
+    /// Parts that must match, or must not.
     parts: Vec<Part>,
 }
 
@@ -118,7 +114,7 @@ struct Part {
 enum Engine {
     /// `^` and literal text.
     Prefix(Box<str>),
-    /// A small automaton, and where it starts.
+    /// Small DFA, and its start state.
     Walked(Box<dense::DFA<Vec<u32>>>, StateID),
     Linear {
         validator: Validator<TapeJson>,
@@ -127,24 +123,32 @@ enum Engine {
     Backtracking(Validator<TapeJson>),
 }
 
-/// A schema's patterns, each built once however often it stands there.
+/// Compiled patterns of a schema, each built once.
 #[derive(Clone, Default)]
 pub(super) struct PatternCache(Arc<Mutex<HashMap<String, Arc<CompiledPattern>>>>);
 
 impl PatternCache {
-    /// What jsonschema calls for each `pattern` of the schema.
+    /// Callback of jsonschema for each `pattern` of the schema.
     pub(super) fn keyword<'a>(
         &self,
         value: &'a Value,
     ) -> Result<Box<dyn for<'i> Keyword<'i, TapeJson>>, ValidationError<'a>> {
         let text = value.as_str().ok_or_else(|| ValidationError::custom("pattern is no string"))?;
+        Ok(Box::new(self.get(text)?))
+    }
+
+    /// Compiled form of `pattern`.
+    pub(super) fn get(
+        &self,
+        pattern: &str,
+    ) -> Result<Arc<CompiledPattern>, ValidationError<'static>> {
         let mut built = self.0.lock();
-        if let Some(known) = built.get(text) {
-            return Ok(Box::new(Arc::clone(known)));
+        if let Some(known) = built.get(pattern) {
+            return Ok(Arc::clone(known));
         }
-        let pattern = Arc::new(CompiledPattern::new(text)?);
-        built.insert(text.to_owned(), Arc::clone(&pattern));
-        Ok(Box::new(pattern))
+        let compiled = Arc::new(CompiledPattern::new(pattern)?);
+        built.insert(pattern.to_owned(), Arc::clone(&compiled));
+        Ok(compiled)
     }
 }
 
@@ -165,6 +169,21 @@ impl CompiledPattern {
         };
         Ok(Self { parts })
     }
+
+    /// Whether [`matches`](Self::matches) decides about every text.
+    pub(super) fn is_quick(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part.engine, Engine::Prefix(_) | Engine::Walked(..)))
+    }
+
+    /// Whether `text`, which is UTF-8, matches; `None` if that needs an engine.
+    pub(super) fn matches(&self, text: &[u8]) -> Option<bool> {
+        for part in &self.parts {
+            if part.engine.quick_match(text)? != part.expected {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
 }
 
 impl<'i> Keyword<'i, TapeJson> for Arc<CompiledPattern> {
@@ -179,13 +198,20 @@ impl<'i> Keyword<'i, TapeJson> for Arc<CompiledPattern> {
 }
 
 impl Engine {
-    /// Whether `text`, which is what stands at `instance`, matches; none when the steps are used
-    /// up.
+    /// Whether `text` matches; `None` if that needs an engine.
+    fn quick_match(&self, text: &[u8]) -> Option<bool> {
+        match self {
+            Self::Prefix(prefix) => Some(text.starts_with(prefix.as_bytes())),
+            Self::Walked(automaton, start) => Some(walk(automaton, *start, text)),
+            Self::Linear { .. } | Self::Backtracking(_) => None,
+        }
+    }
+
+    /// Whether `text`, the value at `instance`, matches; `None` once the steps are used up.
     fn matches(&self, instance: TapeNode<'_>, text: &str) -> Option<bool> {
         let meter = instance.meter();
         match self {
-            Self::Prefix(prefix) => Some(text.starts_with(&**prefix)),
-            Self::Walked(automaton, start) => Some(walk(automaton, *start, text)),
+            Self::Prefix(_) | Self::Walked(..) => self.quick_match(text.as_bytes()),
             Self::Linear { validator, steps_per_byte } => {
                 let paid = meter.spend(steps_per_byte.saturating_mul(text.len() as u64));
                 paid.then(|| validator.is_valid(instance))
@@ -201,7 +227,7 @@ impl Engine {
                         if matches!(error.kind(), Pattern { .. }) {
                             return Some(false);
                         }
-                        // An error that is not about the text is about the engine, which gave up.
+                        // Any other error means that the engine reached its limit.
                         meter.exhaust();
                         None
                     }
@@ -211,11 +237,11 @@ impl Engine {
     }
 }
 
-/// Whether `automaton` finds a match in `text`. It knows of one a byte later.
-fn walk(automaton: &dense::DFA<Vec<u32>>, start: StateID, text: &str) -> bool {
+/// Whether `automaton` finds a match in `text`. Matches are delayed by one byte.
+fn walk(automaton: &dense::DFA<Vec<u32>>, start: StateID, text: &[u8]) -> bool {
     let mut state = start;
-    for byte in text.bytes() {
-        state = automaton.next_state(state, byte);
+    for byte in text {
+        state = automaton.next_state(state, *byte);
         if automaton.is_special_state(state) {
             if automaton.is_match_state(state) {
                 return true;
@@ -241,7 +267,7 @@ fn linear(pattern: &str) -> Result<Engine, ValidationError<'static>> {
     Ok(Engine::Linear { validator, steps_per_byte: steps_per_byte(pattern) })
 }
 
-/// What follows `^` if it is ASCII that stands for itself.
+/// Literal ASCII text after `^`.
 fn prefix(pattern: &str) -> Option<&str> {
     let rest = pattern.strip_prefix('^')?;
     let itself = |byte: u8| byte.is_ascii() && !br"\^$.|?*+()[]{}".contains(&byte);
@@ -251,7 +277,7 @@ fn prefix(pattern: &str) -> Option<&str> {
 fn walked(pattern: &str) -> Option<Engine> {
     let translated = jsonschema_regex::to_rust_regex(pattern).ok()?;
     let nfa = states(&translated)?;
-    // Within a character nothing matches, not even nothing: the walk goes by bytes.
+    // The DFA runs over bytes: nothing, not even the empty string, may match within a character.
     if nfa.has_empty() && nfa.look_set_any().contains_word() {
         return None;
     }
@@ -267,8 +293,7 @@ fn backtracking(pattern: &str) -> Result<Engine, ValidationError<'static>> {
     Ok(Engine::Backtracking(options.build(&json!({ "pattern": pattern }))?))
 }
 
-/// Takes `^(?=A)(?!B)…R` apart into `^A`, not `^B`, … and `^R`; none when the pattern is of
-/// another form.
+/// Splits `^(?=A)(?!B)…R` into `^A`, not `^B`, … and `^R`; `None` for other forms.
 fn split(pattern: &str) -> Option<Vec<(bool, String)>> {
     let mut rest = pattern.strip_prefix('^')?;
     let mut parts = Vec::new();
@@ -289,7 +314,7 @@ fn split(pattern: &str) -> Option<Vec<(bool, String)>> {
     Some(parts)
 }
 
-/// Where the group closes that opened before `text`.
+/// Offset of the end of the group that opened before `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0;
     outside_classes(text).find_map(|(at, byte)| match byte {
@@ -318,7 +343,7 @@ fn has_alternatives(text: &str) -> bool {
     })
 }
 
-/// The bytes that are neither escaped nor in a character class.
+/// Bytes that are neither escaped nor in a character class.
 fn outside_classes(text: &str) -> impl Iterator<Item = (usize, u8)> + '_ {
     let mut escaped = false;
     let mut class = false;
@@ -336,19 +361,19 @@ fn outside_classes(text: &str) -> impl Iterator<Item = (usize, u8)> + '_ {
     })
 }
 
-/// True when `pattern` compiles for the linear engine within `size` bytes.
+/// Whether `pattern` compiles for the linear engine within `size` bytes.
 pub(super) fn is_linear(pattern: &str, size: usize) -> bool {
     let options = PatternOptions::regex().size_limit(size).dfa_size_limit(size);
     builds(&jsonschema::options().with_pattern_options(options).build(&as_name(pattern)))
 }
 
-/// True when `pattern` compiles for the backtracking engine within `size` bytes.
+/// Whether `pattern` compiles for the backtracking engine within `size` bytes.
 pub(super) fn is_backtracking(pattern: &str, size: usize) -> bool {
     let options = PatternOptions::fancy_regex().size_limit(size).dfa_size_limit(size);
     builds(&jsonschema::options().with_pattern_options(options).build(&as_name(pattern)))
 }
 
-/// A schema that has `pattern` where no meta-schema checks it.
+/// Schema with `pattern` at a place that no meta-schema checks.
 pub(super) fn as_name(pattern: &str) -> Value {
     json!({ "patternProperties": { pattern: true } })
 }
@@ -362,10 +387,10 @@ mod tests {
     use super::super::meter::Meter;
     use super::super::tape_json::MeteredDocument;
     use super::*;
-    use crate::json::tape::lone_string;
+    use mcpproxy_json::tape::lone_string;
 
     #[test]
-    fn a_pattern_is_quick_where_its_automaton_stays_small() {
+    fn pattern_with_a_small_automaton_is_fast() {
         for quick in [
             "^[a-z][a-z0-9-]*$",
             r"^\d{4}-\d{2}-\d{2}T",
@@ -385,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_and_a_walk_find_what_the_engine_finds() {
+    fn prefix_and_dfa_agree_with_the_engine() {
         let texts = [
             "",
             "a",
@@ -477,11 +502,11 @@ mod tests {
                 assert_eq!(found, Some(expected.is_valid(&json!(text))), "{pattern:?} {text:?}");
             }
         }
-        assert!(engines[0] == 5 && engines[1] > 20, "prefixes, and walked: {engines:?}");
+        assert!(engines[0] == 5 && engines[1] > 20, "prefixes and DFAs: {engines:?}");
     }
 
     #[test]
-    fn look_ahead_from_the_start_is_taken_apart() {
+    fn look_ahead_at_the_start_is_split() {
         let parts = |pattern| {
             split(pattern).map(|parts| {
                 let signed =

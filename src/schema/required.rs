@@ -1,23 +1,22 @@
-//! Which members the objects of a schema require, by the places of those objects: what is asked of each null that
-//! stands where a value is meant. Kept beside the compiled forms, which do not tell it.
+//! Required members of a schema's objects, by place, for the treatment of nulls. The compiled forms do not expose them.
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::json::pointer::token;
+use mcpproxy_json::pointer::token;
 
-/// Applicators whose parts judge the same value as the schema they stand in.
+/// Applicators whose subschemas apply to the same value as their schema.
 const SAME_VALUE: [&str; 3] = ["anyOf", "oneOf", ALL_OF];
-/// The one of them whose parts all count: what one of them requires, the schema they stand in does.
+/// The applicator all of whose subschemas must hold.
 const ALL_OF: &str = "allOf";
 
-/// The members that are required, as hashes of the object's place and the member's name: a collision lets a null be
-/// taken for one that is missed, which is then judged as it is written.
+/// Required members, as hashes of the object's place and the member's name. A collision makes an optional null count as required; it is
+/// then validated as written.
 #[derive(Debug, Default)]
 pub(super) struct RequiredMembers(Box<[u64]>);
 
 impl RequiredMembers {
-    /// Those of every object in `schema`.
+    /// Required members of every object in `schema`.
     pub(super) fn of(schema: &Value) -> Self {
         let mut found = Vec::new();
         collect(schema, ROOT, &mut found);
@@ -26,17 +25,16 @@ impl RequiredMembers {
         Self(found.into())
     }
 
-    /// Whether a null at `place` of a document, which the subschema at `schema` does not take, is the same as no member:
-    /// one that need not be there. Many clients write those that are absent so, and servers take them so (MCP 2026-07-28
-    /// §Custom Headers from Tool Parameters has null and absent alike).
+    /// Whether a null at `place` of a document, refused by the subschema at `schema`, counts as an absent optional member. Many clients
+    /// write absent members as null, and servers accept it (MCP 2026-07-28 §Custom Headers from Tool Parameters treats them alike).
     pub(super) fn may_lack(&self, place: &str, schema: Option<&str>) -> bool {
         let Some((_, name)) = place.rsplit_once('/') else { return false };
-        // Where the member's schema stands elsewhere ($ref), the object's is known of the root alone.
+        // If the member's schema is elsewhere ($ref), the object's schema is known for the root only.
         let within = schema.map(of_value).and_then(|at| {
             at.strip_suffix(name).and_then(|object| object.strip_suffix("/properties/"))
         });
         let object = within.or((place.len() == name.len() + 1).then_some(""));
-        // An item of an array has a place, not a name.
+        // An item of an array has an index, not a name.
         let is_item = object.is_none() && name.bytes().all(|byte| byte.is_ascii_digit());
         !is_item && !object.is_some_and(|object| self.has(object, name))
     }
@@ -46,7 +44,7 @@ impl RequiredMembers {
     }
 }
 
-/// The schema of the value that a part of it judges.
+/// Schema whose part validates the same value.
 fn of_value(mut at: &str) -> &str {
     while let Some((list, _)) = at.rsplit_once('/').filter(|(_, place)| is_index(place))
         && let Some((schema, _)) = list.rsplit_once('/').filter(|(_, of)| SAME_VALUE.contains(of))
@@ -60,15 +58,15 @@ fn is_index(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The hash of the schema's root.
+/// Hash of the schema's root.
 const ROOT: u64 = 0;
 
-/// The hash of what is called so at a place: of each place that of the one above is used, so that a long name costs once.
+/// Hash of a name at a place, from the hash of its parent, so that a long name is hashed once.
 fn below(place: u64, name: &str) -> u64 {
     xxh3_64_with_seed(name.as_bytes(), place)
 }
 
-/// The hash of the place at a pointer. A part of [`ALL_OF`] has the place of the schema it stands in.
+/// Hash of the place at a pointer. A subschema of [`ALL_OF`] has the place of its schema.
 fn place(pointer: &str) -> u64 {
     let mut tokens = pointer.split('/').skip(1).peekable();
     let mut place = ROOT;
@@ -81,7 +79,7 @@ fn place(pointer: &str) -> u64 {
     place
 }
 
-/// Goes as deep as schemas are allowed to be.
+/// Recursion is bounded by the nesting of schemas.
 fn collect(value: &Value, at: u64, found: &mut Vec<u64>) {
     match value {
         Value::Object(members) => {
@@ -111,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_lacking_is_told_by_the_object_that_a_member_belongs_to() {
+    fn optional_members_are_those_of_their_object() {
         let schema = serde_json::json!({
             "required": ["b", "x/y"],
             "properties": {"d": {"required": ["e"]}, "anyOf": {"required": ["0"]}},
@@ -142,9 +140,9 @@ mod tests {
         }
     }
 
-    /// With the whole place hashed for each name this takes hours, and the test does not end.
+    /// Takes hours if the whole place is hashed for each name.
     #[test]
-    fn a_long_name_above_many_that_are_required_costs_once() {
+    fn long_name_above_many_required_members_is_hashed_once() {
         let long = "n".repeat(4 << 20);
         let schema = serde_json::json!({ &long: {"required": vec!["a"; 1 << 20]} });
         let required = RequiredMembers::of(&schema);

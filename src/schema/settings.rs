@@ -1,33 +1,31 @@
-//! What changes the meaning of a schema, and the identity of a schema compiled under that.
+//! Settings that change the meaning of a schema, and the identity of a compiled schema.
 
 use std::fmt;
 
-/// Which engine decides (`output_validation.engine`).
+/// Engine that decides (`output_validation.engine`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// The tape pass accepts, boon judges what it does not accept.
+    /// The tape pass accepts; boon decides about the rest.
     #[default]
     Tape,
-    /// boon judges every document.
+    /// boon decides about every document.
     Boon,
 }
 
 /// Settings that change what a schema means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Settings {
-    /// Which engine decides.
     pub engine: Engine,
     /// Whether `format` is asserted, instead of being an annotation.
     pub assert_formats: bool,
 }
 
-/// The identity of a compiled schema: hash of its text and of the [`Settings`].
+/// Identity of a compiled schema: hash of its text and the [`Settings`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SchemaHash([u8; 32]);
 
 impl SchemaHash {
-    /// The hash of `raw` under `settings`.
-    #[must_use]
+    /// Hash of `raw` under `settings`.
     pub fn of(raw: &[u8], settings: &Settings) -> Self {
         let engine = match settings.engine {
             Engine::Tape => 0,
@@ -37,12 +35,6 @@ impl SchemaHash {
         hasher.update(&[engine, u8::from(settings.assert_formats)]);
         hasher.update(raw);
         Self(hasher.finalize().into())
-    }
-
-    /// The bytes of the hash.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
     }
 }
 
@@ -63,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_tells_text_and_settings_apart() {
+    fn hash_depends_on_text_and_settings() {
         let plain = Settings::default();
         let asserting = Settings { assert_formats: true, ..plain };
         let by_boon = Settings { engine: Engine::Boon, ..plain };

@@ -1,53 +1,48 @@
-//! The borrowed tape as jsonschema reads it: its `Json` traits, every access metered.
+//! jsonschema's `Json` traits over the borrowed tape, with metered access.
 //!
-//! Owns what is metered and which numbers the tape cannot represent exactly. Allocates nothing before a
-//! verdict, and builds no tree of the document.
+//! Detects numbers that the tape cannot represent exactly. Allocates nothing before a verdict, and builds no tree. Numbers are
+//! equal as in boon.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jsonschema::JsonType;
-use jsonschema::json::{Array, Json, Node, NodeIdentity, Object};
-use serde_json::Value;
+use jsonschema::json::{Array, Json, JsonNumber, Node, NodeIdentity, Object};
+use serde_json::{Number, Value};
 use simd_json::{Node as Raw, StaticNode};
 
-use self::number::{Digits, TapeNumber, number};
 use super::meter::{BYTES_PER_STEP, Meter};
-use crate::json::pointer::names;
-use crate::json::tape::{Document, Name, lone_string};
+use mcpproxy_json::pointer::names;
+use mcpproxy_json::tape::{Document, Name, lone_string};
 
-mod number;
-
-/// Arrays up to this length are checked for equal items pair by pair.
+/// Maximum length of an array whose items are compared pairwise.
 const FEW_ITEMS: usize = 8;
 
-/// The representation: a simd-json tape.
-pub enum TapeJson {}
+/// Representation: simd-json tape.
+pub(crate) enum TapeJson {}
 
-/// A document and the meter that runs while it is looked at.
+/// Document with the meter of its evaluation.
 #[derive(Clone, Copy)]
 pub(super) struct MeteredDocument<'a> {
-    /// What is looked at.
+    /// The value under inspection.
     pub document: Document<'a>,
-    /// Counts the accesses.
     pub meter: &'a Meter,
 }
 
 /// One value on the tape.
 #[derive(Clone, Copy)]
-pub struct TapeNode<'a> {
+pub(crate) struct TapeNode<'a> {
     at: u32,
     view: &'a MeteredDocument<'a>,
 }
 
 impl<'a> MeteredDocument<'a> {
-    /// The document's one value.
-    #[must_use]
+    /// Root value of the document.
     pub(super) fn root(&'a self) -> TapeNode<'a> {
         TapeNode { at: 0, view: self }
     }
 
-    /// Whether a null stands at a place; also where the steps are used up.
+    /// Whether a null is at a place; also true once the steps are used up.
     pub(super) fn null_at(&self, pointer: &str) -> bool {
         let mut node = self.root();
         for name in names(pointer) {
@@ -71,13 +66,12 @@ impl<'a> MeteredDocument<'a> {
 }
 
 impl<'a> TapeNode<'a> {
-    /// The meter that runs while this value is looked at.
-    #[must_use]
-    pub fn meter(&self) -> &'a Meter {
+    /// Meter of the evaluation.
+    pub(crate) fn meter(&self) -> &'a Meter {
         self.view.meter
     }
 
-    /// The raw node, null once the steps are used up.
+    /// Raw node; null once the steps are used up.
     fn look(&self) -> Raw<'a> {
         if self.view.meter.step() {
             self.view.document.node(self.at)
@@ -100,7 +94,7 @@ impl Json for TapeJson {
     type PreparedKey = Name;
     type StringBuffer = Meter;
 
-    // A lookup in a narrow object walks half of its members.
+    // A look-up in a narrow object compares half of its members on average.
     const KEYS_PER_LOOKUP: usize = 8;
 
     fn prepare_key(key: &str) -> Name {
@@ -235,13 +229,13 @@ impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
 }
 
 /// An object on the tape.
-pub struct TapeObject<'a> {
+pub(crate) struct TapeObject<'a> {
     node: TapeNode<'a>,
     len: usize,
 }
 
-/// The members of an object, in the document's order.
-pub struct TapeMembers<'a> {
+/// Iterator over the members of an object, in document order.
+pub(crate) struct TapeMembers<'a> {
     key: TapeNode<'a>,
     left: usize,
 }
@@ -285,14 +279,14 @@ impl<'a> Iterator for TapeMembers<'a> {
 }
 
 /// An array on the tape.
-pub struct TapeArray<'a> {
+pub(crate) struct TapeArray<'a> {
     node: TapeNode<'a>,
     len: usize,
 }
 
-/// The items of an array, in order.
+/// Iterator over the items of an array, in order.
 #[derive(Clone)]
-pub struct Elements<'a> {
+pub(crate) struct Elements<'a> {
     item: TapeNode<'a>,
     left: usize,
 }
@@ -309,8 +303,8 @@ impl<'a> Array<'a, TapeJson> for TapeArray<'a> {
         Elements { item: self.node.sibling(self.node.at + 1), left: self.len }
     }
 
-    /// Items are first compared by a hash that is as blind to bracketing as boon's is, so that a
-    /// document made to collide there uses up its steps here.
+    /// Items are first compared by a hash that ignores bracketing, as boon's does, so that a document with provoked collisions uses up its
+    /// steps here.
     fn is_unique(&self) -> bool {
         if self.len <= FEW_ITEMS {
             let mut rest = self.elements();
@@ -354,8 +348,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The number of characters of `text`: all bytes but those that continue one. Counted in bytes, so
-/// that a vector holds many counters at once, over as much as a byte can count.
+/// Number of characters of `text`: all bytes but continuation bytes. Counted in byte-sized lanes, in blocks that cannot overflow them.
 fn characters(text: &str) -> u64 {
     const COUNTED_AT_ONCE: usize = 240;
     let starts =
@@ -363,7 +356,7 @@ fn characters(text: &str) -> u64 {
     text.as_bytes().chunks(COUNTED_AT_ONCE).map(|chunk| u64::from(starts(chunk))).sum()
 }
 
-/// JSON equality of two values of one document; the depth of documents bounds the recursion.
+/// JSON equality of two values of one document. Recursion is bounded by the depth of documents.
 fn same(a: TapeNode<'_>, b: TapeNode<'_>) -> bool {
     match (a.look(), b.look()) {
         (Raw::String(x), Raw::String(y)) => {
@@ -390,13 +383,13 @@ fn same(a: TapeNode<'_>, b: TapeNode<'_>) -> bool {
     }
 }
 
-/// Equal values hash alike, and so do arrays that differ only in bracketing.
+/// Hash of a value: equal for equal values, and for arrays that differ only in bracketing.
 fn hash(node: TapeNode<'_>, state: &mut DefaultHasher) {
     match node.look() {
         Raw::Static(StaticNode::Null) => 0_u8.hash(state),
         Raw::Static(StaticNode::Bool(truth)) => truth.hash(state),
         raw @ Raw::Static(_) => {
-            // Adding zero turns the negative zero into the positive one.
+            // Adding zero turns -0 into 0.
             (number(raw).map_or(0.0, Digits::double) + 0.0).to_bits().hash(state);
         }
         Raw::String(text) => {
@@ -421,12 +414,152 @@ fn hash(node: TapeNode<'_>, state: &mut DefaultHasher) {
     }
 }
 
+/// Magnitude from which doubles do not represent every integer.
+const EXACT: u64 = 1 << 53;
+
+/// Number on the tape: exact between -2^63 and 2^64 if written without fraction and exponent, else a double.
+#[derive(Clone, Copy)]
+pub(crate) struct TapeNumber<'a> {
+    digits: Digits,
+    meter: &'a Meter,
+}
+
+/// Representation of a number on the tape.
+#[derive(Clone, Copy)]
+enum Digits {
+    Signed(i64),
+    Unsigned(u64),
+    Double(f64),
+}
+
+impl<'a> TapeNumber<'a> {
+    fn new(digits: Digits, meter: &'a Meter) -> Self {
+        Self { digits, meter }
+    }
+
+    /// Operand of every comparison by size.
+    fn compared(&self) -> Digits {
+        let beyond = match self.digits {
+            Digits::Signed(n) => n.unsigned_abs() >= EXACT,
+            Digits::Unsigned(n) => n >= EXACT,
+            Digits::Double(n) => n.abs() >= EXACT as f64,
+        };
+        if beyond {
+            self.meter.mark_inexact();
+        }
+        self.digits
+    }
+}
+
+impl JsonNumber for TapeNumber<'_> {
+    fn as_u64(&self) -> Option<u64> {
+        self.compared().unsigned()
+    }
+
+    fn as_i64(&self) -> Option<i64> {
+        self.compared().signed()
+    }
+
+    fn as_f64(&self) -> Option<f64> {
+        Some(self.compared().double())
+    }
+
+    fn as_str(&self) -> Cow<'_, str> {
+        Cow::Owned(self.compared().owned().to_string())
+    }
+
+    fn to_number(&self) -> Cow<'_, Number> {
+        Cow::Owned(self.compared().owned())
+    }
+
+    fn is_integer(&self) -> bool {
+        match self.digits {
+            Digits::Signed(_) | Digits::Unsigned(_) => true,
+            Digits::Double(n) => n.fract() == 0.0,
+        }
+    }
+
+    // The tape does not record how an integral double was written. boon treats `1.0` as an integer in all drafts, and the engines must
+    // agree.
+    fn is_written_as_integer(&self) -> bool {
+        self.is_integer()
+    }
+}
+
+impl Digits {
+    fn unsigned(self) -> Option<u64> {
+        match self {
+            Self::Signed(n) => u64::try_from(n).ok(),
+            Self::Unsigned(n) => Some(n),
+            Self::Double(_) => None,
+        }
+    }
+
+    fn signed(self) -> Option<i64> {
+        match self {
+            Self::Signed(n) => Some(n),
+            Self::Unsigned(n) => i64::try_from(n).ok(),
+            Self::Double(_) => None,
+        }
+    }
+
+    fn double(self) -> f64 {
+        match self {
+            Self::Signed(n) => n as f64,
+            Self::Unsigned(n) => n as f64,
+            Self::Double(n) => n,
+        }
+    }
+
+    fn owned(self) -> Number {
+        match self {
+            Self::Signed(n) => n.into(),
+            Self::Unsigned(n) => n.into(),
+            Self::Double(n) => Number::from_f64(n).unwrap_or_else(|| 0.into()),
+        }
+    }
+
+    /// Equality as in boon: exact for two integers, else by double.
+    fn equals(self, other: &Number) -> bool {
+        if let (Some(a), Some(b)) = (self.unsigned(), other.as_u64()) {
+            return a == b;
+        }
+        if let (Some(a), Some(b)) = (self.signed(), other.as_i64()) {
+            return a == b;
+        }
+        other.as_f64().is_some_and(|other| self.double() == other)
+    }
+
+    fn same(self, other: Self) -> bool {
+        if let (Some(a), Some(b)) = (self.unsigned(), other.unsigned()) {
+            return a == b;
+        }
+        if let (Some(a), Some(b)) = (self.signed(), other.signed()) {
+            return a == b;
+        }
+        self.double() == other.double()
+    }
+}
+
+/// Number at a node, if it is one.
+fn number(raw: Raw<'_>) -> Option<Digits> {
+    match raw {
+        Raw::Static(StaticNode::I64(n)) => Some(Digits::Signed(n)),
+        Raw::Static(StaticNode::U64(n)) => Some(Digits::Unsigned(n)),
+        Raw::Static(StaticNode::F64(n)) => Some(Digits::Double(n)),
+        Raw::Static(StaticNode::Null | StaticNode::Bool(_))
+        | Raw::Object { .. }
+        | Raw::Array { .. }
+        | Raw::String(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use jsonschema::json::{JsonNumber, conformance};
 
     use super::*;
-    use crate::json::tape::Scratch;
+    use mcpproxy_json::tape::Scratch;
 
     fn with<R>(json: &str, look: impl FnOnce(TapeNode<'_>) -> R) -> R {
         let meter = Meter::default();
@@ -438,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn the_representation_conforms() {
+    fn representation_passes_the_conformance_suite() {
         with(&conformance::document().to_string(), |root| {
             conformance::assert_conformance::<TapeJson>(&root);
         });
@@ -468,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_up_meter_shows_nothing_more() {
+    fn exhausted_meter_yields_empty_values() {
         with("{\"a\":[1,2]}", |root| {
             root.meter().exhaust();
             assert!(root.as_object().is_none());
@@ -478,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_comparison_by_size_beyond_2_53_is_inexact() {
+    fn comparison_by_size_beyond_2_53_is_inexact() {
         for (json, expected) in [
             ("9007199254740991", false),
             ("9007199254740992", true),

@@ -1,18 +1,15 @@
-//! Why a schema is not used: one clear line each, that names the cause (FR-A9).
-//!
-//! Owns the words. Deliberately finds nothing out.
+//! Reasons why a schema is unusable, one line each (FR-A9).
 
 use std::fmt;
 
 use thiserror::Error;
 
-use super::cut::cut;
-use crate::json::tape::TapeFault;
+use mcpproxy_json::tape::TapeFault;
 
-/// Bytes of an engine's explanation that go into an [`Unusable`].
+/// Maximum length of an engine's explanation in an [`Unusable`], in bytes.
 pub(super) const EXPLANATION_MAX: usize = 300;
 
-/// Why a schema cannot be used: one clear line each (FR-A9).
+/// Reason why a schema is unusable, in one line (FR-A9).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unusable {
     /// More text than [`Bounds::bytes`](super::bounds::Bounds::bytes).
@@ -31,36 +28,21 @@ pub enum Unusable {
     NotASchema,
     /// Nested deeper than [`Bounds::depth`](super::bounds::Bounds::depth).
     #[error("the schema is nested deeper than {limit}")]
-    TooDeep {
-        /// The bound.
-        limit: usize,
-    },
+    TooDeep { limit: usize },
     /// More than [`Bounds::subschemas`](super::bounds::Bounds::subschemas).
     #[error("the schema has more than {limit} subschemas")]
-    TooManySubschemas {
-        /// The bound.
-        limit: usize,
-    },
+    TooManySubschemas { limit: usize },
     /// More than [`Bounds::targets`](super::bounds::Bounds::targets).
     #[error("the references of the schema lead to more than {limit} places")]
-    TooManyTargets {
-        /// The bound.
-        limit: usize,
-    },
+    TooManyTargets { limit: usize },
     /// More than [`Bounds::compiled`](super::bounds::Bounds::compiled).
     #[error(
         "the schema has more than {limit} subschemas, counted for each way through its resources"
     )]
-    Ways {
-        /// The bound.
-        limit: u64,
-    },
+    Ways { limit: u64 },
     /// A name that stands in more than [`MAX_PLACES`](super::bounds::MAX_PLACES) places, or could.
     #[error("a name stands in more than {limit} places of the schema")]
-    Names {
-        /// The bound.
-        limit: usize,
-    },
+    Names { limit: usize },
     /// A regular expression longer than
     /// [`Bounds::pattern_bytes`](super::bounds::Bounds::pattern_bytes).
     #[error("a pattern of the schema has {bytes} bytes, more than {limit}")]
@@ -74,25 +56,24 @@ pub enum Unusable {
     /// [`Bounds::pattern_program`](super::bounds::Bounds::pattern_program).
     #[error("the patterns of the schema compile to more than {limit} bytes")]
     PatternsTooLarge {
-        /// How large they may be together.
+        /// Maximum size of all together, in bytes.
         limit: usize,
     },
-    /// A regular expression that no engine takes, or only with too large a program.
+    /// Regular expression that no engine supports, or only with too large a program.
     #[error(
         "the pattern '{pattern}' is not a regular expression, or compiles to more than {limit} bytes"
     )]
     Pattern {
-        /// Its beginning.
         pattern: String,
-        /// How large its program may be.
+        /// Maximum size of its program in bytes.
         limit: usize,
     },
     /// More than [`Bounds::expansion`](super::bounds::Bounds::expansion).
     #[error("one value could be visited {} times, more than {limit}: alternatives multiply", or_endlessly(*visits))]
     Expansion {
-        /// How often it could be visited; `u64::MAX` where there is no bound.
+        /// Maximum number of visits; `u64::MAX` if unbounded.
         visits: u64,
-        /// How often it may be.
+        /// Allowed number of visits.
         limit: u64,
     },
     /// Visits nest deeper than [`Bounds::nesting`](super::bounds::Bounds::nesting) on a single
@@ -101,35 +82,35 @@ pub enum Unusable {
         "the schema nests {nesting} references and alternatives in each other, more than {limit}"
     )]
     Nesting {
-        /// How deep they nest.
+        /// Nesting of the visits.
         nesting: u64,
-        /// How deep they may nest.
+        /// Allowed nesting.
         limit: u64,
     },
-    /// A `$schema` that is none of the dialects.
+    /// Unknown `$schema`.
     #[error("the dialect '{0}' is not supported")]
     Dialect(String),
-    /// A `$schema` within, of a dialect that identifies resources otherwise than the schema's own.
+    /// Nested `$schema` of a dialect that identifies resources by another keyword.
     #[error(
         "the dialect '{0}' within the schema identifies resources otherwise than the schema's own, and is not supported there"
     )]
     MixedDialects(String),
-    /// A reference that leaves the schema.
+    /// Reference out of the schema.
     #[error("the reference to '{0}' leaves the schema and is not fetched")]
     RemoteReference(String),
-    /// A reference to a place that the schema does not have.
+    /// Reference to a missing place of the schema.
     #[error("the reference to '{0}' leads to nothing in the schema")]
     DanglingReference(String),
-    /// A name on the meta-schemas' host, which no schema may give itself.
+    /// Name on the meta-schemas' host, which no schema may claim.
     #[error("the schema gives itself the name '{0}' of a meta-schema")]
     Claimed(String),
-    /// It takes too long to compile.
+    /// Compilation takes too long.
     #[error("the schema takes longer than {limit} seconds to compile")]
     Slow {
         /// The bound in seconds.
         limit: u64,
     },
-    /// Refused by an engine, in its words.
+    /// Refused by an engine, with its explanation.
     #[error("the schema is not valid: {0}")]
     Invalid(String),
 }
@@ -138,9 +119,20 @@ fn or_endlessly(visits: u64) -> String {
     if visits == u64::MAX { "endlessly many".to_owned() } else { visits.to_string() }
 }
 
-/// An engine's error as one line of at most [`EXPLANATION_MAX`] bytes.
+/// Engine's error as one line of at most [`EXPLANATION_MAX`] bytes.
 pub(super) fn one_line(error: &dyn fmt::Display) -> String {
     let text = error.to_string();
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut(&line, EXPLANATION_MAX).to_owned()
+}
+
+/// Maximum length of a misfit's pointers into the document and the schema, in bytes.
+pub(super) const MAX_PLACE_BYTES: usize = 512;
+
+/// Maximum length of a name in bytes.
+pub(super) const MAX_NAME_BYTES: usize = 128;
+
+/// At most `limit` bytes of `text`, cut on a character boundary.
+pub(super) fn cut(text: &str, limit: usize) -> &str {
+    text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }

@@ -1,48 +1,46 @@
-//! A violation in words: all of them for the record, few of them for the agent.
+//! Descriptions of a violation: detailed for the record, restricted for the agent.
 //!
-//! Owns the rule of what the agent may learn ([verdicts](crate::reference::requirements#verdicts)):
-//! the keyword, its place in the schema, types and limits, and nothing that the document chose. The
-//! payload may be an attack, and must not arrive by way of the error. Deliberately decides nothing.
+//! The agent learns (`requirements.md`, *verdicts*) the keyword, its place in the schema, types and limits, and nothing from the document:
+//! its content may be an attack and must not reach the agent through the error.
 
 use std::fmt::{self, Display, Write};
 
 use boon::{ErrorKind, ValidationError};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 
-use super::cut::cut;
+use super::declared::{CaseVariant, KeyConflict};
 use super::misfit::Misfits;
 use super::required::RequiredMembers;
-use crate::json::tape::TapeFault;
+use super::unusable::cut;
+use mcpproxy_json::tape::TapeFault;
 
-/// Bytes of the description that the agent is given ([contracts](crate::reference::contracts#errors)).
-pub const AGENT_MAX: usize = 500;
+/// Maximum length of the agent's description, in bytes (`contracts.md`, *errors*).
+pub(crate) const AGENT_MAX: usize = 500;
 
-/// Bytes of the description in the record.
-pub const RECORD_MAX: usize = 4096;
+/// Maximum length of the description in the record, in bytes.
+pub(crate) const RECORD_MAX: usize = 4096;
 
-/// Violations that the record spells out; more of them are only counted.
+/// Maximum number of violations described in the record; further ones are only counted.
 const SPELLED_OUT: usize = 8;
 
-/// Bytes of one path in the record.
+/// Maximum length of one path in the record, in bytes.
 const PATH_MAX: usize = 1024;
 
-/// What kind of violation it is.
+/// Kind of a violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ViolationReason {
     /// The document does not conform to the schema.
     Schema,
-    /// The document is not one that every parser reads alike.
+    /// The document is ambiguous to parsers.
     Document(TapeFault),
-    /// The evaluation took more steps than it may: the guard `time`.
+    /// The evaluation exceeded its steps: guard `time`.
     Steps,
-    /// Schema and document together nest deeper than the stack allows: the guard `time` as well,
-    /// since no engine would come to an end.
+    /// Schema and document nest deeper than the stack allows: guard `time` as well, since no engine would finish.
     Nesting,
 }
 
 impl ViolationReason {
-    /// The word for it in records and counters.
-    #[must_use]
+    /// Word in records and counters.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Schema => "schema",
@@ -61,8 +59,7 @@ impl ViolationReason {
         }
     }
 
-    /// The guard that was breached, if one was.
-    #[must_use]
+    /// Exceeded guard, if any.
     pub fn guard(&self) -> Option<&'static str> {
         match self {
             Self::Schema => None,
@@ -73,33 +70,31 @@ impl ViolationReason {
     }
 }
 
-/// Why a document was refused.
+/// Reason why a document was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What kind of violation it is.
+    /// Kind of the violation.
     pub reason: ViolationReason,
-    /// JSON pointer into the document, for the record only: its names are the document's.
+    /// JSON pointer into the document. For the record only: it has names of the document.
     pub instance_path: String,
-    /// JSON pointer into the schema, from its root or from the URI it starts with.
+    /// JSON pointer into the schema, from its root or a URI.
     pub schema_path: String,
-    /// The keyword that was not met; empty where there is none.
+    /// Violated keyword; empty if there is none.
     pub keyword: String,
-    /// What of it nobody could accept; empty where that is not certain.
+    /// Misfits; empty if nothing is certain.
     pub misfits: Misfits,
     record: String,
     agent: String,
 }
 
 impl Violation {
-    /// The full words, with what the document had: for the record. At most [`RECORD_MAX`] bytes.
-    #[must_use]
+    /// Description for the record, with values of the document. At most [`RECORD_MAX`] bytes.
     pub fn describe(&self) -> &str {
         &self.record
     }
 
-    /// What the agent may read: no value, and no name that the schema does not have. At most
-    /// [`AGENT_MAX`] bytes, cut on a character boundary.
-    #[must_use]
+    /// Description for the agent, without values and without names that the schema does not have. At most [`AGENT_MAX`] bytes, truncated at a
+    /// character boundary.
     pub fn for_agent(&self) -> &str {
         &self.agent
     }
@@ -147,7 +142,31 @@ impl Violation {
         }
     }
 
-    /// boon's words.
+    /// Violation of a key that is, or may be, a case variant of a declared property.
+    pub fn of_key_conflict(conflict: KeyConflict) -> Self {
+        let (place, text) = match &conflict {
+            KeyConflict::Variant(CaseVariant { place, declared }) => {
+                let text = format!("a key differs only by case from the property '{declared}'");
+                (place.clone(), text)
+            }
+            KeyConflict::Uncompared(why) => {
+                let text = "a key may differ only by case from a property, and cannot be compared";
+                (String::new(), format!("{text}: {why}"))
+            }
+        };
+        let mut record = Bounded::new(RECORD_MAX);
+        let _ = write!(record, "at '{place}': {text}");
+        Self {
+            reason: ViolationReason::Schema,
+            instance_path: place,
+            schema_path: "/properties".to_owned(),
+            keyword: "properties".to_owned(),
+            misfits: Misfits::of_key_conflict(conflict),
+            record: record.text,
+            agent: cut(&text, AGENT_MAX).to_owned(),
+        }
+    }
+
     pub(super) fn of_boon(
         error: &ValidationError<'_, '_>,
         base: &str,
@@ -188,8 +207,7 @@ impl Violation {
         }
     }
 
-    /// The tape engine's words, where it judges alone. They carry no value: the tape engine's
-    /// errors are made without one.
+    /// Violation in the tape engine's words, where only it is used. Without values: its errors are created without them.
     pub(super) fn of_tape(
         error: &jsonschema::ValidationError<'_>,
         required: &RequiredMembers,
@@ -222,15 +240,14 @@ impl Display for Violation {
     }
 }
 
-/// The innermost violations: the first ones, and the number of all.
+/// Innermost violations: the first ones, and the number of all.
 struct Leaves<'e, 's, 'v> {
     shown: Vec<&'e ValidationError<'s, 'v>>,
     count: usize,
 }
 
 impl<'e, 's, 'v> Leaves<'e, 's, 'v> {
-    /// Where all alternatives failed they are reported as one violation: it is not known which of
-    /// them was intended.
+    /// Failed alternatives are reported as one violation, since the intended one is unknown.
     fn collect(&mut self, error: &'e ValidationError<'s, 'v>) {
         let own = match error.kind {
             ErrorKind::AnyOf | ErrorKind::OneOf(_) | ErrorKind::PropertyName { .. } => true,
@@ -250,7 +267,7 @@ impl<'e, 's, 'v> Leaves<'e, 's, 'v> {
 
 fn keyword(kind: &ErrorKind<'_, '_>) -> String {
     match kind {
-        // boon spells it in the singular.
+        // boon uses the singular.
         ErrorKind::AdditionalProperties { .. } => "additionalProperties".to_owned(),
         kind => kind.keyword_path().map_or(String::new(), |path| path.keyword.to_owned()),
     }
@@ -260,7 +277,7 @@ fn join(place: &str, keyword: &str) -> String {
     if keyword.is_empty() { place.to_owned() } else { format!("{place}/{keyword}") }
 }
 
-/// Types and limits, as the schema states them.
+/// Types and limits stated by the schema.
 fn boon_limit(to: &mut Bounded, kind: &ErrorKind<'_, '_>) -> fmt::Result {
     match kind {
         ErrorKind::Type { got, want } => {
@@ -341,7 +358,7 @@ fn tape_limit(to: &mut Bounded, kind: &ValidationErrorKind) -> fmt::Result {
     }
 }
 
-/// The document's names that the record shows.
+/// Names of the document for the record.
 fn tape_names(to: &mut Bounded, kind: &ValidationErrorKind) -> fmt::Result {
     use ValidationErrorKind as Kind;
     match kind {
@@ -352,7 +369,7 @@ fn tape_names(to: &mut Bounded, kind: &ValidationErrorKind) -> fmt::Result {
     }
 }
 
-/// Text that stops at a limit instead of growing with what a document brought.
+/// Text that is truncated at a limit.
 struct Bounded {
     text: String,
     limit: usize,
@@ -366,9 +383,9 @@ impl Bounded {
 
 impl Write for Bounded {
     fn write_str(&mut self, more: &str) -> fmt::Result {
-        let room = self.limit - self.text.len();
-        self.text.push_str(cut(more, room));
-        if more.len() > room { Err(fmt::Error) } else { Ok(()) }
+        let remaining = self.limit - self.text.len();
+        self.text.push_str(cut(more, remaining));
+        if more.len() > remaining { Err(fmt::Error) } else { Ok(()) }
     }
 }
 
@@ -377,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounded_text_is_cut_on_a_character_boundary() {
+    fn bounded_text_is_truncated_at_a_character_boundary() {
         let mut text = Bounded::new(5);
         assert_eq!(write!(text, "äöü"), Err(fmt::Error));
         assert_eq!(text.text, "äö");
@@ -388,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_key_is_named_in_the_record_only() {
+    fn duplicate_key_is_named_in_the_record_only() {
         let fault = TapeFault::DuplicateKey { object: "/a".into(), name: "evil".into() };
         let violation = Violation::of_document(fault);
         assert!(violation.describe().contains("evil"));

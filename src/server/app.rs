@@ -1,11 +1,10 @@
-//! A proxy from start to end: its parts are opened, it listens, and all of it ends in order.
+//! Lifecycle of a proxy: its components are opened, it listens, and everything is closed in order.
 //!
-//! Which parts there are, and what each is made of, stands here and nowhere else.
-//!
-//! Size: the parts, one after another, as they are opened and as they are closed.
+//! Also variants that do not listen: to try out servers, and to answer queries of a log that no process has open.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,142 +12,173 @@ use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use super::accept::{accept, max_connections};
-use super::app_state::AppState;
+use super::app_state::{AppState, WrongProtocolWarnings};
 use super::connection_limit::ConnectionSlots;
 use super::embeddings::EmbeddingTasks;
 use super::fleet_start::{FleetEntry, FleetTasks};
-use super::listener::{Listener, SocketFile};
-use super::listener_tls::ListenerTls;
+use super::listener::{Listener, ListenerTls, SocketFile};
 use super::otlp_export::{OtlpExport, OtlpTargets};
 use super::reload::{ConfigSource, Reload};
-use super::runtime::{self, cores};
-use super::shutdown::{CHILDREN_TIMEOUT, CONTROL_GRACE, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
-use super::signals::Signals;
-use super::start_error::StartError;
-use super::strays::Strays;
-use super::worker_thread::{Ends, WorkerEntrance, WorkerThread};
-use super::{certificate_watch, control, folder, forgotten, identity_watch, webhook};
-use super::{fleet_leaves, fleet_pins};
-use crate::activity::record::{Draft, Source, Status, Type};
-use crate::activity::{Activity, StoreError, Writer};
-use crate::api;
-use crate::api::config_door::{ConfigDoor, ConfigStanding};
-use crate::approvals;
-use crate::catalog::{self, Catalog};
-use crate::config::{Config, rule_files};
-use crate::downstream::session_table::Sessions;
-use crate::embeddings::MeaningRoom;
-use crate::fleet::FleetNode;
-use crate::fleet::sealed_mark::NodeTag;
-use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
-use crate::io::address::Address;
-use crate::os::descriptors;
-use crate::page;
-use crate::proxy::body_room::RequestBodies;
-use crate::proxy::dropped_members::DroppedMembers;
-use crate::proxy::overview::OverviewCache;
-use crate::proxy::result_pool::ResultPool;
-use crate::proxy::session_facts::SessionlessFacts;
-use crate::proxy::settings::{Settings, SettingsSwap};
-use crate::proxy::validation_pool::ValidationPool;
-use crate::proxy::{Proxy, log_routing, passthrough};
-use crate::results::{self, ResultStore};
-use crate::telemetry::export_queue::export_queue;
-use crate::telemetry::{Calls, LogHandles};
-use crate::upstream::stderr_log;
+use super::shutdown::{
+    CHILDREN_TIMEOUT, CONTROL_GRACE, DRAIN_TIMEOUT, ForcedShutdown, Signals, WORKER_GRACE,
+};
+use super::startup::{StartError, cores};
+use super::workers::{ShutdownSignals, WorkerEntrance, WorkerThread, accept, max_connections};
+use super::{fleet_approvals, fleet_pins, identity_watch, listener, startup, webhook};
+use mcpproxy_activity::record::{Draft, Source, Status, Type};
+use mcpproxy_activity::{Activity, StoreError, Writer};
+use mcpproxy_admin::api::config_handle::{ConfigHandle, ConfigStanding};
+use mcpproxy_admin::{api, page};
+use mcpproxy_catalog as catalog;
+use mcpproxy_catalog::Catalog;
+use mcpproxy_catalog::embeddings::{QueryEmbedder, SearchSection};
+use mcpproxy_config::{Config, RuleFiles, rule_files};
+use mcpproxy_fleet::FleetNode;
+use mcpproxy_fleet::node_state::NodeTag;
+use mcpproxy_gateway::downstream::session_table;
+use mcpproxy_gateway::downstream::session_table::Sessions;
+use mcpproxy_gateway::node_directory::NodeDirectory;
+use mcpproxy_gateway::proxy::client::DroppedMembers;
+use mcpproxy_gateway::proxy::memory_budget::RequestBodies;
+use mcpproxy_gateway::proxy::overview::OverviewCache;
+use mcpproxy_gateway::proxy::session_facts::PrincipalFacts;
+use mcpproxy_gateway::proxy::settings::{Settings, SettingsSwap};
+use mcpproxy_gateway::proxy::worker::ResultPool;
+use mcpproxy_gateway::proxy::worker::ValidationPool;
+use mcpproxy_gateway::proxy::{Proxy, log_routing, passthrough};
+use mcpproxy_gateway::results;
+use mcpproxy_gateway::results::ResultStore;
+use mcpproxy_gateway::telemetry::export_queue::export_queue;
+use mcpproxy_gateway::telemetry::{Calls, LogHandles};
+use mcpproxy_policy::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
+use mcpproxy_policy::{StateAccounts, approvals};
+use mcpproxy_runtime::io::address::Address;
+use mcpproxy_runtime::os::{descriptors, private};
+use mcpproxy_upstream::stderr_log;
 
-/// A proxy whose parts are open, with or without a listener.
+/// A proxy with its components open, with or without a listener.
 #[derive(Debug)]
 pub struct App {
     shared: Arc<AppState>,
     control: Runtime,
     writer: Writer,
     drain: watch::Sender<bool>,
-    hurry: Hurry,
-    /// Connections that clients may have open at once.
+    forced: ForcedShutdown,
+    /// Maximum number of client connections.
     max_connections: usize,
-    /// Passes the upstreams' notifications on.
-    following: tokio::task::JoinHandle<()>,
-    /// Watches the file of keys, and fetches keys.
-    watching: tokio::task::JoinHandle<()>,
-    /// Tells the webhook of approvals, while there is one.
-    telling: tokio::task::JoinHandle<()>,
-    /// Removes kept results when their time is up.
+    /// Forwards notifications of upstreams.
+    notifying: tokio::task::JoinHandle<()>,
+    /// Fetches and watches JWT keys.
+    watching_keys: tokio::task::JoinHandle<()>,
+    /// Sends approval events to the webhook.
+    webhook: tokio::task::JoinHandle<()>,
+    /// Removes expired stored results.
     expiring: tokio::task::JoinHandle<()>,
-    /// Looks after the files of config, rules and tokens.
+    /// Ends expired sessions.
+    sweeping: tokio::task::JoinHandle<()>,
+    /// Watches and reloads config, rules and tokens.
     reloading: tokio::task::JoinHandle<()>,
-    /// Send traced calls, and lines of the log, to their collector, while there is one.
+    /// Export traces and log lines by OTLP.
     exporting: Vec<OtlpExport>,
-    /// Ask for vectors of tools and queries, while somebody makes them.
+    /// Request embeddings of tools and queries.
     embedding: EmbeddingTasks,
-    /// The node's part in its fleet, where there is one.
+    /// Tasks of a fleet node.
     fleet: Option<FleetTasks>,
 }
 
-/// A proxy that listens.
+/// A listening proxy.
 #[derive(Debug)]
 pub struct Server {
     app: App,
     address: Address,
     tls: Option<Arc<ListenerTls>>,
-    /// Of a Unix socket; removed at the end.
+    /// File of a Unix socket; removed at shutdown.
     file: Option<SocketFile>,
-    /// Watches the files of TLS.
+    /// Watches TLS files.
     watching_tls: Option<tokio::task::JoinHandle<()>>,
     worker_threads: Arc<Vec<WorkerThread>>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
-/// What calls are decided by, with the rules that the config names.
+/// Settings of the call path, with the rules named by the config.
 fn settings_of(config: &Config) -> Result<Settings, StartError> {
     let mut settings = config.settings()?;
-    // Before the tools are known: what names one that is not there is told when they are.
+    // Tools are not known yet: rules that name a missing tool are reported later.
     let rules = rule_files::load(&config.rules, &rule_files::servers(config));
     settings.policy.rules = rules.map_err(StartError::Rules)?.map(Arc::new);
     Ok(settings)
 }
 
+/// The upstreams that a proxy starts.
+enum StartedUpstreams<'a> {
+    All,
+    /// That of this name, if any.
+    Only(Option<&'a str>),
+}
+
 impl App {
-    /// Opens the parts of a proxy and starts its upstreams; waits for none of them. `log` is this process's, whose losses
-    /// `/api/v1/status` shows. The config is read again from `source`, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError`].
+    /// Opens the components of a proxy and starts its upstreams without waiting for them. `handles` are those of the process's log.
+    /// The config is reloaded from `source`, if there is one.
     pub fn start(
         config: Config,
         handles: LogHandles,
         source: Option<ConfigSource>,
     ) -> Result<Self, StartError> {
+        Self::open(config, handles, source, &StartedUpstreams::All)
+    }
+
+    /// Opens a proxy for one command, which starts no upstream but `server`. The others count as disabled; their tools are those of
+    /// the catalog on disk, which is read on return.
+    pub fn start_only(
+        config: Config,
+        handles: LogHandles,
+        server: Option<&str>,
+    ) -> Result<Self, StartError> {
+        let app = Self::open(config, handles, None, &StartedUpstreams::Only(server))?;
+        // Waits for the restoring task, which reports the changes.
+        let _ = app.shared.proxy.catalog.restore();
+        Ok(app)
+    }
+
+    fn open(
+        config: Config,
+        handles: LogHandles,
+        source: Option<ConfigSource>,
+        started: &StartedUpstreams<'_>,
+    ) -> Result<Self, StartError> {
         let mut settings = settings_of(&config)?;
         let folder = &config.data_dir;
-        folder::open(folder)
+        startup::open_data_folder(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
-        // Before the log, which opens as many files as it may.
+        // Before the log is opened, whose number of open files depends on the limit.
         descriptors::raise();
+        FleetEntry::rejoin(&config)?;
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         let entry = FleetEntry::take(&config, &log.0)?;
         let of_fleet = entry.as_ref().map(|entry| entry.config(&config, source.as_ref()));
-        let config = match of_fleet.transpose()?.flatten() {
+        let mut config = match of_fleet.transpose()?.flatten() {
             Some(next) => {
                 settings = settings_of(&next)?;
                 next
             }
             None => config,
         };
-        // The log is this process's, and so is the data folder.
+        // The log is locked by this process, and with it the data folder.
         let folder = config.results_folder();
         results::clean(&folder, config.keeps_results())
             .map_err(|error| StartError::Results { folder, error })?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
+        if let StartedUpstreams::Only(server) = started {
+            let others = config.servers.iter_mut().filter(|it| Some(&*it.name) != *server);
+            others.for_each(|it| it.upstream.enabled = false);
+        }
         let node = entry.as_ref().map(FleetEntry::node);
         let parts = (handles, source.clone());
         let mut app = Self::assemble(&config, settings, log, (catalog, node), parts)?;
         let (shared, runtime) = (&app.shared, app.control.handle());
         app.fleet = entry.map(|entry| entry.start(&config, shared, source, runtime));
-        forgotten::note(&app.shared.proxy.activity, &app.control);
+        startup::record_orphaned_approvals(&app.shared.proxy.activity, &app.control);
         let (folder, servers) = (config.stderr_folder(), config.servers.clone());
         app.control.spawn_blocking(move || {
             let servers = servers.iter().map(|server| &*server.name);
@@ -166,46 +196,46 @@ impl App {
     ) -> Result<Self, StartError> {
         let servers = config.servers.iter().filter(|server| server.upstream.enabled).count();
         let max_connections = max_connections(cores(), servers);
-        let control = runtime::control()?;
+        let control = startup::control_runtime()?;
         let catalog = Arc::new(Catalog::new(catalog));
         if let Some(facts) = fleet.as_deref().and_then(FleetNode::shared) {
             catalog.begin_with(fleet_pins::of_fleet(&facts.facts()));
         }
-        control::restore(&catalog, &activity, &control);
-        let upstreams = control::supervise(config, &catalog, &activity, &control);
+        startup::restore(&catalog, &activity, &control);
+        let upstreams = startup::supervise(config, &catalog, &activity, &control);
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::from)?;
         let identity = Arc::new(Identity::new(
             TokenFile::new(&config.data_dir),
             config.jwt.clone().map(JwtVerifier::new),
         ));
-        identity_watch::look(&identity);
-        let bounds = approvals::RoomBounds::of_log(config.activity.queue_records);
+        identity_watch::reload_tokens(&identity);
+        let bounds = approvals::QueueBounds::of_log(config.activity.queue_records);
         let (webhook, hook) = watch::channel(config.approval.webhook.clone());
-        let (told, telling) = webhook::start(hook, &control);
+        let (approval_events, webhook_task) = webhook::start(hook, &control);
         let otlp = OtlpTargets::of(&config.telemetry, handles.tap.clone());
         let (spans, ended) = export_queue();
         let instance: Box<str> = format!("{:016x}", u64::from_ne_bytes(seed)).into();
         let mut exporting =
             vec![OtlpExport::start(otlp.traces(), ended, instance.clone(), &control)];
-        // One proxy of a process exports its log.
+        // Only one proxy of a process exports its log.
         if let Some(lines) = handles.tap.receiver() {
             exporting.push(OtlpExport::start(otlp.logs(), lines, instance, &control));
         }
-        let room = approvals::Room::new(bounds, Some(told));
-        let room = match &fleet {
-            Some(node) => room.of_node(&NodeTag::of(&node.name).text()),
-            None => room,
+        let approval_queue = approvals::ApprovalQueue::new(bounds, Some(approval_events));
+        let approval_queue = match &fleet {
+            Some(node) => approval_queue.of_node(&NodeTag::of(&node.name).text()),
+            None => approval_queue,
         };
-        let room = Arc::new(match config.approval_keys() {
-            Some(keys) => room.with_shared_states(keys),
-            None => room,
+        let approval_queue = Arc::new(match config.approval_keys() {
+            Some(keys) => approval_queue.with_shared_states(keys),
+            None => approval_queue,
         });
         if let Some(facts) = fleet.as_deref().and_then(FleetNode::shared) {
-            fleet_leaves::begin_with(&room, facts);
+            fleet_approvals::begin_with(&approval_queue, facts);
         }
         let dropped_members = Arc::new(DroppedMembers::default());
-        let (meaning, queries) = MeaningRoom::new(config.search.embeddings.as_ref());
+        let (meaning, queries) = QueryEmbedder::new(config.search.embeddings.as_ref());
         let meaning = Arc::new(meaning);
         let folder = config.embeddings_folder();
         let embedding = EmbeddingTasks::start(&meaning, queries, &catalog, folder, &control);
@@ -216,11 +246,12 @@ impl App {
             dropped_members,
             identity,
             upstreams,
-            approvals: room,
+            approvals: approval_queue,
             settings: SettingsSwap::new(settings),
-            session_facts: SessionlessFacts::default(),
+            principal_facts: Arc::<PrincipalFacts>::default(),
+            state_accounts: StateAccounts::default(),
             activity,
-            fleet,
+            nodes: NodeDirectory::new(fleet),
             list_cache: passthrough::list_cache::ListCache::default(),
             overview: OverviewCache::default(),
             validation_pool: ValidationPool::new(control.handle().clone(), cores()),
@@ -232,16 +263,18 @@ impl App {
             hash_key: u64::from_ne_bytes(seed),
         };
         let proxy = Arc::new(proxy);
-        let following = control.spawn(passthrough::notifications::follow(Arc::clone(&proxy)));
+        let notifying = control.spawn(passthrough::notifications::follow(Arc::clone(&proxy)));
         let expiring = control.spawn(Arc::clone(&proxy.results).expire_in_time());
-        let watching = control.spawn(identity_watch::watch(Arc::clone(&proxy.identity)));
+        let watching_keys = control.spawn(identity_watch::watch(Arc::clone(&proxy.identity)));
         let path = source.as_ref().map(|source| source.path.display().to_string());
-        let (door, wishes) =
-            ConfigDoor::new(ConfigStanding::of(&path.unwrap_or_default(), config.written.shown()));
+        let (handle, commands) = ConfigHandle::new(ConfigStanding::of(
+            &path.unwrap_or_default(),
+            config.written.shown(),
+        ));
         let reload = Reload {
             proxy: Arc::clone(&proxy),
-            door: door.clone(),
-            wishes,
+            handle: handle.clone(),
+            commands,
             source,
             in_force: config.clone(),
             webhook,
@@ -252,7 +285,12 @@ impl App {
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
         let sessions =
-            Arc::new(config.ticket_office().map_or_else(Sessions::default, Sessions::of_fleet));
+            config.ticket_office().map_or_else(Sessions::default, Sessions::with_tickets);
+        let sessions = Arc::new(sessions.charging(proxy.state_accounts.clone()));
+        let now_ms = move || u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let identity = Arc::clone(&proxy.identity);
+        let sweep = session_table::run(Arc::clone(&sessions), identity, now_ms);
+        let sweeping = control.spawn(sweep);
         let shared = AppState {
             proxy,
             api: api::State {
@@ -260,7 +298,7 @@ impl App {
                 ending,
                 lines: handles.lines,
                 tap: handles.tap,
-                config: door,
+                config: handle,
                 readers: api::ReaderSlots::default(),
                 page_logins: PageLogins::default(),
                 sessions: Arc::clone(&sessions),
@@ -270,21 +308,22 @@ impl App {
                 fleet_config: OnceLock::new(),
             },
             sessions,
-            strays: Strays::default(),
+            wrong_protocol: WrongProtocolWarnings::default(),
             started,
         };
-        let (shared, hurry) = (Arc::new(shared), Hurry::default());
+        let (shared, forced) = (Arc::new(shared), ForcedShutdown::default());
         Ok(Self {
             shared,
             control,
             writer,
             drain,
-            hurry,
+            forced,
             max_connections,
-            following,
-            watching,
-            telling,
+            notifying,
+            watching_keys,
+            webhook: webhook_task,
             expiring,
+            sweeping,
             reloading,
             exporting,
             embedding,
@@ -292,25 +331,19 @@ impl App {
         })
     }
 
-    /// The state that requests are answered from.
-    #[must_use]
+    /// The state that requests are served from.
     pub fn shared(&self) -> &Arc<AppState> {
         &self.shared
     }
 
-    /// From now on a further signal cuts the shutdown short.
-    #[must_use]
-    pub fn hurries(&self) -> Hurry {
+    /// From now on a further signal forces the shutdown.
+    pub fn force_on_signal(&self) -> ForcedShutdown {
         let proxy = Arc::clone(&self.shared.proxy);
-        self.hurry.watch(move || proxy.upstreams.kill());
-        self.hurry.clone()
+        self.forced.watch(move || proxy.upstreams.kill());
+        self.forced.clone()
     }
 
-    /// Starts to serve HTTP on a listener, over TLS if there is any.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError::System`]; the parts are closed again.
+    /// Starts to serve HTTP on a listener, over TLS if configured.
     pub fn serve(
         self,
         listener: impl Into<Listener>,
@@ -320,71 +353,71 @@ impl App {
         self.shared.proxy.approvals.open();
         let address = listener.address()?;
         if let Some(tls) = &tls {
-            // It listens once.
+            // Set once, because a proxy listens once.
             let _ = self.shared.api.certificate.set(Arc::clone(tls.health()));
         }
         let worker_threads = (0..cores())
             .map(|number| {
-                let ends = Ends { drain: self.drain.subscribe(), hurry: self.hurry.clone() };
+                let (drain, forced) = (self.drain.subscribe(), self.forced.clone());
+                let signals = ShutdownSignals { drain, forced };
                 let entrance = WorkerEntrance { address: address.clone(), tls: tls.clone() };
-                WorkerThread::start(Arc::clone(&self.shared), number, entrance, ends)
+                WorkerThread::start(Arc::clone(&self.shared), number, entrance, signals)
             })
             .collect::<io::Result<Vec<_>>>()?;
         let open = worker_threads
             .iter()
             .map(|worker_thread| Arc::clone(&worker_thread.connections))
             .collect();
-        // It listens once.
         let _ = self.shared.api.connections.set(open);
         let worker_threads = Arc::new(worker_threads);
         let (listener, file) = {
             let _control = self.control.enter();
             listener.open()?
         };
-        let watching_tls = tls.clone().map(|tls| self.control.spawn(certificate_watch::watch(tls)));
+        let watching_tls =
+            tls.clone().map(|tls| self.control.spawn(listener::watch_tls_files(tls)));
         let slots = ConnectionSlots::new(self.max_connections);
         let accepting = self.control.spawn(accept(listener, Arc::clone(&worker_threads), slots));
         Ok(Server { app: self, address, tls, file, watching_tls, worker_threads, accepting })
     }
 
-    /// Ends the upstreams with their children, writes what is left of the log, and closes.
-    ///
-    /// # Errors
-    ///
-    /// When records could not be written.
+    /// Ends the upstreams with their child processes, flushes the log, and closes everything. An error if records could not be
+    /// written.
     pub fn close(self) -> Result<(), StoreError> {
         let Self {
             shared,
             control,
             writer,
-            hurry,
-            following,
-            watching,
-            telling,
+            forced,
+            notifying,
+            watching_keys,
+            webhook: webhook_task,
             expiring,
+            sweeping,
             reloading,
             exporting,
             embedding,
             fleet,
             ..
         } = self;
-        // Ended before the servers are: it may be about to start some.
+        // Before the upstreams are ended, because a reload may start some.
         reloading.abort();
         let _ = control.block_on(reloading);
-        following.abort();
-        watching.abort();
+        notifying.abort();
+        watching_keys.abort();
         embedding.end();
         shared.proxy.approvals.close();
-        telling.abort();
+        webhook_task.abort();
         expiring.abort();
-        let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
-        let deadline = Instant::now() + patience;
+        sweeping.abort();
+        let patient = forced.exit_code().is_none();
+        let timeout = if patient { CHILDREN_TIMEOUT } else { Duration::ZERO };
+        let deadline = Instant::now() + timeout;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
         control.block_on(shared.proxy.catalog.close(deadline));
         // All calls have ended.
-        let patient = hurry.exit_code().is_none();
         control.block_on(join_all(exporting.into_iter().map(|export| export.end(patient))));
-        if !writer.only_reads() {
+        if !writer.is_read_only() {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);
         }
@@ -398,26 +431,22 @@ impl App {
 }
 
 impl Server {
-    /// The address that it listens on.
-    #[must_use]
+    /// The listening address.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// How its connections are made; `None`: without TLS.
-    #[must_use]
+    /// The TLS settings; `None` without TLS.
     pub fn tls(&self) -> Option<&Arc<ListenerTls>> {
         self.tls.as_ref()
     }
 
-    /// The state that requests are answered from.
-    #[must_use]
+    /// The state that requests are served from.
     pub fn shared(&self) -> &Arc<AppState> {
         &self.app.shared
     }
 
-    /// An address that opens the page once, by a code of so much randomness; `None` where no browser can come.
-    #[must_use]
+    /// Creates an address that opens the page once; `None` if browsers cannot connect.
     pub fn page_address(&self, random: [u8; PAGE_SECRET_BYTES]) -> Option<String> {
         let mut address = self.address.tcp()?;
         let loopback = match address.ip() {
@@ -434,44 +463,32 @@ impl Server {
         Some(page::address(&base, code.expose()))
     }
 
-    /// From now on signals are awaited, and end nothing by themselves.
-    ///
-    /// # Errors
-    ///
-    /// When the system does not let them be awaited.
+    /// Installs handlers for the signals, which no longer terminate the process.
     pub fn signals(&self) -> Result<Signals, StartError> {
         let _control = self.app.control.enter();
         Ok(Signals::listen()?)
     }
 
-    /// Serves until SIGINT, SIGTERM or the end of its terminal, then [closes](Self::close). The
-    /// exit code, if that was hurried.
-    ///
-    /// # Errors
-    ///
-    /// When records could not be written.
+    /// Serves until SIGINT, SIGTERM or the closing of its terminal, then [closes](Self::close). Returns the exit code of a forced
+    /// shutdown.
     pub fn run(self, signals: Signals) -> Result<Option<u8>, StartError> {
         let config = &self.app.shared.api.config;
-        self.app.control.block_on(signals.told_to_end(|| config.signalled()));
-        let hurry = self.app.hurries();
+        self.app.control.block_on(signals.shutdown_requested(|| config.reload_on_signal()));
+        let forced = self.app.force_on_signal();
         self.close()?;
-        Ok(hurry.exit_code())
+        Ok(forced.exit_code())
     }
 
-    /// Lets calls in flight finish, at most [`DRAIN_TIMEOUT`], and ends everything.
-    ///
-    /// # Errors
-    ///
-    /// When records could not be written.
+    /// Lets calls in flight finish for up to [`DRAIN_TIMEOUT`], and closes everything. An error if records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
         let Self { app, address: _, tls, file, watching_tls, worker_threads, accepting } = self;
         accepting.abort();
-        // Nobody comes any more.
+        // No client can connect any more.
         drop(file);
         if let Some(watching_tls) = watching_tls {
             watching_tls.abort();
         }
-        // What waits for a person would wait on.
+        // Calls waiting for approval would delay the shutdown.
         app.shared.proxy.approvals.close();
         app.drain.send_replace(true);
         if let Some(tls) = tls {
@@ -480,7 +497,7 @@ impl Server {
         app.shared.sessions.drain();
         let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;
         app.control.block_on(async {
-            // The task holds the threads, and with them the ends of the sockets' queues.
+            // The task holds the senders of the workers' socket queues.
             let _ = accepting.await;
         });
         for worker_thread in Arc::into_inner(worker_threads).into_iter().flatten() {
@@ -490,14 +507,83 @@ impl Server {
     }
 }
 
+impl App {
+    /// Opens a proxy that starts its upstreams and stores its log and catalog in `scratch`. Logins and stderr logs are those of the
+    /// data folder.
+    pub fn try_out(
+        mut config: Config,
+        scratch: &Path,
+        handles: LogHandles,
+    ) -> Result<Self, StartError> {
+        config.rules = RuleFiles::default();
+        config.search = SearchSection::default();
+        let settings = config.settings()?;
+        let log = Activity::open(&scratch.join("activity"), config.activity.clone())?;
+        let catalog = catalog::Settings { folder: None, ..config.catalog() };
+        Self::assemble(&config, settings, log, (catalog, None), (handles, None))
+    }
+}
+
+impl App {
+    /// Opens a proxy without upstreams that answers queries of the catalog from a copy in `scratch`, by the rules in force. Nothing
+    /// in the data folder changes.
+    pub fn browse(mut config: Config, scratch: &Path, log: LogHandles) -> Result<Self, StartError> {
+        let settings = settings_of(&config)?;
+        let copy = scratch.join("catalog");
+        let mut catalog = config.catalog();
+        if let Some(folder) = catalog.folder.replace(copy.clone()) {
+            copy_files(&folder, &copy)
+                .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
+        }
+        config.servers.clear();
+        config.search = SearchSection::default();
+        let opened = Activity::open(&scratch.join("activity"), config.activity.clone())?;
+        let app = Self::assemble(&config, settings, opened, (catalog, None), (log, None))?;
+        // Waits for the restoring task.
+        let _ = app.shared.proxy.catalog.restore();
+        Ok(app)
+    }
+}
+
+/// Copies the files of a folder, which may not exist.
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    private::new_folder(to)?;
+    let entries = match std::fs::read_dir(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+impl App {
+    /// Opens a proxy without upstreams that answers queries of the log from a copy in `scratch`. Nothing in the data folder changes.
+    pub fn read(mut config: Config, scratch: &Path, log: LogHandles) -> Result<Self, StartError> {
+        config.servers.clear();
+        config.rules = RuleFiles::default();
+        config.search = SearchSection::default();
+        let settings = config.settings()?;
+        let opened = Activity::read(&config.activity_folder(), scratch, config.activity.clone())?;
+        let catalog = catalog::Settings { folder: None, ..config.catalog() };
+        Self::assemble(&config, settings, opened, (catalog, None), (log, None))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{TcpListener as StdListener, TcpStream};
 
+    use mcpproxy_config as config;
+    use mcpproxy_config::Flags;
+    use mcpproxy_gateway::proxy::settings::Settings;
+
     use super::*;
-    use crate::config::{self, Flags};
-    use crate::proxy::settings::Settings;
 
     const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -512,7 +598,7 @@ mod tests {
         App::start(config, LogHandles::default(), None).unwrap().serve(listener, None).unwrap()
     }
 
-    /// Sends one request and reads its answer, whose status is returned.
+    /// Sends a request, reads the response and returns its status.
     fn ask(stream: &TcpStream, request: &str) -> u16 {
         (&mut &*stream).write_all(request.as_bytes()).unwrap();
         let mut reader = BufReader::new(stream);
@@ -540,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn every_door_has_its_locks_and_what_is_closed_can_be_opened_again() {
+    fn every_interface_checks_host_and_key_and_a_closed_proxy_can_be_reopened() {
         let folder = tempfile::tempdir().unwrap();
         for _ in 0..2 {
             let server = serve(config(folder.path()));
@@ -561,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_are_swapped_count_for_the_next_request_of_an_open_connection() {
+    fn swapped_settings_apply_to_the_next_request_of_an_open_connection() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         let server = serve(config.clone());
@@ -575,7 +661,7 @@ mod tests {
         let settings = |key: &str| {
             let settings = config.settings().unwrap();
             let http_auth =
-                crate::policy::HttpAuth { api_key: key.into(), ..settings.http_auth.clone() };
+                mcpproxy_policy::HttpAuth { api_key: key.into(), ..settings.http_auth.clone() };
             Settings { http_auth, ..settings }
         };
         server.shared().proxy.settings.replace(settings("fedcba9876543210fedcba9876543210"));

@@ -1,26 +1,25 @@
-//! The state of the program that requests are answered from, shared by all workers.
+//! State shared by all workers, including the rate-limited warning about clients that use the wrong protocol on a port.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::strays::Strays;
-use crate::api;
-use crate::downstream::session_table::Sessions;
-use crate::io::clock;
-use crate::proxy::Proxy;
+use parking_lot::Mutex;
 
-/// What every request may need, shared by all workers.
+use mcpproxy_admin::api;
+use mcpproxy_gateway::downstream::session_table::Sessions;
+use mcpproxy_gateway::proxy::Proxy;
+use mcpproxy_runtime::io::clock;
+
+/// State that requests are served from.
 #[derive(Debug)]
 pub struct AppState {
-    /// The pipeline.
     pub proxy: Arc<Proxy>,
     /// Sessions of `/mcp`.
     pub sessions: Arc<Sessions>,
-    /// What the REST interface needs.
+    /// State of the REST interface.
     pub api: api::State,
-    /// Clients at the wrong kind of port.
-    pub(super) strays: Strays,
-    /// The origin of session times.
+    pub(super) wrong_protocol: WrongProtocolWarnings,
+    /// Origin of session times.
     pub started: Instant,
 }
 
@@ -28,5 +27,59 @@ impl AppState {
     pub(super) fn now_ms(&self) -> u64 {
         let since = clock::lately().saturating_duration_since(self.started);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// First byte of a TLS connection: a handshake record (RFC 8446 §5.1).
+pub(super) const HANDSHAKE_RECORD: u8 = 22;
+/// Minimum interval between warnings.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60 * 60);
+
+/// Protocol mismatch of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WrongProtocol {
+    PlainOnTls,
+    TlsOnPlain,
+}
+
+/// Rate-limited warnings about clients that use the wrong protocol.
+#[derive(Debug, Default)]
+pub(super) struct WrongProtocolWarnings(Mutex<Option<Instant>>);
+
+impl WrongProtocolWarnings {
+    pub(super) fn warn(&self, mismatch: WrongProtocol) {
+        if !self.is_due(Instant::now()) {
+            return;
+        }
+        match mismatch {
+            WrongProtocol::PlainOnTls => tracing::warn!(
+                "a client spoke plain HTTP on a port that requires HTTPS: use an https:// address"
+            ),
+            WrongProtocol::TlsOnPlain => tracing::warn!(
+                "a client spoke TLS on a port without TLS: use an http:// address, or configure tls"
+            ),
+        }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let mut last = self.0.lock();
+        let due = last.is_none_or(|last| now.saturating_duration_since(last) >= WARNING_INTERVAL);
+        if due {
+            *last = Some(now);
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    #[test]
+    fn warnings_are_rate_limited() {
+        let (warnings, now) = (WrongProtocolWarnings::default(), Instant::now());
+        assert!(warnings.is_due(now) && !warnings.is_due(now) && !warnings.is_due(now));
+        assert!(warnings.is_due(now + WARNING_INTERVAL));
     }
 }

@@ -1,37 +1,39 @@
-//! How many connections clients may have: over all, and of one address; and which one makes room.
+//! Limits on client connections, in total and per address, and eviction of idle ones.
 //!
-//! Where there is no slot left, the connection that has been idle longest is retired and its task
-//! ended: of the newcomer's address first, so that who opens many connections pays for them, else of
-//! any. Where none is idle the newcomer is turned away.
+//! If no slot is free, the connection that has been idle longest is closed: one of the newcomer's address first, so that clients
+//! that open many connections evict their own, else any. If none is idle, the newcomer is rejected.
 //!
-//! The table is locked when a connection comes or goes. A request touches the [`IdleState`] of its own
-//! connection alone.
+//! The table is locked when a connection opens or closes. A request touches only the [`IdleState`] of its own connection, one
+//! atomic word. A connection is idle while no request is being read or answered.
+//!
+//! ```text
+//! idle since t ── bytes arrive ──▶ busy ── response sent ──▶ idle since t'
+//!      └── another connection needs the slot ──▶ retired: no request starts on it
+//! ```
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::idle_connections::IdleState;
-use crate::downstream::source::Source;
+use mcpproxy_gateway::downstream::source::Source;
 
-/// One connection, and one more for each so many slots that its source may have, makes room at a time,
-/// so that not every newcomer searches the table.
-const ROOM_SHARE: usize = 128;
-/// A retired connection has this long to be gone.
-const ROOM_LIMIT: Duration = Duration::from_secs(1);
+/// One connection, plus one per this many slots of its source, is evicted at a time, so that not every newcomer searches the
+/// table.
+const EVICTION_SHARE: usize = 128;
+/// Timeout for an evicted connection to free its slot.
+const EVICTION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// All connections.
 #[derive(Debug)]
 pub(super) struct ConnectionSlots {
-    /// Connections open at once, over all sources.
+    /// Maximum number of open connections.
     pub(super) limit: usize,
     origin: Instant,
     table: Mutex<Table>,
-    /// One has gone.
     left: Notify,
 }
 
@@ -46,11 +48,11 @@ struct Table {
 struct Entry {
     source: Source,
     idle: Arc<IdleState>,
-    /// What serves it, once something does.
+    /// The task that serves it, once it is running.
     task: Option<AbortHandle>,
 }
 
-/// A connection's slot, given back when dropped.
+/// A connection's slot, released when dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionSlot {
     slots: Arc<ConnectionSlots>,
@@ -59,13 +61,13 @@ pub(super) struct ConnectionSlot {
     pub(super) idle: Arc<IdleState>,
 }
 
-/// Whether there is a slot.
+/// Availability of a slot.
 #[derive(Debug)]
 enum Vacancy {
     Free(ConnectionSlot),
-    /// Others are about to go.
+    /// Evicted connections are closing.
     Soon,
-    /// All are in use.
+    /// All connections are busy.
     None,
 }
 
@@ -75,7 +77,7 @@ impl ConnectionSlots {
         Arc::new(Self { limit, origin: Instant::now(), table, left })
     }
 
-    /// A slot for a connection from there; `None` while all are in use. For one task only.
+    /// Takes a slot for a connection from `source`; `None` if all are busy. Must be called from one task only.
     pub(super) async fn take(self: &Arc<Self>, source: Source) -> Option<ConnectionSlot> {
         let found = async {
             loop {
@@ -86,7 +88,7 @@ impl ConnectionSlots {
                 }
             }
         };
-        tokio::time::timeout(ROOM_LIMIT, found).await.ok().flatten()
+        tokio::time::timeout(EVICTION_TIMEOUT, found).await.ok().flatten()
     }
 
     fn vacancy(self: &Arc<Self>, source: Source) -> Vacancy {
@@ -96,8 +98,8 @@ impl ConnectionSlots {
         let full = table.open.len() >= self.limit;
         if full || of_source >= share {
             let own = |entry: &Entry| entry.source == source;
-            let going = table.make_room(1 + share / ROOM_SHARE, own)
-                || full && of_source < share && table.make_room(1, |_| true);
+            let going = table.evict(1 + share / EVICTION_SHARE, own)
+                || full && of_source < share && table.evict(1, |_| true);
             return if going { Vacancy::Soon } else { Vacancy::None };
         }
         let number = table.next;
@@ -109,16 +111,15 @@ impl ConnectionSlots {
         Vacancy::Free(ConnectionSlot { slots: Arc::clone(self), number, source, idle })
     }
 
-    /// Retires the connection that has been idle longest: descriptors are short.
-    pub(super) fn make_room(&self) {
-        self.table.lock().make_room(1, |_| true);
+    /// Evicts the connection that has been idle longest, to free a descriptor.
+    pub(super) fn evict_one(&self) {
+        self.table.lock().evict(1, |_| true);
     }
 }
 
 impl Table {
-    /// Retires those that have been idle longest, at most `count`; false if none is idle and none is
-    /// about to go.
-    fn make_room(&mut self, count: usize, of: impl Fn(&Entry) -> bool) -> bool {
+    /// Retires up to `count` connections, those idle longest first; false if none is idle or closing.
+    fn evict(&mut self, count: usize, of: impl Fn(&Entry) -> bool) -> bool {
         let theirs = || self.open.iter().filter(|(_, entry)| of(entry));
         if theirs().any(|(_, entry)| entry.idle.is_retired()) {
             return true;
@@ -140,19 +141,19 @@ impl Table {
 }
 
 impl ConnectionSlot {
-    /// Names the task that is ended if the connection is retired.
+    /// Registers the task that is aborted if the connection is retired.
     pub(super) fn served_by(slots: &ConnectionSlots, number: u64, task: AbortHandle) {
         let mut table = slots.table.lock();
         let Some(entry) = table.open.get_mut(&number) else { return };
-        // It may have been retired before anything served it.
+        // It may have been retired before the task started.
         if entry.idle.is_retired() {
             task.abort();
         }
         entry.task = Some(task);
     }
 
-    /// What [`ConnectionSlot::served_by`] asks for.
-    pub(super) fn name(&self) -> (Arc<ConnectionSlots>, u64) {
+    /// The key of this slot for [`ConnectionSlot::served_by`].
+    pub(super) fn key(&self) -> (Arc<ConnectionSlots>, u64) {
         (Arc::clone(&self.slots), self.number)
     }
 }
@@ -173,8 +174,76 @@ impl Drop for ConnectionSlot {
     }
 }
 
+const BUSY: u64 = 0;
+const RETIRED: u64 = 1;
+/// Added to the millisecond of the idle start, so that no time equals the other states.
+const IDLE: u64 = 2;
+
+/// State of a connection.
+#[derive(Debug)]
+pub(super) struct IdleState {
+    word: AtomicU64,
+    /// Origin of the milliseconds.
+    origin: Instant,
+}
+
+/// Start of an idle period; comparable only between states of the same origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct IdleSince(u64);
+
+impl IdleState {
+    pub(super) fn new(origin: Instant, now: Instant) -> Self {
+        let state = Self { word: AtomicU64::new(BUSY), origin };
+        state.set_idle(now);
+        state
+    }
+
+    /// Marks the connection as busy; false if it is retired and no request may start.
+    pub(super) fn set_busy(&self) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            if word == BUSY || word == RETIRED {
+                return word == BUSY;
+            }
+            let set = self.word.compare_exchange(word, BUSY, Ordering::Relaxed, Ordering::Relaxed);
+            match set {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Marks a busy connection as idle.
+    pub(super) fn set_idle(&self, now: Instant) {
+        if self.word.load(Ordering::Relaxed) == BUSY {
+            let ms = now.saturating_duration_since(self.origin).as_millis();
+            let ms = u64::try_from(ms).unwrap_or(u64::MAX);
+            self.word.store(ms.saturating_add(IDLE), Ordering::Relaxed);
+        }
+    }
+
+    /// Start of the idle period; `None` if it is not idle.
+    pub(super) fn idle_since(&self) -> Option<IdleSince> {
+        let word = self.word.load(Ordering::Relaxed);
+        (word >= IDLE).then_some(IdleSince(word))
+    }
+
+    /// Retires the connection if it has been idle since then, without a request in between.
+    pub(super) fn retire(&self, since: IdleSince) -> bool {
+        let set =
+            self.word.compare_exchange(since.0, RETIRED, Ordering::Relaxed, Ordering::Relaxed);
+        set.is_ok()
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == RETIRED
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn run<T>(test: impl Future<Output = T>) -> T {
@@ -186,10 +255,10 @@ mod tests {
         Source::of([10, 0, 0, last].into())
     }
 
-    /// A task that holds a slot until it is ended.
+    /// Spawns a task that holds a slot until it is aborted.
     fn hold(slot: ConnectionSlot) -> Arc<IdleState> {
         let idle = Arc::clone(&slot.idle);
-        let (slots, number) = slot.name();
+        let (slots, number) = slot.key();
         let task = tokio::spawn(async move {
             let _slot = slot;
             std::future::pending::<()>().await;
@@ -214,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_been_idle_longest_makes_room_and_whoever_is_busy_stays() {
+    fn longest_idle_connection_is_evicted_and_busy_ones_are_kept() {
         run(async {
             let slots = ConnectionSlots::new(3);
             let first = open(&slots, Source::Loopback, 1).await.unwrap();
@@ -222,7 +291,7 @@ mod tests {
             let newest = open(&slots, Source::Loopback, 9).await.unwrap();
             assert!(first.set_busy());
             let more = open(&slots, Source::Loopback, 11).await.unwrap();
-            assert!(is_gone(&oldest) && !oldest.set_busy(), "a late request is not begun");
+            assert!(is_gone(&oldest) && !oldest.set_busy(), "a late request does not start");
             assert!(!is_gone(&first) && !is_gone(&newest));
             assert!(newest.set_busy() && more.set_busy());
             assert!(slots.take(Source::Loopback).await.is_none(), "all are in use");
@@ -232,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_its_share_and_makes_room_for_itself() {
+    fn address_is_limited_to_its_share_and_evicts_its_own_connections() {
         run(async {
             let slots = ConnectionSlots::new(8);
             let ours = open(&slots, Source::Loopback, 0).await.unwrap();
@@ -246,25 +315,85 @@ mod tests {
                 assert!(open(&slots, remote(last), 20).await.is_some());
             }
             assert!(open(&slots, Source::Loopback, 30).await.is_some());
-            assert!(!is_gone(&ours), "it is full now");
+            assert!(!is_gone(&ours), "the table is full now");
             assert!(open(&slots, remote(6), 40).await.is_some());
-            assert!(is_gone(&ours), "who has none of its own takes the oldest of all");
+            assert!(is_gone(&ours), "an address without connections evicts the oldest of all");
         });
     }
 
     #[test]
-    fn a_slot_is_given_back_however_it_ends() {
+    fn slot_is_released_however_the_connection_ends() {
         run(async {
             let slots = ConnectionSlots::new(1);
             for _ in 0..3 {
                 drop(slots.take(remote(1)).await.unwrap());
             }
             let slot = slots.take(Source::Loopback).await.unwrap();
-            slots.make_room();
-            assert!(!slot.idle.set_busy(), "before anything served it");
+            slots.evict_one();
+            assert!(!slot.idle.set_busy(), "before its task started");
             drop(slot);
             let table = slots.table.lock();
             assert!(table.open.is_empty() && table.sources.is_empty());
         });
+    }
+
+    fn after(state: &IdleState, ms: u64) -> Instant {
+        state.origin + Duration::from_millis(ms)
+    }
+
+    fn idle() -> IdleState {
+        let origin = Instant::now();
+        IdleState::new(origin, origin)
+    }
+
+    #[test]
+    fn connection_is_idle_between_requests_and_orders_by_idle_start() {
+        let state = idle();
+        let first = state.idle_since().unwrap();
+        assert!(state.set_busy() && state.set_busy(), "more bytes of the same request");
+        assert_eq!(state.idle_since(), None);
+        state.set_idle(after(&state, 5));
+        let second = state.idle_since().unwrap();
+        assert!(first < second);
+        state.set_idle(after(&state, 9));
+        assert_eq!(state.idle_since(), Some(second), "it was idle already");
+    }
+
+    #[test]
+    fn intermediate_request_prevents_retirement() {
+        let state = idle();
+        let before = state.idle_since().unwrap();
+        assert!(state.set_busy());
+        assert!(!state.retire(before), "it is busy");
+        state.set_idle(after(&state, 1));
+        assert!(!state.retire(before), "it was used since");
+        assert!(!state.is_retired() && state.retire(state.idle_since().unwrap()));
+    }
+
+    #[test]
+    fn no_request_starts_on_a_retired_connection() {
+        let state = idle();
+        assert!(state.retire(state.idle_since().unwrap()));
+        assert!(!state.set_busy());
+        state.set_idle(after(&state, 1));
+        assert!(state.is_retired() && state.idle_since().is_none());
+    }
+
+    #[test]
+    fn concurrent_request_and_retirement_have_one_winner() {
+        for _ in 0..500 {
+            let (state, gate) = (idle(), std::sync::Barrier::new(2));
+            let since = state.idle_since().unwrap();
+            let (begun, retired) = std::thread::scope(|scope| {
+                let begin = scope.spawn(|| {
+                    gate.wait();
+                    state.set_busy()
+                });
+                gate.wait();
+                let retired = state.retire(since);
+                (begin.join().unwrap(), retired)
+            });
+            assert_ne!(begun, retired);
+        }
     }
 }

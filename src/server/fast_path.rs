@@ -1,9 +1,8 @@
-//! The fast path on a client's connection: plain POSTs of messages, one after another.
+//! Fast path of a client connection: plain POSTs of JSON-RPC messages, one after another, without hyper.
 //!
-//! hyper serves everything else. A connection begins here, and goes to hyper with what was read of
-//! it, for the rest of its life, at the first request that is not a plain POST of a message. What
-//! this saves is what a general server must do and a call has no use for: a task's worth of state
-//! between socket and service, a timer for each request, headers built anew for each answer.
+//! A connection starts here and is handed to hyper, with the bytes read so far and for the rest of its life, at the first request
+//! that is not a plain POST of a message. This saves work that a general server does and a call does not need: a task's worth
+//! of state between socket and service, a timer per request, and rebuilt headers per response.
 //!
 //! ```text
 //! idle ─ first byte ▶ head ─ plain ▶ body ─ whole ▶ answering ─ written ▶ idle
@@ -27,95 +26,94 @@ use tokio::sync::watch;
 
 use super::tracked_socket::TrackedSocket;
 use super::unread_body::UNREAD_TIMEOUT;
-use crate::downstream::body::Body;
-use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, PATHS, UNNAMED_TYPE, no_body};
-use crate::io::buffer_pool::BufferPool;
-use crate::io::clock;
-use crate::io::deadline::Deadline;
-use crate::io::http1::post::{PostHead, Start};
-use crate::io::write_timeout::WriteTimeout;
-use crate::proxy::body_room::{BodyRoom, NoRoom, SMALL_BODY_BYTES};
-use crate::wire::splice::Splice;
+use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_gateway::downstream::http::{
+    BODY_TIMEOUT, BodyError, MAX_BODY_BYTES, PATHS, UNNAMED_TYPE, body_error,
+};
+use mcpproxy_gateway::proxy::memory_budget::{BodiesFull, BodyCharge, SMALL_BODY_BYTES};
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_runtime::io::buffer_pool::BufferPool;
+use mcpproxy_runtime::io::clock;
+use mcpproxy_runtime::io::deadline::{Deadline, WriteTimeout};
+use mcpproxy_runtime::io::http1::{PostHead, Start};
 
-/// A client has this long to send a request's head.
+/// Timeout for receiving a request's head.
 pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection may be idle between requests.
+/// Timeout of an idle connection between requests.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// Bytes of a head; a longer one is hyper's to refuse.
+/// Maximum size of a head in bytes; longer ones are left to hyper to reject.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// How much is read at once, and read ahead while a request is being answered.
+/// Bytes read at once, and read ahead while a request is being answered.
 const READ_BYTES: usize = 16 * 1024;
-/// With less room than this a buffer is given more, or replaced, before it is read into.
-const LEAST_ROOM: usize = READ_BYTES / 4;
-/// Bytes of a reply gathered before they are written.
+/// A buffer with less free capacity is grown or replaced before a read.
+const MIN_FREE_BYTES: usize = READ_BYTES / 4;
+/// Bytes of a response gathered into one write.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
-/// Slices written at once.
+/// Maximum number of slices per write.
 const MAX_SLICES: usize = 64;
 
 thread_local! {
-    /// What requests are read into, those of one worker one after the other.
+        /// Read buffers, shared by the connections of a worker.
     static REQUESTS: BufferPool = BufferPool::default();
 }
 
-/// How it ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The connection is over.
     Closed,
-    /// The next request is for hyper; so much of it was read.
+    /// The next request is for hyper; these bytes of it were read.
     Other(Bytes),
 }
 
-/// What one wait for bytes brought.
+/// Result of waiting for bytes.
 enum Read {
     Some,
     Ended,
     Late,
 }
 
-/// How a request's body came.
-enum Came {
+/// Result of receiving a request's body.
+enum Received {
     Whole(Bytes),
     Cut,
     Late,
-    NoRoom(NoRoom),
+    BodiesFull(BodiesFull),
 }
 
-/// A connection of a client who posts messages.
+/// A connection on the fast path.
 pub(super) struct FastPath<'a, S> {
     socket: &'a mut WriteTimeout<TrackedSocket<S>>,
-    /// Read and not taken yet.
+    /// Read but not consumed.
     input: BytesMut,
-    /// Heads are written here; its memory is used again once they have gone.
+    /// Response heads; the memory is reused once they are sent.
     output: BytesMut,
     deadline: Deadline,
     draining: Draining,
     date: Date,
 }
 
-/// Whether the server is ending. All connections share what tells it, so that it is not touched
-/// for each request: the task is entered once among those to be woken.
+/// Shutdown signal of the server. The channel is shared by all connections, so the task registers its waker once instead of per
+/// request.
 struct Draining {
-    told: watch::Receiver<bool>,
-    entered: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    signal: watch::Receiver<bool>,
+    registered: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 impl Draining {
-    /// It is told once, and nothing before.
+    /// The channel changes only once.
     fn has_begun(&self) -> bool {
-        self.told.has_changed().unwrap_or(true)
+        self.signal.has_changed().unwrap_or(true)
     }
 
-    /// Ready once it has begun; until then the task is woken when it does. For one task only.
+    /// Ready once the shutdown has begun; registers the waker until then. For one task only.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.entered.is_none() {
-            let mut told = self.told.clone();
+        if self.registered.is_none() {
+            let mut signal = self.signal.clone();
             let waits = async move {
-                let _ = told.changed().await;
+                let _ = signal.changed().await;
             };
-            let _ = self.entered.insert(Box::pin(waits)).as_mut().poll(cx);
+            let _ = self.registered.insert(Box::pin(waits)).as_mut().poll(cx);
         }
-        // Looked at after the task was entered, so that nothing falls between.
+        // Checked after the registration, so that no signal is missed.
         if self.has_begun() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -130,21 +128,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
             input: BytesMut::new(),
             output: BytesMut::new(),
             deadline: Deadline::default(),
-            draining: Draining { told: drain, entered: None },
+            draining: Draining { signal: drain, registered: None },
             date: Date::default(),
         }
     }
 
-    /// Serves until the connection ends or a request is not for us. `admit` reads a head that is not
-    /// the same as the one before, or whose admission no longer `holds`; what it does not admit,
-    /// hyper's service refuses. `room` is asked for a body that is not small. `answer` makes the reply
-    /// of a request; its second argument is true if the head is the one before, admitted as that was. It
-    /// is dropped when the client goes away.
+    /// Serves until the connection closes or a request is not for the fast path. `admit` checks a head that differs from the
+    /// previous one or whose admission no longer `holds`; heads that it rejects are left to hyper's service. `charge` reserves
+    /// memory for bodies that are not small. `answer` computes the response; its second argument is true if the head is the
+    /// previous one with a valid admission. Its future is dropped when the client disconnects.
     pub(super) async fn serve<'r, A>(
         mut self,
         admit: impl Fn(&Parts) -> Option<A>,
         holds: impl Fn(&A) -> bool,
-        room: impl Fn() -> BodyRoom<'r>,
+        charge: impl Fn() -> BodyCharge<'r>,
         answer: impl AsyncFn(&Parts, bool, Bytes) -> Response<Body>,
     ) -> io::Result<End> {
         let mut last: Option<(Box<PostHead>, A)> = None;
@@ -154,13 +151,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
                 return Ok(if other { End::Other(self.input.freeze()) } else { End::Closed });
             };
             self.input.advance(post.head.len());
-            let (reply, last) = match self.body(post.length, &room).await? {
-                Came::Whole(body) => {
+            let (reply, last) = match self.body(post.length, &charge).await? {
+                Received::Whole(body) => {
                     (self.unless_gone(answer(&post.parts, repeated, body)).await?, false)
                 }
-                Came::Late => (Some(no_body(&NoBody::Late)), true),
-                Came::NoRoom(none) => (Some(no_body(&none.into())), true),
-                Came::Cut => (None, true),
+                Received::Late => (Some(body_error(&BodyError::Late)), true),
+                Received::BodiesFull(none) => (Some(body_error(&none.into())), true),
+                Received::Cut => (None, true),
             };
             let Some(reply) = reply else { return Ok(End::Closed) };
             let ending = last || self.draining.has_begun();
@@ -171,8 +168,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         }
     }
 
-    /// Waits for the next head, which becomes `last`; true if it was that already. `None` when the
-    /// connection has ended, or when the head is not for us and stays in `input`.
+    /// Waits for the next head, which becomes `last`; true if it equals the previous one. `None` if the connection has closed, or
+    /// if the head is not for the fast path and stays in `input`.
     async fn head<'b, A>(
         &mut self,
         last: &'b mut Option<(Box<PostHead>, A)>,
@@ -206,7 +203,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
             let now = || if idle { clock::lately() } else { clock::now() };
             let until = *deadline.get_or_insert_with(|| now() + limit);
             match self.read_until(until, idle, usize::MAX).await? {
-                // From its first bytes on there is a limit for the head, which most do not need.
+                // The head's own timeout starts with its first bytes.
                 Read::Some if idle => deadline = None,
                 Read::Some => {}
                 Read::Ended | Read::Late => {
@@ -220,41 +217,40 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
     async fn body<'r>(
         &mut self,
         length: usize,
-        room: impl Fn() -> BodyRoom<'r>,
-    ) -> io::Result<Came> {
+        charge: impl Fn() -> BodyCharge<'r>,
+    ) -> io::Result<Received> {
         let mut deadline = None;
-        let mut room = (length > SMALL_BODY_BYTES).then(room);
+        let mut charge = (length > SMALL_BODY_BYTES).then(charge);
         while self.input.len() < length {
             let deadline = *deadline.get_or_insert_with(|| clock::now() + BODY_TIMEOUT);
-            // What follows a large body is not read into its buffer.
-            let most = if length > READ_BYTES { length - self.input.len() } else { usize::MAX };
-            match self.read_until(deadline, false, most).await? {
+            // Data after a large body is not read into its buffer.
+            let max = if length > READ_BYTES { length - self.input.len() } else { usize::MAX };
+            match self.read_until(deadline, false, max).await? {
                 Read::Some => {}
-                Read::Ended => return Ok(Came::Cut),
-                Read::Late => return Ok(Came::Late),
+                Read::Ended => return Ok(Received::Cut),
+                Read::Late => return Ok(Received::Late),
             }
-            if let Some(room) = room.as_mut().filter(|room| !room.has(self.input.len()))
-                // Rare, and large: what an idle connection keeps is to be small.
-                && let Err(none) = Box::pin(room.reach(self.input.len())).await
+            if let Some(charge) = charge.as_mut().filter(|charge| !charge.has(self.input.len()))
+                // Boxed because it is rare and large, to keep idle connections small.
+                && let Err(none) = Box::pin(charge.reach(self.input.len())).await
             {
                 self.discard(length).await?;
-                return Ok(Came::NoRoom(none));
+                return Ok(Received::BodiesFull(none));
             }
         }
         let body = self.input.split_to(length).freeze();
-        let body = match room {
+        let body = match charge {
             None => body,
-            Some(room) => room.keep(body),
+            Some(charge) => charge.keep(body),
         };
         if length > READ_BYTES {
-            // Nor what is read next, by whichever connection: it would keep all of it.
+            // A later read into the same buffer would keep the whole body alive.
             self.input = BytesMut::from(&*self.input);
         }
-        Ok(Came::Whole(body))
+        Ok(Received::Whole(body))
     }
 
-    /// Reads the rest of a body of `length` bytes and forgets it, for [`UNREAD_TIMEOUT`]: what is left unread may take the
-    /// answer with it.
+    /// Discards the rest of a body of `length` bytes for up to [`UNREAD_TIMEOUT`], because unread data may discard the response.
     async fn discard(&mut self, length: usize) -> io::Result<()> {
         let deadline = clock::now() + UNREAD_TIMEOUT;
         let mut left = length;
@@ -267,11 +263,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         }
     }
 
-    /// Reads once, at most `most` bytes. An idle connection is at its end when the server is.
-    async fn read_until(&mut self, deadline: Instant, idle: bool, most: usize) -> io::Result<Read> {
+    /// Reads once, at most `max` bytes. An idle connection ends when the server shuts down.
+    async fn read_until(&mut self, deadline: Instant, idle: bool, max: usize) -> io::Result<Read> {
         let Self { socket, input, deadline: timer, draining, .. } = self;
         poll_fn(|cx| {
-            if let Poll::Ready(read) = poll_read(socket, input, most, cx) {
+            if let Poll::Ready(read) = poll_read(socket, input, max, cx) {
                 return Poll::Ready(read.map(|count| match count {
                     0 => Read::Ended,
                     _ => Read::Some,
@@ -286,7 +282,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         .await
     }
 
-    /// Waits for `work`, reading ahead meanwhile; `None` when the client goes away first.
+    /// Waits for `work` while reading ahead; `None` if the client disconnects first.
     async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> io::Result<Option<T>> {
         let mut work = pin!(work);
         poll_fn(|cx| {
@@ -298,7 +294,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         .await
     }
 
-    /// Ready when the client has gone. What comes meanwhile is kept, up to a bound.
+    /// Ready when the client has disconnected. Data that arrives meanwhile is buffered up to a limit.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.input.len() < READ_BYTES {
             if ready!(poll_read(self.socket, &mut self.input, usize::MAX, cx))? == 0 {
@@ -308,7 +304,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         Poll::Pending
     }
 
-    /// Writes an answer; an error when it broke off or the client has gone.
+    /// Writes a response; an error if its body fails or the client has disconnected.
     async fn reply(&mut self, reply: Response<Body>, last: bool) -> io::Result<()> {
         let (head, body) = reply.into_parts();
         let mut body = pin!(body);
@@ -319,7 +315,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         let mut head = self.output.split().freeze();
         let mut ended = body.is_end_stream();
         loop {
-            // Whatever is at hand leaves in one write.
+            // Available data is sent in one write.
             while !ended && out.len() < MAX_GATHERED_BYTES {
                 let next = if out.is_empty() && head.is_empty() {
                     poll_fn(|cx| match body.as_mut().poll_frame(cx) {
@@ -343,7 +339,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
                         }
                     }
                     Some(Some(Err(aborted))) => {
-                        // What has come goes on; the missing last chunk says that it is not all.
+                        // Data received so far is sent; the missing last chunk marks the response as incomplete.
                         out.push_front(std::mem::take(&mut head));
                         self.write(&mut out).await?;
                         return Err(io::Error::other(aborted));
@@ -425,22 +421,22 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
 fn poll_read<S: AsyncRead + Unpin>(
     socket: &mut WriteTimeout<TrackedSocket<S>>,
     input: &mut BytesMut,
-    most: usize,
+    max: usize,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
     REQUESTS.with(|pool| pool.lend(input));
-    // Room for a body is made as it comes, whatever length it is said to have.
-    if input.capacity() - input.len() < LEAST_ROOM {
+    // The buffer grows as data arrives, whatever length is announced.
+    if input.capacity() - input.len() < MIN_FREE_BYTES {
         input.reserve(READ_BYTES.max(input.len()));
     }
-    let read = pin!(socket.read_buf(&mut (&mut *input).limit(most))).poll(cx);
+    let read = pin!(socket.read_buf(&mut (&mut *input).limit(max))).poll(cx);
     if read.is_pending() {
         REQUESTS.with(|pool| pool.take_back(input));
     }
     read
 }
 
-/// The present time as a header value (RFC 9110 §5.6.7), written anew each second.
+/// Current time as a `Date` header (RFC 9110 §5.6.7), rendered once per second.
 #[derive(Default)]
 struct Date {
     until: Option<Instant>,
@@ -462,4 +458,353 @@ impl Date {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::collections::VecDeque;
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use futures_util::stream;
+
+    use super::*;
+    use crate::connection_limit::IdleState;
+    use mcpproxy_gateway::proxy::memory_budget::RequestBodies;
+    use mcpproxy_gateway::proxy::reply::Aborted;
+    use mcpproxy_policy::Principal;
+
+    /// Client behavior after it has sent everything.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Then {
+        Leaves,
+        Stays,
+    }
+
+    /// A client that sends its parts one by one, with a wait before each, and stores received data.
+    struct Client {
+        parts: Rc<RefCell<VecDeque<Vec<u8>>>>,
+        received: Rc<RefCell<Vec<u8>>>,
+        waits: bool,
+        waited: bool,
+        then: Then,
+    }
+
+    impl AsyncRead for Client {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buffer: &mut tokio::io::ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if self.waits && !std::mem::replace(&mut self.waited, true) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            self.waited = false;
+            let mut parts = self.parts.borrow_mut();
+            let Some(mut part) = parts.pop_front() else {
+                return if self.then == Then::Leaves { Poll::Ready(Ok(())) } else { Poll::Pending };
+            };
+            let rest = part.split_off(part.len().min(buffer.remaining()));
+            buffer.put_slice(&part);
+            if !rest.is_empty() {
+                parts.push_front(rest);
+            }
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Client {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.received.borrow_mut().extend_from_slice(bytes);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// A run of the fast path with its admissions and results.
+    struct Run {
+        parts: Rc<RefCell<VecDeque<Vec<u8>>>>,
+        received: Rc<RefCell<Vec<u8>>>,
+        then: Then,
+        waits: bool,
+        /// Number of the current admission; 0 rejects all heads.
+        admission: Cell<u32>,
+        /// Number of calls of `admit`.
+        looked: Cell<u32>,
+        drain: watch::Sender<bool>,
+        draining: watch::Receiver<bool>,
+        bodies: RequestBodies,
+    }
+
+    impl Run {
+        fn new(parts: &[&[u8]], then: Then) -> Self {
+            let (drain, draining) = watch::channel(false);
+            Self {
+                parts: Rc::new(RefCell::new(parts.iter().map(|part| part.to_vec()).collect())),
+                received: Rc::default(),
+                then,
+                waits: true,
+                admission: Cell::new(1),
+                looked: Cell::new(0),
+                drain,
+                draining,
+                bodies: RequestBodies::default(),
+            }
+        }
+
+        fn serve(
+            &self,
+            answer: impl AsyncFn(&Parts, bool, Bytes) -> Response<Body>,
+        ) -> io::Result<End> {
+            let client = Client {
+                parts: Rc::clone(&self.parts),
+                received: Rc::clone(&self.received),
+                waits: self.waits,
+                waited: false,
+                then: self.then,
+            };
+            let now = Instant::now();
+            let socket = TrackedSocket::new(client, Arc::new(IdleState::new(now, now)));
+            let mut socket = WriteTimeout::new(socket, Duration::from_secs(3600));
+            let path = FastPath::new(&mut socket, self.draining.clone());
+            let admit = |_: &Parts| {
+                self.looked.set(self.looked.get() + 1);
+                Some(self.admission.get()).filter(|admission| *admission > 0)
+            };
+            let holds = |admission: &u32| *admission == self.admission.get();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let charge = || self.bodies.charge(&Principal::Anonymous);
+            runtime.block_on(path.serve(admit, holds, charge, answer))
+        }
+
+        /// Data read for hyper, and data that the client has not sent yet.
+        fn rest(&self, end: End) -> String {
+            let End::Other(read) = end else { panic!("the connection is closed") };
+            let unsent: Vec<u8> = self.parts.borrow().iter().flatten().copied().collect();
+            String::from_utf8([&read[..], &unsent].concat()).unwrap()
+        }
+
+        /// Received data without the `Date` lines.
+        fn received(&self) -> String {
+            let text = String::from_utf8(self.received.borrow().clone()).unwrap();
+            let lines = text.split_inclusive("\r\n").filter(|line| !line.starts_with("date: "));
+            lines.collect()
+        }
+    }
+
+    fn post(path: &str, body: &str) -> String {
+        format!("POST {path} HTTP/1.1\r\nhost: h\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    }
+
+    /// A response that repeats the request.
+    async fn echo(head: &Parts, _: bool, body: Bytes) -> Response<Body> {
+        let text = format!("{} {}", head.uri.path(), String::from_utf8_lossy(&body));
+        Response::new(Body::from(Bytes::from(text)))
+    }
+
+    fn reply(body: &str, last: bool) -> String {
+        let close = if last { "connection: close\r\n" } else { "" };
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {UNNAMED_TYPE}\r\ncontent-length: {}\r\n{close}\r\n{body}",
+            body.len()
+        )
+    }
+
+    #[test]
+    fn requests_are_parsed_identically_for_every_split() {
+        let foreign = "GET /ui/ HTTP/1.1\r\nhost: h\r\n\r\n";
+        let sent = [&*post("/mcp", "{\"one\"}"), &*post("/mcp/all", "two\r\n\r\nPOST /"), foreign]
+            .concat();
+        let expected =
+            [reply("/mcp {\"one\"}", false), reply("/mcp/all two\r\n\r\nPOST /", false)].concat();
+        for at in 0..=sent.len() {
+            for waits in [false, true] {
+                let (first, second) = sent.as_bytes().split_at(at);
+                let parts: Vec<&[u8]> =
+                    [first, second].into_iter().filter(|part| !part.is_empty()).collect();
+                let run = Run { waits, ..Run::new(&parts, Then::Stays) };
+                let end = run.serve(echo).unwrap();
+                assert_eq!(
+                    (run.rest(end).as_str(), run.received()),
+                    (foreign, expected.clone()),
+                    "at {at}"
+                );
+            }
+        }
+        let bytes: Vec<&[u8]> = sent.as_bytes().chunks(1).collect();
+        let run = Run::new(&bytes, Then::Stays);
+        let end = run.serve(echo).unwrap();
+        assert_eq!((run.rest(end).as_str(), run.received()), (foreign, expected), "byte by byte");
+    }
+
+    #[test]
+    fn repeated_head_is_not_checked_again_while_its_admission_holds() {
+        let request = post("/mcp", "x");
+        let run = Run::new(&[request.as_bytes(); 4], Then::Leaves);
+        let seen = RefCell::new(Vec::new());
+        let answer = async |head: &Parts, repeated: bool, body: Bytes| {
+            seen.borrow_mut().push(repeated);
+            if seen.borrow().len() == 2 {
+                run.admission.set(2);
+            }
+            echo(head, repeated, body).await
+        };
+        assert!(matches!(run.serve(answer), Ok(End::Closed)));
+        assert_eq!(*seen.borrow(), [false, true, false, true]);
+        assert_eq!(run.looked.get(), 2);
+    }
+
+    #[test]
+    fn head_that_is_no_longer_admitted_goes_to_hyper() {
+        let request = post("/mcp", "x");
+        let run = Run::new(&[request.as_bytes(); 2], Then::Stays);
+        let answer = async |head: &Parts, repeated: bool, body: Bytes| {
+            run.admission.set(0);
+            echo(head, repeated, body).await
+        };
+        let end = run.serve(answer).unwrap();
+        assert_eq!((run.rest(end), run.received()), (request, reply("/mcp x", false)));
+    }
+
+    #[test]
+    fn other_requests_go_to_hyper_unchanged() {
+        let long = format!("POST /mcp HTTP/1.1\r\nx: {}", "y".repeat(MAX_HEAD_BYTES + READ_BYTES));
+        for request in [
+            "DELETE /mcp HTTP/1.1\r\nhost: h\r\n\r\n",
+            "POST /elsewhere HTTP/1.1\r\ncontent-length: 0\r\n\r\n",
+            "POST /mcp HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+            &format!("POST /mcp HTTP/1.1\r\ncontent-length: {}\r\n\r\n", MAX_BODY_BYTES + 1),
+            &long,
+            "\r\n",
+        ] {
+            let run = Run::new(&[request.as_bytes()], Then::Stays);
+            let end = run.serve(async |_, _, _| panic!("{request}")).unwrap();
+            assert_eq!((run.rest(end).as_str(), run.received()), (request, String::new()));
+        }
+    }
+
+    #[test]
+    fn incomplete_request_is_not_answered() {
+        let request = post("/mcp", "whole");
+        for end in 0..request.len() {
+            let run = Run::new(&[&request.as_bytes()[..end]], Then::Leaves);
+            let ended = run.serve(async |_, _, _| panic!("{end} bytes are no request"));
+            assert!(matches!(ended, Ok(End::Closed)), "{end}: {ended:?}");
+            assert_eq!(run.received(), "");
+        }
+    }
+
+    #[test]
+    fn call_is_dropped_when_its_client_disconnects() {
+        struct Dropped<'a>(&'a Cell<bool>);
+        impl Drop for Dropped<'_> {
+            fn drop(&mut self) {
+                self.0.set(true);
+            }
+        }
+        let dropped = Cell::new(false);
+        let run = Run::new(&[post("/mcp", "x").as_bytes()], Then::Leaves);
+        let ended = run.serve(async |_, _, _| {
+            let _call = Dropped(&dropped);
+            std::future::pending().await
+        });
+        assert!(matches!(ended, Ok(End::Closed)) && dropped.get());
+        assert_eq!(run.received(), "");
+    }
+
+    #[test]
+    fn read_ahead_is_bounded() {
+        let request = post("/mcp", "x");
+        let ahead = vec![b'P'; 1024];
+        let mut parts = vec![request.as_bytes()];
+        parts.extend(std::iter::repeat_n(&ahead[..], 200));
+        let run = Run { waits: false, ..Run::new(&parts, Then::Stays) };
+        let unsent = Cell::new(0);
+        let answer = async |head: &Parts, repeated: bool, body: Bytes| {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            unsent.set(run.parts.borrow().iter().map(Vec::len).sum());
+            echo(head, repeated, body).await
+        };
+        let end = run.serve(answer).unwrap();
+        let read = 200 * 1024 - unsent.get();
+        assert!((READ_BYTES..2 * READ_BYTES).contains(&read), "{read}");
+        assert_eq!(run.rest(end).len(), 200 * 1024, "no data is lost");
+    }
+
+    #[test]
+    fn response_of_unknown_length_is_chunked_and_a_failed_one_has_no_last_chunk() {
+        let whole = |pieces: Vec<Result<Bytes, Aborted>>| {
+            let run = Run::new(&[post("/mcp", "x").as_bytes()], Then::Leaves);
+            let pieces = RefCell::new(Some(pieces));
+            let ended = run.serve(async |_, _, _| {
+                let pieces = pieces.take().unwrap_or_default();
+                Response::new(Body::Stream(Box::pin(stream::iter(pieces))))
+            });
+            let received = run.received();
+            let (_, body) = received.split_once("transfer-encoding: chunked\r\n\r\n").unwrap();
+            (ended.is_ok(), body.to_owned())
+        };
+        let [a, b] = ["hello", "0123456789abcdef"].map(|text| Ok(Bytes::from(text)));
+        let sent = "5\r\nhello\r\n10\r\n0123456789abcdef\r\n";
+        assert_eq!(
+            whole(vec![a.clone(), Ok(Bytes::new()), b.clone()]),
+            (true, format!("{sent}0\r\n\r\n"))
+        );
+        assert_eq!(whole(vec![a, b, Err(Aborted("lost".into()))]), (false, sent.to_owned()));
+    }
+
+    #[test]
+    fn shutdown_closes_idle_connections_and_answers_started_requests() {
+        let idle = Run::new(&[], Then::Stays);
+        idle.drain.send_replace(true);
+        assert!(matches!(idle.serve(async |_, _, _| panic!()), Ok(End::Closed)));
+        let run = Run::new(&[post("/mcp", "x").as_bytes()], Then::Stays);
+        let answer = async |head: &Parts, repeated: bool, body: Bytes| {
+            run.drain.send_replace(true);
+            echo(head, repeated, body).await
+        };
+        assert!(matches!(run.serve(answer), Ok(End::Closed)));
+        assert_eq!(run.received(), reply("/mcp x", true));
+    }
+
+    /// A response with the length of the body.
+    async fn measure(_: &Parts, _: bool, body: Bytes) -> Response<Body> {
+        Response::new(Body::from(Bytes::from(body.len().to_string())))
+    }
+
+    #[test]
+    fn large_body_without_memory_is_discarded_and_rejected_and_a_small_one_needs_none() {
+        let (small, large) = ("x".repeat(SMALL_BODY_BYTES), "x".repeat(SMALL_BODY_BYTES + 1));
+        let sent = [post("/mcp", &small), post("/mcp", &large)].concat();
+        let parts: Vec<&[u8]> = sent.as_bytes().chunks(READ_BYTES).collect();
+        let run = Run::new(&parts, Then::Leaves);
+        assert!(matches!(run.serve(measure), Ok(End::Closed)));
+        let (first, second) = (SMALL_BODY_BYTES.to_string(), (SMALL_BODY_BYTES + 1).to_string());
+        assert_eq!(run.received(), [reply(&first, false), reply(&second, false)].concat());
+        let run = Run::new(&parts, Then::Stays);
+        let held = run.bodies.fill();
+        assert!(matches!(run.serve(measure), Ok(End::Closed)));
+        let received = run.received();
+        let refused = received.strip_prefix(&reply(&first, false)).unwrap();
+        assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+        assert!(
+            refused.contains("connection: close") && refused.contains("found no room"),
+            "{refused}"
+        );
+        assert!(run.parts.borrow().is_empty(), "all of it was read");
+        drop(held);
+    }
+}

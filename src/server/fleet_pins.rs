@@ -1,8 +1,8 @@
-//! Definitions of tools in a fleet: what is pinned, held or approved at one node is told to all, and what they say counts here,
-//! by the hash of that very definition. What counts is `catalog::shared_pins`'.
+//! Replication of definition pins in a fleet: definitions pinned, quarantined or approved at one node are shared by hash and apply at
+//! each. The merge is in `catalog::pins`.
 //!
 //! ```text
-//! pins of this node ─▶ facts (each said once, by whoever is first) ─▶ SharedPins ─▶ catalog: held, released, approved here too
+//! pins of this node ─▶ facts (each published once, by the first node) ─▶ SharedPins ─▶ catalog: quarantined, released, approved
 //! ```
 
 use std::sync::Arc;
@@ -10,53 +10,53 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::definition_records::{held_elsewhere, known_elsewhere};
-use crate::activity::Activity;
-use crate::activity::record::{Draft, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
-use crate::catalog::approving::ApprovalTarget;
-use crate::catalog::definition::DefinitionDigest;
-use crate::catalog::shared_pins::{SharedPins, SharedVerdict};
-use crate::catalog::{Catalog, Snapshot};
-use crate::fleet::facts::{
+use super::audit_records::{held_elsewhere, known_elsewhere};
+use mcpproxy_activity::Activity;
+use mcpproxy_activity::record::{Draft, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
+use mcpproxy_catalog::definition::DefinitionDigest;
+use mcpproxy_catalog::pin_decisions::ApprovalTarget;
+use mcpproxy_catalog::pins::{SharedPins, SharedVerdict};
+use mcpproxy_catalog::{Catalog, Snapshot};
+use mcpproxy_fleet::facts::{
     FactKind, FactRefused, FactSet, FactState, FleetFacts, MAX_OWN_BYTES, MemoryError, NodeName,
 };
-use crate::tool::ToolName;
+use mcpproxy_policy::tool::ToolName;
 
-/// The shortest time from one look to the next, however much changes.
-const LEAST_PAUSE: Duration = Duration::from_millis(50);
-/// Most bytes that this node has said when it says one more of what no person decides: the rest is for what people do.
-const MAX_SAID_BYTES: usize = 12 << 20;
-const _: () = assert!(MAX_SAID_BYTES + (4 << 20) <= MAX_OWN_BYTES);
-/// Under which name it is told that it says no more.
+/// Minimum interval between steps.
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum bytes of shared state that automatic pins and quarantines may use; the rest is reserved for decisions of people.
+const MAX_AUTOMATIC_BYTES: usize = 12 << 20;
+const _: () = assert!(MAX_AUTOMATIC_BYTES + (4 << 20) <= MAX_OWN_BYTES);
+/// Name of this part in reported faults.
 const PART: &str = "pins of definitions";
 
-/// Which facts say what of a definition.
+/// Verdicts by kind of fact.
 const KINDS: [(FactKind, SharedVerdict); 3] = [
     (FactKind::Pinned, SharedVerdict::Pinned),
     (FactKind::Held, SharedVerdict::Held),
     (FactKind::Definition, SharedVerdict::Approved),
 ];
 
-/// Keeps pins in step until it is aborted.
+/// Synchronizes pins with the fleet until aborted.
 pub(super) async fn keep(catalog: Arc<Catalog>, activity: Activity, facts: FleetFacts) {
     let (mut changes, mut swaps) = (facts.changes(), catalog.swaps());
-    let mut told: Option<Arc<Snapshot>> = None;
-    let mut counts = SharedPins::default();
+    let mut published: Option<Arc<Snapshot>> = None;
+    let mut applied = SharedPins::default();
     loop {
         changes.mark_unchanged();
         swaps.mark_unchanged();
         let now = catalog.load();
-        if !told.as_ref().is_some_and(|told| Arc::ptr_eq(told, &now)) {
-            tell(&facts, Arc::clone(&now)).await;
-            told = Some(now);
+        if !published.as_ref().is_some_and(|published| Arc::ptr_eq(published, &now)) {
+            publish(&facts, Arc::clone(&now)).await;
+            published = Some(now);
         }
         let next = of_fleet(&facts.facts());
-        if next != counts {
-            share(&catalog, &activity, next.clone()).await;
-            counts = next;
+        if next != applied {
+            apply(&catalog, &activity, next.clone()).await;
+            applied = next;
         }
-        take_over(&catalog, &activity, &facts, &catalog.load()).await;
-        tokio::time::sleep(LEAST_PAUSE).await;
+        apply_approvals(&catalog, &activity, &facts, &catalog.load()).await;
+        tokio::time::sleep(MIN_INTERVAL).await;
         tokio::select! {
             changed = changes.changed() => if changed.is_err() { return },
             changed = swaps.changed() => if changed.is_err() { return },
@@ -64,7 +64,7 @@ pub(super) async fn keep(catalog: Arc<Catalog>, activity: Activity, facts: Fleet
     }
 }
 
-/// What the fleet says of definitions.
+/// The fleet's verdicts on definitions.
 pub(super) fn of_fleet(facts: &FactSet) -> SharedPins {
     let mut pins = SharedPins::default();
     for (kind, verdict) in KINDS {
@@ -84,8 +84,8 @@ fn fact_name(tool: &ToolName, digest: DefinitionDigest) -> String {
     format!("{}:{}/{digest}", tool.server, tool.tool)
 }
 
-/// What this node has to say of its pins that nobody has said yet.
-fn unsaid(now: &Snapshot, known: &FactSet) -> Vec<(FactKind, String)> {
+/// Facts about pins of this node that no node has published yet.
+fn unpublished(now: &Snapshot, known: &FactSet) -> Vec<(FactKind, String)> {
     let of_fleet = of_fleet(known);
     let mut unsaid = Vec::new();
     for (server, tool, pin) in now.pins() {
@@ -103,7 +103,7 @@ fn unsaid(now: &Snapshot, known: &FactSet) -> Vec<(FactKind, String)> {
             };
             say(kind, accepted.digest);
         }
-        // A tool that the others know better than this node does: what they say of it counts.
+        // For a tool that only other nodes have accepted, their verdict applies.
         if let Some(held) = pin.held.filter(|_| pin.accepted.is_some() || !of_fleet.knows(&tool)) {
             say(FactKind::Held, held);
         }
@@ -111,13 +111,13 @@ fn unsaid(now: &Snapshot, known: &FactSet) -> Vec<(FactKind, String)> {
     unsaid
 }
 
-/// Says these, as far as there is room; how many are left.
+/// Publishes facts as far as they fit. Returns the number of the others.
 fn say(set: &mut FactSet, node: &NodeName, unsaid: Vec<(FactKind, String)>) -> usize {
     let mut left = 0;
     for (kind, name) in unsaid {
         let is_decided = !matches!(kind, FactKind::Pinned | FactKind::Held);
-        let said = match is_decided || set.bytes_of(node) <= MAX_SAID_BYTES {
-            true => set.say(node, kind, &name, "{}"),
+        let said = match is_decided || set.bytes_of(node) <= MAX_AUTOMATIC_BYTES {
+            true => set.set_value(node, kind, &name, "{}"),
             false => Err(FactRefused::Full),
         };
         left += usize::from(said.is_err());
@@ -125,38 +125,38 @@ fn say(set: &mut FactSet, node: &NodeName, unsaid: Vec<(FactKind, String)>) -> u
     left
 }
 
-/// Tells the fleet what is pinned here.
-async fn tell(facts: &FleetFacts, now: Arc<Snapshot>) {
+/// Publishes the pins of this node.
+async fn publish(facts: &FleetFacts, now: Arc<Snapshot>) {
     let facts = facts.clone();
-    let told = tokio::task::spawn_blocking(move || {
-        let unsaid = unsaid(&now, &facts.facts());
+    let published = tokio::task::spawn_blocking(move || {
+        let unsaid = unpublished(&now, &facts.facts());
         if unsaid.is_empty() {
-            facts.tell_fault(PART, None);
+            facts.report_fault(PART, None);
             return Ok::<_, MemoryError>(());
         }
         let node = facts.node().clone();
         let left = facts.change(|set, _| say(set, &node, unsaid))?;
         let why = format!(
-            "{left} pins and quarantines of definitions count on this node alone: it shares {} MiB of them, and the rest is for what people decide; see which server lists ever other tools",
-            MAX_SAID_BYTES >> 20
+            "{left} pins and quarantines of definitions apply on this node only: at most {} MiB of them are shared; find the server whose tool list keeps changing",
+            MAX_AUTOMATIC_BYTES >> 20
         );
-        facts.tell_fault(PART, Some(why).filter(|_| left > 0));
+        facts.report_fault(PART, Some(why).filter(|_| left > 0));
         Ok(())
     });
-    if let Ok(Err(error)) = told.await {
-        tracing::error!(%error, "pins of definitions cannot be remembered for the fleet");
+    if let Ok(Err(error)) = published.await {
+        tracing::error!(%error, "definition pins cannot be stored for the fleet");
     }
 }
 
-/// What the fleet says counts for what is listed here.
-async fn share(catalog: &Arc<Catalog>, activity: &Activity, pins: SharedPins) {
+/// Applies the fleet's verdicts to the catalog.
+async fn apply(catalog: &Arc<Catalog>, activity: &Activity, pins: SharedPins) {
     let of = Arc::clone(catalog);
     let Ok(effect) = tokio::task::spawn_blocking(move || of.share(pins)).await else {
-        tracing::error!("what the fleet says of definitions cannot be taken over");
+        tracing::error!("applying the fleet's verdicts on definitions failed unexpectedly");
         return;
     };
     if let Some(error) = effect.disk {
-        tracing::warn!(error, "what the fleet says of definitions does not outlast a restart");
+        tracing::warn!(error, "the fleet's verdicts on definitions will not survive a restart");
     }
     for (tool, _) in effect.withheld {
         activity.note(held_elsewhere(&tool.server, &tool.tool));
@@ -166,8 +166,8 @@ async fn share(catalog: &Arc<Catalog>, activity: &Activity, pins: SharedPins) {
     }
 }
 
-/// Approves what waits here and was approved elsewhere.
-async fn take_over(
+/// Approves quarantined definitions that were approved on another node.
+async fn apply_approvals(
     catalog: &Arc<Catalog>,
     activity: &Activity,
     facts: &FleetFacts,
@@ -180,20 +180,21 @@ async fn take_over(
     for (tool, digest) in waits {
         let fact = known.get(FactKind::Definition, &fact_name(&tool, digest));
         let Some(fact) = fact.filter(|fact| fact.state != FactState::Ended) else { continue };
-        // It may have changed since: then it is looked at again.
+        // The definition may have changed since; it is then handled in the next step.
         let Ok(approved) = catalog.approve(ApprovalTarget::OneTool(tool.clone()), digest).await
         else {
             continue;
         };
         if let Some(error) = approved.disk {
-            tracing::warn!(error, "an approval of the fleet does not outlast a restart");
+            tracing::warn!(error, "an approval from the fleet will not survive a restart");
         }
         let mut draft = Draft::new(Type::Approval, Source::Internal, Status::Success);
         draft.set(Text::Server, &tool.server);
         draft.set(Text::Tool, &tool.tool);
         let node = fact.stamp.node.as_str();
-        let told = json!({"approval": "definition", "digest": digest.to_string(), "node": node});
-        draft.keep(Raw::Metadata, told.to_string().as_bytes(), MAX_METADATA_BYTES);
+        let metadata =
+            json!({"approval": "definition", "digest": digest.to_string(), "node": node});
+        draft.keep(Raw::Metadata, metadata.to_string().as_bytes(), MAX_METADATA_BYTES);
         activity.note(draft);
     }
 }
@@ -205,17 +206,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn however_many_definitions_are_held_there_is_room_for_what_people_decide() {
+    fn automatic_facts_leave_space_for_decisions_of_people() {
         let node = NodeName::parse("a").unwrap();
         let mut set = FactSet::default();
-        // A server whose tools have long names, and ever other definitions.
+        // A server with long tool names and changing definitions.
         let name = |at: usize| format!("s:{at:0>900}/{}", DefinitionDigest::of(&at.to_le_bytes()));
         for kind in [FactKind::Held, FactKind::Pinned] {
             let all: Vec<_> = (0..20_000).map(|at| (kind, name(at))).collect();
             assert!(say(&mut set, &node, all) > 0, "{kind:?}");
         }
         for token in 0..3 {
-            let said = set.say(&node, FactKind::Token, &token.to_string(), &"x".repeat(1 << 20));
+            let said =
+                set.set_value(&node, FactKind::Token, &token.to_string(), &"x".repeat(1 << 20));
             assert_eq!(said, Ok(true), "{token}");
         }
         assert_eq!(say(&mut set, &node, vec![(FactKind::Definition, name(1))]), 0);
@@ -223,27 +225,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_that_have_read_each_other_judge_the_same_whatever_they_read_first(
+        fn nodes_that_have_merged_agree_whatever_the_order(
             said in prop::collection::vec((0..3_usize, 0..2_u8, 0..2_u8, 0..3_usize), 0..16),
             reads in prop::collection::vec((0..3_usize, 0..3_usize), 0..12),
         ) {
             let nodes = ["a", "b", "c"].map(|name| NodeName::parse(name).unwrap());
             let mut sets = vec![FactSet::default(); 3];
             let read = |sets: &mut Vec<FactSet>, at: usize, of: usize| {
-                let object = sets[of].said_by(&nodes[of]);
+                let object = sets[of].authored_by(&nodes[of]);
                 sets[at].merge(&object);
             };
             let mut reads = reads.into_iter();
             for (at, tool, digest, kind) in &said {
                 let tool = ToolName { server: "s".into(), tool: tool.to_string().into() };
                 let name = fact_name(&tool, DefinitionDigest::of(&[*digest]));
-                sets[*at].say(&nodes[*at], KINDS[*kind].0, &name, "{}").unwrap();
+                sets[*at].set_value(&nodes[*at], KINDS[*kind].0, &name, "{}").unwrap();
                 if let Some((at, of)) = reads.next() {
                     read(&mut sets, at, of);
                 }
             }
             for at in 0..3 {
-                // Each in another order.
+                // In a different order per node.
                 for of in [at + 1, at + 2, at] {
                     read(&mut sets, at, of % 3);
                 }

@@ -1,47 +1,45 @@
-//! Agent tokens of a fleet: what was changed in this node's file is told to the others, and what they changed stands in the
-//! file. What a change is, is pure; the rest blocks.
+//! Replication of agent tokens in a fleet: a three-way merge of the local token file, the last synchronized state and the fleet's
+//! shared state. The merge is pure; the rest blocks.
 //!
-//! The file is the interface: whoever changes it, this process or the command line while none runs, and whenever this process
-//! is killed, what it says otherwise than when it was last in step with the fleet is what was changed here. A token is one by
-//! its name and when it was made; one that is not in the file any more is revoked, for good and for all. A file that is not
-//! there says nothing.
+//! The token file is the interface: it may be changed by this process or by the command line while none runs, and the process may be
+//! killed at any time. Differences from the last synchronized state are local changes. A token is identified by its name and creation
+//! time; one that is missing from the file is revoked permanently. A missing file is no change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::facts::{Fact, FactKind, FactRefused, FactSet, FleetFacts, NodeName};
-use crate::identity::{Identity, KeptToken, MAX_TOKENS, TokenFileError};
+use mcpproxy_fleet::facts::{Fact, FactKind, FactRefused, FactSet, FleetFacts, NodeName};
+use mcpproxy_policy::identity::{Identity, MAX_TOKENS, StoredToken, TokenFileError};
 
-/// Under which name it is noted what the file said when it was last in step.
+/// Key of the note with the last synchronized state.
 const NOTE: &str = "tokens";
 
-/// Hashes of what was in step, by the names of the facts.
-type InStep = BTreeMap<String, String>;
+/// Hashes of synchronized tokens by fact name.
+type SyncedTokens = BTreeMap<String, String>;
 
-/// What is noted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct StepNote {
-    /// What was in step last.
-    step: InStep,
-    /// What the file is about to be.
+    /// The last synchronized state.
+    step: SyncedTokens,
+    /// The state that the file is about to be changed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pending: Option<PendingStep>,
 }
 
-/// A file that was about to be written when the process ended.
+/// A pending write of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct PendingStep {
-    /// The file before, by its hash.
+    /// Hash of the file before the write.
     from: String,
-    /// What is in step once it is written.
-    step: InStep,
+    /// The synchronized state once it is written.
+    step: SyncedTokens,
 }
 
 impl StepNote {
-    /// What was in step when the file was written last. Where it is not known whether one that was pending was written, what
-    /// it would have had and the file has not is taken to be revoked.
-    fn before(self, file: &[KeptToken]) -> InStep {
+    /// The state that was synchronized when the file was last written. If a pending write may have happened, tokens that it would have
+    /// contained and the file lacks count as revoked.
+    fn before(self, file: &[StoredToken]) -> SyncedTokens {
         match self.pending {
             Some(pending) if pending.from != file_hash(file) => pending.step,
             Some(_) | None => self.step,
@@ -49,16 +47,16 @@ impl StepNote {
     }
 }
 
-fn file_hash(file: &[KeptToken]) -> String {
+fn file_hash(file: &[StoredToken]) -> String {
     hash(&file.iter().map(value).collect::<String>())
 }
 
-/// The name of a token's fact.
-fn fact_name(token: &KeptToken) -> String {
+/// Name of a token's fact.
+fn fact_name(token: &StoredToken) -> String {
     format!("{}/{}", token.name, token.created)
 }
 
-fn value(token: &KeptToken) -> String {
+fn value(token: &StoredToken) -> String {
     serde_json::to_string(token).unwrap_or_default()
 }
 
@@ -66,27 +64,27 @@ fn hash(value: &str) -> String {
     blake3::hash(value.as_bytes()).to_hex().to_string()
 }
 
-/// What is in step once these are in the file.
-fn in_step(tokens: &[KeptToken]) -> InStep {
+/// The synchronized state once these tokens are in the file.
+fn synced(tokens: &[StoredToken]) -> SyncedTokens {
     tokens.iter().map(|token| (fact_name(token), hash(&value(token)))).collect()
 }
 
-/// Tells the fleet what the file says otherwise than when it was in step. The tokens that cannot be told, and why: they are
-/// good here alone.
-fn tell(
-    file: &[KeptToken],
-    before: &InStep,
+/// Publishes the local changes to the shared state. Returns the tokens that cannot be shared, which are valid on this node only, with
+/// the reasons.
+fn publish(
+    file: &[StoredToken],
+    before: &SyncedTokens,
     node: &NodeName,
     facts: &mut FactSet,
-) -> Vec<(KeptToken, FactRefused)> {
+) -> Vec<(StoredToken, FactRefused)> {
     let mut refused = Vec::new();
-    let now = in_step(file);
-    // Revocations first: there is always room for them, and they make some.
+    let now = synced(file);
+    // Revocations first: they always fit and free space.
     let of = |name: &str| name.rsplit_once('/').map_or(name, |(token, _)| token).to_owned();
     let gone = before.keys().filter(|name| !now.contains_key(*name));
     let gone: BTreeSet<String> = gone.map(|name| of(name)).collect();
     if !gone.is_empty() {
-        // Of two that were made at the same time on two nodes one stands in the file: none is to follow it.
+        // Two nodes may have created a token of the same name, of which the file holds one: revoke both.
         let all = facts.of(FactKind::Token).map(|(name, _)| name);
         let ended = all.filter(|name| gone.contains(&of(name)) && !now.contains_key(*name));
         let ended: Vec<String> = ended.map(str::to_owned).collect();
@@ -99,7 +97,7 @@ fn tell(
         if before.get(&name) == Some(&hash(&value)) {
             continue;
         }
-        match facts.say(node, FactKind::Token, &name, &value) {
+        match facts.set_value(node, FactKind::Token, &name, &value) {
             Ok(_) | Err(FactRefused::Ended) => {}
             Err(why) => refused.push((token.clone(), why)),
         }
@@ -107,12 +105,12 @@ fn tell(
     refused
 }
 
-/// The tokens of the fleet, in the order of their names: of several of one name the one that was told last.
-fn of_fleet(facts: &FactSet) -> Vec<KeptToken> {
-    let mut tokens: BTreeMap<Box<str>, (&Fact, KeptToken)> = BTreeMap::new();
+/// The tokens of the fleet by name; of several with the same name, the latest.
+fn of_fleet(facts: &FactSet) -> Vec<StoredToken> {
+    let mut tokens: BTreeMap<Box<str>, (&Fact, StoredToken)> = BTreeMap::new();
     for (name, fact) in facts.of(FactKind::Token) {
-        let token = fact.value().and_then(|value| serde_json::from_str::<KeptToken>(value).ok());
-        // A value under another name would not end with it.
+        let token = fact.value().and_then(|value| serde_json::from_str::<StoredToken>(value).ok());
+        // A value under a different name could not be revoked.
         let Some(token) = token.filter(|token| fact_name(token) == name) else { continue };
         match tokens.get(&token.name) {
             Some((there, _)) if there.stamp > fact.stamp => {}
@@ -124,73 +122,73 @@ fn of_fleet(facts: &FactSet) -> Vec<KeptToken> {
     tokens.into_values().map(|(_, token)| token).collect()
 }
 
-/// What is to stand in the file.
-fn to_keep(facts: &FactSet, refused: Vec<(KeptToken, FactRefused)>) -> Vec<KeptToken> {
+/// The tokens to write into the file.
+fn merged_tokens(facts: &FactSet, refused: Vec<(StoredToken, FactRefused)>) -> Vec<StoredToken> {
     let of_fleet = of_fleet(facts).into_iter().map(|token| (token.name.clone(), token));
     let mut tokens: BTreeMap<_, _> = of_fleet.collect();
     for (token, why) in refused {
-        tracing::warn!(token = &*token.name, %why, "a token is good on this node alone");
+        tracing::warn!(token = &*token.name, %why, "token is valid on this node only");
         tokens.insert(token.name.clone(), token);
     }
     let mut tokens: Vec<_> = tokens.into_values().collect();
     if tokens.len() > MAX_TOKENS {
         tracing::error!(
             tokens = tokens.len(),
-            "the fleet has more agent tokens than {MAX_TOKENS}: the last by name are good nowhere"
+            "the fleet has more than {MAX_TOKENS} agent tokens: the last ones by name are ignored"
         );
         tokens.truncate(MAX_TOKENS);
     }
     tokens
 }
 
-/// One step from a file to the next one, and what is to be noted before that is written.
-fn stepped(
-    file: Option<&[KeptToken]>,
+/// Merges the file with the shared state. Returns the next file, and the note to store before it is written.
+fn merge(
+    file: Option<&[StoredToken]>,
     note: StepNote,
     node: &NodeName,
     facts: &mut FactSet,
-) -> (Vec<KeptToken>, StepNote) {
+) -> (Vec<StoredToken>, StepNote) {
     let there = file.unwrap_or_default();
     let before = note.before(there);
-    let refused = file.map_or_else(Vec::new, |file| tell(file, &before, node, facts));
-    let next = to_keep(facts, refused);
-    let step = in_step(&next);
+    let refused = file.map_or_else(Vec::new, |file| publish(file, &before, node, facts));
+    let next = merged_tokens(facts, refused);
+    let step = synced(&next);
     let pending =
         (next != there).then(|| PendingStep { from: file_hash(there), step: step.clone() });
     let step = if pending.is_some() { before } else { step };
     (next, StepNote { step, pending })
 }
 
-/// Brings file and fleet in step. Blocks.
+/// Synchronizes the file with the fleet. Blocks.
 pub(super) fn step(identity: &Identity, facts: &FleetFacts) -> Result<(), TokenFileError> {
     let note = facts.note(NOTE).and_then(|note| serde_json::from_str(&note).ok());
     let mut done = None;
     let changed = identity.reconcile(|file| {
-        let told = facts.change(|set, notes| {
-            let (next, noted) = stepped(file, note.unwrap_or_default(), facts.node(), set);
+        let merged = facts.change(|set, notes| {
+            let (next, noted) = merge(file, note.unwrap_or_default(), facts.node(), set);
             notes.insert(NOTE.to_owned(), serde_json::to_string(&noted).unwrap_or_default());
             (next, noted)
         });
-        match told {
+        match merged {
             Ok((next, noted)) => {
                 done = noted.pending.map(|pending| pending.step);
                 next
             }
             Err(error) => {
-                tracing::error!(%error, "a change of the agent tokens cannot be remembered: the file stays, and it is tried again");
+                tracing::error!(%error, "cannot store the state of the agent tokens; the file is unchanged, retrying");
                 file.unwrap_or_default().to_vec()
             }
         }
     })?;
     if changed {
-        tracing::info!("the agent tokens are those of the fleet");
+        tracing::info!("agent tokens updated from the fleet");
     }
     let Some(step) = done else { return Ok(()) };
     let note = StepNote { step, pending: None };
     let note = serde_json::to_string(&note).unwrap_or_default();
-    // Without it the next step finds that the file is what it was about to be.
+    // Without it the next step detects that the pending write was completed.
     if let Err(error) = facts.change(|_, notes| notes.insert(NOTE.to_owned(), note)) {
-        tracing::error!(%error, "it cannot be remembered which agent tokens the fleet has");
+        tracing::error!(%error, "cannot store which agent tokens are synchronized");
     }
     Ok(())
 }
@@ -205,8 +203,8 @@ mod tests {
         NodeName::parse(name).unwrap()
     }
 
-    fn token(name: &str, created: u64, hash: u8) -> KeptToken {
-        KeptToken {
+    fn token(name: &str, created: u64, hash: u8) -> StoredToken {
+        StoredToken {
             name: name.into(),
             hash: [hash; 32],
             servers: Vec::new(),
@@ -217,20 +215,20 @@ mod tests {
         }
     }
 
-    /// A node: its file, what was in step, and what it knows.
+    /// A node: its file, the synchronized state and its copy of the shared state.
     #[derive(Clone, Debug, Default)]
     struct Node {
-        file: Vec<KeptToken>,
+        file: Vec<StoredToken>,
         note: StepNote,
         facts: FactSet,
     }
 
-    /// Where a crash cuts a step.
+    /// Point at which a crash interrupts a step.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Cut {
         Nowhere,
         BeforeTheFile,
-        BehindIt,
+        AfterTheFile,
     }
 
     impl Node {
@@ -240,7 +238,7 @@ mod tests {
 
         fn step_cut(&mut self, name: &NodeName, cut: Cut) {
             let note = std::mem::take(&mut self.note);
-            let (next, noted) = stepped(Some(&self.file), note, name, &mut self.facts);
+            let (next, noted) = merge(Some(&self.file), note, name, &mut self.facts);
             self.note = noted;
             if cut == Cut::BeforeTheFile {
                 return;
@@ -258,7 +256,7 @@ mod tests {
         Rotate(u8),
         Revoke(u8),
         Step(Cut),
-        /// What that node has said is read, and it is stepped.
+        /// Reads the state of that node, and steps.
         Read(usize),
     }
 
@@ -267,14 +265,14 @@ mod tests {
             3 => (0..3_u8).prop_map(Act::Create),
             1 => (0..3_u8).prop_map(Act::Rotate),
             2 => (0..3_u8).prop_map(Act::Revoke),
-            3 => prop::sample::select(vec![Cut::Nowhere, Cut::BeforeTheFile, Cut::BehindIt]).prop_map(Act::Step),
+            3 => prop::sample::select(vec![Cut::Nowhere, Cut::BeforeTheFile, Cut::AfterTheFile]).prop_map(Act::Step),
             4 => (0..3_usize).prop_map(Act::Read),
         ]
     }
 
     proptest! {
         #[test]
-        fn a_secret_that_was_revoked_is_good_nowhere_once_all_have_read_each_other(
+        fn revoked_secret_is_valid_nowhere_once_all_nodes_have_merged(
             acts in prop::collection::vec((0..3_usize, act()), 0..50),
         ) {
             let names = ["a", "b", "c"].map(node);
@@ -283,7 +281,7 @@ mod tests {
             for (number, (at, act)) in acts.into_iter().enumerate() {
                 let made = number as u8 + 1;
                 let file = &mut nodes[at].file;
-                let place = |file: &[KeptToken], name: u8| file.iter().position(|it| *it.name == *format!("t{name}"));
+                let place = |file: &[StoredToken], name: u8| file.iter().position(|it| *it.name == *format!("t{name}"));
                 match act {
                     Act::Create(name) if place(file, name).is_none() => {
                         file.push(token(&format!("t{name}"), u64::from(made), made));
@@ -293,9 +291,9 @@ mod tests {
                     Act::Create(_) => {}
                     Act::Step(cut) => nodes[at].step_cut(&names[at], cut),
                     Act::Read(of) => {
-                        // A node that starts steps before it reads.
+                        // A starting node steps before it reads.
                         nodes[at].step(&names[at]);
-                        let said = nodes[of].facts.said_by(&names[of]);
+                        let said = nodes[of].facts.authored_by(&names[of]);
                         nodes[at].facts.merge(&said);
                         nodes[at].step(&names[at]);
                     }
@@ -305,7 +303,7 @@ mod tests {
                 let at = round % 3;
                 nodes[at].step(&names[at]);
                 for of in 0..3 {
-                    let said = nodes[of].facts.said_by(&names[of]);
+                    let said = nodes[of].facts.authored_by(&names[of]);
                     nodes[at].facts.merge(&said);
                 }
                 nodes[at].step(&names[at]);
@@ -313,7 +311,7 @@ mod tests {
             for node in &nodes {
                 prop_assert_eq!(&node.file, &nodes[0].file);
                 for gone in &revoked {
-                    // The very token that was ended; or at least its secret, if it had a new one at the same time.
+                    // The revoked token, or at least its secret if it was rotated concurrently.
                     prop_assert!(!node.file.iter().any(|it| it.hash == gone.hash), "{:?}", gone);
                 }
             }
@@ -321,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_says_otherwise_is_told_and_nothing_else() {
+    fn only_local_changes_are_published() {
         let a = node("a");
         let mut it = Node { file: vec![token("x", 1, 1), token("y", 2, 2)], ..Node::default() };
         it.step(&a);
@@ -334,35 +332,37 @@ mod tests {
         it.file.remove(0);
         it.step(&a);
         assert_eq!(it.file, [token("y", 2, 2)]);
-        // It comes back by a copy of the file: it is over.
+        // Restored by a copy of the file: it stays revoked.
         it.file.insert(0, token("x", 1, 1));
         it.step(&a);
         assert_eq!(it.file, [token("y", 2, 2)]);
-        // Made anew it is another one.
+        // Created again it is a different token.
         it.file.insert(0, token("x", 9, 9));
         it.step(&a);
         assert_eq!(it.file, [token("x", 9, 9), token("y", 2, 2)]);
     }
 
+    #[cfg(debug_assertions)]
     #[test]
-    fn ten_thousand_tokens_are_told_ended_and_made_again_in_so_many_steps() {
-        use crate::fleet::facts::walked;
+    fn work_for_ten_thousand_tokens_is_linear() {
+        use mcpproxy_fleet::facts::scan_counter;
 
         const TOKENS: u64 = 10_000;
         let a = node("a");
         let made = |at: u64| token(&format!("t{at:05}"), at + 1, at as u8);
         let mut it = Node { file: (0..TOKENS).map(made).collect(), ..Node::default() };
-        let mut before = walked::count();
-        let mut walked = || walked::count() - std::mem::replace(&mut before, walked::count());
+        let mut before = scan_counter::count();
+        let mut walked =
+            || scan_counter::count() - std::mem::replace(&mut before, scan_counter::count());
         it.step(&a);
         assert_eq!((it.facts.len() as u64, it.file.len() as u64), (TOKENS, TOKENS));
-        assert!(walked() <= 2 * TOKENS, "each is told in a few steps");
-        // Another node has them all from it, and keeps one in two.
+        assert!(walked() <= 2 * TOKENS, "each is published in a few steps");
+        // Another node receives them all, and revokes every second one.
         let (b, mut other) = (node("b"), Node::default());
-        other.facts.merge(&it.facts.said_by(&a));
+        other.facts.merge(&it.facts.authored_by(&a));
         other.step(&b);
         assert_eq!(other.file, it.file);
-        assert!(walked() <= 4 * TOKENS, "each is taken over in a few steps");
+        assert!(walked() <= 4 * TOKENS, "each is received in a few steps");
         let mut at = 0;
         other.file.retain(|_| {
             at += 1;
@@ -370,20 +370,20 @@ mod tests {
         });
         let kept = other.file.clone();
         other.step(&b);
-        it.facts.merge(&other.facts.said_by(&b));
+        it.facts.merge(&other.facts.authored_by(&b));
         it.step(&a);
         assert_eq!((&it.file, &other.file), (&kept, &kept));
-        assert!(walked() <= 8 * TOKENS, "each is ended in a few steps");
+        assert!(walked() <= 8 * TOKENS, "each is revoked in a few steps");
     }
 
     #[test]
-    fn of_two_that_were_made_at_the_same_time_one_is_good_and_none_follows_it() {
+    fn of_concurrently_created_tokens_one_is_valid_and_revoking_it_leaves_none() {
         let names = ["a", "b"].map(node);
         let mut nodes =
             [1, 2].map(|at| Node { file: vec![token("x", at, at as u8)], ..Node::default() });
         for round in 0..4 {
             let at = round % 2;
-            let said = nodes[1 - at].facts.said_by(&names[1 - at]);
+            let said = nodes[1 - at].facts.authored_by(&names[1 - at]);
             nodes[at].step(&names[at]);
             nodes[at].facts.merge(&said);
             nodes[at].step(&names[at]);
@@ -396,19 +396,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_revokes_nothing_and_is_made_again() {
+    fn missing_file_revokes_nothing_and_is_recreated() {
         let folder = tempfile::tempdir().unwrap();
-        let identity = Identity::new(crate::identity::TokenFile::new(folder.path()), None);
-        let settings = crate::fleet::facts::FactExchangeSettings {
-            fleet: crate::fleet::sealed_mark::FleetId([1; 16]),
+        let identity =
+            Identity::new(mcpproxy_policy::identity::TokenFile::new(folder.path()), None);
+        let settings = mcpproxy_fleet::facts::FactExchangeSettings {
+            fleet: mcpproxy_fleet::node_state::FleetId([1; 16]),
             node: node("a"),
             folder: folder.path().join("fleet"),
-            keys: crate::fleet::facts::FactKeys::new([[1; 32]]),
+            keys: mcpproxy_fleet::facts::FactKeys::new([[1; 32]]),
             verifier: String::new(),
         };
         let facts = FleetFacts::open(settings.clone()).unwrap();
-        let new = crate::identity::NewAgentToken { name: "x".into(), ..Default::default() };
-        let change = crate::identity::TokenChange::Create(new);
+        let new =
+            mcpproxy_policy::identity::NewAgentToken { name: "x".into(), ..Default::default() };
+        let change = mcpproxy_policy::identity::TokenChange::Create(new);
         identity.change(change, [1; 32], std::time::UNIX_EPOCH).unwrap();
         step(&identity, &facts).unwrap();
         std::fs::remove_file(folder.path().join("tokens.json")).unwrap();
@@ -416,7 +418,7 @@ mod tests {
         let facts = FleetFacts::open(settings).unwrap();
         step(&identity, &facts).unwrap();
         assert_eq!(identity.kept().unwrap().len(), 1);
-        let revoke = crate::identity::TokenChange::Revoke("x".into());
+        let revoke = mcpproxy_policy::identity::TokenChange::Revoke("x".into());
         identity.change(revoke, [0; 32], std::time::UNIX_EPOCH).unwrap();
         step(&identity, &facts).unwrap();
         assert_eq!(of_fleet(&facts.facts()), []);

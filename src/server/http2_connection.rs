@@ -1,16 +1,16 @@
-//! A client's connection that speaks HTTP/2 (RFC 9113), which TLS has agreed on: its bounds and its end.
+//! HTTP/2 connection of a client (RFC 9113), negotiated over TLS: its limits and its shutdown. Requests are dispatched by `route`.
 //!
-//! What a request leads to is `route`'s, as of HTTP/1.1. Requests of one connection run beside each other, so that each
-//! has a [`ClientConnection`] of its own: nothing that one of them has proven counts for another.
+//! Requests of a connection run concurrently, so each has a `ClientConnection` of its own: a credential proven by one request does
+//! not apply to another.
 //!
 //! ```text
-//! streams ── a task each, of the connection's own set ── dropped with the connection
-//! every few seconds: idle for too long ▶ told to go away ▶ closed;  a reply not taken for too long ▶ its stream reset
+//! streams ── one task each, in the connection's own set ── dropped with the connection
+//! every few seconds: idle for too long ▶ GOAWAY ▶ closed;  a response not read for too long ▶ its stream reset
 //! ```
 //!
-//! What holds which attack, beside the bounds that are named here: frames that ask for an answer (PING, SETTINGS) are not
-//! read while the answer to the one before waits, so that [`CLIENT_STALL_LIMIT`] ends who takes nothing at all. Heads in more
-//! CONTINUATION frames than [`MAX_HEAD_BYTES`] needs, and many DATA frames with little in them, are h2's to refuse.
+//! Attacks beyond the limits named here: frames that require an answer (PING, SETTINGS) are not read while the previous answer is
+//! unsent, so [`CLIENT_STALL_LIMIT`] disconnects a client that reads nothing. Heads spread over too many CONTINUATION frames, and
+//! many nearly empty DATA frames, are rejected by h2.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -32,71 +32,68 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use super::app_state::AppState;
-use super::connection::{CLIENT_STALL_LIMIT, Met};
 use super::route::route;
-use super::tracked_socket::{Exchange, Exchanges, TrackedSocket};
+use super::tracked_socket::{
+    AcceptedClient, CLIENT_STALL_LIMIT, Exchange, Exchanges, TrackedSocket,
+};
 use super::unread_body::{self, BodyComes};
-use crate::downstream::body::Body;
-use crate::downstream::http::{self as mcp, ClientConnection};
-use crate::io::clock;
-use crate::io::write_timeout::WriteTimeout;
-use crate::proxy::Worker;
-use crate::proxy::reply::Aborted;
-use crate::proxy::shutdown::Ending;
-use crate::wire::splice::Splice;
+use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_gateway::downstream::http as mcp;
+use mcpproxy_gateway::proxy::Worker;
+use mcpproxy_gateway::proxy::reply::Aborted;
+use mcpproxy_gateway::proxy::shutdown::Ending;
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_runtime::io::clock;
+use mcpproxy_runtime::io::deadline::WriteTimeout;
 
-/// Requests of one connection at a time; more wait at the client.
+/// Maximum number of concurrent requests of a connection.
 const MAX_STREAMS: u32 = 64;
-/// Bytes of one request that may be on their way.
+/// Flow-control window of a request in bytes.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// The same of all requests of a connection.
+/// Flow-control window of a connection in bytes.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Most bytes of a request's head.
+/// Maximum size of a request's head in bytes.
 const MAX_HEAD_BYTES: u32 = 64 * 1024;
-/// Bytes of one reply that wait for the client to take them; one piece may lie above that.
+/// Maximum buffered bytes of a response; one chunk may exceed it.
 const MAX_SEND_BYTES: usize = 256 * 1024;
-/// Most bytes of a piece. A client that takes one in [`CLIENT_STALL_LIMIT`] is not given up, however long its reply is.
-const MAX_PIECE_BYTES: usize = 64 * 1024;
-/// Requests that the client has given up before they were looked at; with more the connection is closed.
+/// Maximum size of a chunk in bytes. A client that reads one per [`CLIENT_STALL_LIMIT`] is not disconnected.
+const MAX_CHUNK_BYTES: usize = 64 * 1024;
+/// Requests reset by the client before they were accepted; more close the connection.
 const MAX_PENDING_RESETS: usize = 32;
-/// Requests that were given up for the client's mistakes; with more the connection is closed.
+/// Requests reset for protocol errors of the client; more close the connection.
 const MAX_ERROR_RESETS: usize = 256;
-/// How long a connection may be what it is.
+/// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
-    /// How often a silent client is asked whether it is there, and how long it has to answer.
+struct Timeouts {
+    /// Interval of pings to a silent client, and the timeout of their answer.
     ping: (Duration, Duration),
-    /// How long a connection may be without a request.
+    /// Maximum time without a request.
     idle: Duration,
-    /// How often that, and what waits for the client, is looked at.
-    look_every: Duration,
-    /// Time for the farewell of an idle connection.
-    farewell: Duration,
+    /// Interval of checks for idleness and unread responses.
+    check_interval: Duration,
+    /// Time between GOAWAY and the end of an idle connection.
+    goaway: Duration,
 }
 
-const PATIENCE: Patience = Patience {
+const TIMEOUTS: Timeouts = Timeouts {
     ping: (Duration::from_secs(30), Duration::from_secs(20)),
     idle: Duration::from_secs(75),
-    look_every: Duration::from_secs(5),
-    farewell: Duration::from_secs(5),
+    check_interval: Duration::from_secs(5),
+    goaway: Duration::from_secs(5),
 };
 
-/// Serves a connection until it ends, or the server does.
-///
-/// # Errors
-///
-/// What broke it; its client has gone, or is given up.
+/// Serves a connection until it closes or the server shuts down.
 pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     shared: Arc<AppState>,
     worker: Rc<Worker>,
-    met: Met,
+    client: AcceptedClient,
     socket: TrackedSocket<S>,
     drain: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let exchanges = socket.exchanges();
     exchanges.multiplex();
     let socket = WriteTimeout::new(socket, CLIENT_STALL_LIMIT);
-    // The only owner: each stream's task holds the executor.
+    // The only owner, because each stream's task holds the executor.
     let tasks = Rc::<RefCell<JoinSet<()>>>::default();
     let (waiting, requests) = (Waiting::default(), exchanges.clone());
     let streams = Streams {
@@ -106,9 +103,9 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     };
     let registered = waiting.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
-        name_host(&mut request);
+        set_host(&mut request);
         let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));
-        let remembered = met.remember();
+        let remembered = Rc::new(client.connection());
         remembered.used.set(true);
         let (exchange, handed) = (requests.begin(), registered.register());
         async move {
@@ -121,12 +118,12 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
             Ok::<_, Infallible>(answer.map(|body| StreamBody::new(body, handed, exchange)))
         }
     });
-    attend((socket, PATIENCE), service, streams, &exchanges, drain).await
+    drive((socket, TIMEOUTS), service, streams, &exchanges, drain).await
 }
 
-/// Keeps a connection to its bounds.
-async fn attend<S, V>(
-    (socket, patience): (S, Patience),
+/// Drives a connection and enforces its timeouts.
+async fn drive<S, V>(
+    (socket, timeouts): (S, Timeouts),
     service: V,
     streams: Streams,
     exchanges: &Exchanges,
@@ -148,18 +145,18 @@ where
             .max_send_buf_size(MAX_SEND_BYTES)
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
             .max_local_error_reset_streams(MAX_ERROR_RESETS)
-            .keep_alive_interval(patience.ping.0)
-            .keep_alive_timeout(patience.ping.1)
+            .keep_alive_interval(timeouts.ping.0)
+            .keep_alive_timeout(timeouts.ping.1)
             .serve_connection(TokioIo::new(socket), service)
     );
-    let mut looks = tokio::time::interval(patience.look_every);
+    let mut looks = tokio::time::interval(timeouts.check_interval);
     let (mut idle_since, mut draining, mut leaving) = (clock::now(), false, None::<Instant>);
     loop {
         tokio::select! {
             ended = served.as_mut() => return Ok(ended?),
             _ = drain.wait_for(|draining| *draining), if !draining => {
-                if waiting.none_came() {
-                    // There is nothing to finish, and who says nothing is not waited for.
+                if waiting.is_unused() {
+                    // There is nothing to finish.
                     return Ok(());
                 }
                 draining = true;
@@ -167,15 +164,15 @@ where
             }
             _ = looks.tick() => {
                 let now = clock::now();
-                waiting.give_up(now, CLIENT_STALL_LIMIT);
-                if !exchanges.are_none() {
+                waiting.reset_stalled(now, CLIENT_STALL_LIMIT);
+                if !exchanges.none_open() {
                     idle_since = now;
                 } else if leaving.is_some_and(|since| {
-                    // A request may have come before the client knew.
-                    now.duration_since(since.max(idle_since)) >= patience.farewell
+                    // A request may arrive before the client has received GOAWAY.
+                    now.duration_since(since.max(idle_since)) >= timeouts.goaway
                 }) {
                     return Ok(());
-                } else if leaving.is_none() && now.duration_since(idle_since) >= patience.idle {
+                } else if leaving.is_none() && now.duration_since(idle_since) >= timeouts.idle {
                     leaving = Some(now);
                     served.as_mut().graceful_shutdown();
                 }
@@ -184,18 +181,18 @@ where
     }
 }
 
-/// The authority is what HTTP/1.1 has as `Host`, and where both stand it alone counts (RFC 9113 §8.3.1).
-fn name_host<B>(request: &mut Request<B>) {
+/// Sets `Host` to the authority, which takes precedence over a `Host` header (RFC 9113 §8.3.1).
+fn set_host<B>(request: &mut Request<B>) {
     let authority = request.uri().authority().map(|it| HeaderValue::from_str(it.as_str()));
     if let Some(Ok(host)) = authority {
         request.headers_mut().insert(HOST, host);
     }
 }
 
-/// Runs the requests of one connection as tasks that end with it.
+/// Executor that runs the requests of a connection as tasks that end with it.
 #[derive(Clone)]
 struct Streams {
-    /// At most [`MAX_STREAMS`], and those that have ended since the last one came. Weak, since every task holds this.
+    /// At most [`MAX_STREAMS`] running tasks, and those that ended since the last one started. Weak, since every task holds this.
     tasks: Weak<RefCell<JoinSet<()>>>,
     ending: Ending,
     waiting: Waiting,
@@ -206,75 +203,74 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
         let Some(tasks) = self.tasks.upgrade() else { return };
         let mut tasks = tasks.borrow_mut();
         while tasks.try_join_next().is_some() {}
-        // A request's task is started as soon as the request was registered, within one look at the connection.
+        // A request's task starts in the same poll in which the request was registered.
         let handed = self.waiting.newest.take();
         tasks.spawn_local(self.ending.clone().attend(async move {
             let Some(handed) = handed else { return stream.await };
             tokio::select! {
                 () = stream => {}
-                // Dropped, its stream is reset, and no other.
-                () = handed.given_up.notified() => {}
+                // Dropping it resets only its stream.
+                () = handed.stalled.notified() => {}
             }
         }));
     }
 }
 
-/// The replies of a connection that were begun: since when each waits for the client.
+/// The started responses of a connection, and since when each waits for the client.
 #[derive(Clone, Default)]
 struct Waiting {
-    all: Rc<RefCell<Vec<Rc<HandedReply>>>>,
-    /// The one that was registered last, until its task starts.
-    newest: Rc<Cell<Option<Rc<HandedReply>>>>,
+    all: Rc<RefCell<Vec<Rc<PendingResponse>>>>,
+    /// The response registered last, until its task starts.
+    newest: Rc<Cell<Option<Rc<PendingResponse>>>>,
 }
 
-/// A reply on its way to the client.
+/// A response being sent.
 #[derive(Default)]
-struct HandedReply {
-    /// When the last piece was handed over that the client has not asked to follow; `None` while it is us who are waited
-    /// for.
+struct PendingResponse {
+    /// When the last chunk was handed to h2, until the next one is requested; `None` while the client waits for us.
     since: Cell<Option<Instant>>,
-    /// Told when it has waited for too long.
-    given_up: Notify,
+    /// Notified when the client has not read for too long.
+    stalled: Notify,
 }
 
 impl Waiting {
-    fn register(&self) -> Rc<HandedReply> {
+    fn register(&self) -> Rc<PendingResponse> {
         let mut all = self.all.borrow_mut();
         all.retain(|handed| Rc::strong_count(handed) > 1);
-        let handed = Rc::<HandedReply>::default();
+        let handed = Rc::<PendingResponse>::default();
         all.push(Rc::clone(&handed));
         self.newest.set(Some(Rc::clone(&handed)));
         handed
     }
 
-    /// No request has come so far.
-    fn none_came(&self) -> bool {
+    /// Whether no request has arrived so far.
+    fn is_unused(&self) -> bool {
         self.all.borrow().is_empty()
     }
 
-    /// Gives up the replies that wait for `limit`: their streams are reset.
-    fn give_up(&self, now: Instant, limit: Duration) {
+    /// Resets the streams of responses that have waited for `limit`.
+    fn reset_stalled(&self, now: Instant, limit: Duration) {
         let all = self.all.borrow();
         for handed in all.iter().filter(|handed| Rc::strong_count(handed) > 1) {
             if handed.since.get().is_some_and(|since| now.duration_since(since) >= limit) {
-                tracing::debug!("a client does not take a reply: its stream is reset");
-                handed.given_up.notify_one();
+                tracing::debug!("client does not read a response: resetting its stream");
+                handed.stalled.notify_one();
             }
         }
     }
 }
 
-/// A reply's body, in pieces of [`MAX_PIECE_BYTES`] at most.
+/// A response body in chunks of at most [`MAX_CHUNK_BYTES`].
 struct StreamBody {
     body: Body,
-    /// Of what the body has given, what is not handed over yet.
+    /// Data of the body that is not handed to h2 yet.
     rest: Splice,
-    handed: Rc<HandedReply>,
+    handed: Rc<PendingResponse>,
     _exchange: Exchange,
 }
 
 impl StreamBody {
-    fn new(body: Body, handed: Rc<HandedReply>, exchange: Exchange) -> Self {
+    fn new(body: Body, handed: Rc<PendingResponse>, exchange: Exchange) -> Self {
         Self { body, rest: Splice::new(), handed, _exchange: exchange }
     }
 }
@@ -299,7 +295,7 @@ impl HttpBody for StreamBody {
         } else {
             this.handed.since.set(Some(clock::now()));
         }
-        Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(MAX_PIECE_BYTES)))))
+        Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(MAX_CHUNK_BYTES)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -314,15 +310,6 @@ impl HttpBody for StreamBody {
     }
 }
 
-impl Met {
-    /// What is known of one request's client.
-    fn remember(&self) -> Rc<ClientConnection> {
-        let remembered = ClientConnection::certified(self.source, self.certificate.clone());
-        remembered.came_to.replace(self.reached.clone());
-        Rc::new(remembered)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
@@ -332,8 +319,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_reply_is_handed_over_in_pieces_and_ends_with_the_last() {
-        let bytes = 2 * MAX_PIECE_BYTES + 1;
+    fn long_response_is_chunked_and_ends_with_the_last_chunk() {
+        let bytes = 2 * MAX_CHUNK_BYTES + 1;
         let (waiting, exchanges) = (Waiting::default(), Exchanges::default());
         let whole = Body::from(bytes::Bytes::from(vec![b'x'; bytes]));
         let mut body = StreamBody::new(whole, waiting.register(), exchanges.begin());
@@ -346,15 +333,15 @@ mod tests {
             );
             let Poll::Ready(Some(Ok(piece))) = Pin::new(&mut body).poll_frame(cx) else { panic!() };
             let piece = piece.into_data().unwrap().len();
-            assert_eq!(piece, left.min(MAX_PIECE_BYTES));
-            assert!(body.handed.since.get().is_some() && !exchanges.are_none());
+            assert_eq!(piece, left.min(MAX_CHUNK_BYTES));
+            assert!(body.handed.since.get().is_some() && !exchanges.none_open());
             left -= piece;
         }
         assert!(body.is_end_stream());
     }
 
     #[tokio::test]
-    async fn what_a_connection_still_does_ends_with_it() {
+    async fn stream_tasks_end_with_the_connection() {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {
@@ -375,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_is_given_up_is_reset_and_its_connection_serves_on() {
+    async fn stalled_stream_is_reset_and_the_connection_keeps_serving() {
         const BYTES: usize = 1 << 20;
         const LIMIT: Duration = Duration::from_secs(60);
         let local = tokio::task::LocalSet::new();
@@ -395,7 +382,7 @@ mod tests {
                 tokio::task::spawn_local(serving.serve_connection(TokioIo::new(ours), service));
                 let executor = hyper_util::rt::TokioExecutor::new();
                 let mut client = hyper::client::conn::http2::Builder::new(executor);
-                client.initial_stream_window_size(u32::try_from(MAX_PIECE_BYTES).unwrap());
+                client.initial_stream_window_size(u32::try_from(MAX_CHUNK_BYTES).unwrap());
                 let (mut client, connection) =
                     client.handshake(TokioIo::new(theirs)).await.unwrap();
                 tokio::task::spawn_local(connection);
@@ -408,16 +395,16 @@ mod tests {
                 while !waits() {
                     tokio::task::yield_now().await;
                 }
-                waiting.give_up(clock::now() + LIMIT, LIMIT);
-                assert!(stalled.collect().await.is_err(), "it ends before its end");
+                waiting.reset_stalled(clock::now() + LIMIT, LIMIT);
+                assert!(stalled.collect().await.is_err(), "the body is incomplete");
                 let whole = ask().await.collect().await.unwrap().to_bytes();
-                assert_eq!(whole.len(), BYTES, "the connection goes on");
+                assert_eq!(whole.len(), BYTES, "the connection keeps serving");
             })
             .await;
     }
 
-    /// Serves a client whose requests are never answered until its connection is over.
-    async fn served(patience: Patience, client: impl AsyncFnOnce(DuplexStream)) {
+    /// Serves a client, without answering its requests, until its connection closes.
+    async fn served(timeouts: Timeouts, client: impl AsyncFnOnce(DuplexStream)) {
         let serving = async {
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             let tasks = Rc::<RefCell<JoinSet<()>>>::default();
@@ -431,15 +418,15 @@ mod tests {
                 }
             });
             let (_drain, draining) = watch::channel(false);
-            let attended = attend((ours, patience), service, streams, &exchanges, draining);
-            let _ = tokio::join!(attended, client(theirs));
+            let driven = drive((ours, timeouts), service, streams, &exchanges, draining);
+            let _ = tokio::join!(driven, client(theirs));
         };
         let local = tokio::task::LocalSet::new();
-        let over = tokio::time::timeout(LONG, local.run_until(serving)).await;
-        assert!(over.is_ok(), "the connection is not over");
+        let closed = tokio::time::timeout(LONG, local.run_until(serving)).await;
+        assert!(closed.is_ok(), "the connection did not close");
     }
 
-    /// Begins a connection, with a request if it `asks`, and answers those PINGs, until it is over.
+    /// Opens a connection, with a request if `asks`, and answers the PINGs selected by `answers` until it closes.
     async fn speak(mut stream: DuplexStream, asks: bool, answers: impl Fn(&[u8]) -> bool) {
         const PING: u8 = 6;
         // GET, https, / and an authority (RFC 7541, appendix A), with the flags END_STREAM and END_HEADERS.
@@ -452,53 +439,53 @@ mod tests {
             stream.read_exact(&mut payload).await.unwrap();
             if head[3] == PING && head[4] == 0 && answers(&payload) {
                 head[4] = 1;
-                // The other side may have gone.
+                // The other side may have disconnected.
                 let _ = stream.write_all(&[&head[..], &payload].concat()).await;
             }
         }
     }
 
     const SHORT: Duration = Duration::from_millis(20);
-    /// So long that whoever waits for it has failed, and what nobody waits for.
+    /// `LONG` fails the test; `EVER` is never reached.
     const LONG: Duration = Duration::from_secs(60);
     const EVER: Duration = Duration::from_secs(3600);
 
     #[tokio::test]
-    async fn an_idle_connection_is_ended_and_not_waited_for_if_it_does_not_heed_that() {
-        /// What h2 asks before it says which request was the last.
+    async fn idle_connection_is_closed_even_if_the_client_ignores_goaway() {
+        /// Payload of the PING that h2 sends before the final GOAWAY.
         const SHUTDOWN_PING: [u8; 8] = [0x0b, 0x7b, 0xa2, 0xf0, 0x8b, 0x9b, 0xfe, 0x54];
-        let patience =
-            Patience { ping: (EVER, EVER), idle: SHORT, look_every: SHORT, farewell: EVER };
-        served(patience, async |stream| speak(stream, false, |_| true).await).await;
+        let timeouts =
+            Timeouts { ping: (EVER, EVER), idle: SHORT, check_interval: SHORT, goaway: EVER };
+        served(timeouts, async |stream| speak(stream, false, |_| true).await).await;
         let deaf = |ping: &[u8]| ping != SHUTDOWN_PING;
-        let patience = Patience { farewell: SHORT, ..patience };
-        served(patience, async |stream| speak(stream, false, deaf).await).await;
+        let timeouts = Timeouts { goaway: SHORT, ..timeouts };
+        served(timeouts, async |stream| speak(stream, false, deaf).await).await;
     }
 
     #[tokio::test]
-    async fn a_connection_with_a_request_lasts_until_its_client_answers_no_ping() {
+    async fn connection_with_a_request_lasts_until_pings_are_unanswered() {
         const ANSWERED: u32 = 50;
-        let patience = Patience {
+        let timeouts = Timeouts {
             ping: (SHORT, 100 * SHORT),
             idle: 25 * SHORT,
-            look_every: SHORT,
-            farewell: SHORT,
+            check_interval: SHORT,
+            goaway: SHORT,
         };
         let pings = Cell::new(0);
         let answers = |_: &[u8]| {
             pings.set(pings.get() + 1);
             pings.get() <= ANSWERED
         };
-        served(patience, async |stream| speak(stream, true, answers).await).await;
-        assert_eq!(pings.get(), ANSWERED + 1, "it was not idle meanwhile");
+        served(timeouts, async |stream| speak(stream, true, answers).await).await;
+        assert_eq!(pings.get(), ANSWERED + 1, "it was not idle");
     }
 
     #[test]
-    fn the_authority_counts_and_not_a_host_beside_it() {
+    fn authority_takes_precedence_over_host() {
         let mut request = Request::get("https://evil.example/").header(HOST, "localhost");
         request = request.header(HOST, "127.0.0.1");
         let mut request = request.body(()).unwrap();
-        name_host(&mut request);
+        set_host(&mut request);
         let hosts: Vec<_> = request.headers().get_all(HOST).iter().collect();
         assert_eq!(hosts, ["evil.example"]);
     }
@@ -509,7 +496,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reply_that_is_not_taken_is_given_up_and_the_others_go_on() {
+    async fn only_stalled_responses_are_reset() {
         const LIMIT: Duration = Duration::from_secs(5);
         let local = tokio::task::LocalSet::new();
         local
@@ -528,14 +515,14 @@ mod tests {
                     });
                     begun.push(ends);
                 }
-                streams.waiting.give_up(now + LIMIT, LIMIT);
-                assert_eq!(begun[1].recv().await, None, "it waits for five seconds");
+                streams.waiting.reset_stalled(now + LIMIT, LIMIT);
+                assert_eq!(begun[1].recv().await, None, "it stalled for the limit");
                 tokio::task::yield_now().await;
                 for others in [0, 2] {
                     assert!(begun[others].try_recv().is_err_and(|it| it == TryRecvError::Empty));
                 }
                 streams.waiting.register();
-                assert_eq!(streams.waiting.all.borrow().len(), 3, "what has ended is forgotten");
+                assert_eq!(streams.waiting.all.borrow().len(), 3, "ended responses are removed");
             })
             .await;
     }

@@ -1,57 +1,57 @@
-//! Exports traced calls, and lines of the log, to the collector that the config names: OTLP over HTTP, in protobuf.
+//! Export of traced calls and log lines to the configured OTLP collector, over HTTP in protobuf.
 //!
-//! A task for each of the two, which no call waits for: it takes them out of their bounded queue in batches and sends one batch after the
-//! other. A batch that is not taken is sent again, ever more seldom and not before the collector wants it, until it is too
-//! old (OTLP §OTLP/HTTP Response, §Retryable Response Codes); meanwhile the queue may fill up, and what does not fit is
-//! dropped and counted there. That a collector takes nothing is told once, until it takes something again. At the end what
-//! is left is sent, within [`FLUSH_LIMIT`].
+//! One task each, which no call waits for, takes batches from a bounded queue and sends them one after another. Failed batches are
+//! retried with exponential backoff, not before the collector's `Retry-After`, until they are too old (OTLP §OTLP/HTTP Response,
+//! §Retryable Response Codes). Meanwhile the queue may fill up; further items are dropped and counted. An unavailable collector is
+//! reported once until it recovers. At shutdown the rest is sent within [`FLUSH_LIMIT`].
 //!
-//! Headers, which may hold secrets, are not logged.
+//! Headers may contain secrets and are never logged.
 
 use std::time::{Duration, Instant, SystemTime};
 
-use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
-use jiff::fmt::rfc2822;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use super::outgoing_http::{HttpOrigin, OutgoingConnection};
-use crate::config::{OtlpTarget, TelemetrySection};
-use crate::io::background_task::BackgroundTask;
-use crate::telemetry::LogTap;
-use crate::telemetry::export_queue::{DropReason, ExportReceiver, Exported, Exporter};
-use crate::telemetry::otlp::{self, PROTOBUF, TakenBatch};
+use mcpproxy_config::{OtlpTarget, TelemetrySection};
+use mcpproxy_gateway::telemetry::LogTap;
+use mcpproxy_gateway::telemetry::export_queue::{DropReason, ExportReceiver, Exported, Exporter};
+use mcpproxy_gateway::telemetry::otlp::{self, ExportAck, PROTOBUF};
+use mcpproxy_runtime::io::background_task::BackgroundTask;
+use mcpproxy_runtime::io::delays::RetryDelays;
+use mcpproxy_runtime::io::http_client::{HttpConnection, HttpOrigin, OutgoingRequest};
+use mcpproxy_runtime::io::http1::retry_after;
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
-/// Most time for the end of the export.
+/// Timeout of the final export at shutdown.
 pub(super) const FLUSH_LIMIT: Duration = Duration::from_secs(2);
-/// Most bytes of an answer that are read.
+/// Peer of the log lines that collectors cause.
+const COLLECTOR: LinePeer<'_> = LinePeer::Part("telemetry collector");
+/// Maximum bytes of a response that are read.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
-/// How long a collector is waited for.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
-    /// Most time for one attempt.
+struct ExportTimeouts {
+    /// Timeout of an attempt.
     attempt: Duration,
-    /// First and longest wait between two attempts, before the jitter. A collector may ask for a longer one, of `asked`
-    /// at most.
-    waits: (Duration, Duration),
-    asked: Duration,
-    /// A batch that has been tried for longer is dropped.
+    /// Minimum and maximum backoff, before jitter. A collector may request a longer one, up to `max_requested`.
+    backoff: (Duration, Duration),
+    max_requested: Duration,
+    /// Time after which a batch is dropped.
     batch: Duration,
 }
 
-const PATIENCE: Patience = Patience {
+const TIMEOUTS: ExportTimeouts = ExportTimeouts {
     attempt: Duration::from_secs(10),
-    waits: (Duration::from_secs(1), Duration::from_secs(30)),
-    asked: Duration::from_secs(60),
+    backoff: (Duration::from_secs(1), Duration::from_secs(30)),
+    max_requested: Duration::from_secs(60),
     batch: Duration::from_secs(120),
 };
 
-/// Where traces and lines of the log go, by the config in force.
+/// Export targets of the config in force.
 #[derive(Debug)]
 pub(super) struct OtlpTargets {
     traces: watch::Sender<Option<OtlpTarget>>,
@@ -60,24 +60,22 @@ pub(super) struct OtlpTargets {
 }
 
 impl OtlpTargets {
-    /// Those of this config; lines are copied from `tap` on where they are wanted.
+    /// Targets of a config; enables the log tap if log lines are exported.
     pub(super) fn of(config: &TelemetrySection, tap: LogTap) -> Self {
         let (traces, logs) = (config.target(), config.logs_target());
         tap.switch(logs.is_some());
         Self { traces: watch::Sender::new(traces), logs: watch::Sender::new(logs), tap }
     }
 
-    /// Where traces go.
     pub(super) fn traces(&self) -> watch::Receiver<Option<OtlpTarget>> {
         self.traces.subscribe()
     }
 
-    /// Where lines of the log go.
     pub(super) fn logs(&self) -> watch::Receiver<Option<OtlpTarget>> {
         self.logs.subscribe()
     }
 
-    /// Another config is in force.
+    /// Applies changed settings.
     pub(super) fn change(&self, config: &TelemetrySection) {
         let (traces, logs) = (config.target(), config.logs_target());
         self.tap.switch(logs.is_some());
@@ -91,12 +89,12 @@ impl OtlpTargets {
     }
 }
 
-/// Who exports while the proxy runs.
+/// A running export.
 #[derive(Debug)]
 pub(super) struct OtlpExport(BackgroundTask);
 
 impl OtlpExport {
-    /// Starts to export to the collector of the config in force, while there is one.
+    /// Starts the export, which is idle without a target.
     pub(super) fn start<T: Exported>(
         target: watch::Receiver<Option<OtlpTarget>>,
         queue: ExportReceiver<T>,
@@ -109,7 +107,7 @@ impl OtlpExport {
                 queue,
                 instance,
                 ending,
-                patience: PATIENCE,
+                timeouts: TIMEOUTS,
                 collector: None,
                 batch: Vec::new(),
                 is_down: false,
@@ -118,41 +116,39 @@ impl OtlpExport {
         }))
     }
 
-    /// Ends it: what is left is sent, within [`FLUSH_LIMIT`]; without `patience` it is dropped.
-    pub(super) async fn end(self, patience: bool) {
-        self.0.end_within(if patience { FLUSH_LIMIT } else { Duration::ZERO }).await;
+    /// Ends the export. The rest is sent within [`FLUSH_LIMIT`] if `patient`, else dropped.
+    pub(super) async fn end(self, patient: bool) {
+        self.0.end_within(if patient { FLUSH_LIMIT } else { Duration::ZERO }).await;
     }
 }
 
-/// The task's state.
 struct ExportTask<T> {
     target: watch::Receiver<Option<OtlpTarget>>,
     queue: ExportReceiver<T>,
     instance: Box<str>,
     ending: watch::Receiver<bool>,
-    patience: Patience,
-    /// Where it goes, and what that was made of.
+    timeouts: ExportTimeouts,
+    /// The collector, or why it is unusable, with the target it was created for.
     collector: Option<(OtlpTarget, Result<Collector, String>)>,
     batch: Vec<T>,
-    /// Whether it was told that the collector takes nothing.
+    /// Whether the collector's unavailability was reported.
     is_down: bool,
 }
 
-/// How an attempt ended.
+/// Result of an attempt.
 #[derive(Debug)]
 enum Delivery {
-    Taken(TakenBatch),
-    /// Another may end better, but not before that time.
-    Later(String, Option<Duration>),
-    /// No other will.
-    Refused(String),
+    Accepted(ExportAck),
+    /// May be retried after the requested delay.
+    Retry(String, Option<Duration>),
+    Rejected(String),
 }
 
 impl<T: Exported> ExportTask<T> {
     async fn run(mut self) {
         let mut ending = self.ending.clone();
         let ends = async move {
-            // Its sender is kept until then.
+            // The sender lives until then.
             let _ = ending.wait_for(|ends| *ends).await;
         };
         tokio::select! {
@@ -171,7 +167,6 @@ impl<T: Exported> ExportTask<T> {
         }
     }
 
-    /// Exports for ever.
     async fn export(&mut self) {
         loop {
             self.queue.gather(&mut self.batch).await;
@@ -184,7 +179,7 @@ impl<T: Exported> ExportTask<T> {
             };
             tokio::select! {
                 biased;
-                // The batch is for the other one.
+                // The batch goes to the new target.
                 () = another => continue,
                 () = self.deliver() => {}
             }
@@ -192,20 +187,17 @@ impl<T: Exported> ExportTask<T> {
         }
     }
 
-    /// Sends the batch until it is taken, refused or too old.
+    /// Sends the batch until it is accepted, rejected or too old.
     async fn deliver(&mut self) {
-        let (least, most) = self.patience.waits;
-        let waits = ExponentialBuilder::new()
-            .with_min_delay(least)
-            .with_max_delay(most)
-            .without_max_times()
-            .with_jitter();
+        let (min, max) = self.timeouts.backoff;
+        let mut waits = RetryDelays::new(min, max);
         let began = Instant::now();
-        for wait in waits.build() {
+        loop {
             let delivery = self.attempt().await;
-            let Delivery::Later(why, asked) = &delivery else { return self.settle(&delivery) };
-            let wait = asked.map_or(wait, |asked| asked.min(self.patience.asked).max(wait));
-            if began.elapsed() + wait > self.patience.batch {
+            let Delivery::Retry(why, asked) = &delivery else { return self.settle(&delivery) };
+            let wait = waits.next_delay();
+            let wait = asked.map_or(wait, |asked| asked.min(self.timeouts.max_requested).max(wait));
+            if began.elapsed() + wait > self.timeouts.batch {
                 return self.settle(&delivery);
             }
             self.is_down(why);
@@ -213,21 +205,21 @@ impl<T: Exported> ExportTask<T> {
         }
     }
 
-    /// Tells once that the collector takes nothing.
+    /// Reports an unavailable collector once.
     fn is_down(&mut self, why: &str) {
         if !self.is_down {
             self.is_down = true;
             let what = T::WHAT;
-            tracing::warn!(%why, "the collector of {what} does not take them: what does not fit into the queue is dropped");
+            peer_line!(warn, COLLECTOR, %why, "the collector of {what} is unavailable; items beyond the queue's capacity are dropped");
         }
     }
 
-    /// Counts what became of the batch.
+    /// Counts the result of a batch.
     fn settle(&mut self, delivery: &Delivery) {
         let all: u64 = self.batch.iter().map(Exported::count).sum();
         let (counts, what) = (self.queue.counts(), T::WHAT);
         match delivery {
-            Delivery::Taken(TakenBatch { rejected, told }) => {
+            Delivery::Accepted(ExportAck { rejected, message }) => {
                 let rejected = all.min(*rejected);
                 counts.count_exported(all - rejected);
                 counts.count_dropped(DropReason::Refused, rejected);
@@ -235,17 +227,22 @@ impl<T: Exported> ExportTask<T> {
                     self.is_down = false;
                     let dropped: u64 =
                         DropReason::ALL.iter().map(|reason| counts.dropped(*reason)).sum();
-                    tracing::info!(dropped, "the collector of {what} takes them again");
+                    peer_line!(
+                        info,
+                        COLLECTOR,
+                        dropped,
+                        "the collector of {what} is available again"
+                    );
                 }
                 if rejected > 0 {
-                    tracing::warn!(rejected, %told, "the collector of {what} did not keep some");
+                    peer_line!(warn, COLLECTOR, rejected, %message, "the collector of {what} rejected some items");
                 }
             }
-            Delivery::Later(why, _) => {
+            Delivery::Retry(why, _) => {
                 counts.count_dropped(DropReason::NotTaken, all);
                 self.is_down(why);
             }
-            Delivery::Refused(why) => {
+            Delivery::Rejected(why) => {
                 counts.count_dropped(DropReason::Refused, all);
                 self.is_down(why);
             }
@@ -257,7 +254,7 @@ impl<T: Exported> ExportTask<T> {
         let target = self.target.borrow().clone();
         let Some(target) = target else {
             self.collector = None;
-            return Delivery::Refused("the config names none any more".to_owned());
+            return Delivery::Rejected("no collector is configured".to_owned());
         };
         if self.collector.as_ref().is_none_or(|(of, _)| *of != target) {
             self.is_down = false;
@@ -265,61 +262,52 @@ impl<T: Exported> ExportTask<T> {
             self.collector = Some((target.clone(), made));
         }
         let Some((_, collector)) = &mut self.collector else {
-            return Delivery::Refused(String::new());
+            return Delivery::Rejected(String::new());
         };
         let collector = match collector {
             Ok(collector) => collector,
-            Err(why) => return Delivery::Refused(why.clone()),
+            Err(why) => return Delivery::Rejected(why.clone()),
         };
         let exporter =
             Exporter { service: target.service_name.into(), instance: self.instance.clone() };
         let body = Bytes::from(T::encode(&exporter, &self.batch));
-        let limit = self.patience.attempt;
+        let limit = self.timeouts.attempt;
         match tokio::time::timeout(limit, collector.post(body)).await {
             Ok(Ok(answer)) => delivery(&answer),
             Ok(Err(why)) => {
                 collector.connection = None;
-                Delivery::Later(why, None)
+                Delivery::Retry(why, None)
             }
             Err(_) => {
                 collector.connection = None;
-                Delivery::Later(format!("no answer within {limit:?}"), None)
+                Delivery::Retry(format!("no answer within {limit:?}"), None)
             }
         }
     }
 }
 
-/// What an answer says of a batch (OTLP §OTLP/HTTP Response).
+/// Interprets a response (OTLP §OTLP/HTTP Response).
 fn delivery(answer: &Response<Bytes>) -> Delivery {
     let status = answer.status();
     match status {
-        _ if status.is_success() => Delivery::Taken(otlp::taken(answer.body())),
+        _ if status.is_success() => Delivery::Accepted(otlp::decode_response(answer.body())),
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
         | StatusCode::GATEWAY_TIMEOUT => {
-            Delivery::Later(status.to_string(), retry_after(answer.headers(), SystemTime::now()))
+            let asked = answer.headers().get(RETRY_AFTER);
+            let asked = asked.and_then(|it| retry_after(it.as_bytes(), SystemTime::now()));
+            Delivery::Retry(status.to_string(), asked)
         }
-        _ => Delivery::Refused(status.to_string()),
+        _ => Delivery::Rejected(status.to_string()),
     }
 }
 
-/// How long the collector wants to be left alone (RFC 9110 §10.2.3).
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
-    SystemTime::from(date).duration_since(now).ok()
-}
-
-/// Where batches go.
 struct Collector {
     origin: HttpOrigin,
     path: String,
     headers: Vec<(HeaderName, HeaderValue)>,
-    connection: Option<OutgoingConnection>,
+    connection: Option<HttpConnection>,
 }
 
 impl Collector {
@@ -329,25 +317,27 @@ impl Collector {
             headers.filled(&|name: &str| std::env::var(name).ok())
         });
         let headers = filled.await.map_err(|error| error.to_string())??;
-        let origin = HttpOrigin::of(&target.endpoint).await.ok_or("its URL cannot be used")?;
+        let origin = HttpOrigin::of(&target.endpoint).await.ok_or("invalid URL")?;
         let path = format!("{}/{path}", origin.url.path().trim_end_matches('/'));
         Ok(Self { origin, path, headers, connection: None })
     }
 
-    /// Posts a batch over the connection there is, or a new one. One that is closed just then is no failure.
+    /// Posts a batch over the open connection, or over a new one if there is none or it was just closed.
     async fn post(&mut self, body: Bytes) -> Result<Response<Bytes>, String> {
-        if let Some(connection) = &mut self.connection
+        let request = |body| request(&self.origin, &self.path, &self.headers, body);
+        if let Some(mut connection) = self.connection.take()
             && connection.is_open()
-            && let Ok(answer) = {
-                let request = request(&self.origin, &self.path, &self.headers, body.clone())?;
-                connection.send(request, MAX_ANSWER_BYTES).await
-            }
+            && let Ok((answer, kept)) =
+                connection.fetch(request(body.clone())?, MAX_ANSWER_BYTES).await
         {
+            self.connection = kept;
             return Ok(answer);
         }
-        let request = request(&self.origin, &self.path, &self.headers, body)?;
-        let connection = self.connection.insert(self.origin.connect().await?);
-        connection.send(request, MAX_ANSWER_BYTES).await
+        let connection = self.origin.connect().await.map_err(|error| error.to_string())?;
+        let fetched = connection.fetch(request(body)?, MAX_ANSWER_BYTES).await;
+        let (answer, kept) = fetched.map_err(|fault| fault.to_string())?;
+        self.connection = kept;
+        Ok(answer)
     }
 }
 
@@ -356,7 +346,7 @@ fn request(
     path: &str,
     headers: &[(HeaderName, HeaderValue)],
     body: Bytes,
-) -> Result<Request<Full<Bytes>>, String> {
+) -> Result<OutgoingRequest, String> {
     let mut request = Request::post(path)
         .header(HOST, origin.url.authority())
         .header(CONTENT_TYPE, HeaderValue::from_static(PROTOBUF))
@@ -364,7 +354,7 @@ fn request(
     for (name, value) in headers {
         request = request.header(name, value);
     }
-    request.body(Full::new(body)).map_err(|_| "it cannot be sent".to_owned())
+    request.body(Full::new(body)).map_err(|_| "invalid request".to_owned())
 }
 
 #[cfg(test)]
@@ -377,15 +367,15 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::telemetry::SpanQueue;
-    use crate::telemetry::call_span::{CallSpan, tests_span};
-    use crate::telemetry::export_queue::export_queue;
+    use mcpproxy_gateway::telemetry::SpanQueue;
+    use mcpproxy_gateway::telemetry::call_span::{CallSpan, tests_span};
+    use mcpproxy_gateway::telemetry::export_queue::export_queue;
 
     const TAKES: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
     const BUSY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy";
 
-    /// A collector that answers its requests one after the other with these and then hangs up, or hangs where there is no
-    /// more; how often it was connected to.
+    /// A collector that sends these responses per connection and then closes it, and hangs after the last. Also returns the number of
+    /// connections.
     async fn collector(answers: Vec<&'static [&'static str]>) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -416,19 +406,19 @@ mod tests {
         request.len() >= head.len() + 4 + length.unwrap().parse::<usize>().unwrap()
     }
 
-    /// An exporter with little patience, and where calls are put.
+    /// An export task with short timeouts, and its queue.
     fn task(endpoint: String) -> (ExportTask<CallSpan>, SpanQueue, watch::Sender<bool>) {
         let (queue, receiver) = export_queue();
         let (end, ending) = watch::channel(false);
-        let target = serde_json::from_value::<crate::config::TelemetrySection>(
+        let target = serde_json::from_value::<mcpproxy_config::TelemetrySection>(
             serde_json::json!({ "otlp_endpoint": endpoint }),
         );
-        // Whoever could change it is gone: nobody will.
+        // The sender is dropped: the target never changes.
         let (_, target) = watch::channel(target.unwrap().target());
-        let patience = Patience {
+        let timeouts = ExportTimeouts {
             attempt: Duration::from_millis(200),
-            waits: (Duration::from_millis(1), Duration::from_millis(2)),
-            asked: Duration::from_millis(1),
+            backoff: (Duration::from_millis(1), Duration::from_millis(2)),
+            max_requested: Duration::from_millis(1),
             batch: Duration::from_millis(100),
         };
         let (collector, batch) = (None, Vec::new());
@@ -438,7 +428,7 @@ mod tests {
             queue: receiver,
             instance,
             ending,
-            patience,
+            timeouts,
             collector,
             batch,
             is_down: false,
@@ -459,7 +449,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn batches_go_over_one_connection_and_one_that_was_closed_is_made_anew() {
+    async fn batches_share_a_connection_which_is_reopened_after_it_was_closed() {
         let (endpoint, connected) = collector(vec![&[TAKES, TAKES], &[BUSY, TAKES]]).await;
         let (mut state, queue, _end) = task(endpoint);
         for taken in [2, 4, 6] {
@@ -471,10 +461,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_that_is_not_taken_in_time_is_dropped_and_counted() {
-        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    async fn batch_that_is_too_old_is_dropped_and_counted() {
+        let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (hangs, _) = collector(Vec::new()).await;
-        for endpoint in [format!("http://{nobody}"), hangs] {
+        for endpoint in [format!("http://{unused}"), hangs] {
             let (mut state, queue, _end) = task(endpoint);
             deliver(&mut state, &queue).await;
             assert_eq!(counts(&queue), (0, [0, 2, 0]));
@@ -483,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn at_the_end_what_is_left_is_sent_once() {
+    async fn rest_is_sent_once_at_shutdown() {
         let (endpoint, _) = collector(vec![&[TAKES]]).await;
         let (state, queue, end) = task(endpoint);
         queue.put(Box::new(tests_span(false)));
@@ -499,22 +489,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_waits_for_a_collector_that_hangs_no_longer_than_its_bound() {
+    async fn shutdown_waits_for_a_hanging_collector_within_its_limit() {
         let (hangs, _) = collector(Vec::new()).await;
         let (mut state, queue, _) = task(hangs);
-        state.patience = PATIENCE;
+        state.timeouts = TIMEOUTS;
         queue.put(Box::new(tests_span(false)));
         let export = BackgroundTask::start(&Handle::current(), |ending| {
             state.ending = ending;
             state.run()
         });
         assert!(!export.end_within(Duration::from_millis(50)).await);
-        // Had it waited as long as for an attempt, that would have been counted.
+        // A finished attempt would have been counted.
         assert_eq!(counts(&queue), (0, [0; 3]));
     }
 
     #[test]
-    fn an_answer_says_whether_another_attempt_may_end_better() {
+    fn response_status_decides_whether_to_retry() {
         let answer = |status: u16, after: &'static str| {
             let mut answer = Response::builder().status(status);
             if !after.is_empty() {
@@ -523,21 +513,13 @@ mod tests {
             delivery(&answer.body(Bytes::new()).unwrap())
         };
         for status in [429, 502, 503, 504] {
-            assert!(matches!(answer(status, ""), Delivery::Later(_, None)), "{status}");
+            assert!(matches!(answer(status, ""), Delivery::Retry(_, None)), "{status}");
         }
         for status in [301, 400, 401, 404, 413, 500, 501] {
-            assert!(matches!(answer(status, "7"), Delivery::Refused(_)), "{status}");
+            assert!(matches!(answer(status, "7"), Delivery::Rejected(_)), "{status}");
         }
-        assert!(matches!(answer(202, ""), Delivery::Taken(_)));
+        assert!(matches!(answer(202, ""), Delivery::Accepted(_)));
         let seven = Some(Duration::from_secs(7));
-        assert!(matches!(answer(503, " 7 "), Delivery::Later(_, after) if after == seven));
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
-        let after = |text: &'static str| {
-            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(text))]), now)
-        };
-        assert_eq!(after("Sun, 06 Nov 1994 08:49:37 GMT"), seven);
-        for none in ["Sun, 06 Nov 1994 08:49:30 +0001", "-1", "soon", "1e9", ""] {
-            assert_eq!(after(none), None, "{none}");
-        }
+        assert!(matches!(answer(503, " 7 "), Delivery::Retry(_, after) if after == seven));
     }
 }

@@ -1,25 +1,24 @@
-//! The config while the proxy runs: read again when its file is another, on SIGHUP and when somebody asks, and put in
-//! force without a restart.
+//! Config reload: on a changed file, on SIGHUP and on request; applied without a restart.
 //!
 //! ```text
 //! files ──┐
-//! signal ─┼─▶ one task ─▶ read, checked whole ─┬─ difference ─▶ apply ─▶ record, log, standing, answer
-//! REST ───┘                                    └─ anything wrong ─▶ all stays ─▶ the same
+//! signal ─┼─▶ one task ─▶ read and validated ─┬─ difference ─▶ apply ─▶ record, log, status, result
+//! REST ───┘                                   └─ any error ─▶ nothing changes ─▶ record, log, status, result
 //! ```
 //!
-//! Owns the config in force: one task, so that two changes come one after the other. What each part makes of it is the
-//! part's; in which order they are told is `apply`'s, when a file is looked at `files`', and what is told of it
-//! `record`'s. The same task looks at the files of rules and of agent tokens.
+//! One task owns the config in force, so changes are applied one after another. It also watches the files of rules and agent
+//! tokens. Environment and flags are those of the start and take precedence over the file. A file without an API key keeps the
+//! one in force.
 //!
-//! Environment and flags are those of the start, and beat the file as they did then. A file without an API key keeps the
-//! one in force: none is made while the proxy runs.
+//! The settings of the call path are one value that is swapped first: a new server or tool is subject to the new rules from its
+//! first call on. Then the catalog is reconfigured, then the servers are replaced. Calls in flight keep their settings and server.
+//!
+//! A rejected config is retried until it or another one is in force, because the reason may disappear without a change of the file:
+//! a rules file, or a file that holds a value. Each reason is logged and recorded once.
 
-mod apply;
-mod files;
+mod file_watch;
 mod proposal;
 mod record;
-mod refusal;
-mod rule_check;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,71 +27,73 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 
-use self::files::{LookTime, WatchedFolders};
-use self::refusal::{RefusalTold, Refusals};
-use super::identity_watch;
+use self::file_watch::{RuleWatch, RulesRead, RulesSeen, WatchedFolders};
 use super::otlp_export::OtlpTargets;
-use super::rule_watch::{RuleWatch, RulesRead, RulesSeen};
-use crate::api::config_door::{
-    ConfigComparison, ConfigDoor, ConfigStanding, ConfigWish, ReloadDoor, ReloadOutcome,
-    ReloadRefused, Reloaded, ServerSwitch, SwitchOutcome, SwitchRefused, SwitchWish,
+use super::{audit_records, identity_watch};
+use mcpproxy_admin::api::config_handle::{
+    ConfigCommand, ConfigComparison, ConfigHandle, ConfigStanding, ReloadCommand, ReloadOutcome,
+    ReloadRefused, ReloadTrigger, Reloaded,
 };
-use crate::approvals::Webhook;
-use crate::config::difference::ConfigDifference;
-use crate::config::file::load_again;
-use crate::config::problem::Problem;
-use crate::config::switch::{NotSwitched, switch_server};
-use crate::config::{Config, Flags, rule_files};
-use crate::identity::{FileStamp, file_stamp};
-use crate::policy::rules::RuleProblem;
-use crate::proxy::Proxy;
-use crate::telemetry::LogFilter;
+use mcpproxy_catalog::Notice;
+use mcpproxy_config::difference::{ConfigDifference, ServerEffect};
+use mcpproxy_config::file::load_again;
+use mcpproxy_config::problem::Problem;
+use mcpproxy_config::{Config, Flags, rule_files};
+use mcpproxy_gateway::proxy::Proxy;
+use mcpproxy_gateway::proxy::settings::Settings;
+use mcpproxy_gateway::telemetry::LogFilter;
+use mcpproxy_policy as policy;
+use mcpproxy_policy::approvals::Webhook;
+use mcpproxy_policy::host_check::BadEntry;
+use mcpproxy_policy::identity::{FileStamp, file_stamp};
+use mcpproxy_policy::intent::Requirement;
+use mcpproxy_policy::rules::RuleProblem;
+use mcpproxy_upstream::supervisor::ServerPlan;
 
-/// How long a file may be away before that is told: whoever replaces it may be about to.
-const MAY_BE_AWAY: Duration = Duration::from_secs(2);
-/// Most problems of one config that are logged one by one.
+/// Time that the file may be missing before that is reported: it may be being replaced.
+const MISSING_GRACE: Duration = Duration::from_secs(2);
+/// Maximum number of logged problems of a config.
 const MAX_LOGGED: usize = 20;
 
-/// Where the config was read, to be read there again.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
-    /// The file, there or not.
+    /// The file, which may not exist.
     pub path: PathBuf,
-    /// What the command line says.
+    /// Command-line flags.
     pub flags: Flags,
 }
 
-/// What the task has.
+/// State of the config task.
 pub(super) struct Reload {
     pub(super) proxy: Arc<Proxy>,
-    pub(super) door: ConfigDoor,
-    pub(super) wishes: mpsc::Receiver<ConfigWish>,
-    /// None where nothing is read again.
+    pub(super) handle: ConfigHandle,
+    pub(super) commands: mpsc::Receiver<ConfigCommand>,
+    /// `None` if the config is never reloaded.
     pub(super) source: Option<ConfigSource>,
     pub(super) in_force: Config,
-    /// Where the task that tells the webhook finds it.
+    /// Settings of the webhook task.
     pub(super) webhook: watch::Sender<Option<Webhook>>,
-    /// Where the tasks that export find their collector.
+    /// Targets of the export tasks.
     pub(super) otlp: OtlpTargets,
     pub(super) log: LogFilter,
 }
 
-/// What was seen of the files, for a thread that may block.
-struct Looks {
+/// Last seen state of all watched files. Owned by the blocking threads that check them.
+struct WatchState {
     folders: WatchedFolders,
     rules: RuleWatch,
-    /// The config's file that was read last.
+    /// Stamp of the config file that was read last.
     config: Option<FileStamp>,
-    /// The files that were known to hold values of it, as they were before it was read.
+    /// Stamps, before the last read, of files that hold values of the config.
     named: BTreeMap<PathBuf, Option<FileStamp>>,
-    /// Since when it is away, until that is told.
-    away: Option<Instant>,
+    /// Time since which the config file is missing.
+    missing_since: Option<Instant>,
     refusals: Refusals,
-    /// Servers whose TLS is another by its files, until their connections are made anew.
+    /// Servers whose TLS files changed and that are not reconnected yet.
     renewed: Vec<Arc<str>>,
 }
 
-/// A config that may be put in force.
+/// A valid config.
 struct ReadConfig {
     config: Config,
     rules: RulesRead,
@@ -100,60 +101,61 @@ struct ReadConfig {
 }
 
 impl Reload {
-    /// Looks and listens until it is aborted.
+    /// Processes commands and file changes until aborted.
     pub(super) async fn run(mut self) {
-        let told = LookTime::default();
+        let (changed, folders) = WatchedFolders::new();
         let path = self.source.as_ref().map(|source| source.path.clone());
-        let mut looks = Looks {
-            folders: WatchedFolders::new(&told),
+        let mut watch_state = WatchState {
+            folders,
             rules: RuleWatch::new(&self.in_force.rules),
             config: path.as_deref().and_then(file_stamp),
             named: BTreeMap::new(),
-            away: None,
+            missing_since: None,
             refusals: Refusals::default(),
             renewed: Vec::new(),
         };
         loop {
-            let wish = tokio::select! {
-                Some(wish) = self.wishes.recv() => Some(wish),
-                () = told.time_to_look() => None,
+            let command = tokio::select! {
+                Some(command) = self.commands.recv() => Some(command),
+                () = changed.wait() => None,
             };
-            let back = match wish {
-                Some(ConfigWish::Compare(answer)) => {
-                    // Whoever asked may have gone.
-                    let _ = answer.send(self.compare(&looks).await);
-                    Some(looks)
+            let back = match command {
+                Some(ConfigCommand::Compare(answer)) => {
+                    // The client may have disconnected.
+                    let _ = answer.send(self.compare(&watch_state).await);
+                    Some(watch_state)
                 }
-                Some(ConfigWish::Switch(wish)) => self.switch(looks, wish).await,
-                Some(ConfigWish::Settings(answer)) => {
+                Some(ConfigCommand::Switch(command)) => self.switch(watch_state, command).await,
+                Some(ConfigCommand::Settings(answer)) => {
                     let _ = answer.send(self.settings().await);
-                    Some(looks)
+                    Some(watch_state)
                 }
-                Some(ConfigWish::Preview(change, answer)) => {
-                    let _ = answer.send(self.preview(&looks, change).await);
-                    Some(looks)
+                Some(ConfigCommand::Preview(change, answer)) => {
+                    let _ = answer.send(self.preview(&watch_state, change).await);
+                    Some(watch_state)
                 }
-                Some(ConfigWish::Change(wish)) => self.change(looks, wish).await,
-                Some(ConfigWish::Reload(wish)) => {
-                    let (back, outcome) = self.reload(looks, wish.door, &wish.principal).await;
-                    if let Some(answer) = wish.answer {
-                        // Whoever asked may have gone.
+                Some(ConfigCommand::Change(command)) => self.change(watch_state, command).await,
+                Some(ConfigCommand::Reload(command)) => {
+                    let ReloadCommand { trigger, principal, answer } = command;
+                    let (back, outcome) = self.reload(watch_state, trigger, &principal).await;
+                    if let Some(answer) = answer {
+                        // The client may have disconnected.
                         let _ = answer.send(outcome);
                     }
                     back
                 }
-                None => self.look(looks).await,
+                None => self.check_files(watch_state).await,
             };
             let Some(back) = back else {
-                tracing::error!("the config is not read again any more: reading it failed");
+                tracing::error!("config reload is disabled: the reload task panicked");
                 return;
             };
-            looks = back;
+            watch_state = back;
         }
     }
 
-    /// What reading the file again would change.
-    async fn compare(&self, looks: &Looks) -> ConfigComparison {
+    /// Reports what a reload would change.
+    async fn compare(&self, watch_state: &WatchState) -> ConfigComparison {
         let failed = |refused: ReloadRefused| ConfigComparison {
             problems: refused.problems,
             ..ConfigComparison::default()
@@ -161,7 +163,7 @@ impl Reload {
         let Some(source) = self.source.clone() else {
             return failed(record::whole("this proxy was not started with a config file"));
         };
-        let (now, check) = (self.in_force.clone(), self.rule_check(looks));
+        let (now, check) = (self.in_force.clone(), self.rule_check(watch_state));
         let compared = tokio::task::spawn_blocking(move || {
             let read = read_config(&source, &now);
             match read.and_then(|read| check.check(&now, &read.0).map(|()| read)) {
@@ -169,49 +171,13 @@ impl Reload {
                 Err(refused) => failed(refused),
             }
         });
-        compared.await.unwrap_or_else(|_| failed(record::whole("reading the config failed")))
+        compared
+            .await
+            .unwrap_or_else(|_| failed(record::whole("reading the config failed unexpectedly")))
     }
 
-    /// Switches a server in the file, and puts that in force. No looks come back where reading it panicked.
-    async fn switch(&mut self, looks: Looks, wish: SwitchWish) -> Option<Looks> {
-        let SwitchWish { server, to, principal, answer } = wish;
-        let refused = |why: &str| SwitchRefused::Refused(why.to_owned());
-        let Some(source) = self.source.clone() else {
-            let _ = answer.send(Err(refused("this proxy was not started with a config file")));
-            return Some(looks);
-        };
-        if self.in_force.fleet_config.is_some() {
-            let _ = answer.send(Err(refused(FLEET)));
-            return Some(looks);
-        }
-        let (now, rules) = (self.in_force.clone(), self.rule_check(&looks));
-        let written = tokio::task::spawn_blocking(move || {
-            switch_server(&source.path, &server, to == ServerSwitch::On, |text| {
-                let usable = rule_check::usable(text, (&source.path, &source.flags), &now, &rules);
-                usable.map(drop).map_err(|refused| refused.cause())
-            })
-        });
-        let written = match written.await {
-            Ok(Ok(changed)) => Ok(changed),
-            Ok(Err(NotSwitched::Unknown)) => Err(SwitchRefused::Unknown),
-            Ok(Err(NotSwitched::Refused(why))) => Err(SwitchRefused::Refused(why)),
-            Err(_) => Err(refused("changing the file failed")),
-        };
-        let (back, outcome) = match written {
-            Ok(changed) => {
-                let (back, outcome) = self.reload(looks, ReloadDoor::Api, &principal).await;
-                let outcome = outcome.map_err(|why| SwitchRefused::Refused(why.cause()));
-                (back, outcome.map(|_| SwitchOutcome { changed }))
-            }
-            Err(why) => (Some(looks), Err(why)),
-        };
-        // Whoever asked may have gone.
-        let _ = answer.send(outcome);
-        back
-    }
-
-    /// Looks at all files once. No looks come back where that panicked.
-    async fn look(&mut self, mut looks: Looks) -> Option<Looks> {
+    /// Checks all files once. `None` if that panicked.
+    async fn check_files(&mut self, mut watch_state: WatchState) -> Option<WatchState> {
         let proxy = Arc::clone(&self.proxy);
         let config = self.source.as_ref().map(|source| source.path.clone());
         let rules = self.in_force.rules.clone();
@@ -219,116 +185,120 @@ impl Reload {
         let tokens = self.in_force.data_dir.join(TOKENS);
         let named = self.in_force.named_files.clone();
         let tls: Vec<PathBuf> = self.in_force.tls_files_of_servers().map(PathBuf::from).collect();
-        let looked = tokio::task::spawn_blocking(move || {
+        let checked = tokio::task::spawn_blocking(move || {
             let files =
                 config.iter().chain(&rules.files).chain(&named).chain(&tls).chain([&tokens]);
-            looks.folders.follow(files.map(|file| &**file));
-            identity_watch::look(&proxy.identity);
-            looks.look_at_tls(&proxy);
-            let other_values = looks.are_others(&named);
-            let is_another =
-                config.is_some_and(|config| looks.is_another(file_stamp(&config)) || other_values);
-            let seen = (!is_another).then(|| looks.rules.look_again(&proxy, &rules, &servers));
-            (looks, seen)
+            watch_state.folders.follow(files.map(|file| &**file));
+            identity_watch::reload_tokens(&proxy.identity);
+            watch_state.check_tls(&proxy);
+            let values_changed = watch_state.values_changed(&named);
+            let config_changed = config.is_some_and(|config| {
+                watch_state.config_changed(file_stamp(&config)) || values_changed
+            });
+            let seen =
+                (!config_changed).then(|| watch_state.rules.look_again(&proxy, &rules, &servers));
+            (watch_state, seen)
         });
-        let Ok((mut looks, seen)) = looked.await else { return None };
+        let Ok((mut watch_state, seen)) = checked.await else { return None };
         let again = match seen {
-            None => return self.reload(looks, ReloadDoor::File, "").await.0,
-            Some(RulesSeen::Known) => looks.refusals.is_due(),
-            // They may be what it was refused for.
-            Some(RulesSeen::Taken) => looks.refusals.is_any(),
-            Some(RulesSeen::Wrong(problems)) => {
-                self.rules_are_wrong(&mut looks, &problems);
+            None => return self.reload(watch_state, ReloadTrigger::File, "").await.0,
+            Some(RulesSeen::Unchanged) => watch_state.refusals.is_due(),
+            // The rules may have been the reason for the rejection.
+            Some(RulesSeen::Replaced) => watch_state.refusals.is_any(),
+            Some(RulesSeen::Invalid(problems)) => {
+                self.reject_rules(&mut watch_state, &problems);
                 false
             }
         };
-        match again || !looks.renewed.is_empty() {
-            true => self.read_again(looks, ReloadDoor::File, "", RefusalTold::IfNew).await.0,
-            false => Some(looks),
+        match again || !watch_state.renewed.is_empty() {
+            true => {
+                self.read_again(watch_state, ReloadTrigger::File, "", RefusalReport::IfNew).await.0
+            }
+            false => Some(watch_state),
         }
     }
 
-    /// Reads the config and puts it in force, or says why not. No looks come back where reading it panicked.
+    /// Reads the config and applies it, or reports why not. No state is returned if that panicked.
     async fn reload(
         &mut self,
-        looks: Looks,
-        door: ReloadDoor,
+        watch_state: WatchState,
+        trigger: ReloadTrigger,
         principal: &str,
-    ) -> (Option<Looks>, ReloadOutcome) {
-        self.read_again(looks, door, principal, RefusalTold::Always).await
+    ) -> (Option<WatchState>, ReloadOutcome) {
+        self.read_again(watch_state, trigger, principal, RefusalReport::Always).await
     }
 
     async fn read_again(
         &mut self,
-        mut looks: Looks,
-        door: ReloadDoor,
+        mut watch_state: WatchState,
+        trigger: ReloadTrigger,
         principal: &str,
-        told: RefusalTold,
-    ) -> (Option<Looks>, ReloadOutcome) {
+        report: RefusalReport,
+    ) -> (Option<WatchState>, ReloadOutcome) {
         let proxy = Arc::clone(&self.proxy);
-        let looked = tokio::task::spawn_blocking(move || {
-            looks.look_at_tls(&proxy);
-            looks
+        let checked = tokio::task::spawn_blocking(move || {
+            watch_state.check_tls(&proxy);
+            watch_state
         });
-        let Ok(mut looks) = looked.await else {
-            return (None, Err(record::whole("looking at the files of TLS failed")));
+        let Ok(mut watch_state) = checked.await else {
+            return (None, Err(record::whole("checking the TLS files failed unexpectedly")));
         };
-        // It counts whatever the config says.
-        let renewed = std::mem::take(&mut looks.renewed);
+        // Independent of the config.
+        let renewed = std::mem::take(&mut watch_state.renewed);
         self.reconnect(&renewed).await;
         let Some(source) = self.source.clone() else {
             let refused = record::whole("this proxy was not started with a config file");
-            return (Some(looks), Err(refused));
+            return (Some(watch_state), Err(refused));
         };
         let (now, snapshot) = (self.in_force.clone(), self.proxy.catalog.load());
         let named = now.named_files.clone();
         let start = Instant::now();
         let read = tokio::task::spawn_blocking(move || {
-            // Before it is read: what is written meanwhile is another state.
-            looks.config = file_stamp(&source.path);
-            looks.named = stamps(&named);
-            looks.away = None;
-            let read = read(&source, &now, &mut looks.rules, |next| {
+            // Taken before the read, so that a write meanwhile is detected.
+            watch_state.config = file_stamp(&source.path);
+            watch_state.named = stamps(&named);
+            watch_state.missing_since = None;
+            let read = read(&source, &now, &mut watch_state.rules, |next| {
                 snapshot.known_tools(&rule_files::servers(next))
             });
-            (looks, read)
+            (watch_state, read)
         });
-        let Ok((mut looks, read)) = read.await else {
-            return (None, Err(record::whole("the config cannot be read: reading it failed")));
+        let Ok((mut watch_state, read)) = read.await else {
+            return (None, Err(record::whole("reading the config failed unexpectedly")));
         };
         let took = start.elapsed();
         let outcome = match read {
-            Ok(read) => self.put(read, &renewed, door, principal).await,
+            Ok(read) => self.put(read, &renewed, trigger, principal).await,
             Err(refused) => Err(refused),
         };
         match &outcome {
-            Ok(_) => looks.refusals = Refusals::default(),
+            Ok(_) => watch_state.refusals = Refusals::default(),
             Err(refused) => {
-                self.stands_rejected(refused.clone());
-                if looks.refusals.add(refused, took) || told == RefusalTold::Always {
-                    self.rejected(refused, door, principal);
+                self.set_rejected(refused.clone());
+                if watch_state.refusals.add(refused, took) || report == RefusalReport::Always {
+                    self.rejected(refused, trigger, principal);
                 }
             }
         }
-        (Some(looks), outcome)
+        (Some(watch_state), outcome)
     }
 
     async fn put(
         &mut self,
         read: ReadConfig,
         renewed: &[Arc<str>],
-        door: ReloadDoor,
+        trigger: ReloadTrigger,
         principal: &str,
     ) -> ReloadOutcome {
         let ReadConfig { config, rules, warnings } = read;
         let mut difference = ConfigDifference::between(&self.in_force, &config);
         difference.reconnected(renewed);
-        if let (RulesRead::Others(_), false) =
+        if let (RulesRead::Changed(_), false) =
             (&rules, difference.applied.iter().any(|key| key == "policy"))
         {
             difference.applied.push("policy.files".to_owned());
         }
-        let before = self.door.standing();
+        let before = self.handle.standing();
         let reloaded = Reloaded {
             unchanged: difference.applied.is_empty()
                 && difference.needs_restart == before.needs_restart,
@@ -339,12 +309,13 @@ impl Reload {
         let written = self.in_force.written.changes(&config.written);
         let next = config.in_force_after(&self.in_force);
         if !difference.applied.is_empty() {
-            let refused = |bad: crate::policy::host_check::BadEntry| record::whole(bad.to_string());
+            let refused =
+                |bad: mcpproxy_policy::host_check::BadEntry| record::whole(bad.to_string());
             self.apply(&difference, &next, rules).await.map_err(refused)?;
         }
         self.in_force = next;
         let since = if reloaded.unchanged { before.since } else { SystemTime::now() };
-        self.door.stands(ConfigStanding {
+        self.handle.set_standing(ConfigStanding {
             path: before.path.clone(),
             since,
             needs_restart: reloaded.needs_restart.clone(),
@@ -353,91 +324,88 @@ impl Reload {
         });
         if reloaded.unchanged {
             if before.rejected.is_some() {
-                tracing::info!("the config's file is again what is in force");
+                tracing::info!("the config file matches the config in force again");
             }
             return Ok(reloaded);
         }
         for warning in &reloaded.warnings {
-            tracing::warn!("{}", warning.line_of_it());
+            tracing::warn!("{}", warning.line());
         }
         tracing::info!(
-            door = door.as_str(),
+            trigger = trigger.as_str(),
             applied = reloaded.applied.join(" "),
             needs_restart = reloaded.needs_restart.join(" "),
-            "the config has changed, and is in force"
+            "config reloaded"
         );
-        self.proxy.activity.note(record::applied(door, principal, &written, &reloaded));
+        self.proxy.activity.note(record::applied(trigger, principal, &written, &reloaded));
         Ok(reloaded)
     }
 
-    /// Files of rules that are in force are others now, and cannot be used: that is on record already.
-    fn rules_are_wrong(&self, looks: &mut Looks, problems: &[RuleProblem]) {
+    /// Marks the config as rejected because changed rules files are invalid, which is recorded already.
+    fn reject_rules(&self, watch_state: &mut WatchState, problems: &[RuleProblem]) {
         if self.source.is_none() {
             return;
         }
         let refused = record::wrong_rules(problems);
-        looks.refusals.add(&refused, Duration::ZERO);
-        let before = self.door.standing();
-        // What is wrong with the config itself is read, and mended, first.
+        watch_state.refusals.add(&refused, Duration::ZERO);
+        let before = self.handle.standing();
+        // An error in the config itself takes precedence.
         if before.rejected.as_ref().is_none_or(|(_, known)| record::is_of_rules(known)) {
-            self.stands_rejected(refused);
+            self.set_rejected(refused);
         }
     }
 
-    /// What is in force stays, and that is logged and on record.
-    fn rejected(&self, refused: &ReloadRefused, door: ReloadDoor, principal: &str) {
+    /// Logs and records a rejected config.
+    fn rejected(&self, refused: &ReloadRefused, trigger: ReloadTrigger, principal: &str) {
         for problem in refused.problems.iter().take(MAX_LOGGED) {
-            let line = problem.line_of_it();
+            let line = problem.line();
             match problem.severity {
-                "error" => tracing::error!("{line}; the config in force stays"),
+                "error" => tracing::error!("{line}; the previous config stays in force"),
                 _ => tracing::warn!("{line}"),
             }
         }
-        self.proxy.activity.note(record::rejected(door, principal, refused));
+        self.proxy.activity.note(record::rejected(trigger, principal, refused));
     }
 
-    /// The config in force is not that of its files, for this reason: that is told wherever somebody may look.
-    fn stands_rejected(&self, refused: ReloadRefused) {
-        let before = self.door.standing();
+    /// Sets the reason why the config files are not in force in the status.
+    fn set_rejected(&self, refused: ReloadRefused) {
+        let before = self.handle.standing();
         let since = match &before.rejected {
             Some((since, known)) if *known == refused => *since,
             Some(_) | None => SystemTime::now(),
         };
         let rejected = Some((since, refused));
-        self.door.stands(ConfigStanding { rejected, ..ConfigStanding::clone(&before) });
+        self.handle.set_standing(ConfigStanding { rejected, ..ConfigStanding::clone(&before) });
     }
 }
 
-/// Why settings of a node are not changed where they would say nothing.
-const FLEET: &str =
-    "this node runs the config of its fleet: change that with `mcpproxy fleet apply`";
-/// The file of agent tokens in the data folder.
+/// Name of the agent token file in the data folder.
 const TOKENS: &str = "tokens.json";
 
-impl Looks {
-    /// Takes up what the files of each server's TLS say now.
-    fn look_at_tls(&mut self, proxy: &Proxy) {
-        self.renewed.extend(proxy.upstreams.look_at_tls(Instant::now(), SystemTime::now()));
+impl WatchState {
+    /// Checks the TLS files of all servers.
+    fn check_tls(&mut self, proxy: &Proxy) {
+        self.renewed.extend(proxy.upstreams.reload_tls(Instant::now(), SystemTime::now()));
     }
 
-    /// Whether the config's file, which is now so, is to be read. One that is away is left some time to come back.
-    fn is_another(&mut self, now: Option<FileStamp>) -> bool {
+    /// Whether the config file, which now has this stamp, has to be read. A missing file is given some time to reappear.
+    fn config_changed(&mut self, now: Option<FileStamp>) -> bool {
         if now == self.config {
-            self.away = None;
+            self.missing_since = None;
             return false;
         }
-        now.is_some() || self.away.get_or_insert_with(Instant::now).elapsed() >= MAY_BE_AWAY
+        now.is_some()
+            || self.missing_since.get_or_insert_with(Instant::now).elapsed() >= MISSING_GRACE
     }
 }
 
-impl Looks {
-    /// Whether one of the files that hold values is not as it was before they were read; so is one that was not known
-    /// then. One that is away is about to come back: what it held counts until then.
-    fn are_others(&self, named: &[PathBuf]) -> bool {
-        let is_other = |(file, stamp): (&PathBuf, &Option<FileStamp>)| {
+impl WatchState {
+    /// Whether a file that holds values changed or is new. A missing file keeps its previous value.
+    fn values_changed(&self, named: &[PathBuf]) -> bool {
+        let has_changed = |(file, stamp): (&PathBuf, &Option<FileStamp>)| {
             self.named.get(file).is_none_or(|before| stamp.is_some() && before != stamp)
         };
-        stamps(named).iter().any(is_other)
+        stamps(named).iter().any(has_changed)
     }
 }
 
@@ -445,12 +413,12 @@ fn stamps(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStamp>> {
     files.iter().map(|file| (file.clone(), file_stamp(file))).collect()
 }
 
-/// Reads the file and checks all of it. Blocks.
+/// Reads and validates the config with its rules. Blocks.
 fn read(
     source: &ConfigSource,
     now: &Config,
     rules: &mut RuleWatch,
-    known: impl Fn(&Config) -> crate::policy::rules::KnownTools,
+    known: impl Fn(&Config) -> mcpproxy_policy::rules::KnownTools,
 ) -> Result<ReadConfig, ReloadRefused> {
     let (config, warnings) = read_config(source, now)?;
     let rules = rules
@@ -459,7 +427,7 @@ fn read(
     Ok(ReadConfig { config, rules, warnings })
 }
 
-/// The same without the rules.
+/// Reads and validates the config without its rules.
 fn read_config(
     source: &ConfigSource,
     now: &Config,
@@ -473,4 +441,224 @@ fn read_config(
         config.api_key.clone_from(&now.api_key);
     }
     Ok((config, loaded.warnings))
+}
+
+/// Settings that the list of built-in tools depends on.
+fn own_tools(settings: &Settings) -> (Requirement, usize, bool) {
+    (settings.policy.intent.operation_type, settings.tools_limit, settings.kept_results.is_some())
+}
+
+impl Reload {
+    /// Applies `next`.
+    async fn apply(
+        &self,
+        difference: &ConfigDifference,
+        next: &Config,
+        rules: RulesRead,
+    ) -> Result<(), BadEntry> {
+        let (proxy, now) = (&self.proxy, &self.in_force);
+        // Tokens of a new issuer are accepted at once.
+        let source = next.jwt.as_ref().map(|jwt| &jwt.keys);
+        let keys = match source.filter(|_| now.jwt.as_ref().map(|jwt| &jwt.keys) != source) {
+            Some(source) => identity_watch::first_keys(source).await,
+            None => None,
+        };
+        // Reads files that hold values of the config.
+        tokio::task::block_in_place(|| self.swap_settings(next, rules))?;
+        if next.jwt != now.jwt {
+            proxy.identity.set_jwt(next.jwt.as_ref(), keys.as_ref());
+        }
+        if next.catalog() != now.catalog() {
+            self.reconfigure(next).await;
+        }
+        let same = |(_, effect): &(Arc<str>, ServerEffect)| *effect == ServerEffect::Unchanged;
+        if !difference.removed.is_empty() || !difference.servers.iter().all(same) {
+            self.replace_servers(difference, next).await;
+        }
+        self.webhook.send_if_modified(|webhook| {
+            let is_another = *webhook != next.approval.webhook;
+            webhook.clone_from(&next.approval.webhook);
+            is_another
+        });
+        self.otlp.change(&next.telemetry);
+        proxy.meaning.change(next.search.embeddings.as_ref());
+        if next.activity.retention() != now.activity.retention() {
+            proxy.activity.set_retention(next.activity.retention());
+        }
+        if next.logging.level != now.logging.level {
+            self.log.set(next.logging.level.as_str());
+        }
+        Ok(())
+    }
+
+    /// Swaps the settings of the call path.
+    fn swap_settings(&self, next: &Config, rules: RulesRead) -> Result<(), BadEntry> {
+        let proxy = &self.proxy;
+        let before = proxy.settings.reader().current();
+        let settings = next.settings_after(&before)?;
+        let rules = match rules {
+            RulesRead::Same => before.policy.rules.clone(),
+            RulesRead::Changed(rules) => rules,
+        };
+        proxy.upstreams.keep_secret(next.secrets());
+        proxy.upstreams.withhold(next.withheld_variables());
+        let policy = policy::Settings { rules, ..settings.policy };
+        let settings = Settings { policy, ..settings };
+        let own_tools_changed = own_tools(&before) != own_tools(&settings);
+        proxy.settings.replace(settings);
+        // Streams opened with another API key end.
+        proxy.identity.announce_change();
+        if own_tools_changed {
+            proxy.catalog.notify(Notice::OwnTools);
+        }
+        Ok(())
+    }
+
+    /// Applies changed catalog settings.
+    async fn reconfigure(&self, next: &Config) {
+        let (catalog, settings) = (Arc::clone(&self.proxy.catalog), next.catalog());
+        let done = tokio::task::spawn_blocking(move || catalog.reconfigure(settings)).await;
+        let Ok(done) = done else {
+            tracing::error!("applying the new catalog settings failed unexpectedly");
+            return;
+        };
+        for (server, change) in done.known {
+            let entries = audit_records::catalog_changes(&server, &change);
+            audit_records::put(&self.proxy.activity, entries);
+        }
+        for server in done.ask_again {
+            if let Some(upstream) = self.proxy.upstreams.get(&server) {
+                upstream.refresh_tools();
+            }
+        }
+    }
+
+    /// Reconnects servers with their current TLS files; calls in flight finish on their connections.
+    async fn reconnect(&self, servers: &[Arc<str>]) {
+        if servers.is_empty() {
+            return;
+        }
+        let effect = |name: &Arc<str>| match servers.contains(name) {
+            true => ServerEffect::Replaced,
+            false => ServerEffect::Unchanged,
+        };
+        let all = self.in_force.servers.iter();
+        let servers = all.map(|server| (Arc::clone(&server.name), effect(&server.name))).collect();
+        let difference = ConfigDifference { servers, ..ConfigDifference::default() };
+        self.replace_servers(&difference, &self.in_force).await;
+    }
+
+    async fn replace_servers(&self, difference: &ConfigDifference, next: &Config) {
+        let effects: BTreeMap<&str, ServerEffect> =
+            difference.servers.iter().map(|(name, effect)| (&**name, *effect)).collect();
+        let plan = next.servers.iter().map(|server| {
+            let plan = match effects.get(&*server.name) {
+                Some(ServerEffect::Unchanged | ServerEffect::Retuned) => {
+                    ServerPlan::Stays(server.upstream.call_timeout)
+                }
+                Some(ServerEffect::Replaced | ServerEffect::Added) | None => {
+                    let mut upstream = server.upstream.clone();
+                    upstream.data_dir = Some(next.data_dir.clone());
+                    ServerPlan::Starts(Box::new(upstream))
+                }
+            };
+            (Arc::clone(&server.name), plan)
+        });
+        let replaced = self.proxy.upstreams.replace(plan.collect()).await;
+        for upstream in &replaced.started {
+            self.proxy.log_routing.listen(upstream);
+        }
+        for upstream in replaced.started.iter().chain(&replaced.retired) {
+            self.proxy.list_cache.forget(upstream.name());
+        }
+        // One that is started again under its name keeps them: its messages may still concern their calls.
+        for upstream in &replaced.retired {
+            if self.proxy.upstreams.get(upstream.name()).is_none() {
+                self.proxy.log_routing.forget(upstream.name());
+            }
+        }
+    }
+}
+
+/// Retry interval of a rejected config; [`RETRY_SHARE`] times the duration of the read if that is longer.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// Retries take at most this fraction of the time.
+const RETRY_SHARE: u32 = 10;
+/// Maximum number of remembered reasons: a flaky source may alternate between two.
+const MAX_REASONS: usize = 8;
+
+/// Selects the rejections that are logged and recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RefusalReport {
+    Always,
+    /// Those with a new reason.
+    IfNew,
+}
+
+/// Rejections since a config was last applied.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    /// `None` without a rejection.
+    retry_at: Option<Instant>,
+    /// The newest distinct reasons, at most [`MAX_REASONS`].
+    reasons: Vec<ReloadRefused>,
+}
+
+impl Refusals {
+    /// Whether a config was rejected, and none applied since.
+    pub(super) fn is_any(&self) -> bool {
+        self.retry_at.is_some()
+    }
+
+    /// Whether a retry is due.
+    pub(super) fn is_due(&self) -> bool {
+        self.retry_at.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Adds a rejection after a read of this duration; true if the reason is new.
+    pub(super) fn add(&mut self, refused: &ReloadRefused, took: Duration) -> bool {
+        let after = RETRY_INTERVAL.max(took.saturating_mul(RETRY_SHARE));
+        self.retry_at = Some(Instant::now() + after);
+        if self.reasons.contains(refused) {
+            return false;
+        }
+        if self.reasons.len() >= MAX_REASONS {
+            self.reasons.remove(0);
+        }
+        self.reasons.push(refused.clone());
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    #[test]
+    fn reason_is_new_once_and_the_newest_are_remembered() {
+        let mut refusals = Refusals::default();
+        assert!(!refusals.is_any() && !refusals.is_due());
+        let reason = |at: usize| record::whole(format!("reason {at}"));
+        // Two alternating reasons, as of a keyring that does not answer.
+        for (at, is_new) in [(0, true), (1, true), (0, false), (1, false), (0, false)] {
+            assert_eq!(refusals.add(&reason(at), Duration::ZERO), is_new, "{at}");
+        }
+        assert!(refusals.is_any());
+        for at in 2..100 {
+            assert!(refusals.add(&reason(at), Duration::ZERO), "{at}");
+        }
+        assert_eq!(refusals.reasons.len(), MAX_REASONS);
+        assert!(!refusals.add(&reason(99), Duration::ZERO));
+    }
+
+    #[test]
+    fn slow_reads_are_retried_less_often() {
+        let mut refusals = Refusals::default();
+        let soon = Instant::now() + RETRY_INTERVAL;
+        refusals.add(&record::whole("slow"), Duration::from_secs(60));
+        assert!(refusals.retry_at.unwrap() >= soon + Duration::from_secs(598));
+        refusals.add(&record::whole("slow"), Duration::ZERO);
+        assert!(refusals.retry_at.unwrap() < soon + Duration::from_secs(598));
+    }
 }

@@ -1,25 +1,25 @@
-//! The facts of a fleet as a node starts with them: what it remembers, and what its fleet says, before anybody is served.
+//! Shared state of a fleet at the start of a node: the local copy and the current state in the store, before requests are served.
 
 use std::time::{Duration, Instant};
 
 use tokio::runtime::LocalRuntime;
 
 use super::fleet_tokens;
-use super::start_error::StartError;
-use crate::fleet::bucket::{Bucket, BucketError};
-use crate::fleet::facts::{FactExchangeSettings, FleetFacts, MemoryError};
-use crate::identity::{Identity, TokenFile};
+use super::startup::StartError;
+use mcpproxy_fleet::bucket::{Bucket, BucketError};
+use mcpproxy_fleet::facts::{FactExchangeSettings, FleetFacts, MemoryError};
+use mcpproxy_policy::identity::{Identity, TokenFile};
 
-/// Most time that a node which starts waits for what its fleet says; then it starts with what it remembers.
+/// Timeout for reading the store at start; then the node starts with its local copy.
 const FIRST_ROUND: Duration = Duration::from_secs(3);
-/// The same of one that has never heard it, and would serve by nothing that its fleet has said: then it does not start.
-const FIRST_HEARING: Duration = Duration::from_secs(15);
-/// Most time for it as long as more is read: what a large fleet says is read in many rounds.
-const LONGEST_HEARING: Duration = Duration::from_secs(60);
-/// The pause between two attempts of it.
-const HEAR_AGAIN: Duration = Duration::from_millis(500);
+/// The same without a local copy; then the node does not start.
+const FIRST_READ_TIMEOUT: Duration = Duration::from_secs(15);
+/// Maximum time for the first read while it makes progress: the state of a large fleet takes many rounds.
+const MAX_FIRST_READ_TIME: Duration = Duration::from_secs(60);
+/// Pause between attempts of the first read.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// The facts of a node that starts, and the store that they are exchanged over.
+/// The shared state of a node, and the store that it is exchanged over.
 #[derive(Clone, Debug)]
 pub(super) struct SharedFacts {
     pub(super) facts: FleetFacts,
@@ -27,12 +27,9 @@ pub(super) struct SharedFacts {
 }
 
 impl SharedFacts {
-    /// Reads what is remembered and, if the store answers in time, what the fleet says, and brings the tokens in `tokens` in
-    /// step: what was revoked elsewhere is not good here for a moment. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError::Facts`]; [`StartError::Unheard`]: the node is new, and cannot read what its fleet says.
+    /// Reads the local copy and, within the timeout, the state in the store, and synchronizes the agent tokens, so that a token
+    /// revoked elsewhere is never accepted here. [`StartError::Unheard`] if there is no local copy and the store cannot be read.
+    /// Blocks.
     pub(super) fn open(
         settings: FactExchangeSettings,
         bucket: Bucket,
@@ -42,14 +39,14 @@ impl SharedFacts {
         let failed = |error: MemoryError| StartError::Facts(error.to_string());
         let facts = FleetFacts::open(settings).map_err(failed)?;
         let identity = Identity::new(tokens, None);
-        // What was changed here while no process ran is told before what others say is known.
+        // Changes made here while no process ran are shared before changes of others are read.
         step_tokens(&identity, &facts);
-        if !facts.has_heard() {
-            runtime.block_on(hear(&facts, &bucket))?;
+        if !facts.has_read_once() {
+            runtime.block_on(first_read(&facts, &bucket))?;
             step_tokens(&identity, &facts);
             return Ok(Self { facts, bucket });
         }
-        // One round reads so many objects and no more.
+        // The number of objects read per round is limited.
         let rounds = async {
             loop {
                 facts.round(&bucket).await?;
@@ -61,10 +58,10 @@ impl SharedFacts {
         match runtime.block_on(async { tokio::time::timeout(FIRST_ROUND, rounds).await }) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, "this node starts with what it remembers of its fleet");
+                tracing::warn!(%error, "starting with the local copy of the fleet's shared state");
             }
             Err(_) => tracing::warn!(
-                "this node starts with what it remembers of its fleet, and has not read all that it says: the store is slow"
+                "starting with an incomplete read of the fleet's shared state: the store is slow"
             ),
         }
         step_tokens(&identity, &facts);
@@ -72,34 +69,34 @@ impl SharedFacts {
     }
 }
 
-/// Reads what the fleet says for the first time, whole: a part of it may lack what was revoked, and which config it runs.
-async fn hear(facts: &FleetFacts, bucket: &Bucket) -> Result<(), StartError> {
+/// Reads the complete shared state for the first time: a part of it might lack revocations or the current config.
+async fn first_read(facts: &FleetFacts, bucket: &Bucket) -> Result<(), StartError> {
     let begun = Instant::now();
     let (mut why, mut last_read) = ("the store does not answer".to_owned(), begun);
     loop {
-        let in_all = LONGEST_HEARING.saturating_sub(begun.elapsed());
-        let limit = FIRST_HEARING.saturating_sub(last_read.elapsed()).min(in_all);
+        let in_all = MAX_FIRST_READ_TIME.saturating_sub(begun.elapsed());
+        let limit = FIRST_READ_TIMEOUT.saturating_sub(last_read.elapsed()).min(in_all);
         let Ok(round) = tokio::time::timeout(limit, facts.round(bucket)).await else {
             return Err(StartError::Unheard(why));
         };
-        if facts.has_heard() {
+        if facts.has_read_once() {
             return Ok(());
         }
         let went_well = round.is_ok();
-        let unheard = || facts.unheard().unwrap_or_else(|| "it was not read".to_owned());
-        why = round.map_or_else(|error| error.to_string(), |()| unheard());
+        let unread = || facts.unread_reason().unwrap_or_else(|| "no complete read".to_owned());
+        why = round.map_or_else(|error| error.to_string(), |()| unread());
         if went_well && facts.is_behind() {
-            // As many were read as one round reads; the next one goes on with it.
+            // The round reached its limit; the next one continues.
             last_read = Instant::now();
         } else {
-            tokio::time::sleep(HEAR_AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 }
 
-/// Brings the tokens in step; what keeps them from it is told.
+/// Synchronizes the agent tokens with the fleet, and logs a failure.
 pub(super) fn step_tokens(identity: &Identity, facts: &FleetFacts) {
     if let Err(error) = fleet_tokens::step(identity, facts) {
-        tracing::error!(%error, "the agent tokens are not in step with the fleet");
+        tracing::error!(%error, "cannot synchronize the agent tokens with the fleet");
     }
 }

@@ -1,62 +1,63 @@
-//! The end of a server: how long each part of it may take, and what a second signal cuts short.
+//! Shutdown of a server: signals, the time limit of each step, and the forced shutdown by a second signal.
 //!
 //! ```text
-//! signal ─▶ drain: nothing new is accepted, calls finish ── DRAIN_TIMEOUT ─▶ cut off ── CUT_GRACE ─▶
-//!   workers end ── WORKER_GRACE ─▶ children end ── CHILDREN_TIMEOUT, then killed ─▶ spans and lines are sent, what a
-//!   fleet is to be told is told and sealed (each with a bound of its own) ── CONTROL_GRACE ─▶ the log is closed
+//! signal ─▶ drain: no new connections, calls finish ── DRAIN_TIMEOUT ─▶ abort ── CUT_GRACE ─▶
+//!   workers end ── WORKER_GRACE ─▶ children end ── CHILDREN_TIMEOUT, then killed ─▶ spans, log lines and fleet state are sent
+//!   (each with its own limit) ── CONTROL_GRACE ─▶ the log is closed
 //!
-//! second signal ─▶ cut off at once ── 2 × CUT_GRACE ─▶ children killed ── HURRY_LIMIT ─▶ the process exits
+//! second signal ─▶ abort at once ── 2 × CUT_GRACE ─▶ children killed ── FORCED_EXIT_DELAY ─▶ the process exits
 //! ```
+//!
+//! SIGINT and SIGTERM shut the server down. SIGHUP shuts it down only if the terminal that it was started from has closed; otherwise
+//! it reloads the config. A process started with SIGHUP ignored (`nohup`) keeps ignoring it.
 
-use std::sync::Arc;
+use std::fs::File;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc;
-use std::thread;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use std::{fs, io, thread};
 
-use tokio::signal::unix::SignalKind;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use super::runtime::local_runtime;
-use super::signals::EndSignals;
+use super::startup::local_runtime;
 
-/// Calls in flight have this long to finish when the server ends.
+/// Time for calls in flight to finish at shutdown.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Calls that are cut off then have this long to tell their clients.
+/// Time for aborted calls to respond to their clients.
 pub const CUT_GRACE: Duration = Duration::from_millis(500);
-/// A worker has this long to end after its connections have.
+/// Time for a worker to end after its connections.
 pub(super) const WORKER_GRACE: Duration = Duration::from_secs(1);
-/// Children have this long to end when their input closes, before they are killed.
+/// Time for child processes to exit after their input is closed, before they are killed.
 pub(super) const CHILDREN_TIMEOUT: Duration = Duration::from_secs(5);
-/// What still runs beside has this long to end before the log is closed.
+/// Time for background tasks to end before the log is closed.
 pub(super) const CONTROL_GRACE: Duration = Duration::from_secs(1);
-/// What is not over so long after the second signal is left as it is.
-const HURRY_LIMIT: Duration = Duration::from_secs(2);
-/// What a shell adds to the number of the signal that ended a command.
+/// Time from killing the children to the exit of the process after a second signal.
+const FORCED_EXIT_DELAY: Duration = Duration::from_secs(2);
+/// Exit code offset for termination by a signal, as used by shells.
 const BY_SIGNAL: i32 = 128;
 
-/// Whether an ending is waited for: not any more after a second signal.
+/// Forced shutdown, requested by a second signal. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Hurry {
-    /// The signal, 0 before there is one.
-    by: Arc<AtomicI32>,
-    told: watch::Sender<bool>,
+pub struct ForcedShutdown {
+    /// The signal number, 0 before there is one.
+    signal: Arc<AtomicI32>,
+    requested: watch::Sender<bool>,
 }
 
-impl Default for Hurry {
+impl Default for ForcedShutdown {
     fn default() -> Self {
-        Self { by: Arc::default(), told: watch::Sender::new(false) }
+        Self { signal: Arc::default(), requested: watch::Sender::new(false) }
     }
 }
 
-impl Hurry {
-    /// The first signal has come, which is told in the log. Waits for the next SIGINT or SIGTERM on
-    /// a thread of its own, so that it is heard whatever else stands still; it listens when this
-    /// returns. Then those who wait are told, `kill` is
-    /// called once calls have been told, and what is not over by then ends with the process.
+impl ForcedShutdown {
+    /// Logs the first signal and starts to wait for the next SIGINT or SIGTERM on a thread of its own, so that it is handled even if
+    /// everything else is blocked; the thread is listening when this returns. After the signal, waiters are woken, `kill` is called
+    /// once aborted calls have responded, and then the process exits.
     pub fn watch(&self, kill: impl FnOnce() + Send + 'static) {
         let (listens, listening) = mpsc::sync_channel(1);
-        let hurry = self.clone();
+        let forced = self.clone();
         let watching = move || {
             let Ok(runtime) = local_runtime() else { return };
             let again = runtime.block_on(async {
@@ -65,76 +66,199 @@ impl Hurry {
                 Some(ends.next().await)
             });
             let Some(again) = again else { return };
-            tracing::warn!("told again to end: calls in flight are cut off");
-            hurry.begin(again);
+            tracing::warn!("second termination signal: aborting in-flight calls");
+            forced.request(again);
             thread::sleep(2 * CUT_GRACE);
             kill();
-            thread::sleep(HURRY_LIMIT);
+            thread::sleep(FORCED_EXIT_DELAY);
             std::process::exit(BY_SIGNAL + again.as_raw_value());
         };
-        // It ends with the process. Where there is none, the first signal's limits hold.
+        // The thread ends with the process. Without it the limits of the first signal apply.
         if thread::Builder::new().name("signals".into()).spawn(watching).is_ok() {
             let _ = listening.recv();
         }
         tracing::info!(
-            "ending: calls in flight have {DRAIN_TIMEOUT:?} to finish; another signal ends at once"
+            "shutting down: calls in flight have {DRAIN_TIMEOUT:?} to finish; a second signal aborts them"
         );
     }
 
-    /// From now on nothing is waited for.
-    fn begin(&self, signal: SignalKind) {
-        self.by.store(signal.as_raw_value(), Ordering::Relaxed);
-        self.told.send_replace(true);
+    fn request(&self, signal: SignalKind) {
+        self.signal.store(signal.as_raw_value(), Ordering::Relaxed);
+        self.requested.send_replace(true);
     }
 
-    /// Waits until it is told.
-    pub async fn told(&self) {
+    /// Waits until a forced shutdown is requested.
+    pub async fn requested(&self) {
         // The sender lives as long as `self`.
-        let _ = self.told.subscribe().wait_for(|told| *told).await;
+        let _ = self.requested.subscribe().wait_for(|requested| *requested).await;
     }
 
-    /// The exit code of a process that did not wait, if there was a second signal.
-    #[must_use]
+    /// Exit code after a forced shutdown.
     pub fn exit_code(&self) -> Option<u8> {
-        match self.by.load(Ordering::Relaxed) {
+        match self.signal.load(Ordering::Relaxed) {
             0 => None,
-            by => u8::try_from(BY_SIGNAL + by).ok(),
+            signal => u8::try_from(BY_SIGNAL + signal).ok(),
         }
     }
+}
+
+pub(super) struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl EndSignals {
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for either signal and returns it.
+    pub(super) async fn next(&mut self) -> SignalKind {
+        tokio::select! {
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.terminate.recv() => SignalKind::terminate(),
+        }
+    }
+}
+
+/// Waits for SIGINT or SIGTERM.
+pub async fn ended_by_signal() -> io::Result<()> {
+    EndSignals::listen()?.next().await;
+    Ok(())
+}
+
+/// The signals that shut down a server. Signals are received from its creation on.
+pub struct Signals {
+    ends: EndSignals,
+    hangups: Hangups,
+}
+
+impl Signals {
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self { ends: EndSignals::listen()?, hangups: Hangups::listen()? })
+    }
+
+    /// Waits until the server has to shut down; calls `reload` for each request to reload the config.
+    pub(super) async fn shutdown_requested(mut self, reload: impl Fn()) {
+        tokio::select! {
+            _ = self.ends.next() => {}
+            () = self.hangups.terminal_closed(|| {
+                tracing::info!("SIGHUP: reloading the config");
+                reload();
+            }) => {}
+        }
+    }
+}
+
+struct Hangups {
+    /// `None` if it is ignored.
+    signal: Option<Signal>,
+    had_terminal: bool,
+}
+
+impl Hangups {
+    fn listen() -> io::Result<Self> {
+        let kind = SignalKind::hangup();
+        let signal = if is_ignored(kind) { None } else { Some(signal(kind)?) };
+        Ok(Self { signal, had_terminal: terminal().is_ok() })
+    }
+
+    /// Waits for the SIGHUP of a closed terminal; calls `other` for each other one.
+    async fn terminal_closed(&mut self, other: impl Fn()) {
+        loop {
+            match &mut self.signal {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            };
+            match Hangup::means(self.had_terminal, terminal().is_ok()) {
+                Hangup::TerminalClosed => return,
+                Hangup::Reload => other(),
+            }
+        }
+    }
+}
+
+/// Meaning of a SIGHUP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hangup {
+    /// The terminal that the server was started from has closed.
+    TerminalClosed,
+    /// Sent to reload the config.
+    Reload,
+}
+
+impl Hangup {
+    /// Derives it from whether there was a terminal at the start, and whether there is one now.
+    fn means(had_terminal: bool, has_terminal: bool) -> Self {
+        if had_terminal && !has_terminal { Self::TerminalClosed } else { Self::Reload }
+    }
+}
+
+/// Ignores the closing of the terminal and never returns: a stdio server ends when its client closes the connection. Calls `reload`
+/// for each request to reload the config.
+pub async fn outlive_terminal(reload: impl Fn()) -> io::Result<()> {
+    Hangups::listen()?.terminal_closed(reload).await;
+    std::future::pending().await
+}
+
+/// The terminal that controls this process.
+fn terminal() -> io::Result<File> {
+    File::open("/dev/tty")
+}
+
+/// Whether this process was started with a signal ignored; false if unknown.
+fn is_ignored(kind: SignalKind) -> bool {
+    is_in_mask(&fs::read_to_string("/proc/self/status").unwrap_or_default(), kind)
+}
+
+/// Whether a process's `status` file lists a signal as ignored.
+fn is_in_mask(status: &str, kind: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    let bit = kind.as_raw_value().saturating_sub(1);
+    u32::try_from(bit).is_ok_and(|bit| mask.checked_shr(bit).is_some_and(|mask| mask & 1 == 1))
 }
 
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
 
-    use super::super::otlp_export::FLUSH_LIMIT;
+    use crate::otlp_export::FLUSH_LIMIT;
+
     use super::*;
 
     #[test]
-    fn a_second_signal_is_told_to_all_and_is_the_exit_code() {
+    fn second_signal_wakes_all_waiters_and_sets_the_exit_code() {
         for (signal, code) in [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143)] {
-            let hurry = Hurry::default();
-            let worker = hurry.clone();
-            assert_eq!(worker.told().now_or_never(), None, "after one signal it waits");
-            assert_eq!(hurry.exit_code(), None);
-            hurry.begin(signal);
-            assert_eq!(worker.told().now_or_never(), Some(()));
-            assert_eq!(hurry.clone().told().now_or_never(), Some(()), "who asks late too");
+            let forced = ForcedShutdown::default();
+            let worker = forced.clone();
+            assert_eq!(
+                worker.requested().now_or_never(),
+                None,
+                "not requested by the first signal"
+            );
+            assert_eq!(forced.exit_code(), None);
+            forced.request(signal);
+            assert_eq!(worker.requested().now_or_never(), Some(()));
+            assert_eq!(forced.clone().requested().now_or_never(), Some(()), "late waiters too");
             assert_eq!(worker.exit_code(), Some(code));
         }
     }
 
     #[test]
-    fn what_a_second_signal_leaves_is_over_before_what_the_first_one_allows() {
+    fn forced_shutdown_is_faster_than_the_regular_one() {
         let first = DRAIN_TIMEOUT + CUT_GRACE + WORKER_GRACE + CHILDREN_TIMEOUT;
-        let second = 2 * CUT_GRACE + HURRY_LIMIT;
+        let second = 2 * CUT_GRACE + FORCED_EXIT_DELAY;
         assert!(second * 4 < first, "{second:?} of {first:?}");
-        assert!(CUT_GRACE < WORKER_GRACE, "a worker that cuts off its calls is not left behind");
+        assert!(CUT_GRACE < WORKER_GRACE, "a worker that aborts its calls ends in time");
     }
 
-    /// The number behind `key` in a file of this repository.
+    /// The number after `key` in a file of this repository.
     fn seconds(file: &str, key: &str) -> Duration {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
         let text = std::fs::read_to_string(path).unwrap();
         let mut values = text.lines().filter_map(|line| line.trim().strip_prefix(key));
         let value = values.next().unwrap().trim().trim_end_matches('s').parse();
@@ -142,20 +266,54 @@ mod tests {
     }
 
     #[test]
-    fn whoever_starts_it_as_a_service_waits_longer_than_its_end_takes_by_its_bounds() {
-        /// For what has no bound of its own: syncs of the log, and a machine that is slow.
+    fn service_definitions_wait_longer_than_the_shutdown_limits() {
+        /// For steps without a limit: log syncs, and a slow machine.
         const SLACK: Duration = Duration::from_secs(10);
         let own = DRAIN_TIMEOUT + WORKER_GRACE + CHILDREN_TIMEOUT + CONTROL_GRACE;
-        let upstreams = crate::upstream::reaper::END_LIMIT;
-        let fleet = crate::fleet::facts::END_LIMIT + crate::fleet::ledger::END_LIMIT;
+        let upstreams = mcpproxy_upstream::reaper::END_LIMIT;
+        let fleet = mcpproxy_fleet::facts::END_LIMIT + mcpproxy_fleet::ledger::END_LIMIT;
         let whole = own + upstreams + FLUSH_LIMIT + fleet;
         for (file, key) in [
             ("tools/package/mcpproxy.service", "TimeoutStopSec="),
+            ("tools/package/user.service", "TimeoutStopSec="),
             ("tools/deploy/kubernetes.yaml", "terminationGracePeriodSeconds:"),
             ("tools/deploy/compose.yaml", "stop_grace_period:"),
         ] {
             let waits = seconds(file, key);
             assert!(waits >= whole + SLACK, "{file} waits for {waits:?}, it may take {whole:?}");
         }
+    }
+
+    #[test]
+    fn sighup_shuts_down_only_if_the_terminal_closed() {
+        for (had, has, meaning) in [
+            (true, false, Hangup::TerminalClosed),
+            (true, true, Hangup::Reload),
+            (false, false, Hangup::Reload),
+            (false, true, Hangup::Reload),
+        ] {
+            assert_eq!(Hangup::means(had, has), meaning, "{had} {has}");
+        }
+    }
+
+    #[test]
+    fn mask_of_ignored_signals_is_parsed() {
+        for (status, is_ignored) in [
+            ("Name:\tx\nSigIgn:\t0000000000000001\n", true),
+            ("SigIgn:\tffffffffffffffff\n", true),
+            ("SigIgn:\tfffffffffffffffe\n", false),
+            ("SigCgt:\t0000000000000001\n", false),
+            ("SigIgn:\tno number\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_in_mask(status, SignalKind::hangup()), is_ignored, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn ignored_signals_are_detected() {
+        // The standard library ignores SIGPIPE in every program.
+        assert!(is_ignored(SignalKind::pipe()));
+        assert!(!is_ignored(SignalKind::terminate()));
     }
 }

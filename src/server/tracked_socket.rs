@@ -1,26 +1,52 @@
-//! A client's socket that keeps the [`IdleState`] of its connection, so that an idle one can make room.
+//! A client's socket that updates the [`IdleState`] of its connection, so that idle ones can be evicted.
 //!
-//! The first bytes of a request make it busy. It is idle again when the fast path waits for the next
-//! request, or, with hyper, when the last byte of the last open [`Exchange`] is flushed.
+//! The first byte of a request marks it busy. It is idle again when the fast path waits for the next request or, with hyper,
+//! when the last byte of the last open [`Exchange`] is flushed.
 
 use std::cell::Cell;
-use std::io::{self, IoSlice};
+use std::io;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::idle_connections::IdleState;
-use crate::downstream::body::Body;
-use crate::io::clock;
-use crate::proxy::reply::Aborted;
-use crate::wire::splice::Splice;
+use super::connection_limit::IdleState;
+use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_gateway::downstream::http::ClientConnection;
+use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_gateway::proxy::reply::Aborted;
+use mcpproxy_policy::identity::CertifiedClient;
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_runtime::io::address::Reached;
+use mcpproxy_runtime::io::clock;
 
-/// A stream whose connection counts as busy from the first byte of a request on.
+/// A client that reads nothing of its response for this long is disconnected.
+pub(super) const CLIENT_STALL_LIMIT: Duration = Duration::from_secs(60);
+
+/// Properties of a client at the time its connection is accepted.
+#[derive(Debug)]
+pub(super) struct AcceptedClient {
+    pub(super) source: Source,
+    /// The address it connected to.
+    pub(super) reached: Option<Reached>,
+    /// The client that its certificate identifies.
+    pub(super) certificate: Option<CertifiedClient>,
+}
+
+impl AcceptedClient {
+    pub(super) fn connection(&self) -> ClientConnection {
+        let connection = ClientConnection::certified(self.source, self.certificate.clone());
+        connection.came_to.replace(self.reached.clone());
+        connection
+    }
+}
+
+/// A stream that marks its connection as busy on the first byte of a request.
 #[derive(Debug)]
 pub(super) struct TrackedSocket<S> {
     stream: S,
@@ -33,12 +59,12 @@ impl<S> TrackedSocket<S> {
         Self { stream, idle, exchanges: Exchanges::default() }
     }
 
-    /// Nothing of a request has come, and nothing of an answer is left.
+    /// Marks the connection as idle: no request is partly received, and no response partly sent.
     pub(super) fn set_idle(&self, now: Instant) {
         self.idle.set_idle(now);
     }
 
-    /// What counts the answers under way.
+    /// The counter of open responses.
     pub(super) fn exchanges(&self) -> Exchanges {
         self.exchanges.clone()
     }
@@ -82,7 +108,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedSocket<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        if self.exchanges.are_over() {
+        if self.exchanges.have_ended() {
             self.idle.set_idle(clock::now());
         }
         Poll::Ready(Ok(()))
@@ -93,44 +119,43 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedSocket<S> {
     }
 }
 
-/// The answers of a connection that hyper serves.
+/// Counter of the open responses of a connection served by hyper.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Exchanges(Rc<Count>);
 
 #[derive(Debug, Default)]
 struct Count {
     open: Cell<usize>,
-    /// One has ended since it was last asked.
+    /// A response has ended since the last check.
     ended: Cell<bool>,
-    /// Several answers may be under way, and bytes come that are of no request.
+    /// HTTP/2: several responses may be open, and bytes arrive that belong to no request.
     multiplexed: Cell<bool>,
 }
 
 impl Exchanges {
-    /// A request is being answered until what is returned is dropped.
+    /// Counts a response as open until the returned guard is dropped.
     pub(super) fn begin(&self) -> Exchange {
         self.0.open.set(self.0.open.get() + 1);
         Exchange(self.clone())
     }
 
-    /// The connection is HTTP/2: it is idle whenever no answer is under way, and not only after one, since frames
-    /// come that are of no request.
+    /// Marks the connection as HTTP/2: it is idle whenever no response is open, not only after one, because frames arrive that
+    /// belong to no request.
     pub(super) fn multiplex(&self) {
         self.0.multiplexed.set(true);
     }
 
-    /// No answer is under way.
-    pub(super) fn are_none(&self) -> bool {
+    pub(super) fn none_open(&self) -> bool {
         self.0.open.get() == 0
     }
 
-    /// True once after the last answer's body has been taken whole.
-    fn are_over(&self) -> bool {
-        self.are_none() && (self.0.ended.replace(false) || self.0.multiplexed.get())
+    /// Whether the last open response has ended since the last call.
+    fn have_ended(&self) -> bool {
+        self.none_open() && (self.0.ended.replace(false) || self.0.multiplexed.get())
     }
 }
 
-/// One answer under way.
+/// Guard of an open response.
 #[derive(Debug)]
 pub(super) struct Exchange(Exchanges);
 
@@ -142,7 +167,7 @@ impl Drop for Exchange {
     }
 }
 
-/// An answer's body; its exchange is over when it is dropped.
+/// A response body that ends its exchange when dropped.
 #[derive(Debug)]
 pub(super) struct TrackedBody {
     body: Body,
@@ -193,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_busy_from_the_first_byte_until_the_answer_has_left() {
+    fn connection_is_busy_from_first_request_byte_to_last_response_byte() {
         run(async {
             let (mut socket, idle, mut client) = pair();
             client.write_all(b"r").await.unwrap();
@@ -202,16 +227,16 @@ mod tests {
             let body = TrackedBody::new(Body::Empty, socket.exchanges().begin());
             socket.write_all(b"answer").await.unwrap();
             socket.flush().await.unwrap();
-            assert_eq!(idle.idle_since(), None, "its body is not taken whole");
+            assert_eq!(idle.idle_since(), None, "its body is not consumed");
             drop(body);
-            assert_eq!(idle.idle_since(), None, "its end has not left");
+            assert_eq!(idle.idle_since(), None, "its end is not flushed");
             socket.flush().await.unwrap();
             assert!(idle.idle_since().is_some());
         });
     }
 
     #[test]
-    fn of_several_answers_the_last_one_counts() {
+    fn connection_is_busy_until_the_last_of_several_responses_ends() {
         run(async {
             let (mut socket, idle, _client) = pair();
             assert!(idle.set_busy());
@@ -225,12 +250,12 @@ mod tests {
             assert!(idle.idle_since().is_some());
             assert!(idle.set_busy());
             socket.flush().await.unwrap();
-            assert_eq!(idle.idle_since(), None, "no answer has ended since");
+            assert_eq!(idle.idle_since(), None, "no response has ended since");
         });
     }
 
     #[test]
-    fn frames_that_are_of_no_request_keep_no_connection_busy() {
+    fn frames_outside_requests_do_not_keep_a_connection_busy() {
         run(async {
             let (mut socket, idle, mut client) = pair();
             socket.exchanges().multiplex();
@@ -239,7 +264,7 @@ mod tests {
             assert_eq!(idle.idle_since(), None);
             let exchange = socket.exchanges().begin();
             socket.flush().await.unwrap();
-            assert_eq!(idle.idle_since(), None, "a request is under way");
+            assert_eq!(idle.idle_since(), None, "a request is in progress");
             drop(exchange);
             for _ in 0..2 {
                 socket.flush().await.unwrap();
@@ -251,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_on_a_retired_connection_but_its_end() {
+    fn retired_connection_reads_only_its_end() {
         run(async {
             let (mut socket, idle, mut client) = pair();
             assert!(idle.retire(idle.idle_since().unwrap()));

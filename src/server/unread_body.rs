@@ -1,9 +1,9 @@
-//! What a request's answer has left unread of its body, read before the answer goes out.
+//! Discards the unread rest of a request body before its response is sent.
 //!
-//! Whoever is refused for a head alone may still be sending. A server of HTTP/2 that answers at once resets the stream then,
-//! which RFC 9113 §8.1 allows; but a client that has not sent its last byte yet may take the reset for a failure and lose the
-//! answer (curl 7.88 does: a request without a key was told "stream error" in place of 401). A server of HTTP/1.1 closes the
-//! connection, and what comes then is answered with a reset, which may overtake the answer (RFC 9112 §9.6).
+//! A client that is rejected for its head may still be sending the body. An HTTP/2 server that responds at once then resets the
+//! stream, as RFC 9113 §8.1 permits, but a client may take the reset for a failure and lose the response (curl 7.88 reports
+//! "stream error" instead of 401). An HTTP/1.1 server closes the connection and answers further data with a TCP reset, which may
+//! overtake the response (RFC 9112 §9.6).
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -17,66 +17,65 @@ use http::header::EXPECT;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 
-use crate::fleet::peer_wire::MAX_REQUEST_BYTES;
+use mcpproxy_fleet::peer_wire::MAX_REQUEST_BYTES;
 
-/// Most bytes that are read on behalf of an answer that did not want them; none of them is kept. No body may have more.
+/// Maximum bytes read and discarded. No accepted body is larger.
 const MAX_UNREAD_BYTES: usize = MAX_REQUEST_BYTES;
-/// How long such an answer waits for them.
+/// Maximum delay of the response.
 pub(super) const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// When a client sends a body.
+/// When a client sends the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyComes {
-    /// With its head.
     AtOnce,
-    /// Once it is told to go on, which it is when the body is read (RFC 9110 §10.1.1).
+    /// After `100 Continue`, which is sent when the body is read (RFC 9110 §10.1.1).
     WhenAsked,
 }
 
 impl BodyComes {
-    /// What the head of an HTTP/1.1 request says.
+    /// Derives it from the head of an HTTP/1.1 request.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         if headers.contains_key(EXPECT) { Self::WhenAsked } else { Self::AtOnce }
     }
 }
 
-/// A request's body that comes back if it is dropped before its end, unless nobody has asked for any of it.
+/// A request body that returns its unread rest when dropped, unless the client still waits for `100 Continue`.
 pub(super) struct LentBody<B> {
     body: Option<B>,
     comes: BodyComes,
     unread: Rc<Cell<Option<B>>>,
 }
 
-/// What was not read of a body.
+/// The unread rest of a body.
 pub(super) struct UnreadBody<B>(Rc<Cell<Option<B>>>);
 
-/// Lends a body to whoever answers.
+/// Lends a body to a request handler.
 pub(super) fn lend<B>(body: B, comes: BodyComes) -> (LentBody<B>, UnreadBody<B>) {
     let unread = Rc::<Cell<Option<B>>>::default();
     (LentBody { body: Some(body), comes, unread: Rc::clone(&unread) }, UnreadBody(unread))
 }
 
 impl<B: HttpBody<Data = Bytes> + Unpin> UnreadBody<B> {
-    /// Reads what is left and forgets it, up to [`MAX_UNREAD_BYTES`] and for [`UNREAD_TIMEOUT`].
+    /// Reads and discards the rest, up to [`MAX_UNREAD_BYTES`] and for [`UNREAD_TIMEOUT`].
     pub(super) async fn discard(self) {
         let Some(mut body) = self.0.take().filter(|body| !body.is_end_stream()) else { return };
         discard(Pin::new(&mut body), UNREAD_TIMEOUT).await;
     }
 }
 
-/// Reads a body to its end and forgets it, up to [`MAX_UNREAD_BYTES`] and for `limit`.
+/// Reads and discards a body, up to [`MAX_UNREAD_BYTES`] and for `limit`.
 pub(super) async fn discard<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>, limit: Duration) {
     let rest = async {
-        let mut room = MAX_UNREAD_BYTES;
+        let mut left = MAX_UNREAD_BYTES;
         while let Some(Ok(frame)) = body.frame().await {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
-            match room.checked_sub(bytes) {
-                Some(left) => room = left,
+            match left.checked_sub(bytes) {
+                Some(rest) => left = rest,
                 None => return,
             }
         }
     };
-    // Who takes longer is answered all the same, and the rest is reset after that.
+    // A slower client is answered all the same, and the rest is reset afterwards.
     let _ = tokio::time::timeout(limit, rest).await;
 }
 
@@ -123,7 +122,7 @@ mod tests {
 
     const FRAME_BYTES: usize = 64 * 1024;
 
-    /// So many frames, and after them an end or nothing more.
+    /// A body of `left` frames that then ends or stalls.
     struct Frames {
         left: usize,
         ends: bool,
@@ -147,7 +146,7 @@ mod tests {
         }
     }
 
-    /// How many frames are read of a body whose reader has taken some.
+    /// Number of frames read in total if the handler reads `taken` of them.
     async fn read_of((frames, ends): (usize, bool), comes: BodyComes, taken: usize) -> usize {
         let read = Rc::<Cell<usize>>::default();
         let frames = Frames { left: frames, ends, read: Rc::clone(&read) };
@@ -161,18 +160,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_left_is_read_to_its_end_and_not_beyond_the_bounds() {
+    async fn unread_body_is_discarded_up_to_its_limits() {
         let of = |frames, ends| read_of((frames, ends), BodyComes::AtOnce, 1);
         assert_eq!(of(3, true).await, 3);
-        assert_eq!(of(3, false).await, 3, "it is given up when it stalls");
-        let most = MAX_UNREAD_BYTES / FRAME_BYTES;
-        assert_eq!(of(1000, true).await, 1 + most + 1, "one more shows that it is too much");
+        assert_eq!(of(3, false).await, 3, "a stalled body is abandoned");
+        let limit = MAX_UNREAD_BYTES / FRAME_BYTES;
+        assert_eq!(
+            of(1000, true).await,
+            1 + limit + 1,
+            "one more frame shows that it is too large"
+        );
     }
 
     #[tokio::test]
-    async fn who_waits_to_be_told_to_go_on_is_not_told_so_for_what_nobody_wants() {
+    async fn no_100_continue_for_rejected_requests() {
         let mut headers = HeaderMap::new();
-        assert_eq!(read_of((3, true), BodyComes::of(&headers), 0).await, 3, "it is on its way");
+        assert_eq!(read_of((3, true), BodyComes::of(&headers), 0).await, 3, "it is being sent");
         headers.insert(EXPECT, HeaderValue::from_static("100-continue"));
         let of = |taken| read_of((3, true), BodyComes::of(&headers), taken);
         assert_eq!((of(0).await, of(1).await), (0, 3));

@@ -1,13 +1,11 @@
-//! Sends what is told of approvals to the webhook of the config, one message after the other.
+//! Delivery of approval events to the configured webhook, one message after another.
 //!
-//! A message that is not taken is sent again, ever more seldom, until it is too old; meanwhile others wait in a bounded
-//! queue. No call waits for it. Neither the secret nor the URL, whose path may be one, is logged. No redirect is
-//! followed.
+//! Failed deliveries are retried with exponential backoff until the message is too old; further messages wait in a bounded queue. No
+//! call waits for a delivery. The secret and the URL, whose path may be secret, are never logged. Redirects are not followed.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use backon::{BackoffBuilder, ExponentialBuilder};
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::Full;
@@ -15,29 +13,33 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::outgoing_http::HttpOrigin;
-use crate::approvals::webhook::{QUEUE, SIGNATURE, TIMESTAMP, WebhookMessage, signature};
-use crate::approvals::{ApprovalNews, Webhook};
+use mcpproxy_policy::approvals::webhook::{QUEUE, SIGNATURE, TIMESTAMP, WebhookMessage, signature};
+use mcpproxy_policy::approvals::{ApprovalEvent, Webhook};
+use mcpproxy_runtime::io::delays::RetryDelays;
+use mcpproxy_runtime::io::http_client::{HttpOrigin, OutgoingRequest};
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
-/// Most time for one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// First and longest wait between two attempts, before the jitter.
+/// Minimum and maximum backoff, before jitter.
 const WAITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// A message that is older is not sent any more.
+/// Maximum age of a message.
 const MAX_AGE: Duration = Duration::from_secs(120);
 
-/// Starts to send to the webhook of the config in force, while there is one: where it is told, and the task that sends.
+/// Starts the delivery task. Returns the sender of events and the task.
 pub(super) fn start(
     webhook: watch::Receiver<Option<Webhook>>,
     control: &Runtime,
-) -> (mpsc::Sender<ApprovalNews>, JoinHandle<()>) {
+) -> (mpsc::Sender<ApprovalEvent>, JoinHandle<()>) {
     let (sender, queue) = mpsc::channel(QUEUE);
-    (sender, control.spawn(tell(webhook, queue)))
+    (sender, control.spawn(deliver_all(webhook, queue)))
 }
 
-async fn tell(webhook: watch::Receiver<Option<Webhook>>, mut queue: mpsc::Receiver<ApprovalNews>) {
+async fn deliver_all(
+    webhook: watch::Receiver<Option<Webhook>>,
+    mut queue: mpsc::Receiver<ApprovalEvent>,
+) {
     let mut used: Option<(Webhook, Hook)> = None;
-    while let Some(told) = queue.recv().await {
+    while let Some(event) = queue.recv().await {
         let now = webhook.borrow().clone();
         if used.as_ref().map(|(webhook, _)| webhook) != now.as_ref() {
             used = match now {
@@ -46,60 +48,51 @@ async fn tell(webhook: watch::Receiver<Option<Webhook>>, mut queue: mpsc::Receiv
             };
         }
         if let Some((_, hook)) = &used {
-            hook.deliver(&WebhookMessage::of(&told)).await;
+            hook.deliver(&WebhookMessage::of(&event)).await;
         }
     }
 }
 
-/// Where messages go.
 struct Hook {
     origin: HttpOrigin,
     secret: Arc<str>,
 }
 
-/// How an attempt ended.
+/// Result of an attempt.
 enum Attempt {
-    Taken,
-    /// Another may end better.
+    Delivered,
+    /// A retry may succeed.
     Failed(String),
-    /// No other will.
-    Refused(StatusCode),
+    Rejected(StatusCode),
 }
 
 impl Hook {
     async fn of(webhook: &Webhook) -> Option<Self> {
-        // What is wrong with the URL was found when the config was read.
+        // The URL was validated when the config was read.
         let origin = HttpOrigin::of(&webhook.url).await?;
         Some(Self { origin, secret: webhook.secret.as_str().into() })
     }
 
-    /// Sends a message until it is taken, refused or too old.
+    /// Sends a message until it is accepted, rejected or too old.
     async fn deliver(&self, message: &WebhookMessage) {
-        let (least, most) = WAITS;
-        let waits = ExponentialBuilder::new()
-            .with_min_delay(least)
-            .with_max_delay(most)
-            .without_max_times()
-            .with_jitter();
-        let mut last = "it waited too long for those before it".to_owned();
-        for wait in waits.build() {
-            if message.made.elapsed() > MAX_AGE {
-                break;
-            }
+        let (min, max) = WAITS;
+        let mut waits = RetryDelays::new(min, max);
+        let mut last = "it was queued for too long".to_owned();
+        while message.made.elapsed() <= MAX_AGE {
             match self.attempt(message).await {
-                Attempt::Taken => return,
-                Attempt::Refused(status) => {
-                    tracing::warn!(%status, "the webhook of approvals refuses a message");
+                Attempt::Delivered => return,
+                Attempt::Rejected(status) => {
+                    peer_line!(warn, LinePeer::Part("webhook"), %status, "the approval webhook rejected a message");
                     return;
                 }
                 Attempt::Failed(why) => {
-                    tracing::debug!(%why, "the webhook of approvals did not take a message");
+                    tracing::debug!(%why, "delivery to the approval webhook failed");
                     last = why;
                 }
             }
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(waits.next_delay()).await;
         }
-        tracing::warn!(why = %last, "a message to the webhook of approvals is given up");
+        peer_line!(warn, LinePeer::Part("webhook"), why = %last, "dropped a message to the approval webhook");
     }
 
     async fn attempt(&self, message: &WebhookMessage) -> Attempt {
@@ -110,22 +103,23 @@ impl Hook {
         };
         let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
         if status.is_success() {
-            Attempt::Taken
+            Attempt::Delivered
         } else if status.is_server_error() || later.contains(&status) {
             Attempt::Failed(status.to_string())
         } else {
-            Attempt::Refused(status)
+            Attempt::Rejected(status)
         }
     }
 
-    /// Posts a message; the status of the answer, whose body nobody reads.
+    /// Posts a message and returns the status; the body is ignored.
     async fn post(&self, message: &WebhookMessage) -> Result<StatusCode, String> {
         let request = self.request(message)?;
-        let mut connection = self.origin.connect().await?;
-        connection.send(request, 0).await.map(|answer| answer.status())
+        let connection = self.origin.connect().await.map_err(|error| error.to_string())?;
+        let (answer, _) = connection.fetch(request, 0).await.map_err(|fault| fault.to_string())?;
+        Ok(answer.status())
     }
 
-    fn request(&self, message: &WebhookMessage) -> Result<Request<Full<bytes::Bytes>>, String> {
+    fn request(&self, message: &WebhookMessage) -> Result<OutgoingRequest, String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let url = &self.origin.url;
         let target = match url.query() {
@@ -137,6 +131,6 @@ impl Hook {
             .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
             .header(TIMESTAMP, now)
             .header(SIGNATURE, signature(&self.secret, now, &message.body));
-        request.body(Full::new(message.body.clone())).map_err(|_| "it cannot be sent".to_owned())
+        request.body(Full::new(message.body.clone())).map_err(|_| "invalid request".to_owned())
     }
 }

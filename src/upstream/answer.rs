@@ -1,37 +1,48 @@
-//! The answer to a request: messages as they come, whichever transport carries them.
+//! The streamed response to a request, over any transport.
 //!
-//! What happens when an answer is dropped is its transport's: `http_source`, `dual_stream`, and
-//! [`super::stdio`]. It deliberately does not read the messages: whoever does must check that a
-//! response's id is [`Answer::id`], so that nobody gets another's bytes.
+//! Messages are passed through unparsed: the reader must check that a response's id is [`Answer::id`], so that no
+//! client receives another client's bytes. Dropping an answer early cancels its call.
+//!
+//! [`HttpSource`] reads one HTTP response stream, resumes it where it broke, and cancels. A [`DualStreamCall`] also
+//! receives messages from the session's GET stream: legacy servers may send requests and progress there, even before
+//! they start to respond. Such a call is sent while both streams are polled; the [notification router](crate::notifications)
+//! selects its messages. Calls that ask for no notifications do not pay for this.
 
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::error::{CallError, Cause, Sent};
-use super::in_use::InUse;
-use super::stdio;
-use crate::io::deadline::Allowance;
+use bytes::Bytes;
+use tokio::sync::mpsc;
 
-mod dual_stream;
-mod http_source;
-mod part;
+use crate::error::{CallError, Cause, Sent};
+use crate::handle::{CallGuard, Upstream};
+use crate::http::{Cursor, HttpExchange, Pool, Resuming, Session};
+use crate::inbound::AnswerPart;
+use crate::notifications::{Counted, NotificationRouter, Registration};
+use crate::request::CallSession;
+use crate::second::SecondUse;
+use crate::state::{Carrier, Control};
+use crate::stdio;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_runtime::io::deadline::{Allowance, Deadline};
 
-pub(super) use dual_stream::{DualStreamCall, SendState};
-pub(super) use http_source::{Cancel, HttpSource};
-pub use part::AnswerPart;
-
-/// The answer to a call: messages as they come. Dropping it before its last message has ended
-/// cancels the call.
+/// Streamed response to a call. Dropping it before its last message has ended cancels the call.
 pub struct Answer {
     source: AnswerSource,
-    /// The connection it comes over.
     generation: u64,
-    upstream: InUse,
-    /// The tool's name, or another request's method.
+    family: ProtocolFamily,
+    upstream: CallGuard,
+    /// Keeps the second connection open, if the call uses it.
+    _second: Option<SecondUse>,
+    /// Name of the tool, or the method of any other request.
     what: Arc<str>,
 }
 
-/// Where it comes from.
 pub(super) enum AnswerSource {
     Http(Box<HttpSource>),
     DualStream(Box<DualStreamCall>),
@@ -46,16 +57,18 @@ impl std::fmt::Debug for Answer {
 
 impl Answer {
     pub(super) fn new(
-        source: AnswerSource,
-        generation: u64,
-        upstream: InUse,
+        (source, (generation, family), second): (
+            AnswerSource,
+            (u64, ProtocolFamily),
+            Option<SecondUse>,
+        ),
+        upstream: CallGuard,
         what: Arc<str>,
     ) -> Self {
-        Self { source, generation, upstream, what }
+        Self { source, generation, family, upstream, _second: second, what }
     }
 
-    /// The id under which the call went out, and which its response must carry.
-    #[must_use]
+    /// Id under which the request was sent; the response must carry it.
     pub fn id(&self) -> u64 {
         match &self.source {
             AnswerSource::Http(source) => source.id(),
@@ -64,8 +77,7 @@ impl Answer {
         }
     }
 
-    /// The connection it comes over, for `Upstream::respond` to a request among its messages.
-    #[must_use]
+    /// Generation of its connection, for `Upstream::respond` to a server request among its messages.
     pub fn generation(&self) -> u64 {
         match &self.source {
             AnswerSource::DualStream(call) => call.generation(),
@@ -73,42 +85,39 @@ impl Answer {
         }
     }
 
-    /// Whether no byte of its answer has come that its transport knows of: over HTTP not its head either, over a pipe
-    /// not the beginning of a line that could be it (CAP-7).
-    #[must_use]
-    pub fn is_unheard(&self) -> bool {
+    /// Protocol family of its connection.
+    pub fn family(&self) -> ProtocolFamily {
+        self.family
+    }
+
+    /// Whether no byte of the response was received: over HTTP not even the head, over a pipe not even the beginning of
+    /// a line that could belong to it (CAP-7).
+    pub fn received_nothing(&self) -> bool {
         match &self.source {
             AnswerSource::Http(_) => false,
-            AnswerSource::DualStream(call) => call.is_unheard(),
-            AnswerSource::Stdio(call) => call.is_unheard(),
+            AnswerSource::DualStream(call) => call.received_nothing(),
+            AnswerSource::Stdio(call) => call.received_nothing(),
         }
     }
 
-    /// Whether the server may have ended by this call: over a pipe, where it was written. Of a connection over HTTP
-    /// that breaks nothing of the kind is known.
-    #[must_use]
-    pub fn may_have_ended_server(&self) -> bool {
+    /// Whether the call may have crashed the server: over a pipe, if it was written. Unknown over HTTP.
+    pub fn may_have_crashed_server(&self) -> bool {
         match &self.source {
             AnswerSource::Http(_) | AnswerSource::DualStream(_) => false,
-            AnswerSource::Stdio(call) => call.may_have_ended_server(),
+            AnswerSource::Stdio(call) => call.may_have_crashed_server(),
         }
     }
 
-    /// From now on a message may take this long to begin: the client is being asked what the
-    /// server asked.
-    pub fn wait_longer(&mut self, limit: Duration) {
+    /// Restarts the wait for the next message with this limit, while the client answers a request of the server.
+    pub fn extend_wait(&mut self, limit: Duration) {
         match &mut self.source {
             AnswerSource::Http(source) => source.wait_until(Allowance::now(limit)),
             AnswerSource::DualStream(call) => call.wait_until(Allowance::now(limit)),
-            AnswerSource::Stdio(call) => call.wait_longer(limit),
+            AnswerSource::Stdio(call) => call.extend_wait(limit),
         }
     }
 
-    /// The next piece; `None` when the stream has ended. Nothing is read ahead of what was asked
-    /// for, beyond bounded buffers. Safe to drop and ask again.
-    ///
-    /// # Errors
-    /// [`CallError`]; the answer is over then.
+    /// Returns the next piece, or `None` at the end of the stream. Reads ahead only into bounded buffers. Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<AnswerPart>, CallError> {
         let next = match &mut self.source {
             AnswerSource::Http(source) => source.next().await.map_err(maybe_sent),
@@ -118,16 +127,19 @@ impl Answer {
         next.map_err(|failed| self.error(failed))
     }
 
-    /// The error for an answer that ended without a response among its messages.
-    #[must_use]
+    /// Observes a message of the call's own stream that is for no client: a change of the server's lists or resources.
+    pub fn observe(&self, message: &[u8]) {
+        self.upstream.server_events.observe(message);
+    }
+
+    /// The error for a stream that ended without a response.
     pub fn without_response(&self) -> CallError {
         self.error(maybe_sent(Cause::NoAnswerAtAll {
             reason: "its stream held no response".into(),
         }))
     }
 
-    /// To be called when the response has ended: what may follow it on the stream is not waited
-    /// for, and the connection is used again.
+    /// Ends the call after its response: further messages are not awaited and the connection is reused.
     pub fn finish(mut self) {
         match &mut self.source {
             AnswerSource::Http(source) => source.done(),
@@ -136,7 +148,7 @@ impl Answer {
         }
     }
 
-    /// To be called when something came that nobody asked for: its connection is not used again.
+    /// Excludes the connection from reuse, after it delivered unsolicited data.
     pub fn distrust(&mut self) {
         match &mut self.source {
             AnswerSource::Http(source) => source.trusted = false,
@@ -152,4 +164,362 @@ impl Answer {
 
 fn maybe_sent(cause: Cause) -> (Cause, Sent) {
     (cause, Sent::Maybe)
+}
+
+/// Future that sends the request and resolves with the head of the response.
+pub(crate) type Sending =
+    Pin<Box<dyn Future<Output = Result<(Box<HttpSource>, Attempt), (Cause, Sent)>>>>;
+
+/// Sending state of a call.
+#[derive(Debug, Default)]
+pub(crate) struct SendState {
+    /// Generation of the connection; a new one if the session was lost.
+    generation: Cell<u64>,
+    /// Whether any byte may have been sent; false while it waits for a connection.
+    sent: Cell<bool>,
+}
+
+impl SendState {
+    /// Records that the call is sent over this connection.
+    pub(crate) fn attempt(self: &Rc<Self>, generation: u64, place: Registration) -> Attempt {
+        self.generation.set(generation);
+        self.sent.set(true);
+        Attempt { _place: place, send_state: self.clone() }
+    }
+}
+
+/// An attempt over one connection; the call is registered with the router until this is dropped.
+pub(crate) struct Attempt {
+    _place: Registration,
+    send_state: Rc<SendState>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.send_state.sent.set(false);
+    }
+}
+
+/// A call that receives messages from its own response stream and from the session's GET stream.
+pub(crate) struct DualStreamCall {
+    id: u64,
+    send_state: Rc<SendState>,
+    messages: mpsc::Receiver<Bytes>,
+    phase: Phase,
+    last: Last,
+    /// Deadline of the first byte of the next message on its own stream.
+    time: Allowance,
+    timer: Deadline,
+    head_received: bool,
+}
+
+enum Phase {
+    Sending(Sending),
+    Streaming { source: Box<HttpSource>, _attempt: Attempt },
+    Over,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Whole,
+    /// Part of a message of its own stream.
+    Part,
+    /// A whole message of the GET stream; its end is reported next.
+    Aside,
+}
+
+impl DualStreamCall {
+    pub(crate) fn new(
+        id: u64,
+        send_state: Rc<SendState>,
+        messages: mpsc::Receiver<Bytes>,
+        sending: Sending,
+        time: Allowance,
+    ) -> Self {
+        let phase = Phase::Sending(sending);
+        Self {
+            id,
+            send_state,
+            messages,
+            phase,
+            last: Last::Whole,
+            time,
+            timer: Deadline::default(),
+            head_received: false,
+        }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether not even the head of the response was received.
+    pub(crate) fn received_nothing(&self) -> bool {
+        !self.head_received
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.send_state.generation.get()
+    }
+
+    /// Returns the next piece. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<Option<AnswerPart>, (Cause, Sent)> {
+        if self.last == Last::Aside {
+            self.last = Last::Whole;
+            return Ok(Some(AnswerPart::End));
+        }
+        if let Phase::Sending(_) = &self.phase {
+            match poll_fn(|cx| self.poll_sending(cx)).await {
+                Ok(Some(message)) => return Ok(Some(self.aside(message))),
+                Ok(None) => {}
+                Err(failed) => {
+                    // Cancels it if it was still being sent.
+                    self.phase = Phase::Over;
+                    return Err(failed);
+                }
+            }
+        }
+        let Phase::Streaming { source, .. } = &mut self.phase else { return Ok(None) };
+        let part = tokio::select! {
+            biased;
+            Some(message) = self.messages.recv(), if self.last == Last::Whole => {
+                return Ok(Some(self.aside(message)));
+            }
+            part = source.next() => part,
+        };
+        match &part {
+            Ok(Some(AnswerPart::Data(_))) => self.last = Last::Part,
+            Ok(Some(AnswerPart::End)) => self.last = Last::Whole,
+            Ok(None) | Err(_) => self.phase = Phase::Over,
+        }
+        part.map_err(|cause| (cause, Sent::Maybe))
+    }
+
+    fn aside(&mut self, message: Bytes) -> AnswerPart {
+        self.last = Last::Aside;
+        AnswerPart::Data(message)
+    }
+
+    /// Polls the first phase: yields a message of the GET stream, or `None` once the head was received and the second
+    /// phase begins.
+    fn poll_sending(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, (Cause, Sent)>> {
+        if let Poll::Ready(Some(message)) = self.messages.poll_recv(cx) {
+            return Poll::Ready(Ok(Some(message)));
+        }
+        if let Phase::Sending(sending) = &mut self.phase
+            && let Poll::Ready(sent) = sending.as_mut().poll(cx)
+        {
+            let (mut source, attempt) = sent?;
+            source.wait_until(self.time);
+            self.head_received = true;
+            self.phase = Phase::Streaming { source, _attempt: attempt };
+            return Poll::Ready(Ok(None));
+        }
+        ready!(self.timer.poll_until(cx, self.time.until));
+        let sent = if self.send_state.sent.get() { Sent::Maybe } else { Sent::No };
+        Poll::Ready(Err((Cause::NoAnswer { limit: self.time.whole }, sent)))
+    }
+
+    /// Sets the deadline of the next message.
+    pub(crate) fn wait_until(&mut self, time: Allowance) {
+        self.time = time;
+        if let Phase::Streaming { source, .. } = &mut self.phase {
+            source.wait_until(time);
+        }
+    }
+
+    /// Excludes the connection from reuse.
+    pub(crate) fn distrust(&mut self) {
+        if let Phase::Streaming { source, .. } = &mut self.phase {
+            source.trusted = false;
+        }
+    }
+
+    pub(crate) fn done(&mut self) {
+        if let Phase::Streaming { source, .. } = &mut self.phase {
+            source.done();
+        }
+        self.phase = Phase::Over;
+    }
+}
+
+/// An HTTP response stream and the streams that resume it.
+pub(crate) struct HttpSource {
+    stage: Stage,
+    /// Position of a resumed stream.
+    cursor: Option<Box<Cursor>>,
+    pool: Rc<Pool>,
+    key: u64,
+    cancel: Cancel,
+    /// Whether the connection delivered no unsolicited data so far.
+    pub(crate) trusted: bool,
+}
+
+enum Stage {
+    Streaming(HttpExchange),
+    /// The stream ended before the response and is being resumed.
+    Resuming(Resuming),
+    /// The connection was returned to the pool, or broke.
+    Over,
+}
+
+/// Drop guard that sends the server a cancellation while armed. Closing the connection does not cancel a call of a
+/// legacy revision.
+pub(crate) struct Cancel {
+    upstream: Arc<Upstream>,
+    generation: u64,
+    id: u64,
+    armed: bool,
+    in_flight: Option<CountedCall>,
+}
+
+/// Entry of a client's call among those in flight on its connection.
+pub(crate) struct CountedCall {
+    router: Arc<NotificationRouter>,
+    session: Option<CallSession>,
+    /// For a call that is not registered with the router.
+    _counted: Option<Counted>,
+}
+
+impl CountedCall {
+    /// `is_routed`: the call is registered with the router.
+    pub(crate) fn new(
+        router: &Arc<NotificationRouter>,
+        session: Option<CallSession>,
+        is_routed: bool,
+    ) -> Self {
+        let counted = (!is_routed).then(|| router.count());
+        Self { router: router.clone(), session, _counted: counted }
+    }
+}
+
+impl Cancel {
+    /// Guard for a call of this generation and id; not `armed` where closing the connection cancels it.
+    pub(crate) fn new(
+        upstream: Arc<Upstream>,
+        (generation, id): (u64, u64),
+        armed: bool,
+        in_flight: Option<CountedCall>,
+    ) -> Self {
+        Self { upstream, generation, id, armed, in_flight }
+    }
+
+    /// Disarms the guard of a call that the server did not execute.
+    pub(crate) fn disarm(&mut self) {
+        self.armed = false;
+    }
+
+    /// Disarms the guard unless the failed call may still be running.
+    pub(crate) fn failed(&mut self, cause: &Cause, sent: Sent) {
+        self.armed &= sent == Sent::Maybe && cause.leaves_call_running();
+    }
+}
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        if self.armed {
+            if let Some(in_flight) = &self.in_flight {
+                in_flight.router.abandon(self.id, in_flight.session);
+            }
+            let cancel = Control::Cancel { generation: self.generation, id: self.id };
+            // Best effort: it is lost if the control queue is full.
+            let _ = self.upstream.control_of(self.generation).try_send(cancel);
+        }
+    }
+}
+
+impl HttpSource {
+    pub(crate) fn id(&self) -> u64 {
+        self.cancel.id
+    }
+
+    pub(crate) fn new(exchange: HttpExchange, pool: Rc<Pool>, key: u64, cancel: Cancel) -> Self {
+        Self { stage: Stage::Streaming(exchange), cursor: None, pool, key, cancel, trusted: true }
+    }
+
+    /// Sets the deadline of the next message.
+    pub(crate) fn wait_until(&mut self, time: Allowance) {
+        match &mut self.stage {
+            Stage::Streaming(exchange) => exchange.wait_until(time),
+            Stage::Resuming(resuming) => resuming.wait_until(time),
+            Stage::Over => {}
+        }
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Option<AnswerPart>, Cause> {
+        loop {
+            match &mut self.stage {
+                Stage::Over => return Ok(None),
+                Stage::Streaming(exchange) => {
+                    let event = match exchange.next().await {
+                        Ok(event) => event,
+                        Err(cause) => {
+                            self.stage = Stage::Over;
+                            self.cancel.failed(&cause, Sent::Maybe);
+                            return Err(cause);
+                        }
+                    };
+                    if event.is_none() && self.resume() {
+                        continue;
+                    }
+                    if let Stage::Streaming(exchange) = &self.stage
+                        && exchange.is_complete()
+                    {
+                        self.done();
+                    }
+                    return Ok(event);
+                }
+                Stage::Resuming(resuming) => match resuming.resumed().await {
+                    Ok((exchange, cursor)) => {
+                        self.stage = Stage::Streaming(exchange);
+                        self.cursor = Some(cursor);
+                    }
+                    Err(cause) => {
+                        // The server may still work on it, so the guard stays armed.
+                        self.stage = Stage::Over;
+                        return Err(cause);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Starts to resume a stream that ended before its response, if possible. The request itself is never repeated
+    /// (MCP 2025-11-25 §Resumability and Redelivery).
+    fn resume(&mut self) -> bool {
+        let Stage::Streaming(exchange) = &self.stage else { return false };
+        let Some(cursor) = Cursor::of(exchange, self.cursor.take()) else { return false };
+        let (upstream, generation) = (self.cancel.upstream.clone(), self.cancel.generation);
+        if session_of(&upstream, generation).is_none() {
+            return false;
+        }
+        let session = move || session_of(&upstream, generation);
+        self.stage = Stage::Resuming(Resuming::begin(exchange, cursor, session));
+        true
+    }
+
+    pub(crate) fn done(&mut self) {
+        self.cancel.armed = false;
+        self.cancel.in_flight = None;
+        if let Stage::Streaming(exchange) = std::mem::replace(&mut self.stage, Stage::Over)
+            && self.trusted
+            && (self.cursor.is_none() || exchange.is_complete())
+        {
+            // A resumed stream is abandoned after the response.
+            exchange.release(&self.pool, self.key);
+        }
+    }
+}
+
+/// The legacy session of that connection, while it is live.
+fn session_of(upstream: &Upstream, generation: u64) -> Option<Arc<Session>> {
+    let live = upstream.state.live()?;
+    match &live.link {
+        Carrier::Http(session)
+            if live.generation == generation && live.family == ProtocolFamily::Legacy =>
+        {
+            Some(session.clone())
+        }
+        Carrier::Http(_) | Carrier::Stdio(_) => None,
+    }
 }

@@ -1,114 +1,155 @@
-//! Backoff: how long a server that failed or was lost is left alone before it is started or
-//! connected to again.
+//! Pacing of repeated work: reconnection attempts and list refreshes.
 //!
-//! By itself the wait grows from [`MIN_BACKOFF`] to [`MAX_BACKOFF`]. A call that needs the server
-//! may end it early ([`Wishes`]), but causes no more than one start in [`PAUSE`].
+//! [`Backoff`] grows from [`MIN_BACKOFF`] to [`MAX_BACKOFF`]. A call that needs the server ends the wait early
+//! ([`ConnectRequests`]), but causes at most one start per [`MIN_START_INTERVAL`].
+//!
+//! [`Pace`] coalesces change notifications of one list: all that arrive while a refresh is due count as one, and the
+//! delay doubles up to a bound while the list keeps changing.
 
 use std::time::{Duration, Instant};
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::sync::watch;
 use tokio::time::timeout_at;
 
-/// First wait after a failed attempt.
-const MIN_BACKOFF: Duration = Duration::from_millis(500);
-/// Longest wait between attempts that nobody calls for, before the jitter, which may double it.
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// A connection that lived this long was a good one: the next attempt is made at once.
-pub(super) const STABLE: Duration = Duration::from_secs(30);
-/// Shortest time between two starts of a server that calls cause: one that ends at once is started
-/// no more often, however many call it.
-pub(super) const PAUSE: Duration = Duration::from_secs(1);
+use mcpproxy_runtime::io::delays::RetryDelays;
 
-/// The waits between the attempts to connect to one server.
+/// Delay after the first failed attempt.
+const MIN_BACKOFF: Duration = Duration::from_millis(500);
+/// Maximum delay between automatic attempts, before jitter, which may double it.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// Lifetime after which a lost connection is retried at once.
+pub(super) const STABLE_AFTER: Duration = Duration::from_secs(30);
+/// Minimum interval between two starts of a server that calls cause.
+pub(super) const MIN_START_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum wait of a call for a server that is connecting, counted from the start of the attempt: an unresponsive
+/// server costs one wait, not one per call. Most servers need a few seconds to start.
+pub(super) const CONNECT_WAIT: Duration = Duration::from_secs(10);
+
+/// Exponential backoff between the connection attempts of one server.
 #[derive(Debug)]
 pub(super) struct Backoff {
-    delays: ExponentialBackoff,
+    delays: RetryDelays,
     delay: Option<Duration>,
 }
 
 impl Backoff {
-    /// Begins with the shortest wait.
     pub(super) fn new() -> Self {
-        let delays = ExponentialBuilder::new()
-            .with_min_delay(MIN_BACKOFF)
-            .with_max_delay(MAX_BACKOFF)
-            .without_max_times()
-            .with_jitter();
-        Self { delays: delays.build(), delay: None }
+        Self { delays: RetryDelays::new(MIN_BACKOFF, MAX_BACKOFF), delay: None }
     }
 
-    /// The wait before the next attempt: the same until [`Self::waited`].
+    /// The delay before the next attempt; the same until [`Self::advance`].
     pub(super) fn wait(&mut self) -> Duration {
         let Self { delays, delay } = self;
-        *delay.get_or_insert_with(|| delays.next().unwrap_or(MAX_BACKOFF))
+        *delay.get_or_insert_with(|| delays.next_delay())
     }
 
-    /// That wait has passed whole: the next one is longer. One that a call has ended does not
-    /// count, since calls make no wait longer.
-    pub(super) fn waited(&mut self) {
+    /// Increases the delay, after it has elapsed completely. A delay that a call cut short does not count.
+    pub(super) fn advance(&mut self) {
         self.delay = None;
     }
 }
 
-/// How an attempt, or the connection that came of it, ended.
+/// End of an attempt, or of the connection it led to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ended {
-    /// When it began.
+pub(super) struct AttemptEnd {
     pub(super) began: Instant,
-    /// How often it has started the server: a child may be started twice.
+    /// How often it started the server; a child may be started twice.
     pub(super) starts: u32,
-    /// It never worked.
     pub(super) failed: bool,
 }
 
-/// When the next attempt may be made, and when it is made.
+/// When the next attempt is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
-    /// From when on a call may cause it.
+    /// Earliest time at which a call may trigger it.
     pub(super) earliest: Instant,
-    /// When it is made without.
+    /// When it is made without a call.
     pub(super) next: Instant,
 }
 
-impl Ended {
-    /// What follows, if nobody calls for it until `delay` has passed.
+impl AttemptEnd {
+    /// The next attempt, `delay` from now unless a call triggers it.
     pub(super) fn due(self, now: Instant, delay: Duration) -> Due {
         let since = if self.failed { now } else { self.began };
-        Due { earliest: since + PAUSE * self.starts, next: now + delay }
+        Due { earliest: since + MIN_START_INTERVAL * self.starts, next: now + delay }
     }
 }
 
 impl Due {
-    /// The same, and neither before that time.
+    /// Postpones both times to `then`.
     pub(super) fn not_before(self, then: Instant) -> Self {
         Self { earliest: self.earliest.max(then), next: self.next.max(then) }
     }
 }
 
-/// The attempts that calls wish for.
+/// Connection attempts requested by calls: the highest requested attempt number.
 #[derive(Debug, Default)]
-pub(super) struct Wishes(watch::Sender<u64>);
+pub(super) struct ConnectRequests(watch::Sender<u64>);
 
-impl Wishes {
-    /// A call wishes for the attempt of that number. Wishes for the same one are one.
-    pub(super) fn wish(&self, attempt: u64) {
-        self.0.send_if_modified(|wished| {
-            let later = *wished < attempt;
-            *wished = attempt.max(*wished);
+impl ConnectRequests {
+    /// Requests the attempt with this number. Idempotent.
+    pub(super) fn request(&self, attempt: u64) {
+        self.0.send_if_modified(|requested| {
+            let later = *requested < attempt;
+            *requested = attempt.max(*requested);
             later
         });
     }
 
-    /// Waits until the attempt after that number is due. True if a call has wished for it.
-    pub(super) async fn rest(&self, after: u64, due: Due) -> bool {
-        let mut wished = self.0.subscribe();
+    /// Waits until the attempt after this number is due. Returns whether a call requested it.
+    pub(super) async fn wait_until_due(&self, after: u64, due: Due) -> bool {
+        let mut requested = self.0.subscribe();
         let called = async {
             // The sender lives as long as `self`.
-            let _ = wished.wait_for(|wished| *wished > after).await;
+            let _ = requested.wait_for(|requested| *requested > after).await;
             tokio::time::sleep_until(due.earliest.into()).await;
         };
         timeout_at(due.next.into(), called).await.is_ok()
+    }
+}
+
+/// Delay of the first refresh; changes within it count as one.
+pub(crate) const MIN_DELAY: Duration = Duration::from_millis(250);
+/// Maximum delay, for a list that changes all the time.
+pub(crate) const MAX_DELAY: Duration = Duration::from_secs(30);
+/// The list is calm again after this multiple of the last delay without a change: 2 s at first.
+const CALM_FACTOR: u32 = 8;
+/// Delay from which on the server is reported in the log.
+const WARN_DELAY: Duration = Duration::from_secs(4);
+
+/// Refresh schedule of one list.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    wait: Duration,
+    /// When the last refresh was due.
+    due: Option<Instant>,
+    warned: bool,
+}
+
+/// Scheduled refresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refresh {
+    /// Delay before the refresh.
+    pub after: Duration,
+    /// Whether the list was calm before.
+    pub calm: bool,
+    /// Whether to log that the list changes too often: once, until it is calm again.
+    pub warn: bool,
+}
+
+impl Pace {
+    /// Schedules a refresh after a change, if none is due.
+    pub fn changed(&mut self, now: Instant) -> Refresh {
+        let calm = self
+            .due
+            .is_none_or(|due| now.saturating_duration_since(due) >= self.wait * CALM_FACTOR);
+        self.wait = if calm { MIN_DELAY } else { (self.wait * 2).min(MAX_DELAY) };
+        self.due = Some(now + self.wait);
+        let is_restless = self.wait >= WARN_DELAY;
+        let warn = is_restless && !self.warned;
+        self.warned = is_restless;
+        Refresh { after: self.wait, calm, warn }
     }
 }
 
@@ -117,14 +158,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_to_a_bound_and_only_those_that_passed_whole() {
+    fn backoff_grows_to_a_bound_only_after_complete_delays() {
         let mut backoff = Backoff::new();
         let first = backoff.wait();
-        assert_eq!(backoff.wait(), first, "a call has ended it: it is the same again");
+        assert_eq!(backoff.wait(), first, "unchanged until it has elapsed");
         assert!((MIN_BACKOFF..=MIN_BACKOFF * 2).contains(&first), "{first:?}");
         let mut last = first;
         for _ in 0..20 {
-            backoff.waited();
+            backoff.advance();
             last = backoff.wait();
             assert!(last <= MAX_BACKOFF * 2, "{last:?}");
         }
@@ -132,18 +173,45 @@ mod tests {
     }
 
     #[test]
-    fn a_call_causes_one_start_in_a_pause_counted_from_the_last_one() {
+    fn calls_cause_one_start_per_interval_counted_from_the_last_start() {
         let now = Instant::now();
-        let began = now.checked_sub(PAUSE * 10).unwrap();
-        let lost = Ended { began, starts: 1, failed: false };
-        assert_eq!(lost.due(now, MAX_BACKOFF).earliest, began + PAUSE);
-        let failed = Ended { starts: 2, failed: true, ..lost };
+        let began = now.checked_sub(MIN_START_INTERVAL * 10).unwrap();
+        let lost = AttemptEnd { began, starts: 1, failed: false };
+        assert_eq!(lost.due(now, MAX_BACKOFF).earliest, began + MIN_START_INTERVAL);
+        let failed = AttemptEnd { starts: 2, failed: true, ..lost };
         let due = failed.due(now, MAX_BACKOFF);
-        assert_eq!(due, Due { earliest: now + PAUSE * 2, next: now + MAX_BACKOFF });
+        assert_eq!(due, Due { earliest: now + MIN_START_INTERVAL * 2, next: now + MAX_BACKOFF });
         assert_eq!(due.not_before(now), due);
         let then = now + MAX_BACKOFF / 2;
         assert_eq!(due.not_before(then), Due { earliest: then, ..due });
         let late = now + MAX_BACKOFF * 2;
         assert_eq!(due.not_before(late), Due { earliest: late, next: late });
+    }
+
+    #[test]
+    fn constantly_changing_list_is_refreshed_ever_less_often_and_reported_once() {
+        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        let mut looks = Vec::new();
+        for _ in 0..12 {
+            let look = pace.changed(now);
+            now += look.after;
+            looks.push((look.after.as_millis(), look.warn));
+        }
+        let waits: Vec<_> = looks.iter().map(|(wait, _)| *wait).collect();
+        assert_eq!(waits[..8], [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000]);
+        assert!(waits[8..].iter().all(|wait| *wait == 30_000));
+        assert_eq!(looks.iter().filter(|(_, warn)| *warn).count(), 1);
+        assert!(!pace.changed(now + MAX_DELAY).calm, "one minute is not enough");
+        now += MAX_DELAY * 2 + MAX_DELAY * CALM_FACTOR;
+        assert_eq!(pace.changed(now), Refresh { after: MIN_DELAY, calm: true, warn: false });
+    }
+
+    #[test]
+    fn occasionally_changing_list_is_refreshed_soon() {
+        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        for _ in 0..100 {
+            assert_eq!(pace.changed(now), Refresh { after: MIN_DELAY, calm: true, warn: false });
+            now += MIN_DELAY + MIN_DELAY * CALM_FACTOR;
+        }
     }
 }

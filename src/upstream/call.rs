@@ -1,9 +1,8 @@
-//! One request to a server, a tool call or any other: on its way out, whichever transport carries
-//! it.
+//! Sending a request to a server, over either transport.
 //!
-//! Owns the wait it may have to do (for a connection), the one case in which it is sent twice, and how it is sent
-//! [again](Upstream::call_again), which others decide. How many go out at a time is [`policy`](crate::policy)'s. What
-//! comes back is [`super::answer`].
+//! Owns the wait for a connection (including the reconnect that a call may trigger) and the only automatic resend,
+//! after a lost session. Retries by policy are [`CallAttempt::Retry`]. Concurrency limits belong to
+//! [`policy`](mcpproxy_policy), the response to [`crate::answer`], connection attempts to [`crate::server_task`].
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,90 +10,84 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::time::timeout_at;
 
-use super::answer::{Answer, AnswerSource, Cancel, DualStreamCall, HttpSource, SendState};
-use super::carrier::{Carrier, LiveConnection};
-use super::control::Control;
-use super::error::{CallError, Cause, Sent};
-use super::handle::Upstream;
-use super::http::{self, Limits, Pool};
-use super::in_use::InUse;
-use super::notification_router;
-use super::outgoing::CallExtras;
-use super::request::{Fields, Params};
-use super::request_ids;
-use super::stdio;
-use crate::catalog::offered::List;
-use crate::io::deadline::Allowance;
-use crate::mcp::capabilities::ClientCapabilities;
-use crate::mcp::revisions::Era;
-use crate::policy::{Access, Permit};
+use crate::answer::{
+    Answer, AnswerSource, Cancel, CountedCall, DualStreamCall, HttpSource, SendState,
+};
+use crate::backoff::CONNECT_WAIT;
+use crate::error::{CallError, Cause, Human, Sent};
+use crate::handle::{CallGuard, Upstream};
+use crate::http::{self, Limits, Pool};
+use crate::inbound::CallClient;
+use crate::request::{CallExtras, Fields, Params};
+use crate::second::SecondUse;
+use crate::state::{Carrier, Control, LiveConnection, Phase, Status, UpstreamState, Waiting};
+use crate::stdio::{self, SentFor};
+use crate::{notifications, request, second};
+use mcpproxy_catalog::listing::List;
+use mcpproxy_policy::{Access, Permit};
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_runtime::io::deadline::Allowance;
 
-/// Longest wait for the head of an answer that is heard: beyond every other limit.
+/// Wait for the head of a dual-stream call: beyond every other limit, since the call has its own.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
-/// Which attempt at a request it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempt {
-    First,
-    /// The other one, on a fresh connection; of a child the one that is younger than this, where that failed.
-    Again(Option<u64>),
+/// A permitted request of a client.
+#[derive(Debug)]
+pub struct PermittedCall<'p> {
+    pub permit: &'p Permit,
+    /// A JSON object: for a tool call the agent's arguments, forwarded byte for byte (a line-framed transport replaces
+    /// raw line breaks between tokens); for other requests the params without `_meta`.
+    pub body: Bytes,
+    pub extras: CallExtras,
+    /// Start of `call_timeout`.
+    pub began: Instant,
+    pub attempt: CallAttempt,
 }
 
-impl Upstream {
-    /// Sends what was permitted. `body` is a JSON object: of a tool's call the arguments as the agent wrote them,
-    /// which go out byte for byte, but for raw line ends between tokens, which a line-framed transport cannot
-    /// carry; of any other request the whole params without `_meta`. What stands `beside` it goes with it.
-    ///
-    /// `call_timeout` counts from when the call `began` until the first byte of the answer, with
-    /// all that comes before it: a place under the limits, a server that is connecting or
-    /// away (10 seconds at most), a new session, a second attempt. A message that comes before the
-    /// answer begins the wait anew; inside a message no gap may be longer than
-    /// [`http::STALL_LIMIT`]. Over HTTP it returns when the head of the answer has come, over stdio
-    /// when the request is queued.
-    ///
-    /// # Errors
-    /// [`CallError`], which says whether the request had been sent.
-    pub async fn call(
-        self: &Arc<Self>,
-        pool: &Rc<Pool>,
-        permit: &Permit,
-        body: Bytes,
-        beside: CallExtras,
-        began: Instant,
-    ) -> Result<Answer, CallError> {
-        self.attempt(pool, permit, body, beside, began, Attempt::First).await
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallAttempt {
+    First,
+    /// A retry on a fresh connection after the call failed before any byte of its response arrived (CAP-7); over stdio
+    /// on one newer than this generation, over which the first attempt failed.
+    Retry(Option<u64>),
+}
 
-    /// Sends it once more, on a fresh connection: it failed before any byte of its answer came (CAP-7). `failed` is
-    /// the connection over which it did, where that is known.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
-    pub async fn call_again(
-        self: &Arc<Self>,
-        pool: &Rc<Pool>,
-        permit: &Permit,
-        body: Bytes,
-        beside: CallExtras,
-        (began, failed): (Instant, Option<u64>),
-    ) -> Result<Answer, CallError> {
-        self.attempt(pool, permit, body, beside, began, Attempt::Again(failed)).await
-    }
+/// Purpose of a request.
+#[derive(Clone, Copy)]
+struct Purpose<'a> {
+    /// `None` for requests on the proxy's own behalf.
+    call: Option<(CallClient, &'a Access)>,
+    attempt: CallAttempt,
+}
 
-    async fn attempt(
-        self: &Arc<Self>,
-        pool: &Rc<Pool>,
-        permit: &Permit,
-        body: Bytes,
-        beside: CallExtras,
-        began: Instant,
-        attempt: Attempt,
-    ) -> Result<Answer, CallError> {
-        let CallExtras { meta, members, client_capabilities, trace } = beside;
+/// A request over HTTP.
+struct HttpRequest {
+    params: Params,
+    id: u64,
+    attempt: CallAttempt,
+    /// The client of a call.
+    client: Option<CallClient>,
+    /// Whether it is registered for messages of the GET stream.
+    is_routed: bool,
+}
+
+impl CallGuard {
+    /// Sends a permitted request. The guard is held until the response has ended.
+    ///
+    /// `call_timeout` counts to the first byte of the response and includes admission, waiting for a connection (at most
+    /// 10 seconds), a new session and a resend. A message before the response restarts it; within a message no gap may
+    /// exceed [`http::STALL_LIMIT`]. Returns when the head of the response was received (HTTP) or the request is queued
+    /// (stdio).
+    pub async fn call(self, pool: &Rc<Pool>, call: PermittedCall<'_>) -> Result<Answer, CallError> {
+        let PermittedCall { permit, body, extras, began, attempt } = call;
+        let CallExtras { meta, members, client_capabilities, session, trace, log_level } = extras;
+        let client = CallClient { session, capabilities: client_capabilities };
         let access = permit.access();
         let method = access.method();
-        let (what, name, fields) = match access {
+        let (label, name, fields) = match access {
             Access::Tool(call) => {
                 let name = &call.tool().name.tool;
                 let parameter_headers = call.tool().parameter_headers.clone();
@@ -109,15 +102,36 @@ impl Upstream {
             }
             Access::Completion { .. } => (method.into(), None, Fields::Object(body)),
         };
-        let params = Params { method, name, meta, trace, fields };
-        self.request(pool, params, client_capabilities, what, (began, attempt)).await
+        let client_capabilities = match access.may_require_input() {
+            true => client_capabilities,
+            false => ClientCapabilities::default(),
+        };
+        let params = Params { method, name, meta, trace, log_level, client_capabilities, fields };
+        let purpose = Purpose { call: Some((client, access)), attempt };
+        self.request(pool, params, purpose, label, began).await
     }
 
-    /// Asks for a page of one of its lists, on nobody's behalf: `params` is a JSON object. The waits are those of
-    /// [`Self::call`], and its errors name the method in the place of the tool.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
+    async fn request(
+        self,
+        pool: &Rc<Pool>,
+        params: Params,
+        purpose: Purpose<'_>,
+        label: Arc<str>,
+        began: Instant,
+    ) -> Result<Answer, CallError> {
+        let time = Allowance::since(began, self.call_timeout());
+        match self.send(pool, params, purpose, time).await {
+            Ok(sent) => Ok(Answer::new(sent, self, label)),
+            Err((cause, sent)) => {
+                Err(CallError { server: self.name.clone(), tool: label, cause, sent })
+            }
+        }
+    }
+}
+
+impl Upstream {
+    /// Requests a page of a list on the proxy's own behalf. `params` is a JSON object. Waits like [`CallGuard::call`];
+    /// errors name the method instead of a tool.
     pub async fn list(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
@@ -126,180 +140,176 @@ impl Upstream {
         began: Instant,
     ) -> Result<Answer, CallError> {
         let method = list.method();
-        let fields = Fields::Object(params);
-        let params = Params { method, name: None, meta: None, trace: None, fields };
-        let first = (began, Attempt::First);
-        self.request(pool, params, ClientCapabilities::default(), method.into(), first).await
-    }
-
-    async fn request(
-        self: &Arc<Self>,
-        pool: &Rc<Pool>,
-        params: Params,
-        client_capabilities: ClientCapabilities,
-        what: Arc<str>,
-        (began, attempt): (Instant, Attempt),
-    ) -> Result<Answer, CallError> {
-        let Some(in_use) = InUse::enter(self) else {
+        let Some(guard) = CallGuard::enter(self) else {
             let cause = Cause::NotConnected { reason: self.state.load().reason() };
-            return Err(CallError { server: self.name.clone(), tool: what, cause, sent: Sent::No });
+            let (server, tool) = (self.name.clone(), method.into());
+            return Err(CallError { server, tool, cause, sent: Sent::No });
         };
-        let time = Allowance::since(began, self.call_timeout());
-        let sent = async {
-            let mut live = self.live(time.until).await.map_err(unsent)?;
-            if let (Carrier::Stdio(_), Attempt::Again(Some(failed))) = (&live.link, attempt)
-                && live.generation == failed
-            {
-                live = self.successor(failed, time.until).await.map_err(unsent)?;
-            }
-            self.send(pool, live, params, client_capabilities, (time, attempt)).await
-        };
-        match sent.await {
-            Ok((source, generation)) => Ok(Answer::new(source, generation, in_use, what)),
-            Err((cause, sent)) => {
-                Err(CallError { server: self.name.clone(), tool: what, cause, sent })
-            }
-        }
+        let fields = Fields::Object(params);
+        let params = Params { meta: None, fields, ..Params::of(method, Bytes::new()) };
+        let purpose = Purpose { call: None, attempt: CallAttempt::First };
+        guard.request(pool, params, purpose, method.into(), began).await
     }
 
-    /// Sends the request; also tells over which connection.
+    /// Waits for a connection and sends the request; also returns generation and family of the connection, and the use of
+    /// the second one.
     async fn send(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
-        live: Arc<LiveConnection>,
         params: Params,
-        client_capabilities: ClientCapabilities,
-        (time, attempt): (Allowance, Attempt),
-    ) -> Result<(AnswerSource, u64), (Cause, Sent)> {
-        let generation = live.generation;
-        match &live.link {
-            Carrier::Http(_)
-                if live.era == Era::Legacy && params.may_be_told(client_capabilities) =>
-            {
-                let call = self.hear(pool, live, params, client_capabilities, (time, attempt));
-                Ok((AnswerSource::DualStream(Box::new(call)), generation))
+        Purpose { call, attempt }: Purpose<'_>,
+        time: Allowance,
+    ) -> Result<(AnswerSource, (u64, ProtocolFamily), Option<SecondUse>), (Cause, Sent)> {
+        let client = call.map(|(client, _)| client);
+        let mut live = self.live(time.until).await.map_err(unsent)?;
+        let mut used = None;
+        if live.family == ProtocolFamily::Modern
+            && let Some((client, access)) = call
+            && client.capabilities != ClientCapabilities::default()
+            && second::serves(access)
+        {
+            // Boxed: a rare and large future.
+            let second = Box::pin(self.second_connection(time.until, params.log_level)).await;
+            if let Some((second, its_use)) = second {
+                (live, used) = (second, Some(its_use));
             }
+        }
+        if let (Carrier::Stdio(_), CallAttempt::Retry(Some(failed))) = (&live.link, attempt)
+            && live.generation == failed
+        {
+            live = self.successor(failed, time.until).await.map_err(unsent)?;
+        }
+        let connection = |live: &LiveConnection| (live.generation, live.family);
+        let of = connection(&live);
+        match &live.link {
             Carrier::Http(_) => {
-                let over = |live: &LiveConnection| live.generation;
-                let id = request_ids::fresh();
-                let sent = self.post(pool, live, &params, (id, attempt), time, over).await;
-                let (source, generation) = sent?;
-                Ok((AnswerSource::Http(source), generation))
+                let id = request::fresh_id();
+                let request = HttpRequest { params, id, attempt, client, is_routed: false };
+                if live.family == ProtocolFamily::Legacy
+                    && let Some(client) = client
+                    && request.params.may_receive_messages(client.capabilities)
+                {
+                    let request = HttpRequest { is_routed: true, ..request };
+                    let call = self.dual_stream(pool, live, request, (client, time));
+                    return Ok((AnswerSource::DualStream(Box::new(call)), of, used));
+                }
+                let (source, of) = self.post(pool, live, &request, time, connection).await?;
+                Ok((AnswerSource::Http(source), of, used))
             }
             Carrier::Stdio(link) => {
-                let line = |id| params.line(id, live.era);
-                let sent =
-                    stdio::StdioCall::begin(link, line, time, Some(client_capabilities)).await;
-                let sent = sent.map(|call| (AnswerSource::Stdio(call), generation));
-                if sent.is_ok() || !link.has_ended() {
-                    return sent;
-                }
-                // It ended before anything was sent, and its supervisor is about to say so.
-                let again = self.successor(generation, time.until).await.map_err(unsent)?;
-                let Carrier::Stdio(link) = &again.link else { return sent };
-                let line = |id| params.line(id, again.era);
-                let call =
-                    stdio::StdioCall::begin(link, line, time, Some(client_capabilities)).await?;
-                Ok((AnswerSource::Stdio(call), again.generation))
+                let sent_for = client.map_or(SentFor::Nobody, SentFor::Caller);
+                let line = |id| params.line(id, live.family);
+                let sent = stdio::StdioCall::begin(link, line, time, sent_for).await;
+                let failed = match sent {
+                    Ok(call) => return Ok((AnswerSource::Stdio(call), of, used)),
+                    Err(failed) if !link.has_ended() => return Err(failed),
+                    Err(failed) => failed,
+                };
+                // The child ended before anything was sent; its task is about to reconnect.
+                let again = self.successor(of.0, time.until).await.map_err(unsent)?;
+                let Carrier::Stdio(link) = &again.link else { return Err(failed) };
+                let line = |id| params.line(id, again.family);
+                let call = stdio::StdioCall::begin(link, line, time, sent_for).await?;
+                Ok((AnswerSource::Stdio(call), connection(&again), used))
             }
         }
     }
 
-    /// A call over HTTP that is sent while what is said beside its answer is heard.
-    fn hear(
+    /// A call over HTTP that also receives messages of the GET stream.
+    fn dual_stream(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         live: Arc<LiveConnection>,
-        params: Params,
-        client_capabilities: ClientCapabilities,
-        (time, attempt): (Allowance, Attempt),
+        request: HttpRequest,
+        (client, time): (CallClient, Allowance),
     ) -> DualStreamCall {
-        let (id, send_state) = (request_ids::fresh(), Rc::new(SendState::default()));
-        let (sender, messages) = mpsc::channel(notification_router::HEARD_MESSAGES);
-        let (upstream, pool, told) = (self.clone(), pool.clone(), send_state.clone());
+        let (id, send_state) = (request.id, Rc::new(SendState::default()));
+        let (sender, messages) = mpsc::channel(notifications::QUEUED_MESSAGES);
+        let (upstream, pool, state) = (self.clone(), pool.clone(), send_state.clone());
         let sending = async move {
-            let over = |live: &LiveConnection| {
-                told.attempt(
-                    live.generation,
-                    live.router.enter(id, sender.clone(), client_capabilities),
-                )
+            let register = |live: &LiveConnection| {
+                state.attempt(live.generation, live.router.register(id, sender.clone(), client))
             };
-            // How long its head may take is decided where it is heard.
+            // The dual-stream call has its own deadline.
             let time = Allowance::now(HEAD_LIMIT);
-            upstream.post(&pool, live, &params, (id, attempt), time, over).await
+            upstream.post(&pool, live, &request, time, register).await
         };
         DualStreamCall::new(id, send_state, messages, Box::pin(sending), time)
     }
 
-    /// Posts a request, once more if the session was lost. `over` is told each connection that it
-    /// is sent over; what it makes is kept while the answer comes.
+    /// Posts a request, and once more if the session was lost: a server that does not know the session executed nothing,
+    /// which makes this the only automatic resend. `register` is called with each connection used; its result is kept
+    /// while the response is received.
     async fn post<P>(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
-        live: Arc<LiveConnection>,
-        params: &Params,
-        request: (u64, Attempt),
+        mut live: Arc<LiveConnection>,
+        outgoing: &HttpRequest,
         time: Allowance,
-        over: impl Fn(&LiveConnection) -> P,
+        register: impl Fn(&LiveConnection) -> P,
     ) -> Result<(Box<HttpSource>, P), (Cause, Sent)> {
-        let place = over(&live);
-        let refused = match self.post_once(pool, &live, params, request, time).await {
-            Ok(source) => return Ok((source, place)),
-            Err(refused) => refused,
-        };
-        drop(place);
-        if refused.session_unknown {
-            // The server knew nothing of the session, so it executed nothing: the one case in
-            // which a call is sent twice.
-            let again = self.renewed(live.generation, time.until).await.map_err(unsent)?;
-            let place = over(&again);
-            return match self.post_once(pool, &again, params, request, time).await {
-                Ok(source) => Ok((source, place)),
-                Err(refused) => Err((refused.cause, refused.sent)),
+        let HttpRequest { params, id, attempt, client, is_routed } = outgoing;
+        let mut is_resent = false;
+        loop {
+            let Carrier::Http(session) = &live.link else {
+                let reason = "it is no longer reached over HTTP".into();
+                return Err(unsent(Cause::NotConnected { reason }));
             };
+            let place = register(&live);
+            let is_legacy = live.family == ProtocolFamily::Legacy;
+            // A modern call is canceled by closing its connection; it has no other stream.
+            let in_flight = client
+                .filter(|_| is_legacy)
+                .map(|client| CountedCall::new(&live.router, client.session, *is_routed));
+            let mut cancel =
+                Cancel::new(self.clone(), (live.generation, *id), is_legacy, in_flight);
+            let limits = Limits::of(time);
+            let request = session.post(&params.lines(live.family), params.body(*id, live.family));
+            let exchanged = match attempt {
+                CallAttempt::First => http::exchange(session, pool, &request, limits).await,
+                CallAttempt::Retry(_) => Box::pin(http::fresh(session, &request, limits)).await,
+            };
+            let refused = match exchanged {
+                Ok(mut exchange) => match exchange.foreign_error(*id) {
+                    Some(refused) => {
+                        cancel.failed(&refused.cause, refused.sent);
+                        refused
+                    }
+                    None => {
+                        // Reads ahead: only where a session can be lost.
+                        let denied = match is_legacy && !is_resent && session.has_id() {
+                            true => exchange.denied_session().await,
+                            false => None,
+                        };
+                        let Some(reason) = denied else {
+                            let source =
+                                HttpSource::new(exchange, pool.clone(), session.key, cancel);
+                            return Ok((Box::new(source), place));
+                        };
+                        cancel.disarm();
+                        http::HttpRefused::session_unknown(reason)
+                    }
+                },
+                Err(refused) => {
+                    cancel.failed(&refused.cause, refused.sent);
+                    refused
+                }
+            };
+            drop((cancel, place));
+            if is_resent || !refused.session_unknown {
+                if !is_resent && refused.cause.affects_later_connections() {
+                    self.report(live.generation, refused.cause.to_string());
+                }
+                return Err((refused.cause, refused.sent));
+            }
+            live = self.renewed(live.generation, time.until).await.map_err(unsent)?;
+            is_resent = true;
         }
-        if refused.cause.is_of_connections_to_come() {
-            self.report(live.generation, refused.cause.to_string());
-        }
-        Err((refused.cause, refused.sent))
     }
 
-    async fn post_once(
-        self: &Arc<Self>,
-        pool: &Rc<Pool>,
-        live: &LiveConnection,
-        params: &Params,
-        (id, attempt): (u64, Attempt),
-        time: Allowance,
-    ) -> Result<Box<HttpSource>, http::HttpRefused> {
-        let Carrier::Http(session) = &live.link else {
-            let reason = "it is not reached over HTTP any more".into();
-            return Err(http::HttpRefused::unsent(Cause::NotConnected { reason }));
-        };
-        let limits = Limits::of(time);
-        // Closing its connection is what cancels a call of a modern server.
-        let armed = live.era == Era::Legacy;
-        let upstream = self.clone();
-        let mut cancel = Cancel::new(upstream, live.generation, id, armed);
-        let request = session.post(&params.lines(live.era), params.body(id, live.era));
-        let exchanged = match attempt {
-            Attempt::First => http::exchange(session, pool, &request, limits).await,
-            Attempt::Again(_) => Box::pin(http::fresh(session, &request, limits)).await,
-        };
-        match exchanged {
-            Ok(exchange) => {
-                Ok(Box::new(HttpSource::new(exchange, pool.clone(), session.key, cancel)))
-            }
-            Err(refused) => {
-                cancel.failed(&refused.cause, refused.sent);
-                Err(refused)
-            }
-        }
-    }
-
-    /// A connection younger than this one, whose session the server does not know any more.
+    /// Waits for a connection that replaces this one, whose session the server no longer knows.
     async fn renewed(&self, generation: u64, until: Instant) -> Result<Arc<LiveConnection>, Cause> {
-        if self.state.live().is_some_and(|live| live.generation == generation) {
+        if self.is_live(generation) {
             self.report(generation, "the server ended the session".to_owned());
         }
         match self.successor(generation, until).await {
@@ -308,13 +318,189 @@ impl Upstream {
         }
     }
 
-    /// Tells the supervisor that a connection is no good. It is told once; more of the same may be
-    /// lost.
+    /// Reports a broken connection to the server's task. Best effort: further reports of the same may be lost.
     fn report(&self, generation: u64, reason: String) {
-        let _ = self.control.try_send(Control::Lost { generation, reason: reason.into() });
+        let lost = Control::Lost { generation, reason: reason.into() };
+        let _ = self.control_of(generation).try_send(lost);
     }
 }
 
 fn unsent(cause: Cause) -> (Cause, Sent) {
     (cause, Sent::No)
+}
+
+const TENTH: Duration = Duration::from_millis(100);
+
+/// Next step of a call that found no connection.
+enum Next {
+    Use(Arc<LiveConnection>),
+    Fail(Cause),
+    /// Wait for a state change, at most [`CONNECT_WAIT`] from `since`.
+    Wait {
+        since: Instant,
+    },
+}
+
+impl Upstream {
+    /// Triggers a connection attempt if the server is disconnected and the backoff allows it. Does not block.
+    pub(super) fn nudge(&self) {
+        if let Phase::Waiting(waiting) = self.state.load().phase()
+            && Instant::now() >= waiting.due.earliest
+        {
+            self.connect_requests.request(waiting.attempt + 1);
+        }
+    }
+
+    /// Waits until the server is reachable, triggering an attempt like a call. The error is one line that names the server.
+    pub async fn reached(&self, until: Instant) -> Result<(), String> {
+        self.live(until).await.map(|_| ()).map_err(|cause| self.named(&cause))
+    }
+
+    /// Waits until the server is reachable and its tools are known. The error is one line that names the server.
+    pub async fn discovered(&self, until: Instant) -> Result<(), String> {
+        self.reached(until).await?;
+        let asked = Instant::now();
+        let outcome = self.state.wait_for(|state| match state.phase() {
+            Phase::Connected { .. } => Some(Ok(())),
+            Phase::Waiting(_) | Phase::Stopped | Phase::Disabled => {
+                Some(Err(unavailable(state, None)))
+            }
+            Phase::Discovering { .. } if state.status() == Status::Throttled => {
+                Some(Err(unavailable(state, None)))
+            }
+            Phase::Connecting { .. } | Phase::Discovering { .. } | Phase::Closing { .. } => None,
+        });
+        let limit = until.min(asked + CONNECT_WAIT);
+        let late = |_| Err(Cause::StillConnecting { waited: rounded(asked.elapsed()) });
+        let outcome = timeout_at(limit.into(), outcome).await.unwrap_or_else(late);
+        outcome.map_err(|cause| self.named(&cause))
+    }
+
+    fn named(&self, cause: &Cause) -> String {
+        format!("{}: {cause}", self.name)
+    }
+
+    /// Returns the live connection. If there is none, triggers an attempt (unless one was just made) and waits for it,
+    /// at most [`CONNECT_WAIT`] and not past `until`.
+    pub(super) async fn live(&self, until: Instant) -> Result<Arc<LiveConnection>, Cause> {
+        match self.state.live() {
+            Some(live) => Ok(live),
+            // Boxed: this rare future is large and would be part of every waiting call.
+            None => Box::pin(self.awaited(until)).await,
+        }
+    }
+
+    /// The second connection, for a call of a client that the server can ask. Takes at most half of the time until `until`,
+    /// so that the call can still use the first one. `None`: it has to.
+    async fn second_connection(
+        &self,
+        until: Instant,
+        log_level: Option<&'static str>,
+    ) -> Option<(Arc<LiveConnection>, SecondUse)> {
+        let second = self.second.as_ref()?;
+        // Before it is looked up, so that it is not closed in between.
+        let used = second.enter();
+        let now = Instant::now();
+        let live = second.open(now + until.saturating_duration_since(now) / 2).await?;
+        if let Some(level) = log_level {
+            second.lower_level(&live, level, (&self.server_events, &self.peer)).await;
+        }
+        Some((live, used))
+    }
+
+    /// Waits for a connection newer than this generation, which has ended or is about to.
+    async fn successor(
+        &self,
+        generation: u64,
+        until: Instant,
+    ) -> Result<Arc<LiveConnection>, Cause> {
+        match self.second_of(generation) {
+            Some(second) => second.successor(generation, until).await,
+            None => self.first_successor(generation, until).await,
+        }
+    }
+
+    /// Waits for a first connection newer than this generation, which has ended or is about to.
+    async fn first_successor(
+        &self,
+        generation: u64,
+        until: Instant,
+    ) -> Result<Arc<LiveConnection>, Cause> {
+        // Until the server's task has removed the old connection.
+        let taken = self.state.wait_for(|state| {
+            let is_old = state.live().is_some_and(|live| live.generation == generation);
+            (!is_old).then_some(())
+        });
+        let asked = Instant::now();
+        let limit = until.min(asked + CONNECT_WAIT);
+        if timeout_at(limit.into(), taken).await.is_err() {
+            return Err(Cause::StillConnecting { waited: rounded(asked.elapsed()) });
+        }
+        self.live(until).await
+    }
+
+    async fn awaited(&self, until: Instant) -> Result<Arc<LiveConnection>, Cause> {
+        let asked = Instant::now();
+        // Number of the awaited attempt.
+        let mut awaited = None;
+        let mut changes = self.state.changes();
+        loop {
+            // Marked as seen before the state is read, so that no change is missed.
+            changes.borrow_and_update();
+            let since = match self.next(asked, &mut awaited) {
+                Next::Use(live) => return Ok(live),
+                Next::Fail(cause) => return Err(cause),
+                Next::Wait { since } => since,
+            };
+            let limit = until.min(since + CONNECT_WAIT);
+            if timeout_at(limit.into(), changes.changed()).await.is_err() {
+                return Err(Cause::StillConnecting { waited: rounded(since.elapsed()) });
+            }
+        }
+    }
+
+    fn next(&self, asked: Instant, awaited: &mut Option<u64>) -> Next {
+        let state = self.state.load();
+        match state.phase() {
+            Phase::Discovering { live } | Phase::Connected { live, .. } => Next::Use(live.clone()),
+            Phase::Disabled | Phase::Stopped => Next::Fail(unavailable(&state, None)),
+            Phase::Closing { .. } => Next::Wait { since: asked },
+            Phase::Connecting { attempt, since } => {
+                awaited.get_or_insert(*attempt);
+                Next::Wait { since: (*since).min(asked) }
+            }
+            Phase::Waiting(waiting) => {
+                if waiting.failed && awaited.is_some_and(|awaited| awaited <= waiting.attempt) {
+                    return Next::Fail(unavailable(&state, None));
+                }
+                if waiting.failed && Instant::now() < waiting.due.earliest {
+                    return Next::Fail(unavailable(&state, Some(*waiting)));
+                }
+                self.connect_requests.request(waiting.attempt + 1);
+                *awaited = Some(waiting.attempt + 1);
+                Next::Wait { since: asked }
+            }
+        }
+    }
+}
+
+/// Why there is no connection; with `just`, includes when the next attempt is allowed.
+fn unavailable(state: &UpstreamState, just: Option<Waiting>) -> Cause {
+    let reason = match (state.status(), just) {
+        (Status::Disabled, _) => return Cause::Disabled,
+        (_, None) => state.reason(),
+        (_, Some(waiting)) => {
+            let Waiting { due, .. } = waiting;
+            let left = due.earliest.min(due.next).saturating_duration_since(Instant::now());
+            let again = Human(rounded(left + TENTH));
+            format!("{}; it was just tried, the next try is in {again}", state.reason()).into()
+        }
+    };
+    Cause::NotConnected { reason }
+}
+
+/// Rounds down to whole seconds, or to tenths below one second; at least 100 ms.
+fn rounded(time: Duration) -> Duration {
+    let tenths = u64::try_from(time.as_millis() / 100).unwrap_or(u64::MAX).max(1);
+    Duration::from_millis(if tenths < 10 { tenths * 100 } else { tenths / 10 * 1000 })
 }

@@ -1,34 +1,30 @@
-//! One server's entry in `mcpServers`, as far as reaching it goes.
+//! Connection settings of one server: its entry in `mcpServers`.
 //!
-//! What keeps one from naming a server is looked for in `check`. Which of its tools are offered, what they may do and how their answers are judged belongs to
-//! the catalog. Unknown keys are
-//! the business of whoever reads the file.
+//! Entries are validated in [`check`]; tool settings belong to the catalog, unknown keys to the reader of the file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-use super::oauth;
-use super::server_tls::ServerTls;
-use super::status::Transport;
-use crate::policy::limits;
+pub use self::check::Mistake;
+pub(super) use self::reference::{Invalid, fill_without_keyring};
+pub use self::reference::{NamedValues, ValuePart, value_parts};
+use self::reference::{fill, refers_to_keyring};
+pub use self::secrets::is_plain_header;
+use crate::endpoint::{ServerTls, UrlForm, parse_url};
+use crate::state::Transport;
+use mcpproxy_policy::limits;
+use mcpproxy_runtime::io::egress_proxy::Egress;
 
 mod check;
-mod invalid;
 mod reference;
+mod secrets;
 
-pub use check::Mistake;
-pub(super) use invalid::Invalid;
-
-pub(super) use reference::fill_unasked;
-pub use reference::{NamedValues, ValuePart, value_parts};
-use reference::{fill, names_keyring};
-
-/// How a server is reached.
+/// Transport of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Protocol {
     /// `command` means stdio, `url` means streamable HTTP.
@@ -38,7 +34,7 @@ pub enum Protocol {
     /// A child process, one message per line.
     #[serde(rename = "stdio")]
     Stdio,
-    /// MCP's streamable HTTP. The names other products use for it are understood.
+    /// MCP's streamable HTTP. Accepts the names used by other products.
     #[serde(
         rename = "streamable-http",
         alias = "http",
@@ -49,63 +45,90 @@ pub enum Protocol {
     StreamableHttp,
 }
 
-/// Which node of a fleet sends a server's calls.
+/// Fleet node that sends a server's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerAffinity {
-    /// Whichever the request came to.
+    /// The node that received the request.
     #[default]
     None,
-    /// One for all of a session: the server keeps something between its calls.
+    /// One node per session, for servers that keep state between calls.
     Session,
 }
+
+/// Protocol family in which a server is spoken to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProtocolEra {
+    /// The modern one if the server supports it. Clients that it can ask only in the legacy one have a second connection.
+    #[default]
+    Auto,
+    /// `initialize`, without a probe.
+    Legacy,
+    /// `server/discover` only.
+    Modern,
+}
+
+/// The key `proxy`, as messages name it.
+const PROXY_SETTING: &str = "proxy of the server";
 
 /// One server's entry. `Debug` shows the names of `env` and `headers`, never their values.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// The program to start, looked up in `PATH`.
+    /// Program to start, looked up in `PATH`.
     pub command: Option<String>,
-    /// Its arguments.
     pub args: Vec<String>,
-    /// Environment variables added to ours. `${env:NAME}` and the like are filled in.
+    /// Environment variables added to the inherited ones. References such as `${env:NAME}` are resolved.
     pub env: BTreeMap<String, String>,
-    /// Its working folder.
     pub cwd: Option<PathBuf>,
-    /// The MCP endpoint. `${env:NAME}` is filled in.
+    /// The MCP endpoint. References are resolved.
     pub url: Option<String>,
-    /// Headers of every request to it. `${env:NAME}` is filled in.
+    /// Headers of every request. References are resolved.
     pub headers: BTreeMap<String, String>,
     /// False: known, but never started.
     pub enabled: bool,
-    /// How to reach it; the key `type` of other products is understood.
+    /// Transport; also accepted as `type`, the key used by other products.
     #[serde(alias = "type")]
     pub protocol: Protocol,
-    /// Most time from starting or connecting until the server has been initialized.
+    /// Maximum time from start or connect until the server is initialized.
     #[serde(deserialize_with = "duration")]
     pub init_timeout: Duration,
-    /// Most time from a call until the first byte of its answer, whatever it waits for; a message
-    /// before the answer begins it anew.
+    /// Maximum time from a call to the first byte of its response, including all waits; a message before it restarts it.
     #[serde(deserialize_with = "duration")]
     pub call_timeout: Duration,
-    /// Most calls at a time: the older name of `limits.concurrent`.
+    /// Maximum number of concurrent calls: the older name of `limits.concurrent`.
     pub max_concurrent: Option<NonZeroUsize>,
-    /// What goes to it at a time and how often, and when it is set aside. Who asks is held to it before a call
-    /// comes here.
+    /// Concurrency, rate and circuit breaker limits, enforced before a call gets here.
     pub limits: limits::ServerConfig,
-    /// Which node of a fleet its calls go to.
     pub affinity: ServerAffinity,
-    /// How TLS is done with it; absent: the system's authorities count, and we are nobody.
+    pub protocol_era: ProtocolEra,
+    /// Time without a call after which the second connection is closed.
+    #[serde(deserialize_with = "duration")]
+    pub second_idle_timeout: Duration,
+    /// TLS settings; absent: the system's certificate authorities and no client certificate.
     pub tls: Option<ServerTls>,
-    /// How to log in, where clients cannot register themselves.
-    pub oauth: Option<oauth::Settings>,
-    /// What its references led to when the config was read ([`look_up`](Self::look_up)).
+    /// Egress proxy for the server and its authorization server: a URL, or `none`. Absent: as the environment says. References
+    /// are resolved.
+    pub proxy: Option<String>,
+    /// OAuth client settings, for servers without dynamic client registration.
+    pub oauth: Option<OauthSettings>,
+    /// Digest of the resolved references when the config was read ([`look_up`](Self::look_up)).
     #[serde(skip)]
     pub named: Option<NamedValues>,
-    /// Where logins are kept; it comes from the whole config, not from the entry. Absent: nowhere.
+    /// Directory of stored logins, from the config as a whole. Absent: logins are not stored.
     #[serde(skip)]
     pub data_dir: Option<PathBuf>,
 }
+
+/// Default of `init_timeout`.
+const INIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Default of `second_idle_timeout`.
+const SECOND_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Minimum time for a package manager to install a server and start it, unless `init_timeout` is set.
+pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(180);
+/// Programs that install the server they start.
+const INSTALLERS: [&str; 7] = ["npx", "uvx", "bunx", "pnpx", "pipx", "uv", "docker"];
 
 impl Default for Config {
     fn default() -> Self {
@@ -118,12 +141,15 @@ impl Default for Config {
             headers: BTreeMap::new(),
             enabled: true,
             protocol: Protocol::Auto,
-            init_timeout: Duration::from_secs(30),
+            init_timeout: INIT_TIMEOUT,
             call_timeout: Duration::from_secs(120),
             max_concurrent: None,
             limits: limits::ServerConfig::default(),
             affinity: ServerAffinity::None,
+            protocol_era: ProtocolEra::Auto,
+            second_idle_timeout: SECOND_IDLE_TIMEOUT,
             tls: None,
+            proxy: None,
             oauth: None,
             named: None,
             data_dir: None,
@@ -145,9 +171,7 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// True if a server that runs by this runs by `other` as well: they differ in nothing, or only in how calls come to
-    /// it.
-    #[must_use]
+    /// Whether a server started with this entry may keep running under `other`: they differ at most in how calls reach it.
     pub fn runs_as(&self, other: &Self) -> bool {
         let other = Self {
             call_timeout: self.call_timeout,
@@ -161,50 +185,62 @@ impl Config {
     }
 }
 
-/// Which way an entry is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Stdio,
     Http,
 }
 
-/// What an entry comes down to.
+/// Resolved entry.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Target {
-    Stdio { command: String, args: Vec<String>, env: Vec<(String, String)>, cwd: Option<PathBuf> },
-    Http { url: String, headers: Vec<(String, String)> },
+    Stdio(ChildCommand),
+    Http { url: String, headers: Vec<(String, String)>, egress: Egress },
+}
+
+/// Command line of a stdio server.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct ChildCommand {
+    pub(super) command: String,
+    pub(super) args: Vec<String>,
+    pub(super) env: Vec<(String, String)>,
+    pub(super) cwd: Option<PathBuf>,
+    /// Variables that the entry refers to and the child may inherit.
+    pub(super) named: BTreeSet<String>,
 }
 
 impl Config {
-    /// The values that may be references, or hold some.
-    fn referring(&self) -> impl Iterator<Item = &str> {
+    /// Values that may contain references.
+    fn referring_values(&self) -> impl Iterator<Item = &str> {
         let secret = self.oauth.as_ref().and_then(|it| it.client_secret.as_ref());
-        let values = self.env.values().chain(self.headers.values()).chain(&self.url).chain(secret);
-        values.map(String::as_str)
+        let values = self.env.values().chain(self.headers.values()).chain(&self.url);
+        values.chain(&self.proxy).chain(secret).map(String::as_str)
     }
 
-    /// The files that hold values of it.
+    /// Environment variables that the entry refers to.
+    pub fn named_variables(&self) -> impl Iterator<Item = &str> {
+        self.referring_values().flat_map(named_variables)
+    }
+
+    /// Files that the entry refers to.
     pub fn named_files(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
     ) -> impl Iterator<Item = PathBuf> {
-        self.referring().flat_map(|value| reference::files(value, lookup))
+        self.referring_values().flat_map(|value| reference::files(value, lookup))
     }
 
-    /// Those of them that others can read, in words.
-    #[must_use]
+    /// Descriptions of referenced files that others can read.
     pub fn exposed_files(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
         self.named_files(lookup).filter_map(|file| reference::exposure(&file)).collect()
     }
 
-    /// Looks where its references lead, so that it differs from what it was when anything of that has changed. Reads
-    /// files.
+    /// Updates the digest of the referenced values, so that a changed value makes the entry unequal. Reads files.
     pub fn look_up(&mut self, lookup: &dyn Fn(&str) -> Option<String>) {
-        self.named = reference::digest(self.referring(), lookup);
+        self.named = reference::digest(self.referring_values(), lookup);
     }
 
-    /// What to start or connect to, with what it names filled in; `lookup` finds environment variables. Blocks, for long
-    /// where a keyring is asked.
+    /// Resolves the entry; `lookup` reads environment variables. Blocks, possibly for long if a keyring is involved.
     pub(super) fn target(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -212,20 +248,50 @@ impl Config {
         match (self.kind()?, &self.command, &self.url) {
             (Kind::Stdio, None, _) => Err(Invalid::NoCommand),
             (Kind::Http, _, None) => Err(Invalid::NoUrl),
-            (Kind::Stdio, Some(command), _) => Ok(Target::Stdio {
+            (Kind::Stdio, Some(command), _) => Ok(Target::Stdio(ChildCommand {
                 command: command.clone(),
                 args: self.args.clone(),
                 env: fill_all(&self.env, "env", lookup)?,
                 cwd: self.cwd.clone(),
-            }),
+                named: self.named_variables().map(str::to_owned).collect(),
+            })),
             (Kind::Http, _, Some(url)) => Ok(Target::Http {
                 url: fill(url, "url", lookup)?,
                 headers: fill_all(&self.headers, "headers", lookup)?,
+                egress: self.egress(lookup)?,
             }),
         }
     }
 
-    /// How it is reached, as far as its keys tell: nothing is read.
+    /// The resolved egress setting.
+    fn egress(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Egress, Invalid> {
+        let proxy = self.proxy.as_deref().map(|proxy| fill(proxy, "proxy", lookup)).transpose()?;
+        Egress::parse(proxy.as_deref(), PROXY_SETTING).map_err(|why| Invalid::Proxy { why })
+    }
+
+    /// The way to the server in words; `None` if no proxy is set for it, or a keyring would have to be asked.
+    ///
+    /// # Errors
+    /// The setting that applies cannot be used.
+    pub fn egress_summary(
+        &self,
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<String>, String> {
+        let url = self.url.as_deref().filter(|_| self.kind() == Ok(Kind::Http));
+        let Some(url) = url.filter(|_| !self.asks_keyring()) else { return Ok(None) };
+        let Some(UrlForm::Web(url)) =
+            fill(url, "url", lookup).ok().and_then(|url| parse_url(&url).ok())
+        else {
+            return Ok(None);
+        };
+        let egress = self.egress(lookup).map_err(|invalid| invalid.to_string())?;
+        Ok(match egress.route(&url)?.proxy() {
+            Some(proxy) => Some(format!("through {proxy}")),
+            None => egress.bypass(&url).map(|why| format!("directly: {why}")),
+        })
+    }
+
+    /// Transport as far as the keys tell; reads no references.
     pub(super) fn transport(&self) -> Transport {
         match self.kind() {
             Ok(Kind::Stdio) => Transport::Stdio,
@@ -234,18 +300,30 @@ impl Config {
         }
     }
 
-    /// Whether it may be reached over TLS, as far as its keys tell: a URL that is a reference may be any.
+    /// `init_timeout` of a start that may install the server first: a command like `npx` has [`INSTALL_TIMEOUT`] unless
+    /// another time is configured.
+    pub fn first_init_timeout(&self) -> Duration {
+        let command = self.command.as_deref().unwrap_or_default();
+        let program = Path::new(command).file_stem().and_then(|name| name.to_str());
+        let installs = program.is_some_and(|program| INSTALLERS.contains(&program));
+        match installs && self.init_timeout == INIT_TIMEOUT {
+            true => INSTALL_TIMEOUT,
+            false => self.init_timeout,
+        }
+    }
+
+    /// Whether TLS may be used, as far as the keys tell; a URL that is a reference may be of any scheme.
     pub(super) fn may_use_tls(&self) -> bool {
         let is_plain = |url: &String| url.starts_with("http:") || url.starts_with("unix:");
         self.url.as_ref().is_some_and(|url| !is_plain(url))
     }
 
-    /// Whether a keyring is asked when it is connected to.
+    /// Whether resolving the entry involves a keyring.
     pub(super) fn asks_keyring(&self) -> bool {
-        self.referring().any(names_keyring)
+        self.referring_values().any(refers_to_keyring)
     }
 
-    /// Which way it is reached, by the keys that are there.
+    /// Transport by the keys that are present.
     fn kind(&self) -> Result<Kind, Invalid> {
         match (self.protocol, &self.command, &self.url) {
             (Protocol::Auto, None, None) => Err(Invalid::Neither),
@@ -259,7 +337,7 @@ impl Config {
 }
 
 impl Config {
-    /// The secret of the client that was registered by hand, with `${env:NAME}` filled in.
+    /// Secret of the preregistered OAuth client, resolved.
     pub(super) fn oauth_secret(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -269,11 +347,10 @@ impl Config {
     }
 }
 
-/// `value`, which stands under `key`, with what it names filled in as in a server's entry; `lookup` finds environment
-/// variables. Reads files.
+/// Resolves `value`, found under `key`; `lookup` reads environment variables. Reads files.
 ///
 /// # Errors
-/// What cannot be had. Nothing of the value is quoted.
+/// The reason in words, without quoting the value.
 pub fn filled_in(
     value: &str,
     key: &str,
@@ -282,7 +359,7 @@ pub fn filled_in(
     fill(value, key, lookup).map_err(|invalid| invalid.to_string())
 }
 
-/// What the references in `values` lead to now ([`NamedValues`]). Reads files.
+/// Digest of what the references in `values` resolve to now. Reads files.
 pub fn named_values<'v>(
     values: impl IntoIterator<Item = &'v str>,
     lookup: &dyn Fn(&str) -> Option<String>,
@@ -290,13 +367,10 @@ pub fn named_values<'v>(
     reference::digest(values, lookup)
 }
 
-/// The files that `value` names.
-#[must_use]
 pub fn named_files(value: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     reference::files(value, lookup)
 }
 
-/// The variables of the environment that `value` names.
 pub fn named_variables(value: &str) -> impl Iterator<Item = &str> {
     value_parts(value).into_iter().filter_map(|part| match part {
         ValuePart::Variable(whole) => whole.strip_prefix("${env:")?.strip_suffix('}'),
@@ -315,7 +389,7 @@ fn fill_all(
         .collect()
 }
 
-/// `"30s"`, `"2m"`, `"1h 30m"`: more than zero.
+/// Parses `"30s"`, `"2m"`, `"1h 30m"`; rejects zero.
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     use serde::de::Error;
     let text = String::deserialize(deserializer)?;
@@ -326,6 +400,29 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
         .ok_or_else(|| {
             D::Error::custom(format!("'{text}' is no duration: write it like \"30s\" or \"2m\""))
         })
+}
+
+/// OAuth client of a server's entry, for authorization servers without dynamic registration. `Debug` hides secrets.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct OauthSettings {
+    /// Preregistered client id.
+    pub client_id: Option<String>,
+    /// Its secret. References are resolved.
+    pub client_secret: Option<String>,
+    /// Authorization server where the client is registered; id and secret are sent to no other. Absent: the first one used.
+    pub issuer: Option<String>,
+    /// Https URL of the client's metadata document, which is its id at authorization servers that support such documents;
+    /// with others it registers dynamically.
+    pub client_metadata_url: Option<String>,
+    /// Requested scopes; empty: those the server asks for.
+    pub scopes: Vec<String>,
+}
+
+impl std::fmt::Debug for OauthSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OauthSettings").field("client_id", &self.client_id).finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]
@@ -341,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_that_users_have_is_read() {
+    fn common_entry_is_parsed() {
         let config = config(
             r#"{"command":"npx","args":["-y","x"],"env":{"KEY":"a${env:TOKEN}b"},"cwd":"/tmp",
                 "call_timeout":"1m 30s","max_concurrent":4}"#,
@@ -349,13 +446,16 @@ mod tests {
         assert_eq!(config.init_timeout, Duration::from_secs(30));
         assert_eq!(config.call_timeout, Duration::from_secs(90));
         assert!(config.enabled);
-        let Ok(Target::Stdio { command, env, .. }) = config.target(&environment) else { panic!() };
+        let Ok(Target::Stdio(ChildCommand { command, env, .. })) = config.target(&environment)
+        else {
+            panic!()
+        };
         assert_eq!((command.as_str(), env), ("npx", vec![("KEY".into(), "as3cretb".into())]));
-        assert!(!format!("{config:?}").contains("TOKEN"), "values must not show");
+        assert!(!format!("{config:?}").contains("TOKEN"), "values are hidden");
     }
 
     #[test]
-    fn an_entry_that_names_no_server_says_why() {
+    fn entry_that_names_no_server_is_rejected_with_the_reason() {
         let reason = |json| config(json).target(&environment).err().map(|e| e.to_string());
         assert_eq!(reason("{}"), Some("neither command nor url is given".into()));
         assert_eq!(
@@ -376,7 +476,20 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_more_than_zero_and_has_a_unit() {
+    fn installer_gets_time_for_its_first_start_unless_a_time_is_set() {
+        for (json, expected) in [
+            (r#"{"command":"npx"}"#, INSTALL_TIMEOUT),
+            (r#"{"command":"/usr/bin/uvx"}"#, INSTALL_TIMEOUT),
+            (r#"{"command":"npx","init_timeout":"5s"}"#, Duration::from_secs(5)),
+            (r#"{"command":"node"}"#, INIT_TIMEOUT),
+            (r#"{"url":"http://h"}"#, INIT_TIMEOUT),
+        ] {
+            assert_eq!(config(json).first_init_timeout(), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn duration_requires_a_unit_and_is_not_zero() {
         for bad in ["0s", "-1s", "5", "", "soon"] {
             let json = format!(r#"{{"call_timeout":"{bad}"}}"#);
             assert!(serde_json::from_str::<Config>(&json).is_err(), "{bad:?}");

@@ -1,11 +1,7 @@
-//! An initialized connection to one server: making it, and ending it.
+//! Creating and closing an initialized connection to one server.
 //!
-//! Owns what belongs to a connection besides the carrier of its messages: the running lifecycle,
-//! and for a child its process and the tasks on its pipes. When to connect is the supervisor's
-//! decision.
+//! Owns what belongs to a connection besides its transport: for a child, its process and the tasks on its pipes. When to connect is decided by [`crate::server_task`].
 
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -13,97 +9,98 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
-use super::carrier::Carrier;
-use super::config::Target;
-use super::endpoint::{Endpoint, tls_connector};
-use super::http::Session;
-use super::http_transport::{self, HttpTransport};
-use super::lifecycle::{self, Greeting, PipeTransport, Service};
-use super::listen;
-use super::notification_router::{NotificationRouter, ServerEvents};
-use super::oauth::{self, Bearer};
-use super::peer::Peer;
-use super::probe::{Probed, Start};
-use super::process::{self, LastWords, Process};
-use super::reaper::Reaper;
-use super::server_tls::OwnTls;
-use super::stdio::{self, ChildLink, LIFECYCLE_MESSAGES};
-use crate::mcp::revisions::Era;
+use crate::config::{ChildCommand, Target};
+use crate::endpoint::{Endpoint, OwnTls};
+use crate::handshake::{self, Greeting, HandshakeFailure, LifecycleChannel, PipeLifecycle, Start};
+use crate::http::Session;
+use crate::http_transport::HttpLifecycle;
+use crate::listen;
+use crate::notifications::{NotificationRouter, ServerEvents};
+use crate::oauth::{self, Bearer};
+use crate::peer::Peer;
+use crate::process::{self, Process, RecentStderr};
+use crate::reaper::Reaper;
+use crate::state::Carrier;
+use crate::stdio::{self, ChildLink, LIFECYCLE_MESSAGES};
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_runtime::io::tls::system_connector;
 
-/// Time the lifecycle has to say goodbye.
+/// Time for a graceful close of the protocol session.
 pub(super) const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
-/// Time to learn how a child ended once its output closed.
+/// Wait for a child's exit status after its output closed.
 const EXIT_WAIT: Duration = Duration::from_millis(500);
 
-/// What a connection is made with.
+#[derive(Clone, Copy)]
 pub(super) struct ConnectOptions<'a> {
     pub(super) peer: &'a Arc<Peer>,
-    /// Tells HTTP servers apart in the workers' pools.
+    /// Key of the server in the workers' connection pools.
     pub(super) key: u64,
     /// `init_timeout`
     pub(super) limit: Duration,
-    /// Made when the first https server is connected.
+    /// Created when the first https server is connected.
     pub(super) tls: &'a Arc<OnceLock<TlsConnector>>,
-    /// What its own section `tls` says.
+    /// The server's own `tls` section.
     pub(super) own_tls: Option<&'a Arc<OwnTls>>,
     pub(super) server_events: &'a Arc<ServerEvents>,
-    /// Ends a child should we be killed.
+    /// Ends the child if this process is killed.
     pub(super) reaper: &'a Arc<Reaper>,
-    /// Its login, where it can have one.
+    /// Its OAuth tokens, if it can have some.
     pub(super) login: Option<&'a oauth::LoginTokens>,
+    /// Router of the HTTP connection before, whose calls the server may still be working on.
+    pub(super) before: Option<&'a NotificationRouter>,
 }
 
-/// Why there is no connection.
 pub(super) struct ConnectFailure {
-    /// In one line.
     pub(super) reason: String,
-    /// How to begin the next time.
+    /// How to start the next attempt.
     pub(super) next: Start,
-    /// How often the server was started for it.
+    /// How often the server was started during the attempt.
     pub(super) starts: u32,
+    /// The server limits its requests: how long it asked to wait, if it said so.
+    pub(super) throttled: Option<Option<Duration>>,
 }
 
 impl ConnectFailure {
-    fn new(reason: String) -> Self {
-        Self { reason, next: Start::Probe, starts: 1 }
+    pub(super) fn new(reason: String) -> Self {
+        Self { reason, next: Start::Probe, starts: 1, throttled: None }
     }
 
-    /// The server had been started once before.
+    /// Counts one more start.
     fn again(self) -> Self {
         Self { starts: self.starts + 1, ..self }
     }
 }
 
-/// Starts or reaches the server and leads the handshake with it.
+/// Starts or connects to the server and performs the handshake.
 pub(super) async fn establish(
     target: &Target,
-    place: &ConnectOptions<'_>,
+    options: &ConnectOptions<'_>,
     start: Start,
 ) -> Result<ServerConnection, ConnectFailure> {
-    let (command, args, env, cwd) = match target {
-        Target::Http { url, headers } => {
-            return log_in_and_reach(place, url, headers, start).await;
-        }
-        Target::Stdio { command, args, env, cwd } => (command, args, env, cwd.as_deref()),
+    let child = match target {
+        Target::Http { .. } => return log_in_and_reach(options, target, start).await,
+        Target::Stdio(child) => child,
     };
     let again = async |start| {
-        let run = run(place, command, args, env, cwd, start);
+        let run = run(options, child, start);
         run.await.map_err(|unstarted| unstarted.into_failure().again())
     };
-    match run(place, command, args, env, cwd, start).await {
-        // There are servers that end when they are asked anything before `initialize`.
-        Err(Unstarted::Ended(_)) if start == Start::Probe => again(Start::Known(Era::Legacy)).await,
-        // It started slowly, and was initialized though it is modern: nothing is wrong with it.
+    match run(options, child, start).await {
+        // Some servers exit when they receive anything before `initialize`.
+        Err(Unstarted::Ended(_)) if start == Start::Probe => {
+            again(Start::Known(ProtocolFamily::Legacy)).await
+        }
+        // A modern server that started slowly and was sent `initialize`: not a failure.
         Err(Unstarted::Other(ConnectFailure {
-            next: next @ Start::Known(Era::Modern), ..
+            next: next @ Start::Known(ProtocolFamily::Modern),
+            ..
         })) if start == Start::Probe => again(next).await,
         other => other.map_err(Unstarted::into_failure),
     }
 }
 
-/// How a child failed to become a server.
 enum Unstarted {
-    /// It ended or closed its pipes.
+    /// It exited or closed its pipes.
     Ended(String),
     Other(ConnectFailure),
 }
@@ -118,20 +115,17 @@ impl Unstarted {
 }
 
 async fn run(
-    place: &ConnectOptions<'_>,
-    command: &str,
-    args: &[String],
-    env: &[(String, String)],
-    cwd: Option<&Path>,
+    options: &ConnectOptions<'_>,
+    child: &ChildCommand,
     start: Start,
 ) -> Result<ServerConnection, Unstarted> {
-    let (peer, limit) = (place.peer, place.limit);
-    let (process, pipes) = Process::start(place.reaper, command, args, env, cwd)
+    let (peer, limit) = (options.peer, options.limit);
+    let (process, pipes) = Process::start(options.reaper, child)
         .map_err(|reason| Unstarted::Other(ConnectFailure::new(reason)))?;
-    let (link, queue) = ChildLink::new(peer.clone(), place.server_events.clone());
+    let (link, queue) = ChildLink::new(peer.clone(), options.server_events.clone());
     let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
     let (lost, losses) = mpsc::channel(1);
-    let last_words = LastWords::default();
+    let recent_stderr = RecentStderr::default();
     let mut tasks = JoinSet::new();
     let writing = stdio::write(link.clone(), queue, pipes.stdin);
     let broken = lost.clone();
@@ -140,7 +134,7 @@ async fn run(
         let _ = broken.try_send("it closed its input".into());
     });
     let stderr =
-        tokio::spawn(process::drain_stderr(peer.clone(), pipes.stderr, last_words.clone()));
+        tokio::spawn(process::drain_stderr(peer.clone(), pipes.stderr, recent_stderr.clone()));
     let seed = getrandom::u64().unwrap_or_default();
     let reading = stdio::read(link.clone(), pipes.stdout, out, seed);
     let reader = link.clone();
@@ -149,28 +143,25 @@ async fn run(
         reader.end(reason.clone());
         let _ = lost.try_send(reason);
     });
-    let mut child = Child { process, last_words, stderr, tasks, writer };
-    let late = Arc::new(AtomicBool::new(false));
-    let pipe = PipeTransport { link: link.clone(), inbox, limit };
-    let transport = Probed::new(pipe, limit, start, late.clone());
-    match lifecycle::initialize(peer, transport, limit, start).await {
-        Ok((service, greeting)) => Ok(ServerConnection {
+    let mut child = Child { process, recent_stderr, stderr, tasks, writer };
+    let mut channel = LifecycleChannel::Pipe(PipeLifecycle::new(link.clone(), inbox, limit));
+    match handshake::perform(peer, &mut channel, limit, start).await {
+        Ok(greeting) => Ok(ServerConnection {
             carrier: Carrier::Stdio(link.clone()),
             line: listen::Line::Stdio(link),
             router: Arc::default(),
-            service: Some(service),
             greeting,
             losses,
             child: Some(child),
             login: None,
         }),
-        Err(reason) => {
+        Err(HandshakeFailure { reason, throttled: _ }) => {
             let ended = !losses.is_empty();
             let reason = if ended { child.explain(reason).await } else { reason };
             child.stop(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
-            let next = match late.load(Ordering::Relaxed) {
-                true => Start::Known(Era::Modern),
-                false => Start::Probe,
+            let next = match &channel {
+                LifecycleChannel::Pipe(pipe) if pipe.late => Start::Known(ProtocolFamily::Modern),
+                LifecycleChannel::Pipe(_) | LifecycleChannel::Http(_) => Start::Probe,
             };
             Err(if ended {
                 Unstarted::Ended(reason)
@@ -181,29 +172,27 @@ async fn run(
     }
 }
 
-/// Reaches the server with the token of its login, if there is one. A token that is refused is
-/// renewed once; how often in a row that may be is the login's to say.
+/// Connects with the token of the login, if any. A rejected token is renewed once; the login bounds repeated renewals.
 async fn log_in_and_reach(
-    place: &ConnectOptions<'_>,
-    url: &str,
-    headers: &[(String, String)],
+    options: &ConnectOptions<'_>,
+    target: &Target,
     start: Start,
 ) -> Result<ServerConnection, ConnectFailure> {
-    let Some(login) = place.login else {
-        return reach(place, url, headers, None, start).await.map_err(ConnectFailure::from);
+    let Some(login) = options.login else {
+        return reach(options, target, None, start).await.map_err(ConnectFailure::from);
     };
     let first = login.bearer().await.map_err(ConnectFailure::new)?;
-    let refused = match reach(place, url, headers, first.as_ref(), start).await {
+    let refused = match reach(options, target, first.as_ref(), start).await {
         Ok(connection) => return Ok(connection),
         Err(refused) if !refused.wants_login => return Err(refused.into()),
         Err(_) => first,
     };
-    let needs_login = || oauth::needs_login(&place.peer.name);
+    let needs_login = || oauth::needs_login(&options.peer.name);
     let Some(refused) = refused else { return Err(ConnectFailure::new(needs_login())) };
     login.refuse(&refused);
     let second = login.bearer().await.map_err(ConnectFailure::new)?;
     let second = second.ok_or_else(|| ConnectFailure::new(needs_login()))?;
-    match reach(place, url, headers, Some(&second), start).await {
+    match reach(options, target, Some(&second), start).await {
         Err(refused) if refused.wants_login => {
             login.refuse(&second);
             Err(ConnectFailure::new(needs_login()))
@@ -212,38 +201,40 @@ async fn log_in_and_reach(
     }
 }
 
-/// Why a server could not be reached.
 struct Unreached {
     reason: String,
     wants_login: bool,
+    throttled: Option<Option<Duration>>,
 }
 
 impl From<String> for Unreached {
     fn from(reason: String) -> Self {
-        Self { reason, wants_login: false }
+        Self { reason, wants_login: false, throttled: None }
     }
 }
 
 impl From<Unreached> for ConnectFailure {
     fn from(unreached: Unreached) -> Self {
-        Self::new(unreached.reason)
+        Self { throttled: unreached.throttled, ..Self::new(unreached.reason) }
     }
 }
 
 async fn reach(
-    place: &ConnectOptions<'_>,
-    url: &str,
-    headers: &[(String, String)],
+    options: &ConnectOptions<'_>,
+    target: &Target,
     bearer: Option<&Bearer>,
     start: Start,
 ) -> Result<ServerConnection, Unreached> {
-    let (tls, peer) = (place.tls.clone(), place.peer.clone());
-    let own_tls = place.own_tls.cloned();
-    let url = url.to_owned();
+    let Target::Http { url, headers, egress } = target else {
+        return Err("the server is a command".to_owned().into());
+    };
+    let (tls, peer) = (options.tls.clone(), options.peer.clone());
+    let own_tls = options.own_tls.cloned();
+    let (url, egress) = (url.to_owned(), egress.clone());
     // Reads certificates the first time.
     let endpoint = tokio::task::spawn_blocking(move || {
-        Endpoint::parse(&url, &peer, || match own_tls {
-            None => Ok(tls.get_or_init(tls_connector).clone()),
+        Endpoint::parse(&url, &peer, &egress, move || match &own_tls {
+            None => Ok(tls.get_or_init(system_connector).clone()),
             Some(own) => own
                 .connector(SystemTime::now())
                 .map_err(|problem| format!("tls.{}: {problem}", problem.key.as_str())),
@@ -251,57 +242,58 @@ async fn reach(
     })
     .await
     .map_err(|error| error.to_string())??;
-    let mut session = Session::new(Arc::new(endpoint), place.key, headers)?;
-    if let Some(login) = place.login {
-        session.heard_by(login.asked().clone());
+    let mut session = Session::new(Arc::new(endpoint), options.key, headers)?;
+    if let Some(login) = options.login {
+        session.report_challenges_to(login.challenges().clone());
     }
     if let Some(bearer) = bearer {
         session.log_in(bearer.header.clone());
     }
-    let limit = place.limit;
+    let limit = options.limit;
     let (lost, losses) = mpsc::channel(1);
-    let router = Arc::new(NotificationRouter::default());
-    let told = (router.clone(), place.server_events.clone());
-    let (transport, shared) = HttpTransport::new(session, limit, lost, told);
-    // Over HTTP an answer that comes late has nobody to come to.
-    let transport = Probed::new(transport, limit, start, Arc::default());
-    let (service, greeting) = lifecycle::initialize(place.peer, transport, limit, start)
-        .await
-        .map_err(|reason| Unreached { reason, wants_login: shared.wants_login() })?;
-    if greeting.about.era == Era::Modern {
-        shared.set_modern();
+    let router = Arc::new(NotificationRouter::after(options.before));
+    let recipients = (router.clone(), options.server_events.clone());
+    let http = HttpLifecycle::new(session, limit, lost, recipients);
+    // Over HTTP a late response to the probe is dropped.
+    let mut channel = LifecycleChannel::Http(http.clone());
+    let greeting = match handshake::perform(options.peer, &mut channel, limit, start).await {
+        Ok(greeting) => greeting,
+        Err(HandshakeFailure { reason, throttled }) => {
+            http.close().await;
+            return Err(Unreached { reason, wants_login: http.wants_login(), throttled });
+        }
+    };
+    if greeting.about.family == ProtocolFamily::Modern {
+        http.set_modern();
     }
     Ok(ServerConnection {
-        carrier: Carrier::Http(Arc::new(shared.session())),
-        login: bearer.cloned().map(|bearer| (shared.clone(), bearer)),
-        line: listen::Line::Http(shared),
+        carrier: Carrier::Http(Arc::new(http.session())),
+        login: bearer.cloned().map(|bearer| (http.clone(), bearer)),
+        line: listen::Line::Http(http),
         router,
-        service: Some(service),
         greeting,
         losses,
         child: None,
     })
 }
 
-/// An initialized connection.
 pub(super) struct ServerConnection {
     pub(super) carrier: Carrier,
-    /// How changes are listened for, of a modern server.
+    /// Transport for the subscriptions of a modern server.
     pub(super) line: listen::Line,
     pub(super) router: Arc<NotificationRouter>,
-    service: Option<Service>,
     pub(super) greeting: Greeting,
     losses: mpsc::Receiver<Arc<str>>,
     child: Option<Child>,
-    /// The token it goes with, and whose session to tell of another.
-    login: Option<(Arc<http_transport::Shared>, Bearer)>,
+    /// The current token, and the session that uses it.
+    login: Option<(Arc<HttpLifecycle>, Bearer)>,
 }
 
 impl ServerConnection {
-    /// Waits until the connection is lost; why it was.
+    /// Waits until the connection is lost; returns the reason.
     pub(super) async fn lost(&mut self) -> Arc<str> {
         let Some(reason) = self.losses.recv().await else {
-            // Nobody is left to report a loss: calls will.
+            // No task is left that could report a loss; failing calls will.
             return std::future::pending().await;
         };
         match &mut self.child {
@@ -310,31 +302,30 @@ impl ServerConnection {
         }
     }
 
-    /// The token it goes with.
+    /// The current token.
     pub(super) fn bearer(&self) -> Option<Bearer> {
         self.login.as_ref().map(|(_, bearer)| bearer.clone())
     }
 
-    /// Goes on with another token: what is under way keeps the one it went out with.
+    /// Replaces the token for further requests.
     pub(super) fn log_in(&mut self, bearer: Bearer) {
-        if let Some((shared, current)) = &mut self.login {
-            self.carrier = Carrier::Http(Arc::new(shared.log_in(bearer.header.clone())));
+        if let Some((http, current)) = &mut self.login {
+            self.carrier = Carrier::Http(Arc::new(http.log_in(bearer.header.clone())));
             *current = bearer;
         }
     }
 
-    /// Tells the calls that wait for this connection that it is over.
-    pub(super) fn forsake(&self, reason: Arc<str>) {
+    /// Fails the calls that wait on this connection.
+    pub(super) fn fail_calls(&self, reason: Arc<str>) {
         if let Carrier::Stdio(link) = &self.carrier {
             link.end(reason);
         }
     }
 
     pub(super) async fn close(mut self, deadline: tokio::time::Instant) {
-        if let Some(mut service) = self.service.take() {
-            let limit =
-                GOODBYE_LIMIT.min(deadline.saturating_duration_since(tokio::time::Instant::now()));
-            let _ = service.close_with_timeout(limit).await;
+        if let listen::Line::Http(http) = &self.line {
+            let limit = deadline.min(tokio::time::Instant::now() + GOODBYE_LIMIT);
+            let _ = tokio::time::timeout_at(limit, http.close()).await;
         }
         if let Some(child) = self.child.take() {
             child.stop(deadline).await;
@@ -342,31 +333,32 @@ impl ServerConnection {
     }
 }
 
-/// A child and the tasks on its pipes.
 struct Child {
     process: Process,
-    last_words: LastWords,
+    recent_stderr: RecentStderr,
     stderr: JoinHandle<()>,
     tasks: JoinSet<()>,
     writer: AbortHandle,
 }
 
 impl Child {
-    /// Adds to a reason how the process ended and what it said last.
+    /// Adds the exit status and the stderr line that states the error to a reason.
     async fn explain(&mut self, reason: String) -> String {
         let deadline = tokio::time::Instant::now() + EXIT_WAIT;
         let exit = self.process.ended(deadline).await;
-        // What it said before it ended may not have been read yet.
+        // Its last output may still be unread.
         if !self.stderr.is_finished() {
             let _ = tokio::time::timeout_at(deadline, &mut self.stderr).await;
         }
-        let words = self.last_words.lock().clone();
         let reason = exit.unwrap_or(reason);
-        if words.is_empty() { reason } else { format!("{reason}; its last words: {words}") }
+        match self.recent_stderr.reason() {
+            None => reason,
+            Some(line) => format!("{reason}; {line}"),
+        }
     }
 
     async fn stop(mut self, deadline: tokio::time::Instant) {
-        // Closes the child's input, which asks it to end.
+        // Closes the child's input, which asks it to exit.
         self.writer.abort();
         self.process.stop(deadline).await;
         self.stderr.abort();

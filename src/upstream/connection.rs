@@ -1,8 +1,7 @@
 //! One HTTP/1.1 connection to an upstream, driven by the task that uses it.
 //!
-//! A call writes its request and reads its answer in its own task: no task of the connection's, no
-//! channel, no wake-up between them. What is read is handed on as slices of the buffer it was read
-//! into. Who keeps idle connections, and what an answer means, is deliberately not known here.
+//! A call writes its request and reads its response in its own task, without a connection task, channel or wake-up in
+//! between. Reads yield slices of the read buffer. Pooling and the meaning of responses are not handled here.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -14,51 +13,44 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::client::TlsStream;
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::net::UnixStream;
 
-use super::endpoint::{Endpoint, ServerPlace};
-use super::error::{Cause, Human};
-use super::peer::Peer;
-use super::request::Slices;
-use super::server_tls::{self, Alerted};
-use crate::io::buffer_pool::BufferPool;
-use crate::io::deadline::Deadline;
-use crate::io::http1::{self, ResponseHead};
+use crate::endpoint::{self, Endpoint, ServerPlace, TlsAlert};
+use crate::error::{Cause, Human};
+use crate::peer::Peer;
+use crate::request::Slices;
+use mcpproxy_runtime::io::buffer_pool::BufferPool;
+use mcpproxy_runtime::io::deadline::Deadline;
+use mcpproxy_runtime::io::dial::{self, Stream};
+use mcpproxy_runtime::io::egress_proxy::EgressProxy;
+use mcpproxy_runtime::io::http1::{self, ResponseHead};
 
-/// Most time for resolving, connecting and the TLS handshake together.
+/// Maximum time for name resolution, connecting and the TLS handshake together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Silence after which the system asks whether the peer is still there.
+/// Idle time before the first TCP keepalive probe.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// How much a read asks for at first; most answers come whole in one.
+/// Initial read size; most responses fit into one read.
 const MIN_READ_BYTES: usize = 16 * 1024;
-/// How much it asks for at most, of an answer that keeps filling it.
+/// Maximum read size, for a response that keeps filling the buffer.
 const MAX_READ_BYTES: usize = 256 * 1024;
 
 thread_local! {
-    /// What answers are read into, those of one worker one after the other.
-    static ANSWERS: BufferPool = BufferPool::default();
+    /// Read buffers of this worker, shared by its connections.
+    static READ_BUFFERS: BufferPool = BufferPool::default();
 }
 
-/// Plain, of either kind, or TLS.
-pub(super) enum Stream {
-    Plain(TcpStream),
-    Unix(UnixStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-/// A request, ready to be written: nothing of it is consumed by an attempt to send it.
+/// A request ready to be written; sending does not consume it.
 #[derive(Clone, Debug)]
 pub(super) struct HttpRequest {
     /// The head and the first slice of the body.
     start: Vec<u8>,
-    /// What else the body has; large arguments are not copied.
+    /// The remaining body; large arguments are not copied.
     rest: [Bytes; 2],
 }
 
 impl HttpRequest {
-    /// `head` is everything before the length of the body: request line and header lines.
+    /// `head` is the request line and the header lines, without `content-length`.
     pub(super) fn new(head: [&[u8]; 2], (first, rest): Slices) -> Self {
         let length = first.len() + rest.iter().map(Bytes::len).sum::<usize>();
         let head_bytes: usize = head.iter().map(|part| part.len()).sum();
@@ -73,12 +65,48 @@ impl HttpRequest {
         Self { start, rest }
     }
 
-    /// `head` is the whole head but its last line end.
+    /// `head` is the complete head without its last line break.
     pub(super) fn without_body(head: &[u8]) -> Self {
         Self { start: [head, b"\r\n"].concat(), rest: Default::default() }
     }
 
-    /// What is left after so many bytes.
+    /// The same request to another endpoint: its request target, host and credentials for a proxy are replaced.
+    pub(super) fn moved_to(&self, endpoint: &Endpoint) -> Self {
+        let (line, rest) = split_line(&self.start);
+        let method = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+        let path = endpoint.path.to_string();
+        let mut start = [method, b" ", path.as_bytes(), b" HTTP/1.1\r\n"].concat();
+        if let Some((name, value)) = endpoint.proxy_authorization() {
+            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                start.extend_from_slice(part);
+            }
+        }
+        let mut rest = rest;
+        loop {
+            let (line, more) = split_line(rest);
+            if line.is_empty() {
+                break;
+            }
+            if line.starts_with(b"host: ") {
+                for part in [b"host: ", endpoint.host_header.as_bytes(), b"\r\n"] {
+                    start.extend_from_slice(part);
+                }
+                rest = more;
+                break;
+            }
+            rest = more;
+            // It precedes all other headers.
+            if line.starts_with(b"proxy-authorization: ") {
+                continue;
+            }
+            start.extend_from_slice(line);
+            start.extend_from_slice(b"\r\n");
+        }
+        start.extend_from_slice(rest);
+        Self { start, rest: self.rest.clone() }
+    }
+
+    /// The parts that remain after `written` bytes.
     fn after(&self, mut written: usize) -> [&[u8]; 3] {
         let [second, third] = &self.rest;
         [&self.start[..], second, third].map(|part| {
@@ -89,33 +117,39 @@ impl HttpRequest {
     }
 }
 
-/// A connection, its buffer, and the timer of whoever uses it.
-pub(super) struct Connection {
-    stream: Stream,
-    /// Read and not taken yet.
-    input: BytesMut,
-    /// How much to ask for at the next read: more while the peer fills it.
-    read_bytes: usize,
-    /// Of the answer being read.
-    body: http1::FramedBody,
-    /// Whether the connection lasts after that answer.
-    keep_alive: bool,
-    timer: Deadline,
-    /// With whom it is.
-    peer: Arc<Peer>,
+/// The first line of a head without its line break, and the rest.
+fn split_line(head: &[u8]) -> (&[u8], &[u8]) {
+    let end = memchr::memmem::find(head, b"\r\n").unwrap_or(head.len());
+    let (line, rest) = head.split_at_checked(end).unwrap_or_default();
+    (line, rest.get(2..).unwrap_or_default())
 }
 
-/// How sending a request failed.
+/// A connection with its read buffer and its timer.
+pub(super) struct Connection {
+    stream: Stream,
+    /// Bytes read and not consumed yet.
+    input: BytesMut,
+    /// Size of the next read; grows while the peer fills it.
+    read_bytes: usize,
+    /// Framing of the current response.
+    body: http1::FramedBody,
+    /// Whether the connection persists after the current response.
+    keep_alive: bool,
+    timer: Deadline,
+    pub(super) peer: Arc<Peer>,
+    /// The proxy that forwards the requests.
+    proxy: Option<Arc<EgressProxy>>,
+}
+
 pub(super) enum SendError {
-    /// Nothing was sent: the connection had been closed while idle.
+    /// Nothing was sent: the connection was closed while idle.
     Stale,
-    /// Part of it may have been sent.
+    /// Part of the request may have been sent.
     Failed(Cause),
 }
 
 impl Connection {
-    /// Connects. One attempt over all addresses of the host, at most [`CONNECT_TIMEOUT`]. Boxed,
-    /// since it is handed on many times in a call.
+    /// Connects, trying all addresses of the host, within [`CONNECT_TIMEOUT`]. Boxed, since a call moves it many times.
     pub(super) async fn open(endpoint: &Endpoint) -> Result<Box<Self>, Cause> {
         let failed = |reason: &str| Cause::Connect {
             host: format!("{endpoint:?}").into(),
@@ -123,7 +157,7 @@ impl Connection {
         };
         let deadline = tokio::time::Instant::now() + CONNECT_TIMEOUT;
         let late = |what: &str| failed(&format!("{what} within {}", Human(CONNECT_TIMEOUT)));
-        let reached = tokio::time::timeout_at(deadline, reach(&endpoint.place))
+        let reached = tokio::time::timeout_at(deadline, reach(endpoint))
             .await
             .map_err(|_| late("no connection"))?
             .map_err(|error| failed(&error.to_string()))?;
@@ -132,8 +166,8 @@ impl Connection {
                 let shaken = connector.connect(name.clone(), tcp);
                 let secure = tokio::time::timeout_at(deadline, shaken)
                     .await
-                    .map_err(|_| late(server_tls::UNANSWERED))?
-                    .map_err(|error| failed(&server_tls::explain(&error)))?;
+                    .map_err(|_| late(endpoint::UNANSWERED))?
+                    .map_err(|error| failed(&endpoint::explain(&error)))?;
                 Stream::Tls(Box::new(secure))
             }
             (reached, None) | (reached @ (Stream::Unix(_) | Stream::Tls(_)), Some(_)) => reached,
@@ -146,11 +180,12 @@ impl Connection {
             keep_alive: true,
             timer: Deadline::default(),
             peer: Arc::clone(&endpoint.peer),
+            proxy: endpoint.route.forwarding().cloned(),
         }))
     }
 
-    /// Sends a request and waits until `deadline` for the head of its answer, which may come
-    /// before the request was sent whole. `limit` is the time that this was, as it is told.
+    /// Sends a request and waits until `deadline` for the head of its response, which may arrive before the request was
+    /// sent completely. `limit` is the duration to name in the error.
     pub(super) async fn send(
         &mut self,
         request: &HttpRequest,
@@ -178,13 +213,16 @@ impl Connection {
                 Poll::Ready(Ok(0)) => *sending = Sending::Done,
                 Poll::Ready(Ok(more)) => *written += more,
                 Poll::Ready(Err(_)) if *written == 0 => return Poll::Ready(Err(SendError::Stale)),
-                // What the server said before it closed may still be read.
+                // A response sent before the close may still be readable.
                 Poll::Ready(Err(error)) => *sending = Sending::Broken(error.to_string()),
             }
         }
         loop {
             match ResponseHead::take(&mut self.input) {
                 Err(fault) => return failed(broken(fault)),
+                Ok(Some(head)) if head.status == 407 && self.proxy.is_some() => {
+                    return failed(self.proxy_refused(head.status));
+                }
                 Ok(Some(head)) => {
                     self.body = head.body;
                     self.keep_alive = head.keep_alive && matches!(sending, Sending::Done);
@@ -192,12 +230,12 @@ impl Connection {
                 }
                 Ok(None) => {}
             }
-            self.make_first_room();
-            self.make_room();
+            self.lend_input();
+            self.reserve_input();
             let read = match self.poll_read(cx) {
                 Poll::Ready(read) => read,
                 Poll::Pending => {
-                    self.give_back();
+                    self.return_input();
                     ready!(self.timer.poll_until(cx, deadline));
                     return failed(Cause::NoAnswer { limit });
                 }
@@ -214,13 +252,32 @@ impl Connection {
             let reason = self.peer.quote(reason);
             return failed(match self.input.is_empty() {
                 true => Cause::NoAnswerAtAll { reason },
-                // Part of the head has come.
+                // Part of the head was received.
                 false => Cause::CutOff { reason },
             });
         }
     }
 
-    /// Writes what there is of these slices, and flushes when there is nothing: 0 then.
+    /// Note on an error status that the proxy which forwards the requests may have given itself; empty for others.
+    pub(super) fn proxy_note(&self, status: u16) -> Arc<str> {
+        match &self.proxy {
+            Some(proxy) if matches!(status, 403 | 500..=599) => {
+                self.peer.quote(format!("this may be the answer of {proxy}"))
+            }
+            Some(_) | None => "".into(),
+        }
+    }
+
+    /// Cause for a response of the proxy itself.
+    fn proxy_refused(&self, status: u16) -> Cause {
+        let proxy = self.proxy.as_ref().map(|it| it.refused(format_args!("the request"), status));
+        Cause::Connect {
+            host: self.peer.name.clone(),
+            reason: self.peer.quote(proxy.unwrap_or_default()),
+        }
+    }
+
+    /// Writes the parts, or flushes if all are empty and returns 0.
     fn poll_write(&mut self, parts: [&[u8]; 3], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let stream = Pin::new(&mut self.stream);
         match parts {
@@ -230,8 +287,7 @@ impl Connection {
         }
     }
 
-    /// The next bytes of the answer's body; `None` at its end. `Pending` registers the task with
-    /// the connection.
+    /// Returns the next bytes of the response body, `None` at its end. `Pending` registers the task for wake-up.
     pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cause>>> {
         loop {
             match self.body.take(&mut self.input) {
@@ -240,7 +296,7 @@ impl Connection {
                 Ok(None) if self.body.has_ended() => return Poll::Ready(None),
                 Ok(None) => {}
             }
-            self.make_room();
+            self.reserve_input();
             let reason = match ready!(self.poll_read(cx)) {
                 Ok(0) if self.body.close() => return Poll::Ready(None),
                 Ok(0) => "".into(),
@@ -251,33 +307,31 @@ impl Connection {
         }
     }
 
-    /// Slices that are held keep their whole buffer: it is used up before a new one is taken, so
-    /// that an answer in tiny pieces costs not much more than its bytes.
-    fn make_room(&mut self) {
+    /// Slices pin their whole buffer, so it is filled up before a new one is allocated: small chunks cost little memory.
+    fn reserve_input(&mut self) {
         if self.input.capacity() - self.input.len() < self.read_bytes / 4 {
             self.input.reserve(self.read_bytes);
         }
     }
 
-    /// The same for what comes first. It takes the memory of the answer before, of whichever
-    /// connection, if all slices of that are gone: answers do not share memory, but where a buffer
-    /// had to grow for an answer in pieces and has so much room left.
-    fn make_first_room(&mut self) {
+    /// Prepares the buffer for a new response. Reuses the memory of an earlier response of any connection if no slice of
+    /// it is held: responses do not share memory, except where a buffer had to grow and has room left.
+    fn lend_input(&mut self) {
         if self.input.is_empty() {
-            ANSWERS.with(|pool| pool.lend(&mut self.input));
+            READ_BUFFERS.with(|pool| pool.lend(&mut self.input));
             self.input.reserve(self.read_bytes);
         }
     }
 
-    /// Gives the memory back while there is nothing in it: before an answer, and after.
-    fn give_back(&mut self) {
-        // What was read by large portions would be kept whole by a small one.
+    /// Returns an empty buffer to the pool.
+    fn return_input(&mut self) {
+        // A large buffer would be pinned by a small slice.
         if self.read_bytes == MIN_READ_BYTES {
-            ANSWERS.with(|pool| pool.take_back(&mut self.input));
+            READ_BUFFERS.with(|pool| pool.take_back(&mut self.input));
         }
     }
 
-    /// Reads once into the buffer: 0 when the peer has closed.
+    /// Reads once into the buffer; 0 when the peer has closed.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let read = ready!(pin!(self.stream.read_buf(&mut self.input)).poll(cx));
         match read {
@@ -299,37 +353,40 @@ impl Connection {
         }
     }
 
-    /// What a connection that took nothing was ended for, if the other side says so.
-    pub(super) fn refusal(&mut self) -> Option<Cause> {
+    /// The TLS alert that ended a connection before it accepted any byte, if there was one.
+    pub(super) fn refused_with_alert(&mut self) -> Option<Cause> {
         match self.poll_read(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(read) => alerted(&read, &self.peer),
             Poll::Pending => None,
         }
     }
 
-    /// Waits for the deadline of whoever uses the connection.
     pub(super) fn poll_deadline(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         self.timer.poll_until(cx, deadline)
     }
 
-    /// True once the answer's body is whole.
+    /// Excludes the connection from reuse.
+    pub(super) fn close_after_response(&mut self) {
+        self.keep_alive = false;
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.body.has_ended()
     }
 
-    /// Whether the connection can take another request as far as is known without a look at it.
+    /// Whether another request may be sent, as far as is known without a system call.
     pub(super) fn is_clean(&self) -> bool {
         self.keep_alive && self.body.has_ended() && self.input.is_empty()
     }
 
-    /// Whether the connection can take another request: still open, nothing unasked for on it.
-    /// The system is asked: the runtime knows of what came only once it has waited for events.
-    pub(super) fn quiet(&mut self) -> Quiet {
+    /// Checks that the connection is open and holds no unsolicited data. Asks the system, since the runtime knows of
+    /// received data only after it polled for events.
+    pub(super) fn check_idle(&mut self) -> IdleStatus {
         if !self.input.is_empty() {
-            return Quiet::Spoke;
+            return IdleStatus::Unsolicited;
         }
         if !self.is_clean() {
-            return Quiet::Closed;
+            return IdleStatus::Closed;
         }
         let socket = match &self.stream {
             Stream::Plain(tcp) => SockRef::from(tcp),
@@ -338,36 +395,35 @@ impl Connection {
         };
         match socket.peek(&mut [MaybeUninit::uninit()]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(1..) => return Quiet::Spoke,
-            Ok(0) | Err(_) => return Quiet::Closed,
+            Ok(1..) => return IdleStatus::Unsolicited,
+            Ok(0) | Err(_) => return IdleStatus::Closed,
         }
         match &self.stream {
-            Stream::Plain(_) | Stream::Unix(_) => Quiet::Silent,
-            Stream::Tls(_) => self.quiet_within(),
+            Stream::Plain(_) | Stream::Unix(_) => IdleStatus::Silent,
+            Stream::Tls(_) => self.check_idle_tls(),
         }
     }
 
-    /// The same of what was read from the socket and is not decrypted yet, or not taken.
-    fn quiet_within(&mut self) -> Quiet {
-        // Nobody is to be woken for an idle connection: what happens to it is seen at the next
-        // look.
+    /// The same for TLS data that was read from the socket and not yet decrypted or consumed.
+    fn check_idle_tls(&mut self) -> IdleStatus {
+        // No wake-up is needed: an idle connection is checked again before its next use.
         let mut cx = Context::from_waker(Waker::noop());
-        self.make_first_room();
+        self.lend_input();
         let read = self.poll_read(&mut cx);
         match read {
             Poll::Pending => {
-                self.give_back();
-                Quiet::Silent
+                self.return_input();
+                IdleStatus::Silent
             }
-            Poll::Ready(Ok(1..)) => Quiet::Spoke,
-            Poll::Ready(Ok(0) | Err(_)) => Quiet::Closed,
+            Poll::Ready(Ok(1..)) => IdleStatus::Unsolicited,
+            Poll::Ready(Ok(0) | Err(_)) => IdleStatus::Closed,
         }
     }
 
-    /// Gives back the memory, for which an idle connection has no use.
-    pub(super) fn rest(&mut self) {
-        self.give_back();
-        // Of an event stream's rest something may have come already.
+    /// Releases the memory while the connection is idle.
+    pub(super) fn release_memory(&mut self) {
+        self.return_input();
+        // The rest of an event stream may have arrived already.
         if self.input.is_empty() {
             self.input = BytesMut::new();
             self.read_bytes = MIN_READ_BYTES;
@@ -375,32 +431,32 @@ impl Connection {
     }
 }
 
-/// How an idle connection is.
+/// State of an idle connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quiet {
+pub(super) enum IdleStatus {
     Silent,
-    /// Something came that nobody asked for.
-    Spoke,
+    /// It delivered unsolicited data.
+    Unsolicited,
     Closed,
 }
 
-/// How far a request has come.
+/// Progress of sending a request.
 enum Sending {
     Going,
     Done,
-    /// The server does not take the rest.
+    /// The server stopped reading.
     Broken(String),
 }
 
-/// What it comes to that a read before the answer has met the alert that the other side ended TLS with.
+/// The cause for a read that failed with a TLS alert before the response.
 fn alerted(read: &io::Result<usize>, peer: &Peer) -> Option<Cause> {
-    Some(match server_tls::alert(read.as_ref().err()?)? {
-        Alerted::OfCertificate(told) => Cause::Alert { alert: peer.quote(told) },
-        Alerted::Other(told) => Cause::NoAnswerAtAll { reason: peer.quote(told) },
+    Some(match endpoint::alert(read.as_ref().err()?)? {
+        TlsAlert::OurCertificate(words) => Cause::Alert { alert: peer.quote(words) },
+        TlsAlert::Other(words) => Cause::NoAnswerAtAll { reason: peer.quote(words) },
     })
 }
 
-/// A write that takes nothing will never take anything.
+/// A write of 0 bytes is an error.
 fn nonzero(written: io::Result<usize>) -> Poll<io::Result<usize>> {
     Poll::Ready(match written {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),
@@ -412,92 +468,31 @@ fn broken(fault: http1::FramingFault) -> Cause {
     Cause::Http { reason: fault.to_string().into() }
 }
 
-/// Connects, without TLS.
-async fn reach(place: &ServerPlace) -> io::Result<Stream> {
-    let tcp = match place {
-        ServerPlace::Host(host, port) => TcpStream::connect((&**host, *port)).await?,
+async fn reach(endpoint: &Endpoint) -> io::Result<Stream> {
+    let tcp = match &endpoint.place {
+        ServerPlace::Host(host, port) => {
+            dial::connect(host, *port, &endpoint.route, |_| true).await?
+        }
         ServerPlace::Unix(path) => return UnixStream::connect(path).await.map(Stream::Unix),
     };
-    tcp.set_nodelay(true)?;
-    // A peer that is gone without a word is noticed on a stream that is silent for hours.
+    // Detects a vanished peer on a stream that may be silent for hours.
     SockRef::from(&tcp).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     Ok(Stream::Plain(tcp))
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Unix(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mcpproxy_runtime::io::egress_proxy::Egress;
 
     #[tokio::test]
-    async fn connections_read_into_the_same_memory_unless_it_is_held() {
+    async fn connections_reuse_read_memory_unless_it_is_held() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
-        let endpoint =
-            Endpoint::parse(&url, &Arc::default(), || unreachable!("no https here")).unwrap();
+        let endpoint = Endpoint::parse(&url, &Arc::default(), &Egress::Direct, || {
+            unreachable!("no https here")
+        })
+        .unwrap();
         let server = tokio::spawn(async move {
             for n in 0..5 {
                 let mut socket = listener.accept().await.unwrap().0;
@@ -514,10 +509,10 @@ mod tests {
             assert!(connection.send(&request, Instant::now() + limit, limit).await.is_ok());
             let data = poll_fn(|cx| connection.poll_body(cx)).await.unwrap().unwrap();
             assert_eq!(data, format!("[\"{n}n\"]"));
-            connection.rest();
-            assert_eq!(connection.input.capacity(), 0, "it keeps no memory while it waits");
+            connection.release_memory();
+            assert_eq!(connection.input.capacity(), 0, "an idle connection holds no memory");
             places.push(data.as_ptr());
-            // All stay open, so that none leaves its memory to another by ending.
+            // All stay open, so that none frees its memory by closing.
             open.push(connection);
             if n == 2 {
                 held = Some(data);
@@ -532,10 +527,10 @@ mod tests {
     }
 
     #[test]
-    fn only_an_alert_about_our_certificate_is_of_connections_to_come() {
+    fn only_alerts_about_our_certificate_affect_later_connections() {
         use rustls::AlertDescription as Alert;
         let peer = Peer::default();
-        for (alert, is_of_those_to_come, told) in [
+        for (alert, affects_later, words) in [
             (Alert::UnknownCA, true, "it does not accept our certificate"),
             (Alert::CertificateRequired, true, "it wants a certificate of ours"),
             (Alert::InternalError, false, "TLS: it sent the alert InternalError"),
@@ -543,15 +538,15 @@ mod tests {
         ] {
             let read = Err(io::Error::other(rustls::Error::AlertReceived(alert)));
             let cause = alerted(&read, &peer).unwrap();
-            assert_eq!(cause.is_of_connections_to_come(), is_of_those_to_come, "{cause}");
-            assert!(cause.is_broken_connection() && cause.to_string().contains(told), "{cause}");
+            assert_eq!(cause.affects_later_connections(), affects_later, "{cause}");
+            assert!(cause.is_broken_connection() && cause.to_string().contains(words), "{cause}");
         }
         assert_eq!(alerted(&Ok(0), &peer), None);
         assert_eq!(alerted(&Err(io::ErrorKind::ConnectionReset.into()), &peer), None);
     }
 
     #[test]
-    fn a_request_is_its_head_and_its_body_wherever_a_write_stops() {
+    fn request_resumes_after_any_partial_write() {
         let body = (b"{".to_vec(), ["\"a\"", "}"].map(Bytes::from));
         let request = HttpRequest::new([b"POST / HTTP/1.1\r\n", b""], body);
         let whole = "POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\n{\"a\"}";
@@ -560,5 +555,37 @@ mod tests {
         }
         let request = HttpRequest::without_body(b"GET / HTTP/1.1\r\n");
         assert_eq!(request.after(0).concat(), b"GET / HTTP/1.1\r\n\r\n");
+    }
+
+    #[test]
+    fn moved_request_keeps_everything_but_target_and_host() {
+        let unused = || unreachable!("no https here");
+        let moved_to = |egress: &Egress| {
+            Endpoint::parse("http://h.example:9/b?x=1", &Arc::default(), egress, unused).unwrap()
+        };
+        let endpoint = moved_to(&Egress::Direct);
+        let body = (b"host: not a header\r\n".to_vec(), ["1", "2"].map(Bytes::from));
+        let head = b"POST /a HTTP/1.1\r\naccept: x\r\nhost: old\r\nx-key: k\r\n";
+        let request = HttpRequest::new([head, b"host: second\r\n"], body.clone());
+        assert_eq!(
+            String::from_utf8(request.moved_to(&endpoint).after(0).concat()).unwrap(),
+            "POST /b?x=1 HTTP/1.1\r\naccept: x\r\nhost: h.example:9\r\nx-key: k\r\nhost: second\r\n\
+             content-length: 22\r\n\r\nhost: not a header\r\n12"
+        );
+        let request = HttpRequest::new([b"POST /a HTTP/1.1\r\n", b""], body);
+        let moved = String::from_utf8(request.moved_to(&endpoint).after(0).concat()).unwrap();
+        assert!(moved.ends_with("\r\n\r\nhost: not a header\r\n12"), "{moved}");
+        // NET-9: credentials of the proxy are for the proxy alone.
+        let proxied = moved_to(&Egress::parse(Some("http://u:pw@p"), "proxy").unwrap());
+        let request = HttpRequest::without_body(b"GET /a HTTP/1.1\r\nhost: old\r\n");
+        let forwarded = request.moved_to(&proxied);
+        let shown = |request: &HttpRequest| String::from_utf8(request.after(0).concat()).unwrap();
+        let origin = "http://h.example:9";
+        let host = "host: h.example:9\r\n\r\n";
+        let credentials = "proxy-authorization: Basic dTpwdw==\r\n";
+        let expected = format!("GET {origin}/b?x=1 HTTP/1.1\r\n{credentials}{host}");
+        assert_eq!(shown(&forwarded), expected);
+        let direct = forwarded.moved_to(&endpoint);
+        assert_eq!(shown(&direct), format!("GET /b?x=1 HTTP/1.1\r\n{host}"));
     }
 }

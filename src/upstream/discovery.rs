@@ -1,148 +1,250 @@
-//! Discovery: the list of tools of one server, read page by page.
+//! Tool discovery: reads one server's list of tools, page by page.
 //!
-//! It is read raw, since rmcp's model of a tool loses fields. Who sends the requests is not known
-//! here.
+//! Elements keep the server's own bytes. The caller sends the requests.
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::error::Cause;
-use super::lifecycle::Greeting;
-use super::peer::Peer;
-use super::request::Params;
-use crate::catalog::discovered::DiscoveredTool;
-use crate::mcp::jsonrpc::Code;
+use crate::error::Cause;
+use crate::handshake::Greeting;
+use crate::peer::Peer;
+use crate::request::Params;
+use crate::state::FetchFailure;
+use mcpproxy_catalog::definition::DiscoveredTool;
+use mcpproxy_catalog::{ListNote, ListNotes, NoteAction};
+use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::lifecycle::ServerResponse;
+use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Most pages of a list of tools.
+/// Method of the list.
+pub(super) const METHOD: &str = "tools/list";
+/// Maximum number of pages.
 const MAX_PAGES: usize = 1000;
-/// Most tools of one server.
+/// Maximum number of tools of one server.
 const MAX_TOOLS: usize = 20_000;
-/// Most bytes of a list of tools, all its pages together.
+/// Maximum size of all pages together, in bytes.
 pub(super) const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
-/// Most bytes of one page's cursor, which is sent back.
+/// Maximum size of a cursor, in bytes; it is sent back.
 const MAX_CURSOR_BYTES: usize = 64 * 1024;
-
-#[derive(Deserialize)]
-struct Page<'a> {
-    #[serde(borrow)]
-    result: Option<List<'a>>,
-    error: Option<RpcError>,
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct List<'a> {
     #[serde(borrow)]
     tools: Option<Vec<&'a RawValue>>,
-    next_cursor: Option<String>,
+    #[serde(borrow)]
+    next_cursor: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct RpcError {
-    code: i64,
-    #[serde(default)]
-    message: String,
-}
-
-/// Whether headers repeat parts of a request to a server: what its tools say of them counts there,
-/// and nowhere else (MCP 2026-07-28 §Schema Extension).
+/// Whether requests to the server repeat parameters in headers, so that a tool's header annotations matter (MCP 2026-07-28 §Schema Extension).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Headers {
     Repeat,
-    SayNothing,
+    Ignore,
 }
 
-/// Reads the whole list of tools. `fetch` sends one request and returns the response's bytes, at
-/// most as many as it is told. A malformed tool is left out with a warning that names it; the rest
-/// is kept. Of a list that outgrows [`MAX_LIST_BYTES`], [`MAX_TOOLS`] or [`MAX_PAGES`] the pages
-/// and tools before are kept; of one whose first page does, nothing.
+/// Tools of a server, as far as they were read.
+#[derive(Debug, Default)]
+pub(super) struct ReadTools {
+    pub(super) tools: Vec<DiscoveredTool>,
+    /// Why the list is incomplete.
+    pub(super) partial: Option<Partial>,
+}
+
+/// Why only the first pages of a list were read.
+#[derive(Debug)]
+pub(super) struct Partial {
+    /// One line.
+    pub(super) reason: String,
+    /// Set if a later attempt may read the rest.
+    pub(super) failure: Option<ListFailure>,
+}
+
+/// Why a list, or one of its pages, could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListFailure {
+    /// One line.
+    pub(super) reason: String,
+    /// The session or the connection is lost.
+    pub(super) ends_connection: bool,
+    /// The server limits its requests: how long it asked to wait, if it said so.
+    pub(super) throttled: Option<Option<Duration>>,
+}
+
+impl From<String> for ListFailure {
+    fn from(reason: String) -> Self {
+        Self { reason, ends_connection: false, throttled: None }
+    }
+}
+
+impl From<FetchFailure> for ListFailure {
+    fn from(FetchFailure { cause, ends_connection }: FetchFailure) -> Self {
+        let throttled = match &cause {
+            Cause::Throttled { after, .. } => Some(*after),
+            _ => None,
+        };
+        Self { reason: format!("{METHOD}: {cause}"), ends_connection, throttled }
+    }
+}
+
+/// A page that was read, or the reason why the list ends before it.
+enum PageOutcome {
+    Page(Vec<u8>),
+    /// The server has no tools.
+    NoTools,
+    /// The bound of the whole list is reached.
+    Full,
+}
+
+/// Reads the list of tools. `fetch` sends one request and returns a response of at most that many bytes. Malformed
+/// tools are skipped with a warning. A list that exceeds [`MAX_LIST_BYTES`], [`MAX_TOOLS`] or [`MAX_PAGES`], or whose
+/// cursor or second page is unusable, is cut there and marked as partial; it is an error if the first page cannot be read,
+/// or if the connection is lost meanwhile.
 pub(super) async fn discover<F>(
     peer: &Peer,
     greeting: &Greeting,
     headers: Headers,
     fetch: impl Fn(Params, usize) -> F,
-) -> Result<Vec<DiscoveredTool>, String>
+) -> Result<ReadTools, ListFailure>
 where
-    F: Future<Output = Result<Vec<u8>, Cause>>,
+    F: Future<Output = Result<Vec<u8>, FetchFailure>>,
 {
-    let told = |reason: &str| {
-        if peer.may_log() {
-            tracing::warn!(server = %peer.name, reason, "a server's list of tools is not read whole");
-        }
-    };
     let mut tools = Vec::new();
-    let mut room = MAX_LIST_BYTES;
+    let mut notes = ListNotes::default();
+    let mut remaining = MAX_LIST_BYTES;
     let mut cursors = HashSet::new();
     let mut params = "{}".to_owned();
-    for _ in 0..MAX_PAGES {
-        let request = Params::of("tools/list", params.into());
-        let page = match fetch(request, room).await {
-            Err(Cause::TooLong { .. }) if room < MAX_LIST_BYTES => {
-                told(&format!("it is longer than {MAX_LIST_BYTES} bytes"));
-                return Ok(tools);
+    let cut = |tools, notes, reason: String| {
+        peer.keep_list_notes(notes);
+        Ok(ReadTools { tools, partial: Some(Partial { reason, failure: None }) })
+    };
+    for number in 1..=MAX_PAGES {
+        let read = read_page(peer, greeting, &fetch, (params, remaining)).await;
+        let parsed = match &read {
+            Ok(PageOutcome::Page(page)) => parse_page(peer, page),
+            Ok(PageOutcome::NoTools) if number == 1 => return Ok(ReadTools::default()),
+            Ok(PageOutcome::NoTools) => Err(format!("it refused {METHOD}").into()),
+            Ok(PageOutcome::Full) => {
+                return cut(tools, notes, format!("it is longer than {MAX_LIST_BYTES} bytes"));
             }
-            page => page.map_err(|cause| format!("tools/list: {cause}"))?,
+            Err(failure) => Err(failure.clone()),
         };
-        room = room.saturating_sub(page.len());
-        let page: Page<'_> = serde_json::from_slice(&page).map_err(|error| {
-            format!("its answer to tools/list cannot be read: {}", peer.quote(error.to_string()))
-        })?;
-        let list = match (page.result, page.error) {
-            (Some(list), _) => list,
-            (None, Some(error))
-                if error.code == Code::MethodNotFound as i64 || !greeting.about.offers.tools =>
-            {
-                return Ok(Vec::new());
+        let (list, length) = match parsed {
+            Ok(parsed) => parsed,
+            Err(failure) if number == 1 || failure.ends_connection => return Err(failure),
+            Err(failure) => {
+                let reason = format!("page {number} cannot be read: {}", failure.reason);
+                let partial = Some(Partial { reason, failure: Some(failure) });
+                peer.keep_list_notes(notes);
+                return Ok(ReadTools { tools, partial });
             }
-            (None, Some(error)) => {
-                let words = peer.quote(error.message);
-                return Err(format!("it refused tools/list: {words}"));
-            }
-            (None, None) => return Err("its answer to tools/list holds no result".to_owned()),
         };
+        remaining = remaining.saturating_sub(length);
+        if list.tools.is_none() {
+            skipped(peer, &mut notes, "", "the result has no array 'tools'");
+        }
         for raw in list.tools.unwrap_or_default() {
             match DiscoveredTool::parse(raw) {
                 Ok(_) if tools.len() >= MAX_TOOLS => {
-                    told(&format!("it has more than {MAX_TOOLS} tools"));
-                    return Ok(tools);
+                    return cut(tools, notes, format!("it has more than {MAX_TOOLS} tools"));
                 }
                 Ok(DiscoveredTool { name, parameter_headers: Err(reason), .. })
                     if headers == Headers::Repeat =>
                 {
-                    left_out(peer, &peer.quote(name.as_bytes()), &reason.to_string());
+                    let name = peer.quote(name.as_bytes());
+                    skipped(peer, &mut notes, &name, &reason.to_string());
                 }
                 Ok(tool) => tools.push(tool),
                 Err(reason) => {
-                    left_out(peer, &tool_name(peer, raw), &reason);
+                    skipped(peer, &mut notes, &tool_name(peer, raw), &reason);
                 }
             }
         }
-        let Some(cursor) = list.next_cursor else { return Ok(tools) };
+        let Some(cursor) = list.next_cursor else {
+            peer.keep_list_notes(notes);
+            return Ok(ReadTools { tools, partial: None });
+        };
+        let Ok(cursor) = serde_json::from_str::<String>(cursor.get()) else {
+            return cut(tools, notes, format!("nextCursor of page {number} is not a string"));
+        };
         if cursor.len() > MAX_CURSOR_BYTES {
-            told(&format!("a cursor is longer than {MAX_CURSOR_BYTES} bytes"));
-            return Ok(tools);
+            let limit = MAX_CURSOR_BYTES;
+            return cut(
+                tools,
+                notes,
+                format!("nextCursor of page {number} is longer than {limit} bytes"),
+            );
         }
         params = serde_json::json!({ "cursor": cursor }).to_string();
         if !cursors.insert(cursor) {
-            told("it goes round in circles");
-            return Ok(tools);
+            return cut(
+                tools,
+                notes,
+                format!("nextCursor of page {number} repeats an earlier one"),
+            );
         }
     }
-    told(&format!("it has more than {MAX_PAGES} pages"));
-    Ok(tools)
+    cut(tools, notes, format!("it has more than {MAX_PAGES} pages"))
 }
 
-fn left_out(peer: &Peer, tool: &str, reason: &str) {
-    if peer.may_log() {
-        let reason = peer.quote(reason);
-        tracing::warn!(server = %peer.name, tool, %reason, "a malformed tool is left out");
+/// Reads one page.
+async fn read_page<F>(
+    peer: &Peer,
+    greeting: &Greeting,
+    fetch: &impl Fn(Params, usize) -> F,
+    (params, remaining): (String, usize),
+) -> Result<PageOutcome, ListFailure>
+where
+    F: Future<Output = Result<Vec<u8>, FetchFailure>>,
+{
+    let page = match fetch(Params::of(METHOD, params.into()), remaining).await {
+        Err(FetchFailure { cause: Cause::TooLong { .. }, .. }) if remaining < MAX_LIST_BYTES => {
+            return Ok(PageOutcome::Full);
+        }
+        page => page?,
+    };
+    let error = match ServerResponse::parse(&page) {
+        Some(ServerResponse { outcome: Err(error), .. }) => error,
+        Some(_) | None => return Ok(PageOutcome::Page(page)),
+    };
+    if error.code == Code::MethodNotFound as i64 || !greeting.about.offers.tools {
+        return Ok(PageOutcome::NoTools);
+    }
+    Err(format!("it refused {METHOD}: {}", peer.quote(error.message)).into())
+}
+
+/// The list on a page, and its length in bytes.
+fn parse_page<'a>(peer: &Peer, page: &'a [u8]) -> Result<(List<'a>, usize), ListFailure> {
+    let unreadable = |error: serde_json::Error| {
+        let reason = peer.quote(error.to_string());
+        ListFailure::from(format!("its answer to {METHOD} cannot be read: {reason}"))
+    };
+    let Some(response) = ServerResponse::parse(page) else {
+        serde_json::from_slice::<IgnoredAny>(page).map_err(unreadable)?;
+        return Err(format!("its answer to {METHOD} holds no result").into());
+    };
+    match response.outcome {
+        Ok(result) => {
+            let list = serde_json::from_str(result.get()).map_err(unreadable)?;
+            Ok((list, page.len()))
+        }
+        // Handled by the caller.
+        Err(error) => Err(peer.quote(error.message).to_string().into()),
     }
 }
 
-/// The name of a tool that is otherwise unreadable, for the warning.
+fn skipped(peer: &Peer, notes: &mut ListNotes, tool: &str, reason: &str) {
+    let reason = peer.quote(reason);
+    peer_line!(warn, peer, server = %peer.name, tool, %reason, "skipped a malformed tool");
+    notes.add(ListNote::new("tools/list", tool, NoteAction::Omitted, &reason));
+}
+
+/// Name of an unreadable tool, for the warning.
 fn tool_name(peer: &Peer, raw: &RawValue) -> Arc<str> {
     #[derive(Deserialize)]
     struct Named {
@@ -156,21 +258,30 @@ fn tool_name(peer: &Peer, raw: &RawValue) -> Arc<str> {
 mod tests {
     use parking_lot::Mutex;
 
-    use super::super::request::Fields;
-    use super::super::status::About;
     use super::*;
-    use crate::mcp::capabilities::ServerCapabilities;
+    use crate::request::Fields;
+    use crate::state::About;
+    use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
 
-    /// Discovers from given pages; returns names or the error, and the params that were asked.
+    /// Names, and why the list is partial.
+    type Names = (Vec<String>, Option<String>);
+
+    fn names(read: ReadTools) -> Names {
+        let names = read.tools.iter().map(|tool| tool.name.to_string()).collect();
+        (names, read.partial.map(|partial| partial.reason))
+    }
+
+    /// Discovers from these pages; returns the names or the error, and the requested params.
     async fn discovered(pages: &[&str]) -> (Result<Vec<String>, String>, Vec<String>) {
-        discovered_by(Headers::SayNothing, pages).await
+        let (read, requested) = discovered_by(Headers::Ignore, pages).await;
+        (read.map(|(names, _)| names), requested)
     }
 
     async fn discovered_by(
         headers: Headers,
         pages: &[&str],
-    ) -> (Result<Vec<String>, String>, Vec<String>) {
-        let asked = Mutex::new(Vec::new());
+    ) -> (Result<Names, String>, Vec<String>) {
+        let requested = Mutex::new(Vec::new());
         let greeting = Greeting {
             about: About {
                 offers: ServerCapabilities { tools: true, ..ServerCapabilities::default() },
@@ -178,20 +289,20 @@ mod tests {
             },
             ..Greeting::default()
         };
-        let tools = discover(&Peer::default(), &greeting, headers, |params, room| {
-            let mut asked = asked.lock();
-            let page = pages[asked.len().min(pages.len() - 1)].as_bytes().to_vec();
-            asked.push(String::from_utf8(object(&params)).unwrap());
+        let tools = discover(&Peer::default(), &greeting, headers, |params, remaining| {
+            let mut requested = requested.lock();
+            let page = pages[requested.len().min(pages.len() - 1)].as_bytes().to_vec();
+            requested.push(String::from_utf8(object(&params)).unwrap());
             async move {
-                match page.len() <= room {
+                match page.len() <= remaining {
                     true => Ok(page),
-                    false => Err(Cause::TooLong { limit: room }),
+                    false => Err(Cause::TooLong { limit: remaining }.into()),
                 }
             }
         })
         .await;
-        let names = tools.map(|tools| tools.iter().map(|tool| tool.name.to_string()).collect());
-        (names, asked.into_inner())
+        let read = tools.map(names).map_err(|failure| failure.reason);
+        (read, requested.into_inner())
     }
 
     fn object(params: &Params) -> Vec<u8> {
@@ -202,73 +313,126 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_paged_list_is_read_to_its_end() {
-        let (names, asked) = discovered(&[
+    async fn paged_list_is_read_completely() {
+        let (names, requested) = discovered(&[
             r#"{"id":1,"result":{"tools":[{"name":"a","inputSchema":{}}],"nextCursor":"p\"2"}}"#,
             r#"{"result":{"nextCursor":null,"tools":[{"name":"b","inputSchema":{}}]},"id":2}"#,
         ])
         .await;
         assert_eq!(names.unwrap(), ["a", "b"]);
-        assert_eq!(asked, ["{}", r#"{"cursor":"p\"2"}"#]);
+        assert_eq!(requested, ["{}", r#"{"cursor":"p\"2"}"#]);
     }
 
     #[tokio::test]
-    async fn a_list_is_bounded_over_all_its_pages() {
+    async fn list_size_is_bounded_over_all_pages() {
         const PAGE: usize = 3 * 1024 * 1024;
-        let asked = std::cell::Cell::new(0);
+        let requested = std::cell::Cell::new(0);
         let filler = "x".repeat(PAGE);
         let peer = Peer::default();
         let greeting = Greeting::default();
-        let tools = discover(&peer, &greeting, Headers::SayNothing, |_, room| {
-            asked.set(asked.get() + 1);
+        let tools = discover(&peer, &greeting, Headers::Ignore, |_, remaining| {
+            requested.set(requested.get() + 1);
             let page = format!(
                 r#"{{"result":{{"x":"{filler}","tools":[{{"name":"t{n}","inputSchema":{{}}}}],"nextCursor":"{n}"}}}}"#,
-                n = asked.get()
+                n = requested.get()
             );
             async move {
-                match page.len() <= room {
+                match page.len() <= remaining {
                     true => Ok(page.into_bytes()),
-                    false => Err(Cause::TooLong { limit: room }),
+                    false => Err(Cause::TooLong { limit: remaining }.into()),
                 }
             }
         });
-        assert_eq!(tools.await.unwrap().len(), MAX_LIST_BYTES / PAGE, "the pages before are kept");
-        assert_eq!(asked.get(), MAX_LIST_BYTES / PAGE + 1);
+        let (names, partial) = names(tools.await.unwrap());
+        assert_eq!(names.len(), MAX_LIST_BYTES / PAGE, "earlier pages are kept");
+        assert_eq!(partial.unwrap(), format!("it is longer than {MAX_LIST_BYTES} bytes"));
+        assert_eq!(requested.get(), MAX_LIST_BYTES / PAGE + 1);
     }
 
     #[tokio::test]
-    async fn mcp_2026_a_tool_with_invalid_headers_is_left_out_where_headers_are_sent() {
+    async fn mcp_2026_tool_with_invalid_headers_is_skipped_where_headers_are_sent() {
         let page = r#"{"result":{"tools":[
             {"name":"a","inputSchema":{"properties":{"p":{"type":"string","x-mcp-header":"P"}}}},
             {"name":"b","inputSchema":{"properties":{"p":{"type":"number","x-mcp-header":"P"}}}},
             {"name":"c","inputSchema":{}}]}}"#;
         for (headers, expected) in
-            [(Headers::Repeat, &["a", "c"][..]), (Headers::SayNothing, &["a", "b", "c"])]
+            [(Headers::Repeat, &["a", "c"][..]), (Headers::Ignore, &["a", "b", "c"])]
         {
-            assert_eq!(discovered_by(headers, &[page]).await.0.unwrap(), expected, "{headers:?}");
+            assert_eq!(discovered_by(headers, &[page]).await.0.unwrap().0, expected, "{headers:?}");
         }
     }
 
     #[tokio::test]
-    async fn a_malformed_tool_is_left_out_and_the_rest_kept() {
+    async fn malformed_tool_is_skipped() {
         let (names, _) = discovered(&[
-            r#"{"result":{"tools":[{"name":"a","inputSchema":{}},{"name":"b"},7,{"name":"c","inputSchema":{}}]}}"#,
+            r#"{"result":{"tools":[{"name":"a","inputSchema":{}},{"name":""},7,{"name":"c","inputSchema":{}}]}}"#,
         ])
         .await;
         assert_eq!(names.unwrap(), ["a", "c"]);
     }
 
     #[tokio::test]
-    async fn a_list_that_goes_round_in_circles_ends() {
-        let (names, asked) = discovered(&[
-            r#"{"result":{"tools":[{"name":"a","inputSchema":{}}],"nextCursor":"x"}}"#,
-        ])
-        .await;
-        assert_eq!((names.unwrap().len(), asked.len()), (2, 2));
+    async fn pro_11_pages_before_an_unusable_cursor_or_page_are_kept() {
+        const NEXT: &str =
+            r#"{"result":{"tools":[{"name":"a","inputSchema":{}}],"nextCursor":"x"}}"#;
+        let with_cursor = |cursor: &str| NEXT.replace("\"x\"", cursor);
+        let (number, object) = (with_cursor("7"), with_cursor("{}"));
+        let second = "page 2 cannot be read: ";
+        for (pages, names, partial) in [
+            (&[&*number][..], &["a"][..], "nextCursor of page 1 is not a string".to_owned()),
+            (&[&object], &["a"], "nextCursor of page 1 is not a string".to_owned()),
+            (&[NEXT], &["a", "a"], "nextCursor of page 2 repeats an earlier one".to_owned()),
+            (
+                &[NEXT, r#"{"error":{"code":-32603,"message":"no"}}"#],
+                &["a"],
+                format!("{second}it refused tools/list: no"),
+            ),
+            (
+                &[NEXT, r#"{"result":null}"#],
+                &["a"],
+                format!("{second}its answer to tools/list holds no result"),
+            ),
+            (
+                &[NEXT, "{"],
+                &["a"],
+                format!(
+                    "{second}its answer to tools/list cannot be read: EOF while parsing an object \
+                     at line 1 column 1"
+                ),
+            ),
+        ] {
+            let (read, _) = discovered_by(Headers::Ignore, pages).await;
+            let (found, reason) = read.unwrap();
+            assert_eq!(
+                (&found[..], reason),
+                (&names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>()[..], Some(partial)),
+                "{pages:?}"
+            );
+        }
     }
 
     #[tokio::test]
-    async fn a_refusal_is_an_error_and_a_missing_method_is_no_tools() {
+    async fn pro_11_lost_session_on_a_later_page_is_no_partial_list() {
+        let (peer, greeting) = (Peer::default(), Greeting::default());
+        let pages = std::cell::Cell::new(0);
+        let read = discover(&peer, &greeting, Headers::Ignore, |_, _| {
+            pages.set(pages.get() + 1);
+            let first = pages.get() == 1;
+            async move {
+                if first {
+                    return Ok(br#"{"result":{"tools":[],"nextCursor":"x"}}"#.to_vec());
+                }
+                let cause = Cause::Status { status: 404, message: "gone".into() };
+                Err(FetchFailure { cause, ends_connection: true })
+            }
+        });
+        let failure = read.await.unwrap_err();
+        assert_eq!(failure.reason, "tools/list: the server answered HTTP 404: gone");
+        assert!(failure.ends_connection);
+    }
+
+    #[tokio::test]
+    async fn refusal_is_an_error_and_missing_method_means_no_tools() {
         let (names, _) = discovered(&[r#"{"error":{"code":-32000,"message":"not\nnow"}}"#]).await;
         assert_eq!(names.unwrap_err(), "it refused tools/list: not now");
         let (names, _) = discovered(&[r#"{"error":{"code":-32601,"message":"?"}}"#]).await;

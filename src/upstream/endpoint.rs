@@ -1,37 +1,57 @@
-//! Where an upstream is reached over HTTP, read from its URL once, and how TLS is done there.
+//! HTTP endpoint of a server: address, request target and TLS.
+//!
+//! [`ServerTls`] is a server's own `tls` section. Its files are watched ([`OwnTls::reload`]): new contents apply to later
+//! connections, and the server reconnects. Unusable files are reported while the previous ones stay in force, and
+//! retried, since a certificate may only not be valid yet. Reading files may block for long on a hanging mount, so it
+//! is never done on a worker; [`OwnTls::problem`] never blocks.
 
 use std::fmt;
-use std::path::Path;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
+use arc_swap::ArcSwapOption;
 use http::Uri;
-use http::header::HeaderValue;
+use http::header::{HeaderName, HeaderValue, PROXY_AUTHORIZATION};
+use parking_lot::Mutex;
+use rustls::AlertDescription as Alert;
+use serde::Deserialize;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::peer::Peer;
-use crate::io::address::{Address, UNIX};
-use crate::io::tls::{connector, system_roots};
+use crate::peer::Peer;
+use mcpproxy_policy::identity::{FileStamp, file_stamp};
+use mcpproxy_runtime::io::address::{Address, UNIX};
+use mcpproxy_runtime::io::egress_proxy::{Egress, EgressRoute, bare_host};
+use mcpproxy_runtime::io::tls::{
+    CertifiedPair, Fingerprint, TlsFileProblem, TlsKey, connector, fingerprint, roots, system_roots,
+};
 
-/// Where an upstream is: resolved from its URL once, shared by all its connections.
+/// Parsed URL of a server, shared by all its connections.
 #[derive(Clone)]
 pub(super) struct Endpoint {
     pub(super) place: ServerPlace,
+    pub(super) route: EgressRoute,
     pub(super) tls: Option<(TlsConnector, ServerName<'static>)>,
-    /// Whose it is.
     pub(super) peer: Arc<Peer>,
-    /// The request target in origin form.
+    /// Request target: in origin form, or in absolute form if a proxy forwards the requests.
     pub(super) path: Uri,
-    /// The `Host` header.
+    /// Value of the `Host` header.
     pub(super) host_header: HeaderValue,
+    /// For plain http: the TLS settings to use if the server redirects to https.
+    pub(super) upgrade: Option<TlsSource>,
+    /// The setting that the route follows from.
+    pub(super) egress: Egress,
 }
 
-/// What is connected to.
+/// Provides the TLS settings of a server. Reads files: not for a worker's thread.
+pub(super) type TlsSource = Arc<dyn Fn() -> Result<TlsConnector, String> + Send + Sync>;
+
 #[derive(Clone)]
 pub(super) enum ServerPlace {
-    /// A host and its port.
     Host(Arc<str>, u16),
-    /// The file of a Unix socket.
+    /// Path of a Unix socket.
     Unix(Arc<Path>),
 }
 
@@ -45,21 +65,25 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// Reads a URL. The error is one line and does not quote what may be a secret in it.
+    /// Parses a URL. The error is one line without possible secrets.
     pub(super) fn parse(
         url: &str,
         peer: &Arc<Peer>,
-        tls: impl FnOnce() -> Result<TlsConnector, String>,
+        egress: &Egress,
+        tls: impl Fn() -> Result<TlsConnector, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
-        let url = match readable(url)? {
+        let url = match parse_url(url)? {
             UrlForm::Web(url) => url,
             UrlForm::Unix { path, target } => {
                 return Ok(Self {
                     place: ServerPlace::Unix(path),
+                    route: EgressRoute::Direct,
                     tls: None,
                     peer: Arc::clone(peer),
                     path: target,
                     host_header: HeaderValue::from_static("localhost"),
+                    upgrade: None,
+                    egress: Egress::Direct,
                 });
             }
         };
@@ -67,33 +91,52 @@ impl Endpoint {
         let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
             return Err("url names no host".to_owned());
         };
-        let target = match url.query() {
-            Some(query) => format!("{}?{query}", url.path()),
-            None => url.path().to_owned(),
-        };
+        let route = egress.route(&url)?;
         let authority = match url.port() {
             Some(port) => format!("{host}:{port}"),
             None => host.to_owned(),
         };
         let read = |what: &str| format!("url has a {what} that cannot be sent");
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let tls = if secure {
+        let bare = bare_host(host);
+        let (tls, upgrade): (_, Option<TlsSource>) = if secure {
             let name = ServerName::try_from(bare.to_owned()).map_err(|_| read("host"))?;
-            Some((tls()?, name))
+            (Some((tls()?, name)), None)
         } else {
-            None
+            (None, Some(Arc::new(tls)))
         };
         Ok(Self {
             place: ServerPlace::Host(bare.into(), port),
             tls,
             peer: Arc::clone(peer),
-            path: target.parse().map_err(|_| read("path"))?,
+            path: request_target(&url, &route)?,
             host_header: HeaderValue::from_str(&authority).map_err(|_| read("host"))?,
+            upgrade,
+            egress: egress.clone(),
+            route,
         })
+    }
+
+    /// The same server at another path.
+    pub(super) fn with_path(&self, url: &url::Url) -> Result<Self, String> {
+        Ok(Self { path: request_target(url, &self.route)?, ..self.clone() })
+    }
+
+    /// The header with the credentials for a proxy that forwards the requests.
+    pub(super) fn proxy_authorization(&self) -> Option<(&HeaderName, &HeaderValue)> {
+        Some((&PROXY_AUTHORIZATION, self.route.forwarding()?.authorization()?))
     }
 }
 
-/// What the URL of a server may be.
+/// Request target of a URL: in origin form, or in absolute form for a proxy.
+fn request_target(url: &url::Url, route: &EgressRoute) -> Result<Uri, String> {
+    let origin = route.forwarding().map(|_| format!("http://{}", url.authority()));
+    let query = url.query().map(|query| format!("?{query}"));
+    let [origin, query] = [origin, query].map(Option::unwrap_or_default);
+    let target = format!("{origin}{}{query}", url.path());
+    target.parse().map_err(|_| "url has a path that cannot be sent".to_owned())
+}
+
+/// Accepted forms of a server's URL.
 #[derive(Debug)]
 pub(super) enum UrlForm {
     /// `http` or `https`.
@@ -102,8 +145,8 @@ pub(super) enum UrlForm {
     Unix { path: Arc<Path>, target: Uri },
 }
 
-/// The URL of an endpoint. The error is one line and does not quote what may be a secret in it.
-pub(super) fn readable(url: &str) -> Result<UrlForm, String> {
+/// Parses the URL of an endpoint. The error is one line without possible secrets.
+pub(super) fn parse_url(url: &str) -> Result<UrlForm, String> {
     if let Some(rest) = url.strip_prefix(UNIX) {
         let form = "url has no request target after its socket, as in unix:/path/of.sock:/mcp";
         let (path, target) = rest.split_once(":/").ok_or(form)?;
@@ -125,23 +168,298 @@ pub(super) fn readable(url: &str) -> Result<UrlForm, String> {
     Ok(UrlForm::Web(url))
 }
 
-/// TLS as every https upstream uses it: the system's roots, HTTP/1.1. Reads files: not for a
-/// worker's thread.
-#[must_use]
-pub fn tls_connector() -> TlsConnector {
-    connector(system_roots(), None)
+/// Interval between attempts to load unusable files.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The `tls` section as written. Relative paths are resolved against the directory of the config file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ServerTls {
+    /// Certificate authorities for this server, **instead of** the system's.
+    pub ca: Option<PathBuf>,
+    /// Client certificate with its chain.
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+impl ServerTls {
+    /// Resolves relative paths against `folder` and `~` against `home`.
+    pub fn resolve_paths(&mut self, folder: &Path, home: Option<&Path>) {
+        for file in [&mut self.ca, &mut self.cert, &mut self.key].into_iter().flatten() {
+            *file = match (file.strip_prefix("~"), home) {
+                (Ok(rest), Some(home)) => home.join(rest),
+                (Ok(_), None) | (Err(_), _) => folder.join(&*file),
+            };
+        }
+    }
+
+    /// The missing one of `cert` and `key`.
+    pub(super) fn missing_half(&self) -> Option<TlsKey> {
+        match (&self.cert, &self.key) {
+            (Some(_), None) => Some(TlsKey::Key),
+            (None, Some(_)) => Some(TlsKey::Cert),
+            (Some(_), Some(_)) | (None, None) => None,
+        }
+    }
+
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        [&self.ca, &self.cert, &self.key].into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// Loads the files. Fails with the first unusable one.
+    pub(super) fn load(&self, now: SystemTime) -> Result<ConnectTerms, TlsFileProblem> {
+        let (roots, authorities) = match &self.ca {
+            Some(file) => {
+                let (roots, digest) = roots(TlsKey::Ca, file)?;
+                (roots, Some(digest))
+            }
+            None => (system_roots(), None),
+        };
+        let pair = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some(CertifiedPair::load(cert, key, now)?),
+            (None, _) | (_, None) => None,
+        };
+        let chain = pair.as_ref().map(|pair| {
+            let chain = pair.certified.cert.iter();
+            fingerprint(&chain.flat_map(|it| it.iter().copied()).collect::<Vec<u8>>())
+        });
+        Ok(ConnectTerms { connector: connector(roots, pair), authorities, chain })
+    }
+
+    fn stamps(&self) -> Stamps {
+        let of = |file: &Option<PathBuf>| file.as_deref().and_then(file_stamp);
+        [of(&self.ca), of(&self.cert), of(&self.key)]
+    }
+}
+
+type Stamps = [Option<FileStamp>; 3];
+
+/// Loaded TLS settings with digests to detect changes.
+pub(super) struct ConnectTerms {
+    connector: TlsConnector,
+    /// Digest of the authorities.
+    authorities: Option<Fingerprint>,
+    /// Digest of the client certificate with its chain.
+    chain: Option<Fingerprint>,
+}
+
+impl ConnectTerms {
+    fn matches(&self, other: &Self) -> bool {
+        (self.authorities, self.chain) == (other.authorities, other.chain)
+    }
+}
+
+/// Live TLS settings of one server: the last ones that could be loaded.
+pub(super) struct OwnTls {
+    named: ServerTls,
+    /// Locked while files are read, so only where blocking is allowed.
+    watch: Mutex<FileWatch>,
+    /// Settings in force; `None` until the files could be loaded.
+    terms: ArcSwapOption<ConnectTerms>,
+    /// Problem with the files while earlier settings are in force.
+    problem: ArcSwapOption<String>,
+}
+
+/// State of the file watch.
+#[derive(Default)]
+struct FileWatch {
+    /// File stamps at the last load; `None` before the first.
+    seen: Option<Stamps>,
+    /// Since when the files are unusable, and why.
+    unusable: Option<(Instant, String)>,
+}
+
+/// Result of a check of the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TlsReload {
+    Same,
+    /// New settings are in force.
+    Renewed,
+    /// The files became unusable.
+    Unusable(String),
+    /// The files are usable again and match the settings in force.
+    Recovered,
+}
+
+impl OwnTls {
+    pub(super) fn new(named: ServerTls) -> Self {
+        Self {
+            named,
+            watch: Mutex::default(),
+            terms: ArcSwapOption::empty(),
+            problem: ArcSwapOption::empty(),
+        }
+    }
+
+    pub(super) fn has_settings(&self, named: &ServerTls) -> bool {
+        self.named == *named
+    }
+
+    /// Connector for the server. Loads the files if that did not succeed before, and then blocks.
+    /// Fails with the first unusable file.
+    pub(super) fn connector(&self, now: SystemTime) -> Result<TlsConnector, TlsFileProblem> {
+        if let Some(connector) = self.in_force() {
+            return Ok(connector);
+        }
+        let mut watch = self.watch.lock();
+        // Another thread may have loaded them meanwhile.
+        if let Some(connector) = self.in_force() {
+            return Ok(connector);
+        }
+        // Taken before reading, so that a concurrent write is detected.
+        watch.seen = Some(self.named.stamps());
+        let terms = self.named.load(now)?;
+        let connector = terms.connector.clone();
+        self.terms.store(Some(Arc::new(terms)));
+        watch.unusable = None;
+        Ok(connector)
+    }
+
+    fn in_force(&self) -> Option<TlsConnector> {
+        self.terms.load().as_ref().map(|terms| terms.connector.clone())
+    }
+
+    /// Reloads the files after a change, or when unusable ones are due for a retry. Blocks.
+    pub(super) fn reload(&self, now: Instant, time: SystemTime) -> TlsReload {
+        let mut watch = self.watch.lock();
+        let since = watch.unusable.as_ref().map(|(since, _)| *since);
+        let again = since.is_some_and(|since| now.duration_since(since) >= RETRY_INTERVAL);
+        // Never loaded so far.
+        let Some(before) = watch.seen else { return TlsReload::Same };
+        let seen = self.named.stamps();
+        if seen == before && !again {
+            return TlsReload::Same;
+        }
+        watch.seen = Some(seen);
+        match self.named.load(time) {
+            Ok(terms) => {
+                let was_unusable = watch.unusable.take().is_some();
+                let same = self.terms.load().as_ref().is_some_and(|old| old.matches(&terms));
+                if !same {
+                    self.terms.store(Some(Arc::new(terms)));
+                }
+                self.problem.store(None);
+                match (same, was_unusable) {
+                    (false, _) => TlsReload::Renewed,
+                    (true, true) => TlsReload::Recovered,
+                    (true, false) => TlsReload::Same,
+                }
+            }
+            Err(problem) => {
+                let message = format!("tls.{}: {problem}", problem.key.as_str());
+                // Without settings in force, connection attempts report the problem.
+                if self.terms.load().is_some() {
+                    let shown = format!("{message}; the previous files stay in force");
+                    self.problem.store(Some(Arc::new(shown)));
+                }
+                let before = watch.unusable.replace((now, message.clone()));
+                let known = before.is_some_and(|(_, known)| known == message);
+                if known { TlsReload::Same } else { TlsReload::Unusable(message) }
+            }
+        }
+    }
+
+    /// Problem with the files while earlier settings are in force; otherwise connection attempts report it. Never blocks.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.problem.load().as_deref().cloned()
+    }
+}
+
+/// A TLS alert that ended a connection, in words.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum TlsAlert {
+    /// It concerns our certificate: later connections will fail in the same way.
+    OurCertificate(String),
+    /// It may concern this connection alone.
+    Other(String),
+}
+
+pub(super) fn alert(error: &io::Error) -> Option<TlsAlert> {
+    use rustls::Error;
+    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    let Some(Error::AlertReceived(alert)) = of_tls else { return None };
+    Some(match about_our_certificate(*alert) {
+        Some(message) => TlsAlert::OurCertificate(message),
+        None => TlsAlert::Other(describe_alert(*alert)),
+    })
+}
+
+/// Message of an alert about our certificate; `None` for others.
+fn about_our_certificate(alert: Alert) -> Option<String> {
+    let what = match alert {
+        Alert::CertificateRequired => "it wants a certificate of ours (tls.cert and tls.key)",
+        Alert::UnknownCA
+        | Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateRevoked
+        | Alert::CertificateExpired
+        | Alert::CertificateUnknown
+        | Alert::AccessDenied => "it does not accept our certificate",
+        _ => return None,
+    };
+    Some(format!("{what}: TLS alert {alert:?}"))
+}
+
+fn describe_alert(alert: Alert) -> String {
+    about_our_certificate(alert).unwrap_or_else(|| format!("TLS: it sent the alert {alert:?}"))
+}
+
+/// Error if the server does not respond to the handshake.
+pub(super) const UNANSWERED: &str =
+    "no answer to the TLS handshake (does it speak TLS there? http:// instead of https://?)";
+
+/// Message of a failed handshake.
+pub(super) fn explain(error: &io::Error) -> String {
+    use rustls::{CertificateError, Error};
+    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    let Some(of_tls) = of_tls else {
+        return match error.kind() {
+            // Servers that do not speak TLS often hang up.
+            ErrorKind::UnexpectedEof
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe => {
+                "it closed the connection in the TLS handshake (does it speak TLS there? http:// instead of https://?)"
+                    .to_owned()
+            }
+            _ => error.to_string(),
+        };
+    };
+    let what = match of_tls {
+        Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => "its certificate has expired",
+        Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => "its certificate is not valid yet",
+        Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => "its certificate is for another host name",
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "its certificate is of no authority that is trusted (self-signed? name its authority as tls.ca)"
+        }
+        Error::AlertReceived(alert) => return describe_alert(*alert),
+        Error::InvalidMessage(_) => "it does not speak TLS there (http:// instead of https://?)",
+        _ => return format!("TLS: {of_tls}"),
+    };
+    what.to_owned()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::{fs, thread};
+
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
     use super::*;
 
     fn parse(url: &str) -> Result<Endpoint, String> {
-        Endpoint::parse(url, &Arc::default(), || unreachable!("no https here"))
+        Endpoint::parse(url, &Arc::default(), &Egress::Direct, || unreachable!("no https here"))
     }
 
     #[test]
-    fn a_url_gives_host_port_and_target() {
+    fn url_yields_host_port_and_target() {
         for (url, shown, host, path) in [
             ("http://localhost/mcp", "localhost:80", "localhost", "/mcp"),
             ("http://127.0.0.1:9000", "127.0.0.1:9000", "127.0.0.1:9000", "/"),
@@ -157,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_named_with_the_target_behind_it() {
+    fn socket_is_followed_by_its_target() {
         let endpoint = parse("unix:/run/a.sock:/mcp?key=v").unwrap();
         assert_eq!(format!("{endpoint:?}"), "unix:/run/a.sock");
         assert_eq!(
@@ -177,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusable_url_is_told_without_its_secrets() {
+    fn unusable_url_is_reported_without_its_secrets() {
         for (url, why) in [
             ("/mcp", "url cannot be read: relative URL without a base"),
             ("ftp://h/", "url has scheme ftp; http, https and unix are known"),
@@ -185,5 +503,157 @@ mod tests {
         ] {
             assert_eq!(parse(url).unwrap_err(), why);
         }
+    }
+
+    /// Limit for an operation that must not block.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn named(&self) -> ServerTls {
+            let file = |name: &str| Some(self.0.path().join(name));
+            ServerTls { ca: file("ca.pem"), cert: file("cert.pem"), key: file("key.pem") }
+        }
+
+        fn read(&self, name: &str) -> String {
+            fs::read_to_string(self.0.path().join(name)).unwrap()
+        }
+
+        /// Replaces a file so that the change is detected however soon it comes.
+        fn write(&self, name: &str, text: &str) {
+            let (new, file) = (self.0.path().join("new"), self.0.path().join(name));
+            fs::write(&new, text).unwrap();
+            fs::rename(new, file).unwrap();
+        }
+
+        fn pair(&self, params: &CertificateParams) {
+            let key = KeyPair::generate().unwrap();
+            self.write("cert.pem", &params.self_signed(&key).unwrap().pem());
+            self.write("key.pem", &key.serialize_pem());
+        }
+
+        fn authority(&self) {
+            let key = KeyPair::generate().unwrap();
+            self.write("ca.pem", &CertificateParams::default().self_signed(&key).unwrap().pem());
+        }
+    }
+
+    fn whole() -> (Folder, OwnTls) {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        folder.pair(&CertificateParams::default());
+        folder.authority();
+        let tls = OwnTls::new(folder.named());
+        (folder, tls)
+    }
+
+    fn reload(tls: &OwnTls) -> TlsReload {
+        tls.reload(Instant::now(), SystemTime::now())
+    }
+
+    #[test]
+    fn files_are_not_checked_before_the_first_connection() {
+        let (folder, tls) = whole();
+        assert_eq!(reload(&tls), TlsReload::Same);
+        folder.authority();
+        assert_eq!(reload(&tls), TlsReload::Same);
+        assert!(tls.connector(SystemTime::now()).is_ok());
+        assert_eq!(reload(&tls), TlsReload::Same);
+    }
+
+    #[test]
+    fn changed_files_are_loaded_and_identical_ones_ignored() {
+        let (folder, tls) = whole();
+        tls.connector(SystemTime::now()).unwrap();
+        folder.write("ca.pem", &format!("about it\n{}", folder.read("ca.pem")));
+        assert_eq!(reload(&tls), TlsReload::Same);
+        folder.authority();
+        assert_eq!((reload(&tls), reload(&tls)), (TlsReload::Renewed, TlsReload::Same));
+        folder.pair(&CertificateParams::default());
+        assert_eq!((reload(&tls), reload(&tls)), (TlsReload::Renewed, TlsReload::Same));
+        assert_eq!(tls.problem(), None);
+    }
+
+    #[test]
+    fn unusable_files_are_reported_once_and_the_previous_stay_in_force() {
+        let (folder, tls) = whole();
+        tls.connector(SystemTime::now()).unwrap();
+        let key = folder.read("key.pem");
+        folder.write("key.pem", &KeyPair::generate().unwrap().serialize_pem());
+        let TlsReload::Unusable(message) = reload(&tls) else { panic!() };
+        assert!(message.starts_with("tls.key: ") && message.contains("does not fit"), "{message}");
+        folder.write("key.pem", &KeyPair::generate().unwrap().serialize_pem());
+        assert_eq!(reload(&tls), TlsReload::Same, "already reported");
+        assert!(tls.problem().unwrap().starts_with(&message));
+        assert!(tls.connector(SystemTime::now()).is_ok(), "a connection can be made");
+        folder.write("key.pem", &key);
+        assert_eq!((reload(&tls), tls.problem()), (TlsReload::Recovered, None));
+    }
+
+    #[test]
+    fn problem_and_connector_do_not_block_on_a_hanging_read() {
+        let (folder, tls) = whole();
+        tls.connector(SystemTime::now()).unwrap();
+        folder.write("ca.pem", "");
+        let TlsReload::Unusable(message) = reload(&tls) else { panic!() };
+        let tls = Arc::new(tls);
+        // Like a read on a hanging mount.
+        let _reads = tls.watch.lock();
+        let (sender, receiver) = mpsc::channel();
+        let asked = Arc::clone(&tls);
+        thread::spawn(move || {
+            let can_connect = asked.connector(SystemTime::now()).is_ok();
+            // The test may have given up.
+            let _ = sender.send((asked.problem(), can_connect));
+        });
+        let (problem, can_connect) = receiver.recv_timeout(PATIENCE).expect("nobody is waited for");
+        assert!(problem.unwrap().starts_with(&message) && can_connect);
+    }
+
+    #[test]
+    fn never_usable_files_fail_connections_until_they_are_usable() {
+        let (folder, tls) = whole();
+        folder.write("ca.pem", "");
+        let problem = tls.connector(SystemTime::now()).err().unwrap();
+        assert_eq!(problem.key, TlsKey::Ca);
+        assert_eq!((reload(&tls), tls.problem()), (TlsReload::Same, None));
+        folder.authority();
+        assert_eq!(reload(&tls), TlsReload::Renewed);
+    }
+
+    #[test]
+    fn certificate_that_was_not_yet_valid_is_retried() {
+        let (folder, tls) = whole();
+        tls.connector(SystemTime::now()).unwrap();
+        let mut params = CertificateParams::default();
+        params.not_before = date_time_ymd(3000, 1, 1);
+        folder.pair(&params);
+        let (now, time) = (Instant::now(), SystemTime::now());
+        let TlsReload::Unusable(message) = tls.reload(now, time) else { panic!() };
+        assert!(message.contains("not valid before 3000"), "{message}");
+        let then = time + Duration::from_secs(1000 * 366 * 24 * 3600);
+        assert_eq!(tls.reload(now + RETRY_INTERVAL / 2, then), TlsReload::Same);
+        assert_eq!(tls.reload(now + RETRY_INTERVAL, then), TlsReload::Renewed);
+    }
+
+    #[test]
+    fn alerts_are_described_and_those_about_our_certificate_distinguished() {
+        let refused =
+            |alert: &str| format!("it does not accept our certificate: TLS alert {alert}");
+        let wanted = "it wants a certificate of ours (tls.cert and tls.key): TLS alert \
+                      CertificateRequired";
+        let other = |alert: &str| format!("TLS: it sent the alert {alert}");
+        for (of, message) in [
+            (Alert::UnknownCA, TlsAlert::OurCertificate(refused("UnknownCA"))),
+            (Alert::CertificateExpired, TlsAlert::OurCertificate(refused("CertificateExpired"))),
+            (Alert::CertificateRequired, TlsAlert::OurCertificate(wanted.to_owned())),
+            (Alert::InternalError, TlsAlert::Other(other("InternalError"))),
+            (Alert::BadRecordMac, TlsAlert::Other(other("BadRecordMac"))),
+        ] {
+            let error = io::Error::other(rustls::Error::AlertReceived(of));
+            assert_eq!(alert(&error), Some(message));
+        }
+        assert_eq!(alert(&io::Error::other(rustls::Error::DecryptError)), None);
+        assert_eq!(alert(&io::Error::from(ErrorKind::ConnectionReset)), None);
     }
 }

@@ -1,5 +1,4 @@
-//! Why a call to an upstream failed, in words that name the server, the tool, the cause and the
-//! limit. Pure values.
+//! Errors of calls to an upstream, naming the server, the tool, the cause and the limit. Pure values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,9 +6,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::mcp::revisions::Revision;
+use mcpproxy_protocol::mcp::revisions::Revision;
 
-/// The revision whose HTTP transport is not spoken.
+/// The revision with the unsupported HTTP+SSE transport.
 const FIRST: &str = Revision::November2024.name();
 
 /// Whether any byte of the request may have reached the server.
@@ -21,217 +20,194 @@ pub enum Sent {
     Maybe,
 }
 
-/// A failed call. The blame is the upstream's, or the wait was ours: see [`Cause`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{server}: {tool}: {cause}")]
 pub struct CallError {
     /// The server's name in the config.
     pub server: Arc<str>,
-    /// The tool's name as its server gave it.
     pub tool: Arc<str>,
-    /// What went wrong.
     pub cause: Cause,
-    /// Whether the request had been sent.
     pub sent: Sent,
 }
 
 impl CallError {
-    /// What went wrong, without the names of server and tool.
-    #[must_use]
     pub fn cause(&self) -> String {
         self.cause.to_string()
     }
 }
 
-/// What went wrong. The texts go to agents and into records; they hold no header, no address
-/// beyond the configured host, and of a server's own words only a bounded, printable piece
-/// without secrets (`peer`).
+/// Why a call failed. The texts reach agents and records: they contain no headers, no address but the configured
+/// host, and of the server's output only a bounded, printable excerpt without secrets (`peer`).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The server is switched off in the config.
     #[error("the server is disabled")]
     Disabled,
-    /// The server is not there; the reason is its supervisor's.
+    /// There is no connection; the reason comes from the server's task.
     #[error("the server is not connected: {reason}")]
-    NotConnected {
-        /// Why, in one line.
-        reason: Arc<str>,
-    },
-    /// The server was still connecting when the wait ran out.
+    NotConnected { reason: Arc<str> },
     #[error("the server is still connecting after a wait of {}", Human(*waited))]
-    StillConnecting {
-        /// How long the call waited.
-        waited: Duration,
-    },
-    /// No connection could be made.
+    StillConnecting { waited: Duration },
     #[error("cannot connect to {host}: {reason}")]
     Connect {
-        /// The configured host and port.
+        /// Configured host and port.
         host: Arc<str>,
-        /// Why, in one line.
         reason: Arc<str>,
     },
-    /// An answer of a list or of the lifecycle outgrew its bound.
+    /// A list, or a message of the lifecycle, exceeds its bound.
     #[error("the answer is longer than {limit} bytes")]
-    TooLong {
-        /// The limit in bytes.
-        limit: usize,
-    },
-    /// The call is larger than the server's transport takes.
+    TooLong { limit: usize },
+    /// The request is larger than the transport accepts.
     #[error("the arguments are larger than {limit} bytes")]
-    TooLarge {
-        /// The limit in bytes.
-        limit: usize,
-    },
+    TooLarge { limit: usize },
     /// The child does not read its input.
     #[error("the server did not read the request within {}", Human(*limit))]
-    NotRead {
-        /// How long the call waited.
-        limit: Duration,
-    },
-    /// Silence until the limit.
+    NotRead { limit: Duration },
+    /// No response started within the limit.
     #[error("no answer within {}", Human(*limit))]
-    NoAnswer {
-        /// `call_timeout`.
-        limit: Duration,
-    },
-    /// The answer began and then stood still.
-    #[error("the answer stopped in the middle and did not go on within {}", Human(*limit))]
-    Stalled {
-        /// The limit.
-        limit: Duration,
-    },
-    /// The connection ended before a byte of the answer came.
+    NoAnswer { limit: Duration },
+    /// The response started and then stalled.
+    #[error("the answer stalled for {}", Human(*limit))]
+    Stalled { limit: Duration },
+    /// The connection ended before the first byte of the response.
     #[error("the server closed the connection without an answer{}", After(reason))]
     NoAnswerAtAll {
-        /// More, if there is more to say; else empty.
+        /// Details; may be empty.
         reason: Arc<str>,
     },
-    /// The server ended TLS before a byte of the answer came, for it does not accept our certificate, or wants one. An
-    /// alert about something else may be of that connection alone: [`NoAnswerAtAll`](Cause::NoAnswerAtAll).
+    /// The server ended TLS before the first byte of the response, because it rejects or requires our certificate. Other
+    /// alerts may concern that connection alone: [`NoAnswerAtAll`](Cause::NoAnswerAtAll).
     #[error("the server ended the connection without an answer: {alert}")]
     Alert {
-        /// With which words of TLS, in one line.
+        /// The alert in words.
         alert: Arc<str>,
     },
-    /// The connection ended in the middle of the answer.
+    /// The connection ended within the response.
     #[error("the server closed the connection in the middle of its answer{}", After(reason))]
     CutOff {
-        /// More, if there is more to say; else empty.
+        /// Details; may be empty.
         reason: Arc<str>,
     },
-    /// What came is not HTTP, or breaks its framing.
+    /// Invalid HTTP or broken framing.
     #[error("the server broke the HTTP protocol: {reason}")]
-    Http {
-        /// How.
-        reason: Arc<str>,
-    },
-    /// An HTTP status that is no answer.
-    #[error("the server answered HTTP {status}{}", After(snippet))]
+    Http { reason: Arc<str> },
+    /// An HTTP status that indicates a failure.
+    #[error("the server answered HTTP {status}{}", After(message))]
     Status {
-        /// The status code.
         status: u16,
-        /// The beginning of the body, made printable; may be empty.
-        snippet: Arc<str>,
+        /// Message of the JSON-RPC error in the body, made printable; may be empty. No other part of a body that was not
+        /// judged is quoted: it would reach agents.
+        message: Arc<str>,
     },
-    /// The server asks for a login, or for more than the one it was sent is good for.
+    /// A redirect that is not followed.
+    #[error("the server redirects to {location} (HTTP {status}), which is not followed: {why}")]
+    Redirect {
+        status: u16,
+        /// Target without user, password and query, made printable.
+        location: Arc<str>,
+        /// The rule and the next step.
+        why: &'static str,
+    },
+    /// The server limits its requests: HTTP 429, or 503 with a time to wait.
+    #[error("the server answered HTTP {status}{}{}", RetryAfter(*after), After(message))]
+    Throttled {
+        status: u16,
+        /// How long it asked to wait, bounded.
+        after: Option<Duration>,
+        /// Message of the JSON-RPC error in the body, made printable; may be empty.
+        message: Arc<str>,
+    },
+    /// The server requires a login, or further scopes.
     #[error("{reason}")]
     NeedsLogin {
-        /// What is needed, and what to do, in one line.
+        /// The missing scope and the next step, in one line.
         reason: Arc<str>,
     },
-    /// A good status with a body that is neither JSON nor an event stream.
+    /// A successful status with a body that is neither JSON nor an event stream.
     #[error(
         "the server answered with {found} instead of JSON or an event stream{}",
         After(snippet)
     )]
     ContentType {
-        /// The content type, made printable.
+        /// Content type, made printable.
         found: Arc<str>,
-        /// The beginning of the body, made printable; may be empty.
+        /// Beginning of the body, made printable; may be empty.
         snippet: Arc<str>,
     },
-    /// The answer is compressed though identity was asked for.
-    #[error("the server compressed its answer ({found}) though it was asked not to")]
+    /// The response has a content coding that is not known.
+    #[error("the server encoded its answer as {found}; known are gzip, deflate, br and zstd")]
     Compressed {
-        /// The content encoding, made printable.
+        /// Content encoding, made printable.
         found: Arc<str>,
     },
-    /// The server took the call as if it were a notification.
+    /// The server treated the call as a notification.
     #[error("the server accepted the call without answering it (HTTP {status})")]
     AcceptedOnly {
-        /// The status code, 202 or 204.
+        /// 202 or 204.
         status: u16,
     },
-    /// The server speaks the first HTTP transport alone.
+    /// The server supports only the HTTP+SSE transport.
     #[error(
         "the server speaks only the HTTP+SSE transport of {FIRST}, which is not supported: use \
          the URL of its streamable HTTP endpoint (often /mcp instead of /sse), update the server, \
          or start it as a command over stdio"
     )]
     SseOnly,
-    /// The session ended and could not be made anew.
-    #[error("the server ended the session and a new one could not be made: {reason}")]
-    SessionLost {
-        /// Why, in one line.
-        reason: Arc<str>,
-    },
-    /// A line or a field outgrew its bound.
+    /// The session ended and no new one could be created.
+    #[error("the server ended the session and a new one could not be created: {reason}")]
+    SessionLost { reason: Arc<str> },
+    /// A line or field exceeds its bound.
     #[error("the answer cannot be read: {reason}")]
     Unreadable {
-        /// How, with the limit.
+        /// Details with the limit.
         reason: Arc<str>,
     },
-    /// Nothing was taken of this answer.
-    #[error("nothing was taken of the answer for {}", Human(*limit))]
-    NotTaken {
-        /// The limit.
-        limit: Duration,
-    },
-    /// The reader of this answer was slower than the others on the pipe can wait for.
+    /// The client read nothing of the response within the limit.
+    #[error("the client read nothing of the answer for {}", Human(*limit))]
+    NotTaken { limit: Duration },
+    /// The client read the response too slowly while other calls waited for the pipe.
     #[error(
-        "the answer was taken too slowly: with {kept} pieces of it kept, the server's other calls \
-         waited {} for it; read it faster, or call again while nobody else waits",
+        "the client read the answer too slowly: the server's other calls waited {} for it, with \
+         {kept} pieces of it buffered; read it faster, or call again while the server is idle",
         Human(*limit)
     )]
     HeldUp {
-        /// The limit.
         limit: Duration,
-        /// Pieces that wait to be taken.
+        /// Buffered pieces.
         kept: usize,
     },
 }
 
-/// Why a client's answer did not get back to the server that asked.
+/// Why a client's response did not reach the server that sent the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Undelivered {
-    /// The connection over which the server asked is gone.
-    #[error("the connection over which the server asked is gone")]
+    #[error("the connection over which the server sent the request is closed")]
     Gone,
-    /// Too many answers and reports are on their way to the server.
-    #[error("the answer found no place in the queue to the server within {}", Human(*waited))]
-    Busy {
-        /// How long it waited.
-        waited: Duration,
-    },
+    /// The server's control queue is full.
+    #[error("the queue to the server was full for {}", Human(*waited))]
+    Busy { waited: Duration },
 }
 
 impl Cause {
-    /// Whether the connection broke, or could not be made: a fresh one may do (CAP-7).
-    #[must_use]
+    /// Whether the connection broke or could not be made, so that a fresh one may succeed (CAP-7).
     pub fn is_broken_connection(&self) -> bool {
-        matches!(self, Self::NoAnswerAtAll { .. }) || self.is_of_connections_to_come()
+        matches!(self, Self::NoAnswerAtAll { .. }) || self.affects_later_connections()
     }
 
-    /// Whether those to come will end in the same way, so that the server is not connected: it, or our certificate, is
-    /// refused.
-    pub(super) fn is_of_connections_to_come(&self) -> bool {
+    /// Whether later connections will fail in the same way: the server is unreachable, or rejects our certificate.
+    pub(super) fn affects_later_connections(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::Alert { .. })
     }
 
-    /// Whether it says that the server is not well, and is not the caller's doing or ours.
-    #[must_use]
+    /// How long the server asked to wait, bounded.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Throttled { after, .. } => *after,
+            _ => None,
+        }
+    }
+
+    /// Whether it indicates a problem of the server, not of the caller or the proxy.
     pub fn blames_server(&self) -> bool {
         match self {
             Self::NotConnected { .. }
@@ -250,17 +226,49 @@ impl Cause {
             | Self::SseOnly
             | Self::SessionLost { .. }
             | Self::Unreadable { .. } => true,
-            Self::Status { status, .. } => *status >= 500,
+            Self::Status { status, .. } | Self::Throttled { status, .. } => *status >= 500,
             Self::Disabled
             | Self::TooLong { .. }
             | Self::TooLarge { .. }
+            | Self::Redirect { .. }
             | Self::NeedsLogin { .. }
             | Self::NotTaken { .. }
             | Self::HeldUp { .. } => false,
         }
     }
 
-    /// Whether the server may be working on the call still, so that it should be cancelled.
+    /// Whether its text may contain output of the server, which its reader has then seen.
+    pub fn quotes_server(&self) -> bool {
+        match self {
+            Self::NotConnected { .. }
+            | Self::Http { .. }
+            | Self::Redirect { .. }
+            | Self::NeedsLogin { .. }
+            | Self::Compressed { .. }
+            | Self::SessionLost { .. }
+            | Self::Unreadable { .. }
+            | Self::ContentType { .. } => true,
+            Self::NoAnswerAtAll { reason: words }
+            | Self::CutOff { reason: words }
+            | Self::Status { message: words, .. }
+            | Self::Throttled { message: words, .. } => !words.is_empty(),
+            Self::Disabled
+            | Self::StillConnecting { .. }
+            | Self::Connect { .. }
+            | Self::TooLong { .. }
+            | Self::TooLarge { .. }
+            | Self::NotRead { .. }
+            | Self::NoAnswer { .. }
+            | Self::Stalled { .. }
+            | Self::Alert { .. }
+            | Self::AcceptedOnly { .. }
+            | Self::SseOnly
+            | Self::NotTaken { .. }
+            | Self::HeldUp { .. } => false,
+        }
+    }
+
+    /// Whether the server may still be working on the call, so that it should be canceled.
     pub(super) fn leaves_call_running(&self) -> bool {
         matches!(
             self,
@@ -272,7 +280,7 @@ impl Cause {
     }
 }
 
-/// `2m`, `30s`, `250ms`: as it is written in the config.
+/// Duration formatted as in the config: `2m`, `30s`, `250ms`.
 pub(super) struct Human(pub(super) Duration);
 
 impl fmt::Display for Human {
@@ -286,7 +294,16 @@ impl fmt::Display for Human {
     }
 }
 
-/// `: more`, or nothing.
+/// `, retry after 30s`, or nothing.
+struct RetryAfter(Option<Duration>);
+
+impl fmt::Display for RetryAfter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |after| write!(f, ", retry after {}s", after.as_secs()))
+    }
+}
+
+/// `: text`, or nothing.
 struct After<'a>(&'a Arc<str>);
 
 impl fmt::Display for After<'_> {
@@ -300,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_names_server_tool_cause_and_limit() {
+    fn message_names_server_tool_cause_and_limit() {
         let error = |cause| {
             CallError {
                 server: "github".into(),
@@ -319,13 +336,13 @@ mod tests {
             "github: create_issue: the server closed the connection in the middle of its answer"
         );
         assert_eq!(
-            error(Cause::Status { status: 500, snippet: "oops".into() }),
+            error(Cause::Status { status: 500, message: "oops".into() }),
             "github: create_issue: the server answered HTTP 500: oops"
         );
     }
 
     #[test]
-    fn durations_read_as_in_the_config() {
+    fn durations_are_formatted_as_in_the_config() {
         let human = |millis| Human(Duration::from_millis(millis)).to_string();
         assert_eq!(
             [120_000, 90_000, 1500, 0].map(human),

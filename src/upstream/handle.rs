@@ -1,80 +1,115 @@
-//! A server as others see it: who it is, how it is, and what it is told.
+//! Handle to one server: its identity, state, limits and lifetime.
 //!
-//! [`Upstream`] is a passive handle, shared by all workers. Its task ([`super::server_task`]) is the
-//! one that connects and writes its state; how calls go over it is [`super::call`]'s.
+//! [`Upstream`] is passive and shared by all workers. Its task ([`crate::server_task`]) connects and writes its state;
+//! calls are sent by [`crate::call`].
+//!
+//! A retired server (removed from or replaced in the config) finishes its calls, which are counted in [`ActiveCalls`]:
+//!
+//! ```text
+//! active ── retire() ──▶ retiring ── last call ended, or drain timeout ──▶ closed
+//!   calls enter            calls enter                                     calls are rejected
+//! ```
+//!
+//! A call costs two atomic operations on a word that only calls of its server touch.
 
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{broadcast, mpsc, watch};
+use parking_lot::Mutex;
+use thiserror::Error;
+use tokio::sync::{Notify, broadcast, mpsc, watch};
+use tokio::time::timeout;
 
-use super::backoff::Wishes;
-use super::carrier::LiveConnection;
-use super::control::Control;
-use super::error::Undelivered;
-use super::login_desk::LoginDesk;
-use super::notification_router::ServerEvents;
-use super::notification_router::{Changes, Told};
-use super::peer::Peer;
-use super::server_tls::OwnTls;
-use super::state::StateCell;
-use super::status::{ServerState, Transport};
-use super::subscriptions::Subscriptions;
-use super::users::Users;
-use crate::mcp::capabilities::ServerCapabilities;
-use crate::mcp::revisions::Era;
-use crate::tool::server_id::ServerId;
+use crate::backoff::ConnectRequests;
+use crate::endpoint::OwnTls;
+use crate::error::Undelivered;
+use crate::login_flow::{LoginSession, LoginStanding};
+use crate::notifications::{Changes, LogDelivery, ServerEvents, Subscriptions};
+use crate::peer::Peer;
+use crate::second::{SecondConnection, SecondState};
+use crate::state::{Control, Phase, SECOND, ServerState, StateCell, Status, Transport};
+use mcpproxy_catalog::ListNotes;
+use mcpproxy_policy::tool::ServerId;
+use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 
-/// Longest wait of a client's answer for its way to the server that asked.
+/// Maximum wait to enqueue a client's response to a server request.
 pub const RESPOND_WAIT: Duration = Duration::from_secs(5);
 
-/// A call that has longer has no limit, and none that could be added to a clock.
+/// Upper bound of `call_timeout`; more cannot be added to a clock.
 const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A server, as calls see it. Shared by all workers.
+/// Handle to one server, shared by all workers.
 pub struct Upstream {
     pub(super) name: Arc<str>,
     pub(super) peer: Arc<Peer>,
     pub(super) id: ServerId,
-    /// Its own, also among servers that had the same name before it.
+    /// Unique number, also among servers that had the same name before.
     pub(super) key: u64,
     pub(super) transport: Transport,
     pub(super) call_timeout: CallTimeout,
     pub(super) state: StateCell,
-    /// How TLS is done with it, where its entry says.
+    /// TLS of its own `tls` section.
     pub(super) own_tls: Option<Arc<OwnTls>>,
-    /// The attempts to connect that calls wish for.
-    pub(super) wishes: Wishes,
+    pub(super) connect_requests: ConnectRequests,
     pub(super) control: mpsc::Sender<Control>,
+    /// `None` if the config names its protocol family, or it is disabled.
+    pub(super) second: Option<Arc<SecondConnection>>,
     pub(super) server_events: Arc<ServerEvents>,
-    /// Resources whose changes it is to tell of.
+    /// Resources it was asked to report changes of.
     pub(super) subscriptions: Subscriptions,
-    /// The calls that it is not ended under.
-    pub(super) users: Users,
-    /// Once it is told to end.
+    /// Calls that it must not be ended under.
+    pub(super) active_calls: ActiveCalls,
+    /// Set when the server has to end.
     pub(super) stop: watch::Sender<Option<ServerStop>>,
     pub(super) life: watch::Sender<Life>,
-    /// Where logins are asked for.
-    pub(super) desk: LoginDesk,
+    pub(super) login: LoginSession,
     /// See [`Upstream::restarts`].
     pub(super) restarts: AtomicU64,
+    pub(super) list_faults: ListFaults,
 }
 
-/// How far a server has come.
+/// Lists of a server that are incomplete or out of date, by method, each with the reason.
+#[derive(Debug, Default)]
+pub(super) struct ListFaults(Mutex<BTreeMap<&'static str, Arc<str>>>);
+
+impl ListFaults {
+    /// Sets or clears what is wrong with a list; returns whether a fault appeared or disappeared.
+    pub(super) fn set(&self, method: &'static str, fault: Option<String>) -> bool {
+        let mut faults = self.0.lock();
+        match fault {
+            Some(fault) => faults.insert(method, fault.into()).is_none(),
+            None => faults.remove(method).is_some(),
+        }
+    }
+
+    /// Clears all, for a new connection.
+    pub(super) fn clear(&self) {
+        self.0.lock().clear();
+    }
+
+    fn all(&self) -> Vec<Arc<str>> {
+        self.0.lock().values().cloned().collect()
+    }
+}
+
+/// Lifecycle stage of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Life {
-    /// Calls come to it.
     #[default]
-    InForce,
-    /// The config has it no more, or has another in its place.
+    Active,
+    /// Removed from the config, or replaced.
     Retired,
     /// Its task has ended.
     Over,
 }
 
-/// That a server has to end.
+/// Request to end a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ServerStop {
     /// When it has to be over.
@@ -82,37 +117,35 @@ pub(super) struct ServerStop {
     pub(super) why: WhyStopped,
 }
 
-/// Why a server has to end: whoever tells it to says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WhyStopped {
-    /// The proxy ends.
     ProxyEnds,
-    /// It was taken out of force, and its calls have ended, or their time has.
-    TakenOut,
+    /// It was retired, and its calls have ended or timed out.
+    Retired,
 }
 
 impl WhyStopped {
-    /// Why there is no server any more.
+    /// The reason in the state of an ended server.
     pub(super) const fn reason(self) -> &'static str {
         match self {
             Self::ProxyEnds => "the proxy is shutting down",
-            Self::TakenOut => "the config has changed, or the files of its TLS have",
+            Self::Retired => "the config or its TLS files have changed",
         }
     }
 
-    /// What those are told whose calls outlast it.
+    /// The reason in the error of calls that outlast it.
     pub(super) const fn cut_off(self) -> &'static str {
         match self {
             Self::ProxyEnds => "mcpproxy is shutting down",
-            Self::TakenOut => {
-                "the config has the server no more, or its entry or the files of its TLS have \
+            Self::Retired => {
+                "the server was removed from the config, or its entry or TLS files have \
                  changed, and the call did not end within call_timeout"
             }
         }
     }
 }
 
-/// `call_timeout` of one server, which another config may change.
+/// `call_timeout` of one server; a config reload may change it.
 #[derive(Debug)]
 pub(super) struct CallTimeout(AtomicU64);
 
@@ -140,48 +173,61 @@ impl std::fmt::Debug for Upstream {
 }
 
 impl Upstream {
-    /// The server's name in the config.
-    #[must_use]
+    /// Name in the config.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// The time that a call has until its answer begins.
-    #[must_use]
+    /// Maximum time from a call to the first byte of its response.
     pub fn call_timeout(&self) -> Duration {
         self.call_timeout.get()
     }
 
-    /// Its own number, also among servers that had the same name before it.
-    #[must_use]
     pub fn key(&self) -> u64 {
         self.key
     }
 
-    /// True once the config has it no more, or has another in its place: it finishes its calls.
-    #[must_use]
-    pub fn is_retired(&self) -> bool {
-        *self.life.borrow() != Life::InForce
+    /// Whether it was removed from or replaced in the config; it still finishes its calls.
+    pub(crate) fn is_retired(&self) -> bool {
+        *self.life.borrow() != Life::Active
     }
 
-    /// Waits until it is.
+    /// Waits until it is retired.
     pub async fn retired(&self) {
         // The sender lives as long as `self`.
-        let _ = self.life.subscribe().wait_for(|life| *life != Life::InForce).await;
+        let _ = self.life.subscribe().wait_for(|life| *life != Life::Active).await;
     }
 
-    /// It takes no new calls but those on their way to it.
+    /// State of its login.
+    pub fn login(&self) -> LoginStanding {
+        self.login.standing()
+    }
+
+    /// Waits until a running login must be canceled; returns the reason.
+    pub(super) async fn login_canceled(&self) -> &'static str {
+        let mut stopping = self.stop.subscribe();
+        tokio::select! {
+            () = self.retired() => "its config entry has changed",
+            _ = stopping.wait_for(Option::is_some) => "the proxy is shutting down",
+        }
+    }
+
+    /// Whether it is disabled in the config.
+    pub(super) fn is_disabled(&self) -> bool {
+        self.state.load().status() == Status::Disabled
+    }
+
+    /// Retires it: only calls already on their way may still enter.
     pub(super) fn retire(&self) {
-        self.live_on(Life::Retired);
+        self.advance(Life::Retired);
     }
 
-    /// Its task has ended.
+    /// Marks its task as ended.
     pub(super) fn ended(&self) {
-        self.live_on(Life::Over);
+        self.advance(Life::Over);
     }
 
-    /// It has to end with the proxy, by that time, whatever time it had. One that ends already does so for the cause that it
-    /// has.
+    /// Ends it with the proxy by `deadline`; replaces an earlier deadline, but not an earlier reason.
     pub(super) fn end_with_proxy(&self, deadline: tokio::time::Instant) {
         self.stop.send_modify(|stop| {
             let why = stop.map_or(WhyStopped::ProxyEnds, |stop| stop.why);
@@ -189,11 +235,11 @@ impl Upstream {
         });
     }
 
-    /// It has to end by that time, for it was taken out of force. One that ends already is left to do so.
-    pub(super) fn end_taken_out(&self, deadline: tokio::time::Instant) {
+    /// Ends the retired server by `deadline`, unless it is ending already.
+    pub(super) fn end_retired(&self, deadline: tokio::time::Instant) {
         self.stop.send_if_modified(|stop| {
             let first = stop.is_none();
-            stop.get_or_insert(ServerStop { deadline, why: WhyStopped::TakenOut });
+            stop.get_or_insert(ServerStop { deadline, why: WhyStopped::Retired });
             first
         });
     }
@@ -204,7 +250,7 @@ impl Upstream {
         let _ = self.life.subscribe().wait_for(|life| *life == Life::Over).await;
     }
 
-    fn live_on(&self, now: Life) {
+    fn advance(&self, now: Life) {
         self.life.send_if_modified(|life| {
             let later = *life < now;
             *life = now.max(*life);
@@ -212,142 +258,329 @@ impl Upstream {
         });
     }
 
-    /// How often it was started or connected again since the proxy began, whatever the cause: it was lost, the attempt before
-    /// had failed, its operator wanted it, its token was refused, its entry in the config is another. Servers that had
-    /// its name without a break count.
-    #[must_use]
+    /// Number of restarts and reconnects since the proxy started, for any cause: loss, failure, operator, token, config.
+    /// Includes those of its predecessors under the same name.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// It is started or connected again.
-    pub(super) fn begins_again(&self) {
+    /// Counts a restart or reconnect.
+    pub(super) fn count_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It takes the place of one that had its name: what was counted of that one goes on.
-    pub(super) fn succeeds(&self, earlier: &Self) {
+    /// Continues the count of the server it replaces.
+    pub(super) fn continue_count_of(&self, earlier: &Self) {
         let both_run = !self.is_disabled() && !earlier.is_disabled();
         self.restarts.fetch_add(earlier.restarts() + u64::from(both_run), Ordering::Relaxed);
     }
 
-    /// Has its tools listed again, if it is connected: others may be wanted of them now.
-    pub fn look_again(&self) {
+    /// Refreshes its tools if it is connected, since other settings may apply to them.
+    pub fn refresh_tools(&self) {
         self.server_events.tools.notify_one();
     }
 
-    /// Its identity, which is that of its name.
-    #[must_use]
+    /// Identity that belongs to its name.
     pub fn id(&self) -> ServerId {
         self.id
     }
 
-    /// How it is now.
-    #[must_use]
     pub fn state(&self) -> ServerState {
         let mut shown = self.state.load().shown(&self.name, self.transport);
-        if let Some(problem) = self.own_tls.as_ref().and_then(|tls| tls.problem()) {
-            // What is to be done about a login ends its reason.
-            let reason: &[&str] = if shown.reason.is_empty() { &[] } else { &[&shown.reason] };
-            shown.reason = [&[&*problem], reason].concat().join("; ").into();
+        let tls = self.own_tls.as_ref().and_then(|tls| tls.problem());
+        let mut reasons: Vec<Arc<str>> = tls.map(Arc::from).into_iter().collect();
+        if shown.status == Status::Connected {
+            reasons.extend(self.list_faults.all());
+        }
+        if !reasons.is_empty() {
+            // The reason ends with the login hint.
+            reasons.extend(Some(shown.reason).filter(|reason| !reason.is_empty()));
+            shown.reason = reasons.join("; ").into();
         }
         shown
     }
 
-    /// Waits until it was discovered or has failed for the first time.
+    /// Sets or clears what is wrong with one of its lists besides the tools; shown with its state while it is connected.
+    pub fn report_list(&self, method: &'static str, fault: Option<String>) {
+        self.list_faults.set(method, fault);
+    }
+
+    /// Waits until it was discovered or has failed once.
     pub async fn settled(&self) {
         self.state.wait_for(|state| state.is_settled().then_some(())).await;
     }
 
-    /// The beginning of its own words, fit to be told: one line, printable, bounded, and without a
-    /// value that the config holds as secret.
-    #[must_use]
+    /// Excerpt of the server's output: one line, printable, bounded, with the config's secrets redacted.
     pub fn quote(&self, words: &[u8]) -> Arc<str> {
         self.peer.quote(words)
     }
 
-    /// Whether another line about what it does may be logged. If not, it is counted, and the count
-    /// told when its flood is over.
-    #[must_use]
+    /// Takes a token from the server's log budget. If there is none, the line is counted and the count reported later.
     pub fn may_log(&self) -> bool {
         self.peer.may_log()
     }
 
-    /// Which kind of protocol it speaks, or spoke when it was reached last.
-    #[must_use]
-    pub fn era(&self) -> Era {
-        self.state.load().about().era
+    /// Protocol family of its current or last connection.
+    pub fn family(&self) -> ProtocolFamily {
+        self.state.load().about().family
     }
 
-    /// What it offers, or offered when it was reached last.
-    #[must_use]
+    /// Capabilities of its current or last connection.
     pub fn offers(&self) -> ServerCapabilities {
         self.state.load().about().offers
     }
 
-    /// Tells when its lists of resources or prompts are to be read again.
-    #[must_use]
+    /// Tools left out of its last list, with the reason.
+    pub fn list_notes(&self) -> ListNotes {
+        self.peer.list_notes()
+    }
+
+    /// Counters of changes to its lists of resources and prompts.
     pub fn changes(&self) -> watch::Receiver<Changes> {
         self.server_events.changes.subscribe()
     }
 
-    /// Tells the URIs of resources that have changed, as far as the server was asked to tell.
-    #[must_use]
+    /// URIs of changed resources, as far as the server was asked to report them.
     pub fn updates(&self) -> broadcast::Receiver<Arc<str>> {
         self.server_events.updates.subscribe()
     }
 
-    /// Gives `reader` each log message that names no call, before anything else is done with it.
-    /// Called once, at the start; the reader must not block.
-    pub fn log_to(&self, reader: impl Fn(&Bytes) -> Told + Send + Sync + 'static) {
-        self.server_events.read_by(reader);
+    /// Installs the consumer of log messages that name no call. To be called once at start; it must not block.
+    pub fn log_to(&self, reader: impl Fn(&Bytes) -> LogDelivery + Send + Sync + 'static) {
+        self.server_events.consume_log(reader);
     }
 
-    /// Sends a client's answer back to the server that asked. `generation` is that of the
-    /// `Answer` in which the request came, `id` the request's own id as the server wrote it,
-    /// `outcome` the member `"result":…` or `"error":…` as raw JSON. Waits at most
-    /// [`RESPOND_WAIT`] for a place in the queue; the sending is not waited for.
-    ///
-    /// # Errors
-    /// [`Undelivered`]: the answer is lost, and whoever gave it may be told.
+    /// State of its second connection; `None` while there is none.
+    pub fn second(&self) -> Option<SecondState> {
+        self.second.as_ref().and_then(|second| second.state())
+    }
+
+    /// The second connection if that generation is one of it.
+    pub(super) fn second_of(&self, generation: u64) -> Option<&Arc<SecondConnection>> {
+        self.second.as_ref().filter(|_| generation & SECOND != 0)
+    }
+
+    /// Queue of control messages about a connection of this generation.
+    pub(super) fn control_of(&self, generation: u64) -> &mpsc::Sender<Control> {
+        self.second_of(generation).map_or(&self.control, |second| &second.control)
+    }
+
+    /// Whether the connection of this generation is the current one.
+    pub(super) fn is_live(&self, generation: u64) -> bool {
+        let live = match self.second_of(generation) {
+            Some(second) => second.live(),
+            None => self.state.live(),
+        };
+        live.is_some_and(|live| live.generation == generation)
+    }
+
+    /// Sends a client's response back to the server. `generation` is that of the `Answer` in which the request came, `id`
+    /// the request's raw id, `outcome` the raw member `"result":…` or `"error":…`. Waits at most [`RESPOND_WAIT`] for room
+    /// in the queue, not for the delivery.
     pub async fn respond(
         &self,
         generation: u64,
         id: Bytes,
         outcome: Bytes,
     ) -> Result<(), Undelivered> {
-        let alive = |live: &Arc<LiveConnection>| live.generation == generation;
-        if !self.state.load().live().is_some_and(alive) {
+        if !self.is_live(generation) {
             return Err(Undelivered::Gone);
         }
         let response = Control::Respond { generation, id, outcome };
-        match tokio::time::timeout(RESPOND_WAIT, self.control.send(response)).await {
+        let sent = self.control_of(generation).send(response);
+        match tokio::time::timeout(RESPOND_WAIT, sent).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Undelivered::Gone),
             Err(_) => Err(Undelivered::Busy { waited: RESPOND_WAIT }),
         }
     }
 
-    /// The server is to tell of this resource's changes, also after the next connection. `asked`
-    /// is the connection over which it was asked already, if it was.
+    /// Subscribes to changes of a resource, also on later connections. `asked` is the generation of the connection over
+    /// which the client's own request subscribed already.
     pub fn subscribe(&self, uri: &str, asked: Option<u64>) {
         self.subscriptions.add(uri, asked);
     }
 
-    /// The same for a resource of a modern server, and waits until its subscription holds that too,
-    /// 10 seconds at most; false if it does not.
+    /// Subscribes to a resource of a modern server and waits up to 10 seconds until it is confirmed; false if it is not.
     pub async fn subscribe_and_wait(&self, uri: &str) -> bool {
         self.subscriptions.add_and_wait(uri).await
     }
 
-    /// Nobody wants to be told of it any more.
+    /// Ends a subscription and notifies the server.
     pub fn unsubscribe(&self, uri: &str) {
         self.subscriptions.remove(uri);
     }
 
-    /// The resources that it is to tell of.
-    #[must_use]
+    /// Ends a subscription of which the client's own request notifies the server.
+    pub fn unsubscribed(&self, uri: &str) {
+        self.subscriptions.removed(uri);
+    }
+
     pub fn subscriptions(&self) -> Vec<Arc<str>> {
         self.subscriptions.uris()
+    }
+}
+
+/// Guard of a call, with which it is sent: the server does not end before the guard is dropped or the drain times out.
+pub struct CallGuard(Arc<Upstream>);
+
+impl CallGuard {
+    /// Enters a call; `None` if the server is closed.
+    pub(super) fn enter(upstream: &Arc<Upstream>) -> Option<Self> {
+        upstream.active_calls.enter().then(|| Self(Arc::clone(upstream)))
+    }
+}
+
+impl Deref for CallGuard {
+    type Target = Arc<Upstream>;
+
+    fn deref(&self) -> &Arc<Upstream> {
+        &self.0
+    }
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        self.0.active_calls.exit();
+    }
+}
+
+impl fmt::Debug for CallGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CallGuard").field(self.0.name()).finish()
+    }
+}
+
+/// Set once no call may enter any more.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+/// Set while a task waits for the last call.
+const RETIRING: usize = 1 << (usize::BITS - 2);
+/// The remaining bits count the calls.
+const COUNT: usize = RETIRING - 1;
+
+/// Counter of a server's active calls.
+#[derive(Debug, Default)]
+pub(super) struct ActiveCalls {
+    state: AtomicUsize,
+    exited: Notify,
+}
+
+impl ActiveCalls {
+    /// Counts a call; false if the server is closed.
+    pub(super) fn enter(&self) -> bool {
+        let entered = self.state.fetch_add(1, Ordering::AcqRel) & CLOSED == 0;
+        if !entered {
+            self.state.fetch_sub(1, Ordering::AcqRel);
+        }
+        entered
+    }
+
+    /// Ends a counted call.
+    pub(super) fn exit(&self) {
+        if self.state.fetch_sub(1, Ordering::AcqRel) & RETIRING != 0 {
+            self.exited.notify_one();
+        }
+    }
+
+    /// Waits until no call is active and closes the counter. For one task only.
+    pub(super) async fn drained(&self) {
+        self.state.fetch_or(RETIRING, Ordering::AcqRel);
+        loop {
+            let exited = self.exited.notified();
+            if self.state.load(Ordering::Acquire) & COUNT == 0 && self.close() {
+                return;
+            }
+            exited.await;
+        }
+    }
+
+    fn close(&self) -> bool {
+        let none = RETIRING;
+        let closed = RETIRING | CLOSED;
+        self.state.compare_exchange(none, closed, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Closes the counter although calls may be active.
+    pub(super) fn close_now(&self) {
+        self.state.fetch_or(CLOSED, Ordering::AcqRel);
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotRestarted {
+    #[error("it is disabled in the config: `mcpproxy upstream enable` switches it on")]
+    Disabled,
+    /// The server is stopped for good.
+    #[error("it cannot be tried again: {0}")]
+    Stopped(Arc<str>),
+    /// The server's control queue is full.
+    #[error("it is busy: try again")]
+    Busy,
+}
+
+impl Upstream {
+    /// Closes the connection, if any, and reconnects. Returns when the old connection is no longer used.
+    pub async fn restart(&self) -> Result<(), NotRestarted> {
+        let generation = {
+            let state = self.state.load();
+            match state.phase() {
+                Phase::Disabled => return Err(NotRestarted::Disabled),
+                Phase::Stopped => return Err(NotRestarted::Stopped(state.reason())),
+                // A reconnect is under way already.
+                Phase::Connecting { .. } | Phase::Closing { .. } => return Ok(()),
+                Phase::Waiting(waiting) => {
+                    self.connect_requests.request(waiting.attempt + 1);
+                    return Ok(());
+                }
+                Phase::Discovering { live } | Phase::Connected { live, .. } => live.generation,
+            }
+        };
+        let sent = self.control.send(Control::Restart { generation });
+        match timeout(RESPOND_WAIT, sent).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(_) => return Err(NotRestarted::Busy),
+        }
+        let drained = self.state.wait_for(|state| {
+            state.live().is_none_or(|live| live.generation != generation).then_some(())
+        });
+        timeout(RESPOND_WAIT, drained).await.map_err(|_| NotRestarted::Busy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn active_calls_are_awaited_and_none_enters_after_the_last() {
+        let active_calls = ActiveCalls::default();
+        assert!(active_calls.enter() && active_calls.enter());
+        let mut drained = Box::pin(active_calls.drained());
+        assert_eq!((&mut drained).now_or_never(), None);
+        active_calls.exit();
+        assert_eq!((&mut drained).now_or_never(), None);
+        assert!(active_calls.enter(), "calls still enter while it is retiring");
+        active_calls.exit();
+        active_calls.exit();
+        assert_eq!((&mut drained).now_or_never(), Some(()));
+        assert!(!active_calls.enter() && !active_calls.enter());
+        assert_eq!(
+            active_calls.state.load(Ordering::Relaxed),
+            RETIRING | CLOSED,
+            "rejected calls are not counted"
+        );
+    }
+
+    #[test]
+    fn closed_counter_rejects_calls_and_keeps_counting() {
+        let active_calls = ActiveCalls::default();
+        assert!(active_calls.enter());
+        assert_eq!(active_calls.drained().now_or_never(), None);
+        active_calls.close_now();
+        assert!(!active_calls.enter());
+        active_calls.exit();
+        assert_eq!(active_calls.state.load(Ordering::Relaxed) & COUNT, 0);
     }
 }

@@ -1,114 +1,208 @@
-//! Follows the lists of a modern server: `subscriptions/listen`, opened again whenever it ends.
+//! Streams on which a server reports changes, kept open as long as its connection lives.
 //!
-//! What is told on the stream goes the way of everything that a server says unasked. A server that
-//! refuses is left alone: its lists are then read at each connection.
+//! Legacy servers: the GET stream of the session, and `resources/subscribe`, repeated on each new connection. Modern
+//! servers: `subscriptions/listen` streams. A stream that ends, or is refused for a reason that may pass, is reopened with
+//! exponential backoff, not before the server's `Retry-After`; then all lists are read again, since changes in between were
+//! not reported. A server that does not offer a stream is left alone. Notifications are routed like all unsolicited
+//! messages.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::json;
 
-use super::answer::AnswerPart;
-use super::error::Cause;
-use super::handle::Upstream;
-use super::http::{self, Limits};
-use super::http_transport::{STREAM_SILENCE, Shared};
-use super::inbound::ChangedList;
-use super::request::Params;
-use super::request_ids;
-use super::stdio::{self, ChildLink};
-use super::subscriptions::{Followed, WantedResources};
-use crate::io::deadline::Allowance;
-use crate::mcp::capabilities::ServerCapabilities;
-use crate::mcp::revisions::Era;
+use crate::error::Cause;
+use crate::handle::Upstream;
+use crate::http::{self, HttpExchange, Limits, StreamRefusal};
+use crate::http_transport::{HttpLifecycle, MAX_MESSAGE_BYTES as MAX_SESSION_MESSAGE_BYTES};
+use crate::inbound::AnswerPart;
+use crate::notifications::{Followed, WantedResources};
+use crate::request;
+use crate::request::Params;
+use crate::stdio::{self, ChildLink, SentFor};
+use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
+use mcpproxy_protocol::mcp::lifecycle::{self, ServerResponse};
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_runtime::io::deadline::Allowance;
+use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// First wait before a stream that ended is opened again, and the longest.
+/// Minimum and maximum delay before an ended stream is reopened.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// A stream that lived this long was a good one.
-const STABLE: Duration = Duration::from_secs(30);
-/// Over a child's pipe the answer comes when the child ends, or never.
-const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Most bytes of one message on the stream.
+/// Lifetime after which the delay starts again at the minimum.
+const STABLE_AFTER: Duration = Duration::from_secs(30);
+/// A stream may be silent forever; the wait is restarted at this interval.
+const STREAM_SILENCE: Duration = Duration::from_secs(3600);
+/// Over a pipe the response arrives when the subscription ends, or never.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Maximum size of a message on the stream, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 
-/// What carries the stream.
+/// Transport of the stream.
 #[derive(Clone)]
 pub(super) enum Line {
-    Http(Arc<Shared>),
+    Http(Arc<HttpLifecycle>),
     Stdio(Arc<ChildLink>),
 }
 
-/// How a stream ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Reason for the end of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The server offers none.
+    /// The server does not support it.
     Refused,
-    /// It can be opened again.
-    Over,
-    /// The connection is gone, and its supervisor knows.
-    Gone,
+    /// It can be reopened, after this time if the server named one.
+    Ended(Option<Duration>),
+    /// The connection is lost, and its task knows.
+    Disconnected,
 }
 
-/// The pauses before a stream is opened again, the next one first: each twice as long as the one
-/// before, within [`RETRY`].
-struct Pauses(Duration);
+/// Exponential backoff between streams, within [`RETRY`].
+struct ReopenBackoff(Duration);
 
-impl Pauses {
-    /// Waits after a stream that began then.
-    async fn after(&mut self, began: Instant) {
-        if began.elapsed() >= STABLE {
+impl ReopenBackoff {
+    /// The delay after the end of a stream that lived for `lived`; at least `asked`.
+    fn delay(&mut self, lived: Duration, asked: Option<Duration>) -> Duration {
+        if lived >= STABLE_AFTER {
             self.0 = RETRY.0;
         }
-        tokio::time::sleep(self.0).await;
+        let delay = self.0.max(asked.unwrap_or_default());
         self.0 = (self.0 * 2).min(RETRY.1);
+        delay
+    }
+
+    /// Waits after the end of a stream that was opened at `began`.
+    async fn after(&mut self, began: Instant, asked: Option<Duration>) {
+        tokio::time::sleep(self.delay(began.elapsed(), asked)).await;
     }
 }
 
-/// Listens as long as the connection lives.
-pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCapabilities) {
-    let Some(params) = filter(offers) else { return };
-    let mut pauses = Pauses(RETRY.0);
+/// Reads the GET stream of a legacy session.
+pub(super) async fn read_session_stream(upstream: Arc<Upstream>, http: Arc<HttpLifecycle>) {
+    let mut backoff = ReopenBackoff(RETRY.0);
+    let mut last_id = Vec::new();
+    // Whether changes may have been missed, and whether the server resumes the stream without loss.
+    let (mut gap, mut resumed) = (false, false);
     loop {
         let began = Instant::now();
-        match over(&line, &params, || {}).await {
-            End::Over => {}
-            End::Refused => {
-                tracing::debug!(server = %upstream.name, "a server does not tell of changes");
-                return;
+        let session = http.session();
+        let opened =
+            http::open_stream(&session, &session.get(&last_id), Limits::now(STREAM_SILENCE)).await;
+        let asked = match opened {
+            Ok(mut stream) => {
+                if gap && !resumed {
+                    upstream.server_events.missed();
+                }
+                read_messages(&http, &mut stream).await;
+                if let Some(id) = stream.last_id() {
+                    last_id = id;
+                }
+                let retry = stream.retry().map(Duration::from_millis);
+                // The server closes its streams on purpose and replays what was missed.
+                resumed = retry.is_some() && !last_id.is_empty();
+                if resumed {
+                    backoff = ReopenBackoff(RETRY.0);
+                }
+                retry.map(|retry| retry.min(RETRY.1))
             }
-            End::Gone => return,
-        }
-        pauses.after(began).await;
-        // What changed meanwhile was told to nobody.
-        upstream.server_events.changed(ChangedList::Tools);
-        upstream.server_events.reconnected();
+            Err(refusal) => {
+                resumed = false;
+                match interrupted(&upstream, &http, refusal, "GET") {
+                    End::Ended(asked) => asked,
+                    End::Refused | End::Disconnected => return,
+                }
+            }
+        };
+        gap = true;
+        backoff.after(began, asked).await;
     }
 }
 
-/// Follows single resources, as long as the connection lives: those that clients want. Another set
-/// of them is another stream.
+/// Delivers the messages of a stream until it ends.
+async fn read_messages(http: &HttpLifecycle, stream: &mut HttpExchange) {
+    loop {
+        match http::next_message(stream, MAX_SESSION_MESSAGE_BYTES).await {
+            Ok(Some(message)) => {
+                if http.deliver(message).is_some() {
+                    http.log_debug("a response on the GET stream");
+                }
+            }
+            Err(Cause::NoAnswer { .. }) => {}
+            Ok(None) => return,
+            Err(cause) => {
+                http.log_debug(&format!("a broken GET stream: {cause}"));
+                return;
+            }
+        }
+    }
+}
+
+/// Logs why a stream could not be opened.
+fn interrupted(
+    upstream: &Upstream,
+    http: &HttpLifecycle,
+    refusal: StreamRefusal,
+    stream: &str,
+) -> End {
+    match refusal {
+        StreamRefusal::Unsupported(cause) => {
+            tracing::debug!(server = %upstream.name, stream, %cause, "the server does not report changes on this stream");
+            End::Refused
+        }
+        StreamRefusal::Unreachable(cause) => {
+            http.report(&cause);
+            End::Disconnected
+        }
+        StreamRefusal::Temporary(cause, asked) => {
+            peer_line!(info, upstream.peer, server = %upstream.name, stream, %cause, "the server's stream of changes could not be opened: it is retried with backoff");
+            End::Ended(asked)
+        }
+    }
+}
+
+/// Follows the lists of a modern server.
+pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCapabilities) {
+    let Some(params) = filter(offers) else { return };
+    let mut backoff = ReopenBackoff(RETRY.0);
+    let mut gap = false;
+    loop {
+        let began = Instant::now();
+        let opened = || {
+            if gap {
+                // Changes in between were not reported.
+                upstream.server_events.missed();
+            }
+        };
+        match run_stream(&upstream, &line, &params, opened).await {
+            End::Ended(asked) => {
+                gap = true;
+                backoff.after(began, asked).await;
+            }
+            End::Refused | End::Disconnected => return,
+        }
+    }
+}
+
+/// Follows the subscribed resources of a modern server. A changed set requires a new stream.
 pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     let mut wanted = upstream.subscriptions.wanted.subscribe();
-    let uris = |wanted: &WantedResources| wanted.keys().cloned().collect::<Vec<_>>();
-    // Of these a change may have been told to nobody, on the connection before too.
+    let uris = |resources: &WantedResources| resources.wanted.keys().cloned().collect::<Vec<_>>();
+    // Changes of these may have been missed, also on the connection before.
     let mut missed = uris(&wanted.borrow());
-    let mut pauses = Pauses(RETRY.0);
+    let mut backoff = ReopenBackoff(RETRY.0);
     loop {
         let now = uris(&wanted.borrow_and_update());
         upstream.subscriptions.followed.send_replace(Followed::None);
         let notifications = json!({"resourceSubscriptions": now});
         let params = json!({"notifications": notifications}).to_string();
         let began = Instant::now();
-        let stands = || {
+        let opened = || {
             missed.iter().for_each(|uri| upstream.server_events.updated(uri));
-            upstream.subscriptions.followed.send_replace(Followed::These(now.clone()));
+            upstream.subscriptions.followed.send_replace(Followed::Confirmed(now.clone()));
         };
         let listening = async {
             match now.is_empty() {
                 true => std::future::pending().await,
-                false => over(&line, &params, stands).await,
+                false => run_stream(&upstream, &line, &params, opened).await,
             }
         };
         let end = tokio::select! {
@@ -121,29 +215,31 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
                 Err(_) => return,
             },
         };
-        match end {
-            End::Over => missed = now,
+        let asked = match end {
+            End::Ended(asked) => {
+                missed = now;
+                asked
+            }
             End::Refused => {
-                tracing::debug!(server = %upstream.name, "a server does not tell of resources");
                 upstream.subscriptions.followed.send_replace(Followed::Refused);
                 return;
             }
-            End::Gone => return,
-        }
+            End::Disconnected => return,
+        };
         upstream.subscriptions.followed.send_replace(Followed::None);
-        pauses.after(began).await;
+        backoff.after(began, asked).await;
     }
 }
 
-/// One stream, to its end. Once it stands, that is told.
-async fn over(line: &Line, params: &str, stands: impl FnOnce()) -> End {
+/// Runs one stream to its end; `opened` is called once the server has acknowledged it.
+async fn run_stream(upstream: &Upstream, line: &Line, params: &str, opened: impl FnOnce()) -> End {
     match line {
-        Line::Http(shared) => over_http(shared, params, stands).await,
-        Line::Stdio(link) => over_stdio(link, params, stands).await,
+        Line::Http(http) => over_http(upstream, http, params, opened).await,
+        Line::Stdio(link) => over_stdio(link, params, opened).await,
     }
 }
 
-/// The request's parameters; none for a server that has no lists.
+/// Parameters of the request; `None` for a server without lists.
 fn filter(offers: ServerCapabilities) -> Option<String> {
     let subscriptions: Vec<&str> = [
         (offers.tools, "\"toolsListChanged\":true"),
@@ -157,84 +253,147 @@ fn filter(offers: ServerCapabilities) -> Option<String> {
         .then(|| format!("{{\"notifications\":{{{}}}}}", subscriptions.join(",")))
 }
 
-fn request(params: &str) -> Params {
-    Params::of("subscriptions/listen", params.to_owned().into())
-}
+const LISTEN: &str = "subscriptions/listen";
 
-async fn over_http(shared: &Arc<Shared>, params: &str, stands: impl FnOnce()) -> End {
-    let (session, params) = (shared.session(), request(params));
-    let request =
-        session.post(&params.lines(Era::Modern), params.body(request_ids::fresh(), Era::Modern));
-    let limits = Limits::now(STREAM_SILENCE);
-    let mut stream = match http::fresh(&session, &request, limits).await {
-        Ok(stream) if stream.is_event_stream() => stream,
-        Ok(_) => return End::Refused,
-        Err(refused) => match refused.cause {
-            cause @ (Cause::Connect { .. } | Cause::Alert { .. }) => {
-                shared.report(&cause);
-                return End::Gone;
-            }
-            Cause::Status { .. }
-            | Cause::NeedsLogin { .. }
-            | Cause::AcceptedOnly { .. }
-            | Cause::ContentType { .. } => return End::Refused,
-            _ => return End::Over,
-        },
+async fn over_http(
+    upstream: &Upstream,
+    http: &Arc<HttpLifecycle>,
+    params: &str,
+    opened: impl FnOnce(),
+) -> End {
+    let (session, params) = (http.session(), Params::of(LISTEN, params.to_owned().into()));
+    let request = session.post(
+        &params.lines(ProtocolFamily::Modern),
+        params.body(request::fresh_id(), ProtocolFamily::Modern),
+    );
+    let mut stream = match http::open_stream(&session, &request, Limits::now(STREAM_SILENCE)).await
+    {
+        Ok(stream) => stream,
+        Err(refusal) => return interrupted(upstream, http, refusal, LISTEN),
     };
-    let mut stands = Some(stands);
+    let mut opened = Some(opened);
     loop {
         match http::next_message(&mut stream, MAX_MESSAGE_BYTES).await {
             Ok(Some(message)) => match outcome(&message) {
                 None => {
-                    // The first message is the acknowledgement.
-                    if let Some(stands) = stands.take() {
-                        stands();
+                    // The first message is the acknowledgment.
+                    if let Some(opened) = opened.take() {
+                        opened();
                     }
-                    shared.deliver(message);
+                    http.deliver(message);
                 }
                 Some(end) => return end,
             },
             Err(Cause::NoAnswer { .. }) => {}
-            Ok(None) | Err(_) => return End::Over,
+            Ok(None) | Err(_) => return End::Ended(None),
         }
     }
 }
 
-/// What is told on the pipe is routed by its reader; here only the end is waited for.
-async fn over_stdio(link: &Arc<ChildLink>, params: &str, stands: impl FnOnce()) -> End {
-    let params = request(params);
-    let line = |id| params.line(id, Era::Modern);
-    let Ok(mut call) = stdio::StdioCall::begin(link, line, Allowance::now(FOR_EVER), None).await
-    else {
-        return End::Gone;
+/// Waits for the end of the subscription; its messages are routed by the pipe's reader.
+async fn over_stdio(link: &Arc<ChildLink>, params: &str, opened: impl FnOnce()) -> End {
+    let params = Params::of(LISTEN, params.to_owned().into());
+    let line = |id| params.line(id, ProtocolFamily::Modern);
+    // Not counted as a client's call, although it names resources of clients: it is always in flight, and servers of this
+    // revision send no requests.
+    let time = Allowance::now(FOREVER);
+    let Ok(mut call) = stdio::StdioCall::begin(link, line, time, SentFor::Nobody).await else {
+        return End::Disconnected;
     };
-    stands();
+    opened();
     let mut message = Vec::new();
     loop {
         match call.next().await {
             Ok(Some(AnswerPart::Data(data))) if message.len() + data.len() <= MAX_MESSAGE_BYTES => {
                 message.extend_from_slice(&data);
             }
-            Ok(Some(AnswerPart::End)) => return outcome(&message).unwrap_or(End::Over),
+            Ok(Some(AnswerPart::End)) => return outcome(&message).unwrap_or(End::Ended(None)),
             Ok(Some(AnswerPart::Data(_))) => return End::Refused,
-            Ok(None) | Err(_) if link.has_ended() => return End::Gone,
-            Ok(None) | Err(_) => return End::Over,
+            Ok(None) | Err(_) if link.has_ended() => return End::Disconnected,
+            Ok(None) | Err(_) => return End::Ended(None),
         }
     }
 }
 
-/// What a response says about the stream; none if it is no response.
+/// Effect of a response on the stream; `None` for other messages.
 fn outcome(message: &[u8]) -> Option<End> {
-    #[derive(Deserialize)]
-    struct StreamMessage {
-        method: Option<IgnoredAny>,
-        error: Option<IgnoredAny>,
+    let response = ServerResponse::parse(message)?;
+    Some(match response.outcome {
+        Err(error) if lifecycle::is_lasting(error.code) => End::Refused,
+        Err(_) | Ok(_) => End::Ended(None),
+    })
+}
+
+/// Maximum size of a response, which is empty, in bytes.
+const MAX_BYTES: usize = 64 * 1024;
+
+/// Keeps the subscriptions of a legacy server on one connection in line with the subscribed resources.
+pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, limit: Duration) {
+    let wanted = &upstream.subscriptions.wanted;
+    let mut changed = wanted.subscribe();
+    loop {
+        let missing: Vec<_> = {
+            let resources = changed.borrow_and_update();
+            let missing =
+                resources.wanted.iter().filter(|(_, run_stream)| **run_stream != generation);
+            missing.map(|(uri, run_stream)| (Arc::clone(uri), *run_stream)).collect()
+        };
+        let mut ended = BTreeMap::new();
+        wanted.send_if_modified(|resources| {
+            ended = std::mem::take(&mut resources.ended);
+            false
+        });
+        // An earlier connection has no subscriptions left.
+        ended.retain(|_, run_stream| *run_stream == generation);
+        for uri in ended.into_keys() {
+            send(&upstream, "resources/unsubscribe", generation, &uri, limit).await;
+            // A client may have subscribed again meanwhile, before the unsubscribe was processed.
+            if wanted.borrow().wanted.get(&uri) == Some(&generation) {
+                send(&upstream, "resources/subscribe", generation, &uri, limit).await;
+                upstream.server_events.updated(&uri);
+            }
+        }
+        for (uri, before) in missing {
+            let mut still_wanted = false;
+            wanted.send_if_modified(|resources| {
+                if let Some(run_stream) = resources.wanted.get_mut(&uri) {
+                    *run_stream = generation;
+                    still_wanted = true;
+                }
+                false
+            });
+            if !still_wanted {
+                continue;
+            }
+            send(&upstream, "resources/subscribe", generation, &uri, limit).await;
+            if before != 0 {
+                // Changes without a connection were missed.
+                upstream.server_events.updated(&uri);
+            }
+        }
+        if changed.changed().await.is_err() {
+            return;
+        }
     }
-    match serde_json::from_slice::<StreamMessage>(message) {
-        Ok(StreamMessage { method: Some(_), .. }) => None,
-        Ok(StreamMessage { error: Some(_), .. }) => Some(End::Refused),
-        Ok(_) => Some(End::Over),
-        Err(_) => None,
+}
+
+async fn send(
+    upstream: &Upstream,
+    method: &'static str,
+    generation: u64,
+    uri: &str,
+    limit: Duration,
+) {
+    let live = upstream.state.live().filter(|live| live.generation == generation);
+    let Some(live) = live else { return };
+    let params = Params::of(method, json!({"uri": uri}).to_string().into());
+    let _counted = live.router.count();
+    let bound = (MAX_BYTES, SentFor::Clients);
+    let events = &upstream.server_events;
+    let family = ProtocolFamily::Legacy;
+    if let Err(failure) = live.link.fetch(events, params, family, limit, bound).await {
+        let cause = failure.cause;
+        peer_line!(debug, upstream.peer, server = %upstream.name, method, %cause, "updating a subscription failed");
     }
 }
 
@@ -243,7 +402,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_lists_that_there_are_are_followed() {
+    fn pro_13_reopening_slows_down_until_a_stream_lives_and_waits_as_asked() {
+        let mut backoff = ReopenBackoff(RETRY.0);
+        let brief = Duration::ZERO;
+        let delays = |backoff: &mut ReopenBackoff, times: usize| -> Vec<u64> {
+            (0..times).map(|_| backoff.delay(brief, None).as_secs()).collect()
+        };
+        assert_eq!(delays(&mut backoff, 8), [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(backoff.delay(brief, Some(Duration::from_secs(300))).as_secs(), 300);
+        assert_eq!(backoff.delay(STABLE_AFTER, None), RETRY.0);
+    }
+
+    #[test]
+    fn pro_13_only_lasting_errors_end_a_subscription() {
+        for (message, end) in [
+            (r#"{"method":"notifications/x"}"#, None),
+            (r#"{"id":1,"result":{}}"#, Some(End::Ended(None))),
+            (r#"{"id":1,"error":{"code":-32601}}"#, Some(End::Refused)),
+            (r#"{"id":1,"error":{"code":-32603}}"#, Some(End::Ended(None))),
+            (r#"{"id":1,"error":{"code":-32000,"message":"busy"}}"#, Some(End::Ended(None))),
+            ("garbage", None),
+        ] {
+            assert_eq!(outcome(message.as_bytes()), end, "{message}");
+        }
+    }
+
+    #[test]
+    fn only_supported_lists_are_followed() {
         assert_eq!(filter(ServerCapabilities::default()), None);
         let offers =
             ServerCapabilities { tools: true, resources: true, ..ServerCapabilities::default() };

@@ -1,52 +1,51 @@
-//! A child process and everything it starts: one process group, and what has left it, gone when it
-//! is to be gone.
+//! Child processes: starting and stopping a process group, including processes that left it, and draining stderr.
 //!
-//! Owns starting and stopping. What is said over the pipes is not known here. Who
-//! ends it when this process is killed is [`super::reaper`].
+//! If this process is killed, the [`crate::reaper`] ends the children.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::reaper::Reaper;
-use crate::os::marked;
+use crate::config::ChildCommand;
+use crate::peer::Peer;
+use crate::reaper::Reaper;
+use mcpproxy_protocol::wire::lines::{Decoder, Item};
+use mcpproxy_runtime::os::marked;
 
-mod stderr;
-
-pub(super) use stderr::{LastWords, drain_stderr};
-
-/// Time a child has to end by itself once its input is closed.
+/// Time for a child to exit once its input is closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
-/// Time its group then has to end after SIGTERM, before SIGKILL.
+/// Time for its group to exit after SIGTERM, before SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(2);
-/// How often a group is looked for while it is ending.
+/// Poll interval while a group is ending.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Most times that it is looked for.
+/// Maximum number of searches for stray processes.
 const SEARCHES: u32 = 25;
 
-/// How often what has left the group is looked for: every process there is is looked at.
+/// Interval between searches; each scans all processes.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A running child, leader of its own process group. Dropped, it takes the group with it.
+/// A running child, leader of its own process group. Kills the group when dropped.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Box<dyn ChildWrapper>,
     group: Pid,
-    /// Whatever it starts carries this.
+    /// Environment marker inherited by everything it starts.
     mark: Arc<str>,
     reaper: Arc<Reaper>,
     stopped: bool,
 }
 
-/// The child's ends.
 pub(super) struct Pipes {
     pub(super) stdin: ChildStdin,
     pub(super) stdout: ChildStdout,
@@ -57,14 +56,12 @@ impl Process {
     /// Starts a command. The error is one line that names it.
     pub(super) fn start(
         reaper: &Arc<Reaper>,
-        command: &str,
-        args: &[String],
-        env: &[(String, String)],
-        cwd: Option<&Path>,
+        child: &ChildCommand,
     ) -> Result<(Self, Pipes), String> {
+        let ChildCommand { command, args, env, cwd, named } = child;
         let mark = reaper.mark();
         let mut wrap = CommandWrap::with_new(OsStr::new(command), |it| {
-            for name in reaper.withheld() {
+            for name in reaper.withheld(named) {
                 it.env_remove(name);
             }
             it.args(args)
@@ -88,13 +85,13 @@ impl Process {
             return Err(format!("command {command} ended before it could be used"));
         };
         let group = Pid::from_raw(id);
-        reaper.enter(group);
+        reaper.register(group);
         let (mark, reaper) = (mark.into(), Arc::clone(reaper));
         let process = Self { child, group, mark, reaper, stopped: false };
         Ok((process, Pipes { stdin, stdout, stderr }))
     }
 
-    /// How the leader ended, in one line, if it does so until the deadline.
+    /// Waits for the leader until the deadline; returns its exit status in words.
     pub(super) async fn ended(&mut self, deadline: Instant) -> Option<String> {
         let status = timeout_at(deadline, self.child.wait()).await.ok()?;
         Some(match status {
@@ -103,13 +100,13 @@ impl Process {
         })
     }
 
-    /// Ends the group, and what has left it: its input is closed already. Waits, asks, then kills;
-    /// the deadline shortens the waits, not the killing.
+    /// Ends the group and stray processes after the input was closed: waits, then SIGTERM, then SIGKILL. The deadline
+    /// shortens the waits only.
     pub(super) async fn stop(mut self, deadline: Instant) {
         self.ended(deadline.min(Instant::now() + CLOSE_GRACE)).await;
         if self.signal(Signal::SIGTERM) {
             let until = deadline.min(Instant::now() + TERM_GRACE);
-            // Waiting reaps the leader, else its remains would keep the group alive.
+            // Reaps the leader, which as a zombie would keep the group alive.
             self.ended(until).await;
             while self.alive() && Instant::now() < until {
                 sleep(LOOK_INTERVAL).await;
@@ -120,7 +117,7 @@ impl Process {
             }
         }
         self.stopped = true;
-        self.reaper.leave(self.group);
+        self.reaper.unregister(self.group);
         let until = deadline.min(Instant::now() + TERM_GRACE);
         let mut signal = Signal::SIGTERM;
         for _ in 0..SEARCHES {
@@ -133,10 +130,10 @@ impl Process {
         }
     }
 
-    /// Sends a signal to what carries the mark; how many there are.
+    /// Signals all processes with the mark; returns their number.
     async fn signal_strays(&self, signal: Signal) -> usize {
         let mark = Arc::clone(&self.mark);
-        // Reads files for every process of the machine.
+        // Reads files of every process.
         let strays = tokio::task::spawn_blocking(move || {
             let strays = marked::find(&mark);
             for stray in &strays {
@@ -147,7 +144,7 @@ impl Process {
         strays.await.unwrap_or_default()
     }
 
-    /// Sends a signal to the group; false when there is none any more.
+    /// Signals the group; false if it no longer exists.
     fn signal(&self, signal: Signal) -> bool {
         killpg(self.group, signal).is_ok()
     }
@@ -161,7 +158,183 @@ impl Drop for Process {
     fn drop(&mut self) {
         if !self.stopped {
             self.signal(Signal::SIGKILL);
-            self.reaper.leave(self.group);
+            self.reaper.unregister(self.group);
         }
+    }
+}
+
+/// Maximum number of bytes of a stderr line that are kept.
+const STDERR_LINE_BYTES: u64 = 4096;
+
+/// Number of last stderr lines among which the reason for a failure is looked for.
+const RECENT_LINES: usize = 32;
+
+/// Last stderr lines of a child, at most [`RECENT_LINES`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecentStderr(Arc<Mutex<VecDeque<Arc<str>>>>);
+
+impl RecentStderr {
+    fn push(&self, line: Arc<str>) {
+        let mut lines = self.0.lock();
+        if lines.len() >= RECENT_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+
+    /// The line that most likely states why the child failed, behind words that say which; `None` without lines.
+    pub(crate) fn reason(&self) -> Option<String> {
+        let lines = self.0.lock();
+        let last = lines.back()?;
+        let rated = lines.iter().map(|line| (error_rank(line), line));
+        let best = rated.enumerate().filter(|(_, (rank, _))| *rank > 0);
+        // The last of several errors ends the child; a package manager states its own first.
+        let best = best.max_by_key(|(at, (rank, _))| match *rank {
+            PACKAGE_MANAGER => (PACKAGE_MANAGER, lines.len() - at),
+            rank => (rank, *at),
+        });
+        Some(match best {
+            Some((_, (_, line))) if !Arc::ptr_eq(line, last) => format!("stderr: {line}"),
+            Some(_) | None => format!("last stderr line: {last}"),
+        })
+    }
+}
+
+/// Rank of a package manager's line, see [`error_rank`].
+const PACKAGE_MANAGER: u8 = 2;
+
+/// How clearly a line states an error, from 0: not at all.
+fn error_rank(line: &str) -> u8 {
+    const STATEMENT: u8 = 3;
+    const MENTION: u8 = 1;
+    let lower = line.trim().to_ascii_lowercase();
+    if let Some(rest) = lower.strip_prefix("npm error").or_else(|| lower.strip_prefix("npm err!")) {
+        let rest = rest.trim();
+        let says_nothing = ["code ", "errno ", "syscall ", "path ", "a complete log"];
+        let is_detail = says_nothing.iter().any(|word| rest.starts_with(word));
+        return if rest.contains(' ') && !is_detail { PACKAGE_MANAGER } else { 0 };
+    }
+    // `Error: …`, `TypeError [CODE]: …`, `requests.exceptions.ConnectionError: …`, `fatal: …`.
+    let head = lower.split([':', ' ']).next().unwrap_or_default();
+    let is_kind = ["error", "exception", "fatal", "panic"].iter().any(|word| head.ends_with(word));
+    let states = is_kind && lower.get(head.len()..).is_some_and(|rest| rest.contains(':'));
+    if states || lower.contains("panicked at") || lower.starts_with("error ") {
+        return STATEMENT;
+    }
+    let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let mentions = |word: &str| matches!(word, "error" | "fatal" | "exception" | "failed");
+    // A frame of a stack trace names functions, not errors.
+    let is_frame = lower.starts_with("at ") || lower.starts_with("file \"");
+    if !is_frame && words.into_iter().any(mentions) { MENTION } else { 0 }
+}
+
+/// Reads stderr to its end: stores the lines, logs them at debug level, and remembers the last ones, among which the
+/// reason for a failure is.
+pub(crate) async fn drain_stderr(
+    peer: Arc<Peer>,
+    mut stderr: impl AsyncRead + Unpin,
+    recent: RecentStderr,
+) {
+    let mut buffer = BytesMut::with_capacity(8 * 1024);
+    let mut lines = Decoder::new(STDERR_LINE_BYTES);
+    let mut line = Vec::new();
+    loop {
+        buffer.reserve(4 * 1024);
+        if !matches!(stderr.read_buf(&mut buffer).await, Ok(1..)) {
+            return;
+        }
+        lines.push(buffer.split().freeze());
+        loop {
+            match lines.next_item() {
+                Ok(Some(Item::Data(part))) => line.extend_from_slice(&part),
+                Ok(None) => break,
+                // The beginning of an overlong line is enough.
+                whole @ (Ok(Some(Item::End)) | Err(_)) => {
+                    peer.keep_stderr(&line, whole.is_err());
+                    let line_text = peer.secrets.quote_cut(&line, whole.is_err());
+                    line.clear();
+                    if peer.may_log_stderr() {
+                        tracing::debug!(server = %peer.name, line = %line_text, "stderr");
+                    }
+                    if !line_text.is_empty() {
+                        recent.push(line_text);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcpproxy_runtime::secrets::Secrets;
+
+    #[tokio::test]
+    async fn stderr_flood_is_read_to_its_end() {
+        let recent = RecentStderr::default();
+        let mut flood = vec![b'x'; 3_000_000];
+        flood.extend_from_slice(b"\nlast line\x07\n\n");
+        drain_stderr(Arc::default(), flood.as_slice(), recent.clone()).await;
+        assert_eq!(recent.reason().unwrap(), "last stderr line: last line");
+    }
+
+    #[test]
+    fn reason_is_the_line_that_states_the_error() {
+        for (text, expected) in [
+            (
+                "node:internal/modules/cjs/loader:1228\n  throw err;\n  ^\n\nError: Cannot find module '/x'\n    \
+                 at Module._load (node:internal/errors:1)\n  code: 'MODULE_NOT_FOUND',\n}\n\nNode.js v20.20.2",
+                "stderr: Error: Cannot find module '/x'",
+            ),
+            (
+                "TypeError [ERR_INVALID_URL]: Invalid URL\n    at new URL (node:url:1)\n\nNode.js v20.20.2",
+                "stderr: TypeError [ERR_INVALID_URL]: Invalid URL",
+            ),
+            (
+                "Traceback (most recent call last):\n  File \"error.py\", line 1\nOSError: first\nDuring handling\n\
+                 ModuleNotFoundError: No module named 'x'",
+                "last stderr line: ModuleNotFoundError: No module named 'x'",
+            ),
+            (
+                "npm error code E404\nnpm error 404 Not Found - GET https://packages.example/x\nnpm error 404\n\
+                 npm error 404 Note that you can\nnpm error A complete log of this run can be found in: /x",
+                "stderr: npm error 404 Not Found - GET https://packages.example/x",
+            ),
+            (
+                "thread 'main' panicked at src/main.rs:2:5: no key\nnote: run with `RUST_BACKTRACE=1`",
+                "stderr: thread 'main' panicked at src/main.rs:2:5: no key",
+            ),
+            ("2026-01-01 ERROR no key set\nshutting down", "stderr: 2026-01-01 ERROR no key set"),
+            ("starting\nout of luck", "last stderr line: out of luck"),
+            ("reading errors.txt\nbye", "last stderr line: bye"),
+        ] {
+            let recent = RecentStderr::default();
+            let lines = text.lines().filter(|line| !line.is_empty());
+            lines.for_each(|line| recent.push(line.into()));
+            assert_eq!(recent.reason().as_deref(), Some(expected), "{text}");
+        }
+        assert_eq!(RecentStderr::default().reason(), None);
+    }
+
+    #[test]
+    fn error_of_long_ago_is_no_reason() {
+        let recent = RecentStderr::default();
+        recent.push("Error: long ago".into());
+        (0..RECENT_LINES).for_each(|number| recent.push(format!("line {number}").into()));
+        assert_eq!(
+            recent.reason().unwrap(),
+            format!("last stderr line: line {}", RECENT_LINES - 1)
+        );
+    }
+
+    #[tokio::test]
+    async fn overlong_line_keeps_no_part_of_a_secret() {
+        let secrets = Arc::new(Secrets::new(["s3cr3t-token".to_owned()]));
+        let peer = Arc::new(Peer::new("s".into(), secrets));
+        let recent = RecentStderr::default();
+        let rest = [b'x'; STDERR_LINE_BYTES as usize + 1];
+        drain_stderr(peer, b"bad s3cr3t-t".chain(&rest[..]), recent.clone()).await;
+        assert_eq!(recent.reason().unwrap(), "last stderr line: bad [redacted]");
     }
 }

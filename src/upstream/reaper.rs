@@ -1,18 +1,21 @@
-//! What ends the children when this process cannot: a small process beside it that outlives it.
+//! Reaper: a helper process that outlives this one and ends its children if it is killed.
 //!
-//! Owns both sides. The proxy tells its reaper the process group of each child, over a socket that
-//! closes with the proxy, however that ends: then the reaper ends the groups, and what carries the
-//! proxy's mark ([`marked`]) beside them, and itself. `PR_SET_PDEATHSIG` would not do: it has to be
-//! set between fork and exec, tells the child alone, and tells it when the thread ends that started
-//! it. How a child is ended while the proxy lives is `process`'s business.
+//! The proxy sends it the process group of each child over a socket. When the socket closes, however the proxy ended,
+//! the reaper ends the groups, all processes with the proxy's mark ([`marked`]), and itself. `PR_SET_PDEATHSIG` is
+//! unsuitable: it must be set between fork and exec, affects the child only, and fires when the starting thread ends.
+//! How children end while the proxy lives is in [`crate::process`].
 //!
 //! ```text
 //! proxy ── "+group" "-group" ──▶ reaper         kill -9 proxy: the socket closes
 //!   └──── starts ──▶ children ◀── SIGTERM, SIGKILL ──┘
 //! ```
+//!
+//! [`WithheldVariables`] are removed from the children's environment: credentials of the proxy, and variables that the
+//! config uses elsewhere (another server, webhook, OTLP, embeddings). Everything else is inherited, since servers look
+//! for their own credentials there, and an entry's `env` always applies.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -27,29 +30,28 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::unistd::Pid;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::child_environment::WithheldVariables;
-use crate::os::marked;
+use mcpproxy_runtime::os::marked;
 
-/// The argument that makes this program a reaper.
+/// Argument that starts this program as a reaper.
 const REAPER: &str = "reap-children";
-/// Time that children have to end by themselves once the proxy is gone: their input has closed.
+/// Time for children to exit by themselves once the proxy has ended and their input has closed.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
-/// Time that they then have after SIGTERM.
+/// Time for them to exit after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_millis(1500);
-/// Longest time that what starts new processes all the while is killed again.
+/// Maximum time of repeated kills, if new processes keep appearing.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// How often it is looked whether anything is left.
+/// Poll interval.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Longest wait for the reaper's end when the proxy ends in order; it ends by itself after.
+/// Maximum wait for the reaper on a regular exit of the proxy.
 pub const END_LIMIT: Duration = Duration::from_secs(1);
-/// Longest line that a reaper is told.
+/// Maximum length of a line sent to the reaper.
 const MAX_LINE_BYTES: usize = 32;
 
-/// The proxy's side of its reaper. It is started before the first child.
+/// The proxy's side of its reaper, which is started before the first child.
 pub struct Reaper {
-    /// The program that can be one; without, children end with the proxy only if it ends in order.
+    /// This program's file; without it children only end on a regular exit.
     program: Option<PathBuf>,
-    /// Begins the marks of all children.
+    /// Prefix of all children's marks.
     token: String,
     started: AtomicU64,
     state: Mutex<State>,
@@ -60,8 +62,8 @@ pub struct Reaper {
 struct State {
     running: Option<(Child, UnixStream)>,
     groups: BTreeSet<i32>,
-    /// That there is none was told.
-    told: bool,
+    /// Whether a failed start was logged.
+    lines: bool,
 }
 
 impl fmt::Debug for Reaper {
@@ -70,16 +72,13 @@ impl fmt::Debug for Reaper {
     }
 }
 
-/// This program, as one that can be a reaper: wherever its file is by now.
-#[must_use]
+/// Path to start this program again, even if its file was moved.
 pub fn this_program() -> Option<PathBuf> {
     let here = Path::new("/proc/self/exe");
     if here.exists() { Some(here.to_owned()) } else { std::env::current_exe().ok() }
 }
 
 impl Reaper {
-    /// A reaper that is not started yet.
-    #[must_use]
     pub fn new(program: Option<PathBuf>) -> Self {
         let token = format!("{:016x}", getrandom::u64().unwrap_or_default());
         Self {
@@ -91,46 +90,45 @@ impl Reaper {
         }
     }
 
-    /// Children that are started from now on do not get these of our variables.
+    /// Withholds these variables from children started from now on.
     pub fn withhold(&self, variables: WithheldVariables) {
         *self.withheld.lock() = variables;
     }
 
-    /// The names of ours that a child does not get.
-    pub(super) fn withheld(&self) -> Vec<OsString> {
-        self.withheld.lock().among(std::env::vars_os().map(|(name, _)| name))
+    /// Names of our variables that a child does not get whose entry refers to `own`.
+    pub(super) fn withheld(&self, own: &BTreeSet<String>) -> Vec<OsString> {
+        self.withheld.lock().among(std::env::vars_os().map(|(name, _)| name), own)
     }
 
-    /// A mark for one child and all that it starts. The reaper runs when this returns, so that
-    /// there is no moment in which the child could be left behind.
+    /// A mark for one child and its descendants. The reaper is running when this returns, so no child is left unguarded.
     pub(super) fn mark(&self) -> String {
-        self.tell(&mut self.state(), "");
+        self.send(&mut self.state(), "");
         format!("{}.{}.", self.token, self.started.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The group is to end with the proxy.
-    pub(super) fn enter(&self, group: Pid) {
+    /// Registers a group.
+    pub(super) fn register(&self, group: Pid) {
         let mut state = self.state();
         state.groups.insert(group.as_raw());
-        self.tell(&mut state, &format!("+{group}\n"));
+        self.send(&mut state, &format!("+{group}\n"));
     }
 
-    /// The group has ended.
-    pub(super) fn leave(&self, group: Pid) {
+    /// Unregisters a group that has ended.
+    pub(super) fn unregister(&self, group: Pid) {
         let mut state = self.state();
         if state.groups.remove(&group.as_raw()) {
-            self.tell(&mut state, &format!("-{group}\n"));
+            self.send(&mut state, &format!("-{group}\n"));
         }
     }
 
-    /// Kills all groups, now.
+    /// Kills all groups at once.
     pub(super) fn kill(&self) {
         for group in &self.state().groups {
             let _ = killpg(Pid::from_raw(*group), Signal::SIGKILL);
         }
     }
 
-    /// Ends the reaper, with whatever still carries a mark, and waits for it, bounded.
+    /// Ends the reaper, and with it all marked processes; waits for at most [`END_LIMIT`].
     pub(super) async fn end(&self) {
         let Some((mut child, pipe)) = self.state().running.take() else { return };
         drop(pipe);
@@ -144,8 +142,8 @@ impl Reaper {
         self.state.lock()
     }
 
-    /// Tells the reaper; one that has ended is replaced, and told everything.
-    fn tell(&self, state: &mut State, line: &str) {
+    /// Sends a line to the reaper; one that has exited is replaced and sent all groups.
+    fn send(&self, state: &mut State, line: &str) {
         let Some(program) = &self.program else { return };
         if let Some((_, pipe)) = &mut state.running
             && pipe.write_all(line.as_bytes()).is_ok()
@@ -153,14 +151,14 @@ impl Reaper {
             return;
         }
         if let Some((mut child, _)) = state.running.take() {
-            // It has ended, or does not read: then it finds the children by their marks.
+            // It has exited, or does not read; in the latter case it finds the children by their marks.
             let _ = child.try_wait();
         }
         match start(program, &self.token, &state.groups) {
             Ok(running) => state.running = Some(running),
-            Err(error) if !state.told => {
-                state.told = true;
-                tracing::warn!(%error, "no reaper can be started: should this process be killed, its servers' processes may live on");
+            Err(error) if !state.lines => {
+                state.lines = true;
+                tracing::warn!(%error, "no reaper process: children may survive if this process is killed");
             }
             Err(_) => {}
         }
@@ -169,19 +167,19 @@ impl Reaper {
 
 fn start(program: &Path, token: &str, groups: &BTreeSet<i32>) -> io::Result<(Child, UnixStream)> {
     let (mut ours, theirs) = UnixStream::pair()?;
-    // Lines are few and short: what does not fit into the socket's buffer is read by nobody.
+    // Lines are short and few: one that does not fit into the socket buffer is not being read.
     ours.set_nonblocking(true)?;
     let child = Command::new(program)
         .arg0("mcpproxy")
         .args([REAPER, token])
         .env_clear()
-        // The allocator would take two huge pages for a few lines: 4 of its 7 MB.
+        // The allocator would use two huge pages for a few lines: 4 of its 7 MB.
         .env("MIMALLOC_ALLOW_THP", "0")
         .current_dir("/")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // A terminal's signals are not for it.
+        // Shields it from signals of the terminal.
         .process_group(0)
         .spawn()?;
     let lines: String = groups.iter().map(|group| format!("+{group}\n")).collect();
@@ -189,23 +187,21 @@ fn start(program: &Path, token: &str, groups: &BTreeSet<i32>) -> io::Result<(Chi
     Ok((child, ours))
 }
 
-/// Runs the reaper if that is what the process was started for: to its end.
-#[must_use]
+/// Runs the reaper if the process was started as one.
 pub fn run(typed: &[OsString]) -> Option<ExitCode> {
     let [_, word, token] = typed else { return None };
     if word != REAPER {
         return None;
     }
-    // It ends when the proxy has, and not before: also where all of a service's processes are told
-    // to end at once.
+    // It ends with the proxy only, even if all processes of a service are signaled at once.
     let _ = SigSet::all().thread_block();
     let groups = listen(io::stdin().lock());
-    let mut left = Left { groups, mark: format!("{}.", token.to_str().unwrap_or_default()) };
+    let mut left = LeftBehind { groups, mark: format!("{}.", token.to_str().unwrap_or_default()) };
     left.end();
     Some(ExitCode::SUCCESS)
 }
 
-/// The groups there are when the proxy has gone.
+/// Reads lines until the proxy has ended; returns the remaining groups.
 fn listen(input: impl io::Read) -> BTreeSet<i32> {
     let mut input = BufReader::new(input);
     let (mut groups, mut line) = (BTreeSet::new(), String::new());
@@ -226,13 +222,13 @@ fn listen(input: impl io::Read) -> BTreeSet<i32> {
     }
 }
 
-/// What the proxy has left behind.
-struct Left {
+/// Processes left behind by the proxy.
+struct LeftBehind {
     groups: BTreeSet<i32>,
     mark: String,
 }
 
-impl Left {
+impl LeftBehind {
     fn end(&mut self) {
         if self.has_ended_within(CLOSE_GRACE) {
             return;
@@ -274,19 +270,88 @@ impl Left {
     }
 }
 
+/// The admin key, and the directory of the service's systemd credentials.
+const OURS: [&str; 2] = ["MCPPROXY_API_KEY", "CREDENTIALS_DIRECTORY"];
+
+/// Common variables that contain no secret and that programs need.
+const ORDINARY: [&str; 24] = [
+    "DISPLAY",
+    "HOME",
+    "HOSTNAME",
+    "LANG",
+    "LANGUAGE",
+    "LOGNAME",
+    "NO_PROXY",
+    "NODE_EXTRA_CA_CERTS",
+    "PATH",
+    "PWD",
+    "SHELL",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "SYSTEMROOT",
+    "TEMP",
+    "TERM",
+    "TMP",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "USERPROFILE",
+    "WAYLAND_DISPLAY",
+    "WINDIR",
+    "no_proxy",
+];
+/// Name prefixes of further common variables.
+const ORDINARY_PREFIXES: [&str; 2] = ["LC_", "XDG_"];
+
+/// Variables withheld from children.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WithheldVariables {
+    /// Additional names.
+    pub names: BTreeSet<String>,
+    /// Variables that the config refers to; a server gets those of its own entry.
+    pub named: BTreeSet<String>,
+    /// Name prefixes.
+    pub prefixes: &'static [&'static str],
+}
+
+impl WithheldVariables {
+    /// Those of `environment` withheld from a server whose entry refers to `own`.
+    pub(super) fn among(
+        &self,
+        environment: impl Iterator<Item = OsString>,
+        own: &BTreeSet<String>,
+    ) -> Vec<OsString> {
+        environment.filter(|name| self.withholds(name, own)).collect()
+    }
+
+    fn withholds(&self, name: &OsStr, own: &BTreeSet<String>) -> bool {
+        // Names that are not UTF-8 are not ours.
+        name.to_str().is_some_and(|name| {
+            OURS.contains(&name)
+                || self.names.contains(name)
+                || self.prefixes.iter().any(|prefix| name.starts_with(prefix))
+                || (self.named.contains(name) && !own.contains(name) && !is_ordinary(name))
+        })
+    }
+}
+
+fn is_ordinary(name: &str) -> bool {
+    ORDINARY.contains(&name) || ORDINARY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_reaper_knows_the_groups_that_have_not_ended() {
-        let told =
+    fn reaper_tracks_groups_that_have_not_ended() {
+        let lines =
             b"+12\n+13\n-12\nnonsense\n+1\n+-5\n+14 \n+99999999999999999999999999999999999\n+15";
-        assert_eq!(listen(&told[..]), BTreeSet::from([13, 14, 15]));
+        assert_eq!(listen(&lines[..]), BTreeSet::from([13, 14, 15]));
     }
 
     #[test]
-    fn what_leaves_its_group_is_found_by_its_mark_and_ended() {
+    fn process_that_left_its_group_is_found_by_its_mark_and_ended() {
         let reaper = Reaper::new(None);
         let mark = reaper.mark();
         let child = Command::new("setsid")
@@ -298,9 +363,47 @@ mod tests {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
         assert!(!marked::find(&mark).is_empty());
         assert!(marked::find(&Reaper::new(None).mark()).is_empty(), "another proxy's");
-        let mut left = Left { groups: BTreeSet::new(), mark: format!("{}.", reaper.token) };
+        let mut left = LeftBehind { groups: BTreeSet::new(), mark: format!("{}.", reaper.token) };
         left.end();
         assert!(marked::find(&mark).is_empty());
         assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn own_credentials_are_withheld_and_nothing_else() {
+        let all =
+            ["MCPPROXY_API_KEY", "CREDENTIALS_DIRECTORY", "AWS_PROFILE", "KEY", "KEYS", "PATH"];
+        let withheld =
+            |of: &WithheldVariables| of.among(all.iter().map(OsString::from), &BTreeSet::new());
+        assert_eq!(
+            withheld(&WithheldVariables::default()),
+            ["MCPPROXY_API_KEY", "CREDENTIALS_DIRECTORY"]
+        );
+        let more = WithheldVariables {
+            names: ["KEY".to_owned()].into(),
+            prefixes: &["AWS_"],
+            ..WithheldVariables::default()
+        };
+        let expected = ["MCPPROXY_API_KEY", "CREDENTIALS_DIRECTORY", "AWS_PROFILE", "KEY"];
+        assert_eq!(withheld(&more), expected);
+    }
+
+    #[test]
+    fn referenced_variable_reaches_only_the_server_that_refers_to_it() {
+        let set =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let of = WithheldVariables {
+            names: set(&["US"]),
+            named: set(&["A_TOKEN", "B_TOKEN", "US", "PATH", "LC_ALL"]),
+            ..WithheldVariables::default()
+        };
+        let all = ["A_TOKEN", "B_TOKEN", "US", "PATH", "LC_ALL", "OTHER_TOKEN"];
+        for (own, expected) in [
+            (&[][..], &["A_TOKEN", "B_TOKEN", "US"][..]),
+            (&["A_TOKEN"], &["B_TOKEN", "US"]),
+            (&["A_TOKEN", "B_TOKEN", "US"], &["US"]),
+        ] {
+            assert_eq!(of.among(all.iter().map(OsString::from), &set(own)), expected, "{own:?}");
+        }
     }
 }

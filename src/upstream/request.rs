@@ -1,82 +1,88 @@
-//! A request as bytes: our envelope around the agent's own parameters.
+//! Requests as bytes: our JSON-RPC envelope around the client's parameters, and request ids.
 //!
-//! Owns what stands in `_meta` on this hop. Large arguments go out as the slice they came in;
-//! nothing of them is read. Pure.
+//! Owns `_meta` on this hop. Large arguments are sent as the slice they arrived in, unparsed.
+//!
+//! A response is matched by its id alone, so a server that could predict ids could answer another client's call. Ids are
+//! the values of a counter behind a permutation with a random key: unpredictable, and distinct without a table of those in
+//! flight.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 
-use super::pending;
-use crate::json::members::{Member, members};
-use crate::mcp::capabilities::ClientCapabilities;
-use crate::mcp::headers;
-use crate::mcp::meta::{
+use crate::pending;
+use crate::pending::FIRST_ID;
+use mcpproxy_json::members::{Member, members};
+use mcpproxy_policy::tool::ParameterHeaders;
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::headers;
+use mcpproxy_protocol::mcp::meta::{
     CAPABILITIES_KEY, CLIENT_KEY, EVERYTHING, LOG_LEVEL_KEY, NO_CAPABILITIES, OURS, PROGRESS_KEY,
-    VERSION_KEY,
+    VERSION_KEY, push_bridged,
 };
-use crate::mcp::revisions::Era;
-use crate::mcp::trace_context::{self, PropagatedContext};
-use crate::tool::parameter_headers::ParameterHeaders;
-use crate::wire::lines::one_line;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_protocol::mcp::trace_context::{self, PropagatedContext};
+use mcpproxy_protocol::wire::lines::one_line;
 
-/// Arguments up to this size are copied into one buffer with the envelope: one write of one slice
-/// costs less than three slices do.
+/// Arguments up to this size are copied into one buffer with the envelope: one write is cheaper than three slices.
 const COPY_BYTES: usize = 4096;
 
-/// A request, but for its id.
+/// A request without its id.
 #[derive(Debug)]
 pub struct Params {
-    /// The method.
     pub method: &'static str,
-    /// The tool's name, for a call; for others what `Mcp-Name` repeats.
+    /// Name of the tool; for other methods the value of `Mcp-Name`.
     pub name: Option<Arc<str>>,
-    /// The client's own `_meta`.
+    /// The client's `_meta`.
     pub meta: Option<Bytes>,
-    /// The trace that it is part of, in the place of what `meta` says of one.
+    /// Trace context, which replaces the one in `meta`.
     pub trace: Option<Arc<PropagatedContext>>,
+    /// Minimum level of log messages for the client, which replaces the one in `meta`; for modern servers only.
+    pub log_level: Option<&'static str>,
+    /// Capabilities of a legacy client, which are declared to modern servers; without any, those in `meta` are.
+    pub client_capabilities: ClientCapabilities,
     /// The other members of `params`.
     pub fields: Fields,
 }
 
-/// A message in order: what was written for it, and slices that are not copied.
+/// A serialized message: a buffer, followed by slices that are not copied.
 pub(super) type Slices = (Vec<u8>, [Bytes; 2]);
 
-/// What `params` holds beside `_meta`.
 #[derive(Debug)]
 pub enum Fields {
-    /// The tool's name, raw arguments, raw members beside them, and which of the arguments headers
-    /// repeat.
-    #[expect(missing_docs, reason = "said above")]
+    /// A tool call: raw arguments, raw further members, and the arguments to repeat in headers.
     Call { arguments: Bytes, members: Bytes, parameter_headers: Option<Arc<ParameterHeaders>> },
     /// A raw object without `_meta`.
     Object(Bytes),
 }
 
 impl Params {
-    /// A request of our own.
+    /// A request of the proxy's own.
     pub(super) fn of(method: &'static str, params: Bytes) -> Self {
         let meta = Some(Bytes::from_static(EVERYTHING));
-        Self { method, name: None, meta, trace: None, fields: Fields::Object(params) }
+        let fields = Fields::Object(params);
+        let client_capabilities = ClientCapabilities::default();
+        Self { method, name: None, meta, trace: None, log_level: None, client_capabilities, fields }
     }
 }
 
 impl Params {
-    /// Whether the server may have something to say to this request's client: it asks for
-    /// progress, or can be asked.
-    pub(super) fn may_be_told(&self, client_capabilities: ClientCapabilities) -> bool {
+    /// Whether the server may send messages to this request's client: it wants progress, or has capabilities.
+    pub(super) fn may_receive_messages(&self, client_capabilities: ClientCapabilities) -> bool {
         client_capabilities != ClientCapabilities::default() || self.meta.is_some()
     }
 
-    /// The message as a request's body.
-    pub(super) fn body(&self, id: u64, era: Era) -> Slices {
-        self.slices(id, era, |bytes| bytes, "")
+    pub(super) fn body(&self, id: u64, family: ProtocolFamily) -> Slices {
+        self.slices(id, family, |bytes| bytes, "")
     }
 
-    /// The header lines that name its trace, and those that repeat parts of the message to a modern server (MCP
-    /// 2026-07-28 §Standard Request Headers, §Custom Headers from Tool Parameters), each with its line end.
-    pub(super) fn lines(&self, era: Era) -> Vec<u8> {
+    /// Header lines of the trace, and for a modern server those that repeat parts of the message (MCP 2026-07-28 §Standard
+    /// Request Headers, §Custom Headers from Tool Parameters), each with its line break.
+    pub(super) fn lines(&self, family: ProtocolFamily) -> Vec<u8> {
         let mut lines = Vec::new();
         if let Some(PropagatedContext { context, state, baggage }) = self.trace.as_deref() {
             let _ = write!(lines, "{}: ", trace_context::PARENT);
@@ -89,7 +95,7 @@ impl Params {
                 let _ = write!(lines, "{}: {baggage}\r\n", trace_context::BAGGAGE);
             }
         }
-        if era == Era::Modern {
+        if family == ProtocolFamily::Modern {
             // Writing into a Vec cannot fail.
             let _ = write!(lines, "{}: {}\r\n", headers::METHOD, self.method);
             if let Some(name) = &self.name {
@@ -99,9 +105,9 @@ impl Params {
                 &self.fields
             {
                 let arguments = std::str::from_utf8(arguments).unwrap_or_default();
-                for (header, said) in parameter_headers.of(arguments) {
-                    let Some(said) = said else { continue };
-                    let _ = write!(lines, "{header}: {}\r\n", headers::encode(&said.text));
+                for (header, value) in parameter_headers.of(arguments) {
+                    let Some(value) = value else { continue };
+                    let _ = write!(lines, "{header}: {}\r\n", headers::encode(&value.text));
                 }
             }
         }
@@ -109,14 +115,19 @@ impl Params {
     }
 
     /// The message as a line.
-    #[must_use]
-    pub fn line(&self, id: u64, era: Era) -> [Bytes; 3] {
-        let (first, [second, third]) = self.slices(id, era, one_line, "\n");
+    pub fn line(&self, id: u64, family: ProtocolFamily) -> [Bytes; 3] {
+        let (first, [second, third]) = self.slices(id, family, one_line, "\n");
         [first.into(), second, third]
     }
 
-    fn slices(&self, id: u64, era: Era, fit: fn(Bytes) -> Bytes, end: &str) -> Slices {
-        let (large, beside) = match &self.fields {
+    fn slices(
+        &self,
+        id: u64,
+        family: ProtocolFamily,
+        fit: fn(Bytes) -> Bytes,
+        end: &str,
+    ) -> Slices {
+        let (large, extra) = match &self.fields {
             Fields::Call { arguments, members, .. } => {
                 (fit(arguments.clone()), fit(members.clone()))
             }
@@ -124,9 +135,10 @@ impl Params {
         };
         let meta = self.meta.clone().map(fit);
         let small = large.len() <= COPY_BYTES;
-        let room = meta.as_ref().map_or(0, Bytes::len) + self.name.as_deref().map_or(0, str::len);
-        let copied = if small { large.len() + beside.len() } else { 0 };
-        let mut head = Vec::with_capacity(384 + room + copied);
+        let variable =
+            meta.as_ref().map_or(0, Bytes::len) + self.name.as_deref().map_or(0, str::len);
+        let copied = if small { large.len() + extra.len() } else { 0 };
+        let mut head = Vec::with_capacity(384 + variable + copied);
         let mut id_text = itoa::Buffer::new();
         let id_text = id_text.format(id);
         let envelope = [r#"{"jsonrpc":"2.0","id":"#, id_text, r#","method":""#, self.method];
@@ -134,7 +146,12 @@ impl Params {
             head.extend_from_slice(part.as_bytes());
         }
         let before = head.len();
-        push_meta(&mut head, id, era, meta.as_deref(), self.trace.as_deref());
+        let level = self.log_level.filter(|_| family == ProtocolFamily::Modern);
+        let declared = Some(self.client_capabilities).filter(|declared| {
+            family == ProtocolFamily::Modern && *declared != ClientCapabilities::default()
+        });
+        let hop = HopMembers { id, family, trace: self.trace.as_deref(), level, declared };
+        push_meta(&mut head, meta.as_deref(), &hop);
         match &self.fields {
             Fields::Call { .. } => {
                 if head.len() > before {
@@ -144,16 +161,16 @@ impl Params {
                 push_string(&mut head, self.name.as_deref().unwrap_or_default());
                 head.extend_from_slice(br#","arguments":"#);
             }
-            // Its closing brace stands in the slice.
+            // The closing brace is part of the slice.
             Fields::Object(_) if head.len() > before && !large.trim_ascii().starts_with(b"}") => {
                 head.push(b',');
             }
             Fields::Object(_) => {}
         }
-        let behind = |out: &mut Vec<u8>| {
-            if !beside.is_empty() {
+        let push_rest = |out: &mut Vec<u8>| {
+            if !extra.is_empty() {
                 out.push(b',');
-                out.extend_from_slice(&beside);
+                out.extend_from_slice(&extra);
             }
             let braces: &[u8] = match &self.fields {
                 Fields::Call { .. } => b"}}",
@@ -164,16 +181,16 @@ impl Params {
         };
         if small {
             head.extend_from_slice(&large);
-            behind(&mut head);
+            push_rest(&mut head);
             return (head, Default::default());
         }
         let mut tail = Vec::new();
-        behind(&mut tail);
+        push_rest(&mut tail);
         (head, [large, tail.into()])
     }
 }
 
-/// The rest of a raw object behind its opening brace; of what is none, an empty one.
+/// The rest of a raw object after its opening brace; an empty object if it is none.
 fn after_brace(object: &Bytes) -> Bytes {
     match object.iter().position(|byte| !byte.is_ascii_whitespace()) {
         Some(at) if object.get(at) == Some(&b'{') => object.slice(at + 1..),
@@ -181,31 +198,37 @@ fn after_brace(object: &Bytes) -> Bytes {
     }
 }
 
-/// Writes the member `_meta`, if there is anything to say.
-///
-/// The client's own keys go on as they are, but for those that speak of one hop: its token is
-/// replaced by the id, under which progress then comes back to this call; who it is and which
-/// revision it speaks are ours to say. Its capabilities and its log level are for a modern server
-/// to know, since what that asks goes back to the client verbatim.
-fn push_meta(
-    out: &mut Vec<u8>,
+/// Members that the proxy adds to the `_meta` of one request.
+struct HopMembers<'a> {
     id: u64,
-    era: Era,
-    client: Option<&[u8]>,
-    trace: Option<&PropagatedContext>,
-) {
+    family: ProtocolFamily,
+    trace: Option<&'a PropagatedContext>,
+    /// `None` for legacy servers.
+    level: Option<&'static str>,
+    /// `None` for legacy servers, and if the client's own `_meta` declares them.
+    declared: Option<ClientCapabilities>,
+}
+
+/// Writes the member `_meta`, unless it would be empty.
+///
+/// The client's keys are forwarded verbatim, except those of one hop: its progress token is replaced by our id, under
+/// which progress returns; client info and revision are ours. Its log level and those of its capabilities that the
+/// proxy bridges are forwarded to modern servers only, whose requests are passed to the client verbatim.
+fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
+    let &HopMembers { id, family, trace, level, declared } = hop;
+    let client = client.or((level.is_some() || declared.is_some()).then_some(&b"{}"[..]));
     let Some(client) = client else {
-        match (era, trace) {
-            (Era::Legacy, None) => {}
-            (Era::Modern, None) => {
+        match (family, trace) {
+            (ProtocolFamily::Legacy, None) => {}
+            (ProtocolFamily::Modern, None) => {
                 let _ = write!(out, r#""_meta":{{{OURS}{NO_CAPABILITIES}}}"#);
             }
-            (Era::Legacy, Some(trace)) => {
+            (ProtocolFamily::Legacy, Some(trace)) => {
                 out.extend_from_slice(br#""_meta":{"#);
                 push_trace(out, trace);
                 out.push(b'}');
             }
-            (Era::Modern, Some(trace)) => {
+            (ProtocolFamily::Modern, Some(trace)) => {
                 let _ = write!(out, r#""_meta":{{{OURS}{NO_CAPABILITIES},"#);
                 push_trace(out, trace);
                 out.push(b'}');
@@ -213,7 +236,7 @@ fn push_meta(
         }
         return;
     };
-    // What is no object says nothing.
+    // Anything but an object is ignored.
     let members: Vec<Member<'_>> = std::str::from_utf8(client)
         .ok()
         .and_then(|text| members(text).ok()?.collect::<Result<_, _>>().ok())
@@ -221,16 +244,24 @@ fn push_meta(
     let before = out.len();
     out.extend_from_slice(br#""_meta":{"#);
     let start = out.len();
-    if era == Era::Modern {
+    if family == ProtocolFamily::Modern {
         out.extend_from_slice(OURS.as_bytes());
-        if !members.iter().any(|(key, _)| key == CAPABILITIES_KEY) {
+        if let Some(declared) = declared {
+            let _ = write!(out, r#","{CAPABILITIES_KEY}":"#);
+            declared.push(out);
+        } else if !members.iter().any(|(key, _)| key == CAPABILITIES_KEY) {
             out.extend_from_slice(NO_CAPABILITIES.as_bytes());
+        }
+        if let Some(level) = level {
+            let _ = write!(out, r#","{LOG_LEVEL_KEY}":"{level}""#);
         }
     }
     for (key, value) in members {
         let value = match &*key {
             VERSION_KEY | CLIENT_KEY => continue,
-            CAPABILITIES_KEY | LOG_LEVEL_KEY if era == Era::Legacy => continue,
+            CAPABILITIES_KEY | LOG_LEVEL_KEY if family == ProtocolFamily::Legacy => continue,
+            LOG_LEVEL_KEY if level.is_some() => continue,
+            CAPABILITIES_KEY if declared.is_some() => continue,
             trace_context::PARENT | trace_context::STATE | trace_context::BAGGAGE
                 if trace.is_some() =>
             {
@@ -244,7 +275,10 @@ fn push_meta(
         }
         push_string(out, &key);
         out.push(b':');
-        out.extend_from_slice(value.as_bytes());
+        match &*key {
+            CAPABILITIES_KEY => push_bridged(out, value),
+            _ => out.extend_from_slice(value.as_bytes()),
+        }
     }
     if let Some(trace) = trace {
         if out.len() > start {
@@ -259,13 +293,13 @@ fn push_meta(
     }
 }
 
-/// Writes the members that name a trace (SEP-414).
+/// Writes the members of the trace context (SEP-414).
 fn push_trace(out: &mut Vec<u8>, trace: &PropagatedContext) {
     let _ = write!(out, "\"{}\":\"", trace_context::PARENT);
     trace.context.write(out);
     out.push(b'"');
-    let beside = [(trace_context::STATE, &trace.state), (trace_context::BAGGAGE, &trace.baggage)];
-    for (key, value) in beside {
+    let extra = [(trace_context::STATE, &trace.state), (trace_context::BAGGAGE, &trace.baggage)];
+    for (key, value) in extra {
         let Some(value) = value else { continue };
         let _ = write!(out, ",\"{key}\":");
         push_string(out, value);
@@ -294,8 +328,8 @@ fn push_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// The notification that nobody waits for a request any more.
-pub(super) fn cancelled(id: u64) -> Vec<u8> {
+/// Notification that cancels a request.
+pub(super) fn cancellation(id: u64) -> Vec<u8> {
     debug_assert!(pending::is_ours(id));
     format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"nobody waits for the answer any more"}}}}"#
@@ -303,12 +337,90 @@ pub(super) fn cancelled(id: u64) -> Vec<u8> {
     .into_bytes()
 }
 
+/// A fresh id from [`FIRST_ID`] to [`LAST_ID`](pending::LAST_ID).
+pub(super) fn fresh_id() -> u64 {
+    static IDS: LazyLock<Ids> = LazyLock::new(Ids::default);
+    IDS.next()
+}
+
+/// Number of bits of an id that are permuted. The bit above them alternates with each pass of the counter, so that ids of
+/// two passes in a row differ as well.
+const PERMUTED_BITS: u32 = 29;
+/// Number of bits in the lower half of a permuted number; the upper half has the others.
+const LOW_BITS: u32 = 14;
+const ROUNDS: u64 = 8;
+
+/// Ids of one key: a counter behind a keyed permutation, an alternating Feistel network with SipHash as its round function.
+#[derive(Default)]
+struct Ids {
+    key: RandomState,
+    count: AtomicU64,
+}
+
+impl Ids {
+    fn next(&self) -> u64 {
+        self.nth(self.count.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Distinct for any two numbers that are less than 2^29 apart.
+    fn nth(&self, number: u64) -> u64 {
+        const LOW: u64 = (1 << LOW_BITS) - 1;
+        const HIGH: u64 = (1 << (PERMUTED_BITS - LOW_BITS)) - 1;
+        let pass = number >> PERMUTED_BITS;
+        let (mut high, mut low) = (number >> LOW_BITS & HIGH, number & LOW);
+        for round in 0..ROUNDS {
+            // Each pass has rounds of its own.
+            let nonce = pass * ROUNDS + round;
+            match round % 2 {
+                0 => high ^= self.key.hash_one((nonce, low)) & HIGH,
+                _ => low ^= self.key.hash_one((nonce, high)) & LOW,
+            }
+        }
+        FIRST_ID | (pass & 1) << PERMUTED_BITS | high << LOW_BITS | low
+    }
+}
+
+/// Identity of a client's session: one client on behalf of one principal. Calls with the same key may receive each
+/// other's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallSession(u64);
+
+impl CallSession {
+    /// A key unique in this process.
+    pub fn fresh() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Additional data of a request.
+#[derive(Clone, Debug, Default)]
+pub struct CallExtras {
+    /// The client's `_meta`. Its `progressToken` is replaced by the id of the request ([`Answer::id`](super::Answer::id)).
+    /// Keys of a modern client's own hop are replaced by ours, except its log level and those of its capabilities that the
+    /// proxy bridges, which modern servers get.
+    pub meta: Option<Bytes>,
+    /// Further raw members of a tool's `params`, joined by commas: `inputResponses`, `requestState`.
+    pub members: Bytes,
+    /// Requests that a legacy client can be sent during the call; none for any other caller.
+    pub client_capabilities: ClientCapabilities,
+    /// Session of the client. `None`: no other call is known to be of the same client (REST, CLI, stateless revision).
+    pub session: Option<CallSession>,
+    /// Trace context for `_meta` and headers, which replaces the client's; `None`: the client's is forwarded.
+    pub trace: Option<Arc<PropagatedContext>>,
+    /// Minimum level of log messages that a legacy client has set, for modern servers.
+    pub log_level: Option<&'static str>,
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::mcp::revisions::MODERN;
+    use crate::pending::LAST_ID;
+    use mcpproxy_protocol::mcp::revisions::MODERN;
 
     fn text(slices: &[Bytes; 3]) -> String {
         String::from_utf8(slices.concat()).unwrap()
@@ -317,28 +429,33 @@ mod tests {
     fn call(name: &str, arguments: impl Into<Bytes>) -> Params {
         let (arguments, members) = (arguments.into(), Bytes::new());
         let fields = Fields::Call { arguments, members, parameter_headers: None };
-        Params { method: "tools/call", name: Some(name.into()), meta: None, trace: None, fields }
+        Params {
+            name: Some(name.into()),
+            fields,
+            meta: None,
+            ..Params::of("tools/call", "".into())
+        }
     }
 
-    /// The request to a server of either era.
+    /// The request as sent to a server of either protocol family.
     fn both(params: &Params) -> [Value; 2] {
-        [Era::Legacy, Era::Modern].map(|era| {
-            let line = text(&params.line(7, era));
+        [ProtocolFamily::Legacy, ProtocolFamily::Modern].map(|family| {
+            let line = text(&params.line(7, family));
             assert_eq!(line.matches('\n').count(), 1, "{line}");
             serde_json::from_str(&line).unwrap()
         })
     }
 
     #[test]
-    fn the_arguments_go_out_byte_for_byte() {
+    fn arguments_are_sent_byte_for_byte() {
         let params = call("a\"b\n", "{ \"n\":\n1.0e5 }");
-        let (first, [second, third]) = params.body(7, Era::Legacy);
+        let (first, [second, third]) = params.body(7, ProtocolFamily::Legacy);
         assert_eq!(
             text(&[first.into(), second, third]),
             "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":\
              {\"name\":\"a\\\"b\\u000a\",\"arguments\":{ \"n\":\n1.0e5 }}}"
         );
-        let line = text(&params.line(7, Era::Legacy));
+        let line = text(&params.line(7, ProtocolFamily::Legacy));
         assert!(line.ends_with("{ \"n\": 1.0e5 }}}\n"), "{line}");
     }
 
@@ -347,19 +464,19 @@ mod tests {
         let arguments = Bytes::from(format!("{{\"x\":\"{}\"}}", "y".repeat(COPY_BYTES)));
         let mut params = call("t", arguments.clone());
         params.meta = Some(Bytes::from_static(b"{\"k\":1}"));
-        let slices = params.line(1, Era::Modern);
+        let slices = params.line(1, ProtocolFamily::Modern);
         assert_eq!(slices[1].as_ptr(), arguments.as_ptr());
         let value: Value = serde_json::from_slice(&slices.concat()).unwrap();
         assert_eq!(value["params"]["_meta"]["k"], 1);
         let object = Params::of("x", arguments.clone());
-        assert_eq!(object.line(1, Era::Legacy)[1].as_ptr(), arguments[1..].as_ptr());
+        assert_eq!(object.line(1, ProtocolFamily::Legacy)[1].as_ptr(), arguments[1..].as_ptr());
     }
 
     #[test]
-    fn other_methods_carry_their_params_as_they_are() {
+    fn other_methods_send_their_params_verbatim() {
         let params = Params::of("tools/list", Bytes::from_static(b"{\"cursor\":\"x\"}"));
         assert_eq!(
-            text(&params.line(3, Era::Legacy)),
+            text(&params.line(3, ProtocolFamily::Legacy)),
             "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/list\",\"params\":{\"cursor\":\"x\"}}\n"
         );
         for none in ["{}", " { \n}", "", "null"] {
@@ -370,8 +487,8 @@ mod tests {
     }
 
     #[test]
-    fn a_modern_server_is_told_who_asks_on_every_request() {
-        let all = json!({"sampling": {}, "elicitation": {}, "roots": {}});
+    fn modern_server_gets_client_info_with_every_request() {
+        let all = json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {}});
         let own = Params::of("m", Bytes::from_static(b"{\"a\":1}"));
         for (params, capabilities) in [(call("t", "{}"), json!({})), (own, all)] {
             let [legacy, modern] = both(&params);
@@ -388,12 +505,13 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_meta_goes_on_but_for_what_its_hop_says() {
+    fn client_meta_is_forwarded_except_hop_specific_keys() {
         let mut params = call("t", "{}");
         let meta = json!({
             "progressToken": "theirs", "traceparent": "00-1", "a\"b": [1, {"progressToken": 2}],
             VERSION_KEY: "2099-01-01", CLIENT_KEY: {"name": "theirs"},
-            CAPABILITIES_KEY: {"elicitation": {}}, LOG_LEVEL_KEY: "debug",
+            CAPABILITIES_KEY: {"elicitation": {}, "tasks": {}, "extensions": {"x": {}}},
+            LOG_LEVEL_KEY: "debug",
             "io.modelcontextprotocol/related-task": {"taskId": "x"},
         });
         let pretty = serde_json::to_string_pretty(&meta).unwrap();
@@ -413,8 +531,43 @@ mod tests {
     }
 
     #[test]
-    fn sep_414_the_trace_stands_in_meta_and_headers_in_the_place_of_the_clients() {
-        use crate::mcp::trace_context::TraceContext;
+    fn pro_34_level_of_a_legacy_client_is_stated_to_modern_servers_only() {
+        for meta in
+            [None, Some("{}"), Some(r#"{"k":1,"io.modelcontextprotocol/logLevel":"debug"}"#)]
+        {
+            let mut params = call("t", "{}");
+            params.meta = meta.map(Bytes::from);
+            params.log_level = Some("warning");
+            let line = text(&params.line(7, ProtocolFamily::Modern));
+            assert_eq!(line.matches(LOG_LEVEL_KEY).count(), 1, "{line}");
+            let [legacy, modern] = both(&params);
+            assert_eq!(modern["params"]["_meta"][LOG_LEVEL_KEY], "warning");
+            assert_eq!(modern["params"]["_meta"][VERSION_KEY], MODERN);
+            assert!(modern["params"]["_meta"][CAPABILITIES_KEY].is_object());
+            assert!(!legacy.to_string().contains(LOG_LEVEL_KEY), "{legacy}");
+        }
+    }
+
+    #[test]
+    fn pro_37_capabilities_of_a_legacy_client_are_declared_to_modern_servers_only() {
+        let forged = r#"{"io.modelcontextprotocol/clientCapabilities":{"roots":{}},"k":1}"#;
+        for meta in [None, Some("{}"), Some(forged)] {
+            let mut params = call("t", "{}");
+            params.meta = meta.map(Bytes::from);
+            params.client_capabilities.elicitation_forms = true;
+            let line = text(&params.line(7, ProtocolFamily::Modern));
+            assert_eq!(line.matches(CAPABILITIES_KEY).count(), 1, "{line}");
+            let [legacy, modern] = both(&params);
+            let declared = &modern["params"]["_meta"][CAPABILITIES_KEY];
+            assert_eq!(*declared, json!({"elicitation": {"form": {}}}), "{meta:?}");
+            assert_eq!(modern["params"]["_meta"][VERSION_KEY], MODERN);
+            assert!(!legacy.to_string().contains(CAPABILITIES_KEY), "{legacy}");
+        }
+    }
+
+    #[test]
+    fn sep_414_trace_replaces_the_clients_in_meta_and_headers() {
+        use mcpproxy_protocol::mcp::trace_context::TraceContext;
         let context = TraceContext { trace_id: 0xa, span_id: 0xb, sampled: true };
         let parent = "00-0000000000000000000000000000000a-000000000000000b-01";
         for state in [None, Some("k=\"v\\")] {
@@ -429,13 +582,15 @@ mod tests {
                 let baggage = state.clone();
                 params.trace =
                     Some(Arc::new(PropagatedContext { context, state: state.clone(), baggage }));
-                for (message, era) in both(&params).iter().zip([Era::Legacy, Era::Modern]) {
-                    let said = &message["params"]["_meta"];
-                    assert_eq!(said["traceparent"], parent, "{message}");
-                    assert_eq!(said.get("tracestate").and_then(Value::as_str), state.as_deref());
-                    assert_eq!(said.get("baggage"), said.get("tracestate"));
-                    assert_eq!(said.get("k").is_some(), meta.is_some_and(|meta| meta.len() > 2));
-                    let lines = String::from_utf8(params.lines(era)).unwrap();
+                for (message, family) in
+                    both(&params).iter().zip([ProtocolFamily::Legacy, ProtocolFamily::Modern])
+                {
+                    let value = &message["params"]["_meta"];
+                    assert_eq!(value["traceparent"], parent, "{message}");
+                    assert_eq!(value.get("tracestate").and_then(Value::as_str), state.as_deref());
+                    assert_eq!(value.get("baggage"), value.get("tracestate"));
+                    assert_eq!(value.get("k").is_some(), meta.is_some_and(|meta| meta.len() > 2));
+                    let lines = String::from_utf8(params.lines(family)).unwrap();
                     assert!(lines.contains(&format!("traceparent: {parent}\r\n")), "{lines}");
                     let baggage = lines.contains("\r\nbaggage: k=\"v\\\r\n");
                     assert_eq!(baggage, state.is_some(), "{lines}");
@@ -445,13 +600,16 @@ mod tests {
                         "{lines}"
                     );
                 }
-                assert_eq!(params.may_be_told(ClientCapabilities::default()), meta.is_some());
+                assert_eq!(
+                    params.may_receive_messages(ClientCapabilities::default()),
+                    meta.is_some()
+                );
             }
         }
     }
 
     #[test]
-    fn a_meta_that_is_no_object_says_nothing() {
+    fn meta_that_is_no_object_is_ignored() {
         for meta in ["7", "null", "[]", "{", ""] {
             let mut params = call("t", "{}");
             params.meta = Some(Bytes::from(meta));
@@ -462,25 +620,25 @@ mod tests {
     }
 
     #[test]
-    fn the_headers_of_a_modern_request_repeat_it() {
-        let lines = |params: &Params, era| String::from_utf8(params.lines(era)).unwrap();
-        assert_eq!(lines(&call("t", "{}"), Era::Legacy), "");
+    fn modern_request_headers_repeat_the_message() {
+        let lines = |params: &Params, family| String::from_utf8(params.lines(family)).unwrap();
+        assert_eq!(lines(&call("t", "{}"), ProtocolFamily::Legacy), "");
         assert_eq!(
-            lines(&call("get weather", "{}"), Era::Modern),
+            lines(&call("get weather", "{}"), ProtocolFamily::Modern),
             "mcp-method: tools/call\r\nmcp-name: get weather\r\n"
         );
         assert_eq!(
-            lines(&call("a\r\nb: c", "{}"), Era::Modern),
+            lines(&call("a\r\nb: c", "{}"), ProtocolFamily::Modern),
             "mcp-method: tools/call\r\nmcp-name: =?base64?YQ0KYjogYw==?=\r\n"
         );
         assert_eq!(
-            lines(&Params::of("tools/list", Bytes::new()), Era::Modern),
+            lines(&Params::of("tools/list", Bytes::new()), ProtocolFamily::Modern),
             "mcp-method: tools/list\r\n"
         );
     }
 
     #[test]
-    fn mcp_2026_headers_repeat_the_parameters_that_the_schema_marks() {
+    fn mcp_2026_headers_repeat_the_marked_parameters() {
         let schema = r#"{"properties":{
             "region":{"type":"string","x-mcp-header":"Region"},
             "n":{"type":"integer","x-mcp-header":"N"},
@@ -499,18 +657,18 @@ mod tests {
             let mut params = call("t", arguments);
             let Fields::Call { parameter_headers, .. } = &mut params.fields else { panic!() };
             *parameter_headers = marked.clone();
-            let lines = |era| String::from_utf8(params.lines(era)).unwrap();
-            let sorted = lines(Era::Modern);
+            let lines = |family| String::from_utf8(params.lines(family)).unwrap();
+            let sorted = lines(ProtocolFamily::Modern);
             let mut sorted: Vec<_> = sorted.split_inclusive('\n').collect();
             sorted.sort_unstable();
             let plain = "mcp-method: tools/call\r\nmcp-name: t\r\n";
             assert_eq!(sorted.concat(), format!("{plain}{expected}"), "{arguments}");
-            assert_eq!(lines(Era::Legacy), "");
+            assert_eq!(lines(ProtocolFamily::Legacy), "");
         }
     }
 
     #[test]
-    fn further_members_stand_beside_the_arguments() {
+    fn further_members_follow_the_arguments() {
         for size in [1, COPY_BYTES] {
             let arguments = format!("{{\"x\":\"{}\"}}", "y".repeat(size));
             let mut params = call("t", arguments);
@@ -522,5 +680,30 @@ mod tests {
                 assert_eq!(message["params"]["name"], "t");
             }
         }
+    }
+
+    #[test]
+    fn pro_22_ids_fit_in_31_bits_and_are_distinct_and_unpredictable() {
+        let ids: Vec<u64> = (0..10_000).map(|_| fresh_id()).collect();
+        assert!(ids.iter().all(|id| (FIRST_ID..=LAST_ID).contains(id)));
+        assert!(i32::try_from(LAST_ID).is_ok() && FIRST_ID.to_string().len() == 10);
+        assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+        let ids = Ids::default();
+        let steps: HashSet<i64> =
+            (0..1000).map(|n| ids.nth(n + 1).cast_signed() - ids.nth(n).cast_signed()).collect();
+        assert!(steps.len() > 990, "{}", steps.len());
+        assert_ne!(Ids::default().nth(0), Ids::default().nth(0), "each key gives other ids");
+    }
+
+    #[test]
+    fn pro_22_ids_in_flight_differ_over_threads_and_the_end_of_a_pass() {
+        let ids = Ids::default();
+        let end = 1 << PERMUTED_BITS;
+        let around: HashSet<u64> = (end - 5000..end + 5000).map(|n| ids.nth(n)).collect();
+        assert_eq!(around.len(), 10_000);
+        assert_ne!(ids.nth(0) & (end - 1), ids.nth(2 * end) & (end - 1), "another permutation");
+        let other = std::thread::spawn(|| [fresh_id(), fresh_id()]).join().unwrap();
+        let ours = [fresh_id(), fresh_id()];
+        assert_eq!(other.iter().chain(&ours).collect::<HashSet<_>>().len(), 4);
     }
 }

@@ -1,109 +1,110 @@
-//! The task of one server: an attempt, the connection that comes of it, and the next attempt.
+//! Task of one server: connection attempts, and everything besides calls while it is connected.
 //!
-//! Alone makes the transitions of the server's state ([`super::state`], where the diagram is), and
-//! does what is done beside the calls while it is connected: discovery, cancellations, the answers
-//! of clients, the renewal of its token. All servers together are [`super::supervisor`]'s.
+//! The only writer of the server's state ([`crate::state`] has the diagram). While connected it runs discovery, sends
+//! cancellations and client responses, and renews the token. [`crate::supervisor`] manages all servers.
+//!
+//! Before each attempt the server's entry is resolved on a blocking thread, which may take long if a keyring prompts its
+//! user; only one server at a time asks a keyring.
 
 use std::pin::Pin;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures_util::FutureExt;
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
+use futures_util::future::{self, Either, OptionFuture};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::task::{JoinError, JoinSet};
 use tokio_rustls::TlsConnector;
 
-use super::backoff::{Backoff, Ended, STABLE};
-use super::carrier::{Carrier, LiveConnection};
-use super::config::{Config, Target};
-use super::connect::{ConnectFailure, ConnectOptions, GOODBYE_LIMIT, ServerConnection, establish};
-use super::control::Control;
-use super::discovery::{self, Headers};
-use super::handle::{ServerStop, Upstream, WhyStopped};
-use super::http;
-use super::listen;
-use super::oauth::{self, Heeded, Renewal};
-use super::pace::{Pace, SELDOM};
-use super::probe::Start;
-use super::reaper::Reaper;
-use super::request::cancelled;
-use super::resubscribe;
-use super::state::{Discovered, Forbidden, UpstreamState};
-use super::status::Event;
-use crate::catalog::{Catalog, Change};
-use crate::mcp::revisions::Era;
+use crate::backoff::{AttemptEnd, Backoff, MAX_DELAY, Pace, STABLE_AFTER};
+use crate::config::{Config, Invalid, ProtocolEra, Target};
+use crate::connect::{ConnectFailure, ConnectOptions, GOODBYE_LIMIT, ServerConnection, establish};
+use crate::discovery::{self, Headers, ListFailure, Partial, ReadTools};
+use crate::handle::{ServerStop, Upstream, WhyStopped};
+use crate::handshake::Start;
+use crate::listen;
+use crate::notifications::NotificationRouter;
+use crate::oauth::{self, ChallengeOutcome, Renewal};
+use crate::outbox::Outbox;
+use crate::reaper::Reaper;
+use crate::second_task::{self, FirstConnection, FirstEnded, SecondTask};
+use crate::state::{
+    Carrier, Control, Discovered, Event, Forbidden, LiveConnection, ServerState, Status, Transport,
+    UpstreamState,
+};
+use crate::stdio::SentFor;
+use mcpproxy_catalog::{Catalog, Change};
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_runtime::io::line_budget::peer_line;
 
-mod entry_read;
+/// Delay after a failed keyring access, since each may prompt the user to unlock it.
+const KEYRING_RETRY: Duration = Duration::from_secs(30);
 
-use entry_read::NotRead;
-
-/// Cancellations over HTTP that are being sent at a time; more are lost.
-const CANCELLING: usize = 16;
-/// Answers of clients that are being sent at a time; more are lost.
-const RESPONDING: usize = 64;
-/// How long a keyring that was asked in vain for a server is left alone, whoever calls: it may ask its user each time
-/// to unlock it.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
-
-/// Why a connection ends that its operator wants another one for.
+/// Reason for a disconnect requested by the operator.
 const RESTARTED: &str = "it was restarted by its operator";
-/// Why a connection ends whose token is no good any more.
-const REFUSED: &str = "its token was refused";
+/// Reason for a disconnect because of a rejected token.
+const TOKEN_REFUSED: &str = "its token was refused";
 
-/// The task of one server.
 pub(super) struct ServerTask {
     pub(super) upstream: Arc<Upstream>,
     pub(super) config: Config,
     pub(super) key: u64,
     pub(super) catalog: Arc<Catalog>,
     pub(super) events: Arc<dyn Fn(Event) + Send + Sync>,
-    /// Made when the first https server is connected.
+    /// Created when the first https server is connected.
     pub(super) tls: Arc<OnceLock<TlsConnector>>,
     pub(super) reaper: Arc<Reaper>,
-    /// Who may ask a keyring.
+    /// Permit to ask a keyring.
     pub(super) keyring: Arc<Semaphore>,
     pub(super) generation: u64,
-    /// Its login, where it can have one; none before its entry was read.
+    /// Its OAuth tokens, if it can have some; `None` before its entry was resolved.
     pub(super) login: Option<oauth::LoginTokens>,
-    /// Why it failed last, and how often in a row for that reason.
+    /// Last failure and the number of consecutive repetitions.
     pub(super) failed: Option<(String, u64)>,
+    /// Total size of client responses in progress.
+    pub(super) responding_bytes: Arc<AtomicUsize>,
+    /// Task of the second connection.
+    pub(super) second: Option<SecondTask>,
 }
 
-/// Why a connection is over.
+/// Reason for the end of a connection.
 enum End {
     Stop(ServerStop),
     Lost(Arc<str>),
-    /// Its token is no good any more.
+    /// The token was rejected.
     Refused,
-    /// Its operator wants another connection.
+    /// The operator requested a new connection.
     Restart,
 }
 
 type Stopping = watch::Receiver<Option<ServerStop>>;
-type Discovery = Pin<Box<dyn Future<Output = Result<Change, String>> + Send>>;
+type Discovery = Pin<Box<dyn Future<Output = Result<Refreshed, ListFailure>> + Send>>;
+
+/// A list of tools that was read and published.
+struct Refreshed {
+    change: Change,
+    partial: Option<Partial>,
+}
 
 impl ServerTask {
     pub(super) async fn run(mut self, controls: mpsc::Receiver<Control>, mut stopping: Stopping) {
         match self.keep_connected(controls, &mut stopping).await {
             Ok(()) => {
                 let stop = stopped(&mut stopping).await;
-                self.step(|state| state.stop(stop.why.reason()));
+                self.stop(stop.why);
                 if let Some(login) = &self.login {
                     login.end(stop.deadline).await;
                 }
             }
             Err(reason) => {
-                self.tell_failure(&reason);
+                self.log_failure(&reason);
                 self.step(|state| state.stop(&reason));
             }
         }
     }
 
-    /// Connects, and again, until it is told to end.
-    ///
-    /// # Errors
-    /// The entry names no server, for this reason: nothing is tried.
+    /// Connects and reconnects until it is stopped. An error means that the entry names no server, for this reason.
     async fn keep_connected(
         &mut self,
         mut controls: mpsc::Receiver<Control>,
@@ -113,17 +114,20 @@ impl ServerTask {
         let mut backoff = Backoff::new();
         let mut start = Start::Probe;
         let mut is_first = true;
+        // Of the last connection over HTTP.
+        let mut router: Option<Arc<NotificationRouter>> = None;
+        let mut its_second = self.second.take();
         loop {
             let again = !std::mem::replace(&mut is_first, false);
             if again {
-                self.upstream.begins_again();
+                self.upstream.count_restart();
             }
             self.generation += 1;
             self.step(|state| state.begin(self.generation, Instant::now()));
             let mut left_alone = Duration::ZERO;
-            let readable = match &target {
+            let parse_url = match &target {
                 Some(known) if self.config.named.is_none() => Ok(known.clone()),
-                // What it names may be another by now, or there: a token that was renewed, a keyring that is unlocked.
+                // References may resolve to something new: a renewed token, an unlocked keyring.
                 Some(_) | None => {
                     let read = tokio::select! {
                         biased;
@@ -132,35 +136,43 @@ impl ServerTask {
                     };
                     match read {
                         Ok(next) => {
-                            self.take_over(&next, &mut target).await;
+                            self.adopt(&next, &mut target).await;
                             Ok(next)
                         }
                         Err(NotRead::NoServer(reason)) => return Err(reason),
                         Err(NotRead::NotNow(reason)) => {
                             if self.config.asks_keyring() {
-                                left_alone = ASK_AGAIN;
+                                left_alone = KEYRING_RETRY;
                             }
                             Err(reason)
                         }
                     }
                 }
             };
-            // However long a keyring's user has taken.
+            // Taken after the keyring prompt, which may take long.
             let began = Instant::now();
-            let place = ConnectOptions {
+            let options = ConnectOptions {
                 peer: &self.upstream.peer,
                 key: self.key,
-                limit: self.config.init_timeout,
+                limit: self.init_limit(),
                 tls: &self.tls,
                 own_tls: self.upstream.own_tls.as_ref(),
                 server_events: &self.upstream.server_events,
                 reaper: &self.reaper,
                 login: self.login.as_ref(),
+                before: router.as_deref(),
+            };
+            let start_now = match self.config.protocol_era {
+                ProtocolEra::Auto => start,
+                ProtocolEra::Legacy => Start::Known(ProtocolFamily::Legacy),
+                ProtocolEra::Modern => Start::Known(ProtocolFamily::Modern),
             };
             let connecting = async {
-                match readable {
-                    Ok(target) => establish(&target, &place, start).await,
-                    Err(reason) => Err(ConnectFailure { reason, next: start, starts: 0 }),
+                match parse_url {
+                    Ok(target) => establish(&target, &options, start_now).await,
+                    Err(reason) => {
+                        Err(ConnectFailure { reason, next: start, starts: 0, throttled: None })
+                    }
                 }
             };
             let connected = tokio::select! {
@@ -170,64 +182,93 @@ impl ServerTask {
             };
             let due = match connected {
                 None => return Ok(()),
-                Some(Err(ConnectFailure { reason, next, starts })) => {
+                Some(Err(ConnectFailure { reason, next, starts, throttled })) => {
                     start = next;
-                    let reason = match self.heed(None).await {
-                        Heeded::Lacks(notice) => notice.to_string(),
-                        Heeded::Refused | Heeded::Nothing => reason,
+                    let reason = match self.handle_challenge(None).await {
+                        ChallengeOutcome::Lacks(notice) => notice.to_string(),
+                        ChallengeOutcome::Refused | ChallengeOutcome::Nothing => reason,
                     };
-                    let ended = Ended { began, starts, failed: true };
+                    let attempt_end = AttemptEnd { began, starts, failed: true };
                     let now = Instant::now();
-                    let due = ended.due(now, backoff.wait()).not_before(now + left_alone);
-                    self.tell_failure(&reason);
-                    self.step(|state| state.fail(&reason, due));
+                    let left_alone = left_alone.max(throttled.flatten().unwrap_or_default());
+                    let due = attempt_end.due(now, backoff.wait()).not_before(now + left_alone);
+                    self.log_failure(&reason);
+                    self.step(|state| match throttled {
+                        Some(_) => state.refuse(&reason, due),
+                        None => state.fail(&reason, due),
+                    });
                     due
                 }
                 Some(Ok(mut connection)) => {
-                    // Remembered of a legacy server, which may not like to be probed. A modern one
-                    // is probed with what it is asked first anyway.
-                    start = match connection.greeting.about.era {
-                        era @ Era::Legacy => Start::Known(era),
-                        Era::Modern => Start::Probe,
+                    // Remembered for legacy servers only: they may dislike the probe, which is a modern server's first request anyway.
+                    start = match connection.greeting.about.family {
+                        family @ ProtocolFamily::Legacy => Start::Known(family),
+                        ProtocolFamily::Modern => Start::Probe,
                     };
-                    let (end, worked) = self.serve(&mut connection, &mut controls, stopping).await;
+                    let its_router = Arc::clone(&connection.router);
+                    let (first_ended, ending) = oneshot::channel();
+                    let limit = self.config.init_timeout;
+                    let first = FirstConnection {
+                        // The router of the second connection is its own.
+                        options: ConnectOptions { limit, before: None, ..options },
+                        target: target.as_ref(),
+                        family: connection.greeting.about.family,
+                        lists_legacy: connection.greeting.lists_legacy,
+                        responding_bytes: &self.responding_bytes,
+                    };
+                    second_task::begin(&self.upstream, first.family);
+                    let second =
+                        second_task::run(its_second.as_mut(), &self.upstream, first, ending);
+                    let served = self.serve(&mut connection, &mut controls, stopping);
+                    let ((end, worked), second) =
+                        match future::select(Box::pin(served), Box::pin(second)).await {
+                            Either::Left((served, second)) => (served, Some(second)),
+                            Either::Right(((), served)) => (served.await, None),
+                        };
+                    let second = OptionFuture::from(second);
                     if worked {
                         self.failed = None;
                     }
                     let reason: Arc<str> = match &end {
                         End::Stop(ServerStop { deadline, why }) => {
-                            self.step(|state| state.stop(why.reason()));
-                            connection.forsake(why.cut_off().into());
-                            connection.close(*deadline).await;
+                            self.stop(*why);
+                            let reason: Arc<str> = why.cut_off().into();
+                            connection.fail_calls(Arc::clone(&reason));
+                            let deadline = *deadline;
+                            let _ = first_ended.send(FirstEnded { deadline, reason });
+                            tokio::join!(connection.close(deadline), second);
                             return Ok(());
                         }
                         End::Lost(reason) => Arc::clone(reason),
-                        End::Refused => REFUSED.into(),
+                        End::Refused => TOKEN_REFUSED.into(),
                         End::Restart => RESTARTED.into(),
                     };
-                    // Calls wait for the next attempt, if this connection ever worked.
+                    // If the connection worked, calls wait for the next attempt.
                     self.step(|state| state.lose(&reason));
-                    connection.forsake(Arc::clone(&reason));
-                    let stable = worked && began.elapsed() >= STABLE;
+                    connection.fail_calls(Arc::clone(&reason));
+                    let stable = worked && began.elapsed() >= STABLE_AFTER;
                     if let (true, Some(login)) = (stable, &self.login) {
-                        login.held();
+                        login.reset_refusals();
                     }
                     let renewable = match end {
                         End::Restart => true,
                         End::Refused => self.renewable(&connection),
                         End::Stop(_) | End::Lost(_) => false,
                     };
-                    connection.close(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
+                    let deadline = tokio::time::Instant::now() + GOODBYE_LIMIT;
+                    let _ = first_ended.send(FirstEnded { deadline, reason: Arc::clone(&reason) });
+                    tokio::join!(connection.close(deadline), second);
+                    router = Some(its_router);
                     if stable {
                         backoff = Backoff::new();
                     }
                     if stable || renewable {
                         continue;
                     }
-                    let ended = Ended { began, starts: 1, failed: !worked };
-                    let due = ended.due(Instant::now(), backoff.wait());
+                    let attempt_end = AttemptEnd { began, starts: 1, failed: !worked };
+                    let due = attempt_end.due(Instant::now(), backoff.wait());
                     if !worked {
-                        self.tell_failure(&reason);
+                        self.log_failure(&reason);
                     }
                     self.step(|state| state.rest(&reason, due));
                     due
@@ -236,30 +277,33 @@ impl ServerTask {
             tokio::select! {
                 biased;
                 _ = stopped(stopping) => return Ok(()),
-                called = self.upstream.wishes.rest(self.generation, due) => {
+                called = self.upstream.connect_requests.wait_until_due(self.generation, due) => {
                     if !called {
-                        backoff.waited();
+                        backoff.advance();
                     }
                 }
                 () = oauth::changed(self.login.as_ref()) => backoff = Backoff::new(),
             }
-            // Reports about connections that are gone.
+            // Discards messages about earlier connections.
             while controls.try_recv().is_ok() {}
         }
     }
 
-    /// Reads what its entry names, which is secret from then on.
-    ///
-    /// # Errors
-    /// [`NotRead`]
+    /// Time for the server to be initialized; longer as long as a package manager may be installing it.
+    fn init_limit(&self) -> Duration {
+        let is_known = self.upstream.state.load().is_discovered();
+        if is_known { self.config.init_timeout } else { self.config.first_init_timeout() }
+    }
+
+    /// Resolves the entry; its values are secret from then on.
     async fn read(&self) -> Result<Target, NotRead> {
-        let (target, secrets) = entry_read::read(&self.config, &self.keyring).await?;
+        let (target, secrets) = read_entry(&self.config, &self.keyring).await?;
         self.upstream.peer.secrets.hold(self.key, secrets);
         Ok(target)
     }
 
-    /// From now on it is this that is connected to.
-    async fn take_over(&mut self, next: &Target, target: &mut Option<Target>) {
+    /// Adopts the resolved entry for the next attempts.
+    async fn adopt(&mut self, next: &Target, target: &mut Option<Target>) {
         if target.as_ref() == Some(next) {
             return;
         }
@@ -274,7 +318,7 @@ impl ServerTask {
         oauth::LoginTokens::of(&self.upstream.peer, &self.config, target, &self.tls)
     }
 
-    /// Keeps a connection until it ends; tells whether it ever worked.
+    /// Serves a connection until it ends; also returns whether it ever worked.
     async fn serve(
         &self,
         connection: &mut ServerConnection,
@@ -285,29 +329,38 @@ impl ServerTask {
         let live = self.live(connection);
         self.step(|state| state.reach(live, about));
         self.upstream.server_events.reconnected();
+        self.upstream.list_faults.clear();
         let mut following = JoinSet::new();
         let upstream = || self.upstream.clone();
-        match (about.era, about.offers.resource_updates) {
-            (Era::Modern, updates) => {
+        if let (ProtocolFamily::Legacy, listen::Line::Http(http)) = (about.family, &connection.line)
+        {
+            following.spawn(listen::read_session_stream(upstream(), http.clone()));
+        }
+        match (about.family, about.offers.resource_updates) {
+            (ProtocolFamily::Modern, updates) => {
                 let line = connection.line.clone();
                 if updates {
                     following.spawn(listen::follow_resources(upstream(), line.clone()));
                 }
                 following.spawn(listen::follow(upstream(), line, about.offers));
             }
-            (Era::Legacy, true) => {
+            (ProtocolFamily::Legacy, true) => {
                 let limit = self.config.init_timeout;
-                following.spawn(resubscribe::keep(upstream(), generation, limit));
+                following.spawn(listen::keep_subscribed(upstream(), generation, limit));
             }
-            (Era::Legacy, false) => {}
+            (ProtocolFamily::Legacy, false) => {}
         }
         let login = self.login.as_ref();
         let mut renewal = oauth::renewal(login, connection.bearer());
         let mut worked = false;
-        let mut cancelling = JoinSet::new();
-        let mut responding = JoinSet::new();
+        // Whether a list was read to its end.
+        let mut complete = false;
+        let limit = self.config.init_timeout;
+        let mut outbox = Outbox::new(&self.upstream.peer, limit, &self.responding_bytes);
         let mut pace = Pace::default();
-        let mut discovery: Option<Discovery> = Some(self.discovery(connection, Duration::ZERO));
+        let mut retry = Backoff::new();
+        let mut discovery: Option<Discovery> =
+            Some(self.discovery(connection, Duration::ZERO, false));
         loop {
             tokio::select! {
                 biased;
@@ -315,23 +368,40 @@ impl ServerTask {
                 reason = connection.lost() => return (End::Lost(reason), worked),
                 discovered = done(&mut discovery) => {
                     discovery = None;
-                    let reason = match discovered {
-                        Ok(change) => {
+                    let failure = match discovered {
+                        // A complete list is not replaced by the part that could be read this time.
+                        Ok(Refreshed { partial: Some(Partial { failure: Some(failure), .. }), .. })
+                            if complete => failure,
+                        Ok(Refreshed { change, partial }) => {
                             worked = true;
-                            self.discovered(connection, change);
+                            complete |= partial.is_none();
+                            let failure = self.discovered(connection, change, partial);
+                            match failure {
+                                None => retry = Backoff::new(),
+                                Some(failure) => {
+                                    let after = retry_after(&mut retry, &failure);
+                                    discovery = Some(self.discovery(connection, after, complete));
+                                }
+                            }
                             continue;
                         }
-                        // What was known of its tools stays known.
-                        Err(reason) => reason.into(),
+                        Err(failure) => failure,
                     };
-                    return match self.heed(Some(connection)).await {
-                        Heeded::Refused => (End::Refused, worked),
-                        Heeded::Lacks(notice) => (End::Lost(notice), worked),
-                        Heeded::Nothing => (End::Lost(reason), worked),
-                    };
+                    match self.handle_challenge(Some(connection)).await {
+                        ChallengeOutcome::Refused => return (End::Refused, worked),
+                        ChallengeOutcome::Lacks(notice) => return (End::Lost(notice), worked),
+                        ChallengeOutcome::Nothing => {}
+                    }
+                    let kept = worked || failure.throttled.is_some();
+                    if failure.ends_connection || !kept {
+                        return (End::Lost(failure.reason.into()), worked);
+                    }
+                    self.stale(worked, &failure);
+                    let after = retry_after(&mut retry, &failure);
+                    discovery = Some(self.discovery(connection, after, complete));
                 }
                 () = oauth::challenged(login) => {
-                    if matches!(self.heed(Some(connection)).await, Heeded::Refused) {
+                    if matches!(self.handle_challenge(Some(connection)).await, ChallengeOutcome::Refused) {
                         return (End::Refused, worked);
                     }
                     if discovery.is_none() {
@@ -346,20 +416,12 @@ impl ServerTask {
                         return (End::Restart, worked);
                     }
                     Some(Control::Cancel { generation: about, id }) if about == generation => {
-                        while cancelling.try_join_next().is_some() {}
-                        if let Carrier::Http(session) = &connection.carrier
-                            && cancelling.len() < CANCELLING
-                        {
-                            let session = session.clone();
-                            cancelling.spawn(async move {
-                                http::notify(&session, cancelled(id).into()).await;
-                            });
-                        }
+                        outbox.cancel(&connection.carrier, id);
                     }
                     Some(Control::Respond { generation: about, id, outcome })
                         if about == generation =>
                     {
-                        self.respond(&connection.carrier, &mut responding, id, outcome);
+                        outbox.respond(&connection.carrier, id, outcome);
                     }
                     Some(
                         Control::Lost { .. }
@@ -370,12 +432,12 @@ impl ServerTask {
                     | None => {}
                 },
                 () = self.upstream.server_events.tools.notified(), if discovery.is_none() => {
-                    let look = pace.changed(Instant::now());
-                    if look.tell {
+                    let refresh = pace.changed(Instant::now());
+                    if refresh.warn {
                         let server = &self.upstream.name;
-                        tracing::warn!(%server, "it says all the time that its tools have changed: they are listed ever more seldom, at last every {SELDOM:?}");
+                        peer_line!(warn, self.upstream.peer, %server, "its list of tools changes constantly: it is refreshed less and less often, at most every {MAX_DELAY:?}");
                     }
-                    discovery = Some(self.discovery(connection, look.after));
+                    discovery = Some(self.discovery(connection, refresh.after, complete));
                 }
                 renewed = &mut renewal => match renewed {
                     Renewal::Bearer(bearer) => {
@@ -393,77 +455,109 @@ impl ServerTask {
         }
     }
 
-    /// A connection as calls use it.
+    /// The connection as calls use it.
     fn live(&self, connection: &ServerConnection) -> Arc<LiveConnection> {
         Arc::new(LiveConnection {
             generation: self.generation,
-            era: connection.greeting.about.era,
+            family: connection.greeting.about.family,
             link: connection.carrier.clone(),
             router: connection.router.clone(),
         })
     }
 
-    /// Takes up what the server has asked of its login.
-    async fn heed(&self, connection: Option<&ServerConnection>) -> Heeded {
+    /// Handles the server's authentication challenge.
+    async fn handle_challenge(&self, connection: Option<&ServerConnection>) -> ChallengeOutcome {
         let bearer = connection.and_then(ServerConnection::bearer);
         match &self.login {
-            Some(login) => login.heed(bearer.as_ref()).await,
-            None => Heeded::Nothing,
+            Some(login) => login.handle_challenge(bearer.as_ref()).await,
+            None => ChallengeOutcome::Nothing,
         }
     }
 
-    /// Whether the token that a connection ended with is worth renewing.
+    /// Whether to renew the token that the connection ended with.
     fn renewable(&self, connection: &ServerConnection) -> bool {
         let refused = self.login.as_ref().zip(connection.bearer());
         refused.is_some_and(|(login, bearer)| login.refuse(&bearer))
     }
 
-    /// What its login lacks though it can be used; empty if nothing.
+    /// Missing scopes of a usable login, as text; empty if none.
     fn lacking(&self) -> Arc<str> {
         self.login.as_ref().map(oauth::LoginTokens::notice).unwrap_or_default()
     }
 
-    /// It is connected, and its login may lack something else than before.
+    /// Updates what its login lacks while it is connected.
     fn notice(&self) {
         let lacking = self.lacking();
         self.step(|state| state.notice(lacking));
     }
 
-    /// Sends a client's answer on its way.
-    fn respond(&self, carrier: &Carrier, responding: &mut JoinSet<()>, id: Bytes, outcome: Bytes) {
-        while responding.try_join_next().is_some() {}
-        if responding.len() >= RESPONDING {
-            tracing::warn!(server = %self.upstream.name, limit = RESPONDING, "a client's answer is lost: too many are being sent");
-            return;
-        }
-        responding.spawn(carrier.clone().respond(id, outcome, self.config.init_timeout));
-    }
-
-    /// Reads the list of tools and puts it into the catalog.
-    fn discovery(&self, connection: &ServerConnection, after: Duration) -> Discovery {
+    /// Reads the list of tools after a delay and updates the catalog; not with a list whose rest may be read later if
+    /// a `complete` one is known.
+    fn discovery(
+        &self,
+        connection: &ServerConnection,
+        after: Duration,
+        complete: bool,
+    ) -> Discovery {
         let (carrier, greeting) = (connection.carrier.clone(), connection.greeting.clone());
         let (upstream, catalog) = (self.upstream.clone(), self.catalog.clone());
         let limit = self.config.init_timeout;
         Box::pin(async move {
             tokio::time::sleep(after).await;
-            // What was said until now is heard by this look.
+            // Earlier change notifications are covered by this refresh.
             let _ = upstream.server_events.tools.notified().now_or_never();
-            let era = greeting.about.era;
-            let fetch = |params, room| carrier.fetch(params, era, limit, room);
-            let headers = match (&carrier, era) {
-                (Carrier::Http(_), Era::Modern) => Headers::Repeat,
-                (Carrier::Http(_), Era::Legacy) | (Carrier::Stdio(_), _) => Headers::SayNothing,
+            let family = greeting.about.family;
+            let events = &upstream.server_events;
+            let fetch = |params, max_bytes| {
+                carrier.fetch(events, params, family, limit, (max_bytes, SentFor::Nobody))
             };
-            let tools = discovery::discover(&upstream.peer, &greeting, headers, fetch).await?;
-            if upstream.is_retired() {
-                // The tools of that name are its successor's.
-                return Ok(Change::default());
+            let headers = match (&carrier, family) {
+                (Carrier::Http(_), ProtocolFamily::Modern) => Headers::Repeat,
+                (Carrier::Http(_), ProtocolFamily::Legacy) | (Carrier::Stdio(_), _) => {
+                    Headers::Ignore
+                }
+            };
+            let read = discovery::discover(&upstream.peer, &greeting, headers, fetch).await?;
+            let ReadTools { tools, partial } = read;
+            let may_be_read_later = partial.as_ref().is_some_and(|it| it.failure.is_some());
+            // The name of a retired server belongs to its successor.
+            if upstream.is_retired() || (complete && may_be_read_later) {
+                return Ok(Refreshed { change: Change::default(), partial });
             }
-            catalog.take_up(&upstream.name, tools).await
+            let change = catalog.take_up(&upstream.name, tools).await?;
+            Ok(Refreshed { change, partial })
         })
     }
 
-    fn discovered(&self, connection: &ServerConnection, change: Change) {
+    /// Marks the list of tools as stale: the one before is kept.
+    fn stale(&self, worked: bool, failure: &ListFailure) {
+        let reason = &failure.reason;
+        let peer = &self.upstream.peer;
+        peer_line!(warn, peer, server = %peer.name, reason, "the list of tools could not be read: the last one is kept, and it is retried with backoff");
+        if worked {
+            let fault = format!("{} is stale: {reason}", discovery::METHOD);
+            self.report_list(Some(fault));
+        } else {
+            self.step(|state| state.throttle(reason));
+        }
+    }
+
+    /// Sets or clears what is wrong with the list of tools.
+    fn report_list(&self, fault: Option<String>) {
+        let changed = self.upstream.list_faults.set(discovery::METHOD, fault);
+        self.upstream.state.notify();
+        if changed && !self.upstream.is_retired() {
+            (self.events)(Event::Server(self.upstream.state()));
+        }
+    }
+
+    /// Reports a list that was read; returns why its rest may be read later.
+    fn discovered(
+        &self,
+        connection: &ServerConnection,
+        change: Change,
+        partial: Option<Partial>,
+    ) -> Option<ListFailure> {
         let tools = self.catalog.load().tools_of(&self.upstream.name).len();
         let greeting = &connection.greeting;
         let found = Discovered {
@@ -472,54 +566,109 @@ impl ServerTask {
             server_info: greeting.server_info.clone(),
             notice: self.lacking(),
         };
+        let peer = &self.upstream.peer;
         for name in &change.duplicates {
-            if self.upstream.peer.may_log() {
-                tracing::warn!(server = %self.upstream.name, tool = %name, "a tool is listed twice; the first counts");
-            }
+            peer_line!(warn, peer, server = %peer.name, tool = %name, "ignored a duplicate tool");
         }
-        tracing::info!(server = %self.upstream.name, tools, "discovered");
+        for note in &change.noted {
+            let (tool, reason) = (peer.quote(&*note.item), peer.quote(&*note.reason));
+            let action = note.action.as_str();
+            peer_line!(warn, peer, server = %peer.name, %tool, action, %reason, "nonconforming tool in a list");
+        }
+        peer_line!(info, peer, server = %self.upstream.name, tools, "discovered");
         if !self.upstream.is_retired() {
             (self.events)(Event::Catalog { server: self.upstream.name.clone(), change });
         }
         self.step(|state| state.discover(found));
+        let fault = partial.as_ref().map(|partial| {
+            let reason = &partial.reason;
+            peer_line!(warn, peer, server = %peer.name, reason, tools, "the list of tools is partial");
+            format!("{} is partial: {reason}", discovery::METHOD)
+        });
+        self.report_list(fault);
+        partial.and_then(|partial| partial.failure)
     }
 
-    /// Logs why it cannot be used: the same reason once, then its count, ever more seldom.
-    fn tell_failure(&mut self, reason: &str) {
+    /// Logs a failure: a new reason at once, repetitions of it at powers of two.
+    fn log_failure(&mut self, reason: &str) {
         let server = &self.upstream.name;
         match &mut self.failed {
             Some((last, times)) if last == reason => {
                 *times += 1;
+                note(&self.upstream, &format!("still unusable: {reason}"));
                 if times.is_power_of_two() && *times > 4 {
-                    tracing::warn!(%server, times, "a server still cannot be used");
+                    peer_line!(warn, self.upstream.peer, %server, times, "the server is still unusable");
                 }
             }
             _ => {
-                // Reasons that hold a time differ with each attempt that a call causes.
-                if self.upstream.peer.may_log() {
-                    tracing::warn!(%server, reason, "a server cannot be used");
-                }
+                // Reasons that contain a duration differ with each attempt.
+                peer_line!(warn, self.upstream.peer, %server, reason, "the server is unusable");
                 self.failed = Some((reason.to_owned(), 1));
             }
         }
     }
 
-    /// Makes a transition, and tells of it if what is shown is another now.
+    /// Stops for good. The end of the proxy is no failure of the server, so that it is not reported.
+    fn stop(&self, why: WhyStopped) {
+        match why {
+            WhyStopped::ProxyEnds => {
+                // A disabled server has no task.
+                let _ = self.upstream.state.make(|state| state.stop(why.reason()));
+            }
+            WhyStopped::Retired => self.step(|state| state.stop(why.reason())),
+        }
+    }
+
+    /// Makes a transition and reports a change of the visible state.
     fn step(&self, transition: impl FnOnce(&mut UpstreamState) -> Result<(), Forbidden>) {
         match self.upstream.state.make(transition) {
             Ok(true) if !self.upstream.is_retired() => {
-                (self.events)(Event::Server(self.upstream.state()));
+                let state = self.upstream.state();
+                note(&self.upstream, &noted(&state));
+                (self.events)(Event::Server(state));
             }
             Ok(true | false) => {}
             Err(forbidden) => {
                 debug_assert!(false, "{forbidden}");
-                tracing::error!(server = %self.upstream.name, %forbidden, "a server's state is as before");
+                let peer = &self.upstream.peer;
+                peer_line!(error, peer, server = %peer.name, %forbidden, "ignored an invalid state transition");
             }
         }
     }
 }
 
-/// Resolves when the server has to end.
+/// Adds a line to the stored output of a server that is reached by URL, which has no output of its own. Never blocks.
+fn note(upstream: &Upstream, line: &str) {
+    match upstream.transport {
+        Transport::StreamableHttp => upstream.peer.keep_stderr(line.as_bytes(), false),
+        Transport::Stdio | Transport::Unknown => {}
+    }
+}
+
+/// A state in one line.
+fn noted(state: &ServerState) -> String {
+    let ServerState { status, reason, tools, protocol_version, server_info, .. } = state;
+    let mut line = status.as_str().to_owned();
+    if *status == Status::Connected {
+        line += &format!(", tools: {tools}");
+        let about = [("MCP ", protocol_version), ("", server_info)];
+        let about = about.iter().filter_map(|(kind, it)| Some(format!(", {kind}{}", it.as_ref()?)));
+        line.extend(about);
+    }
+    if !reason.is_empty() {
+        line += &format!(": {reason}");
+    }
+    line
+}
+
+/// The delay before a list is read again: that of the backoff, and at least the time that the server asked for.
+fn retry_after(backoff: &mut Backoff, failure: &ListFailure) -> Duration {
+    let delay = backoff.wait().max(failure.throttled.flatten().unwrap_or_default());
+    backoff.advance();
+    delay
+}
+
+/// Waits until the server has to end.
 async fn stopped(stopping: &mut Stopping) -> ServerStop {
     match stopping.wait_for(Option::is_some).await.map(|stop| *stop) {
         Ok(Some(stop)) => stop,
@@ -530,10 +679,108 @@ async fn stopped(stopping: &mut Stopping) -> ServerStop {
     }
 }
 
-/// The discovery's outcome, or never.
-async fn done(discovery: &mut Option<Discovery>) -> Result<Change, String> {
+/// Waits for the running discovery; never resolves without one.
+async fn done(discovery: &mut Option<Discovery>) -> Result<Refreshed, ListFailure> {
     match discovery {
         Some(discovery) => discovery.await,
         None => std::future::pending().await,
+    }
+}
+
+/// Why the entry could not be resolved, in one line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NotRead {
+    /// It names no server, regardless of what its references resolve to.
+    NoServer(String),
+    /// A reference cannot be resolved now.
+    NotNow(String),
+}
+
+/// Resolves the entry; also returns its secret values. `keyring` is the permit to ask a keyring.
+pub(super) async fn read_entry(
+    config: &Config,
+    keyring: &Arc<Semaphore>,
+) -> Result<(Target, Vec<String>), NotRead> {
+    let asking = match config.asks_keyring() {
+        // The semaphore is never closed.
+        true => Arc::clone(keyring).acquire_owned().await.ok(),
+        false => None,
+    };
+    let config = config.clone();
+    let read = on_blocking_thread(asking, move || {
+        let target = config.target(&|name| std::env::var(name).ok())?;
+        let secrets = config.secrets_of(&target);
+        Ok::<_, Invalid>((target, secrets))
+    });
+    match read.await {
+        Ok(Ok(read)) => Ok(read),
+        Ok(Err(invalid)) if invalid.is_lasting() => Err(NotRead::NoServer(invalid.to_string())),
+        Ok(Err(invalid)) => Err(NotRead::NotNow(invalid.to_string())),
+        Err(_) => Err(NotRead::NotNow("reading its values failed".to_owned())),
+    }
+}
+
+/// Runs `read` on a blocking thread. The permit is released when it ends, even if its result is no longer awaited: the
+/// keyring may still be prompting.
+async fn on_blocking_thread<T: Send + 'static>(
+    asking: Option<OwnedSemaphorePermit>,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let run = move || {
+        let _asking = asking;
+        read()
+    };
+    tokio::task::spawn_blocking(run).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Limit for any operation here.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn temporary_failures_are_distinguished_from_invalid_entries() {
+        let keyring = Arc::new(Semaphore::new(1));
+        let with = |value: &str| json!({"command": "x", "env": {"A": value}});
+        for (entry, is_lasting) in [
+            (json!({}), true),
+            (json!({"command": "x", "url": "http://h"}), true),
+            (json!({"protocol": "stdio"}), true),
+            (json!({"protocol": "http"}), true),
+            (with("${env:MCPPROXY_NOT_SET}"), true),
+            (with("${input:a}"), true),
+            (with("${file:/none"), true),
+            (with("${file:/no/such/file}"), false),
+            (with("${credential:none}"), false),
+            (with("${keyring:no-user}"), false),
+        ] {
+            let config: Config = serde_json::from_value(entry.clone()).unwrap();
+            let why = read_entry(&config, &keyring).await.err().unwrap();
+            assert_eq!(matches!(why, NotRead::NoServer(_)), is_lasting, "{entry}: {why:?}");
+            assert_eq!(keyring.available_permits(), 1, "{entry}");
+        }
+    }
+
+    #[tokio::test]
+    async fn keyring_permit_is_held_until_the_read_ends_even_if_abandoned() {
+        let keyring = Arc::new(Semaphore::new(1));
+        let (answer, answered) = mpsc::channel::<()>();
+        let asking = Arc::clone(&keyring).try_acquire_owned().unwrap();
+        let mut asked = Box::pin(on_blocking_thread(Some(asking), move || answered.recv().is_ok()));
+        assert!((&mut asked).now_or_never().is_none(), "it has started");
+        // Like a server that ends.
+        drop(asked);
+        assert_eq!(keyring.available_permits(), 0);
+        answer.send(()).unwrap();
+        let next = tokio::time::timeout(PATIENCE, keyring.acquire()).await;
+        assert!(next.expect("the read has ended").is_ok());
     }
 }

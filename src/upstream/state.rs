@@ -1,21 +1,31 @@
-//! The state of one server, in one place: what calls, lists and readiness know of it is derived
-//! from it.
+//! State of one server: connection phases, transitions, and the status derived from them.
 //!
-//! The server's task alone makes transitions ([`super::server_task`]); everyone else reads. To read
-//! costs a call no lock.
+//! Only the server's task makes transitions ([`crate::server_task`]); everyone else reads, without a lock. A
+//! [`LiveConnection`] is the part of a connected state that calls use.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use super::backoff::Due;
-use super::carrier::LiveConnection;
-use super::status::{About, ServerState, Status, Transport};
+use crate::backoff::Due;
+use crate::error::Cause;
+use crate::http::{self, Session};
+use crate::inbound::AnswerPart;
+use crate::notifications::{NotificationRouter, ServerEvents};
+use crate::oauth::says_needs_login;
+use crate::request::Params;
+use crate::stdio::{self, ChildLink, SentFor};
+use mcpproxy_catalog::Change;
+use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_protocol::wire::lines;
+use mcpproxy_runtime::io::deadline::Allowance;
 
-/// The state of one server.
+/// Connection phase of one server.
 ///
 /// ```text
 ///   new, enabled                                                    new, disabled
@@ -37,84 +47,88 @@ use super::status::{About, ServerState, Status, Transport};
 ///   └───────────┘
 /// ```
 ///
-/// `renew` (another token) leaves Discovering and Connected what they are, and so does `discover`
-/// (its tools have changed) with Connected.
+/// `renew` (new token) keeps Discovering and Connected, `throttle` keeps Discovering, and `discover`
+/// (changed tools) keeps Connected.
 #[derive(Clone)]
 pub(super) enum Phase {
-    /// Switched off in the config, for good.
+    /// Disabled in the config.
     Disabled,
-    /// The attempt of that number is being made; 0 before the first.
-    Connecting { attempt: u64, since: Instant },
-    /// The handshake is over and calls go, but its tools have not been read over this connection.
-    Discovering { live: Arc<LiveConnection> },
-    /// Its tools are known.
+    /// An attempt is running; attempt 0 stands for the time before the first.
+    Connecting {
+        attempt: u64,
+        since: Instant,
+    },
+    /// The handshake is complete and calls are possible; the tools are not known yet.
+    Discovering {
+        live: Arc<LiveConnection>,
+    },
     Connected {
         live: Arc<LiveConnection>,
-        /// What its login lacks; empty if nothing.
+        /// Missing scopes of its login, as text; empty if none.
         notice: Arc<str>,
     },
-    /// The connection is lost, and being taken down.
+    /// The lost connection is being closed.
     Closing {
-        /// The attempt that had led to it.
+        /// Number of the attempt that led to it.
         attempt: u64,
-        /// It has worked: its tools were read.
+        /// Whether its tools were read.
         worked: bool,
     },
-    /// Between two attempts.
     Waiting(Waiting),
-    /// There will be no attempt any more: the entry names no server, or the proxy ends.
+    /// No further attempts: the entry names no server, or the proxy is shutting down.
     Stopped,
 }
 
-/// A server between two attempts.
+/// State between two attempts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
-    /// The number of the attempt that was made last.
+    /// Number of the last attempt.
     pub(super) attempt: u64,
-    /// Whether that one failed; else it worked, and was lost.
+    /// Whether that attempt failed; otherwise its connection worked and was lost.
     pub(super) failed: bool,
     pub(super) due: Due,
 }
 
-/// What came of the attempts so far, while there is no connection that works.
+/// Outcome of the attempts so far.
 #[derive(Clone)]
 enum Past {
-    /// Nothing yet.
     None,
-    /// A connection that worked was lost.
+    /// A working connection was lost.
     Lost(Arc<str>),
-    /// The last attempt failed.
     Failed(Arc<str>),
+    /// The server limits its requests; it is asked again later.
+    Throttled(Arc<str>),
 }
 
-/// The state of one server: where it stands in the diagram, and what is remembered of it.
+/// State of one server: its phase and what is remembered of earlier ones.
 #[derive(Clone)]
 pub(super) struct UpstreamState {
     phase: Phase,
     past: Past,
-    /// What it said of itself when it was reached last.
+    /// Protocol family and capabilities of the last connection.
     about: About,
-    /// How many tools it listed last.
     tools: usize,
     protocol_version: Option<Arc<str>>,
     server_info: Option<Arc<str>>,
-    /// Since when its status is what it is.
+    /// When the status last changed.
     since: SystemTime,
-    /// It was discovered once, or has failed: it holds up readiness no longer.
+    /// Whether it was discovered or has failed once, and no longer delays readiness.
     settled: bool,
+    /// Whether its tools were ever read.
+    discovered: bool,
 }
 
-/// What a discovery found.
+/// Result of a discovery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Discovered {
     pub(super) tools: usize,
     pub(super) protocol_version: Option<Arc<str>>,
     pub(super) server_info: Option<Arc<str>>,
-    /// What its login lacks; empty if nothing.
+    /// Missing scopes of its login, as text; empty if none.
     pub(super) notice: Arc<str>,
 }
 
-/// A transition that the diagram does not have. Nothing has changed.
+/// A transition that the diagram does not contain. The state is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("there is no transition {transition} from {from}")]
 pub(super) struct Forbidden {
@@ -125,7 +139,6 @@ pub(super) struct Forbidden {
 type Transition = Result<(), Forbidden>;
 
 impl UpstreamState {
-    /// At the start.
     pub(super) fn new(enabled: bool) -> Self {
         let first = Phase::Connecting { attempt: 0, since: Instant::now() };
         Self {
@@ -137,10 +150,10 @@ impl UpstreamState {
             server_info: None,
             since: SystemTime::now(),
             settled: !enabled,
+            discovered: false,
         }
     }
 
-    /// An attempt begins.
     pub(super) fn begin(&mut self, attempt: u64, now: Instant) -> Transition {
         match self.phase {
             Phase::Connecting { attempt: 0, .. } | Phase::Closing { .. } | Phase::Waiting(_) => {
@@ -155,7 +168,7 @@ impl UpstreamState {
         }
     }
 
-    /// The attempt has succeeded: the connection is there for calls.
+    /// The attempt succeeded: the connection can be used by calls.
     pub(super) fn reach(&mut self, live: Arc<LiveConnection>, about: About) -> Transition {
         let Phase::Connecting { .. } = self.phase else { return self.forbid("reach") };
         self.phase = Phase::Discovering { live };
@@ -163,14 +176,39 @@ impl UpstreamState {
         Ok(())
     }
 
-    /// The attempt has failed; the next one is due then.
+    /// The attempt failed.
     pub(super) fn fail(&mut self, reason: &str, due: Due) -> Transition {
         let Phase::Connecting { attempt, .. } = self.phase else { return self.forbid("fail") };
         self.wait(Waiting { attempt, failed: true, due }, reason);
         Ok(())
     }
 
-    /// The list of tools was read.
+    /// The attempt failed because the server limits its requests.
+    pub(super) fn refuse(&mut self, reason: &str, due: Due) -> Transition {
+        let Phase::Connecting { attempt, .. } = self.phase else { return self.forbid("refuse") };
+        self.wait(Waiting { attempt, failed: true, due }, reason);
+        self.past = Past::Throttled(reason.into());
+        Ok(())
+    }
+
+    /// The list of tools cannot be read yet, because the server limits its requests. The connection is kept.
+    pub(super) fn throttle(&mut self, reason: &str) -> Transition {
+        match self.phase {
+            Phase::Discovering { .. } => {
+                self.past = Past::Throttled(reason.into());
+                self.settled = true;
+                Ok(())
+            }
+            Phase::Disabled
+            | Phase::Connecting { .. }
+            | Phase::Connected { .. }
+            | Phase::Closing { .. }
+            | Phase::Waiting(_)
+            | Phase::Stopped => self.forbid("throttle"),
+        }
+    }
+
+    /// The tools were read.
     pub(super) fn discover(&mut self, found: Discovered) -> Transition {
         let (Phase::Discovering { live } | Phase::Connected { live, .. }) = &self.phase else {
             return self.forbid("discover");
@@ -178,12 +216,12 @@ impl UpstreamState {
         let Discovered { tools, protocol_version, server_info, notice } = found;
         self.phase = Phase::Connected { live: Arc::clone(live), notice };
         self.past = Past::None;
-        (self.tools, self.settled) = (tools, true);
+        (self.tools, self.settled, self.discovered) = (tools, true, true);
         (self.protocol_version, self.server_info) = (protocol_version, server_info);
         Ok(())
     }
 
-    /// The connection goes on with another token.
+    /// The connection continues with a new token.
     pub(super) fn renew(&mut self, other: Arc<LiveConnection>) -> Transition {
         match &mut self.phase {
             Phase::Discovering { live } | Phase::Connected { live, .. } => {
@@ -198,7 +236,7 @@ impl UpstreamState {
         }
     }
 
-    /// The login of a connected server lacks something else than before.
+    /// The missing scopes of the login of a connected server have changed.
     pub(super) fn notice(&mut self, now: Arc<str>) -> Transition {
         match &mut self.phase {
             Phase::Connected { notice, .. } => {
@@ -214,7 +252,7 @@ impl UpstreamState {
         }
     }
 
-    /// The connection is lost.
+    /// The connection was lost.
     pub(super) fn lose(&mut self, reason: &str) -> Transition {
         let (attempt, worked) = match &self.phase {
             Phase::Discovering { live } => (live.generation, false),
@@ -232,15 +270,14 @@ impl UpstreamState {
         Ok(())
     }
 
-    /// The lost connection was taken down; the next attempt is due then. One that never worked has
-    /// failed, for that reason.
+    /// The lost connection was closed. If it never worked, the attempt counts as failed.
     pub(super) fn rest(&mut self, reason: &str, due: Due) -> Transition {
         let Phase::Closing { attempt, worked } = self.phase else { return self.forbid("rest") };
         self.wait(Waiting { attempt, failed: !worked, due }, reason);
         Ok(())
     }
 
-    /// There will be no other attempt.
+    /// No further attempts will be made.
     pub(super) fn stop(&mut self, reason: &str) -> Transition {
         if let Phase::Disabled = self.phase {
             return self.forbid("stop");
@@ -278,7 +315,6 @@ impl UpstreamState {
         &self.phase
     }
 
-    /// The connection that calls use.
     pub(super) fn live(&self) -> Option<&Arc<LiveConnection>> {
         match &self.phase {
             Phase::Discovering { live } | Phase::Connected { live, .. } => Some(live),
@@ -290,17 +326,20 @@ impl UpstreamState {
         }
     }
 
-    /// What it said of itself when it was reached last.
     pub(super) fn about(&self) -> About {
         self.about
     }
 
-    /// It was discovered once, or has failed.
     pub(super) fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// The word for it. A server that failed is called so until it is connected.
+    /// Whether its tools were ever read.
+    pub(super) fn is_discovered(&self) -> bool {
+        self.discovered
+    }
+
+    /// The public status. A failed server counts as failed until it is connected.
     pub(super) fn status(&self) -> Status {
         match (&self.phase, &self.past) {
             (Phase::Disabled, _) => Status::Disabled,
@@ -314,28 +353,36 @@ impl UpstreamState {
                 past,
             ) => match past {
                 Past::Failed(_) => Status::Failed,
+                Past::Throttled(_) => Status::Throttled,
                 Past::None | Past::Lost(_) => Status::Connecting,
             },
         }
     }
 
-    /// Why, in one line; may be empty.
+    /// The reason for the status in one line; may be empty.
     pub(super) fn reason(&self) -> Arc<str> {
         match (&self.phase, &self.past) {
             (Phase::Disabled, _) => "disabled in the config".into(),
             (Phase::Connected { notice, .. }, _) => Arc::clone(notice),
-            (_, Past::Lost(reason) | Past::Failed(reason)) => Arc::clone(reason),
+            (_, Past::Lost(reason) | Past::Failed(reason) | Past::Throttled(reason)) => {
+                Arc::clone(reason)
+            }
             (_, Past::None) => "".into(),
         }
     }
 
-    /// As it is shown.
+    /// The public view.
     pub(super) fn shown(&self, name: &Arc<str>, transport: Transport) -> ServerState {
+        let reason = self.reason();
+        let status = match self.status() {
+            Status::Failed if says_needs_login(&reason, name) => Status::NeedsLogin,
+            status => status,
+        };
         ServerState {
             name: Arc::clone(name),
             transport,
-            status: self.status(),
-            reason: self.reason(),
+            status,
+            reason,
             tools: self.tools,
             since: self.since,
             protocol_version: self.protocol_version.clone(),
@@ -345,7 +392,7 @@ impl UpstreamState {
     }
 }
 
-/// Where the state of one server is kept: read by all, written by its task.
+/// Holder of one server's state: read by everyone, written by its task.
 pub(super) struct StateCell {
     now: ArcSwap<UpstreamState>,
     changed: watch::Sender<()>,
@@ -356,21 +403,16 @@ impl StateCell {
         Self { now: ArcSwap::from_pointee(state), changed: watch::Sender::default() }
     }
 
-    /// The state as it is now, not to be kept.
+    /// The current state; not to be held for long.
     pub(super) fn load(&self) -> arc_swap::Guard<Arc<UpstreamState>> {
         self.now.load()
     }
 
-    /// The connection that calls use.
     pub(super) fn live(&self) -> Option<Arc<LiveConnection>> {
         self.now.load().live().cloned()
     }
 
-    /// Makes a transition. True if its status or the reason for it is another now. To be called by
-    /// one task alone.
-    ///
-    /// # Errors
-    /// [`Forbidden`]; the state is as before.
+    /// Makes a transition; returns whether the status or its reason changed. For one task only.
     pub(super) fn make(
         &self,
         transition: impl FnOnce(&mut UpstreamState) -> Transition,
@@ -388,16 +430,21 @@ impl StateCell {
         Ok(shows)
     }
 
-    /// Tells that a transition was made, from now on.
+    /// Notifies of a change of what is shown beside the state.
+    pub(super) fn notify(&self) {
+        self.changed.send_replace(());
+    }
+
+    /// Notifies of later transitions.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Waits until `found` finds something in the state.
+    /// Waits until `found` returns a value for the state.
     pub(super) async fn wait_for<T>(&self, found: impl Fn(&UpstreamState) -> Option<T>) -> T {
         let mut changes = self.changes();
         loop {
-            // Marked as seen before the state is read, so that no change falls between.
+            // Marked as seen before the state is read, so that no change is missed.
             changes.borrow_and_update();
             let now = found(&self.now.load());
             if let Some(it) = now {
@@ -411,19 +458,244 @@ impl StateCell {
     }
 }
 
+/// Public status of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = ServerStatus)]
+pub enum Status {
+    /// Disabled in the config.
+    Disabled,
+    /// An attempt is running or due.
+    Connecting,
+    /// The handshake is complete and the tools are known.
+    Connected,
+    /// The last attempt failed; it is retried.
+    Failed,
+    /// It requires a login that is missing or no longer valid. In the public view only; a failure otherwise.
+    NeedsLogin,
+    /// It limits its requests (HTTP 429, or 503 with `Retry-After`); it is asked again when it said so.
+    Throttled,
+}
+
+impl Status {
+    pub const ALL: [Self; 6] = [
+        Self::Disabled,
+        Self::Connecting,
+        Self::Connected,
+        Self::Failed,
+        Self::NeedsLogin,
+        Self::Throttled,
+    ];
+
+    /// Name in REST, records and tables (`contracts.md`, *http*).
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Disabled => "disabled",
+            Self::Connecting => "connecting",
+            Self::Connected => "connected",
+            Self::Failed => "failed",
+            Self::NeedsLogin => "needs-login",
+            Self::Throttled => "throttled",
+        }
+    }
+}
+
+/// Transport of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    Stdio,
+    StreamableHttp,
+    /// The config is invalid, so that the server cannot be reached.
+    Unknown,
+}
+
+impl Transport {
+    /// Name in the config.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::StreamableHttp => "streamable-http",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Public state of a server, for readiness, lists and records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerState {
+    pub name: Arc<str>,
+    pub transport: Transport,
+    pub status: Status,
+    /// Reason for the status, in one line; when connected, what its login lacks or what is wrong with its TLS files. May be
+    /// empty.
+    pub reason: Arc<str>,
+    /// Number of tools.
+    pub tools: usize,
+    /// When `status` last changed.
+    pub since: SystemTime,
+    /// Negotiated revision, once connected.
+    pub protocol_version: Option<Arc<str>>,
+    /// Name and version reported by the server, once connected.
+    pub server_info: Option<Arc<str>>,
+    /// Whether it was discovered or has failed once, and no longer delays readiness.
+    pub settled: bool,
+}
+
+/// Outcome of a login, for the activity log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoginOutcome {
+    /// The login was requested.
+    Began,
+    /// Tokens were granted by this issuer.
+    Granted(Arc<str>),
+    Failed(Arc<str>),
+}
+
+/// Event for the activity log.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The status of a server changed.
+    Server(ServerState),
+    /// The tools of a server were read; `change` lists the differences.
+    Catalog { server: Arc<str>, change: Change },
+    /// A login was requested, or has ended.
+    Login {
+        server: Arc<str>,
+        /// Id of the principal that requested it.
+        principal: Arc<str>,
+        outcome: LoginOutcome,
+    },
+}
+
+/// Protocol family and capabilities from the handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct About {
+    pub(super) family: ProtocolFamily,
+    pub(super) offers: ServerCapabilities,
+}
+
+/// Bits for a server's own attempts in a connection's generation; its key is above.
+pub(super) const ATTEMPTS: u32 = 32;
+/// Bit of a generation that is set for second connections.
+pub(super) const SECOND: u64 = 1 << (ATTEMPTS - 1);
+/// Capacity of the control queue of a connection.
+pub(super) const CONTROL_MESSAGES: usize = 256;
+
+/// Message to a server's task. Each names its connection, so that messages about an earlier one are ignored.
+#[derive(Debug)]
+pub(super) enum Control {
+    /// The connection is broken.
+    Lost { generation: u64, reason: Arc<str> },
+    /// The operator requested a new connection.
+    Restart { generation: u64 },
+    /// An HTTP call was abandoned.
+    Cancel { generation: u64, id: u64 },
+    /// A client's response to a server request.
+    Respond { generation: u64, id: Bytes, outcome: Bytes },
+}
+
+/// A connection that calls use.
+pub(super) struct LiveConnection {
+    /// Number of the connection, so that messages about an earlier one are recognized.
+    pub(super) generation: u64,
+    pub(super) family: ProtocolFamily,
+    pub(super) link: Carrier,
+    /// Routes messages to HTTP calls outside of their own streams.
+    pub(super) router: Arc<NotificationRouter>,
+}
+
+/// Why a request besides the calls got no response.
+#[derive(Debug)]
+pub(super) struct FetchFailure {
+    pub(super) cause: Cause,
+    /// The session is unknown to the server, or the connection is lost.
+    pub(super) ends_connection: bool,
+}
+
+impl From<Cause> for FetchFailure {
+    fn from(cause: Cause) -> Self {
+        Self { cause, ends_connection: false }
+    }
+}
+
+impl FetchFailure {
+    /// A failure over a pipe.
+    fn of(link: &ChildLink, cause: Cause) -> Self {
+        Self { cause, ends_connection: link.has_ended() }
+    }
+}
+
+#[derive(Clone)]
+pub(super) enum Carrier {
+    Http(Arc<Session>),
+    Stdio(Arc<ChildLink>),
+}
+
+impl Carrier {
+    /// Sends a request besides the calls and returns its response, of at most `max_bytes` bytes. `sent_for` says on whose behalf;
+    /// over HTTP the caller counts it. `events` observe other messages of its stream.
+    pub(super) async fn fetch(
+        &self,
+        events: &ServerEvents,
+        params: Params,
+        family: ProtocolFamily,
+        limit: Duration,
+        (max_bytes, sent_for): (usize, SentFor),
+    ) -> Result<Vec<u8>, FetchFailure> {
+        let link = match self {
+            Self::Http(session) => {
+                let fetched = http::fetch(session, events, params, family, limit, max_bytes).await;
+                return fetched.map_err(|refused| FetchFailure {
+                    ends_connection: refused.session_unknown
+                        || refused.cause.affects_later_connections(),
+                    cause: refused.cause,
+                });
+            }
+            Self::Stdio(link) => link,
+        };
+        let line = |id| params.line(id, family);
+        let mut call = stdio::StdioCall::begin(link, line, Allowance::now(limit), sent_for)
+            .await
+            .map_err(|(cause, _)| FetchFailure::of(link, cause))?;
+        let mut message = Vec::new();
+        while let Some(part) = call.next().await.map_err(|cause| FetchFailure::of(link, cause))? {
+            match part {
+                AnswerPart::End => return Ok(message),
+                AnswerPart::Data(data) if message.len() + data.len() > max_bytes => {
+                    return Err(Cause::TooLong { limit: max_bytes }.into());
+                }
+                AnswerPart::Data(data) => message.extend_from_slice(&data),
+            }
+        }
+        Err(FetchFailure::of(link, Cause::NoAnswerAtAll { reason: "".into() }))
+    }
+
+    /// Sends a client's response to a server request; `id` and `outcome` are raw JSON.
+    pub(super) async fn respond(self, id: Bytes, outcome: Bytes, limit: Duration) {
+        let json = [br#"{"jsonrpc":"2.0","id":"#, &*id, b",", &*outcome, b"}"].concat();
+        match self {
+            Self::Http(session) => http::notify(&session, json.into()).await,
+            Self::Stdio(link) => {
+                // Fails if the connection is closed; then the server does not wait for it.
+                let _ = link.send(lines::one_line(json.into()).into(), limit).await;
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::super::carrier::Carrier;
-    use super::super::stdio::ChildLink;
     use super::*;
-    use crate::mcp::revisions::Era;
+    use crate::stdio::ChildLink;
+    use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 
     fn live(generation: u64) -> Arc<LiveConnection> {
         let (link, _queue) = ChildLink::new(Arc::default(), Arc::default());
-        let (era, link) = (Era::Legacy, Carrier::Stdio(link));
-        Arc::new(LiveConnection { generation, era, link, router: Arc::default() })
+        let (family, link) = (ProtocolFamily::Legacy, Carrier::Stdio(link));
+        Arc::new(LiveConnection { generation, family, link, router: Arc::default() })
     }
 
     fn due() -> Due {
@@ -431,14 +703,15 @@ mod tests {
         Due { earliest: now, next: now + Duration::from_secs(1) }
     }
 
-    /// A transition with the name that [`Forbidden`] gives it.
+    /// A transition and its name.
     type Named = (&'static str, fn(&mut UpstreamState) -> Transition);
 
-    /// Every transition.
     const TRANSITIONS: &[Named] = &[
         ("begin", |state| state.begin(2, Instant::now())),
         ("reach", |state| state.reach(live(2), About::default())),
         ("fail", |state| state.fail("no", due())),
+        ("refuse", |state| state.refuse("429", due())),
+        ("throttle", |state| state.throttle("429")),
         ("discover", |state| state.discover(Discovered::default())),
         ("renew", |state| state.renew(live(2))),
         ("notice", |state| state.notice("login".into())),
@@ -458,12 +731,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_transitions_of_the_diagram_are_made() {
+    fn only_transitions_of_the_diagram_are_possible() {
         for (way, allowed) in [
-            (&[][..], &["begin", "reach", "fail", "stop"][..]),
-            (&["begin"], &["reach", "fail", "stop"]),
+            (&[][..], &["begin", "reach", "fail", "refuse", "stop"][..]),
+            (&["begin"], &["reach", "fail", "refuse", "stop"]),
             (&["begin", "fail"], &["begin", "stop"]),
-            (&["begin", "reach"], &["discover", "renew", "lose", "stop"]),
+            (&["begin", "reach"], &["throttle", "discover", "renew", "lose", "stop"]),
+            (&["begin", "reach", "throttle"], &["throttle", "discover", "renew", "lose", "stop"]),
             (&["begin", "reach", "discover"], &["discover", "renew", "notice", "lose", "stop"]),
             (&["begin", "reach", "lose"], &["begin", "rest", "stop"]),
             (&["begin", "reach", "discover", "lose"], &["begin", "rest", "stop"]),
@@ -487,7 +761,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_connection_is_the_one_that_calls_use() {
+    fn calls_use_the_renewed_connection() {
         for way in [&["begin", "reach"][..], &["begin", "reach", "discover"]] {
             let (mut state, other) = (after(way), live(2));
             state.renew(Arc::clone(&other)).unwrap();
@@ -496,8 +770,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_follows_from_the_state() {
-        use Status::{Connected, Connecting, Failed};
+    fn public_state_follows_from_the_phase() {
+        use Status::{Connected, Connecting, Failed, Throttled};
         for (way, status, reason, settled, callable) in [
             (&[][..], Connecting, "", false, false),
             (&["begin", "reach"], Connecting, "", false, true),
@@ -517,10 +791,14 @@ mod tests {
                 true,
                 false,
             ),
-            // One that never worked has failed, and is called so until one works.
+            // A server that never worked counts as failed until it is connected.
             (&["begin", "reach", "lose"], Connecting, "", false, false),
             (&["begin", "reach", "lose", "rest"], Failed, "gone", true, false),
             (&["begin", "fail", "begin"], Failed, "no", true, false),
+            (&["begin", "refuse"], Throttled, "429", true, false),
+            (&["begin", "refuse", "begin"], Throttled, "429", true, false),
+            (&["begin", "reach", "throttle"], Throttled, "429", true, true),
+            (&["begin", "reach", "throttle", "discover"], Connected, "", true, true),
             (&["begin", "fail", "begin", "reach"], Failed, "no", true, true),
             (&["begin", "fail", "begin", "reach", "discover"], Connected, "", true, true),
             (&["begin", "reach", "discover", "stop"], Failed, "the end", true, false),
@@ -536,7 +814,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_the_last_attempt_failed_decides_how_soon_a_call_may_cause_the_next() {
+    fn waiting_phase_records_whether_the_last_attempt_failed() {
         for (way, failed) in [
             (&["begin", "fail"][..], true),
             (&["begin", "reach", "lose", "rest"], true),
@@ -549,7 +827,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cell_says_when_what_is_shown_is_another_and_wakes_who_waits() {
+    async fn cell_reports_visible_changes_and_wakes_waiters() {
         let cell = StateCell::new(UpstreamState::new(true));
         let since = cell.load().since;
         let is_connected =
@@ -557,7 +835,7 @@ mod tests {
         let makes = async {
             assert_eq!(cell.make(|state| state.begin(1, Instant::now())), Ok(false));
             assert_eq!(cell.make(|state| state.reach(live(1), About::default())), Ok(false));
-            assert_eq!(cell.load().since, since, "its status is the same");
+            assert_eq!(cell.load().since, since, "the status is unchanged");
             assert_eq!(cell.make(|state| state.discover(Discovered::default())), Ok(true));
             assert_eq!(cell.make(|state| state.discover(Discovered::default())), Ok(false));
             assert_eq!(cell.make(|state| state.notice("login".into())), Ok(true));

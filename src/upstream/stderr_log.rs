@@ -1,13 +1,11 @@
-//! What the children say on stderr, kept on disk: a ring of two files for each server.
+//! Stderr of the children, stored on disk as a ring of two files per server.
 //!
-//! A line waits in a bounded queue for one thread that redacts and writes it, so that no child and no
-//! call waits for a disk. What there is no room for, in the queue or on the disk, is counted, and the
-//! count stands in the log where the lines would. A file is left when it is full, and the one before it
-//! is removed; their numbers only grow, so that a place in them ([`LogPlace`]) is one for good.
+//! One thread redacts and writes the lines of a bounded queue, so that no child or call waits for a disk. Lines that do
+//! not fit into the queue or on the disk are counted, and the count is written in their place. A full file is followed
+//! by the next, and the one before is removed; file numbers only grow, so a [`LogPlace`] stays valid. Files of removed
+//! servers are kept for a while, since they may explain the removal.
 
-mod removed;
-
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -22,31 +20,30 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-pub use self::removed::{KEPT_AFTER, forget};
-use crate::activity::redact::Redactor;
-use crate::os::{priority, private};
-use crate::secrets::Secrets;
-use crate::tool::server_id;
+use mcpproxy_activity::redact::Redactor;
+use mcpproxy_policy::tool;
+use mcpproxy_runtime::os::{priority, private};
+use mcpproxy_runtime::secrets::Secrets;
 
-/// Most bytes of one file; there are two for a server.
-pub const FILE_BYTES: u64 = 1024 * 1024;
-/// Most files that are open at once; of more servers those that said something last keep theirs.
+/// Maximum size of a file, in bytes.
+pub(crate) const FILE_BYTES: u64 = 1024 * 1024;
+/// Maximum number of open files; the most recently active servers keep theirs open.
 const MAX_OPEN_FILES: usize = 64;
-/// Files that are kept for a server.
+/// Number of files per server.
 const FILES: usize = 2;
-/// Lines of all servers that wait to be written.
+/// Capacity of the queue, in lines of all servers.
 const QUEUE_LINES: usize = 1024;
-/// Most bytes of a line, with its time.
+/// Maximum size of a line with its time, in bytes.
 const LINE_BYTES: usize = 16 * 1024;
-/// A disk that refused a line is not tried again for this long.
+/// Delay after a failed write.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Longest wait for the last lines when the proxy ends.
+/// Maximum wait for the remaining lines at shutdown.
 const FINISH_WAIT: Duration = Duration::from_secs(2);
-/// Most lines that are read at once.
+/// Maximum number of lines per read.
 pub const MAX_LINES: usize = 1000;
 const EXTENSION: &str = "log";
 
-/// The thread that writes, and the way to it.
+/// The writer thread and its queue.
 #[derive(Debug, Default)]
 pub struct StderrLog {
     folder: PathBuf,
@@ -54,32 +51,29 @@ pub struct StderrLog {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The way of one server's lines to it. The default one keeps nothing.
+/// Queue handle for the lines of one server. The default one drops them.
 #[derive(Debug, Default)]
 pub(super) struct ServerLines {
     queue: Option<SyncSender<Entry>>,
     server: Arc<str>,
-    /// Lines for which there was no room, since the last one for which there was.
+    /// Number of lines dropped since the last queued one.
     lost: AtomicU64,
 }
 
-/// A line on its way.
+/// A queued line.
 #[derive(Debug)]
 struct Entry {
     server: Arc<str>,
     secrets: Arc<Secrets>,
     at: SystemTime,
     words: Box<[u8]>,
-    /// It was longer.
     cut: bool,
-    /// Lines that were lost before it.
+    /// Number of lines dropped before it.
     lost: u64,
 }
 
 impl StderrLog {
-    /// Starts to write into `folder`, which is made with the first line. Without a thread nothing is
-    /// kept.
-    #[must_use]
+    /// Starts the writer. `folder` is created with the first line. If no thread can be started, nothing is stored.
     pub fn start(folder: PathBuf, redactor: Redactor) -> Self {
         let (queue, lines) = sync_channel(QUEUE_LINES);
         let writer = Rings::new(folder.clone(), redactor);
@@ -90,31 +84,30 @@ impl StderrLog {
         match thread {
             Ok(thread) => Self { folder, queue: Some(queue), thread: Mutex::new(Some(thread)) },
             Err(error) => {
-                tracing::warn!(%error, "what servers say on stderr is not kept");
+                tracing::warn!(%error, "the stderr of servers is not stored: no writer thread");
                 Self { folder, ..Self::default() }
             }
         }
     }
 
-    /// Where the files are.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The way for the lines of a server.
+    /// Queue handle for the lines of a server.
     pub(super) fn of(&self, server: &Arc<str>) -> ServerLines {
         let (queue, server) = (self.queue.clone(), Arc::clone(server));
         ServerLines { queue, server, lost: AtomicU64::new(0) }
     }
 
-    /// Waits until what is in the queue is written, a little. Those who add to it have ended.
+    /// Waits for the queue to be written, for a limited time. Its producers have ended.
     pub(super) async fn finish(&self) {
         let Some(thread) = self.thread.lock().take() else { return };
         let start = Instant::now();
-        let mut is_told = false;
+        let mut is_sent = false;
         while !thread.is_finished() && start.elapsed() < FINISH_WAIT {
-            let queue = self.queue.as_ref().filter(|_| !is_told);
-            is_told |= queue.is_some_and(|queue| queue.try_send(Entry::end()).is_ok());
+            let queue = self.queue.as_ref().filter(|_| !is_sent);
+            is_sent |= queue.is_some_and(|queue| queue.try_send(Entry::end()).is_ok());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         if thread.is_finished() {
@@ -124,7 +117,7 @@ impl StderrLog {
 }
 
 impl ServerLines {
-    /// Keeps a line, or counts it. Never waits.
+    /// Enqueues a line, or counts it if the queue is full. Never blocks.
     pub(super) fn keep(&self, secrets: &Arc<Secrets>, words: &[u8], cut: bool) {
         let Some(queue) = &self.queue else { return };
         let lost = self.lost.swap(0, Ordering::Relaxed);
@@ -143,7 +136,7 @@ impl ServerLines {
 }
 
 impl Entry {
-    /// The last one of all.
+    /// End marker of the queue.
     fn end() -> Self {
         let (server, words) = (Arc::from(""), Box::from([]));
         Self {
@@ -157,28 +150,28 @@ impl Entry {
     }
 }
 
-/// The files that are written.
+/// Files of all servers.
 struct Rings {
     folder: PathBuf,
     redactor: Redactor,
     all: HashMap<Arc<str>, Ring>,
-    /// How many of them have a file open.
+    /// Number of open files.
     open: usize,
-    /// Lines that were written so far.
+    /// Number of lines written so far.
     written: u64,
 }
 
-/// The files of one server.
+/// Files of one server.
 #[derive(Default)]
 struct Ring {
     number: u64,
     file: Option<File>,
     size: u64,
     lost: u64,
-    /// Which line of all it was given last.
+    /// Sequence number of its last line.
     used: u64,
     refused: Option<Instant>,
-    /// The last line may have been written in part.
+    /// The last line may be incomplete.
     is_torn: bool,
 }
 
@@ -212,7 +205,7 @@ impl Rings {
         }
     }
 
-    /// Closes the file of the server that has been silent for longest; its next line opens it again.
+    /// Closes the file of the least recently active server; its next line reopens it.
     fn close_one(&mut self) {
         let open = self.all.values_mut().filter(|ring| ring.file.is_some());
         if let Some(ring) = open.min_by_key(|ring| ring.used) {
@@ -221,12 +214,12 @@ impl Rings {
         }
     }
 
-    /// What is kept of a line: without secrets, and without what would steer a terminal.
+    /// Redacts a line and removes control characters.
     fn line(&self, entry: &Entry) -> String {
         let masked = entry.secrets.mask(&entry.words, entry.cut);
         let visible = |letter: &char| !letter.is_control() || *letter == '\t';
         let line: String = String::from_utf8_lossy(&masked).chars().filter(visible).collect();
-        // What was left out may have stood inside of a secret.
+        // Removed characters may have hidden a secret.
         let masked = entry.secrets.mask(line.as_bytes(), entry.cut);
         let line = String::from_utf8_lossy(&masked);
         let mut line = self.redactor.text(line.trim_end(), entry.cut).into_owned();
@@ -250,7 +243,7 @@ impl Ring {
         if let Err(error) = written {
             (self.file, self.is_torn) = (None, true);
             self.lost += 1;
-            tracing::debug!(server, %error, "a line of a server's stderr is not kept");
+            tracing::debug!(server, %error, "a stderr line was not stored");
         }
     }
 
@@ -267,7 +260,7 @@ impl Ring {
                 let newest = there.last().copied().unwrap_or_default();
                 self.number = self.number.max(newest);
                 let path = path(folder, server, self.number);
-                // A dead writer's last line may have no end.
+                // The last line of a crashed writer may have no end.
                 let mut file = private::options().append(true).create(true).open(&path)?;
                 self.size = file.metadata()?.len();
                 if self.size >= FILE_BYTES {
@@ -300,7 +293,7 @@ impl Ring {
     }
 }
 
-/// A place between two lines of a server.
+/// Position between two lines of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogPlace {
     file: u64,
@@ -313,9 +306,9 @@ impl fmt::Display for LogPlace {
     }
 }
 
-/// A text is no [`LogPlace`].
+/// The text is not a [`LogPlace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a place that an earlier answer gave")]
+#[error("not a position from an earlier response")]
 pub struct NoLogPlace;
 
 impl FromStr for LogPlace {
@@ -331,34 +324,29 @@ impl FromStr for LogPlace {
     }
 }
 
-/// A line that was kept.
+/// A stored line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptLine {
-    /// When it was said, in RFC 3339.
+    /// Time in RFC 3339.
     pub time: String,
-    /// What was said, without secrets.
+    /// Redacted text.
     pub line: String,
 }
 
-/// Lines that were kept, in the order in which they were said.
+/// Stored lines in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptLines {
-    /// They.
     pub lines: Vec<KeptLine>,
-    /// Where the next ones stand.
+    /// Position after the last line.
     pub next: LogPlace,
 }
 
-/// Reads what was kept of a server in `folder`: of what came after `after` the first lines, else the
-/// last ones; at most `most` of them.
-///
-/// # Errors
-/// The file system's. That nothing was kept is none.
+/// Reads at most `max` lines of a server: the first ones after `after`, or the last ones.
 pub fn read(
     folder: &Path,
     server: &str,
     after: Option<LogPlace>,
-    most: usize,
+    max: usize,
 ) -> io::Result<KeptLines> {
     let mut kept = KeptLines { lines: Vec::new(), next: after.unwrap_or_default() };
     let from = after.unwrap_or_default();
@@ -370,12 +358,12 @@ pub fn read(
     for number in there.into_iter().filter(|number| *number >= from.file) {
         let mut offset = if number == from.file { from.offset } else { 0 };
         let text = match part(&path(folder, server, number), offset) {
-            // It was removed meanwhile: there are newer ones.
+            // Removed meanwhile; newer files exist.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             text => text?,
         };
         for line in text.split_inclusive(|byte| *byte == b'\n') {
-            // The last one may be half-written.
+            // The last line may be incomplete.
             let Some(whole) = line.strip_suffix(b"\n") else { break };
             offset += line.len() as u64;
             let whole = String::from_utf8_lossy(whole);
@@ -389,14 +377,14 @@ pub fn read(
         }
         kept.next = LogPlace { file: number, offset };
     }
-    if kept.lines.len() > most {
+    if kept.lines.len() > max {
         match after {
             None => {
-                kept.lines.drain(..kept.lines.len() - most);
+                kept.lines.drain(..kept.lines.len() - max);
             }
             Some(_) => {
-                kept.lines.truncate(most);
-                let last = most.checked_sub(1).and_then(|last| places.get(last));
+                kept.lines.truncate(max);
+                let last = max.checked_sub(1).and_then(|last| places.get(last));
                 kept.next = last.copied().unwrap_or(from);
             }
         }
@@ -404,9 +392,9 @@ pub fn read(
     Ok(kept)
 }
 
-/// The numbers of a server's files, in order.
+/// Numbers of a server's files, in order.
 fn numbers(folder: &Path, server: &str) -> io::Result<Vec<u64>> {
-    let stem = server_id::file_stem(server);
+    let stem = tool::server_file_stem(server);
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
@@ -420,10 +408,10 @@ fn numbers(folder: &Path, server: &str) -> io::Result<Vec<u64>> {
 }
 
 fn path(folder: &Path, server: &str, number: u64) -> PathBuf {
-    folder.join(format!("{}.{number}.{EXTENSION}", server_id::file_stem(server)))
+    folder.join(format!("{}.{number}.{EXTENSION}", tool::server_file_stem(server)))
 }
 
-/// A file from `offset` on, as far as one of ours can be long.
+/// Content of a file from `offset`, up to the maximum size of a file.
 fn part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(offset))?;
@@ -432,8 +420,31 @@ fn part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// How long files of removed servers are kept.
+pub const KEPT_AFTER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// Removes old files that belong to none of `servers`. Blocks. Files that cannot be removed are retried the next time.
+pub fn forget<'s>(folder: &Path, servers: impl IntoIterator<Item = &'s str>, now: SystemTime) {
+    let stems: HashSet<_> = servers.into_iter().map(tool::server_file_stem).collect();
+    let is_of_nobody = |name: &str| {
+        let stem = name.strip_suffix(EXTENSION).and_then(|rest| rest.strip_suffix('.'));
+        let stem = stem.and_then(|rest| rest.rsplit_once('.'));
+        stem.is_some_and(|(stem, number)| number.parse::<u64>().is_ok() && !stems.contains(stem))
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let written = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = written.ok().and_then(|written| now.duration_since(written).ok());
+        if age.is_some_and(|age| age > KEPT_AFTER)
+            && is_of_nobody(&entry.file_name().to_string_lossy())
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
@@ -446,13 +457,13 @@ mod tests {
         ring.put(folder, "s", SystemTime::UNIX_EPOCH, line);
     }
 
-    fn lines(folder: &Path, after: Option<LogPlace>, most: usize) -> (Vec<String>, LogPlace) {
-        let kept = read(folder, "s", after, most).unwrap();
+    fn lines(folder: &Path, after: Option<LogPlace>, max: usize) -> (Vec<String>, LogPlace) {
+        let kept = read(folder, "s", after, max).unwrap();
         (kept.lines.into_iter().map(|line| line.line).collect(), kept.next)
     }
 
     #[test]
-    fn two_files_are_kept_for_the_owner_alone_and_their_size_is_bounded() {
+    fn ring_keeps_two_private_files_of_bounded_size() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("stderr");
         let mut ring = Ring::default();
@@ -469,14 +480,14 @@ mod tests {
         }
         let (last, _) = lines(&folder, None, 1);
         assert!(last[0].starts_with("99 "));
-        // Another life goes on where this one ended.
+        // A new writer continues the last file.
         let mut ring = Ring::default();
         put(&mut ring, &folder, "again");
         assert_eq!(lines(&folder, None, 1).0, ["again"]);
     }
 
     #[test]
-    fn a_reader_goes_on_where_it_was_and_half_a_line_is_none() {
+    fn reader_resumes_at_its_position_and_skips_incomplete_lines() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path();
         assert_eq!(lines(&folder.join("none"), None, 10), (vec![], LogPlace::default()));
@@ -503,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_disk_does_not_take_is_counted_where_it_would_stand() {
+    fn failed_writes_are_counted_in_the_log() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("stderr");
         fs::write(&folder, "a file is in the way").unwrap();
@@ -517,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_servers_those_that_spoke_last_have_their_files_open() {
+    fn most_recently_active_servers_keep_their_files_open() {
         let home = tempfile::tempdir().unwrap();
         let mut rings = rings(home.path());
         let mut say = |server: &str, words: &str| {
@@ -533,14 +544,14 @@ mod tests {
             say(&format!("other-{number}"), "x");
         }
         let open = say("other-0", "x");
-        assert!(!open.contains(&"s".to_owned()), "it has been silent for longest");
+        assert!(!open.contains(&"s".to_owned()), "least recently active");
         let open = say("s", "again");
         assert!(open.contains(&"s".to_owned()) && !open.contains(&"other-1".to_owned()));
         assert_eq!(lines(home.path(), None, 10).0, ["first", "again"]);
     }
 
     #[test]
-    fn no_secret_and_no_control_character_is_kept() {
+    fn secrets_and_control_characters_are_removed() {
         let secrets = Arc::new(Secrets::new(["s3cr3t-token".to_owned()]));
         let entry = |words: &[u8], cut| Entry {
             words: words.into(),
@@ -558,11 +569,11 @@ mod tests {
         }
         let key = concat!("ghp_", "0123456789abcdefghijABCDEFGHIJ012345");
         let line = rings.line(&entry(format!("token is {key}").as_bytes(), false));
-        assert!(!line.contains(key), "the shape of a credential is enough: {line}");
+        assert!(!line.contains(key), "credentials are recognized by shape: {line}");
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_the_disk_and_the_end_writes_what_waits() {
+    async fn producers_never_block_and_finish_writes_the_queue() {
         let home = tempfile::tempdir().unwrap();
         let log = StderrLog::start(home.path().to_owned(), Redactor::default());
         let server = log.of(&"s".into());
@@ -570,14 +581,39 @@ mod tests {
             server.keep(&Arc::default(), number.to_string().as_bytes(), false);
         }
         log.finish().await;
-        let (told, _) = lines(home.path(), None, 20 * QUEUE_LINES);
+        let (read, _) = lines(home.path(), None, 20 * QUEUE_LINES);
         let lost = |line: &String| -> u64 {
             let words = line.strip_prefix('(').and_then(|rest| rest.split_once(' '));
             words.map_or(0, |(count, _)| count.parse().unwrap())
         };
-        let counted: u64 = told.iter().map(lost).sum();
-        let written = told.iter().filter(|line| lost(line) == 0).count() as u64;
+        let counted: u64 = read.iter().map(lost).sum();
+        let written = read.iter().filter(|line| lost(line) == 0).count() as u64;
         let waiting = server.lost.load(Ordering::Relaxed);
-        assert_eq!(written + counted + waiting, 10 * QUEUE_LINES as u64, "none is forgotten");
+        assert_eq!(
+            written + counted + waiting,
+            10 * QUEUE_LINES as u64,
+            "no line is lost uncounted"
+        );
+    }
+
+    #[test]
+    fn only_old_files_of_removed_servers_are_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        let [gone, here] = ["gone", "here"].map(tool::server_file_stem);
+        let kept = [format!("{here}.1.log"), format!("{gone}.log"), "notes.txt".to_owned()];
+        let old = [format!("{gone}.1.log"), format!("{gone}.2.log")];
+        for name in kept.iter().chain(&old) {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let left = || {
+            let entries = fs::read_dir(folder.path()).unwrap().flatten();
+            entries.map(|it| it.file_name().into_string().unwrap()).collect::<BTreeSet<_>>()
+        };
+        let now = SystemTime::now();
+        forget(folder.path(), ["here"], now + KEPT_AFTER / 2);
+        assert_eq!(left().len(), 5);
+        forget(folder.path(), ["here"], now + KEPT_AFTER * 2);
+        assert_eq!(left(), BTreeSet::from(kept));
+        forget(&folder.path().join("none"), [], now);
     }
 }

@@ -1,13 +1,11 @@
-//! One task for each server: connect, initialize, discover, and again when it is lost, for ever.
+//! The set of servers: starting, replacing and stopping them.
 //!
-//! Owns the set of servers, how it is replaced by another while calls are under way, and their end. Servers share nothing
-//! here, so a slow, dead or mute one delays nobody else. What a server's task does is `server_task`'s, what a call does
-//! is not known here.
+//! Each server has its own task ([`crate::server_task`]), so a slow or unresponsive one does not delay the others.
 //!
 //! ```text
-//! replace(plan) ─┬─ stays  ─▶ the same task, connection and child
-//!                ├─ starts ─▶ in force at once; calls wait for it as for any that is connecting
-//!                └─ goes   ─▶ retiring: it finishes its calls, at most their time, and ends
+//! replace(plan) ─┬─ unchanged ─▶ keeps its task, connection and child
+//!                ├─ started   ─▶ active at once; calls wait for it as for any that is connecting
+//!                └─ missing   ─▶ retired: finishes its calls within their time limit, then ends
 //! ```
 
 use std::borrow::Cow;
@@ -27,63 +25,54 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-pub use super::answer::{Answer, AnswerPart};
-use super::backoff::Wishes;
-use super::child_environment::WithheldVariables;
-use super::config::Config;
-pub use super::error::{CallError, Cause, Sent};
-use super::handle::CallTimeout;
-pub use super::handle::Upstream;
-use super::in_use::InUse;
-use super::log_in::{NoLogin, WaitingLogin};
-use super::login_desk::LoginDesk;
-use super::peer::Peer;
-use super::reaper::Reaper;
-use super::server_task::ServerTask;
-use super::server_tls::{Looked, OwnTls};
-use super::state::{StateCell, UpstreamState};
-pub use super::status::{Event, LoginOutcome, ServerState, Status, Transport};
-use super::stderr_log::StderrLog;
-use super::subscriptions::Subscriptions;
-use super::users::Users;
-use crate::catalog::Catalog;
-use crate::secrets::Secrets;
-use crate::tool::server_id::{ServerId, ServerIds};
+use crate::backoff::ConnectRequests;
+use crate::config::{Config, ProtocolEra};
+use crate::endpoint::{OwnTls, TlsReload};
+use crate::handle::{ActiveCalls, CallGuard, CallTimeout, ListFaults, Upstream};
+use crate::login_flow::{LoginSession, NoLogin, WaitingLogin};
+use crate::notifications::Subscriptions;
+use crate::peer::Peer;
+use crate::reaper::{Reaper, WithheldVariables};
+use crate::second::SecondConnection;
+use crate::second_task::SecondTask;
+use crate::server_task::ServerTask;
+use crate::state::{ATTEMPTS, CONTROL_MESSAGES, StateCell, UpstreamState};
+pub use crate::state::{Event, LoginOutcome, ServerState, Status, Transport};
+use crate::stderr_log::StderrLog;
+use mcpproxy_catalog::Catalog;
+use mcpproxy_policy::tool::{ServerId, ServerIds};
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
+use mcpproxy_runtime::secrets::Secrets;
 
-/// Reports and cancellations waiting for a server's task.
-const CONTROL_MESSAGES: usize = 256;
-/// Most servers that have been taken out of force and finish their calls, or those of one change if it takes out more. A
-/// change beyond that waits for them.
-pub const MAX_RETIRING: usize = 64;
-/// Longest time that a server which was taken out of force finishes calls, whatever its `call_timeout` is.
-pub const MAX_DRAIN: Duration = Duration::from_secs(3600);
-/// Time that a server has to end after its last call.
+/// Maximum number of retired servers that finish their calls, or those of one change if it retires more. A further
+/// change waits for them.
+pub(crate) const MAX_RETIRING: usize = 64;
+/// Maximum drain time of a retired server, whatever its `call_timeout` is.
+pub(crate) const MAX_DRAIN: Duration = Duration::from_secs(3600);
+/// Time to end after the last call.
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// Attempts of one server before those of its successor begin to be counted: 2^32.
-pub(super) const ATTEMPTS: u32 = 32;
 
-/// What stands for an error that cannot be told: JSON-RPC's internal error.
-const UNTELLABLE: &[u8] = br#"{"code":-32603,"message":"the server's error holds a secret"}"#;
+/// Replacement for an error that cannot be redacted.
+const REDACTED_ERROR: &[u8] = br#"{"code":-32603,"message":"the server's error holds a secret"}"#;
 
-/// All servers and their tasks.
 pub struct Supervisor {
     in_force: ArcSwap<ServerSet>,
-    /// Marked when there is another set.
+    /// Notified when the set is replaced.
     swaps: watch::Sender<()>,
-    /// Those that finish their calls.
+    /// Servers that finish their calls.
     retiring: Arc<Mutex<Vec<Arc<Upstream>>>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     starter: Starter,
     ids: Mutex<ServerIds>,
     tasks: Mutex<JoinSet<()>>,
-    /// True once all had been heard of: one that comes later holds up readiness no more.
+    /// Latched once all servers were settled: later ones do not delay readiness.
     settled: AtomicBool,
 }
 
-/// One of [`MAX_RETIRING`], given back when the last who has it ends.
-type RetiringPlace = Arc<OwnedSemaphorePermit>;
+/// Permit for retired servers, released with its last holder.
+type RetiringPermit = Arc<OwnedSemaphorePermit>;
 
-/// The servers of one moment.
+/// A set of servers.
 #[derive(Default)]
 struct ServerSet {
     servers: HashMap<Arc<str>, Arc<Upstream>>,
@@ -91,38 +80,38 @@ struct ServerSet {
     order: Vec<Arc<Upstream>>,
 }
 
-/// What every server is started with.
+/// Everything needed to start a server.
 struct Starter {
     catalog: Arc<Catalog>,
     secrets: Arc<Secrets>,
     events: Arc<dyn Fn(Event) + Send + Sync>,
-    /// Made when the first https server is connected.
+    /// Created when the first https server is connected.
     tls: Arc<OnceLock<TlsConnector>>,
     reaper: Arc<Reaper>,
-    /// One at a time asks a keyring: its user is asked once, and of many that it does not answer none holds up what else
-    /// has to wait for a thread.
+    /// Serializes keyring access: the user sees one prompt at a time, and unanswered prompts do not use up the blocking
+    /// threads.
     keyring: Arc<Semaphore>,
     stderr: StderrLog,
     runtime: Handle,
-    /// How many were started.
+    /// Number of servers started so far.
     started: AtomicU64,
 }
 
-/// What becomes of one server of another config.
+/// Plan for one server of a new config.
 #[derive(Debug)]
 pub enum ServerPlan {
-    /// It stays as it is, but for this `call_timeout`.
+    /// Unchanged except for this `call_timeout`.
     Stays(Duration),
-    /// It is new, or takes the place of the one of that name.
+    /// New, or a replacement for the server of that name.
     Starts(Box<Config>),
 }
 
-/// What a change of the servers came to.
+/// Result of replacing the servers.
 #[derive(Debug, Default)]
 pub struct ReplacedServers {
-    /// Those that have begun, in the order of the config.
+    /// In the order of the config.
     pub started: Vec<Arc<Upstream>>,
-    /// Those that finish their calls.
+    /// Servers that finish their calls.
     pub retired: Vec<Arc<Upstream>>,
 }
 
@@ -134,9 +123,8 @@ impl fmt::Debug for Supervisor {
 }
 
 impl Supervisor {
-    /// Starts a task for each enabled server on `runtime` and returns at once. `secrets` are those
-    /// of the whole config; the tokens of logins join them. `events` is called from those tasks
-    /// and must not block. `reaper` is for the children, whose stderr `stderr` keeps.
+    /// Starts a task for each enabled server on `runtime` and returns at once. `secrets` are those of the whole config;
+    /// tokens of logins are added. `events` is called from those tasks and must not block.
     pub fn start(
         configs: Vec<(Arc<str>, Config)>,
         reaper: Reaper,
@@ -150,7 +138,7 @@ impl Supervisor {
             in_force: ArcSwap::default(),
             swaps: watch::Sender::default(),
             retiring: Arc::default(),
-            places: Arc::new(Semaphore::new(MAX_RETIRING)),
+            permits: Arc::new(Semaphore::new(MAX_RETIRING)),
             starter: Starter {
                 catalog,
                 secrets,
@@ -172,8 +160,8 @@ impl Supervisor {
         supervisor
     }
 
-    /// Puts another list of servers in force, in its order: what is not named in `plan` goes. Waits while
-    /// [`MAX_RETIRING`] others finish their calls. To be called by one task alone, of a runtime with several threads.
+    /// Replaces the set of servers, in the order of `plan`; servers missing in it are retired. Waits while [`MAX_RETIRING`]
+    /// others drain. To be called by one task only, on a multi-threaded runtime.
     pub async fn replace(&self, plan: Vec<(Arc<str>, ServerPlan)>) -> ReplacedServers {
         let before = self.in_force.load_full();
         let stays = |upstream: &Arc<Upstream>| {
@@ -181,17 +169,21 @@ impl Supervisor {
                 .any(|(name, plan)| *name == upstream.name && matches!(plan, ServerPlan::Stays(_)))
         };
         let going = before.order.iter().filter(|upstream| !stays(upstream)).count();
-        let mut places = Vec::new();
-        // Of more than there are places for several share one: it would wait for itself.
+        let mut permits = Vec::new();
+        // Servers beyond the number of permits share one: the change must not wait for itself.
         for _ in 0..going.min(MAX_RETIRING) {
-            // It is never closed.
-            places.extend(Arc::clone(&self.places).acquire_owned().await.ok().map(Arc::new));
+            // The semaphore is never closed.
+            permits.extend(Arc::clone(&self.permits).acquire_owned().await.ok().map(Arc::new));
         }
-        // The rights of files that servers keep something in are looked at.
-        tokio::task::block_in_place(|| self.put(plan, &places))
+        // Checks the permissions of files, which blocks.
+        tokio::task::block_in_place(|| self.put(plan, &permits))
     }
 
-    fn put(&self, plan: Vec<(Arc<str>, ServerPlan)>, places: &[RetiringPlace]) -> ReplacedServers {
+    fn put(
+        &self,
+        plan: Vec<(Arc<str>, ServerPlan)>,
+        permits: &[RetiringPermit],
+    ) -> ReplacedServers {
         let before = self.in_force.load_full();
         let mut next = ServerSet::default();
         let mut started = Vec::new();
@@ -208,8 +200,8 @@ impl Supervisor {
                     let tls = earlier.and_then(|it| it.own_tls.as_ref());
                     let upstream = self.starter.start(&name, id, *config, tls, &mut tasks);
                     if let Some(earlier) = earlier {
-                        upstream.succeeds(earlier);
-                        // Who wanted to be told of a resource still does.
+                        upstream.continue_count_of(earlier);
+                        // Subscriptions are inherited.
                         let wanted = earlier.subscriptions();
                         wanted.iter().for_each(|uri| upstream.subscribe(uri, None));
                     }
@@ -226,15 +218,15 @@ impl Supervisor {
         let retired: Vec<_> =
             before.order.iter().filter(|upstream| !in_force(upstream)).cloned().collect();
         self.in_force.store(Arc::new(next));
-        for (upstream, place) in retired.iter().zip(places.iter().cycle()) {
-            self.retire(upstream, Arc::clone(place));
+        for (upstream, permit) in retired.iter().zip(permits.iter().cycle()) {
+            self.retire(upstream, Arc::clone(permit));
         }
         self.swaps.send_replace(());
         ReplacedServers { started, retired }
     }
 
-    /// Lets a server finish its calls, and ends it.
-    fn retire(&self, upstream: &Arc<Upstream>, place: RetiringPlace) {
+    /// Drains a server and ends it.
+    fn retire(&self, upstream: &Arc<Upstream>, permit: RetiringPermit) {
         upstream.retire();
         self.retiring.lock().push(Arc::clone(upstream));
         let (upstream, retiring) = (Arc::clone(upstream), Arc::clone(&self.retiring));
@@ -242,19 +234,19 @@ impl Supervisor {
         reap(&mut tasks);
         tasks.spawn_on(
             async move {
-                let _place = place;
+                let _place = permit;
                 let limit = upstream.call_timeout().min(MAX_DRAIN);
                 let mut stop = upstream.stop.subscribe();
                 tokio::select! {
-                    () = upstream.users.gone() => {}
+                    () = upstream.active_calls.drained() => {}
                     () = tokio::time::sleep(limit) => {
                         let server = &upstream.name;
-                        tracing::warn!(%server, "calls that have not finished are cut off: the config has their server no more, or its entry or the files of its TLS have changed");
+                        peer_line!(warn, upstream.peer, %server, "cutting off unfinished calls: their server was removed from the config, or its entry or TLS files have changed");
                     }
                     _ = stop.wait_for(Option::is_some) => {}
                 }
-                upstream.users.shut();
-                upstream.end_taken_out(tokio::time::Instant::now() + END_LIMIT);
+                upstream.active_calls.close_now();
+                upstream.end_retired(tokio::time::Instant::now() + END_LIMIT);
                 upstream.over().await;
                 retiring.lock().retain(|it| !Arc::ptr_eq(it, &upstream));
             },
@@ -262,22 +254,18 @@ impl Supervisor {
         );
     }
 
-    /// The server of that name.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<Upstream>> {
         self.in_force.load().servers.get(name).cloned()
     }
 
-    /// The server of that name, with a place for a call: it may be taken out of force, and waits for the call all the
-    /// same.
-    #[must_use]
-    pub fn enter(&self, name: &str) -> Option<InUse> {
+    /// Enters a call of the server of that name; the server waits for it even if it is retired meanwhile.
+    pub fn enter(&self, name: &str) -> Option<CallGuard> {
         let mut upstream = self.get(name)?;
         loop {
-            if let Some(in_use) = InUse::enter(&upstream) {
-                return Some(in_use);
+            if let Some(active_call) = CallGuard::enter(&upstream) {
+                return Some(active_call);
             }
-            // It was closed after another had taken its place.
+            // It was closed after it was replaced.
             let now = self.get(name)?;
             if Arc::ptr_eq(&now, &upstream) {
                 return None;
@@ -286,8 +274,7 @@ impl Supervisor {
         }
     }
 
-    /// The server of that name whose connection has this number: the one in force, or one that finishes its calls.
-    #[must_use]
+    /// The active or retired server of that name to which this connection belongs.
     pub fn connected_as(&self, name: &str, generation: u64) -> Option<Arc<Upstream>> {
         let is = |upstream: &Arc<Upstream>| upstream.key == generation >> ATTEMPTS;
         let retiring = || {
@@ -297,69 +284,61 @@ impl Supervisor {
         self.get(name).filter(is).or_else(retiring)
     }
 
-    /// The identity of the server of that name.
-    #[must_use]
     pub fn id(&self, name: &str) -> Option<ServerId> {
         self.in_force.load().servers.get(name).map(|upstream| upstream.id)
     }
 
-    /// Every server, in the order of the config.
+    /// All servers in the order of the config.
     pub fn iter(&self) -> impl Iterator<Item = Arc<Upstream>> + use<> {
         self.in_force.load().order.clone().into_iter()
     }
 
-    /// Tells when there is another set of servers, from now on.
-    #[must_use]
+    /// Notifies of replaced sets from now on.
     pub fn swaps(&self) -> watch::Receiver<()> {
         self.swaps.subscribe()
     }
 
-    /// How many finish their calls.
-    #[must_use]
-    pub fn retiring(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn retiring(&self) -> usize {
         self.retiring.lock().len()
     }
 
-    /// Looks at the files of each server's own section `tls`; the names of those whose connections are to be made anew, for
-    /// others are in force. What cannot be used is told. Blocks.
-    #[must_use]
-    pub fn look_at_tls(&self, now: Instant, time: SystemTime) -> Vec<Arc<str>> {
+    /// Reloads changed files of the servers' own `tls` sections; returns the servers whose connections must be renewed.
+    /// Reports unusable files. Blocks.
+    pub fn reload_tls(&self, now: Instant, time: SystemTime) -> Vec<Arc<str>> {
         let mut renewed = Vec::new();
         for upstream in self.iter() {
             let server = &upstream.name;
-            match upstream.own_tls.as_ref().map_or(Looked::Same, |tls| tls.look(now, time)) {
-                Looked::Same => continue,
-                Looked::Renewed => {
-                    tracing::info!(%server, "the TLS of a server was renewed");
+            match upstream.own_tls.as_ref().map_or(TlsReload::Same, |tls| tls.reload(now, time)) {
+                TlsReload::Same => continue,
+                TlsReload::Renewed => {
+                    peer_line!(info, upstream.peer, %server, "reloaded the server's TLS files");
                     renewed.push(Arc::clone(server));
                     continue;
                 }
-                Looked::Unusable(problem) => {
-                    tracing::error!(%server, %problem, "the files of a server's TLS cannot be used");
+                TlsReload::Unusable(problem) => {
+                    peer_line!(error, upstream.peer, %server, %problem, "the server's TLS files are unusable");
                 }
-                Looked::Mended => {}
+                TlsReload::Recovered => {}
             }
-            // Why it is as it is, is another now.
+            // The reason in its state has changed.
             (self.starter.events)(Event::Server(upstream.state()));
         }
         renewed
     }
 
-    /// Values that no server's words may repeat from now on, in the place of those before, which stay secret for a
-    /// while.
+    /// Replaces the values to redact from output of servers; the previous ones stay secret for a while.
     pub fn keep_secret(&self, values: impl IntoIterator<Item = String>) {
         self.starter.secrets.replace(values);
     }
 
-    /// Children that are started from now on do not get these of our variables.
+    /// Withholds these variables from children started from now on.
     pub fn withhold(&self, variables: WithheldVariables) {
         self.starter.reaper.withhold(variables);
     }
 
-    /// A JSON-RPC error of a server without the values that the config holds as secret; `None`
-    /// if it holds none. Where one cannot be taken out of the JSON that it stands in, another
-    /// error stands for it.
-    #[must_use]
+    /// Redacts a server's JSON-RPC error; `None` if it contains no secret. If the result is no valid JSON, a generic error
+    /// takes its place.
     pub fn masked(&self, error: &Bytes) -> Option<Bytes> {
         let masked = match self.starter.secrets.mask(error, false) {
             Cow::Borrowed(_) => return None,
@@ -367,15 +346,11 @@ impl Supervisor {
         };
         match serde_json::from_slice::<IgnoredAny>(&masked) {
             Ok(_) => Some(masked),
-            Err(_) => Some(Bytes::from_static(UNTELLABLE)),
+            Err(_) => Some(Bytes::from_static(REDACTED_ERROR)),
         }
     }
 
-    /// Begins a login with a server, on behalf of `principal`, and tells the address to open. One that is under way is told
-    /// again.
-    ///
-    /// # Errors
-    /// [`NoLogin`]
+    /// Starts a login on behalf of `principal` and returns the address to open, also of a login that is running already.
     pub async fn log_in(
         &self,
         upstream: &Arc<Upstream>,
@@ -384,42 +359,38 @@ impl Supervisor {
         if upstream.is_disabled() {
             return Err(NoLogin::Disabled);
         }
-        if upstream.takes_login() {
+        if upstream.login.claim() {
             let (upstream, events) = (Arc::clone(upstream), Arc::clone(&self.starter.events));
             let principal: Arc<str> = principal.into();
             let mut tasks = self.tasks.lock();
             reap(&mut tasks);
             tasks.spawn_on(
                 async move {
-                    let tell = |outcome| {
+                    let log_panic = |outcome| {
                         let server = Arc::clone(&upstream.name);
                         let principal = Arc::clone(&principal);
                         events(Event::Login { server, principal, outcome });
                     };
-                    tell(LoginOutcome::Began);
-                    tell(upstream.run_login().await);
+                    log_panic(LoginOutcome::Began);
+                    let canceled = upstream.login_canceled();
+                    log_panic(upstream.login.run(&upstream.name, canceled).await);
                 },
                 &self.starter.runtime,
             );
         }
-        upstream.login_address().await
+        upstream.login.address().await
     }
 
-    /// Has those that are away tried, as far as they may be; nothing is waited for. Whoever lists
-    /// what servers offer is told of the change when one is back.
+    /// Triggers connection attempts of disconnected servers where the backoff allows it. Does not block.
     pub fn nudge(&self) {
         self.in_force.load().order.iter().for_each(|upstream| upstream.nudge());
     }
 
-    /// Every server's state, in the order of the config.
-    #[must_use]
     pub fn states(&self) -> Vec<ServerState> {
         self.in_force.load().order.iter().map(|upstream| upstream.state()).collect()
     }
 
-    /// True once every enabled server was discovered or has failed once. A server that a change of the config brings does
-    /// not make it false again.
-    #[must_use]
+    /// Whether every enabled server was discovered or has failed once. Servers added later do not reset it.
     pub fn settled(&self) -> bool {
         if self.settled.load(Ordering::Relaxed) {
             return true;
@@ -429,8 +400,7 @@ impl Supervisor {
         self.settled.fetch_or(settled, Ordering::Relaxed) || settled
     }
 
-    /// True while an enabled server is connected, and where none is enabled.
-    #[must_use]
+    /// Whether an enabled server is connected, or none is enabled.
     pub fn usable(&self) -> bool {
         let set = self.in_force.load();
         let mut enabled = set.order.iter().map(|upstream| upstream.state.load().status());
@@ -441,14 +411,12 @@ impl Supervisor {
         }) || none
     }
 
-    /// Where what servers say on stderr is kept, for [`stderr_log::read`](super::stderr_log::read).
-    #[must_use]
+    /// Directory for [`stderr_log::read`](crate::stderr_log::read).
     pub fn stderr_folder(&self) -> &Path {
         self.starter.stderr.folder()
     }
 
-    /// Ends every connection: children and all that they started are gone when this returns, which
-    /// it does not long after `deadline` at the latest.
+    /// Closes all connections. Children and their descendants are gone when this returns, shortly after `deadline` at the latest.
     pub async fn shutdown(&self, deadline: Instant) {
         let deadline = tokio::time::Instant::from_std(deadline);
         let retiring = self.retiring.lock().clone();
@@ -457,13 +425,13 @@ impl Supervisor {
         }
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         while let Some(ended) = tasks.join_next().await {
-            tell(ended);
+            log_panic(ended);
         }
         self.starter.reaper.end().await;
         self.starter.stderr.finish().await;
     }
 
-    /// Kills every child and its group, now: what is left of an ending that is not waited for.
+    /// Kills all child process groups at once, when a shutdown is cut short.
     pub fn kill(&self) {
         self.starter.reaper.kill();
     }
@@ -480,23 +448,27 @@ impl Starter {
     ) -> Arc<Upstream> {
         let key = self.started.fetch_add(1, Ordering::Relaxed);
         let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
+        let has_second = config.enabled && config.protocol_era == ProtocolEra::Auto;
+        let (second, second_controls) =
+            has_second.then(|| SecondConnection::new(config.second_idle_timeout)).unzip();
         let lookup = |name: &str| std::env::var(name).ok();
         if config.enabled {
             for exposed in config.exposed_files(&lookup) {
-                tracing::warn!(server = %name, "{exposed}");
+                let peer = LinePeer::Server(name);
+                peer_line!(warn, peer, server = %name, "{exposed}");
             }
         }
         let named = config.tls.as_ref().filter(|_| config.enabled && config.may_use_tls());
         let own_tls = named.map(|named| match earlier {
-            // What could be used last stays in force, whatever its files say now.
-            Some(earlier) if earlier.is_of(named) => Arc::clone(earlier),
+            // The last usable settings stay in force, whatever the files contain now.
+            Some(earlier) if earlier.has_settings(named) => Arc::clone(earlier),
             Some(_) | None => Arc::new(OwnTls::new(named.clone())),
         });
         let (stop, stopping) = watch::channel(None);
         let upstream = Arc::new(Upstream {
             peer: Arc::new(
                 Peer::new(Arc::clone(name), Arc::clone(&self.secrets))
-                    .keeping(self.stderr.of(name)),
+                    .with_stderr_log(self.stderr.of(name)),
             ),
             name: Arc::clone(name),
             id,
@@ -505,15 +477,17 @@ impl Starter {
             call_timeout: CallTimeout::new(config.call_timeout),
             state: StateCell::new(UpstreamState::new(config.enabled)),
             own_tls,
-            wishes: Wishes::default(),
+            connect_requests: ConnectRequests::default(),
             control,
+            second,
             server_events: Arc::default(),
             subscriptions: Subscriptions::default(),
-            users: Users::default(),
+            active_calls: ActiveCalls::default(),
             stop,
             life: watch::Sender::default(),
-            desk: LoginDesk::new(&config),
+            login: LoginSession::new(&config),
             restarts: AtomicU64::new(0),
+            list_faults: ListFaults::default(),
         });
         if !config.enabled {
             upstream.ended();
@@ -531,6 +505,8 @@ impl Starter {
             keyring: Arc::clone(&self.keyring),
             generation: key << ATTEMPTS,
             failed: None,
+            responding_bytes: Arc::default(),
+            second: second_controls.map(SecondTask::new),
         };
         let own = Arc::clone(&upstream);
         reap(tasks);
@@ -538,7 +514,7 @@ impl Starter {
             async move {
                 tokio::select! {
                     () = task.run(controls, stopping) => {}
-                    () = own.peer.tell_missed() => {}
+                    () = own.peer.report_dropped() => {}
                 }
                 own.peer.secrets.hold(key, []);
                 own.ended();
@@ -549,15 +525,15 @@ impl Starter {
     }
 }
 
-/// Takes back tasks that have ended.
+/// Removes finished tasks.
 fn reap(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.try_join_next() {
-        tell(ended);
+        log_panic(ended);
     }
 }
 
-fn tell(ended: Result<(), tokio::task::JoinError>) {
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a server's task ended badly");
+        peer_line!(error, LinePeer::Part("servers"), %error, "a server's task panicked");
     }
 }

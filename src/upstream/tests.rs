@@ -1,63 +1,68 @@
-//! What a server may do to us: over HTTP and over pipes, good and bad, on real sockets and real
-//! child processes.
-
-mod alerts;
-mod away;
-mod eras;
-mod fake;
-mod http;
-mod inbound;
-mod peers;
-mod resume;
-mod secrets;
-mod stdio;
-mod subscriptions;
-mod unasked;
+//! Tests of upstreams against misbehaving servers, on real sockets and child processes.
+//!
+//! [`Fake`] is an HTTP server whose every response is decided by the test.
 
 use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
 
-use super::Config;
-use super::http::Pool;
-use super::outgoing::CallExtras;
-use super::reaper::Reaper;
-use super::stderr_log::StderrLog;
-use super::supervisor::{
-    Answer, AnswerPart, CallError, Event, MAX_RETIRING, ServerPlan, ServerState, Status,
-    Supervisor, Upstream,
+use crate::http::Pool;
+use crate::reaper::Reaper;
+use crate::request::CallExtras;
+use crate::stderr_log::StderrLog;
+use crate::supervisor::{Event, MAX_RETIRING, ServerPlan, ServerState, Status, Supervisor};
+use crate::{
+    Answer, AnswerPart, CallAttempt, CallError, CallGuard, Config, PermittedCall, Upstream,
 };
-use crate::catalog::Catalog;
-use crate::catalog::settings::Settings;
-use crate::intent::{self, Operation, Stated};
-use crate::mcp::capabilities::ClientCapabilities;
-use crate::mcp::revisions::Era;
-use crate::policy::{
-    self, Access, Admission, AdmissionRequest, Permit, Principal, ResourceRequest, SessionFacts,
-    ToolAccess, admit,
+use mcpproxy_catalog::Catalog;
+use mcpproxy_catalog::settings::Settings;
+use mcpproxy_policy::intent::{self, Operation, Stated};
+use mcpproxy_policy::tool::ToolName;
+use mcpproxy_policy::{
+    self as policy, Access, Admission, AdmissionRequest, Permit, Principal, ResourceRequest,
+    SessionFacts, ToolAccess, admit,
 };
-use crate::secrets::Secrets;
-use crate::tool::ToolName;
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_runtime::secrets::Secrets;
 
-/// Longest time that anything in these tests may take.
+mod encodings;
+mod families;
+mod http;
+mod inbound;
+mod lists;
+mod reconnect;
+mod redirects;
+mod secrets;
+mod stdio;
+
+/// Limit for any operation in these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Leave for `access`, as a proxy gives it that has nothing against it.
+/// Permit for `access` under default settings.
 fn permitted(access: Access) -> Permit {
     let request = AdmissionRequest {
         principal: &Principal::Anonymous,
         access,
         arguments: b"",
+        meta: b"",
+        inputs: b"",
         intent: None,
         client: "",
         session: SessionFacts::default(),
+        carries_out: false,
         now: std::time::SystemTime::UNIX_EPOCH,
     };
     match admit(request, &policy::Settings::default()) {
@@ -68,7 +73,7 @@ fn permitted(access: Access) -> Permit {
     }
 }
 
-/// A proxy's lower half: catalog, supervisor, one worker's pool.
+/// Catalog, supervisor and one worker's pool.
 struct Bench {
     catalog: Arc<Catalog>,
     supervisor: Supervisor,
@@ -77,7 +82,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Starts with the servers of an `mcpServers` object.
+    /// Starts the servers of an `mcpServers` object.
     fn start(servers: serde_json::Value) -> Self {
         let configs: Vec<(Arc<str>, Config)> = servers
             .as_object()
@@ -112,14 +117,14 @@ impl Bench {
         self.supervisor.get(name).unwrap().clone()
     }
 
-    /// Waits until a server's state is as asked.
-    async fn until(&self, name: &str, what: impl Fn(&ServerState) -> bool) -> ServerState {
+    /// Waits until a server's state satisfies a condition.
+    async fn wait_until(&self, name: &str, what: impl Fn(&ServerState) -> bool) -> ServerState {
         let upstream = self.upstream(name);
         within(upstream.state.wait_for(|_| Some(upstream.state()).filter(&what))).await
     }
 
     async fn connected(&self, name: &str) -> ServerState {
-        self.until(name, |state| state.status == Status::Connected).await
+        self.wait_until(name, |state| state.status == Status::Connected).await
     }
 
     fn permit(&self, name: &str) -> Permit {
@@ -132,23 +137,31 @@ impl Bench {
     }
 
     async fn begin(&self, name: &str, arguments: &str) -> Result<Answer, CallError> {
-        let permit = self.permit(name);
-        let upstream = self.upstream(permit.access().server());
         let arguments = Bytes::copy_from_slice(arguments.as_bytes());
-        let call =
-            upstream.call(&self.pool, &permit, arguments, CallExtras::default(), Instant::now());
-        within(call).await
+        let extras = CallExtras::default();
+        within(self.send(&self.permit(name), arguments, extras, Instant::now())).await
     }
 
-    /// A call with what its client sent beside the arguments.
+    /// Starts a call with extras.
     async fn begin_with(&self, name: &str, beside: CallExtras) -> Result<Answer, CallError> {
-        let permit = self.permit(name);
-        let upstream = self.upstream(permit.access().server());
         let arguments = Bytes::from_static(b"{}");
-        within(upstream.call(&self.pool, &permit, arguments, beside, Instant::now())).await
+        within(self.send(&self.permit(name), arguments, beside, Instant::now())).await
     }
 
-    /// A call's messages, to the end of its stream.
+    async fn send(
+        &self,
+        permit: &Permit,
+        body: Bytes,
+        extras: CallExtras,
+        began: Instant,
+    ) -> Result<Answer, CallError> {
+        let upstream = self.upstream(permit.access().server());
+        let guard = CallGuard::enter(&upstream).expect("an open server");
+        let attempt = CallAttempt::First;
+        guard.call(&self.pool, PermittedCall { permit, body, extras, began, attempt }).await
+    }
+
+    /// Messages of a call, to the end of its stream.
     async fn call(&self, name: &str, arguments: &str) -> Result<Vec<String>, CallError> {
         let mut answer = self.begin(name, arguments).await?;
         let mut messages = Vec::new();
@@ -158,7 +171,7 @@ impl Bench {
         Ok(messages)
     }
 
-    /// A call's error, in words.
+    /// Text of a call's error.
     async fn error(&self, name: &str) -> String {
         self.call(name, "{}").await.expect_err("an error").to_string()
     }
@@ -168,7 +181,7 @@ impl Bench {
     }
 }
 
-/// The next whole message of an answer; none at the end of the stream.
+/// Reads the next complete message; `None` at the end of the stream.
 async fn next_message(answer: &mut Answer) -> Result<Option<String>, CallError> {
     let mut message = Vec::new();
     loop {
@@ -179,14 +192,14 @@ async fn next_message(answer: &mut Answer) -> Result<Option<String>, CallError> 
             }
             Some(AnswerPart::End) => return Ok(Some(String::from_utf8(message).unwrap())),
             None => {
-                assert!(message.is_empty(), "a stream that ends in a message is an error");
+                assert!(message.is_empty(), "the stream ended within a message");
                 return Ok(None);
             }
         }
     }
 }
 
-/// The next request on a server's connection: its head and its body; none at the end.
+/// Reads the next request of a connection: head and body; `None` at its end.
 async fn next_request(
     stream: &mut BufReader<impl AsyncRead + Unpin>,
 ) -> std::io::Result<Option<(String, Vec<u8>)>> {
@@ -209,16 +222,16 @@ async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("it took too long")
 }
 
-/// The result object that the scripted servers answer a call with.
+/// Response of scripted servers to a call.
 fn result(id: u64, text: &str) -> String {
     json!({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
         .to_string()
 }
 
 #[tokio::test]
-async fn a_server_without_an_address_fails_and_says_why() {
+async fn server_without_an_address_fails_with_the_reason() {
     let bench = Bench::start(json!({"bad": {}, "off": {"command": "x", "enabled": false}}));
-    let state = bench.until("bad", |state| state.status == Status::Failed).await;
+    let state = bench.wait_until("bad", |state| state.status == Status::Failed).await;
     assert_eq!(&*state.reason, "neither command nor url is given");
     assert_eq!(bench.upstream("off").state().status, Status::Disabled);
     assert!(bench.supervisor.settled());
@@ -231,14 +244,254 @@ async fn a_server_without_an_address_fails_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_not_set_stops_that_server_alone() {
+async fn unset_variable_stops_only_its_server() {
     let bench = Bench::start(json!({
         "s": {"url": "http://127.0.0.1:9/", "headers": {"X": "${env:MCPPROXY_NOT_SET}"}}
     }));
-    let state = bench.until("s", |state| state.status == Status::Failed).await;
+    let state = bench.wait_until("s", |state| state.status == Status::Failed).await;
     assert_eq!(
         &*state.reason,
         "environment variable MCPPROXY_NOT_SET is not set, which headers.X asks for"
     );
     bench.stop().await;
+}
+
+/// A received request.
+#[derive(Clone, Debug)]
+struct Request {
+    verb: String,
+    head: String,
+    body: Value,
+}
+
+impl Request {
+    fn method(&self) -> &str {
+        self.body["method"].as_str().unwrap_or_default()
+    }
+
+    fn header(&self, name: &str) -> Option<String> {
+        let line =
+            self.head.lines().find(|line| line.to_lowercase().starts_with(&format!("{name}:")))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    }
+}
+
+/// Response chosen by a test.
+enum Say {
+    Raw(String),
+    /// The same with a body that is not text.
+    Bytes(Vec<u8>),
+    /// An event stream: one event per message, until the channel is closed.
+    Events(mpsc::UnboundedReceiver<String>),
+    /// Sends these bytes and closes the connection.
+    Cut(String),
+    Nothing,
+}
+
+impl Say {
+    fn result(seen: &Request, result: Value) -> Self {
+        Self::json(json!({"jsonrpc": "2.0", "id": seen.body["id"], "result": result}))
+    }
+
+    fn error(seen: &Request, code: i64, text: &str) -> Self {
+        let error = json!({"code": code, "message": text});
+        Self::json(json!({"jsonrpc": "2.0", "id": seen.body["id"], "error": error}))
+    }
+
+    fn json(body: Value) -> Self {
+        Self::status("200 OK", "application/json", &body.to_string())
+    }
+
+    fn status(line: &str, kind: &str, body: &str) -> Self {
+        let length = body.len();
+        Self::Raw(format!(
+            "HTTP/1.1 {line}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}"
+        ))
+    }
+
+    /// A stream that ends after these events.
+    fn stream(events: &str) -> Self {
+        Self::status("200 OK", "text/event-stream", events)
+    }
+
+    fn accepted() -> Self {
+        Self::Raw("HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n".into())
+    }
+
+    /// An event stream and the sender of its events.
+    fn events() -> (mpsc::UnboundedSender<String>, Self) {
+        let (sender, events) = mpsc::unbounded_channel();
+        (sender, Self::Events(events))
+    }
+
+    /// Adds a header.
+    fn with(self, line: &str) -> Self {
+        match self {
+            Self::Raw(bytes) => Self::Raw(bytes.replacen("\r\n", &format!("\r\n{line}\r\n"), 1)),
+            other => other,
+        }
+    }
+}
+
+type Answers = dyn Fn(&Request) -> Say + Send + Sync;
+
+#[derive(Clone)]
+struct Fake {
+    url: String,
+    seen: Arc<watch::Sender<Vec<Request>>>,
+    /// Number of connections that the peer closed during a response.
+    closed: Arc<watch::Sender<usize>>,
+    /// Number of connections with calls.
+    calling: Arc<AtomicUsize>,
+}
+
+impl Fake {
+    async fn start(answers: impl Fn(&Request) -> Say + Send + Sync + 'static) -> Self {
+        Self::start_at(([127, 0, 0, 1], 0).into(), answers).await
+    }
+
+    async fn start_at(
+        address: SocketAddr,
+        answers: impl Fn(&Request) -> Say + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let fake = Self {
+            url: format!("http://{}/mcp", listener.local_addr().unwrap()),
+            seen: Arc::default(),
+            closed: Arc::default(),
+            calling: Arc::default(),
+        };
+        let (it, answers): (Self, Arc<Answers>) = (fake.clone(), Arc::new(answers));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (it, answers) = (it.clone(), answers.clone());
+                tokio::spawn(async move {
+                    let _ = it.speak(stream, &*answers).await;
+                });
+            }
+        });
+        fake
+    }
+
+    fn bench(&self) -> Bench {
+        Bench::start(json!({"web": {"url": self.url}}))
+    }
+
+    /// Requests received so far with this method.
+    fn seen(&self, method: &str) -> Vec<Request> {
+        self.seen.borrow().iter().filter(|seen| seen.method() == method).cloned().collect()
+    }
+
+    /// Waits for this number of requests with a method and returns the last one.
+    async fn wait_for_count(&self, method: &str, count: usize) -> Request {
+        let mut seen = self.seen.subscribe();
+        let of = |all: &[Request]| all.iter().filter(|seen| seen.method() == method).count();
+        within(seen.wait_for(|seen| of(seen) >= count)).await.unwrap();
+        self.seen(method).pop().unwrap()
+    }
+
+    /// Number of requests so far that satisfy a condition.
+    fn count(&self, what: impl Fn(&Request) -> bool) -> usize {
+        self.seen.borrow().iter().filter(|seen| what(seen)).count()
+    }
+
+    /// Waits for a request that satisfies a condition and returns the first one.
+    async fn wait_until(&self, what: impl Fn(&Request) -> bool) -> Request {
+        let mut seen = self.seen.subscribe();
+        let found = within(seen.wait_for(|seen| seen.iter().any(&what))).await.unwrap();
+        found.iter().find(|seen| what(seen)).unwrap().clone()
+    }
+
+    async fn speak(&self, stream: TcpStream, answers: &Answers) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let mut stream = BufReader::new(stream);
+        let mut called = false;
+        while let Some((head, body)) = next_request(&mut stream).await? {
+            let verb = head.split(' ').next().unwrap().to_owned();
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let seen = Request { verb, head, body };
+            if seen.method() == "tools/call" && !std::mem::replace(&mut called, true) {
+                self.calling.fetch_add(1, Ordering::Relaxed);
+            }
+            let say = answers(&seen);
+            self.seen.send_modify(|all| all.push(seen));
+            match say {
+                Say::Raw(bytes) => stream.write_all(bytes.as_bytes()).await?,
+                Say::Bytes(bytes) => stream.write_all(&bytes).await?,
+                Say::Cut(bytes) => return stream.write_all(bytes.as_bytes()).await,
+                Say::Nothing => {
+                    let _ = stream.read_u8().await;
+                    self.closed.send_modify(|closed| *closed += 1);
+                    return Ok(());
+                }
+                Say::Events(mut events) => {
+                    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+                                transfer-encoding: chunked\r\n\r\n";
+                    stream.write_all(head.as_bytes()).await?;
+                    loop {
+                        tokio::select! {
+                            event = events.recv() => {
+                                let Some(event) = event else { break };
+                                let event = format!("data: {event}\n\n");
+                                let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+                                stream.write_all(chunk.as_bytes()).await?;
+                            }
+                            _ = stream.fill_buf() => {
+                                self.closed.send_modify(|closed| *closed += 1);
+                                return Ok(());
+                            }
+                        }
+                    }
+                    stream.write_all(b"0\r\n\r\n").await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A well-behaved legacy server.
+fn legacy(seen: &Request) -> Say {
+    match (seen.verb.as_str(), seen.method()) {
+        ("POST", "initialize") => Say::result(
+            seen,
+            json!({"protocolVersion": "2025-11-25", "serverInfo": {"name": "old", "version": "1"},
+                "capabilities": {"tools": {"listChanged": true}, "prompts": {}}}),
+        )
+        .with("mcp-session-id: s-1"),
+        ("POST", "tools/list") => {
+            Say::result(seen, json!({"tools": [{"name": "t", "inputSchema": {}}]}))
+        }
+        ("POST", method) if method.starts_with("notifications/") => Say::accepted(),
+        // A client's response to a server request.
+        ("POST", "") => Say::accepted(),
+        ("POST", "tools/call") => Say::result(seen, json!({"content": []})),
+        ("POST", _) => Say::error(seen, -32601, "no such method"),
+        (_, _) => Say::Raw("HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n".into()),
+    }
+}
+
+/// A well-behaved modern server.
+fn modern(seen: &Request) -> Say {
+    let whole = json!({"resultType": "complete", "ttlMs": 0, "cacheScope": "private"});
+    let with = |more: Value| {
+        let mut result = whole.clone();
+        result.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Say::result(seen, result)
+    };
+    match (seen.verb.as_str(), seen.method()) {
+        ("POST", "server/discover") => with(json!({
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": {"tools": {"listChanged": true}, "resources": {"listChanged": true}},
+            "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "new", "version": "2"}},
+        })),
+        ("POST", "tools/list") => with(json!({"tools": [{"name": "t", "inputSchema": {}}]})),
+        ("POST", "tools/call") => with(json!({"content": []})),
+        ("POST", _) => {
+            let body = json!({"jsonrpc": "2.0", "id": seen.body["id"],
+                "error": {"code": -32601, "message": "no such method"}});
+            Say::status("404 Not Found", "application/json", &body.to_string())
+        }
+        (_, _) => Say::Raw("HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n".into()),
+    }
 }

@@ -1,4 +1,5 @@
-//! Killed at any moment, out of disk, without rights: what was acknowledged is there, whole, once.
+//! Kills at any moment, full disks and missing permissions: every acknowledged record is there, intact and
+//! once.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,16 +8,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::{
+use mcpproxy_activity::{
     Activity, Config, Draft, Durability, Filter, NotAdmitted, OnFailure, Page, Source, Status,
-    StoreError, Text, Type,
+    StoreError, Text, Type, salvage,
 };
 
 use crate::support::{call, slot, wait};
 
 const CHILD: &str = "ACTIVITY_TEST_LOG";
 const KILLS: u64 = 200;
-/// A new log is begun now and then: in a test build recovery is slow.
+/// A new log is started from time to time, because recovery is slow in a test build.
 const KILLS_PER_LOG: u64 = 25;
 /// Calls between two acknowledgements.
 const BURST: u64 = 20;
@@ -28,7 +29,7 @@ fn numbered(n: u64) -> Draft {
     draft
 }
 
-/// The child's part: checks what the one before it left, then writes until it is killed.
+/// Child process: checks what its predecessor left, then writes until it is killed.
 #[test]
 fn child() {
     let Ok(dir) = std::env::var(CHILD) else { return };
@@ -58,7 +59,7 @@ fn child() {
 }
 
 #[test]
-fn act_3_killed_at_any_moment_it_opens_again_and_nothing_acknowledged_is_lost() {
+fn act_3_log_killed_at_any_moment_reopens_without_losing_acknowledged_records() {
     let program = std::env::current_exe().unwrap();
     let mut acknowledged = 0;
     let mut dir = tempfile::tempdir().unwrap();
@@ -68,7 +69,7 @@ fn act_3_killed_at_any_moment_it_opens_again_and_nothing_acknowledged_is_lost() 
             (dir, acknowledged) = (tempfile::tempdir().unwrap(), 0);
         }
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Every fifth child is killed before it has said anything.
+        // Every fifth child is killed before it has printed anything.
         let lines = if kill % 5 == 4 { 0 } else { 1 + (seed >> 60) };
         let mut child = Command::new(&program)
             .args(["--exact", "crash::child", "--nocapture", "--test-threads=1"])
@@ -104,11 +105,11 @@ fn act_3_killed_at_any_moment_it_opens_again_and_nothing_acknowledged_is_lost() 
     }
 }
 
-/// A file system of its own, of a few megabytes.
+/// A small file system of its own.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    /// `None` where this may not be done: for others than root. Where it has to run, root can.
+    /// `None` if mounting is not permitted; on CI, root must be able to.
     fn mount() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let mount = ["-t", "tmpfs", "-o", "size=8m", "tmpfs"];
@@ -133,15 +134,15 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|it| it.uid() == 0)
 }
 
-/// Fills the disk but for what `leave` bytes take.
-fn fill(disk: &Path, leave: u64) {
+/// Fills the disk except for `free` bytes.
+fn fill(disk: &Path, free: u64) {
     let ballast = disk.join("ballast");
     let mut size = 16 << 20;
     while size > 0 && fs::write(&ballast, vec![1; size]).is_err() {
         size -= 64 << 10;
     }
     let file = fs::File::options().write(true).open(ballast).unwrap();
-    file.set_len((size as u64).saturating_sub(leave)).unwrap();
+    file.set_len((size as u64).saturating_sub(free)).unwrap();
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -153,7 +154,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn act_2_on_a_full_disk_calls_are_refused_and_nothing_is_lost_once_there_is_room() {
+fn act_2_full_disk_refuses_calls_and_loses_nothing_once_there_is_space() {
     let Some(disk) = SmallDisk::mount() else { return };
     let disk = disk.0.path();
     let (activity, writer) = Activity::open(&disk.join("log"), Config::default()).unwrap();
@@ -184,7 +185,35 @@ fn act_2_on_a_full_disk_calls_are_refused_and_nothing_is_lost_once_there_is_room
 }
 
 #[test]
-fn act_2_with_continue_calls_go_on_and_what_is_lost_is_counted() {
+fn act_9_salvage_without_space_reports_the_need_and_changes_nothing() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let disk = disk.0.path();
+    let dir = disk.join("log");
+    let (activity, writer) = Activity::open(&dir, Config::default()).unwrap();
+    (0..200).for_each(|n| drop(slot(&activity).submit(call(n))));
+    writer.close().unwrap();
+    fs::remove_file(dir.join("seal")).unwrap();
+    fs::write(dir.join("db/keyspaces/1/current"), "").unwrap();
+    fill(disk, 256 << 10);
+    let names = || {
+        let mut names: Vec<_> = fs::read_dir(disk).unwrap().flatten().map(|it| it.path()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let error = salvage::salvage(&dir, 0).unwrap_err();
+    let kind = error.io().unwrap().kind();
+    assert_eq!(kind, std::io::ErrorKind::StorageFull, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("MiB on its disk, and 0 MiB are free; free the rest"), "{text}");
+    assert_eq!(names(), before, "nothing is left beside the log");
+    fs::remove_file(disk.join("ballast")).unwrap();
+    let done = salvage::salvage(&dir, 0).unwrap().unwrap();
+    assert_eq!((done.kept, done.lost), (200 + 20, 0));
+}
+
+#[test]
+fn act_2_calls_proceed_and_losses_are_counted_with_continue() {
     let Some(disk) = SmallDisk::mount() else { return };
     let disk = disk.0.path();
     let config = Config { on_failure: OnFailure::Continue, queue_records: 50, ..Config::default() };
@@ -207,14 +236,14 @@ fn act_2_with_continue_calls_go_on_and_what_is_lost_is_counted() {
     assert_eq!(report.unrecorded.iter().map(|it| it.records).sum::<u64>(), lost);
     writer.close().unwrap();
     let (activity, writer) = Activity::open(&disk.join("log"), Config::default()).unwrap();
-    assert_eq!(activity.health().lost, lost, "it is counted across a restart");
+    assert_eq!(activity.health().lost, lost, "losses are counted across a restart");
     writer.close().unwrap();
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_an_error_that_says_so() {
+fn unwritable_folder_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    // Where root may write anywhere, a file in the folder's place does it as well.
+    // Root may write anywhere: a file in place of the folder has the same effect.
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
     let error = Activity::open(&file.join("log"), Config::default()).unwrap_err();

@@ -1,19 +1,19 @@
-//! Every question is answered as a plain walk over all records would answer it.
+//! Every query is answered as a plain walk over all records would answer it.
 
 use std::path::Path;
 
-use mcpproxy::activity::{
+use mcpproxy_activity::{
     Activity, Config, Filter, From, Id, Operation, Page, Payloads, Period, PortionLimit, Raw,
     Record, Status, Type, Writer,
 };
 
 use crate::support::{NEW_YEAR, call, open, slot};
 
-/// More than three segments, so that full ones, their edges and an unfilled one are asked.
+/// More than three segments: full ones, their edges, and an unfilled one.
 const CALLS: u64 = 3300;
 
 fn history(dir: &Path) -> (Activity, Writer) {
-    // The clock stands still for a hundred calls, and sometimes runs back.
+    // The clock stands still for a hundred calls, and sometimes runs backwards.
     let ticks = std::sync::atomic::AtomicU64::new(0);
     let clock = move || {
         let n = ticks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -42,7 +42,7 @@ fn all(activity: &Activity, filter: &Filter, limit: usize) -> Vec<Record> {
     }
 }
 
-/// All records forward, a few at a time.
+/// All records forward, in small portions.
 fn since(activity: &Activity, filter: &Filter, limit: usize) -> Vec<Record> {
     let limit = PortionLimit { records: limit, bytes: usize::MAX };
     let view = activity.view().unwrap();
@@ -60,12 +60,12 @@ fn since(activity: &Activity, filter: &Filter, limit: usize) -> Vec<Record> {
 }
 
 #[test]
-fn a_portion_ends_with_the_record_that_reaches_its_bytes() {
+fn portion_ends_with_the_record_that_reaches_its_byte_limit() {
     let folder = tempfile::tempdir().unwrap();
     let (activity, writer) = open(folder.path());
     for n in 0..20 {
         let mut entry = call(10 * n);
-        // One record each; the tenth alone is as large as the rest of its portion.
+        // One record each; the tenth alone fills its portion.
         let response = vec![b'1'; if n == 9 { 60_000 } else { 10 }];
         entry.draft.keep(Raw::Response, &response, response.len());
         assert!(slot(&activity).submit(entry).is_none());
@@ -77,7 +77,7 @@ fn a_portion_ends_with_the_record_that_reaches_its_bytes() {
             let (records, last) = view.since(after, &filter, limit).unwrap();
             (records.len(), last)
         };
-        assert_eq!(portion(0, 1), (1, 1), "one at least");
+        assert_eq!(portion(0, 1), (1, 1), "at least one");
         assert_eq!(portion(0, 60_000), (10, 10));
         assert_eq!(portion(10, 60_000), (10, 20));
         assert_eq!(portion(0, 1 << 20), (20, 20));
@@ -114,7 +114,7 @@ fn filters() -> Vec<Filter> {
         Filter { until: at(20), kinds: vec![Type::ToolCall], ..none() },
         Filter { since: at(5000), ..none() },
         Filter { since: at(900), until: at(2500), servers: names(&["memory"]), ..none() },
-        // No record is both: every segment is looked at, and none is found.
+        // No record matches both: every segment is searched in vain.
         Filter { servers: names(&["files"]), requests: names(&["request-4"]), ..none() },
     ]
 }
@@ -135,7 +135,7 @@ fn matches(filter: &Filter, record: &Record) -> bool {
         && filter.until.is_none_or(|it| head.started <= it)
 }
 
-/// Asks everything, and compares with a walk over all records.
+/// Runs every query and compares it with a walk over all records.
 fn check(activity: &Activity) {
     let everything = all(activity, &Filter::default(), 1000);
     for filter in filters() {
@@ -163,7 +163,7 @@ fn check(activity: &Activity) {
 }
 
 #[test]
-fn act_5_every_filter_finds_what_a_walk_over_all_records_finds() {
+fn act_5_filters_find_the_same_records_as_a_full_walk() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = history(dir.path());
     let everything = all(&activity, &Filter::default(), 100);
@@ -180,7 +180,7 @@ fn act_5_every_filter_finds_what_a_walk_over_all_records_finds() {
 }
 
 #[test]
-fn act_4_ids_and_numbers_grow_and_a_call_stands_before_its_decisions() {
+fn act_4_ids_and_numbers_grow_and_calls_precede_their_decisions() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = history(dir.path());
     writer.close().unwrap();
@@ -216,7 +216,7 @@ fn act_4_ids_and_numbers_grow_and_a_call_stands_before_its_decisions() {
 }
 
 #[test]
-fn act_5_a_cursor_stays_valid_while_records_arrive() {
+fn act_5_cursor_stays_valid_while_records_arrive() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
     (0..200).for_each(|n| drop(slot(&activity).submit(call(n))));
@@ -231,7 +231,7 @@ fn act_5_a_cursor_stays_valid_while_records_arrive() {
 }
 
 #[test]
-fn a_list_without_payloads_leaves_them_out_and_keeps_the_metadata() {
+fn list_without_payloads_keeps_the_metadata() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
     let mut entry = call(5);
@@ -256,7 +256,7 @@ fn a_list_without_payloads_leaves_them_out_and_keeps_the_metadata() {
 }
 
 #[test]
-fn an_id_that_is_not_kept_is_not_found() {
+fn unknown_id_is_not_found() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
     slot(&activity).submit(call(5));
@@ -267,7 +267,7 @@ fn an_id_that_is_not_kept_is_not_found() {
 }
 
 #[test]
-fn the_summary_counts_what_the_period_holds() {
+fn summary_counts_the_records_of_the_period() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = history(dir.path());
     let everything = all(&activity, &Filter::default(), 1000);

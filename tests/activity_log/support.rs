@@ -3,30 +3,30 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mcpproxy::activity::{
-    Activity, Config, Decision, Draft, Entry, Operation, Policy, Raw, Slot, Source, Status, Text,
-    Type, Verdict, Writer,
+use mcpproxy_activity::{
+    Activity, Config, Decision, Draft, Entry, Filter, Operation, Page, Policy, Raw, Record, Slot,
+    Source, Status, Text, Type, Verdict, Writer,
 };
 
 /// Microseconds since 1970 at the start of 2026.
 pub(crate) const NEW_YEAR: u64 = 1_767_225_600_000_000;
 
-/// Opens a log with the default settings.
+/// Opens a log with the default configuration.
 pub(crate) fn open(dir: &Path) -> (Activity, Writer) {
     Activity::open(dir, Config::default()).unwrap()
 }
 
-/// Waits for a future that needs no runtime to go on.
+/// Runs a future to completion on a fresh runtime.
 pub(crate) fn wait<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
 }
 
-/// A slot.
+/// Reserves a slot.
 pub(crate) fn slot(activity: &Activity) -> Slot {
     wait(activity.reserve()).unwrap()
 }
 
-/// The `n`th call of a made-up history: everything about it follows from `n`.
+/// The `n`th call of a synthetic history, fully determined by `n`.
 pub(crate) fn call(n: u64) -> Entry {
     let servers = ["github", "files", "memory", "time"];
     let status = match n % 10 {
@@ -56,7 +56,7 @@ pub(crate) fn call(n: u64) -> Entry {
         decision.mode = "strict";
         decisions.push(decision);
     }
-    Entry { draft, decisions, late: None }
+    Entry { decisions, ..draft.into() }
 }
 
 /// The files in a folder and its folders, in order.
@@ -72,4 +72,29 @@ pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// All records, oldest first.
+pub(crate) fn records_of(activity: &Activity) -> Vec<Record> {
+    let page = Page { limit: 100_000, ..Page::default() };
+    let mut records = activity.list(&Filter::default(), &page).unwrap().records;
+    records.reverse();
+    records
+}
+
+/// All records of a closed log, oldest first.
+pub(crate) fn records(dir: &Path) -> Vec<Record> {
+    let (activity, writer) = open(dir);
+    let records = records_of(&activity);
+    writer.close().unwrap();
+    records
+}
+
+/// Copies the files of an open log, as a process that is killed leaves them.
+pub(crate) fn copy_files(from: &Path, to: &Path) {
+    for file in files(from) {
+        let target = to.join(file.strip_prefix(from).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(&file, target).unwrap();
+    }
 }

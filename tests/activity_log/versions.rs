@@ -1,18 +1,18 @@
-//! A log that an earlier version wrote is read, verified, gone on with and salvaged as it was written.
+//! Logs of earlier versions are read, verified, continued and salvaged unchanged.
 
 use std::path::Path;
 
-use mcpproxy::activity::codec::{body_block, chain, genesis, head_block};
-use mcpproxy::activity::pack::Packer;
-use mcpproxy::activity::record::{Hash, NodeId};
-use mcpproxy::activity::store::{Batch, Space, Store};
-use mcpproxy::activity::{Activity, Config, Filter, Page, Record, Status, Type, Writer, salvage};
+use mcpproxy_activity::bytes::Packer;
+use mcpproxy_activity::codec::{body_block, chain, genesis, head_block};
+use mcpproxy_activity::record::{Hash, NodeId};
+use mcpproxy_activity::store::{Batch, Space, Store};
+use mcpproxy_activity::{Activity, Config, Filter, Page, Record, Status, Type, Writer, salvage};
 
 use crate::support::{call, slot};
 
-/// Whose log it is.
+/// Node id of the log.
 const NODE: NodeId = NodeId([3; 16]);
-/// The records in it.
+/// Number of its records.
 const RECORDS: [(Type, Status); 5] = [
     (Type::SystemStart, Status::Success),
     (Type::ToolCall, Status::Success),
@@ -21,7 +21,7 @@ const RECORDS: [(Type, Status); 5] = [
     (Type::ToolCall, Status::Unknown),
 ];
 
-/// The part of the fixture with that name.
+/// Part of the fixture with that name.
 fn part(name: &str) -> Vec<u8> {
     let mut lines = include_str!("../data/activity/log.txt").lines();
     let hex = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap();
@@ -29,7 +29,7 @@ fn part(name: &str) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
-/// Puts the fixture in `dir`.
+/// Writes the fixture to `dir`.
 fn old_log(dir: &Path) {
     std::fs::create_dir(dir).unwrap();
     let store = Store::open_as(dir, NODE).unwrap();
@@ -41,7 +41,7 @@ fn old_log(dir: &Path) {
     store.sync().unwrap();
 }
 
-/// Opens a log that keeps its records however old they are.
+/// Opens a log without an age limit.
 fn open(dir: &Path) -> (Activity, Writer) {
     Activity::open(dir, Config { retention_days: 0, ..Config::default() }).unwrap()
 }
@@ -53,7 +53,7 @@ fn all(activity: &Activity, filter: &Filter) -> Vec<Record> {
 }
 
 #[test]
-fn act_4_the_fixture_is_of_versions_2_and_3_and_its_hashes_are_those_of_its_bytes() {
+fn act_4_fixture_has_versions_2_and_3_and_matching_hashes() {
     let (heads, bodies) = (part("heads"), part("bodies"));
     let (block, bodies_at) = (head_block(&heads).unwrap(), body_block(&bodies).unwrap());
     assert_eq!((block.first, block.prev), (1, genesis(NODE)));
@@ -68,7 +68,7 @@ fn act_4_the_fixture_is_of_versions_2_and_3_and_its_hashes_are_those_of_its_byte
 }
 
 #[test]
-fn act_4_an_older_log_verifies_and_is_gone_on_with() {
+fn act_4_older_log_verifies_and_is_continued() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("log");
     old_log(&dir);
@@ -78,7 +78,7 @@ fn act_4_an_older_log_verifies_and_is_gone_on_with() {
     assert_eq!(shown, RECORDS);
     assert!(old.iter().all(|it| it.head.principal.is_empty()));
     assert_eq!(old[4].hash.0, part("hash")[..]);
-    // The last of them is of "admin".
+    // The last record is by "admin".
     for n in 0..3 {
         assert!(slot(&activity).submit(call(n)).is_none());
     }

@@ -1,5 +1,5 @@
-//! What is acknowledged at most 50 ms before a kill may be missing, and nothing else, though other
-//! programs want every core (ACT-3).
+//! Only records acknowledged less than 50 ms before a kill may be missing, even if other programs compete for
+//! every core (ACT-3).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::{
+use mcpproxy_activity::{
     Activity, Config, Draft, Filter, Operation, Page, Source, Status, Text, Type,
 };
 use nix::time::{ClockId, clock_gettime};
@@ -18,33 +18,33 @@ use nix::time::{ClockId, clock_gettime};
 use crate::support::{call, open, slot, wait};
 
 const CHILD: &str = "ACTIVITY_TEST_WINDOW";
-/// Set for the long form: so many processes are killed.
+/// Environment variable of the long form: the number of kills.
 const ROUNDS: &str = "ACTIVITY_WINDOW_ROUNDS";
-/// How many are in the short one.
+/// Number of kills in the short form.
 const FEW: u64 = 5;
-/// How long before a kill what was acknowledged must be there.
+/// Records acknowledged this long before a kill must be there.
 const PROMISED_US: u64 = 50_000;
-/// Threads that call, like a proxy's clients.
+/// Number of calling threads, like a proxy's clients.
 const CALLERS: u64 = 4;
-/// How long each of them does something else between two calls.
+/// Pause of each thread between two calls.
 const PAUSE: Duration = Duration::from_micros(500);
-/// Threads for each core that do nothing but want it.
+/// Number of busy threads per core.
 const BUSY: usize = 3;
-/// Calls that are acknowledged before the kill, at least, and at most so many more.
+/// Minimum number of calls acknowledged before the kill, and the maximum number of further ones.
 const CALLS: u64 = 500;
 const MORE_CALLS: u64 = 2500;
 
-/// Long enough for the slowest machine.
+/// Generous time limit for slow machines.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Microseconds by a clock that all processes share.
+/// Microseconds of a clock shared by all processes.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
     Duration::from(time).as_micros() as u64
 }
 
-/// The child's part: calls until it is killed. Each line acknowledges a call, and says which one its
-/// caller's last was and when that had been acknowledged.
+/// Child process: makes calls until it is killed. Each line acknowledges a call, and names its caller's
+/// previous one with the time of its acknowledgement.
 #[test]
 fn child() {
     let Ok(dir) = std::env::var(CHILD) else { return };
@@ -59,7 +59,7 @@ fn child() {
 }
 
 fn calls(activity: &Activity, caller: u64) {
-    // Without a buffer: what was written is out, whatever becomes of this process.
+    // Unbuffered: a written line is visible even if the process is killed.
     let mut out = File::options().write(true).open("/proc/self/fd/1").unwrap();
     wait(async {
         let mut before = None;
@@ -79,11 +79,11 @@ fn calls(activity: &Activity, caller: u64) {
     });
 }
 
-/// What one process left when it was killed.
+/// State left by one killed process.
 struct Round {
-    /// Calls whose acknowledgement has a time.
+    /// Number of calls with an acknowledgement time.
     acknowledged: usize,
-    /// For each that is not in the log, how long before the kill it was acknowledged.
+    /// For each call missing in the log, its acknowledgement's time before the kill.
     missing: Vec<u64>,
 }
 
@@ -126,7 +126,7 @@ fn round(calls: u64) -> Round {
     Round { acknowledged: heard as usize, missing }
 }
 
-/// Threads that want every core, as long as this lives.
+/// Threads that compete for every core until this is dropped.
 struct Busy(Arc<AtomicBool>);
 
 impl Busy {
@@ -148,7 +148,7 @@ impl Drop for Busy {
 }
 
 #[test]
-fn act_3_killed_while_every_core_is_wanted_only_the_last_50_ms_may_be_missing() {
+fn act_3_kill_on_a_busy_machine_loses_at_most_the_last_50_ms() {
     let rounds = std::env::var(ROUNDS).map_or(FEW, |rounds| rounds.parse().unwrap());
     let _busy = Busy::begin();
     let mut seed = 42_u64;
@@ -165,14 +165,14 @@ fn act_3_killed_while_every_core_is_wanted_only_the_last_50_ms_may_be_missing() 
         "{rounds} kills, {acknowledged} calls acknowledged, {} of them missing, the oldest {worst} µs",
         missing.len()
     );
-    assert!(!missing.is_empty(), "no kill met a call that was not durable yet: nothing was tried");
+    assert!(!missing.is_empty(), "no kill hit a call that was not durable: nothing was tested");
     assert!(late.is_empty(), "{} are missing that were acknowledged before: {late:?}", late.len());
 }
 
-/// A clock that the log's thread reads for each record and mark, and is held in.
+/// A clock, read by the log's thread for each record and mark, that can block the thread.
 #[derive(Default)]
 struct Gate {
-    /// How many readings may pass, and whether one waits.
+    /// Number of readings that may pass, and whether the thread is blocked.
     state: Mutex<(usize, bool)>,
     changed: Condvar,
 }
@@ -192,21 +192,21 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Waits until the log's thread is held.
+    /// Waits until the log's thread is blocked.
     fn holds(&self) {
         let state = self.state.lock().unwrap();
         let runs = |(passes, held): &mut (usize, bool)| *passes > 0 || !*held;
         let waited = self.changed.wait_timeout_while(state, PATIENCE, runs).unwrap().1;
-        assert!(!waited.timed_out(), "the log's thread does not come to the gate");
+        assert!(!waited.timed_out(), "the log's thread does not reach the clock");
     }
 }
 
 #[test]
-fn act_3_a_reply_waits_where_the_oldest_record_is_late_though_it_came_while_another_was_written() {
+fn act_3_reply_waits_for_a_late_record_submitted_during_another_write() {
     let dir = tempfile::tempdir().unwrap();
     let gate = Arc::new(Gate::default());
     let clock = Arc::clone(&gate);
-    // It is read when the log is opened.
+    // The clock is read when the log is opened.
     gate.let_pass(1);
     let wall = move || clock.pass();
     let (activity, writer) =
@@ -215,7 +215,7 @@ fn act_3_a_reply_waits_where_the_oldest_record_is_late_though_it_came_while_anot
     let mut entry = Box::new(call(2));
     entry.draft.operation = Some(Operation::Write);
     wait(begun.begin(&mut entry)).unwrap();
-    // Held while it writes a batch, of which the next record is no part.
+    // Blocked while it writes a batch that does not include the next record.
     gate.holds();
     slot(&activity).submit(call(3));
     let submitted = Instant::now();

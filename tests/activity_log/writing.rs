@@ -1,8 +1,8 @@
-//! Room, order, durability and the marks that queries wait for.
+//! Capacity, order, durability, live readers, and the read barrier.
 
 use std::time::Duration;
 
-use mcpproxy::activity::{
+use mcpproxy_activity::{
     Activity, Config, Durability, Filter, Live, LiveEvent, NotAdmitted, Page, Raw, Record,
     StoreError, Text,
 };
@@ -10,7 +10,7 @@ use mcpproxy::activity::{
 use crate::support::{call, files, open, slot, wait};
 
 #[test]
-fn a_log_is_open_once() {
+fn log_can_be_opened_only_once() {
     let dir = tempfile::tempdir().unwrap();
     let (_activity, writer) = open(dir.path());
     let again = Activity::open(dir.path(), Config::default());
@@ -20,7 +20,7 @@ fn a_log_is_open_once() {
 }
 
 #[test]
-fn act_2_calls_wait_for_room_and_a_slot_that_is_dropped_gives_it_back() {
+fn act_2_calls_wait_for_capacity_which_a_dropped_slot_returns() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { queue_records: 2, ..Config::default() };
     let (activity, writer) = Activity::open(dir.path(), config).unwrap();
@@ -29,12 +29,12 @@ fn act_2_calls_wait_for_room_and_a_slot_that_is_dropped_gives_it_back() {
     wait(async {
         let mut third = std::pin::pin!(activity.reserve());
         let waits = tokio::time::timeout(Duration::ZERO, third.as_mut()).await.is_err();
-        assert!(waits, "there is room for two");
+        assert!(waits, "there is capacity for two");
         drop(first);
         let third = third.await.unwrap();
         let mut fourth = std::pin::pin!(activity.reserve());
         assert!(tokio::time::timeout(Duration::ZERO, fourth.as_mut()).await.is_err());
-        // The writer gives back what it has written.
+        // The writer returns the capacity of written entries.
         second.submit(call(1));
         drop(fourth.await.unwrap());
         drop(third);
@@ -45,7 +45,7 @@ fn act_2_calls_wait_for_room_and_a_slot_that_is_dropped_gives_it_back() {
 }
 
 #[test]
-fn act_3_before_reply_the_record_is_durable_when_the_reply_may_end() {
+fn act_3_record_is_durable_before_the_reply_ends_with_before_reply() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { durability: Durability::BeforeReply, ..Config::default() };
     let (activity, writer) = Activity::open(dir.path(), config).unwrap();
@@ -58,7 +58,7 @@ fn act_3_before_reply_the_record_is_durable_when_the_reply_may_end() {
 }
 
 #[test]
-fn act_5_a_query_waits_for_the_verdict_of_a_reply_that_has_ended() {
+fn act_5_query_waits_for_the_verdict_of_an_ended_reply() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
     let mut judged = slot(&activity);
@@ -67,7 +67,7 @@ fn act_5_a_query_waits_for_the_verdict_of_a_reply_that_has_ended() {
         let activity = activity.clone();
         std::thread::spawn(move || activity.list(&Filter::default(), &Page::default()).unwrap())
     };
-    // A reply that ends later is not waited for by a query that came before, nor by itself.
+    // A query does not wait for a reply that ends after it.
     let mut later = slot(&activity);
     judged.submit(call(1));
     assert_eq!(asked.join().unwrap().records.len(), 2);
@@ -77,12 +77,12 @@ fn act_5_a_query_waits_for_the_verdict_of_a_reply_that_has_ended() {
     writer.close().unwrap();
 }
 
-/// A record as these tests' readers get it.
+/// Rendering of a record for these tests.
 fn rendered(record: &Record, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("{} ", record.seq).as_bytes());
 }
 
-/// The numbers of the records that a live reader gets next, at least `count`.
+/// Numbers of at least the next `count` records for a live reader.
 fn next_seqs(live: &mut Live, count: usize) -> Vec<u64> {
     let mut seqs = Vec::new();
     while seqs.len() < count {
@@ -94,15 +94,15 @@ fn next_seqs(live: &mut Live, count: usize) -> Vec<u64> {
     seqs
 }
 
-/// A live reader that the log knows of: it has been told of a first record.
+/// A live reader that has received a first record.
 fn live(activity: &Activity) -> Live {
     let end = activity.view().unwrap().next() - 1;
     let mut live = activity.live(end, rendered);
     slot(activity).submit(call(3));
     match wait(live.next()) {
         LiveEvent::Records(_, last) => assert_eq!(last.seq(), end + 1),
-        // It was stored before anybody looked.
-        LiveEvent::Behind => live.has_read(end + 1),
+        // The record was stored before there was a reader.
+        LiveEvent::Behind => live.skip_to(end + 1),
         LiveEvent::Closed => {}
     }
     live
@@ -121,7 +121,7 @@ fn act_7_live_readers_get_every_record_in_order() {
 }
 
 #[test]
-fn a_slow_live_reader_is_told_and_holds_nobody_up() {
+fn slow_live_reader_is_notified_and_delays_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
     let big = |record: &Record, out: &mut Vec<u8>| {
@@ -133,11 +133,11 @@ fn a_slow_live_reader_is_told_and_holds_nobody_up() {
     (0..300).for_each(|n| drop(slot(&activity).submit(call(n))));
     activity.flush().unwrap();
     let end = activity.view().unwrap().next() - 1;
-    // Another reader follows meanwhile: by then the log has gone past the slow one.
+    // Another reader follows meanwhile, until the log is past the slow one.
     while fast.seq() < end {
         match wait(fast.next()) {
             LiveEvent::Records(..) => {}
-            LiveEvent::Behind => fast.has_read(fast.seq() + 1),
+            LiveEvent::Behind => fast.skip_to(fast.seq() + 1),
             LiveEvent::Closed => panic!("it is open"),
         }
     }
@@ -146,7 +146,7 @@ fn a_slow_live_reader_is_told_and_holds_nobody_up() {
 }
 
 #[test]
-fn a_closed_log_refuses_calls_and_keeps_what_it_was_given() {
+fn closed_log_refuses_calls_and_keeps_submitted_records() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
     let late = slot(&activity);

@@ -1,4 +1,4 @@
-//! Records that hold a text: by REST and the command line, in pages, and for each principal its own.
+//! Text search in records over REST and the command line: pages, and the principal's own records only.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn found(proxy: &Proxy, query: &str) -> Value {
 }
 
 #[test]
-fn act_5_a_text_is_found_anywhere_in_a_record_and_pages_bring_each_once() {
+fn act_5_text_search_matches_anywhere_in_a_record_and_pages_return_each_match_once() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     called(&proxy);
     let all = found(&proxy, "text=item+%223%22+of&type=tool_call");
@@ -41,14 +41,14 @@ fn act_5_a_text_is_found_anywhere_in_a_record_and_pages_bring_each_once() {
     assert_eq!(seen.len(), 7, "{seen:?}");
     assert!(seen.is_sorted_by(|one, other| one > other), "{seen:?}");
     assert_eq!(found(&proxy, "text=nowhere+to+be+found")["activities"], json!([]));
-    for (query, told) in [
+    for (query, expected) in [
         ("text=a&offset=1", "'text' and 'offset'"),
         ("text=a&with_total=true", "'text' and 'with_total'"),
         ("text=", "Invalid text ''"),
     ] {
         let refused = proxy.get(&format!("/api/v1/activity?{query}"));
         assert_eq!(refused.status, 400, "{query}");
-        assert!(refused.text().contains(told), "{}", refused.text());
+        assert!(refused.text().contains(expected), "{}", refused.text());
     }
     let listed = proxy.cli(&["activity", "list", "--text", "item \"3\" OF", "-o", "json"]);
     let listed = listed.json();
@@ -57,7 +57,7 @@ fn act_5_a_text_is_found_anywhere_in_a_record_and_pages_bring_each_once() {
 }
 
 #[test]
-fn a_token_finds_no_text_in_records_of_others() {
+fn act_5_text_search_with_a_token_skips_records_of_other_principals() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     called(&proxy);
     let made = proxy.cli(&["token", "create", "ci", "-o", "json"]).json();

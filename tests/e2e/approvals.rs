@@ -1,11 +1,14 @@
-//! Size: one wait, seen by every door and in each way that it ends.
-//! Calls that wait for a person (CAP-8): every door by which they are answered, and every way that a wait ends.
+//! Calls that wait for a person's approval (CAP-8): every channel that answers them, and every way a wait ends.
+//!
+//! Size: one wait, seen through every channel and in each way it ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
+use crate::approvals_modern::{states, waiting};
 use crate::harness::{
     API_KEY, Client, Connection, Events, Output, Proxy, Response, error_text, mcpproxy, stub_stdio,
     until,
@@ -26,10 +29,6 @@ fn proxy() -> Proxy {
     proxy_with(json!({}))
 }
 
-fn waiting(proxy: &Proxy) -> Vec<Value> {
-    proxy.api("approvals")["approvals"].as_array().unwrap().clone()
-}
-
 /// Waits until so many wait; the oldest.
 fn until_waiting(proxy: &Proxy, count: usize) -> Value {
     until("calls wait", || {
@@ -42,7 +41,8 @@ fn id(approval: &Value) -> String {
     approval["id"].as_str().unwrap().to_owned()
 }
 
-fn answer(proxy: &Proxy, id: &str, body: &Value) -> Response {
+/// Answers an approval over REST.
+pub(crate) fn answer(proxy: &Proxy, id: &str, body: &Value) -> Response {
     let path = format!("/api/v1/approvals/{id}");
     proxy.request("POST", &path, &KEY, body.to_string().as_bytes())
 }
@@ -54,11 +54,6 @@ fn result(client: &mut Client) -> Value {
 
 fn begin(client: &mut Client) {
     client.begin("write", "s:write_item", json!({"value": 1}));
-}
-
-fn states(proxy: &Proxy) -> Vec<Value> {
-    let records = proxy.activity("type=approval");
-    records.iter().rev().map(|it| it["metadata"]["state"].clone()).collect()
 }
 
 fn session_stream(proxy: &Proxy, capabilities: Value) -> (String, Connection) {
@@ -86,8 +81,30 @@ fn post(proxy: &Proxy, session: &str, body: &Value) -> u16 {
     proxy.request("POST", "/mcp", &headers, body.to_string().as_bytes()).status
 }
 
+// APR-6
 #[test]
-fn cap_8_a_call_waits_until_it_is_approved_and_all_of_it_is_on_record() {
+fn arguments_with_keys_that_differ_only_by_case_cannot_be_approved() {
+    let mut s = stub_stdio(&[]);
+    s["capabilities"] = json!({"write_item": {"approval": "required"}});
+    let proxy = Proxy::with(json!({"mcpServers": {"s": s}, "input_validation": {"mode": "off"}}));
+    let mut client = proxy.client();
+    for args in [
+        json!({"value": 1, "Value": 2}),
+        json!({"value": 1, "other": [{"a": 1, "A": 2}]}),
+        json!({"Behaviour": "normal"}),
+        json!({"value": 1, "s": {"s": 1, "\u{17f}": 2}}),
+    ] {
+        let refused = client.call("write", "s:write_item", args.clone());
+        let text = "Tool 's:write_item': approval cannot be asked for arguments with keys that \
+                    differ only by case from each other, or from parameters of the tool: write \
+                    each as the tool's schema does";
+        assert_eq!(error_text(&refused), text, "{args}");
+    }
+    assert_eq!(waiting(&proxy), Vec::<Value>::new(), "nobody was asked");
+}
+
+#[test]
+fn cap_8_call_waits_until_approved_and_is_recorded_completely() {
     let proxy = proxy();
     let mut client = proxy.client();
     begin(&mut client);
@@ -111,10 +128,10 @@ fn cap_8_a_call_waits_until_it_is_approved_and_all_of_it_is_on_record() {
         (&record["status"], &record["metadata"]["approval"]),
         (&json!("success"), &json!(id))
     );
-    // The waiting is nobody's work.
-    let took = record["duration_ms"].as_f64().unwrap() * 1000.0;
-    let wait = proxy.activity("type=approval")[0]["duration_ms"].as_f64().unwrap() * 1000.0;
-    assert!(record["overhead_us"].as_f64().unwrap() <= took - wait + 1.0, "{record}");
+    // The wait is neither overhead nor latency, and is recorded apart.
+    let took = record["duration_ms"].as_f64().unwrap();
+    let overhead = record["overhead_us"].as_f64().unwrap() / 1000.0;
+    assert!(overhead <= took && record["metadata"]["approval_wait_ms"].is_u64(), "{record}");
     let [ended, waited] = &proxy.activity("type=approval")[..] else { panic!("two records") };
     assert_eq!(waited["metadata"]["state"], "waiting");
     assert_eq!(waited["arguments"], json!({"value": 1}));
@@ -136,8 +153,9 @@ fn cap_8_a_call_waits_until_it_is_approved_and_all_of_it_is_on_record() {
     until_waiting(&proxy, 1);
 }
 
+// APR-3
 #[test]
-fn cap_8_a_call_that_is_denied_says_so_and_the_first_answer_counts() {
+fn cap_8_denied_call_reports_it_and_only_the_first_answer_counts() {
     let proxy = proxy();
     let mut client = proxy.client();
     begin(&mut client);
@@ -147,8 +165,8 @@ fn cap_8_a_call_that_is_denied_says_so_and_the_first_answer_counts() {
     assert_eq!(error_text(&result(&mut client)), text);
     let second = answer(&proxy, &id, &json!({"decision": "approve"}));
     assert_eq!(second.status, 409);
-    let told = format!("Approval {id} is decided already: denied by admin over api");
-    assert_eq!(second.json()["error"], told);
+    let expected = format!("Approval {id} is decided already: denied by admin over api");
+    assert_eq!(second.json()["error"], expected);
     assert_eq!(proxy.api(&format!("approvals/{id}"))["approval"]["state"], "denied");
     let [record] = &client.records(&proxy, "type=tool_call")[..] else { panic!("one record") };
     assert_eq!((&record["status"], &record["error_message"]), (&json!("rejected"), &json!(text)));
@@ -159,7 +177,7 @@ fn cap_8_a_call_that_is_denied_says_so_and_the_first_answer_counts() {
 }
 
 #[test]
-fn cap_8_what_is_gone_unknown_or_misread_is_not_answered() {
+fn cap_8_answers_to_expired_unknown_or_malformed_approvals_are_rejected() {
     let proxy = proxy();
     let mut client = proxy.client();
     begin(&mut client);
@@ -189,7 +207,7 @@ fn cap_8_what_is_gone_unknown_or_misread_is_not_answered() {
 }
 
 #[test]
-fn cap_8_time_runs_out() {
+fn cap_8_unanswered_call_times_out() {
     let proxy = proxy_with(json!({"timeout": "200ms"}));
     let mut client = proxy.client();
     let refused = client.call("write", "s:write_item", json!({}));
@@ -204,7 +222,7 @@ fn cap_8_time_runs_out() {
 }
 
 #[test]
-fn cap_8_a_client_that_goes_away_or_cancels_withdraws_its_call() {
+fn cap_8_client_that_disconnects_or_cancels_withdraws_its_call() {
     let proxy = proxy();
     let mut gone = proxy.client();
     begin(&mut gone);
@@ -229,8 +247,9 @@ fn cap_8_a_client_that_goes_away_or_cancels_withdraws_its_call() {
     assert_eq!(client.read("s:stats", json!({}))["structuredContent"]["calls"], 1, "none was sent");
 }
 
+// APR-2
 #[test]
-fn cap_8_an_approval_stands_for_the_session_or_a_while_until_it_is_ended() {
+fn cap_8_standing_approval_covers_a_session_or_a_period_until_it_is_revoked() {
     let proxy = proxy();
     let mut client = proxy.client();
     begin(&mut client);
@@ -267,20 +286,20 @@ fn cap_8_an_approval_stands_for_the_session_or_a_while_until_it_is_ended() {
     let revoked = until("the end is on record", || {
         proxy.activity("type=approval").into_iter().find(|it| it["metadata"]["state"] == "revoked")
     });
-    let told = ["server_name", "tool_name", "source"].map(|field| &revoked[field]);
-    assert_eq!(told, ["s", "write_item", "cli"]);
-    let told = ["approval", "by", "door"].map(|field| &revoked["metadata"][field]);
-    assert_eq!(told, [second.as_str(), "admin", "cli"]);
+    let summary = ["server_name", "tool_name", "source"].map(|field| &revoked[field]);
+    assert_eq!(summary, ["s", "write_item", "cli"]);
+    let summary = ["approval", "by", "door"].map(|field| &revoked["metadata"][field]);
+    assert_eq!(summary, [second.as_str(), "admin", "cli"]);
     let mut fourth = proxy.client();
     begin(&mut fourth);
     until_waiting(&proxy, 2);
 }
 
 #[test]
-fn cap_8_the_command_line_lists_shows_and_answers() {
+fn cap_8_command_line_lists_shows_and_answers_approvals() {
     let proxy = proxy();
     let out = proxy.cli(&["approvals", "list"]);
-    assert_eq!((out.code, out.stdout.trim()), (Some(0), "No call waits for approval."));
+    assert_eq!((out.code, out.stdout.trim()), (Some(0), "No pending calls."));
     let mut client = proxy.client();
     client.begin("destructive", "s:delete_item", json!({"path": "/a\u{202e}b"}));
     let id = id(&until_waiting(&proxy, 1));
@@ -301,7 +320,30 @@ fn cap_8_the_command_line_lists_shows_and_answers() {
 }
 
 #[test]
-fn cap_8_without_a_running_proxy_nobody_is_waited_for() {
+fn cap_8_call_on_the_command_line_names_the_approval_it_waits_for() {
+    let proxy = proxy();
+    let mut command = proxy.command(&["call", "tool-write", "s:write_item", "--reason", "because"]);
+    let mut call = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(call.stderr.take().unwrap());
+    let mut said = String::new();
+    stderr.read_line(&mut said).unwrap();
+    let id = id(&until_waiting(&proxy, 1));
+    assert_eq!(
+        said,
+        format!("waiting for approval {id}; approve with `mcpproxy approvals approve {id}`\n")
+    );
+    let listed = proxy.cli(&["approvals", "list"]);
+    assert!(
+        listed.stdout.contains("REASON") && listed.stdout.contains("because"),
+        "{}",
+        listed.stdout
+    );
+    assert_eq!(proxy.cli(&["approvals", "approve", &id]).code, Some(0));
+    assert_eq!(call.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn cap_8_call_without_a_running_proxy_is_denied_at_once() {
     let proxy = proxy();
     let folder = proxy.end();
     let config = folder.path().join("config.json");
@@ -315,8 +357,9 @@ fn cap_8_without_a_running_proxy_nobody_is_waited_for() {
     assert_eq!(run(&["approvals", "list"]).code, Some(3));
 }
 
+// APR-3
 #[test]
-fn cap_8_the_end_of_the_proxy_refuses_what_waits_at_once() {
+fn cap_8_shutdown_denies_waiting_calls_at_once() {
     let proxy = proxy();
     let mut client = proxy.client();
     begin(&mut client);
@@ -332,7 +375,7 @@ fn cap_8_the_end_of_the_proxy_refuses_what_waits_at_once() {
 }
 
 #[test]
-fn cap_8_a_client_that_gave_a_token_hears_that_its_call_waits() {
+fn cap_8_client_with_a_progress_token_is_notified_that_its_call_waits() {
     let proxy = proxy();
     let (session, connection) = session_stream(&proxy, json!({}));
     let mut events = streamed(&session, connection, &json!({"progressToken": 7}));
@@ -346,7 +389,7 @@ fn cap_8_a_client_that_gave_a_token_hears_that_its_call_waits() {
 }
 
 #[test]
-fn cap_8_a_client_without_a_token_gets_a_stream_that_is_alive() {
+fn cap_8_client_without_a_progress_token_gets_a_stream_with_keep_alives() {
     let proxy = proxy();
     let (session, connection) = session_stream(&proxy, json!({}));
     // The head of a stream comes though nothing was said.
@@ -357,9 +400,10 @@ fn cap_8_a_client_without_a_token_gets_a_stream_that_is_alive() {
     assert_eq!(error_text(&events.message()["result"]), text);
 }
 
+// APR-4
 #[test]
-fn cap_8_the_client_itself_is_asked_where_it_can_ask_its_user() {
-    let proxy = proxy();
+fn cap_8_client_with_elicitation_is_asked_itself() {
+    let proxy = proxy_with(json!({"elicitation": true}));
     for (action, fate) in [("accept", None), ("decline", Some("denied"))] {
         let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
         let mut events = streamed(&session, connection, &json!({}));
@@ -382,8 +426,8 @@ fn cap_8_the_client_itself_is_asked_where_it_can_ask_its_user() {
 }
 
 #[test]
-fn cap_8_another_door_is_first_and_the_client_is_told() {
-    let proxy = proxy();
+fn cap_8_answer_through_another_channel_wins_and_closes_the_clients_dialogue() {
+    let proxy = proxy_with(json!({"elicitation": true}));
     let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
     let mut events = streamed(&session, connection, &json!({}));
     let asked = events.message();
@@ -409,18 +453,92 @@ fn cap_8_another_door_is_first_and_the_client_is_told() {
 }
 
 #[test]
-fn cap_8_an_operator_can_keep_the_client_from_approving_its_own_calls() {
-    let proxy = proxy_with(json!({"elicitation": false}));
-    let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
-    let mut events = streamed(&session, connection, &json!({"progressToken": 1}));
-    assert_eq!(events.message()["method"], "notifications/progress");
-    let id = id(&until_waiting(&proxy, 1));
-    assert_eq!(answer(&proxy, &id, &json!({"decision": "deny"})).status, 200);
-    assert!(error_text(&events.message()["result"]).ends_with("approval was denied"));
+fn cap_8_operator_can_exclude_the_client_from_approving_its_own_calls() {
+    // By default an anonymous one is not asked either.
+    for approval in [json!({"elicitation": false}), json!({})] {
+        let proxy = proxy_with(approval);
+        let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
+        let mut events = streamed(&session, connection, &json!({"progressToken": 1}));
+        assert_eq!(events.message()["method"], "notifications/progress");
+        let id = id(&until_waiting(&proxy, 1));
+        assert_eq!(answer(&proxy, &id, &json!({"decision": "deny"})).status, 200);
+        assert!(error_text(&events.message()["result"]).ends_with("approval was denied"));
+    }
+}
+
+// APR-4
+#[test]
+fn cap_8_token_client_is_asked_only_if_the_operator_allows_it_and_is_named_in_the_record() {
+    for (approval, asked) in [(json!({}), false), (json!({"elicitation": true}), true)] {
+        let proxy = proxy_with(approval);
+        let made = proxy.cli(&["token", "create", "ci", "--json"]).json();
+        let authorization = format!("Bearer {}", made["token"].as_str().unwrap());
+        let mut connection = Connection::open(proxy.port);
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}},
+            "clientInfo": {"name": "asks", "version": "1"}}});
+        let headers = [("Authorization", &*authorization)];
+        connection.send("POST", "/mcp", &headers, hello.to_string().as_bytes());
+        let session = connection.response().header("mcp-session-id").unwrap().to_owned();
+        let headers = [("Authorization", &*authorization), ("Mcp-Session-Id", &*session)];
+        let body = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": {
+            "name": "call_tool_write", "_meta": {"progressToken": 1},
+            "arguments": {"name": "s:write_item", "args": {"value": 1}, "intent": {"operation_type": "write"}}}});
+        connection.send("POST", "/mcp", &headers, body.to_string().as_bytes());
+        let mut events = Events::of(connection);
+        let first = events.message();
+        assert_eq!(first["method"] == "elicitation/create", asked, "{first}");
+        match asked {
+            true => {
+                let said =
+                    json!({"jsonrpc": "2.0", "id": first["id"], "result": {"action": "accept"}});
+                assert_eq!(
+                    proxy.request("POST", "/mcp", &headers, said.to_string().as_bytes()).status,
+                    202
+                );
+            }
+            false => {
+                let id = id(&until_waiting(&proxy, 1));
+                assert_eq!(answer(&proxy, &id, &json!({"decision": "approve"})).status, 200);
+            }
+        }
+        until("the call has gone out", || {
+            let sent = proxy.activity("type=tool_call&status=success&tool=write_item");
+            (sent.len() == 1).then_some(())
+        });
+        let ended = proxy.activity("type=approval")[0]["metadata"].clone();
+        let by = if asked { ("elicitation", "token:ci") } else { ("api", "admin") };
+        assert_eq!((&ended["door"], &ended["by"]), (&json!(by.0), &json!(by.1)), "{ended}");
+    }
 }
 
 #[test]
-fn cap_8_more_calls_than_may_wait_are_refused_and_other_calls_go_on() {
+fn cap_8_meta_of_a_call_is_shown_for_approval_and_recorded() {
+    let proxy = proxy();
+    let (session, connection) = session_stream(&proxy, json!({}));
+    let meta = json!({"progressToken": 1, "example.com/dry_run": false});
+    let mut events = streamed(&session, connection, &meta);
+    assert_eq!(events.message()["method"], "notifications/progress");
+    let waiting = until_waiting(&proxy, 1);
+    let asked = r#"{"example.com/dry_run":false}"#;
+    assert_eq!(waiting["call"]["meta"], asked, "{waiting}");
+    let id = id(&waiting);
+    let shown = proxy.cli(&["approvals", "show", &id]);
+    assert!(shown.stdout.contains(asked), "{}", shown.stdout);
+    assert_eq!(answer(&proxy, &id, &json!({"decision": "approve"})).status, 200);
+    while events.message()["id"] != "c" {}
+    let expected = json!({"example.com/dry_run": false});
+    let records = until("the call is on record", || {
+        let sent = proxy.activity("type=tool_call&tool=write_item");
+        (!sent.is_empty()).then_some(sent)
+    });
+    assert_eq!(records[0]["metadata"]["_meta"], expected, "{records:?}");
+    let waits = proxy.activity("type=approval").pop().unwrap();
+    assert_eq!(waits["metadata"]["_meta"], expected, "{waits}");
+}
+
+#[test]
+fn cap_8_calls_above_the_waiting_limit_are_refused_and_other_calls_continue() {
     let mut s = stub_stdio(&[]);
     s["capabilities"] = json!({"write_item": {"approval": "required"}});
     // 240 places in the log: 20 calls may wait, 10 of them of one principal.
@@ -443,7 +561,7 @@ fn cap_8_more_calls_than_may_wait_are_refused_and_other_calls_go_on() {
 }
 
 #[test]
-fn cap_8_tools_under_their_own_names_wait_as_well() {
+fn cap_8_direct_tools_wait_for_approval_too() {
     let proxy = proxy();
     let mut direct = proxy.direct_client();
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
@@ -457,7 +575,7 @@ fn cap_8_tools_under_their_own_names_wait_as_well() {
 }
 
 #[test]
-fn cap_8_what_a_killed_proxy_waited_for_is_forgotten_on_record() {
+fn cap_8_waiting_calls_of_a_killed_proxy_are_recorded_as_unknown() {
     let mut proxy = proxy();
     let mut client = proxy.client();
     begin(&mut client);
@@ -476,7 +594,7 @@ fn cap_8_what_a_killed_proxy_waited_for_is_forgotten_on_record() {
     let folder = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
     let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
     let proxy = Proxy::unready(serde_json::from_str(&config).unwrap(), folder).ready();
-    let record = until("it is told", || {
+    let record = until("it is reported", || {
         let records = proxy.activity("type=approval&status=error");
         records.into_iter().find(|it| it["metadata"]["state"] == "forgotten")
     });
@@ -493,7 +611,7 @@ fn cap_8_what_a_killed_proxy_waited_for_is_forgotten_on_record() {
     assert_eq!(states(&proxy).iter().filter(|state| **state == "forgotten").count(), 1);
 }
 
-/// What came to a webhook that refuses the first message once.
+/// Requests to a webhook that refuses the first message once.
 fn hook() -> (u16, std::sync::mpsc::Receiver<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -519,8 +637,9 @@ fn hook() -> (u16, std::sync::mpsc::Receiver<(String, Vec<u8>)>) {
     (port, came)
 }
 
+// APR-7
 #[test]
-fn cap_8_a_webhook_is_told_signed_and_again_if_it_was_busy() {
+fn cap_8_webhook_is_signed_and_retried_while_it_is_busy() {
     const SECRET: &str = "a-secret-of-the-operator";
     let (port, came) = hook();
     let url = format!("http://127.0.0.1:{port}/hooks/private-path?a=b");
@@ -544,21 +663,28 @@ fn cap_8_a_webhook_is_told_signed_and_again_if_it_was_busy() {
     let tag: String =
         ring::hmac::sign(&key, &signed).as_ref().iter().map(|it| format!("{it:02x}")).collect();
     assert_eq!(header("x-mcpproxy-signature"), format!("v1={tag}"));
-    let told: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!((&told["event"], &told["id"]), (&json!("approval.waiting"), &approval["id"]));
-    assert_eq!(told["digest"], approval["call"]["digest"]);
+    let reported: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(
+        (&reported["event"], &reported["id"]),
+        (&json!("approval.waiting"), &approval["id"])
+    );
+    assert_eq!(reported["digest"], approval["call"]["digest"]);
     assert!(!String::from_utf8_lossy(&body).contains("hunter2"), "no arguments");
     assert_eq!(answer(&proxy, &id(&approval), &json!({"decision": "deny"})).status, 200);
     let (_, body) = next();
-    let told: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!((&told["event"], &told["state"]), (&json!("approval.decided"), &json!("denied")));
-    assert_eq!((&told["by"], &told["door"]), (&json!("admin"), &json!("api")));
+    let reported: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(
+        (&reported["event"], &reported["state"]),
+        (&json!("approval.decided"), &json!("denied"))
+    );
+    assert_eq!((&reported["by"], &reported["door"]), (&json!("admin"), &json!("api")));
     let log = proxy.log();
     assert!(!log.contains(SECRET) && !log.contains("private-path"), "{log}");
 }
 
+// APR-7
 #[test]
-fn cap_8_a_webhook_that_hangs_delays_no_call_and_no_end() {
+fn cap_8_webhook_that_hangs_delays_neither_calls_nor_shutdown() {
     // It takes connections and says nothing.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -575,7 +701,7 @@ fn cap_8_a_webhook_that_hangs_delays_no_call_and_no_end() {
 }
 
 #[test]
-fn cap_8_what_a_rule_leaves_to_a_person_waits() {
+fn cap_8_call_of_a_rule_that_requires_approval_waits() {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("ask.cedar");
     let text = r#"@id("ask-for-writes") @requires("approval") forbid(principal, action == Action::"write", resource);"#;
@@ -598,11 +724,11 @@ fn cap_8_what_a_rule_leaves_to_a_person_waits() {
 }
 
 #[test]
-fn cap_8_a_bad_section_is_told_with_its_place() {
+fn cap_8_invalid_approvals_section_is_reported_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     let secret = "a-secret-of-the-operator";
-    for (section, told) in [
+    for (section, expected) in [
         (json!({"timeout": "soon"}), "approval.timeout"),
         (json!({"timeout": "48h"}), "must be 24h at most"),
         (json!({"webhook": {"url": "http://hooks.example.com", "secret": secret}}), "plain http"),
@@ -613,6 +739,6 @@ fn cap_8_a_bad_section_is_told_with_its_place() {
         let mut command = mcpproxy();
         let out = Output::of(command.arg("--config").arg(&path).args(["config", "check"]));
         assert_eq!(out.code, Some(5), "{text}");
-        assert!(out.stderr.contains(told) && !out.stderr.contains(secret), "{}", out.stderr);
+        assert!(out.stderr.contains(expected) && !out.stderr.contains(secret), "{}", out.stderr);
     }
 }

@@ -1,4 +1,4 @@
-//! Approvals and clients of the stateless revision (CAP-8, MCP 2026-07-28 §Multi Round-Trip Requests): the answer to the
+//! Approvals for clients of the stateless revision (CAP-8, MCP 2026-07-28 §Multi Round-Trip Requests): the response to the
 //! first request asks, the next request carries the answer.
 
 use std::collections::VecDeque;
@@ -26,8 +26,9 @@ fn proxy_with(approval: Value) -> Proxy {
     Proxy::with(json!({"mcpServers": {"s": s}, "approval": approval}))
 }
 
+/// A proxy that asks any client for approval.
 fn proxy() -> Proxy {
-    proxy_with(json!({}))
+    proxy_with(json!({"elicitation": true}))
 }
 
 pub(crate) fn waiting(proxy: &Proxy) -> Vec<Value> {
@@ -44,12 +45,13 @@ fn answer(proxy: &Proxy, id: &str, decision: &str) -> Response {
     proxy.request("POST", &path, &key, body.to_string().as_bytes())
 }
 
-fn states(proxy: &Proxy) -> Vec<Value> {
+/// States of approvals on record, oldest first.
+pub(crate) fn states(proxy: &Proxy) -> Vec<Value> {
     let records = proxy.activity("type=approval");
     records.iter().rev().map(|it| it["metadata"]["state"].clone()).collect()
 }
 
-/// How often the server was called for `write_item`.
+/// Number of calls of `write_item` at the server.
 pub(crate) fn sent(proxy: &Proxy) -> usize {
     proxy.activity("type=tool_call&status=success&tool=write_item").len()
 }
@@ -111,7 +113,7 @@ pub(crate) fn write(args: Value) -> Value {
     json!({"name": "call_tool_write", "arguments": arguments})
 }
 
-/// The same request again, with the state and what the user said.
+/// The repeated request, with the state and the user's answer.
 pub(crate) fn again(params: &Value, state: &str, action: &str) -> Value {
     let mut params = params.clone();
     params["requestState"] = json!(state);
@@ -150,7 +152,7 @@ impl ClientHandler for Person {
 }
 
 #[test]
-fn cap_8_the_client_of_the_stateless_revision_that_others_use_is_asked_and_calls_again() {
+fn cap_8_client_of_the_stateless_revision_is_asked_in_the_response_and_retries() {
     let proxy = proxy();
     let person = Person {
         says: Arc::new(Mutex::new([ElicitationAction::Accept, ElicitationAction::Decline].into())),
@@ -195,16 +197,17 @@ fn cap_8_the_client_of_the_stateless_revision_that_others_use_is_asked_and_calls
     assert_eq!((&ended["door"], &ended["by"]), (&json!("elicitation"), &json!("anonymous")));
     // Of each call two records: the one that asked, and the one that was made again.
     let records = proxy.activity("type=tool_call&tool=write_item");
-    let told: Vec<_> = records.iter().rev().map(|it| it["status"].as_str().unwrap()).collect();
-    assert_eq!(told, ["rejected", "success", "rejected", "rejected"]);
+    let recorded: Vec<_> = records.iter().rev().map(|it| it["status"].as_str().unwrap()).collect();
+    assert_eq!(recorded, ["rejected", "success", "rejected", "rejected"]);
     let id = &records[3]["metadata"]["approval"];
     assert!(id.is_string() && *id == records[2]["metadata"]["approval"], "{records:?}");
     let error = records[3]["error_message"].as_str().unwrap();
     assert!(error.starts_with("waits for approval ") && error.contains("was asked"), "{error}");
 }
 
+// APR-5
 #[test]
-fn cap_8_a_state_is_used_once_and_by_its_principal_for_the_very_same_call() {
+fn cap_8_request_state_is_valid_once_for_its_principal_and_the_identical_call() {
     let proxy = proxy();
     let hand = Hand::new(&proxy);
     let params = write(json!({"value": 1}));
@@ -252,7 +255,7 @@ fn cap_8_a_state_is_used_once_and_by_its_principal_for_the_very_same_call() {
 }
 
 #[test]
-fn cap_8_the_first_answer_counts_by_whatever_door() {
+fn cap_8_first_answer_counts_whatever_its_channel() {
     let proxy = proxy();
     let hand = Hand::new(&proxy);
     let params = write(json!({}));
@@ -281,8 +284,9 @@ fn cap_8_the_first_answer_counts_by_whatever_door() {
     assert_eq!(answer(&proxy, &fourth, "deny").status, 409);
 }
 
+// APR-5
 #[test]
-fn cap_8_without_an_answer_the_client_is_asked_again_or_waits() {
+fn cap_8_client_without_an_answer_is_asked_again_or_waits() {
     let proxy = proxy();
     let hand = Hand::new(&proxy);
     let params = write(json!({}));
@@ -292,7 +296,7 @@ fn cap_8_without_an_answer_the_client_is_asked_again_or_waits() {
     unanswered["inputResponses"] = json!({"other": {"action": "accept"}});
     assert_eq!(hand.asked(&unanswered), state, "asked again, for the same approval");
     assert_eq!(until_waiting(&proxy, 1).len(), 1);
-    // A dialogue that was closed is no answer: the call waits for another door.
+    // A closed dialogue is no answer: the call waits for another channel.
     let mut connection = hand.begin(&again(&params, &state, "cancel"));
     let id = waiting(&proxy)[0]["id"].as_str().unwrap().to_owned();
     until("the call waits", || {
@@ -301,7 +305,7 @@ fn cap_8_without_an_answer_the_client_is_asked_again_or_waits() {
     });
     assert_eq!(answer(&proxy, &id, "approve").status, 200);
     assert_eq!(*value(&connection.response().json()), 7);
-    // Whoever goes away meanwhile withdraws it.
+    // A client that disconnects meanwhile withdraws it.
     let state = hand.asked(&params);
     let gone = hand.begin(&again(&params, &state, "cancel"));
     unanswered["requestState"] = json!(state);
@@ -315,8 +319,8 @@ fn cap_8_without_an_answer_the_client_is_asked_again_or_waits() {
 }
 
 #[test]
-fn cap_8_an_approval_whose_client_never_comes_again_ends_with_its_time() {
-    let proxy = proxy_with(json!({"timeout": "300ms"}));
+fn cap_8_approval_whose_client_never_retries_expires() {
+    let proxy = proxy_with(json!({"timeout": "300ms", "elicitation": true}));
     let hand = Hand::new(&proxy);
     let params = write(json!({}));
     let state = hand.asked(&params);
@@ -329,11 +333,13 @@ fn cap_8_an_approval_whose_client_never_comes_again_ends_with_its_time() {
 }
 
 #[test]
-fn cap_8_a_client_that_declares_no_forms_waits_for_the_other_doors() {
+fn cap_8_client_without_form_elicitation_waits_for_the_other_channels() {
     for (capabilities, approval) in [
-        (json!({}), json!({})),
-        (json!({"elicitation": {"url": {}}}), json!({})),
+        (json!({}), json!({"elicitation": true})),
+        (json!({"elicitation": {"url": {}}}), json!({"elicitation": true})),
         (json!({"elicitation": {}}), json!({"elicitation": false})),
+        // No identity is stated.
+        (json!({"elicitation": {}}), json!({})),
     ] {
         let proxy = proxy_with(approval);
         let hand = Hand { capabilities, ..Hand::new(&proxy) };
@@ -345,7 +351,7 @@ fn cap_8_a_client_that_declares_no_forms_waits_for_the_other_doors() {
 }
 
 #[test]
-fn cap_8_the_end_of_the_proxy_ends_what_its_clients_were_asked() {
+fn cap_8_shutdown_ends_approvals_that_clients_were_asked_for() {
     let proxy = proxy();
     Hand::new(&proxy).asked(&write(json!({})));
     until_waiting(&proxy, 1);
@@ -353,4 +359,37 @@ fn cap_8_the_end_of_the_proxy_ends_what_its_clients_were_asked() {
     let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
     let proxy = Proxy::unready(serde_json::from_str(&config).unwrap(), folder).ready();
     assert_eq!(states(&proxy), ["waiting", "ended"]);
+}
+
+#[test]
+fn apr_1_input_responses_of_a_call_are_part_of_its_approval_and_of_the_record() {
+    let proxy = proxy();
+    let hand = Hand::new(&proxy);
+    let unasked = |text: &str| {
+        let mut params = write(json!({"value": 1}));
+        params["inputResponses"] = json!({"q": {"action": "accept", "content": {"a": text}}});
+        params
+    };
+    let ask = |text: &str| {
+        let result = hand.call(&unasked(text))["result"].take();
+        let asked = result["inputRequests"]["approval"]["params"]["message"].to_string();
+        assert!(asked.contains("inputResponses: ") && asked.contains(text), "{asked}");
+        result["requestState"].as_str().unwrap().to_owned()
+    };
+    let state = ask("first");
+    let first = until_waiting(&proxy, 1).remove(0);
+    let expected = unasked("first")["inputResponses"].take();
+    let shown: Value = serde_json::from_str(first["call"]["inputs"].as_str().unwrap()).unwrap();
+    assert_eq!(shown, expected);
+    ask("second");
+    let both = until_waiting(&proxy, 2);
+    let digests = [0, 1].map(|at| both[at]["call"]["digest"].clone());
+    assert_ne!(digests[0], digests[1], "each has its own digest");
+    let called = hand.call(&again(&write(json!({"value": 1})), &state, "accept"));
+    assert_eq!(*value(&called), 7, "{called}");
+    let records = until("the call is on record", || {
+        let sent = proxy.activity("type=tool_call&status=success&tool=write_item");
+        (!sent.is_empty()).then_some(sent)
+    });
+    assert_eq!(records[0]["metadata"]["input_responses"], expected, "{records:?}");
 }

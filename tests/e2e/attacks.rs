@@ -1,22 +1,15 @@
-//! What somebody tries who wants more than they may have: what is true before a wait and not after it, approvals that are
-//! stretched, and storms, after which nothing is left.
+//! Attempts to gain more access than granted: permissions revoked during a wait, stretched approvals, and floods, which
+//! leave nothing.
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use crate::approvals::answer;
 use crate::harness::{
     API_KEY, Client, Connection, Events, HttpStub, Issuer, Keys, PATIENCE, Process, Proxy,
-    Response, Scripted, error_text, stub_stdio, until, write_private,
+    Response, Scripted, create_token, error_text, stub_stdio, until, write_private,
 };
-
-const KEY: [(&str, &str); 1] = [("X-API-Key", API_KEY)];
-
-fn token(proxy: &Proxy, name: &str) -> String {
-    let made = proxy.cli(&["token", "create", name, "--json"]);
-    assert_eq!(made.code, Some(0), "{}", made.stderr);
-    made.json()["token"].as_str().unwrap().to_owned()
-}
 
 fn rest(tool: &str, operation: &str, args: Value) -> String {
     json!({"tool_name": format!("call_tool_{operation}"),
@@ -48,22 +41,17 @@ fn until_one_waits(proxy: &Proxy) -> String {
     })
 }
 
-fn answer(proxy: &Proxy, id: &str, body: &Value) -> Response {
-    let path = format!("/api/v1/approvals/{id}");
-    proxy.request("POST", &path, &KEY, body.to_string().as_bytes())
-}
-
 fn in_flight(proxy: &Proxy) -> u64 {
     proxy.api("status")["calls"]["in_flight"].as_u64().unwrap()
 }
 
 #[test]
-fn cap_8_a_token_that_is_revoked_while_its_call_waits_for_approval_sends_nothing() {
+fn cap_8_token_revoked_while_its_call_waits_for_approval_sends_nothing() {
     let server = Scripted::start(&["plain_x"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"*": {"approval": "required"}});
     let proxy = Proxy::start(json!({"s": entry}));
-    let token = token(&proxy, "ci");
+    let token = create_token(&proxy, &["ci"]);
     let mut call = begun(&proxy, &token, &rest("s:plain_x", "write", json!({})));
     let id = until_one_waits(&proxy);
     assert_eq!(proxy.cli(&["token", "revoke", "ci"]).code, Some(0));
@@ -77,7 +65,7 @@ fn cap_8_a_token_that_is_revoked_while_its_call_waits_for_approval_sends_nothing
 }
 
 #[test]
-fn cap_6_what_is_revoked_or_forbidden_while_a_call_waits_for_its_turn_does_not_go_out() {
+fn cap_6_access_revoked_or_forbidden_while_a_call_is_queued_sends_nothing() {
     let server = Scripted::start(&["plain_held"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"plain_held": {"parallel_safe": false}});
@@ -87,7 +75,7 @@ fn cap_6_what_is_revoked_or_forbidden_while_a_call_waits_for_its_turn_does_not_g
     let config = json!({"mcpServers": {"s": entry}, "policy": {"files": [rules]}});
     let proxy = Proxy::with(config);
     let body = |n: u64| rest("s:plain_held", "write", json!({"n": n}));
-    let (gone, kept) = (token(&proxy, "gone"), token(&proxy, "kept"));
+    let (gone, kept) = (create_token(&proxy, &["gone"]), create_token(&proxy, &["kept"]));
     let mut first = begun(&proxy, API_KEY, &body(0));
     server.wait_for(1);
     let mut queued: Vec<Connection> = Vec::new();
@@ -109,18 +97,19 @@ fn cap_6_what_is_revoked_or_forbidden_while_a_call_waits_for_its_turn_does_not_g
     });
     server.release(4);
     assert_eq!(first.response().status, 200);
-    let told: Vec<Response> = queued.iter_mut().map(Connection::response).collect();
+    let answer: Vec<Response> = queued.iter_mut().map(Connection::response).collect();
     assert_eq!(
-        error(&told[0]),
+        error(&answer[0]),
         "The token of token:gone does not count any more: it was revoked, or has expired"
     );
-    assert_eq!(error(&told[1]), "Tool 's:plain_held' is not allowed by rule 'no'");
-    assert_eq!(told[2].status, 200, "{}", told[2].text());
+    assert_eq!(error(&answer[1]), "Tool 's:plain_held' is not allowed by rule 'no'");
+    assert_eq!(answer[2].status, 200, "{}", answer[2].text());
     assert_eq!(server.arguments("plain_held"), [json!({"n": 0}), json!({"n": 3})]);
 }
 
+// APR-1
 #[test]
-fn cap_8_an_approval_is_not_for_another_byte_nor_for_a_tool_that_changed() {
+fn cap_8_approval_covers_neither_changed_arguments_nor_a_changed_tool() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tools.json");
     let tool = |description: &str| {
@@ -160,8 +149,9 @@ fn cap_8_an_approval_is_not_for_another_byte_nor_for_a_tool_that_changed() {
     assert_eq!(states, ["rejected", "success"]);
 }
 
+// APR-2
 #[test]
-fn cap_8_an_approval_for_a_time_is_for_one_resource_one_prompt_and_one_operation() {
+fn cap_8_timed_approval_covers_one_resource_one_prompt_and_one_operation() {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.cedar");
     let text = r#"@id("ask") @requires("approval") forbid (principal, action, resource);"#;
@@ -202,7 +192,7 @@ fn cap_8_an_approval_for_a_time_is_for_one_resource_one_prompt_and_one_operation
 }
 
 #[test]
-fn cap_8_of_two_answers_at_once_by_two_doors_one_counts() {
+fn cap_8_one_of_two_simultaneous_answers_counts() {
     let server = Scripted::start(&["plain_x"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"*": {"approval": "required"}});
@@ -227,7 +217,7 @@ fn cap_8_of_two_answers_at_once_by_two_doors_one_counts() {
 }
 
 #[test]
-fn a_filter_of_resources_is_asked_about_as_its_client_and_is_on_record() {
+fn resource_filter_is_decided_for_its_client_and_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.cedar");
     let text = r#"@id("not-him") forbid (principal, action == Action::"read_resource", resource)
@@ -256,8 +246,9 @@ fn a_filter_of_resources_is_asked_about_as_its_client_and_is_on_record() {
     }
 }
 
+// RUL-2
 #[test]
-fn a_rule_whose_evaluation_errs_refuses_and_says_so() {
+fn rule_with_an_evaluation_error_denies_and_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.cedar");
     let text = r#"@id("sum") forbid (principal, action == Action::"read", resource == Tool::"s:read_item")
@@ -268,13 +259,13 @@ fn a_rule_whose_evaluation_errs_refuses_and_says_so() {
     let mut client = proxy.client();
     assert_ne!(client.read("s:read_item", json!({"size": -5}))["isError"], true);
     let refused = client.read("s:read_item", json!({"size": 5}));
-    let told = "Tool 's:read_item' is not allowed by rule 'sum': it cannot be evaluated: ";
-    assert!(error_text(&refused).starts_with(told), "{refused}");
+    let expected = "Tool 's:read_item' is not allowed by rule 'sum': it cannot be evaluated: ";
+    assert!(error_text(&refused).starts_with(expected), "{refused}");
     let decision = &proxy.activity("type=policy_decision")[0];
     assert_eq!(decision["metadata"]["rules"], json!(["sum"]), "{decision}");
 }
 
-/// What a process holds: files and sockets, threads, resident pages.
+/// Resources of a process: files and sockets, threads, resident pages.
 fn held(process: &Process) -> (usize, usize, usize) {
     let pid = process.0.id();
     let count = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
@@ -309,11 +300,13 @@ const WAVES: usize = 25;
 const QUEUE: usize = 256;
 
 #[test]
-fn cap_6_ten_thousand_calls_to_a_serial_tool_wait_or_are_refused_and_nothing_is_left() {
+fn cap_6_ten_thousand_calls_to_a_serial_tool_are_queued_or_refused_and_leave_nothing() {
     let server = Scripted::start(&["plain_held"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"plain_held": {"parallel_safe": false}});
-    let proxy = Proxy::start(json!({"s": entry}));
+    // The refusals of the queue alone, without their own rate.
+    let proxy =
+        Proxy::with(json!({"mcpServers": {"s": entry}, "limits": {"refusals_per_second": 0}}));
     let full = "Too many calls to 's:plain_held' at a time: limit 1, queue 256";
     let (mut before, mut sent) = (None, 0);
     for wave in 0..WAVES {
@@ -349,7 +342,7 @@ fn cap_6_ten_thousand_calls_to_a_serial_tool_wait_or_are_refused_and_nothing_is_
 }
 
 #[test]
-fn a_key_endpoint_that_hangs_or_lies_leaves_nothing_of_a_storm() {
+fn key_endpoint_that_hangs_or_sends_garbage_leaves_nothing_after_a_flood() {
     let issuer = Issuer::start();
     let proxy = Proxy::with(json!({"mcpServers": {}, "require_mcp_auth": true,
         "auth": issuer.auth()}));
@@ -365,14 +358,14 @@ fn a_key_endpoint_that_hangs_or_lies_leaves_nothing_of_a_storm() {
     issuer.rotate("k2");
     let unknown = issuer.token(&issuer.claims());
     let lie = format!(r#"{{"keys":[{}]}}"#, "0,".repeat(1_000_000) + "0");
-    let told = "JWT: it is signed with no key of its issuer that is known";
+    let expected = "JWT: it is signed with no key of its issuer that is known";
     let mut before = None;
     for keys in [Keys::Body(lie), Keys::Hang] {
         issuer.answers(keys);
         let mut storm: Vec<_> = (0..100).map(|_| hello(&unknown)).collect();
         for connection in &mut storm {
             let response = connection.response();
-            assert_eq!((response.status, &*error(&response)), (401, told));
+            assert_eq!((response.status, &*error(&response)), (401, expected));
         }
         assert_ne!(hello(&good).response().status, 401, "the keys before stay");
         drop(storm);
@@ -391,7 +384,7 @@ fn a_key_endpoint_that_hangs_or_lies_leaves_nothing_of_a_storm() {
 }
 
 #[test]
-fn cap_8_a_storm_of_calls_that_wait_for_approval_and_go_away_leaves_nothing() {
+fn cap_8_flood_of_abandoned_calls_waiting_for_approval_leaves_nothing() {
     let server = Scripted::start(&["plain_x"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"*": {"approval": "required"}});

@@ -1,4 +1,4 @@
-//! W3C Baggage on its way to the server, and headers of a trace that a client sends twice.
+//! Propagation of W3C Baggage to the server, and of trace headers that a client sends twice.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::tracing::{PARENT, call, calls, collector, server, telemetry, url};
 const MAX_BYTES: usize = 8192;
 
 #[test]
-fn sep_414_baggage_goes_on_in_meta_and_headers() {
+fn sep_414_baggage_is_forwarded_in_meta_and_headers() {
     let (collector, server) = (collector(), server());
     let telemetry = telemetry(&collector);
     let proxy = Proxy::with(json!({"mcpServers": {"s": url(&server)}, "telemetry": telemetry}));
@@ -38,7 +38,7 @@ fn sep_414_baggage_goes_on_in_meta_and_headers() {
 }
 
 #[test]
-fn of_two_traceparents_a_server_hears_one_of_ours() {
+fn server_receives_one_traceparent_of_ours_out_of_two() {
     let (collector, server) = (collector(), server());
     let telemetry = telemetry(&collector);
     let proxy = Proxy::with(json!({"mcpServers": {"s": url(&server)}, "telemetry": telemetry}));

@@ -1,4 +1,4 @@
-//! `mcpproxy stdio` before a running server: the same bytes, the same record, no second proxy.
+//! `mcpproxy stdio` in front of a running server: the same bytes, the same record, no second proxy.
 
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ fn restartable() -> (Value, Proxy) {
 }
 
 #[test]
-fn fr_a3_the_bytes_are_those_of_the_http_face_but_for_raw_line_breaks() {
+fn fr_a3_bridge_bytes_equal_http_bytes_except_raw_line_breaks() {
     let proxy = Proxy::start(servers());
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
@@ -45,11 +45,11 @@ fn fr_a3_the_bytes_are_those_of_the_http_face_but_for_raw_line_breaks() {
         let over_http = client.post(line.as_bytes()).body;
         assert_eq!(pipe.ask(line).as_bytes(), over_http, "{line}");
     }
-    assert!(pipe.log().contains("using the server at"), "{}", pipe.log());
+    assert!(pipe.log().contains("forwarding to the running server"), "{}", pipe.log());
 }
 
 #[test]
-fn the_servers_record_has_the_calls_and_the_session_ends_with_the_input() {
+fn calls_are_recorded_by_the_server_and_the_session_ends_with_the_input() {
     let proxy = Proxy::start(servers());
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
@@ -65,7 +65,7 @@ fn the_servers_record_has_the_calls_and_the_session_ends_with_the_input() {
 }
 
 #[test]
-fn a_server_is_found_by_its_data_folder_wherever_it_listens() {
+fn server_is_found_by_its_data_folder_on_any_port() {
     // It listens on a port of the system's choice; the config names none that could be reached.
     let proxy = Proxy::start(servers());
     let config = proxy.folder.path().join("config.json");
@@ -80,7 +80,7 @@ fn a_server_is_found_by_its_data_folder_wherever_it_listens() {
 }
 
 #[test]
-fn fifty_calls_run_side_by_side() {
+fn fifty_calls_run_concurrently() {
     let proxy = Proxy::start(servers());
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
@@ -101,7 +101,7 @@ fn fifty_calls_run_side_by_side() {
 }
 
 #[test]
-fn an_answer_of_20_mb_is_one_line_and_the_same() {
+fn answer_of_20_mb_is_one_unchanged_line() {
     let proxy = Proxy::start(servers());
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
@@ -113,7 +113,7 @@ fn an_answer_of_20_mb_is_one_line_and_the_same() {
 }
 
 #[test]
-fn a_server_that_is_killed_is_told_and_one_that_comes_back_is_used_again() {
+fn killed_server_is_reported_and_used_again_once_it_is_back() {
     let (config, proxy) = restartable();
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
@@ -129,19 +129,19 @@ fn a_server_that_is_killed_is_told_and_one_that_comes_back_is_used_again() {
     let answer = parse(&pipe.line().unwrap());
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("lost"), &json!(-32603)));
     let text = answer["error"]["message"].as_str().unwrap();
-    assert!(text.contains("went away before it answered"), "{text}");
-    until("it is in the log", || pipe.log().contains("went away").then_some(()));
+    assert!(text.contains("connection lost before the response"), "{text}");
+    until("it is in the log", || pipe.log().contains("connection lost").then_some(()));
 
     let again = Proxy::unready(config, folder).ready();
     let line = pipe.read_raw("s:read_item", &json!({}));
-    assert_eq!(parse(&line)["result"]["structuredContent"]["value"], 7, "a session made anew");
+    assert_eq!(parse(&line)["result"]["structuredContent"]["value"], 7, "a new session");
     // The first may have been in the window that kill -9 takes along (ACT-3).
     let records = again.activity("type=tool_call&tool=read_item");
     assert!(matches!(records.len(), 1 | 2), "{records:?}");
 }
 
 #[test]
-fn with_no_server_left_a_request_is_an_error_and_the_pipe_lives() {
+fn request_without_a_server_is_an_error_and_the_pipe_stays_open() {
     let (_, proxy) = restartable();
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
@@ -149,13 +149,13 @@ fn with_no_server_left_a_request_is_an_error_and_the_pipe_lives() {
     let answer: Value = parse(pipe.ask(r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#).as_bytes());
     assert_eq!(answer["id"], 9);
     let text = answer["error"]["message"].as_str().unwrap();
-    assert!(text.contains("it cannot be reached"), "{text}");
+    assert!(text.contains("no server listens there"), "{text}");
     assert_eq!(pipe.close(), Vec::<Vec<u8>>::new());
     assert_eq!(pipe.process.wait(), Some(0));
 }
 
 #[test]
-fn a_signal_lets_calls_finish_in_either_mode() {
+fn signal_lets_calls_finish_in_either_mode() {
     let proxy = Proxy::start(servers());
     let slow = json!({"chunk": 64, "pause_ms": 10});
     for bridged in [true, false] {
@@ -177,7 +177,7 @@ fn a_signal_lets_calls_finish_in_either_mode() {
 }
 
 #[test]
-fn another_program_on_the_port_is_not_spoken_to_and_gets_no_key() {
+fn another_program_on_the_port_gets_neither_message_nor_key() {
     let proxy = Proxy::start(servers());
     for stranger in [Impostor::lookalike(), Impostor::before(proxy.port)] {
         let config = json!({"mcpServers": servers(), "listen": stranger.address()});
@@ -187,13 +187,17 @@ fn another_program_on_the_port_is_not_spoken_to_and_gets_no_key() {
         let sent = stranger.sent();
         assert!(sent.starts_with("GET /proof?nonce="), "{sent}");
         assert!(!sent.contains(API_KEY) && !sent.contains("read_item"), "{sent}");
-        assert!(pipe.log().contains("not by this config's mcpproxy"), "{}", pipe.log());
+        assert!(
+            pipe.log().contains("another program listens at the configured address"),
+            "{}",
+            pipe.log()
+        );
     }
     assert_eq!(proxy.activity("type=tool_call").len(), 0, "nor the other's log");
 }
 
 #[test]
-fn a_program_that_takes_the_port_later_gets_neither_key_nor_message() {
+fn program_that_takes_the_port_later_gets_neither_key_nor_message() {
     let (_, proxy) = restartable();
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
@@ -209,7 +213,7 @@ fn a_program_that_takes_the_port_later_gets_neither_key_nor_message() {
 }
 
 #[test]
-fn a_server_that_wants_its_key_gets_it() {
+fn server_that_requires_its_key_gets_it() {
     let config = json!({"mcpServers": servers(), "require_mcp_auth": true});
     let proxy = Proxy::with(config);
     let mut pipe = Pipe::before(&proxy);
@@ -219,7 +223,7 @@ fn a_server_that_wants_its_key_gets_it() {
 }
 
 #[test]
-fn modern_messages_repeat_themselves_in_headers_and_cancelling_closes_the_stream() {
+fn modern_messages_repeat_members_in_headers_and_cancelling_closes_the_stream() {
     let proxy = Proxy::start(servers());
     let mut pipe = Pipe::before(&proxy);
     let modern = |line: &str| {

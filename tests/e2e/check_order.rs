@@ -1,6 +1,6 @@
-//! The order of the checks: what two of them would refuse is refused by the first, in its words.
+//! Order of the checks: a request that two of them refuse is refused by the first, with its message.
 //!
-//! A server for each pair of neighbours, all of them the same two programs.
+//! One server for each pair of adjacent checks, all of them the same two programs.
 
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ impl Scene {
         Self { proxy, token, _stubs: stubs, _folder: folder }
     }
 
-    /// What a call of `added_notes` is refused with.
+    /// Error of a call of `added_notes`.
     fn refused(&self, server: &str, states: &str, key: &str) -> String {
         let body = json!({"tool_name": "call_tool_read", "intent": {"operation_type": states},
             "arguments": {"name": format!("{server}:added_notes"), "args": {}}});
@@ -81,7 +81,7 @@ impl Scene {
         answer["error"].as_str().unwrap_or_else(|| panic!("{server}: {answer}")).to_owned()
     }
 
-    /// Has the server begin a call that is never answered, and nobody else one.
+    /// Begins a call at the server that is never answered; no other call is in progress.
     fn occupied(&self, server: &str) -> Client {
         until("nothing is under way", || {
             (self.proxy.api("status")["calls"]["in_flight"] == 0).then_some(())
@@ -96,34 +96,36 @@ impl Scene {
 }
 
 #[test]
-fn of_two_checks_that_refuse_the_first_is_named() {
+fn first_of_two_refusing_checks_is_named() {
     let scene = Scene::new();
     let quarantined = "is quarantined and waits for approval by an operator";
-    for (server, states, key, told) in [
+    for (server, states, key, expected) in [
         ("intent_marking", "write", API_KEY, "Intent mismatch"),
         ("marking_quarantine", "read", API_KEY, "is marked destructive by operator"),
-        ("quarantine_scope", "read", &scene.token, quarantined),
+        // A tool outside the scope of a token is not reported as quarantined either.
+        ("quarantine_scope", "read", &scene.token, "Token 'ci' does not allow tool"),
         ("scope_approval", "read", &scene.token, "Token 'ci' does not allow tool"),
         ("scope_rule", "read", &scene.token, "Token 'ci' does not allow tool"),
         ("rule_approval", "read", API_KEY, "is not allowed by rule 'not-asked'"),
     ] {
         let text = scene.refused(server, states, key);
-        assert!(text.contains(told), "{server}: {text}");
+        assert!(text.contains(expected), "{server}: {text}");
         assert!(scene.proxy.activity("type=approval").is_empty(), "{server}: somebody was asked");
     }
     // Each would refuse by itself.
-    for (server, states, told) in [
+    for (server, states, expected) in [
         ("intent_marking", "read", "is marked destructive by operator"),
         ("quarantine_scope", "read", quarantined),
         ("scope_rule", "read", "is not allowed by rule 'not-scoped'"),
     ] {
         let text = scene.refused(server, states, API_KEY);
-        assert!(text.contains(told), "{server}: {text}");
+        assert!(text.contains(expected), "{server}: {text}");
     }
 }
 
+// LIM-2
 #[test]
-fn limits_come_last_and_each_in_its_order() {
+fn limits_are_checked_last_and_in_their_order() {
     let scene = Scene::new();
     {
         let _kept = scene.occupied("rule_limit");
@@ -131,7 +133,7 @@ fn limits_come_last_and_each_in_its_order() {
         assert!(text.contains("is not allowed by rule 'not-limited'"), "{text}");
     }
     {
-        // Somebody is asked, though there is no place: whoever says no is heard.
+        // Approval is requested although there is no slot: a denial counts.
         let _kept = scene.occupied("approval_limit");
         let mut client = scene.proxy.client();
         client.begin_read("approval_limit:added_notes", json!({}));

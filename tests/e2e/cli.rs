@@ -1,4 +1,4 @@
-//! The command line by its outcomes: what is printed, what goes to stderr, and the exit code.
+//! Outcomes of the command line: stdout, stderr and the exit code.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    API_KEY, Impostor, Output, Pipe, Process, Proxy, configure, free_port, mcpproxy, stub_stdio,
+    API_KEY, Impostor, Output, Pipe, Process, Proxy, configure, free_port, mcpproxy, stub,
+    stub_stdio,
 };
 
 fn proxy() -> &'static Proxy {
@@ -57,7 +58,7 @@ fn fr_026_to_028_the_three_calls_with_both_spellings() {
 }
 
 #[test]
-fn fr_029_fr_030_the_intent_is_filled_in_and_stored() {
+fn fr_029_fr_030_intent_is_filled_in_and_stored() {
     let output = cli(&[
         "call",
         "tool-write",
@@ -81,7 +82,7 @@ fn fr_029_fr_030_the_intent_is_filled_in_and_stored() {
 }
 
 #[test]
-fn arguments_from_the_line_stdin_and_a_file_keep_their_bytes() {
+fn arguments_from_line_stdin_and_file_keep_their_bytes() {
     let odd = r#"{ "b" : 1.50, "a":[1e2] }"#;
     let expected = format!("{{\"content\":[],\"structuredContent\":{odd}}}\n");
     let call = |args: &str| {
@@ -99,7 +100,7 @@ fn arguments_from_the_line_stdin_and_a_file_keep_their_bytes() {
 }
 
 #[test]
-fn an_error_of_the_tool_is_printed_and_exits_1() {
+fn error_of_a_tool_is_printed_and_exits_1() {
     let output = cli(&["call", "tool-read", "s:error"]);
     assert_eq!(output.code, Some(1));
     assert!(output.stdout.contains("no such item"), "{}", output.stdout);
@@ -116,6 +117,9 @@ fn an_error_of_the_tool_is_printed_and_exits_1() {
     fails(&cli(&["call", "tool-read", "s:nothing"]), 1, &["s:nothing"]);
     fails(&cli(&["call", "tool-read", "nobody:x"]), 1, &["nobody"]);
     fails(&cli(&["call", "tool-read", "s:never", "--timeout", "200ms"]), 1, &["s:never", "200ms"]);
+    // The tool's own text is the reason on record.
+    let listed = cli(&["activity", "list", "--type", "tool_call", "--status", "error"]);
+    assert!(listed.stdout.contains("no such item"), "{}", listed.stdout);
 }
 
 #[test]
@@ -174,7 +178,7 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     let columns = "ID TIME (UTC) TYPE SERVER TOOL INTENT STATUS DURATION REASON";
     assert_eq!(header.join(" "), columns);
     let rows: Vec<&str> = lines.collect();
-    // The decision is told in the row of the call that it is about.
+    // The decision is shown in the row of its call.
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert!(rows[1].contains("destr") && rows[1].contains("success"), "{rows:?}");
     assert!(rows[0].contains("rejected") && rows[0].contains("marked destructive"), "{rows:?}");
@@ -226,8 +230,9 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     fails(&cli(&["activity", "show", "nonsense"]), 1, &["Activity not found"]);
 }
 
+// CLI-1
 #[test]
-fn with_none_running_a_command_opens_the_config_itself_and_leaves() {
+fn command_without_a_running_proxy_opens_the_config_itself_and_exits() {
     let folder = tempfile::tempdir().unwrap();
     let listen = format!("127.0.0.1:{}", free_port());
     let config = json!({"listen": listen, "mcpServers": {"s": stub_stdio(&[])}});
@@ -246,12 +251,51 @@ fn with_none_running_a_command_opens_the_config_itself_and_leaves() {
         .collect();
     assert_eq!(outcomes, [(json!("rejected"), json!("cli")), (json!("success"), json!("cli"))]);
     let servers = run(&["upstream", "list", "--json"]).json();
-    assert_eq!(servers["servers"][0]["state"], "connected");
+    let [server] = &servers["servers"].as_array().unwrap()[..] else { panic!("{servers}") };
+    assert_eq!(server["state"], "not running");
+    assert!(server["tools"].as_u64().unwrap() > 10, "{server}");
     assert!(run(&["tools", "list"]).stdout.contains("s:read_item"));
 }
 
+// CLI-1
 #[test]
-fn a_store_in_use_is_exit_4_and_says_what_to_do() {
+fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let started = folder.path().join("started");
+    let servers = |name: &str| {
+        let script = "echo $1 >>$2; exec \"$0\" stdio";
+        json!({"command": "sh", "args": ["-c", script, stub(), name, started]})
+    };
+    let config = json!({"listen": format!("127.0.0.1:{}", free_port()),
+        "mcpServers": {"a": servers("a"), "b": servers("b")}});
+    let path = configure(config, folder.path());
+    let run = |args: &[&str]| Output::of(mcpproxy().arg("-c").arg(&path).args(args));
+    let began = || std::fs::read_to_string(&started).unwrap_or_default();
+    let unknown = run(&["tools", "search", "item"]);
+    assert_eq!(unknown.code, Some(0), "{}", unknown.stderr);
+    assert!(unknown.stderr.contains("the tools of a, b are not known yet"), "{}", unknown.stderr);
+    assert_eq!(run(&["call", "tool-read", "a:read_item"]).code, Some(0));
+    assert_eq!(began(), "a\n", "a call starts its own server alone");
+    let records = || run(&["activity", "list", "--json"]).json()["activities"].clone();
+    let before = records();
+    let errors = before.as_array().unwrap().iter().filter(|it| it["status"] == "error");
+    assert_eq!(errors.count(), 0, "the end of a server with the proxy is no error: {before}");
+    for args in [
+        &["tools", "search", "item"][..],
+        &["tools", "show", "a:read_item"],
+        &["tools", "diff", "a"],
+        &["upstream", "list"],
+        &["policy", "explain", "--as", "admin", "--tool", "a:read_item"],
+    ] {
+        let output = run(args);
+        assert_eq!(output.code, Some(0), "{args:?}: {}", output.stderr);
+        assert!(output.stdout.contains('a'), "{args:?}: {}", output.stdout);
+    }
+    assert_eq!((began(), records()), ("a\n".to_owned(), before), "nothing is started or recorded");
+}
+
+#[test]
+fn store_in_use_exits_4_and_names_the_next_step() {
     // A proxy over pipes has the store for itself, and no address to be asked at.
     let pipe = Pipe::start(json!({}));
     let config = pipe.folder.path().join("config.json");
@@ -260,7 +304,7 @@ fn a_store_in_use_is_exit_4_and_says_what_to_do() {
 }
 
 #[test]
-fn another_key_is_told_and_not_sent() {
+fn other_key_is_reported_and_not_sent() {
     let mut command = proxy().command(&["tools", "list"]);
     let output =
         Output::of(command.env("MCPPROXY_API_KEY", "another-key-of-more-than-32-characters"));
@@ -274,16 +318,17 @@ fn config_for(listen: &str) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
+// CLI-1
 #[test]
-fn a_stranger_on_the_port_is_not_sent_the_key() {
+fn unknown_program_on_the_port_does_not_get_the_key() {
     let stranger = Impostor::lookalike();
     let (_folder, config) = config_for(&stranger.address());
-    let told = "is not the mcpproxy of this config";
+    let expected = "is not the mcpproxy of this config";
     for args in
         [&["tools", "list"][..], &["activity", "watch"], &["activity", "export", "--file", "-"]]
     {
         let output = Output::of(mcpproxy().arg("-c").arg(&config).args(args));
-        fails(&output, 3, &[&stranger.address(), told, "nothing was sent"]);
+        fails(&output, 3, &[&stranger.address(), expected, "nothing was sent"]);
     }
     let sent = stranger.sent();
     assert!(sent.contains("GET /proof?nonce="), "{sent}");
@@ -291,11 +336,11 @@ fn a_stranger_on_the_port_is_not_sent_the_key() {
 }
 
 #[test]
-fn a_stranger_that_has_the_real_server_prove_it_is_not_sent_the_key() {
+fn program_that_relays_the_proof_of_the_real_server_does_not_get_the_key() {
     let stranger = Impostor::before(proxy().port);
     let (_folder, config) = config_for(&stranger.address());
     let output = Output::of(mcpproxy().arg("-c").arg(&config).args(["tools", "list"]));
-    fails(&output, 3, &["is not the mcpproxy of this config", "of another address"]);
+    fails(&output, 3, &["is not the mcpproxy of this config", "for another address"]);
     // The data folder tells where the real one is.
     let mut command = proxy().command(&["tools", "list"]);
     let output = Output::of(command.env("MCPPROXY_LISTEN", stranger.address()));
@@ -305,8 +350,9 @@ fn a_stranger_that_has_the_real_server_prove_it_is_not_sent_the_key() {
     assert!(sent.contains("GET /proof?nonce=") && !sent.contains(API_KEY), "{sent}");
 }
 
+// CLI-2
 #[test]
-fn bad_usage_is_exit_2_and_json_errors_are_json() {
+fn bad_usage_exits_2_and_json_errors_are_json() {
     for args in [
         &["no-such-command"][..],
         &["call"],
@@ -340,6 +386,7 @@ fn bad_usage_is_exit_2_and_json_errors_are_json() {
     assert!(!error["request_id"].as_str().unwrap().is_empty());
 }
 
+// CLI-1
 #[test]
 fn completions_help_and_version() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -358,11 +405,15 @@ fn completions_help_and_version() {
         assert!(help.stdout.contains("Examples:"), "{command}: {}", help.stdout);
     }
     let version = cli(&["--version"]);
-    assert_eq!(version.stdout, format!("mcpproxy {}\n", env!("MCPPROXY_LONG_VERSION")));
+    assert_eq!(
+        version.stdout,
+        format!("mcpproxy {}\n", mcpproxy_gateway::telemetry::build_info::LONG_VERSION)
+    );
 }
 
+// CLI-4
 #[test]
-fn the_demo_shows_five_fates_and_leaves_nothing() {
+fn demo_shows_five_outcomes_and_leaves_nothing() {
     let home = tempfile::tempdir().unwrap();
     let mut command = mcpproxy();
     let output = Output::of(command.arg("demo").env("HOME", home.path()));
@@ -395,7 +446,7 @@ fn the_demo_shows_five_fates_and_leaves_nothing() {
 }
 
 #[test]
-fn act_7_activity_is_summed_up_and_exported() {
+fn act_7_activity_is_summarized_and_exported() {
     let mut client = proxy().client();
     let session = client.session.clone();
     client.call("write", "s:write_item", json!({}));
@@ -436,7 +487,7 @@ fn act_7_watch_shows_each_record_until_it_is_interrupted() {
     let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
     let mut client = proxy().client();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    // Calls go on until the watcher, which may still be connecting, has seen one.
+    // Calls continue until the watcher, which may still be connecting, has seen one.
     let caller = std::thread::spawn(move || {
         while stopped.try_recv().is_err() {
             client.read("s:read_item", json!({"watched": true}));
@@ -475,7 +526,56 @@ fn journal(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn act_9_a_damaged_log_is_named_refused_and_salvaged() {
+fn act_9_store_that_cannot_be_opened_is_named_with_the_next_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let config = json!({"listen": format!("127.0.0.1:{port}"), "mcpServers": {}});
+    let folder = Proxy::unready(config, folder).ready().end();
+    let config = folder.path().join("config.json");
+    let run = |args: &[&str]| Output::of(mcpproxy().arg("-c").arg(&config).args(args));
+    let log = folder.path().join("data/activity");
+    std::fs::remove_file(log.join("seal")).unwrap();
+    let keyspace = log.join("db/keyspaces/6");
+    let named = |folder: &std::path::Path, start: &str| {
+        let mut files = std::fs::read_dir(folder).unwrap().map(|it| it.unwrap().path());
+        files.find(|it| it.file_name().unwrap().to_str().unwrap().starts_with(start)).unwrap()
+    };
+    let current = keyspace.join("current");
+    let mut flipped = std::fs::read(&current).unwrap();
+    flipped[9] ^= 1;
+    let version = u64::from_le_bytes(flipped[..8].try_into().unwrap());
+    let manifest = keyspace.join(format!("v{version}"));
+    let table = named(&keyspace.join("tables"), "");
+    for (damaged, bytes, expected) in [
+        (&current, Some(flipped), &manifest),
+        (&current, Some(vec![]), &current),
+        (&manifest, Some(vec![]), &manifest),
+        (&manifest, None, &manifest),
+        (&table, Some(vec![]), &table),
+        (&table, None, &table),
+        (&log.join("db/version"), None, &log.join("db/version")),
+    ] {
+        let whole = std::fs::read(damaged).unwrap();
+        match bytes {
+            Some(bytes) => std::fs::write(damaged, bytes).unwrap(),
+            None => std::fs::remove_file(damaged).unwrap(),
+        }
+        let expected = expected.strip_prefix(&log).unwrap().to_str().unwrap();
+        for (args, code) in [(&["serve"][..], 4), (&["activity", "verify"], 4), (&["doctor"], 1)] {
+            let output = run(args);
+            let text = format!("{}{}", output.stdout, output.stderr).replace('\n', " ");
+            assert_eq!(output.code, Some(code), "{args:?} {damaged:?}: {text}");
+            assert!(text.contains("serve --salvage"), "{args:?} {damaged:?}: {text}");
+            let text: String = text.split_whitespace().collect();
+            assert!(text.contains(expected), "{args:?} {damaged:?}: {text}");
+        }
+        std::fs::write(damaged, whole).unwrap();
+    }
+    assert_eq!(run(&["activity", "verify"]).code, Some(0));
+}
+
+#[test]
+fn act_9_damaged_log_is_named_refused_and_salvaged() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
     let config =
@@ -491,7 +591,8 @@ fn act_9_a_damaged_log_is_named_refused_and_salvaged() {
     let running = proxy.cli(&["activity", "verify"]);
     assert_eq!(running.code, Some(0), "{}", running.stderr);
     assert!(running.stdout.starts_with("sound: "), "{}", running.stdout);
-    let folder = proxy.end();
+    // Otherwise nothing would be in the journal alone.
+    let folder = proxy.killed();
     let config = folder.path().join("config.json");
     let run = |args: &[&str]| Output::of(mcpproxy().arg("-c").arg(&config).args(args));
     let alone = run(&["activity", "verify", "--json"]);
@@ -499,9 +600,10 @@ fn act_9_a_damaged_log_is_named_refused_and_salvaged() {
     assert_eq!(alone.json()["sound"], true);
 
     let journal = journal(&folder.path().join("data/activity"));
-    let size = std::fs::metadata(&journal).unwrap().len();
+    let bytes = std::fs::read(&journal).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() as u64;
     let file = std::fs::File::options().write(true).open(&journal).unwrap();
-    file.set_len(size / 3 * 2).unwrap();
+    file.set_len(used / 3 * 2).unwrap();
     let broken = run(&["activity", "verify", "--json"]);
     assert_eq!(broken.code, Some(1), "{} {}", broken.stdout, broken.stderr);
     let seq = broken.json()["broken"]["seq"].as_u64().unwrap();

@@ -1,5 +1,4 @@
-//! The first minutes: a config is made, servers of other programs are taken over, and clients are told
-//! where the proxy is.
+//! First steps: creating a config, importing servers of other programs, and connecting clients to the proxy.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -44,7 +43,7 @@ impl Home {
         command
     }
 
-    /// Runs a command at a terminal at which somebody types this; what is seen there.
+    /// Runs a command at a terminal where `answer` is typed. Returns the output.
     fn typed(&self, args: &[&str], answer: &str) -> String {
         let program = mcpproxy();
         let words = std::iter::once(program.get_program().to_str().unwrap());
@@ -69,8 +68,9 @@ impl Home {
 
 const CONFIG: &str = ".mcpproxy/mcp_config.json";
 
+/// Output of a command that succeeded.
 #[track_caller]
-fn done(output: &Output) -> &str {
+pub(crate) fn done(output: &Output) -> &str {
     assert_eq!(output.code, Some(0), "{} {}", output.stdout, output.stderr);
     &output.stdout
 }
@@ -87,7 +87,7 @@ const FILES: [(&str, &str); 7] = [
 ];
 
 #[test]
-fn init_makes_a_config_that_is_used_and_kept() {
+fn init_creates_a_config_that_is_used_and_kept() {
     let home = Home::new();
     let output = home.run(&["init"]);
     assert!(done(&output).contains("mcpproxy import"), "{}", output.stdout);
@@ -103,7 +103,7 @@ fn init_makes_a_config_that_is_used_and_kept() {
     assert_eq!(schema.trim_end(), done(&home.run(&["config", "schema"])).trim_end());
     home.put(".mcpproxy/mcp_config.schema.json", "that of an older version");
     let before = home.text(CONFIG);
-    assert!(done(&home.run(&["init"])).contains("nothing was changed"));
+    assert!(done(&home.run(&["init"])).contains("exists: nothing changed"));
     assert_eq!(home.text(CONFIG), before);
     assert_eq!(home.text(".mcpproxy/mcp_config.schema.json"), schema, "it is renewed");
     done(&home.run(&["upstream", "add", "--no-check", "x", "--", "true"]));
@@ -112,44 +112,48 @@ fn init_makes_a_config_that_is_used_and_kept() {
 }
 
 #[test]
-fn init_says_who_can_read_the_file_and_whose_key_counts() {
+fn init_reports_who_can_read_the_file_and_whose_key_counts() {
     let mode = |home: &Home| fs::metadata(home.path(CONFIG)).unwrap().permissions().mode() & 0o777;
     let blank = |home: &Home, file: &str| {
         home.put(file, "\n");
         fs::set_permissions(home.path(file), fs::Permissions::from_mode(0o644)).unwrap();
     };
-    let own = "which only you can read, with a key of its own";
+    let own = "readable only by you, with a generated API key";
     let home = Home::new();
     blank(&home, CONFIG);
     let output = home.run(&["init"]);
     assert!(done(&output).contains(own), "{}", output.stdout);
     assert_eq!((mode(&home), home.config()["api_key"].as_str().unwrap().len()), (0o600, 64));
-    // What a link leads to may be somebody's who wants it so.
+    // The permissions of a link's target are left unchanged: they may be intended.
     let home = Home::new();
     blank(&home, "real.json");
     fs::create_dir(home.path(".mcpproxy")).unwrap();
     std::os::unix::fs::symlink("../real.json", home.path(CONFIG)).unwrap();
     let output = home.run(&["init"]);
     assert_eq!(mode(&home), 0o644);
-    let told = done(&output);
-    assert!(told.contains("mode 644") && !told.contains("only you"), "{told}");
+    let printed = done(&output);
+    assert!(printed.contains("mode 644") && !printed.contains("only by you"), "{printed}");
     // One that is there, and gets a key.
     let home = Home::new();
     home.put(CONFIG, "{}");
     fs::set_permissions(home.path(CONFIG), fs::Permissions::from_mode(0o640)).unwrap();
     let output = home.run(&["init"]);
-    assert!(done(&output).contains("a key was added to it. Others can read"), "{}", output.stdout);
+    assert!(
+        done(&output).contains("added an API key. The file is accessible to others"),
+        "{}",
+        output.stdout
+    );
     let home = Home::new();
     let mut command = home.command(mcpproxy(), &["init"]);
     let key = "0123456789abcdef0123456789abcdef-key";
     let output = Output::of(command.env("MCPPROXY_API_KEY", key));
-    let told = done(&output);
-    assert!(told.contains("MCPPROXY_API_KEY") && !told.contains("of its own"), "{told}");
+    let printed = done(&output);
+    assert!(printed.contains("MCPPROXY_API_KEY") && !printed.contains("generated"), "{printed}");
     assert!(home.config().get("api_key").is_none());
 }
 
 #[test]
-fn what_is_asked_at_a_terminal_is_done_when_the_answer_is_yes_alone() {
+fn terminal_question_is_carried_out_only_if_the_answer_is_yes() {
     let home = Home::new();
     done(&home.run(&["init"]));
     let theirs = json!({"mcpServers": {"one": {"command": "true"}}}).to_string();
@@ -166,16 +170,21 @@ fn what_is_asked_at_a_terminal_is_done_when_the_answer_is_yes_alone() {
     assert!(seen.contains("Add 1 server to") && seen.contains("Added 1 server."), "{seen}");
     assert_eq!(home.config()["mcpServers"]["one"]["command"], "true");
     let seen = home.typed(&["connect", "cursor"], "YES\n");
-    assert!(seen.contains("Write this for Cursor?") && seen.contains("is connected"), "{seen}");
+    assert!(
+        seen.contains("Write this entry for Cursor?") && seen.contains("is connected"),
+        "{seen}"
+    );
     assert!(home.text(".cursor/mcp.json").contains("\"mcpproxy\""));
     let seen = home.typed(&["connect", "cursor", "--undo"], "n\n");
-    assert!(seen.contains("Take this from Cursor?") && seen.contains("Nothing was changed."));
+    assert!(
+        seen.contains("Remove this entry from Cursor?") && seen.contains("Nothing was changed.")
+    );
     assert!(home.text(".cursor/mcp.json").contains("\"mcpproxy\""));
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn servers_of_all_clients_are_taken_over_with_their_secrets_and_none_is_shown() {
+fn servers_of_all_clients_are_imported_with_their_secrets_and_none_is_shown() {
     let home = Home::new();
     let secret = "gh-s3cr3t-0123456789";
     let stdio = json!({"command": "npx", "args": ["-y", "pkg"], "env": {"TOKEN": secret}});
@@ -191,7 +200,7 @@ fn servers_of_all_clients_are_taken_over_with_their_secrets_and_none_is_shown() 
         FILES[4].1,
         &json!({"mcpServers": {"five": {"serverUrl": "https://h.example/mcp"}}}).to_string(),
     );
-    home.put(FILES[5].1, &format!("[mcp_servers.six]\ncommand = \"x\"\nenv = {{ K = \"{secret}\" }}\n\n[mcp_servers.seven]\nurl = \"https://h.example/mcp\"\nbearer_token_env_var = \"T\"\n"));
+    home.put(FILES[5].1, &format!("[mcp_servers.six]\ncommand = \"x\"\nenv = {{ K_TOKEN = \"{secret}\" }}\n\n[mcp_servers.seven]\nurl = \"https://h.example/mcp\"\nbearer_token_env_var = \"T\"\n"));
     home.put(FILES[6].1, "{\n  \"theme\": \"x\", // dark\n  \"context_servers\": {\"eight\": {\"source\": \"custom\", \"command\": {\"path\": \"y\", \"args\": [\"a\"]}}}\n}");
     let looked = home.run(&["import", "--dry-run"]);
     let shown = done(&looked);
@@ -202,8 +211,8 @@ fn servers_of_all_clients_are_taken_over_with_their_secrets_and_none_is_shown() 
     assert!(!home.path(CONFIG).exists());
     let output = home.run(&["import", "--yes"]);
     assert!(done(&output).contains("Added 9 servers"), "{} {}", output.stdout, output.stderr);
-    for told in [&looked, &asked, &output] {
-        assert!(!format!("{}{}", told.stdout, told.stderr).contains(secret));
+    for printed in [&looked, &asked, &output] {
+        assert!(!format!("{}{}", printed.stdout, printed.stderr).contains(secret));
     }
     let servers = home.config()["mcpServers"].clone();
     assert_eq!(servers["one"], stdio);
@@ -211,7 +220,7 @@ fn servers_of_all_clients_are_taken_over_with_their_secrets_and_none_is_shown() 
     assert_eq!(servers["two"]["headers"]["Authorization"], format!("Bearer {secret}"));
     assert_eq!(servers["io.github-four"]["url"], "https://h.example/mcp");
     assert_eq!(servers["five"], json!({"url": "https://h.example/mcp"}));
-    assert_eq!(servers["six"], json!({"command": "x", "env": {"K": secret}}));
+    assert_eq!(servers["six"], json!({"command": "x", "env": {"K_TOKEN": secret}}));
     assert_eq!(servers["seven"]["headers"]["Authorization"], "Bearer ${env:T}");
     assert_eq!(servers["eight"], json!({"command": "y", "args": ["a"]}));
     assert_eq!(servers.as_object().unwrap().len(), 9, "{servers}");
@@ -219,9 +228,43 @@ fn servers_of_all_clients_are_taken_over_with_their_secrets_and_none_is_shown() 
     assert!(done(&again).contains("Nothing to import"), "{}", again.stdout);
 }
 
+// SEC-2
+#[test]
+fn import_shows_complete_commands_and_marks_text_that_a_shell_interprets() {
+    let home = Home::new();
+    let code = "API_KEY=\"$(touch PWNED)\" exec node --token=abc s.js";
+    let theirs = json!({"mcpServers": {"x": {"command": "sh", "args": ["-c", code],
+        "env": {"API_KEY": "s3cret-value-1", "PS4": "$(touch PWNED)+", "SHELLOPTS": "xtrace"}}}});
+    home.put(".cursor/mcp.json", &theirs.to_string());
+    let looked = home.run(&["import", "cursor", "--dry-run"]);
+    let shown = done(&looked);
+    let row = json!(["-c", code]).to_string().replace("\",\"", "\", \"");
+    assert!(shown.contains(&row), "{shown}");
+    assert!(
+        !shown.contains("s3cret-value-1") && shown.contains("\"API_KEY\": \"[redacted]\""),
+        "{shown}"
+    );
+    let marks = shown.lines().skip_while(|line| !line.contains(&row)).nth(1).unwrap();
+    let args = shown.lines().find(|line| line.contains(&row)).unwrap();
+    let marked: String = marks
+        .char_indices()
+        .filter(|(_, mark)| *mark == '^')
+        .map(|(at, _)| &args[at..=at])
+        .collect();
+    assert_eq!(marked, "\\\"$()\\\"", "{shown}");
+    assert!(shown.contains("! command: 'sh' is a shell"), "{shown}");
+    let env = shown.lines().position(|line| line.contains("\"PS4\": \"$(touch PWNED)+\"")).unwrap();
+    assert!(shown.lines().nth(env + 1).unwrap().contains("^^"), "{shown}");
+    assert!(shown.contains("! env.PS4: decides which code runs: check its value"), "{shown}");
+    let seen = home.typed(&["import", "cursor", "--color", "never"], "n\n");
+    assert!(seen.contains(&row), "{seen}");
+    let seen = home.typed(&["import", "cursor", "--color", "always"], "n\n");
+    assert!(seen.contains("\u{1b}["), "{seen}");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
-fn hostile_and_broken_files_run_nothing_and_keep_nobody_from_the_others() {
+fn hostile_and_broken_files_run_nothing_and_do_not_block_the_others() {
     let home = Home::new();
     let ran = home.path("ran");
     let shell = format!("touch {}", ran.display());
@@ -244,23 +287,23 @@ fn hostile_and_broken_files_run_nothing_and_keep_nobody_from_the_others() {
     fs::write(home.path(FILES[1].1), b"\xff\xfe").unwrap();
     let output = home.run(&["import", "--yes"]);
     done(&output);
-    let told = &output.stderr;
+    let reported = &output.stderr;
     for words in [
         "Claude Desktop",
         "line 1 column",
         "Codex: it cannot be read: line 1",
         "larger than 16777216 bytes",
         "Windsurf",
-        "no object",
+        "not an object",
         "VS Code",
         "not UTF-8",
         "Zed: it is no file",
         "neither a command nor a url",
-        "'thief' of Cursor: it names a file, a credential or a keyring of this machine",
+        "'thief' of Cursor: it refers to a file, credential or keyring entry",
     ] {
-        assert!(told.contains(words), "no '{words}' in {told}");
+        assert!(reported.contains(words), "no '{words}' in {reported}");
     }
-    assert!(!told.contains('\u{1b}') && !told.contains('\u{202e}'), "{told:?}");
+    assert!(!reported.contains('\u{1b}') && !reported.contains('\u{202e}'), "{reported:?}");
     let servers = home.config()["mcpServers"].as_object().unwrap().clone();
     let mut names: Vec<&String> = servers.keys().collect();
     names.sort();
@@ -272,8 +315,9 @@ fn hostile_and_broken_files_run_nothing_and_keep_nobody_from_the_others() {
 }
 
 #[cfg(target_os = "linux")]
+// CFG-7
 #[test]
-fn each_client_is_connected_and_its_file_comes_back_byte_for_byte() {
+fn each_client_is_connected_and_undo_restores_its_file_byte_for_byte() {
     for (client, file) in FILES {
         let home = Home::new();
         done(&home.run(&["init"]));
@@ -318,7 +362,7 @@ fn each_client_is_connected_and_its_file_comes_back_byte_for_byte() {
 }
 
 #[test]
-fn a_file_that_was_changed_since_loses_our_entry_alone() {
+fn undo_in_a_changed_file_removes_only_our_entry() {
     let home = Home::new();
     done(&home.run(&["init"]));
     home.put(".cursor/mcp.json", "{\n  \"mcpServers\": {}\n}\n");
@@ -332,7 +376,7 @@ fn a_file_that_was_changed_since_loses_our_entry_alone() {
         "{text}"
     );
     let nothing = home.run(&["connect", "cursor", "--undo", "--yes"]);
-    assert!(done(&nothing).contains("no entry of ours"), "{}", nothing.stdout);
+    assert!(done(&nothing).contains("no mcpproxy entry"), "{}", nothing.stdout);
     // A file that was made for our entry goes with it.
     done(&home.run(&["connect", "windsurf", "--yes"]));
     assert!(home.path(".codeium/windsurf/mcp_config.json").exists());
@@ -353,7 +397,7 @@ fn a_file_that_was_changed_since_loses_our_entry_alone() {
 }
 
 #[test]
-fn where_mcp_asks_for_a_key_the_entry_holds_a_token_of_the_client_and_it_is_not_shown() {
+fn entry_holds_a_hidden_token_of_the_client_where_mcp_requires_a_key() {
     let home = Home::new();
     let key = "0123456789abcdef0123456789abcdef-key";
     home.put(
@@ -383,7 +427,7 @@ fn where_mcp_asks_for_a_key_the_entry_holds_a_token_of_the_client_and_it_is_not_
     fs::create_dir(&in_the_way).unwrap();
     let output = home.run(&["connect", "cursor", "--yes"]);
     assert_eq!(output.code, Some(1), "{}", output.stdout);
-    assert!(output.stderr.contains("it cannot be kept as it was"), "{}", output.stderr);
+    assert!(output.stderr.contains("cannot write a backup"), "{}", output.stderr);
     assert!(tokens().is_empty(), "nobody has one");
     fs::remove_dir(&in_the_way).unwrap();
     let output = home.run(&["connect", "cursor", "--yes"]);
@@ -394,7 +438,7 @@ fn where_mcp_asks_for_a_key_the_entry_holds_a_token_of_the_client_and_it_is_not_
         assert!(!format!("{}{}", output.stdout, output.stderr).contains(secret));
     }
     assert_eq!(tokens(), ["connect-cursor"]);
-    // The token of an entry that counts stays; one that does not count any more is made anew.
+    // The token of an entry that counts stays; one that does not count any more is replaced.
     assert!(done(&home.run(&["connect", "cursor", "--yes"])).contains("already"));
     assert_eq!(entry(), token);
     done(&home.run(&["token", "rotate", "connect-cursor"]));
@@ -410,12 +454,12 @@ fn where_mcp_asks_for_a_key_the_entry_holds_a_token_of_the_client_and_it_is_not_
     done(&home.run(&["connect", "cursor", "--undo", "--dry-run"]));
     assert_eq!(tokens(), ["connect-cursor"]);
     let output = home.run(&["connect", "cursor", "--undo", "--yes"]);
-    assert!(done(&output).contains("Token 'connect-cursor' is ended"), "{}", output.stdout);
+    assert!(done(&output).contains("Token 'connect-cursor' has been revoked"), "{}", output.stdout);
     assert!(tokens().is_empty());
 }
 
 #[test]
-fn a_client_that_is_connected_by_many_at_once_has_one_token_that_counts() {
+fn client_connected_by_many_processes_at_once_has_one_valid_token() {
     let home = Home::new();
     let key = "0123456789abcdef0123456789abcdef-key";
     let config = json!({"api_key": key, "require_mcp_auth": true, "listen": "127.0.0.1:9123"});
@@ -430,7 +474,7 @@ fn a_client_that_is_connected_by_many_at_once_has_one_token_that_counts() {
                 done(&one.join().unwrap());
             }
         });
-        // An entry whose token did not count would be written anew.
+        // An entry whose token did not count would be rewritten.
         let again = home.run(&["connect", "cursor", "--yes"]);
         assert!(done(&again).contains("already"), "{}", again.stdout);
     }
@@ -438,8 +482,9 @@ fn a_client_that_is_connected_by_many_at_once_has_one_token_that_counts() {
     assert_eq!(kept, "{\"mine\": 1}");
 }
 
+// SEC-3
 #[test]
-fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_it_alone() {
+fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_only_its_server() {
     let home = Home::new();
     home.put("secret", "from-a-file-0123456789\n");
     fs::set_permissions(home.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
@@ -454,22 +499,23 @@ fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_it
         "keyring": server("${keyring:service/user}"),
     });
     home.put(CONFIG, &json!({"mcpServers": servers, "listen": "127.0.0.1:0"}).to_string());
-    let output = home.run(&["upstream", "list", "--json"]);
-    done(&output);
-    let list = output.json();
+    let output = home.run(&["doctor", "--json"]);
+    assert_eq!(output.code, Some(1), "{}", output.stderr);
+    let found = output.json()["findings"].clone();
     let state = |name: &str| {
-        let all = list["servers"].as_array().unwrap();
-        let it = all.iter().find(|it| it["name"] == name).unwrap();
-        (it["state"].as_str().unwrap().to_owned(), it["reason"].as_str().unwrap().to_owned())
+        let is_about = |it: &&Value| it["text"].as_str().unwrap().starts_with(&format!("{name}: "));
+        let all = found.as_array().unwrap().iter().filter(|it| it["check"] == "server");
+        let it = all.clone().find(is_about).unwrap();
+        (it["outcome"].as_str().unwrap().to_owned(), it["text"].as_str().unwrap().to_owned())
     };
-    assert_eq!(state("file").0, "connected", "{list}");
+    assert_eq!(state("file").0, "ok", "{found}");
     for (name, why) in [
         ("missing", "the file /nowhere/at/all cannot be read, which env.A asks for"),
         ("credential", "CREDENTIALS_DIRECTORY is not set"),
         ("keyring", "the keyring's entry service/user cannot be read"),
     ] {
         let (state, reason) = state(name);
-        assert!(state == "failed" && reason.contains(why), "{name}: {reason}");
+        assert!(state == "wrong" && reason.contains(why), "{name}: {reason}");
     }
     let logs = home.run(&["upstream", "logs", "file"]);
     assert!(done(&logs).contains("got [redacted]"), "{}", logs.stdout);
@@ -479,7 +525,7 @@ fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_it
 
 #[cfg(target_os = "linux")]
 #[test]
-fn servers_of_projects_are_taken_over_and_what_does_not_work_here_is_told() {
+fn servers_of_projects_are_imported_and_unusable_ones_are_reported() {
     let home = Home::new();
     let stdio = |name: &str| json!({"type": "stdio", "command": "sh", "args": ["-c", name]});
     home.put(
@@ -506,24 +552,25 @@ fn servers_of_projects_are_taken_over_and_what_does_not_work_here_is_told() {
     );
     let looked = home.run(&["import", "--dry-run"]);
     let shown = done(&looked);
-    for told in [
+    for expected in [
         "@@ Claude Code @@",
         "@@ Claude Code, for /home/ada/p @@",
-        "@@ Claude Code, for /home/ada/p, there 'of-all' @@",
+        "@@ Claude Code, for /home/ada/p, named 'of-all' there @@",
         "! headers.A: ",
         "! type: ",
         "! command: ",
         "! envFile: ",
-        "not taken over: 'script' of VS Code: its url is none of https, http or unix",
-        "not taken over: 'file' of VS Code",
+        "not imported: 'script' of VS Code: its url scheme is not https, http or unix",
+        "not imported: 'file' of VS Code",
     ] {
-        assert!(shown.contains(told), "{told}: {shown}");
+        assert!(shown.contains(expected), "{expected}: {shown}");
     }
     let output = home.run(&["import", "--yes", "-o", "json"]);
     let answer: Value = serde_json::from_str(done(&output)).unwrap();
     let local = answer["servers"].as_array().unwrap().iter().find(|it| it["server"] == "local");
     assert_eq!(local.unwrap()["project"], "/home/ada/p");
-    assert_eq!(local.unwrap()["doubts"], json!([]));
+    let shell = "command: 'sh' is a shell: it runs its args as code";
+    assert_eq!(local.unwrap()["doubts"], json!([shell]));
     let servers = home.config()["mcpServers"].clone();
     let names: Vec<_> = servers.as_object().unwrap().keys().collect();
     assert_eq!(names, ["of-all", "local", "of-all-claude-code", "shared", "folder"]);

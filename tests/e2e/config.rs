@@ -1,4 +1,4 @@
-//! A config that cannot be used: the message, exit code 5, and nothing half-started.
+//! Invalid configs: the message, exit code 5, and nothing left running.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -34,7 +34,7 @@ fn refused(text: &str, words: &[&str]) {
 }
 
 #[test]
-fn what_cannot_be_read_names_line_and_column() {
+fn unreadable_config_is_reported_with_line_and_column() {
     refused("{\n  \"listen\": \n}", &["line 3", "column"]);
     refused("{\n  // a comment\n  # none\n}", &["line 3 column 3"]);
     refused("[]", &["line 1 column 1", "object"]);
@@ -43,7 +43,7 @@ fn what_cannot_be_read_names_line_and_column() {
 }
 
 #[test]
-fn comments_and_trailing_commas_are_read_and_stay_when_a_key_is_put_in() {
+fn comments_and_trailing_commas_are_accepted_and_kept_by_edits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     let data = folder.path().join("data");
@@ -70,8 +70,9 @@ fn comments_and_trailing_commas_are_read_and_stay_when_a_key_is_put_in() {
     assert_eq!(format!("{before}{after}"), text, "nothing else has changed");
 }
 
+// CFG-2
 #[test]
-fn check_tells_everything_that_is_wrong_at_once_with_its_place_and_the_allowed_form() {
+fn check_reports_all_errors_at_once_with_place_and_allowed_form() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     let text = r#"{
@@ -90,7 +91,7 @@ fn check_tells_everything_that_is_wrong_at_once_with_its_place_and_the_allowed_f
   },
 }"#;
     let expected = [
-        ("error", 2, 15, "data_dir: /dev/null is no folder"),
+        ("error", 2, 15, "data_dir: /dev/null is not a directory"),
         ("error", 3, 18, "tools_limit: must be 1 to 100, is 0"),
         ("error", 5, 16, "mcpServers.neither: neither command nor url is given: write"),
         ("error", 6, 13, "mcpServers.both: both command and url are given"),
@@ -125,7 +126,7 @@ fn check_tells_everything_that_is_wrong_at_once_with_its_place_and_the_allowed_f
 }
 
 #[test]
-fn warnings_alone_are_no_failure_of_check() {
+fn check_succeeds_with_warnings_only() {
     let folder = tempfile::tempdir().unwrap();
     let servers = json!({"s": {"command": "sh", "timeout": 60, "disabled": true},
         "gone": {"command": "no-such-program-here", "enabled": false}});
@@ -137,23 +138,22 @@ fn warnings_alone_are_no_failure_of_check() {
 }
 
 #[test]
-fn a_data_dir_that_cannot_be_written_to_is_told_whoever_named_it() {
+fn unwritable_data_dir_is_reported_whatever_its_source() {
     let folder = tempfile::tempdir().unwrap();
     let path = configure(json!({}), folder.path());
     let output = run(&path, &["-d", "/dev/null/x", "config", "check"]);
     assert_eq!(output.code, Some(5), "{}", output.stderr);
-    assert_eq!(output.stderr, "error: --data-dir: /dev/null is no folder: name another\n");
+    assert_eq!(output.stderr, "error: --data-dir: /dev/null is not a directory: choose another\n");
 }
 
 #[test]
-fn vs_codes_form_runs_and_what_nearly_is_mcp_servers_is_refused() {
+fn vs_code_form_runs_and_a_near_miss_of_mcp_servers_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut entry = stub_stdio(&[]);
     entry["type"] = json!("stdio");
     let path = configure(json!({"inputs": [], "servers": {"stub": entry}}), folder.path());
-    let output = run(&path, &["tools", "list", "--json"]);
+    let output = run(&path, &["call", "tool-read", "stub:read_item"]);
     assert_eq!(output.code, Some(0), "{}", output.stderr);
-    assert!(output.stdout.contains("stub:read_item"), "{}", output.stdout);
     for key in ["mcpServer", "mcp_servers", "McpServers"] {
         let text = format!("{{\n \"{key}\": {{\"s\": {{\"command\": \"sh\"}}}}}}");
         refused(&text, &["line 2 column 2", &format!("{key}: "), "'mcpServers'"]);
@@ -161,7 +161,7 @@ fn vs_codes_form_runs_and_what_nearly_is_mcp_servers_is_refused() {
 }
 
 #[test]
-fn a_wrong_type_names_the_keys_path() {
+fn wrong_type_is_reported_with_the_path_of_its_key() {
     refused(r#"{"listen": 8080}"#, &["listen", "string"]);
     refused(r#"{"listen": "8080"}"#, &["listen", "8080"]);
     refused(r#"{"tools_limit": "many"}"#, &["tools_limit"]);
@@ -184,7 +184,7 @@ fn a_wrong_type_names_the_keys_path() {
 }
 
 #[test]
-fn a_secret_in_the_wrong_place_is_repeated_by_no_command() {
+fn secret_in_the_wrong_place_is_repeated_by_no_command() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     write_private(&path, r#"{"mcpServers": {"s": {"command": "sh", "env": "TOKEN=s3cret-abc"}}}"#);
@@ -199,14 +199,14 @@ fn a_secret_in_the_wrong_place_is_repeated_by_no_command() {
         &["upstream", "list"],
     ] {
         let output = run(&path, command);
-        let told = format!("{}{}", output.stdout, output.stderr);
+        let message = format!("{}{}", output.stdout, output.stderr);
         let problem = "mcpServers.s.env: invalid type: a string, expected an object";
-        assert!(told.contains(problem) && !told.contains("s3cret"), "{command:?}: {told}");
+        assert!(message.contains(problem) && !message.contains("s3cret"), "{command:?}: {message}");
     }
 }
 
 #[test]
-fn a_config_is_read_of_a_pipe_that_is_written() {
+fn config_is_read_from_a_pipe_whose_writer_ends() {
     let folder = tempfile::tempdir().unwrap();
     let (pipe, data) = (folder.path().join("pipe"), folder.path().join("data"));
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -238,14 +238,15 @@ fn names_of_servers() {
     refused(r#"{"listen": "127.0.0.1:0", "listen": "127.0.0.1:1"}"#, &["listen"]);
 }
 
+// NET-1
 #[test]
-fn a_listen_address_others_can_reach_needs_auth() {
+fn listen_address_reachable_by_others_requires_auth() {
     refused(r#"{"listen": "0.0.0.0:0"}"#, &["listen", "require_mcp_auth"]);
     refused(r#"{"listen": ":0"}"#, &["listen", "require_mcp_auth"]);
 }
 
 #[test]
-fn entries_of_allowed_hosts_and_origins_that_cannot_be_understood() {
+fn invalid_entries_of_allowed_hosts_and_origins_are_reported() {
     for key in ["allowed_hosts", "allowed_origins"] {
         let folder = tempfile::tempdir().unwrap();
         let path = configure(json!({key: ["http://a b/"]}), folder.path());
@@ -257,7 +258,7 @@ fn entries_of_allowed_hosts_and_origins_that_cannot_be_understood() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read() {
+fn unreadable_file_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &["serve"]);
     assert_eq!(output.code, Some(5), "{}", output.stderr);
@@ -265,18 +266,47 @@ fn a_file_that_cannot_be_read() {
 }
 
 #[test]
-fn a_missing_file_means_the_defaults() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("none.json");
-    let output = run(&path, &["config", "check", "-o", "json"]);
+fn missing_file_means_the_defaults() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = mcpproxy();
+    let output =
+        Output::of(command.env("HOME", home.path()).args(["config", "check", "-o", "json"]));
     assert_eq!(output.code, Some(0), "{}", output.stderr);
     let report = output.json();
     assert_eq!((&report["exists"], &report["listen"]), (&json!(false), &json!("127.0.0.1:8080")));
-    assert!(!path.exists(), "looking makes no file");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "looking makes no file");
 }
 
 #[test]
-fn unknown_keys_are_warnings_that_name_them_and_the_nearest_known_one() {
+fn cfg_1_named_file_that_is_missing_is_an_error_of_every_command_but_init() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = configure(json!({}), folder.path());
+    let path = folder.path().join("conf/config.json");
+    let mistyped = folder.path().join("confg.json");
+    for command in [
+        &["serve"][..],
+        &["stdio"],
+        &["status"],
+        &["doctor"],
+        &["config", "check"],
+        &["tools", "list"],
+        &["upstream", "add", "s", "http://127.0.0.1:9/"],
+    ] {
+        let output = run(&path, command);
+        assert_eq!(output.code, Some(5), "{command:?}: {}", output.stderr);
+        assert!(output.stderr.contains("does not exist"), "{command:?}: {}", output.stderr);
+        let output = run(&mistyped, command);
+        let meant = format!("did you mean {}?", made.display());
+        assert!(output.stderr.contains(&meant), "{command:?}: {}", output.stderr);
+    }
+    assert!(!mistyped.exists() && !folder.path().join("conf").exists(), "nothing is created");
+    assert_eq!(run(&path, &["init"]).code, Some(0));
+    assert_eq!(run(&path, &["config", "check"]).code, Some(0));
+}
+
+// CFG-2
+#[test]
+fn unknown_keys_are_warned_about_with_the_nearest_known_key() {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({
         "listenn": "127.0.0.1:1",
@@ -300,7 +330,7 @@ fn unknown_keys_are_warnings_that_name_them_and_the_nearest_known_one() {
 }
 
 #[test]
-fn a_file_that_others_can_read_is_warned_about() {
+fn file_readable_by_others_is_warned_about() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let path = configure(json!({}), folder.path());
@@ -310,8 +340,9 @@ fn a_file_that_others_can_read_is_warned_about() {
     assert!(output.stdout.contains("chmod 600"), "{}", output.stdout);
 }
 
+// CFG-1
 #[test]
-fn flag_beats_environment_beats_file() {
+fn flag_overrides_environment_overrides_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = configure(json!({"listen": "127.0.0.1:1111"}), folder.path());
     let check = |env: &[(&str, &str)], flags: &[&str]| -> Value {
@@ -337,7 +368,7 @@ fn flag_beats_environment_beats_file() {
 }
 
 #[test]
-fn a_variable_that_is_not_set_stops_its_server_alone() {
+fn unset_variable_stops_only_its_server() {
     let mut broken = stub_stdio(&[]);
     broken["env"] = json!({"TOKEN": "${env:E2E_NO_SUCH_VARIABLE}"});
     let proxy = crate::harness::Proxy::start(json!({"broken": broken, "good": stub_stdio(&[])}));
@@ -349,7 +380,7 @@ fn a_variable_that_is_not_set_stops_its_server_alone() {
 }
 
 #[test]
-fn with_json_the_error_is_json_too() {
+fn error_with_json_output_is_json() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     write_private(&path, &json!({"api_key": API_KEY, "tools_limit": 0}).to_string());

@@ -1,4 +1,4 @@
-//! `describe_tool`: one tool whole, an example that can be sent, and what would become of a call that is not made.
+//! `describe_tool`: one complete tool, a usable example, and the predicted outcome of a call that is not made.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn preflight(client: &mut Client, asked: Value) -> Value {
 }
 
 #[test]
-fn a_tool_is_told_whole_with_an_example_that_can_be_sent() {
+fn tool_is_described_completely_with_a_usable_example() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     let described = client.tool("describe_tool", json!({"name": "s:read_item"}));
@@ -58,7 +58,7 @@ fn a_tool_is_told_whole_with_an_example_that_can_be_sent() {
 }
 
 #[test]
-fn what_would_become_of_a_call_is_what_becomes_of_it() {
+fn predicted_outcome_of_a_call_equals_its_outcome() {
     let mut s = stub_stdio(&[]);
     s["capabilities"] =
         json!({"no_hints": {"approval": "required"}, "plain": {"approval": "suggest"}});
@@ -93,7 +93,7 @@ fn what_would_become_of_a_call_is_what_becomes_of_it() {
 }
 
 #[test]
-fn limits_count_calls_alone() {
+fn description_does_not_count_towards_limits() {
     let mut s = stub_stdio(&[]);
     s["limits"] = json!({"rate_per_minute": 1});
     let proxy = Proxy::start(json!({"s": s}));
@@ -109,7 +109,7 @@ fn limits_count_calls_alone() {
 }
 
 #[test]
-fn arguments_are_judged_as_those_of_a_call_are() {
+fn arguments_are_judged_as_those_of_a_call() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tools.json");
     let schema = json!({"type": "object", "properties": {"to": {"type": "string"}},
@@ -131,7 +131,7 @@ fn arguments_are_judged_as_those_of_a_call_are() {
 }
 
 #[test]
-fn what_is_not_there_has_near_names_and_what_is_not_shown_is_not_there() {
+fn missing_tool_yields_near_names_and_hidden_tools_count_as_missing() {
     let proxy = Proxy::start(json!({
         "ours": stub_stdio(&["--only", "read_item,write_item"]),
         "theirs": stub_stdio(&["--only", "delete_item"]),

@@ -1,4 +1,4 @@
-//! `/mcp/all`: every upstream tool under a name of its own, through the same pipeline.
+//! `/mcp/all`: every upstream tool under its own name, through the same pipeline.
 
 use std::collections::BTreeSet;
 
@@ -25,8 +25,9 @@ fn call(client: &mut Client, name: &str, arguments: Value) -> Value {
     answer.get("result").unwrap_or_else(|| panic!("{answer}")).clone()
 }
 
+// PRO-3
 #[test]
-fn each_tool_is_listed_as_its_server_wrote_it_but_for_the_name() {
+fn each_tool_is_listed_as_its_server_wrote_it_except_its_name() {
     #[derive(Deserialize)]
     struct List<'a> {
         #[serde(borrow)]
@@ -43,9 +44,13 @@ fn each_tool_is_listed_as_its_server_wrote_it_but_for_the_name() {
     let ours = proxy.direct_client().ask_raw("tools/list", "{}");
     let theirs: List<'_> = serde_json::from_slice(&theirs).unwrap();
     let ours: List<'_> = serde_json::from_slice(&ours).unwrap();
+    // Output schemas that cannot be compiled are not listed (DEF-6).
+    let unusable = ["uncompilable", "unknown_dialect", "remote_ref"];
+    let is_unusable = |json: &str| unusable.iter().any(|name| json.contains(&format!("{name}\"")));
     let expected: BTreeSet<String> = theirs
         .tools
         .iter()
+        .filter(|tool| !is_unusable(tool.get()))
         .map(|tool| {
             let named: Named<'_> = serde_json::from_str(tool.get()).unwrap();
             let at = named.name.get().as_ptr() as usize - tool.get().as_ptr() as usize;
@@ -53,13 +58,16 @@ fn each_tool_is_listed_as_its_server_wrote_it_but_for_the_name() {
             format!("{before}\"s__{}", &rest[1..])
         })
         .collect();
-    let shown: BTreeSet<String> = ours.tools.iter().map(|tool| tool.get().to_owned()).collect();
+    let (odd, shown): (BTreeSet<String>, BTreeSet<String>) =
+        ours.tools.iter().map(|tool| tool.get().to_owned()).partition(|json| is_unusable(json));
     assert_eq!(shown, expected);
+    assert_eq!(odd.len(), unusable.len(), "{odd:?}");
+    assert!(odd.iter().all(|tool| !tool.contains("outputSchema")), "{odd:?}");
     assert!(expected.len() > 40);
 }
 
 #[test]
-fn fr_a3_a_direct_call_has_the_servers_own_bytes() {
+fn fr_a3_direct_call_returns_the_servers_own_bytes() {
     let stub = HttpStub::shared();
     let proxy = Proxy::start(json!({"s": stub.entry()}));
     let mut client = proxy.direct_client();
@@ -77,7 +85,7 @@ fn fr_a3_a_direct_call_has_the_servers_own_bytes() {
 }
 
 #[test]
-fn fr_a2_a_direct_call_is_judged_and_recorded_with_its_effective_intent() {
+fn fr_a2_direct_call_is_judged_and_recorded_with_its_effective_intent() {
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": {"command": crate::harness::stub(), "args": ["stdio"], "capabilities": {
             "echo": {"side_effect": "destructive"},
@@ -109,17 +117,17 @@ fn fr_a2_a_direct_call_is_judged_and_recorded_with_its_effective_intent() {
         assert_eq!((&record["status"], &record["server_name"]), (&json!("success"), &json!("s")));
     }
     let decisions = client.records(&proxy, "type=policy_decision");
-    let told: Vec<_> = decisions.iter().map(|d| (&d["tool_name"], &d["status"])).collect();
+    let summary: Vec<_> = decisions.iter().map(|d| (&d["tool_name"], &d["status"])).collect();
     let expected = [("no_hints", "warning"), ("plain", "blocked"), ("violate", "blocked")];
     assert_eq!(
-        told,
+        summary,
         expected.map(|(t, s)| (json!(t), json!(s))).iter().map(|(t, s)| (t, s)).collect::<Vec<_>>()
     );
     assert_eq!(client.records(&proxy, "type=tool_call&status=rejected").len(), 1);
 }
 
 #[test]
-fn an_unknown_tool_is_a_protocol_error_and_on_record() {
+fn unknown_tool_is_a_protocol_error_and_recorded() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.direct_client();
     let refused = |client: &mut Client, name: &str, arguments: Value| {
@@ -129,8 +137,8 @@ fn an_unknown_tool_is_a_protocol_error_and_on_record() {
     };
     let unknown = ["s__no_such", "t__read_item", "read_item", "call_tool_read", "", "__", "s__"];
     for name in unknown {
-        let told = refused(&mut client, name, json!({}));
-        let (text, near) = told.split_once(". Nearest tools: ").unwrap_or((&told, ""));
+        let error = refused(&mut client, name, json!({}));
+        let (text, near) = error.split_once(". Nearest tools: ").unwrap_or((&error, ""));
         assert_eq!(text, format!("Unknown tool: {name}"));
         assert_eq!(
             near.split(", ").filter(|name| name.starts_with("'s__")).count(),
@@ -148,7 +156,7 @@ fn an_unknown_tool_is_a_protocol_error_and_on_record() {
 }
 
 #[test]
-fn the_two_endpoints_keep_their_tools_apart() {
+fn two_endpoints_keep_their_tools_apart() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "read_item"])}));
     let (mut search, mut direct) = (proxy.client(), proxy.direct_client());
     assert!(names(&mut search).iter().all(|name| !name.contains("__")));
@@ -158,7 +166,7 @@ fn the_two_endpoints_keep_their_tools_apart() {
 }
 
 #[test]
-fn names_of_hostile_servers_are_portable_and_lead_back() {
+fn names_of_hostile_servers_are_portable_and_unambiguous() {
     let servers = ["s", "s__x", "s_", HOSTILE];
     let only = ["--only", "read_item,echo"];
     let entries = servers.map(|name| (name.to_owned(), stub_stdio(&only)));
@@ -166,7 +174,7 @@ fn names_of_hostile_servers_are_portable_and_lead_back() {
     let mut client = proxy.direct_client();
     let names = names(&mut client);
     let portable = |name: &String| {
-        let fits = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let fits = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
         name.len() <= 64 && name.chars().all(fits)
     };
     assert!(names.iter().all(portable), "{names:?}");
@@ -180,7 +188,7 @@ fn names_of_hostile_servers_are_portable_and_lead_back() {
 }
 
 #[test]
-fn a_tool_that_is_added_is_listed() {
+fn added_tool_is_listed() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.direct_client();
     let before = listed(&mut client).len();
@@ -189,7 +197,7 @@ fn a_tool_that_is_added_is_listed() {
 }
 
 #[test]
-fn the_first_list_waits_for_servers_that_are_starting() {
+fn first_list_waits_for_starting_servers() {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"mcpServers": {
         "s": stub_stdio(&["--only", "read_item"]),

@@ -1,5 +1,5 @@
-//! Nodes of a fleet on a folder as their object store: what they seal is verified from there alone, whatever happens to them,
-//! and whatever is done to it is named.
+//! Fleet nodes with a folder as their object store: sealed records are verified from the store alone, whatever happens to the
+//! nodes, and each manipulation of the store is named.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,7 +54,7 @@ impl Store {
         self.segments(node).last().map_or(0, |segment| range(segment).1)
     }
 
-    /// What `activity verify --store` says.
+    /// Report of `activity verify --store`.
     fn verify(&self, more: &[&str]) -> Output {
         let url = self.url();
         let mut args = vec!["activity", "verify", "--store", &url, "--json"];
@@ -68,7 +68,7 @@ impl Store {
         verified.json()
     }
 
-    /// What is wrong with a node, and its records.
+    /// Faults of a node, and its records.
     fn faults(&self, more: &[&str]) -> Vec<(String, Value, Value)> {
         let verified = self.verify(more);
         assert_eq!(verified.code, Some(1), "{}{}", verified.stdout, verified.stderr);
@@ -101,8 +101,8 @@ fn call_for_segments(proxy: &Proxy, store: &Store, node: &str, count: usize) {
     });
 }
 
-/// A start that does not come off: its exit code and its words.
-fn refused(config: Value, folder: &Path) -> Output {
+/// The exit code and output of a start that fails.
+pub(crate) fn refused(config: Value, folder: &Path) -> Output {
     let path = configure(config, folder);
     // One that is not refused would run for ever.
     let mut command = Command::new("timeout");
@@ -110,8 +110,9 @@ fn refused(config: Value, folder: &Path) -> Output {
     Output::of(&mut command)
 }
 
+// FLT-2
 #[test]
-fn what_a_node_seals_is_verified_from_the_store_alone() {
+fn sealed_records_of_a_node_are_verified_from_the_store_alone() {
     let store = Store::new();
     let proxy = Proxy::with(store.config("a", json!({})));
     call_for_segments(&proxy, &store, "a", 4);
@@ -126,7 +127,7 @@ fn what_a_node_seals_is_verified_from_the_store_alone() {
     assert_eq!(node["segments"], store.segments("a").len());
     assert!(report["notes"].to_string().contains("keys were taken from the store"));
 
-    // With the key of the node, from where nobody but the auditor can write.
+    // With the node's key, from a place that only the auditor can write.
     let claim = std::fs::read_to_string(store.0.path().join("nodes/a/claim.json")).unwrap();
     let claim: Value = serde_json::from_str(&claim).unwrap();
     assert_eq!(claim["log"], log);
@@ -136,7 +137,7 @@ fn what_a_node_seals_is_verified_from_the_store_alone() {
     let verified = store.verify(&["--keys", keys]);
     assert_eq!(verified.code, Some(0), "{}", verified.stderr);
 
-    // One record, to somebody who has the proof and the key alone.
+    // One record, with the proof and the key alone.
     let proof = folder.path().join("proof.json");
     let file = proof.to_str().unwrap();
     let proven = Output::of(mcpproxy().args([
@@ -158,7 +159,7 @@ fn what_a_node_seals_is_verified_from_the_store_alone() {
     std::fs::write(&proof, text.replace("\"status\":\"success\"", "\"status\":\"error\"")).unwrap();
     let checked = check();
     assert_eq!(checked.code, Some(1));
-    assert!(checked.stderr.contains("is not the one that is proven"), "{}", checked.stderr);
+    assert!(checked.stderr.contains("is not the proven one"), "{}", checked.stderr);
     let absent = id.replace(&id[..3], "00A");
     let proven =
         Output::of(mcpproxy().args(["activity", "prove", &absent, "--store", &store.url()]));
@@ -180,7 +181,7 @@ fn key(store: &Store, node: &str) -> String {
 }
 
 #[test]
-fn by_the_keys_of_its_nodes_a_store_is_verified_that_somebody_else_has_written() {
+fn store_rewritten_by_another_party_fails_verification_with_the_nodes_keys() {
     let (store, other) = (Store::new(), Store::new());
     lived(&store, "a");
     lived(&store, "b");
@@ -191,13 +192,13 @@ fn by_the_keys_of_its_nodes_a_store_is_verified_that_somebody_else_has_written()
     let by = |keys: &Path| store.verify(&["--keys", keys.to_str().unwrap()]);
     assert_eq!(by(&both).code, Some(0), "{}", by(&both).stderr);
     // No key is given for one of them.
-    let told = by(&one);
-    assert_eq!(told.code, Some(1), "{}", told.stdout);
-    let report = told.json();
+    let reported = by(&one);
+    assert_eq!(reported.code, Some(1), "{}", reported.stdout);
+    let report = reported.json();
     assert_eq!(report["nodes"][0]["faults"], json!([]));
     let why = &report["nodes"][1]["faults"][0];
     assert!(why["fault"] == "key" && why.to_string().contains("no key is given for"), "{why}");
-    // All that one has written is written anew by somebody with a key of their own.
+    // Everything written by one node is rewritten by another party with its own key.
     std::fs::copy(store.0.path().join("fleet.json"), other.0.path().join("fleet.json")).unwrap();
     lived(&other, "b");
     let [ours, theirs] = [&store, &other].map(|it| it.0.path().join("nodes/b"));
@@ -205,21 +206,22 @@ fn by_the_keys_of_its_nodes_a_store_is_verified_that_somebody_else_has_written()
     std::fs::rename(&ours, &aside).unwrap();
     std::fs::rename(&theirs, &ours).unwrap();
     store.sound();
-    let told = by(&both);
-    assert_eq!(told.code, Some(1), "{}", told.stdout);
-    let faults = told.json()["nodes"][1]["faults"].clone();
+    let reported = by(&both);
+    assert_eq!(reported.code, Some(1), "{}", reported.stdout);
+    let faults = reported.json()["nodes"][1]["faults"].clone();
     assert!(!faults.as_array().unwrap().is_empty(), "{faults}");
     // A node is taken away whole.
     std::fs::rename(&ours, &theirs).unwrap();
     store.sound();
-    let told = by(&both);
-    assert_eq!(told.code, Some(1), "{}", told.stdout);
-    let fault = &told.json()["faults"][0];
+    let reported = by(&both);
+    assert_eq!(reported.code, Some(1), "{}", reported.stdout);
+    let fault = &reported.json()["faults"][0];
     assert!(fault["fault"] == "removed" && fault.to_string().contains("/b"), "{fault}");
 }
 
+// FLT-2
 #[test]
-fn whatever_is_done_to_the_store_is_named() {
+fn each_manipulation_of_the_store_is_named() {
     let store = Store::new();
     let proxy = Proxy::with(store.config("a", json!({})));
     call_for_segments(&proxy, &store, "a", 5);
@@ -276,19 +278,20 @@ fn whatever_is_done_to_the_store_is_named() {
     let (nodes, faults) = (report["nodes"].as_array().unwrap(), &report["faults"]);
     assert_eq!((nodes.len(), faults[0]["fault"].as_str()), (1, Some("foreign")));
     let why = faults[0]["why"].as_str().unwrap();
-    assert!(why.starts_with("300 things there are no node's: X000, X001"), "{why}");
+    assert!(why.starts_with("300 stray objects: X000, X001"), "{why}");
 
     let empty = tempfile::tempdir().unwrap();
     let url = format!("file://{}", empty.path().display());
     let verified = Output::of(mcpproxy().args(["activity", "verify", "--store", &url]));
     assert_eq!(verified.code, Some(1));
-    assert!(verified.stderr.contains("it is that of no fleet"), "{}", verified.stderr);
+    assert!(verified.stderr.contains("it does not belong to a fleet"), "{}", verified.stderr);
     let verified = Output::of(mcpproxy().args(["activity", "verify", "--store", "ftp://x"]));
     assert_eq!(verified.code, Some(2));
 }
 
+// FLT-1
 #[test]
-fn a_killed_node_goes_on_exactly_where_its_chain_ends_in_the_store() {
+fn killed_node_continues_exactly_where_its_chain_ends_in_the_store() {
     let store = Store::new();
     let config = store.config("a", json!({}));
     let mut proxy = Proxy::with(config.clone());
@@ -321,13 +324,14 @@ fn a_killed_node_goes_on_exactly_where_its_chain_ends_in_the_store() {
     );
 }
 
+// FLT-1
 #[test]
-fn a_store_that_takes_nothing_costs_no_record_and_gets_them_later() {
+fn store_that_rejects_uploads_costs_no_record_and_gets_them_later() {
     let store = Store::new();
     // A folder cannot be made where a file is.
     let blocked = store.folder("a");
     std::fs::create_dir_all(blocked.parent().unwrap()).unwrap();
-    let proxy = Proxy::with(store.config("a", json!({"max_records": 10})));
+    let proxy = Proxy::with(store.config("a", json!({"max_records": 10, "min_retention": "0s"})));
     call_for_segments(&proxy, &store, "a", 1);
     let before = store.last("a");
     let aside = blocked.with_extension("aside");
@@ -337,8 +341,8 @@ fn a_store_that_takes_nothing_costs_no_record_and_gets_them_later() {
     for _ in 0..200 {
         client.read("s:stats", json!({}));
     }
-    until("it is told", || proxy.log().contains("not in the fleet's store yet").then_some(()));
-    // More than twenty times what is to be kept: retention has had its turn, and has left what is not stored.
+    until("it is reported", || proxy.log().contains("cannot upload a segment yet").then_some(()));
+    // More than twenty times what is to be kept: retention has run, and has kept records that are not uploaded.
     let kept = proxy.activity("")[0]["seq"].as_u64().unwrap();
     let oldest = proxy.api("activity/verify")["first"].as_u64().unwrap();
     assert!(oldest <= before + 1, "record {oldest} of {kept}; {before} are in the store");
@@ -349,8 +353,9 @@ fn a_store_that_takes_nothing_costs_no_record_and_gets_them_later() {
     store.sound();
 }
 
+// FLT-3
 #[test]
-fn a_name_that_is_another_node_s_is_refused_and_so_is_another_fleet_s_store() {
+fn name_of_another_node_and_store_of_another_fleet_are_refused() {
     let store = Store::new();
     let first = Proxy::with(store.config("a", json!({})));
     let other = tempfile::tempdir().unwrap();
@@ -362,7 +367,7 @@ fn a_name_that_is_another_node_s_is_refused_and_so_is_another_fleet_s_store() {
     refused_as(
         store.config("a", json!({})),
         other.path(),
-        "'a' is the name of another node of this fleet",
+        "the name 'a' is taken by another node of this fleet",
     );
     // Under a name of its own it is a member.
     let second = Proxy::unready(store.config("b", json!({})), other).ready();
@@ -374,10 +379,10 @@ fn a_name_that_is_another_node_s_is_refused_and_so_is_another_fleet_s_store() {
     refused_as(
         elsewhere.config("b", json!({})),
         folder.path(),
-        "is the store of no fleet, and this node belongs to fleet",
+        "contains no fleet, but this node belongs to fleet",
     );
     drop(Proxy::with(elsewhere.config("x", json!({}))).end());
-    refused_as(elsewhere.config("b", json!({})), folder.path(), "and this node belongs to fleet");
+    refused_as(elsewhere.config("b", json!({})), folder.path(), "but this node belongs to fleet");
 
     // Another log under the same name, and the same log put back to an older state.
     let data = folder.path().join("data");
@@ -392,32 +397,26 @@ fn a_name_that_is_another_node_s_is_refused_and_so_is_another_fleet_s_store() {
     let folder = again.end();
     std::fs::remove_dir_all(&data).unwrap();
     copy(&saved.path().join("data"), folder.path());
-    refused_as(
-        store.config("b", json!({})),
-        folder.path(),
-        "the log was put back to an older state",
-    );
-    // Under another name it is another chain, from its beginning on.
-    let third = Proxy::unready(store.config("c", json!({})), folder).ready();
-    let folder = third.end();
-    assert_eq!(store.sound()["nodes"][2]["first"], 1);
+    refused_as(store.config("b", json!({})), folder.path(), "restored to an older state");
+    // Under another name its records would be in the store twice under one id.
+    refused_as(store.config("c", json!({})), folder.path(), "belongs to node 'b' of this fleet");
     std::fs::remove_dir_all(data.join("activity")).unwrap();
     refused_as(
         store.config("b", json!({})),
         folder.path(),
-        "a chain cannot go on with another log",
+        "a chain cannot continue with a different log",
     );
     store.sound();
     let nowhere = tempfile::tempdir().unwrap();
     let config = json!({"cluster": {"store": "file:///not/there", "node": "a"}});
-    refused_as(config, nowhere.path(), "/not/there is no folder");
+    refused_as(config, nowhere.path(), "/not/there is not a folder");
 }
 
 #[test]
 fn with_durability_fleet_a_reply_leaves_when_its_record_is_in_the_store() {
     let store = Store::new();
     let mut config = store.config("a", json!({"durability": "fleet"}));
-    // Nothing is gathered: somebody waits.
+    // Records are not gathered while a reply waits for them.
     config["cluster"]["flush"] = json!("1h");
     let proxy = Proxy::with(config);
     let mut client = proxy.client();
@@ -432,7 +431,7 @@ fn with_durability_fleet_a_reply_leaves_when_its_record_is_in_the_store() {
 }
 
 #[test]
-fn with_durability_fleet_calls_go_by_on_failure_while_the_store_takes_nothing() {
+fn with_durability_fleet_calls_follow_on_failure_while_the_store_rejects_uploads() {
     let store = Store::new();
     let proxy = Proxy::with(store.config("a", json!({"durability": "fleet"})));
     let mut client = proxy.client();
@@ -444,19 +443,22 @@ fn with_durability_fleet_calls_go_by_on_failure_while_the_store_takes_nothing() 
     client.read("s:stats", json!({}));
     until("the log takes no more", || {
         let faults = proxy.api("status")["faults"].to_string();
-        faults.contains("has taken nothing for 10 s").then_some(())
+        faults.contains("has accepted nothing for 10 s").then_some(())
     });
     let answer = client.read("s:stats", json!({}));
     assert_eq!(answer["isError"], true, "{answer}");
     std::fs::remove_file(&blocked).unwrap();
     std::fs::rename(&aside, &blocked).unwrap();
-    until("calls go on", || (client.read("s:stats", json!({}))["isError"] != true).then_some(()));
+    until("calls continue", || {
+        (client.read("s:stats", json!({}))["isError"] != true).then_some(())
+    });
     drop(proxy.end());
     store.sound();
 }
 
+// PAR-1
 #[test]
-fn a_table_is_exported_on_one_machine_too() {
+fn table_is_exported_on_a_single_machine_too() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     for _ in 0..300 {
@@ -475,6 +477,6 @@ fn a_table_is_exported_on_one_machine_too() {
     let after = proxy.activity("")[0]["id"].as_str().unwrap().to_owned();
     let bad = proxy.get(&format!("/api/v1/activity/export?format=parquet&after={after}"));
     assert_eq!(bad.status, 400, "{}", bad.text());
-    // Nobody knows of a fleet, and nothing of one is there.
+    // There is no fleet, and no files of one.
     assert!(!proxy.folder.path().join("data/fleet").exists());
 }

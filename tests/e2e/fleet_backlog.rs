@@ -1,5 +1,5 @@
-//! Nodes of a fleet whose store is away, since before or after they started: what waits for it is bounded, then calls go by
-//! `activity.on_failure`, and all that was recorded is in the store once it is back.
+//! Fleet nodes whose store is unavailable, before or after their start: the backlog is bounded, then calls follow
+//! `activity.on_failure`, and every record is uploaded once the store is back.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use tempfile::TempDir;
 use crate::fleet::Store;
 use crate::harness::{Client, Proxy, until};
 
-/// Of the arguments of a call: more than a call takes otherwise by far.
+/// Size in bytes of a call's arguments, far more than the rest of the call.
 const PAD: usize = 700 << 10;
 /// The least that `cluster.backlog_bytes` can be.
 const BACKLOG: u64 = 16 << 20;
 
-/// When the store goes away.
+/// Time at which the store becomes unavailable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Away {
     /// Before the node is started, which was a member.
@@ -73,7 +73,7 @@ fn without_store(store: &Store, config: Value, away: Away) -> (Proxy, Absent, u6
             let folder: TempDir = proxy.end();
             let (before, absent) = (store.last("a"), Absent::of(store));
             let proxy = Proxy::unready(config, folder).ready();
-            assert!(proxy.log().contains("starts without its fleet's store"), "{}", proxy.log());
+            assert!(proxy.log().contains("starting without the fleet's store"), "{}", proxy.log());
             (proxy, absent, before)
         }
     }
@@ -87,8 +87,8 @@ fn faults(proxy: &Proxy) -> String {
     proxy.api("status")["faults"].to_string()
 }
 
-/// How much waits is told.
-fn is_told(proxy: &Proxy, before: u64, away: Away) {
+/// The size of the backlog is reported.
+fn is_reported(proxy: &Proxy, before: u64, away: Away) {
     let ledger = proxy.api("fleet")["ledger"].clone();
     let number = |key: &str| ledger[key].as_u64().unwrap();
     assert!(number("stored") >= before, "{ledger}; {before} are in the store");
@@ -97,14 +97,14 @@ fn is_told(proxy: &Proxy, before: u64, away: Away) {
     let faults = faults(proxy);
     let mut words = vec!["more than cluster.backlog_bytes", "records wait for the fleet's store"];
     if away == Away::AtStart {
-        words.push("this node has no place in its fleet yet");
+        words.push("this node has not joined its fleet yet");
     }
     for words in words {
         assert!(faults.contains(words), "{faults}");
     }
 }
 
-/// Everything of the log is in the store once the node has ended, whose calls go on.
+/// Everything of the log is in the store once the node has ended, whose calls continue.
 fn all_is_stored(proxy: Proxy, store: &Store, client: &mut Client) {
     until("the log takes records again", || {
         (proxy.api("status")["activity"]["state"] == "ok").then_some(())
@@ -112,7 +112,7 @@ fn all_is_stored(proxy: Proxy, store: &Store, client: &mut Client) {
     assert_ne!(call(client)["isError"], true);
     until("nothing is wrong any more", || {
         let faults = faults(&proxy);
-        (!faults.contains("store") && !faults.contains("place in its fleet")).then_some(())
+        (!faults.contains("store") && !faults.contains("joined its fleet")).then_some(())
     });
     let last = proxy.activity("")[0]["seq"].as_u64().unwrap();
     drop(proxy.end());
@@ -134,7 +134,7 @@ fn calls_are_refused_and_nothing_is_lost(away: Away) {
         is_refused.then_some(answer)
     });
     assert!(refusal.to_string().contains("cluster.backlog_bytes"), "{refusal}");
-    is_told(&proxy, before, away);
+    is_reported(&proxy, before, away);
     assert_eq!(call(&mut client)["isError"], true, "and the next one, too");
     absent.comes_back();
     all_is_stored(proxy, &store, &mut client);
@@ -162,42 +162,45 @@ fn calls_go_on_and_what_they_leave_is_counted(away: Away) {
     // What came before the first that is lost is in the log by now.
     let kept = are_lost(5);
     assert_eq!(are_lost(10), kept, "the log does not grow");
-    is_told(&proxy, before, away);
+    is_reported(&proxy, before, away);
     absent.comes_back();
     all_is_stored(proxy, &store, &mut client);
 }
 
+// FLT-1
 #[test]
-fn with_too_much_for_a_store_that_went_away_calls_are_refused_and_nothing_is_lost() {
+fn calls_above_the_backlog_of_a_lost_store_are_refused_and_nothing_is_lost() {
     calls_are_refused_and_nothing_is_lost(Away::Later);
 }
 
 #[test]
-fn with_too_much_for_a_store_that_is_away_at_start_calls_are_refused_and_nothing_is_lost() {
+fn calls_above_the_backlog_of_a_store_missing_at_start_are_refused_and_nothing_is_lost() {
     calls_are_refused_and_nothing_is_lost(Away::AtStart);
 }
 
 #[test]
-fn with_too_much_for_a_store_that_went_away_calls_go_on_where_they_are_to() {
+fn calls_above_the_backlog_of_a_lost_store_continue_if_configured() {
     calls_go_on_and_what_they_leave_is_counted(Away::Later);
 }
 
 #[test]
-fn with_too_much_for_a_store_that_is_away_at_start_calls_go_on_where_they_are_to() {
+fn calls_above_the_backlog_of_a_store_missing_at_start_continue_if_configured() {
     calls_go_on_and_what_they_leave_is_counted(Away::AtStart);
 }
 
 #[test]
-fn with_durability_fleet_and_a_store_that_is_away_at_start_calls_go_by_on_failure() {
+fn with_durability_fleet_and_a_store_missing_at_start_calls_follow_on_failure() {
     let store = Store::new();
     let config = store.config("a", json!({"durability": "fleet"}));
     let (proxy, absent, _) = without_store(&store, config, Away::AtStart);
     let mut client = proxy.client();
     // It was sent, so it is answered, late; then the log takes no more.
     client.read("s:stats", json!({}));
-    until("it is told", || faults(&proxy).contains("has taken nothing for 10 s").then_some(()));
+    until("it is reported", || {
+        faults(&proxy).contains("has accepted nothing for 10 s").then_some(())
+    });
     let answer = client.read("s:stats", json!({}));
-    assert!(answer.to_string().contains("has taken nothing for 10 s"), "{answer}");
+    assert!(answer.to_string().contains("has accepted nothing for 10 s"), "{answer}");
     assert_eq!(answer["isError"], true, "{answer}");
     absent.comes_back();
     all_is_stored(proxy, &store, &mut client);

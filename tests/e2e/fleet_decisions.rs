@@ -1,5 +1,5 @@
-//! What people decide at one node of a fleet, on a folder as its object store: calls that wait on one node are seen and answered
-//! at another, approvals that stand and what is pinned or held count at all, and limits are divided.
+//! Decisions made at one node of a fleet, with a folder as the object store: waiting calls are seen and answered at another
+//! node, standing approvals, pins and holds count at all nodes, and limits are divided.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -51,7 +51,7 @@ impl Fleet {
 }
 
 fn until_living(node: &Proxy, count: u64) {
-    until("the nodes know who lives", || (node.api("fleet")["living"] == count).then_some(()));
+    until("the membership is known", || (node.api("fleet")["living"] == count).then_some(()));
 }
 
 fn waiting(node: &Proxy) -> Vec<Value> {
@@ -90,8 +90,9 @@ fn said(response: &Response) -> String {
     response.json()["error"].as_str().unwrap_or_default().to_owned()
 }
 
+// FLT-10
 #[test]
-fn a_call_that_waits_on_one_node_is_seen_and_answered_at_another_and_decided_once() {
+fn call_waiting_at_one_node_is_seen_and_answered_at_another_and_decided_once() {
     let fleet = Fleet::new();
     let [a, b, c] = fleet.nodes(["a", "b", "c"], &json!({}));
     let mut client = begun(&a, 1);
@@ -112,7 +113,7 @@ fn a_call_that_waits_on_one_node_is_seen_and_answered_at_another_and_decided_onc
     let approved = b.cli(&["approvals", "approve", short]);
     assert_eq!(approved.code, Some(0), "{}{}", approved.stdout, approved.stderr);
     assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
-    // Whoever comes after that is told what was decided, at every node.
+    // Later answers get the decision at every node.
     for node in [&a, &b, &c] {
         let late = answer(node, &seen["id"], &json!({"decision": "deny"}));
         assert_eq!(late.status, 409, "{}", late.text());
@@ -122,12 +123,12 @@ fn a_call_that_waits_on_one_node_is_seen_and_answered_at_another_and_decided_onc
         assert_eq!(waiting(node), Vec::<Value>::new());
     }
     let ended = a.activity("type=approval")[0]["metadata"].clone();
-    let told = [&ended["state"], &ended["by"], &ended["door"], &ended["node"]];
-    assert_eq!(told, [&json!("approved"), &json!("admin"), &json!("cli"), &json!("b")]);
+    let reported = [&ended["state"], &ended["by"], &ended["door"], &ended["node"]];
+    assert_eq!(reported, [&json!("approved"), &json!("admin"), &json!("cli"), &json!("b")]);
 }
 
 #[test]
-fn of_two_that_answer_at_two_nodes_at_the_same_time_one_counts_and_the_other_is_told() {
+fn one_of_two_simultaneous_answers_at_two_nodes_counts_and_the_other_is_rejected() {
     let fleet = Fleet::new();
     let [a, b, c] = fleet.nodes(["a", "b", "c"], &json!({}));
     for round in 0..8 {
@@ -156,13 +157,13 @@ fn of_two_that_answer_at_two_nodes_at_the_same_time_one_counts_and_the_other_is_
 }
 
 #[test]
-fn of_a_node_that_is_silent_nobody_says_that_its_calls_are_gone_and_of_one_that_stopped_all_do() {
+fn calls_of_a_silent_node_stay_listed_and_calls_of_a_stopped_node_end() {
     let fleet = Fleet::new();
     let [mut a, b, c] = fleet.nodes(["a", "b", "c"], &json!({}));
     let _client = begun(&a, 1);
     let id = until_waiting(&b, 1)["id"].clone();
     a.process.signal("STOP");
-    // It lives as far as anybody knows: nothing is known of what it decides.
+    // It is not suspected yet; its decisions are unknown.
     let unseen = b.api("approvals")["unseen"].clone();
     assert_eq!(unseen[0]["node"], "a", "{unseen}");
     a.process.signal("KILL");
@@ -171,18 +172,18 @@ fn of_a_node_that_is_silent_nobody_says_that_its_calls_are_gone_and_of_one_that_
     assert!(matches!(early.status, 502 | 503), "{} {}", early.status, early.text());
     let late = until("it is silent", || {
         let late = answer(&b, &id, &json!({"decision": "approve"}));
-        said(&late).contains("has said nothing for").then_some(late)
+        said(&late).contains("has sent no heartbeat for").then_some(late)
     });
     assert_eq!(late.status, 503);
-    assert!(said(&late).contains("the call still waits there"), "{}", said(&late));
+    assert!(said(&late).contains("the request was not processed"), "{}", said(&late));
     assert_eq!(one(&b, &id).status, 503);
     let all = b.api("approvals");
     assert_eq!((&all["approvals"], &all["unseen"][0]["node"]), (&json!([]), &json!("a")));
     let why = all["unseen"][0]["why"].as_str().unwrap();
-    assert!(why.contains("node 'a' is not asked: it has said nothing for"), "{why}");
+    assert!(why.contains("node 'a' was not queried: no heartbeat for"), "{why}");
     let listed = b.cli(&["approvals", "list"]).stdout;
-    assert!(listed.contains("Not seen: node 'a'"), "{listed}");
-    // Started anew it knows nothing of the call, and says so.
+    assert!(listed.contains("Not included: node 'a'"), "{listed}");
+    // After a restart it has no record of the call, and reports that.
     let config = fleet.config("a", &json!({}));
     let folder = std::mem::replace(&mut a.folder, tempfile::tempdir().unwrap());
     let a = Proxy::unready(config, folder).ready();
@@ -199,14 +200,14 @@ fn of_a_node_that_is_silent_nobody_says_that_its_calls_are_gone_and_of_one_that_
     }
     let late = answer(&a, &id, &json!({"decision": "approve"}));
     assert_eq!(late.status, 410);
-    assert!(said(&late).contains("waited on node 'c', which lives no more"), "{}", said(&late));
+    assert!(said(&late).contains("was held by node 'c', which is dead"), "{}", said(&late));
     assert_eq!(b.api("approvals")["unseen"], json!([]));
     let nobody = answer(&b, &json!("0123456789abcdef-0000000"), &json!({"decision": "deny"}));
     assert_eq!((nobody.status, said(&nobody)), (404, "Approval not found".to_owned()));
 }
 
 #[test]
-fn a_late_no_counts_when_it_is_kept_for_the_whole_fleet_and_not_before() {
+fn late_denial_counts_only_once_it_is_stored_for_the_whole_fleet() {
     let fleet = Fleet::new();
     let [a, mut b] = fleet.nodes(["a", "b"], &json!({}));
     let mut client = begun(&a, 1);
@@ -221,7 +222,7 @@ fn a_late_no_counts_when_it_is_kept_for_the_whole_fleet_and_not_before() {
     for _ in 0..2 {
         let denied = answer(&b, &id, &json!({"decision": "deny"}));
         assert_eq!(denied.status, 503, "{}", denied.text());
-        let words = "is ended on this node; the other nodes could not be told";
+        let words = "is revoked on this node, but could not be shared with the other nodes";
         assert!(said(&denied).contains(words), "{}", said(&denied));
         assert_eq!(standing(&b), 0, "here it is over");
     }
@@ -233,7 +234,9 @@ fn a_late_no_counts_when_it_is_kept_for_the_whole_fleet_and_not_before() {
     b.process.signal("KILL");
     b.process.wait();
     let kept = std::fs::read(b.folder.path().join("data/fleet/facts.json")).unwrap();
-    let kept: Value = serde_json::from_slice(&kept).unwrap();
+    // The second line is the checksum.
+    let body = kept.split(|byte| *byte == b'\n').next().unwrap();
+    let kept: Value = serde_json::from_slice(body).unwrap();
     let is_its = |fact: &Value| fact["name"].as_str().unwrap().ends_with(id.as_str().unwrap());
     let ended = kept["facts"]["b"].as_array().unwrap().iter().find(|fact| is_its(fact));
     assert_eq!(ended.map(|fact| &fact["value"]), Some(&Value::Null), "{kept}");
@@ -245,8 +248,9 @@ fn a_late_no_counts_when_it_is_kept_for_the_whole_fleet_and_not_before() {
     }
 }
 
+// FLT-9
 #[test]
-fn an_approval_that_stands_counts_at_every_node_until_it_is_denied_at_one() {
+fn standing_approval_counts_at_every_node_until_it_is_denied_at_one() {
     let fleet = Fleet::new();
     let [a, b] = fleet.nodes(["a", "b"], &json!({}));
     let mut client = begun(&a, 1);
@@ -254,8 +258,11 @@ fn an_approval_that_stands_counts_at_every_node_until_it_is_denied_at_one() {
     assert_eq!(answer(&b, &id, &json!({"decision": "approve", "for": "1h"})).status, 200);
     assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
     let standing = |node: &Proxy| node.api("approvals")["standing"].as_array().unwrap().clone();
-    let told = until("it stands there, too", || standing(&b).first().cloned());
-    assert_eq!((&told["id"], &told["by"], &told["by_node"]), (&id, &json!("admin"), &json!("b")));
+    let reported = until("it stands there, too", || standing(&b).first().cloned());
+    assert_eq!(
+        (&reported["id"], &reported["by"], &reported["by_node"]),
+        (&id, &json!("admin"), &json!("b"))
+    );
     let write = |node: &Proxy| node.client().call("write", "s:write_item", json!({"value": 2}));
     assert_eq!(write(&b)["structuredContent"]["value"], 7, "nobody is asked");
     // One that starts later knows it, and so does one that starts again.
@@ -300,7 +307,7 @@ impl Listing {
         Self { proxy: fleet.node(name, &more), tools }
     }
 
-    /// From now on its server offers these; the node has heard of it when this ends.
+    /// Replaces the tools of the node's server, and waits until the node has read them.
     fn offers(&self, offered: &Value) {
         let lists = || self.proxy.activity("type=catalog_change&server=s").len();
         let before = lists();
@@ -320,7 +327,7 @@ impl Listing {
 }
 
 #[test]
-fn a_definition_that_is_held_at_one_node_is_held_at_all_until_it_is_approved_at_one() {
+fn definition_held_at_one_node_is_held_at_all_until_approved_at_one() {
     let fleet = Fleet::new();
     let destructive = notes(json!({"annotations": {"destructiveHint": true}}));
     let harmless = notes(json!({"annotations": {"readOnlyHint": true}}));
@@ -335,8 +342,8 @@ fn a_definition_that_is_held_at_one_node_is_held_at_all_until_it_is_approved_at_
     strict.until_held(true);
     accepts.until_held(true);
     until("it is on record", || {
-        let told = accepts.proxy.activity("type=catalog_change&tool=added_notes");
-        told.iter().any(|it| it["metadata"]["shared"] == true).then_some(())
+        let recorded = accepts.proxy.activity("type=catalog_change&tool=added_notes");
+        recorded.iter().any(|it| it["metadata"]["shared"] == true).then_some(())
     });
     // One that comes later, and has never seen another.
     let later = Listing::start(&fleet, "c", &lax, &harmless);
@@ -350,13 +357,13 @@ fn a_definition_that_is_held_at_one_node_is_held_at_all_until_it_is_approved_at_
 }
 
 #[test]
-fn a_node_that_sees_a_tool_first_compares_it_with_what_the_fleet_has_pinned() {
+fn node_that_first_sees_a_tool_compares_it_with_the_pins_of_the_fleet() {
     let fleet = Fleet::new();
     let (old, new) = (notes(json!({})), notes(json!({"description": "Keeps other notes"})));
     let first = Listing::start(&fleet, "a", &json!({}), &old);
     assert!(!first.is_held());
     let cautious = json!({"on_new_server": "quarantine"});
-    until("the pin is told", || {
+    until("the pin is shared", || {
         let facts = first.proxy.api("fleet")["facts"].clone();
         (facts["published"] == true && fleet.0.path().join("facts/said/a").exists()).then_some(())
     });
@@ -385,8 +392,9 @@ fn until_share(node: &Proxy, share: &str) {
     });
 }
 
+// FLT-11
 #[test]
-fn limits_are_divided_by_the_nodes_that_live() {
+fn limits_are_divided_by_the_number_of_living_nodes() {
     let fleet = Fleet::new();
     let limits = json!({"limits": {"tools": {"s:*": {"rate_per_minute": 6}}}});
     let [a, b, c] = fleet.nodes(["a", "b", "c"], &limits);
@@ -395,7 +403,7 @@ fn limits_are_divided_by_the_nodes_that_live() {
     }
     let come =
         |node: &Proxy| (0..6).filter(|_| rest_call(node, "s:read_item").status == 200).count();
-    // What is let in while the test takes its time: one more in 30 seconds at each.
+    // Calls admitted while the test runs: one more in 30 seconds at each.
     let let_in: usize = [&a, &b, &c].map(come).iter().sum();
     assert!((6..=9).contains(&let_in), "{let_in}");
     // Those that are left take over the share of one that has ended.
@@ -405,7 +413,7 @@ fn limits_are_divided_by_the_nodes_that_live() {
 }
 
 #[test]
-fn what_is_missing_in_the_store_is_told_by_a_node_that_follows_no_chain() {
+fn missing_store_objects_are_reported_by_a_node_that_follows_no_chain() {
     let fleet = Fleet::new();
     let [a, b] = fleet.nodes(["a", "b"], &json!({}));
     let segments = |node: &str| -> Vec<std::path::PathBuf> {
@@ -434,7 +442,7 @@ fn what_is_missing_in_the_store_is_told_by_a_node_that_follows_no_chain() {
     assert_eq!(chain["seen_by"], "names");
     assert_eq!(chain["gaps"], json!([{"first": first, "last": last}]));
     assert_eq!(chain["missing_records"], last - first + 1);
-    let words = format!("node 'a': records {first} to {last} are in no segment of the store");
+    let words = format!("node 'a': records {first} to {last} are missing from the store");
     let status = c.cli(&["fleet", "status"]);
     assert_eq!(status.code, Some(1), "{}", status.stdout);
     assert!(status.stdout.contains(&words), "{}", status.stdout);
@@ -445,12 +453,12 @@ fn what_is_missing_in_the_store_is_told_by_a_node_that_follows_no_chain() {
 }
 
 #[test]
-fn an_object_of_what_is_shared_that_is_none_is_a_fault_until_it_is_well_again() {
+fn invalid_fact_object_is_a_fault_until_it_is_valid_again() {
     let fleet = Fleet::new();
     let [a, b] = fleet.nodes(["a", "b"], &json!({}));
     let said = fleet.0.path().join("facts/said/a");
     assert_eq!(a.cli(&["token", "create", "ci"]).code, Some(0));
-    until("it is told", || said.exists().then_some(()));
+    until("it is reported", || said.exists().then_some(()));
     let number = |node: &Proxy| {
         let headers = [("X-API-Key", API_KEY), ("Accept", "text/plain")];
         let metrics = node.request("GET", "/metrics", &headers, b"").text();
@@ -463,7 +471,7 @@ fn an_object_of_what_is_shared_that_is_none_is_a_fault_until_it_is_well_again() 
     let mut altered = whole.clone();
     *altered.last_mut().unwrap() ^= 1;
     std::fs::write(&said, altered).unwrap();
-    let words = "facts/said/a: it was altered, cut or moved";
+    let words = "facts/said/a: altered, truncated or moved";
     until("it is a fault", || b.api("fleet")["faults"].to_string().contains(words).then_some(()));
     assert_eq!(number(&b), "mcpproxy_fleet_facts_faults 1.0");
     assert!(b.api("status")["faults"].to_string().contains(words));

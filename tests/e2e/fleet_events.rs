@@ -1,4 +1,4 @@
-//! Watching a fleet live (`/events`): nothing is left out after a reconnect, and who is not heard is named.
+//! Live events of a fleet (`/events`): a reconnect misses nothing, and unreachable nodes are named.
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::fleet_sessions::{know_each_other, reached_config, reached_with};
 use crate::harness::{API_KEY, Connection, Events, Proxy, Response, free_port, stub_stdio, until};
 
-/// What a resumed stream without a place repeats of the other nodes, in milliseconds.
+/// Time span of the other nodes that a resumed stream without a position repeats, in milliseconds.
 const OVERLAP_MS: i64 = 2_000;
 
 fn servers() -> Value {
@@ -59,32 +59,32 @@ fn watch(proxy: &Proxy, query: &str, after: Option<&str>) -> Events {
 }
 
 fn refused(proxy: &Proxy, query: &str, after: Option<&str>) -> Response {
-    // A stream that is let in has no end.
+    // An accepted stream has no end.
     assert_eq!(ask(proxy, query, after).head().0, 400, "{query}");
     ask(proxy, query, after).response()
 }
 
-/// What an event tells: the call that a record is of, or a node with why it is missing; `None` for others. And where to resume:
-/// nowhere within a portion, whose last event has the place.
-fn told(events: &mut Events, last: &mut String) -> Option<(String, Value)> {
+/// Content of an event: the call of a record, or a node and the reason why it is missing; `None` for others. Updates the resume
+/// position, which only the last event of a portion has.
+fn named_event(events: &mut Events, last: &mut String) -> Option<(String, Value)> {
     let event = events.next().expect("the stream has no end");
-    let told = event.json();
-    if told["id"].is_string() {
+    let content = event.json();
+    if content["id"].is_string() {
         *last = event.id.unwrap_or_default();
-        let id = told["arguments"]["id"].as_str().unwrap_or_default().to_owned();
-        return (told["type"] == "tool_call").then_some((id, told));
+        let id = content["arguments"]["id"].as_str().unwrap_or_default().to_owned();
+        return (content["type"] == "tool_call").then_some((id, content));
     }
-    assert_eq!(event.id, None, "{told}");
-    let node = told["node"].as_str()?;
-    let name = if told["reason"].is_string() { "missing" } else { "back" };
-    Some((format!("{name} {node}"), told))
+    assert_eq!(event.id, None, "{content}");
+    let node = content["node"].as_str()?;
+    let name = if content["reason"].is_string() { "missing" } else { "back" };
+    Some((format!("{name} {node}"), content))
 }
 
 /// The next of those.
 fn next(events: &mut Events, last: &mut String) -> (String, Value) {
     loop {
-        if let Some(told) = told(events, last) {
-            return told;
+        if let Some(reported) = named_event(events, last) {
+            return reported;
         }
     }
 }
@@ -94,7 +94,7 @@ fn comes(events: &mut Events, wanted: &[String], last: &mut String) -> Vec<Strin
     let mut left: BTreeSet<_> = wanted.iter().cloned().collect();
     let mut others = Vec::new();
     while !left.is_empty() || last.is_empty() {
-        let came = told(events, last);
+        let came = named_event(events, last);
         others.extend(came.map(|(name, _)| name).filter(|name| !left.remove(name)));
     }
     others
@@ -105,8 +105,9 @@ fn ms(record: &Value) -> i64 {
     time.as_millisecond()
 }
 
+// FLT-6
 #[test]
-fn what_a_node_stored_while_it_was_not_heard_comes_after_a_reconnect_at_any_node() {
+fn records_stored_while_a_node_was_unreachable_arrive_after_a_reconnect_at_any_node() {
     let store = tempfile::tempdir().unwrap();
     let [a, b] = ["a", "b"].map(|name| reached_with(&store, name, servers()));
     let door = free_port();
@@ -114,12 +115,12 @@ fn what_a_node_stored_while_it_was_not_heard_comes_after_a_reconnect_at_any_node
     know_each_other(&[&a, &b, &c]);
     let mut events = watch(&a, "", None);
     let mut last = String::new();
-    let (name, told) = next(&mut events, &mut last);
-    assert_eq!(name, "missing c", "{told}");
-    assert!(told["reason"].as_str().unwrap().contains("cannot be reached"), "{told}");
+    let (name, reported) = next(&mut events, &mut last);
+    assert_eq!(name, "missing c", "{reported}");
+    assert!(reported["reason"].as_str().unwrap().contains("cannot be reached"), "{reported}");
     let unheard = vec![call(&c, "c-1"), call(&c, "c-2")];
     let of_c = ms(&c.activity("type=tool_call&node=c")[0]);
-    // The others go on for longer than what comes again anyway.
+    // The others continue for longer than the span that is repeated anyway.
     let mut at = 0;
     until("later records came", || {
         let ids = [call(&b, &format!("b-{at}")), call(&a, &format!("a-{at}"))];
@@ -140,7 +141,7 @@ fn what_a_node_stored_while_it_was_not_heard_comes_after_a_reconnect_at_any_node
 }
 
 #[test]
-fn who_watches_is_told_of_whoever_is_not_heard_and_never_left_in_silence() {
+fn watcher_is_notified_of_unreachable_nodes_and_always_gets_keep_alives() {
     let store = tempfile::tempdir().unwrap();
     let [a, b, mut c] = ["a", "b", "c"].map(|name| reached_with(&store, name, servers()));
     know_each_other(&[&a, &b, &c]);
@@ -152,16 +153,16 @@ fn who_watches_is_told_of_whoever_is_not_heard_and_never_left_in_silence() {
     c.process.wait();
     know_each_other(&[&a, &b]);
     let mut last = String::new();
-    // Who comes later is told, too; and whoever asks for it alone, or for nobody.
-    let (name, told) = next(&mut watch(&a, "", None), &mut last);
-    assert_eq!((&*name, &told["reason"]), ("missing c", &json!("it does not live")));
-    let (name, told) = next(&mut watch(&a, "?node=c", None), &mut last);
-    assert_eq!((&*name, &told["reason"]), ("missing c", &json!("it does not live")));
+    // Later watchers are notified too, also one that asks for that node only, or for none.
+    let (name, reported) = next(&mut watch(&a, "", None), &mut last);
+    assert_eq!((&*name, &reported["reason"]), ("missing c", &json!("it is not alive")));
+    let (name, reported) = next(&mut watch(&a, "?node=c", None), &mut last);
+    assert_eq!((&*name, &reported["reason"]), ("missing c", &json!("it is not alive")));
     let nobody = "0123456789abcdef0123456789abcdef";
     for odd in ["nobody", "B", nobody] {
-        let (name, told) = next(&mut watch(&a, &format!("?node={odd}"), None), &mut last);
+        let (name, reported) = next(&mut watch(&a, &format!("?node={odd}"), None), &mut last);
         assert_eq!(name, format!("missing {odd}"));
-        assert!(told["reason"].as_str().unwrap().contains("no "), "{told}");
+        assert!(reported["reason"].as_str().unwrap().contains("no "), "{reported}");
     }
     // A node is meant by the id of its log, too.
     let query = format!("?node={}", log_of_b.as_str().unwrap());
@@ -175,7 +176,7 @@ fn who_watches_is_told_of_whoever_is_not_heard_and_never_left_in_silence() {
 }
 
 #[test]
-fn one_node_that_takes_questions_and_does_not_answer_holds_up_no_other() {
+fn node_that_accepts_requests_without_answering_delays_no_other() {
     let store = tempfile::tempdir().unwrap();
     let [a, b] = ["a", "b"].map(|name| reached_with(&store, name, servers()));
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -185,14 +186,14 @@ fn one_node_that_takes_questions_and_does_not_answer_holds_up_no_other() {
     let mut last = String::new();
     comes(&mut events, &[call(&b, "b-0")], &mut last);
     call(&b, "b-1");
-    // Nothing is told of the one before the other has answered.
+    // Nothing is reported about the one before the other has answered.
     let mut all = watch(&a, "", Some(&last));
     assert_eq!(next(&mut all, &mut last).0, "b-1");
     assert_eq!(next(&mut all, &mut last).0, "missing c");
 }
 
 #[test]
-fn where_no_other_node_can_be_asked_none_is_watched() {
+fn no_node_is_watched_if_peers_cannot_be_queried() {
     let alone = Proxy::with(servers());
     for (query, after) in [("?node=b", None), ("", Some("1;b=1"))] {
         refused(&alone, query, after);

@@ -1,5 +1,5 @@
-//! Nodes of a fleet that keep an index of the others: one answers for all, says what it does not have, and goes on after a
-//! crash, damage, and whatever is done to the store.
+//! Fleet nodes that index the others: one answers for all, names missing data, and continues after a crash, damage and any
+//! manipulation of the store.
 
 use std::path::{Path, PathBuf};
 
@@ -81,8 +81,9 @@ fn last_of(segment: &Path) -> u64 {
     name.split('-').nth(1).unwrap().parse().unwrap()
 }
 
+// FLT-7
 #[test]
-fn one_node_answers_for_all_that_were() {
+fn one_index_node_answers_for_all_nodes_that_existed() {
     let store = tempfile::tempdir().unwrap();
     let (_a, last_a) = ended(&store, "a", 3);
     let (_b, last_b) = ended(&store, "b", 2);
@@ -139,14 +140,14 @@ fn one_node_answers_for_all_that_were() {
     // Who is not there is said to be not there.
     let page = get(&proxy, "/api/v1/activity?node=x");
     assert_eq!((&page["activities"], &page["fleet"]["partial"]), (&json!([]), &json!(true)));
-    assert_eq!(page["fleet"]["missing"]["x"], "there is no such node in this index");
+    assert_eq!(page["fleet"]["missing"]["x"], "no such node in this index");
     let listed = proxy.cli(&["activity", "list", "--node", "b", "--json"]);
     assert_eq!(listed.code, Some(0), "{}", listed.stderr);
     assert_eq!(listed.json()["activities"].as_array().unwrap().len() as u64, last_b);
 }
 
 #[test]
-fn a_node_without_an_index_answers_for_itself_and_says_so() {
+fn node_without_an_index_answers_for_itself_and_reports_it() {
     let store = tempfile::tempdir().unwrap();
     let _a = ended(&store, "a", 1);
     let proxy = Proxy::with(config(&store, "b", json!(false)));
@@ -154,6 +155,16 @@ fn a_node_without_an_index_answers_for_itself_and_says_so() {
     assert_eq!((&page["fleet"]["partial"], &page["fleet"]["nodes"]), (&json!(true), &json!(["b"])));
     assert!(page["fleet"]["missing"]["shards"].as_str().unwrap().contains("keeps no index"));
     assert!(page["activities"].as_array().unwrap().iter().all(|it| it["node_name"] == "b"));
+    // So does an export, by its end and its exit code.
+    let exported = proxy.cli(&["activity", "export", "--file", "-"]);
+    assert_eq!(exported.code, Some(6), "{}", exported.stderr);
+    assert!(exported.stderr.contains("keeps no index"), "{}", exported.stderr);
+    let end: Value = serde_json::from_str(exported.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(end["type"], "fleet_missing");
+    assert!(end["missing"]["shards"].as_str().unwrap().contains("keeps no index"), "{end}");
+    let own = proxy.cli(&["activity", "export", "--file", "-", "--node", "b"]);
+    assert_eq!(own.code, Some(0), "{}", own.stderr);
+    assert!(!own.stdout.contains("fleet_missing"), "all of it is here");
     // Without a fleet there is no such filter, and nothing is said of one.
     let alone = Proxy::with(json!({"mcpServers": {"s": stub_stdio(&[])}}));
     assert!(ids(&alone, "node=b").is_empty(), "one machine has no node of that name");
@@ -164,7 +175,7 @@ fn a_node_without_an_index_answers_for_itself_and_says_so() {
 }
 
 #[test]
-fn what_is_done_to_the_store_is_told_and_the_rest_is_read() {
+fn manipulated_store_objects_are_reported_and_the_rest_is_read() {
     let store = tempfile::tempdir().unwrap();
     let (_a, last) = ended(&store, "a", 6);
     let files = segments(&store, "a");
@@ -201,8 +212,42 @@ fn what_is_done_to_the_store_is_told_and_the_rest_is_read() {
     assert!(shown.contains("\"index\"") && shown.contains("node a"), "{shown}");
 }
 
+// FLT-7
 #[test]
-fn an_index_goes_on_after_a_crash_and_is_made_anew_after_damage() {
+fn records_missing_in_an_index_appear_once_after_they_are_restored() {
+    let store = tempfile::tempdir().unwrap();
+    let (_a, last) = ended(&store, "a", 6);
+    let files = segments(&store, "a");
+    let aside = tempfile::tempdir().unwrap();
+    let place = |at: usize| aside.path().join(at.to_string());
+    for at in [1, 2, 4] {
+        std::fs::rename(&files[at], place(at)).unwrap();
+    }
+    let proxy = Proxy::with(config(&store, "b", json!(true)));
+    let status = caught_up(&proxy, "a", last);
+    assert_eq!(status["gaps"].as_array().unwrap().len(), 2, "{status}");
+    // Another process of the node has them as they were noted.
+    let proxy = Proxy::unready(config(&store, "b", json!(true)), proxy.end()).ready();
+    let status = caught_up(&proxy, "a", last);
+    assert_eq!(status["gaps"].as_array().unwrap().len(), 2, "{status}");
+    assert!((ids(&proxy, "node=a").len() as u64) < last);
+    for at in [1, 2, 4] {
+        std::fs::rename(place(at), &files[at]).unwrap();
+    }
+    let status = until("nothing is missing any more", || {
+        let status = caught_up(&proxy, "a", last);
+        (status["gaps"] == json!([])).then_some(status)
+    });
+    assert_eq!((&status["faults"], &status["made_anew"]), (&json!([]), &json!(false)), "{status}");
+    assert_eq!(ids(&proxy, "node=a").len() as u64, last);
+    assert_eq!(ids(&proxy, "node=a&type=tool_call").len(), 6);
+    let page = get(&proxy, "/api/v1/activity?node=a&with_total=true");
+    assert_eq!((&page["total"], &page["fleet"]["partial"]), (&json!(last), &json!(false)));
+}
+
+// FLT-7
+#[test]
+fn index_continues_after_a_crash_and_is_rebuilt_after_damage() {
     let store = tempfile::tempdir().unwrap();
     let (_a, last) = ended(&store, "a", 3);
     let mut proxy = Proxy::with(config(&store, "b", json!(true)));
@@ -226,16 +271,16 @@ fn an_index_goes_on_after_a_crash_and_is_made_anew_after_damage() {
     assert_eq!(anew["made_anew"], true);
     assert_eq!(ids(&proxy, "node=a"), all);
     let shown = get(&proxy, "/api/v1/status")["faults"].to_string();
-    assert!(shown.contains("made anew"), "{shown}");
+    assert!(shown.contains("rebuilt"), "{shown}");
 }
 
 #[test]
-fn the_store_of_another_fleet_is_not_read() {
+fn store_of_another_fleet_is_not_read() {
     let store = tempfile::tempdir().unwrap();
     let (_a, last) = ended(&store, "a", 1);
     let proxy = Proxy::with(config(&store, "b", json!(true)));
     caught_up(&proxy, "a", last);
-    // Another fleet's object stands in the place of ours while it is followed.
+    // Another fleet's object replaces ours while it is followed.
     let own = std::fs::read_to_string(store.path().join("fleet.json")).unwrap();
     let fleet: Value = serde_json::from_str(&own).unwrap();
     let id = fleet["fleet"].as_str().unwrap();
@@ -244,17 +289,17 @@ fn the_store_of_another_fleet_is_not_read() {
         let index = get(&proxy, "/api/v1/status")["index"].clone();
         index["error"].as_str().map(str::to_owned)
     });
-    assert!(error.contains("is of fleet 00000000000000000000000000000000"), "{error}");
+    assert!(error.contains("contains fleet 00000000000000000000000000000000, but"), "{error}");
     assert_eq!(get(&proxy, "/api/v1/activity")["fleet"]["partial"], true);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn nodes_whose_objects_hang_keep_no_other_from_being_followed() {
+fn nodes_whose_objects_hang_do_not_prevent_others_from_being_followed() {
     let store = tempfile::tempdir().unwrap();
     let nodes = store.path().join("nodes");
     let claim = |node: &str| nodes.join(node).join("claim.json");
-    // Whoever opens it waits for somebody who writes.
+    // A pipe without a writer: opening it blocks.
     let hangs = |node: &str| {
         std::fs::create_dir_all(nodes.join(node)).unwrap();
         let new = claim(node).with_extension("new");
@@ -268,7 +313,7 @@ fn nodes_whose_objects_hang_keep_no_other_from_being_followed() {
     let proxy = Proxy::with(config(&store, "own", json!(true)));
     caught_up(&proxy, "a", last_a);
     caught_up(&proxy, "z", last_z);
-    // Nor does one that is followed, and hangs from then on; and nobody waits for them in the end.
+    // Nor does a followed node whose claim blocks from then on; and the shutdown does not wait for them.
     hangs("a");
     let (_y, last_y) = ended(&store, "y", 1);
     caught_up(&proxy, "y", last_y);

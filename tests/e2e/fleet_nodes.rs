@@ -1,5 +1,5 @@
-//! Nodes of a fleet beside each other, on a folder as their object store: who lives, what is done to their heartbeats, and
-//! what one asks another over HTTP.
+//! Concurrent nodes of a fleet, with a folder as the object store: membership, manipulated heartbeats, and requests between
+//! nodes over HTTP.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -42,7 +42,7 @@ impl Fleet {
     }
 }
 
-/// What a node sees of another.
+/// State of a node as seen by another.
 fn seen(by: &Proxy, node: &str, query: &str) -> Option<Value> {
     let fleet = by.api(&format!("fleet{query}"));
     fleet["nodes"].as_array().unwrap().iter().find(|it| it["node"] == node).cloned()
@@ -73,10 +73,10 @@ fn put(path: &Path, bytes: &[u8]) {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_heartbeat_that_hangs_keeps_none_of_the_others_from_being_seen() {
+fn heartbeat_that_hangs_does_not_hide_the_others() {
     let fleet = Fleet::new();
     let a = fleet.node("a");
-    // What it is verified by is not given: whoever opens that waits for somebody who writes.
+    // Its claim is a pipe without a writer: opening it blocks.
     let hangs = fleet.0.path().join("nodes/hangs");
     std::fs::create_dir(&hangs).unwrap();
     nix::unistd::mkfifo(&hangs.join("claim.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -88,15 +88,16 @@ fn a_heartbeat_that_hangs_keeps_none_of_the_others_from_being_seen() {
     is_seen(&a, "b", "silent");
 }
 
+// FLT-4
 #[test]
-fn nodes_know_who_lives_and_who_stopped_and_who_was_killed() {
+fn living_stopped_and_killed_nodes_are_distinguished() {
     let fleet = Fleet::new();
     let (a, b, mut c) = (fleet.node("a"), fleet.node("b"), fleet.node("c"));
     for (by, other) in [(&a, "b"), (&a, "c"), (&b, "a"), (&b, "c"), (&c, "a"), (&c, "b")] {
         is_seen(by, other, "living");
     }
     b.client();
-    let said = until("b has told of its session", || {
+    let said = until("b has shared its session", || {
         seen(&a, "b", "").filter(|it| it["said"]["sessions"] == 1)
     });
     assert_eq!(said["said"]["advertise"], format!("http://127.0.0.1:{}", b.port));
@@ -115,7 +116,7 @@ fn nodes_know_who_lives_and_who_stopped_and_who_was_killed() {
 
     let status = a.cli(&["fleet", "status"]);
     assert_eq!(status.code, Some(0), "{}{}", status.stdout, status.stderr);
-    assert!(status.stdout.contains("3 of 3 nodes live"), "{}", status.stdout);
+    assert!(status.stdout.contains("3 of 3 nodes alive"), "{}", status.stdout);
     let table = a.cli(&["fleet", "status", "--json"]).json();
     assert_eq!(table["nodes"][1]["reached"], true, "{table}");
 
@@ -126,7 +127,10 @@ fn nodes_know_who_lives_and_who_stopped_and_who_was_killed() {
     c.process.wait();
     is_seen(&a, "c", "silent");
     let all = a.api("fleet");
-    assert_eq!((&all["living"], &all["faults"]), (&json!(1), &json!([])), "that is no fault");
+    let faults = all["faults"].as_array().unwrap();
+    assert_eq!((&all["living"], faults.len()), (&json!(1), 1), "who stopped is no fault: {all}");
+    assert!(faults[0].as_str().unwrap().starts_with("node 'c' is dead: "), "{all}");
+    assert_eq!(a.cli(&["fleet", "status"]).code, Some(1));
     let metrics =
         a.request("GET", "/metrics", &[("X-API-Key", API_KEY), ("Accept", "text/plain")], b"");
     for line in
@@ -141,8 +145,9 @@ fn nodes_know_who_lives_and_who_stopped_and_who_was_killed() {
     drop(c);
 }
 
+// FLT-4
 #[test]
-fn a_heartbeat_that_is_altered_put_back_of_another_fleet_or_too_long_is_told_and_not_believed() {
+fn altered_replayed_foreign_or_oversized_heartbeat_is_reported_and_rejected() {
     let (fleet, elsewhere) = (Fleet::new(), Fleet::new());
     let (a, b) = (fleet.node("a"), fleet.node("b"));
     let other = elsewhere.node("b");
@@ -166,11 +171,11 @@ fn a_heartbeat_that_is_altered_put_back_of_another_fleet_or_too_long_is_told_and
     assert_ne!(led, text);
     let long = [&last[..], &vec![b' '; 1 << 20]].concat();
     for (object, words) in [
-        (&led.into_bytes(), "node 'b': its heartbeat is not signed with its key"),
-        (&old, "node 'b': its heartbeat is an older one that was put back"),
-        (&foreign, "node 'b': its heartbeat is not signed with its key"),
-        (&long, "node 'b': its heartbeat is longer than 16384 bytes"),
-        (&b"{}".to_vec(), "node 'b': its heartbeat cannot be read"),
+        (&led.into_bytes(), "node 'b': heartbeat not signed by this node's key"),
+        (&old, "node 'b': heartbeat replayed: an older one was written again"),
+        (&foreign, "node 'b': heartbeat not signed by this node's key"),
+        (&long, "node 'b': heartbeat exceeds 16384 bytes"),
+        (&b"{}".to_vec(), "node 'b': invalid heartbeat"),
     ] {
         put(&path, object);
         has_fault(&a, words);
@@ -181,17 +186,20 @@ fn a_heartbeat_that_is_altered_put_back_of_another_fleet_or_too_long_is_told_and
     }
     is_seen(&a, "b", "silent");
     put(&path, &last);
-    // If nobody had read its last one before it was killed, it lives once more for as long as one counts.
+    // If its last heartbeat had not been read before it was killed, it counts as alive for one more interval.
     until("it is well again", || {
         let b = seen(&a, "b", "")?;
         (b["state"] == "silent" && b["fault"].is_null()).then_some(())
     });
     let status = a.cli(&["fleet", "status"]);
-    assert_eq!(status.code, Some(0), "{}{}", status.stdout, status.stderr);
+    // All that is wrong is that it is dead.
+    assert_eq!(status.code, Some(1), "{}{}", status.stdout, status.stderr);
+    assert!(status.stderr.contains("the fleet has 1 problem"), "{}", status.stderr);
+    assert!(status.stdout.contains("node 'b' is dead"), "{}", status.stdout);
 }
 
 #[test]
-fn a_name_that_two_processes_use_is_told_by_all() {
+fn name_used_by_two_processes_is_reported_by_all_nodes() {
     let fleet = Fleet::new();
     let (a, b) = (fleet.node("a"), fleet.node("b"));
     is_seen(&a, "b", "living");
@@ -223,8 +231,9 @@ fn a_name_that_two_processes_use_is_told_by_all() {
     assert!(status.stdout.contains("two processes use the name"), "{}", status.stdout);
 }
 
+// FLT-4
 #[test]
-fn nobody_is_found_dead_while_the_store_is_away() {
+fn no_node_is_declared_dead_while_the_store_is_away() {
     let fleet = Fleet::new();
     let (a, b) = (fleet.node("a"), fleet.node("b"));
     is_seen(&a, "b", "living");
@@ -236,7 +245,7 @@ fn nobody_is_found_dead_while_the_store_is_away() {
         let _ = std::fs::remove_dir_all(&nodes);
         std::fs::write(&nodes, "").ok()
     });
-    has_fault(&a, "the fleet's nodes are not seen");
+    has_fault(&a, "cannot observe the fleet's nodes");
     for _ in 0..20 {
         let all = a.api("fleet");
         assert_eq!(all["living"], 2, "{all}");
@@ -250,7 +259,7 @@ fn nobody_is_found_dead_while_the_store_is_away() {
     is_seen(&a, "b", "living");
 }
 
-/// Stands before a node, keeps what is asked of it, and spoils its answers if told to.
+/// Proxy in front of a node that keeps its requests, and corrupts its answers on demand.
 struct Between {
     port: u16,
     asked: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -299,7 +308,7 @@ impl Between {
     }
 }
 
-/// What a node answers to bytes.
+/// Answer of a node to bytes.
 fn answered(port: u16, bytes: &[u8]) -> (u16, Vec<u8>) {
     let mut connection = crate::harness::Connection::open(port);
     connection.raw(bytes);
@@ -307,8 +316,9 @@ fn answered(port: u16, bytes: &[u8]) -> (u16, Vec<u8>) {
     (response.status, response.body)
 }
 
+// FLT-5
 #[test]
-fn a_request_between_nodes_is_of_a_node_once_and_its_answer_that_node_s() {
+fn peer_request_is_accepted_once_and_its_answer_authenticated() {
     let fleet = Fleet::new();
     let a = fleet.node("a");
     let port = free_port();
@@ -345,18 +355,19 @@ fn a_request_between_nodes_is_of_a_node_once_and_its_answer_that_node_s() {
     let spoiled = reached();
     assert_eq!(spoiled["reached"], false);
     let why = spoiled["unreached"].as_str().unwrap();
-    assert!(why.contains("it is not by the node that was asked"), "{why}");
+    assert!(why.contains("the response is not from the requested node"), "{why}");
     between.spoils.store(false, Ordering::Relaxed);
     assert_eq!(reached()["reached"], true);
 }
 
+// FLT-5
 #[test]
-fn a_node_with_another_key_is_none_and_one_that_changes_it_with_overlap_is() {
+fn node_with_another_key_is_rejected_and_one_with_overlapping_keys_accepted() {
     let fleet = Fleet::new();
     let a = fleet.node("a");
     let stranger = Proxy::with(fleet.config("b", OTHER_KEY, free_port()));
-    has_fault(&a, "node 'b': its heartbeat is not by this fleet's cluster.key");
-    has_fault(&stranger, "node 'a': its heartbeat is not by this fleet's cluster.key");
+    has_fault(&a, "node 'b': heartbeat not authenticated by this fleet's cluster.key");
+    has_fault(&stranger, "node 'a': heartbeat not authenticated by this fleet's cluster.key");
     assert_eq!(a.api("fleet")["living"], 1);
     let folder = stranger.end();
     let mut config = fleet.config("b", KEY, free_port());
@@ -369,13 +380,13 @@ fn a_node_with_another_key_is_none_and_one_that_changes_it_with_overlap_is() {
 }
 
 #[test]
-fn one_machine_has_no_fleet() {
+fn single_machine_has_no_fleet() {
     let proxy = Proxy::start(json!({}));
     let fleet = proxy.api("fleet");
     assert_eq!((&fleet["node"], &fleet["nodes"]), (&Value::Null, &json!([])));
     let status = proxy.cli(&["fleet", "status"]);
     assert_eq!(status.code, Some(1));
-    assert!(status.stderr.contains("belongs to no fleet"), "{}", status.stderr);
+    assert!(status.stderr.contains("is not part of a fleet"), "{}", status.stderr);
     let metrics = proxy.get("/metrics").text();
     assert!(!metrics.contains("mcpproxy_fleet") && !metrics.contains("mcpproxy_ledger"));
     let response = proxy.request("POST", "/fleet/v1/ping", &[("X-API-Key", API_KEY)], b"");

@@ -1,5 +1,5 @@
-//! The records of a whole fleet, asked for at any node: the same everywhere, each once, in order, sealed or not; and who does not
-//! answer is named.
+//! Records of a whole fleet, queried at any node: the same everywhere, each once, in order, sealed or not; nodes that do not
+//! answer are named.
 
 use std::collections::BTreeSet;
 
@@ -62,7 +62,7 @@ fn ids(records: &[Value]) -> Vec<String> {
     records.iter().map(|it| it["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// What calls asked for.
+/// Requested items of calls.
 fn asked_for(records: &[Value]) -> BTreeSet<String> {
     records.iter().map(|it| it["arguments"]["id"].as_str().unwrap().to_owned()).collect()
 }
@@ -123,7 +123,7 @@ fn all_answer_the_same(nodes: &[(&str, &Proxy)], called: &[String]) {
     }
 }
 
-/// How many records of a node an index has.
+/// Number of records of a node in an index.
 fn indexed(index: &Proxy, node: &str) -> u64 {
     let nodes = index.api("status")["index"]["nodes"].clone();
     let found = nodes.as_array().into_iter().flatten().find(|it| it["node"] == node).cloned();
@@ -136,8 +136,9 @@ fn last_of(proxy: &Proxy, name: &str) -> u64 {
     newest["activities"][0]["seq"].as_u64().unwrap()
 }
 
+// FLT-6
 #[test]
-fn every_node_answers_for_all_with_what_nobody_has_sealed_yet() {
+fn every_node_answers_for_all_including_unsealed_records() {
     let store = tempfile::tempdir().unwrap();
     let a = node(&store, "a", json!(true), NEVER);
     let b = node(&store, "b", json!(false), NEVER);
@@ -166,14 +167,14 @@ fn every_node_answers_for_all_with_what_nobody_has_sealed_yet() {
     let rows = b.cli(&["activity", "list", "--node", "c", "--type", "policy_decision"]).stdout;
     let why = decided[0]["metadata"]["reason"].as_str().unwrap();
     assert!(rows.contains(&why[..20]), "{rows}");
-    // Nobody's record is not found, and all were asked.
+    // A record that no node has is not found, and all nodes were asked.
     let other = b.get("/api/v1/activity/01ARZ3NDEKTSV4RRFFQ69G5FAV");
     assert_eq!(other.status, 404);
     assert!(!other.text().contains("not all"), "{}", other.text());
 }
 
 #[test]
-fn whoever_is_bound_to_its_own_records_sees_them_of_all_nodes_and_no_others() {
+fn reader_limited_to_its_own_records_sees_them_of_all_nodes_and_no_others() {
     let store = tempfile::tempdir().unwrap();
     let a = node(&store, "a", json!(true), NEVER);
     let b = node(&store, "b", json!(false), NEVER);
@@ -187,7 +188,7 @@ fn whoever_is_bound_to_its_own_records_sees_them_of_all_nodes_and_no_others() {
     until("the token is known", || (as_ci(&b, "tools").status == 200).then_some(()));
     let theirs = pages(&b, &format!("{CALLS}&principal=anonymous")).0;
     assert_eq!(theirs.len(), 1);
-    // A call with the token on one node is seen with it on the other, and nobody else's is.
+    // With a token its own calls on another node are visible, and no others.
     let arguments = json!({"name": "s:read_item", "args": {"id": "own"}});
     let intent = json!({"operation_type": "read"});
     let body = json!({"tool_name": "call_tool_read", "arguments": arguments, "intent": intent});
@@ -221,8 +222,9 @@ fn shards_answer_together_and_each_record_counts_once() {
     all_answer_the_same(&[("a", &a), ("b", &b), ("c", &c)], &called);
 }
 
+// FLT-6
 #[test]
-fn a_node_that_is_killed_is_named_and_its_sealed_records_are_there() {
+fn killed_node_is_named_and_its_sealed_records_are_returned() {
     let store = tempfile::tempdir().unwrap();
     let a = node(&store, "a", json!(true), SOON);
     let b = node(&store, "b", json!(false), SOON);
@@ -248,7 +250,10 @@ fn a_node_that_is_killed_is_named_and_its_sealed_records_are_there() {
         assert!(summary["fleet"]["missing"]["c"].is_string());
         let export = by.get(&format!("/api/v1/activity/export?{CALLS}"));
         assert_eq!(export.header("mcpproxy-fleet-missing"), Some("c"));
-        assert_eq!(export.text().lines().count(), all.len());
+        let lines: Vec<Value> =
+            export.text().lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+        let (end, records) = lines.split_last().unwrap();
+        assert_eq!((asked_for(records), &end["type"]), (all.clone(), &json!("fleet_missing")));
         missing["c"].as_str().unwrap().to_owned()
     };
     for by in [&a, &b] {
@@ -257,19 +262,20 @@ fn a_node_that_is_killed_is_named_and_its_sealed_records_are_there() {
     }
     let listed = b.cli(&["activity", "list"]);
     assert!(
-        format!("{}{}", listed.stdout, listed.stderr).contains("not all of c: "),
+        format!("{}{}", listed.stdout, listed.stderr)
+            .contains("records of node c are incomplete: "),
         "{}",
         listed.stderr
     );
     for by in [&a, &b] {
         until("it is known to be dead", || (by.api("fleet")["living"] == 2).then_some(()));
         let why = is_named(by);
-        assert!(why.contains("what it had not sealed is not here"), "{why}");
+        assert!(why.contains("its unsealed records are missing"), "{why}");
     }
 }
 
 #[test]
-fn a_node_that_hangs_is_named_after_a_while_and_the_rest_answers() {
+fn node_that_hangs_is_named_after_the_timeout_and_the_rest_answers() {
     let store = tempfile::tempdir().unwrap();
     let a = node(&store, "a", json!(true), NEVER);
     let b = node(&store, "b", json!(false), NEVER);
@@ -284,7 +290,7 @@ fn a_node_that_hangs_is_named_after_a_while_and_the_rest_answers() {
         called.into_iter().collect::<BTreeSet<_>>()
     );
     let why = page["fleet"]["missing"]["c"].as_str().unwrap().to_owned();
-    assert!(why.contains("did not answer within 3 s") || why.contains("does not live"), "{why}");
+    assert!(why.contains("did not answer within 3 s") || why.contains("is not alive"), "{why}");
     c.process.signal("CONT");
     until("it answers again", || {
         (b.api(&format!("activity?{CALLS}"))["fleet"]["partial"] == false).then_some(())
@@ -292,7 +298,7 @@ fn a_node_that_hangs_is_named_after_a_while_and_the_rest_answers() {
 }
 
 #[test]
-fn a_node_that_stopped_is_not_missing_once_an_index_has_all_of_it() {
+fn stopped_node_is_not_missing_once_an_index_has_all_its_records() {
     let store = tempfile::tempdir().unwrap();
     let a = node(&store, "a", json!(true), SOON);
     let b = node(&store, "b", json!(false), SOON);
@@ -333,7 +339,7 @@ fn comes(events: &mut Events, count: usize) -> (BTreeSet<String>, String) {
 }
 
 #[test]
-fn what_is_stored_on_any_node_is_seen_live_on_all_and_after_a_reconnect() {
+fn record_stored_on_any_node_is_streamed_on_all_and_after_a_reconnect() {
     let store = tempfile::tempdir().unwrap();
     let a = node(&store, "a", json!(true), NEVER);
     let b = node(&store, "b", json!(false), NEVER);
@@ -345,7 +351,7 @@ fn what_is_stored_on_any_node_is_seen_live_on_all_and_after_a_reconnect() {
     let (found, _) = comes(&mut of_b, 3);
     assert!(found.iter().all(|id| id.starts_with("b-")), "{found:?}");
     drop(all);
-    // What comes while nobody watches comes after the record that was seen last, at another node, too.
+    // Records written while no reader is connected follow the last one seen, also at another node.
     let missed: BTreeSet<_> = [call(&a, "x", 2), call(&b, "y", 2)].concat().into_iter().collect();
     for by in [&a, &b] {
         let mut again = watch(by, "", Some(&last));
@@ -357,7 +363,84 @@ fn what_is_stored_on_any_node_is_seen_live_on_all_and_after_a_reconnect() {
 }
 
 #[test]
-fn who_watches_is_told_of_a_node_that_does_not_answer() {
+fn export_without_a_dead_nodes_records_reports_it_and_so_does_the_status() {
+    let store = tempfile::tempdir().unwrap();
+    let a = node(&store, "a", json!(true), NEVER);
+    let mut b = node(&store, "b", json!(false), NEVER);
+    all_see_all(&[&a, &b]);
+    call(&a, "a", 2);
+    call(&b, "b", 3);
+    let file = a.folder.path().join("out.jsonl");
+    let export = |format: &str| {
+        a.cli(&[
+            "activity",
+            "export",
+            "--file",
+            file.to_str().unwrap(),
+            "--format",
+            format,
+            "--type",
+            "tool_call",
+        ])
+    };
+    let whole = export("json");
+    assert_eq!(whole.code, Some(0), "{}", whole.stderr);
+    assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 5);
+    let committed = last_of(&b, "b");
+    until("it has said so", || {
+        let nodes = a.api("fleet")["nodes"].clone();
+        let said = nodes.as_array().unwrap().iter().find(|it| it["node"] == "b").unwrap().clone();
+        (said["said"]["ledger"]["committed"].as_u64()? >= committed).then_some(())
+    });
+    b.process.0.kill().unwrap();
+    b.process.wait();
+    until("it is seen to be dead", || (a.api("fleet")["living"] == 1).then_some(()));
+
+    let lacking = export("json");
+    assert_eq!(lacking.code, Some(6), "{}", lacking.stderr);
+    assert!(lacking.stderr.contains("b: it is not alive"), "{}", lacking.stderr);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = text.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    assert_eq!(lines.len(), 3, "the records of a, and what is missing");
+    assert_eq!(lines[2]["type"], "fleet_missing");
+    assert!(lines[2]["missing"]["b"].as_str().unwrap().contains("is not alive"), "{text}");
+    let lacking = export("csv");
+    assert_eq!(lacking.code, Some(6), "{}", lacking.stderr);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let end = text.lines().last().unwrap();
+    assert!(end.trim_matches('"').starts_with("fleet_missing: b: it is not alive"), "{text}");
+    let table = a.cli(&[
+        "activity",
+        "export",
+        "--file",
+        file.to_str().unwrap(),
+        "--format",
+        "parquet",
+        "--node",
+        "b",
+    ]);
+    assert_eq!(table.code, Some(6), "{}", table.stderr);
+    let bytes = std::fs::read(&file).unwrap();
+    let noted = b"mcpproxy.fleet_missing";
+    assert!(bytes.windows(noted.len()).any(|it| it == noted), "its footer says so");
+    // What is asked of another node is whole.
+    let of_a = a.cli(&["activity", "export", "--file", "-", "--node", "a"]);
+    assert_eq!(of_a.code, Some(0), "{}", of_a.stderr);
+    let replayed = a.get("/api/v1/activity/export?type=tool_call");
+    assert_eq!(replayed.header("mcpproxy-fleet-missing"), Some("b"));
+
+    let status = a.cli(&["fleet", "status"]);
+    assert_eq!(status.code, Some(1), "{}", status.stdout);
+    let printed = status.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(printed.contains("node 'b' is dead: no heartbeat for"), "{printed}");
+    assert!(
+        printed.contains(&format!("its records 1 to {committed} and all later ones are missing")),
+        "{printed}"
+    );
+}
+
+#[test]
+fn watcher_is_notified_of_a_node_that_does_not_answer() {
     let store = tempfile::tempdir().unwrap();
     let a = node(&store, "a", json!(true), NEVER);
     let mut b = node(&store, "b", json!(false), NEVER);
@@ -367,6 +450,6 @@ fn who_watches_is_told_of_a_node_that_does_not_answer() {
     comes(&mut events, 1);
     b.process.0.kill().unwrap();
     b.process.wait();
-    let told = std::iter::from_fn(|| events.next()).find(|it| it.json()["node"] == "b").unwrap();
-    assert!(told.id.is_none() && told.json()["reason"].is_string(), "{told:?}");
+    let event = std::iter::from_fn(|| events.next()).find(|it| it.json()["node"] == "b").unwrap();
+    assert!(event.id.is_none() && event.json()["reason"].is_string(), "{event:?}");
 }

@@ -1,10 +1,12 @@
-//! Sessions of a fleet: each node goes on with those of the others, as long as the id is whole, of a key that is there, and asked
-//! for by whoever opened it.
+//! Sessions of a fleet: each node continues those of the others if the id is intact, its key is present, and the client opened
+//! it.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Connection, Events, Proxy, Response, free_port, stub_stdio, until};
+use crate::harness::{
+    API_KEY, Connection, Events, Proxy, Response, ask_modern, free_port, stub_stdio, until,
+};
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const NEW_KEY: &str = "ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -29,12 +31,12 @@ impl Session {
         Self::opened(node, "/mcp", headers, "2025-06-18", &json!({"roots": {}}))
     }
 
-    /// One of that endpoint.
+    /// Session at this endpoint.
     pub(crate) fn open_at(node: &Proxy, path: &str) -> Self {
         Self::opened(node, path, &[], "2025-06-18", &json!({}))
     }
 
-    /// One of that revision, whose client can be asked for these.
+    /// Session of this revision, whose client accepts these requests.
     pub(crate) fn opened(
         node: &Proxy,
         path: &str,
@@ -103,7 +105,7 @@ impl Session {
         assert_ne!(response.json()["result"]["isError"], true, "{}", response.text());
     }
 
-    /// What records name it by on that node, of the call with that id.
+    /// Session id in the records of that node, of the call with that id.
     fn name(node: &Proxy, id: &str) -> Value {
         let found = node.activity(&format!("request_id={id}&type=tool_call"));
         assert_eq!(found[0]["metadata"]["client_name"], "walker", "{found:?}");
@@ -111,8 +113,9 @@ impl Session {
     }
 }
 
+// FLT-8
 #[test]
-fn a_session_goes_on_at_every_node_and_outlives_the_one_that_opened_it() {
+fn session_continues_at_every_node_and_survives_the_one_that_opened_it() {
     let store = tempfile::tempdir().unwrap();
     let [mut a, b, c] = ["a", "b", "c"].map(|name| node(&store, name, json!(KEY)));
     let session = Session::open(&a, &[]);
@@ -137,7 +140,7 @@ fn a_session_goes_on_at_every_node_and_outlives_the_one_that_opened_it() {
 }
 
 #[test]
-fn an_id_is_for_whoever_opened_it_and_whole() {
+fn session_id_is_valid_only_unaltered_and_for_its_opener() {
     let store = tempfile::tempdir().unwrap();
     let [a, b] = ["a", "b"].map(|name| node(&store, name, json!(KEY)));
     let admin = [("X-API-Key", crate::harness::API_KEY)];
@@ -164,7 +167,7 @@ fn an_id_is_for_whoever_opened_it_and_whole() {
 }
 
 #[test]
-fn keys_are_changed_with_overlap_and_what_an_old_one_sealed_is_unknown_without_it() {
+fn keys_change_with_overlap_and_sessions_of_a_removed_key_are_unknown() {
     let store = tempfile::tempdir().unwrap();
     let old = node(&store, "a", json!(KEY));
     let both = node(&store, "b", json!([NEW_KEY, KEY]));
@@ -245,8 +248,9 @@ impl Session {
     }
 }
 
+// FLT-8
 #[test]
-fn what_lives_on_one_node_is_reached_over_any_and_its_end_begins_a_new_session() {
+fn state_on_one_node_is_reachable_through_any_and_its_end_starts_a_new_session() {
     let store = tempfile::tempdir().unwrap();
     let [a, mut b, c] = ["a", "b", "c"].map(|name| reached(&store, name));
     let session = Session::asked(&a);
@@ -255,8 +259,8 @@ fn what_lives_on_one_node_is_reached_over_any_and_its_end_begins_a_new_session()
     let mut events = session.ask(&b, "asked");
     let question = events.next().unwrap().json();
     assert_eq!(session.answer(&c, &question).status, 202);
-    let told = events.next().unwrap().json();
-    assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"}));
+    let event = events.next().unwrap().json();
+    assert_eq!(event["result"]["structuredContent"]["answered"], json!({"model": "m"}));
     // So is the rest of an answer whose stream broke.
     let mut events = session.ask(&b, "resumed");
     let asked = events.next().unwrap();
@@ -264,8 +268,8 @@ fn what_lives_on_one_node_is_reached_over_any_and_its_end_begins_a_new_session()
     let seen = asked.id.clone().unwrap();
     let mut again = session.stream(&c, "GET", &[("Last-Event-ID", &seen)], "");
     assert_eq!(session.answer(&a, &asked.json()).status, 202);
-    let told = again.next().unwrap().json();
-    assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"}));
+    let event = again.next().unwrap().json();
+    assert_eq!(event["result"]["structuredContent"]["answered"], json!({"model": "m"}));
     // A call is cancelled wherever the client says so.
     let mut events = session.ask(&b, "cancelled");
     events.next().unwrap();
@@ -292,7 +296,7 @@ fn what_lives_on_one_node_is_reached_over_any_and_its_end_begins_a_new_session()
 }
 
 #[test]
-fn a_stream_begins_anew_elsewhere_before_its_node_is_found_dead() {
+fn stream_restarts_elsewhere_before_its_node_is_declared_dead() {
     let store = tempfile::tempdir().unwrap();
     let [mut a, b] = ["a", "b"].map(|name| reached(&store, name));
     know_each_other(&[&a, &b]);
@@ -309,7 +313,7 @@ fn a_stream_begins_anew_elsewhere_before_its_node_is_found_dead() {
 }
 
 #[test]
-fn what_a_client_subscribes_to_is_kept_where_it_is_asked_for_once_its_own_node_is_gone() {
+fn subscription_stays_at_its_node_once_the_sessions_node_is_gone() {
     let store = tempfile::tempdir().unwrap();
     let offers = json!({"mcpServers": {"s": stub_stdio(&["--offers"])}});
     let [mut a, b] = ["a", "b"].map(|name| reached_with(&store, name, offers.clone()));
@@ -337,12 +341,12 @@ fn what_a_client_subscribes_to_is_kept_where_it_is_asked_for_once_its_own_node_i
 }
 
 #[test]
-fn a_node_that_lives_and_refuses_connections_ends_no_session() {
+fn living_node_that_refuses_connections_ends_no_session() {
     let store = tempfile::tempdir().unwrap();
     let mut keeps = stub_stdio(&[]);
     keeps["affinity"] = "session".into();
     let servers = json!({"mcpServers": {"keeps": keeps, "s": stub_stdio(&[])}});
-    // It lives, as the store has it, and nobody listens where it says that it is reached.
+    // Alive by its heartbeat, but nothing listens at its advertised address.
     let mut config = reached_config(&store, "a", servers.clone());
     config["cluster"]["advertise"] = "http://127.0.0.1:1".into();
     let (a, b) = (Proxy::with(config), reached_with(&store, "b", servers));
@@ -361,18 +365,18 @@ fn a_node_that_lives_and_refuses_connections_ends_no_session() {
         session.send(&b, "GET", &seen, &Value::Null),
     ] {
         assert_eq!(answer.status, 503, "{}", answer.text());
-        assert!(answer.text().contains("ask again") && answer.header("retry-after").is_some());
+        assert!(answer.text().contains("retry") && answer.header("retry-after").is_some());
     }
-    // Nothing is over: it goes on, where it is reached, and all else of it anywhere.
+    // Nothing has ended: it continues where it is reachable, and the rest of it anywhere.
     assert_eq!(session.answer(&a, &asked.json()).status, 202);
-    let told = events.next().unwrap().json();
-    assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"}));
+    let event = events.next().unwrap().json();
+    assert_eq!(event["result"]["structuredContent"]["answered"], json!({"model": "m"}));
     assert_eq!(session.post(&a, &call).status, 200);
     session.calls(&b, "on-b");
 }
 
 #[test]
-fn a_session_that_is_ended_is_ended_on_all_nodes() {
+fn session_ended_at_one_node_is_ended_at_all() {
     let store = tempfile::tempdir().unwrap();
     let [a, b, c] = ["a", "b", "c"].map(|name| reached(&store, name));
     know_each_other(&[&a, &b, &c]);
@@ -385,7 +389,7 @@ fn a_session_that_is_ended_is_ended_on_all_nodes() {
 }
 
 #[test]
-fn what_rules_ask_of_a_session_is_so_at_every_node() {
+fn rule_conditions_on_a_session_hold_at_every_node() {
     let store = tempfile::tempdir().unwrap();
     let mut server = stub_stdio(&["--only", "read_item,echo"]);
     server["capabilities"] = json!({
@@ -406,13 +410,76 @@ fn what_rules_ask_of_a_session_is_so_at_every_node() {
     };
     // Each on another node than the one before: what it has seen is known all the same.
     assert_eq!(call(&session, &b, "s:read_item"), (200, false));
-    assert_eq!(call(&session, &c, "s:echo"), (200, false), "the open world was not heard yet");
+    assert_eq!(call(&session, &c, "s:echo"), (200, false), "no open-world content yet");
     assert_eq!(call(&session, &b, "s:echo"), (200, true));
-    assert_eq!(call(&other, &b, "s:echo"), (200, false), "another session");
-    // Nobody knows what it has seen: its client begins another one.
+    assert_eq!(call(&other, &b, "s:echo"), (200, true), "another session of the same principal");
+    // Its session facts are lost: the client has to open another session.
     a.process.signal("KILL");
     a.process.wait();
     until("the node that knew is found dead", || {
         (call(&session, &c, "s:echo").0 == 404).then_some(())
     });
+}
+
+/// Nodes whose rule refuses what would go out after private data and content of the open world.
+fn guarded(store: &TempDir) -> [Proxy; 3] {
+    let mut server = stub_stdio(&["--only", "read_item,echo"]);
+    server["capabilities"] = json!({
+        "read_item": {"sensitivity": "private", "open_world": false},
+        "echo": {"open_world": true},
+    });
+    let config = json!({"mcpServers": {"s": server}, "policy": {"presets": ["no-exfiltration"]},
+        "approval": {"timeout": "1s"}});
+    let nodes = ["a", "b", "c"].map(|name| reached_with(store, name, config.clone()));
+    know_each_other(&[&nodes[0], &nodes[1], &nodes[2]]);
+    nodes
+}
+
+/// Whether a call by the read variant goes out, of a client without a session.
+fn goes_out(node: &Proxy, tool: &str) -> bool {
+    let arguments = json!({"name": tool, "args": {}, "intent": {"operation_type": "read"}});
+    let params = json!({"name": "call_tool_read", "arguments": arguments});
+    let answer = ask_modern(node, "/mcp", "tools/call", params, &[]);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let refused = answer.text().contains("approval timed out");
+    assert_eq!(answer.json()["result"]["isError"] == true, refused, "{}", answer.text());
+    !refused
+}
+
+/// Whether a call over REST, which each node answers itself, is sent.
+fn goes_out_over_rest(node: &Proxy, tool: &str) -> bool {
+    let body = json!({"tool_name": "call_tool_read", "arguments": {"name": tool, "args": {}},
+        "intent": {"operation_type": "read"}});
+    let key = [("X-API-Key", API_KEY)];
+    let answer = node.request("POST", "/api/v1/tools/call", &key, body.to_string().as_bytes());
+    assert!([200, 403].contains(&answer.status), "{}", answer.text());
+    answer.status == 200
+}
+
+#[test]
+fn data_seen_by_a_client_without_a_session_at_one_node_counts_at_the_next() {
+    let store = tempfile::tempdir().unwrap();
+    let [a, b, c] = guarded(&store);
+    assert!(goes_out(&a, "s:read_item"));
+    assert!(goes_out(&b, "s:echo"), "no open-world content yet");
+    for node in [&c, &a, &b] {
+        assert!(!goes_out(node, "s:echo"));
+    }
+}
+
+#[test]
+fn data_seen_by_a_principal_is_shared_and_survives_its_node() {
+    let store = tempfile::tempdir().unwrap();
+    let [mut a, b, c] = guarded(&store);
+    assert!(goes_out_over_rest(&a, "s:read_item") && goes_out_over_rest(&a, "s:echo"));
+    assert!(!goes_out_over_rest(&a, "s:echo"));
+    // It is shared within a few seconds.
+    for node in [&b, &c] {
+        until("what was seen is known", || (!goes_out_over_rest(node, "s:echo")).then_some(()));
+    }
+    a.process.signal("KILL");
+    a.process.wait();
+    let folder = b.end();
+    let b = Proxy::from_file(&folder.path().join("config.json"), folder).ready();
+    assert!(!goes_out_over_rest(&b, "s:echo") && !goes_out_over_rest(&c, "s:echo"));
 }

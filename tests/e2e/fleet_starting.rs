@@ -1,5 +1,5 @@
-//! A node of a fleet that has just started, or was started while the store is away: what it does not know yet it does not take for
-//! gone, and says so.
+//! A fleet node that has just started, or was started without its store: state that is still unknown is not taken for gone,
+//! and reported as such.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fleet_sessions::{Session, know_each_other, reached_config, reached_with};
-use crate::harness::{API_KEY, Connection, Events, Proxy, Response, stub_stdio, until};
+use crate::harness::{API_KEY, Connection, Events, Proxy, Response, read_call, stub_stdio, until};
 
 /// A server that keeps something for a session, one that does not, and a tool whose calls wait for a person.
 fn servers() -> Value {
@@ -15,12 +15,6 @@ fn servers() -> Value {
     keeps["affinity"] = "session".into();
     s["capabilities"] = json!({"write_item": {"approval": "required"}});
     json!({"mcpServers": {"keeps": keeps, "s": s}})
-}
-
-fn call(id: &str, tool: &str) -> Value {
-    let arguments = json!({"name": tool, "args": {}, "intent": {"operation_type": "read"}});
-    let params = json!({"name": "call_tool_read", "arguments": arguments});
-    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
 }
 
 /// The store, where nothing can be read of its nodes while it is away.
@@ -54,10 +48,10 @@ fn readiness(node: &Proxy) -> (u16, Value) {
     (said.status, said.json())
 }
 
-/// Asserts that the client is told to ask again, in the same session.
+/// Asserts that the client is asked to retry in the same session.
 fn asks_again(answer: &Response) {
     let text = answer.text();
-    assert_eq!((answer.status, text.contains("ask again")), (503, true), "{text}");
+    assert_eq!((answer.status, text.contains("retry")), (503, true), "{text}");
     assert!(answer.header("retry-after").unwrap().parse::<u64>().unwrap() > 0, "{text}");
 }
 
@@ -72,15 +66,16 @@ fn watch(node: &Proxy, query: &str, after: Option<&str>) -> Events {
 /// The next event of `/events` that names a node, and not a record.
 fn named(events: &mut Events) -> Value {
     loop {
-        let told = events.next().expect("the stream has no end").json();
-        if !told["id"].is_string() {
-            return told;
+        let event = events.next().expect("the stream has no end").json();
+        if !event["id"].is_string() {
+            return event;
         }
     }
 }
 
+// FLT-4
 #[test]
-fn a_node_is_ready_once_it_has_seen_who_lives() {
+fn node_is_ready_once_it_has_read_the_membership() {
     let store = tempfile::tempdir().unwrap();
     let a = reached_with(&store, "a", servers());
     let mut gone = reached_with(&store, "gone", servers());
@@ -97,15 +92,15 @@ fn a_node_is_ready_once_it_has_seen_who_lives() {
     assert_eq!(states(&b), ["living", "living", "silent"]);
     let (status, ready) = readiness(&b);
     assert_eq!((status, &ready["fleet"]), (200, &json!({"state": "seen"})), "{ready}");
-    // Started anew it does not know it any more. What is asked of it before it knows is not refused for good.
+    // After a restart the session is unknown to it. Earlier requests are not refused permanently.
     let session = Session::open(&a, &[]);
     let b = Proxy::unready(config, b.end());
-    until("the session goes on", || {
-        let answer = session.post(&b, &call("early", "keeps:stats"));
+    until("the session continues", || {
+        let answer = session.post(&b, &read_call("early", "keeps:stats"));
         assert!([200, 503].contains(&answer.status), "{}", answer.text());
         (answer.status == 200).then_some(())
     });
-    // Without a key nobody is asked, and nobody waited for.
+    // Without a key no node is asked or waited for.
     let mut config = reached_config(&store, "c", servers());
     for key in ["key", "advertise"] {
         config["cluster"].as_object_mut().unwrap().remove(key);
@@ -115,16 +110,16 @@ fn a_node_is_ready_once_it_has_seen_who_lives() {
 }
 
 #[test]
-fn a_node_that_cannot_see_its_fleet_ends_no_session_and_hides_nothing() {
+fn node_that_cannot_read_its_fleet_ends_no_session_and_hides_nothing() {
     let store = tempfile::tempdir().unwrap();
     let config = reached_config(&store, "c", servers());
     let nodes = ["a", "b"].map(|name| reached_with(&store, name, servers()));
     let [a, b] = &nodes;
     let c = Proxy::with(config.clone());
     know_each_other(&[a, b, &c]);
-    // What is at a: a session with what a server keeps, a question, an answer that goes on, and a call that waits.
+    // At a: a session with server state, a server request, an answer in progress, and a waiting call.
     let kept = Session::opened(a, "/mcp", &[], "2025-03-26", &json!({"sampling": {}}));
-    assert_eq!(kept.post(&c, &call("before", "keeps:stats")).status, 200);
+    assert_eq!(kept.post(&c, &read_call("before", "keeps:stats")).status, 200);
     let session = Session::opened(a, "/mcp", &[], "2025-11-25", &json!({"sampling": {}}));
     let mut events = session.ask(a, "asked");
     let asked = events.next().unwrap();
@@ -138,20 +133,20 @@ fn a_node_that_cannot_see_its_fleet_ends_no_session_and_hides_nothing() {
     let folder = c.end();
     let away = Away::begin(&store);
     let c = Proxy::unready(config, folder);
-    let (_, ready) = until("it waits to see who lives", || {
+    let (_, ready) = until("it waits for the membership", || {
         let (status, ready) = readiness(&c);
         (status == 503 && ready["fleet"]["state"] == "awaited").then_some((status, ready))
     });
     let why = ready["fleet"]["reason"].as_str().unwrap();
-    assert!(why.contains("not seen yet") && ready["ready"] == false, "{ready}");
+    assert!(why.contains("not determined yet") && ready["ready"] == false, "{ready}");
     let plain = c.request("GET", "/readyz", &[], b"").json();
     assert_eq!(plain["fleet"], json!({"state": "awaited"}), "reasons are for the key's holder");
 
     // Nothing that is at a is gone.
     let answer = json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": {"model": "m"}});
     let check = |c: &Proxy| {
-        asks_again(&kept.post(c, &call("away", "keeps:stats")));
-        asks_again(&kept.post(c, &json!([call("away", "keeps:stats")])));
+        asks_again(&kept.post(c, &read_call("away", "keeps:stats")));
+        asks_again(&kept.post(c, &json!([read_call("away", "keeps:stats")])));
         asks_again(&session.post(c, &answer));
         let seen =
             [("Last-Event-ID", asked.id.as_deref().unwrap()), ("Accept", "text/event-stream")];
@@ -159,7 +154,10 @@ fn a_node_that_cannot_see_its_fleet_ends_no_session_and_hides_nothing() {
         kept.calls(c, "free");
         let all = c.api("approvals");
         assert_eq!((&all["approvals"], &all["unseen"][0]["node"]), (&json!([]), &json!("")));
-        assert!(all["unseen"][0]["why"].as_str().unwrap().contains("which nodes live"), "{all}");
+        assert!(
+            all["unseen"][0]["why"].as_str().unwrap().contains("which nodes are alive"),
+            "{all}"
+        );
         for (method, body) in [("GET", &b""[..]), ("POST", br#"{"decision": "approve"}"#)] {
             let path = format!("/api/v1/approvals/{approval}");
             asks_again(&c.request(method, &path, &[("X-API-Key", API_KEY)], body));
@@ -175,9 +173,9 @@ fn a_node_that_cannot_see_its_fleet_ends_no_session_and_hides_nothing() {
     let mut all = watch(&c, "", Some("0;a=1"));
     let mut of_a = watch(&c, "?node=a", None);
     for events in [&mut all, &mut of_a] {
-        let told = named(events);
-        assert_eq!(told["node"], "store");
-        assert!(told["reason"].as_str().unwrap().contains("not been seen"), "{told}");
+        let reported = named(events);
+        assert_eq!(reported["node"], "store");
+        assert!(reported["reason"].as_str().unwrap().contains("not known yet"), "{reported}");
     }
     // It serves alone all the same, and says no other of what is elsewhere.
     let (_, ready) = until("it is ready", || Some(readiness(&c)).filter(|it| it.0 == 200));
@@ -187,7 +185,7 @@ fn a_node_that_cannot_see_its_fleet_ends_no_session_and_hides_nothing() {
     away.end();
     know_each_other(&[a, b, &c]);
     assert_eq!(readiness(&c).1["fleet"], json!({"state": "seen"}));
-    assert_eq!(kept.post(&c, &call("later", "keeps:stats")).status, 200);
+    assert_eq!(kept.post(&c, &read_call("later", "keeps:stats")).status, 200);
     // The server that asks says not for which call: one at a time.
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "asked"}});
     assert_eq!(session.post(a, &cancel).status, 202);
@@ -196,14 +194,14 @@ fn a_node_that_cannot_see_its_fleet_ends_no_session_and_hides_nothing() {
     let asked = events.next().unwrap().json();
     let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"model": "m"}});
     assert_eq!(session.post(&c, &answer).status, 202);
-    let told = events.next().unwrap().json();
-    assert_eq!(told["result"]["structuredContent"]["answered"], json!({"model": "m"}));
-    // Who has begun to watch before goes on with the others.
+    let reported = events.next().unwrap().json();
+    assert_eq!(reported["result"]["structuredContent"]["answered"], json!({"model": "m"}));
+    // An earlier watcher continues with the others.
     a.client().read("s:read_item", json!({"id": "after"}));
     for events in [&mut all, &mut of_a] {
         until("the call at a comes", || {
-            let told = events.next().expect("the stream has no end").json();
-            (told["arguments"]["id"] == "after").then_some(())
+            let reported = events.next().expect("the stream has no end").json();
+            (reported["arguments"]["id"] == "after").then_some(())
         });
     }
     let path = format!("/api/v1/approvals/{approval}");

@@ -1,4 +1,4 @@
-//! Nodes that reach each other over TLS: by the authorities that the system trusts, whatever certificates clients need.
+//! Nodes that reach each other over TLS, trusting the system's authorities, whatever certificates clients need.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -46,7 +46,7 @@ fn api(node: &Proxy, path: &str) -> Value {
 }
 
 #[test]
-fn nodes_ask_each_other_over_tls_and_none_whose_certificate_they_do_not_trust() {
+fn nodes_query_each_other_over_tls_and_reject_untrusted_certificates() {
     let fleet =
         Fleet { store: tempfile::tempdir().unwrap(), ca: CertificateAuthority::new("fleet") };
     let other = CertificateAuthority::new("other");
@@ -59,16 +59,16 @@ fn nodes_ask_each_other_over_tls_and_none_whose_certificate_they_do_not_trust() 
     let called = call(&a, &[]);
     assert!(called.body.contains("hello"), "{}", called.body);
     let calls = |by: &Proxy| api(by, "activity?type=tool_call");
-    // Nothing is sealed: what b tells of a it was told by a.
-    let told = calls(&b);
-    assert_eq!(told["fleet"]["missing"], json!({}));
-    assert_eq!(told["activities"][0]["tool_name"], "echo", "{told}");
-    assert_eq!(told["activities"], calls(&a)["activities"]);
+    // Nothing is sealed: records of a reach b only through a.
+    let reported = calls(&b);
+    assert_eq!(reported["fleet"]["missing"], json!({}));
+    assert_eq!(reported["activities"][0]["tool_name"], "echo", "{reported}");
+    assert_eq!(reported["activities"], calls(&a)["activities"]);
     // What does not trust them says so, of each by its name.
-    let told = calls(&stranger);
-    assert_eq!(told["activities"], json!([]));
+    let reported = calls(&stranger);
+    assert_eq!(reported["activities"], json!([]));
     for node in ["a", "b"] {
-        let why = told["fleet"]["missing"][node].as_str().unwrap();
+        let why = reported["fleet"]["missing"][node].as_str().unwrap();
         assert!(why.contains("certificate"), "{why}");
     }
     for node in [a, b, stranger] {

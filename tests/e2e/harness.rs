@@ -1,10 +1,10 @@
-//! What the end-to-end tests drive: the real binary, the stub upstream, and a client that keeps
-//! every byte.
+//! Harness of the end-to-end tests: the real binary, the stub upstream, and a client that keeps every byte.
 //!
-//! Deliberately no MCP library and no HTTP library: a test must see what is on the wire.
+//! Deliberately no MCP library and no HTTP library: a test must see the bytes on the wire.
 
 mod authority;
 mod certificates;
+mod egress;
 mod impostor;
 mod issuer;
 mod pipe;
@@ -21,6 +21,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,7 @@ use tempfile::TempDir;
 
 pub(crate) use authority::{Authority, Browser, NOBODYS, Ways, browse};
 pub(crate) use certificates::{CertificateAuthority, Curled, Pair, curl};
+pub(crate) use egress::{EgressProxy, EgressWay};
 pub(crate) use impostor::Impostor;
 pub(crate) use issuer::{Issuer, Keys, unix_now};
 pub(crate) use pipe::Pipe;
@@ -39,7 +41,9 @@ pub(crate) use secure::{
     server_config,
 };
 pub(crate) use sse::Events;
-pub(crate) use upstream::{HttpStub, server_of_both_eras, stub, stub_stdio};
+pub(crate) use upstream::{
+    HttpStub, modern_server, modern_server_stdio, server_of_both_families, stub, stub_stdio,
+};
 pub(crate) use wire::{Client, Connection, Response, ask_modern, error_text, raw_result};
 
 /// Long enough for the slowest machine; a test that waits this long has failed.
@@ -47,8 +51,18 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const API_KEY: &str = "end-to-end-key-of-more-than-32-characters";
 
+/// Gives children the default disposition of SIGHUP, also where the tests run under `nohup`: `exec` resets a signal that
+/// has a handler, and keeps an ignored one ignored.
+static SIGHUP_HANDLED: LazyLock<()> = LazyLock::new(|| {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _context = runtime.enter();
+    // The handler outlives both the stream and the runtime.
+    drop(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap());
+});
+
 /// The binary under test: the one that was built with the tests, or that of `E2E_MCPPROXY`.
 pub(crate) fn mcpproxy() -> Command {
+    LazyLock::force(&SIGHUP_HANDLED);
     without_variables(Command::new(mcpproxy_path()))
 }
 
@@ -72,7 +86,7 @@ impl Process {
     }
 
     /// The same for what all tests share: it ends when this process does, however that ends, and
-    /// `folder` goes with it. A shell waits on a pipe that nobody else holds.
+    /// `folder` goes with it. A shell waits on a pipe that no other process holds.
     pub(crate) fn spawn_for_all(command: &Command, folder: &Path, log: Stdio) -> Self {
         const WATCH: &str =
             r#"folder=$1; shift; exec 3<&0; "$@" & read -r _ <&3; kill -9 $!; rm -rf "$folder""#;
@@ -178,12 +192,12 @@ impl Proxy {
         Self::with(json!({"mcpServers": servers}))
     }
 
-    /// The same with a whole config; `listen`, `data_dir` and `api_key` are filled in.
+    /// A proxy with a whole config; `listen`, `data_dir` and `api_key` are filled in.
     pub(crate) fn with(config: Value) -> Self {
         Self::unready(config, tempfile::tempdir().expect("a folder")).ready()
     }
 
-    /// One that several tests share, for the whole run.
+    /// Proxy that several tests share for the whole run.
     pub(crate) fn for_all(config: Value) -> Self {
         Self::launch(config, tempfile::tempdir().expect("a folder"), Life::Run).ready()
     }
@@ -223,7 +237,12 @@ impl Proxy {
         Self::of_file(command, &path, folder, life)
     }
 
-    /// One with the config of a file as it stands, and what else is in `folder`.
+    /// Proxy started by this command, for example with other variables. Does not wait until it is ready.
+    pub(crate) fn by(command: Command, config: Value, folder: TempDir) -> Self {
+        Self::launched(command, config, folder, Life::Test)
+    }
+
+    /// Proxy with the config file at `path`, unchanged, and the other files in `folder`.
     pub(crate) fn from_file(path: &Path, folder: TempDir) -> Self {
         Self::of_file(mcpproxy(), path, folder, Life::Test)
     }
@@ -260,6 +279,13 @@ impl Proxy {
     pub(crate) fn end(mut self) -> TempDir {
         self.process.signal("TERM");
         assert_eq!(self.process.wait(), Some(0), "a drained proxy exits with 0\n{}", self.log());
+        std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"))
+    }
+
+    /// Kills the proxy, which then has no time to close anything.
+    pub(crate) fn killed(mut self) -> TempDir {
+        self.process.signal("KILL");
+        self.process.wait();
         std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"))
     }
 
@@ -311,7 +337,7 @@ impl Proxy {
         Client::open(self.port)
     }
 
-    /// One that has every upstream tool under a name of its own.
+    /// Client that lists every upstream tool under its own name.
     pub(crate) fn direct_client(&self) -> Client {
         Client::open_at(self.port, "/mcp/all")
     }
@@ -321,6 +347,11 @@ impl Proxy {
         let data = self.api(&format!("activity?limit=100&{query}"));
         data["activities"].as_array().expect("a list").clone()
     }
+}
+
+/// Number of requests that these records represent: identical refusals share one (ACT-10).
+pub(crate) fn requests_of(records: &[Value]) -> u64 {
+    records.iter().map(|record| record["metadata"]["repeated"].as_u64().unwrap_or(1)).sum()
 }
 
 /// Writes a config into `folder`, with `listen`, `data_dir` and `api_key` filled in; its path.
@@ -346,7 +377,7 @@ pub(crate) fn write_private(path: &Path, text: &str) {
     file.write_all(text.as_bytes()).expect("it is written");
 }
 
-/// What a command left behind.
+/// Output and exit code of a command.
 pub(crate) struct Output {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
@@ -381,12 +412,26 @@ impl From<std::process::Output> for Output {
     }
 }
 
-/// A loopback port that nobody listens on, and that nobody is given by chance before this test listens on it, or once
-/// it listens no more: it lies below those that systems choose from (RFC 6335 §6: from 49152; Linux: from 32768).
+/// Creates an agent token on the command line, with these arguments after `token create`. Returns its secret.
+pub(crate) fn create_token(proxy: &Proxy, args: &[&str]) -> String {
+    let output = proxy.cli(&[&["token", "create"], args, &["--json"]].concat());
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    output.json()["token"].as_str().unwrap().to_owned()
+}
+
+/// Call of a tool without arguments, which reads.
+pub(crate) fn read_call(id: &str, tool: &str) -> Value {
+    let arguments = json!({"name": tool, "args": {}, "intent": {"operation_type": "read"}});
+    let params = json!({"name": "call_tool_read", "arguments": arguments});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+}
+
+/// A free loopback port, which the system assigns to no other socket before or after this test listens on it: it is below
+/// the ports that systems choose from (RFC 6335 §6: from 49152; Linux: from 32768).
 pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_240;
     const COUNT: u32 = 20_480;
-    /// So many have been given by this process. Others begin elsewhere.
+    /// Number of ports given by this process. Other processes begin elsewhere.
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     let tried = (0..COUNT).map(|_| {
         let given = GIVEN.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! What a client of HTTP/2 can do to a proxy beyond HTTP/1.1: every bound of a connection, by raw frames. What bodies may have
-//! together is one bound over all connections, and is tried over HTTP/1.1, whose bytes cost a test less.
+//! HTTP/2 bounds that go beyond HTTP/1.1, tested with raw frames. The common bound of request bodies applies to all
+//! connections and is tested over HTTP/1.1, where a test costs less.
 //!
-//! After each attack another connection is served, and memory has not grown with what was sent.
+//! After each attack another connection is served, and memory has not grown with the bytes sent.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,9 +14,9 @@ use crate::harness::{
     field, frame, kind, request, secure, until, write_private,
 };
 
-/// What the server bounds streams by (`server::http2_connection`).
+/// Maximum number of streams (`server::http2_connection`).
 const MAX_STREAMS: u32 = 64;
-/// Most of a client's mistakes that cost it a stream alone (there, too).
+/// Maximum number of a client's errors that cost it only a stream (also from there).
 const MAX_ERROR_RESETS: u32 = 256;
 /// The name of that setting, and of the window that every stream begins with (RFC 9113 §6.5.2).
 const MAX_CONCURRENT_STREAMS: u16 = 3;
@@ -31,7 +31,7 @@ fn serve(config: Value) -> (Proxy, CertificateAuthority) {
     serve_for(config, None)
 }
 
-/// The same for clients whose certificates these authorities have signed.
+/// A proxy for clients whose certificates these authorities have signed.
 fn serve_for(config: Value, clients: Option<&str>) -> (Proxy, CertificateAuthority) {
     let (ca, folder) = (CertificateAuthority::new("ca"), tempfile::tempdir().unwrap());
     ca.local().write(folder.path(), "server");
@@ -60,7 +60,7 @@ fn keyed() -> Vec<u8> {
     [field(":authority", "localhost"), field("x-api-key", API_KEY)].concat()
 }
 
-/// The head of a message to `/mcp`, by nobody.
+/// Head of an anonymous message to `/mcp`.
 fn message(stream: u32) -> Vec<u8> {
     let fields = [
         (":authority", "localhost"),
@@ -94,20 +94,21 @@ fn is_served(proxy: &Proxy, ca: &CertificateAuthority) {
     assert!(other.wait_for(kind::HEADERS, 1).is_ok());
 }
 
-/// What the process has held at most, in KB.
+/// Peak resident memory of the process in KB.
 fn peak(proxy: &Proxy) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.process.0.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
+// BND-4
 #[test]
-fn streams_beyond_the_bound_are_refused_and_the_others_go_on() {
+fn streams_above_the_bound_are_refused_and_the_others_continue() {
     let (proxy, ca) = serve(json!({}));
     let mut connection = Http2::open(proxy.port, &ca, &[]);
     let settings = connection.wait_for(kind::SETTINGS, 0).payload;
-    let told = settings.chunks(6).find(|it| it[..2] == MAX_CONCURRENT_STREAMS.to_be_bytes());
-    assert_eq!(told.unwrap()[2..], MAX_STREAMS.to_be_bytes());
+    let reported = settings.chunks(6).find(|it| it[..2] == MAX_CONCURRENT_STREAMS.to_be_bytes());
+    assert_eq!(reported.unwrap()[2..], MAX_STREAMS.to_be_bytes());
     let all: Vec<u8> = (0..=MAX_STREAMS).flat_map(|n| unfinished(nth(n))).collect();
     connection.send(&all);
     let refused = connection.wait_for(kind::RST_STREAM, 0);
@@ -119,8 +120,9 @@ fn streams_beyond_the_bound_are_refused_and_the_others_go_on() {
     proxy.end();
 }
 
+// BND-4
 #[test]
-fn a_flood_of_requests_that_are_given_up_at_once_ends_the_connection() {
+fn flood_of_immediately_reset_requests_ends_the_connection() {
     let (proxy, ca) = serve(json!({}));
     let mut connection = Http2::open(proxy.port, &ca, &[]);
     // All in one record, so that none is looked at before it is given up.
@@ -134,7 +136,7 @@ fn a_flood_of_requests_that_are_given_up_at_once_ends_the_connection() {
 }
 
 #[test]
-fn a_client_that_makes_mistakes_all_the_time_loses_its_connection() {
+fn client_with_continuous_errors_loses_its_connection() {
     let (proxy, ca) = serve(json!({}));
     let mut connection = Http2::open(proxy.port, &ca, &[]);
     // A body that is longer than its head says (RFC 9113 §8.1.1).
@@ -149,7 +151,10 @@ fn a_client_that_makes_mistakes_all_the_time_loses_its_connection() {
         assert_eq!(connection.wait_for(kind::RST_STREAM, nth(n)).code(), PROTOCOL_ERROR, "{n}");
     }
     connection.send(&get("/healthz", nth(MAX_ERROR_RESETS)));
-    assert!(connection.wait_for(kind::HEADERS, nth(MAX_ERROR_RESETS)).is_ok(), "so far it goes on");
+    assert!(
+        connection.wait_for(kind::HEADERS, nth(MAX_ERROR_RESETS)).is_ok(),
+        "it continues so far"
+    );
     connection.send(&mistake(MAX_ERROR_RESETS + 1));
     assert_eq!(connection.ended(), Some(ENHANCE_YOUR_CALM));
     is_served(&proxy, &ca);
@@ -157,7 +162,7 @@ fn a_client_that_makes_mistakes_all_the_time_loses_its_connection() {
 }
 
 #[test]
-fn heads_that_are_too_large_are_refused_and_heads_without_an_end_end_the_connection() {
+fn oversized_heads_are_refused_and_endless_heads_end_the_connection() {
     let (proxy, ca) = serve(json!({}));
     let mut connection = Http2::open(proxy.port, &ca, &[]);
     // More than 64 KiB, in as many frames as that needs.
@@ -171,10 +176,10 @@ fn heads_that_are_too_large_are_refused_and_heads_without_an_end_end_the_connect
     }
     let refused = connection.wait_for(kind::HEADERS, 1);
     // 431 in the code of RFC 7541, appendix B.
-    let told = refused.payload.windows(3).any(|it| it == [0x69, 0x90, 0xff]);
-    assert!(told && refused.flags & END_STREAM != 0, "{refused:?}");
+    let error = refused.payload.windows(3).any(|it| it == [0x69, 0x90, 0xff]);
+    assert!(error && refused.flags & END_STREAM != 0, "{refused:?}");
     connection.send(&get("/healthz", 3));
-    assert!(connection.wait_for(kind::HEADERS, 3).is_ok(), "the connection goes on");
+    assert!(connection.wait_for(kind::HEADERS, 3).is_ok(), "the connection continues");
     let before = peak(&proxy);
     connection.send(&frame(kind::HEADERS, END_STREAM, 5, &begun));
     let flood = frame(kind::CONTINUATION, 0, 5, &field("x", "a")).repeat(1000);
@@ -188,7 +193,7 @@ fn heads_that_are_too_large_are_refused_and_heads_without_an_end_end_the_connect
 }
 
 #[test]
-fn replies_that_the_client_has_no_window_for_wait_at_their_servers() {
+fn replies_without_client_window_wait_at_their_servers() {
     const REPLIES: u32 = 32;
     const BYTES: usize = 16 << 20;
     let stub = HttpStub::start(&["--stateless"]);
@@ -220,7 +225,7 @@ fn replies_that_the_client_has_no_window_for_wait_at_their_servers() {
 }
 
 #[test]
-fn frames_that_ask_for_answers_are_not_read_while_the_answers_are_not() {
+fn frames_that_require_answers_are_not_read_while_answers_are_blocked() {
     const BYTES: usize = 24 << 20;
     let (proxy, ca) = serve(json!({}));
     for asks in [frame(kind::PING, 0, 0, &[7; 8]), frame(kind::SETTINGS, 0, 0, &[])] {
@@ -247,7 +252,7 @@ fn frames_that_ask_for_answers_are_not_read_while_the_answers_are_not() {
 }
 
 #[test]
-fn the_authority_is_checked_and_not_a_host_beside_it() {
+fn authority_is_checked_instead_of_a_host_header_beside_it() {
     let (proxy, ca) = serve(json!({}));
     let mut connection = Http2::open(proxy.port, &ca, &[]);
     for (stream, authority, host, served) in
@@ -263,7 +268,7 @@ fn the_authority_is_checked_and_not_a_host_beside_it() {
 }
 
 #[test]
-fn a_client_that_has_asked_for_nothing_keeps_no_server_from_its_end() {
+fn client_without_requests_does_not_delay_shutdown() {
     let (proxy, ca) = serve(json!({}));
     let _silent = secure(proxy.port, &ca, None, &[b"h2"]);
     let mut greeted = Http2::open(proxy.port, &ca, &[]);
@@ -274,7 +279,7 @@ fn a_client_that_has_asked_for_nothing_keeps_no_server_from_its_end() {
 }
 
 #[test]
-fn a_client_whose_authority_counts_no_more_is_refused_what_it_begins_from_then_on() {
+fn client_whose_authority_was_withdrawn_is_refused_new_requests() {
     let clients = CertificateAuthority::new("clients");
     let (proxy, ca) = serve_for(json!({"require_mcp_auth": true}), Some(&clients.pem));
     let body = |stream: u32| {
@@ -289,14 +294,14 @@ fn a_client_whose_authority_counts_no_more_is_refused_what_it_begins_from_then_o
     assert!(connection.wait_for(kind::HEADERS, 3).is_ok());
     let others = CertificateAuthority::new("others").pem;
     write_private(&proxy.folder.path().join("clients.pem"), &others);
-    until("the others count", || proxy.log().contains("TLS was renewed").then_some(()));
+    until("the others count", || proxy.log().contains("reloaded the TLS files").then_some(()));
     connection.send(&[message(5), body(5)].concat());
     assert!(!connection.wait_for(kind::HEADERS, 5).is_ok());
-    let told = connection.wait_for(kind::DATA, 5).payload;
-    let told = String::from_utf8_lossy(&told);
+    let reported = connection.wait_for(kind::DATA, 5).payload;
+    let reported = String::from_utf8_lossy(&reported);
     assert!(
-        told.contains("The client certificate is of an authority that counts no more"),
-        "{told}"
+        reported.contains("The client certificate is of an authority that counts no more"),
+        "{reported}"
     );
     connection.send(&body(1));
     assert!(connection.wait_for(kind::HEADERS, 1).is_ok(), "it had begun before");
@@ -304,10 +309,10 @@ fn a_client_whose_authority_counts_no_more_is_refused_what_it_begins_from_then_o
     proxy.end();
 }
 
-/// A client that has sent a part of a body, and what it was told.
+/// A client that has sent a part of a body, and the response.
 struct Unfinished {
     stream: TcpStream,
-    told: Vec<u8>,
+    received: Vec<u8>,
     is_over: bool,
 }
 
@@ -318,7 +323,7 @@ impl Unfinished {
         // It may be refused, and the connection over, before all has been sent.
         let _ = stream.write_all(bytes);
         stream.set_nonblocking(true).unwrap();
-        Self { stream, told: Vec::new(), is_over: false }
+        Self { stream, received: Vec::new(), is_over: false }
     }
 
     /// Whether the proxy has closed, after what it had to say.
@@ -326,7 +331,7 @@ impl Unfinished {
         let mut bytes = [0; 4096];
         while !self.is_over {
             match self.stream.read(&mut bytes) {
-                Ok(count) if count > 0 => self.told.extend_from_slice(&bytes[..count]),
+                Ok(count) if count > 0 => self.received.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Ok(_) | Err(_) => self.is_over = true,
             }
@@ -336,8 +341,8 @@ impl Unfinished {
 }
 
 #[test]
-fn bodies_under_way_have_a_bound_together_and_leave_room_for_who_is_known() {
-    /// What those of clients that have proven nothing may have together, and each for nothing (`proxy::body_room`).
+fn bodies_in_transit_share_a_bound_that_leaves_space_for_authenticated_clients() {
+    /// Common bound of bodies of unauthenticated clients, and the free size of each (`proxy::body_room`).
     const BOUND: usize = 64 << 20;
     const SMALL: usize = 64 << 10;
     const CLIENTS: usize = 48;
@@ -367,10 +372,13 @@ fn bodies_under_way_have_a_bound_together_and_leave_room_for_who_is_known() {
     assert!(grown < 3 * BOUND, "{CLIENTS} bodies of {BYTES} bytes: {grown} bytes");
     let mut refused = 0;
     for client in clients.iter().filter(|it| it.is_over) {
-        let told = String::from_utf8_lossy(&client.told);
-        if !told.starts_with("HTTP/1.1 408 ") {
-            assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("found no room"), "{told}");
-            assert!(told.to_ascii_lowercase().contains("\r\nretry-after: "), "{told}");
+        let reported = String::from_utf8_lossy(&client.received);
+        if !reported.starts_with("HTTP/1.1 408 ") {
+            assert!(
+                reported.starts_with("HTTP/1.1 503 ") && reported.contains("found no room"),
+                "{reported}"
+            );
+            assert!(reported.to_ascii_lowercase().contains("\r\nretry-after: "), "{reported}");
             refused += 1;
         }
     }
@@ -384,7 +392,7 @@ fn bodies_under_way_have_a_bound_together_and_leave_room_for_who_is_known() {
 }
 
 #[test]
-fn a_refusal_is_not_lost_with_the_body_that_it_does_not_want() {
+fn refusal_is_delivered_although_the_body_is_rejected() {
     let proxy = Proxy::with(json!({}));
     let mut connection = Connection::open(proxy.port);
     // By its head alone; more than is read ahead of it.

@@ -1,4 +1,4 @@
-//! Who asks: agent tokens and what they are for, the JWTs of an identity provider, sessions that are their opener's.
+//! Principals: agent tokens and their scopes, JWTs of an identity provider, and sessions that belong to their opener.
 
 use serde_json::{Value, json};
 
@@ -18,6 +18,16 @@ fn create(proxy: &Proxy, args: &[&str]) -> String {
     output.json()["token"].as_str().unwrap().to_owned()
 }
 
+#[test]
+fn cli_2_token_for_an_unknown_server_is_created_and_warned_about() {
+    let proxy = Proxy::start(json!({"files": stub_stdio(&["--only", "read_item"])}));
+    let made = proxy.cli(&["token", "create", "ci", "--server", "fils", "--json"]);
+    assert_eq!(made.code, Some(1), "{}", made.stdout);
+    assert!(made.json()["token"].is_string(), "{}", made.stdout);
+    assert!(made.stderr.contains("there is no server 'fils'"), "{}", made.stderr);
+    assert!(made.stderr.contains("did you mean files?"), "{}", made.stderr);
+}
+
 /// A client that sends a token with everything, in a session or in none.
 struct Holder {
     connection: Connection,
@@ -32,7 +42,7 @@ impl Holder {
         Self { connection, bearer: format!("Bearer {token}"), session: None, path }
     }
 
-    /// One with a session.
+    /// Holder of a token with an open session.
     fn open(proxy: &Proxy, token: &str, path: &'static str) -> Self {
         let mut holder = Self::new(proxy, token, path);
         let response = holder.hello();
@@ -81,8 +91,9 @@ fn listed(message: &Value, list: &str, key: &str) -> Vec<String> {
     list.iter().map(|it| it[key].as_str().unwrap().to_owned()).collect()
 }
 
+// ID-2
 #[test]
-fn a_token_is_for_its_servers_tools_and_operations_by_every_door() {
+fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
     let proxy = Proxy::start(servers());
     let token = create(&proxy, &["ci", "--server", "a", "--operation", "read", "--expires", "30d"]);
     assert!(token.starts_with("mcpp_"), "{token}");
@@ -92,8 +103,18 @@ fn a_token_is_for_its_servers_tools_and_operations_by_every_door() {
     assert_eq!(refused(&holder.call("read", "b:read_item")), text("b:read_item"));
     assert_eq!(refused(&holder.call("write", "a:write_item")), text("a:write_item"));
     assert_eq!(refused(&holder.call("destructive", "a:delete_item")), text("a:delete_item"));
-    // The agent's word does not make a read of it.
-    assert_eq!(refused(&holder.call("read", "a:write_item")), text("a:write_item"));
+    // A stated read does not make it one; and a hidden tool is reported like a missing one.
+    let absent = |tool: &str| format!("Tool '{tool}' not found. Use retrieve_tools to find tools.");
+    assert_eq!(refused(&holder.call("read", "a:write_item")), absent("a:write_item"));
+    assert_eq!(refused(&holder.call("read", "a:nothing")), absent("a:nothing"));
+    for (variant, tool) in [
+        ("read", "b:nothing"),
+        ("read", "nowhere:x"),
+        ("write", "a:nothing"),
+        ("destructive", "b:delete_item"),
+    ] {
+        assert_eq!(refused(&holder.call(variant, tool)), text(tool), "{variant}");
+    }
     let record = &proxy.activity("type=tool_call&status=rejected")[0];
     assert_eq!(record["principal"], "token:ci");
     let decision = &proxy.activity("type=policy_decision&principal=token:ci")[0];
@@ -104,11 +125,18 @@ fn a_token_is_for_its_servers_tools_and_operations_by_every_door() {
     // Resources, prompts, completions.
     let read = |server: &str| json!({"uri": format!("mcpproxy://{server}/test://shared")});
     assert!(holder.ask("resources/read", read("a")).get("result").is_some());
-    let told = holder.ask("resources/read", read("b"))["error"]["message"].to_string();
-    assert!(told.contains("Token 'ci' does not allow resource 'test://shared' of 'b'"), "{told}");
-    let told =
+    let error = holder.ask("resources/read", read("b"))["error"]["message"].to_string();
+    assert!(error.contains("Token 'ci' does not allow resource 'test://shared' of 'b'"), "{error}");
+    let error =
         holder.ask("prompts/get", json!({"name": "b__greet"}))["error"]["message"].to_string();
-    assert!(told.contains("Token 'ci' does not allow prompt 'greet' of 'b'"), "{told}");
+    assert!(error.contains("Token 'ci' does not allow prompt 'greet' of 'b'"), "{error}");
+    for (method, params, name) in [
+        ("resources/read", read("nowhere"), "resource 'test://shared' of 'nowhere'"),
+        ("prompts/get", json!({"name": "nowhere__greet"}), "prompt 'greet' of 'nowhere'"),
+    ] {
+        let error = holder.ask(method, params)["error"]["message"].to_string();
+        assert!(error.contains(&format!("Token 'ci' does not allow {name}")), "{error}");
+    }
     let subscribed = holder.ask("resources/subscribe", read("b"));
     assert!(subscribed.get("error").is_some(), "{subscribed}");
     // Lists.
@@ -156,7 +184,7 @@ fn a_token_is_for_its_servers_tools_and_operations_by_every_door() {
 }
 
 #[test]
-fn a_token_is_no_admin_over_rest() {
+fn token_is_no_admin_over_rest() {
     let proxy = Proxy::start(json!({"a": stub_stdio(&[]), "b": stub_stdio(&[])}));
     let token = create(&proxy, &["ci", "--server", "a"]);
     let ask =
@@ -183,7 +211,7 @@ fn a_token_is_no_admin_over_rest() {
     assert!(!tools.is_empty() && tools.iter().all(|tool| tool["server"] == "a"));
     assert_eq!(ask("GET", "/api/v1/tools/a:read_item").status, 200);
     assert_eq!(ask("GET", "/api/v1/tools/b:read_item").status, 404);
-    // Its own records, and those of nobody else.
+    // Only its own records.
     Holder::open(&proxy, &token, "/mcp").call("read", "a:read_item");
     proxy.client().read("a:read_item", json!({}));
     let own = ask("GET", "/api/v1/activity").json();
@@ -199,8 +227,9 @@ fn a_token_is_no_admin_over_rest() {
     assert_eq!(listed["activities"].as_array().unwrap().len(), own.len());
 }
 
+// ID-2
 #[test]
-fn a_token_is_in_force_and_out_of_force_at_once_on_an_open_connection() {
+fn token_takes_effect_and_ends_at_once_on_an_open_connection() {
     let proxy =
         Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true}));
     let token = create(&proxy, &["ci"]);
@@ -228,8 +257,9 @@ fn a_token_is_in_force_and_out_of_force_at_once_on_an_open_connection() {
     assert!(changes.iter().all(|it| !it.to_string().contains("mcpp_")));
 }
 
+// ID-1
 #[test]
-fn a_bad_token_is_refused_and_never_taken_for_nobody() {
+fn bad_token_is_refused_and_never_treated_as_anonymous() {
     let proxy = Proxy::start(json!({"a": stub_stdio(&[])}));
     let token = create(&proxy, &["short", "--expires", "1s"]);
     let lasting = create(&proxy, &["lasting"]);
@@ -244,17 +274,17 @@ fn a_bad_token_is_refused_and_never_taken_for_nobody() {
         if lasting.ends_with('A') { 'B' } else { 'A' }
     );
     let oversized = format!("mcpp_{}", "x".repeat(20_000));
-    for (token, told) in [
+    for (token, expected) in [
         (&*forged, "Token is unknown, or was revoked"),
         ("mcpp_", "Token is malformed"),
         (&*oversized, "Token is longer than 16384 bytes"),
     ] {
         for path in ["/mcp", "/mcp/all"] {
             let response = Holder::new(&proxy, token, path).hello();
-            assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(told)));
+            assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(expected)));
         }
         let response = proxy.request("GET", "/api/v1/tools", &[("X-API-Key", token)], b"");
-        assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(told)));
+        assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(expected)));
     }
     let in_url = proxy.request("GET", &format!("/api/v1/tools?apikey={lasting}"), &[], b"");
     assert_eq!(in_url.status, 401, "{}", in_url.text());
@@ -264,7 +294,7 @@ fn a_bad_token_is_refused_and_never_taken_for_nobody() {
 }
 
 #[test]
-fn without_a_proxy_the_file_is_changed_and_a_proxy_notices_one_that_was() {
+fn token_file_changed_without_a_proxy_is_noticed_by_a_running_one() {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true});
     let path = configure(config.clone(), folder.path());
@@ -299,8 +329,9 @@ fn without_a_proxy_the_file_is_changed_and_a_proxy_notices_one_that_was() {
     });
 }
 
+// ID-5
 #[test]
-fn a_session_is_its_openers() {
+fn session_belongs_to_its_opener() {
     let proxy = Proxy::start(json!({"a": stub_stdio(&[])}));
     let tokens = ["one", "two"].map(|name| create(&proxy, &[name]));
     let owner = Holder::open(&proxy, &tokens[0], "/mcp");
@@ -327,7 +358,7 @@ fn a_session_is_its_openers() {
     }
     assert_eq!(ask("POST", session, Some(&tokens[0])).status, 202);
     assert_eq!(ask("DELETE", session, Some(&tokens[0])).status, 204);
-    // A token of the same name that was made anew is another principal.
+    // A recreated token of the same name is another principal.
     let owner = Holder::open(&proxy, &tokens[1], "/mcp");
     proxy.cli(&["token", "revoke", "two"]);
     let other = create(&proxy, &["two"]);
@@ -345,15 +376,16 @@ fn with_issuer(issuer: &Issuer) -> Proxy {
     proxy
 }
 
+// ID-3
 #[test]
-fn a_jwt_of_the_issuer_is_its_subject_with_its_groups_on_record() {
+fn jwt_of_the_issuer_is_recorded_as_its_subject_with_its_groups() {
     let issuer = Issuer::start();
     let proxy = with_issuer(&issuer);
     let mut holder = Holder::open(&proxy, &issuer.token(&issuer.claims()), "/mcp");
     assert_ne!(holder.call("read", "a:read_item")["isError"], true);
     let record = &proxy.activity("principal=jwt:ada&type=tool_call")[0];
     assert_eq!(record["metadata"]["groups"], json!(["dev", "ops"]), "{record}");
-    // Another token of the same subject goes on with the session.
+    // Another token of the same subject continues the session.
     let mut claims = issuer.claims();
     claims["exp"] = json!(unix_now() + 600);
     let session = holder.session.take();
@@ -368,8 +400,9 @@ fn a_jwt_of_the_issuer_is_its_subject_with_its_groups_on_record() {
     assert_eq!(proxy.get("/api/v1/status").status, 200);
 }
 
+// ID-3
 #[test]
-fn rfc_9728_a_client_is_told_where_to_log_in() {
+fn rfc_9728_client_gets_the_address_of_the_login() {
     let issuer = Issuer::start();
     let proxy = with_issuer(&issuer);
     let host = format!("127.0.0.1:{}", proxy.port);
@@ -394,7 +427,7 @@ fn rfc_9728_a_client_is_told_where_to_log_in() {
 }
 
 #[test]
-fn a_bad_jwt_is_refused_with_the_reason() {
+fn bad_jwt_is_refused_with_the_reason() {
     let issuer = Issuer::start();
     let proxy = with_issuer(&issuer);
     let with = |name: &str, value: Value| {
@@ -408,11 +441,11 @@ fn a_bad_jwt_is_refused_with_the_reason() {
         .rsplit_once('.')
         .map(|(a, b)| (a.to_owned(), b.to_owned()))
         .unwrap();
-    for (token, told) in [
+    for (token, expected) in [
         (with("exp", json!(unix_now() - 600)), "JWT: it has expired"),
         (with("nbf", json!(unix_now() + 600)), "JWT: it is not valid yet"),
-        (with("aud", json!("other")), "JWT: it is for another audience"),
-        (with("iss", json!("https://other.example")), "JWT: it is from another issuer"),
+        (with("aud", json!("other")), "JWT: the audience is not accepted"),
+        (with("iss", json!("https://other.example")), "JWT: the issuer is not accepted"),
         (with("exp", json!("soon")), "JWT: claim 'exp' must be a time in seconds"),
         (issuer.unsigned(&issuer.claims()), "JWT: algorithm 'none' is not allowed"),
         (format!("{rest}.{other}"), "JWT: its signature is wrong"),
@@ -421,26 +454,27 @@ fn a_bad_jwt_is_refused_with_the_reason() {
         ("no jwt".to_owned(), "Bearer token is no JWT: it has not three parts"),
     ] {
         let response = Holder::new(&proxy, &token, "/mcp").hello();
-        assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(told)));
+        assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(expected)));
     }
     assert!(proxy.activity("type=tool_call").is_empty());
 }
 
+// ID-3
 #[test]
-fn new_keys_are_fetched_for_a_token_that_names_one_and_a_bad_endpoint_takes_none_away() {
+fn new_keys_are_fetched_for_a_token_that_names_one_and_a_bad_endpoint_removes_none() {
     let issuer = Issuer::start();
     let proxy = with_issuer(&issuer);
     let old = issuer.token(&issuer.claims());
     let asked = issuer.asked();
-    // A key that nobody has: the issuer is asked seldom, whatever comes.
+    // An unknown key: the issuer is queried rarely, whatever arrives.
     issuer.rotate("k2");
     let unknown = issuer.token(&issuer.claims());
     for keys in [Keys::Body("<html>".to_owned()), Keys::Hang] {
         issuer.answers(keys);
         for _ in 0..3 {
             let response = Holder::new(&proxy, &unknown, "/mcp").hello();
-            let told = "JWT: it is signed with no key of its issuer that is known";
-            assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(told)));
+            let expected = "JWT: it is signed with no key of its issuer that is known";
+            assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(expected)));
             assert_eq!(Holder::new(&proxy, &old, "/mcp").hello().status, 200, "the old keys stay");
         }
     }
@@ -453,7 +487,7 @@ fn new_keys_are_fetched_for_a_token_that_names_one_and_a_bad_endpoint_takes_none
 }
 
 #[test]
-fn an_endpoint_that_hangs_holds_up_no_request_for_good_and_no_other_at_all() {
+fn endpoint_that_hangs_delays_its_requests_within_bounds_and_no_others() {
     let issuer = Issuer::start();
     issuer.answers(Keys::Hang);
     let proxy = Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true,
@@ -475,7 +509,7 @@ fn an_endpoint_that_hangs_holds_up_no_request_for_good_and_no_other_at_all() {
 }
 
 #[test]
-fn keys_of_a_file_are_read_and_read_again() {
+fn keys_of_a_file_are_read_and_reread() {
     let issuer = Issuer::start();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("keys.json");
@@ -492,4 +526,65 @@ fn keys_of_a_file_are_read_and_read_again() {
     until("the new keys are read", || works(&second));
     assert!(works(&first).is_none());
     assert_eq!(issuer.asked(), 0);
+}
+
+// SF-2
+#[test]
+fn damaged_token_file_refuses_every_agent_and_is_a_named_fault() {
+    let proxy = Proxy::start(servers());
+    let token = create(&proxy, &["ci"]);
+    let file = proxy.folder.path().join("data").join("tokens.json");
+    let is_good = |proxy: &Proxy| {
+        proxy.request("GET", "/api/v1/tools", &[("X-API-Key", &token)], b"").status == 200
+    };
+    assert!(is_good(&proxy));
+    drop(proxy.client());
+    let folder = proxy.end();
+    let sound = std::fs::read_to_string(&file).unwrap();
+    write_private(&file, &sound.replacen("\"ci\"", "\"co\"", 1));
+    let proxy = Proxy::unready(json!({"mcpServers": servers()}), folder);
+    let readiness = until("it is not ready", || {
+        let readiness = proxy.request("GET", "/readyz", &[("X-API-Key", API_KEY)], b"");
+        (readiness.status == 503).then(|| readiness.json())
+    });
+    assert_eq!(readiness["tokens"]["state"], "rejected", "{readiness}");
+    let reason = readiness["tokens"]["reason"].as_str().unwrap().to_owned();
+    for words in ["no agent token is accepted", "tokens.json", "checksum", "cp -p"] {
+        assert!(reason.contains(words), "{words}: {reason}");
+    }
+    let public = proxy.request("GET", "/readyz", &[], b"").json();
+    assert_eq!(
+        public["tokens"],
+        json!({"state": "rejected"}),
+        "the reason is for the key's holder"
+    );
+    assert!(!is_good(&proxy));
+    let faults = proxy.api("status")["faults"].clone();
+    assert_eq!(
+        (&faults[0]["part"], faults[0]["cause"].as_str()),
+        (&json!("tokens"), Some(&*reason))
+    );
+    let doctor = proxy.cli(&["doctor"]);
+    assert_eq!(doctor.code, Some(1));
+    assert!(doctor.stdout.contains("tokens.json.last-good"), "{}", doctor.stdout);
+    // A change does not write over what it cannot read.
+    let made = proxy.cli(&["token", "create", "other"]);
+    assert_ne!(made.code, Some(0), "{}", made.stdout);
+    assert!(made.stderr.contains("checksum"), "{}", made.stderr);
+
+    write_private(&file, &sound);
+    until("it is ready", || {
+        (proxy.request("GET", "/readyz", &[], b"").status == 200).then_some(())
+    });
+    assert!(is_good(&proxy));
+    assert_eq!(proxy.api("status")["faults"], json!([]));
+    // While tokens are in force, a file that is damaged meanwhile ends none of them and is a fault all the same.
+    write_private(&file, "");
+    until("it is a fault", || {
+        let faults = proxy.api("status")["faults"].to_string();
+        faults.contains("the agent tokens that were read before stay in force").then_some(())
+    });
+    assert!(is_good(&proxy));
+    let readiness = proxy.request("GET", "/readyz", &[], b"");
+    assert_eq!((readiness.status, &readiness.json()["tokens"]["state"]), (200, &json!("rejected")));
 }

@@ -1,12 +1,14 @@
-//! Arguments judged before they go out (`input_validation`), and refusals from which an agent can mend its call.
+//! Arguments validated before a call is sent (`input_validation`), and refusals from which an agent can correct its call.
 
 use serde_json::{Value, json};
 
+use crate::approvals::answer;
+use crate::approvals_modern::waiting;
 use crate::harness::{
     API_KEY, Client, Proxy, ask_modern, error_text, free_port, stub_stdio, until, write_private,
 };
 
-/// What `added_issue` takes.
+/// Parameters of `added_issue`.
 fn issue() -> Value {
     json!({
         "type": "object",
@@ -54,7 +56,7 @@ fn one_tool(schema: Value) -> Proxy {
 
 const TOOL: &str = "s:added_issue";
 
-/// What the server was asked last.
+/// Last request to the server.
 fn received(client: &mut Client) -> String {
     client.read("s:received", json!({})).to_string()
 }
@@ -63,8 +65,9 @@ fn help(result: &Value) -> &str {
     result["content"][1]["text"].as_str().unwrap_or_else(|| panic!("no help: {result}"))
 }
 
+// INP-2
 #[test]
-fn each_wrong_place_is_named_with_what_is_expected_and_nothing_goes_out() {
+fn each_invalid_place_is_named_with_the_expected_form_and_nothing_is_sent() {
     let proxy = one_tool(issue());
     let mut client = proxy.client();
     let fine = json!({"owner": "ada", "title": "tea"});
@@ -76,7 +79,7 @@ fn each_wrong_place_is_named_with_what_is_expected_and_nothing_goes_out() {
     client.read(TOOL, fine.clone());
     let before = received(&mut client);
     assert!(before.contains("tea"), "{before}");
-    for (arguments, told, part) in [
+    for (arguments, cause, part) in [
         (
             with(json!({"owner": 7})),
             "/owner: expected string (got number)",
@@ -111,7 +114,7 @@ fn each_wrong_place_is_named_with_what_is_expected_and_nothing_goes_out() {
     ] {
         let result = client.read(TOOL, arguments.clone());
         let text = error_text(&result);
-        let expected = format!("Arguments of '{TOOL}' do not fit: {told}");
+        let expected = format!("Arguments of '{TOOL}' do not fit: {cause}");
         assert_eq!(text, expected, "{arguments}");
         assert!(help(&result).contains(part), "{part}: {result}");
         let last = received(&mut client);
@@ -124,8 +127,9 @@ fn each_wrong_place_is_named_with_what_is_expected_and_nothing_goes_out() {
     }
 }
 
+// INP-2
 #[test]
-fn what_might_be_accepted_goes_out_and_is_on_record() {
+fn possibly_valid_arguments_are_sent_and_recorded() {
     let proxy = one_tool(issue());
     let mut client = proxy.client();
     let doubtful = [
@@ -154,7 +158,7 @@ fn what_might_be_accepted_goes_out_and_is_on_record() {
         assert_eq!(decision["status"], "warning");
         assert_eq!(
             (&metadata["policy"], &metadata["mode"]),
-            (&json!("input_validation"), &json!("strict"))
+            (&json!("input_validation"), &json!("coerce"))
         );
     }
     let calls = client.records(&proxy, "type=tool_call&tool=added_issue");
@@ -162,7 +166,7 @@ fn what_might_be_accepted_goes_out_and_is_on_record() {
 }
 
 #[test]
-fn nulls_for_what_need_not_be_there_go_out_however_many_they_are() {
+fn any_number_of_nulls_for_optional_members_is_sent() {
     let mut properties: serde_json::Map<_, _> =
         (0..300).map(|at| (format!("option_{at}"), json!({"type": "string"}))).collect();
     properties.insert("zone".into(), json!({"type": "integer"}));
@@ -187,8 +191,9 @@ fn nulls_for_what_need_not_be_there_go_out_however_many_they_are() {
     }
 }
 
+// INP-6
 #[test]
-fn a_refusal_is_on_record_and_counted_and_every_face_tells_it() {
+fn refusal_is_recorded_counted_and_reported_on_every_transport() {
     let proxy = one_tool(issue());
     let mut client = proxy.client();
     let text = format!("Arguments of '{TOOL}' do not fit: /title: missing (required)");
@@ -206,7 +211,7 @@ fn a_refusal_is_on_record_and_counted_and_every_face_tells_it() {
     for (member, expected) in [
         ("policy", "input_validation"),
         ("decision", "blocked"),
-        ("mode", "strict"),
+        ("mode", "coerce"),
         ("schema_path", "/required"),
     ] {
         assert_eq!(metadata[member], expected, "{metadata}");
@@ -218,9 +223,9 @@ fn a_refusal_is_on_record_and_counted_and_every_face_tells_it() {
     let headers = [("X-API-Key", API_KEY)];
     let answer = proxy.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes());
     assert_eq!((answer.status, &answer.json()["error"]), (400, &json!(text)));
-    let told = proxy.cli(&["call", "tool-read", TOOL, "--args", &wrong.to_string()]);
-    assert_eq!(told.code, Some(1));
-    assert!(told.stderr.contains("/title: missing (required)"), "{}", told.stderr);
+    let printed = proxy.cli(&["call", "tool-read", TOOL, "--args", &wrong.to_string()]);
+    assert_eq!(printed.code, Some(1));
+    assert!(printed.stderr.contains("/title: missing (required)"), "{}", printed.stderr);
 
     let calls = &proxy.api("status")["calls"];
     assert_eq!(calls["decisions"]["input_validation"], json!({"blocked": 3, "warning": 0}));
@@ -230,6 +235,7 @@ fn a_refusal_is_on_record_and_counted_and_every_face_tells_it() {
     assert!(metrics.contains(line), "{metrics}");
 }
 
+// INP-1
 #[test]
 fn off_and_warn_forward_and_the_most_specific_setting_counts() {
     let tools: Vec<_> = ["added_a", "added_b", "added_c"].map(|name| tool(name, issue())).into();
@@ -254,8 +260,173 @@ fn off_and_warn_forward_and_the_most_specific_setting_counts() {
     assert_eq!(client.records(&warn, "type=policy_decision&status=warning").len(), 1);
 }
 
+/// Schema of a tool that gets stringified arguments.
+fn stringly() -> Value {
+    json!({"type": "object", "additionalProperties": false, "properties": {
+        "ids": {"type": "array", "items": {"type": "integer"}},
+        "count": {"type": "integer"},
+        "parent": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "text": {"type": "string"},
+        "filter": {"type": "object", "properties": {"deep": {"type": "boolean"}}},
+    }})
+}
+
 #[test]
-fn an_input_schema_that_cannot_be_used_stops_nothing_and_is_warned_of_once() {
+fn inp_8_string_is_sent_as_the_json_value_that_it_contains() {
+    let proxy = one_tool(stringly());
+    let mut client = proxy.client();
+    let stringified = [
+        (
+            json!({"ids": "[\"1\", 2]", "text": "marker [1]"}),
+            json!({"ids": [1, 2], "text": "marker [1]"}),
+        ),
+        (json!({"count": "5", "text": "7"}), json!({"count": 5, "text": "7"})),
+        (json!({"parent": "null", "count": " 3\n"}), json!({"parent": null, "count": 3})),
+        (json!({"filter": "{\"deep\": true}"}), json!({"filter": {"deep": true}})),
+        (json!({"filter": {"deep": "false"}}), json!({"filter": {"deep": false}})),
+    ];
+    for (given, sent) in &stringified {
+        let foreseen = client.tool("describe_tool", json!({"name": TOOL, "args": given}));
+        assert_eq!(foreseen["structuredContent"]["preflight"]["verdict"], "allowed", "{foreseen}");
+        let result = client.read(TOOL, given.clone());
+        assert_eq!(result.get("isError"), None, "{given}: {result}");
+        let records = client.records(&proxy, "type=tool_call&tool=added_issue");
+        assert_eq!(&records[0]["arguments"], sent, "{records:?}");
+        assert_eq!(&records[0]["metadata"]["original_arguments"], given, "{records:?}");
+        let last = received(&mut client).replace(['\\', ' '], "");
+        let sent = sent.to_string().replace(' ', "");
+        assert!(last.contains(&sent), "{sent}: {last}");
+    }
+    let decisions = client.records(&proxy, "type=policy_decision&status=warning");
+    assert_eq!(decisions.len(), stringified.len(), "{decisions:?}");
+    assert_eq!(decisions[0]["metadata"]["mode"], "coerce");
+}
+
+#[test]
+fn inp_8_string_that_is_not_coerced_is_refused_with_the_kind_of_its_content() {
+    let sent_itself =
+        "/ids: expected array (got string); this string contains an array; send the array itself";
+    let proxy = one_tool(stringly());
+    let mut client = proxy.client();
+    for (arguments, places, names_setting) in [
+        (json!({"ids": "[1", "count": 1}), "/ids: expected array (got string)", false),
+        (
+            json!({"ids": "{}"}),
+            "/ids: expected array (got string); this string contains an object; send the object itself",
+            true,
+        ),
+        (json!({"ids": "[1]", "more": "x"}), sent_itself, true),
+    ] {
+        let result = client.read(TOOL, arguments);
+        assert!(error_text(&result).contains(places), "{result}");
+        assert_eq!(
+            help(&result).contains("input_validation.mode is 'coerce'"),
+            names_setting,
+            "{result}"
+        );
+    }
+    let tools = json!([tool("added_issue", stringly())]);
+    let strict = proxy_of(&tools, json!({"input_validation": {"mode": "strict"}}), &json!({}));
+    let mut client = strict.client();
+    let result = client.read(TOOL, json!({"ids": "[1]"}));
+    assert_eq!(error_text(&result), format!("Arguments of '{TOOL}' do not fit: {sent_itself}"));
+    assert!(help(&result).contains("input_validation.mode is 'strict'"), "{result}");
+}
+
+#[test]
+fn inp_8_rules_see_the_coerced_arguments_also_on_the_first_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules.cedar");
+    write_private(
+        &rules,
+        r#"@id("few") forbid (principal, action, resource == Tool::"s:added_issue")
+            when { context has args && context.args has count && context.args.count > 3 };"#,
+    );
+    let policy = json!({"policy": {"files": [rules.to_str().unwrap()]}});
+    let proxy = proxy_of(&json!([tool("added_issue", stringly())]), policy, &json!({}));
+    let mut client = proxy.client();
+    // The schema is compiled by the first call, so that it is validated after the first decision, by which the rule
+    // fails for a string.
+    for count in ["3", "2"] {
+        let result = client.read(TOOL, json!({ "count": count }));
+        assert_eq!(result.get("isError"), None, "{result}");
+    }
+    let refused = client.read(TOOL, json!({"count": "5"}));
+    let expected = format!("Tool '{TOOL}' is not allowed by rule 'few'");
+    assert_eq!(error_text(&refused), expected);
+}
+
+#[test]
+fn inp_8_approval_is_asked_for_the_coerced_arguments() {
+    let server = json!({"capabilities": {"added_issue": {"approval": "required"}}});
+    let proxy = proxy_of(&json!([tool("added_issue", stringly())]), json!({}), &server);
+    let mut client = proxy.client();
+    // The first call compiles the schema and is validated after the first decision, which is to ask.
+    for _ in 0..2 {
+        client.begin_read(TOOL, json!({"ids": "[1]"}));
+        let asked = until("the call waits", || waiting(&proxy).first().cloned());
+        assert_eq!(asked["call"]["arguments"], r#"{"ids":[1]}"#, "{asked}");
+        let approve = json!({"decision": "approve", "digest": asked["call"]["digest"]});
+        let answered = answer(&proxy, asked["id"].as_str().unwrap(), &approve);
+        assert_eq!(answered.status, 200, "{}", answered.text());
+        let called = client.connection.response().json();
+        assert_eq!(called["result"].get("isError"), None, "{called}");
+    }
+    let last = proxy.activity("type=tool_call&tool=added_issue")[0].clone();
+    assert_eq!(last["arguments"], json!({"ids": [1]}), "{last}");
+}
+
+// INP-3
+#[test]
+fn key_that_differs_from_a_parameter_only_by_case_is_refused_or_warned_about() {
+    let schema = json!({"type": "object", "properties": {"path": {"type": "string"}, "Mode": {},
+        "env": {"type": "object", "additionalProperties": {"type": "string"}},
+        "files": {"type": "array", "items": {"properties": {"name": {"type": "string"}}}},
+        "a_pad": {"type": "array", "items": {}}}});
+    let proxy = one_tool(schema.clone());
+    let mut client = proxy.client();
+    for (args, place, name) in [
+        (json!({"Path": "/etc/passwd"}), "/Path", "path"),
+        (json!({"path": "/tmp/x", "PATH": "/etc/passwd"}), "/PATH", "path"),
+        (json!({"mode": 1}), "/mode", "Mode"),
+        (json!({"files": [{"name": "a"}, {"na\u{4d}e": "b"}]}), "/files/1/naMe", "name"),
+        (json!({"\u{ff50}ath": "x"}), "/\u{ff50}ath", "path"),
+    ] {
+        let refused = client.read(TOOL, args);
+        let text = format!(
+            "Arguments of '{TOOL}' do not fit: {place}: differs only by case from '{name}': write '{name}'"
+        );
+        assert_eq!(error_text(&refused), text);
+    }
+    let padded =
+        |element: Value| json!({"a_pad": vec![element; 300_000], "files": [{"Name": "b"}]});
+    let refused = client.read(TOOL, padded(json!(0)));
+    let text = error_text(&refused);
+    assert!(
+        text.ends_with("/files/0/Name: differs only by case from 'name': write 'name'"),
+        "{text}"
+    );
+    let refused = client.read(TOOL, padded(json!([])));
+    let text = error_text(&refused);
+    let bound = "(root): a key may differ only by case from a parameter, and cannot be compared (more than 262144 objects";
+    assert!(text.contains(bound), "{text}");
+    // Names of another object's, of which the schema declares none.
+    let good = client.read(TOOL, json!({"path": "x", "env": {"PATH": "/bin", "Name": "y"}}));
+    assert_ne!(good["isError"], true, "{good}");
+    let decision = &client.records(&proxy, "type=policy_decision")[0];
+    assert_eq!(decision["metadata"]["policy"], "input_validation", "{decision}");
+
+    let tools = json!([tool("added_issue", schema)]);
+    let warn = proxy_of(&tools, json!({"input_validation": {"mode": "warn"}}), &json!({}));
+    let mut client = warn.client();
+    assert_ne!(client.read(TOOL, json!({"Path": "x"}))["isError"], true);
+    let records = client.records(&warn, "type=policy_decision&status=warning");
+    assert_eq!(records.len(), 1, "{records:?}");
+}
+
+// INP-4
+#[test]
+fn unusable_input_schema_blocks_nothing_and_is_warned_about_once() {
     let wrong = [
         json!({"type": "no such type"}),
         json!({"$schema": "urn:example:no-such-dialect", "type": "object"}),
@@ -282,7 +453,7 @@ fn an_input_schema_that_cannot_be_used_stops_nothing_and_is_warned_of_once() {
 }
 
 #[test]
-fn a_schema_of_a_megabyte_and_huge_arguments_are_judged() {
+fn schema_of_a_megabyte_and_huge_arguments_are_judged() {
     let properties: serde_json::Map<_, _> = (0..6000)
         .map(|at| {
             (format!("parameter_{at}"), json!({"type": "integer", "description": "x".repeat(120)}))
@@ -311,8 +482,9 @@ fn a_schema_of_a_megabyte_and_huge_arguments_are_judged() {
     assert!(error_text(&all).len() < 3000, "{all}");
 }
 
+// INP-7
 #[test]
-fn hostile_names_do_not_get_into_what_is_told() {
+fn hostile_names_do_not_appear_in_messages() {
     let proxy = one_tool(issue());
     let mut client = proxy.client();
     let names = ["\u{202e}evil\n\u{1b}[31m", "a/b~c", "", &"x".repeat(5000), "__proto__"];
@@ -324,8 +496,9 @@ fn hostile_names_do_not_get_into_what_is_told() {
     }
 }
 
+// INP-1
 #[test]
-fn the_bytes_of_arguments_are_never_changed() {
+fn bytes_of_arguments_are_never_changed() {
     let proxy = one_tool(issue());
     let mut client = proxy.client();
     let spelt = r#"{ "title" :"t\u0065a\/" ,"owner":"\u00e9é","meta":{"deep":{ "count":7.0e0 }, "x":[ 1.50 ,-0 ]}}"#;
@@ -343,7 +516,7 @@ fn the_bytes_of_arguments_are_never_changed() {
 }
 
 #[test]
-fn both_eras_and_the_direct_endpoint_judge_alike() {
+fn both_protocol_families_and_the_direct_endpoint_judge_alike() {
     let proxy = one_tool(issue());
     let wrong = json!({"owner": "a"});
     let text = format!("Arguments of '{TOOL}' do not fit: /title: missing (required)");
@@ -364,8 +537,9 @@ fn both_eras_and_the_direct_endpoint_judge_alike() {
     }
 }
 
+// INP-5
 #[test]
-fn who_may_not_call_a_tool_learns_nothing_of_its_schema() {
+fn caller_without_access_to_a_tool_learns_nothing_about_its_schema() {
     let proxy = proxy_of(&json!([tool("added_issue", issue())]), json!({}), &json!({}));
     let made = proxy.cli(&["token", "create", "ci", "--server", "none", "--json"]);
     let token = made.json()["token"].as_str().unwrap().to_owned();
@@ -387,8 +561,9 @@ fn who_may_not_call_a_tool_learns_nothing_of_its_schema() {
     assert!(decisions.iter().all(|it| it["metadata"]["policy"] == "scope"), "{decisions:?}");
 }
 
+// INP-5
 #[test]
-fn arguments_that_cannot_be_accepted_ask_nobody_and_take_no_place() {
+fn unacceptable_arguments_request_no_approval_and_take_no_slot() {
     let server = json!({"capabilities": {"added_asks": {"approval": "required"}},
         "limits": {"rate_per_minute": 2}});
     let tools = json!([tool("added_asks", issue()), tool("added_issue", issue())]);
@@ -415,8 +590,9 @@ fn spelled_out(result: &Value) -> (String, Value) {
     (variant.to_owned(), serde_json::from_str(call).unwrap())
 }
 
+// INP-7
 #[test]
-fn a_refused_intent_or_variant_comes_with_the_call_that_is_right() {
+fn refused_intent_or_variant_is_answered_with_the_correct_call() {
     let proxy = one_tool(issue());
     let mut client = proxy.client();
     let destructive = "s:delete_item";
@@ -456,7 +632,7 @@ fn a_refused_intent_or_variant_comes_with_the_call_that_is_right() {
 }
 
 #[test]
-fn an_unknown_tool_comes_with_the_three_nearest_that_the_caller_is_shown() {
+fn unknown_tool_is_answered_with_the_three_nearest_visible_to_the_caller() {
     let names = ["added_issue", "added_issues", "added_isue_list", "added_other"];
     let tools: Vec<_> = names.map(|name| tool(name, json!({"type": "object"}))).into();
     let proxy = proxy_of(&json!(tools), json!({}), &json!({}));
@@ -484,7 +660,7 @@ fn an_unknown_tool_comes_with_the_three_nearest_that_the_caller_is_shown() {
 }
 
 #[test]
-fn a_server_that_is_down_says_since_when() {
+fn server_that_is_down_is_reported_with_the_time_since_when() {
     let gone = format!("http://127.0.0.1:{}/mcp", free_port());
     let servers = json!({"gone": {"url": gone}, "off": {"command": "x", "enabled": false}});
     let proxy = Proxy::with(json!({"mcpServers": servers}));
@@ -493,8 +669,8 @@ fn a_server_that_is_down_says_since_when() {
         let result = client.read("gone:x", json!({}));
         let text = error_text(&result).to_owned();
         let help = result["content"][1]["text"].as_str().unwrap_or_default().to_owned();
-        let told = help.starts_with("Server 'gone' is failed since 20") && help.contains("Z (");
+        let reported = help.starts_with("Server 'gone' is failed since 20") && help.contains("Z (");
         assert!(text.starts_with("gone: "), "{text}");
-        told.then_some(())
+        reported.then_some(())
     });
 }

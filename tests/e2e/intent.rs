@@ -1,5 +1,5 @@
-//! The gate over MCP: who may call what with which words (FR-001..025, FR-042, CAP-1..5), and what
-//! a refusal leaves on record.
+//! Intent checks over MCP: permitted combinations of caller, tool and intent (FR-001..025, FR-042, CAP-1..5), and the records
+//! of refusals.
 
 use std::sync::OnceLock;
 
@@ -99,7 +99,7 @@ fn fr_006_to_020_the_whole_matrix_in_both_settings_and_every_form() {
 }
 
 #[test]
-fn fr_006_to_013_a_missing_operation_type_is_refused_or_inferred() {
+fn fr_006_to_013_missing_operation_type_is_refused_or_inferred() {
     let reason_only = [
         json!({"intent": {"reason": "because"}}),
         json!({"intent": {}}),
@@ -135,7 +135,7 @@ fn fr_006_to_013_a_missing_operation_type_is_refused_or_inferred() {
 }
 
 #[test]
-fn fr_015_an_inferred_operation_type_opens_no_gate() {
+fn fr_015_inferred_operation_type_grants_no_access() {
     let mut client = inferred().client();
     let result = client.tool("call_tool_read", json!({"name": DESTRUCTIVE}));
     assert_eq!(
@@ -145,7 +145,7 @@ fn fr_015_an_inferred_operation_type_opens_no_gate() {
 }
 
 #[test]
-fn fr_009_fr_010_the_other_fields_of_the_intent() {
+fn fr_009_fr_010_other_fields_of_the_intent() {
     let long = "é".repeat(1000);
     let too_long = "é".repeat(1001);
     let sensitivity = |word: &str| {
@@ -224,7 +224,7 @@ fn unknown_fields_of_the_intent_are_refused_by_name() {
 }
 
 #[test]
-fn fr_004_call_tool_is_gone_and_says_what_to_use() {
+fn fr_004_call_tool_is_refused_and_names_its_replacements() {
     let mut client = required().client();
     let message = client.tool("call_tool", json!({"name": READ_ONLY}));
     assert_eq!(
@@ -235,7 +235,7 @@ fn fr_004_call_tool_is_gone_and_says_what_to_use() {
 }
 
 #[test]
-fn act_1_calls_of_no_tool_of_ours_and_unreadable_ones_are_on_record() {
+fn act_1_calls_of_unknown_own_tools_and_unreadable_calls_are_recorded() {
     let mut client = required().client();
     client.tool("call_tool", json!({}));
     client.tool("delete_everything", json!({}));
@@ -247,7 +247,7 @@ fn act_1_calls_of_no_tool_of_ours_and_unreadable_ones_are_on_record() {
 }
 
 #[test]
-fn fr_005_unknown_servers_and_tools_are_results_that_name_them_and_on_record() {
+fn fr_005_unknown_servers_and_tools_are_results_that_name_them_and_recorded() {
     let mut client = required().client();
     for (tool, named) in
         [("nowhere:read_item", "'nowhere'"), ("s:no_such_tool", "'s:no_such_tool'")]
@@ -258,8 +258,9 @@ fn fr_005_unknown_servers_and_tools_are_results_that_name_them_and_on_record() {
         let records = client.records(required(), "type=tool_call");
         assert_eq!(records[0]["status"], "error");
         // Advice for agents is not on record.
-        let (told, advice) = text.split_at(text.find(". Use retrieve_tools").unwrap_or(text.len()));
-        assert_eq!((&records[0]["error_message"], advice.is_empty()), (&json!(told), false));
+        let (reported, advice) =
+            text.split_at(text.find(". Use retrieve_tools").unwrap_or(text.len()));
+        assert_eq!((&records[0]["error_message"], advice.is_empty()), (&json!(reported), false));
         let (server, name) = tool.split_once(':').unwrap();
         assert_eq!(
             (&records[0]["server_name"], &records[0]["tool_name"]),
@@ -269,7 +270,7 @@ fn fr_005_unknown_servers_and_tools_are_results_that_name_them_and_on_record() {
 }
 
 #[test]
-fn fr_001_to_003_and_025_the_tools_we_offer() {
+fn fr_001_to_003_and_025_own_tools() {
     let opening = [
         (
             "retrieve_tools",
@@ -311,7 +312,7 @@ fn fr_001_to_003_and_025_the_tools_we_offer() {
     assert_eq!(tools[4]["annotations"]["destructiveHint"], true);
     for call_tool in &tools.as_array().unwrap()[2..] {
         assert_eq!(call_tool["annotations"]["openWorldHint"], true);
-        assert!(call_tool.get("outputSchema").is_none(), "it hands on another tool's result");
+        assert!(call_tool.get("outputSchema").is_none(), "it forwards another tool's result");
     }
     for finding in &tools.as_array().unwrap()[..2] {
         assert!(finding.get("outputSchema").is_some(), "{finding}");
@@ -332,7 +333,7 @@ fn found(client: &mut Client, tool: &str) -> Value {
 }
 
 #[test]
-fn fr_021_to_024_and_cap_1_cap_2_what_is_found_says_how_to_call_it() {
+fn fr_021_to_024_and_cap_1_cap_2_search_results_name_the_call() {
     let mut client = required().client();
     let result = client.tool("retrieve_tools", json!({"query": "delete item"}));
     let content = &result["structuredContent"];
@@ -398,7 +399,7 @@ fn fr_021_to_024_and_cap_1_cap_2_what_is_found_says_how_to_call_it() {
 }
 
 #[test]
-fn cap_3_cap_5_an_operators_word_counts_before_the_servers() {
+fn cap_3_cap_5_operator_settings_override_the_servers_annotations() {
     let mut s = stub_stdio(&[]);
     s["capabilities"] = json!({
         "*": {"side_effect": "write"},
@@ -438,8 +439,9 @@ fn cap_3_cap_5_an_operators_word_counts_before_the_servers() {
     assert_eq!(found(&mut client, READ_ONLY)["call_with"], "call_tool_destructive");
 }
 
+// FR-041
 #[test]
-fn fr_042_without_strict_validation_a_mismatch_is_warned_about_and_goes_out() {
+fn fr_042_without_strict_validation_a_mismatch_is_warned_about_and_sent() {
     let mut s = stub_stdio(&[]);
     s["capabilities"] = json!({"read_item": {"side_effect": "destructive"}});
     let proxy = Proxy::with(json!({
@@ -471,7 +473,67 @@ fn fr_042_without_strict_validation_a_mismatch_is_warned_about_and_goes_out() {
 }
 
 #[test]
-fn act_1_a_needless_write_is_allowed_and_warned_about_once() {
+fn fr_043_read_of_an_unannotated_tool_is_warned_about_until_it_is_annotated() {
+    let proxy = Proxy::with(json!({
+        "mcpServers": {"s": stub_stdio(&["--only", "read_item,no_hints,plain"])},
+    }));
+    let mut client = proxy.client();
+    assert_eq!(refusal(&client.call("read", READ_ONLY, json!({}))), None);
+    assert_eq!(client.records(&proxy, "").len(), 1, "an annotated tool costs no record");
+    assert_eq!(refusal(&client.call("read", NONE, json!({}))), None);
+    let decision = &client.records(&proxy, "")[0];
+    assert_eq!(
+        (&decision["type"], &decision["status"], &decision["metadata"]["policy"]),
+        (&json!("policy_decision"), &json!("warning"), &json!("intent"))
+    );
+    let warned = format!(
+        "Tool '{NONE}' is not marked read-only and was called by call_tool_read, call_tool_write is recommended"
+    );
+    assert_eq!(decision["metadata"]["reason"], warned);
+
+    let doctor = proxy.cli(&["doctor"]).stdout;
+    let finding =
+        "s: 2 tools without annotations: no_hints, plain; a read of them is sent with a warning";
+    assert!(doctor.contains(finding), "{doctor}");
+    assert!(doctor.contains("mcpproxy tools annotate s"), "{doctor}");
+    let asked = proxy.cli(&["tools", "annotate", "s"]);
+    assert!(asked.code == Some(2) && asked.stderr.contains("--read"), "{}", asked.stderr);
+    let written =
+        proxy.cli(&["tools", "annotate", "s", "--read", "no_hints", "--write", "plain", "--json"]);
+    assert_eq!(written.code, Some(0), "{}", written.stderr);
+    let annotated = json!({"no_hints": "read", "plain": "write"});
+    assert_eq!(written.json()["annotated"], annotated, "{}", written.stdout);
+    let doctor = proxy.cli(&["doctor"]).stdout;
+    assert!(!doctor.contains("without annotations"), "{doctor}");
+    let before = client.records(&proxy, "").len();
+    assert_eq!(refusal(&client.call("read", NONE, json!({}))), None);
+    assert_eq!(client.records(&proxy, "").len(), before + 1, "no warning any more");
+    let result = client.call("read", "s:plain", json!({}));
+    assert!(error_text(&result).contains("is marked write by operator"), "{result}");
+}
+
+#[test]
+fn fr_043_unannotated_write_refuses_the_read_variant() {
+    let proxy = Proxy::with(json!({
+        "mcpServers": {"s": stub_stdio(&[])},
+        "intent_declaration": {"unannotated": "write", "strict_server_validation": false},
+    }));
+    let mut client = proxy.client();
+    let result = client.call("read", NONE, json!({}));
+    assert_eq!(
+        error_text(&result),
+        format!("Tool '{NONE}' is not marked read-only, use call_tool_write")
+    );
+    let again = result["content"][1]["text"].as_str().unwrap();
+    assert!(again.starts_with("Call again with call_tool_write"), "{again}");
+    assert_eq!(refusal(&client.call("write", NONE, json!({}))), None);
+    let command = proxy.cli(&["call", "tool-read", NONE]);
+    let hint = "(here: mcpproxy call tool-write)";
+    assert!(command.code == Some(1) && command.stderr.contains(hint), "{}", command.stderr);
+}
+
+#[test]
+fn act_1_needless_write_is_allowed_and_warned_about_once() {
     let mut client = required().client();
     assert_eq!(refusal(&client.call("write", READ_ONLY, json!({}))), None);
     let records = client.records(required(), "");
@@ -484,7 +546,7 @@ fn act_1_a_needless_write_is_allowed_and_warned_about_once() {
 }
 
 #[test]
-fn act_1_fr_031_refused_calls_are_on_record_with_the_intent_as_stated() {
+fn act_1_fr_031_refused_calls_are_recorded_with_the_intent_as_stated() {
     let full = json!({"operation_type": "read", "data_sensitivity": "private", "reason": "why"});
     let rows = [
         ("call_tool_read", json!({"intent": full}), full.clone()),
@@ -535,7 +597,7 @@ fn act_1_fr_031_refused_calls_are_on_record_with_the_intent_as_stated() {
 }
 
 #[test]
-fn fr_031_to_033_a_calls_whole_intent_is_stored_and_queried_by_operation_type() {
+fn fr_031_to_033_whole_intent_of_a_call_is_stored_and_queried_by_operation_type() {
     let mut client = required().client();
     let stated = json!({"operation_type": "write", "data_sensitivity": "internal", "reason": "r"});
     let arguments = json!({"name": NEITHER, "args_json": "{\"size\": 1.0}", "intent": stated});

@@ -1,4 +1,4 @@
-//! Limits, serial tools and the breaker, as agents and operators meet them.
+//! Limits, serial tools and the breaker, as seen by agents and operators.
 
 use serde_json::{Value, json};
 
@@ -28,8 +28,9 @@ fn begin(proxy: &Proxy, tool: &str, args: Value) -> Client {
     client
 }
 
+// LIM-1
 #[test]
-fn a_rate_is_refused_with_when_to_come_back_by_every_door() {
+fn call_above_a_rate_is_refused_with_its_retry_time_at_every_entry_point() {
     let limits = json!({"tools": {"s:read_*": {"rate_per_minute": 2}}});
     let servers = json!({"s": stub_stdio(&["--only", "read_item,echo"])});
     let proxy = Proxy::with(json!({"mcpServers": servers, "limits": limits}));
@@ -93,7 +94,7 @@ fn cap_6_calls_to_a_serial_tool_run_one_after_another_in_order_of_arrival() {
 }
 
 #[test]
-fn cap_6_a_wait_for_a_serial_tool_ends_with_the_calls_time() {
+fn cap_6_wait_for_a_serial_tool_ends_with_the_calls_timeout() {
     let server = Scripted::start(&["plain_held"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"plain_held": {"parallel_safe": false}});
@@ -116,7 +117,7 @@ fn cap_6_a_wait_for_a_serial_tool_ends_with_the_calls_time() {
 }
 
 #[test]
-fn cap_6_a_storm_of_clients_that_go_away_leaves_nothing_behind() {
+fn cap_6_flood_of_disconnecting_clients_leaves_nothing() {
     let server = Scripted::start(&["plain_held"]);
     let proxy = with_serial(&server, &json!({}));
     let pid = proxy.process.0.id();
@@ -145,12 +146,17 @@ fn cap_6_a_storm_of_clients_that_go_away_leaves_nothing_behind() {
     }
     assert!(server.arguments("plain_held").iter().all(|args| args.get("first").is_some()));
     let gone = "the client went away before the reply was complete";
-    let told = proxy.activity("status=error");
-    assert!(told.iter().all(|record| record["error_message"] == gone), "{:?}", told.first());
+    let recorded = proxy.activity("status=error");
+    assert!(
+        recorded.iter().all(|record| record["error_message"] == gone),
+        "{:?}",
+        recorded.first()
+    );
 }
 
+// LIM-4
 #[test]
-fn the_breaker_sets_a_failing_server_aside_and_one_call_tries_it() {
+fn open_breaker_refuses_calls_to_a_failing_server_until_one_call_probes_it() {
     let server = Scripted::start(&["plain_down", "plain_up"]);
     let mut entry = server.entry();
     entry["limits"] = json!({"breaker": {"failures": 3, "open": "1s"}});
@@ -181,7 +187,7 @@ fn the_breaker_sets_a_failing_server_aside_and_one_call_tries_it() {
 }
 
 #[test]
-fn a_bad_limit_is_refused_with_its_place() {
+fn invalid_limit_is_reported_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = crate::harness::configure(
         json!({"limits": {"concurent": 1, "rate_per_minute": 0, "breaker": {"open": "2h"}},
@@ -192,7 +198,7 @@ fn a_bad_limit_is_refused_with_its_place() {
     let mut command = crate::harness::mcpproxy();
     let output =
         crate::harness::Output::of(command.arg("--config").arg(path).args(["config", "check"]));
-    let told = format!("{}{}", output.stdout, output.stderr);
+    let message = format!("{}{}", output.stdout, output.stderr);
     for expected in [
         "limits.rate_per_minute: must be 1 to 60000000, is 0",
         "limits.breaker.open: '2h' is no time up to 1h",
@@ -200,6 +206,6 @@ fn a_bad_limit_is_refused_with_its_place() {
         "unknown key 'limits.concurent' is ignored (did you mean 'concurrent'?)",
         "policy.presets[0]",
     ] {
-        assert!(told.contains(expected), "{expected}\n{told}");
+        assert!(message.contains(expected), "{expected}\n{message}");
     }
 }

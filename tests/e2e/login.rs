@@ -1,4 +1,4 @@
-//! Upstreams that ask for a login: the login, what its tokens are used for, and what ends them.
+//! Upstreams that require a login: the login itself, the use of its tokens, and their end.
 
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -45,12 +45,13 @@ fn works(proxy: &Proxy) {
     assert_eq!(result["content"][0]["text"], "seven", "{result}");
 }
 
+// ID-6
 #[test]
-fn a_login_from_the_challenge_to_the_call_and_the_logout() {
+fn login_runs_from_the_challenge_to_the_call_and_the_logout() {
     let authority = Authority::start(Ways::default());
     let logging = json!({"level": "trace"});
     let proxy = Proxy::with(json!({"mcpServers": servers(&authority), "logging": logging}));
-    assert_eq!(until_state(&proxy, "failed"), "needs login: run mcpproxy upstream login s");
+    assert_eq!(until_state(&proxy, "needs-login"), "needs login: run mcpproxy upstream login s");
     let state = |state: &str, value: &str| {
         let line = format!("mcpproxy_upstream_state{{server=\"s\",state=\"{state}\"}} {value}\n");
         let metrics = proxy.get("/metrics").text();
@@ -59,7 +60,7 @@ fn a_login_from_the_challenge_to_the_call_and_the_logout() {
     state("needs-login", "1.0");
     state("failed", "0.0");
     let output = log_in(&proxy);
-    assert!(output.stdout.contains("logged in with s"), "{}", output.stdout);
+    assert!(output.stdout.contains("logged in to s"), "{}", output.stdout);
     until_state(&proxy, "connected");
     state("needs-login", "0.0");
     state("connected", "1.0");
@@ -86,11 +87,23 @@ fn a_login_from_the_challenge_to_the_call_and_the_logout() {
     let out = proxy.cli(&["upstream", "logout", "s"]);
     assert_eq!(out.code, Some(0), "{}", out.stderr);
     assert!(!file.exists());
-    until_state(&proxy, "failed");
+    until_state(&proxy, "needs-login");
 }
 
+// PRO-24
 #[test]
-fn a_token_is_renewed_before_it_ends_and_survives_a_restart() {
+fn pro_24_redirected_registrations_and_token_requests_keep_their_bodies() {
+    let (authority, proxy) = logged_in(Ways { has_moved: true, ..Ways::default() });
+    works(&proxy);
+    authority.ways().valid.clear();
+    works(&proxy);
+    let ways = authority.ways();
+    assert_eq!((ways.exchanged.len(), ways.renewed), (2, 1), "{:?}", ways.exchanged);
+}
+
+// ID-6
+#[test]
+fn token_is_renewed_before_it_expires_and_survives_a_restart() {
     let (authority, proxy) = logged_in(Ways { life: Some(5), ..Ways::default() });
     until("it is renewed", || (authority.ways().renewed > 0).then_some(()));
     authority.ways().life = None;
@@ -106,7 +119,7 @@ fn a_token_is_renewed_before_it_ends_and_survives_a_restart() {
 }
 
 #[test]
-fn a_renewal_under_way_at_the_end_is_kept() {
+fn renewal_in_progress_at_shutdown_is_kept() {
     let (authority, mut proxy) = logged_in(Ways { life: Some(5), ..Ways::default() });
     authority.ways().hold_refresh = true;
     let before = authority.ways().renewed;
@@ -126,7 +139,7 @@ fn a_renewal_under_way_at_the_end_is_kept() {
 }
 
 #[test]
-fn a_token_that_is_refused_is_renewed_and_the_call_goes_out_again() {
+fn refused_token_is_renewed_and_the_call_is_sent_again() {
     let (authority, proxy) = logged_in(Ways::default());
     works(&proxy);
     authority.ways().valid.clear();
@@ -136,7 +149,7 @@ fn a_token_that_is_refused_is_renewed_and_the_call_goes_out_again() {
 }
 
 #[test]
-fn a_renewal_that_is_refused_needs_another_login() {
+fn refused_renewal_requires_another_login() {
     let (authority, proxy) = logged_in(Ways::default());
     {
         let mut ways = authority.ways();
@@ -145,7 +158,7 @@ fn a_renewal_that_is_refused_needs_another_login() {
     }
     let result = proxy.client().read("s:read_item", json!({}));
     assert!(error_text(&result).contains("needs login"), "{result}");
-    assert_eq!(until_state(&proxy, "failed"), "needs login: run mcpproxy upstream login s");
+    assert_eq!(until_state(&proxy, "needs-login"), "needs login: run mcpproxy upstream login s");
     authority.ways().refuse_refresh = false;
     log_in(&proxy);
     until_state(&proxy, "connected");
@@ -153,7 +166,7 @@ fn a_renewal_that_is_refused_needs_another_login() {
 }
 
 #[test]
-fn a_file_of_tokens_that_others_may_read_is_not_used() {
+fn token_file_readable_by_others_is_not_used() {
     let (authority, proxy) = logged_in(Ways::default());
     let folder = proxy.end();
     let file = folder.path().join("data/oauth/s.json");
@@ -164,24 +177,27 @@ fn a_file_of_tokens_that_others_may_read_is_not_used() {
 }
 
 #[test]
-fn a_login_that_is_not_safe_is_refused() {
+fn unsafe_login_is_refused() {
     let huge = "x".repeat(300 * 1024);
     let metadata = |metadata: Value| Ways { metadata, ..Ways::default() };
     let resource = |resource: Value| Ways { resource, ..Ways::default() };
-    for (ways, told) in [
+    for (ways, expected) in [
         (metadata(json!({"code_challenge_methods_supported": null})), "PKCE"),
         (metadata(json!({"code_challenge_methods_supported": ["plain"]})), "PKCE"),
         (metadata(json!({"issuer": "https://evil.example"})), "issuer"),
         (metadata(json!({"issuer": null})), "issuer"),
         (metadata(json!({"token_endpoint": "http://evil.example/token"})), "plain http"),
-        (metadata(json!({"token_endpoint": "https://10.0.0.1/token"})), "inside"),
+        (metadata(json!({"token_endpoint": "https://10.0.0.1/token"})), "internal address"),
         (metadata(json!({"registration_endpoint": "http://169.254.169.254/"})), "plain http"),
         (metadata(json!({"authorization_endpoint": "javascript:alert(1)"})), "https"),
         (metadata(json!({"registration_endpoint": null})), "oauth.client_id"),
         (metadata(json!({"more": huge})), "login cannot be used"),
         (resource(json!({"resource": "http://127.0.0.1:9/other"})), "mismatch"),
         (resource(json!({"authorization_servers": ["http://10.0.0.1"]})), "none published"),
-        (Ways { place: Some("https://evil.example/m".into()), ..Ways::default() }, "another place"),
+        (
+            Ways { place: Some("https://evil.example/m".into()), ..Ways::default() },
+            "another origin",
+        ),
         (Ways { issuer: Some("https://evil.example".into()), ..Ways::default() }, "issuer"),
         (Ways { open: true, ..Ways::default() }, "does not ask for a login"),
     ] {
@@ -191,23 +207,23 @@ fn a_login_that_is_not_safe_is_refused() {
         let mut command = mcpproxy();
         command.arg("--config").arg(path).args(["upstream", "login", "s"]);
         let output = Browser::new(&mut command).log_in();
-        assert_ne!(output.code, Some(0), "{told}");
+        assert_ne!(output.code, Some(0), "{expected}");
         let error = output.stderr.lines().last().unwrap_or_default();
-        assert!(error.contains(told), "expected '{told}': {error}");
-        assert!(!folder.path().join("data/oauth/s.json").exists(), "{told}");
+        assert!(error.contains(expected), "expected '{expected}': {error}");
+        assert!(!folder.path().join("data/oauth/s.json").exists(), "{expected}");
     }
 }
 
 #[test]
-fn a_login_that_cannot_be_says_why() {
+fn impossible_login_is_refused_with_the_reason() {
     let (_authority, proxy) = logged_in(Ways::default());
-    let with = |server: Value, told: &str, code: i32| {
+    let with = |server: Value, reason: &str, code: i32| {
         let folder = tempfile::tempdir().unwrap();
         let path = configure(json!({"mcpServers": {"s": server}}), folder.path());
         let mut command = mcpproxy();
         let output = Output::of(command.arg("--config").arg(path).args(["upstream", "login", "s"]));
         assert_eq!(output.code, Some(code), "{}", output.stderr);
-        assert!(output.stderr.contains(told), "{}", output.stderr);
+        assert!(output.stderr.contains(reason), "{}", output.stderr);
     };
     with(json!({"command": "cat"}), "it is a command", 5);
     with(json!({"url": "http://example.com/mcp"}), "plain http", 5);
@@ -217,24 +233,24 @@ fn a_login_that_cannot_be_says_why() {
     assert!(output.stderr.contains("no server 'other': the config has s"), "{}", output.stderr);
 }
 
-/// What a server that lets everyone in asks no token for.
+/// Requests for which a server without authentication requires no token.
 const GREETING: &[&str] = &["initialize", "notifications/initialized"];
 const ALL_BUT_CALLS: &[&str] =
     &["server/discover", "initialize", "notifications/initialized", "tools/list"];
 
-/// Waits until a server's reason is as told.
-fn until_reason(proxy: &Proxy, told: impl Fn(&str) -> bool) -> Value {
+/// Waits until a server's reason matches.
+fn until_reason(proxy: &Proxy, expected: impl Fn(&str) -> bool) -> Value {
     until("its reason is another", || {
         let server = proxy.api("servers")["servers"][0].clone();
-        told(server["reason"].as_str().unwrap_or_default()).then_some(server)
+        expected(server["reason"].as_str().unwrap_or_default()).then_some(server)
     })
 }
 
 #[test]
-fn a_server_that_asks_after_the_greeting_is_logged_in_with() {
+fn server_that_challenges_after_initialize_is_logged_in_to() {
     let authority = Authority::start(Ways { free: GREETING, ..Ways::default() });
     let proxy = Proxy::start(servers(&authority));
-    assert_eq!(until_state(&proxy, "failed"), "needs login: run mcpproxy upstream login s");
+    assert_eq!(until_state(&proxy, "needs-login"), "needs login: run mcpproxy upstream login s");
     log_in(&proxy);
     until_state(&proxy, "connected");
     works(&proxy);
@@ -242,7 +258,7 @@ fn a_server_that_asks_after_the_greeting_is_logged_in_with() {
 }
 
 #[test]
-fn a_server_that_asks_at_calls_alone_is_logged_in_with() {
+fn server_that_challenges_only_calls_is_logged_in_to() {
     let authority = Authority::start(Ways { free: ALL_BUT_CALLS, ..Ways::default() });
     let proxy = Proxy::start(servers(&authority));
     until_state(&proxy, "connected");
@@ -250,7 +266,7 @@ fn a_server_that_asks_at_calls_alone_is_logged_in_with() {
     let needs = "needs login: run mcpproxy upstream login s";
     assert!(error_text(&refused).contains(needs), "{refused}");
     let server = until_reason(&proxy, |reason| reason == needs);
-    assert_eq!(server["state"], "connected", "what asks for no login goes on");
+    assert_eq!(server["state"], "connected", "requests without a login continue");
     log_in(&proxy);
     until_reason(&proxy, str::is_empty);
     until_state(&proxy, "connected");
@@ -258,7 +274,7 @@ fn a_server_that_asks_at_calls_alone_is_logged_in_with() {
 }
 
 #[test]
-fn a_token_that_is_refused_at_a_call_alone_is_renewed() {
+fn token_refused_only_at_a_call_is_renewed() {
     let (authority, proxy) = logged_in(Ways { free: ALL_BUT_CALLS, ..Ways::default() });
     works(&proxy);
     authority.ways().valid.clear();
@@ -268,7 +284,7 @@ fn a_token_that_is_refused_at_a_call_alone_is_renewed() {
 }
 
 #[test]
-fn a_server_that_refuses_every_token_gets_no_end_of_renewals() {
+fn server_that_refuses_every_token_gets_a_bounded_number_of_renewals() {
     const TOKENS: u64 = 3;
     let (authority, proxy) = logged_in(Ways { free: ALL_BUT_CALLS, ..Ways::default() });
     authority.ways().takes_none = true;
@@ -276,8 +292,8 @@ fn a_server_that_refuses_every_token_gets_no_end_of_renewals() {
     until("no more is tried", || {
         let refused = client.read("s:read_item", json!({}));
         assert!(!error_text(&refused).is_empty(), "{refused}");
-        let told = proxy.api("servers")["servers"][0]["reason"].to_string();
-        (told.contains("refused 4 tokens one after the other; needs login")).then_some(())
+        let reported = proxy.api("servers")["servers"][0]["reason"].to_string();
+        (reported.contains("rejected 4 tokens in a row; needs login")).then_some(())
     });
     assert_eq!(authority.ways().renewed, TOKENS);
     authority.ways().takes_none = false;
@@ -287,14 +303,14 @@ fn a_server_that_refuses_every_token_gets_no_end_of_renewals() {
 }
 
 #[test]
-fn a_call_that_needs_a_further_scope_says_so_and_the_next_login_asks_for_both() {
+fn call_that_needs_a_further_scope_reports_it_and_the_next_login_requests_both() {
     let scope = Some(("tools/call", "items:read"));
     let (authority, proxy) = logged_in(Ways { scope, ..Ways::default() });
     let needs = "needs login with scope items:read: run mcpproxy upstream login s";
     let refused = proxy.client().read("s:read_item", json!({}));
     assert!(error_text(&refused).contains(needs), "{refused}");
     let server = until_reason(&proxy, |reason| reason == needs);
-    assert_eq!(server["state"], "connected", "what needs no further scope goes on");
+    assert_eq!(server["state"], "connected", "requests without a further scope continue");
     log_in(&proxy);
     until_reason(&proxy, str::is_empty);
     works(&proxy);
@@ -304,7 +320,7 @@ fn a_call_that_needs_a_further_scope_says_so_and_the_next_login_asks_for_both() 
 }
 
 #[test]
-fn a_scope_that_no_login_gives_is_not_asked_for_without_end() {
+fn scope_that_no_login_grants_is_requested_a_bounded_number_of_times() {
     let scope = Some(("tools/call", NOBODYS));
     let (authority, proxy) = logged_in(Ways { scope, ..Ways::default() });
     let mut client = proxy.client();
@@ -328,7 +344,7 @@ fn a_scope_that_no_login_gives_is_not_asked_for_without_end() {
 }
 
 #[test]
-fn another_authorization_server_gets_nothing_of_the_one_before() {
+fn new_authorization_server_gets_nothing_of_the_previous_one() {
     let (authority, proxy) = logged_in(Ways::default());
     let audience = Some(authority.url());
     let new = Authority::start(Ways { audience, tokens: Some("new"), ..Ways::default() });
@@ -339,20 +355,20 @@ fn another_authorization_server_gets_nothing_of_the_one_before() {
     }
     let refused = proxy.client().read("s:read_item", json!({}));
     assert!(error_text(&refused).contains("needs login"), "{refused}");
-    let reason = until_state(&proxy, "failed");
-    assert!(reason.starts_with("its authorization server is another now"), "{reason}");
+    let reason = until_state(&proxy, "needs-login");
+    assert!(reason.starts_with("its authorization server has changed"), "{reason}");
     assert_eq!(authority.ways().renewed, 0, "its tokens count for nothing there");
     log_in(&proxy);
     until_state(&proxy, "connected");
     works(&proxy);
     let ways = new.ways();
-    assert!(!ways.redirect.is_empty(), "it is registered with anew");
-    let told = ways.exchanged.concat();
-    assert!(!told.contains("refresh-1") && !told.contains("access-1"), "{told}");
+    assert!(!ways.redirect.is_empty(), "the client registers again");
+    let reported = ways.exchanged.concat();
+    assert!(!reported.contains("refresh-1") && !reported.contains("access-1"), "{reported}");
 }
 
 #[test]
-fn a_client_that_was_registered_by_hand_is_told_to_no_other_authorization_server() {
+fn manually_registered_client_is_disclosed_to_no_other_authorization_server() {
     for issuer in [false, true] {
         let client = Some("by-hand");
         let authority = Authority::start(Ways { client, ..Ways::default() });
@@ -370,15 +386,15 @@ fn a_client_that_was_registered_by_hand_is_told_to_no_other_authorization_server
         authority.ways().resource = json!({"authorization_servers": [new.issuer()]});
         let output = Browser::new(&mut proxy.command(&["upstream", "login", "s"])).log_in();
         assert_eq!(output.code, Some(5), "{}", output.stderr);
-        let told = format!("registered at {}", authority.issuer());
-        assert!(output.stderr.contains(&told), "{}", output.stderr);
+        let expected = format!("registered at {}", authority.issuer());
+        assert!(output.stderr.contains(&expected), "{}", output.stderr);
         let ways = new.ways();
-        assert!(ways.clients.is_empty() && ways.exchanged.is_empty(), "it was told something");
+        assert!(ways.clients.is_empty() && ways.exchanged.is_empty(), "it received something");
     }
 }
 
 #[test]
-fn a_client_that_describes_itself_is_known_by_where_it_does() {
+fn client_with_a_metadata_document_is_identified_by_its_url() {
     const PLACE: &str = "https://client.example/mcpproxy.json";
     for (reads, id) in [(true, PLACE), (false, "c1")] {
         let metadata = json!({"client_id_metadata_document_supported": reads});
@@ -395,8 +411,8 @@ fn a_client_that_describes_itself_is_known_by_where_it_does() {
 }
 
 #[test]
-fn an_error_that_another_issuer_sends_is_not_shown() {
-    for (issuer, told, hidden) in [
+fn error_sent_by_another_issuer_is_not_shown() {
+    for (issuer, expected, hidden) in [
         (None, "words of a stranger", "is not from its issuer"),
         (Some("https://evil.example"), "is not from its issuer", "words of a stranger"),
     ] {
@@ -405,7 +421,7 @@ fn an_error_that_another_issuer_sends_is_not_shown() {
         let proxy = Proxy::start(servers(&authority));
         let output = Browser::new(&mut proxy.command(&["upstream", "login", "s"])).log_in();
         assert_eq!(output.code, Some(1), "{}", output.stderr);
-        assert!(output.stderr.contains(told), "{}", output.stderr);
+        assert!(output.stderr.contains(expected), "{}", output.stderr);
         assert!(!output.stderr.contains(hidden), "{}", output.stderr);
     }
 }
@@ -416,7 +432,7 @@ fn begin(proxy: &Proxy, server: &str) -> Response {
 }
 
 #[test]
-fn a_login_is_begun_over_rest_and_finished_in_the_browser() {
+fn login_is_started_over_rest_and_finished_in_the_browser() {
     let authority = Authority::start(Ways::default());
     let mut servers = servers(&authority);
     servers["child"] = stub_stdio(&[]);
@@ -439,13 +455,13 @@ fn a_login_is_begun_over_rest_and_finished_in_the_browser() {
     until("it is over", || server("s").get("login").is_none().then_some(()));
     works(&proxy);
     // Who asked for it is on record, and what it came to; no address, no token.
-    let told = |word: &str| {
+    let is_reported = |word: &str| {
         let records = proxy.activity("type=server_change&server=s&principal=admin");
         let found: Vec<_> = records.iter().filter(|it| it["metadata"]["login"] == word).collect();
         (found.len(), found.first().map(|it| it["source"].clone()))
     };
-    assert_eq!(told("began"), (1, Some(json!("api"))));
-    assert_eq!(told("granted"), (1, Some(json!("api"))));
+    assert_eq!(is_reported("began"), (1, Some(json!("api"))));
+    assert_eq!(is_reported("granted"), (1, Some(json!("api"))));
     let log = proxy.get("/api/v1/activity/export").text() + &proxy.log();
     assert!(!log.contains("access-1") && !log.contains("/authorize?"), "{log}");
     for (name, status, why) in [
@@ -461,7 +477,7 @@ fn a_login_is_begun_over_rest_and_finished_in_the_browser() {
 }
 
 #[test]
-fn a_login_that_is_denied_says_so_and_may_be_begun_again() {
+fn denied_login_is_reported_and_can_be_started_again() {
     let authority = Authority::start(Ways { denied: true, ..Ways::default() });
     let mut proxy = Proxy::start(servers(&authority));
     let address =
@@ -479,4 +495,25 @@ fn a_login_that_is_denied_says_so_and_may_be_begun_again() {
     // One that waits does not hold up the end.
     proxy.process.signal("TERM");
     assert_eq!(proxy.process.wait(), Some(0), "{}", proxy.log());
+}
+
+#[test]
+fn pro_25_odd_token_responses_are_accepted_and_the_browser_shows_the_outcome() {
+    let open =
+        |proxy: &Proxy| begin(proxy, "s").json()["data"]["open"].as_str().unwrap().to_owned();
+    let odd = json!({"token_type": "user", "expires_in": "5250", "scope": "a,b"});
+    let authority = Authority::start(Ways { tokens_as: odd, ..Ways::default() });
+    let slashed = format!("{}/", authority.url());
+    authority.ways().resource = json!({"resource": slashed});
+    authority.ways().audience = Some(slashed);
+    let proxy = Proxy::start(servers(&authority));
+    assert_eq!(browse(&open(&proxy)), "The login succeeded. This page can be closed.");
+    until_state(&proxy, "connected");
+    works(&proxy);
+
+    let refused = json!({"access_token": null, "ok": false, "error": "invalid_code"});
+    let authority = Authority::start(Ways { tokens_as: refused, ..Ways::default() });
+    let proxy = Proxy::start(servers(&authority));
+    let page = browse(&open(&proxy));
+    assert!(page.starts_with("The login failed: ") && page.contains("invalid_code"), "{page}");
 }

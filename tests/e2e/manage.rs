@@ -1,5 +1,5 @@
-//! Servers managed from the command line: the config file is changed and keeps what it has beside them, a
-//! server is restarted, and what it says on stderr is kept.
+//! Servers managed from the command line: edits of the config file keep its other content, servers are restarted, and their
+//! stderr is kept.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::clients::done;
 use crate::harness::{
     API_KEY, HttpStub, Output, Process, Proxy, children_of, free_port, mcpproxy, stub, stub_stdio,
     until, write_private,
@@ -37,22 +38,16 @@ fn run(file: &Path, args: &[&str]) -> Output {
     Output::of(&mut command(file, args))
 }
 
-#[track_caller]
-fn done(output: &Output) -> &str {
-    assert_eq!(output.code, Some(0), "{} {}", output.stdout, output.stderr);
-    &output.stdout
-}
-
 #[test]
-fn a_server_is_added_and_tried_and_goes_without_a_trace() {
+fn server_is_added_tried_and_removed_without_a_trace() {
     for servers in ["{\n\t\t\"a\": {\"url\": \"http://127.0.0.1:9/\"} // first\n\t}", "[]", "{}"] {
         let (_folder, file, text) = config(servers);
         let program = stub();
         let args =
             ["upstream", "add", "s", "--env", "A=b=c", "--", program.to_str().unwrap(), "stdio"];
-        let told = run(&file, &args);
-        let told = done(&told);
-        assert!(told.contains("Added 's'") && told.contains(" tools, after"), "{told}");
+        let printed = run(&file, &args);
+        let printed = done(&printed);
+        assert!(printed.contains("Added 's'") && printed.contains(" tools, after"), "{printed}");
         let after = fs::read_to_string(&file).unwrap();
         for line in
             text.lines().filter(|line| !line.contains("mcpServers") && !line.contains("first"))
@@ -81,7 +76,7 @@ fn a_server_is_added_and_tried_and_goes_without_a_trace() {
 }
 
 #[test]
-fn what_cannot_be_added_changes_nothing_and_says_what_to_do() {
+fn server_that_cannot_be_added_changes_nothing_and_the_next_step_is_named() {
     let (_folder, file, text) = config("{\"a\": {\"url\": \"http://127.0.0.1:9/\"}}");
     for (args, code, words) in [
         (&["add", "a", "--url", "http://127.0.0.1:9/"][..], 1, "mcpproxy upstream remove a"),
@@ -91,7 +86,7 @@ fn what_cannot_be_added_changes_nothing_and_says_what_to_do() {
         (&["add", "b", "--", "no-such-program-anywhere"], 1, "is not found on PATH"),
         (&["add", "b", "--url", "nonsense"], 1, "url"),
         (&["add", "b"], 2, "mcpproxy upstream add b -- COMMAND"),
-        (&["add", "b"], 2, "mcpproxy upstream add b --url URL"),
+        (&["add", "b"], 2, "mcpproxy upstream add b URL"),
         (&["add", "b", "--env", "A", "--", "sh"], 2, "NAME=VALUE"),
         (&["add", "b", "--header", "A: b", "--", "sh"], 2, "--header"),
         (&["remove", "b"], 1, "the config has a"),
@@ -112,13 +107,14 @@ fn what_cannot_be_added_changes_nothing_and_says_what_to_do() {
 }
 
 #[test]
-fn a_server_that_does_not_work_is_added_and_what_is_wrong_is_told() {
+fn server_that_does_not_work_is_added_and_its_fault_reported() {
     let (_folder, file, _) = config("{}");
     let output = run(
         &file,
         &["upstream", "add", "s", "--json", "--", "sh", "-c", "echo broken >&2; exit 3"],
     );
-    done(&output);
+    assert_eq!(output.code, Some(1), "{}", output.stderr);
+    assert!(output.stderr.contains("was added, but is not usable"), "{}", output.stderr);
     let answer = output.json();
     assert_eq!(answer["check"]["state"], "failed", "{answer}");
     assert!(answer["check"]["reason"].as_str().unwrap().contains("broken"), "{answer}");
@@ -128,7 +124,7 @@ fn a_server_that_does_not_work_is_added_and_what_is_wrong_is_told() {
 }
 
 #[test]
-fn a_server_is_switched_off_and_on() {
+fn server_is_switched_off_and_on() {
     let (_folder, file, text) = config("{\"a\": {\"url\": \"http://127.0.0.1:9/\"}}");
     let enabled = || {
         let shown = run(&file, &["config", "check", "--json"]).json();
@@ -144,6 +140,7 @@ fn a_server_is_switched_off_and_on() {
     assert_eq!(fs::read_to_string(&file).unwrap().replace(added, ""), text);
 }
 
+// CFG-4
 #[test]
 fn processes_that_edit_at_once_lose_nothing() {
     let (_folder, file, _) = config("{}");
@@ -170,7 +167,7 @@ fn processes_that_edit_at_once_lose_nothing() {
 }
 
 #[test]
-fn a_link_stays_and_rights_stay() {
+fn edit_keeps_links_and_permissions() {
     let (folder, file, _) = config("{}");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let link = folder.path().join("link.json");
@@ -182,7 +179,7 @@ fn a_link_stays_and_rights_stay() {
 }
 
 #[test]
-fn a_running_proxy_is_told_of_a_change() {
+fn running_proxy_is_notified_of_a_change() {
     let proxy = Proxy::start(json!({}));
     let http = HttpStub::start(&[]);
     let url = format!("http://127.0.0.1:{}/mcp", http.port);
@@ -195,7 +192,7 @@ fn a_running_proxy_is_told_of_a_change() {
 }
 
 #[test]
-fn a_restart_ends_the_process_and_starts_another() {
+fn restart_ends_the_process_and_starts_another() {
     let http = HttpStub::start(&[]);
     let proxy = Proxy::start(json!({
         "s": stub_stdio(&[]), "h": http.entry(), "off": {"command": "x", "enabled": false},
@@ -235,7 +232,7 @@ fn talkative(words: &str) -> Value {
 }
 
 #[test]
-fn what_a_server_says_on_stderr_is_kept_without_secrets() {
+fn stderr_of_a_server_is_kept_without_secrets() {
     let words = "echo \"token is $API_TOKEN\" >&2; printf 'a\\033[31mred\\n' >&2; echo last >&2";
     let proxy = Proxy::start(json!({"s": talkative(words), "h": {"url": "http://127.0.0.1:9/"}}));
     let lines = |data: &Value| -> Vec<String> {
@@ -250,7 +247,8 @@ fn what_a_server_says_on_stderr_is_kept_without_secrets() {
     assert_eq!(lines(&one), ["last"]);
     let cursor = one["next_cursor"].as_str().unwrap();
     assert_eq!(lines(&proxy.api(&format!("servers/s/logs?cursor={cursor}"))), [""; 0]);
-    assert_eq!(lines(&proxy.api("servers/h/logs")), [""; 0]);
+    // A URL has no stderr: its log has its states.
+    assert!(lines(&proxy.api("servers/h/logs"))[0].starts_with("failed: "));
     for (path, status) in [
         ("servers/none/logs", 404),
         ("servers/s/logs?limit=0", 400),
@@ -277,18 +275,18 @@ fn what_a_server_says_on_stderr_is_kept_without_secrets() {
 }
 
 #[test]
-fn a_log_is_followed() {
+fn log_is_followed() {
     let proxy = Proxy::start(json!({"s": talkative("echo hello >&2")}));
     let mut command = proxy.command(&["upstream", "logs", "s", "-f"]);
     let mut follower = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()));
-    let mut told = BufReader::new(follower.0.stdout.take().unwrap()).lines();
-    assert!(told.next().unwrap().unwrap().ends_with("  hello"));
+    let mut printed = BufReader::new(follower.0.stdout.take().unwrap()).lines();
+    assert!(printed.next().unwrap().unwrap().ends_with("  hello"));
     done(&proxy.cli(&["upstream", "restart", "s"]));
-    assert!(told.by_ref().any(|line| line.unwrap().ends_with("  hello")));
+    assert!(printed.by_ref().any(|line| line.unwrap().ends_with("  hello")));
 }
 
 #[test]
-fn a_log_that_cannot_be_written_costs_no_call() {
+fn log_that_cannot_be_written_costs_no_call() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("data")).unwrap();
     fs::write(folder.path().join("data/stderr"), "in the way").unwrap();
@@ -299,8 +297,9 @@ fn a_log_that_cannot_be_written_costs_no_call() {
     proxy.end();
 }
 
+// CLI-3
 #[test]
-fn status_is_one_screen_and_exit_3_without_a_proxy() {
+fn status_is_one_screen_and_exits_3_without_a_proxy() {
     let (_folder, file, _) =
         config("{\"a\": {\"url\": \"http://127.0.0.1:9/\", \"enabled\": false}}");
     let output = run(&file, &["status"]);
@@ -318,7 +317,7 @@ fn status_is_one_screen_and_exit_3_without_a_proxy() {
     assert_eq!((&shown["running"], &shown["last_hour"]["errors"]), (&json!(true), &json!(1)));
     assert_eq!(shown["last_hour"]["error_rate"], 0.5);
     let output = proxy.cli(&["status"]);
-    let told = done(&output);
+    let printed = done(&output);
     for words in [
         "MCP at http://127.0.0.1:",
         "2 (1 connected)",
@@ -327,9 +326,9 @@ fn status_is_one_screen_and_exit_3_without_a_proxy() {
         "0 waiting",
         "warning",
     ] {
-        assert!(told.contains(words), "no '{words}' in {told}");
+        assert!(printed.contains(words), "no '{words}' in {printed}");
     }
-    assert!(told.lines().count() < 24, "{told}");
+    assert!(printed.lines().count() < 24, "{printed}");
 }
 
 /// The findings of a check.
@@ -339,9 +338,12 @@ fn found(doctor: &Value, check: &str) -> Vec<(String, String, String)> {
     findings.map(|it| (word(it, "outcome"), word(it, "text"), word(it, "mend"))).collect()
 }
 
+// CLI-3
 #[test]
-fn the_doctor_tells_what_is_wrong_and_what_mends_it() {
-    let servers = json!({"good": stub_stdio(&[]), "bad": {"command": "sh", "args": ["-c", "echo no luck >&2; exit 1"]}});
+fn doctor_reports_faults_and_their_fixes() {
+    let good = stub_stdio(&["--only", "read_item,write_item"]);
+    let says = "for n in 1 2 3 4; do echo line $n >&2; done; echo 'Error: no luck' >&2; echo Node.js v20 >&2; exit 1";
+    let servers = json!({"good": good, "bad": {"command": "sh", "args": ["-c", says]}});
     let (folder, file, _) = config(&servers.to_string());
     let address = format!("127.0.0.1:{}", free_port());
     let taken = std::net::TcpListener::bind(&address).unwrap();
@@ -361,14 +363,26 @@ fn the_doctor_tells_what_is_wrong_and_what_mends_it() {
     );
     let port = found(&doctor, "port");
     assert!(
-        port[0].1.contains("taken") && port[0].1.contains(&std::process::id().to_string()),
+        port[0].1.contains("is in use by another program")
+            && port[0].1.contains(&std::process::id().to_string()),
         "{port:?}"
     );
     let servers = found(&doctor, "server");
     assert!(
-        servers[0].1.contains("no luck") && servers[0].2 == "mcpproxy upstream logs bad",
+        servers[0].1.ends_with("; stderr: Error: no luck")
+            && servers[0].2 == "mcpproxy upstream logs bad",
         "{servers:?}"
     );
+    let lines: Vec<_> = doctor["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find_map(|it| it["lines"].as_array())
+        .unwrap()
+        .iter()
+        .map(|it| it.as_str().unwrap().split_once(' ').unwrap().1)
+        .collect();
+    assert_eq!(lines, ["line 2", "line 3", "line 4", "Error: no luck", "Node.js v20"], "{doctor}");
     assert!(servers[1].0 == "ok" && servers[1].1.contains("tools"), "{servers:?}");
     for check in ["config", "clock", "log"] {
         assert!(found(&doctor, check).iter().all(|it| it.0 == "ok"), "{check}: {doctor}");
@@ -387,7 +401,7 @@ fn the_doctor_tells_what_is_wrong_and_what_mends_it() {
 }
 
 #[test]
-fn the_doctor_asks_a_running_proxy_and_starts_nothing_twice() {
+fn doctor_queries_a_running_proxy_and_starts_nothing_twice() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let before = children_of(proxy.process.0.id());
     let output = proxy.cli(&["doctor", "--json"]);
@@ -395,12 +409,12 @@ fn the_doctor_asks_a_running_proxy_and_starts_nothing_twice() {
     let doctor = output.json();
     assert!(found(&doctor, "port")[0].1.starts_with("mcpproxy runs on"), "{doctor}");
     assert!(found(&doctor, "server")[0].1.contains("tools"), "{doctor}");
-    assert!(found(&doctor, "log")[0].1.contains("records, all sound"), "{doctor}");
+    assert!(found(&doctor, "log")[0].1.contains("records, all intact"), "{doctor}");
     assert_eq!(children_of(proxy.process.0.id()), before);
 }
 
 #[test]
-fn the_doctor_tells_a_proxy_that_does_not_answer_from_another_program() {
+fn doctor_distinguishes_a_silent_proxy_from_another_program() {
     let listen = format!("127.0.0.1:{}", free_port());
     let proxy = Proxy::with(json!({"listen": listen, "mcpServers": {}}));
     proxy.process.signal("STOP");
@@ -410,13 +424,13 @@ fn the_doctor_tells_a_proxy_that_does_not_answer_from_another_program() {
     let port = &found(&doctor, "port")[0];
     let pid = proxy.process.0.id().to_string();
     assert_eq!(port.0, "wrong", "{doctor}");
-    assert!(port.1.contains(&pid) && port.1.contains("does not answer"), "{doctor}");
+    assert!(port.1.contains(&pid) && port.1.contains("does not respond"), "{doctor}");
     assert!(port.2.starts_with(&format!("kill -CONT {pid}")), "{doctor}");
     proxy.end();
 }
 
 #[test]
-fn the_doctor_names_a_broken_config_and_a_damaged_log() {
+fn doctor_names_a_broken_config_and_a_damaged_log() {
     let (folder, file, _) = config("{\"a\": {\"command\": \"no-such-program-anywhere\"}}");
     let output = run(&file, &["doctor", "--json"]);
     assert_eq!(output.code, Some(1));
@@ -438,14 +452,14 @@ fn the_doctor_names_a_broken_config_and_a_damaged_log() {
 }
 
 #[test]
-fn what_waits_for_a_restart_and_a_config_that_broke_are_told_of_a_proxy_that_runs() {
+fn pending_restart_and_broken_config_are_reported_for_a_running_proxy() {
     let proxy = Proxy::with(json!({"mcpServers": {}}));
     let file = proxy.folder.path().join("config.json");
     let whole = fs::read_to_string(&file).unwrap();
     let mut config: Value = serde_json::from_str(&whole).unwrap();
     config["activity"]["queue_records"] = json!(77);
     fs::write(&file, config.to_string()).unwrap();
-    until("it is told", || {
+    until("it is reported", || {
         let shown = proxy.cli(&["status"]).stdout;
         shown
             .lines()
@@ -456,20 +470,16 @@ fn what_waits_for_a_restart_and_a_config_that_broke_are_told_of_a_proxy_that_run
     let data = proxy.folder.path().join("data");
     let output = proxy.cli(&["--data-dir", data.to_str().unwrap(), "status"]);
     assert_eq!(output.code, Some(1), "{}", output.stderr);
-    assert!(
-        output.stderr.contains("goes on by the config that it has read before"),
-        "{}",
-        output.stderr
-    );
+    assert!(output.stderr.contains("keeps its previous config"), "{}", output.stderr);
     assert!(output.stderr.contains("line "), "{}", output.stderr);
     // The key is lost with the file: that it runs is known, and what is wrong.
-    let told = &output.stdout;
-    assert!(told.contains("runs, MCP at http://127.0.0.1:"), "{told}");
-    assert!(told.contains("warning    config: "), "{told}");
+    let printed = &output.stdout;
+    assert!(printed.contains("running, MCP at http://127.0.0.1:"), "{printed}");
+    assert!(printed.contains("warning    config: "), "{printed}");
 }
 
 #[test]
-fn a_broken_config_keeps_nobody_from_asking_how_the_proxy_is_and_a_health_check_from_nothing() {
+fn broken_config_blocks_neither_status_nor_health_check() {
     let proxy = Proxy::with(json!({"mcpServers": {"s": stub_stdio(&[])}}));
     let file = proxy.folder.path().join("config.json");
     let data = proxy.folder.path().join("data").display().to_string();
@@ -485,13 +495,13 @@ fn a_broken_config_keeps_nobody_from_asking_how_the_proxy_is_and_a_health_check_
     fs::write(&file, config.to_string()).unwrap();
     let output = proxy.cli(&["--data-dir", &data, "status", "--json"]);
     assert_eq!(output.code, Some(1), "{}", output.stderr);
-    let told = output.json();
+    let answer = output.json();
     assert_eq!(
-        (&told["running"], &told["servers"][0]["state"]),
+        (&answer["running"], &answer["servers"][0]["state"]),
         (&json!(true), &json!("connected"))
     );
-    let warnings = told["warnings"].as_array().unwrap();
-    assert!(warnings.iter().any(|it| it.as_str().unwrap().contains("tools_limit")), "{told}");
+    let warnings = answer["warnings"].as_array().unwrap();
+    assert!(warnings.iter().any(|it| it.as_str().unwrap().contains("tools_limit")), "{answer}");
     assert_eq!(alive(&["--data-dir", &data]).code, Some(0));
     config["listen"] = json!("127.0.0.1:1");
     config["data_dir"] = json!(data);
@@ -516,7 +526,7 @@ fn a_broken_config_keeps_nobody_from_asking_how_the_proxy_is_and_a_health_check_
 }
 
 #[test]
-fn the_doctor_looks_at_the_rights_of_all_that_is_kept() {
+fn doctor_checks_the_permissions_of_all_kept_files() {
     const KEPT: [&str; 9] = [
         "activity",
         "address",
@@ -541,4 +551,18 @@ fn the_doctor_looks_at_the_rights_of_all_that_is_kept() {
     mends.sort();
     let expected = KEPT.map(|name| format!("chmod 700 {}", data.join(name).display()));
     assert_eq!(mends, expected, "{doctor}");
+}
+
+#[test]
+fn url_server_has_a_log_of_its_states_with_the_reasons() {
+    let stub = HttpStub::start(&["--only", "read_item"]);
+    let url = |port: u16| json!({"url": format!("http://127.0.0.1:{port}/mcp")});
+    let proxy = Proxy::start(json!({"web": url(stub.port), "dead": url(free_port())}));
+    for (name, begins) in [("web", "connected, tools: 1, MCP "), ("dead", "failed: ")] {
+        until(&format!("{name} has a line"), || {
+            let logs = proxy.cli(&["upstream", "logs", name, "--json"]).json();
+            let lines = logs["lines"].as_array().unwrap();
+            lines.iter().find(|it| it["line"].as_str().unwrap().starts_with(begins)).cloned()
+        });
+    }
 }

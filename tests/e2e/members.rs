@@ -1,10 +1,11 @@
-//! Only what is read crosses a hop: members that a method does not have stay behind, those that
-//! differ from one only by case are refused by name, in every method and on every way in.
+//! Only known members are forwarded: unknown ones are dropped, and those that differ from a known one only by case are
+//! refused by name, in every method and at every entry point.
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Client, Connection, Events, HttpStub, Pipe, Proxy, error_text, server_of_both_eras, stub_stdio,
+    Client, Connection, Events, HttpStub, Pipe, Proxy, error_text, requests_of,
+    server_of_both_families, stub_stdio,
 };
 
 const MODERN: &str = "2026-07-28";
@@ -21,7 +22,7 @@ fn read(tool: &str, more: &str) -> String {
     )
 }
 
-/// What a server received last before this.
+/// Previous request to the server.
 fn received(client: &mut Client, server: &str) -> String {
     let answer = client.read(&format!("{server}:received"), json!({}));
     answer["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
@@ -55,8 +56,9 @@ const SMUGGLED: [(&str, &str, &str); 6] = [
     (r#","_META":{"progressToken":1}"#, "_META", "_meta"),
 ];
 
+// PRO-5
 #[test]
-fn a_member_smuggled_beside_the_name_or_the_arguments_is_refused_and_nothing_is_sent() {
+fn member_smuggled_beside_name_or_arguments_is_refused_and_nothing_is_sent() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let (mut search, mut direct) = (proxy.client(), proxy.direct_client());
@@ -73,12 +75,13 @@ fn a_member_smuggled_beside_the_name_or_the_arguments_is_refused_and_nothing_is_
         assert!(before.contains("read_item") && last.contains("received"), "{before} {last}");
     }
     let rejected = search.records(&proxy, "type=tool_call&status=rejected");
-    assert_eq!(rejected.len(), 2 * SMUGGLED.len(), "each is on record");
+    assert_eq!(requests_of(&rejected), 2 * SMUGGLED.len() as u64, "each is on record");
     assert!(rejected.iter().all(|it| it["error_message"].as_str().unwrap().contains("by case")));
 }
 
+// PRO-5
 #[test]
-fn what_a_call_does_not_have_stays_behind_and_is_warned_of_once_a_client() {
+fn unknown_members_of_a_call_are_dropped_and_warned_about_once_per_client() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let mut client = proxy.client();
@@ -97,21 +100,23 @@ fn what_a_call_does_not_have_stays_behind_and_is_warned_of_once_a_client() {
     }
     for member in ["xyz", "requestState", "inputResponses"] {
         let log = proxy.log();
-        let told = log.lines().filter(|line| line.contains("stays behind"));
-        let told: Vec<_> = told.filter(|line| line.contains(member)).collect();
-        assert_eq!(told.len(), 1, "{member}: {told:?}");
+        let reported = log.lines().filter(|line| line.contains("unsupported member"));
+        let reported: Vec<_> = reported.filter(|line| line.contains(member)).collect();
+        assert_eq!(reported.len(), 1, "{member}: {reported:?}");
     }
 }
 
+// PRO-33
 #[test]
-fn the_members_of_its_own_revision_go_on() {
+fn task_is_not_asked_for_since_its_result_could_not_be_fetched() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let mut client = proxy.client();
     let more = r#","task" : {"ttl":1.0e3}"#;
     ask(&mut client, "tools/call", &read("web:echo", more));
     let got = received(&mut client, "web");
-    assert!(got.contains(r#""task":{"ttl":1.0e3}"#), "{got}");
+    assert!(got.contains("tools/call") && !got.contains("\"task\""), "{got}");
+    assert!(proxy.log().contains("unsupported member"), "{}", proxy.log());
 }
 
 #[test]
@@ -204,7 +209,7 @@ fn smuggled_uris_names_and_references_are_refused_in_every_other_method() {
 }
 
 #[test]
-fn what_other_methods_do_not_have_stays_behind_and_the_record_holds_what_was_sent() {
+fn unknown_members_of_other_methods_are_dropped_and_the_record_holds_the_sent_request() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let mut client = proxy.client();
@@ -256,7 +261,7 @@ fn what_other_methods_do_not_have_stays_behind_and_the_record_holds_what_was_sen
 }
 
 #[test]
-fn in_meta_what_the_hop_reads_has_one_spelling_and_the_rest_is_free() {
+fn meta_keys_read_by_the_proxy_have_one_spelling_and_the_rest_is_free() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let mut client = proxy.client();
@@ -310,9 +315,9 @@ fn modern_post(proxy: &Proxy, path: &str, method: &str, name: &str, params: &str
 }
 
 #[test]
-fn a_modern_request_keeps_its_members_and_is_refused_the_same() {
+fn modern_request_keeps_its_members_and_is_refused_alike() {
     let (mut servers, _http) = servers();
-    let (both, _server) = server_of_both_eras();
+    let (both, _server) = server_of_both_families();
     servers["both"] = both;
     let proxy = Proxy::start(servers);
     let mut legacy = proxy.client();
@@ -336,12 +341,12 @@ fn a_modern_request_keeps_its_members_and_is_refused_the_same() {
     let uri = "mcpproxy://web/test://shared";
     let params = format!(r#"{{"uri":"{uri}","URI":"file:///etc"}}"#);
     refused(&modern_post(&proxy, "/mcp", "resources/read", uri, &params), "URI", "uri");
-    let more = r#","requestState":"s","inputResponses":{"q":{"action":"accept","x":1}},"task":{"ttl":1},"z":1"#;
+    let more = r#","requestState":null,"inputResponses":{"q":{"action":"accept","x":1}},"task":{"ttl":1},"z":1"#;
     modern_post(&proxy, "/mcp", "tools/call", "call_tool_read", &read("web:echo", more));
     let got = parsed(received(&mut legacy, "web").as_bytes())["params"].clone();
     assert_eq!(
         (&got["requestState"], &got["inputResponses"]),
-        (&json!("s"), &json!({"q": {"action": "accept"}}))
+        (&json!(null), &json!({"q": {"action": "accept"}}))
     );
     assert!(got.get("task").is_none() && got.get("z").is_none(), "{got}");
     let more = r#","inputResponses":{"q":{"action":"accept","Action":"decline"}}"#;
@@ -351,7 +356,7 @@ fn a_modern_request_keeps_its_members_and_is_refused_the_same() {
 }
 
 #[test]
-fn over_pipes_both_eras_are_refused_the_same() {
+fn requests_of_both_protocol_families_are_refused_alike_over_pipes() {
     let (servers, _http) = servers();
     let mut pipe = Pipe::start(json!({"mcpServers": servers}));
     let line = |method: &str, params: &str| {
@@ -380,7 +385,7 @@ fn over_pipes_both_eras_are_refused_the_same() {
 }
 
 #[test]
-fn the_call_tools_own_parameters_and_the_rest_body_have_no_other_members() {
+fn parameters_of_call_tools_and_rest_bodies_have_no_other_members() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     for (more, member) in
@@ -408,7 +413,7 @@ fn the_call_tools_own_parameters_and_the_rest_body_have_no_other_members() {
 }
 
 #[test]
-fn an_envelope_that_two_readers_read_differently_is_refused() {
+fn envelope_that_two_parsers_read_differently_is_refused() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     for member in ["Method", "PARAMS", "ID", "Re\u{17f}ult", "JsonRPC"] {
@@ -438,7 +443,7 @@ fn asked(proxy: &Proxy, tool: &str, args: Value) -> (String, Connection) {
 }
 
 #[test]
-fn what_a_server_asks_of_a_client_is_read_the_same_by_both() {
+fn server_request_to_a_client_is_read_alike_by_both() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     for server in ["web", "pipe"] {
@@ -469,9 +474,9 @@ fn what_a_server_asks_of_a_client_is_read_the_same_by_both() {
             let args = json!({"ask": "elicitation/create", "with": with});
             let (_, mut connection) = asked(&proxy, &tool, args);
             let answer = connection.response().json();
-            let told = &answer["result"]["structuredContent"]["answered"];
-            assert_eq!(told["code"], -32602, "{answer}");
-            assert!(told["message"].as_str().unwrap().contains(member), "{answer}");
+            let returned = &answer["result"]["structuredContent"]["answered"];
+            assert_eq!(returned["code"], -32602, "{answer}");
+            assert!(returned["message"].as_str().unwrap().contains(member), "{answer}");
         }
 
         // One in the client's answer is refused to both.
@@ -484,15 +489,16 @@ fn what_a_server_asks_of_a_client_is_read_the_same_by_both() {
         let response = proxy.request("POST", "/mcp", &headers, answer.to_string().as_bytes());
         assert_eq!(response.status, 400, "{}", response.text());
         refused(&response.json(), "Action", "action");
-        let told = events.message()["result"]["structuredContent"]["answered"].clone();
-        assert_eq!(told["code"], -32602, "{told}");
-        assert!(told["message"].as_str().unwrap().contains("Action"), "{told}");
+        let returned = events.message()["result"]["structuredContent"]["answered"].clone();
+        assert_eq!(returned["code"], -32602, "{returned}");
+        assert!(returned["message"].as_str().unwrap().contains("Action"), "{returned}");
     }
-    assert!(proxy.log().contains("stays behind"), "{}", proxy.log());
+    assert!(proxy.log().contains("unsupported member"), "{}", proxy.log());
 }
 
+// PRO-5
 #[test]
-fn a_result_with_a_variant_of_what_is_judged_is_blocked_in_strict_and_told_in_warn() {
+fn result_with_an_ambiguous_judged_member_is_blocked_in_strict_and_reported_in_warn() {
     for mode in ["strict", "warn", "off"] {
         let proxy = Proxy::with(json!({
             "mcpServers": {"s": stub_stdio(&[])},

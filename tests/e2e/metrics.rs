@@ -1,4 +1,4 @@
-//! `/metrics`, as Prometheus reads it.
+//! `/metrics` as Prometheus reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +25,9 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     samples.collect()
 }
 
+// TEL-1
 #[test]
-fn metrics_count_calls_by_tool_variant_and_status_and_tell_how_servers_are() {
+fn metrics_count_calls_by_tool_variant_and_status_and_show_server_states() {
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": stub_stdio(&[]), "broken": {"command": "/nonexistent/server"}},
         "output_validation": {"mode": "strict"},
@@ -82,7 +83,7 @@ fn metrics_count_calls_by_tool_variant_and_status_and_tell_how_servers_are() {
 }
 
 #[test]
-fn names_of_servers_and_tools_that_metrics_have_other_uses_for_are_told_as_they_are() {
+fn server_and_tool_names_that_collide_with_metric_values_are_exposed_unchanged() {
     let (server, tool) = (r#"q"u\o{t}e"#, r#"t"o\ol{x="y"},1"#);
     let scripted = Scripted::start(&[tool]);
     let proxy = Proxy::start(json!({server: scripted.entry()}));
@@ -103,7 +104,7 @@ fn names_of_servers_and_tools_that_metrics_have_other_uses_for_are_told_as_they_
 }
 
 #[test]
-fn as_many_series_are_named_as_the_config_says() {
+fn number_of_named_series_follows_the_config() {
     let servers = json!({"s": stub_stdio(&["--only", "read_item,echo,text"])});
     let proxy = Proxy::with(json!({"mcpServers": servers, "telemetry": {"max_series": 1}}));
     let mut client = proxy.client();
@@ -122,7 +123,7 @@ fn as_many_series_are_named_as_the_config_says() {
 }
 
 #[test]
-fn metrics_name_servers_and_ask_for_the_key() {
+fn metrics_name_servers_and_require_the_key() {
     let proxy = Proxy::start(json!({}));
     assert_eq!(proxy.request("GET", "/metrics", &[], b"").status, 401);
     assert_eq!(proxy.get("/metrics?x=1").status, 400);
@@ -163,7 +164,7 @@ fn restarts_are_counted_whatever_their_cause() {
     write_private(&file, &config.to_string());
     post("/api/v1/config/reload");
     until("its replacement is counted", || (restarts("s") == Some(3.0)).then_some(()));
-    // One that is switched off is started again by nobody, and forgets nothing.
+    // A disabled server is not restarted, and keeps its counter.
     post("/api/v1/servers/s/disable");
     assert_eq!(restarts("s"), Some(3.0));
     post("/api/v1/servers/s/enable");
@@ -173,7 +174,7 @@ fn restarts_are_counted_whatever_their_cause() {
 }
 
 #[test]
-fn states_of_servers_are_told_apart() {
+fn server_states_are_distinguished() {
     let mut off = stub_stdio(&[]);
     off["enabled"] = json!(false);
     let proxy = Proxy::start(
@@ -183,7 +184,7 @@ fn states_of_servers_are_told_apart() {
     for (server, expected, up) in
         [("on", "connected", Some(1.0)), ("off", "disabled", None), ("broken", "failed", Some(0.0))]
     {
-        for state in ["disabled", "connecting", "connected", "failed", "needs-login"] {
+        for state in ["disabled", "connecting", "connected", "failed", "throttled", "needs-login"] {
             let name = format!(r#"mcpproxy_upstream_state{{server="{server}",state="{state}"}}"#);
             let is_it = f64::from(u8::from(state == expected));
             assert_eq!(metrics.get(&name), Some(&is_it), "{name}: {metrics:#?}");
@@ -192,11 +193,11 @@ fn states_of_servers_are_told_apart() {
         assert_eq!(metrics.get(&name).copied(), up, "{name}");
     }
     let states = metrics.keys().filter(|name| name.starts_with("mcpproxy_upstream_state"));
-    assert_eq!(states.count(), 15);
+    assert_eq!(states.count(), 18);
 }
 
 #[test]
-fn what_waits_for_its_turn_is_told() {
+fn queued_calls_are_exposed() {
     let server = Scripted::start(&["plain_held"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"plain_held": {"parallel_safe": false}});
@@ -217,13 +218,13 @@ fn what_waits_for_its_turn_is_told() {
 }
 
 #[test]
-fn a_config_that_is_rejected_is_told_until_it_is_mended() {
+fn rejected_config_is_exposed_until_it_is_repaired() {
     let proxy = Proxy::start(json!({}));
     let file = proxy.folder.path().join("config.json");
     let good = std::fs::read_to_string(&file).unwrap();
-    let rejected = |told: f64| {
+    let rejected = |value: f64| {
         proxy.request("POST", "/api/v1/config/reload", &[("X-API-Key", API_KEY)], b"");
-        assert_eq!(scrape(&proxy)["mcpproxy_config_rejected"], told);
+        assert_eq!(scrape(&proxy)["mcpproxy_config_rejected"], value);
     };
     write_private(&file, "{");
     rejected(1.0);
@@ -232,7 +233,7 @@ fn a_config_that_is_rejected_is_told_until_it_is_mended() {
 }
 
 #[test]
-fn verdicts_are_counted_also_those_that_pass() {
+fn verdicts_are_counted_including_those_that_pass() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     // The last one's answer is an error of the tool, of which nothing is judged.
@@ -258,7 +259,7 @@ fn verdicts_are_counted_also_those_that_pass() {
 }
 
 #[test]
-fn who_prefers_the_older_text_format_is_given_it_with_the_same_samples() {
+fn older_text_format_is_served_on_request_with_the_same_samples() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     proxy.client().read("s:read_item", json!({}));
     // A call is counted when all of it is over, which may be after its answer.
@@ -288,7 +289,7 @@ fn who_prefers_the_older_text_format_is_given_it_with_the_same_samples() {
     }
 }
 
-/// Of a fleet, so that what it shares is told.
+/// Cluster key of a fleet, whose shared facts are exposed.
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const OPERATION: &str = include_str!("../../src/guide/operation.md");
 const ALERTS: &str = include_str!("../../tools/metrics/alerts.yml");
@@ -305,8 +306,9 @@ fn rows(prefix: &str) -> BTreeMap<String, BTreeSet<String>> {
     cells.collect()
 }
 
+// TEL-1
 #[test]
-fn the_guide_names_every_metric_with_its_labels_and_every_alert() {
+fn guide_names_every_metric_with_its_labels_and_every_alert() {
     let store = tempfile::tempdir().unwrap();
     let url = format!("file://{}", store.path().display());
     let proxy = Proxy::with(json!({
@@ -318,8 +320,8 @@ fn the_guide_names_every_metric_with_its_labels_and_every_alert() {
     let text = proxy.request("GET", "/metrics", &headers, b"").text();
     let described = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let described: BTreeSet<&str> = described.collect();
-    let told = rows("mcpproxy_");
-    assert_eq!(told.keys().map(String::as_str).collect::<BTreeSet<_>>(), described);
+    let reported = rows("mcpproxy_");
+    assert_eq!(reported.keys().map(String::as_str).collect::<BTreeSet<_>>(), described);
     for sample in samples(&text).keys() {
         let (name, labels) = sample.split_once('{').unwrap_or((sample, "}"));
         let of_histogram =
@@ -327,7 +329,7 @@ fn the_guide_names_every_metric_with_its_labels_and_every_alert() {
         let labels = labels.trim_end_matches('}').split("\",");
         let labels = labels.filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
         let labels: BTreeSet<String> = labels.filter(|label| label != "le").collect();
-        assert_eq!(told[of_histogram.unwrap_or(name)], labels, "{sample}");
+        assert_eq!(reported[of_histogram.unwrap_or(name)], labels, "{sample}");
     }
     let alerts = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
     let alerts: BTreeSet<&str> = alerts.collect();
@@ -343,8 +345,8 @@ fn begin_scrapes(proxy: &Proxy, count: usize) -> Connection {
 }
 
 #[test]
-fn scrapes_that_nobody_reads_take_no_memory_and_keep_nobody_waiting() {
-    /// Of answers to one connection: more than its sockets hold.
+fn unread_scrapes_take_no_memory_and_delay_no_other() {
+    /// Bytes of answers to one connection: more than its sockets hold.
     const BYTES: usize = 24 << 20;
     const HANGING: usize = 4;
     /// A small part of what they would take.
@@ -373,7 +375,7 @@ fn scrapes_that_nobody_reads_take_no_memory_and_keep_nobody_waiting() {
         assert_eq!(response.status, 200, "{at} of {count}");
         assert!(response.whole && response.text().ends_with("# EOF\n"), "{at} of {count}");
     }
-    // The kernel counts pages by core and adds up late: its peak may be told lower than before.
+    // The kernel counts pages by core and adds up late: its peak may be reported lower than before.
     let grown = peak().saturating_sub(before);
     assert!(grown < GROWTH_KB, "{grown} KB for {HANGING} times {count} scrapes");
     drop((hanging, late));

@@ -1,4 +1,4 @@
-//! Lines of the log over OTLP: what a collector gets, and collectors that hang.
+//! Log lines over OTLP: the collector's view, and collectors that hang.
 
 use std::collections::BTreeMap;
 
@@ -51,8 +51,9 @@ fn proxy(collector: &Recorder, more: Value) -> Proxy {
     Proxy::with(config)
 }
 
+// TEL-3
 #[test]
-fn lines_of_the_log_reach_the_collector_and_name_the_trace_of_their_call() {
+fn log_lines_reach_the_collector_and_name_the_trace_of_their_call() {
     let collector = collector();
     let proxy = proxy(&collector, json!({"output_validation": {"mode": "warn"}}));
     proxy.client().read("s:violate", json!({"secret": "p4yload"}));
@@ -98,7 +99,7 @@ fn without_logs_no_line_is_exported_and_a_reload_switches_it() {
 }
 
 #[test]
-fn a_collector_that_hangs_delays_no_call_and_the_end_by_its_bound() {
+fn collector_that_hangs_delays_no_call_and_delays_shutdown_within_its_bound() {
     let collector = Recorder::start(|_, _| Reply::Hang);
     let mut proxy = proxy(&collector, json!({"logging": {"level": "debug"}}));
     let mut client = proxy.client();

@@ -1,18 +1,19 @@
-//! The answer: which bytes arrive, what is judged, what is told (FR-A2..A12).
+//! Results: arriving bytes, verdicts and messages (FR-A2..A12).
 //!
-//! The stub is asked past the proxy as well; what it answers there is what must arrive.
+//! The stub is also called without the proxy; its answer there is the expected one.
 
+use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Client, HttpStub, Output, Pipe, Proxy, configure, error_text, free_port, mcpproxy, raw_result,
-    stub_stdio, until,
+    Client, HttpStub, Output, Pipe, Proxy, Received, Recorder, Reply, configure, error_text,
+    free_port, mcpproxy, raw_result, stub_stdio, until,
 };
 
 const PREFIX: &str = "output schema validation failed: ";
-/// What must not reach an agent by way of an error.
+/// Text that must not reach an agent through an error.
 const CANARY: &str = "CANARY";
 
 /// The ways an answer can come: framings, transports, places of the id.
@@ -52,8 +53,8 @@ fn off() -> &'static Proxy {
     PROXY.get_or_init(|| before_all("off"))
 }
 
-/// What the stub answers, as `server`'s transport can carry it: a line has no line breaks inside,
-/// and an event stream knows one kind of them.
+/// Answer of the stub, as `server`'s transport can carry it: a line contains no line breaks, and an
+/// event stream normalizes them.
 fn sent(server: &str, tool: &str, args: &Value) -> Vec<u8> {
     let bytes = HttpStub::shared().direct(tool, args);
     // White space around a value is not part of it.
@@ -77,10 +78,24 @@ fn shown(bytes: &[u8]) -> String {
     text.chars().take(400).collect()
 }
 
+/// The result as a legacy client gets it: structured content that is no object is wrapped (FR-A13).
+fn adapted(tool: &str, sent: Vec<u8>) -> Vec<u8> {
+    let value = match tool {
+        "not_an_object" => "[1,2,3]",
+        "null_structured" => "null",
+        "unknown_dialect" => "[]",
+        _ => return sent,
+    };
+    let member = |value: &str| format!(r#""structuredContent":{value}}}"#);
+    let text = String::from_utf8(sent).unwrap();
+    assert!(text.contains(&member(value)), "{text}");
+    text.replace(&member(value), &member(&format!(r#"{{"result":{value}}}"#))).into_bytes()
+}
+
 /// The result arrives as it was sent.
 fn arrives(client: &mut Client, server: &str, tool: &str, args: &Value) {
     let response = client.read_raw(&format!("{server}:{tool}"), args.clone());
-    let expected = sent(server, tool, args);
+    let expected = adapted(tool, sent(server, tool, args));
     let got = raw_result(&response.body);
     assert!(got == expected, "{server}:{tool}: {} for {}", shown(got), shown(&expected));
     assert_eq!(response.header("content-type"), Some("application/json"));
@@ -109,8 +124,7 @@ const GOOD: [&str; 19] = [
     "unknown_dialect",
 ];
 
-/// Against each of these something stands: the tool, a word of what the agent is told, and one of
-/// what the record says.
+/// Violations: the tool, a word of the message to the agent, and one of the record.
 const BAD: [(&str, &str, &str); 23] = [
     ("violate", "type at '/properties/value", "/value"),
     ("violate_key", "additionalProperties at '", "CANARY-KEY"),
@@ -138,7 +152,7 @@ const BAD: [(&str, &str, &str); 23] = [
 ];
 
 #[test]
-fn fr_a3_what_conforms_arrives_byte_for_byte_in_every_mode_from_every_transport() {
+fn fr_a3_conforming_result_arrives_byte_for_byte_in_every_mode_from_every_transport() {
     for proxy in [strict(), warn(), off()] {
         let mut client = proxy.client();
         for server in SERVERS {
@@ -173,7 +187,7 @@ fn fr_a3_arguments_and_answers_keep_their_spelling_both_ways() {
 }
 
 #[test]
-fn fr_a3_the_downstream_id_is_the_clients_own() {
+fn fr_a3_downstream_id_is_the_clients_own() {
     let mut client = strict().client();
     for id in ["7", "-1", "9007199254740993", r#""a\u0062 \"c\"""#, r#""""#] {
         let body = format!(
@@ -186,7 +200,7 @@ fn fr_a3_the_downstream_id_is_the_clients_own() {
 }
 
 #[test]
-fn an_upstreams_json_rpc_error_is_forwarded_verbatim() {
+fn json_rpc_error_of_an_upstream_is_forwarded_verbatim() {
     let error =
         r#"{"code":-32050,"message":"the stub refuses","data":{"why":"asked to","n":1.50}}"#;
     for proxy in [strict(), warn()] {
@@ -215,15 +229,15 @@ fn call_and_decision(proxy: &Proxy, client: &Client) -> (Value, Value) {
 }
 
 #[test]
-fn fr_a5_strict_blocks_every_violation_and_tells_the_agent_nothing_of_the_payload() {
+fn fr_a5_strict_blocks_every_violation_and_reveals_nothing_of_the_payload() {
     let mut client = strict().client();
     for server in SERVERS {
-        for (tool, told, recorded) in BAD {
+        for (tool, expected, recorded) in BAD {
             let result = client.read(&format!("{server}:{tool}"), json!({}));
             let text = error_text(&result).to_owned();
             let place = format!("{server}:{tool}: {text}");
             let description = text.strip_prefix(PREFIX).unwrap_or_else(|| panic!("{place}"));
-            assert!(description.contains(told), "{place}");
+            assert!(description.contains(expected), "{place}");
             assert!(!description.is_empty() && description.len() <= 500, "{place}");
             assert_eq!(result["content"].as_array().unwrap().len(), 1, "{place}");
             assert_eq!(result.get("structuredContent"), None, "{place}");
@@ -245,7 +259,7 @@ fn fr_a5_strict_blocks_every_violation_and_tells_the_agent_nothing_of_the_payloa
 }
 
 #[test]
-fn fr_a11_warn_hands_on_every_violation_unaltered_and_records_one_decision() {
+fn fr_a11_warn_forwards_every_violation_unaltered_and_records_one_decision() {
     let mut client = warn().client();
     for server in SERVERS {
         for (tool, _, recorded) in BAD {
@@ -263,10 +277,10 @@ fn fr_a11_warn_hands_on_every_violation_unaltered_and_records_one_decision() {
 }
 
 #[test]
-fn an_answer_that_is_not_one_json_value_is_the_upstreams_error_in_every_mode() {
+fn answer_that_is_not_one_json_value_is_the_upstreams_error_in_every_mode() {
     for proxy in [strict(), warn(), off()] {
         let mut client = proxy.client();
-        // Of a line whose id stands behind what cannot be read, nobody knows whose it is.
+        // If the id follows the unreadable part of a line, the request that it answers is unknown.
         for server in SERVERS.into_iter().filter(|server| *server != "pipe_last") {
             let result = client.read(&format!("{server}:two_values"), json!({}));
             let text = error_text(&result);
@@ -289,7 +303,7 @@ fn fr_a4_off_judges_nothing() {
 }
 
 #[test]
-fn fr_a4_a_tools_setting_counts_before_its_servers_and_that_before_all() {
+fn fr_a4_tool_setting_overrides_server_setting_overrides_global_setting() {
     let mut s = HttpStub::shared().entry();
     s["output_validation"] = json!({"mode": "warn", "tools": {
         "violate": {"mode": "strict"},
@@ -319,7 +333,7 @@ fn fr_a4_a_tools_setting_counts_before_its_servers_and_that_before_all() {
 }
 
 #[test]
-fn fr_a6_the_bounds_are_exact() {
+fn fr_a6_bounds_are_exact() {
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": HttpStub::shared().entry(), "pipe": stub_stdio(&[])},
         "output_validation": {"mode": "strict", "max_bytes": 1000, "max_depth": 7},
@@ -344,8 +358,77 @@ fn fr_a6_the_bounds_are_exact() {
     }
 }
 
+/// A server with compressed answers, in each of which is a text of 20 MB: in the structured content of a result, in its other
+/// content, and in the list of resources.
+fn compressed() -> Recorder {
+    const LONG: &str =
+        r#"{ printf %s "$1"; head -c 20000000 /dev/zero | tr '\0' x; printf %s "$2"; } | gzip"#;
+    Recorder::start(|_, request: &Received| {
+        let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let plain = "content-type: application/json\r\n";
+        let answer = |result: Value| {
+            let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+            Reply::Http("200 OK", plain, answer.to_string().into_bytes())
+        };
+        let tool = |name: &str| {
+            json!({"name": name, "inputSchema": {"type": "object"},
+                "outputSchema": {"type": "object"}, "annotations": {"readOnlyHint": true}})
+        };
+        let around = match (message["method"].as_str(), message["params"]["name"].as_str()) {
+            (Some("initialize"), _) => {
+                return answer(json!({"protocolVersion": "2025-11-25",
+                    "capabilities": {"tools": {}, "resources": {}},
+                    "serverInfo": {"name": "compressed", "version": "1"}}));
+            }
+            (Some("tools/list"), _) => {
+                return answer(json!({"tools": [tool("structured"), tool("text")]}));
+            }
+            (Some("tools/call"), Some("structured")) => {
+                [r#"{"content":[],"structuredContent":{"x":""#, r#""}}"#]
+            }
+            (Some("tools/call"), _) => {
+                [r#"{"content":[{"type":"text","text":""#, r#""}],"structuredContent":{}}"#]
+            }
+            (Some("resources/list"), _) => [r#"{"resources":[{"uri":"x:y","name":""#, r#""}]}"#],
+            (Some("notifications/initialized"), _) => {
+                return Reply::Http("202 Accepted", "", Vec::new());
+            }
+            _ => return Reply::Http("405 Method Not Allowed", "", Vec::new()),
+        };
+        let begin = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{}"#, message["id"], around[0]);
+        let end = format!("{}}}", around[1]);
+        let packed = Command::new("sh").args(["-c", LONG, "sh", &begin, &end]).output().unwrap();
+        let head = "content-type: application/json\r\ncontent-encoding: gzip\r\n";
+        Reply::Http("200 OK", head, packed.stdout)
+    })
+}
+
 #[test]
-fn a_held_result_is_bounded_as_a_whole() {
+fn pro_26_limits_of_results_and_lists_apply_to_their_decoded_bytes() {
+    let server = compressed();
+    let url = format!("http://127.0.0.1:{}/mcp", server.port);
+    let proxy = Proxy::with(json!({
+        "mcpServers": {"s": {"url": url, "protocol": "http"}},
+        "output_validation": {"mode": "strict", "max_bytes": 100_000, "max_held_bytes": 1_000_000},
+    }));
+    let mut client = proxy.client();
+    for (tool, guard, limit) in [
+        ("structured", "max_bytes", "max_bytes 100000"),
+        ("text", "max_held_bytes", "max_held_bytes 1000000"),
+    ] {
+        let result = client.read(&format!("s:{tool}"), json!({}));
+        assert!(error_text(&result).contains(limit), "{result}");
+        let (_, decision) = call_and_decision(&proxy, &client);
+        assert_eq!(decision["metadata"]["guard"], guard);
+    }
+    let resources = client.ask("resources/list", json!({}));
+    assert_eq!(resources["result"]["resources"], json!([]));
+    let reason = proxy.api("servers")["servers"][0]["reason"].to_string();
+    assert!(reason.contains("a page is larger than 16777216 bytes"), "{reason}");
+}
+
+#[test]
+fn held_result_is_bounded_as_a_whole() {
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": HttpStub::shared().entry()},
         "output_validation": {"mode": "strict", "max_held_bytes": 2000},
@@ -360,7 +443,7 @@ fn a_held_result_is_bounded_as_a_whole() {
 }
 
 #[test]
-fn fr_a8_strict_may_ask_for_structured_content() {
+fn fr_a8_strict_can_require_structured_content() {
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": HttpStub::shared().entry()},
         "output_validation": {"mode": "strict", "missing_structured_content": "block"},
@@ -376,7 +459,7 @@ fn fr_a8_strict_may_ask_for_structured_content() {
 }
 
 #[test]
-fn fr_a9_a_schema_that_does_not_compile_lets_traffic_flow_and_is_told_once() {
+fn fr_a9_schema_that_does_not_compile_lets_traffic_pass_and_is_reported_once() {
     let only = "uncompilable,unknown_dialect,remote_ref,look_around,add_tool,added_1";
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": stub_stdio(&["--only", only])},
@@ -402,13 +485,14 @@ fn fr_a9_a_schema_that_does_not_compile_lets_traffic_flow_and_is_told_once() {
     assert_eq!(named, unusable, "{warnings:?}");
     let log = proxy.log();
     for tool in unusable {
-        let of_tool = |line: &&str| line.contains("WARN") && line.contains(tool);
+        let of_tool = |line: &&str| line.contains("cannot be validated") && line.contains(tool);
         assert_eq!(log.lines().filter(of_tool).count(), 1, "{log}");
     }
     assert_eq!(client.records(&proxy, "type=policy_decision"), Vec::<Value>::new());
     let health = &proxy.api("status")["schemas"];
-    let told: Vec<_> = health["unusable"].as_array().unwrap().iter().map(|t| &t["tool"]).collect();
-    assert_eq!(told, ["s:remote_ref", "s:uncompilable", "s:unknown_dialect"], "{health}");
+    let summary: Vec<_> =
+        health["unusable"].as_array().unwrap().iter().map(|t| &t["tool"]).collect();
+    assert_eq!(summary, ["s:remote_ref", "s:uncompilable", "s:unknown_dialect"], "{health}");
     assert!(health["unusable"][0]["reason"].as_str().unwrap().contains("ref"), "{health}");
     assert_eq!(health["judged_by_tape_alone"], json!(["s:look_around"]), "{health}");
 }
@@ -424,7 +508,7 @@ fn formats_are_asserted_on_request() {
 }
 
 #[test]
-fn the_other_engine_says_the_same() {
+fn other_engine_reaches_the_same_verdict() {
     let proxy = Proxy::with(json!({
         "mcpServers": {"http": HttpStub::shared().entry()},
         "output_validation": {"mode": "strict", "engine": "boon"},
@@ -439,9 +523,9 @@ fn the_other_engine_says_the_same() {
     }
 }
 
-/// What the tape refuses boon accepts: its verdict stands, and that they differed is told.
+/// The tape refuses it and boon accepts it: the verdict of boon counts, and the difference is reported.
 #[test]
-fn where_the_engines_disagree_boon_decides_and_it_is_counted() {
+fn boon_decides_where_the_engines_disagree_and_it_is_counted() {
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": stub_stdio(&["--only", "two_opinions,read_item"])},
         "output_validation": {"mode": "strict"},
@@ -455,10 +539,10 @@ fn where_the_engines_disagree_boon_decides_and_it_is_counted() {
         assert_eq!(disagreements(), times);
     }
     let log = proxy.log();
-    let told = |line: &&str| {
+    let is_reported = |line: &&str| {
         line.contains("WARN") && line.contains("s:two_opinions") && line.contains("schema=")
     };
-    assert_eq!(log.lines().filter(told).count(), 2, "{log}");
+    assert_eq!(log.lines().filter(is_reported).count(), 2, "{log}");
     assert_eq!(client.records(&proxy, "type=policy_decision"), Vec::<Value>::new());
 }
 
@@ -528,7 +612,7 @@ fn fr_a2_over_the_command_line_with_a_running_proxy() {
 }
 
 #[test]
-fn fr_a2_over_the_command_line_with_none_running() {
+fn fr_a2_over_the_command_line_without_a_running_proxy() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = strict_before_http();
     config["listen"] = json!(format!("127.0.0.1:{}", free_port()));
@@ -557,7 +641,7 @@ fn fr_a2_over_stdio() {
 }
 
 #[test]
-fn sc_005_a_violation_is_found_and_explained_on_the_command_line() {
+fn sc_005_violation_is_found_and_explained_on_the_command_line() {
     let mut client = strict().client();
     client.read("http:violate_key", json!({}));
     let filters = [

@@ -1,4 +1,4 @@
-//! The page's login: codes, sessions in cookies, and who tries to use them that should not.
+//! Login of the page: codes, sessions in cookies, and unauthorized use of them.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -55,8 +55,9 @@ fn with(proxy: &Proxy, method: &str, path: &str, cookie: &str, more: &[(&str, &s
     proxy.request(method, path, &all, b"{}").status
 }
 
+// PAGE-1
 #[test]
-fn a_code_opens_the_page_once_and_its_cookie_is_for_browsers_alone() {
+fn login_code_opens_the_page_once_and_its_cookie_is_for_browsers_only() {
     let proxy = proxy();
     let code = code(&proxy);
     let answer = exchange(&proxy, &[PAGE, ("Origin", &origin(&proxy))], &json!({"code": code}));
@@ -78,7 +79,7 @@ fn a_code_opens_the_page_once_and_its_cookie_is_for_browsers_alone() {
 }
 
 #[test]
-fn of_many_codes_the_oldest_count_no_more_and_bad_logins_are_told() {
+fn oldest_of_many_codes_expire_and_bad_logins_are_reported() {
     let proxy = proxy();
     let first = code(&proxy);
     for _ in 0..16 {
@@ -95,7 +96,7 @@ fn of_many_codes_the_oldest_count_no_more_and_bad_logins_are_told() {
 }
 
 #[test]
-fn the_key_by_hand_is_exchanged_too_and_a_wrong_one_is_not() {
+fn valid_key_is_exchanged_for_a_session_and_a_wrong_one_is_not() {
     let proxy = proxy();
     let cookie = cookie(&exchange(&proxy, &[PAGE, KEY], &json!({})));
     assert_eq!(with(&proxy, "GET", "/api/v1/activity", &cookie, &[PAGE]), 200);
@@ -103,8 +104,9 @@ fn the_key_by_hand_is_exchanged_too_and_a_wrong_one_is_not() {
     assert_eq!((wrong.status, wrong.header("set-cookie")), (401, None));
 }
 
+// PAGE-1
 #[test]
-fn a_page_of_another_origin_gets_nothing_by_the_cookie() {
+fn page_of_another_origin_gets_nothing_with_the_cookie() {
     let proxy = proxy();
     let cookie = log_in(&proxy);
     let (own, reload) = (origin(&proxy), "/api/v1/config/reload");
@@ -124,7 +126,7 @@ fn a_page_of_another_origin_gets_nothing_by_the_cookie() {
     assert_eq!(ask("GET", "/api/v1/status", &[]), 401);
     assert_eq!(ask("GET", "/api/v1/status", &[PAGE, ("Origin", "http://127.0.0.1:1")]), 401);
     assert_eq!(ask("GET", "/events", &[]), 401);
-    // Nor does such a page log anybody in, or out.
+    // Nor can such a page log a user in or out.
     let foreign = [PAGE, ("Origin", "http://127.0.0.1:1")];
     assert_eq!(exchange(&proxy, &foreign, &json!({"code": code(&proxy)})).status, 403);
     assert_eq!(exchange(&proxy, &[], &json!({"code": code(&proxy)})).status, 403);
@@ -133,8 +135,9 @@ fn a_page_of_another_origin_gets_nothing_by_the_cookie() {
     assert_eq!(ask("GET", "/api/v1/status", &[PAGE]), 200, "it is still logged in");
 }
 
+// PAGE-1
 #[test]
-fn a_cookie_opens_no_mcp_and_makes_no_credentials() {
+fn cookie_grants_no_mcp_access_and_creates_no_credentials() {
     let proxy = Proxy::with(json!({"require_mcp_auth": true}));
     let (cookie, own) = (log_in(&proxy), origin(&proxy));
     let page = [PAGE, ("Origin", &*own)];
@@ -156,7 +159,7 @@ fn a_cookie_opens_no_mcp_and_makes_no_credentials() {
 }
 
 #[test]
-fn a_lock_ends_the_session_its_streams_and_no_other() {
+fn lock_ends_the_session_and_its_streams_and_no_other() {
     let proxy = proxy();
     let (cookie, other, own) = (log_in(&proxy), log_in(&proxy), origin(&proxy));
     let host = host(&proxy);
@@ -181,7 +184,7 @@ fn a_lock_ends_the_session_its_streams_and_no_other() {
 }
 
 #[test]
-fn another_key_ends_the_sessions_of_the_one_before() {
+fn new_key_ends_the_sessions_of_the_previous_one() {
     let proxy = proxy();
     let (cookie, code) = (log_in(&proxy), code(&proxy));
     let key = "another-key-of-more-than-thirty-two-characters";
@@ -196,7 +199,7 @@ fn another_key_ends_the_sessions_of_the_one_before() {
 }
 
 #[test]
-fn the_command_prints_an_address_that_opens_the_page() {
+fn command_prints_an_address_that_opens_the_page() {
     let proxy = proxy();
     let printed = proxy.cli(&["page"]);
     assert_eq!(printed.code, Some(0), "{}", printed.stderr);
@@ -214,7 +217,7 @@ fn the_command_prints_an_address_that_opens_the_page() {
 }
 
 #[test]
-fn a_terminal_is_shown_an_address_and_a_pipe_and_the_log_are_not() {
+fn address_is_shown_to_a_terminal_but_not_to_a_pipe_or_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let config = configure(json!({}), folder.path());
     let log = folder.path().join("log");
@@ -230,8 +233,8 @@ fn a_terminal_is_shown_an_address_and_a_pipe_and_the_log_are_not() {
     let mut lines = BufReader::new(terminal.0.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
     assert!(line().starts_with("MCP at http://127.0.0.1:"));
-    let told = line();
-    let (base, code) = told.split_once("/ui/#code=").unwrap_or_else(|| panic!("{told}"));
+    let reported = line();
+    let (base, code) = reported.split_once("/ui/#code=").unwrap_or_else(|| panic!("{reported}"));
     let port = base.rsplit_once(':').unwrap().1.parse().unwrap();
     let body = json!({"code": code.trim()}).to_string();
     let mut connection = Connection::open(port);
@@ -256,7 +259,7 @@ fn a_terminal_is_shown_an_address_and_a_pipe_and_the_log_are_not() {
 }
 
 #[test]
-fn over_tls_the_cookie_is_for_tls_alone() {
+fn cookie_set_over_tls_is_for_tls_only() {
     let folder = tempfile::tempdir().unwrap();
     let authority = CertificateAuthority::new("Test");
     authority.local().write(folder.path(), "server");
@@ -275,7 +278,7 @@ fn over_tls_the_cookie_is_for_tls_alone() {
 }
 
 #[test]
-fn the_root_leads_to_the_page() {
+fn root_redirects_to_the_page() {
     let proxy = proxy();
     let moved = proxy.request("GET", "/", &[], b"");
     assert_eq!((moved.status, moved.header("location")), (307, Some("/ui/")));

@@ -1,11 +1,14 @@
-//! What upstreams offer beside tools: lists under names that lead back, answers verbatim.
+//! Upstream features other than tools: lists under unambiguous names, answers verbatim.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Connection, HttpStub, Proxy, stub_stdio};
+use crate::harness::{
+    Client, Connection, HttpStub, Proxy, Received, Recorder, Reply, stub_stdio, until,
+};
 
 fn http() -> &'static HttpStub {
     static STUB: OnceLock<HttpStub> = OnceLock::new();
@@ -53,7 +56,7 @@ fn error(message: &[u8]) -> (i64, String) {
 }
 
 #[test]
-fn lists_are_merged_under_names_that_lead_back() {
+fn lists_are_merged_under_unambiguous_names() {
     for mut client in [proxy().client(), proxy().direct_client()] {
         let resources = keys(&mut client, "resources/list", "resources", "uri");
         let expected = ["mcpproxy://http/", "mcpproxy://a%2Fb%20c/"].iter().flat_map(|server| {
@@ -72,11 +75,11 @@ fn lists_are_merged_under_names_that_lead_back() {
     let raw = proxy().client().ask_raw("resources/list", "{}");
     let own = r#"{"uri" : "mcpproxy://http/file:///notes/a%20b.txt","name":"notes","n":1.0e5,"_meta":{"uri":"inner"},"x":"\u0041"}"#;
     assert!(String::from_utf8(raw).unwrap().contains(own), "all else is the server's own");
-    assert!(proxy().log().contains("a malformed element is left out"));
+    assert!(proxy().log().contains("malformed element skipped"));
 }
 
 #[test]
-fn what_is_offered_is_declared() {
+fn offered_features_are_declared() {
     let capabilities = |proxy: &Proxy| {
         let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {},
@@ -95,8 +98,9 @@ fn what_is_offered_is_declared() {
     assert_eq!(listed(&mut plain.client(), "prompts/list", "prompts"), Vec::<Value>::new());
 }
 
+// PRO-4
 #[test]
-fn a_request_goes_on_under_the_servers_own_name_and_its_answer_comes_back_verbatim() {
+fn request_is_sent_under_the_servers_own_name_and_its_answer_returned_verbatim() {
     let mut client = proxy().client();
     for (method, ours, theirs) in [
         (
@@ -139,7 +143,7 @@ fn a_request_goes_on_under_the_servers_own_name_and_its_answer_comes_back_verbat
 }
 
 #[test]
-fn a_prompt_whose_name_was_cut_is_found() {
+fn prompt_with_a_truncated_name_is_found() {
     let mut client = proxy().client();
     let prompts = keys(&mut client, "prompts/list", "prompts", "name");
     let hostile = prompts.iter().find(|name| name.starts_with("http__say_")).unwrap();
@@ -148,7 +152,7 @@ fn a_prompt_whose_name_was_cut_is_found() {
 }
 
 #[test]
-fn a_uri_that_a_server_wrote_itself_is_read_where_it_can_only_be_one_servers() {
+fn uri_written_by_a_server_is_read_where_it_can_belong_to_only_one_server() {
     let alone = Proxy::start(json!({
         "s": stub_stdio(&["--offers", "--only", "echo"]),
         "plain": stub_stdio(&["--only", "echo"]),
@@ -168,7 +172,7 @@ fn a_uri_that_a_server_wrote_itself_is_read_where_it_can_only_be_one_servers() {
 }
 
 #[test]
-fn a_servers_error_comes_back_verbatim_and_ours_name_what_is_wrong() {
+fn error_of_a_server_is_returned_verbatim_and_ours_names_the_fault() {
     let mut client = proxy().client();
     let got = client.ask_raw("resources/read", r#"{"uri":"mcpproxy://http/missing:x"}"#);
     assert_eq!(got, http().ask_raw("resources/read", r#"{"uri":"missing:x"}"#));
@@ -195,19 +199,19 @@ fn a_servers_error_comes_back_verbatim_and_ours_name_what_is_wrong() {
 }
 
 #[test]
-fn act_1_what_goes_on_is_on_record() {
+fn act_1_passed_through_requests_are_recorded() {
     let mut client = proxy().client();
     client.ask_raw("resources/read", r#"{"uri":"mcpproxy://http/test://shared"}"#);
     client.ask_raw("resources/read", r#"{"uri":"mcpproxy://http/missing:x"}"#);
     client.ask_raw("prompts/get", r#"{"name":"nobody__x"}"#);
     client.ask_raw("prompts/list", "{}");
     let records = client.records(proxy(), "");
-    let told: Vec<_> = records
+    let recorded: Vec<_> = records
         .iter()
         .map(|r| ["type", "tool_name", "server_name", "status"].map(|key| r[key].as_str().unwrap()))
         .collect();
     assert_eq!(
-        told,
+        recorded,
         [
             ["prompt_get", "prompts/get", "", "rejected"],
             ["resource_read", "resources/read", "http", "error"],
@@ -230,8 +234,9 @@ fn read_until(stream: &mut Connection, text: &str) -> String {
     seen
 }
 
+// PRO-4
 #[test]
-fn changes_are_told_and_updates_only_to_who_subscribed() {
+fn list_changes_are_sent_to_all_and_updates_only_to_subscribers() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "echo"])}));
     let (mut one, mut other) = (proxy.client(), proxy.client());
     let listen = |client: &Client| {
@@ -246,12 +251,12 @@ fn changes_are_told_and_updates_only_to_who_subscribed() {
     for _ in 0..3 {
         assert_eq!(one.ask("resources/subscribe", shared.clone())["result"], json!({}));
     }
-    let told = read_until(&mut ones, "mcpproxy://s/test://shared");
-    assert!(told.contains("notifications/resources/updated"), "{told}");
+    let reported = read_until(&mut ones, "mcpproxy://s/test://shared");
+    assert!(reported.contains("notifications/resources/updated"), "{reported}");
     let before = keys(&mut one, "resources/list", "resources", "uri");
     other.ask("resources/read", json!({"uri": "mcpproxy://s/test://grows"}));
-    let told = read_until(&mut others, "notifications/resources/list_changed");
-    assert!(!told.contains("resources/updated"), "{told}");
+    let reported = read_until(&mut others, "notifications/resources/list_changed");
+    assert!(!reported.contains("resources/updated"), "{reported}");
     let after = keys(&mut one, "resources/list", "resources", "uri");
     let new: Vec<_> = after.difference(&before).collect();
     assert_eq!(new, ["mcpproxy://s/test://grown/0"]);
@@ -259,7 +264,7 @@ fn changes_are_told_and_updates_only_to_who_subscribed() {
 }
 
 #[test]
-fn a_resource_of_any_size_streams_through() {
+fn resource_of_any_size_is_streamed() {
     let mut client = proxy().client();
     let params = r#"{"uri":"mcpproxy://http/test://big/20000000"}"#;
     let got = client.ask_raw("resources/read", params);
@@ -268,7 +273,7 @@ fn a_resource_of_any_size_streams_through() {
 }
 
 #[test]
-fn ten_thousand_prompts_and_a_server_that_fails_leave_the_rest_listed() {
+fn ten_thousand_prompts_and_a_failing_server_leave_the_rest_listed() {
     let broken =
         HttpStub::start(&["--offers", "--behaviour", "status_500", "--on", "prompts/list"]);
     let garbage = HttpStub::start(&["--offers", "--behaviour", "garbage", "--on", "prompts/list"]);
@@ -282,7 +287,88 @@ fn ten_thousand_prompts_and_a_server_that_fails_leave_the_rest_listed() {
     let prompts = keys(&mut client, "prompts/list", "prompts", "name");
     assert_eq!(prompts.len(), 10_000 + 3 + 3);
     assert!(prompts.contains("z__greet"));
-    assert!(proxy.log().contains("a server's list cannot be read"), "{}", proxy.log());
+    assert!(
+        proxy.log().contains("a server's list is incomplete or out of date"),
+        "{}",
+        proxy.log()
+    );
     let first = client.ask("prompts/list", json!({}));
     assert_eq!(first["result"]["prompts"].as_array().unwrap().len(), 1000);
+}
+
+/// Lists of [`failing_lists`], each with its member and the key of an element.
+const FAILING: [(&str, &str, &str); 3] = [
+    ("resources/list", "resources", "uri"),
+    ("resources/templates/list", "resourceTemplates", "uriTemplate"),
+    ("prompts/list", "prompts", "name"),
+];
+
+/// A server of whose lists only the first page can be read, and nothing once its tool was called.
+fn failing_lists() -> Recorder {
+    let called = AtomicBool::new(false);
+    Recorder::start(move |_, request: &Received| {
+        let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let answer =
+            |result: Value| json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+        let method = message["method"].as_str().unwrap_or_default();
+        let result = match method {
+            "initialize" => json!({"protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}, "resources": {"listChanged": true},
+                    "prompts": {"listChanged": true}},
+                "serverInfo": {"name": "failing", "version": "1"}}),
+            "tools/list" => json!({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}),
+            "tools/call" => {
+                called.store(true, Ordering::SeqCst);
+                let mut events = String::new();
+                for list in ["resources", "prompts"] {
+                    let method = format!("notifications/{list}/list_changed");
+                    let changed = json!({"jsonrpc": "2.0", "method": method});
+                    events += &format!("data: {changed}\n\n");
+                }
+                events += &format!("data: {}\n\n", answer(json!({"content": []})));
+                let head = "content-type: text/event-stream\r\n";
+                return Reply::Http("200 OK", head, events.into_bytes());
+            }
+            _ if method.starts_with("notifications/") => {
+                return Reply::Http("202 Accepted", "", Vec::new());
+            }
+            _ => match FAILING.iter().find(|(list, ..)| *list == method) {
+                None => return Reply::Http("405 Method Not Allowed", "", Vec::new()),
+                Some((_, member, key))
+                    if message["params"].get("cursor").is_none()
+                        && !called.load(Ordering::SeqCst) =>
+                {
+                    json!({*member: [{"name": "x:y", *key: "x:y"}], "nextCursor": "2"})
+                }
+                Some(_) => return Reply::Http("500 Internal Server Error", "", Vec::new()),
+            },
+        };
+        let body = answer(result).to_string().into_bytes();
+        Reply::Http("200 OK", "content-type: application/json\r\n", body)
+    })
+}
+
+// PRO-11, PRO-12
+#[test]
+fn pro_11_partial_and_pro_12_stale_lists_keep_their_items_and_are_named() {
+    let server = failing_lists();
+    let url = format!("http://127.0.0.1:{}/mcp", server.port);
+    let proxy = Proxy::start(json!({"s": {"url": url, "protocol": "http"}}));
+    let mut client = proxy.client();
+    let listed = |client: &mut Client| {
+        FAILING.map(|(method, member, key)| keys(client, method, member, key).len())
+    };
+    let are_all = |state: &str| {
+        let server = proxy.api("servers")["servers"][0].clone();
+        assert_eq!(server["state"], "connected", "{server}");
+        let reason = server["reason"].as_str().unwrap_or_default().to_owned();
+        FAILING.iter().all(|(method, ..)| reason.contains(&format!("{method} is {state}: ")))
+    };
+    assert_eq!(listed(&mut client), [1; 3]);
+    assert!(are_all("partial"), "{}", proxy.api("servers"));
+    assert_eq!(client.call("write", "s:t", json!({})).get("isError"), None);
+    until("the lists are read again", || {
+        assert_eq!(listed(&mut client), [1; 3]);
+        are_all("stale").then_some(())
+    });
 }

@@ -1,5 +1,4 @@
-//! What a proxy leaves behind however it ends, and what ends it: no process of a server's outlives
-//! it, and nobody is told anything but what has happened.
+//! Termination of a proxy and its causes: no process of a server survives it, and every message states the real cause.
 
 use std::path::Path;
 
@@ -41,19 +40,28 @@ fn all_end(ids: &[String]) {
     }
 }
 
+// SEC-3
 #[test]
-fn a_server_inherits_what_is_not_the_proxys_own_and_gets_what_its_entry_names() {
+fn server_inherits_foreign_variables_and_gets_those_of_its_entry() {
     let notes = tempfile::tempdir().unwrap();
     let file = notes.path().join("env");
     let args = json!(["-c", r#"env >"$1"; exec "$0" stdio"#, stub(), file]);
     let named = json!({"NAMED": "${env:CREDENTIALS_DIRECTORY}"});
     let config = json!({
         "api_key": "${env:OWN_KEY}",
-        "mcpServers": {"s": {"command": "sh", "args": args, "env": named}},
+        "approval": {"webhook": {"url": "http://127.0.0.1:9/", "secret": "${env:OWN_SIGNATURE}"}},
+        "telemetry": {"otlp_endpoint": "http://127.0.0.1:9",
+            "otlp_headers": {"X-Key": "${env:OWN_COLLECTOR}"}},
+        "search": {"embeddings": {"url": "http://127.0.0.1:9/v1", "model": "m",
+            "api_key": "${env:OWN_VECTORS}"}},
+        "mcpServers": {"s": {"command": "sh", "args": args, "env": named},
+            "other": {"command": "true", "env": {"T": "${env:OTHERS_TOKEN}"}, "enabled": false}},
     });
     let before = format!(
         "export MCPPROXY_API_KEY={API_KEY} OWN_KEY={API_KEY} CREDENTIALS_DIRECTORY=/nowhere \
-         AWS_SECRET_ACCESS_KEY=of-a-laptop"
+         AWS_SECRET_ACCESS_KEY=of-a-laptop OTHERS_TOKEN=of-another-server \
+         OWN_SIGNATURE=own-key-of-the-webhook OWN_COLLECTOR=own-key-of-telemetry \
+         OWN_VECTORS=own-key-of-embeddings"
     );
     let _proxy = Proxy::under(&before, config, tempfile::tempdir().unwrap());
     let text = std::fs::read_to_string(&file).unwrap();
@@ -63,6 +71,7 @@ fn a_server_inherits_what_is_not_the_proxys_own_and_gets_what_its_entry_names() 
         "{text}"
     );
     assert!(env.contains(&"NAMED=/nowhere"), "{text}");
+    assert!(!text.contains("of-another-server") && !text.contains("own-key-of-"), "{text}");
     assert!(env.contains(&"AWS_SECRET_ACCESS_KEY=of-a-laptop"), "{text}");
 }
 
@@ -71,8 +80,9 @@ fn kill(process: &mut Process) {
     process.wait();
 }
 
+// PRO-1
 #[test]
-fn a_killed_server_leaves_no_process_behind() {
+fn killed_server_leaves_no_process_behind() {
     let notes = tempfile::tempdir().unwrap();
     let file = notes.path().join("ids");
     let mut proxy = Proxy::start(json!({"s": with_descendants(&file), "t": stub_stdio(&[])}));
@@ -84,7 +94,7 @@ fn a_killed_server_leaves_no_process_behind() {
 }
 
 #[test]
-fn a_killed_pipe_leaves_no_process_behind() {
+fn killed_pipe_leaves_no_process_behind() {
     let notes = tempfile::tempdir().unwrap();
     let file = notes.path().join("ids");
     let mut pipe = Pipe::start(json!({"mcpServers": {"s": with_descendants(&file)}}));
@@ -95,7 +105,7 @@ fn a_killed_pipe_leaves_no_process_behind() {
 }
 
 #[test]
-fn an_orderly_end_takes_what_has_left_its_group_and_the_reaper_along() {
+fn orderly_shutdown_ends_processes_that_left_their_group_and_the_reaper() {
     let notes = tempfile::tempdir().unwrap();
     let file = notes.path().join("ids");
     let proxy = Proxy::start(json!({"s": with_descendants(&file)}));
@@ -106,7 +116,7 @@ fn an_orderly_end_takes_what_has_left_its_group_and_the_reaper_along() {
 }
 
 #[test]
-fn a_reaper_that_was_killed_is_replaced_with_the_next_child() {
+fn killed_reaper_is_replaced_with_the_next_child() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[]), "t": stub_stdio(&[])}));
     let id = proxy.process.0.id();
     let first = reaper_of(id).unwrap();
@@ -136,15 +146,16 @@ fn until_under_way(proxy: &Proxy, count: u64) {
     });
 }
 
-/// Tells the proxy to end until it listens for the second word, and gives that.
+/// Signals the proxy to end until it listens for the second signal, and sends that.
 fn interrupt_twice(process: &Process, log: impl Fn() -> String) {
     process.signal("INT");
-    until("it waits", || log().contains("another signal ends at once").then_some(()));
+    until("it waits", || log().contains("a second signal aborts them").then_some(()));
     process.signal("INT");
 }
 
+// NET-4
 #[test]
-fn a_second_interrupt_ends_at_once_and_whoever_is_cut_off_is_told_who_did_it() {
+fn second_interrupt_ends_at_once_and_names_itself_to_aborted_clients() {
     let mut proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     client.begin_read("s:never", json!({}));
@@ -153,8 +164,8 @@ fn a_second_interrupt_ends_at_once_and_whoever_is_cut_off_is_told_who_did_it() {
     until_under_way(&proxy, 2);
     let ids = children_of(proxy.process.0.id());
     interrupt_twice(&proxy.process, || proxy.log());
-    let told = client.connection.response().json();
-    let text = error_text(&told["result"]);
+    let answer = client.connection.response().json();
+    let text = error_text(&answer["result"]);
     assert!(text.starts_with("s: never: mcpproxy is shutting down and has cut"), "{text}");
     assert_eq!(proxy.process.wait(), Some(130), "{}", proxy.log());
     assert!(!ids.iter().any(|id| is_running(id)), "{ids:?}");
@@ -176,7 +187,7 @@ fn a_second_interrupt_ends_at_once_and_whoever_is_cut_off_is_told_who_did_it() {
 }
 
 #[test]
-fn a_second_interrupt_ends_a_pipe_at_once_with_an_answer() {
+fn second_interrupt_ends_a_pipe_at_once_with_an_answer() {
     let mut pipe = Pipe::start(json!({"mcpServers": {"s": stub_stdio(&[])}}));
     let arguments = json!({"name": "s:never", "args": {}, "intent": {"operation_type": "read"}});
     let params = json!({"name": "call_tool_read", "arguments": arguments});
@@ -198,13 +209,14 @@ fn works(proxy: &Proxy) {
     assert_eq!(result["structuredContent"]["value"], 7, "{result}");
 }
 
+// NET-4
 #[test]
-fn sighup_without_a_terminal_reads_the_config_again_and_ends_nothing() {
+fn sighup_without_a_terminal_rereads_the_config_and_ends_nothing() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
-    // One that could be used would be taken up without the signal, too.
+    // A valid one would be applied without the signal too.
     std::fs::write(proxy.folder.path().join("config.json"), "{").unwrap();
     proxy.process.signal("HUP");
-    until("it is told", || proxy.log().contains("SIGHUP: the config is read again").then_some(()));
+    until("it is reported", || proxy.log().contains("SIGHUP: reloading the config").then_some(()));
     until("it is read", || {
         let refused = proxy.activity("type=config_change&status=rejected");
         refused.iter().any(|record| record["metadata"]["door"] == "signal").then_some(())
@@ -214,7 +226,7 @@ fn sighup_without_a_terminal_reads_the_config_again_and_ends_nothing() {
 }
 
 #[test]
-fn a_server_that_was_told_to_ignore_sighup_does() {
+fn server_started_with_sighup_ignored_keeps_ignoring_it() {
     let servers = json!({"mcpServers": {"s": stub_stdio(&[])}});
     let proxy = Proxy::under("trap '' HUP", servers, tempfile::tempdir().unwrap());
     proxy.process.signal("HUP");
@@ -224,10 +236,10 @@ fn a_server_that_was_told_to_ignore_sighup_does() {
 }
 
 #[test]
-fn a_pipe_outlives_sighup() {
+fn pipe_survives_sighup() {
     let mut pipe = Pipe::start(json!({"mcpServers": {"s": stub_stdio(&[])}}));
     pipe.process.signal("HUP");
-    until("it is told", || pipe.log().contains("SIGHUP").then_some(()));
+    until("it is reported", || pipe.log().contains("SIGHUP").then_some(()));
     let line = pipe.read_raw("s:read_item", &json!({}));
     assert!(line.starts_with(b"{"));
     pipe.close();
@@ -235,7 +247,7 @@ fn a_pipe_outlives_sighup() {
 }
 
 #[test]
-fn a_server_whose_terminal_goes_away_ends_in_order() {
+fn server_whose_terminal_closes_ends_in_order() {
     let servers = json!({"mcpServers": {"s": stub_stdio(&[])}});
     // `script` gives it a terminal, and takes that away with itself.
     let mut proxy = Proxy::in_terminal(servers, tempfile::tempdir().unwrap());

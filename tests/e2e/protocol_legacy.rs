@@ -55,7 +55,7 @@ impl Session {
         self.send("GET", &[&[("Accept", "text/event-stream")][..], headers].concat(), "")
     }
 
-    /// Begins a call that reads; what comes of it is to be read.
+    /// Starts a call that reads; the response is read later.
     fn call(&self, tool: &str, args: Value, meta: Value) -> Connection {
         self.send("POST", &[], &read("c", tool, args, meta).to_string())
     }
@@ -77,7 +77,7 @@ fn add_tool(session: &Session) {
 }
 
 #[test]
-fn batches_are_of_one_revision_only() {
+fn batches_exist_in_one_revision_only() {
     let batch = json!([
         {"jsonrpc": "2.0", "id": 1, "method": "ping"},
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
@@ -109,7 +109,7 @@ fn batches_are_of_one_revision_only() {
 }
 
 #[test]
-fn progress_and_log_messages_come_before_the_answer_as_events_with_ids() {
+fn progress_and_log_messages_precede_the_answer_as_events_with_ids() {
     let session = Session::plain();
     let mut events = Events::of(session.call("s:notify", json!({}), json!({"progressToken": "t"})));
     let progress = events.next().unwrap();
@@ -138,7 +138,7 @@ fn progress_and_log_messages_come_before_the_answer_as_events_with_ids() {
 }
 
 #[test]
-fn log_messages_nobody_asked_for_come_on_the_standing_stream_or_not_at_all() {
+fn unsolicited_log_messages_arrive_on_the_standing_stream_or_not_at_all() {
     let session = Session::plain();
     let answer = session.call("s:notify", json!({}), json!({})).response();
     assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -150,7 +150,7 @@ fn log_messages_nobody_asked_for_come_on_the_standing_stream_or_not_at_all() {
 }
 
 #[test]
-fn a_client_that_takes_no_events_gets_json_and_is_asked_nothing() {
+fn client_that_accepts_no_events_gets_json_and_no_requests() {
     let session = Session::open(proxy(), "/mcp", "2025-06-18", json!({"sampling": {}}));
     let json_only = [("Accept", "application/json")];
     for tool in ["s:notify", "s:ask"] {
@@ -158,14 +158,14 @@ fn a_client_that_takes_no_events_gets_json_and_is_asked_nothing() {
         let response = session.send("POST", &json_only, &body).response();
         assert_eq!(response.header("content-type"), Some("application/json"), "{tool}");
         if tool == "s:ask" {
-            let told = &response.json()["result"]["structuredContent"]["answered"];
-            assert!(told["message"].as_str().unwrap().contains("event stream"), "{told}");
+            let returned = &response.json()["result"]["structuredContent"]["answered"];
+            assert!(returned["message"].as_str().unwrap().contains("event stream"), "{returned}");
         }
     }
 }
 
 #[test]
-fn what_a_server_asks_goes_to_the_client_that_called_and_to_no_other() {
+fn server_request_reaches_the_calling_client_and_no_other() {
     for (method, capability, params) in [
         ("sampling/createMessage", "sampling", json!({"messages": [], "maxTokens": 10})),
         (
@@ -187,24 +187,28 @@ fn what_a_server_asks_goes_to_the_client_that_called_and_to_no_other() {
         assert_eq!(other.post(&answer("another")).status, 202);
         assert_eq!(ours.post(&answer("ours")).status, 202);
         assert_eq!(ours.post(&answer("once more")).status, 202);
-        let told = events.message();
-        assert_eq!(told["result"]["structuredContent"]["answered"], by("ours"), "{told}");
+        let notification = events.message();
+        assert_eq!(
+            notification["result"]["structuredContent"]["answered"],
+            by("ours"),
+            "{notification}"
+        );
     }
     let outside = json!({"jsonrpc": "2.0", "id": 0, "result": {}}).to_string();
     assert_eq!(proxy().request("POST", "/mcp", &[], outside.as_bytes()).status, 400);
 }
 
 #[test]
-fn a_client_is_asked_only_what_it_declared() {
+fn client_gets_only_requests_it_declared() {
     let session = Session::open(proxy(), "/mcp", "2025-06-18", json!({"roots": {}}));
     let response = session.call("s:ask", json!({}), json!({})).response();
-    let told = &response.json()["result"]["structuredContent"]["answered"];
-    assert_eq!(told["code"], -32601, "{told}");
-    assert!(told["message"].as_str().unwrap().contains("did not declare"), "{told}");
+    let returned = &response.json()["result"]["structuredContent"]["answered"];
+    assert_eq!(returned["code"], -32601, "{returned}");
+    assert!(returned["message"].as_str().unwrap().contains("did not declare"), "{returned}");
 }
 
 #[test]
-fn an_error_of_the_client_reaches_the_server_that_asked() {
+fn error_of_the_client_reaches_the_requesting_server() {
     let session = Session::open(proxy(), "/mcp", "2025-06-18", json!({"sampling": {}}));
     let mut events = Events::of(session.call("s:ask", json!({}), json!({})));
     let error = json!({"code": -1, "message": "the user said no"});
@@ -214,9 +218,9 @@ fn an_error_of_the_client_reaches_the_server_that_asked() {
 }
 
 #[test]
-fn a_cancelled_call_ends_upstream_and_on_record_and_only_in_its_own_session() {
+fn cancelled_call_ends_upstream_and_in_the_record_within_its_own_session_only() {
     let (session, other) = (Session::plain(), Session::plain());
-    // The first call of a tool waits for its input schema, and the server need not be told of one that is cancelled
+    // The first call of a tool waits for its input schema, and the server need not be notified of one that is cancelled
     // before it is sent.
     let refused = session.call("s:never", json!({"size": "none"}), json!({})).response().json();
     assert_eq!(refused["result"]["isError"], true, "{refused}");
@@ -233,7 +237,7 @@ fn a_cancelled_call_ends_upstream_and_on_record_and_only_in_its_own_session() {
     assert_eq!(record["error_message"], "the client cancelled the call");
     let answer = call.response().json();
     assert!(answer["error"]["message"].as_str().unwrap().contains("cancelled"), "{answer}");
-    until("the server is told", || {
+    until("the server is notified", || {
         let stats = session.call("s:stats", json!({}), json!({})).response().json();
         let stats = &stats["result"]["structuredContent"];
         (stats["cancelled"].as_u64() > Some(0) || stats["abandoned"].as_u64() > Some(0))
@@ -242,7 +246,7 @@ fn a_cancelled_call_ends_upstream_and_on_record_and_only_in_its_own_session() {
 }
 
 #[test]
-fn sessions_that_share_a_connection_cannot_end_or_answer_each_others_calls() {
+fn sessions_sharing_a_connection_cannot_end_or_answer_each_others_calls() {
     let open = || Session::open(proxy(), "/mcp", "2025-06-18", json!({"elicitation": {}}));
     let (ours, other) = (open(), open());
     let ping = json!({"jsonrpc": "2.0", "id": "c", "method": "ping"}).to_string();
@@ -260,12 +264,16 @@ fn sessions_that_share_a_connection_cannot_end_or_answer_each_others_calls() {
     assert_eq!(other.post(&cancel).status, 202);
     assert_eq!(other.post(&answer("another")).status, 202);
     assert_eq!(ours.post(&answer("ours")).status, 202);
-    let told = events.message();
-    assert_eq!(told["result"]["structuredContent"]["answered"], result("ours"), "{told}");
+    let notification = events.message();
+    assert_eq!(
+        notification["result"]["structuredContent"]["answered"],
+        result("ours"),
+        "{notification}"
+    );
 }
 
 #[test]
-fn a_stream_that_broke_is_taken_up_again_behind_the_last_event_seen() {
+fn broken_stream_resumes_after_the_last_event_seen() {
     let session = Session::open(proxy(), "/mcp", "2025-11-25", json!({"sampling": {}}));
     let mut events = Events::of(session.call("s:ask", json!({}), json!({})));
     let asked = events.next().unwrap();
@@ -278,10 +286,10 @@ fn a_stream_that_broke_is_taken_up_again_behind_the_last_event_seen() {
     assert_eq!(again.message(), asked.json(), "what was sent is sent again");
     let answer = json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": {"model": "m"}});
     assert_eq!(session.post(&answer).status, 202);
-    let told = again.next().unwrap();
-    assert_eq!(told.json()["result"]["structuredContent"]["answered"], json!({"model": "m"}));
+    let event = again.next().unwrap();
+    assert_eq!(event.json()["result"]["structuredContent"]["answered"], json!({"model": "m"}));
     assert!(again.next().is_none());
-    let mut end = Events::of(session.get(&[("Last-Event-ID", &told.id.unwrap())]));
+    let mut end = Events::of(session.get(&[("Last-Event-ID", &event.id.unwrap())]));
     assert!(end.next().is_none(), "nothing is left");
     for bad in ["", "x", "r99-1", "s1", "r1-99999999999999999999"] {
         let status = session.get(&[("Last-Event-ID", bad)]).response().status;
@@ -290,7 +298,7 @@ fn a_stream_that_broke_is_taken_up_again_behind_the_last_event_seen() {
 }
 
 #[test]
-fn the_get_stream_tells_of_changes_once_and_is_taken_up_again() {
+fn get_stream_announces_changes_once_and_can_be_resumed() {
     let stub = HttpStub::start(&[]);
     let proxy = Proxy::start(json!({"s": stub.entry()}));
     let session = Session::open(&proxy, "/mcp/all", "2025-11-25", json!({}));
@@ -328,7 +336,7 @@ fn get_streams_are_bounded_and_end_with_the_server() {
 }
 
 #[test]
-fn a_session_belongs_to_the_key_and_the_endpoint_it_was_opened_with() {
+fn session_belongs_to_the_key_and_endpoint_that_opened_it() {
     let hello = br#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}"#;
     let ping = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let opened = proxy().request("POST", "/mcp", &[("X-API-Key", API_KEY)], hello);
@@ -346,8 +354,9 @@ fn a_session_belongs_to_the_key_and_the_endpoint_it_was_opened_with() {
     assert_eq!(end(&[session, ("X-API-Key", API_KEY)]), 204);
 }
 
+// NET-1
 #[test]
-fn every_face_is_closed_to_foreign_hosts_and_origins() {
+fn every_transport_rejects_foreign_hosts_and_origins() {
     for path in ["/mcp", "/mcp/all", "/events", "/ui/", "/api/v1/status", "/healthz", "/metrics"] {
         for (name, value) in [
             ("Host", "evil.example"),
@@ -376,7 +385,7 @@ fn every_face_is_closed_to_foreign_hosts_and_origins() {
 }
 
 #[test]
-fn headers_from_outside_change_nothing() {
+fn forged_internal_headers_change_nothing() {
     let session = Session::plain();
     let body = read("c", "s:stats", json!({}), json!({})).to_string();
     let spoofed = [

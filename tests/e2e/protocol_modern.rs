@@ -1,4 +1,4 @@
-//! The stateless revision, 2026-07-28: what a request must say, and what it is answered with.
+//! The stateless revision, 2026-07-28: required members of a request, and the responses.
 
 use std::sync::OnceLock;
 
@@ -51,12 +51,15 @@ fn read(tool: &str, args: Value) -> Value {
 }
 
 #[test]
-fn a_server_is_discovered() {
+fn server_is_discovered() {
     let response = ask("server/discover", json!({}));
     assert_eq!(response.status, 200, "{}", response.text());
     let result = &response.json()["result"];
     assert_eq!(result["resultType"], "complete");
-    assert_eq!(result["supportedVersions"][0], VERSION, "of both eras, whatever its servers speak");
+    assert_eq!(
+        result["supportedVersions"][0], VERSION,
+        "of both protocol families, whatever its servers speak"
+    );
     assert_eq!(result["capabilities"]["tools"], json!({"listChanged": true}));
     assert!(result["ttlMs"].is_u64() && result["cacheScope"] == "private", "{result}");
     assert_eq!(result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], "mcpproxy");
@@ -64,7 +67,7 @@ fn a_server_is_discovered() {
 }
 
 #[test]
-fn our_own_results_say_what_they_are_and_an_upstreams_get_no_more_than_that() {
+fn own_results_state_their_type_and_an_upstreams_get_nothing_else() {
     let list = ask("tools/list", json!({})).json();
     assert_eq!(list["result"]["resultType"], "complete");
     assert!(list["result"]["ttlMs"].is_u64() && list["result"]["cacheScope"].is_string(), "{list}");
@@ -83,7 +86,7 @@ fn our_own_results_say_what_they_are_and_an_upstreams_get_no_more_than_that() {
 }
 
 #[test]
-fn headers_that_do_not_agree_with_the_body_are_refused() {
+fn headers_that_disagree_with_the_body_are_refused() {
     let call = request("tools/call", read("s:read_item", json!({}))).to_string();
     let list = request("tools/list", json!({})).to_string();
     let (version, method) = (("MCP-Protocol-Version", VERSION), ("Mcp-Method", "tools/call"));
@@ -92,7 +95,11 @@ fn headers_that_do_not_agree_with_the_body_are_refused() {
         (&call, vec![method, name], "mcp-protocol-version is missing"),
         (&call, vec![version, name], "mcp-method is missing"),
         (&call, vec![version, method], "mcp-name is missing"),
-        (&call, vec![("MCP-Protocol-Version", "2025-11-25"), method, name], "different things"),
+        (
+            &call,
+            vec![("MCP-Protocol-Version", "2025-11-25"), method, name],
+            "header mcp-protocol-version is '2025-11-25', the body has '2026-07-28'",
+        ),
         (&call, vec![version, version, method, name], "more than once"),
         (&call, vec![version, ("Mcp-Method", "tools/list"), name], "different things"),
         (&call, vec![version, ("Mcp-Method", "Tools/Call"), name], "different things"),
@@ -116,6 +123,14 @@ fn headers_that_do_not_agree_with_the_body_are_refused() {
         );
         assert_eq!(answer["id"], "raw");
     }
+    // PRO-10
+    for why in ["is '2025-11-25', the body has '2026-07-28'", "mcp-name is missing"] {
+        until("the refused call is recorded", || {
+            let records = proxy().activity("type=tool_call&status=rejected");
+            let text = |record: &Value| record["error_message"].as_str().unwrap_or("").to_owned();
+            records.iter().map(text).find(|it| it.contains("Header mismatch: ") && it.contains(why))
+        });
+    }
     for name in ["call_tool_read", "  call_tool_read ", "=?base64?Y2FsbF90b29sX3JlYWQ=?="] {
         let headers = [version, method, ("Mcp-Name", name)];
         let response = proxy().request("POST", "/mcp", &headers, call.as_bytes());
@@ -124,7 +139,7 @@ fn headers_that_do_not_agree_with_the_body_are_refused() {
 }
 
 #[test]
-fn what_a_request_must_say_of_its_sender() {
+fn request_without_its_required_client_members_is_refused() {
     for key in ["protocolVersion", "clientCapabilities"] {
         let key = format!("io.modelcontextprotocol/{key}");
         for wrong in [None, Some(json!(7)), Some(Value::Null)] {
@@ -154,7 +169,7 @@ fn what_a_request_must_say_of_its_sender() {
 }
 
 #[test]
-fn a_revision_that_is_not_served_is_answered_with_those_that_are() {
+fn unsupported_revision_is_answered_with_the_supported_ones() {
     for version in ["1900-01-01", "2027-01-01", "2025-11-25"] {
         let mut meta = meta();
         meta["io.modelcontextprotocol/protocolVersion"] = json!(version);
@@ -169,7 +184,7 @@ fn a_revision_that_is_not_served_is_answered_with_those_that_are() {
 }
 
 #[test]
-fn methods_that_there_are_not() {
+fn unknown_methods_are_refused() {
     for method in ["ping", "logging/setLevel", "resources/subscribe", "tasks/list", "no/such"] {
         let response = ask(method, json!({}));
         assert_eq!(response.status, 404, "{method}: {}", response.text());
@@ -190,7 +205,7 @@ fn methods_that_there_are_not() {
 }
 
 #[test]
-fn progress_comes_under_the_clients_token_and_log_messages_when_asked_for() {
+fn progress_uses_the_clients_token_and_log_messages_arrive_on_request() {
     let call = |token: Value, level: Option<&str>| {
         let mut params = read("s:notify", json!({}));
         params["_meta"] = meta();
@@ -228,28 +243,31 @@ fn closing_the_stream_cancels_the_call() {
 }
 
 #[test]
-fn a_wish_for_input_is_handed_on_and_what_comes_of_it_goes_back() {
+fn input_request_is_forwarded_and_its_response_returned() {
     let response = ask("tools/call", read("s:needs_input", json!({})));
     let sent = HttpStub::shared().direct("needs_input", &json!({}));
-    assert_eq!(crate::harness::raw_result(&response.body), sent, "verbatim");
     let state = response.json()["result"]["requestState"].clone();
+    let expected =
+        String::from_utf8(sent).unwrap().replace(r#""opaque \u00e9""#, &state.to_string());
+    let received = String::from_utf8_lossy(crate::harness::raw_result(&response.body)).into_owned();
+    assert_eq!(received, expected, "verbatim but for the state");
     let mut retry = read("s:needs_input", json!({}));
     retry["requestState"] = state.clone();
     retry["inputResponses"] = json!({"who": {"action": "accept", "content": {"name": "x"}}});
     let seen = ask("tools/call", retry.clone()).json()["result"]["structuredContent"].clone();
-    assert_eq!(seen, json!({"state": state, "inputs": retry["inputResponses"]}));
+    assert_eq!(seen, json!({"state": "opaque é", "inputs": retry["inputResponses"]}));
 }
 
 #[test]
-fn a_server_that_asks_a_modern_client_is_told_why_it_cannot() {
+fn server_request_to_a_modern_client_is_refused_with_the_reason() {
     let answer = ask("tools/call", read("s:ask", json!({}))).json();
-    let told = &answer["result"]["structuredContent"]["answered"];
-    assert_eq!(told["code"], -32601, "{answer}");
-    assert!(told["message"].as_str().unwrap().contains(VERSION), "{told}");
+    let returned = &answer["result"]["structuredContent"]["answered"];
+    assert_eq!(returned["code"], -32601, "{answer}");
+    assert!(returned["message"].as_str().unwrap().contains(VERSION), "{returned}");
 }
 
 #[test]
-fn resources_are_subscribed_to_by_listening_whichever_era_their_server_is_of() {
+fn resources_are_subscribed_to_by_listening_whatever_the_servers_protocol_family() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "echo"])}));
     let shared = "mcpproxy://s/test://shared";
     let uris = [shared, "mcpproxy://nobody/x:y", "x:y"];
@@ -258,13 +276,13 @@ fn resources_are_subscribed_to_by_listening_whichever_era_their_server_is_of() {
     let agreed = &events.message()["params"]["notifications"];
     assert_eq!(*agreed, json!({"resourceSubscriptions": [shared]}));
     // This server tells of a change when it is asked to tell.
-    let told = events.message();
-    assert_eq!(told["method"], "notifications/resources/updated");
-    assert_eq!(told["params"]["uri"], shared);
+    let notification = events.message();
+    assert_eq!(notification["method"], "notifications/resources/updated");
+    assert_eq!(notification["params"]["uri"], shared);
 }
 
 #[test]
-fn a_subscription_is_acknowledged_first_tells_of_changes_and_ends_with_the_server() {
+fn subscription_is_acknowledged_first_announces_changes_and_ends_with_the_server() {
     let stub = HttpStub::start(&[]);
     let mut proxy = Proxy::start(json!({"s": stub.entry()}));
     let wants =
@@ -292,4 +310,31 @@ fn a_subscription_is_acknowledged_first_tells_of_changes_and_ends_with_the_serve
         assert!(events.next().is_none());
     }
     assert_eq!(proxy.process.wait(), Some(0));
+}
+
+// NET-7
+#[test]
+fn net_7_messages_of_get_and_listen_streams_are_events_of_type_message() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "echo"])}));
+    let mut client = proxy.client();
+    let mut standing = Connection::open(proxy.port);
+    let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
+    standing.send("GET", "/mcp", &headers, b"");
+    let wants = json!({"notifications": {"resourcesListChanged": true}});
+    let mut listening = send(&proxy, "/mcp", "subscriptions/listen", wants);
+    let read_to = |stream: &mut Connection, word: &str| {
+        let mut seen = String::new();
+        while !seen.contains(word) {
+            seen += std::str::from_utf8(&stream.chunk().expect("the stream stands")).unwrap();
+        }
+        let messages: Vec<_> = seen.split("\n\n").filter(|it| it.contains("data: {")).collect();
+        assert!(messages.iter().all(|it| it.contains("event: message\ndata: {")), "{seen}");
+    };
+    assert_eq!((standing.head().0, listening.head().0), (200, 200));
+    read_to(&mut listening, "acknowledged");
+    // This server announces a new resource when that one is read.
+    client.ask("resources/read", json!({"uri": "mcpproxy://s/test://grows"}));
+    for stream in [&mut standing, &mut listening] {
+        read_to(stream, "notifications/resources/list_changed");
+    }
 }

@@ -1,4 +1,4 @@
-//! Both eras over a client's pipes.
+//! Both protocol families over a client's pipes.
 
 use serde_json::{Value, json};
 
@@ -28,13 +28,16 @@ fn line(pipe: &mut Pipe) -> Value {
 }
 
 #[test]
-fn a_modern_client_discovers_and_calls_without_a_handshake() {
+fn modern_client_discovers_and_calls_without_a_handshake() {
     let mut pipe = Pipe::open(servers());
     let discover = json!({"jsonrpc": "2.0", "id": 1, "method": "server/discover",
         "params": {"_meta": meta()}});
     pipe.send(&discover.to_string());
     let result = line(&mut pipe)["result"].clone();
-    assert_eq!(result["supportedVersions"][0], VERSION, "of both eras, whatever its servers speak");
+    assert_eq!(
+        result["supportedVersions"][0], VERSION,
+        "of both protocol families, whatever its servers speak"
+    );
     pipe.send(&call("c", "s:read_item", meta()));
     assert_eq!(line(&mut pipe)["result"]["structuredContent"]["value"], 7);
     // A line holds no line breaks, and a result of this revision its type: nothing else is changed.
@@ -55,7 +58,29 @@ fn a_modern_client_discovers_and_calls_without_a_handshake() {
 }
 
 #[test]
-fn what_comes_before_an_answer_is_a_line_of_its_own() {
+fn pro_27_request_with_a_lone_surrogate_is_refused_under_its_id() {
+    let mut pipe = Pipe::start(servers());
+    for (id, params) in [
+        (
+            "\"s\"",
+            r#"{"name":"call_tool_read","arguments":{"name":"s:read_item","args":{"x":"\ud800"}}}"#,
+        ),
+        ("7", r#"{"name":"\udfff"}"#),
+        ("8", r#"{"n":1e999}"#),
+    ] {
+        pipe.send(&format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#
+        ));
+        let refused = line(&mut pipe);
+        assert_eq!(refused["id"].to_string(), id, "{refused}");
+        assert_eq!(refused["error"]["code"], -32700, "{refused}");
+    }
+    pipe.send(r#"{"jsonrpc":"2.0","id":9,"method":"tools/call""#);
+    assert_eq!(line(&mut pipe)["id"], Value::Null, "no id can be read");
+}
+
+#[test]
+fn messages_before_an_answer_are_lines_of_their_own() {
     let mut pipe = Pipe::start(servers());
     pipe.send(&call("c", "s:notify", json!({"progressToken": "t"})));
     let progress = line(&mut pipe);
@@ -65,7 +90,7 @@ fn what_comes_before_an_answer_is_a_line_of_its_own() {
 }
 
 #[test]
-fn a_call_that_is_cancelled_has_no_answer() {
+fn cancelled_call_has_no_answer() {
     let mut pipe = Pipe::start(servers());
     pipe.send(&call("stuck", "s:never", json!({})));
     pipe.send(
@@ -78,7 +103,7 @@ fn a_call_that_is_cancelled_has_no_answer() {
 }
 
 #[test]
-fn a_subscription_is_acknowledged_and_ends_with_the_pipe_or_its_cancellation() {
+fn subscription_is_acknowledged_and_ends_with_the_pipe_or_its_cancellation() {
     let mut pipe = Pipe::open(servers());
     let listen = |id: &str| {
         json!({"jsonrpc": "2.0", "id": id, "method": "subscriptions/listen",
@@ -108,7 +133,7 @@ fn a_subscription_is_acknowledged_and_ends_with_the_pipe_or_its_cancellation() {
 }
 
 #[test]
-fn a_server_asks_through_the_pipe_and_gets_the_clients_answer() {
+fn server_request_through_the_pipe_gets_the_clients_answer() {
     let mut pipe = Pipe::open(servers());
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-06-18", "capabilities": {"sampling": {}},

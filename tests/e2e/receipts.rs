@@ -1,4 +1,4 @@
-//! Receipts: whoever keeps an answer can show by its record that it is what the server sent.
+//! Receipts: a kept answer can be proven, with its record, to be the one the server sent.
 
 use serde_json::{Value, json};
 
@@ -26,8 +26,9 @@ fn in_all_modes() -> Proxy {
     Proxy::with(json!({"mcpServers": servers, "activity": {"receipts": true}}))
 }
 
+// RES-4
 #[test]
-fn a_receipt_is_of_the_bytes_that_the_server_sent_and_the_client_got() {
+fn receipt_covers_the_bytes_sent_by_the_server_and_received_by_the_client() {
     let proxy = in_all_modes();
     let mut client = proxy.client();
     for (tool, args) in [
@@ -56,7 +57,7 @@ fn a_receipt_is_of_the_bytes_that_the_server_sent_and_the_client_got() {
 }
 
 #[test]
-fn a_receipt_says_where_the_client_gets_more_than_the_server_sent() {
+fn receipt_states_where_the_client_gets_more_than_the_server_sent() {
     let proxy = in_all_modes();
     for mode in ["off", "warn", "strict"] {
         for args in [json!({}), json!({"size": 300_000, "chunk": 1000})] {
@@ -73,7 +74,7 @@ fn a_receipt_says_where_the_client_gets_more_than_the_server_sent() {
 }
 
 #[test]
-fn a_receipt_of_what_was_blocked_is_of_both_texts_and_an_error_has_none() {
+fn receipt_of_a_blocked_result_covers_both_texts_and_an_error_has_none() {
     let proxy = in_all_modes();
     let mut client = proxy.client();
     // What is wrong shows at the end, or before.
@@ -92,7 +93,7 @@ fn a_receipt_of_what_was_blocked_is_of_both_texts_and_an_error_has_none() {
 }
 
 #[test]
-fn receipts_can_be_switched_on_while_it_runs() {
+fn receipts_can_be_switched_on_at_run_time() {
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": stub_stdio(&[])}, "activity": {"receipts": false},
     }));

@@ -1,6 +1,6 @@
-//! The config while the proxy runs: what applies at once, by which ways it is read again, and what becomes of a bad one.
+//! Config reload at run time: settings that apply at once, the triggers, and invalid files.
 //!
-//! Size: each setting, each trigger and each bad file is a test, and all use the few helpers above them.
+//! Size: each setting, each trigger and each invalid file is a test, and all use the few helpers above them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -90,8 +90,9 @@ fn noticed(proxy: &Proxy, limit: u64) {
     });
 }
 
+// CFG-3
 #[test]
-fn servers_come_go_and_are_replaced_and_others_keep_their_process() {
+fn servers_are_added_removed_and_replaced_and_others_keep_their_process() {
     let servers =
         json!({"stays": stub_stdio(&[]), "goes": stub_stdio(&[]), "changes": stub_stdio(&[])});
     let proxy = Proxy::start(servers);
@@ -120,17 +121,17 @@ fn servers_come_go_and_are_replaced_and_others_keep_their_process() {
         (kept.len() == 1 && now.len() == 3).then_some(kept)
     });
     assert!(before.iter().filter(|id| **id != kept[0]).all(|id| !is_running(id)));
-    let told = record(&proxy, "success");
-    if told["metadata"]["door"] != "file" {
-        let by = (&told["metadata"]["door"], &told["principal"]);
+    let recorded = record(&proxy, "success");
+    if recorded["metadata"]["door"] != "file" {
+        let by = (&recorded["metadata"]["door"], &recorded["principal"]);
         assert_eq!(by, (&json!("api"), &json!("admin")));
     }
-    let changes = told["metadata"]["changes"].to_string();
+    let changes = recorded["metadata"]["changes"].to_string();
     assert!(
         changes.contains("mcpServers.changes.env") && changes.contains("mcpServers.comes"),
         "{changes}"
     );
-    assert!(!told.to_string().contains("s3cret"), "{told}");
+    assert!(!recorded.to_string().contains("s3cret"), "{recorded}");
     let again = ask(&proxy).json()["data"].clone();
     assert_eq!((&again["unchanged"], &again["applied"]), (&json!(true), &json!([])));
     assert_eq!(
@@ -144,7 +145,7 @@ fn servers_come_go_and_are_replaced_and_others_keep_their_process() {
 }
 
 #[test]
-fn a_call_that_runs_ends_on_the_server_it_began_on() {
+fn running_call_finishes_on_the_server_where_it_started() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[]), "t": stub_stdio(&[])}));
     let before = children_of(proxy.process.0.id());
     let (mut removed, mut replaced) = (proxy.client(), proxy.client());
@@ -172,7 +173,7 @@ fn a_call_that_runs_ends_on_the_server_it_began_on() {
 }
 
 #[test]
-fn a_call_that_outlasts_a_server_that_was_removed_is_cut_off_and_told_why() {
+fn call_that_outlasts_a_removed_server_is_aborted_with_the_reason() {
     let server = |limit: &str| {
         let mut server = stub_stdio(&[]);
         server["call_timeout"] = limit.into();
@@ -190,18 +191,19 @@ fn a_call_that_outlasts_a_server_that_was_removed_is_cut_off_and_told_why() {
     // The call has begun with its own limit; the server, once it is removed, has this one.
     reload(&proxy, &server("100ms"));
     reload(&proxy, &json!({"mcpServers": {}}));
-    let told = client.connection.response().json();
-    let told = error_text(&told["result"]);
+    let answer = client.connection.response().json();
+    let answer = error_text(&answer["result"]);
     assert!(
-        told.starts_with("s: never: ") && told.contains("the config has the server no more"),
-        "{told}"
+        answer.starts_with("s: never: ")
+            && answer.contains("the server was removed from the config"),
+        "{answer}"
     );
-    assert!(told.contains("call_timeout"), "{told}");
+    assert!(answer.contains("call_timeout"), "{answer}");
     until("it has ended", || children_of(proxy.process.0.id()).is_empty().then_some(()));
 }
 
 #[test]
-fn each_kind_of_setting_counts_for_the_next_request() {
+fn each_kind_of_setting_applies_to_the_next_request() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     let servers = json!({"s": stub_stdio(&[])});
@@ -248,7 +250,7 @@ fn each_kind_of_setting_counts_for_the_next_request() {
         ),
     );
     let refused = client.read("s:read_item", json!({}));
-    assert!(error_text(&refused).starts_with("Too many calls"), "its count goes on: {refused}");
+    assert!(error_text(&refused).starts_with("Too many calls"), "its count continues: {refused}");
     let server = |more: Value| {
         let mut server = stub_stdio(&[]);
         server.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -288,7 +290,7 @@ fn each_kind_of_setting_counts_for_the_next_request() {
 }
 
 #[test]
-fn the_level_of_the_log_and_the_age_of_records_change_and_the_rest_is_named() {
+fn log_level_and_record_age_change_and_settings_that_need_a_restart_are_named() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let servers = json!({"s": stub_stdio(&[])});
     let config = json!({"mcpServers": servers, "logging": {"level": "debug", "format": "json"},
@@ -312,7 +314,7 @@ fn the_level_of_the_log_and_the_age_of_records_change_and_the_rest_is_named() {
 }
 
 #[test]
-fn a_file_is_noticed_however_it_is_written() {
+fn file_change_is_noticed_however_it_is_written() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let servers = json!({"s": stub_stdio(&[])});
     let config = |limit: u64| json!({"mcpServers": servers, "tools_limit": limit});
@@ -345,17 +347,20 @@ fn a_file_is_noticed_however_it_is_written() {
     fs::remove_dir_all(at("..v1")).unwrap();
     noticed(&proxy, 25);
     assert!(proxy.activity("type=config_change&status=rejected").is_empty(), "{}", proxy.log());
-    let told = record(&proxy, "success");
-    assert_eq!((&told["metadata"]["door"], &told["source"]), (&json!("file"), &json!("internal")));
+    let recorded = record(&proxy, "success");
+    assert_eq!(
+        (&recorded["metadata"]["door"], &recorded["source"]),
+        (&json!("file"), &json!("internal"))
+    );
 }
 
 #[test]
-fn a_signal_and_the_command_line_have_it_read() {
+fn signal_and_command_line_trigger_a_reload() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     proxy.process.signal("HUP");
-    until("it is told", || proxy.log().contains("SIGHUP: the config is read again").then_some(()));
+    until("it is reported", || proxy.log().contains("SIGHUP: reloading the config").then_some(()));
     let same = proxy.cli(&["config", "reload"]);
-    assert_eq!((same.code, &*same.stdout), (Some(0), "nothing has changed\n"), "{}", same.stderr);
+    assert_eq!((same.code, &*same.stdout), (Some(0), "unchanged\n"), "{}", same.stderr);
     write(&proxy, &json!({"mcpServers": {}, "listen": "127.0.0.1:1"}));
     let done = proxy.cli(&["config", "reload", "--json"]);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
@@ -365,7 +370,7 @@ fn a_signal_and_the_command_line_have_it_read() {
     let refused = proxy.cli(&["config", "reload"]);
     assert_eq!(refused.code, Some(5), "{}", refused.stderr);
     assert!(refused.stderr.contains("tools_limit: must be 1 to 100"), "{}", refused.stderr);
-    // A file that could be used would be taken up without the signal, too.
+    // A valid file would be applied without the signal too.
     assert!(rejected(&proxy, "signal").is_none());
     proxy.process.signal("HUP");
     until("the signal has it read", || rejected(&proxy, "signal"));
@@ -376,7 +381,7 @@ fn a_signal_and_the_command_line_have_it_read() {
 }
 
 #[test]
-fn only_the_admin_has_it_read() {
+fn only_the_admin_can_trigger_a_reload() {
     let proxy = Proxy::start(json!({}));
     let token = proxy.cli(&["token", "create", "ci", "--json"]).json()["token"].clone();
     let headers = [("X-API-Key", token.as_str().unwrap())];
@@ -387,8 +392,9 @@ fn only_the_admin_has_it_read() {
     }
 }
 
+// CFG-3
 #[test]
-fn a_bad_file_changes_nothing_and_is_told_wherever_one_looks() {
+fn bad_file_changes_nothing_and_is_reported_in_all_views() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     let file = path(&proxy);
@@ -415,9 +421,9 @@ fn a_bad_file_changes_nothing_and_is_told_wherever_one_looks() {
                 fs::remove_file(file).unwrap();
                 fs::create_dir(file).unwrap();
             },
-            "is no file",
+            "is not a regular file",
         ),
-        ("gone", |file| fs::remove_dir(file).unwrap(), "is not there any more"),
+        ("gone", |file| fs::remove_dir(file).unwrap(), "no longer exists"),
         (
             "rules",
             |file| {
@@ -428,7 +434,7 @@ fn a_bad_file_changes_nothing_and_is_told_wherever_one_looks() {
             "bad.cedar",
         ),
     ];
-    for (what, make, told) in bad {
+    for (what, make, expected) in bad {
         make(&file);
         let answer = ask(&proxy);
         assert_eq!(answer.status, 422, "{what}: {}", answer.text());
@@ -436,7 +442,7 @@ fn a_bad_file_changes_nothing_and_is_told_wherever_one_looks() {
         assert_eq!(error["success"], false, "{what}");
         let text = error["error"].as_str().unwrap();
         assert!(
-            text.contains(told)
+            text.contains(expected)
                 && text.contains(if what == "rules" { "cedar" } else { "config.json" }),
             "{what}: {text}"
         );
@@ -450,7 +456,7 @@ fn a_bad_file_changes_nothing_and_is_told_wherever_one_looks() {
             (200, &json!("rejected")),
             "{what}"
         );
-        assert!(ready.json()["config"]["reason"].as_str().unwrap().contains(told));
+        assert!(ready.json()["config"]["reason"].as_str().unwrap().contains(expected));
         let open = proxy.request("GET", "/readyz", &[], b"").json();
         assert_eq!(open["config"], json!({"state": "rejected"}), "nothing more without the key");
         let faults = proxy.api("status")["faults"].clone();
@@ -458,8 +464,8 @@ fn a_bad_file_changes_nothing_and_is_told_wherever_one_looks() {
         let standing = proxy.api("config");
         assert_eq!(standing["rejected"]["problems"], error["problems"], "{what}");
         let record = &proxy.activity("type=config_change&status=rejected")[0];
-        assert!(record["error_message"].as_str().unwrap().contains(told), "{what}: {record}");
-        assert!(proxy.log().contains(told), "{what}");
+        assert!(record["error_message"].as_str().unwrap().contains(expected), "{what}: {record}");
+        assert!(proxy.log().contains(expected), "{what}");
     }
     assert!(!proxy.log().contains("s3cret"));
     let said = {
@@ -478,7 +484,7 @@ fn a_bad_file_changes_nothing_and_is_told_wherever_one_looks() {
 }
 
 #[test]
-fn environment_and_flags_beat_the_file_after_a_reload_as_before() {
+fn environment_and_flags_override_the_file_after_a_reload_as_before() {
     let folder = tempfile::tempdir().unwrap();
     let file = configure(json!({"logging": {"level": "warn"}}), folder.path());
     let data = folder.path().join("other");
@@ -505,7 +511,7 @@ fn environment_and_flags_beat_the_file_after_a_reload_as_before() {
 }
 
 #[test]
-fn the_key_that_the_first_start_makes_is_no_change_and_a_file_without_one_keeps_it() {
+fn key_created_at_the_first_start_is_no_change_and_a_file_without_one_keeps_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = configure(json!({"api_key": ""}), folder.path());
     let proxy = Proxy::from_file(&file, folder);
@@ -527,7 +533,7 @@ fn the_key_that_the_first_start_makes_is_no_change_and_a_file_without_one_keeps_
 }
 
 #[test]
-fn two_that_edit_at_once_leave_what_the_file_holds_in_the_end() {
+fn concurrent_edits_leave_the_final_file_in_force() {
     let proxy = Proxy::start(json!({}));
     std::thread::scope(|scope| {
         for editor in 0..2 {
@@ -565,7 +571,7 @@ fn sessions_and_streams_stay_open() {
     reload(&proxy, &json!({"mcpServers": {"s": stub_stdio(&["--offers"]), "t": stub_stdio(&[])}}));
     // The stream tells of the new tools.
     let mut seen = String::new();
-    until("it is told", || {
+    until("it is reported", || {
         seen += &String::from_utf8_lossy(&stream.chunk().expect("the stream is open"));
         seen.contains("notifications/tools/list_changed").then_some(())
     });
@@ -574,7 +580,7 @@ fn sessions_and_streams_stay_open() {
 }
 
 #[test]
-fn our_own_tools_that_become_others_are_told_of() {
+fn change_of_our_own_tools_is_announced() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     let mut stream = crate::harness::Connection::open(proxy.port);
@@ -584,7 +590,7 @@ fn our_own_tools_that_become_others_are_told_of() {
     let servers = json!({"s": stub_stdio(&[])});
     reload(&proxy, &json!({"mcpServers": servers, "result_limit": {"bytes": 4096}}));
     let mut seen = String::new();
-    until("it is told", || {
+    until("it is reported", || {
         seen += &String::from_utf8_lossy(&stream.chunk().expect("the stream is open"));
         seen.contains("notifications/tools/list_changed").then_some(())
     });
@@ -594,7 +600,7 @@ fn our_own_tools_that_become_others_are_told_of() {
 }
 
 #[test]
-fn a_value_that_is_kept_in_a_file_counts_as_it_is_now() {
+fn value_kept_in_a_file_applies_as_it_currently_is() {
     let folder = tempfile::tempdir().unwrap();
     let (kept, seen) = (folder.path().join("kept"), folder.path().join("seen"));
     write_private(&kept, "first-0123456789\n");
@@ -608,7 +614,7 @@ fn a_value_that_is_kept_in_a_file_counts_as_it_is_now() {
         || fs::read_to_string(&seen).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(values(), ["first-0123456789"]);
     let beside = proxy.api("servers")["servers"][1]["since"].clone();
-    // Written anew: it is noticed.
+    // Rewritten: it is noticed.
     write_private(&kept, "second-0123456789\n");
     until("the server has it", || (values().len() == 2).then_some(()));
     works(&mut client, "s:read_item");
@@ -617,11 +623,11 @@ fn a_value_that_is_kept_in_a_file_counts_as_it_is_now() {
     let change = &proxy.activity("type=config_change&status=success")[0];
     assert_eq!(change["metadata"]["applied"], json!(["mcpServers.s"]), "{change}");
     assert!(!change.to_string().contains("second"), "{change}");
-    // Taken away: what runs goes on, and a start says what is missing.
+    // Removed: the running proxy continues, and a start reports the missing file.
     fs::remove_file(&kept).unwrap();
     works(&mut client, "s:read_item");
     proxy.cli(&["upstream", "restart", "s"]);
-    until("it is told", || (state(&proxy, "s").as_deref() == Some("failed")).then_some(()));
+    until("it is reported", || (state(&proxy, "s").as_deref() == Some("failed")).then_some(()));
     let servers = proxy.api("servers");
     let reason = servers["servers"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("cannot be read, which env.A asks for"), "{reason}");
@@ -632,7 +638,7 @@ fn a_value_that_is_kept_in_a_file_counts_as_it_is_now() {
 }
 
 #[test]
-fn our_own_secrets_may_be_kept_in_files() {
+fn own_secrets_can_be_kept_in_files() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("kept");
     let (first, second) = ("1".repeat(40), "2".repeat(40));
@@ -660,7 +666,7 @@ fn our_own_secrets_may_be_kept_in_files() {
     );
 }
 
-/// What a process holds.
+/// Resources of a process.
 #[derive(Clone, Copy)]
 struct Held {
     fds: usize,
@@ -686,10 +692,11 @@ impl Held {
     }
 }
 
-/// Many reloads, of which each changes something, while calls go on; as many as `E2E_RELOADS` says. What came of it stands
-/// in the file that `E2E_RELOADS_TOLD` names, as JSON (`tools/reload`).
+/// Many reloads, each with a change, during calls; their number is `E2E_RELOADS`. The outcome is written as JSON to the file
+/// that `E2E_RELOADS_REPORT` names (`tools/reload`).
+// CFG-3
 #[test]
-fn reloads_under_load_fail_no_call_and_leave_nothing_behind() {
+fn reloads_under_load_fail_no_call_and_leave_nothing() {
     let rounds: usize = std::env::var("E2E_RELOADS").map_or(60, |it| it.parse().unwrap());
     let web = HttpStub::shared();
     let config = |round: usize| {
@@ -745,9 +752,9 @@ fn reloads_under_load_fail_no_call_and_leave_nothing_behind() {
         let few = now.fds <= idle.fds + 8 && now.threads <= before.threads + 4;
         (few && now.children == 2).then_some(now)
     });
-    let told = proxy.api("status")["calls"].clone();
-    if let Some(path) = std::env::var_os("E2E_RELOADS_TOLD") {
-        let failed = ["error", "rejected", "blocked"].map(|what| told[what].as_u64().unwrap());
+    let reported = proxy.api("status")["calls"].clone();
+    if let Some(path) = std::env::var_os("E2E_RELOADS_REPORT") {
+        let failed = ["error", "rejected", "blocked"].map(|what| reported[what].as_u64().unwrap());
         let (begun, third, end) = (idle.shown(), before.shown(), after.shown());
         let all = json!({"reloads": rounds, "calls": calls.load(Ordering::Relaxed),
             "failures": failed.iter().sum::<u64>(), "idle": begun, "third": third, "after": end});
@@ -755,6 +762,6 @@ fn reloads_under_load_fail_no_call_and_leave_nothing_behind() {
     }
     let grown = after.kilobytes.saturating_sub(before.kilobytes);
     assert!(grown < 24 * 1024, "memory has grown by {grown} KB");
-    assert_eq!((&told["error"], &told["rejected"]), (&json!(0), &json!(0)), "{told}");
+    assert_eq!((&reported["error"], &reported["rejected"]), (&json!(0), &json!(0)), "{reported}");
     assert!(!proxy.log().contains("ERROR"), "{}", proxy.log());
 }

@@ -1,10 +1,10 @@
-//! `policy replay` over a log that a proxy has written: what is counted, and what is not guessed.
+//! `policy replay` over a log written by a proxy: counted outcomes, and cases that cannot be decided.
 
 use serde_json::{Value, json};
 
 use crate::harness::{API_KEY, Proxy, stub_stdio};
 
-/// In force while the calls are made.
+/// Rules in force while the calls are made.
 const OLD: &str = r#"
 @id("no-deletes") forbid (principal == Agent::"anonymous", action == Action::"destructive", resource in Server::"s");
 "#;
@@ -27,8 +27,9 @@ fn rest(proxy: &Proxy, key: &str, operation: &str, tool: &str, args: &Value) -> 
     proxy.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes()).status
 }
 
+// RUL-6
 #[test]
-fn what_new_rules_would_have_done_to_a_real_log_is_counted_and_nothing_is_guessed() {
+fn effect_of_new_rules_on_a_real_log_is_counted_without_guesses() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("old.cedar"), OLD).unwrap();
     let new = folder.path().join("new.cedar");
@@ -51,7 +52,7 @@ fn what_new_rules_would_have_done_to_a_real_log_is_counted_and_nothing_is_guesse
         assert_eq!(rest(&proxy, API_KEY, "write", "s:write_item", &write(100, "")), 200);
         assert_eq!(rest(&proxy, API_KEY, "read", "s:read_item", &json!({})), 200);
         // Newly allowed.
-        let refused = client.call("destructive", "s:delete_item", json!({}));
+        let refused = client.call("destructive", "s:delete_item", json!({"round": round}));
         assert_eq!(refused["isError"], true, "{refused}");
         // Undecidable: the log has no more of the arguments than this.
         assert_eq!(rest(&proxy, API_KEY, "write", "s:write_item", &write(1, &long)), 200);

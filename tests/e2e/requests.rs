@@ -1,10 +1,10 @@
-//! What a client can get wrong over `/mcp`: a clear error for it, nothing for anyone else.
+//! Client errors on `/mcp`: a clear error for the client, no effect on others.
 
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Connection, Proxy, Response, error_text, stub_stdio};
+use crate::harness::{Client, Connection, Proxy, Response, error_text, requests_of, stub_stdio};
 
 fn proxy() -> &'static Proxy {
     static PROXY: OnceLock<Proxy> = OnceLock::new();
@@ -32,8 +32,9 @@ fn call(id: &str, arguments: &str) -> String {
     )
 }
 
+// PRO-9
 #[test]
-fn what_is_no_message_is_a_json_rpc_error_and_the_connection_lives_on() {
+fn malformed_message_is_a_json_rpc_error_and_the_connection_stays_open() {
     let mut client = proxy().client();
     let mut other = proxy().client();
     other.begin_read("s:text", json!({"chunk": 64, "pause_ms": 20}));
@@ -73,7 +74,7 @@ fn what_is_no_message_is_a_json_rpc_error_and_the_connection_lives_on() {
 }
 
 #[test]
-fn requests_sent_together_are_answered_in_turn_whatever_their_size() {
+fn pipelined_requests_are_answered_in_order_whatever_their_size() {
     let mut client = proxy().client();
     let session = client.session.clone();
     let mut together = Vec::new();
@@ -100,14 +101,14 @@ fn requests_sent_together_are_answered_in_turn_whatever_their_size() {
 }
 
 #[test]
-fn a_batch_says_that_there_are_none() {
+fn batch_is_refused_as_unsupported() {
     let response = proxy().client().post(br#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#);
     let text = error(&response, 400, -32600);
     assert!(text.contains("batch"), "{text}");
 }
 
 #[test]
-fn without_an_id_there_is_no_answer_and_no_call() {
+fn message_without_an_id_gets_no_answer_and_makes_no_call() {
     let mut client = proxy().client();
     let body = call("1", r#"{"name":"s:read_item","intent":{"operation_type":"read"}}"#);
     let response = client.post(body.replace(r#""id":1,"#, "").as_bytes());
@@ -117,7 +118,7 @@ fn without_an_id_there_is_no_answer_and_no_call() {
 }
 
 #[test]
-fn methods_and_tools_that_there_are_not() {
+fn unknown_methods_and_tools_are_refused() {
     let mut client = proxy().client();
     let message = client.ask("tools/delete", json!({}));
     assert_eq!(message["error"]["code"], -32601, "{message}");
@@ -134,7 +135,7 @@ fn methods_and_tools_that_there_are_not() {
 }
 
 #[test]
-fn fr_005_wrong_parameters_are_results_with_the_call_as_it_was_meant_and_on_record() {
+fn fr_005_wrong_parameters_are_results_with_the_corrected_call_and_recorded() {
     let read = r#""intent":{"operation_type":"read"}"#;
     let again = r#"{"name":"s:read_item","args":{"id":"a"},"intent":{"operation_type":"read"}}"#;
     let bare = r#"{"name":"s:read_item","args":{},"intent":{"operation_type":"read"}}"#;
@@ -169,8 +170,11 @@ fn fr_005_wrong_parameters_are_results_with_the_call_as_it_was_meant_and_on_reco
         let result = &response.json()["result"];
         let text = error_text(result);
         assert!(text.contains(why), "{arguments}: {text}");
-        let told = result["content"][1]["text"].as_str().unwrap_or_default();
-        assert!(told.contains(help) && told.is_empty() == help.is_empty(), "{arguments}: {told}");
+        let reported = result["content"][1]["text"].as_str().unwrap_or_default();
+        assert!(
+            reported.contains(help) && reported.is_empty() == help.is_empty(),
+            "{arguments}: {reported}"
+        );
         refusal_is_on_record(&mut client, text);
         works(&mut client);
     }
@@ -179,12 +183,12 @@ fn fr_005_wrong_parameters_are_results_with_the_call_as_it_was_meant_and_on_reco
 fn refusal_is_on_record(client: &mut Client, text: &str) {
     let records = client.records(proxy(), "type=tool_call");
     assert_eq!(records.len(), 1, "{text}");
-    let told = (&records[0]["status"], &records[0]["error_message"]);
-    assert_eq!(told, (&json!("rejected"), &json!(text)));
+    let recorded = (&records[0]["status"], &records[0]["error_message"]);
+    assert_eq!(recorded, (&json!("rejected"), &json!(text)));
 }
 
 #[test]
-fn fr_005_arguments_that_are_no_object_are_an_error_and_on_record() {
+fn fr_005_arguments_that_are_no_object_are_an_error_and_recorded() {
     for arguments in ["[]", r#""{}""#] {
         let mut client = proxy().client();
         let response = client.post(call("1", arguments).as_bytes());
@@ -196,8 +200,9 @@ fn fr_005_arguments_that_are_no_object_are_an_error_and_on_record() {
     }
 }
 
+// PRO-9
 #[test]
-fn duplicate_keys_are_refused_at_any_depth_and_by_any_spelling() {
+fn duplicate_keys_are_refused_at_any_depth_and_in_any_spelling() {
     let read = r#""intent":{"operation_type":"read"}"#;
     let good = r#""name":"s:read_item""#;
     let rows = [
@@ -234,7 +239,7 @@ fn duplicate_keys_are_refused_at_any_depth_and_by_any_spelling() {
         assert_eq!(message["id"], id, "{body}: {message}");
     }
     let records = client.records(proxy(), "type=tool_call&status=rejected");
-    assert_eq!(records.len(), 9, "refused calls are on record");
+    assert_eq!(requests_of(&records), 9, "refused calls are on record");
     for record in records {
         assert!(record["error_message"].as_str().unwrap().contains("duplicate"), "{record}");
     }
@@ -242,7 +247,7 @@ fn duplicate_keys_are_refused_at_any_depth_and_by_any_spelling() {
 }
 
 #[test]
-fn a_body_over_the_limit_is_413_and_the_proxy_lives_on() {
+fn body_above_the_limit_is_413_and_the_proxy_keeps_serving() {
     const LIMIT: usize = 16 * 1024 * 1024;
     let body = |bytes: usize| {
         let frame = call(
@@ -265,7 +270,7 @@ fn a_body_over_the_limit_is_413_and_the_proxy_lives_on() {
 }
 
 #[test]
-fn a_request_nested_too_deep_is_refused() {
+fn request_nested_too_deep_is_refused() {
     let mut client = proxy().client();
     for levels in [200, 100_000] {
         let deep = "[".repeat(levels) + &"]".repeat(levels);
@@ -289,7 +294,7 @@ fn post(headers: &[(&str, &str)], body: &[u8]) -> Response {
 }
 
 #[test]
-fn a_foreign_host_or_origin_is_refused() {
+fn foreign_host_or_origin_is_refused() {
     for (name, value, status) in [
         ("Host", "evil.example", 403),
         ("Host", "127.0.0.1.evil.example", 403),
@@ -313,7 +318,7 @@ fn a_foreign_host_or_origin_is_refused() {
 }
 
 #[test]
-fn media_types_that_are_not_ours() {
+fn unsupported_media_types_are_refused() {
     for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""] {
         let response = post(&[("Content-Type", kind)], &initialize());
         assert_eq!(response.status, 415, "{kind}: {}", response.text());
@@ -326,7 +331,7 @@ fn media_types_that_are_not_ours() {
 }
 
 #[test]
-fn sessions_that_are_missing_unknown_or_ended() {
+fn missing_unknown_or_ended_sessions_are_refused() {
     let ping = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let response = post(&[], ping);
     assert_eq!(response.status, 400, "{}", response.text());
@@ -353,7 +358,7 @@ fn sessions_that_are_missing_unknown_or_ended() {
 }
 
 #[test]
-fn methods_of_http_that_there_are_not() {
+fn unsupported_http_methods_are_refused() {
     let client = proxy().client();
     let session = [("Mcp-Session-Id", client.session.as_str())];
     for method in ["PUT", "PATCH", "HEAD", "OPTIONS"] {
@@ -386,7 +391,7 @@ fn revisions_are_negotiated() {
 }
 
 #[test]
-fn garbage_that_is_not_even_http_closes_one_connection_only() {
+fn non_http_bytes_close_one_connection_only() {
     let mut client = proxy().client();
     for junk in
         [&b"\x16\x03\x01\x02\x00\x01\x00"[..], b"GARBAGE\r\n\r\n", b"POST /mcp HTTP/9.9\r\n\r\n"]
@@ -428,8 +433,9 @@ fn one_connection_carries_many_requests_and_many_connections_one_session() {
     }
 }
 
+// ID-1
 #[test]
-fn require_mcp_auth_asks_for_the_key() {
+fn require_mcp_auth_requires_the_key() {
     let proxy = Proxy::with(json!({"require_mcp_auth": true}));
     let ask = |headers: &[(&str, &str)]| proxy.request("POST", "/mcp", headers, &initialize());
     let refused = ask(&[]);
@@ -442,7 +448,7 @@ fn require_mcp_auth_asks_for_the_key() {
 }
 
 #[test]
-fn retrieve_tools_refuses_what_it_does_not_know() {
+fn retrieve_tools_refuses_unknown_parameters() {
     let mut client = proxy().client();
     for arguments in [
         json!({}),
@@ -459,7 +465,7 @@ fn retrieve_tools_refuses_what_it_does_not_know() {
     assert_eq!(records.len(), 6);
     let result = client.tool("retrieve_tools", json!({"query": "item", "limit": 3}));
     assert_eq!(result["structuredContent"]["tools"].as_array().unwrap().len(), 3);
-    // An intent that is wrong is told before the tool is looked for.
+    // An invalid intent is reported before the tool is looked up.
     let intent = json!({"operation_type": "write"});
     let result = client.tool("call_tool_read", json!({"name": "nowhere:x", "intent": intent}));
     assert!(error_text(&result).starts_with("Intent mismatch"), "{result}");

@@ -1,4 +1,4 @@
-//! REST: what is read, what is refused, and what every answer has in common.
+//! REST: reads, refusals, and properties common to all answers.
 //!
 //! Size: one proxy, and each route with its bounds.
 
@@ -30,8 +30,9 @@ fn call(variant: &str, tool: &str, intent: Value) -> Response {
     post(&json!({"tool_name": variant, "arguments": arguments, "intent": intent}).to_string())
 }
 
+// API-1
 #[test]
-fn without_the_key_there_is_nothing_but_health() {
+fn without_the_key_only_health_is_available() {
     for path in [
         "/api/v1/activity",
         "/api/v1/activity/export",
@@ -75,7 +76,7 @@ fn every_answer_names_its_request() {
 }
 
 #[test]
-fn what_there_is_not_is_404_and_a_wrong_method_405() {
+fn unknown_path_is_404_and_wrong_method_405() {
     for path in ["/api/v1/nowhere", "/api/v2/status", "/nowhere"] {
         refused(&proxy().get(path), 404);
     }
@@ -100,7 +101,7 @@ fn what_there_is_not_is_404_and_a_wrong_method_405() {
 }
 
 #[test]
-fn fr_040_bad_parameters_are_400_and_name_themselves() {
+fn fr_040_bad_parameters_are_400_and_named() {
     for (query, name) in [
         ("activity?limit=0", "limit"),
         ("activity?limit=101", "limit"),
@@ -159,7 +160,7 @@ fn fr_040_bad_parameters_are_400_and_name_themselves() {
 }
 
 #[test]
-fn fr_038_to_039_the_log_is_listed_filtered_and_paged() {
+fn fr_038_to_039_log_is_listed_filtered_and_paged() {
     let mut client = proxy().client();
     client.call("read", "s:read_item", json!({}));
     client.call("write", "s:write_item", json!({"size": 1}));
@@ -243,7 +244,7 @@ fn fr_038_to_039_the_log_is_listed_filtered_and_paged() {
 }
 
 #[test]
-fn act_7_an_export_holds_every_record_a_filter_means_in_order() {
+fn act_7_export_holds_every_matching_record_in_order() {
     let mut client = proxy().client();
     let session = client.session.clone();
     client.call("write", "s:write_item", json!({"note": "=1+1, \"quoted\""}));
@@ -286,7 +287,7 @@ fn act_7_an_export_holds_every_record_a_filter_means_in_order() {
 }
 
 #[test]
-fn act_7_an_export_of_many_pages_is_whole() {
+fn act_7_export_of_many_pages_is_complete() {
     let mut client = proxy().client();
     for _ in 0..300 {
         client.read("s:read_item", json!({}));
@@ -305,7 +306,7 @@ fn act_7_an_export_of_many_pages_is_whole() {
 fn next_events(connection: &mut Connection, count: usize) -> Vec<Value> {
     let (mut text, mut records) = (String::new(), Vec::new());
     while records.len() < count {
-        let chunk = connection.chunk().expect("the stream goes on");
+        let chunk = connection.chunk().expect("the stream continues");
         text.push_str(std::str::from_utf8(&chunk).unwrap());
         while let Some((event, rest)) = text.split_once("\n\n") {
             let field = |name| event.lines().find_map(|line| line.strip_prefix(name));
@@ -335,7 +336,7 @@ fn open_events(proxy: &Proxy, headers: &[(&str, &str)]) -> Connection {
 }
 
 #[test]
-fn act_7_events_come_live_resume_after_the_last_seen_and_end_with_the_server() {
+fn act_7_events_stream_live_resume_after_the_last_seen_and_end_with_the_server() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     client.read("s:read_item", json!({}));
@@ -366,7 +367,7 @@ fn act_7_events_come_live_resume_after_the_last_seen_and_end_with_the_server() {
 }
 
 #[test]
-fn act_4_the_running_log_is_verified() {
+fn act_4_running_log_is_verified() {
     proxy().client().read("s:read_item", json!({}));
     let report = proxy().api("activity/verify");
     assert_eq!((&report["sound"], &report["broken"]), (&json!(true), &Value::Null), "{report}");
@@ -376,7 +377,7 @@ fn act_4_the_running_log_is_verified() {
 }
 
 #[test]
-fn act_8_payloads_are_cut_and_secrets_taken_out() {
+fn act_8_payloads_are_truncated_and_secrets_removed() {
     let mut client = proxy().client();
     let secret = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
     client.read("s:text", json!({"size": 100_000, "password": "hunter2-hunter2", "note": secret}));
@@ -404,7 +405,7 @@ fn servers_tools_and_status() {
     let next = found["next_cursor"].as_str().unwrap();
     let rest = proxy().api(&format!("tools?q=item&limit=3&cursor={next}"));
     assert!(!rest["tools"].as_array().unwrap().is_empty());
-    assert!(!rest["tools"].as_array().unwrap().contains(&found["tools"][2]), "goes on behind it");
+    assert!(!rest["tools"].as_array().unwrap().contains(&found["tools"][2]), "continues after it");
     let mut all = Vec::new();
     let mut cursor = String::new();
     loop {
@@ -425,8 +426,9 @@ fn servers_tools_and_status() {
     assert_eq!(status["servers"]["connected"], 1);
 }
 
+// API-2
 #[test]
-fn the_interface_describes_itself() {
+fn openapi_describes_the_interface() {
     let response = proxy().get("/api/v1/openapi.json");
     assert_eq!(response.status, 200);
     let described = response.json();
@@ -477,8 +479,9 @@ fn the_interface_describes_itself() {
     assert_eq!(requests.len(), variants.len());
 }
 
+// API-3
 #[test]
-fn readyz_is_503_until_every_server_was_heard_or_has_failed() {
+fn readyz_is_503_until_every_server_has_answered_or_failed() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
     let made = std::process::Command::new("mkfifo").arg(&gate).status().unwrap();
@@ -506,7 +509,7 @@ fn readyz_is_503_until_every_server_was_heard_or_has_failed() {
 }
 
 #[test]
-fn readyz_is_ready_while_an_enabled_server_can_be_used() {
+fn readyz_is_ready_while_an_enabled_server_is_usable() {
     let dead = || json!({"command": "/nowhere/at/all"});
     let off = || json!({"command": "/nowhere/at/all", "enabled": false});
     for (servers, ready) in [
@@ -524,7 +527,7 @@ fn readyz_is_ready_while_an_enabled_server_can_be_used() {
 }
 
 #[test]
-fn a_calls_outcome_has_its_status() {
+fn outcome_of_a_call_determines_its_status() {
     let read = json!({"operation_type": "read"});
     let text = |response: &Response, status| refused(response, status);
     let good = call("call_tool_read", "s:read_item", read.clone());
@@ -562,7 +565,7 @@ fn a_calls_outcome_has_its_status() {
 }
 
 #[test]
-fn an_upstream_that_failed_is_502() {
+fn failed_upstream_is_502() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let body = json!({"tool_name": "call_tool_read", "arguments": {"name": "s:crash"},
         "intent": {"operation_type": "read"}});
@@ -573,7 +576,7 @@ fn an_upstream_that_failed_is_502() {
 }
 
 #[test]
-fn bodies_that_cannot_be_read_are_400() {
+fn unreadable_bodies_are_400() {
     let good = r#"{"tool_name":"call_tool_read","arguments":{"name":"s:read_item"},"intent":{"operation_type":"read"}}"#;
     assert_eq!(post(good).status, 200);
     for body in [
@@ -596,8 +599,10 @@ fn bodies_that_cannot_be_read_are_400() {
     }
     let headers = [("X-API-Key", API_KEY), ("X-Request-Id", "unreadable-1")];
     let body = br#"{"tool_name":"call_tool_read","arguments":{"name":"s:x","name":"s:y"}}"#;
-    proxy().request("POST", "/api/v1/tools/call", &headers, body);
-    let records = proxy().activity("request_id=unreadable-1");
+    // A proxy of its own: with an identical refusal before it, it would be counted in that one's record.
+    let alone = Proxy::start(json!({}));
+    alone.request("POST", "/api/v1/tools/call", &headers, body);
+    let records = alone.activity("request_id=unreadable-1");
     assert_eq!((records.len(), &records[0]["status"]), (1, &json!("rejected")), "{records:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Results that are too long for an agent: told of in short, kept for it alone, read in parts as the server sent them.
+//! Results that are too long for an agent: summarized, kept for it alone, and read in parts as the server sent them.
 //!
 //! Size: one topic, and each way in which a result could be lost, changed or read by others is a test of its own.
 
@@ -16,7 +16,7 @@ use crate::harness::{
 /// The limit of most tests.
 pub(crate) const LIMIT: usize = 8000;
 
-/// What the tools of the server answer: whole results, some in a spelling that no serializer writes.
+/// Answers of the server's tools: whole results, some in a spelling that no serializer writes.
 fn result(tool: &str) -> Vec<u8> {
     let long = "x".repeat(2 * LIMIT);
     let text = match tool {
@@ -53,7 +53,7 @@ fn result(tool: &str) -> Vec<u8> {
 
 const TOOLS: [&str; 8] = ["prose", "table", "wrong", "fails", "asks", "short", "latin", "huge"];
 
-/// What `text` of the only block of `prose` says.
+/// Member `text` of the only block of `prose`.
 fn prose() -> String {
     let result: Value = serde_json::from_slice(&result("prose")).unwrap();
     result["content"][0]["text"].as_str().unwrap().to_owned()
@@ -113,7 +113,7 @@ fn proxy() -> Proxy {
     Proxy::with(config(json!({"bytes": LIMIT})))
 }
 
-/// One that tests share that only read.
+/// Proxy shared by the tests that only read.
 fn shared() -> &'static Proxy {
     static PROXY: OnceLock<Proxy> = OnceLock::new();
     PROXY.get_or_init(|| Proxy::for_all(config(json!({"bytes": LIMIT}))))
@@ -123,11 +123,11 @@ fn text(result: &Value, block: usize) -> &str {
     result["content"][block]["text"].as_str().unwrap_or_else(|| panic!("{result}"))
 }
 
-/// The handle that an agent was told.
+/// Handle received by an agent.
 fn handle(short: &Value) -> String {
-    let told = text(short, 0);
-    let at = told.find("kept_").unwrap_or_else(|| panic!("no handle: {told}"));
-    told[at..at + 37].to_owned()
+    let reported = text(short, 0);
+    let at = reported.find("kept_").unwrap_or_else(|| panic!("no handle: {reported}"));
+    reported[at..at + 37].to_owned()
 }
 
 /// Calls a tool whose result is kept; the handle.
@@ -167,17 +167,18 @@ fn record(proxy: &Proxy, tool: &str) -> Value {
     proxy.activity(&format!("tool={tool}"))[0].clone()
 }
 
-/// The result as it went on is that of the server.
+/// The forwarded result is that of the server.
 fn assert_whole(client: &mut Client, tool: &str) {
     let got = client.read_raw(&format!("s:{tool}"), json!({}));
     assert!(got.whole && raw_result(&got.body) == result(tool), "{tool}: {}", got.body.len());
 }
 
+// RES-1
 #[test]
-fn a_long_result_is_told_of_in_short_and_a_short_one_goes_as_it_is() {
+fn long_result_is_summarized_and_a_short_one_forwarded_unchanged() {
     let mut client = shared().client();
     let short = client.read("s:prose", json!({}));
-    let told = text(&short, 0);
+    let reported = text(&short, 0);
     let bytes = result("prose").len();
     for words in [
         &*format!("'s:prose' has {bytes} bytes, more than the {LIMIT} "),
@@ -189,7 +190,7 @@ fn a_long_result_is_told_of_in_short_and_a_short_one_goes_as_it_is() {
         " about 1501 lines\n",
         "\nIts text begins:",
     ] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(reported.contains(words), "{words}: {reported}");
     }
     let head = text(&short, 1);
     assert!(head.len() > 1000 && prose().starts_with(head), "{head}");
@@ -200,23 +201,24 @@ fn a_long_result_is_told_of_in_short_and_a_short_one_goes_as_it_is() {
 }
 
 #[test]
-fn of_a_structured_result_the_short_form_says_where_it_is() {
+fn summary_of_a_structured_result_outlines_its_parts() {
     let mut client = shared().client();
     let short = client.read("s:table", json!({}));
     assert_eq!(short["structuredContent"], Value::Null, "{short}");
-    let told = text(&short, 0);
+    let reported = text(&short, 0);
     for words in [
         "structuredContent is not repeated here: read it at /structuredContent.",
         "\n/structuredContent/rows: array of 500, ",
         "\n/structuredContent/a~1b/x~0y: array of 1, 3 bytes\n",
     ] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(reported.contains(words), "{words}: {reported}");
     }
     assert_eq!(text(&short, 1), "see the rows");
 }
 
+// RES-2
 #[test]
-fn the_parts_together_are_the_bytes_of_the_server() {
+fn parts_together_equal_the_bytes_of_the_server() {
     let mut client = shared().client();
     for tool in ["prose", "table"] {
         let handle = keep(&mut client, tool);
@@ -237,6 +239,7 @@ fn the_parts_together_are_the_bytes_of_the_server() {
     assert_eq!(text(&part(&mut client, &handle, of_string), 0), "the end");
 }
 
+// RES-2
 #[test]
 fn single_places_are_found_by_pointer_lines_and_search() {
     let mut client = shared().client();
@@ -270,10 +273,10 @@ fn single_places_are_found_by_pointer_lines_and_search() {
 }
 
 #[test]
-fn what_is_not_there_is_told_with_what_is_and_a_bad_question_is_refused() {
+fn missing_place_is_answered_with_existing_ones_and_a_bad_question_is_refused() {
     let mut client = shared().client();
     let handle = keep(&mut client, "table");
-    for (ask, told) in [
+    for (ask, expected) in [
         (
             json!({"pointer": "/structuredContent/rows/500"}),
             "/structuredContent/rows is an array of 500",
@@ -285,24 +288,25 @@ fn what_is_not_there_is_told_with_what_is_and_a_bad_question_is_refused() {
         (json!({"offset": 4000}), "offset 4000 is past the end: its text has 12 bytes"),
     ] {
         let got = part(&mut client, &handle, ask.clone());
-        assert!(error_text(&got).contains(told), "{ask}: {got}");
+        assert!(error_text(&got).contains(expected), "{ask}: {got}");
     }
-    for (ask, told) in [
+    for (ask, expected) in [
         (json!({"search": "a".repeat(1 << 20)}), "search must be a string of 1 to 256 bytes"),
-        (json!({"search": "a", "lines": "1"}), "ask one of them"),
+        (json!({"search": "a", "lines": "1"}), "lines and search cannot be combined"),
         (json!({"lines": "0"}), "lines must be"),
         (json!({"limit": 65_537}), "limit must be a whole number from 1 to 65536"),
         (json!({"line": "1"}), "Unknown parameter 'line'"),
     ] {
         let got = part(&mut client, &handle, ask);
-        assert!(error_text(&got).contains(told), "{got}");
+        assert!(error_text(&got).contains(expected), "{got}");
     }
     let bad = part(&mut client, "kept_7", json!({}));
     assert!(error_text(&bad).starts_with("handle is none"), "{bad}");
 }
 
+// RES-3
 #[test]
-fn nobody_else_reads_a_result_whoever_they_are() {
+fn result_is_readable_by_no_other_principal() {
     let proxy = shared();
     let (mut owner, mut other) = (proxy.client(), proxy.client());
     let handle = keep(&mut owner, "prose");
@@ -310,7 +314,7 @@ fn nobody_else_reads_a_result_whoever_they_are() {
     let unknown = part(&mut owner, &guessed, json!({}));
     let refused = error_text(&unknown);
     assert!(refused.starts_with("No result is kept under this handle"), "{refused}");
-    // Who asks for another's is told the same as who guesses.
+    // A request for another's result gets the same answer as a guess.
     assert_eq!(error_text(&part(&mut other, &handle, json!({}))), refused);
     let ask = json!({"name": "read_result", "arguments": {"handle": handle}});
     let sessionless = ask_modern(proxy, "/mcp", "tools/call", ask, &[]).json();
@@ -319,7 +323,7 @@ fn nobody_else_reads_a_result_whoever_they_are() {
 }
 
 #[test]
-fn a_client_without_a_session_reads_what_was_kept_for_its_principal() {
+fn client_without_a_session_reads_results_kept_for_its_principal() {
     let proxy = proxy();
     let token = |name: &str| {
         let made: Output = proxy.cli(&["token", "create", name, "--json"]);
@@ -333,12 +337,12 @@ fn a_client_without_a_session_reads_what_was_kept_for_its_principal() {
     };
     let call = json!({"name": "s:prose", "intent": {"operation_type": "read"}});
     let short = ask(&ann, "call_tool_read", call);
-    // It is a result of our own, and says what every one says in this era.
+    // It is a result of our own, with the members that every result has in this protocol family.
     assert_eq!(short["resultType"], "complete", "{short}");
     let read = json!({"handle": handle(&short), "pointer": "", "limit": 65_536});
     let got = ask(&ann, "read_result", read.clone());
     assert_eq!(got["resultType"], "complete", "{got}");
-    // What the era asks of a result is no part of what is kept.
+    // Members required by the protocol family are not part of the kept result.
     assert_eq!(text(&got, 0).as_bytes(), result("prose").trim_ascii());
     assert!(error_text(&ask(&ben, "read_result", read.clone())).starts_with("No result is kept"));
     // Another token, though it is called like one that read here.
@@ -356,8 +360,9 @@ fn a_client_without_a_session_reads_what_was_kept_for_its_principal() {
     );
 }
 
+// RES-3
 #[test]
-fn a_result_goes_when_its_time_is_up_and_from_the_disk_too() {
+fn expired_result_is_removed_from_memory_and_disk() {
     let proxy = Proxy::with(config(json!({"bytes": LIMIT, "keep": "200ms"})));
     let mut client = proxy.client();
     let short = client.read("s:prose", json!({}));
@@ -373,7 +378,7 @@ fn a_result_goes_when_its_time_is_up_and_from_the_disk_too() {
 }
 
 #[test]
-fn the_oldest_results_make_room_and_what_is_more_than_all_goes_on_whole() {
+fn oldest_results_are_evicted_and_one_above_the_total_is_forwarded_complete() {
     let one = result("prose").len();
     let limit = |bytes: usize, count: usize| json!({"bytes": LIMIT, "max_kept_bytes": bytes, "max_kept": count});
     for limit in [limit(2 * one, 100), limit(100 * one, 2)] {
@@ -391,12 +396,12 @@ fn the_oldest_results_make_room_and_what_is_more_than_all_goes_on_whole() {
     let proxy = Proxy::with(config(limit(one - 1, 100)));
     let mut client = proxy.client();
     assert_whole(&mut client, "prose");
-    let told = record(&proxy, "prose")["metadata"]["not_kept"].clone();
-    assert_eq!(told, format!("it is longer than result_limit.max_kept_bytes {}", one - 1));
+    let recorded = record(&proxy, "prose")["metadata"]["not_kept"].clone();
+    assert_eq!(recorded, format!("it is longer than result_limit.max_kept_bytes {}", one - 1));
 }
 
 #[test]
-fn the_call_and_each_reading_are_on_record_without_the_handle() {
+fn call_and_each_read_are_recorded_without_the_handle() {
     let mut config = config(json!({"bytes": LIMIT}));
     config["activity"] = json!({"receipts": true});
     let proxy = Proxy::with(config);
@@ -430,8 +435,9 @@ fn the_call_and_each_reading_are_on_record_without_the_handle() {
     }
 }
 
+// RES-3
 #[test]
-fn no_spelling_of_a_handle_gets_into_a_record() {
+fn handle_is_recorded_in_no_spelling() {
     let proxy = proxy();
     let mut client = proxy.client();
     let handle = keep(&mut client, "prose");
@@ -448,10 +454,10 @@ fn no_spelling_of_a_handle_gets_into_a_record() {
         let records = client.records(&proxy, "type=internal_tool_call&tool=read_result");
         let record = &records[0];
         assert_eq!(record["status"], status, "{arguments}: {record}");
-        let told = record.to_string();
-        assert!(!told.contains(&handle[5..]) && !told.contains(&handle[6..]), "{told}");
+        let recorded = record.to_string();
+        assert!(!recorded.contains(&handle[5..]) && !recorded.contains(&handle[6..]), "{recorded}");
         let named = record["arguments"]["handle"].as_str().unwrap();
-        assert!(named.starts_with("kept_#") && named.len() == 38, "{told}");
+        assert!(named.starts_with("kept_#") && named.len() == 38, "{recorded}");
     }
 }
 
@@ -485,7 +491,7 @@ fn strict_still_blocks_and_warn_still_warns() {
 }
 
 #[test]
-fn what_its_client_has_to_see_goes_on_whole() {
+fn result_the_client_must_see_is_forwarded_complete() {
     let proxy = proxy();
     let mut client = proxy.client();
     for (tool, why) in [
@@ -494,14 +500,14 @@ fn what_its_client_has_to_see_goes_on_whole() {
         ("latin", Some("it is not text in UTF-8")),
     ] {
         assert_whole(&mut client, tool);
-        let told = record(&proxy, tool)["metadata"]["not_kept"].clone();
-        assert_eq!(told.as_str(), why, "{tool}");
+        let recorded = record(&proxy, tool)["metadata"]["not_kept"].clone();
+        assert_eq!(recorded.as_str(), why, "{tool}");
     }
     assert_eq!(files(&proxy), 0);
 }
 
 #[test]
-fn a_limit_counts_for_the_tools_it_is_set_for() {
+fn limit_applies_to_the_tools_it_is_set_for() {
     let mut config = config(json!({}));
     config["mcpServers"]["s"]["result_limit"] =
         json!({"bytes": 0, "tools": {"p*": {"bytes": 4096, "keep": "7m"}}});
@@ -517,7 +523,7 @@ fn a_limit_counts_for_the_tools_it_is_set_for() {
 }
 
 #[test]
-fn only_a_client_that_is_offered_read_result_has_results_kept() {
+fn results_are_kept_only_for_clients_that_are_offered_read_result() {
     let proxy = proxy();
     let mut direct = proxy.direct_client();
     let listed = direct.ask("tools/list", json!({}))["result"]["tools"].take();
@@ -545,7 +551,7 @@ fn listed(client: &mut Client) -> Vec<String> {
 }
 
 #[test]
-fn without_a_limit_nothing_is_there_and_a_reload_turns_it_on_and_off() {
+fn without_a_limit_read_result_is_absent_and_a_reload_switches_it() {
     let proxy = Proxy::with(config(json!({"bytes": 0})));
     let mut client = proxy.client();
     assert_eq!(listed(&mut client).len(), 5);
@@ -572,7 +578,7 @@ fn without_a_limit_nothing_is_there_and_a_reload_turns_it_on_and_off() {
     });
     set(0);
     until("it is not offered any more", || (listed(&mut client).len() == 5).then_some(()));
-    until("results go on", || {
+    until("results are forwarded", || {
         let got = client.read_raw("s:prose", json!({}));
         (raw_result(&got.body) == result("prose")).then_some(())
     });
@@ -580,8 +586,9 @@ fn without_a_limit_nothing_is_there_and_a_reload_turns_it_on_and_off() {
     assert_eq!(text(&part(&mut client, &handle, json!({"lines": "1501"})), 0), "the end");
 }
 
+// RES-1
 #[test]
-fn a_result_that_cannot_be_written_goes_on_whole_and_the_record_says_why() {
+fn result_that_cannot_be_written_is_forwarded_complete_and_the_record_states_why() {
     let proxy = proxy();
     let mut client = proxy.client();
     let folder = folder(&proxy);
@@ -589,10 +596,10 @@ fn a_result_that_cannot_be_written_goes_on_whole_and_the_record_says_why() {
     std::fs::write(&folder, "in the way").unwrap();
     for tool in ["prose", "table"] {
         assert_whole(&mut client, tool);
-        let told = record(&proxy, tool)["metadata"]["not_kept"].clone();
-        assert!(told.as_str().unwrap().starts_with("it cannot be written: "), "{told}");
+        let recorded = record(&proxy, tool)["metadata"]["not_kept"].clone();
+        assert!(recorded.as_str().unwrap().starts_with("it cannot be written: "), "{recorded}");
     }
-    assert!(proxy.log().contains("a long result goes on whole"), "{}", proxy.log());
+    assert!(proxy.log().contains("long result forwarded whole"), "{}", proxy.log());
     std::fs::remove_file(&folder).unwrap();
     let handle = keep(&mut client, "prose");
     assert_eq!(text(&part(&mut client, &handle, json!({"lines": "1501"})), 0), "the end");
@@ -602,34 +609,38 @@ fn a_result_that_cannot_be_written_goes_on_whole_and_the_record_says_why() {
 }
 
 #[test]
-fn what_is_more_than_may_be_held_goes_on_whole() {
+fn result_above_the_holding_bound_is_forwarded_complete() {
     let mut config = config(json!({"bytes": LIMIT}));
     config["output_validation"] = json!({"max_held_bytes": 20 * LIMIT});
     let proxy = Proxy::with(config);
     let mut client = proxy.client();
     assert_whole(&mut client, "huge");
-    let told = record(&proxy, "huge")["metadata"]["not_kept"].clone();
-    assert_eq!(told, format!("it is longer than output_validation.max_held_bytes {}", 20 * LIMIT));
+    let recorded = record(&proxy, "huge")["metadata"]["not_kept"].clone();
+    assert_eq!(
+        recorded,
+        format!("it is longer than output_validation.max_held_bytes {}", 20 * LIMIT)
+    );
     keep(&mut client, "prose");
-    // What cannot be read for want of memory is told; here it is its copies that do not fit.
+    // A result that is unreadable for lack of memory is reported; here its copies do not fit.
     assert_eq!(files(&proxy), 1);
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_is_told_at_the_start() {
+fn unusable_results_folder_is_reported_at_the_start() {
     let home = tempfile::tempdir().unwrap();
     let config = configure(config(json!({"bytes": LIMIT})), home.path());
     std::fs::create_dir_all(home.path().join("data")).unwrap();
     std::fs::write(home.path().join("data/results"), "in the way").unwrap();
     let refused = Output::of(mcpproxy().arg("serve").arg("--config").arg(&config));
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
-    for words in ["results cannot be kept in ", "/data/results: ", "set result_limit.bytes to 0"] {
+    for words in ["results cannot be stored in ", "/data/results: ", "set result_limit.bytes to 0"]
+    {
         assert!(refused.stderr.contains(words), "{words}: {}", refused.stderr);
     }
 }
 
 #[test]
-fn nothing_that_was_kept_outlives_its_process() {
+fn kept_results_do_not_survive_their_process() {
     let mut proxy = proxy();
     let mut client = proxy.client();
     keep(&mut client, "prose");

@@ -1,15 +1,15 @@
-//! CAP-7 on the wire: what is sent twice, what never is, and what the record says of it.
+//! Retries on the wire (CAP-7): requests sent twice, requests never sent twice, and their records.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Proxy, Scripted, error_text};
 
-/// Calls a tool; `told` has a progress token beside it, for which the proxy listens to the server all the while.
-fn call(client: &mut Client, tool: &str, told: bool) -> Value {
+/// Calls a tool; `with_progress` adds a progress token, for which the proxy listens to the server during the call.
+fn call(client: &mut Client, tool: &str, with_progress: bool) -> Value {
     let intent = json!({"operation_type": "write"});
     let mut params = json!({"name": "call_tool_write",
         "arguments": {"name": format!("s:{tool}"), "args": {"n": 1}, "intent": intent}});
-    if told {
+    if with_progress {
         params["_meta"] = json!({"progressToken": "p"});
     }
     client.ask("tools/call", params)["result"].take()
@@ -25,24 +25,24 @@ const TOOLS: [&str; 18] = [
     "plain_in_head",
     "plain_after_head",
     "plain_in_body",
-    "idem_told_unanswered",
-    "idem_told_in_head",
-    "idem_told_after_head",
-    "idem_told_in_body",
-    "plain_told_unanswered",
-    "plain_told_in_head",
-    "plain_told_after_head",
-    "plain_told_in_body",
+    "idem_progress_unanswered",
+    "idem_progress_in_head",
+    "idem_progress_after_head",
+    "idem_progress_in_body",
+    "plain_progress_unanswered",
+    "plain_progress_in_head",
+    "plain_progress_after_head",
+    "plain_progress_in_body",
     "plain_fine",
 ];
 
 #[test]
-fn cap_7_an_idempotent_call_is_made_once_more_if_no_byte_of_its_answer_came() {
+fn cap_7_idempotent_call_is_retried_once_if_no_byte_of_its_answer_arrived() {
     let server = Scripted::start(&TOOLS);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let mut client = proxy.client();
     for tool in TOOLS {
-        let result = call(&mut client, tool, tool.contains("told"));
+        let result = call(&mut client, tool, tool.contains("progress"));
         let mended = tool.starts_with("idem") && tool.ends_with("unanswered");
         let fine = mended || tool.ends_with("fine");
         assert_eq!(result["isError"] != true, fine, "{tool}: {result}");
@@ -55,8 +55,7 @@ fn cap_7_an_idempotent_call_is_made_once_more_if_no_byte_of_its_answer_came() {
 }
 
 #[test]
-fn cap_7_a_connection_that_is_closed_before_the_request_is_read_is_made_anew_for_idempotent_calls()
-{
+fn cap_7_connection_closed_before_the_request_is_read_is_reopened_for_idempotent_calls() {
     for (tool, fine) in [("idem_fine", true), ("plain_fine", false)] {
         let server = Scripted::start(&TOOLS);
         let proxy = Proxy::start(json!({"s": server.entry()}));
@@ -70,13 +69,13 @@ fn cap_7_a_connection_that_is_closed_before_the_request_is_read_is_made_anew_for
 }
 
 #[test]
-fn cap_7_it_is_made_once_more_and_not_twice() {
+fn cap_7_call_is_retried_once_and_not_twice() {
     let server = Scripted::start(&["idem_down"]);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     server.set_down(true);
-    for told in [false, true] {
+    for with_progress in [false, true] {
         let before = server.arrived().get("idem_down").copied().unwrap_or(0);
-        let result = call(&mut proxy.client(), "idem_down", told);
+        let result = call(&mut proxy.client(), "idem_down", with_progress);
         assert!(error_text(&result).contains("without an answer"), "{result}");
         assert_eq!(server.arrived()["idem_down"], before + 2);
     }
@@ -113,7 +112,7 @@ done
 "#;
 
 #[test]
-fn cap_7_a_read_that_ended_its_server_is_not_made_again_unless_somebody_says_that_it_may() {
+fn cap_7_read_that_ended_its_server_is_not_repeated_unless_declared_idempotent() {
     // What `readOnlyHint` says is derived; the hint and the operator's word are stated.
     for (hint, capability, again) in [
         (r#""readOnlyHint":true"#, json!({}), false),
@@ -143,7 +142,7 @@ fn cap_7_a_read_that_ended_its_server_is_not_made_again_unless_somebody_says_tha
 }
 
 #[test]
-fn cap_7_over_a_pipe_a_child_that_ends_without_a_byte_of_the_answer_is_asked_once_more() {
+fn cap_7_call_is_retried_once_after_a_child_ends_without_a_byte_of_the_answer() {
     for what in ["ends", "half", "begun"] {
         for idempotent in [true, false] {
             let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! A server that says something else of a tool than before: it is told, with both values.
+//! A server that changes a tool's annotations: reported with both values.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Proxy, error_text, stub_stdio, until};
 
 #[test]
-fn a_hint_that_its_server_takes_back_is_a_warning_with_both_values_told_once() {
+fn hint_withdrawn_by_its_server_is_warned_about_once_with_both_values() {
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": stub_stdio(&["--only", "delete_item,read_item,add_tool,flip_hints"])},
     }));
@@ -24,8 +24,8 @@ fn a_hint_that_its_server_takes_back_is_a_warning_with_both_values_told_once() {
         (&json!("s"), &json!("delete_item"))
     );
     let text = warning["error_message"].as_str().unwrap();
-    for told in ["destructiveHint from true to absent", "side_effect from destructive to read"] {
-        assert!(text.contains(told), "{text}");
+    for message in ["destructiveHint from true to absent", "side_effect from destructive to read"] {
+        assert!(text.contains(message), "{text}");
     }
     let shown = proxy.api(&format!("activity/{}", warning["id"].as_str().unwrap()));
     let members =
@@ -40,6 +40,6 @@ fn a_hint_that_its_server_takes_back_is_a_warning_with_both_values_told_once() {
     let of_tool = |it: &&Value| it["metadata"]["changed"] == json!(["delete_item"]);
     let change = change.iter().find(of_tool).unwrap_or_else(|| panic!("{change:?}"));
     assert_eq!(change["metadata"]["differences"][0]["tool"], "delete_item", "{change}");
-    let told = |line: &&str| line.contains("WARN") && line.contains("destructiveHint");
-    assert_eq!(proxy.log().lines().filter(told).count(), 1, "{}", proxy.log());
+    let message = |line: &&str| line.contains("WARN") && line.contains("destructiveHint");
+    assert_eq!(proxy.log().lines().filter(message).count(), 1, "{}", proxy.log());
 }

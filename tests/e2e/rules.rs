@@ -1,4 +1,4 @@
-//! The operator's rules, at every door: what they refuse, what they permit, what they hide, and how they change.
+//! Operator rules at every entry point: denials, permissions, hidden items, and changes of the rules.
 
 use std::path::Path;
 
@@ -46,8 +46,9 @@ fn decision(proxy: &Proxy) -> Value {
     proxy.activity("type=policy_decision").first().expect("a decision").clone()
 }
 
+// RUL-1
 #[test]
-fn act_1_a_rule_refuses_with_its_message_and_is_on_record() {
+fn act_1_rule_refuses_with_its_message_and_is_recorded() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();
     let refused = client.call("destructive", "s:delete_item", json!({}));
@@ -65,7 +66,7 @@ fn act_1_a_rule_refuses_with_its_message_and_is_on_record() {
     }
     let call = &proxy.activity("type=tool_call")[0];
     assert_eq!((&call["status"], &call["error_message"]), (&json!("rejected"), &json!(text)));
-    // The same by the other doors; over REST it is the admin, whom the rule is not about.
+    // The same at the other entry points; over REST it is the admin, to whom the rule does not apply.
     let mut direct = proxy.direct_client();
     let answer = direct.tool("s__delete_item", json!({}));
     assert_eq!(error_text(&answer), text);
@@ -84,7 +85,7 @@ fn act_1_a_rule_refuses_with_its_message_and_is_on_record() {
 }
 
 #[test]
-fn arguments_that_a_rule_cannot_be_shown_are_refused() {
+fn arguments_that_cannot_be_presented_to_a_rule_are_refused() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();
     // The rules do not need it, so that they let it pass; the tool's schema does not, which is asked after them.
@@ -95,11 +96,18 @@ fn arguments_that_a_rule_cannot_be_shown_are_refused() {
         let good = client.read("s:read_item", json!({"size": 3, name: null}));
         assert_ne!(good["isError"], true, "{good}");
     }
+    // Sent as the number that it contains (INP-8), which is what the rule decides on.
+    assert_ne!(client.read("s:read_item", json!({"size": "3"}))["isError"], true);
+    let refused = client.read("s:read_item", json!({"size": "1000"}));
+    assert!(error_text(&refused).contains("rule 'small'"), "{refused}");
     for (args, why) in [
         (json!({"size": 1.5}), "argument 'size' is a number that is not whole, or too large"),
         (json!({"size": null}), "argument 'size' is null"),
-        (json!({"size": "3"}), "argument 'size' is of another type than the tool's schema says"),
-        (json!({"size": 1, "Size": 1000}), "the arguments have two keys that differ only by case"),
+        (json!({"size": "many"}), "argument 'size' is of another type than the tool's schema says"),
+        (
+            json!({"size": 1, "Size": 1000}),
+            "a key of the arguments differs only by case from 'size', which the rule reads: write 'size'",
+        ),
         (json!({"x": [{"a": 1, "A": 2}]}), "the arguments have two keys that differ only by case"),
     ] {
         let refused = client.read("s:read_item", args);
@@ -110,8 +118,159 @@ fn arguments_that_a_rule_cannot_be_shown_are_refused() {
     }
 }
 
+const VARIANT_RULES: &str = r#"
+@id("no-etc")
+forbid (principal, action in [Action::"read", Action::"write", Action::"destructive"],
+        resource == Tool::"s:added_file")
+when { context.args has path && context.args.path like "/etc/*" };
+
+@id("no-drop")
+forbid (principal, action in [Action::"read", Action::"write", Action::"destructive"],
+        resource == Tool::"s:added_file")
+when { principal != Agent::"token:x" && context.args has task && context.args.task == "drop" };
+
+@id("no-who")
+forbid (principal, action, resource in Server::"s")
+when { context has args && context.args has who && context.args.who == "x" };
+
+@id("no-shared")
+forbid (principal, action == Action::"read_resource", resource == Resource::"s:test://shared");
+
+@id("no-greet")
+forbid (principal, action == Action::"get_prompt", resource == Prompt::"s:greet")
+when { context.client == "nobody" };
+"#;
+
+/// A proxy under these rules before a stub with a tool `added_file`, whose arguments are not judged by its schema.
+fn before_added_file() -> Proxy {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("rules.cedar"), VARIANT_RULES).unwrap();
+    let tools = json!([{"name": "added_file", "annotations": {"readOnlyHint": true}, "inputSchema": {
+        "type": "object", "properties": {"path": {"type": "string"}, "task": {"type": "string"},
+            "options": {"type": "object"}, "list": {"type": "array"}}}},
+        {"name": "added_any", "inputSchema": {"type": "object"}}]);
+    let file = write(folder.path(), "tools.json", &tools.to_string());
+    let server = stub_stdio(&["--offers", "--only", "received", "--tools", &file]);
+    let config = json!({"mcpServers": {"s": server}, "policy": {"files": ["rules.cedar"]},
+        "input_validation": {"mode": "off"}});
+    Proxy::unready(config, folder).ready()
+}
+
+fn variant_of(name: &str, rule: &str) -> String {
+    format!(
+        "Tool 's:added_file' is not allowed by rule '{rule}': it cannot be evaluated: a key of the \
+         arguments differs only by case from '{name}', which the rule reads: write '{name}'"
+    )
+}
+
+// RUL-2
 #[test]
-fn a_rule_is_told_which_client_asks() {
+fn key_that_a_server_may_read_as_one_of_a_rule_is_refused() {
+    let proxy = before_added_file();
+    let mut client = proxy.client();
+    for (args, name, rule) in [
+        (r#"{"Path":"/etc/passwd"}"#, "path", "no-etc"),
+        (r#"{"\u0050ath":"/etc/passwd"}"#, "path", "no-etc"),
+        (r#"{"path":"/tmp/x","options":{"PATH":"/etc/passwd"}}"#, "path", "no-etc"),
+        (r#"{"list":[[{"pAth":"/etc/passwd"}]]}"#, "path", "no-etc"),
+        ("{\"ta\u{17f}k\":\"drop\"}", "task", "no-drop"),
+        ("{\"tas\u{212a}\":\"drop\"}", "task", "no-drop"),
+        (r#"{"tas\u212a":"drop"}"#, "task", "no-drop"),
+        ("{\"\u{ff50}ath\":\"/etc/passwd\"}", "path", "no-etc"),
+    ] {
+        let arguments = format!(
+            r#"{{"name":"s:added_file","args":{args},"intent":{{"operation_type":"read"}}}}"#
+        );
+        let params = format!(r#"{{"name":"call_tool_read","arguments":{arguments}}}"#);
+        let result: Value = serde_json::from_slice(&client.ask_raw("tools/call", &params)).unwrap();
+        assert_eq!(error_text(&result), variant_of(name, rule), "{args}");
+    }
+    let answer = proxy.direct_client().tool("s__added_file", json!({"Path": "/etc/passwd"}));
+    assert_eq!(error_text(&answer), variant_of("path", "no-etc"));
+    let received = client.read("s:received", json!({"Path": "no rule reads it here"}));
+    assert!(!received.to_string().contains("passwd"), "nothing went out: {received}");
+    for good in [json!({"path": "/tmp/x"}), json!({"path": "/tmp/x", "other": {"a": "Path"}})] {
+        let answer = client.read("s:added_file", good);
+        assert_ne!(answer["isError"], true, "{answer}");
+    }
+}
+
+// RUL-2
+#[test]
+fn other_spelling_of_a_resource_or_prompt_that_a_rule_names_is_refused() {
+    let proxy = before_added_file();
+    let mut client = proxy.client();
+    for uri in [
+        "TEST://shared",
+        "test://Shared",
+        "test://%73hared",
+        "test://shared/",
+        "test://shared/a/..",
+        "test://shared?x",
+        "test://shared#x",
+    ] {
+        let read = client.ask("resources/read", json!({"uri": format!("mcpproxy://s/{uri}")}));
+        let text = format!(
+            "Resource 's:{uri}' is not allowed by rule 'no-shared': it cannot be evaluated: the URI is \
+             another spelling of 'test://shared', which the rule names: write 'test://shared'"
+        );
+        assert!(read["error"]["message"].as_str().unwrap_or_default().contains(&text), "{read}");
+    }
+    let read = client.ask("resources/read", json!({"uri": "mcpproxy://s/test://shared2"}));
+    assert!(!read.to_string().contains("no-shared"), "{read}");
+    let got = client.ask("prompts/get", json!({"name": "s__Greet"}));
+    let text = "the name differs only by case from 'greet', which the rule names: write 'greet'";
+    assert!(got["error"]["message"].as_str().unwrap_or_default().contains(text), "{got}");
+    let got = client.ask("prompts/get", json!({"name": "s__greet", "arguments": {}}));
+    assert!(got["result"].is_object(), "{got}");
+}
+
+#[test]
+fn argument_of_a_prompt_is_read_like_one_of_a_tool() {
+    let proxy = before_added_file();
+    let mut client = proxy.client();
+    let mut error = |args: Value| {
+        let got = client.ask("prompts/get", json!({"name": "s__greet", "arguments": args}));
+        got["error"]["message"].as_str().unwrap_or_default().to_owned()
+    };
+    let variant = "a key of the arguments differs only by case from 'who', which the rule reads";
+    assert!(error(json!({"Who": "x"})).contains(variant));
+    assert!(error(json!({"who": "x"})).contains("is not allowed by rule 'no-who'"));
+    assert!(!error(json!({"who": "y"})).contains("rule"));
+}
+
+#[test]
+fn explanation_names_the_key_that_a_rule_reads() {
+    let proxy = before_added_file();
+    let why = "a key of the arguments differs only by case from 'path', which the rule reads: write 'path'";
+    let args = r#"{"options":{"Path":"/etc/passwd"}}"#;
+    let explain = ["policy", "explain", "--as", "admin", "--tool", "s:added_file", "--args", args];
+    let printed = proxy.cli(&[&explain[..], &["-o", "json"]].concat()).json();
+    assert_eq!(
+        (&printed["decision"], &printed["decided_by"]),
+        (&json!("deny"), &json!(["no-etc"]))
+    );
+    assert_eq!(printed["text"], variant_of("path", "no-etc"));
+    assert_eq!(
+        [
+            &printed["rules"][0]["outcome"],
+            &printed["rules"][0]["error"],
+            &printed["rules"][1]["outcome"]
+        ],
+        [&json!("error"), &json!(why), &json!("fails")],
+        "{printed}"
+    );
+    let shown = proxy.cli(&explain);
+    assert!(shown.stdout.contains(why), "{}", shown.stdout);
+    let body = json!({"principal": "admin", "tool": "s:added_file", "args": {"Path": "x"}});
+    let key = [("X-API-Key", API_KEY)];
+    let path = "/api/v1/policy/explain";
+    let answer = proxy.request("POST", path, &key, body.to_string().as_bytes()).json();
+    assert_eq!(answer["data"]["rules"][0]["error"], why, "{answer}");
+}
+
+#[test]
+fn rule_can_test_the_name_of_the_client() {
     let rules = r#"@id("not-by-this") forbid (principal, action == Action::"read", resource == Tool::"s:read_item")
         when { context.client == "CLIENT" };"#;
     for (client, refused) in [("e2e", true), ("other", false)] {
@@ -122,7 +281,7 @@ fn a_rule_is_told_which_client_asks() {
 }
 
 #[test]
-fn rules_that_permit_are_on_record() {
+fn permitting_rules_are_recorded() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();
     client.read("s:echo", json!({"behaviour": "known"}));
@@ -131,8 +290,9 @@ fn rules_that_permit_are_on_record() {
     assert_eq!(proxy.activity("type=tool_call")[0]["metadata"].get("rules"), None);
 }
 
+// RUL-5
 #[test]
-fn what_may_not_be_called_is_not_shown() {
+fn forbidden_items_are_hidden() {
     let proxy = enforced(RULES);
     let (mut client, mut direct) = (proxy.client(), proxy.direct_client());
     let names = found(&mut client, "item");
@@ -150,7 +310,25 @@ fn what_may_not_be_called_is_not_shown() {
 }
 
 #[test]
-fn where_nothing_is_permitted_nothing_is_shown_or_called() {
+fn rul_5_tool_hidden_by_a_rule_is_refused_like_a_missing_one() {
+    let proxy = enforced(
+        r#"@id("reads-only")
+        forbid (principal, action in [Action::"write", Action::"destructive"], resource);"#,
+    );
+    let mut client = proxy.client();
+    for (variant, text) in [
+        ("read", "Tool 's:TOOL' not found. Use retrieve_tools to find tools."),
+        ("write", "Tool 's:TOOL' is not allowed by rule 'reads-only'"),
+    ] {
+        for tool in ["write_item", "delete_item", "nothing"] {
+            let refused = client.call(variant, &format!("s:{tool}"), json!({}));
+            assert_eq!(error_text(&refused), text.replace("TOOL", tool), "{variant}");
+        }
+    }
+}
+
+#[test]
+fn without_a_permission_nothing_is_shown_or_called() {
     let proxy = proxy("", json!({"files": ["rules.cedar"], "default": "deny"}));
     let mut client = proxy.client();
     assert_eq!(found(&mut client, "item"), [""; 0]);
@@ -159,8 +337,9 @@ fn where_nothing_is_permitted_nothing_is_shown_or_called() {
     assert_eq!(error_text(&refused), text);
 }
 
+// RUL-4
 #[test]
-fn in_shadow_rules_only_watch() {
+fn shadow_rules_only_report() {
     let proxy = proxy(RULES, json!({"files": ["rules.cedar"], "mode": "shadow"}));
     let mut client = proxy.client();
     let answer = client.call("destructive", "s:delete_item", json!({}));
@@ -173,21 +352,22 @@ fn in_shadow_rules_only_watch() {
     );
 }
 
+// RUL-3
 #[test]
-fn rules_that_change_are_in_force_and_half_written_ones_are_not() {
+fn changed_rules_take_effect_and_half_written_ones_do_not() {
     let proxy = enforced(RULES);
     let file = proxy.folder.path().join("rules.cedar");
     let mut client = proxy.client();
     std::fs::write(&file, "forbid (principal, action,").unwrap();
-    let told =
+    let recorded =
         until("the refusal", || proxy.activity("type=config_change&status=error").first().cloned());
-    let text = told["error_message"].as_str().unwrap();
+    let text = recorded["error_message"].as_str().unwrap();
     assert!(text.contains("rules.cedar:1:1: the rule is not finished"), "{text}");
     error_text(&client.call("destructive", "s:delete_item", json!({})));
     std::fs::write(&file, "forbid (principal, action, resource == Tool::\"s:gone\");").unwrap();
     until("the refusal of what can never match", || {
-        let told = proxy.activity("type=config_change&status=error");
-        told.first()?["error_message"].as_str()?.contains("no such tool").then_some(())
+        let recorded = proxy.activity("type=config_change&status=error");
+        recorded.first()?["error_message"].as_str()?.contains("no such tool").then_some(())
     });
     std::fs::write(&file, r#"@id("new") forbid (principal, action, resource == Tool::"s:echo");"#)
         .unwrap();
@@ -199,8 +379,9 @@ fn rules_that_change_are_in_force_and_half_written_ones_are_not() {
     assert!(error_text(&client.read("s:echo", json!({}))).contains("rule 'new'"));
 }
 
+// RUL-3
 #[test]
-fn rules_that_are_wrong_keep_it_from_starting() {
+fn invalid_rules_prevent_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"policy": {"files": ["rules.cedar"]}, "mcpServers": {}});
     let path = configure(config, folder.path());
@@ -223,8 +404,9 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
+// RUL-6
 #[test]
-fn the_command_line_checks_tests_and_explains() {
+fn command_line_checks_tests_and_explains_rules() {
     let proxy = enforced(RULES);
     let folder = proxy.folder.path();
     let checked = proxy.cli(&["policy", "check"]);
@@ -261,19 +443,19 @@ fn the_command_line_checks_tests_and_explains() {
         "-o",
         "json",
     ]);
-    let told = explained.json();
-    assert_eq!((&told["decision"], &told["decided_by"]), (&json!("deny"), &json!(["small"])));
+    let answer = explained.json();
+    assert_eq!((&answer["decision"], &answer["decided_by"]), (&json!("deny"), &json!(["small"])));
     assert_eq!(
-        told["rules"][0]["saw"],
+        answer["rules"][0]["saw"],
         json!([{"path": "context.args.size", "value": "500"}]),
-        "{told}"
+        "{answer}"
     );
     let shown = proxy.cli(&["policy", "explain", "--as", "admin", "--tool", "s:echo"]);
     assert!(shown.stdout.starts_with("allow"), "{}", shown.stdout);
 }
 
 #[test]
-fn new_rules_are_put_to_the_calls_in_the_log() {
+fn new_rules_are_replayed_against_the_log() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();
     for size in [1, 60, 101] {
@@ -323,20 +505,20 @@ fn rules_are_replayed_over_rest_in_pages_and_change_nothing() {
     };
     let new = r#"@id("smaller") forbid (principal, action == Action::"read", resource == Tool::"s:read_item")
         when { context.args has size && context.args.size > 50 };"#;
-    let told = post(json!({"rules": new})).json()["data"].clone();
+    let answer = post(json!({"rules": new})).json()["data"].clone();
     assert_eq!(
-        told["total"],
+        answer["total"],
         json!({"calls": 4, "newly_refused": 1, "newly_allowed": 1, "undecidable": 0,
                "rules": ["no-deletes", "smaller"]}),
-        "{told}"
+        "{answer}"
     );
-    assert_eq!((&told["rules"], told.get("next_cursor")), (&json!(1), None), "{told}");
+    assert_eq!((&answer["rules"], answer.get("next_cursor")), (&json!(1), None), "{answer}");
     // Without any, those in force beside none.
-    let told = post(json!({})).json()["data"].clone();
+    let answer = post(json!({})).json()["data"].clone();
     assert_eq!(
-        (&told["total"]["newly_refused"], &told["total"]["newly_allowed"]),
+        (&answer["total"]["newly_refused"], &answer["total"]["newly_allowed"]),
         (&json!(2), &json!(0)),
-        "{told}"
+        "{answer}"
     );
     // From a place, and from a time, on.
     let calls = proxy.activity("type=tool_call");
@@ -365,7 +547,7 @@ fn rules_are_replayed_over_rest_in_pages_and_change_nothing() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_a_file_is_told_and_holds_up_no_reload() {
+fn pipe_instead_of_a_rule_file_is_reported_and_delays_no_reload() {
     let proxy = enforced(RULES);
     let rules = proxy.folder.path().join("rules.cedar");
     let reload = || proxy.request("POST", "/api/v1/config/reload", &[("X-API-Key", API_KEY)], b"");
@@ -373,8 +555,8 @@ fn a_pipe_in_the_place_of_a_file_is_told_and_holds_up_no_reload() {
     nix::unistd::mkfifo(&rules, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let refused = reload();
     assert_eq!(refused.status, 422, "{}", refused.text());
-    let told = refused.text();
-    assert!(told.contains("rules.cedar") && told.contains("it is no file"), "{told}");
+    let error = refused.text();
+    assert!(error.contains("rules.cedar") && error.contains("it is no file"), "{error}");
     std::fs::remove_file(&rules).unwrap();
     std::fs::write(&rules, RULES).unwrap();
     let taken = reload();

@@ -1,4 +1,4 @@
-//! What an agent reads before it calls: our own tools, the servers they name, and what `retrieve_tools` answers.
+//! Texts that an agent reads before a call: our own tools, the servers they name, and the answers of `retrieve_tools`.
 
 use serde_json::{Value, json};
 
@@ -40,8 +40,8 @@ impl Shelf {
     }
 }
 
-/// What `/mcp` says of the servers.
-fn told(proxy: &Proxy) -> String {
+/// Text about the servers in `/mcp`.
+fn server_text(proxy: &Proxy) -> String {
     let listed = proxy.client().ask("tools/list", json!({}));
     let description = listed["result"]["tools"][0]["description"].as_str().unwrap();
     let (_, overview) = description.split_once("Intent must match tool variant.").unwrap();
@@ -49,7 +49,7 @@ fn told(proxy: &Proxy) -> String {
 }
 
 #[test]
-fn fr_022_a_call_is_written_from_the_short_answer() {
+fn fr_022_call_can_be_written_from_the_short_answer() {
     let schema = json!({"type": "object", "properties": {
         "customer": {"type": "string"}, "cents": {"type": "integer", "default": 100},
         "kind": {"enum": ["draft", "final"]}}, "required": ["customer"]});
@@ -82,10 +82,10 @@ fn proxy_answer(proxy: &Proxy, asked: Value) -> String {
 }
 
 #[test]
-fn the_servers_are_named_with_what_they_are_for() {
+fn servers_are_named_with_their_purpose() {
     let shelf = Shelf::with(&tools(&["create_invoice", "list_invoices", "pay_customer"]));
     let named = "Connected servers: shop (invoice, customer, pay).";
-    assert_eq!(told(&shelf.proxy), named);
+    assert_eq!(server_text(&shelf.proxy), named);
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "e", "version": "1"}}});
     let instructions = |path: &str| {
@@ -94,24 +94,27 @@ fn the_servers_are_named_with_what_they_are_for() {
         response["result"]["instructions"].as_str().unwrap().to_owned()
     };
     assert!(instructions("/mcp").ends_with(named));
-    assert!(!instructions("/mcp/all").contains("shop"), "there each tool is listed by itself");
-    assert_eq!(told(&Proxy::with(json!({}))), "");
+    let direct = instructions("/mcp/all");
+    assert!(!direct.contains("shop"), "there each tool is listed by itself");
+    // PRO-10
+    assert!(!direct.contains("call_tool") && direct.contains("SERVER__TOOL"), "{direct}");
+    assert_eq!(server_text(&Proxy::with(json!({}))), "");
 }
 
 #[test]
-fn whoever_may_not_see_a_server_is_not_told_of_it() {
+fn caller_without_access_to_a_server_does_not_see_it() {
     let proxy = Proxy::start(json!({
         "ours": stub_stdio(&["--only", "read_item"]),
         "theirs": stub_stdio(&["--only", "write_item"]),
     }));
-    assert_eq!(told(&proxy), "Connected servers: ours (item), theirs (item).");
+    assert_eq!(server_text(&proxy), "Connected servers: ours (item), theirs (item).");
     let made = proxy.cli(&["token", "create", "ci", "--server", "ours", "-o", "json"]).json();
     let token = format!("Bearer {}", made["token"].as_str().unwrap());
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "e", "version": "1"}}});
     let headers = [("Authorization", token.as_str())];
-    let told = proxy.request("POST", "/mcp", &headers, hello.to_string().as_bytes()).text();
-    assert!(told.contains("ours (item)") && !told.contains("theirs"), "{told}");
+    let error = proxy.request("POST", "/mcp", &headers, hello.to_string().as_bytes()).text();
+    assert!(error.contains("ours (item)") && !error.contains("theirs"), "{error}");
 }
 
 /// Three servers, of which one waits for an operator, and a token for the server `own`.
@@ -146,7 +149,7 @@ fn scene() -> (Proxy, String) {
 }
 
 #[test]
-fn what_a_caller_is_not_shown_decides_nothing_about_what_it_finds() {
+fn hidden_tools_do_not_affect_the_ranking() {
     let (proxy, token) = scene();
     let bearer = format!("Bearer {token}");
     let names = |tools: &Value| {
@@ -184,7 +187,7 @@ fn what_a_caller_is_not_shown_decides_nothing_about_what_it_finds() {
 }
 
 #[test]
-fn a_token_learns_nothing_of_servers_that_it_is_not_for() {
+fn token_learns_nothing_about_servers_outside_its_scope() {
     let gone = format!("http://127.0.0.1:{}/mcp", free_port());
     let proxy = Proxy::with(json!({"mcpServers": {
         "ours": stub_stdio(&["--only", "read_item,delete_item"]),
@@ -212,27 +215,25 @@ fn a_token_learns_nothing_of_servers_that_it_is_not_for() {
         let name = format!("{server}:no_such");
         let text = format!("Tool '{name}' not found. Use retrieve_tools to find tools.");
         let called = read(&ours, &name);
-        assert_eq!(error_text(&called), text);
+        // Of a tool that is there and of one that is not, the scope says the same.
+        assert_eq!(error_text(&called), format!("Token 'ci' does not allow tool '{name}'"));
         let described = ask(&ours, "/mcp", "describe_tool", json!({"name": name}));
         assert_eq!(error_text(&described), text);
-        for told in [&called, &described] {
-            let nearest = told["content"][1]["text"].as_str().unwrap();
-            assert!(nearest.contains("'ours:") && !nearest.contains("theirs"), "{told}");
+        for answer in [&called, &described] {
+            let nearest = answer["content"][1]["text"].as_str().unwrap();
+            assert!(nearest.contains("'ours:") && !nearest.contains("theirs"), "{answer}");
         }
     }
-    // Who may name it is told how it is.
+    // A caller with access gets its state.
     let (down, none) = (read(&reads, "gone:x"), read(&reads, "nowhere:x"));
     assert!(
         error_text(&down).contains("gone") && !error_text(&down).contains("not found"),
         "{down}"
     );
-    assert!(error_text(&none).starts_with("Server 'nowhere' not found"), "{none}");
-    // The gate comes first and says what it says; how to call again is not told to whom it is of no use.
-    for (bearer, name) in [(&ours, "theirs:delete_item"), (&reads, "ours:delete_item")] {
-        let refused = read(bearer, name);
-        assert!(error_text(&refused).contains("is marked destructive by server"), "{refused}");
-        assert_eq!(refused["content"].as_array().unwrap().len(), 1, "{refused}");
-    }
+    assert!(error_text(&none).starts_with("Tool 'nowhere:x' not found"), "{none}");
+    // The gate says nothing of a tool that the caller is not shown.
+    let theirs = read(&ours, "theirs:delete_item");
+    assert_eq!(error_text(&theirs), "Token 'ci' does not allow tool 'theirs:delete_item'");
     let again = read(&ours, "ours:delete_item");
     assert!(
         again["content"][1]["text"].as_str().unwrap().starts_with("Call again with"),
@@ -240,7 +241,7 @@ fn a_token_learns_nothing_of_servers_that_it_is_not_for() {
     );
 }
 
-/// A subscription of the modern era at `/mcp`.
+/// A subscription of the modern protocol family at `/mcp`.
 fn listen(proxy: &Proxy) -> Events {
     let version = "2026-07-28";
     let meta = json!({"io.modelcontextprotocol/protocolVersion": version,
@@ -257,9 +258,9 @@ fn listen(proxy: &Proxy) -> Events {
 }
 
 #[test]
-fn both_eras_are_told_when_what_is_said_of_the_servers_is_another() {
+fn clients_of_both_protocol_families_are_notified_of_a_changed_server_description() {
     let shelf = Shelf::with(&tools(&["create_invoice"]));
-    assert_eq!(told(&shelf.proxy), "Connected servers: shop (invoice).");
+    assert_eq!(server_text(&shelf.proxy), "Connected servers: shop (invoice).");
     let legacy = shelf.proxy.client();
     let mut stream = Connection::open(shelf.proxy.port);
     let headers = [("Accept", "text/event-stream"), ("Mcp-Session-Id", legacy.session.as_str())];
@@ -274,14 +275,14 @@ fn both_eras_are_told_when_what_is_said_of_the_servers_is_another() {
     };
     shelf.offers(&tools(&["create_invoice", "update_invoice"]));
     until("the tool is there", || size(3));
-    assert_eq!(told(&shelf.proxy), "Connected servers: shop (invoice).");
+    assert_eq!(server_text(&shelf.proxy), "Connected servers: shop (invoice).");
     shelf.offers(&tools(&["create_invoice", "update_invoice", "refund_customer"]));
     let changed = "notifications/tools/list_changed";
     assert_eq!(stream.next().unwrap().json()["method"], changed);
     assert_eq!(modern.message()["method"], changed);
-    assert_eq!(told(&shelf.proxy), "Connected servers: shop (invoice, customer, refund).");
+    assert_eq!(server_text(&shelf.proxy), "Connected servers: shop (invoice, customer, refund).");
     // Had there been a notification of the first change, one would be left.
     shelf.offers(&tools(&["create_invoice"]));
     assert_eq!(stream.next().unwrap().json()["method"], changed);
-    assert_eq!(told(&shelf.proxy), "Connected servers: shop (invoice).");
+    assert_eq!(server_text(&shelf.proxy), "Connected servers: shop (invoice).");
 }

@@ -1,25 +1,25 @@
-//! The files of a server's own section `tls` while the proxy runs: renewed, taken back, unusable.
+//! Files of a server's own `tls` section at run time: renewed, withdrawn, unusable.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
 use crate::harness::{CertificateAuthority, Proxy, until, write_private};
-use crate::tls::{get, serve, told_of, url, with_stub};
+use crate::tls::{get, reason_of, serve, url, with_stub};
 
 /// Tools of the stub, by the names that they have in front.
 const ECHO: &str = "behind:stub__echo";
 const TEXT: &str = "behind:stub__text";
 
-/// A proxy, and the one that it has as a server, which wants a certificate of its clients.
-struct Two {
-    front: Proxy,
-    behind: Proxy,
+/// A proxy whose server is another proxy, which requires client certificates.
+pub(crate) struct Chain {
+    pub(crate) front: Proxy,
+    pub(crate) behind: Proxy,
     clients: CertificateAuthority,
 }
 
-impl Two {
-    fn start() -> Self {
+impl Chain {
+    pub(crate) fn start() -> Self {
         let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
         let mut config = with_stub();
         config["require_mcp_auth"] = json!(true);
@@ -52,10 +52,10 @@ impl Two {
     }
 
     fn is_connected(&self) -> bool {
-        told_of(&self.front, "behind").contains("\"state\":\"connected\"")
+        reason_of(&self.front, "behind").contains("\"state\":\"connected\"")
     }
 
-    /// What the front says is wrong with the server.
+    /// Fault of the server as reported by the front proxy.
     fn fault(&self) -> Option<String> {
         let status = self.front.api("status");
         let mut faults = status["faults"].as_array().unwrap().iter();
@@ -70,101 +70,103 @@ impl Two {
 }
 
 #[test]
-fn a_server_that_refuses_our_certificate_is_not_connected_until_the_renewed_one_is_taken_up() {
-    let two = Two::start();
-    assert!(two.works());
+fn server_that_refuses_our_certificate_is_not_connected_until_the_renewed_one_is_loaded() {
+    let chain = Chain::start();
+    assert!(chain.works());
     // Over TLS 1.3 it is refused after the handshake.
     let others = CertificateAuthority::new("others");
-    write_private(&two.behind.folder.path().join("clients.pem"), &others.pem);
-    let renewed = || two.behind.log().contains("TLS was renewed").then_some(());
+    write_private(&chain.behind.folder.path().join("clients.pem"), &others.pem);
+    let renewed = || chain.behind.log().contains("reloaded the TLS files").then_some(());
     until("the new authority counts", renewed);
-    assert!(!two.works());
-    let told = "does not accept our certificate";
-    until("that is told", || told_of(&two.front, "behind").contains(told).then_some(()));
-    assert!(!two.is_connected());
-    let answer = two.call().to_string();
-    assert!(answer.contains(told), "{answer}");
-    others.client("renewed").write(two.front.folder.path(), "front");
-    until("the renewed one is taken up", || two.works().then_some(()));
-    until("it is connected", || two.is_connected().then_some(()));
-    let records = get(&two.behind, "/api/v1/activity?principal=cert:renewed", &[]).body;
+    assert!(!chain.works());
+    let expected = "does not accept our certificate";
+    until("the fault is reported", || {
+        reason_of(&chain.front, "behind").contains(expected).then_some(())
+    });
+    assert!(!chain.is_connected());
+    let answer = chain.call().to_string();
+    assert!(answer.contains(expected), "{answer}");
+    others.client("renewed").write(chain.front.folder.path(), "front");
+    until("the renewed one is loaded", || chain.works().then_some(()));
+    until("it is connected", || chain.is_connected().then_some(()));
+    let records = get(&chain.behind, "/api/v1/activity?principal=cert:renewed", &[]).body;
     assert!(records.contains("\"principal\":\"cert:renewed\""), "{records}");
-    two.end();
+    chain.end();
 }
 
 #[test]
-fn a_call_that_runs_ends_over_the_connection_it_began_on_while_our_certificate_is_renewed() {
-    let two = Two::start();
-    let mut running = two.front.client();
+fn running_call_ends_on_its_connection_while_our_certificate_is_renewed() {
+    let chain = Chain::start();
+    let mut running = chain.front.client();
     let slow = json!({"size": 4000, "chunk": 100, "pause_ms": 50});
     running.begin_read(TEXT, slow);
     until("it has come there", || {
-        let status = get(&two.behind, "/api/v1/status", &[]).body;
+        let status = get(&chain.behind, "/api/v1/status", &[]).body;
         let status: Value = serde_json::from_str(&status).unwrap();
         (status["data"]["calls"]["in_flight"] != 0).then_some(())
     });
-    two.clients.client("renewed").write(two.front.folder.path(), "front");
-    let renewed = || two.front.log().contains("TLS of a server was renewed").then_some(());
-    until("it is taken up", renewed);
-    until("the others go on", || two.works().then_some(()));
+    chain.clients.client("renewed").write(chain.front.folder.path(), "front");
+    let renewed = || chain.front.log().contains("reloaded the server's TLS files").then_some(());
+    until("it is loaded", renewed);
+    until("the others continue", || chain.works().then_some(()));
     let response = running.connection.response();
     assert!(response.status == 200 && response.whole, "{}", response.text());
     let result = response.json();
     assert!(result.get("result").is_some() && result["result"]["isError"] != true, "{result}");
-    two.end();
+    chain.end();
 }
 
 #[test]
-fn an_authority_that_is_taken_back_counts_no_more_and_one_that_is_back_does() {
-    let two = Two::start();
-    assert!(two.works());
-    let trusted = two.read("ca.pem");
-    two.write("ca.pem", &CertificateAuthority::new("another").pem);
-    let told = "of no authority that is trusted";
-    let is_refused = || told_of(&two.front, "behind").contains(told).then_some(());
+fn withdrawn_authority_is_rejected_and_a_restored_one_accepted() {
+    let chain = Chain::start();
+    assert!(chain.works());
+    let trusted = chain.read("ca.pem");
+    chain.write("ca.pem", &CertificateAuthority::new("another").pem);
+    let expected = "of no authority that is trusted";
+    let is_refused = || reason_of(&chain.front, "behind").contains(expected).then_some(());
     // Without a call.
     until("it is refused", is_refused);
-    let answer = two.call();
-    assert!(answer["isError"] == true && answer.to_string().contains(told), "{answer}");
+    let answer = chain.call();
+    assert!(answer["isError"] == true && answer.to_string().contains(expected), "{answer}");
     until("it is on record", || {
-        let changes = two.front.activity("type=config_change&status=success");
+        let changes = chain.front.activity("type=config_change&status=success");
         let of_tls = json!(["mcpServers.behind.tls"]);
         changes.iter().any(|change| change["metadata"]["applied"] == of_tls).then_some(())
     });
-    two.write("ca.pem", &trusted);
-    until("it is trusted again", || two.works().then_some(()));
-    two.write("ca.pem", &CertificateAuthority::new("another").pem);
-    let reloaded = two.front.cli(&["config", "reload"]);
+    chain.write("ca.pem", &trusted);
+    until("it is trusted again", || chain.works().then_some(()));
+    chain.write("ca.pem", &CertificateAuthority::new("another").pem);
+    let reloaded = chain.front.cli(&["config", "reload"]);
     assert_eq!(reloaded.code, Some(0), "{}", reloaded.stderr);
-    // Whoever has asked finds it so.
-    assert!(!two.is_connected());
+    // It is in effect when the command returns.
+    assert!(!chain.is_connected());
     until("it is refused", is_refused);
-    two.end();
+    chain.end();
 }
 
 #[test]
-fn files_that_cannot_be_used_leave_what_was_in_force_and_are_told_until_they_can() {
-    let two = Two::start();
-    assert!(two.works());
+fn unusable_files_keep_the_previous_ones_in_force_and_are_reported_until_repaired() {
+    let chain = Chain::start();
+    assert!(chain.works());
     for (file, text, why) in [
         ("front.key", "no key", "front.key: it holds no private key"),
         ("front.pem", "", "front.pem: it holds no certificate"),
         ("ca.pem", "half", "ca.pem: it holds no certificate"),
     ] {
-        let good = two.read(file);
-        two.write(file, text);
-        until(why, || two.fault().is_some_and(|fault| fault.contains(why)).then_some(()));
-        let fault = two.fault().unwrap();
-        assert!(fault.contains("what was in force before stays"), "{fault}");
-        assert!(two.is_connected() && two.works(), "{fault}");
-        assert!(two.front.log().contains(why), "{}", two.front.log());
-        // One that is made anew is made under what was in force.
-        let restarted = two.front.cli(&["upstream", "restart", "behind"]);
+        let good = chain.read(file);
+        chain.write(file, text);
+        until(why, || chain.fault().is_some_and(|fault| fault.contains(why)).then_some(()));
+        let fault = chain.fault().unwrap();
+        assert!(fault.contains("the previous files stay in force"), "{fault}");
+        assert!(chain.is_connected() && chain.works(), "{fault}");
+        assert!(chain.front.log().contains(why), "{}", chain.front.log());
+        // A new connection uses the files in force.
+        let restarted = chain.front.cli(&["upstream", "restart", "behind"]);
         assert_eq!(restarted.code, Some(0), "{}{}", restarted.stdout, restarted.stderr);
-        assert!(two.works());
-        two.write(file, &good);
-        until("it is well", || two.fault().is_none().then_some(()));
+        assert!(chain.works());
+        chain.write(file, &good);
+        until("it is well", || chain.fault().is_none().then_some(()));
     }
-    assert!(two.works());
-    two.end();
+    assert!(chain.works());
+    chain.end();
 }

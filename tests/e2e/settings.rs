@@ -1,10 +1,11 @@
-//! Settings that are changed in the config's file over REST: looked at before, written beside what stays, and refused.
+//! Settings changed in the config file over REST: shown first, written beside the others, and refused.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::harness::{API_KEY, Proxy, Response, stub_stdio, until, write_private};
+use crate::harness::{API_KEY, Proxy, Response, stub_stdio, until};
+use crate::page_endpoints::{text, write};
 
 const KEY: [(&str, &str); 1] = [("X-API-Key", API_KEY)];
 const SECRET: &str = "s3cret-value-of-the-test";
@@ -21,16 +22,6 @@ fn start() -> Proxy {
     proxy
 }
 
-fn text(proxy: &Proxy) -> String {
-    fs::read_to_string(proxy.folder.path().join("config.json")).unwrap()
-}
-
-fn write(proxy: &Proxy, text: &str) {
-    let new = proxy.folder.path().join("config.json.new");
-    write_private(&new, text);
-    fs::rename(new, proxy.folder.path().join("config.json")).unwrap();
-}
-
 fn digest(proxy: &Proxy) -> String {
     proxy.api("config/settings")["digest"].as_str().unwrap().to_owned()
 }
@@ -43,12 +34,19 @@ fn standing(proxy: &Proxy) -> Value {
     proxy.api("config")["standing"].clone()
 }
 
+// CFG-4
 #[test]
-fn settings_are_looked_at_written_beside_what_stays_and_in_force() {
+fn settings_are_shown_written_beside_existing_ones_and_take_effect() {
     let proxy = start();
     let shown = proxy.api("config/settings");
     assert_eq!(shown["settings"]["tools_limit"], 9);
     assert_eq!(shown["settings"]["mcpServers"]["s"]["env"]["E2E_TOKEN"], "(not shown)");
+    // CFG-8
+    let command = shown["settings"]["mcpServers"]["s"]["command"].as_str().unwrap();
+    assert!(command.ends_with("/stub"), "{command}");
+    let patchable = shown["patchable"].as_array().unwrap();
+    assert!(patchable.contains(&json!("mcpServers.*.call_timeout")), "{patchable:?}");
+    assert!(!patchable.contains(&json!("api_key")), "{patchable:?}");
     assert!(!shown.to_string().contains(SECRET) && !shown.to_string().contains(API_KEY), "{shown}");
     let before = text(&proxy);
     let change = json!({"digest": shown["digest"], "patch": {"tools_limit": 7, "logging": {"format": "json"},
@@ -69,14 +67,17 @@ fn settings_are_looked_at_written_beside_what_stays_and_in_force() {
     assert!(after.starts_with("{ // mine\n  \"tools_limit\": 7, // few\n"), "{after}");
     assert!(after.contains(SECRET) && after.contains(API_KEY) && after.contains("max_concurrent"));
     assert_eq!(standing(&proxy)["tools_limit"], 7);
-    let told = proxy.activity("type=config_change&status=success")[0].clone();
-    assert_eq!((&told["principal"], &told["metadata"]["door"]), (&json!("admin"), &json!("api")));
-    assert!(told["metadata"]["changes"].to_string().contains("tools_limit"), "{told}");
-    assert!(!told.to_string().contains(SECRET), "{told}");
+    let recorded = proxy.activity("type=config_change&status=success")[0].clone();
+    assert_eq!(
+        (&recorded["principal"], &recorded["metadata"]["door"]),
+        (&json!("admin"), &json!("api"))
+    );
+    assert!(recorded["metadata"]["changes"].to_string().contains("tools_limit"), "{recorded}");
+    assert!(!recorded.to_string().contains(SECRET), "{recorded}");
 }
 
 #[test]
-fn two_that_edit_the_same_state_do_not_write_over_each_other() {
+fn second_edit_of_the_same_state_does_not_overwrite_the_first() {
     let proxy = start();
     let seen = digest(&proxy);
     let with = |limit: u8| json!({"digest": seen, "patch": {"tools_limit": limit}});
@@ -96,20 +97,28 @@ fn two_that_edit_the_same_state_do_not_write_over_each_other() {
 }
 
 #[test]
-fn what_cannot_be_used_is_told_with_its_place_and_not_written() {
+fn unusable_setting_is_reported_with_its_place_and_not_written() {
     let proxy = start();
     let before = text(&proxy);
     let change = |patch: Value| json!({"digest": digest(&proxy), "patch": patch});
     for (patch, key, says) in [
         (json!({"tools_limit": 0}), "tools_limit", "must be 1 to 100"),
         (json!({"tools_limit": "many"}), "tools_limit", "a string"),
-        (json!({"policy": {"files": ["../nowhere.cedar"]}}), "policy.files", "cannot be read"),
+        (json!({"policy": {"files": ["../nowhere.cedar"]}}), "policy.files", "config reload"),
+        (json!({"allowed_hosts": ["evil.example"]}), "allowed_hosts", "config reload"),
+        (json!({"listen": "0.0.0.0:1"}), "listen", "config reload"),
+        (json!({"data_dir": "/tmp"}), "data_dir", "config reload"),
+        (json!({"cluster": {"advertise": "h:1"}}), "cluster.advertise", "config reload"),
         (
             json!({"mcpServers": {"s": {"command": "sh"}}}),
             "mcpServers.s.command",
-            "not changed here",
+            "not a setting that can be changed here",
         ),
-        (json!({"mcpServers": {"s": null}}), "mcpServers.s", "not changed here"),
+        (
+            json!({"mcpServers": {"s": null}}),
+            "mcpServers.s",
+            "not a setting that can be changed here",
+        ),
         (
             json!({"mcpServers": {"new": {"url": "http://127.0.0.1:1"}}}),
             "mcpServers.new.url",
@@ -118,10 +127,10 @@ fn what_cannot_be_used_is_told_with_its_place_and_not_written() {
         (
             json!({"api_key": "a-key-that-somebody-else-knows-0123456789"}),
             "api_key",
-            "who is let in",
+            "not a setting",
         ),
-        (json!({"auth": {"jwt": {"issuer": "mine"}}}), "auth.jwt.issuer", "who is let in"),
-        (json!({"..": {"..": "x"}}), ".....", "unknown"),
+        (json!({"auth": {"jwt": {"issuer": "mine"}}}), "auth.jwt.issuer", "not a setting"),
+        (json!({"..": {"..": "x"}}), ".....", "not a setting"),
     ] {
         for what in ["preview", "change"] {
             let refused = send(&proxy, what, &change(patch.clone()));
@@ -151,6 +160,7 @@ fn what_cannot_be_used_is_told_with_its_place_and_not_written() {
     assert_eq!(place, (&json!(1), &json!(18)), "{unread}");
 }
 
+// CFG-5
 #[test]
 fn hostile_bodies_are_refused_and_the_file_stays() {
     let proxy = start();
@@ -203,6 +213,7 @@ fn hostile_bodies_are_refused_and_the_file_stays() {
     assert_eq!(read().status, 422, "{}", read().text());
 }
 
+// CFG-5
 #[test]
 fn only_the_admin_reads_and_changes_settings() {
     let proxy = start();

@@ -1,5 +1,5 @@
-//! The command line for people: tables that fit, rows that say why, short ids, colours, what was meant, what a shell
-//! completes, and the schema that an editor completes by.
+//! The command line for people: table widths, reasons in rows, short ids, colors, suggestions, shell completion, and the
+//! schema for editors.
 
 use std::process::Command;
 use std::sync::OnceLock;
@@ -41,7 +41,7 @@ fn wide(columns: usize, args: &[&str]) -> Output {
     Output::of(proxy().command(args).env("COLUMNS", columns.to_string()))
 }
 
-/// What a command writes to a terminal of so many columns, on both its outputs.
+/// Output of a command on a terminal with so many columns, stdout and stderr.
 fn at_terminal(columns: usize, variables: &[(&str, &str)], args: &[&str]) -> String {
     in_terminal(&proxy().command(args), columns, variables)
 }
@@ -53,7 +53,7 @@ fn in_terminal(inner: &Command, columns: usize, variables: &[(&str, &str)]) -> S
     words.extend(inner.get_args().map(|arg| format!("{arg:?}")));
     let mut command = Command::new("script");
     command.args(["-qec", &words.join(" "), "/dev/null"]).env("TERM", "xterm");
-    // What else says whether there are colours.
+    // Another variable that controls colors.
     for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
         command.env_remove(variable);
     }
@@ -70,15 +70,15 @@ fn in_terminal(inner: &Command, columns: usize, variables: &[(&str, &str)]) -> S
 }
 
 #[test]
-fn a_table_is_as_wide_as_the_terminal_and_no_wider() {
+fn table_is_as_wide_as_the_terminal_and_no_wider() {
     let list = |columns| at_terminal(columns, &[("NO_COLOR", "1")], &["activity", "list"]);
     for columns in [80, 200] {
         let shown = list(columns);
         shown.lines().for_each(|row| assert!(row.width() <= columns, "{columns}: {row}"));
     }
     let header = |columns| list(columns).lines().next().unwrap().to_owned();
-    assert!(header(200).contains("DURATION"), "{}", header(200));
-    assert!(!header(80).contains("DURATION"), "{}", header(80));
+    assert!(header(200).contains("TYPE"), "{}", header(200));
+    assert!(header(80).contains("INTENT") && !header(80).contains("TYPE"), "{}", header(80));
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn one_screens_fit_80_columns() {
 }
 
 #[test]
-fn a_command_that_starts_the_servers_says_how_many_have_answered() {
+fn command_that_starts_the_servers_reports_how_many_have_answered() {
     let folder = tempfile::tempdir().unwrap();
     // Those that say nothing hold it up until their time is over.
     let silent = json!({"command": "sleep", "args": ["60"], "init_timeout": "4s"});
@@ -102,14 +102,19 @@ fn a_command_that_starts_the_servers_says_how_many_have_answered() {
     let listen = format!("127.0.0.1:{}", free_port());
     let path = configure(json!({"listen": listen, "mcpServers": servers}), folder.path());
     let mut command = mcpproxy();
-    command.arg("-c").arg(&path).args(["upstream", "list"]);
-    let seen = in_terminal(&command, 100, &[]);
-    assert!(seen.contains("starting servers: 2 of 5 have answered"), "{seen}");
+    command.arg("-c").arg(&path).arg("doctor");
+    // The silent ones make it fail.
+    let script =
+        format!("{} -c {} doctor || true", command.get_program().display(), path.display());
+    let mut shell = Command::new("sh");
+    let seen = in_terminal(shell.arg("-c").arg(script), 100, &[]);
+    assert!(seen.contains("trying servers: 2 of 5 ready"), "{seen}");
     let piped = Output::of(&mut command);
-    assert_eq!(piped.code, Some(0), "{}", piped.stderr);
-    assert!(!piped.stderr.contains("starting servers"), "{}", piped.stderr);
+    assert_eq!(piped.code, Some(1), "{}", piped.stderr);
+    assert!(!piped.stderr.contains("trying servers"), "{}", piped.stderr);
 }
 
+// CLI-2
 #[test]
 fn tables_fit_80_100_and_200_columns_and_break_no_word() {
     let tables: [&[&str]; 5] = [
@@ -159,7 +164,7 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
 }
 
 #[test]
-fn a_name_that_an_agent_made_up_hides_nothing_of_a_table() {
+fn name_chosen_by_an_agent_hides_nothing_of_a_table() {
     let server = "s".repeat(45);
     let proxy = Proxy::for_all(json!({"mcpServers": {&server: stub_stdio(&[])}}));
     let mut client = proxy.client();
@@ -187,7 +192,7 @@ fn a_name_that_an_agent_made_up_hides_nothing_of_a_table() {
 }
 
 #[test]
-fn a_pipe_gets_all_columns_and_whole_ids_and_columns_that_are_nonsense_change_nothing() {
+fn pipe_gets_all_columns_and_whole_ids_and_an_invalid_width_changes_nothing() {
     // Of this call there is one record, whatever other tests do meanwhile.
     let list = ["activity", "list", "--tool", "delete_item", "--status", "success"];
     let plain = cli(&list);
@@ -201,7 +206,7 @@ fn a_pipe_gets_all_columns_and_whole_ids_and_columns_that_are_nonsense_change_no
 }
 
 #[test]
-fn a_refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
+fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
     let list = |columns| wide(columns, &["activity", "list", "--tool", "delete_item"]).stdout;
     let table = list(200);
     // The oldest: other tests are refused as well.
@@ -233,18 +238,18 @@ fn a_refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
     let none = cli(&["activity", "show", "99999999"]);
     assert_eq!(
         (none.code, none.stderr.trim()),
-        (Some(1), "error: there is no record 99999999, or no longer")
+        (Some(1), "error: no record 99999999, or no longer retained")
     );
 }
 
 #[test]
-fn every_row_says_why_and_what_happened() {
+fn every_row_states_its_reason_and_outcome() {
     let list = |args: &[&str]| wide(300, &[&["activity", "list"], args].concat()).stdout;
     let row = |table: &str, part: &str| {
         let found = table.lines().find(|row| row.contains(part)).map(str::to_owned);
         found.unwrap_or_else(|| panic!("{part}: {table}"))
     };
-    // What was let in with a warning is told beside the call.
+    // A warning of an admitted call is shown beside it.
     let warned = list(&["--tool", "violate"]);
     let of_call = row(&warned, "tool_call");
     assert!(of_call.contains("success") && of_call.contains("warning: at '/value'"), "{warned}");
@@ -269,7 +274,7 @@ fn every_row_says_why_and_what_happened() {
 }
 
 #[test]
-fn a_server_that_was_lost_and_a_config_that_was_changed_say_so_in_their_rows() {
+fn lost_server_and_changed_config_are_reported_in_their_rows() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     client.read("s:crash", json!({}));
@@ -277,7 +282,7 @@ fn a_server_that_was_lost_and_a_config_that_was_changed_say_so_in_their_rows() {
         let mut command = proxy.command(&["activity", "list", "--type", kind]);
         Output::of(command.env("COLUMNS", "200")).stdout
     };
-    until("it is told that it was lost", || {
+    until("the loss is reported", || {
         list("server_change").contains("s: lost, reconnecting: ").then_some(())
     });
     let disabled = proxy.cli(&["upstream", "disable", "s"]);
@@ -314,7 +319,7 @@ fn times_are_ages_at_a_terminal_and_name_their_zone_elsewhere() {
 }
 
 #[test]
-fn colours_are_where_people_look_and_nowhere_else() {
+fn colors_are_used_at_terminals_only() {
     let list = ["activity", "list", "--tool", "delete_item"];
     let red = "\u{1b}[31mrejected\u{1b}[0m";
     assert!(!cli(&list).stdout.contains('\u{1b}'), "none in a pipe");
@@ -336,7 +341,23 @@ fn colours_are_where_people_look_and_nowhere_else() {
 }
 
 #[test]
-fn a_call_that_takes_its_time_says_so_at_a_terminal_alone() {
+fn cli_2_hidden_characters_are_escaped_in_json_and_yaml_at_a_terminal_only() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "echo"])}));
+    let hidden = "a\u{202e}b\u{200b}";
+    proxy.client().read("s:echo", json!({"text": hidden}));
+    let id = proxy.activity("type=tool_call")[0]["id"].as_str().unwrap().to_owned();
+    for format in ["json", "yaml"] {
+        let command = proxy.command(&["-o", format, "activity", "show", &id]);
+        let shown = in_terminal(&command, 200, &[]);
+        assert!(shown.contains(r"a\u202eb\u200b"), "{format}: {shown:?}");
+        assert!(!shown.contains(['\u{202e}', '\u{200b}']), "{format}: {shown:?}");
+        let piped = proxy.cli(&["-o", format, "activity", "show", &id]).stdout;
+        assert!(piped.contains(hidden), "{format}: {piped:?}");
+    }
+}
+
+#[test]
+fn slow_call_reports_progress_at_a_terminal_only() {
     let call = ["call", "tool-read", "s:read_item", "--args", "{\"wait_ms\":900}"];
     let piped = cli(&call);
     assert_eq!((piped.code, &*piped.stderr), (Some(0), ""));
@@ -346,7 +367,7 @@ fn a_call_that_takes_its_time_says_so_at_a_terminal_alone() {
 }
 
 #[test]
-fn what_nobody_knows_is_answered_with_what_was_meant_in_the_words_of_a_shell() {
+fn unknown_input_is_answered_with_suggestions_that_a_shell_accepts() {
     for (args, meant) in [
         (&["call", "tool-read", "s:raed_item"][..], "did you mean s:read_item?"),
         (&["call", "tool-read", "t:delete_item"], "did you mean s:delete_item?"),
@@ -380,15 +401,15 @@ fn what_nobody_knows_is_answered_with_what_was_meant_in_the_words_of_a_shell() {
     // What no help shows is no tip.
     let tip = cli(&["upstrem", "list"]);
     assert!(tip.stderr.contains("'upstream'") && !tip.stderr.contains("demo-"), "{}", tip.stderr);
-    // An agent is told of its own tool.
+    // An agent gets a suggestion for its own tool.
     let mut client = proxy().client();
-    let told = client.call("read", "s:zzzzzz", json!({}));
-    assert_eq!(error_text(&told), "Tool 's:zzzzzz' not found. Use retrieve_tools to find tools.");
+    let answer = client.call("read", "s:zzzzzz", json!({}));
+    assert_eq!(error_text(&answer), "Tool 's:zzzzzz' not found. Use retrieve_tools to find tools.");
     let list = cli(&["tools", "list"]).stdout;
     assert!(list.contains("tool-destructive") && !list.contains("call_tool"), "{list}");
 }
 
-/// What bash completes of a line, with the script that the program prints.
+/// Completions by bash of a line, with the script that the program prints.
 fn completed(config: &str, line: &str) -> Vec<String> {
     let program = mcpproxy().get_program().to_owned();
     let folder = std::path::Path::new(&program).parent().unwrap().display().to_string();
@@ -419,7 +440,7 @@ fn completed(config: &str, line: &str) -> Vec<String> {
 }
 
 #[test]
-fn bash_completes_servers_and_tools_of_the_proxy_that_runs() {
+fn bash_completes_servers_and_tools_of_the_running_proxy() {
     let proxy = proxy();
     let folder = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(proxy.folder.path().join("config.json")).unwrap();
@@ -444,7 +465,7 @@ fn bash_completes_servers_and_tools_of_the_proxy_that_runs() {
 }
 
 #[test]
-fn bash_completes_from_the_disk_where_no_proxy_runs_and_nothing_that_a_shell_would_run() {
+fn bash_completes_from_disk_without_a_proxy_and_nothing_that_a_shell_would_run() {
     let folder = tempfile::tempdir().unwrap();
     let tools = folder.path().join("tools.json");
     let tool = |name: &str| json!({"name": name, "inputSchema": {"type": "object"}});
@@ -469,7 +490,7 @@ fn bash_completes_from_the_disk_where_no_proxy_runs_and_nothing_that_a_shell_wou
 }
 
 #[test]
-fn the_schema_of_the_config_is_printed_and_published() {
+fn schema_of_the_config_is_printed_and_published() {
     let printed = cli(&["config", "schema"]);
     assert_eq!(printed.code, Some(0), "{}", printed.stderr);
     let schema = printed.json();
@@ -493,7 +514,7 @@ fn the_schema_of_the_config_is_printed_and_published() {
     config["lisen"] = json!("127.0.0.1:1");
     assert!(!validator.is_valid(&config));
     config.as_object_mut().unwrap().remove("lisen");
-    // A file that names its schema is read without a word about it.
+    // A file that names its schema is read without a warning.
     config["$schema"] = json!("./schema.json");
     std::fs::write(&file, config.to_string()).unwrap();
     let check = Output::of(
@@ -503,7 +524,7 @@ fn the_schema_of_the_config_is_printed_and_published() {
 }
 
 #[test]
-fn a_change_is_told_to_be_in_force_only_where_it_is() {
+fn change_is_reported_as_in_force_only_where_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.cedar");
     std::fs::write(&rules, "permit(principal, action, resource);").unwrap();
@@ -522,21 +543,21 @@ fn a_change_is_told_to_be_in_force_only_where_it_is() {
     std::fs::copy(proxy.folder.path().join("config.json"), &copy).unwrap();
     let mut command = mcpproxy();
     command.arg("-c").arg(&copy).env("MCPPROXY_LISTEN", format!("127.0.0.1:{}", proxy.port));
-    let told = Output::of(command.args(["upstream", "disable", "one"]));
-    assert_eq!(told.code, Some(0), "{}", told.stderr);
-    assert!(told.stdout.contains("reads another file"), "{}", told.stdout);
+    let printed = Output::of(command.args(["upstream", "disable", "one"]));
+    assert_eq!(printed.code, Some(0), "{}", printed.stderr);
+    assert!(printed.stdout.contains("reads another file"), "{}", printed.stdout);
     // Rules that cannot be read refuse the whole config, also where the proxy has seen them before it is asked.
     std::fs::write(&rules, "nonsense").unwrap();
     until("it has", || proxy.activity("type=config_change&status=error").pop());
     let refused = add("two");
     assert_eq!(refused["state"], "refused", "{refused}");
     assert!(refused["reason"].as_str().unwrap().contains("rules.cedar"), "{refused}");
-    let told = proxy.cli(&["upstream", "disable", "two"]).stdout;
-    assert!(told.contains("goes on with the config it had"), "{told}");
+    let printed = proxy.cli(&["upstream", "disable", "two"]).stdout;
+    assert!(printed.contains("keeps its previous config"), "{printed}");
 }
 
 #[test]
-fn the_doctor_looks_at_certificates_and_tells_of_each_fault_once() {
+fn doctor_checks_certificates_and_reports_each_fault_once() {
     let folder = tempfile::tempdir().unwrap();
     let authority = CertificateAuthority::new("an authority");
     authority.local().write(folder.path(), "good");
@@ -562,11 +583,11 @@ fn the_doctor_looks_at_certificates_and_tells_of_each_fault_once() {
         ("good.pem", "old.key", "does not fit", "openssl"),
         ("good.pem", "none.key", "cannot be read", "config path"),
     ] {
-        let (code, told) = doctor(cert, key);
-        assert_eq!((code, told.len()), (Some(1), 1), "{told:?}");
-        let [check, outcome, said, mends] = &told[0];
-        assert_eq!((check, outcome), (&json!("tls"), &json!("wrong")), "{told:?}");
-        assert!(said.as_str().unwrap().contains(text), "{told:?}");
-        assert!(mends.as_str().unwrap().contains(mend), "{told:?}");
+        let (code, reported) = doctor(cert, key);
+        assert_eq!((code, reported.len()), (Some(1), 1), "{reported:?}");
+        let [check, outcome, said, mends] = &reported[0];
+        assert_eq!((check, outcome), (&json!("tls"), &json!("wrong")), "{reported:?}");
+        assert!(said.as_str().unwrap().contains(text), "{reported:?}");
+        assert!(mends.as_str().unwrap().contains(mend), "{reported:?}");
     }
 }

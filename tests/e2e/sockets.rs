@@ -59,8 +59,9 @@ fn with_stub() -> Value {
     json!({"mcpServers": {"stub": HttpStub::shared().entry()}})
 }
 
+// NET-3
 #[test]
-fn a_socket_is_for_its_owner_and_serves_what_a_port_does() {
+fn socket_is_private_and_serves_like_a_port() {
     let proxy = OnSocket::start(with_stub(), tempfile::tempdir().unwrap());
     assert_eq!(proxy.said, format!("MCP at unix:{}:/mcp\n", proxy.socket.display()));
     let mode = std::fs::metadata(&proxy.socket).unwrap().permissions().mode();
@@ -77,7 +78,7 @@ fn a_socket_is_for_its_owner_and_serves_what_a_port_does() {
 }
 
 #[test]
-fn what_a_killed_proxy_left_makes_way_and_a_living_one_is_in_use() {
+fn socket_of_a_killed_proxy_is_replaced_and_one_of_a_living_proxy_is_in_use() {
     let folder = tempfile::tempdir().unwrap();
     drop(UnixListener::bind(folder.path().join("proxy.sock")).unwrap());
     let proxy = OnSocket::start(json!({}), folder);
@@ -97,11 +98,12 @@ fn what_a_killed_proxy_left_makes_way_and_a_living_one_is_in_use() {
     let config = folder.path().join("config.json");
     let refused = Output::of(mcpproxy().arg("--config").arg(config).arg("serve"));
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
-    assert!(refused.stderr.contains("no socket"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("is not a socket"), "{}", refused.stderr);
 }
 
+// NET-3
 #[test]
-fn a_server_behind_a_socket_is_called_as_one_behind_a_port() {
+fn server_behind_a_socket_is_called_like_one_behind_a_port() {
     let behind = OnSocket::start(with_stub(), tempfile::tempdir().unwrap());
     let url = format!("unix:{}:/mcp/all", behind.socket.display());
     let gone = format!("unix:{}:/mcp", Path::new("/nowhere/a.sock").display());

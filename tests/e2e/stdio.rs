@@ -14,8 +14,9 @@ fn message(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
+// PRO-2
 #[test]
-fn the_same_endpoint_over_pipes() {
+fn same_endpoint_over_pipes() {
     let mut pipe = Pipe::start(servers());
     let list = message(&pipe.ask(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#));
     assert_eq!(list["result"]["tools"].as_array().unwrap().len(), 5);
@@ -35,7 +36,7 @@ fn the_same_endpoint_over_pipes() {
 }
 
 #[test]
-fn a_result_with_raw_line_breaks_stays_one_line() {
+fn result_with_raw_line_breaks_stays_one_line() {
     let http = crate::harness::HttpStub::shared();
     let mut pipe = Pipe::start(json!({"mcpServers": {"s": http.entry()}}));
     let line = pipe.read_raw("s:pretty", &json!({}));
@@ -58,7 +59,7 @@ fn notifications_responses_and_blank_lines_have_no_answer() {
 }
 
 #[test]
-fn what_cannot_be_read_is_an_error_and_the_next_line_is_read() {
+fn unreadable_line_is_an_error_and_the_next_line_is_read() {
     let mut pipe = Pipe::start(servers());
     for (line, code) in [
         ("nonsense", -32700),
@@ -78,7 +79,7 @@ fn what_cannot_be_read_is_an_error_and_the_next_line_is_read() {
 }
 
 #[test]
-fn calls_run_side_by_side_and_answers_are_whole_lines() {
+fn calls_run_concurrently_and_answers_are_whole_lines() {
     let mut pipe = Pipe::start(servers());
     let call = |id: &str, tool: &str, args: Value| {
         let arguments = json!({"name": tool, "args": args, "intent": {"operation_type": "read"}});
@@ -104,7 +105,7 @@ fn calls_run_side_by_side_and_answers_are_whole_lines() {
 }
 
 #[test]
-fn the_end_of_input_lets_calls_finish_and_ends_the_children() {
+fn end_of_input_lets_calls_finish_and_ends_the_children() {
     let notes = tempfile::tempdir().unwrap();
     let file = notes.path().join("pids");
     let script = r#""$0" deaf & echo $! $$ >"$1"; exec "$0" stdio"#;
@@ -129,7 +130,7 @@ fn the_end_of_input_lets_calls_finish_and_ends_the_children() {
 }
 
 #[test]
-fn a_config_that_changes_applies_under_stdio_too() {
+fn config_change_applies_under_stdio_too() {
     let mut pipe = Pipe::start(servers());
     let path = pipe.folder.path().join("config.json");
     let listed = |pipe: &mut Pipe, query: &str| {
@@ -155,16 +156,16 @@ fn a_config_that_changes_applies_under_stdio_too() {
     // SIGHUP has it read, and changes nothing where nothing has changed.
     pipe.process.signal("HUP");
     let log = pipe.folder.path().join("log");
-    let told = || std::fs::read_to_string(&log).unwrap_or_default();
-    until("the signal is heard", || {
-        told().contains("SIGHUP: the config is read again").then_some(())
+    let is_reported = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("the signal is received", || {
+        is_reported().contains("SIGHUP: reloading the config").then_some(())
     });
     assert!(listed(&mut pipe, "read item").contains("t:"));
     add("u");
     pipe.process.signal("HUP");
     until("the third is there", || listed(&mut pipe, "read item").contains("u:").then_some(()));
     pipe.close();
-    assert_eq!(pipe.process.wait(), Some(0), "{}", told());
+    assert_eq!(pipe.process.wait(), Some(0), "{}", is_reported());
 }
 
 #[test]

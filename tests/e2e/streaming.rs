@@ -1,14 +1,19 @@
-//! Results that are larger than what the proxy may keep: they go on as they come.
+//! Results larger than the proxy may keep are forwarded as they arrive.
 
 use std::io::Write;
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, HttpStub, PATIENCE, Proxy, raw_result, stub_stdio, until};
+use crate::harness::{
+    Client, HttpStub, PATIENCE, Proxy, Received, Recorder, Reply, raw_result, stub_stdio, until,
+};
 
 const HUNDRED_MB: usize = 100 << 20;
-/// What the peak may grow by while such a result goes through (`benches/README.md`, Budgets).
+/// Size of the answer that goes before: queues and buffers are then as large as they get.
+const WARM_UP: usize = 16 << 20;
+/// Maximum growth of the peak while such a result is streamed (`benches/README.md`, Budgets).
 const GROWTH_KB: u64 = 4 * 1024;
 
 /// A field of `/proc/PID/status`, in KB.
@@ -51,12 +56,12 @@ fn stream(client: &mut Client, tool: &str, size: usize) -> usize {
 }
 
 #[test]
-fn a_hundred_mb_go_through_byte_for_byte_and_memory_stays_flat() {
+fn hundred_mb_are_streamed_byte_for_byte_and_memory_stays_flat() {
     let http = HttpStub::start(&["--stateless"]);
     let proxy = Proxy::start(json!({"s": http.entry()}));
     let mut client = proxy.client();
-    // What a first large answer needs is not growth with its size.
-    stream(&mut client, "s:text", 1 << 20);
+    // Buffers that a first large answer fills do not grow with its size.
+    stream(&mut client, "s:text", WARM_UP);
     let before = memory(&proxy, "VmHWM");
     assert_eq!(stream(&mut client, "s:text", HUNDRED_MB), HUNDRED_MB);
     let grown = memory(&proxy, "VmHWM").saturating_sub(before);
@@ -69,10 +74,10 @@ fn a_hundred_mb_go_through_byte_for_byte_and_memory_stays_flat() {
 }
 
 #[test]
-fn a_line_of_a_hundred_mb_over_stdio_goes_through_and_memory_stays_flat() {
+fn line_of_a_hundred_mb_over_stdio_is_streamed_and_memory_stays_flat() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
-    stream(&mut client, "s:text", 8 << 20);
+    stream(&mut client, "s:text", WARM_UP);
     let before = memory(&proxy, "VmHWM");
     assert_eq!(stream(&mut client, "s:text", HUNDRED_MB), HUNDRED_MB);
     let grown = memory(&proxy, "VmHWM").saturating_sub(before);
@@ -85,11 +90,11 @@ const MAX_BYTES: usize = 4 << 20;
 /// An upstream that a test plays by hand, byte by byte.
 struct ByHand {
     listener: TcpListener,
-    /// Its one tool.
+    /// Definition of its only tool.
     tool: Value,
 }
 
-/// One request to it, its body read.
+/// A request to the server, with its body read.
 struct Asked {
     stream: std::net::TcpStream,
     body: Value,
@@ -97,7 +102,8 @@ struct Asked {
 
 impl ByHand {
     fn new() -> Self {
-        let tool = json!({"name": "t", "inputSchema": {"type": "object"}});
+        let tool = json!({"name": "t", "inputSchema": {"type": "object"},
+            "annotations": {"readOnlyHint": true}});
         Self { listener: TcpListener::bind("127.0.0.1:0").unwrap(), tool }
     }
 
@@ -198,7 +204,7 @@ impl Asked {
         ]
     }
 
-    /// The same with the id behind the result.
+    /// The answer with its id after the result.
     fn id_last(&self) -> [String; 2] {
         let id = &self.body["id"];
         [
@@ -256,7 +262,7 @@ fn first_half(client: &mut Client) {
 }
 
 #[test]
-fn the_first_bytes_leave_before_the_last_were_sent() {
+fn first_bytes_leave_before_the_last_were_sent() {
     for halves in [Asked::halves, Asked::id_last] {
         let (proxy, mut client, mut asked, second) = half_way(halves);
         first_half(&mut client);
@@ -271,7 +277,7 @@ fn the_first_bytes_leave_before_the_last_were_sent() {
 }
 
 #[test]
-fn an_upstream_that_fails_after_its_first_byte_aborts_the_response() {
+fn upstream_that_fails_after_its_first_byte_aborts_the_response() {
     let (proxy, mut client, asked, _) = half_way(Asked::halves);
     first_half(&mut client);
     drop(asked);
@@ -284,7 +290,7 @@ fn an_upstream_that_fails_after_its_first_byte_aborts_the_response() {
 }
 
 #[test]
-fn a_client_that_goes_away_cancels_the_call_and_it_is_on_record() {
+fn client_that_disconnects_cancels_the_call_and_it_is_recorded() {
     let (proxy, mut client, mut asked, second) = half_way(Asked::halves);
     first_half(&mut client);
     let session = client.session.clone();
@@ -294,7 +300,7 @@ fn a_client_that_goes_away_cancels_the_call_and_it_is_on_record() {
     });
     assert_eq!(record["status"], "error");
     assert!(record["error_message"].as_str().unwrap().contains("client went away"), "{record}");
-    // The connection to the upstream is closed: it is not read to the end for nobody.
+    // The connection to the upstream is closed: the rest of the answer is not read.
     let mut end = [0];
     let closed = std::io::Read::read(&mut asked.stream, &mut end);
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
@@ -315,7 +321,7 @@ fn goes_away_and_leaves_its_decision(proxy: &Proxy, client: Client) {
 }
 
 #[test]
-fn fr_a11_a_client_that_goes_away_before_the_last_byte_loses_no_decision() {
+fn fr_a11_client_that_disconnects_before_the_last_byte_loses_no_decision() {
     let violation = |asked: &Asked| asked.violation(MAX_BYTES - 1000);
     let (proxy, mut client, mut asked, second) = half_way_of(&ByHand::with_schema(), violation);
     first_half(&mut client);
@@ -328,7 +334,7 @@ fn fr_a11_a_client_that_goes_away_before_the_last_byte_loses_no_decision() {
 }
 
 #[test]
-fn fr_a11_a_client_that_goes_away_loses_no_decision_where_there_is_no_room_to_keep_the_answer() {
+fn fr_a11_client_that_disconnects_loses_no_decision_without_space_to_keep_the_answer() {
     let violation = |asked: &Asked| asked.violation(MAX_BYTES - 1000);
     let little = json!({"max_held_bytes": 1000, "max_held_total_bytes": 1000});
     let (proxy, mut client, mut asked, second) =
@@ -343,7 +349,7 @@ fn fr_a11_a_client_that_goes_away_loses_no_decision_where_there_is_no_room_to_ke
 }
 
 #[test]
-fn act_1_a_guards_word_is_on_record_though_the_client_goes_away() {
+fn act_1_guard_verdict_is_recorded_although_the_client_disconnects() {
     let violation = |asked: &Asked| asked.violation(MAX_BYTES);
     let (proxy, mut client, mut asked, second) = half_way_of(&ByHand::with_schema(), violation);
     first_half(&mut client);
@@ -360,7 +366,7 @@ fn act_1_a_guards_word_is_on_record_though_the_client_goes_away() {
 }
 
 #[test]
-fn a_client_that_goes_away_while_nothing_was_answered_cancels_over_both_transports() {
+fn client_that_disconnects_before_any_answer_cancels_over_both_transports() {
     let http = HttpStub::start(&[]);
     let proxy = Proxy::start(json!({"web": http.entry(), "pipe": stub_stdio(&[])}));
     let mut watcher = proxy.client();
@@ -377,7 +383,7 @@ fn a_client_that_goes_away_while_nothing_was_answered_cancels_over_both_transpor
             (stats(&mut watcher)["calls"].as_u64()? > asked).then_some(())
         });
         drop(client);
-        until("the upstream is told", || {
+        until("the upstream is notified", || {
             (stats(&mut watcher)["cancelled"].as_u64()? >= 1).then_some(())
         });
         let record = until("the record", || {
@@ -388,7 +394,7 @@ fn a_client_that_goes_away_while_nothing_was_answered_cancels_over_both_transpor
 }
 
 #[test]
-fn warn_streams_as_well_and_judges_after() {
+fn warn_streams_too_and_judges_afterwards() {
     let http = HttpStub::start(&["--stateless"]);
     let proxy = Proxy::start(json!({"s": http.entry()}));
     let mut client = proxy.client();
@@ -398,4 +404,73 @@ fn warn_streams_as_well_and_judges_after() {
     assert!(raw_result(&response.body) == http.direct("too_big", &args));
     let decision = client.records(&proxy, "type=policy_decision").remove(0);
     assert_eq!(decision["metadata"]["guard"], "max_bytes");
+}
+
+// NET-8
+#[test]
+fn silent_call_becomes_an_event_stream_if_the_client_accepts_one() {
+    let mut server = stub_stdio(&[]);
+    server["call_timeout"] = json!("1s");
+    let proxy = Proxy::with(json!({
+        "stream_after": "100ms", "keepalive": "200ms", "mcpServers": {"s": server},
+    }));
+    let mut client = proxy.client();
+    let arguments = json!({"name": "s:never", "args": {}, "intent": {"operation_type": "read"}});
+    let params = json!({"name": "call_tool_read", "arguments": arguments});
+    let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
+    let session = client.session.clone();
+    let headers =
+        [("Accept", "application/json, text/event-stream"), ("Mcp-Session-Id", session.as_str())];
+    client.connection.send("POST", "/mcp", &headers, body.to_string().as_bytes());
+    let streamed = client.connection.response();
+    assert_eq!(streamed.header("content-type"), Some("text/event-stream"));
+    let text = streamed.text();
+    assert!(text.starts_with(":\n\n:\n\n"), "a comment at once and comments after it: {text}");
+    let event = text.split("\n\n").find(|event| event.contains("data: ")).unwrap();
+    assert!(event.contains("event: message\n") && event.contains("isError"), "{text}");
+    // A client without event streams waits for its JSON.
+    let plain = client.read_raw("s:never", json!({}));
+    assert_eq!(plain.header("content-type"), Some("application/json"));
+    assert_eq!(plain.json()["result"]["isError"], true);
+}
+
+#[test]
+fn pro_13_change_announced_in_the_stream_of_a_call_takes_effect() {
+    let count = AtomicUsize::new(1);
+    let server = Recorder::start(move |_, request: &Received| {
+        let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let answer =
+            |result: Value| json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+        let json = "content-type: application/json\r\n";
+        let tool = |at| json!({"name": format!("t{at}"), "inputSchema": {"type": "object"}});
+        let body = match message["method"].as_str() {
+            Some("initialize") => answer(json!({"protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}}, "serverInfo": {"name": "a", "version": "1"}})),
+            Some("tools/list") => {
+                let tools: Vec<_> = (0..count.load(Ordering::SeqCst)).map(tool).collect();
+                answer(json!({ "tools": tools }))
+            }
+            Some("tools/call") => {
+                count.store(2, Ordering::SeqCst);
+                let changed =
+                    json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+                let events =
+                    format!("data: {changed}\n\ndata: {}\n\n", answer(json!({"content": []})));
+                let head = "content-type: text/event-stream\r\n";
+                return Reply::Http("200 OK", head, events.into_bytes());
+            }
+            Some(method) if method.starts_with("notifications/") => {
+                return Reply::Http("202 Accepted", "", Vec::new());
+            }
+            _ => return Reply::Http("405 Method Not Allowed", "", Vec::new()),
+        };
+        Reply::Http("200 OK", json, body.to_string().into_bytes())
+    });
+    let url = format!("http://127.0.0.1:{}/mcp", server.port);
+    let proxy = Proxy::start(json!({"web": {"url": url, "protocol": "http"}}));
+    assert_eq!(proxy.api("servers")["servers"][0]["tools"], 1);
+    assert_eq!(proxy.client().call("write", "web:t0", json!({})).get("isError"), None);
+    until("the new tool is known", || {
+        (proxy.api("servers")["servers"][0]["tools"] == 2).then_some(())
+    });
 }

@@ -1,5 +1,5 @@
-//! Resources that clients subscribe to before a server of 2026-07-28, which knows no such request:
-//! it tells by the filter of a `subscriptions/listen`.
+//! Resources that clients subscribe to before a server of 2026-07-28, which has no such request: it notifies through the
+//! filter of a `subscriptions/listen`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::harness::{Client, Connection, PATIENCE, Proxy};
 
-/// What the server does with a request to be told of resources.
+/// Behavior of the server on a request for resource notifications.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tells {
     Yes,
-    /// It says that it does, and refuses.
+    /// Declares subscriptions, and refuses them.
     Refuses,
-    /// It says that it does not.
+    /// Declares none.
     No,
 }
 
@@ -51,7 +51,7 @@ impl Server {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.port)})
     }
 
-    /// Tells that a resource has changed, on every stream that holds it and still stands.
+    /// Announces a changed resource on every open stream that subscribed to it.
     fn tell(&self, uri: &str) {
         let message = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated",
             "params": {"uri": uri}});
@@ -68,7 +68,7 @@ impl Server {
     }
 }
 
-/// One event, as a chunk.
+/// Sends an event as a chunk.
 fn event(stream: &mut TcpStream, message: &Value) -> std::io::Result<()> {
     let event = format!("data: {message}\n\n");
     write!(stream, "{:x}\r\n{event}\r\n", event.len())
@@ -143,8 +143,8 @@ fn listen(proxy: &Proxy, client: &Client) -> Connection {
     stream
 }
 
-/// The next resource that a client is told of.
-fn told(stream: &mut Connection) -> String {
+/// URI of the next resource update for a client.
+fn updated_uri(stream: &mut Connection) -> String {
     let mut seen = String::new();
     loop {
         seen += std::str::from_utf8(&stream.chunk().expect("the stream stands")).unwrap();
@@ -158,7 +158,7 @@ fn told(stream: &mut Connection) -> String {
 }
 
 #[test]
-fn a_legacy_client_subscribes_to_a_resource_of_a_modern_server() {
+fn legacy_client_subscribes_to_a_resource_of_a_modern_server() {
     let server = Server::start(Tells::Yes);
     let proxy = Proxy::start(json!({"m": server.entry()}));
     let (mut one, mut other) = (proxy.client(), proxy.client());
@@ -167,21 +167,21 @@ fn a_legacy_client_subscribes_to_a_resource_of_a_modern_server() {
     assert_eq!(one.ask("resources/subscribe", shared.clone())["result"], json!({}));
     // From the answer on, nothing is missed.
     server.tell("a:b");
-    assert_eq!(told(&mut ones), "mcpproxy://m/a:b");
+    assert_eq!(updated_uri(&mut ones), "mcpproxy://m/a:b");
     for params in [&shared, &next] {
         assert_eq!(other.ask("resources/subscribe", params.clone())["result"], json!({}));
     }
     server.tell("c:d");
     // When the filter grew, the stream was another, and what it held before may have changed.
-    let mut until = told(&mut others);
+    let mut until = updated_uri(&mut others);
     while until == "mcpproxy://m/a:b" {
-        until = told(&mut others);
+        until = updated_uri(&mut others);
     }
     assert_eq!(until, "mcpproxy://m/c:d");
     // What one gives up, the other still has.
     assert_eq!(one.ask("resources/unsubscribe", shared.clone())["result"], json!({}));
     server.tell("a:b");
-    assert_eq!(told(&mut others), "mcpproxy://m/a:b");
+    assert_eq!(updated_uri(&mut others), "mcpproxy://m/a:b");
     for params in [shared, next] {
         assert_eq!(other.ask("resources/unsubscribe", params)["result"], json!({}));
     }
@@ -192,10 +192,10 @@ fn a_legacy_client_subscribes_to_a_resource_of_a_modern_server() {
 }
 
 #[test]
-fn a_modern_server_that_does_not_tell_of_resources_is_no_subscription() {
+fn modern_server_without_resource_notifications_yields_no_subscription() {
     for (tells, why) in [
         (Tells::Refuses, "m: the server did not take the subscription"),
-        (Tells::No, "m: the server does not tell of changes of resources"),
+        (Tells::No, "m: the server does not notify of resource changes"),
     ] {
         let server = Server::start(tells);
         let proxy = Proxy::start(json!({"m": server.entry()}));

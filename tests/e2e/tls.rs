@@ -1,4 +1,4 @@
-//! TLS: of the listener with its files, clients with certificates, and of upstream servers.
+//! TLS: the listener and its files, client certificates, and upstream servers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,6 +12,7 @@ use crate::harness::{
     API_KEY, CertificateAuthority, Connection, Curled, HttpStub, Output, PATIENCE, Pair, Proxy,
     Secure, begin, configure, curl, mcpproxy, secure, server_config, until, write_private,
 };
+use crate::server_tls::Chain;
 
 /// A proxy with TLS, and a folder with the files that its clients need.
 pub(crate) fn serve(ca: &CertificateAuthority, config: Value, clients: Option<&str>) -> Proxy {
@@ -75,8 +76,9 @@ pub(crate) fn call(proxy: &Proxy, args: &[&str]) -> Curled {
     post(proxy, &echo(), &[args, &["-H", &session]].concat())
 }
 
+// NET-2
 #[test]
-fn a_listener_speaks_both_versions_of_http_over_both_versions_of_tls() {
+fn listener_speaks_both_versions_of_http_over_both_versions_of_tls() {
     let ca = CertificateAuthority::new("ca");
     let proxy = serve(&ca, with_stub(), None);
     for (version, args) in [
@@ -100,7 +102,7 @@ fn a_listener_speaks_both_versions_of_http_over_both_versions_of_tls() {
         line.strip_prefix("mcpproxy_certificate_remaining_seconds ")?.parse::<f64>().ok()
     });
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
-    let left = left.expect("it is told");
+    let left = left.expect("it is reported");
     assert!((ends - now - left).abs() < 3600.0, "{left}");
     let old = get(&proxy, "/healthz", &["--tls-max", "1.1"]);
     assert_eq!(old.status, 0, "{old:?}");
@@ -110,7 +112,7 @@ fn a_listener_speaks_both_versions_of_http_over_both_versions_of_tls() {
 }
 
 #[test]
-fn bodies_and_streams_go_over_http2_whole() {
+fn bodies_and_streams_are_complete_over_http2() {
     let ca = CertificateAuthority::new("ca");
     let proxy = serve(&ca, with_stub(), None);
     let text = "x".repeat(3 * 1024 * 1024);
@@ -131,7 +133,7 @@ fn bodies_and_streams_go_over_http2_whole() {
 }
 
 #[test]
-fn python_speaks_with_it_and_the_command_line_too() {
+fn python_and_the_command_line_connect_over_tls() {
     const SCRIPT: &str = "import http.client,ssl,sys\n\
         context=ssl.create_default_context(cafile=sys.argv[1])\n\
         connection=http.client.HTTPSConnection('localhost',int(sys.argv[2]),context=context)\n\
@@ -158,7 +160,7 @@ fn python_speaks_with_it_and_the_command_line_too() {
 }
 
 #[test]
-fn whoever_speaks_the_wrong_way_is_told_and_the_log_is_told_once() {
+fn wrong_protocol_is_reported_to_the_client_and_logged_once() {
     let ca = CertificateAuthority::new("ca");
     let proxy = serve(&ca, json!({}), None);
     for _ in 0..3 {
@@ -168,15 +170,15 @@ fn whoever_speaks_the_wrong_way_is_told_and_the_log_is_told_once() {
         assert_eq!(answer.status, 400);
         assert!(answer.text().contains("HTTPS"), "{}", answer.text());
     }
-    let told = log_at_the_end(proxy);
-    assert_eq!(told.matches("spoke plain HTTP on a port").count(), 1, "{told}");
+    let reported = log_at_the_end(proxy);
+    assert_eq!(reported.matches("spoke plain HTTP on a port").count(), 1, "{reported}");
     let plain = Proxy::with(json!({}));
     for _ in 0..3 {
         let answer = curl(plain.folder.path(), &["-k", &url(&plain, "/healthz")]);
         assert_eq!(answer.status, 0);
     }
-    let told = log_at_the_end(plain);
-    assert_eq!(told.matches("spoke TLS on a port").count(), 1, "{told}");
+    let reported = log_at_the_end(plain);
+    assert_eq!(reported.matches("spoke TLS on a port").count(), 1, "{reported}");
 }
 
 /// Ends a proxy, so that all that it had to say is written.
@@ -185,7 +187,7 @@ fn log_at_the_end(proxy: Proxy) -> String {
 }
 
 #[test]
-fn handshakes_that_do_not_go_on_stop_nobody_and_are_given_up() {
+fn stalled_handshakes_delay_no_other_and_time_out() {
     let ca = CertificateAuthority::new("ca");
     let proxy = serve(&ca, json!({}), None);
     // A record that says it is long, and does not come.
@@ -208,6 +210,7 @@ fn handshakes_that_do_not_go_on_stop_nobody_and_are_given_up() {
     proxy.end();
 }
 
+// NET-2
 #[test]
 fn certificates_are_renewed_in_place_and_broken_ones_leave_the_old_in_force() {
     let (old, new) = (CertificateAuthority::new("old"), CertificateAuthority::new("new"));
@@ -241,7 +244,7 @@ fn certificates_are_renewed_in_place_and_broken_ones_leave_the_old_in_force() {
 }
 
 #[test]
-fn a_start_with_files_that_cannot_be_used_names_the_file_and_what_is_wrong() {
+fn start_with_unusable_files_names_the_file_and_the_fault() {
     let (ca, folder) = (CertificateAuthority::new("ca"), tempfile::tempdir().unwrap());
     let path = folder.path();
     let tls = json!({"cert": "server.pem", "key": "server.key", "client_ca": "clients.pem"});
@@ -276,8 +279,9 @@ fn a_start_with_files_that_cannot_be_used_names_the_file_and_what_is_wrong() {
     assert!(output.stderr.contains("server.key: it cannot be read"), "{}", output.stderr);
 }
 
+// ID-4
 #[test]
-fn a_client_certificate_is_a_principal_and_only_a_good_one_is() {
+fn valid_client_certificate_is_a_principal_and_an_invalid_one_is_not() {
     let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
     let rules = "@id(\"no-bob\") forbid (principal == Agent::\"cert:bob\", action, resource);";
     let mut config = with_stub();
@@ -318,7 +322,7 @@ fn a_client_certificate_is_a_principal_and_only_a_good_one_is() {
     let [cert, key] = by("bob");
     let taken = post(&proxy, &echo(), &["-H", &session, "--cert", &cert, "--key", &key]);
     assert_eq!(taken.status, 404, "{taken:?}");
-    // Other authorities count: who was let in by the old ones is not any more.
+    // Other authorities count: clients accepted by the old ones are rejected now.
     let others = CertificateAuthority::new("others");
     others.client("eve").write(own, "eve");
     write_private(&own.join("clients.pem"), &others.pem);
@@ -328,19 +332,19 @@ fn a_client_certificate_is_a_principal_and_only_a_good_one_is() {
 }
 
 #[test]
-fn who_is_refused_while_its_body_is_under_way_is_told_so() {
+fn client_refused_during_its_body_receives_the_refusal() {
     let ca = CertificateAuthority::new("ca");
     let proxy = serve(&ca, json!({"require_mcp_auth": true}), None);
     std::fs::write(proxy.folder.path().join("long"), vec![b' '; 3 << 20]).unwrap();
     for http in ["--http1.1", "--http2"] {
-        let told = post(&proxy, &json!(null), &[http, "--data-binary", "@long"]);
-        assert_eq!(told.status, 401, "{http}: {told:?}");
+        let reported = post(&proxy, &json!(null), &[http, "--data-binary", "@long"]);
+        assert_eq!(reported.status, 401, "{http}: {reported:?}");
     }
     proxy.end();
 }
 
 #[test]
-fn a_connection_of_a_client_whose_authority_counts_no_more_ends() {
+fn connection_of_a_client_whose_authority_was_withdrawn_ends() {
     let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
     let proxy = serve(&ca, json!({}), Some(&clients.pem));
     let mut connection = secure(proxy.port, &ca, Some(&clients.client("ada")), &[]);
@@ -354,7 +358,7 @@ fn a_connection_of_a_client_whose_authority_counts_no_more_ends() {
     let mut rest = Vec::new();
     // It ends, with or without a farewell.
     let _ = connection.read_to_end(&mut rest);
-    until("it was renewed", || proxy.log().contains("TLS was renewed").then_some(()));
+    until("it was renewed", || proxy.log().contains("reloaded the TLS files").then_some(()));
     anonymous.write_all(ask).unwrap();
     assert!(anonymous.read(&mut answer).unwrap() > 0, "who showed none stays");
     drop(anonymous);
@@ -362,7 +366,7 @@ fn a_connection_of_a_client_whose_authority_counts_no_more_ends() {
 }
 
 #[test]
-fn a_connection_ends_with_the_certificate_of_its_client() {
+fn connection_ends_when_its_client_certificate_expires() {
     let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
     let proxy = serve(&ca, json!({}), Some(&clients.pem));
     let pair = clients.client_for("ada", Duration::from_secs(8));
@@ -382,7 +386,39 @@ fn a_connection_ends_with_the_certificate_of_its_client() {
 }
 
 #[test]
-fn a_client_whose_authority_counts_no_more_since_its_handshake_began_is_not_answered() {
+fn stream_of_a_client_ends_when_its_authority_is_withdrawn() {
+    let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
+    let proxy = serve(&ca, with_stub(), Some(&clients.pem));
+    let mut stream = secure(proxy.port, &ca, Some(&clients.client("ada")), &[]);
+    let (version, method) = ("2026-07-28", "subscriptions/listen");
+    let params = json!({"notifications": {"toolsListChanged": true}, "_meta": {
+        "io.modelcontextprotocol/protocolVersion": version,
+        "io.modelcontextprotocol/clientCapabilities": {}}});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         accept: application/json, text/event-stream\r\nmcp-protocol-version: {version}\r\n\
+         mcp-method: {method}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let (mut seen, mut bytes) = (String::new(), [0; 4096]);
+    while !seen.contains("subscriptions/acknowledged") {
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "{seen}");
+        seen += &String::from_utf8_lossy(&bytes[..count]);
+    }
+    let others = CertificateAuthority::new("others").pem;
+    write_private(&proxy.folder.path().join("clients.pem"), &others);
+    let mut rest = Vec::new();
+    // The connection ends after it, with or without a farewell.
+    let _ = stream.read_to_end(&mut rest);
+    assert_eq!(String::from_utf8_lossy(&rest), "0\r\n\r\n", "nothing but its end");
+    proxy.end();
+}
+
+#[test]
+fn client_whose_authority_was_withdrawn_during_its_handshake_is_not_answered() {
     let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
     let proxy = serve(&ca, json!({}), Some(&clients.pem));
     let pair = clients.client("ada");
@@ -397,7 +433,7 @@ fn a_client_whose_authority_counts_no_more_since_its_handshake_began_is_not_answ
         .collect();
     let others = CertificateAuthority::new("others").pem;
     write_private(&proxy.folder.path().join("clients.pem"), &others);
-    until("it was renewed", || proxy.log().contains("TLS was renewed").then_some(()));
+    until("it was renewed", || proxy.log().contains("reloaded the TLS files").then_some(()));
     for mut secure in begun {
         let _ = secure.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
         let mut answer = Vec::new();
@@ -423,17 +459,8 @@ fn server_that_shows(pair: &Pair) -> u16 {
 }
 
 #[test]
-fn a_server_over_tls_is_called_when_its_authority_is_named_and_knows_us_by_our_certificate() {
-    let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
-    let mut config = with_stub();
-    config["require_mcp_auth"] = json!(true);
-    let behind = serve(&ca, config, Some(&clients.pem));
-    let folder = tempfile::tempdir().unwrap();
-    write_private(&folder.path().join("ca.pem"), &ca.pem);
-    clients.client("front").write(folder.path(), "front");
-    let entry = json!({"url": url(&behind, "/mcp/all"),
-        "tls": {"ca": "ca.pem", "cert": "front.pem", "key": "front.key"}});
-    let front = Proxy::unready(json!({"mcpServers": {"behind": entry}}), folder).ready();
+fn server_over_tls_is_called_if_its_authority_is_named_and_accepts_our_certificate() {
+    let Chain { front, behind, .. } = Chain::start();
     let called = front.cli(&["tools", "list", "-o", "json"]);
     assert!(called.stdout.contains("behind:"), "{}", called.stdout);
     let listed = get(&behind, "/api/v1/activity", &[]).body;
@@ -449,7 +476,7 @@ fn a_server_over_tls_is_called_when_its_authority_is_named_and_knows_us_by_our_c
 }
 
 #[test]
-fn a_server_is_trusted_by_the_roots_of_the_system_where_its_entry_names_no_authority() {
+fn server_is_trusted_by_the_system_roots_if_its_entry_names_no_authority() {
     let ca = CertificateAuthority::new("ca");
     let behind = serve(&ca, with_stub(), None);
     let servers = json!({"behind": {"url": url(&behind, "/mcp/all")}});
@@ -466,14 +493,14 @@ fn a_server_is_trusted_by_the_roots_of_the_system_where_its_entry_names_no_autho
     front.end();
     // The system's own do not know that authority.
     let other = Proxy::start(servers);
-    let told = told_of(&other, "behind");
-    assert!(told.contains("of no authority that is trusted"), "{told}");
+    let reported = reason_of(&other, "behind");
+    assert!(reported.contains("of no authority that is trusted"), "{reported}");
     other.end();
     behind.end();
 }
 
 #[test]
-fn a_server_whose_certificate_is_wrong_is_told_with_its_name_and_why() {
+fn server_with_an_invalid_certificate_is_reported_with_its_name_and_the_reason() {
     let ca = CertificateAuthority::new("ca");
     let folder = tempfile::tempdir().unwrap();
     write_private(&folder.path().join("ca.pem"), &ca.pem);
@@ -495,7 +522,7 @@ fn a_server_whose_certificate_is_wrong_is_told_with_its_name_and_why() {
         ("elsewhere", "its certificate is for another host name"),
         ("missing", "none.pem: it cannot be read"),
     ] {
-        until(why, || told_of(&proxy, name).contains(why).then_some(()));
+        until(why, || reason_of(&proxy, name).contains(why).then_some(()));
     }
     let config = proxy.folder.path().join("config.json");
     let checked = Output::of(mcpproxy().arg("--config").arg(config).args(["config", "check"]));
@@ -504,14 +531,14 @@ fn a_server_whose_certificate_is_wrong_is_told_with_its_name_and_why() {
     proxy.end();
 }
 
-/// What the proxy says of a server.
-pub(crate) fn told_of(proxy: &Proxy, name: &str) -> String {
+/// Reported reason of a server.
+pub(crate) fn reason_of(proxy: &Proxy, name: &str) -> String {
     let servers = proxy.api("servers")["servers"].clone();
     let found = servers.as_array().unwrap().iter().find(|server| server["name"] == name);
     found.expect("it is listed").to_string()
 }
 
-/// What a server does that was sent the beginning of a TLS handshake, and does not speak TLS.
+/// Behavior of a server without TLS on the first bytes of a TLS handshake.
 #[derive(Clone, Copy)]
 enum NoTls {
     Says(&'static [u8]),
@@ -543,7 +570,7 @@ fn server_without_tls(manner: NoTls) -> u16 {
 }
 
 #[test]
-fn a_server_that_speaks_no_tls_at_its_https_address_is_told_as_such() {
+fn server_without_tls_at_its_https_address_is_reported_as_such() {
     let entry = |port: u16| json!({"url": format!("https://localhost:{port}/mcp")});
     let of = |manner| entry(server_without_tls(manner));
     let proxy = Proxy::with(json!({"mcpServers": {
@@ -553,22 +580,25 @@ fn a_server_that_speaks_no_tls_at_its_https_address_is_told_as_such() {
         "silent": of(NoTls::HangsUp), "resets": of(NoTls::Resets),
     }}));
     let (speaks, closed) = ("it does not speak TLS there", "it closed the connection in the TLS");
-    let told = [
+    let reported = [
         ("http", closed),
         ("bad-request", speaks),
         ("talker", speaks),
         ("silent", closed),
         ("resets", closed),
     ];
-    for (name, why) in told {
-        let told = told_of(&proxy, name);
-        assert!(told.contains(why) && told.contains("http:// instead of https://"), "{told}");
+    for (name, why) in reported {
+        let reported = reason_of(&proxy, name);
+        assert!(
+            reported.contains(why) && reported.contains("http:// instead of https://"),
+            "{reported}"
+        );
     }
     proxy.end();
 }
 
 #[test]
-fn a_listener_beyond_loopback_without_tls_is_warned_of() {
+fn listener_beyond_loopback_without_tls_is_warned_about() {
     let (ca, folder) = (CertificateAuthority::new("ca"), tempfile::tempdir().unwrap());
     ca.local().write(folder.path(), "server");
     let mut config = json!({"listen": "0.0.0.0:0", "require_mcp_auth": true});

@@ -1,4 +1,4 @@
-//! Traces over OTLP: what a collector gets, what a server is told, and collectors that do not do what they should.
+//! Traces over OTLP: spans at the collector, trace members at the server, and faulty collectors.
 
 use std::collections::BTreeMap;
 
@@ -132,7 +132,7 @@ pub(super) fn call(client: &mut Client, meta: Value, headers: &[(&str, &str)]) -
     answer
 }
 
-/// One number of `/metrics`.
+/// Value of a sample in `/metrics`.
 pub(super) fn metric(proxy: &Proxy, name: &str) -> f64 {
     let text = proxy.get("/metrics").text();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -149,8 +149,9 @@ fn dropped(proxy: &Proxy, reason: &str) -> f64 {
     metric(proxy, &format!(r#"mcpproxy_spans_dropped_total{{reason="{reason}"}}"#))
 }
 
+// TEL-2
 #[test]
-fn sep_414_agent_proxy_and_server_are_one_trace_by_meta() {
+fn sep_414_agent_proxy_and_server_share_one_trace_through_meta() {
     let (collector, server) = (collector(), server());
     let telemetry = telemetry(&collector);
     let proxy = Proxy::with(json!({"mcpServers": {"s": url(&server)}, "telemetry": telemetry}));
@@ -183,11 +184,11 @@ fn sep_414_agent_proxy_and_server_are_one_trace_by_meta() {
     }
     let calls = calls(&server);
     let (request, meta) = &calls[0];
-    let told = format!("00-{TRACE}-{}-01", sent.id);
-    assert_eq!(meta["traceparent"], told, "{meta}");
+    let expected = format!("00-{TRACE}-{}-01", sent.id);
+    assert_eq!(meta["traceparent"], expected, "{meta}");
     assert_eq!((&meta["tracestate"], &meta["baggage"]), (&json!("rojo=1"), &json!("a=b")));
     assert_eq!(meta["k"].to_string(), "[1.0]", "the rest is the client's own");
-    assert_eq!(request.headers("traceparent"), [told]);
+    assert_eq!(request.headers("traceparent"), [expected]);
     assert_eq!(request.headers("tracestate"), ["rojo=1"]);
     // The record of the call names the trace as well.
     let record = &client.records(&proxy, "type=tool_call")[0];
@@ -195,7 +196,7 @@ fn sep_414_agent_proxy_and_server_are_one_trace_by_meta() {
 }
 
 #[test]
-fn the_headers_of_a_request_say_the_trace_where_meta_does_not() {
+fn trace_is_taken_from_headers_if_meta_has_none() {
     let (collector, server) = (collector(), server());
     let telemetry = telemetry(&collector);
     let proxy = Proxy::with(json!({"mcpServers": {"s": url(&server)}, "telemetry": telemetry}));
@@ -238,7 +239,7 @@ fn the_headers_of_a_request_say_the_trace_where_meta_does_not() {
 }
 
 #[test]
-fn what_is_not_sampled_is_not_exported_and_still_carried_on() {
+fn unsampled_trace_is_propagated_and_not_exported() {
     let (collector, server) = (collector(), server());
     let mut telemetry = telemetry(&collector);
     telemetry["traces_ratio"] = json!(0);
@@ -259,7 +260,7 @@ fn what_is_not_sampled_is_not_exported_and_still_carried_on() {
 }
 
 #[test]
-fn without_a_collector_nothing_of_a_request_changes() {
+fn without_a_collector_requests_are_unchanged() {
     let server = server();
     let proxy = Proxy::start(json!({"s": url(&server)}));
     let mut client = proxy.client();
@@ -277,8 +278,9 @@ fn without_a_collector_nothing_of_a_request_changes() {
     );
 }
 
+// TEL-2
 #[test]
-fn spans_say_how_a_call_ended_and_hold_nothing_of_what_was_said() {
+fn spans_state_the_outcome_of_a_call_and_hold_no_payload() {
     let collector = collector();
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": stub_stdio(&["--offers"])}, "telemetry": telemetry(&collector),
@@ -297,7 +299,7 @@ fn spans_say_how_a_call_ended_and_hold_nothing_of_what_was_said() {
     client.ask("prompts/get", json!({"name": prompt, "arguments": {}}));
     let found = exported(&collector, 10);
     let of_calls: Vec<&Exported> = found.iter().filter(|span| span.kind == 2).collect();
-    let told: Vec<(&str, Option<&str>, &str)> = of_calls
+    let summary: Vec<(&str, Option<&str>, &str)> = of_calls
         .iter()
         .map(|span| {
             let error = span.attributes.get("error.type").map(String::as_str);
@@ -306,7 +308,7 @@ fn spans_say_how_a_call_ended_and_hold_nothing_of_what_was_said() {
         })
         .collect();
     assert_eq!(
-        told[..6],
+        summary[..6],
         [
             ("tools/call error", Some("tool_error"), "error"),
             ("tools/call delete_item", Some("gate"), "rejected"),
@@ -328,7 +330,7 @@ fn spans_say_how_a_call_ended_and_hold_nothing_of_what_was_said() {
 }
 
 #[test]
-fn lines_that_are_logged_in_a_call_name_its_trace() {
+fn log_lines_of_a_call_name_its_trace() {
     let collector = collector();
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": stub_stdio(&[])}, "telemetry": telemetry(&collector),
@@ -346,8 +348,9 @@ fn lines_that_are_logged_in_a_call_name_its_trace() {
     assert_eq!(line["span"]["span_id"], found[0].id, "{line}");
 }
 
+// TEL-4
 #[test]
-fn a_collector_that_hangs_lies_or_is_gone_costs_no_call_anything() {
+fn collector_that_hangs_sends_garbage_or_is_gone_costs_no_call() {
     const CALLS: usize = 20;
     let endless = |_: usize, _: &Received| {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\n\r\n";
@@ -390,11 +393,11 @@ fn a_collector_that_hangs_lies_or_is_gone_costs_no_call_anything() {
             assert_eq!(metric(&proxy, "mcpproxy_spans_exported_total"), 0.0, "{what}");
         }
         if what != "answers without end" {
-            let told = || proxy.log().matches("does not take them").count();
+            let text = || proxy.log().matches("is unavailable; items beyond").count();
             if what != "hangs" {
-                until(what, || (told() > 0).then_some(()));
+                until(what, || (text() > 0).then_some(()));
             }
-            assert!(told() <= 1, "{what}: told once: {}", proxy.log());
+            assert!(text() <= 1, "{what}: reported once: {}", proxy.log());
         }
         // It ends all the same.
         proxy.end();
@@ -402,7 +405,7 @@ fn a_collector_that_hangs_lies_or_is_gone_costs_no_call_anything() {
 }
 
 #[test]
-fn a_collector_over_tls_is_trusted_by_the_roots_of_the_system_and_no_other_is() {
+fn collector_over_tls_is_trusted_only_by_the_system_roots() {
     let ca = CertificateAuthority::new("ca");
     let collector = Recorder::secure(&ca.local(), |_, _| ok());
     let trusting = |roots: &str| {
@@ -424,16 +427,16 @@ fn a_collector_over_tls_is_trusted_by_the_roots_of_the_system_and_no_other_is() 
     let before = collector.received().len();
     let proxy = trusting(&CertificateAuthority::new("another").pem);
     proxy.client().read("s:read_item", json!({}));
-    until("it is told", || proxy.log().contains("does not take them").then_some(()));
+    until("it is reported", || proxy.log().contains("is unavailable; items beyond").then_some(()));
     let log = proxy.log();
     assert!(log.contains("invalid peer certificate: UnknownIssuer"), "{log}");
     assert_eq!(metric(&proxy, "mcpproxy_spans_exported_total"), 0.0);
     proxy.end();
-    assert_eq!(collector.received().len(), before, "nothing was sent to whoever it is");
+    assert_eq!(collector.received().len(), before, "nothing was sent to the unverified collector");
 }
 
 #[test]
-fn what_was_not_taken_is_sent_again() {
+fn rejected_batch_is_sent_again() {
     let collector = Recorder::start(|number, _| match number {
         0 => Reply::Http("503 Service Unavailable", "retry-after: 1\r\n", b"later".to_vec()),
         1 => Reply::Http("429 Too Many Requests", "", Vec::new()),
@@ -448,21 +451,21 @@ fn what_was_not_taken_is_sent_again() {
     assert_eq!(received.len(), 3);
     assert!(received.iter().all(|request| request.body == received[0].body), "the same batch");
     assert!(received.iter().all(|request| request.connection == 0), "over one connection");
-    until("that is told", || proxy.log().contains("takes them again").then_some(()));
+    until("the fault is reported", || proxy.log().contains("is available again").then_some(()));
     for reason in ["queue_full", "not_taken", "refused"] {
         assert_eq!(dropped(&proxy, reason), 0.0, "{reason}");
     }
 }
 
 #[test]
-fn a_collector_that_comes_later_gets_what_was_kept_and_keeps_a_part() {
+fn late_collector_gets_the_kept_spans_and_a_part_of_the_rest() {
     let port = free_port();
     let endpoint = format!("http://localhost:{port}/base/");
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": stub_stdio(&[])}, "telemetry": {"otlp_endpoint": endpoint},
     }));
     proxy.client().read("s:read_item", json!({}));
-    until("it is told", || proxy.log().contains("does not take them").then_some(()));
+    until("it is reported", || proxy.log().contains("is unavailable; items beyond").then_some(()));
     // partial_success { rejected_spans: 1, error_message: "old" }
     let collector = Recorder::at(port, |_, _| {
         Reply::Http("200 OK", "", vec![0x0a, 7, 0x08, 1, 0x12, 3, b'o', b'l', b'd'])
@@ -475,7 +478,7 @@ fn a_collector_that_comes_later_gets_what_was_kept_and_keeps_a_part() {
 }
 
 #[test]
-fn what_is_left_at_the_end_is_sent() {
+fn remaining_spans_are_sent_at_shutdown() {
     let collector = collector();
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": stub_stdio(&[])}, "telemetry": telemetry(&collector),
@@ -491,7 +494,7 @@ fn what_is_left_at_the_end_is_sent() {
 }
 
 #[test]
-fn headers_are_filled_in_and_the_config_changes_while_it_runs() {
+fn headers_are_expanded_and_the_config_changes_at_run_time() {
     let (first, second) = (collector(), collector());
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");

@@ -1,38 +1,37 @@
-//! The disk of an index is full for a while: what it has is answered from meanwhile, and it follows on once there is room,
-//! without a restart, as it is on the disk.
+//! A temporarily full disk of a fleet index: queries are answered from its current contents, and it continues to follow
+//! without a restart once there is space.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::{Activity, Config, Filter};
-use mcpproxy::fleet::bucket::Bucket;
-use mcpproxy::fleet::config::NodeName;
-use mcpproxy::fleet::{
+use mcpproxy_activity::{Activity, Config, Filter};
+use mcpproxy_fleet::bucket::Bucket;
+use mcpproxy_fleet::config::NodeName;
+use mcpproxy_fleet::{
     ClusterConfig, FleetFollower, FleetIndex, FleetLedger, FollowSettings, IndexRole,
     LedgerSettings, NodeVitals, ProgramBuild, ledger,
 };
 use tokio::runtime::Runtime;
 
-use crate::small_disk::{call, fill};
+use crate::small_disk::{call, fill, run_child};
 
-/// The folder of the small disk, for the child.
+/// Environment variable with the folder of the small disk, for the child.
 const DISK: &str = "FAULT_FULL_INDEX";
 const MOUNT: &str = r#"mount -t tmpfs -o size=80m tmpfs "$0""#;
 const DISK_BYTES: usize = 80 << 20;
-/// How often a node seals.
+/// Interval at which a node seals segments.
 const FLUSH: Duration = Duration::from_millis(100);
-/// Records that are sent at a time, and how often at most until the disk is full.
+/// Records per round, and maximum number of rounds until the disk is full.
 const SENT: u64 = 100;
-const MOST_SENT: u64 = 400;
-/// How long something may take on the slowest machine.
-const WITHIN: Duration = Duration::from_secs(60);
+const MAX_ROUNDS: u64 = 400;
+/// Time limit of a condition on the slowest machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + WITHIN;
-    while !is_so() {
+/// Waits until a condition holds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !holds() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::park_timeout(Duration::from_millis(20));
     }
@@ -80,24 +79,26 @@ fn child() {
     let stored = || activity.count(&Filter::default()).unwrap();
     let last = || index.report().nodes.first().map_or(0, |node| node.status.last);
     send(&runtime, &activity, &mut seed, SENT);
-    until("the index has what was sent", || last() == stored());
+    until("the index has all records", || last() == stored());
 
     let ballast = fill(disk, DISK_BYTES);
     let error = || index.report().nodes.first().and_then(|node| node.status.error.clone());
     let mut rounds = 0;
     while error().is_none() {
-        assert!(rounds < MOST_SENT, "the disk never is full");
+        assert!(rounds < MAX_ROUNDS, "the disk does not get full");
         send(&runtime, &activity, &mut seed, SENT);
-        until("it is taken, or it fails", || error().is_some() || last() == stored());
+        until("the records are indexed, or indexing fails", || {
+            error().is_some() || last() == stored()
+        });
         rounds += 1;
     }
-    assert_eq!(index.views().unwrap().len(), 1, "what is there is answered from");
+    assert_eq!(index.views().unwrap().len(), 1, "queries are answered from the current contents");
 
     std::fs::remove_file(ballast).unwrap();
     send(&runtime, &activity, &mut seed, SENT);
-    until("the index goes on", || last() == stored());
+    until("the index continues", || last() == stored());
     let report = index.report();
-    assert!(!report.nodes[0].made_anew && report.faults().is_empty(), "{report:?}");
+    assert!(!report.nodes[0].rebuilt && report.faults().is_empty(), "{report:?}");
     runtime.block_on(follower.end());
     runtime.block_on(ledger.end(true));
     writer.close().unwrap();
@@ -105,29 +106,6 @@ fn child() {
 }
 
 #[test]
-fn act_2_an_index_whose_disk_was_full_follows_on_without_a_restart() {
-    let disk = tempfile::tempdir().unwrap();
-    let can = Command::new("unshare")
-        .args(["-rm", "sh", "-c", MOUNT])
-        .arg(disk.path())
-        .stderr(Stdio::null())
-        .status();
-    if !can.is_ok_and(|status| status.success()) {
-        println!("not run: a small file system cannot be mounted here");
-        return;
-    }
-    let output = Command::new("unshare")
-        .args(["-rm", "sh", "-c", &format!("{MOUNT} && exec \"$@\"")])
-        .arg(disk.path())
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "full_index::child", "--nocapture", "--test-threads=1"])
-        .env(DISK, disk.path())
-        .output()
-        .unwrap();
-    let said = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(output.status.success() && said.lines().any(|line| line == "held"), "{said}");
+fn act_2_index_continues_without_a_restart_after_its_disk_was_full() {
+    run_child(MOUNT, DISK, "full_index::child");
 }

@@ -1,13 +1,13 @@
-//! Calls go on while the log cannot be written: what is lost is counted, and told by the log itself,
-//! also by the next process, also after a kill (ACT-2).
+//! Calls proceed while the log cannot be written: losses are counted and recorded in the log, also by the next
+//! process and after a kill (ACT-2).
 
-use mcpproxy::activity::{Activity, Config, Filter, Page, Report, Type, verify};
+use mcpproxy_activity::{Activity, Config, Filter, Page, Report, Type, verify};
 
 use crate::plan::{EIO, ENOSPC, Op};
 use crate::subject::{LOSES, Phase};
 use crate::sweep::{Run, build, folder};
 
-/// Loses records; the log's folder, what the log counted last, and what was said.
+/// Loses records. Returns the log's folder, the last count, and the child's output.
 fn lose(phase: Phase, op: Op, error: u32, only: &str) -> (tempfile::TempDir, u64, String) {
     let (dir, shim) = (folder(), tempfile::tempdir().unwrap());
     let run = Run { shim: &build(shim.path()), phase, op, error, nth: 0, times: u64::MAX, only };
@@ -19,7 +19,7 @@ fn lose(phase: Phase, op: Op, error: u32, only: &str) -> (tempfile::TempDir, u64
     (dir, lost, said)
 }
 
-/// What is found in the files.
+/// Verifies the files.
 fn check(dir: &tempfile::TempDir) -> Report {
     let scratch = tempfile::tempdir().unwrap();
     let report = verify::folder(&dir.path().join("files/log"), scratch.path(), |_, _| {}).unwrap();
@@ -27,7 +27,7 @@ fn check(dir: &tempfile::TempDir) -> Report {
     report
 }
 
-/// Opens the log and closes it; what it counts as lost, and what its records of gaps say.
+/// Opens and closes the log. Returns its loss count and the texts of its `gap` records.
 fn open(dir: &tempfile::TempDir) -> (u64, Vec<String>) {
     let log = dir.path().join("files/log");
     let (activity, writer) = Activity::open(&log, Config::default()).unwrap();
@@ -39,15 +39,15 @@ fn open(dir: &tempfile::TempDir) -> (u64, Vec<String>) {
     (lost, gaps.into_iter().map(|gap| gap.head.error.to_string()).collect())
 }
 
-fn told(report: &Report) -> Vec<(u64, u64)> {
+fn unrecorded(report: &Report) -> Vec<(u64, u64)> {
     report.unrecorded.iter().map(|it| (it.at_least, it.records)).collect()
 }
 
 #[test]
-fn act_2_what_was_lost_is_put_on_record_once_the_log_can_be_written_again() {
+fn act_2_losses_are_recorded_once_the_log_can_be_written_again() {
     let (dir, lost, said) = lose(Phase::Lose, Op::Write, ENOSPC, "log/db");
     assert!(said.lines().any(|line| line == "back"), "{said}");
-    assert_eq!(told(&check(&dir)), [(lost, lost)]);
+    assert_eq!(unrecorded(&check(&dir)), [(lost, lost)]);
     for _ in 0..2 {
         let (counted, gaps) = open(&dir);
         assert_eq!((counted, gaps.len()), (lost, 1));
@@ -56,31 +56,31 @@ fn act_2_what_was_lost_is_put_on_record_once_the_log_can_be_written_again() {
 }
 
 #[test]
-fn act_2_what_was_lost_after_a_failed_sync_is_put_on_record_by_the_next_process() {
-    // The count itself cannot be synced either, and is written all the same.
+fn act_2_losses_after_a_failed_sync_are_recorded_by_the_next_process() {
+    // The count itself cannot be synced either, but is written.
     let (dir, lost, said) = lose(Phase::Lose, Op::Sync, EIO, "");
     assert!(said.lines().any(|line| line.starts_with("not back")), "{said}");
-    assert_eq!(told(&check(&dir)), [(lost, lost)], "before it is on record");
+    assert_eq!(unrecorded(&check(&dir)), [(lost, lost)], "before it is recorded");
     for _ in 0..2 {
         let (counted, gaps) = open(&dir);
         assert_eq!((counted, gaps.len()), (lost, 1));
-        assert_eq!(told(&check(&dir)), [(lost, lost)]);
+        assert_eq!(unrecorded(&check(&dir)), [(lost, lost)]);
     }
 }
 
 #[test]
-fn act_2_what_was_lost_is_known_after_a_kill() {
+fn act_2_losses_are_known_after_a_kill() {
     for (op, error, only) in [(Op::Write, ENOSPC, "log/db"), (Op::Sync, EIO, "")] {
         let (dir, lost, _) = lose(Phase::LoseKilled, op, error, only);
-        let before = told(&check(&dir));
+        let before = unrecorded(&check(&dir));
         assert_eq!(before.len(), 1, "{before:?}");
         let (at_least, records) = before[0];
-        // What waited in memory is gone as well.
+        // Entries waiting in memory are lost as well.
         assert!(at_least >= lost && records >= at_least && records <= lost + 60, "{before:?}");
         for _ in 0..2 {
             let (counted, gaps) = open(&dir);
             assert_eq!((counted, gaps.len()), (records, 1));
-            assert_eq!(told(&check(&dir)), before);
+            assert_eq!(unrecorded(&check(&dir)), before);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the shim is to do: a file that both processes map or write. The layout is that of
+//! Fault plan: a file with instructions for the shim, mapped or written by both processes. Its layout is that of
 //! `struct plan` in shim.c.
 
 use std::fs::{File, OpenOptions};
@@ -37,7 +37,7 @@ impl Op {
         Self::ALL.into_iter().find(|op| format!("{op:?}") == name)
     }
 
-    /// The errors that the kernel gives for it, as numbers of errno.
+    /// Errors that the kernel returns for it, as errno values.
     pub(crate) fn errors(self) -> &'static [u32] {
         match self {
             Self::Write | Self::Truncate => &[ENOSPC, EIO],
@@ -57,11 +57,11 @@ pub(crate) const ENOSPC: u32 = 28;
 
 const BYTES: usize = 32 + 8 * Op::ALL.len() + 8;
 
-/// The file.
+/// The plan file.
 pub(crate) struct Plan(File);
 
 impl Plan {
-    /// Makes a plan by which nothing fails.
+    /// Creates a plan without faults.
     pub(crate) fn create(path: &Path) -> Self {
         std::fs::write(path, [0; BYTES]).unwrap();
         let plan = Self::open(path);
@@ -73,7 +73,7 @@ impl Plan {
         Self(OpenOptions::new().read(true).write(true).open(path).unwrap())
     }
 
-    /// From now on the `nth` operation, counted from 0, and `times` in all fail.
+    /// Fails `times` operations from the `nth` on, counted from 0.
     pub(crate) fn arm(&self, op: Op, error: u32, nth: u64, times: u64) {
         self.put(4, &error.to_ne_bytes());
         self.put(8, &(self.seen(op) + nth).to_ne_bytes());
@@ -81,7 +81,7 @@ impl Plan {
         self.put(0, &(op as u32).to_ne_bytes());
     }
 
-    /// Each such operation takes so long from now on, and succeeds.
+    /// Delays each such operation, which then succeeds.
     pub(crate) fn delay(&self, op: Op, millis: u32) {
         self.put(4, &0_u32.to_ne_bytes());
         self.put(8, &0_u64.to_ne_bytes());
@@ -90,18 +90,18 @@ impl Plan {
         self.put(0, &(op as u32).to_ne_bytes());
     }
 
-    /// Nothing fails any more.
+    /// Ends all faults.
     pub(crate) fn disarm(&self) {
         self.put(0, &Op::NONE.to_ne_bytes());
         self.put(24, &0_u32.to_ne_bytes());
     }
 
-    /// How many such operations there were.
+    /// Number of such operations so far.
     pub(crate) fn seen(&self, op: Op) -> u64 {
         self.number(32 + 8 * op as u64)
     }
 
-    /// How many failed.
+    /// Number of failed operations so far.
     pub(crate) fn failed(&self) -> u64 {
         self.number(32 + 8 * Op::ALL.len() as u64)
     }

@@ -1,19 +1,17 @@
-//! Probes are told that calls are refused because the log cannot be written, and why (ACT-2).
+//! Health probes report that calls are refused because the log cannot be written, and why (ACT-2).
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::plan::{EIO, Op, Plan};
+use crate::proxy::{self, KEY};
 use crate::sweep::build;
 
-const KEY: &str = "a-key-of-the-tests-of-more-than-32-characters";
-/// Long enough for the slowest machine; a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the disk takes where it is stuck: longer than the proxy waits for it.
+/// Generous time limit for slow machines.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Delay of a stuck disk: longer than the proxy waits for it.
 const STUCK_MS: u32 = 8000;
 
 struct Proxy {
@@ -51,45 +49,29 @@ impl Proxy {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.strip_prefix("MCP at http://").unwrap().trim_end();
-        let address = address.strip_suffix("/mcp").unwrap().to_owned();
+        let address = proxy::address(process.stdout.take().unwrap()).unwrap();
         Self { process, address, plan: Plan::open(&plan), _folder: folder }
     }
 
-    fn ask(&self, head: &str, body: &str) -> (u16, Value) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        let length = body.len();
-        write!(
-            stream,
-            "{head}Host: {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
-             Content-Length: {length}\r\n\r\n{body}",
-            self.address
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, serde_json::from_str(body).unwrap())
+    fn request(&self, head: &str, body: &str) -> (u16, Value) {
+        proxy::request(&self.address, head, body).unwrap()
     }
 
     fn get(&self, path: &str) -> (u16, Value) {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nX-API-Key: {KEY}\r\n"), "")
+        proxy::get(&self.address, path).unwrap()
     }
 
-    /// Makes a call of a tool that is not there, which is recorded.
+    /// Calls a tool that does not exist, which is recorded.
     fn call(&self) -> u16 {
         let call = json!({"tool_name": "call_tool_read", "arguments": {"name": "no:tool"},
             "intent": {"operation_type": "read"}});
         let head = format!("POST /api/v1/tools/call HTTP/1.1\r\nX-API-Key: {KEY}\r\n");
-        self.ask(&head, &call.to_string()).0
+        self.request(&head, &call.to_string()).0
     }
 
-    /// Waits until `/readyz` says of the log that it is so.
-    fn until(&self, state: &str) -> (u16, Value) {
-        let deadline = Instant::now() + PATIENCE;
+    /// Waits until `/readyz` reports this state of the log.
+    fn wait_for(&self, state: &str) -> (u16, Value) {
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let (status, body) = self.get("/readyz");
             if body["activity"]["state"] == state {
@@ -101,46 +83,47 @@ impl Proxy {
     }
 }
 
+// API-3
 #[test]
-fn readyz_is_503_while_calls_are_refused_for_the_log_and_says_why() {
+fn readyz_is_503_with_a_reason_while_the_log_refuses_calls() {
     let proxy = Proxy::start("refuse");
-    assert_eq!(proxy.until("ok").0, 200);
+    assert_eq!(proxy.wait_for("ok").0, 200);
     proxy.plan.arm(Op::Sync, EIO, 0, u64::MAX);
-    assert_eq!(proxy.call(), 404, "it was not known yet");
-    let (status, body) = proxy.until("failed");
+    assert_eq!(proxy.call(), 404, "the failure was not known yet");
+    let (status, body) = proxy.wait_for("failed");
     assert_eq!((status, &body["ready"]), (503, &json!(false)));
     let reason = body["activity"]["reason"].as_str().unwrap();
     assert!(reason.contains("Input/output error"), "{reason}");
     assert_ne!(proxy.call(), 404, "calls are refused");
-    let (status, body) = proxy.ask("GET /readyz HTTP/1.1\r\n", "");
+    let (status, body) = proxy.request("GET /readyz HTTP/1.1\r\n", "");
     assert_eq!((status, &body["activity"]), (503, &json!({"state": "failed"})), "without the key");
 }
 
 #[test]
-fn readyz_is_503_while_the_disk_does_not_answer_and_200_once_it_does() {
+fn readyz_is_503_while_the_disk_does_not_respond_and_200_afterwards() {
     let proxy = Proxy::start("refuse");
-    assert_eq!(proxy.until("ok").0, 200);
+    assert_eq!(proxy.wait_for("ok").0, 200);
     proxy.plan.delay(Op::Sync, STUCK_MS);
     proxy.call();
-    let (status, body) = proxy.until("failed");
+    let (status, body) = proxy.wait_for("failed");
     assert_eq!(status, 503);
     let reason = body["activity"]["reason"].as_str().unwrap();
     assert!(reason.contains("the disk has not answered for"), "{reason}");
     proxy.plan.disarm();
-    let (status, body) = proxy.until("ok");
+    let (status, body) = proxy.wait_for("ok");
     assert_eq!((status, &body["ready"]), (200, &json!(true)));
 }
 
 #[test]
-fn readyz_stays_200_where_calls_go_on_without_the_log_and_status_says_degraded() {
+fn readyz_stays_200_and_status_is_degraded_while_calls_proceed_without_the_log() {
     let proxy = Proxy::start("continue");
     proxy.plan.arm(Op::Sync, EIO, 0, u64::MAX);
     proxy.call();
-    let (status, body) = proxy.until("degraded");
+    let (status, body) = proxy.wait_for("degraded");
     assert_eq!((status, &body["ready"]), (200, &json!(true)));
-    assert_eq!(proxy.call(), 404, "calls go on");
+    assert_eq!(proxy.call(), 404, "calls proceed");
     let health = proxy.get("/healthz").1;
-    // The call's record; one of the proxy's own may have been on its way as well.
+    // The call's record, and possibly one of the proxy's own.
     let lost = |activity: &Value| activity["lost"].as_u64().is_some_and(|lost| lost >= 1);
     assert!(health["status"] == "degraded" && lost(&health["activity"]), "{health}");
     let status = &proxy.get("/api/v1/status").1["data"]["activity"];

@@ -1,9 +1,8 @@
 /* Fails or delays the n-th operation of a kind, in the process that preloads it.
  *
- * What is to happen lies in a file that is mapped by the process under test and by whoever tests
- * it (`FAULT_PLAN`), so that faults begin and end while the process runs. Operations on files
- * count where their path begins with `FAULT_DIR`; allocations count everywhere. Calls that go to
- * the kernel past libc are not seen.
+ * The plan is a file mapped by the process under test and by its test (`FAULT_PLAN`), so that faults
+ * begin and end while the process runs. Operations on files count if their path begins with
+ * `FAULT_DIR`; allocations always count. System calls that bypass libc are not seen.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,7 +25,7 @@ enum { WRITE, SYNC, OPEN, RENAME, REMOVE, TRUNCATE, READ, MMAP, ALLOC, OPS };
 
 struct plan {
     _Atomic uint32_t op;       /* which operation fails; OPS for none */
-    _Atomic uint32_t error;    /* errno, 0 for none: it is only delayed */
+    _Atomic uint32_t error;    /* errno, 0 for a delay only */
     _Atomic uint64_t from;     /* the first that fails, counted from 0 when the plan was made */
     _Atomic uint64_t times;    /* how many fail */
     _Atomic uint32_t delay_ms; /* how long each takes before */
@@ -54,7 +53,7 @@ __attribute__((constructor)) static void begin(void) {
     if (map != MAP_FAILED) plan = map;
 }
 
-/* True where this operation is to fail; errno is set then. */
+/* Whether this operation has to fail; sets errno then. */
 static int fails(int op) {
     if (!plan) return 0;
     uint64_t n = atomic_fetch_add(&plan->seen[op], 1);
@@ -107,7 +106,7 @@ OPEN_LIKE(open64, (const char *path, int flags, ...), (path, flags, mode))
 OPEN_LIKE(openat, (int at, const char *path, int flags, ...), (at, path, flags, mode))
 OPEN_LIKE(openat64, (int at, const char *path, int flags, ...), (at, path, flags, mode))
 
-/* What does not fit is written in part, as the kernel does; only the next write then fails. */
+/* Writes the part that fits, as the kernel does; only the next write then fails. */
 ssize_t write(int fd, const void *bytes, size_t count) {
     REAL(write);
     static _Atomic int owed;

@@ -1,5 +1,5 @@
-//! A disk that is full now and then: calls are refused while it is, nothing is lost, retention goes on,
-//! and the log comes back each time (ACT-2, ACT-6).
+//! A disk that is full from time to time: calls are refused meanwhile, nothing is lost, retention continues, and the
+//! log recovers each time (ACT-2, ACT-6).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,25 +7,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::{
+use mcpproxy_activity::{
     Activity, Config, Draft, Filter, NotAdmitted, Raw, Source, Status, Type, verify,
 };
 
-/// The folder of the small disk, for the child.
+/// Environment variable with the folder of the small disk, for the child.
 const DISK: &str = "FAULT_SMALL_DISK";
 const MOUNT: &str = r#"mount -t tmpfs -o size=16m tmpfs "$0""#;
-/// Room that is left on it where it is to be full soon.
+/// Free space left when it is filled.
 const LEFT: u64 = 256 << 10;
-/// How often it is filled.
+/// Number of times it is filled.
 const ROUNDS: u64 = 3;
-/// Records that pruning keeps.
+/// Maximum number of records.
 const KEPT: u64 = 200;
-/// Calls that wait while it is full: less than it holds.
-const ROOM: usize = 100;
-/// How long coming back may take on the slowest machine.
+/// Capacity for waiting calls, less than the disk holds.
+const CAPACITY: usize = 100;
+/// Time limit of a recovery on the slowest machine.
 const BACK_WITHIN: Duration = Duration::from_secs(30);
 
-/// A call whose arguments do not get smaller by packing.
+/// A call with incompressible arguments.
 pub(crate) fn call(seed: &mut u64) -> Draft {
     let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
     let mut digits = String::from("\"");
@@ -39,7 +39,7 @@ pub(crate) fn call(seed: &mut u64) -> Draft {
     draft
 }
 
-/// Fills a disk of that size but for [`LEFT`]: with the file that is named then.
+/// Fills a disk of that size except for [`LEFT`]. Returns the path of the ballast file.
 pub(crate) fn fill(disk: &Path, size: usize) -> PathBuf {
     let ballast = disk.join("ballast");
     let mut size = size;
@@ -48,7 +48,7 @@ pub(crate) fn fill(disk: &Path, size: usize) -> PathBuf {
     }
     let file = fs::File::options().write(true).open(&ballast).unwrap();
     file.set_len((size as u64).saturating_sub(LEFT)).unwrap();
-    // What is open takes its room even when it is removed.
+    // An open file would occupy its space even after it is removed.
     drop(file);
     ballast
 }
@@ -58,7 +58,12 @@ fn child() {
     let Ok(disk) = std::env::var(DISK) else { return };
     let (disk, mut seed) = (Path::new(&disk), 1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let config = Config { max_records: KEPT, queue_records: ROOM, ..Config::default() };
+    let config = Config {
+        max_records: KEPT,
+        min_retention: std::time::Duration::ZERO,
+        queue_records: CAPACITY,
+        ..Config::default()
+    };
     let (activity, writer) = Activity::open(&disk.join("log"), config).unwrap();
     let mut sent = 0;
     for round in 0..ROUNDS {
@@ -71,8 +76,8 @@ fn child() {
             sent += 1;
         };
         assert!(matches!(&refused, NotAdmitted::Failed(why) if why.contains("space")), "{refused}");
-        // Retention cannot write its record either, and harms nothing.
-        let _told = activity.prune();
+        // Retention cannot write its record either, without harm.
+        let _ignored = activity.prune();
         fs::remove_file(ballast).unwrap();
         let deadline = Instant::now() + BACK_WITHIN;
         while activity.flush().is_err() {
@@ -82,8 +87,7 @@ fn child() {
         activity.prune().unwrap();
         assert!(activity.verify(|_, _| {}).unwrap().is_sound());
     }
-    // Each record that was sent has its number, those that retention removed, by itself or asked to,
-    // as well.
+    // Every submitted record has a number, including those removed by retention.
     let kept = activity.count(&Filter::default()).unwrap();
     let retentions = Filter { kinds: vec![Type::Retention], ..Filter::default() };
     let report = activity.verify(|_, _| {}).unwrap();
@@ -102,33 +106,39 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|it| it.uid() == 0)
 }
 
-#[test]
-fn act_2_a_disk_that_is_full_now_and_then_loses_nothing() {
-    let disk = tempfile::tempdir().unwrap();
+/// Runs the test `child` of a module of these tests with a small file system, made by the command `mount`, whose folder is in the
+/// environment variable `disk`. Does nothing if it cannot be mounted here.
+pub(crate) fn run_child(mount: &str, disk: &str, child: &str) {
+    let folder = tempfile::tempdir().unwrap();
     let can = Command::new("unshare")
-        .args(["-rm", "sh", "-c", MOUNT])
-        .arg(disk.path())
+        .args(["-rm", "sh", "-c", mount])
+        .arg(folder.path())
         .stderr(Stdio::null())
         .status();
     if !can.is_ok_and(|status| status.success()) {
-        // Where it has to run, root can.
+        // On CI, root must be able to mount it.
         let required = std::env::var_os("CI").is_some_and(|ci| ci == "true");
         assert!(!(required && is_root()), "a small file system cannot be mounted");
         println!("not run: a small file system cannot be mounted here");
         return;
     }
     let output = Command::new("unshare")
-        .args(["-rm", "sh", "-c", &format!("{MOUNT} && exec \"$@\"")])
-        .arg(disk.path())
+        .args(["-rm", "sh", "-c", &format!("{mount} && exec \"$@\"")])
+        .arg(folder.path())
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "small_disk::child", "--nocapture", "--test-threads=1"])
-        .env(DISK, disk.path())
+        .args(["--exact", child, "--nocapture", "--test-threads=1"])
+        .env(disk, folder.path())
         .output()
         .unwrap();
-    let said = format!(
+    let printed = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(output.status.success() && said.lines().any(|line| line == "held"), "{said}");
+    assert!(output.status.success() && printed.lines().any(|line| line == "held"), "{printed}");
+}
+
+#[test]
+fn act_2_disk_that_is_full_from_time_to_time_loses_nothing() {
+    run_child(MOUNT, DISK, "small_disk::child");
 }

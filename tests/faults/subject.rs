@@ -1,71 +1,72 @@
-//! The process under test: prepares a log, lets faults begin, does one phase, lets them end, and
-//! says what came of it.
+//! Process under test: prepares a log, arms the faults, runs one phase, disarms them, and prints the outcome.
 //!
 //! ```text
-//! acknowledged N     every record up to N was said to be durable
-//! count N            so many operations of the kind were done in the phase
-//! said TEXT          what the caller was told of the fault
-//! salvaged TEXT      what salvage did, `kept: N` in it
-//! lost N             so many records could not be written, by the log's own count
-//! back | not back    whether the log can be written afterwards, in the same process
+//! acknowledged N     every record up to N was acknowledged as durable
+//! count N            number of operations of the kind in the phase
+//! said TEXT          error reported to the caller
+//! salvaged TEXT      result of the salvage, including `kept: N`
+//! lost N             number of unrecorded calls according to the log
+//! back | not back    whether the same process can write the log afterwards
 //! ```
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::{
+use mcpproxy_activity::{
     Activity, Config, Draft, Filter, OnFailure, Page, Raw, Source, Status, StoreError, Text, Type,
-    Writer, lost, salvage,
+    Writer, losses, salvage, verify,
 };
 
 use crate::plan::{Op, Plan};
 
-/// How long the log has, once nothing fails any more, to be written again: it tries every second. One
-/// that failed to sync is not written again before the next start, and takes all of this time.
+/// Time limit for the log to recover once nothing fails any more; it retries every second. After a failed sync it does
+/// not recover before the next start and takes all of this time.
 const BACK_WITHIN: Duration = Duration::from_secs(5);
-/// How long it may take until a disk that does not answer is told.
-const TOLD_WITHIN: Duration = Duration::from_secs(20);
-/// How long the disk takes in [`Phase::Stall`].
+/// Time limit for reporting an unresponsive disk.
+const REPORTED_WITHIN: Duration = Duration::from_secs(20);
+/// Delay of the disk in [`Phase::Stall`].
 const STALLS_MS: u32 = 8000;
-/// Records in a log that a phase begins with: a full segment and some.
-const BEFORE: u64 = 1100;
-/// Records that pruning keeps.
+/// Number of records in a phase's initial log: more than a full segment.
+pub(crate) const BEFORE: u64 = 1100;
+/// Maximum number of records in the retention phases.
 const KEPT: u64 = 100;
-/// Records of one batch of them.
+/// Records per batch of the initial log.
 const BATCH: usize = 100;
-/// Records of one acknowledgement.
+/// Records per acknowledgement.
 const BURST: u64 = 10;
-/// Records that are lost at least in [`Phase::Lose`], and the room there is.
+/// Minimum number of lost records in [`Phase::Lose`], and the capacity of the queue.
 pub(crate) const LOSES: u64 = 100;
-const ROOM: usize = 50;
-/// How long that, and writing the count down, may take.
+const CAPACITY: usize = 50;
+/// Time limit for losing records and saving their count.
 const LOSES_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a child does.
+/// Work of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// A log is made.
+    /// Creates a log.
     Create,
-    /// A log that was closed is opened.
+    /// Opens a closed log.
     Start,
-    /// A log that was not closed is opened.
+    /// Opens a log that was not closed.
     Recover,
-    /// Records are written.
+    /// Writes records.
     Append,
-    /// Old records are removed, and tables rewritten.
+    /// Removes old records and rewrites tables.
     Prune,
-    /// The same, while a reader holds the log as it was.
+    /// As [`Self::Prune`], while a reader holds a snapshot.
     PruneRead,
-    /// A log is closed.
+    /// Closes a log.
     Stop,
-    /// A damaged log is moved aside.
+    /// Salvages a damaged log.
     Salvage,
-    /// The disk takes long to make records durable.
+    /// Writes records to a slow disk.
     Stall,
-    /// Records are written, and calls go on when that fails.
+    /// Writes records that are lost, while calls proceed.
     Lose,
-    /// The same, and the process is killed meanwhile.
+    /// As [`Self::Lose`], and the process is killed meanwhile.
     LoseKilled,
+    /// Opens, verifies and salvages a log with an unreadable file.
+    Unreadable,
 }
 
 impl Phase {
@@ -81,10 +82,10 @@ impl Phase {
     ];
 }
 
-/// What a child is told, in its environment.
+/// Environment variable with the task of a child.
 pub(crate) const TASK: &str = "FAULT_TASK";
 
-/// The child's part.
+/// Runs the task of a child.
 #[test]
 fn child() {
     let Ok(task) = std::env::var(TASK) else { return };
@@ -93,7 +94,12 @@ fn child() {
     let [phase, op, error, nth, times] = task.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{task}")
     };
-    let phases = Phase::ALL.into_iter().chain([Phase::Stall, Phase::Lose, Phase::LoseKilled]);
+    let phases = Phase::ALL.into_iter().chain([
+        Phase::Stall,
+        Phase::Lose,
+        Phase::LoseKilled,
+        Phase::Unreadable,
+    ]);
     let phase = phases.into_iter().find(|it| format!("{it:?}") == phase).unwrap();
     let fault = Fault {
         plan,
@@ -115,7 +121,7 @@ struct Fault {
 }
 
 impl Fault {
-    /// Does `work` while operations fail.
+    /// Runs `work` while operations fail.
     fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = self.plan.seen(self.op);
         self.plan.arm(self.op, self.error, self.nth, self.times);
@@ -134,8 +140,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
             begin(dir, fault);
         }
         Phase::Recover => {
-            prepared(dir, BEFORE);
-            std::fs::remove_file(dir.join("seal")).unwrap();
+            killed(dir, BEFORE);
             begin(dir, fault);
         }
         Phase::Append => {
@@ -165,7 +170,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
                 append(&activity, BEFORE + 1, BURST).map_err(|why| println!("said {why}"))
             });
             if let Some(reader) = reader {
-                // A reader that goes on reads what it began with, or is told that it cannot.
+                // The reader continues to read its snapshot, or gets an error.
                 match reader.list(&Filter::default(), &Page { limit: 5, ..Page::default() }) {
                     Ok(listing) => assert!(listing.records.len() <= 5),
                     Err(error) => println!("said {error}"),
@@ -190,9 +195,9 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
             let runtime = runtime.unwrap();
             drop(runtime.block_on(activity.reserve()).unwrap().submit(numbered(BURST + 1)));
-            let deadline = Instant::now() + TOLD_WITHIN;
+            let deadline = Instant::now() + REPORTED_WITHIN;
             let failed = loop {
-                assert!(Instant::now() < deadline, "nothing is told");
+                assert!(Instant::now() < deadline, "the failure is not reported");
                 match activity.health().failed {
                     Some(failed) => break failed,
                     None => std::thread::park_timeout(Duration::from_millis(50)),
@@ -205,7 +210,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
         }
         Phase::Lose | Phase::LoseKilled => {
             let on_failure = OnFailure::Continue;
-            let config = Config { on_failure, queue_records: ROOM, ..Config::default() };
+            let config = Config { on_failure, queue_records: CAPACITY, ..Config::default() };
             let (activity, writer) = Activity::open(dir, config).unwrap();
             append(&activity, 1, BURST).unwrap();
             fault.plan.arm(fault.op, fault.error, 0, u64::MAX);
@@ -217,8 +222,8 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
                 drop(runtime.block_on(activity.reserve()).unwrap().submit(numbered(BURST + 1)));
             }
             let lost = activity.health().lost;
-            while lost::LossTally::read(dir).unwrap().0.total < lost {
-                assert!(Instant::now() < deadline, "it is not written down");
+            while losses::LossTally::read(dir).unwrap().0.total < lost {
+                assert!(Instant::now() < deadline, "the count is not saved");
                 std::thread::park_timeout(Duration::from_millis(5));
             }
             println!("lost {lost}");
@@ -229,14 +234,25 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
             end(&activity, writer);
             println!("lost {}", activity.health().lost);
         }
-        Phase::Salvage => {
+        Phase::Unreadable => {
             prepared(dir, BEFORE);
+            std::fs::remove_file(dir.join("seal")).unwrap();
+            let scratch = dir.with_file_name("scratch");
+            std::fs::create_dir(&scratch).unwrap();
+            fault.plan.arm(fault.op, fault.error, 0, u64::MAX);
+            println!("open {:?}", open(dir, 0).map(drop));
+            println!("verify {:?}", verify::folder(dir, &scratch, |_, _| {}));
+            println!("salvaged {:?}", salvage::salvage(dir, 0));
+            fault.plan.disarm();
+            begin_again(dir);
+        }
+        Phase::Salvage => {
+            killed(dir, BEFORE);
             let journal = journal(dir);
             let mut bytes = std::fs::read(&journal).unwrap();
             let middle = bytes.iter().rposition(|byte| *byte != 0).unwrap() / 2;
             bytes[middle] ^= 1;
             std::fs::write(&journal, bytes).unwrap();
-            let _ = std::fs::remove_file(dir.join("seal"));
             match fault.during(|| salvage::salvage(dir, 0)) {
                 Ok(salvaged) => println!("salvaged {salvaged:?}"),
                 Err(error) => {
@@ -249,12 +265,34 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
     }
 }
 
-/// A closed log of so many records.
+/// Creates a closed log with this number of records.
 fn prepared(dir: &Path, records: u64) {
     let (activity, writer) = open(dir, 0).unwrap();
-    // In some batches: what is damaged in one is lost with it.
+    // In several batches, because damage costs the batch it is in.
     (1..=records).step_by(BATCH).for_each(|from| drop(append(&activity, from, BATCH as u64)));
     writer.close().unwrap();
+}
+
+/// Creates a log whose process was killed, with this number of records in its journal only.
+fn killed(dir: &Path, records: u64) {
+    let live = tempfile::tempdir().unwrap();
+    let live = live.path().join("log");
+    let (activity, writer) = open(&live, 0).unwrap();
+    (1..=records).step_by(BATCH).for_each(|from| drop(append(&activity, from, BATCH as u64)));
+    copy(&live, dir);
+    writer.close().unwrap();
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        match path.is_dir() {
+            true => copy(&path, &target),
+            false => drop(std::fs::copy(&path, target).unwrap()),
+        }
+    }
 }
 
 fn journal(dir: &Path) -> std::path::PathBuf {
@@ -264,10 +302,13 @@ fn journal(dir: &Path) -> std::path::PathBuf {
 }
 
 fn open(dir: &Path, max_records: u64) -> Result<(Activity, Writer), StoreError> {
-    Activity::open(dir, Config { max_records, ..Config::default() })
+    Activity::open(
+        dir,
+        Config { max_records, min_retention: std::time::Duration::ZERO, ..Config::default() },
+    )
 }
 
-/// Opens a log while operations fail, and again afterwards if it could not be.
+/// Opens a log while operations fail, and again afterwards if that failed.
 fn begin(dir: &Path, fault: &Fault) {
     match fault.during(|| open(dir, 0)) {
         Ok((activity, writer)) => end(&activity, writer),
@@ -292,7 +333,7 @@ fn numbered(n: u64) -> Draft {
     draft
 }
 
-/// Submits records and waits until they are durable; the number after the last.
+/// Submits records and waits until they are durable. Returns the next number.
 fn append(activity: &Activity, from: u64, records: u64) -> Result<u64, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     for n in from..from + records {
@@ -304,7 +345,7 @@ fn append(activity: &Activity, from: u64, records: u64) -> Result<u64, String> {
     Ok(from + records)
 }
 
-/// Once nothing fails, records can be written again, or it is said why not; the log is closed.
+/// Checks whether records can be written again once nothing fails, and closes the log.
 fn end(activity: &Activity, writer: Writer) {
     let deadline = Instant::now() + BACK_WITHIN;
     let result = loop {

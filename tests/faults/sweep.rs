@@ -1,5 +1,5 @@
-//! Every phase with every operation failing, at one place after the other, once or for good; a
-//! table of what came of it.
+//! Sweep over phases and operations: each operation fails at each position, once or permanently. Prints a table of
+//! outcomes.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -7,38 +7,38 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::{Activity, Config, StoreError, salvage, verify};
+use mcpproxy_activity::{Activity, Config, StoreError, salvage, verify};
 
 use crate::plan::{Op, Plan};
 use crate::subject::{Phase, TASK};
 
-/// How long a child has for all it does.
-const ENDS_WITHIN: Duration = Duration::from_secs(90);
-/// Places of each kind that the short sweep tries, in the middle of what there are.
+/// Time limit of a child.
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// Positions per operation that the short sweep tries, in the middle of the phase.
 const SHORT: u64 = 1;
-/// The sweep ends with so many finds: each may have taken [`ENDS_WITHIN`].
-const MOST_WRONG: usize = 20;
+/// Number of findings that end the sweep, since each may have taken [`TIMEOUT`].
+const MAX_FINDINGS: usize = 20;
 const BETWEEN: &str = "\n\n";
-/// Set for the whole sweep: every n-th place is tried.
+/// Environment variable of the full sweep: every n-th position is tried.
 const EVERY: &str = "FAULTS_EVERY";
 
-/// What came of a fault.
+/// Outcome of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
-    /// Nothing failed: the operation is not done so often.
+    /// Nothing failed, because the operation does not occur that often.
     NotReached,
-    /// Nobody noticed, and nothing was lost.
+    /// No error was reported, and nothing was lost.
     Unnoticed,
-    /// It was told, and the log was written again by the same process.
-    CameBack,
-    /// It was told, and the next process wrote it again.
+    /// Reported, and the same process could write the log again.
+    Recovered,
+    /// Reported, and the next process could write the log again.
     NextStart,
-    /// The process ended by itself; the next wrote the log again.
+    /// The process ended by itself; the next one could write the log again.
     Ended,
 }
 
 #[test]
-fn wherever_the_disk_fails_nothing_acknowledged_is_lost_and_nothing_hangs() {
+fn failing_disk_operation_loses_nothing_acknowledged_and_hangs_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let shim = build(folder.path());
     let every = std::env::var(EVERY).ok().map(|every| every.parse::<u64>().unwrap());
@@ -52,7 +52,7 @@ fn wherever_the_disk_fails_nothing_acknowledged_is_lost_and_nothing_hangs() {
             let (reached, kept) = unfailing.count();
             let step = every.unwrap_or_else(|| reached.div_ceil(SHORT)).max(1);
             for error in op.errors() {
-                // At least one of each, however few there are.
+                // At least one of each, even if there are few.
                 let first = (step / 2).min(reached / 2);
                 for nth in (first..reached).step_by(step as usize) {
                     for times in [1, u64::MAX] {
@@ -64,11 +64,11 @@ fn wherever_the_disk_fails_nothing_acknowledged_is_lost_and_nothing_hangs() {
                             }
                             Err(why) => wrong.push(format!("{run}: {why}")),
                         }
-                        assert!(wrong.len() < MOST_WRONG, "{}", wrong.join(BETWEEN));
+                        assert!(wrong.len() < MAX_FINDINGS, "{}", wrong.join(BETWEEN));
                     }
                 }
             }
-            // As it goes: all of it takes hours.
+            // Printed incrementally, because the full sweep takes hours.
             if let Some(outcomes) = table.get(&(phase, op)) {
                 println!("{:<10} {:<9} {outcomes:?}", format!("{phase:?}"), format!("{op:?}"));
             }
@@ -79,7 +79,7 @@ fn wherever_the_disk_fails_nothing_acknowledged_is_lost_and_nothing_hangs() {
 }
 
 #[test]
-fn a_disk_that_does_not_answer_is_told_and_holds_no_call_for_long() {
+fn unresponsive_disk_is_reported_and_delays_no_call_for_long() {
     let folder = tempfile::tempdir().unwrap();
     let shim = build(folder.path());
     let (phase, op) = (Phase::Stall, Op::Sync);
@@ -105,7 +105,7 @@ pub(crate) fn build(folder: &Path) -> PathBuf {
     shim
 }
 
-/// One child.
+/// Run of one child.
 pub(crate) struct Run<'a> {
     pub(crate) shim: &'a Path,
     pub(crate) phase: Phase,
@@ -113,7 +113,7 @@ pub(crate) struct Run<'a> {
     pub(crate) error: u32,
     pub(crate) nth: u64,
     pub(crate) times: u64,
-    /// Only operations on files below this fail.
+    /// Restricts the faults to files below this path.
     pub(crate) only: &'a str,
 }
 
@@ -125,7 +125,7 @@ impl std::fmt::Display for Run<'_> {
 }
 
 impl Run<'_> {
-    /// How many such operations there are in the phase, and how many records a salvage keeps in it.
+    /// Number of such operations in the phase, and number of records that a salvage keeps in it.
     fn count(&self) -> (u64, u64) {
         let said = self.run(&folder()).unwrap().1;
         let counts = said.lines().filter_map(|line| line.strip_prefix("count "));
@@ -135,7 +135,7 @@ impl Run<'_> {
         (counts.map(|n| n.parse::<u64>().unwrap()).sum(), kept)
     }
 
-    /// What came of it, or what is wrong with it. A salvage keeps at least `kept` records.
+    /// Outcome of the run, or a finding. A salvage must keep at least `kept` records.
     fn outcome(&self, kept: u64) -> Result<Outcome, String> {
         let dir = folder();
         let (ended_well, said) = self.run(&dir)?;
@@ -149,23 +149,23 @@ impl Run<'_> {
         }
         let report = verify::folder(&log, dir.path(), |_, _| {});
         let report = report.map_err(|error| format!("{error}\n{said}"))?;
-        let least = if self.phase == Phase::Salvage { kept } else { acknowledged };
-        if !report.is_sound() || report.last < least {
+        let min = if self.phase == Phase::Salvage { kept } else { acknowledged };
+        if !report.is_sound() || report.last < min {
             return Err(format!("{report:?}\n{said}"));
         }
         match (failed, ended_well) {
             (0, true) => Ok(Outcome::NotReached),
             (_, true) if has("not back") && has("said ") => Ok(Outcome::NextStart),
-            (_, true) if has("not back") => Err(format!("nobody was told\n{said}")),
-            (_, true) if has("said ") => Ok(Outcome::CameBack),
+            (_, true) if has("not back") => Err(format!("no error was reported\n{said}")),
+            (_, true) if has("said ") => Ok(Outcome::Recovered),
             (_, true) => Ok(Outcome::Unnoticed),
-            // Where memory ends, so may we.
+            // The process may end if memory allocation fails.
             (_, false) if self.op == Op::Alloc => Ok(Outcome::Ended),
-            (_, false) => Err(format!("it did not end well\n{said}")),
+            (_, false) => Err(format!("the process failed\n{said}")),
         }
     }
 
-    /// Whether the child ended well, and what it said.
+    /// Runs the child. Returns whether it succeeded, and its output.
     pub(crate) fn run(&self, dir: &tempfile::TempDir) -> Result<(bool, String), String> {
         let (plan, files) = (dir.path().join("plan"), dir.path().join("files"));
         std::fs::create_dir(&files).unwrap();
@@ -186,13 +186,12 @@ impl Run<'_> {
         let said = format!("{}{}", out.join().unwrap(), err.join().unwrap());
         match status {
             Some(status) => Ok((status.success(), said)),
-            None => Err(format!("it hangs\n{said}")),
+            None => Err(format!("the process hangs\n{said}")),
         }
     }
 }
 
-/// What whoever operates it does after the process has ended: starts it, with `--salvage` where it is
-/// told to.
+/// Restarts after the process has ended, as an operator would: with `--salvage` if the log is damaged.
 fn start_again(log: &Path) -> Result<(), StoreError> {
     if let Err(error) =
         Activity::open(log, Config::default()).and_then(|(_, writer)| writer.close())
@@ -204,7 +203,7 @@ fn start_again(log: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A folder in memory where there is one: a sweep opens hundreds of logs.
+/// A folder in memory if possible, since a sweep opens hundreds of logs.
 pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -217,9 +216,9 @@ fn reads<R: Read + Send + 'static>(from: Option<R>) -> std::thread::JoinHandle<S
     })
 }
 
-/// Waits for the end; `None` where it has to be brought about.
+/// Waits for the end; `None` if the process had to be killed.
 fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
-    let deadline = Instant::now() + ENDS_WITHIN;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return Some(status);

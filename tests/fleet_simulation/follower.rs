@@ -1,43 +1,43 @@
-//! A simulated index node: the copy of a chain on its disk, and its process, which does what `fleet::follower` does, by the
+//! Simulated index node: the copy of a chain on its disk, and a process that acts like `fleet::follower` with the
 //! decisions of `ChainFollower`.
 
 use std::collections::VecDeque;
 
-use mcpproxy::activity::record::{Hash, NodeId};
-use mcpproxy::fleet::chain_check::{ChainFault, NotBelieved, SegmentFacts};
-use mcpproxy::fleet::checkpoint::Checkpoint;
-use mcpproxy::fleet::following::{ChainFollower, FollowMark, FollowStep, SegmentJudgement};
-use mcpproxy::fleet::segment::day_folder;
+use mcpproxy_activity::record::{Hash, NodeId};
+use mcpproxy_fleet::chain::check::{ChainFault, NotBelieved, SegmentFacts};
+use mcpproxy_fleet::chain::follow::{ChainFollower, FollowMark, FollowStep, SegmentJudgement};
+use mcpproxy_fleet::checkpoint::Checkpoint;
+use mcpproxy_fleet::segment::day_folder;
 
 use super::random::Random;
 use super::shelf::{Content, FOLDER, MAX_LAG_MS, Shelf, name_of};
 use super::variant::Variant;
 
-/// Steps after which it is not at rest by itself.
+/// Number of steps after which the follower must be idle.
 const MAX_SETTLING: usize = 20_000;
-/// The log that is followed.
+/// Followed log.
 const LOG: NodeId = NodeId([1; 16]);
 
-/// What happens to it.
+/// Event of the follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FollowEvent {
     Start,
-    /// It looks what is to be done.
+    /// Runs the next step.
     Wake,
-    /// What it asked for comes, or does not.
+    /// A reply arrives or is lost.
     Answer,
     Crash {
         power: bool,
     },
 }
 
-/// A segment whose records it has.
+/// Segment whose records are in the copy.
 #[derive(Clone, Debug)]
 struct Taken {
     key: String,
     checkpoint: Checkpoint,
     records: u64,
-    /// When it was listed.
+    /// Time of its listing.
     listed_at: u64,
 }
 
@@ -45,39 +45,43 @@ struct Taken {
 enum Asked {
     List,
     Fetch(VecDeque<String>),
+    /// Check of the store.
+    Place,
+    /// Search for segments with these records.
+    Heal(u64, u64),
 }
 
-/// The process is at its end.
+/// The process ended.
 struct Ended;
 
 pub struct IndexNode {
     random: Random,
     variant: Variant,
-    /// On its disk: how far it says that it is, and the segments whose records are there.
+    /// On disk: its mark, and the segments whose records it has.
     mark: Option<Vec<u8>>,
     taken: Vec<Taken>,
-    /// The same, as far as it outlasts a crash of the machine.
-    synced: (Option<Vec<u8>>, usize),
+    /// The part that survives a power loss.
+    synced: (Option<Vec<u8>>, Vec<Taken>),
     follower: Option<ChainFollower>,
     life: u64,
     started: u64,
     asked: Option<Asked>,
     listed_at: u64,
-    /// The last key of the last listing.
+    /// Last key of the last listing.
     page_end: Option<String>,
     every_ms: u64,
-    /// How fast its clock runs.
+    /// Speed of its clock.
     pace: u64,
-    /// Objects of a listing, and segments of a turn.
+    /// Maximum number of objects per listing and of segments per turn.
     most: usize,
     turn: usize,
-    /// What is to happen to it: when, in which life, what.
+    /// Scheduled events: time, process number, event.
     pub plans: Vec<(u64, u64, FollowEvent)>,
     pub crashes: u64,
 }
 
 impl IndexNode {
-    /// One that starts at some time before `healed`, and crashes now and then.
+    /// Starts at some time before `healed`, and crashes occasionally.
     pub fn new(mut random: Random, variant: Variant, healed: u64) -> Self {
         let mut plans = Vec::new();
         let start = if random.once_in(2) { 0 } else { random.below(healed) };
@@ -94,7 +98,7 @@ impl IndexNode {
             variant,
             mark: None,
             taken: Vec::new(),
-            synced: (None, 0),
+            synced: (None, Vec::new()),
             follower: None,
             life: 0,
             started: 0,
@@ -116,7 +120,7 @@ impl IndexNode {
 
     /// # Errors
     ///
-    /// What does not hold.
+    /// Violated invariant.
     pub fn happen(
         &mut self,
         (now, life, event): (u64, u64, FollowEvent),
@@ -142,11 +146,11 @@ impl IndexNode {
     fn start(&mut self, now: u64) -> Result<(), String> {
         let mark = match &self.mark {
             None => FollowMark::new("key".into(), LOG),
-            Some(bytes) => FollowMark::decode(bytes).ok_or("a mark cannot be read again")?,
+            Some(bytes) => FollowMark::decode(bytes).ok_or("a mark does not round-trip")?,
         };
         let there = self.taken.last().map_or(0, |taken| taken.checkpoint.last);
         if mark.last != there {
-            return Err(format!("a copy ends with record {there}, and says {}", mark.last));
+            return Err(format!("a copy ends with record {there} but its mark says {}", mark.last));
         }
         self.started = now;
         self.follower = Some(ChainFollower::new(mark, LOG, FOLDER.into(), 0, self.every_ms));
@@ -158,15 +162,13 @@ impl IndexNode {
         self.life += 1;
         (self.follower, self.asked) = (None, None);
         if power {
-            let (mark, length) = self.synced.clone();
-            self.mark = mark;
-            self.taken.truncate(length);
+            (self.mark, self.taken) = self.synced.clone();
         }
         let after = self.random.below(3000);
         self.plan(after, now, FollowEvent::Start);
     }
 
-    /// Its own time.
+    /// Its local time.
     fn local(&self, now: u64) -> u64 {
         now.saturating_sub(self.started) * self.pace
     }
@@ -187,6 +189,12 @@ impl IndexNode {
                     }
                     continue;
                 }
+                FollowStep::Confirm => (Asked::Place, 1000),
+                FollowStep::Heal { .. } if self.variant == Variant::BelievesHoles => {
+                    follower.sought(false, local);
+                    continue;
+                }
+                FollowStep::Heal { first, last } => (Asked::Heal(first, last), 3000),
                 FollowStep::List => (Asked::List, 3000),
                 FollowStep::Fetch(_) => {
                     let keys = follower.next_keys().take(self.turn).map(str::to_owned);
@@ -199,7 +207,7 @@ impl IndexNode {
         }
     }
 
-    /// What was asked for comes; `healed` if the store is as it should be.
+    /// Delivers a reply; `healed` if the store works correctly.
     fn answered(
         &mut self,
         now: u64,
@@ -216,7 +224,7 @@ impl IndexNode {
             self.plan(0, now, FollowEvent::Wake);
             return Ok(Ok(()));
         }
-        // Either all of it is of one moment, or each thing of its own.
+        // Either one consistent snapshot, or each object from its own time.
         let lag = if healed { 0 } else { self.random.below(3) * self.random.below(MAX_LAG_MS / 2) };
         let is_whole = self.random.once_in(2);
         let random = &mut self.random;
@@ -224,8 +232,8 @@ impl IndexNode {
         match asked {
             Asked::List => {
                 let after = follower.after();
-                let part = shelf.listing(&after, self.most, when);
-                // Where it goes on with a listing it does not see what has come before that place.
+                let part = shelf.listing(&after, self.most, &mut when);
+                // A resumed listing does not show objects added before its position.
                 if self.page_end.as_ref() != Some(&after) {
                     self.listed_at = now;
                 }
@@ -233,11 +241,23 @@ impl IndexNode {
                 let rests = if healed { 0 } else { self.random.below(2000) * self.pace };
                 follower.listed(part, local + rests);
             }
+            Asked::Place if shelf.is_away() && self.variant != Variant::BelievesHoles => {
+                follower.displaced(local);
+            }
+            Asked::Place => follower.confirmed(),
+            Asked::Heal(first, last) => match self.heal(first, last, shelf) {
+                Ok(found) => {
+                    if let Some(follower) = &mut self.follower {
+                        follower.sought(found, local);
+                    }
+                }
+                Err(ended) => return Ok(Err(ended)),
+            },
             Asked::Fetch(mut keys) => {
                 let Some(key) = keys.pop_front() else { return Ok(Ok(())) };
                 if follower.step(local) == FollowStep::Fetch(key.clone()) {
                     let content = shelf.at(&key, when());
-                    match self.judge(&key, content, local)? {
+                    match self.judge(&key, content, local, shelf.is_away())? {
                         Err(ended) => return Ok(Err(ended)),
                         Ok(true) if !keys.is_empty() => {
                             self.asked = Some(Asked::Fetch(keys));
@@ -254,12 +274,13 @@ impl IndexNode {
         Ok(Ok(()))
     }
 
-    /// What becomes of what was fetched; true if the next is looked at.
+    /// Judges a fetched object; returns true to continue with the next.
     fn judge(
         &mut self,
         key: &str,
         content: Option<&Content>,
         local: u64,
+        is_away: bool,
     ) -> Result<Result<bool, Ended>, String> {
         let refused = |fault| Err(NotBelieved { fault, why: "as it is".into() });
         let opened = match content {
@@ -283,17 +304,66 @@ impl IndexNode {
         {
             **mark = follower.mark().clone();
         }
+        if let SegmentJudgement::Take(mark) | SegmentJudgement::Pass(mark) = &judgement
+            && is_away
+            && self.variant != Variant::BelievesHoles
+            && follower.needs_place(mark)
+        {
+            follower.displaced(local);
+            return Ok(Ok(false));
+        }
         match (judgement, opened) {
             (SegmentJudgement::Again, _) => Ok(Ok(false)),
             (SegmentJudgement::Pass(mark), _) => Ok(self.pass(*mark).map(|()| true)),
-            (SegmentJudgement::Take(_), Err(_)) => Err(format!("{key} is taken, and is nothing")),
+            (SegmentJudgement::Take(_), Err(_)) => {
+                Err(format!("{key} was accepted but is invalid"))
+            }
             (SegmentJudgement::Take(mark), Ok(facts)) => {
                 if !matches!(content, Some(Content::Sealed(_))) {
-                    return Err(format!("{key} is taken, and was altered"));
+                    return Err(format!("{key} was accepted but is altered"));
                 }
                 self.take(key, facts, *mark).map(|taken| taken.map(|()| true))
             }
         }
+    }
+
+    /// Fills a gap from the store; returns whether it found anything.
+    fn heal(&mut self, first: u64, last: u64, shelf: &Shelf) -> Result<bool, Ended> {
+        let mut found = false;
+        for (key, content) in shelf.within(first, last) {
+            let (Content::Sealed(object), Some(name)) = (content, name_of(&key)) else { continue };
+            let facts = SegmentFacts {
+                checkpoint: object.checkpoint,
+                records: object.records,
+                gaps: Vec::new(),
+                unrecorded: Vec::new(),
+                kept_from: Vec::new(),
+            };
+            let Some(follower) = &mut self.follower else { return Err(Ended) };
+            let Some(mark) = follower.heals(&name, &facts) else { continue };
+            let SegmentFacts { checkpoint, records, .. } = facts;
+            let at = self.taken.partition_point(|it| it.checkpoint.last < checkpoint.first);
+            let before = at.checked_sub(1).and_then(|at| self.taken.get(at));
+            let follows = before.is_none_or(|it| {
+                it.checkpoint.last + 1 < checkpoint.first || it.checkpoint.head == checkpoint.after
+            });
+            let is_followed = self.taken.get(at).is_none_or(|it| {
+                checkpoint.last + 1 < it.checkpoint.first || it.checkpoint.after == checkpoint.head
+            });
+            // The copy rejects what does not fit.
+            if !follows || !is_followed {
+                continue;
+            }
+            follower.healed((*mark).clone());
+            self.mark = Some(mark.encode());
+            let listed_at = self.listed_at;
+            self.taken.insert(at, Taken { key, checkpoint, records, listed_at });
+            found = true;
+            if self.random.once_in(60) {
+                return Err(Ended);
+            }
+        }
+        Ok(found)
     }
 
     /// Writes the records and the mark.
@@ -305,18 +375,18 @@ impl IndexNode {
     ) -> Result<Result<(), Ended>, String> {
         let SegmentFacts { checkpoint, records, .. } = facts;
         if name_of(key).is_none_or(|name| !name.is_of(&checkpoint)) {
-            return Err(format!("{key} is taken, and is another segment"));
+            return Err(format!("{key} was accepted but is another segment"));
         }
         let (first, after) = (checkpoint.first, checkpoint.after);
         if let Some(Taken { checkpoint: before, .. }) = self.taken.last() {
             if first <= before.last {
-                return Err(format!("record {first} is taken twice"));
+                return Err(format!("record {first} was accepted twice"));
             }
             if first == before.last + 1 && after != before.head {
-                return Err(format!("record {first} is taken, and does not follow"));
+                return Err(format!("record {first} was accepted but does not follow"));
             }
         }
-        // The process may end before that, and behind it.
+        // The process may end before or after the write.
         if self.random.once_in(60) {
             return Ok(Err(Ended));
         }
@@ -335,7 +405,7 @@ impl IndexNode {
     fn pass(&mut self, mark: FollowMark) -> Result<(), Ended> {
         self.mark = Some(mark.encode());
         if self.random.once_in(3) {
-            self.synced = (self.mark.clone(), self.taken.len());
+            self.synced = (self.mark.clone(), self.taken.clone());
         }
         if self.random.once_in(60) {
             return Err(Ended);
@@ -346,11 +416,11 @@ impl IndexNode {
         Ok(())
     }
 
-    /// All is well again: it goes on until nothing is new.
+    /// Runs without faults until nothing is new.
     ///
     /// # Errors
     ///
-    /// What does not hold.
+    /// Violated invariant.
     pub fn settle(&mut self, mut now: u64, shelf: &Shelf) -> Result<(), String> {
         let mut idle = 0;
         self.asked = None;
@@ -378,14 +448,15 @@ impl IndexNode {
                 return Ok(());
             }
         }
-        Err("a follower never comes to rest".into())
+        Err("a follower never becomes idle".into())
     }
 
-    /// What has to hold in the end; `quiet` if nothing was done to the chain. How many segments it has, and faults it tells.
+    /// Checks the final invariants; `quiet` if the chain was not tampered with. Returns the numbers of
+    /// segments and of reported faults.
     ///
     /// # Errors
     ///
-    /// What does not.
+    /// Violated invariant.
     pub fn check(&self, shelf: &Shelf, quiet: bool) -> Result<(u64, u64), String> {
         let Some(follower) = &self.follower else { return Err("a follower has ended".into()) };
         let mark = follower.mark();
@@ -393,7 +464,7 @@ impl IndexNode {
         let records: u64 = self.taken.iter().map(|taken| taken.records).sum();
         if (mark.records, mark.segments) != (records, self.taken.len() as u64) {
             return Err(format!(
-                "{records} records were taken, and the mark says {}",
+                "{records} records were accepted but the mark says {}",
                 mark.records
             ));
         }
@@ -404,25 +475,25 @@ impl IndexNode {
             let (from, to) = (one.last + 1, next.first - 1);
             let is_named = gaps.iter().any(|gap| (gap.first, gap.last) == (from, to));
             if from <= to && !is_named && !mark.more {
-                return Err(format!("records {from} to {to} are missing, and nothing is said"));
+                return Err(format!("records {from} to {to} are missing without a report"));
             }
         }
         if quiet && !(faults.is_empty() && gaps.is_empty()) {
-            return Err(format!("nothing was done to the chain: {faults:?} {gaps:?}"));
+            return Err(format!("faults without tampering: {faults:?} {gaps:?}"));
         }
         for (key, content, since) in shelf.there() {
             let name = name_of(key);
-            let is_told = faults.iter().any(|found| {
+            let is_reported = faults.iter().any(|found| {
                 let range = found.first.zip(found.last);
                 let holds = name.as_ref().zip(range);
                 found.at == key
                     || holds.is_some_and(|(it, (from, to))| from <= it.first && it.last <= to)
             });
-            if is_told || mark.more || self.taken.iter().any(|taken| taken.key == key) {
+            if is_reported || mark.more || self.taken.iter().any(|taken| taken.key == key) {
                 continue;
             }
-            // It came behind where it was already; or its day is before that of a number that is no higher: only another
-            // log or a stranger has that.
+            // It appeared behind the position, or its day is before that of a lower record number, which only
+            // another log or tampering can cause.
             let is_past = |taken: &Taken| {
                 let Some(there) = name_of(&taken.key) else { return false };
                 let begin = format!("{FOLDER}/{}/{:020}", day_folder(there.day), there.first);
@@ -435,17 +506,17 @@ impl IndexNode {
                 let taken = self.taken.iter().map(|it| (&*it.key, it.listed_at));
                 let taken: Vec<_> = taken.collect();
                 return Err(format!(
-                    "{key}, {what}, there since {since}, was neither taken nor told: {taken:?} {faults:?}"
+                    "{key}, {what}, present since {since}, was neither accepted nor reported: {taken:?} {faults:?}"
                 ));
             }
         }
         if quiet && self.taken.last().map(|it| it.checkpoint.head.to_string()) != self.end(shelf) {
-            return Err("it ends with another record than the chain".into());
+            return Err("the copy ends with a different record than the chain".into());
         }
         Ok((self.taken.len() as u64, faults.len() as u64))
     }
 
-    /// The hash that the chain in the store ends with.
+    /// Hash of the last record in the stored chain.
     fn end(&self, shelf: &Shelf) -> Option<String> {
         let heads = shelf.there().filter_map(|(_, content, _)| match content {
             Content::Sealed(object) => Some((object.checkpoint.last, object.checkpoint.head)),

@@ -1,15 +1,15 @@
-//! What has to hold at the end of a schedule: of the chain in the store, and of what a node was said to have there.
+//! Final invariants of a schedule: the chain in the store, and the confirmations that nodes received.
 
-use mcpproxy::activity::record::Hash;
-use mcpproxy::fleet::chain_check::{ChainCheck, ChainReport, ListedSegment, SegmentFacts};
-use mcpproxy::fleet::segment::SegmentName;
+use mcpproxy_activity::record::Hash;
+use mcpproxy_fleet::chain::check::{ChainCheck, ChainReport, ListedSegment, SegmentFacts};
+use mcpproxy_fleet::segment::SegmentName;
 
 use super::super::store::Object;
 use super::super::variant::Variant;
 use super::{Outcome, Trouble, World};
 
 impl World {
-    /// What verifying from the store finds.
+    /// Verifies the chain from the store.
     fn verify(&self) -> ChainReport {
         let mut check = ChainCheck::new(false);
         let mut last = None;
@@ -32,7 +32,7 @@ impl World {
         check.finish()
     }
 
-    /// Whether two segments have the same record.
+    /// True if two segments contain the same record.
     fn overlaps(&self) -> bool {
         let names: Vec<_> = self.store.objects.keys().collect();
         names.windows(2).any(|pair| match pair {
@@ -41,7 +41,7 @@ impl World {
         })
     }
 
-    /// What has to hold in the end.
+    /// Checks the final invariants.
     pub(super) fn judge(&self, outcome: &mut Outcome) -> Result<(), String> {
         let report = self.verify();
         let forked = self.overlaps();
@@ -51,9 +51,9 @@ impl World {
         outcome.refused = self.machines.iter().any(|machine| machine.refused);
         (outcome.forked, outcome.forgot) = (forked, forgot);
         if forked && report.sound {
-            return Err("two segments have the same record, and nothing is wrong".into());
+            return Err("two segments contain the same record without a fault".into());
         }
-        // What the store was said to have is there, or was forgotten by it.
+        // Everything confirmed is stored, unless the store lost it.
         let lost: Vec<_> = self.store.forgotten.iter().map(|(_, object)| object).collect();
         for machine in &self.machines {
             for (seq, hash) in &machine.confirmed {
@@ -63,31 +63,31 @@ impl World {
                         && self.is_of(object, *seq, *hash)
                 };
                 if !self.store.objects.values().any(is_in) && !lost.iter().any(|it| is_in(it)) {
-                    return Err(format!("record {seq} was confirmed and is not there"));
+                    return Err(format!("record {seq} was confirmed but is missing"));
                 }
             }
         }
-        // And what it forgot is missed, unless it was an end: nothing that is there follows it.
+        // Lost objects are reported missing, except at the end, where nothing follows them.
         let there = |name: &SegmentName| self.store.objects.contains_key(name);
         let forgotten = self.store.forgotten.iter().filter(|(name, _)| !there(name));
         for (name, object) in forgotten {
             let hash = object.checkpoint.hash();
             let mut objects = self.store.objects.values();
             if report.sound && objects.any(|it| it.checkpoint.previous == Some(hash)) {
-                return Err(format!("{name} is not there any more, and nothing is wrong"));
+                return Err(format!("{name} was lost without a fault"));
             }
         }
         let Trouble { restores, copies, .. } = self.trouble;
         if restores || copies || forgot {
             return Ok(());
         }
-        // Nothing but crashes, and what was lost on the way.
+        // With crashes and lost messages only.
         let Some(machine) = self.machines.first() else { return Ok(()) };
         if machine.refused {
-            return Err("a node was refused its own place".into());
+            return Err("a node was rejected under its own name".into());
         }
         if !report.sound {
-            return Err(format!("nothing was done to the chain: {:?}", report.faults));
+            return Err(format!("faults without tampering: {:?}", report.faults));
         }
         let (end, head) = machine.disk.end;
         if (report.records, report.last) != (end, end) {
@@ -97,18 +97,18 @@ impl World {
             ));
         }
         if end > 0 && report.head != head.to_string() {
-            return Err("the chain ends with another record than the log".into());
+            return Err("the chain ends with a different record than the log".into());
         }
         Ok(())
     }
 
-    /// Whether the segment has record `seq` with that hash, as far as it can be told: by its ends, and by the chain between.
+    /// True if the segment contains record `seq` with this hash, as far as its ends and the chain show.
     fn is_of(&self, object: &Object, seq: u64, hash: Hash) -> bool {
         let Object { checkpoint, .. } = object;
         if seq == checkpoint.last {
             return checkpoint.head == hash;
         }
-        // Logs that differ before a segment's end differ at its end.
+        // Logs that differ before a segment's end differ at its end, too.
         self.machines.iter().any(|machine| {
             machine.confirmed.contains(&(checkpoint.last, checkpoint.head))
                 && machine.confirmed.contains(&(seq, hash))

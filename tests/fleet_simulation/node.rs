@@ -1,18 +1,18 @@
-//! A simulated node: its disk, which outlasts it, and its process, which does what `fleet::ledger` and `fleet::joining` do, by the
-//! same decisions: `sealing`, `putting`, `chain_place`.
+//! Simulated node: its disk, which survives crashes, and a process that acts like `fleet::ledger` and
+//! `fleet::chain::place` with the decisions of `sealing` and `chain::check`.
 
-use mcpproxy::activity::record::{Hash, NodeId};
-use mcpproxy::fleet::chain_place::{self, ChainPlace, LogMismatch};
-use mcpproxy::fleet::checkpoint::{Checkpoint, origin};
-use mcpproxy::fleet::putting::Putting;
-use mcpproxy::fleet::sealing::{ChainPosition, SealLimits, SealState, SegmentIntake};
-use mcpproxy::fleet::segment::{SegmentName, day_of};
+use mcpproxy_activity::record::{Hash, NodeId};
+use mcpproxy_fleet::chain::check::{self, LogMismatch, ResumePoint};
+use mcpproxy_fleet::checkpoint::{Checkpoint, origin};
+use mcpproxy_fleet::sealing::SegmentUpload;
+use mcpproxy_fleet::sealing::{ChainPosition, SealLimits, SealState, SegmentIntake};
+use mcpproxy_fleet::segment::{SegmentName, day_of};
 
 use super::random::Random;
 use super::store::{Object, Store};
 use super::variant::Variant;
 
-/// Canonical bytes of a segment: a few records.
+/// Segment size in canonical bytes: a few records.
 const SEGMENT_BYTES: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,18 +24,18 @@ pub struct LogRecord {
     pub stored_ms: u64,
 }
 
-/// What a node has on its disk.
+/// Disk of a node.
 #[derive(Clone, Debug)]
 pub struct Disk {
     pub log: NodeId,
-    /// From the first that it still has.
+    /// Retained records.
     pub records: Vec<LogRecord>,
-    /// The last record that outlasts a crash of the machine.
+    /// Last record that survives a power loss.
     pub durable: u64,
-    /// The last one, and its hash.
+    /// Number and hash of the last record.
     pub end: (u64, Hash),
     stored_ms: u64,
-    pub mark: Option<ChainPlace>,
+    pub mark: Option<ResumePoint>,
 }
 
 impl Disk {
@@ -55,7 +55,7 @@ impl Disk {
         self.records.get(usize::try_from(seq.checked_sub(first)?).ok()?)
     }
 
-    /// Appends records; what they say is random, so that no other log has the same.
+    /// Appends records with random content, so that no two logs have the same.
     pub fn append(&mut self, count: u64, wall_ms: u64, random: &mut Random) {
         for _ in 0..count {
             let (last, prev) = self.end;
@@ -69,7 +69,7 @@ impl Disk {
         }
     }
 
-    /// The machine loses power: what was not durable is gone.
+    /// Simulates a power loss: records that are not durable are gone.
     pub fn lose_power(&mut self) {
         let durable = self.durable;
         let before = self.records.first().map(|first| (first.seq - 1, first.prev));
@@ -78,7 +78,7 @@ impl Disk {
         self.end = last.or(before).unwrap_or(self.end);
     }
 
-    /// Retention removes what the store has, but for the last of it.
+    /// Applies retention to uploaded records, except the last ones.
     pub fn retain(&mut self, confirmed: u64, random: &mut Random) {
         let first = self.records.first().map_or(0, |first| first.seq);
         let until = first + random.below(confirmed.saturating_sub(first).max(1));
@@ -86,16 +86,16 @@ impl Disk {
     }
 }
 
-/// What is on its way to the store.
+/// Segment in flight.
 #[derive(Clone, Debug)]
 pub struct InHand {
     pub name: SegmentName,
     pub object: Object,
-    pub putting: Putting,
+    pub putting: SegmentUpload,
     pub waits: bool,
 }
 
-/// A process that has its place.
+/// Process that has joined.
 #[derive(Clone, Debug)]
 pub struct Process {
     pub state: SealState,
@@ -104,12 +104,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// Takes the place of the node with that disk, as its start does. `None` for a store that is not reached: then what the node
-    /// remembers is not enough, and it tries again.
+    /// Joins with this disk. `None` if the store is unreachable and the saved state does not suffice; the
+    /// node retries.
     ///
     /// # Errors
     ///
-    /// It must not go on.
+    /// Rejected.
     pub fn start(
         disk: &mut Disk,
         store: &Store,
@@ -117,10 +117,10 @@ impl Process {
         variant: Variant,
     ) -> Result<Self, LogMismatch> {
         let known = disk.mark;
-        let newest = chain_place::newest(store.objects.keys().cloned(), known);
+        let newest = check::newest_segment(store.objects.keys().cloned(), known);
         let found =
             newest.as_ref().and_then(|name| Some((name, &store.objects.get(name)?.checkpoint)));
-        let place = ChainPlace::of(known, found);
+        let place = ResumePoint::of(known, found);
         let place = match place {
             Some(place) => {
                 let seq = place.stored.seq;
@@ -137,7 +137,7 @@ impl Process {
                 let first = disk.records.first().map(|first| (first.seq - 1, first.prev));
                 let (seq, head) = first.unwrap_or(disk.end);
                 let stored = ChainPosition { seq, head, checkpoint: None };
-                ChainPlace { stored, day: 0, planned: None }
+                ResumePoint { stored, day: 0, planned: None }
             }
         };
         disk.mark = Some(place);
@@ -153,11 +153,12 @@ impl Process {
         Ok(Self { state: SealState::new(limits, place.stored), planned, in_hand: None })
     }
 
-    /// Makes the next segment, and notes that it is on its way. False if there is none to make.
+    /// Seals the next segment and saves that its upload is in progress. Returns false if there is nothing to
+    /// seal.
     ///
     /// # Errors
     ///
-    /// The log does not follow what is stored.
+    /// The log does not continue the uploaded chain.
     pub fn seal(
         &mut self,
         disk: &mut Disk,
@@ -204,7 +205,7 @@ impl Process {
             checkpoint: Some(checkpoint.hash()),
         };
         self.state.sealed(position, size, now);
-        let putting = Putting::new(store.creates, size, checkpoint.hash());
+        let putting = SegmentUpload::new(store.creates, size, checkpoint.hash());
         let object = Object { checkpoint, records: taken.len() as u64, length: size };
         self.in_hand = Some(InHand { name, object, putting, waits: false });
         Ok(true)

@@ -1,6 +1,6 @@
-//! Randomness of one seed: the same on every machine (splitmix64).
+//! Deterministic random numbers (splitmix64).
 
-/// A sequence of numbers that its seed decides.
+/// Sequence determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of `0..end`; 0 where that is empty.
+    /// Number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next().checked_rem(end).unwrap_or(0)
     }
@@ -26,7 +26,7 @@ impl Random {
         from + self.below(to - from + 1)
     }
 
-    /// True once in `of`.
+    /// True with probability 1/`of`.
     pub fn once_in(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }

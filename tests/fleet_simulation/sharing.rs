@@ -1,56 +1,55 @@
-//! One schedule of nodes that share facts through a store: what they say and end, and what happens to them, to their puts and
-//! to their reads. No clock on a wall takes part in it; each node's rounds have a pace of their own.
+//! Schedule of nodes that share facts through a store: changes, crashes, and faults of uploads and reads. Wall clocks
+//! are not involved; each node runs rounds at its own pace.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use mcpproxy::fleet::facts::{FactFault, FactObject, FactSet, ListedFacts, NodeName};
+use mcpproxy_fleet::facts::{FactFault, FactObject, FactSet, ListedFacts, NodeName};
 
 use super::random::Random;
 use super::sharing_node::{SharingNode, key_of};
 use super::store::Fate;
 use super::variant::Variant;
 
-/// When all is well again.
+/// Time from which no faults occur.
 const HEALED_MS: u64 = 30_000;
-/// Rounds of each node after that: more than until all is looked at once more.
+/// Number of rounds per node after that, enough to read everything once more.
 const LAST_ROUNDS: u64 = 14;
-/// A listing or a read is older than this by nobody's fault.
+/// Maximum age of a correct but stale listing or read.
 const MAX_LAG_MS: u64 = 3_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Start,
     Crash,
-    /// Somebody makes or revokes something at the node.
+    /// A fact is set or ended at the node.
     Change,
-    /// It begins a round.
+    /// The node starts a round.
     Round {
         life: u64,
     },
-    /// The next object comes, or its own is put, or all is done.
+    /// The next read, the upload, or the end of the round.
     Read {
         life: u64,
     },
-    /// The store does a put.
+    /// The store processes an upload.
     Store {
         number: usize,
     },
-    /// Its answer comes, or does not.
+    /// The reply arrives or is lost.
     Answer {
         life: u64,
         number: usize,
         answers: bool,
     },
-    /// What lies under the node's name is put back, removed or altered.
+    /// The node's object is rolled back, removed or altered.
     Harm,
 }
 
-/// What lay under a key, from a time on: the state that it is listed with, and the bytes, if the fleet sealed them. `None`
-/// for nothing.
+/// Content of a key from a time on: version tag, and the bytes if sealed by the fleet. `None` if there is no object.
 type Lay = (u64, Option<(u64, Option<Vec<u8>>)>);
 
-/// What a schedule was like.
+/// Outcome of a schedule.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SharingOutcome {
     pub events: u64,
@@ -76,9 +75,9 @@ pub struct SharingWorld {
     nodes: Vec<SharingNode>,
     objects: BTreeMap<String, Vec<Lay>>,
     states: u64,
-    /// What is put: key, bytes, object.
+    /// Uploads: key, bytes, object.
     puts: Vec<(String, Vec<u8>, FactObject)>,
-    /// Everything that was acknowledged.
+    /// All acknowledged facts.
     all: FactSet,
     events: BinaryHeap<Reverse<(u64, u64, usize, Event)>>,
     scheduled: u64,
@@ -90,7 +89,7 @@ pub struct SharingWorld {
 ///
 /// # Errors
 ///
-/// What does not hold in it.
+/// Violated invariant.
 pub fn run(seed: u64, variant: Variant, trace: bool) -> Result<SharingOutcome, String> {
     let mut random = Random::new(seed ^ 0xfac7_5000_0000_0000);
     let names = ["a", "b", "c", "d"].into_iter().filter_map(NodeName::parse);
@@ -208,8 +207,8 @@ impl SharingWorld {
         let lay = match self.random.below(4) {
             0 => None,
             1 => Some((self.states, None)),
-            // As it was, listed with a state of its own: where it had the same one again, and listings are older than reads,
-            // nobody could tell.
+            // A rollback gets a new version tag: with a reused one and stale listings it would be
+            // undetectable.
             _ => lays
                 .get(self.random.below(lays.len() as u64) as usize)
                 .and_then(|lay| Some((self.states, lay.1.clone()?.1))),
@@ -217,7 +216,7 @@ impl SharingWorld {
         lays.push((self.now, lay));
     }
 
-    /// How old what is read now is.
+    /// Age of the next read.
     fn lag(&mut self, healed: bool) -> u64 {
         match healed || self.random.once_in(2) {
             true => 0,
@@ -231,7 +230,7 @@ impl SharingWorld {
         lays.iter().rev().find(|(from, _)| *from <= time)?.1.as_ref()
     }
 
-    /// A node lists what there is.
+    /// Lists the objects for a node.
     fn round(&mut self, at: usize, healed: bool) {
         let keys: Vec<String> = self.objects.keys().cloned().collect();
         let (lag, now) = (self.lag(healed), self.now);
@@ -253,7 +252,7 @@ impl SharingWorld {
         let (own, others): (Vec<_>, Vec<_>) =
             wanted.into_iter().partition(|(of, _)| *of == node.name);
         (process.own, process.reads) = (own.into_iter().next(), others.into());
-        // They come in any order.
+        // Objects are listed in any order.
         let turned = self.random.below(process.reads.len() as u64) as usize;
         process.reads.rotate_left(turned);
         let after = self.random.between(1, 400);
@@ -262,7 +261,8 @@ impl SharingWorld {
         }
     }
 
-    /// The next object comes: the node's own, behind which it puts that, and then those of the others. False once all is done.
+    /// Reads the next object: the node's own, followed by its upload, then the others. Returns false at the
+    /// end of the round.
     fn read(&mut self, at: usize, healed: bool) -> Result<bool, String> {
         let (lag, now) = (self.lag(healed), self.now);
         let is_lost = !healed && self.random.once_in(12);
@@ -286,7 +286,7 @@ impl SharingWorld {
         match (lay, &mut node.process) {
             (Some((_, text)), _) => node.take((&of, &listed), text.as_deref())?,
             (None, Some(process)) if of == node.name => process.failed = true,
-            (None, Some(process)) => process.reader.not_read(&of, &listed, &"it is away"),
+            (None, Some(process)) => process.reader.not_read(&of, &listed, &"unavailable"),
             (None, None) => {}
         }
         let after = self.random.below(200);
@@ -336,7 +336,7 @@ impl SharingWorld {
         Ok(())
     }
 
-    /// All is well again: some rounds of each, in any order.
+    /// Runs some rounds of each node in any order without faults.
     fn settle(&mut self) -> Result<(), String> {
         self.now += MAX_LAG_MS;
         for _ in 0..LAST_ROUNDS {
@@ -360,24 +360,21 @@ impl SharingWorld {
         let Some((_, first)) = processes().next() else { return Ok(()) };
         let mut all = first.set.clone();
         if all.merge(&self.all) {
-            return Err("something was acknowledged, and is not known".into());
+            return Err("an acknowledged fact is unknown".into());
         }
         for (node, process) in processes() {
             let name = node.name.as_str();
             if process.set != first.set {
-                return Err(format!(
-                    "{name} has another answer: {:?} {:?}",
-                    process.set, first.set
-                ));
+                return Err(format!("{name} has diverged: {:?} {:?}", process.set, first.set));
             }
             if !process.reader.says(&process.set) {
-                return Err(format!("the store does not say what {name} says"));
+                return Err(format!("the store lacks facts of {name}"));
             }
             for (other, _) in processes().filter(|(other, _)| other.name != node.name) {
                 let key = key_of(&other.name);
                 let fault = process.reader.faults().get(&key);
                 let known = process.reader.numbers().get(&other.name).copied().unwrap_or(0);
-                // Who has nothing to say does not put that again where it was removed.
+                // A node without facts does not restore a removed object.
                 let is_right = match self.lay(&key, 0) {
                     None => known == 0 || fault == Some(&FactFault::Removed),
                     Some((_, None)) => matches!(fault, Some(FactFault::Sealed(_))),
@@ -390,7 +387,7 @@ impl SharingWorld {
                     },
                 };
                 if !is_right {
-                    return Err(format!("{name} says of {key} after {known}: {fault:?}"));
+                    return Err(format!("{name} reports for {key} after {known}: {fault:?}"));
                 }
             }
         }

@@ -1,10 +1,11 @@
-//! A node that shares facts: its memory, which outlasts it, and its process, which does what `fleet::facts::exchange` does, in
-//! its order, by the decisions of `FactReader` and the merge of `FactSet`. Sealing is left out: an object is opened, or is not.
+//! Simulated node that shares facts: its memory file, which survives crashes, and a process that acts like
+//! `fleet::facts::exchange` with the decisions of `FactReader` and the merge of `FactSet`. Encryption is left out: an
+//! object opens or not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use mcpproxy::fleet::facts::{
+use mcpproxy_fleet::facts::{
     Fact, FactFault, FactKind, FactMemory, FactObject, FactReader, FactSet, FactState, ListedFacts,
     NodeName, NotOpened,
 };
@@ -12,33 +13,33 @@ use mcpproxy::fleet::facts::{
 use super::random::Random;
 use super::variant::Variant;
 
-/// What is said is about so many names of each kind.
+/// Number of names per kind.
 const NAMES: u64 = 4;
 
 pub fn key_of(node: &NodeName) -> String {
     format!("facts/said/{}", node.as_str())
 }
 
-/// A process.
+/// Process of the node.
 #[derive(Debug)]
 pub struct Sharing {
     pub set: FactSet,
     pub reader: FactReader,
     saved: FactMemory,
-    /// Its own object, while that is still to be read in this round.
+    /// Its own object, if still to be read in this round.
     pub own: Option<(NodeName, ListedFacts)>,
-    /// Whether it has put its own in it, or need not: that comes before the others'.
+    /// True once its own facts are uploaded or need not be, which precedes other reads.
     pub has_said: bool,
-    /// Those of others that are still to be read in it.
+    /// Other objects still to be read in this round.
     pub reads: VecDeque<(NodeName, ListedFacts)>,
-    /// Its own object could not be read in it.
+    /// True if its own object was unreadable in this round.
     pub failed: bool,
-    /// What the store said that it has taken.
+    /// Facts that the store confirmed.
     kept: Option<FactSet>,
 }
 
 impl Sharing {
-    /// What is read next, as far as nothing is to be put before.
+    /// Next object to read, unless an upload comes first.
     pub fn next_read(&mut self) -> Option<(NodeName, ListedFacts)> {
         match self.has_said {
             false => self.own.take(),
@@ -53,9 +54,9 @@ pub struct SharingNode {
     pub memory: Option<FactMemory>,
     pub process: Option<Sharing>,
     pub life: u64,
-    /// What has ended for good, as this node has acknowledged or remembered.
+    /// Facts that this node has acknowledged or saved as ended.
     ended: BTreeSet<(FactKind, String)>,
-    /// The highest number that it has put.
+    /// Highest number it has uploaded.
     numbered: u64,
     variant: Variant,
 }
@@ -89,21 +90,19 @@ impl SharingNode {
         self.life += 1;
     }
 
-    /// What has ended once holds never again.
+    /// Checks that ended facts stay ended.
     fn check_ended(&self) -> Result<(), String> {
         let Some(process) = &self.process else { return Ok(()) };
         let holds = |(kind, name): &&(FactKind, String)| {
             process.set.get(*kind, name).is_none_or(|fact| fact.state != FactState::Ended)
         };
         match self.ended.iter().find(holds) {
-            Some(undone) => {
-                Err(format!("{}: the end of {undone:?} was undone", self.name.as_str()))
-            }
+            Some(undone) => Err(format!("{}: ended facts {undone:?} are back", self.name.as_str())),
             None => Ok(()),
         }
     }
 
-    /// What it knows outlasts a crash.
+    /// Saves the memory file.
     pub fn save(&mut self) {
         let Some(process) = &mut self.process else { return };
         let memory = FactMemory {
@@ -122,19 +121,20 @@ impl SharingNode {
         self.memory = Some(memory);
     }
 
-    /// Somebody makes or revokes something here. What was acknowledged is in `all`, then; false if the process ended before.
+    /// Sets or ends a fact, and adds what was acknowledged to `all`; returns false if the process ended
+    /// before.
     pub fn change(&mut self, random: &mut Random, all: &mut FactSet) -> bool {
         let Some(process) = &mut self.process else { return true };
         let kind = match random.below(3) {
             0 => FactKind::Token,
-            1 => FactKind::Leave,
+            1 => FactKind::StandingApproval,
             _ => FactKind::Config,
         };
         let name = random.below(NAMES).to_string();
         let ends = match random.below(8) {
             0..5 => {
                 let value = random.below(3).to_string();
-                let _ = process.set.say(&self.name, kind, &name, &value);
+                let _ = process.set.set_value(&self.name, kind, &name, &value);
                 false
             }
             5 => process.set.forbid(&self.name, kind, &name),
@@ -156,7 +156,7 @@ impl SharingNode {
         true
     }
 
-    /// What an object said, `text` being what was read; `None` for one that was altered.
+    /// Merges a read object; `None` if it was altered.
     pub fn take(
         &mut self,
         (node, listed): (&NodeName, &ListedFacts),
@@ -182,27 +182,27 @@ impl SharingNode {
         process.reader.take((node, &listed.state), read, &mut process.set);
         let fault = process.reader.faults().get(&listed.key);
         if fault == Some(&FactFault::Twin) {
-            return Err(format!("{} takes itself for another", self.name.as_str()));
+            return Err(format!("{} reports itself as a twin", self.name.as_str()));
         }
         if let Some(number) = number.filter(|number| *number < known && *node != self.name) {
             if fault != Some(&FactFault::Older { read: number, known }) {
-                return Err(format!("number {number} after {known} was not seen: {fault:?}"));
+                return Err(format!("number {number} after {known} was not detected: {fault:?}"));
             }
             if process.set != before {
-                return Err("what was put back is taken over".into());
+                return Err("a rolled back object was accepted".into());
             }
         }
         self.check_ended()
     }
 
-    /// What is put, once its own object was read.
+    /// Plans the upload after its own object was read.
     pub fn plan_put(&mut self) -> Result<Option<FactObject>, String> {
         let Some(process) = &mut self.process else { return Ok(None) };
         if process.failed {
             return Ok(None);
         }
         if self.variant == Variant::BelievesPuts
-            && process.kept.as_ref() == Some(&process.set.said_by(&self.name))
+            && process.kept.as_ref() == Some(&process.set.authored_by(&self.name))
         {
             return Ok(None);
         }
@@ -213,14 +213,14 @@ impl SharingNode {
             }
             if object.number <= self.numbered {
                 let (number, name) = (object.number, self.name.as_str());
-                return Err(format!("{name} puts number {number} after {}", self.numbered));
+                return Err(format!("{name} uploads number {number} after {}", self.numbered));
             }
             self.numbered = object.number;
         }
         Ok(object)
     }
 
-    /// The store said that it has taken it.
+    /// Records a confirmed upload.
     pub fn has_put(&mut self, object: &FactObject) {
         if let Some(process) = &mut self.process {
             process.reader.has_put(object);

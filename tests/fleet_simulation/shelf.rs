@@ -1,46 +1,47 @@
-//! What who reads the store may be shown: each key's contents and since when, so that a listing or a read can be older than
-//! the store is; and what a stranger does to it.
+//! History of the store as readers may see it, so that listings and reads can be stale, and tampering with its objects.
 
 use std::collections::BTreeMap;
 
-use mcpproxy::fleet::following::{SeenObject, SeenPart};
-use mcpproxy::fleet::segment::SegmentName;
+use mcpproxy_fleet::chain::follow::{SeenObject, SeenPart};
+use mcpproxy_fleet::segment::SegmentName;
 
 use super::random::Random;
 use super::store::Object;
 
-/// The folder of the node's segments.
+/// Folder of the node's segments.
 pub const FOLDER: &str = "nodes/a/segments";
-/// A listing or a read is older than this by nobody's fault: less than what looks wrong is given to settle.
+/// Maximum age of a correct but stale listing or read, less than the time for a fault to settle.
 pub const MAX_LAG_MS: u64 = 4_500;
 
-/// What lies under a key.
+/// Content of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A segment as its node sealed it, perhaps under the name of another.
+    /// Segment as sealed, possibly under another name.
     Sealed(Object),
-    /// One whose records were changed: what it says of itself is not signed.
+    /// Segment with changed records; its own statements are unsigned.
     Altered(Object),
-    /// Bytes.
+    /// Arbitrary bytes.
     Junk,
 }
 
 #[derive(Clone, Debug)]
 struct Version {
     from: u64,
-    /// When it was replaced or removed.
+    /// Time of replacement or removal.
     until: u64,
     content: Content,
 }
 
-/// What lies under all keys, and did.
+/// Past and present content of all keys.
 #[derive(Clone, Debug, Default)]
 pub struct Shelf {
     pub now: u64,
     keys: BTreeMap<String, Vec<Version>>,
+    /// Content shown while another store is in place.
+    instead: Option<Box<Self>>,
 }
 
-/// The name of the segment that a key says.
+/// Segment name of a key.
 pub fn name_of(key: &str) -> Option<SegmentName> {
     SegmentName::parse(key.strip_prefix(FOLDER)?.strip_prefix('/')?)
 }
@@ -50,6 +51,29 @@ pub fn key_of(name: &SegmentName) -> String {
 }
 
 impl Shelf {
+    /// Replaces the store by an empty one.
+    pub fn swap(&mut self) {
+        self.instead = Some(Box::default());
+    }
+
+    /// Restores this store.
+    pub fn come_back(&mut self) {
+        self.instead = None;
+    }
+
+    /// True while another store is in place.
+    pub fn is_away(&self) -> bool {
+        self.instead.is_some()
+    }
+
+    /// Writes to the other store.
+    pub fn put_instead(&mut self, key: String, content: Content) {
+        if let Some(other) = &mut self.instead {
+            other.now = self.now;
+            other.put(key, content);
+        }
+    }
+
     pub fn put(&mut self, key: String, content: Content) {
         let now = self.now;
         let versions = self.keys.entry(key).or_default();
@@ -69,15 +93,21 @@ impl Shelf {
         }
     }
 
-    /// What was under a key at that time.
+    /// Content of a key at a time.
     pub fn at(&self, key: &str, time: u64) -> Option<&Content> {
+        if let Some(other) = &self.instead {
+            return other.at(key, self.now);
+        }
         let mut versions = self.keys.get(key)?.iter().rev();
         let version = versions.find(|it| it.from <= time && time < it.until)?;
         Some(&version.content)
     }
 
-    /// What is after `after`, at most `most` of it; `when` is the time as which the next object is looked at.
-    pub fn listing(&self, after: &str, most: usize, mut when: impl FnMut() -> u64) -> SeenPart {
+    /// Lists at most `most` objects after `after`; `when` returns the time as of which each object is read.
+    pub fn listing(&self, after: &str, most: usize, when: &mut dyn FnMut() -> u64) -> SeenPart {
+        if let Some(other) = &self.instead {
+            return other.listing(after, most, &mut || self.now);
+        }
         let mut part = SeenPart::default();
         let behind = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
         for (key, versions) in self.keys.range::<str, _>(behind) {
@@ -96,7 +126,7 @@ impl Shelf {
         part
     }
 
-    /// What is there now, and since when without a break.
+    /// Current objects, and since when they exist without interruption.
     pub fn there(&self) -> impl Iterator<Item = (&str, &Content, u64)> {
         self.keys.iter().filter_map(|(key, versions)| {
             let last = versions.last().filter(|last| last.until == u64::MAX)?;
@@ -111,8 +141,21 @@ impl Shelf {
         })
     }
 
-    /// A stranger changes, swaps or brings something.
+    /// Current objects whose names claim records in a range, in key order.
+    pub fn within(&self, first: u64, last: u64) -> Vec<(String, Content)> {
+        if let Some(other) = &self.instead {
+            return other.within(first, last);
+        }
+        let is_in = |key: &str| name_of(key).is_some_and(|it| first <= it.first && it.last <= last);
+        let there = self.there().filter(|(key, ..)| is_in(key));
+        there.map(|(key, content, _)| (key.to_owned(), content.clone())).collect()
+    }
+
+    /// Alters, swaps or adds an object.
     pub fn harm(&mut self, random: &mut Random) {
+        if self.is_away() {
+            return;
+        }
         let keys: Vec<String> = self.there().map(|(key, ..)| key.to_owned()).collect();
         let one = |random: &mut Random| keys.get(random.below(keys.len() as u64) as usize).cloned();
         let Some(key) = one(random) else { return };

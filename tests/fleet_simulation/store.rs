@@ -1,16 +1,16 @@
-//! The store of a simulated fleet: objects under keys, and what goes wrong with what is asked of it.
+//! Simulated object store with faulty requests.
 
 use std::collections::BTreeMap;
 
-use mcpproxy::fleet::checkpoint::Checkpoint;
-use mcpproxy::fleet::own_place::PlaceLost;
-use mcpproxy::fleet::putting::{PutAnswer, PutAsk};
-use mcpproxy::fleet::segment::SegmentName;
+use mcpproxy_fleet::chain::place::StoreMismatch;
+use mcpproxy_fleet::checkpoint::Checkpoint;
+use mcpproxy_fleet::sealing::{UploadReply, UploadRequest};
+use mcpproxy_fleet::segment::SegmentName;
 
 use super::random::Random;
 use super::shelf::{Content, Shelf, key_of};
 
-/// A segment, without its table: what it says, and how long it is.
+/// Segment without its table: checkpoint and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     pub checkpoint: Checkpoint,
@@ -18,20 +18,18 @@ pub struct Object {
     pub length: u64,
 }
 
-/// What happens to one request.
+/// Fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is done and answered.
     Answered,
-    /// It never arrives.
     RequestLost,
-    /// It is done, and nobody learns of it.
+    /// Processed, but the reply is lost.
     AnswerLost,
-    /// It is done when nobody waits any more.
+    /// Processed after the sender gave up.
     Late,
-    /// It is done twice, the second time much later.
+    /// Processed twice, the second time much later.
     Twice,
-    /// The store says yes and does nothing.
+    /// Confirmed but not processed.
     SaysYes,
 }
 
@@ -50,45 +48,52 @@ impl Fate {
 
 #[derive(Clone, Debug, Default)]
 pub struct Store {
-    /// Whether it makes an object only if there is none where it is asked to.
+    /// True if conditional creation is supported.
     pub creates: bool,
     pub objects: BTreeMap<SegmentName, Object>,
-    /// What is where it was, while it is away: an empty one, and what that was given.
+    /// Content of the empty store that is temporarily in place.
     pub instead: Option<BTreeMap<SegmentName, Object>>,
-    /// How often that was given something.
+    /// Number of writes to that store.
     pub astray: u64,
-    /// What it had and has no more.
+    /// Objects that the store has lost.
     pub forgotten: Vec<(SegmentName, Object)>,
-    /// The same as those who follow are shown it.
+    /// The store as its readers see it.
     pub shelf: Shelf,
 }
 
 impl Store {
-    /// Does what is asked, and answers.
-    pub fn serve(&mut self, ask: PutAsk, name: &SegmentName, object: &Object) -> Option<PutAnswer> {
+    /// Processes a request.
+    pub fn serve(
+        &mut self,
+        ask: UploadRequest,
+        name: &SegmentName,
+        object: &Object,
+    ) -> Option<UploadReply> {
         let is_own = self.instead.is_none();
         let objects = self.instead.as_mut().unwrap_or(&mut self.objects);
         let there = objects.get(name);
         Some(match ask {
-            PutAsk::Create if there.is_some() && self.creates => PutAnswer::Exists,
-            PutAsk::Create | PutAsk::Replace => {
+            UploadRequest::Create if there.is_some() && self.creates => UploadReply::Exists,
+            UploadRequest::Create | UploadRequest::Replace => {
                 objects.insert(name.clone(), object.clone());
                 self.astray += u64::from(!is_own);
-                // Those who follow are on other machines, and see the one that is away.
+                let content = Content::Sealed(object.clone());
                 if is_own {
-                    self.shelf.put(key_of(name), Content::Sealed(object.clone()));
+                    self.shelf.put(key_of(name), content);
+                } else {
+                    self.shelf.put_instead(key_of(name), content);
                 }
-                PutAnswer::Done
+                UploadReply::Done
             }
-            PutAsk::Place if is_own => PutAnswer::Place(Ok(())),
-            PutAsk::Place => PutAnswer::Place(Err(PlaceLost::NoFleet)),
-            // A read of what is not there is an error of the store.
-            PutAsk::Compare => {
+            UploadRequest::Place if is_own => UploadReply::Place(Ok(())),
+            UploadRequest::Place => UploadReply::Place(Err(StoreMismatch::NoFleet)),
+            // Reading a missing object is an error of the store.
+            UploadRequest::Compare => {
                 let there = there?;
                 let is_same = there.checkpoint == object.checkpoint;
-                PutAnswer::There(is_same.then(|| there.checkpoint.hash()))
+                UploadReply::There(is_same.then(|| there.checkpoint.hash()))
             }
-            PutAsk::Measure => PutAnswer::Length(there.map(|there| there.length)),
+            UploadRequest::Measure => UploadReply::Length(there.map(|there| there.length)),
         })
     }
 

@@ -1,42 +1,44 @@
-//! Nodes that are made wrong, to see that the simulation finds it.
+//! Broken variants of nodes that the simulation must detect.
 
-/// What is wrong with the nodes.
+/// Defect of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Nothing.
+    /// No defect.
     Right,
-    /// After a crash what was on its way is cut anew.
+    /// After a crash, the segment in flight is cut differently.
     ForgetsPlans,
-    /// What the store has answered counts, without asking it again.
+    /// An upload counts without being verified.
     BelievesTheStore,
-    /// What was put counts in whatever store it is.
+    /// An upload counts in whatever store it arrived.
     PutsAnywhere,
-    /// What is not durable is sealed.
+    /// Records that are not durable are sealed.
     SealsEarly,
-    /// A log that was put back, or has gone another way, is gone on with.
+    /// A log that was restored or has diverged is continued.
     AnyLog,
-    /// Not a node's fault: who verifies does not look whether segments follow each other.
+    /// A defect of the verifier: it does not check the linkage of segments.
     LooksAway,
-    /// Who follows writes how far it is before it writes the records.
+    /// The follower writes its mark before the records.
     NotInOneBatch,
-    /// Who follows does not verify.
+    /// The follower does not verify.
     TakesUnverified,
-    /// Who follows takes what looks wrong for wrong at once: its clock runs a hundred times too fast.
+    /// The follower accepts apparent faults at once: its clock runs a hundred times too fast.
     SettlesAtOnce,
-    /// Who follows passes something over, and tells nothing.
+    /// The follower skips objects without a report.
     KeepsQuiet,
-    /// Who shares facts acknowledges a revocation before it is remembered.
+    /// The follower accepts gaps of any store and fills none.
+    BelievesHoles,
+    /// A revocation is acknowledged before it is saved.
     RevokesUnsaved,
-    /// Who shares facts puts under a number that it has not remembered.
+    /// Facts are uploaded under a number that is not saved.
     NumbersUnsaved,
-    /// Who shares facts takes what a node said last for all that it ever said.
+    /// The last state of a node is taken for all that it ever published.
     BelievesTheLast,
-    /// Who shares facts does not look whether the store has what it took.
+    /// An upload of facts is not verified.
     BelievesPuts,
 }
 
 impl Variant {
-    pub const BROKEN: [Self; 14] = [
+    pub const BROKEN: [Self; 15] = [
         Self::ForgetsPlans,
         Self::BelievesTheStore,
         Self::PutsAnywhere,
@@ -47,18 +49,19 @@ impl Variant {
         Self::TakesUnverified,
         Self::SettlesAtOnce,
         Self::KeepsQuiet,
+        Self::BelievesHoles,
         Self::RevokesUnsaved,
         Self::NumbersUnsaved,
         Self::BelievesTheLast,
         Self::BelievesPuts,
     ];
 
-    /// Whether the ledger is tried.
+    /// True if the ledger is simulated.
     pub const fn has_ledger(self) -> bool {
         !self.has_facts() || matches!(self, Self::Right)
     }
 
-    /// Whether the facts are.
+    /// True if facts are simulated.
     pub const fn has_facts(self) -> bool {
         matches!(
             self,
@@ -70,7 +73,7 @@ impl Variant {
         )
     }
 
-    /// Whether index nodes take part: where the ledger is broken they do not have to show it.
+    /// True if index nodes take part; a broken ledger need not show there.
     pub const fn has_followers(self) -> bool {
         matches!(
             self,
@@ -79,10 +82,11 @@ impl Variant {
                 | Self::TakesUnverified
                 | Self::SettlesAtOnce
                 | Self::KeepsQuiet
+                | Self::BelievesHoles
         )
     }
 
-    /// The one that is called so.
+    /// Variant with this name.
     pub fn named(name: &str) -> Option<Self> {
         let all = [Self::Right].into_iter().chain(Self::BROKEN);
         all.into_iter().find(|variant| format!("{variant:?}").eq_ignore_ascii_case(name))

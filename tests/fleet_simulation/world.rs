@@ -1,18 +1,17 @@
-//! One schedule: a node of a fleet, perhaps with a second one that runs on a copy of its disk, a store, and what happens to
-//! them, in the order of a clock that a seed moves.
+//! One schedule: a node, possibly a second one on a copy of its disk, a store, and their events in the order of a
+//! simulated clock.
 //!
-//! Nodes share nothing but the store, and write under keys of their own: one chain is all there is to try, and whoever might
-//! write into it.
+//! Nodes share only the store and write under their own keys, so a single chain and its potential writers suffice.
 
 mod judge;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use mcpproxy::activity::record::Hash;
-use mcpproxy::fleet::putting::{PutAnswer, PutAsk, PutNext};
-use mcpproxy::fleet::sealing::SealAct;
-use mcpproxy::fleet::segment::SegmentName;
+use mcpproxy_activity::record::Hash;
+use mcpproxy_fleet::sealing::SealAct;
+use mcpproxy_fleet::sealing::{UploadReply, UploadRequest, UploadStep};
+use mcpproxy_fleet::segment::SegmentName;
 
 use super::follower::{FollowEvent, IndexNode};
 use super::node::{Disk, Process};
@@ -21,25 +20,25 @@ use super::sharing::{self, SharingOutcome};
 use super::store::{Fate, Object, Store};
 use super::variant::Variant;
 
-/// How long a request is waited for.
+/// Request timeout.
 const TIMEOUT_MS: u64 = 30_000;
-/// The longest that a request takes which is answered, and a put, which is three of them.
+/// Maximum duration of a successful request; an upload is three of them.
 const LONGEST_ANSWER_MS: u64 = 2_000;
 const LONGEST_PUT_MS: u64 = 3 * (LONGEST_ANSWER_MS + 1);
-/// When a node is started again that was refused its place since the store is none of a fleet.
+/// Delay before a rejected node restarts, if the store has no fleet.
 const REFUSED_MS: u64 = 1_000;
-/// When all is well again.
+/// Time from which no faults occur.
 const HEALED_MS: u64 = 120_000;
-/// When everything has to be done.
+/// Time at which everything must be done.
 const END_MS: u64 = HEALED_MS + 600_000;
 /// 2026-01-01, three minutes before midnight.
 const EPOCH_MS: u64 = 1_767_225_600_000 - 180_000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
-/// What happens.
+/// Event of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// The process looks what is to be done.
+    /// The process runs its next step.
     Step,
     Commit,
     Sync,
@@ -48,27 +47,27 @@ enum Event {
     Crash {
         power: bool,
     },
-    /// The disk is put back to what it was before.
+    /// The disk is restored to an earlier state.
     Restore,
     Snapshot,
     /// Another machine starts on a copy of the disk.
     Copy,
-    /// The store does what it was asked.
+    /// The store processes a request.
     Serve {
         number: usize,
         answers: bool,
     },
-    /// The answer comes, or nothing more is waited for.
+    /// The reply arrives, or the request times out.
     Answer {
         number: usize,
     },
     Forget,
-    /// Another store is where it was, an empty one; and it is there again.
+    /// An empty store replaces the store, or the store returns.
     Swap,
     ComeBack,
-    /// A stranger does something to what lies there, as those who follow see it.
+    /// Objects are tampered with, as seen by followers.
     Harm,
-    /// Something happens to an index node, in that life of it.
+    /// Event of an index node, for one life of its process.
     Follow {
         life: u64,
         event: FollowEvent,
@@ -76,59 +75,59 @@ enum Event {
 }
 
 impl Event {
-    /// Whether it stands in the trace.
-    fn is_told(&self) -> bool {
+    /// True if the event is traced.
+    fn is_traced(&self) -> bool {
         let wakes = Self::Follow { life: 0, event: FollowEvent::Wake };
         *self != Self::Step && std::mem::discriminant(self) != std::mem::discriminant(&wakes)
     }
 }
 
-/// Something asked of the store.
+/// Request to the store.
 #[derive(Clone, Debug)]
 struct Request {
     machine: usize,
     life: u64,
-    ask: PutAsk,
+    ask: UploadRequest,
     name: SegmentName,
     object: Object,
     fate: Fate,
-    answer: Option<PutAnswer>,
+    answer: Option<UploadReply>,
 }
 
 #[derive(Debug)]
 struct Machine {
     disk: Disk,
     process: Option<Process>,
-    /// How often it was started: what was asked in an earlier life is answered to nobody.
+    /// Number of starts: replies to requests of an earlier life are dropped.
     life: u64,
-    /// How far its clock is ahead.
+    /// Clock skew.
     skew_ms: u64,
     snapshot: Option<Disk>,
     refused: bool,
-    /// When it looks again by itself.
+    /// Time of the next scheduled step.
     wakes_at: u64,
-    /// What the store was said to have: number and hash of each record.
+    /// Records that the store has confirmed: number and hash.
     confirmed: Vec<(u64, Hash)>,
 }
 
-/// What could go wrong in a schedule, beside crashes and what is lost on the way.
+/// Faults enabled in a schedule, besides crashes and lost messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// Disks are put back to what they were.
+    /// Disks are restored to earlier states.
     restores: bool,
     /// Another machine runs on a copy.
     copies: bool,
-    /// The store loses what it had, or says yes and does nothing.
+    /// The store loses objects or confirms without storing.
     forgets: bool,
-    /// What who follows is given is not what was sealed.
+    /// Followers are shown tampered objects.
     harms: bool,
 }
 
 pub struct World {
     random: Random,
-    /// What happens to who follows, so that it changes nothing for who is followed.
+    /// Random numbers of the followers, separate so that they do not affect the ledger.
     reading: Random,
-    /// When the store is swapped.
+    /// Random numbers of store swaps.
     swapping: Random,
     variant: Variant,
     trouble: Trouble,
@@ -139,11 +138,11 @@ pub struct World {
     events: BinaryHeap<Reverse<(u64, u64, usize, Event)>>,
     requests: Vec<Request>,
     scheduled: u64,
-    /// What happened, where that is wanted.
+    /// Trace of events, if requested.
     trace: Option<Vec<String>>,
 }
 
-/// What a schedule was like.
+/// Outcome of a schedule.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     pub events: u64,
@@ -153,13 +152,13 @@ pub struct Outcome {
     pub forked: bool,
     pub forgot: bool,
     pub refused: bool,
-    /// How often something was put into another store that was there instead.
+    /// Number of writes to a swapped store.
     pub astray: u64,
-    /// Segments that index nodes have, faults that they tell, and their crashes.
+    /// Segments accepted by index nodes, faults reported by them, and their crashes.
     pub taken: u64,
-    pub told: u64,
+    pub reported: u64,
     pub restarts: u64,
-    /// What was shared beside that.
+    /// Outcome of the shared facts.
     pub sharing: SharingOutcome,
 }
 
@@ -167,7 +166,7 @@ pub struct Outcome {
 ///
 /// # Errors
 ///
-/// What does not hold in it.
+/// Violated invariant.
 pub fn run(seed: u64, variant: Variant, traced: bool) -> Result<Outcome, String> {
     let mut outcome = Outcome::default();
     if variant.has_ledger() {
@@ -216,7 +215,7 @@ impl World {
         world
     }
 
-    /// The store goes and comes back, in some schedules, but never twice within one put: that could not be told.
+    /// Swaps the store in some schedules, but never twice within one upload, which would be undetectable.
     fn swaps(&mut self) {
         if !self.swapping.once_in(3) {
             return;
@@ -233,7 +232,7 @@ impl World {
         }
     }
 
-    /// Index nodes follow the chain, and a stranger may be at it.
+    /// Adds index nodes, and possibly tampering.
     fn readers(&mut self) {
         if !self.variant.has_followers() {
             return;
@@ -249,7 +248,7 @@ impl World {
         }
     }
 
-    /// What an index node has planned. When all is well again it goes on in one go.
+    /// Schedules an index node's planned events; without faults it runs to the end.
     fn planned(&mut self, reader: usize) {
         let Some(node) = self.readers.get_mut(reader) else { return };
         for (time, life, event) in std::mem::take(&mut node.plans) {
@@ -297,7 +296,7 @@ impl World {
             };
             self.at(at, machine, event);
         }
-        // All is well again, and all of it is done.
+        // Final run without faults.
         self.at(HEALED_MS + 1, machine, Event::Start);
         self.at(HEALED_MS + 2, machine, Event::Sync);
     }
@@ -311,16 +310,16 @@ impl World {
         let mut outcome = Outcome::default();
         while let Some(Reverse((time, _, machine, event))) = self.events.pop() {
             if time > END_MS {
-                // A copy that has cut the same records otherwise finds its place taken, and says so for ever.
+                // A copy that cut the same records differently is rejected forever.
                 if self.trouble.copies {
                     break;
                 }
-                return Err("the chain was never whole: something is tried for ever".into());
+                return Err("the chain never completed: something is retried forever".into());
             }
             (self.now, self.store.shelf.now) = (time, time);
             outcome.events += 1;
             outcome.crashes += u64::from(matches!(event, Event::Crash { .. }));
-            if let Some(trace) = self.trace.as_mut().filter(|_| event.is_told()) {
+            if let Some(trace) = self.trace.as_mut().filter(|_| event.is_traced()) {
                 trace.push(format!("{time:>7} machine {machine} {event:?}"));
             }
             self.happen(machine, event)?;
@@ -331,9 +330,9 @@ impl World {
         for reader in &mut self.readers {
             reader.settle(self.now, &self.store.shelf)?;
             let quiet = !(restores || copies || forgets || harms);
-            let (taken, told) = reader.check(&self.store.shelf, quiet)?;
+            let (taken, reported) = reader.check(&self.store.shelf, quiet)?;
             outcome.taken += taken;
-            outcome.told += told;
+            outcome.reported += reported;
             outcome.restarts += reader.crashes;
         }
         Ok(outcome)
@@ -351,11 +350,17 @@ impl World {
         match event {
             Event::Follow { .. } => {}
             Event::Harm => self.store.shelf.harm(&mut self.reading),
-            Event::Swap => self.store.instead = Some(Default::default()),
-            Event::ComeBack => self.store.instead = None,
+            Event::Swap => {
+                self.store.instead = Some(Default::default());
+                self.store.shelf.swap();
+            }
+            Event::ComeBack => {
+                self.store.instead = None;
+                self.store.shelf.come_back();
+            }
             Event::Commit => {
                 let count = self.random.between(1, 6);
-                // The clock is put right from time to time, and wrong.
+                // Clocks are set right and wrong from time to time.
                 if self.random.once_in(20) {
                     machine.skew_ms = self.random.below(2 * DAY_MS);
                 }
@@ -387,7 +392,7 @@ impl World {
                 self.at(after, at, Event::Start);
             }
             Event::Snapshot => {
-                // As a machine that is copied while it runs.
+                // As with a machine that is copied while running.
                 machine.disk.durable = machine.disk.end.0;
                 machine.snapshot = Some(machine.disk.clone());
             }
@@ -410,8 +415,13 @@ impl World {
             Event::Serve { number, answers } => {
                 let Some(request) = self.requests.get_mut(number) else { return Ok(()) };
                 let served = match request.fate {
-                    Fate::SaysYes if matches!(request.ask, PutAsk::Create | PutAsk::Replace) => {
-                        Some(PutAnswer::Done)
+                    Fate::SaysYes
+                        if matches!(
+                            request.ask,
+                            UploadRequest::Create | UploadRequest::Replace
+                        ) =>
+                    {
+                        Some(UploadReply::Done)
                     }
                     _ => self.store.serve(request.ask, &request.name, &request.object),
                 };
@@ -431,7 +441,7 @@ impl World {
             return;
         }
         if self.store.instead.is_some() {
-            // It belongs to a fleet, and here is none.
+            // It belongs to a fleet, and the store has none.
             self.at(self.now + REFUSED_MS, at, Event::Start);
             return;
         }
@@ -446,7 +456,7 @@ impl World {
         }
     }
 
-    /// What the ledger's loop does, once.
+    /// One iteration of the ledger's loop.
     fn step(&mut self, at: usize) -> Result<(), String> {
         let (now, variant, is_healed) = (self.now, self.variant, self.now >= HEALED_MS);
         let Some(machine) = self.machines.get_mut(at) else { return Ok(()) };
@@ -461,7 +471,7 @@ impl World {
         match process.state.act(now) {
             SealAct::Rest => {}
             SealAct::Wait(until) => {
-                // One is waited for at a time.
+                // One pending wakeup at a time.
                 if !(now + 1..=until).contains(&machine.wakes_at) {
                     machine.wakes_at = until;
                     self.at(until, at, Event::Step);
@@ -471,7 +481,7 @@ impl World {
                 match process.seal(&mut machine.disk, &self.store, (bytes, now), variant) {
                     Ok(true) => {}
                     Ok(false) => process.state.not_sealed(now),
-                    // It says so again and again, and puts nothing.
+                    // It fails again and again, and uploads nothing.
                     Err(_) => {
                         machine.process = None;
                         machine.refused = true;
@@ -483,7 +493,7 @@ impl World {
             SealAct::Put => {
                 let life = machine.life;
                 let Some(hand) = &mut process.in_hand else {
-                    return Err("there is something to put, and nothing is in hand".into());
+                    return Err("an upload is due but nothing is in flight".into());
                 };
                 hand.waits = true;
                 let ask = hand.putting.ask();
@@ -522,7 +532,7 @@ impl World {
             Fate::AnswerLost => self.at(soon, at, served(false)),
             Fate::Late => self.at(late, at, served(false)),
         }
-        // A connection breaks at once, or is waited for.
+        // A connection breaks at once or times out.
         let gives_up = now + if self.random.once_in(2) { 5 } else { TIMEOUT_MS };
         self.at(gives_up, at, Event::Answer { number });
     }
@@ -535,26 +545,26 @@ impl World {
         let Some(process) = &mut machine.process else { return };
         let Some(hand) = &mut process.in_hand else { return };
         hand.waits = false;
-        let believed = variant == Variant::BelievesTheStore && answer == Some(PutAnswer::Done);
+        let believed = variant == Variant::BelievesTheStore && answer == Some(UploadReply::Done);
         let answer = match answer {
-            Some(PutAnswer::Place(Err(_))) if variant == Variant::PutsAnywhere => {
-                Some(PutAnswer::Place(Ok(())))
+            Some(UploadReply::Place(Err(_))) if variant == Variant::PutsAnywhere => {
+                Some(UploadReply::Place(Ok(())))
             }
             answer => answer,
         };
         let next = match answer {
-            Some(_) if believed => Some(PutNext::Stored(hand.object.checkpoint.hash())),
+            Some(_) if believed => Some(UploadStep::Stored(hand.object.checkpoint.hash())),
             Some(answer) => hand.putting.answered(answer).ok(),
             None => None,
         };
         match next {
-            Some(PutNext::Ask(putting)) => hand.putting = putting,
-            Some(PutNext::Stored(checkpoint)) => {
+            Some(UploadStep::Ask(putting)) => hand.putting = putting,
+            Some(UploadStep::Stored(checkpoint)) => {
                 let day = hand.name.day;
-                process.state.stored_now(checkpoint);
+                process.state.uploaded(checkpoint);
                 process.in_hand = None;
                 let stored = process.state.stored();
-                // The process may end before it has noted that.
+                // The process may end before saving that.
                 let noted = self.random.below(8) > 0;
                 if let Some(mark) = machine.disk.mark.as_mut().filter(|_| noted) {
                     (mark.stored, mark.day, mark.planned) = (stored, day, None);
@@ -566,15 +576,16 @@ impl World {
                 let length = hand.object.length;
                 let checkpoint = hand.object.checkpoint.hash();
                 let creates = self.store.creates;
-                hand.putting = mcpproxy::fleet::putting::Putting::new(creates, length, checkpoint);
-                process.state.not_stored(now);
+                hand.putting =
+                    mcpproxy_fleet::sealing::SegmentUpload::new(creates, length, checkpoint);
+                process.state.upload_failed(now);
             }
         }
         self.at(now, at, Event::Step);
     }
 }
 
-/// The log is told that the store has everything up to `seq`.
+/// Confirms to the log that everything up to `seq` is uploaded.
 fn confirm(machine: &mut Machine, seq: u64) {
     let after = machine.confirmed.last().map_or(0, |(seq, _)| *seq);
     let known = machine.disk.records.iter().filter(|it| (after + 1..=seq).contains(&it.seq));

@@ -15,21 +15,32 @@ use super::walk;
 /// Circles that may stay, by all of their files, and why.
 const CIRCLES: &[(&[&str], &str)] = &[];
 
+/// The crates of the workspace, by their folders in `src`.
+const CRATES: &[&str] = &[
+    "activity", "admin", "catalog", "config", "fleet", "gateway", "json", "policy", "protocol",
+    "runtime", "schema", "server", "upstream",
+];
+
+/// Prefix of their names.
+const OURS: &str = "mcpproxy_";
+
 /// Re-exports are followed this far.
 const MAX_HOPS: usize = 8;
 
-/// A path of names, from the crate's root.
+/// A path of names, from the root of the workspace: a crate's items begin with its folder's name.
 type Names = Vec<String>;
 
-/// What one file says of others.
+/// References of one file to others.
 #[derive(Default)]
 struct File {
     path: String,
     /// The module that the file is.
     module: Names,
-    /// What names stand for here, by `use`.
+    /// The root of its crate.
+    root: Names,
+    /// Names bound by `use`, with their paths.
     bindings: BTreeMap<String, Names>,
-    /// What the file uses, as written.
+    /// Paths that the file uses, as written.
     used: Vec<Names>,
     /// Modules declared here for tests alone.
     test_modules: Vec<String>,
@@ -43,7 +54,9 @@ impl File {
         let inner = path.trim_start_matches("src/").trim_end_matches(".rs");
         let module: Names =
             inner.split('/').filter(|name| *name != "lib").map(str::to_owned).collect();
-        let mut file = Self { path: path.to_owned(), module, ..Self::default() };
+        let mut root = module.get(..1).unwrap_or_default().to_vec();
+        root.retain(|name| CRATES.contains(&name.as_str()));
+        let mut file = Self { path: path.to_owned(), module, root, ..Self::default() };
         file.visit_file(&syn::parse_file(text).unwrap_or_else(|error| panic!("{path}: {error}")));
         file
     }
@@ -52,11 +65,12 @@ impl File {
     fn absolute(&self, names: &[String], children: &BTreeMap<Names, usize>) -> Option<Names> {
         let (first, rest) = names.split_first()?;
         let mut base = match first.as_str() {
-            "crate" => Names::new(),
+            "crate" => self.root.clone(),
+            name if name.starts_with(OURS) => vec![name.trim_start_matches(OURS).to_owned()],
             "self" => self.module.clone(),
             "super" => self.module.split_last()?.1.to_vec(),
             name => match self.bindings.get(name) {
-                // A name that is bound to a path of the same name would go round for ever.
+                // A name that is bound to a path of the same name would never end.
                 Some(bound) if bound.first() != Some(first) => self.absolute(bound, children)?,
                 _ => {
                     let child = [&self.module[..], std::slice::from_ref(first)].concat();
@@ -152,7 +166,7 @@ impl<'ast> Visit<'ast> for File {
         self.depth -= 1;
     }
 
-    /// `pub(super)` and its like say who may use an item, not what it uses.
+    /// `pub(super)` and its like limit the users of an item; they use nothing.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
@@ -178,7 +192,7 @@ impl<'ast> Visit<'ast> for File {
     }
 }
 
-/// Which file uses which, by their places in `files`.
+/// Edges from a file to those it uses, as indices of `files`.
 fn arrows(files: &[File]) -> Vec<BTreeSet<usize>> {
     let modules: BTreeMap<Names, usize> =
         files.iter().enumerate().map(|(at, file)| (file.module.clone(), at)).collect();
@@ -195,7 +209,7 @@ fn arrows(files: &[File]) -> Vec<BTreeSet<usize>> {
         .collect()
 }
 
-/// The file that what `names` says is written in.
+/// The file in which the item `names` is written.
 fn home(
     names: &[String],
     files: &[File],
@@ -255,7 +269,7 @@ fn problems(files: &[File], excepted: &[(&[&str], &str)]) -> Vec<String> {
             group.iter().map(|at| format!("\n    {} uses {}", name(at), within(at).join(", ")));
         found.push(format!("a circle of {} files:{}", group.len(), lines.collect::<String>()));
     }
-    found.extend(unneeded.iter().map(|circle| format!("{circle:?} is no circle any more")));
+    found.extend(unneeded.iter().map(|circle| format!("{circle:?} is not a circle any more")));
     found
 }
 
@@ -283,7 +297,7 @@ fn no_files_use_each_other_in_a_circle() {
 }
 
 #[test]
-fn circles_are_told() {
+fn circles_are_reported() {
     let files = |texts: &[(&str, &str)]| -> Vec<File> {
         texts.iter().map(|(path, text)| File::new(&format!("src/{path}.rs"), text)).collect()
     };
@@ -311,6 +325,9 @@ fn circles_are_told() {
             1,
         ),
         (&[("a", "use crate::b::B;"), ("b", "use crate::c::C;"), ("c", "use crate::a::A;")], 1),
+        // Within a crate, paths begin at its own root.
+        (&[("json/a", "use crate::b::B;"), ("json/b", "use mcpproxy_json::a::A;")], 1),
+        (&[("json/a", "use crate::b::B;"), ("b", "use crate::a::A;"), ("json/b", "")], 0),
     ] {
         assert_eq!(problems(&files(texts), &[]).len(), count, "{texts:?}");
     }

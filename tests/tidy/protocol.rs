@@ -1,11 +1,11 @@
-//! The words of the protocol have one home: revisions and headers are spelled, and revisions compared, in
-//! `src/mcp` alone.
+//! Revisions and headers are spelled, and revisions compared, in
+//! `src/protocol/mcp` alone.
 
 use std::path::Path;
 
 use super::{code, walk};
 
-/// What `mcp::revisions` and `mcp::headers` have names for.
+/// Literals that `mcp::revisions` and `mcp::headers` name.
 const PROTOCOL_WORDS: &[&str] = &[
     "2024-11-05",
     "2025-03-26",
@@ -28,20 +28,20 @@ const PROTOCOL_WORDS: &[&str] = &[
 /// Revisions and headers of the protocol that are spelled outside of their home; tests may spell them.
 fn protocol_words(path: &str, text: &str) -> Vec<String> {
     let is_for_tests = path.contains("/tests/") || path.ends_with("/tests.rs");
-    if !path.starts_with("src/") || path.starts_with("src/mcp") || is_for_tests {
+    if !path.starts_with("src/") || path.starts_with("src/protocol/mcp") || is_for_tests {
         return Vec::new();
     }
     let mut found = Vec::new();
     for (number, line) in code(text).take_while(|(_, line)| !line.starts_with("#[cfg(test)]")) {
         for word in PROTOCOL_WORDS.iter().filter(|word| line.contains(**word)) {
-            found.push(format!("line {number}: {word} is spelled in src/mcp/ alone"));
+            found.push(format!("line {number}: {word} is spelled in src/protocol/mcp/ alone"));
         }
     }
     found
 }
 
 #[test]
-fn words_of_the_protocol_are_spelled_once() {
+fn protocol_literals_are_written_in_their_module_only() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
     walk(root, &root.join("src"), &mut |path, text| {
@@ -54,14 +54,14 @@ fn words_of_the_protocol_are_spelled_once() {
 }
 
 #[test]
-fn words_of_the_protocol_are_at_home() {
+fn protocol_literals_outside_their_module_are_reported() {
     for (path, line, bad) in [
-        ("src/downstream/legacy.rs", "const BATCHES: &str = \"2025-03-26\";", 1),
-        ("src/downstream/legacy.rs", "headers.get(\"mcp-session-id\")", 1),
-        ("src/downstream/legacy.rs", "// MCP 2025-03-26 has batches", 0),
-        ("src/downstream/legacy.rs", "#[cfg(test)]\nconst OLD: &str = \"2025-03-26\";", 0),
-        ("src/upstream/tests/eras.rs", "const OLD: &str = \"2025-03-26\";", 0),
-        ("src/mcp/revisions.rs", "const OLD: &str = \"2025-03-26\";", 0),
+        ("src/gateway/downstream/legacy.rs", "const BATCHES: &str = \"2025-03-26\";", 1),
+        ("src/gateway/downstream/legacy.rs", "headers.get(\"mcp-session-id\")", 1),
+        ("src/gateway/downstream/legacy.rs", "// MCP 2025-03-26 has batches", 0),
+        ("src/gateway/downstream/legacy.rs", "#[cfg(test)]\nconst OLD: &str = \"2025-03-26\";", 0),
+        ("src/upstream/tests/families.rs", "const OLD: &str = \"2025-03-26\";", 0),
+        ("src/protocol/mcp/revisions.rs", "const OLD: &str = \"2025-03-26\";", 0),
         ("tests/e2e/main.rs", "const OLD: &str = \"2025-03-26\";", 0),
     ] {
         assert_eq!(protocol_words(path, line).len(), bad, "{path}: {line}");

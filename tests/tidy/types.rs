@@ -1,4 +1,4 @@
-//! One home per concept: no name of a type stands twice in the crate without a reason.
+//! One home per concept: each type name is unique in the workspace or has a reason.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,12 +8,12 @@ use super::{code, first_word, walk};
 /// Names of types that more than one module has, and why. Any other is to have one home.
 const TWICE: &[(&str, &str)] = &[
     (
-        "a part's own, said with its module: `activity::Config`, `intent::Settings`",
+        "of a part, written with its module: `activity::Config`, `intent::Settings`",
         "Config Settings",
     ),
     (
-        "twins, the same of two framings, transports or faces, each said with its module",
-        "Decoder Endpoint Exchange Item Line Session Shared Unreadable",
+        "twins of two framings, transports or protocol sides, each written with its module",
+        "Decoder Endpoint Exchange Item Line Session Unreadable",
     ),
     ("a command of ours as it is typed, beside one that a text quotes", "Command"),
     ("one thing at two stages: as written and as read, as kept and as shown", "Body Target"),
@@ -51,7 +51,7 @@ fn twice(homes: &BTreeMap<String, Vec<String>>, excepted: &[(&str, &str)]) -> Ve
 }
 
 #[test]
-fn no_type_name_stands_twice_without_a_reason() {
+fn type_names_are_unique_or_have_a_reason() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut homes = BTreeMap::<String, Vec<String>>::new();
     walk(root, &root.join("src"), &mut |path, text| {
@@ -67,7 +67,7 @@ fn no_type_name_stands_twice_without_a_reason() {
 }
 
 #[test]
-fn types_that_stand_twice_are_told() {
+fn types_with_two_homes_are_reported() {
     let text = "pub struct A;\npub(super) enum B {\n    pub(in crate::x) type C<T> = T;\nstruct D;\n\
                 pub fn e() {}\npub use f::G;\n// pub struct H;\n";
     assert_eq!(types(text).collect::<Vec<_>>(), ["A", "B", "C"]);

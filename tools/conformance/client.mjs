@@ -74,7 +74,8 @@ const acts = {
 
 const authorized = async () => {
   await tools();
-  await call("test-tool");
+  const { content } = await call("test-tool");
+  console.log(content.map(({ text }) => text).join("\n"));
 };
 const act = scenario.startsWith("auth/") ? authorized : (acts[scenario] ?? tools);
 

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -18,6 +19,8 @@ import suite
 # More than anyone would try: it is mcpproxy that has to end it.
 LOGINS = 6
 LOGIN_SECONDS = "10s"
+STATE_SECONDS = 30
+LOGIN_COMMAND = f"mcpproxy upstream login {suite.SERVER}"
 
 
 def main() -> int:
@@ -29,13 +32,23 @@ def main() -> int:
             return 1
         with suite.served(binary, config):
             env = os.environ | {"PREFIX": f"{suite.SERVER}__"}
-            code = subprocess.run([node, client, config.url + "/all"], env=env).returncode
-            reason = config.state()["reason"]
-        print(f"the client ended with {code}; state: {reason}", flush=True)
-        if f"mcpproxy upstream login {suite.SERVER}" not in reason:
-            return code
+            argv = [node, client, config.url + "/all"]
+            ended = subprocess.run(argv, env=env, stdout=subprocess.PIPE, text=True)
+            reason = state_reason(config, expected=LOGIN_COMMAND in ended.stdout)
+        print(f"{ended.stdout}the client ended with {ended.returncode}; state: {reason}", flush=True)
+        if LOGIN_COMMAND not in reason:
+            return ended.returncode
     print("mcpproxy asks for logins without end")
     return 1
+
+
+def state_reason(config: suite.Config, expected: bool) -> str:
+    """The reason in the server's state. The answer to a call precedes it: the state follows once the
+    scopes that the server wants are on disk."""
+    deadline = time.monotonic() + STATE_SECONDS
+    while not (reason := config.state()["reason"]) and expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return reason
 
 
 def settings() -> dict:

@@ -72,7 +72,7 @@ fn main() -> ExitCode {
                 sum.crashes += outcome.crashes;
                 sum.astray += outcome.astray;
                 sum.taken += outcome.taken;
-                sum.told += outcome.told;
+                sum.reported += outcome.reported;
                 sum.restarts += outcome.restarts;
                 sum.sharing.add(&outcome.sharing);
                 let happened = [true, outcome.forked, outcome.forgot, outcome.refused];
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
         sum.crashes += outcome.crashes;
         sum.astray += outcome.astray;
         sum.taken += outcome.taken;
-        sum.told += outcome.told;
+        sum.reported += outcome.reported;
         sum.restarts += outcome.restarts;
         sum.sharing.add(&outcome.sharing);
         counts.iter_mut().zip(more).for_each(|(sum, it)| *sum += it);
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
         "{schedules} schedules from seed {first} in {seconds:.0} s ({:.0}/s): {} events, {} crashes, {} segments, {} records; \
          the store forgot in {forgot}, a chain forked in {forked}, a node was refused in {refused}; {} puts into \
          another store that was there instead; index nodes: {} segments, \
-         {} faults told, {} crashes; facts: {} events, {} puts, {} ends, {} times put back, removed or altered, {} crashes",
+         {} faults reported, {} crashes; facts: {} events, {} puts, {} ends, {} times put back, removed or altered, {} crashes",
         schedules as f64 / seconds,
         sum.events,
         sum.crashes,
@@ -111,7 +111,7 @@ fn main() -> ExitCode {
         sum.records,
         sum.astray,
         sum.taken,
-        sum.told,
+        sum.reported,
         sum.restarts,
         sum.sharing.events,
         sum.sharing.puts,

@@ -88,7 +88,7 @@ class Client:
     argv: list
     mode: str = "legacy"
     routes: tuple = ("http", "stdio")
-    # Whether it asks the servers directly too. The bytes are the server's, whoever asks, so the
+    # Whether it asks the servers directly too. The bytes are the server's for any client, so the
     # others are compared with what the first client got.
     direct: bool = False
     # How many of a server's checks it makes, from the first on; 0 for all. Of one that starts a

@@ -47,7 +47,7 @@ def install():
             subprocess.run(step, check=True, timeout=INSTALL_SECONDS)
         stamp.write_text(pins)
     # A module finds its packages from the folder it stands in.
-    for name in ("client.mjs", "client_both.mjs"):
+    for name in ("client.mjs", "client_both.mjs", "corpus_client.mjs"):
         shutil.copy(HERE / name, npm)
 
 

@@ -1,10 +1,9 @@
-//! Tells the program which commit it is built of: what `MCPPROXY_COMMIT` says, else what git does.
+//! Sets the commit of the build: `MCPPROXY_COMMIT`, else the answer of git.
 
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-env-changed=MCPPROXY_COMMIT");
-    println!("cargo::rerun-if-changed=tools/package/build_info.rs");
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let (commit, long) = match commit() {
         Some(commit) => (commit.clone(), format!("{version} ({commit})")),
@@ -18,7 +17,7 @@ fn commit() -> Option<String> {
     if let Ok(commit) = std::env::var("MCPPROXY_COMMIT") {
         return Some(commit);
     }
-    // Only in what is handed on: a new commit would else make every build of a developer a whole one.
+    // Only in packages: otherwise every new commit would cause a full build.
     if std::env::var("PROFILE").as_deref() != Ok("release") {
         return None;
     }
@@ -30,7 +29,7 @@ fn commit() -> Option<String> {
     git(&["rev-parse", "--short=12", "HEAD"])
 }
 
-/// What git says; nothing outside a repository, or without git.
+/// The answer of git; none outside a repository, or without git.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

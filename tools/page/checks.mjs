@@ -10,7 +10,7 @@ import { KEY, SHOTS, base } from './proxy.mjs';
 export const WAIT_MS = 60_000; // a browser on a busy machine
 export const ZONE = 'Asia/Kolkata'; // of the browser: no time passes for another that is not
 const DESK = { width: 1280, height: 860 };
-const PHONE = { width: 360, height: 720 };
+const PHONE = { width: 390, height: 844 };
 const AXE = readFileSync(createRequire(join(SHOTS, 'package.json')).resolve('axe-core/axe.min.js'), 'utf8');
 
 export const VIEWS = ['now', 'activity', 'approvals', 'servers', 'tools', 'policy', 'fleet', 'settings'];
@@ -23,7 +23,7 @@ export const shot = (page, name) => page.screenshot({ path: join(SHOTS, `${name}
 
 /** Goes to a view by its link. */
 export async function visit(page, name) {
-  const label = name[0].toUpperCase() + name.slice(1);
+  const label = name === 'now' ? 'Overview' : name[0].toUpperCase() + name.slice(1);
   await page.getByRole('navigation').getByRole('link', { name: new RegExp(`^${label}`) }).click();
   await page.locator(`#view-${name}`).waitFor();
 }
@@ -81,7 +81,9 @@ export async function sound(page, name) {
     return !here?.width || (here.left >= row.left - 1 && here.right <= row.right + 1);
   }), () => `the view that is shown is not in sight among the others: ${name}`);
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
-  await shot(page, `${name}-phone`);
+  await shot(page, `${name}-phone-dark`); // the scheme that the loop ended with
+  await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'reduce' });
+  await shot(page, `${name}-phone-light`);
   assert.ok(wide <= PHONE.width, `${name} is ${wide} wide on a phone`);
   await axe(page, `${name}, on a phone`);
   const header = await page.evaluate(() => document.querySelector('header').offsetHeight);
@@ -90,7 +92,7 @@ export async function sound(page, name) {
   await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'reduce' });
 }
 
-/** Looks again, as whoever comes back to the tab makes the page do; `asks` are the paths that it asks then. */
+/** Reads the page's state again, as when a user returns to the tab; `asks` are the paths that it asks then. */
 export async function refresh(page, ...asks) {
   const came = asks.map((path) => page.waitForResponse((it) => new URL(it.url()).pathname === `/api/v1/${path}`));
   await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));

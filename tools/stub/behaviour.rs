@@ -15,7 +15,7 @@ pub(crate) const DEAF_LIFE: Duration = Duration::from_secs(60);
 const SLOW_CHUNK: usize = 16;
 const SLOW_PAUSE: Duration = Duration::from_millis(5);
 
-/// What happens to an answer on its way out. Where a row names one transport only, the other
+/// Treatment of a response before it is sent. If a row names one transport only, the other
 /// answers as `normal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
@@ -39,7 +39,7 @@ pub(crate) enum Behaviour {
     ShortBody,
 }
 
-/// Name, behaviour, and what it does: the page for whoever writes a test.
+/// Name, behavior, and description: the reference for authors of tests.
 pub(crate) const BEHAVIOURS: &[(&str, Behaviour, &str)] = &[
     ("normal", Behaviour::Normal, "answers"),
     ("cut", Behaviour::Cut, "half the answer, then the connection (HTTP) or the process ends"),
@@ -71,12 +71,12 @@ pub(crate) const BEHAVIOURS: &[(&str, Behaviour, &str)] = &[
 ];
 
 impl Behaviour {
-    /// The behaviour of that name, if there is one.
+    /// The behavior of that name, if there is one.
     pub(crate) fn named(name: &str) -> Option<Self> {
         BEHAVIOURS.iter().find(|(known, ..)| *known == name).map(|(_, behaviour, _)| *behaviour)
     }
 
-    /// The pace that this behaviour writes at, where the call asked for `asked`.
+    /// The pace of this behavior if the call requested `asked`.
     pub(crate) fn pace(self, asked: Pace) -> Pace {
         match self {
             Self::Slow if asked.chunk == 0 => {

@@ -21,7 +21,7 @@ const FOREIGN: &[u8] = br#"{"jsonrpc":"2.0","id":987654321,"result":{"content":[
 const SURPLUS: &[u8] = b"this is beyond Content-Length...";
 const ODD_PACE: Pace = Pace { wait: Duration::ZERO, chunk: 7, pause: Duration::ZERO };
 
-/// Who holds a GET stream open.
+/// Clients with an open GET stream.
 type Listeners = Arc<Mutex<Vec<TcpStream>>>;
 
 /// Whether the connection can carry another request.
@@ -122,7 +122,7 @@ fn post(
         return status(stream, "400 Bad Request", "not a JSON-RPC message");
     };
     let mut extra = String::new();
-    if stub.options.sessions {
+    if stub.options.sessions && !(stub.options.both && message.is_modern()) {
         if message.method.as_deref() == Some("initialize") {
             let id = new_session();
             extra = format!("Mcp-Session-Id: {id}\r\n");
@@ -171,7 +171,7 @@ fn answer(stub: &Stub, reply: &Reply, extra: &str, stream: &mut TcpStream) -> io
             return Ok(After::Close);
         }
         Behaviour::Status500 => {
-            return status(stream, "500 Internal Server Error", "the stub was told to fail");
+            return status(stream, "500 Internal Server Error", "the stub is set to fail");
         }
         Behaviour::Html => {
             let page = b"<!doctype html><title>Login</title><p>Please sign in.";

@@ -2,7 +2,7 @@
 //!
 //! It is what the tests, `tools/interop` and `tools/bench` put behind the proxy when a real
 //! server will not misbehave on demand. It shares no code with mcpproxy, speaks the `initialize`
-//! era (2024-11-05 … 2025-11-25) and judges nothing. Not here: sampling, the modern era.
+//! protocol family (2024-11-05 … 2025-11-25), with `--both` also the modern one, and validates nothing.
 //!
 //! ```text
 //! stub stdio [FLAGS]            one JSON-RPC message per line on stdin and stdout
@@ -12,6 +12,7 @@
 //!   --answer json|sse    how HTTP answers requests (json)
 //!   --id first|last      where the envelope has its id (first)
 //!   --stateless          HTTP without Mcp-Session-Id
+//!   --both               also speak 2026-07-28, in which it asks its client nothing
 //!   --page N             tools per page of tools/list (0: all on one)
 //!   --malformed          tools/list also holds five malformed tools
 //!   --only A,B,…         offer only these tools
@@ -28,7 +29,7 @@
 //! ```
 //!
 //! The tools and what they answer are the table in `tools.rs`; the behaviours, which concern the
-//! transport, the one in `behaviour.rs`. A behaviour is chosen by calling the tool of its name, by
+//! transport, the one in `behaviour.rs`. A behavior is chosen by calling the tool of its name, by
 //! the argument `behaviour` of any tool, or for every call by the flag. Every tool takes these
 //! arguments, all optional:
 //!
@@ -36,7 +37,7 @@
 //! |---|---|
 //! | `size` | bytes of what the sized tools make |
 //! | `depth` | depth of what `too_deep` makes |
-//! | `behaviour` | name of a behaviour |
+//! | `behaviour` | name of a behavior |
 //! | `wait_ms` | time before the first byte of the answer |
 //! | `chunk` | write the answer in pieces of so many bytes (0: whole) |
 //! | `pause_ms` | time between two pieces |
@@ -71,6 +72,7 @@ use serde_json::{Value, json};
 
 const PROTOCOLS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 const NEWEST: &str = "2025-11-25";
+const MODERN: &str = "2026-07-28";
 
 fn main() -> ExitCode {
     let mut args = env::args().skip(1);
@@ -114,6 +116,7 @@ struct Options {
     framing: Framing,
     id: IdPlace,
     sessions: bool,
+    both: bool,
     page: usize,
     malformed: bool,
     only: Option<HashSet<String>>,
@@ -133,6 +136,7 @@ impl Options {
             framing: Framing::Json,
             id: IdPlace::First,
             sessions: true,
+            both: false,
             page: 0,
             malformed: false,
             only: None,
@@ -170,6 +174,7 @@ impl Options {
                     }
                 }
                 "--stateless" => options.sessions = false,
+                "--both" => options.both = true,
                 "--page" => options.page = number(value()?)?,
                 "--malformed" => options.malformed = true,
                 "--only" => options.only = Some(value()?.split(',').map(str::to_owned).collect()),
@@ -182,7 +187,7 @@ impl Options {
                     let name = value()?;
                     options.behaviour = Some(
                         Behaviour::named(&name)
-                            .ok_or_else(|| bad_usage(format!("no behaviour {name}")))?,
+                            .ok_or_else(|| bad_usage(format!("no behavior {name}")))?,
                     );
                 }
                 "--on" => options.on = value()?,
@@ -193,7 +198,7 @@ impl Options {
     }
 }
 
-/// What one process knows, whichever way it is spoken to.
+/// State of one process, shared by both transports.
 struct Stub {
     options: Options,
     counts: Counts,
@@ -205,7 +210,7 @@ struct Stub {
     before: Mutex<String>,
 }
 
-/// What `stats` shows.
+/// The numbers that `stats` shows.
 #[derive(Default)]
 struct Counts {
     calls: AtomicU64,
@@ -232,6 +237,17 @@ struct Message<'a> {
     result: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
+}
+
+impl Message<'_> {
+    /// Whether it is a request of 2026-07-28.
+    fn is_modern(&self) -> bool {
+        let params = self.params.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+        let version = |params: Value| {
+            params.get("_meta")?.get("io.modelcontextprotocol/protocolVersion").cloned()
+        };
+        params.and_then(version).is_some_and(|version| version == MODERN)
+    }
 }
 
 #[derive(Deserialize)]
@@ -268,7 +284,7 @@ struct Knobs {
     with: Value,
 }
 
-/// What goes out for a request: messages in order, and the manner.
+/// The messages sent for a request, in order, and their treatment.
 struct Reply {
     /// Notifications that precede the answer.
     before: Vec<Vec<u8>>,
@@ -276,7 +292,7 @@ struct Reply {
     answer: Vec<u8>,
     /// The id of the request among those that precede it whose answer it waits for, and becomes.
     asks: Option<u64>,
-    /// Notifications for whoever listens.
+    /// Notifications for all listeners.
     after: Vec<Vec<u8>>,
     behaviour: Behaviour,
     pace: Pace,
@@ -339,10 +355,12 @@ impl Stub {
             self.counts.asked.fetch_add(1, Ordering::Relaxed);
         }
         let mut reply = match method {
+            "server/discover" if self.options.both => self.plain(id, &self.discover()),
+            "logging/setLevel" => self.plain(id, &json!({})),
             "initialize" => self.plain(id, &self.initialize(message.params)),
             "ping" => self.plain(id, &json!({})),
             "tools/list" => self.plain(id, &self.list(server, message.params)),
-            "tools/call" => self.call(id, message.params, &before.unwrap_or_default()),
+            "tools/call" => self.call(id, message, &before.unwrap_or_default()),
             _ => {
                 let offered = || offers::reply(self, method, id, message.params);
                 let offered = self.options.offers.then(offered).flatten();
@@ -368,16 +386,25 @@ impl Stub {
             .and_then(|p| p.get("protocolVersion")?.as_str().map(str::to_owned))
             .unwrap_or_default();
         let agreed = PROTOCOLS.iter().copied().find(|known| *known == asked).unwrap_or(NEWEST);
-        let capabilities = if self.options.offers {
+        json!({
+            "protocolVersion": agreed,
+            "capabilities": self.capabilities(),
+            "serverInfo": {"name": "stub", "version": "1"},
+        })
+    }
+
+    fn discover(&self) -> Value {
+        let versions: Vec<_> = [MODERN].into_iter().chain(PROTOCOLS).collect();
+        json!({"supportedVersions": versions, "capabilities": self.capabilities(),
+            "resultType": "complete"})
+    }
+
+    fn capabilities(&self) -> Value {
+        if self.options.offers {
             offers::capabilities()
         } else {
             json!({"tools": {"listChanged": true}, "logging": {}})
-        };
-        json!({
-            "protocolVersion": agreed,
-            "capabilities": capabilities,
-            "serverInfo": {"name": "stub", "version": "1"},
-        })
+        }
     }
 
     fn list(&self, server: &str, params: Option<&RawValue>) -> Value {
@@ -416,9 +443,11 @@ impl Stub {
         }
     }
 
-    fn call(&self, id: &RawValue, params: Option<&RawValue>, before: &str) -> Reply {
+    fn call(&self, id: &RawValue, message: &Message<'_>, before: &str) -> Reply {
         self.counts.calls.fetch_add(1, Ordering::Relaxed);
-        let Some(call) = params.and_then(|p| serde_json::from_str::<Call<'_>>(p.get()).ok()) else {
+        let Some(call) =
+            message.params.and_then(|p| serde_json::from_str::<Call<'_>>(p.get()).ok())
+        else {
             return self.fault(id, -32602, "unreadable params");
         };
         if call.name != "stats" {
@@ -426,6 +455,9 @@ impl Stub {
         }
         let arguments = call.arguments.map_or("{}", RawValue::get);
         let knobs: Knobs = serde_json::from_str(arguments).unwrap_or_default();
+        if call.name == "ask" && message.is_modern() {
+            return self.fault(id, -32021, "the client lacks a capability");
+        }
         let result = match call.name.as_ref() {
             "stats" => self.stats(),
             "received" => {
@@ -497,6 +529,7 @@ impl Stub {
             "abandoned": counts.abandoned.load(Ordering::Relaxed),
             "initialized": counts.initialized.load(Ordering::Relaxed),
             "lists": counts.lists.load(Ordering::Relaxed),
+            "sessions": self.sessions.lock().map_or(0, |sessions| sessions.len()),
         });
         let text = [json!({"type": "text", "text": stats.to_string()})];
         json!({"content": text, "structuredContent": stats}).to_string().into_bytes()

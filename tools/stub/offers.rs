@@ -1,4 +1,4 @@
-//! What the stub offers beside tools, with `--offers`: resources, templates, prompts, completions.
+//! Offers of the stub beside tools, with `--offers`: resources, templates, prompts, completions.
 //!
 //! The answers are spelled oddly on purpose, and hold what was asked for as it came, so that a
 //! test sees every byte that something between changed.
@@ -44,7 +44,7 @@ struct Params<'a> {
     uri: Option<&'a RawValue>,
 }
 
-/// What to declare.
+/// The capabilities to declare.
 pub(crate) fn capabilities() -> Value {
     json!({
         "tools": {"listChanged": true},

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-/// What a tool does, to what.
+/// The effect of a tool, and its target.
 const VERBS: [&str; 8] =
     ["list", "read", "create", "update", "delete", "search", "export", "archive"];
 const NOUNS: [&str; 12] = [

@@ -1,4 +1,4 @@
-//! What the stub asks its client: requests of its own while a call is under way, and results that
+//! Questions of the stub to its client: its own requests during a call, and results that
 //! want more input.
 
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ impl Questions {
     }
 }
 
-/// What `needs_input` answers: a wish first, and what came of it when it is tried again.
+/// The answers of `needs_input`: a request for input first, and its outcome on retry.
 pub(crate) fn input_required(state: Option<&RawValue>, inputs: Option<&RawValue>) -> String {
     let value = |raw: Option<&RawValue>| {
         raw.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok()).unwrap_or_default()

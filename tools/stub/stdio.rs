@@ -45,7 +45,7 @@ pub(crate) fn run(stub: &Stub) -> io::Result<()> {
     })
 }
 
-/// Says some thousand times a second that the tools have changed, and what else is offered.
+/// Reports some thousand times a second that the tools and other lists have changed.
 fn storm(offers: bool) -> io::Result<()> {
     let others = if offers { &OFFERS_CHANGED[..] } else { &[] };
     loop {
@@ -84,7 +84,7 @@ fn write(stub: &Stub, mut reply: Reply) -> io::Result<()> {
             process::exit(101);
         }
         Behaviour::CloseStdin => {
-            // The same process goes on as one that holds no stdin; `exec` only returns an error.
+            // The same process continues without stdin; `exec` only returns an error.
             return Err(Command::new(env::current_exe()?).arg(DEAF).stdin(Stdio::null()).exec());
         }
         Behaviour::FloodStderr => flood()?,

@@ -2,7 +2,7 @@
 //! which bytes it answers. Those bytes are the whole `result`, kept as text because half of them
 //! are what no serializer would write.
 //!
-//! Also the tools that are not in the table: one for each behaviour (`behaviour.rs`), `stats`,
+//! Also the tools that are not in the table: one for each behavior (`behaviour.rs`), `stats`,
 //! `notify`, `add_tool`, `forget_session`, `rpc_error`. What the transports do is not here.
 
 use std::cell::RefCell;
@@ -26,7 +26,7 @@ pub(crate) const OFFERS_CHANGED: [&str; 2] = [
 ];
 
 const MIB: usize = 1 << 20;
-/// What a caller can ask for at most.
+/// The max that a caller can request.
 const MAX_SIZE: usize = 1 << 30;
 const MAX_DEPTH: usize = 1 << 20;
 
@@ -80,7 +80,7 @@ const REMOTE_REF: &str =
     r#"{"type":"object","properties":{"value":{"$ref":"http://127.0.0.1:9/schema.json"}}}"#;
 const LOOK_AROUND: &str =
     r#"{"type":"object","properties":{"note":{"type":"string","pattern":"^(?!forbidden)"}}}"#;
-/// What it accepts of the smallest numbers depends on who divides: a double of the quotient is 0.
+/// Its verdict on the smallest numbers depends on the division: a double of the quotient is 0.
 const COARSE: &str = r#"{"type":"object","properties":{"n":{"multipleOf":1e19}}}"#;
 const DATED: &str =
     r#"{"type":"object","properties":{"on":{"type":"string","format":"date"}},"required":["on"]}"#;
@@ -133,7 +133,7 @@ const TOOLS: &[Row] = &[
     ("overflow", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1,"n":1e400}}"#)),
     ("not_a_number", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":NaN}}"#)),
     ("two_values", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1} {"value":2}}"#)),
-    // Unusual and right: to be handed on as it is.
+    // Unusual and valid: to be forwarded verbatim.
     ("huge_int", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":18446744073709551616000}}"#)),
     ("escaped_name", Hints::Read, ITEM, Raw(br#"{"content":[],"structured\u0043ontent":{"value":1}}"#)),
     ("escaped_name_violates", Hints::Read, ITEM, Raw(br#"{"content":[],"structured\u0043ontent":{"value":"CANARY-VALUE"}}"#)),
@@ -161,7 +161,7 @@ const TOOLS: &[Row] = &[
     ("rpc_error", Hints::Read, NONE, CONFORMING),
 ];
 
-/// What a tool of that name answers to those arguments, or none where there is no such tool.
+/// The answer of the tool with that name to those arguments, or none if there is no such tool.
 pub(crate) fn answer(name: &str, knobs: &Knobs, arguments: &str) -> Option<Vec<u8>> {
     let behaves = BEHAVIOURS.iter().any(|(behaviour, ..)| *behaviour == name);
     let answer = match TOOLS.iter().find(|(known, ..)| *known == name) {
@@ -179,7 +179,7 @@ pub(crate) fn answer(name: &str, knobs: &Knobs, arguments: &str) -> Option<Vec<u
 /// names it.
 pub(crate) const FLIP: &str = "flip_hints";
 
-/// What `tools/list` shows, with as many `added_N` as `add_tool` was called, and with the hints of
+/// The answer of `tools/list`, with as many `added_N` as `add_tool` was called, and with the hints of
 /// `delete_item` `flipped` or not.
 pub(crate) fn listed(only: Option<&HashSet<String>>, added: u64, flipped: bool) -> Vec<Value> {
     let flips = only.is_some_and(|only| only.contains(FLIP));
@@ -216,7 +216,7 @@ pub(crate) fn malformed() -> Vec<Value> {
     ]
 }
 
-/// What `notify` says before it answers: progress if the caller gave a token, and a log line.
+/// Notifications of `notify` before it answers: progress if the caller gave a token, and a log line.
 pub(crate) fn notifications(progress: Option<&RawValue>) -> Vec<Vec<u8>> {
     let log = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"on it"}}"#;
     let progress = progress.map(|token| {

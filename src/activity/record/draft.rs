@@ -1,46 +1,44 @@
-//! The draft of a record, as a call fills it in: a few numbers, and one buffer with all texts and
-//! payloads. Pure.
+//! Entries that calls submit: a draft of the record with all texts and payloads in one buffer, and the
+//! decisions about the call. Pure.
 //!
-//! A draft is made on the call's thread, and read and freed on the writer's. So it shares nothing, not
-//! even names (a reference count that many threads change costs more than copying a name), and has one
-//! allocation, since freeing memory of another thread is expensive.
+//! A draft is built on the call's thread, and read and freed on the writer's. It therefore shares nothing,
+//! not even names (a contended reference count costs more than copying a name), and has a single allocation,
+//! since freeing another thread's memory is expensive.
 
-use super::{Operation, PayloadRef, Source, Status, Type};
+use std::sync::Arc;
 
-/// Longest error message that is kept, in bytes.
+use crate::record::{Operation, PayloadRef, Policy, Source, Status, Type, Verdict};
+
+/// Maximum kept bytes of an error message.
 pub const MAX_ERROR_BYTES: usize = 2048;
-/// Longest name (server, tool, session, request, client, principal) that is kept, in bytes.
+/// Maximum kept bytes of a name (server, tool, session, request, client, principal).
 pub const MAX_NAME_BYTES: usize = 256;
-/// Longest stated intent, or other metadata, that is kept, in bytes.
+/// Maximum kept bytes of a stated intent or of other metadata.
 pub const MAX_METADATA_BYTES: usize = 8192;
 
-/// The buffer's first capacity: with the default settings enough for most calls.
+/// Initial capacity of the buffer: enough for most calls with the default configuration.
 const TEXT_BYTES: usize = 2048;
 
-/// The texts of a draft. Those that were not set are empty.
+/// Texts of a draft; unset ones are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Text {
-    /// The upstream server's name.
+    /// Upstream server's name.
     Server,
-    /// The tool's name without its server.
+    /// Tool name without its server.
     Tool,
-    /// What went wrong.
     Error,
-    /// The MCP session.
+    /// MCP session.
     SessionId,
-    /// The request's id.
     RequestId,
-    /// The client's name.
     ClientName,
-    /// The id of the principal on whose behalf it is (`Principal::id`); not set for what the proxy does
-    /// by itself.
+    /// Id of the principal (`Principal::id`); unset for the proxy's own actions.
     Principal,
 }
 
 impl Text {
     const COUNT: usize = 7;
 
-    /// What says which call a record is about: the same in each record of one.
+    /// Texts that identify the call, the same in all records of one call.
     pub const ABOUT_CALL: [Self; 6] = [
         Self::Principal,
         Self::Server,
@@ -50,9 +48,8 @@ impl Text {
         Self::RequestId,
     ];
 
-    /// The most bytes that are kept of it.
-    #[must_use]
-    pub const fn limit(self) -> usize {
+    /// Maximum kept bytes.
+    pub(crate) const fn limit(self) -> usize {
         match self {
             Self::Error => MAX_ERROR_BYTES,
             Self::Server
@@ -64,31 +61,30 @@ impl Text {
         }
     }
 
-    /// The head of a text that is kept, cut between characters.
-    #[must_use]
-    pub fn cut(self, text: &str) -> &str {
+    /// Truncates a text to the limit at a character boundary.
+    pub(crate) fn cut(self, text: &str) -> &str {
         text.get(..text.floor_char_boundary(self.limit())).unwrap_or(text)
     }
 }
 
-/// The payloads of a draft. Those that were not kept are empty.
+/// Payloads of a draft; unset ones are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raw {
-    /// The arguments as raw JSON.
+    /// Arguments as raw JSON.
     Arguments,
-    /// The head of the response; its total is `response_bytes`.
+    /// Start of the response; its original length is `response_bytes`.
     Response,
-    /// The intent as raw JSON, as it was stated.
+    /// Stated intent as raw JSON.
     Intent,
-    /// More metadata: a raw JSON object.
+    /// Further metadata: a raw JSON object.
     Metadata,
 }
 
 impl Raw {
     const COUNT: usize = 4;
 
-    /// The most bytes that are kept of it, whatever the configuration allows.
-    const fn most(self) -> usize {
+    /// Maximum kept bytes, regardless of the configuration.
+    const fn max_bytes(self) -> usize {
         match self {
             Self::Arguments | Self::Response => usize::MAX,
             Self::Intent | Self::Metadata => MAX_METADATA_BYTES,
@@ -96,33 +92,36 @@ impl Raw {
     }
 }
 
-/// What is known of a call so far. Redaction, encoding, ids and hashes are the writer's work, off the
-/// call's path.
+/// Record under construction. Redaction, encoding, ids and hashes are left to the writer, off the call's
+/// path.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// What it is about.
     pub kind: Type,
-    /// The face it came in by.
+    /// Interface that the call came through.
     pub source: Source,
-    /// How it ended.
     pub status: Status,
-    /// The operation type that counts for filters.
+    /// The operation type, as used by filters.
     pub operation: Option<Operation>,
-    /// When it began, microseconds since 1970.
+    /// Start time in microseconds since 1970.
     pub started: u64,
-    /// How long it took, in microseconds.
+    /// Duration in microseconds.
     pub duration_us: u64,
-    /// The proxy's own share of that, in microseconds.
+    /// Part of the duration spent in the proxy, in microseconds.
     pub overhead_us: u64,
-    /// The call tool that was used, or empty.
+    /// Call tool that was used, or empty.
     pub variant: &'static str,
-    /// All texts and payloads in the order in which they were set; those that were replaced stay.
+    /// Whether the metadata consist only of the proxy's own words (ids, states, principals) and need no
+    /// redaction: `token:ci` names who answered.
+    pub has_own_metadata: bool,
+    /// BLAKE3 of the whole arguments of a refusal that are kept in part.
+    pub whole_arguments: Option<Box<[u8; 32]>>,
+    /// All texts and payloads in the order in which they were set; replaced ones remain.
     bytes: Vec<u8>,
     texts: [Span; Text::COUNT],
     payloads: [(Span, u64); Raw::COUNT],
 }
 
-/// A part of the buffer.
+/// A range of the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     start: usize,
@@ -130,8 +129,7 @@ struct Span {
 }
 
 impl Draft {
-    /// A draft with all texts and payloads empty. Allocates nothing.
-    #[must_use]
+    /// Creates a draft without texts and payloads. Does not allocate.
     pub fn new(kind: Type, source: Source, status: Status) -> Self {
         Self {
             kind,
@@ -142,13 +140,15 @@ impl Draft {
             duration_us: 0,
             overhead_us: 0,
             variant: "",
+            has_own_metadata: false,
+            whole_arguments: None,
             bytes: Vec::new(),
             texts: Default::default(),
             payloads: Default::default(),
         }
     }
 
-    /// Sets a text, cut at [`Text::limit`].
+    /// Sets a text, truncated to [`Text::limit`].
     pub fn set(&mut self, which: Text, text: &str) {
         let span = self.copy(which.cut(text).as_bytes(), TEXT_BYTES);
         if let Some(place) = self.texts.get_mut(which as usize) {
@@ -156,8 +156,6 @@ impl Draft {
         }
     }
 
-    /// The kept part of a text.
-    #[must_use]
     pub fn text(&self, which: Text) -> &str {
         let span = self.texts.get(which as usize).copied().unwrap_or_default();
         std::str::from_utf8(self.slice(span)).unwrap_or_default()
@@ -172,19 +170,20 @@ impl Draft {
         self.append(which, payload, limit);
     }
 
-    /// Appends a piece to a payload. `limit` is for the whole.
+    /// Appends a piece to a payload. `limit` applies to the whole.
     pub fn append(&mut self, which: Raw, piece: &[u8], limit: usize) {
         let (mut span, total) = self.payloads.get(which as usize).copied().unwrap_or_default();
-        let room = limit.min(which.most()).saturating_sub(span.len());
-        let head = piece.get(..room).unwrap_or(piece);
+        let left = limit.min(which.max_bytes()).saturating_sub(span.len());
+        let head = piece.get(..left).unwrap_or(piece);
         if !head.is_empty() {
             if span.end != self.bytes.len() {
-                // Something else was set in between, which calls do not do: the payload moves behind it.
+                // Another part was set in between, which calls do not do: move the payload behind
+                // it.
                 let before = self.slice(span).to_vec();
                 span = self.copy(&before, 0);
             }
-            // Room for as much again, so that many small pieces do not move the buffer each time.
-            let ahead = span.len().min(room);
+            // Reserve as much again, so that many small pieces do not reallocate each time.
+            let ahead = span.len().min(left);
             span.end = self.copy(head, ahead).end;
         }
         if let Some(place) = self.payloads.get_mut(which as usize) {
@@ -192,17 +191,14 @@ impl Draft {
         }
     }
 
-    /// The kept part of a payload.
-    #[must_use]
     pub fn payload(&self, which: Raw) -> PayloadRef<'_> {
         let (span, total) = self.payloads.get(which as usize).copied().unwrap_or_default();
         PayloadRef { bytes: self.slice(span), total }
     }
 
-    /// A draft about the same call, for its outcome once this one was handed over: what it is about is told of at its end, too,
-    /// by metrics, traces and decisions.
-    #[must_use]
-    pub fn rest(&self) -> Self {
+    /// Creates a draft for the outcome of a call whose entry was already submitted. It repeats the texts that
+    /// identify the call, which metrics, traces and decisions need at the end.
+    pub(crate) fn rest(&self) -> Self {
         let mut rest = Self {
             operation: self.operation,
             started: self.started,
@@ -214,14 +210,14 @@ impl Draft {
         for text in Text::ABOUT_CALL {
             rest.set(text, self.text(text));
         }
-        // More may become known, beside what is.
+        // Further metadata are appended to these.
         let metadata = self.payload(Raw::Metadata);
         rest.keep(Raw::Metadata, metadata.bytes, usize::MAX);
         rest
     }
 
-    /// Adds the outcome, which `rest` holds.
-    pub fn end(&mut self, rest: &Self) {
+    /// Adds the outcome from `rest`.
+    pub(crate) fn end(&mut self, rest: &Self) {
         self.status = rest.status;
         self.duration_us = rest.duration_us;
         self.overhead_us = rest.overhead_us;
@@ -237,15 +233,14 @@ impl Draft {
         }
     }
 
-    /// The length of its buffer, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    /// Length of the buffer in bytes.
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Copies bytes to the end of the buffer, which grows by their length or by `ahead`, whichever is
-    /// more, and is never doubled: a draft whose parts are set once takes no more memory than the queue
-    /// counts for it (`config::ENTRY_BYTES`).
+    /// Copies bytes to the end of the buffer. The buffer grows by their length or by `ahead`, whichever is
+    /// more, and never doubles: a draft whose parts are set once takes no more memory than the queue counts
+    /// for it (`config::ENTRY_BYTES`).
     fn copy(&mut self, bytes: &[u8], ahead: usize) -> Span {
         let start = self.bytes.len();
         if self.bytes.capacity() - start < bytes.len() {
@@ -264,6 +259,145 @@ impl Span {
     fn len(self) -> usize {
         self.end - self.start
     }
+}
+
+/// Metadata member with the `_meta` of a request.
+pub const META: &str = "_meta";
+/// Metadata member with the number of requests that a record stands for, if more than one.
+pub const REPEATED: &str = "repeated";
+
+/// Decision about a call. Principal, server, tool, session, request and intent are those of the call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub verdict: Verdict,
+    /// Basis of the decision.
+    pub policy: Policy,
+    /// Mode in force (`warn`, `strict`, …), or empty.
+    pub mode: &'static str,
+    /// Full reason, as shown to the operator.
+    pub reason: Box<str>,
+    /// JSON pointer into the document, or empty.
+    pub instance_path: Box<str>,
+    /// JSON pointer into the schema, or empty.
+    pub schema_path: Box<str>,
+    /// Breached guard (`bytes`, `depth`, `time`, …), or empty.
+    pub guard: &'static str,
+    /// Rules that decided, if any.
+    pub rules: Vec<Box<str>>,
+    /// Number of requests recorded together by this decision.
+    pub repeated: u64,
+}
+
+impl Decision {
+    /// Creates a decision with only a reason.
+    pub fn new(verdict: Verdict, policy: Policy, reason: impl Into<Box<str>>) -> Self {
+        Self {
+            verdict,
+            policy,
+            mode: "",
+            reason: reason.into(),
+            instance_path: Box::default(),
+            schema_path: Box::default(),
+            guard: "",
+            rules: Vec::new(),
+            repeated: 1,
+        }
+    }
+}
+
+/// A call and the decisions about it, written in one atomic batch, the call first (ACT-4).
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The call or other event.
+    pub draft: Draft,
+    /// Decisions about it; usually none.
+    pub decisions: Vec<Decision>,
+    /// Metadata member computed when the entry is written.
+    pub late: Option<LateMember>,
+    /// Whether the entry gets records of its own.
+    pub recording: Recording,
+}
+
+/// Whether an entry is recorded by itself or counted with others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recording {
+    /// Recorded by itself.
+    #[default]
+    Single,
+    /// A refusal: counted if an identical one of the same principal occurred within the last second.
+    Refusal,
+    /// A refusal beyond the principal's rate or log share: counted together with the principal's others.
+    Counted,
+}
+
+impl From<Draft> for Entry {
+    fn from(draft: Draft) -> Self {
+        Self { draft, decisions: Vec::new(), late: None, recording: Recording::Single }
+    }
+}
+
+impl From<Draft> for Box<Entry> {
+    fn from(draft: Draft) -> Self {
+        Self::new(draft.into())
+    }
+}
+
+/// Metadata of a decision, as the stored JSON object.
+pub fn decision_metadata(decision: &Decision) -> Vec<u8> {
+    let mut fields = serde_json::Map::new();
+    let mut put = |key: &str, text: &str| {
+        if !text.is_empty() {
+            fields.insert(key.into(), text.into());
+        }
+    };
+    put("decision", decision.verdict.as_str());
+    put("policy", decision.policy.as_str());
+    put("mode", decision.mode);
+    put("reason", &decision.reason);
+    put("instance_path", &decision.instance_path);
+    put("schema_path", &decision.schema_path);
+    put("guard", decision.guard);
+    if decision.repeated > 1 {
+        fields.insert(REPEATED.into(), decision.repeated.into());
+    }
+    if !decision.rules.is_empty() {
+        fields.insert("rules".into(), decision.rules.iter().map(|id| &**id).collect());
+    }
+    serde_json::Value::Object(fields).to_string().into_bytes()
+}
+
+/// Metadata member whose value is computed by the writer, because it would cost too much on the call's
+/// thread.
+#[derive(Clone)]
+pub struct LateMember {
+    name: &'static str,
+    value: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+impl std::fmt::Debug for LateMember {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LateMember").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl LateMember {
+    /// `value` returns raw JSON without secrets, which is stored unchanged. Its captures live until the
+    /// record is written.
+    pub fn new(name: &'static str, value: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        Self { name, value: Arc::new(value) }
+    }
+
+    /// Returns the metadata with this member appended.
+    pub fn append_to(&self, metadata: &[u8]) -> Vec<u8> {
+        with_member(metadata, self.name, &(self.value)())
+    }
+}
+
+/// Appends a member to the object `metadata`, or to an empty object if there is none; `value` is raw JSON.
+pub fn with_member(metadata: &[u8], name: &str, value: &str) -> Vec<u8> {
+    let before = metadata.trim_ascii_end().strip_suffix(b"}").unwrap_or(b"{");
+    let comma: &[u8] = if before.len() > 1 { b"," } else { b"" };
+    [before, comma, b"\"", name.as_bytes(), b"\":", value.as_bytes(), b"}"].concat()
 }
 
 #[cfg(test)]
@@ -286,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_payloads_come_back_whatever_the_order() {
+    fn texts_and_payloads_round_trip_in_any_order() {
         let mut draft = draft();
         assert_eq!(draft.bytes.capacity(), 0);
         for round in ["first", "other, and longer", ""] {
@@ -327,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_are_cut_and_know_the_whole() {
+    fn payloads_are_truncated_and_keep_their_original_length() {
         for (payload, limit, kept) in [
             (Raw::Arguments, 3, 3),
             (Raw::Arguments, 0, 0),
@@ -345,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn act_2_a_response_in_pieces_is_kept_up_to_its_limit() {
+    fn act_2_response_in_pieces_is_kept_up_to_its_limit() {
         for between in [false, true] {
             let mut draft = draft();
             draft.set(Text::Tool, "tool");
@@ -362,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_handed_over_in_two_parts_is_the_same_as_in_one() {
+    fn draft_submitted_in_two_parts_equals_one_submitted_whole() {
         let known = |draft: &mut Draft| {
             draft.operation = Some(Operation::Write);
             (draft.started, draft.variant) = (7, "call_tool_write");
@@ -377,7 +511,7 @@ mod tests {
         let outcome = |draft: &mut Draft| {
             draft.append(Raw::Response, &[2; 3000], 1024);
             draft.set(Text::Error, "error");
-            assert_eq!(draft.payload(Raw::Metadata).bytes, b"{}", "what is known is added to");
+            assert_eq!(draft.payload(Raw::Metadata).bytes, b"{}", "known metadata are kept");
             draft.keep(Raw::Metadata, b"{1}", 100);
             (draft.status, draft.duration_us, draft.overhead_us) = (Status::Blocked, 3, 2);
         };
@@ -402,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn act_2_a_draft_takes_no_more_memory_than_is_counted_for_it() {
+    fn act_2_draft_takes_at_most_the_memory_counted_for_it() {
         let limit = 10_000;
         for piece in [1, 7, 1000, 20_000] {
             let mut draft = draft();
@@ -413,6 +547,21 @@ mod tests {
             let texts: usize = TEXTS.iter().map(|text| text.limit()).sum();
             let counted = texts + 2 * limit + MAX_METADATA_BYTES + TEXT_BYTES;
             assert!(draft.bytes.capacity() <= counted, "{} bytes", draft.bytes.capacity());
+        }
+    }
+}
+
+#[cfg(test)]
+mod late_members {
+    use super::*;
+
+    #[test]
+    fn member_is_appended_to_existing_metadata() {
+        for (before, after) in
+            [("", r#"{"a":1}"#), ("{}", r#"{"a":1}"#), ("{\"b\":{}}\n", r#"{"b":{},"a":1}"#)]
+        {
+            let late = LateMember::new("a", || "1".to_owned());
+            assert_eq!(late.append_to(before.as_bytes()), after.as_bytes());
         }
     }
 }

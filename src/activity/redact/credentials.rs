@@ -1,7 +1,7 @@
-//! Credentials that are recognised anywhere by their form: by their beginning, as a private key, as a
-//! JWT; and the sets of bytes that words are made of. Pure.
+//! Detection of credentials by their form anywhere in a text: known prefixes, private keys, JWTs and
+//! base64-encoded JSON; and the byte sets that words consist of. Pure.
 //!
-//! JSON in base64 is recognised here, and read by its caller.
+//! Base64-encoded JSON is only decoded here; the caller inspects it.
 
 use base64::alphabet::STANDARD;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
@@ -11,33 +11,35 @@ use memchr::memmem;
 use super::json_fragment::span;
 use super::table::{PREFIXES, Prefix};
 
-/// How JSON begins in base64: a brace or a bracket, then a quote, white space, or another.
+/// Beginnings of JSON in base64: a brace or bracket, followed by a quotation mark, white space or another
+/// bracket.
 pub(super) const BASE64_JSON: &[&str] =
     &["eyI", "eyJ", "eyA", "ewo", "ew0", "ewk", "W3s", "WyI", "WyJ", "Wwo", "WyA", "W1s"];
-/// Shorter texts in base64 hold no secret worth the name.
-pub(super) const BASE64_LEAST: usize = 16;
-/// What is decoded of a text in base64; a longer one is taken out.
+/// Minimum length of base64 text that is decoded; shorter ones hold no secret.
+pub(super) const MIN_BASE64: usize = 16;
+/// Maximum length of base64 text that is decoded; a longer one is redacted.
 const MAX_BASE64_BYTES: usize = 64 << 10;
-/// Lines of wrapped base64 are so long at least.
+/// Minimum line length of wrapped base64.
 const BASE64_LINE: usize = 60;
-/// The first line of a private key is no longer.
+/// Maximum length of the first line of a private key.
 const MAX_PEM_HEAD: usize = 64;
 
-/// Where a credential lies in the text that begins with it.
+/// Extent of a credential at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CredentialSpan {
-    /// So much of the text is no secret, or says only what follows.
+    /// Length of the prefix that is no secret.
     pub(super) stays: usize,
-    /// Where the credential ends.
+    /// End of the credential.
     pub(super) end: usize,
 }
 
-/// The credential that `text` begins with; where it was `cut`, also as much of one as there is.
+/// Finds a credential at the start of `text`; at the end of a `cut` text, also a partial one.
 pub(super) fn find(text: &[u8], cut: bool) -> Option<CredentialSpan> {
-    // The first letter decides nearly always.
+    // The first letter decides almost always.
     let first = *text.first()?;
     if let Some(known) = starting_with(first).find(|known| begins(text, known, cut)) {
-        let end = span(text, is_token);
+        // A path may contain a colon: `bot123:X`.
+        let end = span(text, |byte| is_token(byte) || (known.stays && byte == b':'));
         return Some(CredentialSpan {
             stays: if known.stays { known.starts.len() } else { 0 },
             end,
@@ -51,7 +53,7 @@ pub(super) fn find(text: &[u8], cut: bool) -> Option<CredentialSpan> {
     end.map(|end| CredentialSpan { stays: 0, end })
 }
 
-/// The known beginnings with that first letter.
+/// Known prefixes with that first letter.
 pub(super) fn starting_with(first: u8) -> impl Iterator<Item = &'static Prefix> {
     let at = |place: u8| PREFIXES.get(usize::from(place).checked_sub(1)?).map(|it| (place, it));
     let head = FIRST.get(usize::from(first)).copied().unwrap_or_default();
@@ -61,50 +63,56 @@ pub(super) fn starting_with(first: u8) -> impl Iterator<Item = &'static Prefix> 
     all.map(|(_, known)| known)
 }
 
-/// True if `text` begins with a credential of that kind.
+/// Whether `text` starts with a credential of that kind.
 pub(super) fn begins(text: &[u8], known: &Prefix, cut: bool) -> bool {
     let Some(rest) = text.strip_prefix(known.starts.as_bytes()) else { return false };
-    // What ends a sentence or names a file is not a token.
+    // A word at the end of a sentence or before a file extension is not a token.
     let part = |byte: &u8| is_word(*byte) || *byte == b'.' || (known.stays && *byte == b'/');
     let run = rest.iter().take_while(|byte| part(byte)).count();
     if cut && run == rest.len() {
         return run > 0 || !known.stays;
     }
     let digits = || rest.iter().take(run).any(u8::is_ascii_digit);
-    run >= known.least && (!known.digit || digits())
+    run >= known.min && (!known.digit || digits())
 }
 
-/// Where the PEM private key ends that `text` begins with.
+/// End of the PEM private key at the start of `text`.
 fn private_key(text: &[u8]) -> Option<usize> {
-    // `-` may be part of a word, so the dashes are its beginning.
+    // `-` may be part of a word, so the dashes belong to its start.
     let dashes = span(text, |byte| byte == b'-');
     let head = text.get(dashes..)?;
-    if dashes < 5 || !head.starts_with(b"BEGIN ") {
+    // RFC 7468, and the SSH2 variant (RFC 4716).
+    let (ends, closes): (&[u8], &[u8]) = match (dashes, head) {
+        (5.., [b'B', ..]) => (b"-----END", b"-----"),
+        (4, [b' ', b'B', ..]) => (b"---- END", b"----"),
+        _ => return None,
+    };
+    if !head.trim_ascii_start().starts_with(b"BEGIN ") {
         return None;
     }
     memmem::find(head.get(..head.len().min(MAX_PEM_HEAD))?, b"PRIVATE KEY")?;
-    let end = memmem::find(text, b"-----END")
-        .map(|at| at + 8)
-        .and_then(|at| memmem::find(text.get(at..)?, b"-----").map(|dashes| at + dashes + 5));
+    let end = memmem::find(text, ends).map(|at| at + ends.len()).and_then(|at| {
+        memmem::find(text.get(at..)?, closes).map(|dashes| at + dashes + closes.len())
+    });
     Some(end.unwrap_or(text.len()))
 }
 
-/// Where the JSON web token ends that `text` begins with: two or more parts of base64, of which
-/// the first is a JSON object.
+/// End of the JSON web token at the start of `text`: two or more base64 parts, the first of which is a JSON
+/// object.
 fn jwt(text: &[u8], cut: bool) -> Option<usize> {
-    const LEAST: usize = 12;
+    const MIN_PART: usize = 12;
     if !text.starts_with(b"eyJ") && !text.starts_with(b"ewo") && !text.starts_with(b"eyA") {
         return None;
     }
     let head = span(text, is_word);
     let run = span(text, |byte| is_word(byte) || byte == b'.');
-    let parts = text.get(..run)?.split(|byte| *byte == b'.').filter(|part| part.len() >= LEAST);
-    let is_jwt = head >= LEAST && parts.count() >= 2;
+    let parts = text.get(..run)?.split(|byte| *byte == b'.').filter(|part| part.len() >= MIN_PART);
+    let is_jwt = head >= MIN_PART && parts.count() >= 2;
     (is_jwt || (cut && run == text.len())).then(|| span(text, is_token))
 }
 
-/// The JSON in base64 that `text` begins with, decoded, where its end is known and it is not too
-/// long; and where it ends.
+/// Base64-encoded JSON at the start of `text`, and its end. Decoded if its end is known and it is not too
+/// long.
 pub(super) fn base64_json(text: &[u8], cut: bool) -> Option<(Option<Vec<u8>>, usize)> {
     let begins = matches!(text.first(), Some(b'e' | b'W'))
         && BASE64_JSON.iter().any(|begin| text.starts_with(begin.as_bytes()));
@@ -124,21 +132,21 @@ pub(super) fn base64_json(text: &[u8], cut: bool) -> Option<(Option<Vec<u8>>, us
         end += run;
         let rest = line.get(run..).unwrap_or_default();
         let wrap = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-        let goes_on = rest.get(wrap).is_some_and(|byte| is_base64(*byte));
-        if run < BASE64_LINE || !(1..=2).contains(&wrap) || !goes_on {
+        let continues = rest.get(wrap).is_some_and(|byte| is_base64(*byte));
+        if run < BASE64_LINE || !(1..=2).contains(&wrap) || !continues {
             let padding = span(rest, |byte| byte == b'=');
             end += padding;
             break;
         }
         end += wrap;
     }
-    if letters.len() < BASE64_LEAST && !(cut && end == text.len()) {
+    if letters.len() < MIN_BASE64 && !(cut && end == text.len()) {
         return None;
     }
     if (cut && end == text.len()) || letters.len() > MAX_BASE64_BYTES {
         return Some((None, end));
     }
-    // What is left over of a broken end is no byte.
+    // A single letter left over at a broken end encodes no byte.
     letters.truncate(letters.len() - usize::from(letters.len() % 4 == 1));
     Some((BASE64.decode(&letters).ok(), end)).filter(|(decoded, _)| decoded.is_some())
 }
@@ -150,12 +158,11 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Parts of words, of keys among them.
+/// Bytes of words, including keys.
 pub(super) fn is_word(byte: u8) -> bool {
     has(&WORD, byte)
 }
 
-/// Parts of credentials.
 pub(super) fn is_token(byte: u8) -> bool {
     is_word(byte) || matches!(byte, b'.' | b'/' | b'+' | b'=' | b'~')
 }
@@ -164,7 +171,7 @@ fn is_base64(byte: u8) -> bool {
     is_word(byte) || matches!(byte, b'/' | b'+' | b'=')
 }
 
-/// A set of bytes: asked of every byte of every payload, so a look-up and no comparisons.
+/// Set of bytes as a lookup table, since it is consulted for every byte of every payload.
 type Bytes256 = [bool; 256];
 
 fn has(set: &Bytes256, byte: u8) -> bool {
@@ -182,9 +189,9 @@ static WORD: Bytes256 = {
     set
 };
 
-/// For each first letter, the place of the first of [`PREFIXES`] that has it, counted from 1.
+/// For each first letter, the index from 1 of the first of [`PREFIXES`] with that letter.
 static FIRST: [u8; 256] = CHAINS.0;
-/// For each of [`PREFIXES`], the place of the next with the same first letter; 0 is none.
+/// For each of [`PREFIXES`], the index of the next one with the same first letter; 0 for none.
 static NEXT: [u8; PREFIXES.len()] = CHAINS.1;
 
 #[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]

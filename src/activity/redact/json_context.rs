@@ -1,19 +1,19 @@
-//! The objects and lists around a place in a JSON text, and what they say of a value there. Pure.
+//! Tracking of the objects and lists around a position in JSON text, and what they imply for a value there.
+//! Pure.
 //!
-//! It knows names and values that stand side by side, `{"name":"Authorization","value":…}` in
-//! either order, `["Authorization","…"]`, and lists of arguments, `["--password","…"]`. It does
-//! not check that a text is JSON.
+//! Recognizes names and values in sibling members, `{"name":"Authorization","value":…}` in either order,
+//! pairs in lists, `["Authorization","…"]`, and argument lists, `["--password","…"]`. It does not check that
+//! the text is JSON.
 
 use super::json_fragment::{after_nested, span, split_space, split_string, unescape};
-use super::keys::{Keys, fold};
-use super::options::{Command, OptionValue};
+use super::keys::{Command, Keys, OptionValue, fold};
 
-/// Objects and lists that lie deeper are counted only.
+/// Maximum number of tracked levels; deeper ones are only counted.
 const MAX_FRAMES: usize = 64;
-/// The name that belongs to a value is looked for in so many bytes after the value's beginning.
+/// Number of bytes after a value that are searched for its name.
 const MAX_SIBLINGS: usize = 512;
 
-/// Keys whose value is the name of what stands beside it.
+/// Keys whose value names a sibling member.
 const NAMES: &[&[u8]] = &[
     b"name",
     b"key",
@@ -27,6 +27,8 @@ const NAMES: &[&[u8]] = &[
     b"envvar",
     b"param",
     b"parameter",
+    b"parameterkey",
+    b"parametername",
     b"property",
     b"attribute",
     b"setting",
@@ -38,12 +40,11 @@ const NAMES: &[&[u8]] = &[
     b"element",
     b"placeholder",
 ];
-/// Keys whose value belongs to the name beside it. The prefilter relies on their last word, `value` or
-/// `val`.
-const VALUES: &[&[u8]] = &[b"value", b"val", b"stringvalue", b"rawvalue"];
-/// The same, but only behind the name: before it they are ordinary.
-const VALUES_BEHIND: &[&[u8]] = &[b"values", b"content", b"data", b"default", b"text"];
-/// Keys whose list has names, and no values after them.
+/// Keys whose value is named by a sibling member. The prefilter relies on their last word, `value` or `val`.
+const VALUES: &[&[u8]] = &[b"value", b"val", b"stringvalue", b"rawvalue", b"parametervalue"];
+/// Further such keys, but only after the name; before it they are ordinary.
+const VALUES_AFTER_NAME: &[&[u8]] = &[b"values", b"content", b"data", b"default", b"text", b"v"];
+/// Keys whose list consists of names without values.
 const LISTS_OF_NAMES: &[&[u8]] = &[
     b"required",
     b"enum",
@@ -67,76 +68,78 @@ const LISTS_OF_NAMES: &[&[u8]] = &[
     b"select",
 ];
 
-/// What stands where a value is.
+/// Expectation for the next value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Pending {
     #[default]
     Any,
-    /// The string before names a secret; the first of its list, or not.
+    /// The previous string names a secret; `first` if it is the first of its list.
     Named { first: bool },
-    /// The string before is an option.
+    /// The previous string is an option.
     Option(OptionValue),
 }
 
-/// An object or a list that is open.
+/// An open object or list.
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
     object: bool,
-    /// A list of names alone.
+    /// Whether it is a list of names only.
     names: bool,
-    /// A list that has a string.
+    /// Whether the list contains a string.
     any: bool,
-    /// A member of the object named a secret.
+    /// Whether a member of the object named a secret.
     named: bool,
-    /// A member of the object was a name of something else.
+    /// Whether a member of the object named something else.
     other: bool,
-    /// The member that is being read is a name.
+    /// Whether the current member is a name.
     at_name: bool,
     pending: Pending,
     command: Command,
 }
 
-/// What is to be done with a string.
+/// Treatment of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Take {
-    /// It stays, or what of it does as a text.
+    /// Not secret as a whole; its text is scrubbed.
     No,
-    /// All of it is secret.
+    /// Completely secret.
     All,
-    /// All of it but the first bytes is secret.
+    /// Secret after the first bytes.
     After(usize),
 }
 
-/// What a member's key says of its value.
+/// Meaning of a member's value according to its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Nothing.
     Any,
-    /// It is what the name beside it names.
-    Value { behind: bool },
+    /// Named by a sibling member.
+    Value {
+        after_name: bool,
+    },
 }
 
-/// The place that is being read, with all that is open around it.
+/// Current position with all open objects and lists.
 #[derive(Debug, Default)]
 pub(super) struct JsonContext {
     top: Frame,
     below: Vec<Frame>,
-    /// Open objects and lists beyond [`MAX_FRAMES`].
+    /// Number of open levels beyond [`MAX_FRAMES`].
     deeper: usize,
-    /// The last key has a list of names.
+    /// Whether the last key holds a list of names.
     names: bool,
 }
 
 impl JsonContext {
-    /// Takes up text between strings and words.
+    /// Processes text between strings and words.
     pub(super) fn pass(&mut self, gap: &[u8]) {
         for byte in gap {
             match byte {
                 b'{' => self.open(true),
-                b'[' => self.open(false),
-                b'}' | b']' => self.close(),
+                // Arguments of a function: `setenv("API_KEY", "…")`.
+                b'[' | b'(' => self.open(false),
+                b'}' | b']' | b')' => self.close(),
                 b',' => self.top.at_name = false,
-                // The end of a tag, with all its attributes.
+                // End of a tag with its attributes.
                 b'>' => self.top.named = false,
                 _ => {}
             }
@@ -161,34 +164,43 @@ impl JsonContext {
         }
     }
 
-    /// Takes up a key.
+    /// Processes a key.
     pub(super) fn key(&mut self, key: &[u8]) -> Role {
         let folded = fold(key);
         let is = |words: &[&[u8]]| words.contains(&&*folded);
         self.top.at_name = is(NAMES);
         self.names = is(LISTS_OF_NAMES);
-        let behind = is(VALUES_BEHIND);
-        if behind || is(VALUES) { Role::Value { behind } } else { Role::Any }
+        let after_name = is(VALUES_AFTER_NAME);
+        if after_name || is(VALUES) { Role::Value { after_name } } else { Role::Any }
     }
 
-    /// True if the value of a member that is a value is secret; `text` begins with it.
-    pub(super) fn names(&self, behind: bool, text: &[u8], cut: bool, keys: &Keys) -> bool {
+    /// Whether the value of a member such as `value` is secret; `text` starts with it.
+    pub(super) fn is_named_secret(
+        &self,
+        after_name: bool,
+        text: &[u8],
+        cut: bool,
+        keys: &Keys,
+    ) -> bool {
         self.top.named
-            || (!behind && self.top.object && !self.top.other && is_named_later(text, cut, keys))
+            || (!after_name
+                && self.top.object
+                && !self.top.other
+                && is_named_later(text, cut, keys))
     }
 
-    /// Takes up an attribute that is a name, `key="…"`.
+    /// Processes an attribute that is a name, `key="…"`.
     pub(super) fn attribute(&mut self, content: &[u8], keys: &Keys) {
         self.top.named = keys.is_sensitive(content);
     }
 
-    /// True if an attribute beside this one named a secret.
+    /// Whether a sibling attribute named a secret.
     pub(super) fn is_named(&self) -> bool {
         self.top.named
     }
 
-    /// Takes up a string that is a value: `after` is what follows it, and the text was `cut` there
-    /// or not. An `open` string goes on.
+    /// Processes a string value. `after` is the text after it, which may have been `cut`; an `open` string
+    /// continues beyond the cut.
     pub(super) fn value(
         &mut self,
         content: &[u8],
@@ -236,12 +248,12 @@ impl JsonContext {
     }
 }
 
-/// True for what may be a name in a list of names.
+/// Whether a text could be a name in a list of names.
 fn is_name(text: &[u8]) -> bool {
     text.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'-'))
 }
 
-/// True if the object whose value `text` begins with names a secret soon after it, or may do so.
+/// Whether the object whose value starts at `text` names a secret soon after it, or may do so.
 fn is_named_later(text: &[u8], cut: bool, keys: &Keys) -> bool {
     let window = text.get(..MAX_SIBLINGS).unwrap_or(text);
     let whole = window.len() == text.len();
@@ -262,7 +274,7 @@ fn is_named_later(text: &[u8], cut: bool, keys: &Keys) -> bool {
         }
         rest = after_value(value);
     }
-    // The object was closed: nothing names it.
+    // The object is closed without a name.
     split_space(rest).1.first() != Some(&b'}') && unknown
 }
 

@@ -1,28 +1,28 @@
-//! Strings, escapes and nesting in a text that may be JSON, whole or cut. Nothing here fails. Pure.
+//! Infallible reading of strings, escapes and nesting in text that may be JSON, complete or truncated. Pure.
 
 use std::borrow::Cow;
 
 use memchr::memchr;
 
-use crate::json::cursor::TextCursor;
+use mcpproxy_json::cursor::TextCursor;
 
-/// The inside of the string that `quoted` begins with, whether it is closed, and what follows.
+/// Splits off the string at the start of `quoted`: its inside, whether it is closed, and the rest.
 pub(super) fn split_string(quoted: &[u8]) -> (&[u8], bool, &[u8]) {
     let mut cursor = TextCursor::new(quoted);
     cursor.string().map_or((&[], false, &[]), |it| (it.inner, it.closed, cursor.rest()))
 }
 
-/// The white space that a text begins with, and the rest.
+/// Splits off the leading white space.
 pub(super) fn split_space(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(span(text, |byte| byte.is_ascii_whitespace()))
 }
 
-/// The number of bytes at the start for which `holds` is true.
+/// Number of leading bytes for which `holds` is true.
 pub(super) fn span(text: &[u8], mut holds: impl FnMut(u8) -> bool) -> usize {
     text.iter().position(|byte| !holds(*byte)).unwrap_or(text.len())
 }
 
-/// The text that the inside of a string stands for; a broken escape stands for nothing.
+/// Decodes the inside of a string; a broken escape decodes to nothing.
 pub(super) fn unescape(inner: &[u8]) -> Cow<'_, [u8]> {
     if memchr(b'\\', inner).is_none() {
         return Cow::Borrowed(inner);
@@ -74,7 +74,7 @@ fn hex4(text: &[u8]) -> (Option<u32>, &[u8]) {
     }
 }
 
-/// Appends the inside of a JSON string that stands for `text`.
+/// Appends `text` encoded as the inside of a JSON string.
 pub(super) fn escape(text: &[u8], out: &mut Vec<u8>) {
     for byte in text {
         match byte {
@@ -88,7 +88,7 @@ pub(super) fn escape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What follows the object or array that `text` begins with.
+/// Returns the text after the object or array at the start of `text`.
 pub(super) fn after_nested(text: &[u8]) -> &[u8] {
     let (mut rest, mut depth) = (text, 0_usize);
     while let Some((first, after)) = rest.split_first() {

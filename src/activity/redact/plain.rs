@@ -1,8 +1,8 @@
-//! Secrets in what is no JSON: assignments, headers, options, URLs, elements of XML, blocks of
-//! YAML, and credentials that are known by how they look. Pure.
+//! Redaction of text that is not JSON: assignments, headers, options, URLs, XML elements, YAML blocks, and
+//! credentials of known form. Pure.
 //!
-//! It goes from word to word. What it takes out may reach beyond the next quotation mark, which
-//! ends nothing in a block of YAML or in an element.
+//! Works word by word. A redacted part may reach beyond the next quotation mark, which does not end a YAML
+//! block or an element.
 
 use std::ops::Range;
 
@@ -11,42 +11,47 @@ use memchr::{memchr, memmem, memrchr};
 use super::credentials::{self, base64_json, is_token, is_word};
 use super::json_context::JsonContext;
 use super::json_fragment::{span, split_string};
-use super::keys::{Keys, fold};
-use super::options::{Command, OptionValue};
-use crate::secrets::MASKED;
+use super::keys::{Command, Keys, OptionValue, fold};
+use mcpproxy_runtime::secrets::MASKED;
 
-/// A word after `Bearer` or `Basic` that has a digit, or is so long, is a credential.
+/// Minimum length of a word after `Bearer` or `Basic` that is a credential even without a digit.
 const SCHEME_BYTES: usize = 24;
-/// A start tag has no more bytes after its name.
+/// Maximum length of a start tag after its name.
 const MAX_TAG_BYTES: usize = 512;
-/// A user's name in a URL that is so long is a token.
+/// Minimum length of a user name in a URL that counts as a token.
 const USER_BYTES: usize = 20;
 
-/// What the text before a quotation mark says of what stands in it.
+/// Ends of two-word keys separated by a blank in prose: `API key`.
+const PHRASE_ENDS: [&[u8]; 4] = [b"key", b"keys", b"code", b"phrase"];
+/// Maximum length of their first word in bytes.
+const MAX_PHRASE_WORD: usize = 24;
+
+/// Minimum length of a token after an ordinary name in a query.
+const QUERY_TOKEN_BYTES: usize = 16;
+
+/// Meaning of a quoted string according to the text before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// Nothing.
     Any,
-    /// It is secret: `password="`.
+    /// Secret: `password="`.
     Secret,
-    /// It is the name of what stands beside it: `key="`.
+    /// Name of a sibling attribute: `key="`.
     Name,
-    /// It is what the name beside it names: `value="`.
+    /// Value named by a sibling attribute: `value="`.
     Value,
 }
 
-/// A text, or a part of one, that is read from front to back.
+/// A text that is scrubbed from front to back.
 pub(super) struct ScrubInput<'a> {
-    /// All of it.
     pub(super) bytes: &'a [u8],
-    /// True if its end was cut off.
+    /// Whether its end was cut off.
     pub(super) cut: bool,
-    /// The number of strings that it is nested in.
+    /// Number of enclosing strings.
     pub(super) depth: u32,
 }
 
 impl<'a> ScrubInput<'a> {
-    /// What stands from `at` on.
+    /// The text from `at` on.
     pub(super) fn from(&self, at: usize) -> &'a [u8] {
         self.bytes.get(at..).unwrap_or_default()
     }
@@ -55,7 +60,7 @@ impl<'a> ScrubInput<'a> {
         self.bytes.get(range).unwrap_or_default()
     }
 
-    /// Where the line ends that `at` lies in.
+    /// End of the line that contains `at`.
     fn line_end(&self, at: usize) -> usize {
         memchr(b'\n', self.from(at)).map_or(self.bytes.len(), |end| at + end)
     }
@@ -65,22 +70,22 @@ impl<'a> ScrubInput<'a> {
     }
 }
 
-/// What is taken out: all from its start, where what was looked at ends, to its end.
-type Taken = Range<usize>;
+/// Range to redact.
+type Secret = Range<usize>;
 
-/// Takes secrets out of what is no JSON.
+/// Redacts text that is not JSON.
 #[derive(Clone, Copy)]
 pub(super) struct WordScrubber<'k> {
-    /// Which keys hold secrets.
+    /// Keys with secret values.
     pub(super) keys: &'k Keys,
-    /// Says of JSON that stood in base64 whether it holds a secret. The caller's, since JSON is not
-    /// read here.
+    /// Decides whether base64-encoded JSON contains a secret. Supplied by the caller, since JSON is not read
+    /// here.
     pub(super) holds_secret: &'k dyn Fn(&ScrubInput<'_>) -> bool,
 }
 
 impl WordScrubber<'_> {
-    /// Appends what of `text` lies in `range`, without secrets. Returns where it stopped, which
-    /// may be further on, and what the end says of a string that follows.
+    /// Appends a range of `text` without its secrets. Returns where it stopped, possibly beyond the range,
+    /// and the meaning of a string that follows.
     pub(super) fn scrub(
         &self,
         text: &ScrubInput<'_>,
@@ -88,7 +93,7 @@ impl WordScrubber<'_> {
         context: &mut JsonContext,
         out: &mut Vec<u8>,
     ) -> (usize, Before) {
-        // What stays is appended in runs, not word by word: all before `kept` is in `out`.
+        // Kept text is appended in runs: everything before `kept` is in `out`.
         let (mut at, mut kept, end) = (range.start, range.start, range.end);
         loop {
             let gap = span(text.part(at..end), |byte| !is_word(byte));
@@ -104,11 +109,14 @@ impl WordScrubber<'_> {
             let taken = self.special(text, word_at..word_end);
             let taken = taken.or_else(|| {
                 let value = assignment(text, word_end..end)?;
-                if let Some(before) = self.before_quote(text, word, value) {
+                if let Some(before) = self.before_quote(text, (word_at, word), value) {
                     return Some(Err(before));
                 }
-                let secret = self.is_secret_word(text, word_at, word);
-                secret.then(|| self.assigned(text, word_at, value)).flatten()
+                let key = match self.is_secret_word(text, (word_at, word), value) {
+                    true => Some(word_at),
+                    false => self.phrase(text, word_at, word),
+                };
+                self.assigned(text, key?, value)
             });
             match taken {
                 None => {}
@@ -128,13 +136,19 @@ impl WordScrubber<'_> {
         }
     }
 
-    /// What a word takes out by itself, or by what stands before it.
-    fn special(&self, text: &ScrubInput<'_>, word: Range<usize>) -> Option<Result<Taken, Before>> {
+    /// Range that is secret because of the word itself or the text before it.
+    fn special(&self, text: &ScrubInput<'_>, word: Range<usize>) -> Option<Result<Secret, Before>> {
         let rest = text.from(word.start);
         let before = word.start.checked_sub(1).and_then(|at| text.bytes.get(at));
         match before {
             Some(b'/') if text.part(0..word.start).ends_with(b"://") => {
                 if let Some(taken) = user_info(text, word.start) {
+                    return Some(Ok(taken));
+                }
+            }
+            // A password without a user: `redis://:X@host`.
+            Some(b':') if text.part(0..word.start).ends_with(b"://:") => {
+                if let Some(taken) = user_info(text, word.start - 1) {
                     return Some(Ok(taken));
                 }
             }
@@ -164,16 +178,16 @@ impl WordScrubber<'_> {
         if is_scheme(bytes) {
             return scheme(text, word.end).map(Ok);
         }
-        quoted_password(text, word).map(Ok)
+        quoted_password(text, word)
     }
 
-    /// The value of an option: `--password X`, `curl -u name:X`, `mysql -pX`.
+    /// Value of an option: `--password X`, `curl -u name:X`, `mysql -pX`.
     fn option(
         &self,
         text: &ScrubInput<'_>,
         word: Range<usize>,
         before: Option<&u8>,
-    ) -> Option<Result<Taken, Before>> {
+    ) -> Option<Result<Secret, Before>> {
         let starts = |byte: &u8| byte.is_ascii_whitespace() || b"'\"(`[,".contains(byte);
         if !before.is_none_or(starts) {
             return None;
@@ -186,9 +200,9 @@ impl WordScrubber<'_> {
         let (value, attached) = match next {
             OptionValue::Any => return None,
             OptionValue::Attached(stays) => (word.start + stays, true),
+            OptionValue::User if text.from(word.end).starts_with(b"=") => (word.end + 1, false),
             OptionValue::Secret | OptionValue::Password | OptionValue::User => {
-                let space = span(text.from(word.end), |byte| matches!(byte, b' ' | b'\t'));
-                (word.end + space, false)
+                (word.end + shell_space(text.from(word.end)), false)
             }
         };
         if !attached && value == word.end {
@@ -208,36 +222,65 @@ impl WordScrubber<'_> {
         (takes && len > 0).then_some(Ok(start..start + len))
     }
 
-    /// What an attribute's name says of the string after it. `None` unless one follows.
-    fn before_quote(&self, text: &ScrubInput<'_>, word: &[u8], value: usize) -> Option<Before> {
+    /// Meaning of a string after an attribute's name; `None` if no string follows.
+    fn before_quote(
+        &self,
+        text: &ScrubInput<'_>,
+        (word_at, word): (usize, &[u8]),
+        value: usize,
+    ) -> Option<Before> {
         if text.bytes.get(value) != Some(&b'"') {
             return None;
         }
         match self.keys.is_sensitive(word) {
             true => Some(Before::Secret),
+            false if self.phrase(text, word_at, word).is_some() => Some(Before::Secret),
             false if matches!(word, b"key" | b"name" | b"Key" | b"Name") => Some(Before::Name),
             false if matches!(word, b"value" | b"Value" | b"val") => Some(Before::Value),
             false => None,
         }
     }
 
-    /// True if what is assigned to the word is secret.
-    fn is_secret_word(&self, text: &ScrubInput<'_>, at: usize, word: &[u8]) -> bool {
+    /// Whether the value assigned to the word is secret.
+    fn is_secret_word(
+        &self,
+        text: &ScrubInput<'_>,
+        (at, word): (usize, &[u8]),
+        value: usize,
+    ) -> bool {
         let before = at.checked_sub(1).and_then(|at| text.bytes.get(at));
         let query = matches!(before, Some(b'?' | b'&' | b';'));
-        // The output of tests.
+        // Test output.
         let passed = word == b"PASS" && text.bytes.get(at + 4) == Some(&b':');
         (self.keys.is_sensitive(word) && !passed)
-            || (query && matches!(&*fold(word), b"signature" | b"hmac"))
+            || (query
+                && match &*fold(word) {
+                    b"signature" | b"hmac" => true,
+                    // Ordinary words, unless a token follows: `?code=X` of a login.
+                    b"key" | b"code" | b"session" => is_long_token(text, value),
+                    _ => false,
+                })
     }
 
-    /// The value after a sensitive key and `=` or `:`, which begins at `value`.
+    /// Start of a two-word key that ends with `word`: `API key`.
+    fn phrase(&self, text: &ScrubInput<'_>, at: usize, word: &[u8]) -> Option<usize> {
+        if !PHRASE_ENDS.iter().any(|end| word.eq_ignore_ascii_case(end)) {
+            return None;
+        }
+        let before = text.part(0..at).strip_suffix(b" ")?;
+        let first =
+            before.iter().rev().take(MAX_PHRASE_WORD).take_while(|byte| is_word(**byte)).count();
+        let start = before.len() - first;
+        (first > 0 && self.keys.is_sensitive(text.part(start..at + word.len()))).then_some(start)
+    }
+
+    /// Value after a sensitive key and `=` or `:`, starting at `value`.
     fn assigned(
         &self,
         text: &ScrubInput<'_>,
         key: usize,
         value: usize,
-    ) -> Option<Result<Taken, Before>> {
+    ) -> Option<Result<Secret, Before>> {
         let line = text.line_start(key);
         let before = text.part(line..key);
         let leads = before.strip_prefix(b"export ").unwrap_or(before);
@@ -248,8 +291,28 @@ impl WordScrubber<'_> {
         let (start, end) = match rest.first() {
             None => return None,
             Some(b'|' | b'>') if colon && let Some(end) = block(text, line, value) => (value, end),
+            // A tag before a block: `!vault |`.
+            Some(b'!' | b'&')
+                if colon
+                    && let Some(head) = block_after_tag(rest)
+                    && let Some(end) = block(text, line, value + head) =>
+            {
+                (value, end)
+            }
+            // A type before the value: `: string = 'X'`.
+            Some(_) if colon && let Some(quote) = after_type(rest) => {
+                let inner = value + quote + 1;
+                match rest.get(quote) {
+                    Some(b'"') => return Some(Err(Before::Secret)),
+                    Some(b'\'') => (inner, inner + single_quoted(text.from(inner))),
+                    _ => (
+                        inner,
+                        inner + span(text.from(inner), |byte| byte != b'`' && byte != b'\n'),
+                    ),
+                }
+            }
             Some(b'\n' | b'\r') => {
-                // On the next line: a value, or another key.
+                // The next line holds a value or another key.
                 let indent = span(rest, |byte| byte.is_ascii_whitespace());
                 let start = value + indent;
                 if !colon || text.from(start).first() == Some(&b'"') || is_key(text.from(start)) {
@@ -269,9 +332,11 @@ impl WordScrubber<'_> {
                 let start = value + scheme_len(rest);
                 let name = fold(text.part(key..value));
                 let header = colon && name.windows(13).any(|it| it == b"authorization");
+                // Digest parameters are quoted.
+                let digest = rest.get(..6).is_some_and(|word| word.eq_ignore_ascii_case(b"digest"));
                 let rest = text.from(start);
                 let end = if header || (leads && colon) {
-                    let quotes = |byte| header && matches!(byte, b'"' | b'\'' | b'`');
+                    let quotes = |byte| header && !digest && matches!(byte, b'"' | b'\'' | b'`');
                     span(rest, |byte| byte != b'\n' && byte != b'\r' && !quotes(byte))
                 } else if leads {
                     span(rest, |byte| {
@@ -289,8 +354,8 @@ impl WordScrubber<'_> {
         (start < end).then_some(Ok(start..end))
     }
 
-    /// The text of an XML element whose name, which begins at `name`, is that of a secret.
-    fn element(&self, text: &ScrubInput<'_>, name: usize) -> Option<Taken> {
+    /// Text of the XML element named at `name`, if the name marks a secret.
+    fn element(&self, text: &ScrubInput<'_>, name: usize) -> Option<Secret> {
         let len = span(text.from(name), is_element_name);
         let full = text.part(name..name + len);
         let local = full.rsplit(|byte| *byte == b':').next().unwrap_or_default();
@@ -326,8 +391,8 @@ pub(super) fn is_element_name(byte: u8) -> bool {
     is_word(byte) || matches!(byte, b':' | b'.')
 }
 
-/// What follows `=` or `:` after a word that ends where `range` begins, and spaces. A word in
-/// quotes, in brackets, or that stands out, may be a key as well.
+/// Start of the value after `=` or `:` and spaces, for a word that ends at the start of `range`. Words in
+/// quotes, brackets or emphasis can be keys as well.
 fn assignment(text: &ScrubInput<'_>, range: Range<usize>) -> Option<usize> {
     let end = range.end;
     let skip = |at: usize, holds: fn(u8) -> bool| at + span(text.part(at..end), holds);
@@ -353,7 +418,7 @@ fn assignment(text: &ScrubInput<'_>, range: Range<usize>) -> Option<usize> {
     Some(at)
 }
 
-/// True if the text begins with a key of its own: `name: …`.
+/// Whether the text starts with a key of its own: `name: …`.
 fn is_key(text: &[u8]) -> bool {
     let text = text.strip_prefix(b"- ").unwrap_or(text);
     let word = span(text, is_word);
@@ -362,8 +427,8 @@ fn is_key(text: &[u8]) -> bool {
     word > 0 && after.strip_prefix(b":").is_some_and(ends)
 }
 
-/// Where the block of YAML ends whose head begins at `value`: all lines that stand further in
-/// than the line at `line`.
+/// End of the YAML block whose head starts at `value`: all lines that are indented more than the line at
+/// `line`.
 fn block(text: &ScrubInput<'_>, line: usize, value: usize) -> Option<usize> {
     let head_end = text.line_end(value);
     let head = text.part(value + 1..head_end).trim_ascii();
@@ -382,12 +447,12 @@ fn block(text: &ScrubInput<'_>, line: usize, value: usize) -> Option<usize> {
         }
         end = next_end;
     }
-    // A cut head may be that of a block.
+    // A truncated head may be that of a block.
     (end > head_end || text.cut).then_some(end)
 }
 
-/// The secret in `user:password@` or `token@` after `://`.
-fn user_info(text: &ScrubInput<'_>, at: usize) -> Option<Taken> {
+/// Secret in `user:password@` or `token@` after `://`.
+fn user_info(text: &ScrubInput<'_>, at: usize) -> Option<Secret> {
     let rest = text.from(at);
     let authority = rest.get(..span(rest, |byte| !is_end(byte) && byte != b'/')).unwrap_or(rest);
     let query = authority.iter().position(|byte| matches!(byte, b'?' | b'#' | b'\\'));
@@ -413,7 +478,7 @@ fn user_info(text: &ScrubInput<'_>, at: usize) -> Option<Taken> {
         Some(_) if user.len() >= USER_BYTES => 0,
         Some(_) => user.len() + 1,
         None => {
-            // Whoever logs in by a key gives a name alone.
+            // Logins by key use only a name.
             let scheme = text.part(0..at - 3);
             let web = scheme.ends_with(b"http") || scheme.ends_with(b"https");
             let token = user.len() >= USER_BYTES || (web && user != b"git");
@@ -426,8 +491,8 @@ fn user_info(text: &ScrubInput<'_>, at: usize) -> Option<Taken> {
     (start < sign).then_some(at + start..at + sign)
 }
 
-/// The credential after `Bearer` or `Basic`, which ends at `at`.
-fn scheme(text: &ScrubInput<'_>, at: usize) -> Option<Taken> {
+/// Credential after `Bearer` or `Basic`, which ends at `at`.
+fn scheme(text: &ScrubInput<'_>, at: usize) -> Option<Secret> {
     let space = span(text.from(at), |byte| byte == b' ');
     let start = at + space;
     let len = span(text.from(start), is_token);
@@ -437,13 +502,12 @@ fn scheme(text: &ScrubInput<'_>, at: usize) -> Option<Taken> {
     (space > 0 && len > 0 && (secret || ends)).then_some(start..start + len)
 }
 
-/// What the statement of a password holds: `PASSWORD 'x'`, `IDENTIFIED BY 'x'`.
-fn quoted_password(text: &ScrubInput<'_>, word: Range<usize>) -> Option<Taken> {
+/// Password in an SQL statement: `PASSWORD 'x'`, `IDENTIFIED BY "x"`.
+fn quoted_password(text: &ScrubInput<'_>, word: Range<usize>) -> Option<Result<Secret, Before>> {
     let rest = text.from(word.end);
     let space = span(rest, |byte| byte == b' ');
-    if space == 0 || rest.get(space) != Some(&b'\'') {
-        return None;
-    }
+    let quote = rest.get(space).filter(|quote| matches!(quote, b'\'' | b'"'));
+    let quote = quote.filter(|_| space > 0)?;
     let bytes = text.part(word.clone());
     let by = || {
         let before = text.part(word.start.saturating_sub(11)..word.start);
@@ -452,12 +516,58 @@ fn quoted_password(text: &ScrubInput<'_>, word: Range<usize>) -> Option<Taken> {
     if !bytes.eq_ignore_ascii_case(b"password") && !by() {
         return None;
     }
+    if *quote == b'"' {
+        return Some(Err(Before::Secret));
+    }
     let start = word.end + space + 1;
     let len = single_quoted(text.from(start));
-    (len > 0).then_some(start..start + len)
+    (len > 0).then_some(Ok(start..start + len))
 }
 
-/// How many bytes stand before the next single quote.
+/// Whether the text at `at` is long and irregular enough for a token, or could be if it was cut.
+fn is_long_token(text: &ScrubInput<'_>, at: usize) -> bool {
+    let token = text.part(at..at + span(text.from(at), is_token));
+    let continues = text.cut && at + token.len() == text.bytes.len();
+    continues || (token.len() >= QUERY_TOKEN_BYTES && token.iter().any(u8::is_ascii_digit))
+}
+
+/// Length of the space between an option and its value, including line continuations.
+fn shell_space(text: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        at += span(text.get(at..).unwrap_or_default(), |byte| matches!(byte, b' ' | b'\t'));
+        let rest = text.get(at..).unwrap_or_default();
+        match rest {
+            [b'\\', b'\n', ..] => at += 2,
+            [b'\\', b'\r', b'\n', ..] => at += 3,
+            _ => return at,
+        }
+    }
+}
+
+/// Offset of the header of a YAML block scalar (`|`, `>`) after a tag or an anchor.
+fn block_after_tag(value: &[u8]) -> Option<usize> {
+    let tag = span(value, |byte| !byte.is_ascii_whitespace());
+    let space = span(value.get(tag..)?, |byte| byte == b' ');
+    let is_head = matches!(value.get(tag + space), Some(b'|' | b'>'));
+    (space > 0 && is_head).then_some(tag + space)
+}
+
+/// Position of the quote in `string = 'X'`, in languages with the type after the name.
+fn after_type(value: &[u8]) -> Option<usize> {
+    const TYPES: [&[u8]; 4] = [b"string", b"String", b"str", b"any"];
+    let word = span(value, is_word);
+    TYPES.iter().find(|known| value.get(..word) == Some(*known))?;
+    let space = |at: usize| at + span(value.get(at..).unwrap_or_default(), |byte| byte == b' ');
+    let equals = space(word);
+    if value.get(equals) != Some(&b'=') {
+        return None;
+    }
+    let quote = space(equals + 1);
+    matches!(value.get(quote), Some(b'"' | b'\'' | b'`')).then_some(quote)
+}
+
+/// Number of bytes before the next single quote.
 fn single_quoted(text: &[u8]) -> usize {
     let mut escaped = false;
     span(text, |byte| {
@@ -471,7 +581,7 @@ fn is_scheme(word: &[u8]) -> bool {
     word.eq_ignore_ascii_case(b"bearer") || word.eq_ignore_ascii_case(b"basic")
 }
 
-/// How long the scheme of a header's value is, with the space after it.
+/// Length of the authentication scheme in a header's value, with the space after it.
 fn scheme_len(value: &[u8]) -> usize {
     const SCHEMES: &[&[u8]] =
         &[b"bearer", b"basic", b"token", b"digest", b"negotiate", b"ntlm", b"apikey", b"bot"];
@@ -482,7 +592,7 @@ fn scheme_len(value: &[u8]) -> usize {
     if known && space > 0 { word + space } else { 0 }
 }
 
-/// What ends an assigned value.
+/// Whether a byte ends an assigned value.
 pub(super) fn is_end(byte: u8) -> bool {
     byte.is_ascii_whitespace()
         || matches!(byte, b'&' | b',' | b';' | b'"' | b'\'' | b')' | b'}' | b']' | b'<' | b'>')

@@ -1,13 +1,13 @@
-//! The prefilter: passes texts in which there is nothing to take out. Pure.
+//! Prefilter that quickly passes texts without secrets. Pure.
 //!
-//! Nearly no payload has a secret, and reading one as JSON in strings of JSON (`scrub`) takes many times
-//! as long as searching for words. So the words are searched for first, in the raw text, escapes
-//! included. Invariant: a text that [`Prefilter::is_clean`] passes is one that `scrub` leaves unchanged;
-//! a test compares the two. The converse need not hold.
+//! Almost no payload has a secret, and scrubbing one as JSON in strings of JSON takes many times as long as
+//! searching for words. The words are therefore searched first, in the raw text, escapes included. Invariant:
+//! the scrubber leaves a text unchanged that [`Prefilter::is_clean`] passes; a test compares the two. The
+//! converse need not hold.
 //!
-//! Decoding a string drops backslashes and turns `\n` and the like into control characters, which
-//! no key has. Other escapes (`\u0077` for a letter, a broken escape for nothing) are not decoded: a text
-//! with one is not clean.
+//! Decoding a string drops backslashes and turns `\n` and the like into control characters, which no key
+//! contains. Other escapes (`\u0077` for a letter, a broken escape for nothing) are not decoded: a text with
+//! one is not clean.
 
 use std::cell::RefCell;
 use std::iter;
@@ -16,18 +16,17 @@ use std::ops::Range;
 use aho_corasick::{AhoCorasick, MatchKind};
 use memchr::{memchr_iter, memmem};
 
-use super::credentials::{BASE64_JSON, BASE64_LEAST, begins, is_token, is_word, starting_with};
+use super::credentials::{BASE64_JSON, MIN_BASE64, begins, is_token, is_word, starting_with};
 use super::json_fragment::span;
-use super::keys::{Keys, is_separator};
-use super::options::{LETTERS, is_user};
+use super::keys::{Keys, LETTERS, is_separator, is_user};
 use super::plain::{is_element_name, is_end};
 use super::table::PREFIXES;
-use crate::json::scan::{Table, has_unusual_escape, translate};
+use mcpproxy_json::scan::{Table, has_unusual_escape, translate};
 
-/// Words with which a text is never clean: no keys, but what follows them may be secret; and one that is
-/// a key but also a line of a PEM file.
+/// Words with which a text is never clean: not keys, but followed by secrets; and one that is a key as well
+/// as a line of a PEM file.
 const ALWAYS: [&[u8]; 4] = [b"bearer", b"basic", b"privatekey", b"identifiedby"];
-/// Every built-in key contains one of these: searching for few words is faster.
+/// Every built-in key contains one of these; searching for few words is faster.
 const IN_KEYS: &[&str] = &[
     "pass",
     "pwd",
@@ -48,34 +47,36 @@ const IN_KEYS: &[&str] = &[
     "assertion",
     "sig",
     "hmac",
+    "contrasena",
+    "senha",
 ];
-/// A key is looked for in so many bytes before the word.
+/// Number of bytes before a word that are searched for a key.
 const KEY_BYTES: usize = 64;
-/// After so many words that turn out to be no keys, `scrub` is as fast.
+/// Number of words that turn out not to be keys after which scrubbing is as fast.
 const MAX_FINDS: usize = 128;
-/// A text with so many backslashes in a row, strings in strings in strings, is not clean.
+/// Number of consecutive backslashes, as in deeply nested strings, with which a text is not clean.
 const MANY_BACKSLASHES: usize = 8;
-/// How the last word begins of every key whose value is named by another member.
+/// Beginning of the last word of every key whose value is named by a sibling member.
 const VALUE: &[u8] = b"val";
-/// No credential of known shape is shorter.
-const RUN_LEAST: usize = 15;
-/// Credentials are looked for by so many of their first bytes, or all of their beginning.
+/// Minimum length of a credential of known form.
+const MIN_RUN: usize = 15;
+/// Number of leading bytes by which prefixes are searched.
 const STEM: usize = 4;
 
-/// The words that secrets are found by.
+/// Word search for secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Prefilter {
-    /// Words that keys hold, as [`FOLDED`] leaves them; those of [`ALWAYS`] come first.
+    /// Words of keys, folded by [`FOLDED`]; those of [`ALWAYS`] come first.
     words: AhoCorasick,
-    /// How `value` and `val` begin.
+    /// Beginning of `value` and `val`.
     value: memmem::Finder<'static>,
-    /// The memory of the last folded text.
+    /// Buffer of the last folded text.
     folded: RefCell<Vec<u8>>,
 }
 
 impl Prefilter {
-    /// `None` where the text of a configured key may be written in a way that is not found, or hides a
-    /// key that it begins with.
+    /// `None` if a configured key can be written in a way that is not found, or hides a key that it starts
+    /// with.
     pub(super) fn new(keys: &Keys) -> Option<Self> {
         let plain =
             |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b':' | b'=');
@@ -92,7 +93,7 @@ impl Prefilter {
         })
     }
 
-    /// True only if nothing in the text is to be taken out, an [`open_authority`] aside.
+    /// Whether nothing in the text has to be redacted, apart from an [`open_authority`].
     pub(super) fn is_clean(&self, text: &[u8], cut: bool, keys: &Keys) -> bool {
         has_plain_escapes(text)
             && translate(text, &FOLDED, &mut self.folded.borrow_mut()).is_some_and(|folded| {
@@ -104,10 +105,10 @@ impl Prefilter {
             && !has_element(text, keys)
     }
 
-    /// True if there may be a key with something behind it.
+    /// Whether there may be a key with a value.
     fn has_key(&self, folded: &[u8], keys: &Keys) -> bool {
         let (mut from, mut finds) = (0, 0);
-        // Words may overlap: the next is looked for from the second letter of this one on.
+        // Words may overlap: the next search starts at the second letter of this one.
         while let Some(found) = self.words.find(folded.get(from..).unwrap_or_default()) {
             finds += 1;
             if found.pattern().as_usize() < ALWAYS.len() || finds > MAX_FINDS {
@@ -127,7 +128,7 @@ impl Prefilter {
         false
     }
 
-    /// True if there may be a value whose name follows, or followed before the text was cut.
+    /// Whether there may be a value whose name follows, or followed before the text was cut.
     fn has_value(&self, folded: &[u8]) -> bool {
         self.value.find_iter(folded).any(|at| {
             let after = folded.get(at + VALUE.len()..).unwrap_or_default();
@@ -137,7 +138,7 @@ impl Prefilter {
     }
 }
 
-/// True if there may be a credential of known shape.
+/// Whether there may be a credential of known form.
 fn has_credential(text: &[u8], cut: bool) -> bool {
     let open = open_run(text).filter(|_| cut);
     let mut finds = 0;
@@ -153,20 +154,20 @@ fn has_credential(text: &[u8], cut: bool) -> bool {
     })
 }
 
-/// True for the first three bytes of all stems, and for few others.
+/// Whether three bytes may start a prefix: true for all prefixes, and for few others.
 fn may_be_stem(three: [u8; 3]) -> bool {
     let slot = slot(three);
     STEMS.get(slot / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
 }
 
-/// Cut so early that not even a stem is left, a credential says nothing.
+/// Whether a text starts with the stem of a prefix. A credential truncated before its stem reveals nothing.
 fn is_stem(text: &[u8]) -> bool {
     let known = text.first().into_iter().flat_map(|first| starting_with(*first));
     let mut stems = known.map(|known| known.starts).chain(BASE64_JSON.iter().copied());
     stems.any(|stem| text.starts_with(stem.as_bytes().get(..STEM).unwrap_or(stem.as_bytes())))
 }
 
-/// The first three bytes of [`PREFIXES`] and of JSON in base64, as a set of [`slot`]s.
+/// Set of [`slot`]s of the first three bytes of [`PREFIXES`] and of base64-encoded JSON.
 #[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]
 static STEMS: [u64; SLOTS / 64] = {
     const fn add(mut set: [u64; SLOTS / 64], stem: &str) -> [u64; SLOTS / 64] {
@@ -188,26 +189,26 @@ static STEMS: [u64; SLOTS / 64] = {
     set
 };
 
-/// So many that one in forty is taken.
-const SLOTS: usize = 4096;
+/// Chosen so that one slot in eighty is set.
+const SLOTS: usize = 8192;
 
 const fn slot([a, b, c]: [u8; 3]) -> usize {
     (u32::from_le_bytes([a, b, c, 0]).wrapping_mul(0x9e37_79b1) >> (u32::BITS - SLOTS.ilog2()))
         as usize
 }
 
-/// Runs of [`RUN_LEAST`] bytes and more that a credential and its escapes may be made of. Ordinary
-/// text has few: most of it is not even read.
+/// Runs of at least [`MIN_RUN`] bytes that a credential and its escapes may consist of. Ordinary text has
+/// few, and most of it is not even read.
 fn long_runs(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     iter::from_fn(move || {
         loop {
-            let window = text.get(from..from + RUN_LEAST)?;
+            let window = text.get(from..from + MIN_RUN)?;
             match window.iter().rposition(|byte| !is_run(*byte)) {
                 Some(end) => from += end + 1,
                 None => {
-                    let rest = text.get(from + RUN_LEAST..).unwrap_or_default();
-                    let run = from..from + RUN_LEAST + span(rest, is_run);
+                    let rest = text.get(from + MIN_RUN..).unwrap_or_default();
+                    let run = from..from + MIN_RUN + span(rest, is_run);
                     from = run.end + 1;
                     return Some(run);
                 }
@@ -216,7 +217,7 @@ fn long_runs(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Where a credential may stand that goes on behind the end of the text.
+/// Range of a credential that may continue beyond the end of the text.
 fn open_run(text: &[u8]) -> Option<Range<usize>> {
     let (before, _) = text.split_at(text.len().saturating_sub(CUT_ESCAPE));
     let start = before.iter().rposition(|byte| !is_run(*byte)).map_or(0, |end| end + 1);
@@ -227,10 +228,10 @@ fn is_run(byte: u8) -> bool {
     is_token(byte) || byte == b'\\'
 }
 
-/// True if `text` may begin with a credential, in a text that is not decoded yet.
+/// Whether `text`, which is not decoded, may start with a credential.
 fn may_be_credential(text: &[u8], cut: bool) -> bool {
     let run = text.iter().take_while(|byte| is_token(**byte)).count();
-    // A backslash may stand before what is part of it: `\/`; and before what ends it.
+    // A backslash may precede a part of it, `\/`, and the byte after its end.
     if text.get(run) == Some(&b'\\') && text.get(run + 1) == Some(&b'/') {
         return true;
     }
@@ -239,18 +240,18 @@ fn may_be_credential(text: &[u8], cut: bool) -> bool {
     }
     let json = BASE64_JSON.iter().any(|begin| text.starts_with(begin.as_bytes()));
     let mut known = text.first().into_iter().flat_map(|first| starting_with(*first));
-    (json && run >= BASE64_LEAST) || known.any(|known| begins(text, known, cut))
+    (json && run >= MIN_BASE64) || known.any(|known| begins(text, known, cut))
 }
 
-/// What a cut escape at the end of a text takes at most.
+/// Maximum length of a truncated escape at the end of a text.
 const CUT_ESCAPE: usize = 16;
 
-/// Where the host of a URL begins that the text ends in: had the text not been cut, a token might
-/// stand there, and an `@` behind it.
+/// Start of the host of a URL at the end of the text: if the text was cut there, a token with an `@` after it
+/// may have been cut off.
 pub(super) fn open_authority<'a>(text: &'a [u8]) -> Option<usize> {
     let end = text.iter().rposition(|byte| is_end(*byte) || *byte == b'/')?;
     let (before, host) = text.split_at_checked(end + 1)?;
-    // Either slash may be an escaped one, in strings in strings.
+    // Either slash may be escaped in nested strings.
     let unescaped = |mut text: &'a [u8]| {
         while let Some(shorter) = text.strip_suffix(b"\\") {
             text = shorter;
@@ -259,32 +260,36 @@ pub(super) fn open_authority<'a>(text: &'a [u8]) -> Option<usize> {
     };
     let before = unescaped(before.strip_suffix(b"/")?).strip_suffix(b"/")?;
     let is_url = unescaped(before).ends_with(b":");
-    (is_url && host.first().is_some_and(|byte| is_word(*byte))).then_some(end + 1)
+    let begins = match host {
+        [b':', first, ..] | [first, ..] => is_word(*first),
+        [] => false,
+    };
+    (is_url && begins).then_some(end + 1)
 }
 
-/// True if there may be a user's name in a URL: two slashes before an `@`, with nothing between
-/// that ends them.
+/// Whether there may be a user name in a URL: two slashes before an `@` without anything in between that ends
+/// them.
 fn has_userinfo(text: &[u8]) -> bool {
     let ends = |byte: &u8| is_end(*byte) || *byte == b'/';
     let opens = |at: usize| {
         let from = at.saturating_sub(MAX_AUTHORITY);
         let before = text.get(from..at).unwrap_or_default();
         let Some(end) = before.iter().rposition(ends) else { return from > 0 };
-        // The second slash may be an escaped one.
+        // The second slash may be escaped.
         let first = end.checked_sub(1).and_then(|first| before.get(first));
         before.get(end) == Some(&b'/') && first.is_none_or(|first| b"/\\".contains(first))
     };
     memchr_iter(b'@', text).any(opens)
 }
 
-/// A user's name and password are looked for in so many bytes before an `@`.
+/// Number of bytes before an `@` that are searched for a user name and password.
 const MAX_AUTHORITY: usize = 1 << 10;
 
-/// True if there may be an option that takes a secret.
+/// Whether there may be an option that takes a secret.
 fn has_option(text: &[u8], keys: &Keys) -> bool {
     memchr_iter(b'-', text).any(|at| {
         let before = |back: usize| at.checked_sub(back).and_then(|at| text.get(at));
-        // It follows no word, but perhaps the letter of an escape.
+        // Not after a word, but possibly after the letter of an escape.
         if before(1).is_some_and(|byte| is_word(*byte)) && before(2) != Some(&b'\\') {
             return false;
         }
@@ -296,7 +301,7 @@ fn has_option(text: &[u8], keys: &Keys) -> bool {
     })
 }
 
-/// True if there may be an element of XML whose name is that of a secret.
+/// Whether there may be an XML element whose name marks a secret.
 fn has_element(text: &[u8], keys: &Keys) -> bool {
     memchr_iter(b'<', text).any(|at| {
         let rest = text.get(at + 1..).unwrap_or_default();
@@ -305,12 +310,12 @@ fn has_element(text: &[u8], keys: &Keys) -> bool {
     })
 }
 
-/// True if no escape stands for an ASCII letter or for nothing, and none is deep inside others.
+/// Whether no escape encodes an ASCII letter or nothing, and none is deeply nested.
 fn has_plain_escapes(text: &[u8]) -> bool {
-    !has_unusual_escape(text) || has_plain_escapes_exactly(text)
+    !has_unusual_escape(text) || all_escapes_are_plain(text)
 }
 
-fn has_plain_escapes_exactly(text: &[u8]) -> bool {
+fn all_escapes_are_plain(text: &[u8]) -> bool {
     let (mut row, mut after_last) = (0, 0);
     memchr_iter(b'\\', text).all(|at| {
         row = if at == after_last { row + 1 } else { 1 };
@@ -329,14 +334,13 @@ fn has_plain_escapes_exactly(text: &[u8]) -> bool {
     })
 }
 
-/// What keys and credentials are made of, and no letter of a control character's escape.
+/// Whether a byte is part of keys and credentials, but not the letter of a control character's escape.
 fn stands_for_itself(byte: u8) -> bool {
     let control = matches!(byte, b'b' | b'f' | b'n' | b'r' | b't');
     (byte.is_ascii_alphanumeric() & !control) | (byte == b'_') | (byte == b'-') | (byte == b'.')
 }
 
-/// Makes of a text how keys are compared: lower case, without separators, white space and
-/// backslashes.
+/// Folds text as keys are compared: lower case, without separators, white space and backslashes.
 #[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
 const FOLDED: Table = {
     let mut folded = [0; 128];
@@ -355,13 +359,13 @@ const FOLDED: Table = {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::Redactor;
-    use super::super::plain::ScrubInput;
-    use super::super::scrub::Scrubber;
-    use super::super::table::Prefix;
     use super::*;
+    use crate::redact::Redactor;
+    use crate::redact::Scrubber;
+    use crate::redact::plain::ScrubInput;
+    use crate::redact::table::Prefix;
 
-    /// What hostile and honest texts are made of.
+    /// Building blocks of hostile and honest texts.
     const PIECES: &[&str] = &[
         "pass",
         "word",
@@ -501,7 +505,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
         #[test]
-        fn act_8_what_the_prefilter_passes_is_what_scrubbing_leaves(text in texts(), cut: bool) {
+        fn act_8_scrubbing_leaves_texts_unchanged_that_the_prefilter_passes(text in texts(), cut: bool) {
             let out = REDACTOR.with(|redactor| {
                 let open = cut && open_authority(&text).is_some();
                 (!open && redactor.prefilter.as_ref().unwrap().is_clean(&text, cut, &redactor.keys)).then(|| {
@@ -517,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefilter_passes_most_texts_without_a_secret() {
+    fn prefilter_passes_ordinary_texts_without_a_secret() {
         let keys = Keys::new(&[]);
         let prefilter = Prefilter::new(&keys).unwrap();
         let plain = serde_json::json!({
@@ -538,10 +542,10 @@ mod tests {
                 || ALWAYS.iter().any(|word| has(key, word))
         };
         assert!(keys.words().all(has_word));
-        let is_long = |it: &Prefix| it.starts.len() + it.least >= RUN_LEAST;
+        let is_long = |it: &Prefix| it.starts.len() + it.min >= MIN_RUN;
         assert!(PREFIXES.iter().all(|it| is_long(it) && it.starts.bytes().all(is_run)));
-        const { assert!(BASE64_LEAST >= RUN_LEAST) };
+        const { assert!(MIN_BASE64 >= MIN_RUN) };
         let taken: u32 = STEMS.iter().map(|word| word.count_ones()).sum();
-        assert!(taken as usize <= SLOTS / 40, "{taken}");
+        assert!(taken as usize <= SLOTS / 64, "{taken}");
     }
 }

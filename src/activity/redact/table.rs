@@ -1,34 +1,34 @@
-//! The shapes that secrets are known by: one table in three parts, with what must be taken out,
-//! what stays beside it, and what resembles it and must stay. Pure data.
+//! Table of the forms of secrets in three parts, each with text to redact, text beside it to keep, and
+//! similar text to keep. Pure data.
 //!
-//! [`KEYS`] and [`PREFIXES`] are what redaction works by. [`FORMS`] are the places in a text that
-//! take more than a list to recognise; their rows are examples that every change must keep. Tests
-//! and the fuzz target `record` go through all rows, nested, cut, and spelled in all ways.
+//! Redaction works by [`KEYS`] and [`PREFIXES`]. [`FORMS`] are positions in a text that need more than a list
+//! to be recognized; their rows are examples that every change must keep. Tests and the fuzz target `record`
+//! go through all rows, nested, truncated, and in all spellings.
 //!
-//! The prefixes were gathered from what issuers of credentials publish, and checked against the
-//! rules of gitleaks. Its rules are not used as they are: most of its 222 expressions look for a
-//! vendor's name near any string of a length, and all are meant for files at rest, where a
-//! mebibyte in a second is quick.
+//! The prefixes were gathered from the documentation of credential issuers and checked against the rules of
+//! gitleaks. Its rules are not used directly: most of its 222 expressions look for a vendor's name near any
+//! string of some length, and all are meant for files at rest, where a mebibyte per second is fast.
 //!
 //! Size: one table, whose rows are compared with each other.
 
-/// Whether a key must be the whole name, or its end is enough.
+/// Whether a key must match the whole name or only its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whole {
-    /// Other names that end so are ordinary: `bypass`.
+pub(crate) enum Whole {
+    /// Other names with this end are ordinary: `bypass`.
     Yes,
-    /// `dbPassword` is as good as `password`.
+    /// Any name with this end matches: `dbPassword`.
     No,
 }
 
-/// A key whose values are secret.
+/// A key with secret values.
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
-    /// Its words, in lower case.
+pub(crate) struct Key {
+    /// Words, in lower case.
     pub words: &'static str,
-    /// Whether it must be the whole name.
+    /// Whether it must match the whole name.
     pub whole: Whole,
-    /// Names that look like it and hold no secret.
+    /// Similar names without secrets, for the tests.
+    #[cfg_attr(not(test), expect(dead_code, reason = "checked by the tests"))]
     pub stay: &'static [&'static str],
 }
 
@@ -40,14 +40,29 @@ const fn whole(words: &'static str, stay: &'static [&'static str]) -> Key {
     Key { words, whole: Whole::Yes, stay }
 }
 
-/// Keys whose values are secret, whatever their case and separators.
-pub const KEYS: &[Key] = &[
+/// Keys with secret values, regardless of case and separators.
+pub(crate) const KEYS: &[Key] = &[
     end("password", &["password_policy", "passwordLength", "password_updated_at"]),
-    end("passwords", &[]),
-    end("passwd", &[]),
+    end("passwords", &["passwords_count"]),
+    end("passwd", &["passwd_file"]),
+    end("passwort", &["passwortlaenge"]),
+    end("mot de passe", &["passe"]),
+    end("contrasena", &["contrasena_longitud"]),
+    end("senha", &["desenhar"]),
+    end("db pass", &["dbpassed"]),
+    end("user pass", &["userpassive"]),
+    end("admin pass", &["admin_passed"]),
+    end("root pass", &["root_passage"]),
+    end("mail pass", &["mail_passed"]),
+    end("smtp pass", &["smtp_passive"]),
+    end("ftp pass", &["ftp_passive"]),
+    end("ssh pass", &["ssh_passthrough"]),
+    end("redis pass", &["redis_passive"]),
+    end("proxy pass", &["proxy_passthrough"]),
+    end("http pass", &["http_passthrough"]),
     end("pwd", &["pwd_last_set"]),
-    end("passphrase", &[]),
-    end("passcode", &[]),
+    end("passphrase", &["passphrase_length"]),
+    end("passcode", &["passcode_length"]),
     end("secret", &["secretName", "secret_key_ref", "secretary"]),
     end("secrets", &["secrets_count"]),
     end(
@@ -73,62 +88,96 @@ pub const KEYS: &[Key] = &[
         ],
     ),
     end("access tokens", &["output_tokens"]),
-    end("api tokens", &[]),
-    end("refresh tokens", &[]),
+    end("api tokens", &["api_tokens_used"]),
+    end("refresh tokens", &["refresh_tokens_count"]),
     end("jwt", &["jwt_issuer"]),
     end("api key", &["apiKeyId", "api_key_name"]),
-    end("api keys", &[]),
+    end("api keys", &["api_keys_count"]),
     end("access key", &["access_key_id"]),
     end("account key", &["account_keys_url"]),
-    end("shared key", &[]),
+    end("shared key", &["shared_keyboard"]),
     end("secret key", &["secretKeyRef"]),
     end("private key", &["private_key_path"]),
-    end("priv key", &[]),
+    end("priv key", &["priv_key_path"]),
     end("signing key", &["signing_key_id"]),
-    end("encryption key", &[]),
-    end("master key", &[]),
+    end("encryption key", &["encryption_key_id"]),
+    end("master key", &["master_keyboard"]),
     end("auth key", &["auth_keys_count"]),
-    end("session key", &[]),
-    end("storage key", &[]),
-    end("deploy key", &[]),
+    end("app key", &["app_key_id"]),
+    end("admin key", &["admin_key_id"]),
+    end("root key", &["root_keyring"]),
+    end("server key", &["server_key_id"]),
+    end("service key", &["service_key_id"]),
+    end("license key", &["license_key_id", "license"]),
+    end("licence key", &["licence_key_id"]),
+    end("wallet key", &["wallet_keychain"]),
+    end("write key", &["write_keys_count"]),
+    end("consumer key", &["consumer_keys_count"]),
+    end("cipher key", &["cipher"]),
+    end("enc key", &["sequence_key"]),
+    end("aes key", &["aes_key_size"]),
+    end("rsa key", &["rsa_key_size"]),
+    end("maps key", &["maps"]),
+    end("openai key", &["openai_key_name"]),
+    end("anthropic key", &["anthropic_key_name"]),
+    end("stripe key", &["stripe_key_mode"]),
+    end("mailgun key", &["mailgun_key_id"]),
+    end("sendgrid key", &["sendgrid_key_id"]),
+    end("key material", &["material"]),
+    end("session key", &["session_key_length"]),
+    end("storage key", &["storage_key_prefix"]),
+    end("deploy key", &["deploy_key_id"]),
     end("ssh key", &["ssh_key_name"]),
-    end("hmac key", &[]),
-    end("functions key", &[]),
-    end("subscription key", &[]),
+    end("hmac key", &["hmac_key_id"]),
+    end("functions key", &["functions_key_name"]),
+    end("subscription key", &["subscription_key_name"]),
     end("authorization", &["authorization_url"]),
     end("credential", &["credential_type"]),
     end("credentials", &["credentials_file"]),
-    end("creds", &[]),
+    end("creds", &["creds_file"]),
     end("cookie", &["cookie_policy"]),
     end("cookies", &["cookies_enabled"]),
     end("connect sid", &["sid"]),
     end("session id", &["session", "session_count"]),
-    end("sessid", &[]),
+    end("sessid", &["sessid_lifetime"]),
     end("otp", &["otp_length", "laptop"]),
-    end("psk", &[]),
+    end("psk", &["psk_identity"]),
     end("store pass", &["bypass"]),
-    end("key pass", &[]),
-    end("seed phrase", &[]),
+    end("key pass", &["key_passage"]),
+    end("seed phrase", &["seed_phrase_length"]),
+    end("recovery phrase", &["recovery_phrase_length"]),
+    end("mnemonic phrase", &["phrase"]),
     end("mnemonic", &["mnemonics"]),
-    end("recovery code", &[]),
-    end("recovery codes", &[]),
-    end("backup codes", &[]),
+    end("recovery code", &["recovery_code_count"]),
+    end("recovery codes", &["recovery_codes_left"]),
+    end("backup codes", &["backup_codes_left"]),
     end("verification code", &["error_code"]),
+    end("mfa code", &["mfa_code_length"]),
+    end("totp code", &["totp_code_length"]),
+    end("otp code", &["otp_code_length"]),
+    end("sms code", &["sms_code_length"]),
+    end("security code", &["status_code"]),
+    end("pin code", &["postal_code"]),
+    end("basic auth", &["basic_auth_enabled"]),
+    end("proxy auth", &["proxy_author"]),
+    end("http auth", &["http_author"]),
+    end("twilio auth", &["twilio_author"]),
     end("one time code", &["zip_code"]),
     end("client assertion", &["assertion"]),
     end("code verifier", &["code_challenge"]),
     end("amz signature", &["signature"]),
-    end("goog signature", &[]),
-    end("shared access signature", &[]),
+    end("goog signature", &["goog_signed_headers"]),
+    end("shared access signature", &["shared_access_policy"]),
     whole("auth", &["author", "oauth_url", "auth_type"]),
     whole("pass", &["passed", "bypass", "passes"]),
+    whole("cred", &["credit", "sacred", "incredible"]),
     whole("bearer", &["bearer_methods"]),
-    whole("oauth2 bearer", &[]),
-    whole("passin", &[]),
+    whole("oauth2 bearer", &["oauth2_bearer_methods"]),
+    whole("passin", &["passing"]),
     whole("sig", &["config", "sigma", "design"]),
 ];
 
-/// What may follow a key's name: `passwordHash`, `secret_value`, `password2`.
+/// Suffixes of a key's name: `passwordHash`, `secret_value`, `password2`.
 pub(super) const MODIFIERS: &[&str] = &[
     "hash",
     "hashed",
@@ -142,7 +191,9 @@ pub(super) const MODIFIERS: &[&str] = &[
     "encoded",
     "enc",
     "base64",
+    "base",
     "b64",
+    "pem",
     "raw",
     "data",
     "old",
@@ -155,9 +206,9 @@ pub(super) const MODIFIERS: &[&str] = &[
     "header",
 ];
 
-/// Names that end like a key and say where a list goes on, what a text is counted in, or which
-/// request this is. A token against forged requests (`csrf_token`) is not among them: it is worth
-/// something to others as long as its session lives.
+/// Names that end like a key but hold a pagination cursor, a unit of text, or the id of a request. A token
+/// against forged requests (`csrf_token`) is not among them, because it is valuable to others as long as its
+/// session lives.
 pub(super) const HARMLESS: &[&str] = &[
     "pagetoken",
     "pagingtoken",
@@ -196,34 +247,33 @@ pub(super) const HARMLESS: &[&str] = &[
     "designtoken",
 ];
 
-/// What a credential, or the path of a URL that is one, begins with.
+/// Prefix of a credential, or of a URL path that is one.
 #[derive(Clone, Copy, Debug)]
-pub struct Prefix {
-    /// The beginning.
+pub(crate) struct Prefix {
     pub starts: &'static str,
-    /// How many characters follow at least.
-    pub least: usize,
-    /// True if a digit must be among them: words begin so, too.
+    /// Minimum number of characters after it.
+    pub min: usize,
+    /// Whether a digit must be among them, because words have this prefix, too.
     pub digit: bool,
-    /// True if the beginning is no secret and stays.
+    /// Whether the prefix is no secret and stays.
     pub stays: bool,
 }
 
-const fn p(starts: &'static str, least: usize) -> Prefix {
-    Prefix { starts, least, digit: false, stays: false }
+const fn p(starts: &'static str, min: usize) -> Prefix {
+    Prefix { starts, min, digit: false, stays: false }
 }
 
-const fn digit(starts: &'static str, least: usize) -> Prefix {
-    Prefix { starts, least, digit: true, stays: false }
+const fn digit(starts: &'static str, min: usize) -> Prefix {
+    Prefix { starts, min, digit: true, stays: false }
 }
 
 const fn url(starts: &'static str) -> Prefix {
-    Prefix { starts, least: 8, digit: false, stays: true }
+    Prefix { starts, min: 8, digit: false, stays: true }
 }
 
-/// Beginnings that credentials are known by, wherever they stand.
-pub const PREFIXES: &[Prefix] = &[
-    // Of mcpproxy's own agents.
+/// Prefixes of credentials, wherever they occur.
+pub(crate) const PREFIXES: &[Prefix] = &[
+    // mcpproxy's own agent tokens.
     p("mcpp_", 20),
     p("ghp_", 20),
     p("gho_", 20),
@@ -245,6 +295,7 @@ pub const PREFIXES: &[Prefix] = &[
     p("sk-ant-", 16),
     p("sk-proj-", 16),
     p("sk-or-v1-", 16),
+    digit("secret_", 40),
     p("sk_live_", 10),
     p("sk_test_", 10),
     p("sk_prod_", 10),
@@ -321,6 +372,24 @@ pub const PREFIXES: &[Prefix] = &[
     p("fm2_", 36),
     p("figd_", 30),
     p("nfp_", 30),
+    p("xai-", 30),
+    p("tvly-", 16),
+    p("lin_oauth_", 20),
+    p("sbp_", 30),
+    p("sb_secret_", 16),
+    p("CFPAT-", 30),
+    p("ATCTT3", 20),
+    digit("ATBB", 24),
+    p("BBDC-", 20),
+    p("amzn.mws.", 20),
+    p("NRII-", 20),
+    p("phx_", 30),
+    p("rpa_", 30),
+    p("nvapi-", 30),
+    p("dp.pt.", 30),
+    p("dp.st.", 30),
+    p("EAACEdEose0cBA", 16),
+    url("feishu.cn/open-apis/bot/v2/hook/"),
     url("hooks.slack.com/services/"),
     url("hooks.slack.com/workflows/"),
     url("hooks.slack.com/triggers/"),
@@ -331,18 +400,16 @@ pub const PREFIXES: &[Prefix] = &[
     url("api.telegram.org/bot"),
 ];
 
-/// A place in a text where a secret stands.
+/// A form in which secrets occur.
 #[derive(Clone, Copy, Debug)]
 pub struct SecretForm {
-    /// What it is.
     pub name: &'static str,
-    /// A text with a secret in it.
+    /// Example text with a secret.
     pub text: &'static str,
-    /// The secret.
     pub secret: &'static str,
-    /// The text without it.
+    /// The text after redaction.
     pub left: &'static str,
-    /// Texts that look like it and stay as they are.
+    /// Similar texts that stay unchanged.
     pub stay: &'static [&'static str],
 }
 
@@ -356,7 +423,7 @@ const fn f(
     SecretForm { name, text, secret, left, stay }
 }
 
-/// Places where secrets stand, by example.
+/// Forms of secrets, by example.
 pub const FORMS: &[SecretForm] = &[
     f(
         "JSON",
@@ -748,6 +815,20 @@ pub const FORMS: &[SecretForm] = &[
         &["Signature = fn(a) -> b"],
     ),
     f(
+        "code of a login",
+        "https://h/cb?code=zq9hunter0123456789&state=y",
+        "zq9hunter0123456789",
+        "https://h/cb?code=[redacted]&state=y",
+        &["https://h/?code=DE&key=value&session=morning"],
+    ),
+    f(
+        "key in a query",
+        "https://h/p?a=1&key=zq9hunter0123456789",
+        "zq9hunter0123456789",
+        "https://h/p?a=1&key=[redacted]",
+        &["https://h/p?a=1&key=a-long-name-of-an-object", "key=zq9hunter0123456789"],
+    ),
+    f(
         "private key",
         "-----BEGIN RSA PRIVATE KEY-----\nzq9hunter\n-----END RSA PRIVATE KEY-----\nx",
         "zq9hunter",
@@ -777,5 +858,117 @@ pub const FORMS: &[SecretForm] = &[
         "W3sidG9rZW4iOiJ6cTlodW50ZXIifV0=",
         "x [redacted] y",
         &[],
+    ),
+    f(
+        "user and password in an option with =",
+        "curl --user=bob:zq9hunter https://h/x",
+        "zq9hunter",
+        "curl --user=[redacted] https://h/x",
+        &["tool --user=bob run"],
+    ),
+    f(
+        "option, on the next line",
+        "tool --token \\\n  zq9hunter run",
+        "zq9hunter",
+        "tool --token \\\n  [redacted] run",
+        &["tool --page-token \\\n  abc run"],
+    ),
+    f(
+        "HTTPie",
+        "http -a bob:zq9hunter https://h/x",
+        "zq9hunter",
+        "http -a [redacted] https://h/x",
+        &["grep -a word file"],
+    ),
+    f(
+        "password alone in a URL",
+        "redis://:zq9hunter@h:6379/0",
+        "zq9hunter",
+        "redis://:[redacted]@h:6379/0",
+        &["http://:8080/", "see ://:x"],
+    ),
+    f(
+        "SQL, double quotes",
+        "CREATE USER bob IDENTIFIED BY \"zq9hunter\";",
+        "zq9hunter",
+        "CREATE USER bob IDENTIFIED BY \"[redacted]\";",
+        &["identified by name"],
+    ),
+    f(
+        "index",
+        "os.environ[\"API_KEY\"] = \"zq9hunter\"\nx",
+        "zq9hunter",
+        "os.environ[\"API_KEY\"] = \"[redacted]\"\nx",
+        &["x[\"name\"] = \"bob\"", "if x[\"token\"] == \"\" {"],
+    ),
+    f(
+        "arguments of a function",
+        "os.Setenv(\"API_KEY\", \"zq9hunter\")",
+        "zq9hunter",
+        "os.Setenv(\"API_KEY\", \"[redacted]\")",
+        &["get(\"password\", \"default\")", "f(\"name\", \"b0b\")"],
+    ),
+    f(
+        "type before the value",
+        "const apiKey: string = 'zq9hunter'",
+        "zq9hunter",
+        "const apiKey: string = '[redacted]'",
+        &["const name: string = 'bob'"],
+    ),
+    f(
+        "type before the value, double quotes",
+        "let password: str = \"zq9hunter\";",
+        "zq9hunter",
+        "let password: str = \"[redacted]\";",
+        &["let name: str = \"bob\";"],
+    ),
+    f(
+        "YAML block behind a tag",
+        "password: !vault |\n  zq9hunter\n  more\nport: 5",
+        "zq9hunter\n  more",
+        "password: [redacted]\nport: 5",
+        &["text: !vault |\n  hello\nport: 5"],
+    ),
+    f(
+        "Digest",
+        "Authorization: Digest username=\"u\", response=\"zq9hunter\"\nx",
+        "zq9hunter",
+        "Authorization: Digest [redacted]\nx",
+        &["Accept: Digest x=\"y\""],
+    ),
+    f(
+        "key of two words",
+        "The API key: zq9hunter is new",
+        "zq9hunter",
+        "The API key: [redacted] is new",
+        &["The primary key: id", "Status code: 200", "the key: value"],
+    ),
+    f(
+        "ParameterKey, ParameterValue",
+        r#"{"ParameterKey":"DbPassword","ParameterValue":"zq9hunter"}"#,
+        "zq9hunter",
+        r#"{"ParameterKey":"DbPassword","ParameterValue":"[redacted]"}"#,
+        &[r#"{"ParameterKey":"DbHost","ParameterValue":"h"}"#],
+    ),
+    f(
+        "k, v",
+        r#"{"k":"password","v":"zq9hunter"}"#,
+        "zq9hunter",
+        r#"{"k":"password","v":"[redacted]"}"#,
+        &[r#"{"k":"name","v":"bob"}"#],
+    ),
+    f(
+        "private key, SSH2",
+        "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\nzq9hunter\n---- END SSH2 ENCRYPTED PRIVATE KEY ----\nx",
+        "zq9hunter",
+        "[redacted]\nx",
+        &["---- BEGIN SSH2 PUBLIC KEY ----\nabc\n---- END SSH2 PUBLIC KEY ----"],
+    ),
+    f(
+        "Telegram",
+        "https://api.telegram.org/bot123456789:zq9hunterzq9hunter there",
+        "123456789:zq9hunterzq9hunter",
+        "https://api.telegram.org/bot[redacted] there",
+        &["https://api.telegram.org/bots"],
     ),
 ];

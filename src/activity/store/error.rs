@@ -1,39 +1,117 @@
-//! Why the log cannot be opened, read or written, and which errors of fjall mean that.
+//! Errors of the store, and their mapping from fjall's errors.
 
 use std::fs;
 use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
+use nix::errno::Errno;
 use thiserror::Error;
 
-use super::journals;
-use crate::os::private;
+use mcpproxy_runtime::os::private;
 
-/// The file that is written to find out why fjall's thread gave up, and its length.
+/// Probe file, written to find out why fjall's thread gave up, and its length.
 const PROBE: &str = "probe";
 const PROBE_BYTES: usize = 64 << 10;
 
-/// Why the log cannot be opened, read or written.
+/// Reason why the log cannot be opened, read or written.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// Another process has it open.
     #[error("the activity log is in use by another process")]
     Locked,
-    /// It is damaged (ACT-9).
     #[error("the activity log is damaged: {}: {why}", file.display())]
     Damaged {
-        /// The file, or its folder where the file is not known.
+        /// Damaged file, or its folder if the file is unknown.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         why: String,
     },
-    /// The disk failed.
+    /// I/O error.
     #[error("the activity log cannot be used: {0}")]
     Io(#[from] io::Error),
+    /// I/O error at a known file.
+    #[error("the activity log cannot be used: {}: {error}", file.display())]
+    File { file: PathBuf, error: io::Error },
 }
 
-/// The error of a failed write. Where fjall's thread gave up earlier it does not say why: then a file is
-/// written to see whether the disk fails.
+impl StoreError {
+    /// Classifies an error of reading a file that every log has: damage if the file is missing, too short or
+    /// unreadable on the disk, otherwise an I/O error, which says nothing about the log.
+    pub(crate) fn unreadable(file: impl Into<PathBuf>, error: io::Error) -> Self {
+        let file = file.into();
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Damaged { file, why: "it is missing".into() },
+            _ if is_damage(&error) => {
+                Self::Damaged { file, why: format!("it cannot be read: {error}") }
+            }
+            _ => Self::File { file, error },
+        }
+    }
+
+    /// The underlying I/O error, if there is one.
+    pub fn io(&self) -> Option<&io::Error> {
+        match self {
+            Self::Io(error) | Self::File { error, .. } => Some(error),
+            Self::Locked | Self::Damaged { .. } => None,
+        }
+    }
+}
+
+/// Damage that readers of the log found, until it is repaired.
+#[derive(Debug, Default)]
+pub struct DamageReport(ArcSwapOption<String>);
+
+impl DamageReport {
+    /// Description of the last damage found, and what to do.
+    pub fn text(&self) -> Option<String> {
+        self.0.load().as_deref().cloned()
+    }
+
+    /// Takes an error of a read; other errors than damage are ignored. It does not start a repair, because a repair
+    /// stops the writer: the check of the tables (`threads`) or the operator does.
+    pub(super) fn take(&self, error: &StoreError) {
+        let StoreError::Damaged { .. } = error else { return };
+        let text = format!(
+            "{error}; it is repaired at the daily check of the tables, or by `mcpproxy serve --salvage`"
+        );
+        if self.0.load().as_deref() != Some(&text) {
+            tracing::error!(%error, "a reader found damage in the activity log");
+            self.0.store(Some(Arc::new(text)));
+        }
+    }
+
+    /// Forgets the damage: it is repaired.
+    pub(crate) fn clear(&self) {
+        self.0.store(None);
+    }
+}
+
+/// Whether a read error means that the data is gone: an unreadable part of the disk, or an unexpected end of
+/// the file.
+pub(crate) fn is_damage(error: &io::Error) -> bool {
+    let unreadable = [Errno::EIO as i32, Errno::EINVAL as i32];
+    error.raw_os_error().is_some_and(|code| unreadable.contains(&code))
+        || matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
+}
+
+/// Calls into the store and reports a panic as damage of `file`: the store checks most of what it reads and
+/// takes the rest for granted.
+pub(super) fn guarded<T>(
+    file: &Path,
+    call: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        let why = format!("its contents are impossible: {message}");
+        Err(StoreError::Damaged { file: file.to_owned(), why })
+    })
+}
+
+/// Maps a write error. If fjall's thread gave up earlier, the reason is unknown; a probe file then shows
+/// whether the disk fails.
 pub(super) fn write_error(path: &Path, error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
@@ -49,7 +127,7 @@ pub(super) fn write_error(path: &Path, error: fjall::Error) -> StoreError {
     }
 }
 
-/// The error of a failed read.
+/// Maps a read error.
 pub(super) fn read_error(path: &Path, error: fjall::Error) -> StoreError {
     let damaged = |part: &str, why: &dyn std::fmt::Debug| StoreError::Damaged {
         file: path.join(part),
@@ -58,11 +136,10 @@ pub(super) fn read_error(path: &Path, error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Locked => StoreError::Locked,
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
-            match error.kind() {
-                io::ErrorKind::UnexpectedEof
-                | io::ErrorKind::InvalidData
-                | io::ErrorKind::NotFound => damaged("keyspaces", &error),
-                _ => StoreError::Io(error),
+            if is_damage(&error) || error.kind() == io::ErrorKind::NotFound {
+                damaged("keyspaces", &error)
+            } else {
+                StoreError::Io(error)
             }
         }
         fjall::Error::Storage(error) => damaged("keyspaces", &error),
@@ -71,13 +148,27 @@ pub(super) fn read_error(path: &Path, error: fjall::Error) -> StoreError {
         | fjall::Error::InvalidTrailer
         | fjall::Error::InvalidTag(_)
         | fjall::Error::Decompress(_)) => {
-            StoreError::Damaged { file: journals::newest(path), why: format!("{error:?}") }
+            StoreError::Damaged { file: newest_journal(path), why: format!("{error:?}") }
         }
         error => StoreError::Io(io::Error::other(error)),
     }
 }
 
-/// Does what the store's thread does: makes a file, writes and syncs it.
+/// Newest journal in a database's folder; the folder if there is none.
+pub(crate) fn newest_journal(path: &Path) -> PathBuf {
+    let journals = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    journals
+        .filter(|path| path.extension().is_some_and(|it| it == "jnl"))
+        .max_by_key(|path| journal_number(path))
+        .unwrap_or_else(|| path.to_path_buf())
+}
+
+/// Number in a journal's file name.
+pub(super) fn journal_number(path: &Path) -> Option<u64> {
+    path.file_stem()?.to_str()?.parse().ok()
+}
+
+/// Creates, writes and syncs a file, as the store's thread does.
 fn probe(path: &Path) -> io::Result<()> {
     let probe = path.with_file_name(PROBE);
     let result = private::create(&probe).and_then(|mut file| {

@@ -1,33 +1,21 @@
-//! Whether one JSON schema accepts less than another. Pure.
+//! Conservative comparison of JSON schemas: whether one accepts less than another. Pure.
 //!
-//! The question is decided from the schemas alone, cautiously: [`Relation::Narrower`] means that every document which the
-//! new schema accepts is accepted by the old one too, whatever dialect both are of; where that cannot be shown the answer
-//! is [`Relation::Wider`]. Words for people (`description`, `default`, …) say nothing about documents. Deliberately not
-//! attempted: `oneOf`, `not` and the unevaluated keywords beyond being the same, patterns that are another, references
-//! that lead elsewhere.
+//! [`Relation::Narrower`] means that every document the new schema accepts is accepted by the old one, in any
+//! dialect; if that cannot be shown the result is [`Relation::Wider`]. Annotations (`description`, `default`, …) are
+//! ignored. Not attempted: `oneOf`, `not` and unevaluated keywords unless equal, changed patterns, references that
+//! lead elsewhere.
 
-mod bounds;
-mod keywords;
-mod parameters;
-mod relation;
-mod values;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value};
-
-use self::bounds::{bounds, is_bound};
-use self::keywords::{DEFINITIONS, MAPS, MAX_STEPS, OPAQUE, TURNING, WORDS};
-pub use self::parameters::names_a_new_parameter;
-pub use self::relation::Relation;
-use self::relation::both;
-use self::values::values;
+use serde_json::{Map, Number, Value};
 
 static ANYTHING: Value = Value::Bool(true);
 
-/// How `new` relates to `old`.
-#[must_use]
-pub fn compare(old: &Value, new: &Value) -> Relation {
+/// Relation of `new` to `old`.
+pub(crate) fn compare(old: &Value, new: &Value) -> Relation {
     if old == new {
         return Relation::Equal;
     }
@@ -43,7 +31,7 @@ pub fn compare(old: &Value, new: &Value) -> Relation {
     }
 }
 
-/// Which keywords of a kind stand anywhere in schemas.
+/// Kinds of keywords that occur anywhere in the schemas.
 #[derive(Clone, Copy, Default)]
 struct Words {
     refers: bool,
@@ -63,7 +51,7 @@ impl Words {
                         self.opaque |= name == "$ref" && !is_plain(value);
                         self.turning |= TURNING.contains(&name);
                     }
-                    // The names of properties are no keywords; what stands under them is a schema.
+                    // Property names are no keywords; their values are schemas.
                     self.add(value, !(is_schema && MAPS.contains(&name)));
                 }
             }
@@ -73,8 +61,7 @@ impl Words {
     }
 }
 
-/// True for a reference to the whole schema, or to one of its definitions: what stands there is compared. Another may
-/// lead to where only words are expected.
+/// Whether a reference points to the root or a definition, which are compared. Others may lead to annotations.
 fn is_plain(reference: &Value) -> bool {
     let Value::String(reference) = reference else { return false };
     let prefixes = ["#/$defs/", "#/definitions/"];
@@ -114,7 +101,7 @@ impl Comparison {
             }
             (_, Value::Bool(false)) => Narrower,
             (Value::Object(before), Value::Object(now)) => self.objects(before, now),
-            // Anything for nothing, or what is no schema.
+            // True for false, or malformed schemas.
             (_, _) => Wider,
         }
     }
@@ -137,7 +124,7 @@ impl Comparison {
         relation
     }
 
-    /// `properties`, `patternProperties` and `additionalProperties`, which count on one another.
+    /// `properties`, `patternProperties` and `additionalProperties`, which depend on each other.
     fn properties(&mut self, before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
         let keywords = ["properties", "patternProperties", "additionalProperties", "propertyNames"];
         if keywords.iter().all(|name| before.get(*name) == now.get(*name)) {
@@ -173,7 +160,7 @@ impl Comparison {
         both(relation, self.schemas(old.of_names, new.of_names))
     }
 
-    /// `items` and what stands before them. A list that is longer or shorter shifts what the rest is.
+    /// `items` and `prefixItems`. A list of another length shifts the rest.
     fn items(&mut self, before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
         let mut relation = Relation::Equal;
         for keyword in ["prefixItems", "items"] {
@@ -208,7 +195,7 @@ impl Comparison {
         )
     }
 
-    /// One schema in each of two; anything where it is absent.
+    /// One keyword's schema in both; absent accepts anything.
     fn members(
         &mut self,
         before: &Map<String, Value>,
@@ -245,7 +232,7 @@ impl Comparison {
             let narrower = |relation| relation != Relation::Wider;
             let shown = match name {
                 _ if same => Relation::Equal,
-                // Each branch that there was is kept by one of the new.
+                // Each old branch is implied by a new one.
                 "allOf" => match old
                     .iter()
                     .all(|old| new.iter().any(|new| narrower(self.schemas(old, new))))
@@ -253,7 +240,7 @@ impl Comparison {
                     true => Relation::Narrower,
                     false => Relation::Wider,
                 },
-                // Each branch that there is was there.
+                // Each new branch implies an old one.
                 "anyOf" if !new.is_empty() => {
                     match old.is_empty()
                         || new
@@ -292,7 +279,7 @@ impl Comparison {
         both(not, conditions)
     }
 
-    /// What is referred to: a definition that is gone is not there for those who refer to it.
+    /// Referenced definitions: a removed one breaks its references.
     fn definitions(&mut self, before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
         let mut relation = Relation::Equal;
         for keyword in DEFINITIONS {
@@ -300,7 +287,7 @@ impl Comparison {
             let (old, new) = match (old, new) {
                 (old, new) if old == new => continue,
                 (Some(Value::Object(old)), Some(Value::Object(new))) => (old, new),
-                // Nobody refers to what was not there.
+                // An added definition had no references.
                 (None, Some(Value::Object(_))) => continue,
                 (_, _) => return Relation::Wider,
             };
@@ -347,7 +334,7 @@ fn says_nothing(schema: &Map<String, Value>) -> bool {
     schema.keys().all(|name| WORDS.contains(&name.as_str()))
 }
 
-/// A keyword that none of the others looks at.
+/// A keyword that no other depends on.
 fn rest(name: &str, old: Option<&Value>, new: Option<&Value>) -> Relation {
     const ELSEWHERE: [&str; 22] = [
         "type",
@@ -402,7 +389,7 @@ fn rest(name: &str, old: Option<&Value>, new: Option<&Value>) -> Relation {
             _ if old.is_none() => Relation::Narrower,
             (_, _) => Relation::Wider,
         },
-        // What is asked for in addition asks for more, as far as it is asserted at all.
+        // An added keyword narrows, if it is asserted at all.
         "pattern" | "format" | "dependentRequired" | "dependentSchemas" | "dependencies"
             if old.is_none() =>
         {
@@ -412,5 +399,269 @@ fn rest(name: &str, old: Option<&Value>, new: Option<&Value>) -> Relation {
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// Relation of a schema to the previous one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Relation {
+    /// Both accept the same.
+    Equal,
+    /// The new one accepts a subset.
+    Narrower,
+    /// The new one accepts more, or unknown.
+    Wider,
+}
+
+/// Combines the relations of parts: the wider counts.
+pub(super) fn both(a: Relation, b: Relation) -> Relation {
+    a.max(b)
+}
+
+/// Maximum number of compared subschema pairs or keywords; beyond that the relation is unknown.
+pub(super) const MAX_STEPS: u32 = 200_000;
+
+/// Annotation keywords.
+pub(super) const WORDS: [&str; 8] = [
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$comment",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+];
+
+/// Keywords that name locations, change the meaning of keywords, or depend on neighbors: schemas with them are equal
+/// literally, or unknown.
+pub(super) const OPAQUE: [&str; 10] = [
+    "$id",
+    "id",
+    "$anchor",
+    "$dynamicAnchor",
+    "$dynamicRef",
+    "$recursiveAnchor",
+    "$recursiveRef",
+    "$vocabulary",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+];
+
+/// Keywords that invert the relation: combined with references to narrower schemas the relation is unknown.
+pub(super) const TURNING: [&str; 5] = ["not", "if", "oneOf", "minContains", "maxContains"];
+
+/// Keywords whose value is a schema.
+pub(super) const SCHEMA: [&str; 12] = [
+    "additionalProperties",
+    "additionalItems",
+    "items",
+    "contains",
+    "propertyNames",
+    "not",
+    "if",
+    "then",
+    "else",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "contentSchema",
+];
+
+/// Keywords whose value is a list of schemas.
+pub(super) const LISTS: [&str; 5] = ["allOf", "anyOf", "oneOf", "prefixItems", "items"];
+
+/// Keywords whose value is an object of schemas.
+pub(super) const MAPS: [&str; 6] =
+    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
+
+/// Keywords that hold referenced definitions.
+pub(super) const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+/// Bounds, and whether smaller or larger values are narrower.
+const BOUNDS: [(&str, Side); 10] = [
+    ("maximum", Side::AtMost),
+    ("maxLength", Side::AtMost),
+    ("maxItems", Side::AtMost),
+    ("maxProperties", Side::AtMost),
+    ("minimum", Side::AtLeast),
+    ("minLength", Side::AtLeast),
+    ("minItems", Side::AtLeast),
+    ("minProperties", Side::AtLeast),
+    // Booleans in draft 4, compared literally.
+    ("exclusiveMaximum", Side::AtMost),
+    ("exclusiveMinimum", Side::AtLeast),
+];
+
+/// Whether a keyword is a bound.
+pub(super) fn is_bound(name: &str) -> bool {
+    BOUNDS.iter().any(|(bound, _)| *bound == name)
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    AtMost,
+    AtLeast,
+}
+
+pub(super) fn bounds(before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
+    let mut relation = Relation::Equal;
+    for (name, side) in BOUNDS {
+        let shown = match (before.get(name), now.get(name)) {
+            (old, new) if old == new => Relation::Equal,
+            (None, Some(Value::Number(_))) => Relation::Narrower,
+            (Some(Value::Number(old)), Some(Value::Number(new))) => {
+                let (min, max) = match side {
+                    Side::AtMost => (new, old),
+                    Side::AtLeast => (old, new),
+                };
+                if is_at_most(min, max) { Relation::Narrower } else { Relation::Wider }
+            }
+            (_, _) => Relation::Wider,
+        };
+        relation = both(relation, shown);
+    }
+    relation
+}
+
+/// False if unknown: large integers beside fractions.
+fn is_at_most(a: &Number, b: &Number) -> bool {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let whole = |number: &Number| {
+        number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
+    };
+    match (whole(a), whole(b)) {
+        (Some(a), Some(b)) => a <= b,
+        (_, _) => match (a.as_f64(), b.as_f64()) {
+            (Some(a), Some(b)) => a <= b && a.abs() < EXACT && b.abs() < EXACT,
+            (_, _) => false,
+        },
+    }
+}
+
+/// Relation of the allowed values.
+pub(super) fn values(before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
+    let keywords = ["type", "enum", "const"];
+    if keywords.iter().all(|name| before.get(*name) == now.get(*name)) {
+        return Relation::Equal;
+    }
+    let (Some(old_types), Some(new_types)) = (types(before), types(now)) else {
+        return Relation::Wider;
+    };
+    let (Some(old), Some(new)) = (listed(before), listed(now)) else { return Relation::Wider };
+    let kept = match (&old, &new) {
+        (None, None) => Relation::Equal,
+        (None, Some(_)) => Relation::Narrower,
+        (Some(_), None) => Relation::Wider,
+        (Some(old), Some(new)) => match new.iter().all(|value| old.contains(value)) {
+            true if old.iter().all(|value| new.contains(value)) => Relation::Equal,
+            true => Relation::Narrower,
+            false => Relation::Wider,
+        },
+    };
+    let same = old_types == new_types;
+    // Enumerated values imply their types.
+    let new_types = match &new {
+        Some(listed) if !same => listed.iter().map(|value| type_of(value)).collect(),
+        Some(_) | None => new_types,
+    };
+    let types = match same || new_types.iter().all(|of| fits(of, &old_types)) {
+        true if same => Relation::Equal,
+        true => Relation::Narrower,
+        false => Relation::Wider,
+    };
+    both(kept, types)
+}
+
+const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+
+fn fits(of: &str, types: &BTreeSet<&str>) -> bool {
+    types.contains(of) || (of == "integer" && types.contains("number"))
+}
+
+fn types(schema: &Map<String, Value>) -> Option<BTreeSet<&str>> {
+    let known = |name: &Value| TYPES.into_iter().find(|known| name == *known);
+    match schema.get("type") {
+        None => Some(TYPES.into()),
+        Some(Value::Array(names)) => names.iter().map(known).collect(),
+        Some(name) => Some([known(name)?].into()),
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Values allowed by `enum` or `const`; inner `None` if neither is present.
+#[expect(clippy::option_option, reason = "not readable, or not there")]
+fn listed(schema: &Map<String, Value>) -> Option<Option<Vec<&Value>>> {
+    let of_enum = match schema.get("enum") {
+        None => None,
+        Some(Value::Array(values)) => Some(values.iter().collect::<Vec<_>>()),
+        Some(_) => return None,
+    };
+    match (of_enum, schema.get("const")) {
+        (listed, None) => Some(listed),
+        (None, Some(value)) => Some(Some(vec![value])),
+        // Equality of numbers is subtle.
+        (Some(_), Some(_)) => None,
+    }
+}
+
+/// Whether `new` names a property that `old` does not name at the same place.
+pub(crate) fn names_a_new_parameter(old: &Value, new: &Value) -> bool {
+    let mut known = BTreeSet::new();
+    let mut steps_left = MAX_STEPS;
+    names(old, "", &mut steps_left, &mut |name| {
+        known.insert(name);
+    });
+    let mut found = false;
+    names(new, "", &mut steps_left, &mut |name| found |= !known.contains(&name));
+    // The step budget is exhausted: one of the rest may be new.
+    found || (steps_left == 0 && old != new)
+}
+
+/// Calls `visit` with the path of each property. Branches of combined schemas count as the place they apply to.
+fn names(schema: &Value, above: &str, steps_left: &mut u32, visit: &mut impl FnMut(String)) {
+    let Value::Object(members) = schema else { return };
+    for (keyword, value) in members {
+        *steps_left = steps_left.saturating_sub(1);
+        if *steps_left == 0 {
+            return;
+        }
+        let keyword = keyword.as_str();
+        match value {
+            Value::Object(named) if keyword == "properties" => {
+                for (name, schema) in named {
+                    let place = format!("{above}/{}", name.replace('~', "~0").replace('/', "~1"));
+                    names(schema, &place, steps_left, visit);
+                    visit(place);
+                }
+            }
+            Value::Object(named) if DEFINITIONS.contains(&keyword) => {
+                for (name, schema) in named {
+                    names(schema, &format!("#{name}"), steps_left, visit);
+                }
+            }
+            Value::Object(named) if MAPS.contains(&keyword) => {
+                named.values().for_each(|schema| names(schema, above, steps_left, visit));
+            }
+            Value::Object(_) if SCHEMA.contains(&keyword) => {
+                names(value, above, steps_left, visit);
+            }
+            Value::Array(list) if LISTS.contains(&keyword) => {
+                list.iter().for_each(|schema| names(schema, above, steps_left, visit));
+            }
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => {}
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! The words of one server's tools, as far as they do not depend on any other's.
+//! Inverted index of one server's tools, and the index over all servers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,19 +8,16 @@ use std::sync::Arc;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::deprecation;
-use super::lexicon::{Lexicon, WordKey, concept_key};
-use super::spelling;
-use super::thesaurus::{Concept, ConceptKind, ENGLISH, Effect};
-use super::words::{Script, plain, words};
-use crate::tool::{SideEffect, Tool};
+use super::thesaurus::{Concept, ConceptKind, ENGLISH, Effect, Lexicon, WordKey, concept_key};
+use super::tokenizer::{self, Script, plain, words};
+use mcpproxy_policy::tool::{SideEffect, Tool};
 
-/// A part of a tool's definition: what a word counts there, and how many words it usually has. In one that has more,
-/// each counts less. A name says in two words what a description says in thirty.
+/// A field of a tool's definition: weight of a word, usual length, and length normalization: in longer fields each
+/// word counts less.
 struct Field {
     weight: f32,
     usual: f32,
-    /// From 0, the length says nothing, to 1.
+    /// Strength of length normalization, 0 to 1.
     by_length: f32,
 }
 
@@ -32,54 +29,54 @@ const SERVER: Field = Field { weight: 2.0, usual: 1.0, by_length: 0.3 };
 const PARAMETERS: Field = Field { weight: 0.5, usual: 5.0, by_length: 0.6 };
 const PARAMETER_DESCRIPTIONS: Field = Field { weight: 0.4, usual: 40.0, by_length: 0.7 };
 
-/// What a word counts in a tool that is all about it.
+/// Weight at which a tool is entirely about a word.
 const PROMINENT: f32 = 4.0;
 
-/// Words of a field that are looked at.
+/// Maximum number of words indexed per field.
 const MAX_FIELD_WORDS: usize = 1024;
 
-/// How deep parameters are looked for in an input schema, and in how large a one.
+/// Maximum depth and size of input schemas searched for parameters.
 const MAX_PARAMETER_DEPTH: usize = 3;
 const MAX_SCHEMA_BYTES: usize = 1024 * 1024;
 
-/// Words of a description in which a verb says what the tool does, where its name does not.
+/// Number of leading words of a description that may hold the tool's verb if its name does not.
 const VERB_WITHIN: usize = 2;
 
-/// Letters that a word has at least for typing errors in it to be mended.
+/// Minimum letters of a word that is offered as a correction.
 const MIN_SPELLED: usize = 4;
 
-/// The words of a few tools: those of one server.
+/// Inverted index of one server's tools.
 #[derive(Default)]
 pub struct Segment {
     tools: Box<[Traits]>,
-    /// What words and meanings are compared by, in order, and where their postings begin; one more of these.
+    /// Sorted keys of words and meanings, and the start of their postings, with a final end.
     keys: Box<[WordKey]>,
     starts: Box<[u32]>,
-    /// How many tools have it, those less that have it in a lesser place.
-    having: Box<[f32]>,
-    /// Which tool has a word, and what it counts there.
+    /// Document frequency of each key, weighted by prominence.
+    document_frequency: Box<[f32]>,
+    /// Postings: tool and weight.
     postings: Box<[(u32, f32)]>,
-    /// The words as they are written, one after another, and each of them.
+    /// Spellings: concatenated text and positions.
     text: Box<str>,
     spelled: Box<[Spelled]>,
 }
 
-/// What else is known of a tool.
+/// Other properties of a tool.
 #[derive(Clone, Debug)]
 pub(super) struct Traits {
-    /// Its name, to be compared with a query; and the same as `server:tool`.
+    /// Keys of its name and of `server:tool`, compared with queries.
     pub(super) name: WordKey,
     pub(super) qualified_name: WordKey,
-    /// What its name, or its description, says it does.
+    /// Effect stated by its name or description.
     pub(super) effect: Option<Effect>,
-    /// Whether its annotations or the operator say that it destroys.
+    /// Marked destructive by annotations or the operator.
     pub(super) destroys: bool,
     pub(super) deprecated: bool,
-    /// The verbs of its name, where one of them says what is meant.
+    /// Verbs of its name, if one of them is specific.
     pub(super) verbs: Box<[WordKey]>,
 }
 
-/// A word as it is written.
+/// Spelling of a word.
 #[derive(Clone, Copy)]
 struct Spelled {
     letters: u32,
@@ -95,7 +92,6 @@ impl fmt::Debug for Segment {
 
 impl Segment {
     /// Indexes `tools`.
-    #[must_use]
     pub fn of<'a>(lexicon: &Lexicon, tools: impl IntoIterator<Item = &'a Arc<Tool>>) -> Self {
         let mut words = Words { lexicon, known: HashMap::new() };
         let (mut traits, mut all) = (Vec::new(), Vec::new());
@@ -105,11 +101,11 @@ impl Segment {
             all.extend(document.weights.into_iter().map(|(key, weight)| (key, at, weight)));
         }
         all.sort_unstable_by_key(|(key, at, _)| (*key, *at));
-        let (mut keys, mut starts, mut having) = (Vec::new(), vec![0], Vec::new());
+        let (mut keys, mut starts, mut document_frequency) = (Vec::new(), vec![0], Vec::new());
         let mut end = 0;
         for alike in all.chunk_by(|a, b| a.0 == b.0) {
             keys.extend(alike.first().map(|(key, ..)| *key));
-            having.push(alike.iter().map(|(.., weight)| prominence(*weight)).sum());
+            document_frequency.push(alike.iter().map(|(.., weight)| prominence(*weight)).sum());
             end += u32::try_from(alike.len()).unwrap_or(u32::MAX);
             starts.push(end);
         }
@@ -118,7 +114,7 @@ impl Segment {
             tools: traits.into(),
             keys: keys.into(),
             starts: starts.into(),
-            having: having.into(),
+            document_frequency: document_frequency.into(),
             postings: all.into_iter().map(|(_, at, weight)| (at, weight)).collect(),
             text,
             spelled,
@@ -133,7 +129,7 @@ impl Segment {
         self.tools.iter()
     }
 
-    /// The tools that have a word or a meaning, by their places, and what it counts there.
+    /// Postings of a key: tool positions and weights.
     pub(super) fn postings(&self, key: WordKey) -> &[(u32, f32)] {
         let range = self.keys.binary_search(&key).ok().and_then(|at| {
             let start = *self.starts.get(at)? as usize;
@@ -142,33 +138,33 @@ impl Segment {
         range.and_then(|range: Range<usize>| self.postings.get(range)).unwrap_or_default()
     }
 
-    /// How many tools have a word or a meaning, those less that have it in a lesser place.
-    pub(super) fn having(&self, key: WordKey) -> f32 {
+    /// Document frequency of a key, weighted by prominence.
+    pub(super) fn document_frequency(&self, key: WordKey) -> f32 {
         let at = self.keys.binary_search(&key).ok();
-        at.and_then(|at| self.having.get(at)).copied().unwrap_or_default()
+        at.and_then(|at| self.document_frequency.get(at)).copied().unwrap_or_default()
     }
 
-    /// Words that so few typing errors make of `word`, and how many.
+    /// Words within `max` typing errors of `word`, with their number.
     pub(super) fn near<'a>(
         &'a self,
         word: &'a str,
-        most: usize,
+        max: usize,
     ) -> impl Iterator<Item = (usize, &'a str)> {
-        let letters = spelling::letters(word);
+        let letters = tokenizer::letters(word);
         let length = word.len();
         let near = self.spelled.iter().filter(move |spelled| {
-            spelling::could_be(letters, spelled.letters, most)
-                && (spelled.length as usize).abs_diff(length) <= 2 * most
+            tokenizer::could_be(letters, spelled.letters, max)
+                && (spelled.length as usize).abs_diff(length) <= 2 * max
         });
         near.filter_map(move |spelled| {
             let (from, length) = (spelled.from as usize, spelled.length as usize);
             let known = self.text.get(from..from + length)?;
-            Some((spelling::errors(word, known, most)?, known))
+            Some((tokenizer::errors(word, known, max)?, known))
         })
     }
 }
 
-/// The words of one tool.
+/// Indexed words of one tool.
 struct ToolWords {
     weights: HashMap<WordKey, f32>,
     traits: Traits,
@@ -179,7 +175,7 @@ impl ToolWords {
         let (first, rest) = first_sentence(&tool.description);
         let server = words(&tool.name.server);
         let mut name = words(&tool.name.tool);
-        // Many names begin with their server's, and many texts name it: that says nothing beside the other tools.
+        // The server name distinguishes no tool within its server, so a name prefix equal to it is skipped.
         let prefix = name.iter().take_while(|word| server.contains(word)).count();
         if prefix < name.len() {
             name.drain(..prefix);
@@ -205,7 +201,7 @@ impl ToolWords {
             (&FIRST_SENTENCE, first),
             (&DESCRIPTION, rest),
         ] {
-            // Of its server's name it says little that it is in its texts as well.
+            // Occurrences of the server name in texts are skipped likewise.
             let mut words = words(text);
             words.retain(|word| !server.contains(word) || name.contains(word));
             let (keys, length) = known.keys(&words);
@@ -231,19 +227,19 @@ impl ToolWords {
                 &tool.description,
             ]
             .into_iter()
-            .any(deprecation::is_marked),
+            .any(tokenizer::is_marked),
             verbs,
         };
         Self { weights, traits }
     }
 }
 
-/// How much a tool is about a word, from 0 to 1.
+/// Prominence of a word in a tool, 0 to 1.
 pub(super) fn prominence(weight: f32) -> f32 {
     (weight / PROMINENT).min(1.0)
 }
 
-/// The first sentence, or line, of a description, and what comes after it.
+/// Splits a description after its first sentence or line.
 fn first_sentence(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     let line = text.find('\n').unwrap_or(text.len());
@@ -275,13 +271,13 @@ fn parameters(
     }
 }
 
-/// What words mean and are compared by, each word looked up once: servers word their tools much alike.
+/// Cache of word lookups while indexing: servers share much vocabulary.
 struct Words<'a> {
     lexicon: &'a Lexicon,
     known: HashMap<String, Arc<Meaning>>,
 }
 
-/// What is known of a word.
+/// Lookup result of a word.
 struct Meaning {
     script: Script,
     keys: Box<[WordKey]>,
@@ -300,7 +296,7 @@ impl Words<'_> {
         meaning
     }
 
-    /// What the words are compared by, and how many of them say something.
+    /// Keys of words, and the number of significant words.
     fn keys(&mut self, found: &[(String, Script)]) -> (Vec<WordKey>, usize) {
         let (mut keys, mut length) = (Vec::new(), 0);
         let found = found.get(..MAX_FIELD_WORDS).unwrap_or(found);
@@ -318,7 +314,7 @@ impl Words<'_> {
         (keys, length)
     }
 
-    /// What the first verb among words does.
+    /// Effect of the first verb.
     fn effect(&mut self, found: &[(String, Script)]) -> Option<Effect> {
         let lexicon = self.lexicon;
         found.iter().find_map(|(word, script)| {
@@ -326,7 +322,7 @@ impl Words<'_> {
         })
     }
 
-    /// The verbs among words, if one of them says what is meant.
+    /// Verbs, if one of them is specific.
     fn verbs(&mut self, found: &[(String, Script)]) -> Box<[WordKey]> {
         let lexicon = self.lexicon;
         let thesaurus = &lexicon.thesaurus;
@@ -342,7 +338,7 @@ impl Words<'_> {
         if special { verbs.into() } else { Box::default() }
     }
 
-    /// The words that typing errors may be in.
+    /// Words offered as corrections.
     fn spelled(self) -> (Box<str>, Box<[Spelled]>) {
         let (mut text, mut spelled) = (String::new(), Vec::new());
         for (word, meaning) in self.known {
@@ -353,10 +349,47 @@ impl Words<'_> {
                 && meaning.script == Script::Spaced
                 && !meaning.keys.is_empty()
             {
-                spelled.push(Spelled { letters: spelling::letters(&word), from, length });
+                spelled.push(Spelled { letters: tokenizer::letters(&word), from, length });
                 text.push_str(&word);
             }
         }
         (text.into(), spelled.into())
+    }
+}
+
+/// Index over all segments of a snapshot. A tool's position is its place among the tools of all segments.
+pub struct Index {
+    pub(super) lexicon: Arc<Lexicon>,
+    pub(super) segments: Box<[Arc<Segment>]>,
+    pub(super) tools: usize,
+}
+
+impl fmt::Debug for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Index({} tools of {} servers)", self.tools, self.segments.len())
+    }
+}
+
+impl Index {
+    /// Index over `segments`, in order.
+    pub fn of(lexicon: Arc<Lexicon>, segments: impl IntoIterator<Item = Arc<Segment>>) -> Self {
+        let segments: Box<[_]> = segments.into_iter().collect();
+        let tools = segments.iter().map(|segment| segment.len()).sum();
+        Self { lexicon, segments, tools }
+    }
+
+    pub(super) fn traits(&self, mut at: usize) -> Option<&Traits> {
+        for segment in &self.segments {
+            match at.checked_sub(segment.len()) {
+                Some(rest) => at = rest,
+                None => return segment.tools().nth(at),
+            }
+        }
+        None
+    }
+
+    /// Document frequency over all segments, weighted by prominence.
+    pub(super) fn document_frequency(&self, key: WordKey) -> f32 {
+        self.segments.iter().map(|segment| segment.document_frequency(key)).sum()
     }
 }

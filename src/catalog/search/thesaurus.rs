@@ -1,18 +1,19 @@
-//! Which words mean much the same when somebody looks for a tool, in several languages: the table `thesaurus.txt`.
+//! Thesaurus of synonyms in several languages (`thesaurus.txt`), and the lexicon of word keys.
 //!
-//! Owns the form of the table and how a word finds its concepts; what a concept is worth is not here. Words of a
-//! language are compared by their stems, English ones first: what an English word means is not looked for elsewhere.
+//! Owns the table format and the lookup of concepts. Words are compared by stems, English first: an English word is
+//! not looked up in other languages.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt;
 
 use rust_stemmers::{Algorithm, Stemmer};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::words::{Script, words};
+use super::tokenizer::{self, Script, words};
 
-/// The table.
 const TABLE: &str = include_str!("thesaurus.txt");
 
-/// The languages of its columns after the kind; none for those without stems.
+/// Stemmers of the columns after the kind; `None` without stemming.
 const LANGUAGES: [Option<Algorithm>; 9] = [
     Some(Algorithm::English),
     Some(Algorithm::German),
@@ -25,30 +26,28 @@ const LANGUAGES: [Option<Algorithm>; 9] = [
     None,
 ];
 
-/// The place of the language that tools are mostly worded in.
+/// Column of English, the language of most tools.
 pub(super) const ENGLISH: usize = 0;
 
-/// Words in the longest phrase that is looked for.
+/// Maximum words of a phrase.
 const MAX_PHRASE: usize = 4;
-/// Characters of the longest word of a script without blanks.
+/// Maximum characters of an unspaced word.
 const MAX_UNSPACED: usize = 8;
-/// Letters that both halves of a compound have at least.
+/// Minimum letters of each half of a compound.
 const SHORTEST_HALF: usize = 4;
-/// What stands between the halves of German compounds.
+/// Linking letters of German compounds.
 const JOINTS: [&str; 5] = ["", "s", "n", "en", "es"];
 
-/// What a concept is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ConceptKind {
-    /// A verb that any tool may have; one without effect may mean several.
+    /// Unspecific verb; without an effect it is ambiguous.
     Verb(Option<Effect>),
-    /// A verb that says what is meant.
+    /// Specific verb.
     Special(Effect),
-    /// A thing.
     Thing,
 }
 
-/// What a verb does to what it is about.
+/// Effect of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Effect {
     Read,
@@ -56,36 +55,34 @@ pub(super) enum Effect {
     Destroy,
 }
 
-/// The number of a concept: its place in the table.
+/// Concept number: its line in the table.
 pub(super) type Concept = u16;
 
-/// A language's stemmer, and its concepts by stem.
 type StemmedLanguage = (Stemmer, HashMap<Box<str>, Vec<Concept>>);
 
-/// The table, ready for looking up.
+/// Lookup structures of the table.
 pub(super) struct Thesaurus {
     kinds: Vec<ConceptKind>,
-    /// For each language.
-    silent: Vec<HashSet<Box<str>>>,
+    is_stop_word: Vec<HashSet<Box<str>>>,
     written: Vec<HashSet<Box<str>>>,
-    /// For each language that has stems.
+    /// Per stemmed language.
     stems: Vec<StemmedLanguage>,
-    /// By words that a blank parts.
+    /// Phrases by space-joined words.
     phrases: HashMap<Box<str>, Vec<Concept>>,
     begin_phrases: HashSet<Box<str>>,
-    /// Of scripts without blanks.
+    /// Words of unspaced scripts.
     unspaced: HashMap<Box<str>, Vec<Concept>>,
-    /// Words of scripts with blanks, as they are written.
+    /// Spellings in spaced scripts.
     spellings: BTreeSet<Box<str>>,
 }
 
 impl Thesaurus {
-    /// Reads the table. What it does not understand it leaves out; a test fails on such a line.
+    /// Parses the table. Malformed lines are skipped; a test fails on them.
     pub(super) fn new() -> Self {
         let stems = LANGUAGES.iter().flatten();
         let mut read = Self {
             kinds: Vec::new(),
-            silent: vec![HashSet::new(); LANGUAGES.len()],
+            is_stop_word: vec![HashSet::new(); LANGUAGES.len()],
             written: vec![HashSet::new(); LANGUAGES.len()],
             stems: stems.map(|language| (Stemmer::create(*language), HashMap::new())).collect(),
             phrases: HashMap::new(),
@@ -113,9 +110,9 @@ impl Thesaurus {
             Some(_) | None => None,
         };
         let Some(kind) = kind else {
-            for (silent, column) in self.silent.iter_mut().zip(columns) {
+            for (is_stop_word, column) in self.is_stop_word.iter_mut().zip(columns) {
                 let all = column.split_whitespace().flat_map(words);
-                silent.extend(all.map(|(word, _)| Box::from(word)));
+                is_stop_word.extend(all.map(|(word, _)| Box::from(word)));
             }
             return;
         };
@@ -156,7 +153,7 @@ impl Thesaurus {
         self.kinds.get(usize::from(concept)).copied()
     }
 
-    /// What concepts do together: nothing certain where one of them may mean several.
+    /// Combined effect of concepts; `None` if one is ambiguous.
     pub(super) fn effect(&self, concepts: &[Concept]) -> Option<Effect> {
         let kinds = || concepts.iter().filter_map(|concept| self.kind(*concept));
         if kinds().any(|kind| kind == ConceptKind::Verb(None)) {
@@ -171,7 +168,7 @@ impl Thesaurus {
         Some(if effects.any(|effect| effect == Effect::Destroy) { Effect::Destroy } else { first })
     }
 
-    /// Whether these concepts are a verb that says what is meant, and nothing else.
+    /// Whether all concepts are specific verbs.
     pub(super) fn special(&self, concepts: &[Concept]) -> bool {
         let special =
             |concept: &Concept| matches!(self.kind(*concept), Some(ConceptKind::Special(_)));
@@ -182,12 +179,12 @@ impl Thesaurus {
         self.kinds.len()
     }
 
-    /// Whether a word says nothing: it is not looked for.
-    pub(super) fn silent(&self, word: &str) -> bool {
-        self.silent.iter().any(|silent| silent.contains(word))
+    /// Whether a word is a stop word.
+    pub(super) fn is_stop_word(&self, word: &str) -> bool {
+        self.is_stop_word.iter().any(|is_stop_word| is_stop_word.contains(word))
     }
 
-    /// The stem of a word, by which it is compared with others: the English one.
+    /// English stem of a word.
     pub(super) fn stem(&self, word: &str) -> String {
         match self.stems.first() {
             Some((english, _)) => english.stem(word).into_owned(),
@@ -195,11 +192,13 @@ impl Thesaurus {
         }
     }
 
-    /// The language that most of the words are of; English where others have no more.
+    /// Majority language; English on a tie.
     pub(super) fn language<'a>(&self, words: impl Iterator<Item = &'a str> + Clone) -> usize {
         let mut best = (0, 0);
-        for (language, (silent, written)) in self.silent.iter().zip(&self.written).enumerate() {
-            let of = |word: &&str| silent.contains(*word) || written.contains(*word);
+        for (language, (is_stop_word, written)) in
+            self.is_stop_word.iter().zip(&self.written).enumerate()
+        {
+            let of = |word: &&str| is_stop_word.contains(*word) || written.contains(*word);
             let own = words.clone().filter(of).count();
             if own > best.0 {
                 best = (own, language);
@@ -208,7 +207,7 @@ impl Thesaurus {
         best.1
     }
 
-    /// What a word means: in that language, in English, or else in any.
+    /// Concepts of a word in the language, then English, then any.
     pub(super) fn meanings(&self, word: &str, language: usize) -> Vec<Concept> {
         let of = |(stemmer, stems): &StemmedLanguage| {
             stems.get(&*stemmer.stem(word)).cloned().unwrap_or_default()
@@ -221,7 +220,7 @@ impl Thesaurus {
         })
     }
 
-    /// The longest phrase that some words begin with: how many of them it has, and what it means.
+    /// Longest phrase at the beginning: its length and concepts.
     pub(super) fn phrase(&self, rest: &[(String, Script)]) -> Option<(usize, &[Concept])> {
         let (first, _) = rest.first()?;
         if !self.begin_phrases.contains(&**first) {
@@ -233,8 +232,12 @@ impl Thesaurus {
         })
     }
 
-    /// The halves of a compound, if both mean something.
-    pub(super) fn halves<'a>(&self, word: &'a str, language: usize) -> Option<(&'a str, &'a str)> {
+    /// Splits a compound if both halves are known.
+    pub(super) fn split_compound<'a>(
+        &self,
+        word: &'a str,
+        language: usize,
+    ) -> Option<(&'a str, &'a str)> {
         let means = |part: &str| {
             let stems = self.stems.get(language);
             part.len() >= SHORTEST_HALF
@@ -247,7 +250,7 @@ impl Thesaurus {
         })
     }
 
-    /// The words in a run of a script without blanks, the longest first: what they mean, and none for what is not known.
+    /// Segments an unspaced run by longest match.
     pub(super) fn unspaced(&self, run: &str) -> Vec<RunPart> {
         let chars: Vec<char> = run.chars().collect();
         let (mut found, mut at, mut unknown) = (Vec::new(), 0, String::new());
@@ -256,7 +259,7 @@ impl Thesaurus {
                 let word: String = chars.get(at..at + length)?.iter().collect();
                 match self.unspaced.get(&*word) {
                     Some(meanings) => Some((length, meanings.clone())),
-                    None => self.silent(&word).then_some((length, Vec::new())),
+                    None => self.is_stop_word(&word).then_some((length, Vec::new())),
                 }
             });
             match longest {
@@ -281,16 +284,95 @@ impl Thesaurus {
         found
     }
 
-    /// The words that the table has in scripts with blanks, each once: for typing errors.
+    /// Distinct spellings, for corrections.
     pub(super) fn spellings(&self) -> impl Iterator<Item = &str> {
         self.spellings.iter().map(|word| &**word)
     }
 }
 
-/// A part of a run without blanks.
+/// Part of an unspaced run.
 pub(super) enum RunPart {
     Means(Vec<Concept>),
     Unknown(String),
+}
+
+/// Prefix of concept hashes, distinct from words.
+const OF_CONCEPTS: u64 = 0x6d63_7074;
+
+/// Key of a word or concept.
+pub(super) type WordKey = u64;
+
+/// Lexicon: stems, meanings and spellings.
+pub struct Lexicon {
+    pub(super) thesaurus: Thesaurus,
+    /// Thesaurus words, for corrections.
+    spellings: Vec<(u32, Box<str>)>,
+}
+
+impl fmt::Debug for Lexicon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lexicon({} concepts)", self.thesaurus.concepts())
+    }
+}
+
+impl Default for Lexicon {
+    fn default() -> Self {
+        Self::of(Thesaurus::new())
+    }
+}
+
+impl Lexicon {
+    pub(super) fn of(thesaurus: Thesaurus) -> Self {
+        let spellings = thesaurus.spellings();
+        let spellings = spellings.map(|word| (tokenizer::letters(word), word.into())).collect();
+        Self { thesaurus, spellings }
+    }
+
+    /// Keys of a tool's word; empty for a stop word.
+    pub(super) fn keys(&self, word: &str, script: Script) -> Vec<WordKey> {
+        match script {
+            Script::Spaced if self.thesaurus.is_stop_word(word) => Vec::new(),
+            Script::Spaced => {
+                let meanings = self.thesaurus.meanings(word, ENGLISH).into_iter().map(concept_key);
+                std::iter::once(self.key(word)).chain(meanings).collect()
+            }
+            Script::Unspaced => {
+                let found = self.thesaurus.unspaced(word).into_iter();
+                let means = found.flat_map(|found| match found {
+                    RunPart::Means(concepts) => concepts,
+                    RunPart::Unknown(_) => Vec::new(),
+                });
+                pairs(word).into_iter().chain(means.map(concept_key)).collect()
+            }
+        }
+    }
+
+    pub(super) fn key(&self, word: &str) -> WordKey {
+        xxh3_64(self.thesaurus.stem(word).as_bytes())
+    }
+
+    /// Thesaurus words within a number of errors.
+    pub(super) fn near<'a>(
+        &'a self,
+        word: &'a str,
+        errors: usize,
+    ) -> impl Iterator<Item = (usize, &'a str)> {
+        let of_word = tokenizer::letters(word);
+        let near = self.spellings.iter();
+        let near = near.filter(move |(letters, _)| tokenizer::could_be(of_word, *letters, errors));
+        near.filter_map(move |(_, known)| Some((tokenizer::errors(word, known, errors)?, &**known)))
+    }
+}
+
+pub(super) fn concept_key(concept: Concept) -> WordKey {
+    xxh3_64_with_seed(&concept.to_le_bytes(), OF_CONCEPTS)
+}
+
+/// Keys of an unspaced run: its character bigrams, or the single character.
+pub(super) fn pairs(run: &str) -> Vec<WordKey> {
+    let chars: Vec<char> = run.chars().collect();
+    let pairs = chars.windows(2.min(chars.len().max(1)));
+    pairs.map(|pair| xxh3_64(pair.iter().collect::<String>().as_bytes())).collect()
 }
 
 #[cfg(test)]
@@ -299,7 +381,7 @@ mod tests {
 
     impl Thesaurus {
         /// The English words of a concept.
-        pub(in crate::catalog::search) fn named(&self, concept: Concept) -> &'static str {
+        pub(in crate::search) fn named(&self, concept: Concept) -> &'static str {
             let lines =
                 TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', 'x']));
             let line = lines.into_iter().nth(usize::from(concept));
@@ -308,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_understood() {
+    fn every_thesaurus_line_parses() {
         let mut lines = TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         lines.clone().for_each(|line| {
             let columns: Vec<_> = line.split('|').collect();
@@ -324,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn words_mean_what_they_mean_in_their_language() {
+    fn words_are_looked_up_by_language() {
         let thesaurus = Thesaurus::new();
         let named = |word: &str, language: usize| {
             let meanings = thesaurus.meanings(word, language).into_iter();
@@ -340,10 +422,10 @@ mod tests {
     }
 
     #[test]
-    fn compounds_are_taken_apart() {
+    fn compounds_are_split() {
         let thesaurus = Thesaurus::new();
-        assert_eq!(thesaurus.halves("dateiordner", 1), Some(("datei", "ordner")));
-        assert_eq!(thesaurus.halves("wibblewobble", 1), None);
-        assert_eq!(thesaurus.halves("", 1), None);
+        assert_eq!(thesaurus.split_compound("dateiordner", 1), Some(("datei", "ordner")));
+        assert_eq!(thesaurus.split_compound("wibblewobble", 1), None);
+        assert_eq!(thesaurus.split_compound("", 1), None);
     }
 }

@@ -1,21 +1,21 @@
-//! What tools mean, as vectors, and which are nearest to a query's.
+//! Embedding vectors of tools and exact nearest-neighbor search.
 //!
-//! Owns the checked vector and the comparison with all tools, one after the other: at the sizes that there are an index
-//! of neighbours would cost more than it saves. Who makes the vectors is not known here.
+//! Owns the checked vector and the linear scan over all tools: at these sizes an approximate index would cost more
+//! than it saves.
 
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::tool::Tool;
+use mcpproxy_policy::tool::Tool;
 
-/// Most numbers of a vector.
+/// Maximum dimensions of a vector.
 pub const MAX_DIMENSIONS: usize = 4096;
 
-/// Most tools that count as near.
-pub const MOST_NEAR: usize = 50;
+/// Maximum number of neighbors.
+pub const MAX_NEIGHBORS: usize = 50;
 
-/// Products that are summed side by side, so that they need not wait for each other.
+/// Number of independent accumulators.
 const LANES: usize = 16;
 
 /// A vector of length 1.
@@ -23,8 +23,7 @@ const LANES: usize = 16;
 pub struct UnitVector(Box<[f32]>);
 
 impl UnitVector {
-    /// The direction of a vector; `None` if it has none, has too many dimensions, or holds what is no finite number.
-    #[must_use]
+    /// Normalizes a vector; `None` if it has no direction, too many dimensions, or non-finite numbers.
     pub fn of(mut numbers: Vec<f32>) -> Option<Self> {
         if !(1..=MAX_DIMENSIONS).contains(&numbers.len()) {
             return None;
@@ -39,8 +38,6 @@ impl UnitVector {
         Some(Self(numbers.into()))
     }
 
-    /// Its numbers.
-    #[must_use]
     pub fn numbers(&self) -> &[f32] {
         &self.0
     }
@@ -52,16 +49,16 @@ impl fmt::Debug for UnitVector {
     }
 }
 
-/// A tool that is near, by its position.
+/// A neighbor by position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Near {
-    /// Where it stands among all.
+    /// Position among all tools.
     pub at: usize,
-    /// The cosine of the angle between the two vectors.
+    /// Cosine similarity.
     pub similarity: f32,
 }
 
-/// The vectors of tools, in one piece.
+/// Vectors of tools in one contiguous block.
 #[derive(Default)]
 pub struct ToolVectors {
     dimensions: usize,
@@ -76,7 +73,7 @@ impl fmt::Debug for ToolVectors {
 }
 
 impl ToolVectors {
-    /// Those of tools, each with its vector. Vectors of another dimension than the first are left out.
+    /// Builds the block; vectors of another dimension than the first are skipped.
     pub fn of<'a>(known: impl IntoIterator<Item = (Arc<Tool>, &'a [f32])>) -> Self {
         let (mut dimensions, mut tools, mut numbers) = (0, Vec::new(), Vec::new());
         for (tool, vector) in known {
@@ -91,37 +88,30 @@ impl ToolVectors {
         Self { dimensions, tools: tools.into(), numbers: numbers.into() }
     }
 
-    /// How many tools have one.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.tools.len()
     }
 
-    /// Whether no tool has one.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }
 
-    /// The vector of the tool in that row.
-    #[must_use]
-    pub fn vector(&self, row: usize) -> Option<&[f32]> {
+    pub(crate) fn vector(&self, row: usize) -> Option<&[f32]> {
         let from = row.checked_mul(self.dimensions)?;
         self.numbers.get(from..from.checked_add(self.dimensions)?).filter(|it| !it.is_empty())
     }
 
-    /// How many numbers a vector has; 0 where there is none.
-    #[must_use]
-    pub fn dimensions(&self) -> usize {
+    /// Dimensions; 0 if empty.
+    pub(crate) fn dimensions(&self) -> usize {
         self.dimensions
     }
 
-    /// The tools whose similarity to `asked` is `least` at least, the nearest first, [`MOST_NEAR`] at most: those for which
-    /// `place` has a position. None if `asked` is of another dimension.
+    /// Tools with at least `min` similarity to `asked`, nearest first, at most [`MAX_NEIGHBORS`], that `place`
+    /// gives a position. Empty if the dimensions differ.
     pub fn nearest(
         &self,
         asked: &UnitVector,
-        least: f32,
+        min: f32,
         mut place: impl FnMut(&Arc<Tool>) -> Option<usize>,
     ) -> Vec<Near> {
         if asked.0.len() != self.dimensions {
@@ -130,11 +120,11 @@ impl ToolVectors {
         let rows = self.numbers.chunks_exact(self.dimensions).enumerate();
         let near = rows.filter_map(|(row, vector)| {
             let similarity = dot(vector, &asked.0);
-            (similarity >= least).then_some(Candidate { similarity, row })
+            (similarity >= min).then_some(Candidate { similarity, row })
         });
         let mut near: BinaryHeap<Candidate> = near.collect();
         let mut placed = Vec::new();
-        while placed.len() < MOST_NEAR
+        while placed.len() < MAX_NEIGHBORS
             && let Some(Candidate { similarity, row }) = near.pop()
         {
             if let Some(at) = self.tools.get(row).and_then(&mut place) {
@@ -145,18 +135,16 @@ impl ToolVectors {
     }
 }
 
-/// What a query means, and what it is compared with.
+/// Vector of a query and the vectors it is compared with.
 #[derive(Clone, Debug)]
-pub struct AskedMeaning {
-    /// The query's vector.
+pub struct QueryMeaning {
     pub query: Arc<UnitVector>,
-    /// Those of the tools.
     pub tools: Arc<ToolVectors>,
-    /// Least similarity of a tool that counts as near.
-    pub least: f32,
+    /// Minimum similarity of a neighbor.
+    pub min: f32,
 }
 
-/// A row that may be near; the nearest is the greatest, of equal ones the first.
+/// A row ordered by similarity, then by position.
 #[derive(Clone, Copy)]
 struct Candidate {
     similarity: f32,
@@ -199,7 +187,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tool::{Annotations, Rules, ToolName};
+    use mcpproxy_policy::tool::{Annotations, Rules, ToolName};
 
     fn tool(name: &str) -> Arc<Tool> {
         let name = ToolName { server: "s".into(), tool: name.into() };
@@ -211,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_direction_is_a_vector() {
+    fn vector_without_direction_is_rejected() {
         assert_eq!(unit(&[3.0, 0.0, 4.0]).numbers(), [0.6, 0.0, 0.8]);
         assert_eq!(unit(&[-2e38, 0.0]).numbers(), [-1.0, 0.0], "its square is no f32");
         for bad in [
@@ -227,8 +215,8 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_come_first_and_what_has_no_place_takes_none() {
-        // More dimensions than are summed side by side, and some over.
+    fn nearest_tools_come_first_and_unplaced_are_skipped() {
+        // More dimensions than accumulators, with a remainder.
         let vector = |angle: f32| {
             let mut numbers = vec![0.0; 2 * LANES + 3];
             numbers[1] = angle.cos();
@@ -248,14 +236,14 @@ mod tests {
         assert!((near[45].similarity - 0.45_f32.cos()).abs() < 1e-6, "{near:?}");
         let even = |tool: &Arc<Tool>| at(tool).filter(|at| at % 2 == 0);
         let near = all.nearest(&vector(0.0), 0.0, even);
-        let expected: Vec<usize> = (0..2 * MOST_NEAR).step_by(2).collect();
+        let expected: Vec<usize> = (0..2 * MAX_NEIGHBORS).step_by(2).collect();
         assert_eq!(near.iter().map(|near| near.at).collect::<Vec<_>>(), expected);
         assert!(all.nearest(&unit(&[1.0, 0.0]), -1.0, at).is_empty(), "another dimension");
         assert!(ToolVectors::default().nearest(&unit(&[1.0]), -1.0, at).is_empty());
     }
 
     #[test]
-    fn equally_near_tools_keep_their_order_and_strange_vectors_are_left_out() {
+    fn equal_similarity_keeps_order_and_odd_dimensions_are_skipped() {
         let tools: Vec<_> = ["a", "b", "c"].map(tool).to_vec();
         let (one, other) = (unit(&[1.0, 1.0]), unit(&[1.0, 1.0, 1.0]));
         let vectors = [one.numbers(), other.numbers(), one.numbers()];

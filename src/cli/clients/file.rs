@@ -1,17 +1,27 @@
-//! The text of a client's config: its servers are read, and one of them is set or removed; the rest stays
-//! as it is written. Pure.
+//! Text of a client's config: reads its servers, sets or removes one, and keeps the rest as written; converts the
+//! server entries of other programs to ours. Pure: entries are treated as data, whatever a shell would make of them.
 
+use mcpproxy_config::edit::{EditedJson, WrittenValue};
+use mcpproxy_config::edit_servers::check_new_name;
+use mcpproxy_config::problem::KeyPath;
+use mcpproxy_upstream as upstream;
+use mcpproxy_upstream::{ValuePart, value_parts};
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, InlineTable, Item, Table};
 
-use super::Syntax;
-use crate::config::edit::{EditedJson, WrittenValue};
-use crate::config::problem::KeyPath;
+/// Syntax of a client's config file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Syntax {
+    /// JSON, with comments if the client allows them; the key that holds the servers.
+    Json(&'static str),
+    /// TOML; the table that holds the servers.
+    Toml(&'static str),
+}
 
-/// Most projects of one file.
+/// Maximum number of projects in one file.
 const MAX_PROJECTS: usize = 1000;
 
-/// A text that could be read.
+/// A parsed config text.
 #[derive(Clone, Debug)]
 pub(in crate::cli) enum ClientText {
     Json(EditedJson, KeyPath),
@@ -19,7 +29,7 @@ pub(in crate::cli) enum ClientText {
 }
 
 impl ClientText {
-    /// Reads a text; the error is for people, and quotes nothing of it.
+    /// Parses a text; the error message quotes nothing of it.
     pub(in crate::cli) fn read(text: &str, syntax: Syntax) -> Result<Self, String> {
         match syntax {
             Syntax::Json(key) => EditedJson::new(text)
@@ -39,7 +49,7 @@ impl ClientText {
         }
     }
 
-    /// Its servers, by name.
+    /// Servers by name.
     pub(in crate::cli) fn servers(&self) -> Result<Vec<(String, Value)>, String> {
         let found = match self {
             Self::Json(json, at) => json.get(at).cloned(),
@@ -49,12 +59,12 @@ impl ClientText {
             None | Some(Value::Null) => Ok(Vec::new()),
             Some(Value::Object(servers)) => Ok(servers.into_iter().collect()),
             Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
-                Err("what stands where its servers should is no object".to_owned())
+                Err("its server list is not an object".to_owned())
             }
         }
     }
 
-    /// The servers of single projects, by the project's folder, as Claude Code keeps them beside those for all.
+    /// Servers of single projects, by project directory, as Claude Code stores them.
     pub(in crate::cli) fn of_projects(&self) -> Vec<(String, Vec<(String, Value)>)> {
         let Self::Json(json, _) = self else { return Vec::new() };
         let projects = json.get(&KeyPath::root("projects")).and_then(Value::as_object);
@@ -65,13 +75,13 @@ impl ClientText {
         found.filter_map(|(name, project)| Some((name.clone(), servers(project)?))).collect()
     }
 
-    /// One of them.
+    /// One server by name.
     pub(in crate::cli) fn server(&self, name: &str) -> Option<Value> {
         let servers = self.servers().ok()?;
         servers.into_iter().find(|(known, _)| known == name).map(|(_, block)| block)
     }
 
-    /// Puts a server there, in the place of one of that name.
+    /// Adds or replaces a server.
     pub(in crate::cli) fn set(&mut self, name: &str, block: &WrittenValue) -> Result<(), String> {
         match self {
             Self::Json(json, at) => json.set(&at.key(name), block).map_err(|it| it.to_string()),
@@ -79,14 +89,15 @@ impl ClientText {
                 let mut parent = Table::new();
                 parent.set_implicit(true);
                 let servers = document.entry(key).or_insert(Item::Table(parent));
-                let servers = servers.as_table_like_mut().ok_or("its servers are no table")?;
+                let servers =
+                    servers.as_table_like_mut().ok_or("its server list is not a table")?;
                 servers.insert(name, Item::Table(table(&block.value())));
                 Ok(())
             }
         }
     }
 
-    /// Takes a server out; false if there is none of that name.
+    /// Removes a server; returns false if there is none of that name.
     pub(in crate::cli) fn remove(&mut self, name: &str) -> Result<bool, String> {
         match self {
             Self::Json(json, at) => json.remove(&at.key(name)).map_err(|error| error.to_string()),
@@ -97,7 +108,7 @@ impl ClientText {
         }
     }
 
-    /// The text as it is now.
+    /// The current text.
     pub(in crate::cli) fn text(&self) -> String {
         match self {
             Self::Json(json, _) => json.text().to_owned(),
@@ -106,7 +117,7 @@ impl ClientText {
     }
 }
 
-/// A value of TOML as one of JSON.
+/// Converts TOML to JSON.
 fn value(item: &Item) -> Value {
     match item {
         Item::None => Value::Null,
@@ -135,7 +146,7 @@ fn scalar(it: &toml_edit::Value) -> Value {
     }
 }
 
-/// A server's block in TOML: strings, lists of them, and maps of them.
+/// A server entry in TOML: strings, lists of strings, and maps of strings.
 fn table(block: &Value) -> Table {
     let mut table = Table::new();
     for (key, value) in block.as_object().into_iter().flatten() {
@@ -160,6 +171,144 @@ fn table(block: &Value) -> Table {
     table
 }
 
+/// Maximum characters of a name.
+const NAME_CHARS: usize = 64;
+
+/// Members of one of our server entries, in the usual order.
+pub(in crate::cli) type EntryMembers = Vec<(String, Value)>;
+
+/// Converts a server name to a valid one of ours, if possible.
+pub(in crate::cli) fn name(original: &str) -> Option<String> {
+    let plain = |letter: char| letter.is_alphanumeric() || matches!(letter, '-' | '_' | '.' | ' ');
+    let letters = original.chars().map(|letter| if plain(letter) { letter } else { '-' });
+    let name: String = letters.skip_while(|it| !it.is_alphanumeric()).take(NAME_CHARS).collect();
+    let name = name.trim_end_matches([' ', '-']).to_owned();
+    check_new_name(&name).is_ok().then_some(name)
+}
+
+/// Converts a server entry to ours; the error names the unusable part.
+pub(in crate::cli) fn members(original: &Value) -> Result<EntryMembers, String> {
+    let block = original.as_object().ok_or("it is not an object")?;
+    let mut members = EntryMembers::new();
+    // Zed used to nest the program and its settings one level deeper.
+    let inner = block.get("command").and_then(Value::as_object);
+    let found = |keys: &[&str]| {
+        let of = |block: &Map<String, Value>| keys.iter().find_map(|key| block.get(*key)).cloned();
+        inner.and_then(of).or_else(|| of(block)).filter(|value| !value.is_null())
+    };
+    let command = match inner {
+        Some(inner) => inner.get("path").cloned(),
+        None => block.get("command").cloned(),
+    };
+    let url = found(&["url", "serverUrl", "httpUrl"]);
+    let mut put = |key: &str, value: Value| members.push((key.to_owned(), value));
+    let empty = |value: &Value| {
+        value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+    };
+    match (command, url) {
+        (Some(command), _) => {
+            put("command", command);
+            for key in ["args", "env", "cwd"] {
+                if let Some(value) = found(&[key]).filter(|value| !empty(value)) {
+                    put(key, if key == "env" { filled_in(value) } else { value });
+                }
+            }
+        }
+        (None, Some(url)) => {
+            let known =
+                |url: &str| ["https:", "http:", "unix:", "${"].iter().any(|it| url.starts_with(it));
+            if !url.as_str().is_some_and(known) {
+                return Err("its url scheme is not https, http or unix".to_owned());
+            }
+            put("url", filled_in(url));
+            let headers = headers(&found)?;
+            if !headers.is_empty() {
+                put("headers", Value::Object(headers));
+            }
+        }
+        (None, None) => return Err("it has neither a command nor a url".to_owned()),
+    }
+    let says = |key: &str, value: bool| block.get(key) == Some(&Value::Bool(value));
+    if says("disabled", true) || says("enabled", false) {
+        put("enabled", false.into());
+    }
+    let entry = Value::Object(members.iter().cloned().collect());
+    if entry.as_object().into_iter().flatten().any(|(_, value)| has_local_reference(value)) {
+        return Err("it refers to a file, credential or keyring entry, which only mcpproxy would \
+                    expand: add it by hand, with `mcpproxy upstream add`"
+            .to_owned());
+    }
+    match serde_json::from_value::<upstream::Config>(entry) {
+        Ok(_) => Ok(members),
+        // The deserializer's message would quote the value.
+        Err(_) => Err("its command, args, env, url or headers have an unexpected type".to_owned()),
+    }
+}
+
+/// Members with an effect in the other program that are not imported, for the checks of the new entry.
+pub(in crate::cli) fn not_imported(original: &Value) -> impl Iterator<Item = (String, Value)> {
+    let block = original.as_object().into_iter().flatten();
+    let left = block.filter(|(key, _)| ["type", "transport", "envFile"].contains(&key.as_str()));
+    left.map(|(key, value)| (key.clone(), value.clone()))
+}
+
+/// Headers, including those that Codex configures by environment variable.
+fn headers(found: &impl Fn(&[&str]) -> Option<Value>) -> Result<Map<String, Value>, String> {
+    let object = |keys: &[&str]| match found(keys) {
+        None => Ok(Map::new()),
+        Some(Value::Object(members)) => Ok(members),
+        Some(_) => Err(format!("its {} are not an object", keys.join(" or "))),
+    };
+    let mut headers = object(&["headers", "http_headers"])?;
+    headers.values_mut().for_each(|value| *value = filled_in(value.take()));
+    for (name, variable) in object(&["env_http_headers"])? {
+        if let Some(variable) = variable.as_str() {
+            headers.insert(name, format!("${{env:{variable}}}").into());
+        }
+    }
+    if let Some(Value::String(variable)) = found(&["bearer_token_env_var"]) {
+        headers.insert("Authorization".to_owned(), format!("Bearer ${{env:{variable}}}").into());
+    }
+    Ok(headers)
+}
+
+/// Whether a value would be expanded from a local secret that is plain text to the other program, and sent to its
+/// author.
+fn has_local_reference(value: &Value) -> bool {
+    match value {
+        Value::String(text) => value_parts(text).iter().any(|it| matches!(it, ValuePart::Kept(_))),
+        Value::Array(elements) => elements.iter().any(has_local_reference),
+        Value::Object(members) => members.values().any(has_local_reference),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Rewrites `${NAME}`, which some programs expand from the environment, to `${env:NAME}`.
+fn filled_in(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(variables(&text)),
+        Value::Object(members) => {
+            members.into_iter().map(|(key, value)| (key, filled_in(value))).collect()
+        }
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_)) => other,
+    }
+}
+
+fn variables(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        out.push_str(before);
+        let name = after.split('}').next().unwrap_or_default();
+        let is_name = name.len() < after.len()
+            && !name.is_empty()
+            && name.chars().all(|it| it.is_ascii_alphanumeric() || it == '_');
+        out.push_str(if is_name { "${env:" } else { "${" });
+        rest = after;
+    }
+    out + rest
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -169,7 +318,7 @@ mod tests {
     const TOML: &str = "# mine\nmodel = \"o\" # fast\n\n[mcp_servers.a]\ncommand = \"x\"\nargs = [\"-y\"]\nenv = { K = \"v\" }\n\n[projects.\"/p\"]\ntrust = true\n";
 
     #[test]
-    fn toml_keeps_its_comments_and_gives_its_servers() {
+    fn toml_edits_keep_comments() {
         let mut text = ClientText::read(TOML, Syntax::Toml("mcp_servers")).unwrap();
         let a = json!({"command": "x", "args": ["-y"], "env": {"K": "v"}});
         assert_eq!(text.servers().unwrap(), [("a".to_owned(), a)]);
@@ -189,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_without_its_words() {
+    fn parse_errors_quote_nothing_of_the_text() {
         for (text, syntax) in [
             ("a = s3cr3t-token", Syntax::Toml("m")),
             ("{\"k\": s3cr3t-token}", Syntax::Json("m")),
@@ -202,5 +351,79 @@ mod tests {
         for (text, syntax) in [("m = 7", Syntax::Toml("m")), ("{\"m\": []}", Syntax::Json("m"))] {
             assert!(ClientText::read(text, syntax).unwrap().servers().is_err());
         }
+    }
+
+    fn read(block: Value) -> Result<Value, String> {
+        members(&block).map(|members| Value::Object(members.into_iter().collect()))
+    }
+
+    #[test]
+    fn every_programs_entry_form_is_converted() {
+        for (original, ours) in [
+            (
+                json!({"command": "npx", "args": ["-y"], "env": {}}),
+                json!({"command": "npx", "args": ["-y"]}),
+            ),
+            (
+                json!({"type": "http", "url": "http://h", "headers": {"A": "Bearer ${TOKEN}"}}),
+                json!({"url": "http://h", "headers": {"A": "Bearer ${env:TOKEN}"}}),
+            ),
+            (
+                json!({"serverUrl": "http://h", "disabled": true}),
+                json!({"url": "http://h", "enabled": false}),
+            ),
+            (
+                json!({"source": "custom", "command": {"path": "x", "args": ["a"], "env": {"K": "v"}}}),
+                json!({"command": "x", "args": ["a"], "env": {"K": "v"}}),
+            ),
+            (json!({"source": "custom", "command": "x", "args": []}), json!({"command": "x"})),
+            (
+                json!({"url": "http://h", "bearer_token_env_var": "T", "http_headers": {"A": "b"}, "env_http_headers": {"C": "D"}}),
+                json!({"url": "http://h", "headers": {"A": "b", "C": "${env:D}", "Authorization": "Bearer ${env:T}"}}),
+            ),
+            (
+                json!({"command": "x; rm -rf / $(id)", "args": ["`id`"]}),
+                json!({"command": "x; rm -rf / $(id)", "args": ["`id`"]}),
+            ),
+        ] {
+            assert_eq!(read(original), Ok(ours));
+        }
+        for bad in [
+            json!(7),
+            json!({}),
+            json!({"command": 7}),
+            json!({"command": "x", "args": "y"}),
+            json!({"command": "x", "env": {"K": 7}}),
+            json!({"url": "u", "headers": []}),
+            json!({"command": {}}),
+            json!({"command": "x", "env": {"K": "a ${file:~/.ssh/id_rsa}"}}),
+            json!({"url": "https://h/${credential:c}"}),
+            json!({"url": "https://h", "headers": {"A": "${keyring:s/u}"}}),
+        ] {
+            assert!(read(bad.clone()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_are_sanitized() {
+        for (original, ours) in [
+            ("github", Some("github")),
+            ("microsoft/playwright-mcp", Some("microsoft-playwright-mcp")),
+            ("../../etc/passwd", Some("etc-passwd")),
+            ("a:b", Some("a-b")),
+            ("a\u{1b}[31m\nb", Some("a--31m-b")),
+            ("\u{202e}x", Some("x")),
+            ("..", None),
+            ("", None),
+            ("\0", None),
+        ] {
+            assert_eq!(name(original).as_deref(), ours, "{original:?}");
+        }
+        assert_eq!(name(&"x".repeat(1000)).unwrap().len(), 64);
+    }
+
+    #[test]
+    fn variables_are_rewritten_to_env_references() {
+        assert_eq!(variables("a${B}c${env:D}${E"), "a${env:B}c${env:D}${E");
     }
 }

@@ -1,65 +1,418 @@
-//! `mcpproxy activity …`: what went through and what was decided, for people.
+//! `mcpproxy activity …`: dispatch, and the commands `list`, `summary` and `watch`.
+//!
+//! `watch` resumes an interrupted stream after the last received record, so that none is skipped.
+
+use crate::cli::args::{ActivityCommand, ActivityList, Format, Global};
+use crate::cli::backend::{Backend, Chunks, Needs, target};
+pub(super) use crate::cli::commands::activity::export::records_bar_of;
+use crate::cli::commands::activity::export::{Retries, filters, times};
+use crate::cli::commands::activity::row::duration;
+pub(super) use crate::cli::commands::activity::row::{RowStyle, folded};
+pub(super) use crate::cli::commands::activity::verify::{salvage, unsound};
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::format::{TimeStyle, Times, counted, list, text};
+use crate::cli::output::{Output, Paragraph};
+use crate::cli::table::TableLayout;
+use crate::cli::terminal_safe::line;
+use crate::cli::{backend, logging, output};
+use futures_util::TryStreamExt;
+use mcpproxy_protocol::wire::sse::{Decoder, Item};
+use mcpproxy_server as server;
+use serde_json::Value;
+use std::fmt::Write as _;
 
 mod export;
-mod export_lines;
-mod filters;
-mod fleet;
-mod list;
-mod progress;
-mod proof;
-mod reason;
-mod record_id;
-mod retry;
 mod row;
-mod show;
-mod summary;
 mod verify;
-mod watch;
 
-use crate::cli::args::{ActivityCommand, Global};
-use crate::cli::backend::{self, Needs, target};
-use crate::cli::error::CommandError;
-use crate::cli::output::Output;
-
-pub(super) use progress::records_bar_of;
-pub(super) use row::{RowStyle, folded};
-pub(super) use verify::unsound;
-
-/// Runs one of the commands.
+/// Runs an activity command.
 pub(super) fn run(
     command: &ActivityCommand,
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let ask = Needs::Activity;
+    let needs = Needs::Activity;
     match command {
         ActivityCommand::List(flags) => {
-            backend::with(global, ask, async |backend| list::run(flags, backend, output).await)
+            backend::with(global, needs, async |backend| list_records(flags, backend, output).await)
         }
-        ActivityCommand::Show { id, time } => {
-            backend::with(global, ask, async |backend| show::run(id, *time, backend, output).await)
-        }
-        ActivityCommand::Summary { period } => backend::with(global, ask, async |backend| {
+        ActivityCommand::Show { id, time } => backend::with(global, needs, async |backend| {
+            row::show(id, *time, backend, output).await
+        }),
+        ActivityCommand::Summary { period } => backend::with(global, needs, async |backend| {
             let query = [("period", Some(period.as_str()))];
             let summary = backend.get(&target(&["activity", "summary"], &query)).await?;
-            output.print(summary.json()?, |it| summary::draw(it, output.view.width))
+            output.print(summary.json()?, |it| draw_summary(it, output.view.width))
         }),
         ActivityCommand::Export(flags) => {
-            backend::with(global, ask, async |backend| export::run(flags, backend, output).await)
+            backend::with(global, needs, async |backend| export::run(flags, backend, output).await)
         }
         ActivityCommand::Watch { no_icons, time, node } => {
             backend::with(global, Needs::Running, async |backend| {
-                watch::run(backend, output, (*no_icons, *time), node.as_deref()).await
+                watch(backend, output, (*no_icons, *time), node.as_deref()).await
             })
         }
         ActivityCommand::Verify(flags) => match (&flags.proof, &flags.store) {
-            (Some(file), _) => proof::check(file, flags, output),
-            (None, Some(store)) => fleet::verify(store, flags, output),
+            (Some(file), _) => verify::check(file, flags, output),
+            (None, Some(store)) => verify::verify(store, flags, output),
             (None, None) if flags.keys.is_some() => {
                 Err(CommandError::usage("--keys is for --store or a proof"))
             }
             (None, None) => verify::run(global, output),
         },
-        ActivityCommand::Prove(flags) => proof::write(flags, global, output),
+        ActivityCommand::Prove(flags) => verify::write(flags, global, output),
+    }
+}
+
+/// Prints the records that match the flags.
+pub(super) async fn list_records(
+    flags: &ActivityList,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let (since, until) = times(&flags.filters)?;
+    let mut query = filters(&flags.filters, since.as_deref(), until.as_deref());
+    query.push(("text", flags.text.as_deref()));
+    match output.format {
+        // The table has no payload column.
+        Format::Table => query.push(("exclude_payloads", Some("true"))),
+        Format::Json | Format::Yaml => {}
+    }
+    let style = RowStyle::of(output, flags.no_icons, flags.time);
+    let found = match output.format {
+        Format::Table => {
+            rows(flags.limit, async |records| {
+                backend::fetch_all(backend, "activity", &query, records).await
+            })
+            .await?
+        }
+        Format::Json | Format::Yaml => {
+            backend::fetch_all(backend, "activity", &query, flags.limit).await?
+        }
+    };
+    output.print(&found, |found| table(found, flags.limit, output, &style))
+}
+
+/// Maximum number of records fetched for the rows of a table.
+const MAX_RECORDS: u32 = 20_000;
+
+/// Fetches records until they make `limit` rows: decisions about a listed call have none of their own.
+async fn rows(
+    limit: u32,
+    fetch: impl AsyncFn(u32) -> Result<String, CommandError>,
+) -> Result<String, CommandError> {
+    let mut records = limit;
+    loop {
+        let found = fetch(records).await?;
+        let parsed = output::parse(&found)?;
+        let is_all = parsed.get("next_cursor").is_none() || records >= MAX_RECORDS;
+        // The call that a last decision is about is the next record.
+        let last = list(&parsed, "/activities").last();
+        let ends_with_call = last.is_some_and(|last| text(last, "/type") != "policy_decision");
+        if is_all || (ends_with_call && folded(&parsed).len() >= limit as usize) {
+            return Ok(found);
+        }
+        records = records.saturating_mul(2).min(MAX_RECORDS);
+    }
+}
+
+fn table(found: &Value, limit: u32, output: &Output, style: &RowStyle) -> String {
+    let records = list(found, "/activities");
+    if records.is_empty() {
+        let none = "No activity found. Filters combine; drop one to see more.";
+        let lacking = lacking(found);
+        return if lacking.is_empty() { none.to_owned() } else { format!("{none}\n{lacking}") };
+    }
+    let mut rows = folded(found);
+    let is_more = found.get("next_cursor").is_some() || rows.len() > limit as usize;
+    rows.truncate(limit as usize);
+    let count = rows.len();
+    let rows = rows.into_iter().map(|(record, decisions)| style.row(record, &decisions));
+    let mut table = output.table(&style.columns(), rows.collect());
+    if is_more {
+        let _ = writeln!(table, "({} shown, more available: use -n)", counted(count, "row"));
+    }
+    table.push_str(&lacking(found));
+    table
+}
+
+/// One line per fleet node with missing records; empty if none is missing.
+pub(super) fn lacking(found: &Value) -> String {
+    let missing = found.pointer("/fleet/missing").and_then(Value::as_object);
+    let note = |(node, why): (&String, &Value)| {
+        let why = why.as_str().unwrap_or_default();
+        format!("records of node {} are incomplete: {}\n", line(node), line(why))
+    };
+    missing.into_iter().flatten().map(note).collect()
+}
+
+/// Width of the label column.
+const LABEL: usize = 13;
+
+/// Renders a summary, one line per count.
+pub(super) fn draw_summary(summary: &Value, width: Option<usize>) -> String {
+    let mut shown = String::new();
+    let times = Times::new(Some(TimeStyle::Utc), false);
+    let beside = Paragraph::new(width).behind(LABEL);
+    let mut row = |label: &str, text: &str| {
+        let _ = writeln!(shown, "{}", beside.labeled(label, text));
+    };
+    let [start, end] = ["/start_time", "/end_time"].map(|at| times.show_text(&text(summary, at)));
+    let (total, period) = (text(summary, "/total_count"), text(summary, "/period"));
+    row("calls", &format!("{total} in {period} ({start} to {end} UTC)"));
+    for status in ["success", "error", "rejected", "blocked", "unknown"] {
+        row(status, &text(summary, &format!("/{status}_count")));
+    }
+    row("warnings", &text(summary, "/warning_count"));
+    let intents = ["read", "write", "destructive"]
+        .map(|intent| format!("{intent} {}", text(summary, &format!("/by_intent/{intent}"))));
+    row("intent", &intents.join(", "));
+    let latency = ["p50", "p95", "p99"].map(|name| {
+        let ms = summary.pointer(&format!("/latency_ms/{name}")).and_then(Value::as_f64);
+        // Zero means that there were no calls.
+        let took = ms.filter(|ms| *ms > 0.0).map_or_else(|| "-".to_owned(), duration);
+        format!("{name} {took}")
+    });
+    row("latency", &latency.join(", "));
+    for (label, at) in [("top servers", "/top_servers"), ("top tools", "/top_tools")] {
+        let named = |it: &Value| format!("{} {}", line(&text(it, "/name")), text(it, "/count"));
+        let top: Vec<String> = list(summary, at).iter().map(named).collect();
+        if !top.is_empty() {
+            row(label, &top.join(", "));
+        }
+    }
+    shown.push_str(&lacking(summary));
+    shown
+}
+
+/// Path of the event stream.
+const EVENTS: &str = "/events";
+
+/// Default column widths for [`RowStyle::columns`]; longer cells push the rest. Ids are shorter for people than for
+/// programs.
+const WIDTHS: [usize; 9] = [7, 14, 18, 14, 22, 11, 8, 8, 160];
+const ID_WIDTH: usize = 26;
+
+/// Presentation of records.
+struct Lines<'a> {
+    output: &'a Output,
+    style: RowStyle,
+    layout: TableLayout,
+}
+
+/// Reason why a stream ended.
+enum End {
+    /// The reader of stdout is gone.
+    Unread,
+    /// The stream ended or was interrupted.
+    Over,
+}
+
+/// Prints records until the user, the reader of stdout or the proxy ends it.
+pub(super) async fn watch(
+    backend: &Backend,
+    output: &Output,
+    (no_icons, time): (bool, Option<TimeStyle>),
+    node: Option<&str>,
+) -> Result<(), CommandError> {
+    // Records are shown as they arrive, so that ages would be meaningless.
+    let time = time.or_else(|| output.terminal.then_some(TimeStyle::Local));
+    let style = RowStyle::of(output, no_icons, time);
+    let mut widths = WIDTHS;
+    if let ([id, ..], None) = (&mut widths, output.view.width) {
+        *id = ID_WIDTH;
+    }
+    let layout = TableLayout::new(&style.columns(), &widths, &[true; WIDTHS.len()], output.view);
+    let lines = Lines { output, style, layout };
+    let events = events(node);
+    let watch = async {
+        let mut chunks = backend.stream(&events, None).await?.chunks;
+        if output.format == Format::Table && !output::write_on(lines.layout.header().as_bytes())? {
+            return Ok(());
+        }
+        let (mut retries, mut last) = (Retries::default(), String::new());
+        loop {
+            match follow(chunks, &lines, &mut last, &mut retries).await? {
+                End::Unread => return Ok(()),
+                End::Over => {}
+            }
+            chunks = resume(backend, &events, &last, &mut retries).await?;
+        }
+    };
+    tokio::select! {
+        ended = server::ended_by_signal() => ended.map_err(CommandError::failed),
+        watched = watch => watched,
+    }
+}
+
+/// Target of the event stream of all nodes, or of one.
+fn events(node: Option<&str>) -> String {
+    target(&[], &[("node", node)]).replacen("/api/v1", EVENTS, 1)
+}
+
+/// Resumes the stream after the record `last`.
+async fn resume(
+    backend: &Backend,
+    events: &str,
+    last: &str,
+    retries: &mut Retries,
+) -> Result<Chunks, CommandError> {
+    let mut why = CommandError::failed("the event stream keeps ending");
+    loop {
+        retries.next(why).await?;
+        let after = Some(last).filter(|last| !last.is_empty());
+        match backend.stream(events, after).await {
+            Ok(response) => return Ok(response.chunks),
+            Err(failure) if failure.exit == Exit::Unreachable => {
+                let text = "the proxy has terminated";
+                return Err(CommandError::new(Exit::Unreachable, text));
+            }
+            Err(failure) => why = failure,
+        }
+    }
+}
+
+async fn follow(
+    mut chunks: Chunks,
+    lines: &Lines<'_>,
+    last: &mut String,
+    retries: &mut Retries,
+) -> Result<End, CommandError> {
+    let (mut decoder, mut data) = (Decoder::new(), Vec::new());
+    let mut is_established = false;
+    // An interrupted stream is resumed like one that ended.
+    while let Ok(Some(chunk)) = chunks.try_next().await {
+        if std::mem::replace(&mut is_established, true) {
+            retries.reset();
+        }
+        decoder.push(chunk);
+        while let Some(item) = decoder.next_item().map_err(CommandError::failed)? {
+            match item {
+                Item::Data(bytes) => data.extend_from_slice(&bytes),
+                Item::End => {
+                    let data = std::mem::take(&mut data);
+                    match decoder.event() {
+                        b"activity" => {
+                            let shown = render_event(&data, lines)?;
+                            if !output::write_on(shown.as_bytes())? {
+                                return Ok(End::Unread);
+                            }
+                        }
+                        // Other events carry messages of the proxy.
+                        other => logging::print_line(format_args!(
+                            "{}: {}",
+                            line(&String::from_utf8_lossy(other)),
+                            line(&String::from_utf8_lossy(&data))
+                        )),
+                    }
+                }
+            }
+        }
+        if !decoder.last_id().is_empty() {
+            *last = String::from_utf8_lossy(decoder.last_id()).into_owned();
+        }
+    }
+    Ok(End::Over)
+}
+
+fn render_event(data: &[u8], lines: &Lines<'_>) -> Result<String, CommandError> {
+    let json = std::str::from_utf8(data).map_err(CommandError::failed)?;
+    Ok(match lines.output.format {
+        Format::Json => lines.output.json(json).into_owned(),
+        Format::Yaml => format!("---\n{}", lines.output.yaml(&output::parse(json)?)?),
+        Format::Table => lines.layout.line(&lines.style.row(&output::parse(json)?, &[])),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_table_keeps_status_and_reason_beside_long_names() {
+        for name in crate::cli::output::tests::names() {
+            let record = |seq: u64, tool: &str| {
+                serde_json::json!({"id": "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "seq": seq, "type": "tool_call",
+                    "server_name": tool, "tool_name": tool, "status": "rejected", "duration_ms": 0.4,
+                    "intent": {"operation_type": tool},
+                    "error_message": "Tool 'x' not found. Use retrieve_tools to find tools."})
+            };
+            let found =
+                serde_json::json!({"activities": [record(4711, &name), record(4712, "read_file")]});
+            let drawn =
+                |output: &Output| table(&found, 100, output, &RowStyle::of(output, false, None));
+            let keeps = ["STATUS", "rejected", "4711", "TOOL", "read_file", "Tool 'x' not"];
+            crate::cli::output::tests::fits(drawn, &keeps);
+        }
+    }
+
+    #[tokio::test]
+    async fn act_7_decisions_fold_before_the_limit() {
+        let all: Vec<Value> = (0..20_u64)
+            .flat_map(|call| {
+                let decision = serde_json::json!({"id": format!("d{call}"), "seq": 100 - 2 * call,
+                    "type": "policy_decision", "parent_id": format!("c{call}")});
+                let call = serde_json::json!({"id": format!("c{call}"), "seq": 99 - 2 * call, "type": "tool_call",
+                    "tool_name": format!("tool{call}"), "status": "success"});
+                [decision, call]
+            })
+            .collect();
+        let fetch = async |records: u32| {
+            let some: Vec<_> = all.iter().take(records as usize).collect();
+            let mut page = serde_json::json!({"activities": some});
+            if some.len() < all.len() {
+                page["next_cursor"] = "x".into();
+            }
+            Ok(page.to_string())
+        };
+        for (limit, expected) in [(4, 4), (1, 1), (30, 20)] {
+            let found = output::parse(&rows(limit, &fetch).await.unwrap()).unwrap();
+            let view = crate::cli::table::TableView {
+                width: None,
+                colors: crate::cli::output::Colors::Plain,
+            };
+            let output =
+                Output { format: Format::Table, terminal: false, view, stderr_colors: view.colors };
+            let shown = table(&found, limit, &output, &RowStyle::of(&output, true, None));
+            assert_eq!(shown.matches("tool_call").count(), expected, "-n {limit}: {shown}");
+        }
+    }
+
+    #[test]
+    fn act_7_summary_shows_all_counts() {
+        let shown = draw_summary(
+            &serde_json::json!({
+                "period": "1h", "total_count": 21, "success_count": 11, "error_count": 1,
+                "blocked_count": 2, "warning_count": 3, "rejected_count": 7, "unknown_count": 0,
+                "by_intent": {"read": 12, "write": 8, "destructive": 1},
+                "top_servers": [{"name": "git\u{1b}hub", "count": 21}],
+                "top_tools": [], "latency_ms": {"p50": 0.5, "p95": 12.0, "p99": 1500.0},
+                "start_time": "2026-01-02T03:00:00.000Z", "end_time": "2026-01-02T04:00:00.000Z",
+            }),
+            None,
+        );
+        assert_eq!(
+            shown,
+            "calls        21 in 1h (01-02 03:00:00 to 01-02 04:00:00 UTC)\n\
+             success      11\nerror        1\nrejected     7\nblocked      2\nunknown      0\nwarnings     3\n\
+             intent       read 12, write 8, destructive 1\n\
+             latency      p50 0.5ms, p95 12ms, p99 1.5s\n\
+             top servers  git\\u{1b}hub 21\n"
+        );
+    }
+
+    #[test]
+    fn summary_escapes_names_and_fits_the_terminal() {
+        let named = |name: String| serde_json::json!({"name": name, "count": 2});
+        let tools: Vec<_> =
+            (0..5).map(|at| named(format!("x{at}\nerror        {}", "0".repeat(40)))).collect();
+        let summary = serde_json::json!({"top_servers": [], "top_tools": tools});
+        for width in [None, Some(40), Some(80)] {
+            let shown = draw_summary(&summary, width);
+            assert_eq!(shown.lines().filter(|it| it.starts_with("error")).count(), 1, "{shown}");
+            assert!(shown.contains("x0\\u{a}error"), "{shown}");
+            let fits = |line: &str| width.is_none_or(|width| line.len() <= width);
+            assert!(shown.lines().all(fits), "{width:?}: {shown}");
+        }
     }
 }

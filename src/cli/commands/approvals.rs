@@ -1,38 +1,35 @@
-//! `mcpproxy approvals …`: calls that wait for a person, and the answers to them.
-
-use std::collections::HashSet;
-use std::fmt::Write as _;
-
-use serde_json::{Value, json};
+//! `mcpproxy approvals …`: lists, shows and decides pending calls.
 
 use crate::cli::args::ApprovalsCommand;
 use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
-use crate::cli::json_pointer::{list, text};
-use crate::cli::output::{Output, parse};
-use crate::cli::paragraph::Paragraph;
+use crate::cli::format::{Times, list, text};
+use crate::cli::output::{Output, Paragraph, parse};
 use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::terminal_safe::line;
-use crate::cli::times::Times;
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::fmt::Write as _;
 
-/// What is seen of an id where it is short; more where two begin alike.
+/// Minimum characters of a shortened id; more if two ids share a prefix.
 const SHORT: usize = 6;
-/// The fewest characters by which an approval can be meant.
+/// Minimum characters of an id prefix.
 const MIN_SHORT: usize = 4;
-/// Characters of a whole id, but for those of its node in a fleet.
-const WHOLE: usize = 16;
+/// Characters of a full id, without the node suffix of a fleet.
+const FULL_ID_CHARS: usize = 16;
 
-/// The columns of the list, and where their values stand.
-const COLUMNS: [((&str, Fit), &str); 6] = [
+/// Columns of pending calls with the JSON pointers of their values.
+const COLUMNS: [((&str, Fit), &str); 7] = [
     (("ID", Fit::Whole), "/id"),
     ((UNTIL, Fit::Whole), "/call/until"),
     (("CALL", Fit::Name), "/access"),
     (("OPERATION", Fit::Rank(3)), "/call/operation"),
     (("PRINCIPAL", Fit::Rank(4)), "/call/principal"),
+    (("REASON", Fit::Rank(2)), "/call/reason"),
     (("ARGUMENTS", Fit::Free), "/call/arguments"),
 ];
 
-/// The same of those that stand.
+/// Columns of standing approvals.
 const STANDING: [((&str, Fit), &str); 5] = [
     (("ID", Fit::Whole), "/id"),
     ((UNTIL, Fit::Whole), "/until"),
@@ -41,10 +38,10 @@ const STANDING: [((&str, Fit), &str); 5] = [
     (("SESSION", Fit::Rank(4)), "/session_id"),
 ];
 
-/// The column of a point in time, whose zone its name says.
+/// Header of a time column; the zone is added.
 const UNTIL: &str = "UNTIL";
 
-/// Runs one of the commands.
+/// Runs an approvals command.
 pub(super) async fn run(
     command: &ApprovalsCommand,
     backend: &Backend,
@@ -57,87 +54,87 @@ pub(super) async fn run(
             output.print(all.json()?, |all| table(all, output, &times))
         }
         ApprovalsCommand::Show { id } => {
-            let id = whole(id, backend).await?;
+            let id = full_id(id, backend).await?;
             let approval = backend.get(&target(&["approvals", &id], &[])).await?;
             output.print(approval.json()?, |approval| show(approval, output.view.width))
         }
         ApprovalsCommand::Approve { id, how_long } => {
-            let mut answer = json!({"decision": "approve"});
-            if let (Some(how_long), Some(members)) = (how_long, answer.as_object_mut()) {
+            let mut decision = json!({"decision": "approve"});
+            if let (Some(how_long), Some(members)) = (how_long, decision.as_object_mut()) {
                 members.insert("for".to_owned(), how_long.as_str().into());
             }
-            answered(id, &answer, backend, output).await
+            decide(id, &decision, backend, output).await
         }
         ApprovalsCommand::Deny { id } => {
-            answered(id, &json!({"decision": "deny"}), backend, output).await
+            decide(id, &json!({"decision": "deny"}), backend, output).await
         }
     }
 }
 
-async fn answered(
+async fn decide(
     id: &str,
-    answer: &Value,
+    decision: &Value,
     backend: &Backend,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let id = whole(id, backend).await?;
-    let decided = backend.post(&target(&["approvals", &id], &[]), answer.to_string()).await?;
+    let id = full_id(id, backend).await?;
+    let decided = backend.post(&target(&["approvals", &id], &[]), decision.to_string()).await?;
     output.print(decided.json()?, |data| {
         let approval = data.get("approval").unwrap_or(data);
         format!("{}: {}", line(&text(approval, "/access")), line(&text(approval, "/state")))
     })
 }
 
-/// The whole id of one that is typed by its beginning.
-async fn whole(typed: &str, backend: &Backend) -> Result<String, CommandError> {
-    if typed.len() >= WHOLE {
+/// Completes an id prefix.
+async fn full_id(typed: &str, backend: &Backend) -> Result<String, CommandError> {
+    if typed.len() >= FULL_ID_CHARS {
         return Ok(typed.to_owned());
     }
     let all = backend.get(&target(&["approvals"], &[])).await?;
     let all = parse(all.json()?)?;
-    begins(typed, &ids(&all)).map_err(CommandError::failed)
+    complete_prefix(typed, &ids(&all)).map_err(CommandError::failed)
 }
 
-/// The one id that begins so.
-fn begins(typed: &str, ids: &[String]) -> Result<String, String> {
-    let mut meant = ids.iter().filter(|id| id.starts_with(&typed.to_lowercase()));
-    match (typed.len() >= MIN_SHORT, meant.next(), meant.next()) {
+/// The single id with this prefix.
+fn complete_prefix(typed: &str, ids: &[String]) -> Result<String, String> {
+    let mut matches = ids.iter().filter(|id| id.starts_with(&typed.to_lowercase()));
+    match (typed.len() >= MIN_SHORT, matches.next(), matches.next()) {
         (false, ..) => {
-            Err(format!("'{typed}' is too short: write at least {MIN_SHORT} characters of the id"))
+            Err(format!("'{typed}' is too short: give at least {MIN_SHORT} characters of the id"))
         }
         (true, Some(one), None) => Ok(one.clone()),
         (true, Some(one), Some(other)) => {
-            Err(format!("several begin with '{typed}': {one}, {other}: write more of the id"))
+            Err(format!("'{typed}' is ambiguous: {one}, {other}; give more characters of the id"))
         }
-        // The proxy tells what it is that nobody knows.
+        // The proxy reports unknown ids.
         (true, None, _) => Ok(typed.to_owned()),
     }
 }
 
-/// The ids of all that wait or stand.
+/// Ids of all pending calls and standing approvals.
 fn ids(all: &Value) -> Vec<String> {
     let both = list(all, "/approvals").iter().chain(list(all, "/standing"));
     both.map(|it| text(it, "/id").into_owned()).collect()
 }
 
-/// How many characters tell the ids apart.
-fn distinct(ids: &[String]) -> usize {
+/// Prefix length that makes all ids unique.
+fn unique_prefix_length(ids: &[String]) -> usize {
     let unique = |length: &usize| {
         let mut seen = HashSet::new();
         ids.iter().all(|id| seen.insert(id.get(..*length).unwrap_or(id)))
     };
-    (SHORT..WHOLE).find(unique).unwrap_or(WHOLE)
+    (SHORT..FULL_ID_CHARS).find(unique).unwrap_or(FULL_ID_CHARS)
 }
 
 fn table(all: &Value, output: &Output, times: &Times) -> String {
-    let shown_of_id = output.view.width.map_or(usize::MAX, |_| distinct(&ids(all)));
+    let id_chars = output.view.width.map_or(usize::MAX, |_| unique_prefix_length(&ids(all)));
     let rows = |pointer: &str, columns: &[((&'static str, Fit), &str)]| -> Vec<Vec<Cell>> {
         let cell_of = |it: &Value, (name, at): (&str, &str)| {
-            let told = text(it, at);
+            let value = text(it, at);
             match name {
-                "ID" => cell(told.get(..shown_of_id).unwrap_or(&told)).into(),
-                UNTIL => times.show_text(&told).into(),
-                _ => Cell::from(cell(&told)),
+                "ID" => cell(value.get(..id_chars).unwrap_or(&value)).into(),
+                UNTIL => times.show_text(&value).into(),
+                _ => Cell::from(cell(&value)),
             }
         };
         let cells =
@@ -151,16 +148,16 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
         });
         named.collect()
     };
-    let (waiting, standing) = (rows("/approvals", &COLUMNS), rows("/standing", &STANDING));
-    let mut drawn = match waiting.is_empty() {
-        true => "No call waits for approval.\n".to_owned(),
-        false => output.table(&columns(&COLUMNS), waiting),
+    let (pending, standing) = (rows("/approvals", &COLUMNS), rows("/standing", &STANDING));
+    let mut drawn = match pending.is_empty() {
+        true => "No pending calls.\n".to_owned(),
+        false => output.table(&columns(&COLUMNS), pending),
     };
     for unseen in list(all, "/unseen") {
-        let _ = writeln!(drawn, "Not seen: {}", line(&text(unseen, "/why")));
+        let _ = writeln!(drawn, "Not included: {}", line(&text(unseen, "/why")));
     }
     if !standing.is_empty() {
-        drawn += "\nApprovals that stand (`approvals deny ID` ends one):\n";
+        drawn += "\nStanding approvals (`approvals deny ID` revokes one):\n";
         drawn += &output.table(&columns(&STANDING), standing);
     }
     drawn
@@ -191,14 +188,21 @@ fn show(data: &Value, width: Option<usize>) -> String {
     ] {
         let value = text(approval, pointer);
         if !value.is_empty() {
-            let _ = writeln!(shown, "{}", values.labelled(label, &line(&value)));
+            let _ = writeln!(shown, "{}", values.labeled(label, &line(&value)));
         }
     }
-    let arguments = text(approval, "/call/arguments");
-    if !arguments.is_empty() {
-        // As they are sent: another layout could read differently. But no line of them passes for one of ours.
-        let below = Paragraph::new(width).behind(2);
-        let _ = writeln!(shown, "\nArguments\n{}", below.block(&arguments));
+    for (title, pointer) in [
+        ("Arguments", "/call/arguments"),
+        ("_meta", "/call/meta"),
+        ("inputResponses", "/call/inputs"),
+    ] {
+        let value = text(approval, pointer);
+        if !value.is_empty() {
+            // Original layout, since another one could read differently; indented, so that no line passes for one of
+            // ours.
+            let below = Paragraph::new(width).behind(2);
+            let _ = writeln!(shown, "\n{title}\n{}", below.block(&value));
+        }
     }
     shown
 }
@@ -208,20 +212,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_approval_is_meant_by_the_beginning_of_its_id_alone() {
+    fn approval_is_selected_by_a_unique_id_prefix() {
         let ids = ["5r8x0q2mzk7w1ahd", "5r8x0qzzzzzzzzzz", "aaaa000000000000"].map(str::to_owned);
-        assert_eq!(begins("aaaa", &ids), Ok(ids[2].clone()));
-        assert_eq!(begins("5R8X0Q2", &ids), Ok(ids[0].clone()));
-        assert_eq!(begins("zzzz", &ids), Ok("zzzz".to_owned()));
-        let several = begins("5r8x", &ids).unwrap_err();
+        assert_eq!(complete_prefix("aaaa", &ids), Ok(ids[2].clone()));
+        assert_eq!(complete_prefix("5R8X0Q2", &ids), Ok(ids[0].clone()));
+        assert_eq!(complete_prefix("zzzz", &ids), Ok("zzzz".to_owned()));
+        let several = complete_prefix("5r8x", &ids).unwrap_err();
         assert!(several.contains(&ids[0]) && several.contains(&ids[1]), "{several}");
-        assert!(begins("5r8", &ids).unwrap_err().contains("at least 4"));
-        assert!(begins("", &ids).is_err());
-        assert_eq!((distinct(&ids), distinct(&ids[1..])), (7, 6));
+        assert!(complete_prefix("5r8", &ids).unwrap_err().contains("at least 4"));
+        assert!(complete_prefix("", &ids).is_err());
+        assert_eq!((unique_prefix_length(&ids), unique_prefix_length(&ids[1..])), (7, 6));
     }
 
     #[test]
-    fn show_has_what_is_to_be_judged_and_hides_nothing() {
+    fn show_contains_all_call_details_with_hidden_characters_visible() {
         let data = json!({"approval": {"id": "x", "state": "waiting", "access": "gh:delete\u{202e}",
             "call": {"operation": "destructive", "arguments": "{\"a\":\"b\u{200b}\"}", "until": "2026"}}});
         let shown = show(&data, None);
@@ -238,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_leaves_what_is_asked_for_and_by_whom_it_is_answered_in_view() {
+    fn approval_list_keeps_id_and_deadline_beside_long_names() {
         for name in crate::cli::output::tests::names() {
             let call = json!({"operation": "destructive", "principal": "token:ci",
                 "until": "2026-01-02T03:04:05Z", "arguments": "{\"path\":\"/tmp\"}"});
@@ -247,7 +251,7 @@ mod tests {
                 "standing": [{"id": "aaaa000000000000", "access": format!("{name}:delete"),
                     "principal": "token:ci", "until": "2026-01-02T03:04:05Z", "session_id": "s"}],
             });
-            let times = Times::new(Some(crate::cli::times::TimeStyle::Utc), false);
+            let times = Times::new(Some(crate::cli::format::TimeStyle::Utc), false);
             let keeps = ["5r8x0q ", "aaaa00 ", "01-02 03:04:05", "CALL ", "ARGUMENTS"];
             crate::cli::output::tests::fits(|output| table(&all, output, &times), &keeps);
         }

@@ -1,26 +1,28 @@
-//! `mcpproxy call …`: one tool call with its intent, through the same door as an agent's.
+//! `mcpproxy call …`: one tool call with its intent, through the same pipeline as an agent's.
 //!
-//! The command fills in the operation type (FR-030); whether it fits is not decided here.
+//! The command sets the operation type (FR-030); admission is decided by the proxy.
 
-use std::fmt::Write as _;
-
+use crate::cli::args::{Arguments, CallArgs, CallCommand, Format};
+use crate::cli::backend::Backend;
+use crate::cli::completion::{Vocabulary, suggesting};
+use crate::cli::error::CommandError;
+use crate::cli::format::{list, text};
+use crate::cli::output::Output;
+use crate::cli::terminal_safe::{clean, line};
+use crate::cli::{completion, logging, output};
+use mcpproxy_policy::intent::Operation;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::io;
+use std::io::IsTerminal as _;
 
-use crate::cli::args::{CallArgs, CallCommand, Format};
-use crate::cli::backend::Backend;
-use crate::cli::error::CommandError;
-use crate::cli::json_pointer::{list, text};
-use crate::cli::output::{self, Output};
-use crate::cli::spinner;
-use crate::cli::suggest::{self, Vocabulary, suggesting};
-use crate::cli::terminal_safe::{clean, line};
-use crate::cli::value_parsers::Arguments;
-use crate::intent::Operation;
-
-/// Printed where the result has nothing to show.
-const NOTHING: &str = "(the tool answered with no content)";
+/// Clears the current line of a terminal.
+const CLEAR_LINE: &str = "\r\u{1b}[K";
+/// Printed for an empty result.
+const NOTHING: &str = "(the tool returned no content)";
 
 /// Makes the call and prints its result; an `isError` result is printed and fails.
 pub(super) async fn run(
@@ -36,34 +38,49 @@ pub(super) async fn run(
     let body = match request(variant, operation, args) {
         Ok(body) => body,
         Err(mut failure) => {
-            // What was typed without its server may be known with it.
-            if let (Err(_), Some(meant)) = (name(args), suggest::tool(backend, typed(args)).await) {
+            // A name without its server may match a known tool.
+            if let (Err(_), Some(meant)) =
+                (name(args), completion::tool(backend, typed(args)).await)
+            {
                 failure.message += &format!("; did you mean {}?", line(&meant));
             }
             return Err(failure);
         }
     };
-    let words = || format!("calling {}", typed(args));
-    let call = spinner::during(words, backend.post("/api/v1/tools/call", body));
+    let waiting = RefCell::new(None::<String>);
+    let message = || match &*waiting.borrow() {
+        None => format!("calling {}", typed(args)),
+        Some(id) => format!("waiting for approval {id}"),
+    };
+    let waits = |id: &str| {
+        // Replaces the progress line, which is drawn again below.
+        let clear = if io::stderr().is_terminal() { CLEAR_LINE } else { "" };
+        let id = line(id);
+        logging::print_line(format_args!(
+            "{clear}waiting for approval {id}; approve with `mcpproxy approvals approve {id}`"
+        ));
+        waiting.replace(Some(id.into_owned()));
+    };
+    let call = output::during(message, backend.post_call("/api/v1/tools/call", body, waits));
     let result = match args.timeout {
         None => call.await,
         Some(limit) => tokio::time::timeout(limit, call).await.map_err(|_| {
             let name = name(args).unwrap_or_default();
-            CommandError::failed(format!("{name}: no answer within {limit:?} (--timeout)"))
+            CommandError::failed(format!("{name}: no response within {limit:?} (--timeout)"))
         })?,
     };
     let result = suggesting(result, backend, Vocabulary::Tools, typed(args)).await;
     let result = result.map_err(|failure| match output.format {
         Format::Json => failure,
-        Format::Yaml | Format::Table => in_words_of_the_shell(failure),
+        Format::Yaml | Format::Table => with_command_hint(failure),
     })?;
     let json = result.json()?;
     match output.format {
-        Format::Json => output::write(json.as_bytes())?,
+        Format::Json => output::write(output.json(json).as_bytes())?,
         Format::Yaml | Format::Table => output.print(json, render)?,
     }
     match is_error(json) {
-        true => Err(CommandError::failed("the tool answered with an error (isError)")),
+        true => Err(CommandError::failed("the tool returned an error (isError)")),
         false => Ok(()),
     }
 }
@@ -90,9 +107,13 @@ struct Intent<'a> {
     reason: Option<&'a str>,
 }
 
-/// The REST body; the arguments keep their bytes.
+/// Builds the REST body; the arguments keep their bytes.
 fn request(variant: &str, operation: &str, args: &CallArgs) -> Result<String, CommandError> {
-    let arguments = Arguments::read(&args.args).map_err(CommandError::usage)?;
+    let arguments = match &*args.pairs {
+        [] => Arguments::read(&args.args),
+        pairs => Arguments::of_pairs(pairs),
+    };
+    let arguments = arguments.map_err(CommandError::usage)?;
     let body = Body {
         tool_name: variant,
         arguments: Inner { name: name(args)?, args: arguments.raw() },
@@ -105,13 +126,20 @@ fn request(variant: &str, operation: &str, args: &CallArgs) -> Result<String, Co
     serde_json::to_string(&body).map_err(CommandError::usage)
 }
 
-/// The tool as it was typed.
+/// The server that a call needs; empty if the name has none.
+pub(super) fn server(command: &CallCommand) -> &str {
+    let (CallCommand::Read(args) | CallCommand::Write(args) | CallCommand::Destructive(args)) =
+        command;
+    typed(args).split_once(':').map_or("", |(server, _)| server)
+}
+
+/// The tool name as given on the command line.
 fn typed(args: &CallArgs) -> &str {
     args.tool.as_deref().or(args.tool_name.as_deref()).unwrap_or_default()
 }
 
-/// A refusal names the call tool that an agent would use: here it is a command.
-fn in_words_of_the_shell(mut failure: CommandError) -> CommandError {
+/// A refusal names the call tool that an agent would use; adds the corresponding command.
+fn with_command_hint(mut failure: CommandError) -> CommandError {
     let advised = Operation::ALL
         .into_iter()
         .find(|it| failure.message.ends_with(&format!("use {}", it.variant())));
@@ -140,8 +168,7 @@ fn is_error(json: &str) -> bool {
     serde_json::from_str::<Flag>(json).is_ok_and(|flag| flag.is_error == Some(true))
 }
 
-/// A tool result for people: its text, what else there is by name, and the structured content
-/// where no text carries it.
+/// Renders a tool result: text, placeholders for other blocks, and the structured content if there is no text.
 fn render(result: &Value) -> String {
     let mut shown = String::new();
     let blocks = list(result, "/content");
@@ -157,8 +184,8 @@ fn render(result: &Value) -> String {
         };
         let _ = writeln!(shown, "{}", clean(&line));
     }
-    let said = blocks.iter().any(|block| text(block, "/type") == "text");
-    if let (false, Some(structured)) = (said, result.get("structuredContent")) {
+    let has_text = blocks.iter().any(|block| text(block, "/type") == "text");
+    if let (false, Some(structured)) = (has_text, result.get("structuredContent")) {
         let pretty = serde_json::to_string_pretty(structured).unwrap_or_default();
         let _ = writeln!(shown, "{}", clean(&pretty));
     }
@@ -170,10 +197,9 @@ fn render(result: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
     use crate::cli::args::{Cli, Command};
+    use clap::Parser;
 
     fn typed(words: &[&str]) -> CallArgs {
         let words = ["mcpproxy", "call", "tool-write"].iter().chain(words);
@@ -184,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_030_the_command_fills_in_the_operation_type() {
+    fn fr_030_command_sets_the_operation_type() {
         let args = typed(&["gh:new", "--args", "{\"n\": 1.0}", "--reason", "why \"so\""]);
         assert_eq!(
             request("call_tool_write", "write", &args).unwrap(),
@@ -196,15 +222,15 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_server_is_bad_usage() {
+    fn name_without_server_is_bad_usage() {
         for bad in ["tool", ":tool", "server:"] {
             let failure = request("call_tool_write", "write", &typed(&[bad])).unwrap_err();
-            assert_eq!(failure.exit, crate::cli::exit_code::Exit::Usage);
+            assert_eq!(failure.exit, crate::cli::error::Exit::Usage);
         }
     }
 
     #[test]
-    fn a_result_is_shown_by_its_text() {
+    fn result_is_rendered_as_text() {
         let result = serde_json::json!({
             "content": [
                 {"type": "text", "text": "hello\u{1b}[2J"},
@@ -219,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_result_is_told_from_a_good_one() {
+    fn error_results_are_detected() {
         assert!(is_error(r#"{"content":[],"isError":true}"#));
         assert!(!is_error(r#"{"content":[],"isError":false}"#));
         assert!(!is_error(r#"{"content":[{"isError":true}]}"#));

@@ -1,49 +1,50 @@
-//! `mcpproxy config …`: whether the config can be used, where it is, and that a running proxy reads it again.
+//! `mcpproxy config …` and `mcpproxy init`: check, locate, reload and create the config.
 
+use crate::cli::args::{ConfigSubcommand, Format, Global};
+use crate::cli::backend::{Needs, target};
+use crate::cli::error::{CommandError, problem_json};
+use crate::cli::format::{list, text};
+use crate::cli::output::Output;
+use crate::cli::terminal_safe::{joined, line};
+use crate::cli::{backend, output, start_proxy};
+use mcpproxy_config::CONFIG_SCHEMA;
+use mcpproxy_config::file::{Loaded, SCHEMA_FILE, locate};
+use mcpproxy_config::servers::ServerEntry;
+use mcpproxy_config::{Config, file};
+use mcpproxy_runtime::os::private;
+use serde_json::json;
+use std::convert::Infallible;
 use std::fmt::Write as _;
 
-use serde_json::json;
-
-use crate::cli::args::{ConfigCommand, Format, Global};
-use crate::cli::backend::{self, Needs, target};
-use crate::cli::error::{CommandError, problem_json};
-use crate::cli::json_pointer::{list, text};
-use crate::cli::load_config;
-use crate::cli::output::{self, Output};
-use crate::cli::terminal_safe::{joined, line};
-use crate::config::Config;
-use crate::config::file::{Loaded, locate};
-use crate::config::servers::ServerEntry;
-use crate::reference::CONFIG_SCHEMA;
-
-/// Checks the config, names its file, or has it read again.
+/// Runs a config command.
 pub(super) fn run(
-    command: &ConfigCommand,
+    command: &ConfigSubcommand,
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
     match command {
-        ConfigCommand::Path => {
-            let path = locate(global.config.as_deref(), &load_config::variable)
-                .map_err(|error| load_config::problem(&error))?;
+        ConfigSubcommand::Path => {
+            let path = locate(global.config.as_deref(), &start_proxy::variable)
+                .map_err(|error| start_proxy::problem(&error))?;
             let path = path.display().to_string();
             output.print(&json!({"path": path}).to_string(), |_| path.clone())
         }
-        ConfigCommand::Check => {
-            let flags = load_config::flags(global, None);
-            let loaded = Config::check(global.config.as_deref(), &load_config::variable, &flags);
-            let loaded = loaded.map_err(load_config::unusable)?;
+        ConfigSubcommand::Check => {
+            start_proxy::named_file_exists(global)?;
+            let flags = start_proxy::flags(global, None);
+            let loaded = Config::check(global.config.as_deref(), &start_proxy::variable, &flags);
+            let loaded = loaded.map_err(start_proxy::unusable)?;
             output.print(&report(&loaded).to_string(), draw)
         }
-        ConfigCommand::Reload => reload(global, output),
-        ConfigCommand::Schema => match output.format {
+        ConfigSubcommand::Reload => reload(global, output),
+        ConfigSubcommand::Schema => match output.format {
             Format::Table | Format::Json => output::write(CONFIG_SCHEMA.as_bytes()),
             Format::Yaml => output.print(CONFIG_SCHEMA, |_| String::new()),
         },
     }
 }
 
-/// Has the running proxy read its config again.
+/// Makes the running proxy reload its config.
 pub(super) fn reload(global: &Global, output: &Output) -> Result<(), CommandError> {
     backend::with(global, Needs::Running, async |backend| {
         let done = backend.post(&target(&["config", "reload"], &[]), String::new()).await?;
@@ -62,7 +63,7 @@ fn draw_reloaded(reloaded: &serde_json::Value) -> String {
         let _ = writeln!(shown, "warning   {}", joined(&text(warning, "/problem")));
     }
     let unchanged = reloaded.pointer("/unchanged") == Some(&json!(true));
-    let _ = writeln!(shown, "{}", if unchanged { "nothing has changed" } else { "in force" });
+    let _ = writeln!(shown, "{}", if unchanged { "unchanged" } else { "in force" });
     shown
 }
 
@@ -87,7 +88,7 @@ fn draw(report: &serde_json::Value) -> String {
     let mut shown = String::new();
     let found = match report.get("exists").and_then(serde_json::Value::as_bool) {
         Some(true) => "",
-        Some(false) | None => " (not there: defaults)",
+        Some(false) | None => " (missing: defaults apply)",
     };
     let servers = list(report, "/servers");
     let on = servers.iter().filter(|server| server.pointer("/enabled") == Some(&json!(true)));
@@ -101,4 +102,68 @@ fn draw(report: &serde_json::Value) -> String {
     }
     let _ = writeln!(shown, "{}", if warnings.is_empty() { "ok" } else { "ok, with warnings" });
     shown
+}
+
+/// Next steps after `init`.
+const NEXT: &str = "\
+Next:
+  mcpproxy import               import the servers of Claude, Cursor, VS Code and others
+  mcpproxy upstream add NAME …  add your own server
+  mcpproxy serve                run the proxy in front of them
+  mcpproxy connect CLIENT       point your client to it";
+
+/// Creates the config file with an API key, if there is none.
+pub(super) fn init(global: &Global, output: &Output) -> Result<(), CommandError> {
+    let mut loaded = start_proxy::load_or_default(global, None)?;
+    let listen = json!(loaded.config.listen.to_string());
+    let made = file::edit(&loaded.path, |text| {
+        let is_new = text.trim_start_matches('\u{feff}').trim().is_empty();
+        let first = format!(
+            "{{\n  \"$schema\": \"./{SCHEMA_FILE}\",\n  \"listen\": {listen},\n  \"mcpServers\": {{}}\n}}\n"
+        );
+        Ok::<_, Infallible>((is_new.then_some(first), is_new))
+    });
+    let made = made.map_err(|error| start_proxy::problem(&error))?;
+    let has_key = loaded.config.api_key.is_some();
+    if made {
+        // An existing blank file keeps its permissions, and is about to hold a key.
+        let restricted = private::restrict(&loaded.path);
+        restricted
+            .map_err(|error| CommandError::failed(format!("{}: {error}", loaded.path.display())))?;
+        loaded = start_proxy::load_or_default(global, None)?;
+    }
+    // An existing schema file may be from an older version.
+    if made || loaded.path.with_file_name(SCHEMA_FILE).exists() {
+        file::put_schema(&loaded.path).map_err(|error| start_proxy::problem(&error))?;
+    }
+    let key = loaded.ensure_api_key(start_proxy::random_key()?);
+    let key = key.map_err(|error| start_proxy::problem(&error))?;
+    let path = loaded.path.display().to_string();
+    // Links are not followed: the target may belong to another user.
+    let wider = private::wider(&loaded.path);
+    let answer = json!({"file": path, "created": made, "key_made": key && !has_key});
+    output.print(&answer.to_string(), |_| {
+        let path = line(&path);
+        let readable = wider.map_or_else(
+            || "readable only by you".to_owned(),
+            |mode| format!("accessible to others (mode {mode:03o}): chmod 600 it"),
+        );
+        let own = match key {
+            true => ", with a generated API key",
+            false => ", without an API key: MCPPROXY_API_KEY is used",
+        };
+        let warned = wider.filter(|_| key).map_or_else(String::new, |mode| {
+            format!(" The file is accessible to others (mode {mode:03o}): chmod 600 it.")
+        });
+        match (made, key) {
+            (true, _) => format!(
+                "Created {path}, {readable}{own}.\n\
+                 Editors complete and check it with {SCHEMA_FILE} beside it.\n\n{NEXT}"
+            ),
+            (false, true) => {
+                format!("{path} exists: added an API key.{warned}\n\n{NEXT}")
+            }
+            (false, false) => format!("{path} exists: nothing changed.\n\n{NEXT}"),
+        }
+    })
 }

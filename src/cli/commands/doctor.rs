@@ -1,71 +1,83 @@
-//! `mcpproxy doctor`: what is wrong, and the command that mends it.
+//! `mcpproxy doctor`: health checks, each failure with the command that fixes it.
 //!
-//! It looks, and changes nothing: `--fix` mends rights alone. Servers of a proxy that runs are asked
-//! about; with none running each is started, listed and ended again.
+//! Read-only except for `--fix`, which only repairs permissions. Checks config, permissions, clock, disk, the running
+//! proxy and the servers; servers are queried from the running proxy or, without one, started, listed and stopped
+//! again.
 
-mod certificates;
-mod checks;
-mod finding;
-mod log;
-mod port;
-
-use std::fmt::Write as _;
-use std::time::SystemTime;
-
-use serde_json::{Value, json};
-
-use self::finding::{Diagnosis, DiagnosisKind};
 use crate::cli::args::Global;
-use crate::cli::backend::Backend;
-use crate::cli::colours::of_state;
+use crate::cli::backend::{Backend, fetch_all, target};
+use crate::cli::commands::doctor::probes::{Diagnosis, DiagnosisKind};
+use crate::cli::commands::status::bytes;
 use crate::cli::error::CommandError;
-use crate::cli::json_pointer::{list, text};
-use crate::cli::load_config;
-use crate::cli::logging;
-use crate::cli::output::Output;
-use crate::cli::paragraph::Paragraph;
-use crate::cli::running_proxy;
+use crate::cli::format::{counted, list, nonconforming_items, second_connection, text};
+use crate::cli::output::{Output, Paragraph, of_state};
+use crate::cli::server_state::{ServerTrial, try_servers};
 use crate::cli::table::TableView;
-use crate::cli::terminal_safe::line;
-use crate::config::Config;
-use crate::server;
+use crate::cli::terminal_safe::{line, quoted};
+use crate::cli::{logging, output, running_proxy, start_proxy};
+use mcpproxy_config::Config;
+use mcpproxy_config::file::Loaded;
+use mcpproxy_config::problem::{Problem, Severity};
+use mcpproxy_policy::identity::{TokenFile, TokenFileError};
+use mcpproxy_policy::intent::Unannotated;
+use mcpproxy_runtime::io::egress_proxy::EgressEnvironment;
+use mcpproxy_runtime::os::{private, space, state_file};
+use mcpproxy_server as server;
+use mcpproxy_upstream::stderr_log;
+use mcpproxy_upstream::supervisor::Status;
+use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use tokio::runtime::LocalRuntime;
 
-/// Columns of how something is, and of what was looked at.
+mod probes;
+
+/// Widths of the columns "outcome" and "check".
 const OUTCOME: usize = 8;
 const CHECK: usize = 8;
 
-/// Looks at everything; exit code 1 if something is wrong.
+/// Runs all checks; exit code 1 if one fails.
 pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), CommandError> {
     let _log = logging::start_quiet(global);
-    let flags = load_config::flags(global, None);
+    start_proxy::named_file_exists(global)?;
+    let flags = start_proxy::flags(global, None);
     let mut found = Vec::new();
-    let checked = Config::check(global.config.as_deref(), &load_config::variable, &flags);
-    checks::config(&checked, &mut found);
-    // What is missing on this machine keeps nobody from looking at the rest.
+    let checked = Config::check(global.config.as_deref(), &start_proxy::variable, &flags);
+    config(&checked, &mut found);
+    // Problems of this machine do not prevent the other checks.
     let loaded = match checked {
         Ok(loaded) => Some(loaded),
-        Err(_) => Config::load(global.config.as_deref(), &load_config::variable, &flags).ok(),
+        Err(_) => Config::load(global.config.as_deref(), &start_proxy::variable, &flags).ok(),
     };
     if let Some(loaded) = loaded {
-        let of_tls = certificates::look(&loaded.config, SystemTime::now());
-        // What keeps a certificate from being used is told once, with what mends it.
+        let of_tls = probes::check_certificates(&loaded.config, SystemTime::now());
+        // A certificate problem is reported once, with its fix.
         found.retain(|it| !of_tls.iter().any(|of_tls| it.text.ends_with(&of_tls.text)));
         found.extend(of_tls);
-        checks::rights(&loaded, fix, &mut found);
-        found.push(checks::clock(&loaded, SystemTime::now()));
-        found.push(checks::disk(&loaded));
+        let environment = EgressEnvironment::of_process();
+        found.extend(probes::check_egress(&loaded.config, environment, &start_proxy::variable));
+        rights(&loaded, fix, &mut found);
+        found.extend(tokens(&loaded));
+        found.extend(fleet_files(&loaded));
+        found.push(clock(&loaded, SystemTime::now()));
+        found.push(disk(&loaded));
         let runtime = server::local_runtime().map_err(CommandError::failed)?;
         let running = runtime.block_on(running_proxy::find(&loaded.config));
         let running = match running {
             Some(client) if runtime.block_on(client.is_mcpproxy()) => Some(Backend::Remote(client)),
             Some(_) | None => None,
         };
-        let mute = running_proxy::announced_process(&loaded.config);
-        found.push(port::look(&loaded.config.listen, running.is_some(), mute));
-        found.extend(running.as_ref().map(|running| checks::running(running, &runtime)));
-        found.push(log::look(&loaded, running.as_ref(), &runtime));
-        checks::search(&loaded, running.as_ref(), &runtime, &mut found);
-        checks::servers(loaded, running.as_ref(), &runtime, &mut found)?;
+        let silent_process = running_proxy::announced_process(&loaded.config);
+        found.push(probes::check_port(&loaded.config.listen, running.is_some(), silent_process));
+        found.extend(running.as_ref().map(|backend| check_running(backend, &runtime)));
+        found.push(probes::check_log(&loaded, running.as_ref(), &runtime));
+        search(&loaded, running.as_ref(), &runtime, &mut found);
+        servers(loaded, running.as_ref(), &runtime, &mut found)?;
     }
     let wrong = found.iter().filter(|it| it.outcome == DiagnosisKind::Wrong).count();
     let findings: Vec<Value> = found.iter().map(Diagnosis::json).collect();
@@ -73,37 +85,435 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
     output.print(&answer.to_string(), |answer| draw(answer, output.view))?;
     match wrong {
         0 => Ok(()),
-        1 => Err(CommandError::failed("1 thing is wrong")),
-        many => Err(CommandError::failed(format!("{many} things are wrong"))),
+        1 => Err(CommandError::failed("1 check failed")),
+        many => Err(CommandError::failed(format!("{many} checks failed"))),
     }
 }
 
-fn draw(answer: &Value, TableView { width, colours }: TableView) -> String {
+fn draw(answer: &Value, TableView { width, colors }: TableView) -> String {
     let mut shown = String::new();
-    let [told_at, mend_at] = [OUTCOME + 1 + CHECK + 1, OUTCOME + 1 + CHECK + 3];
-    let [told_at, mend_at] = [told_at, mend_at].map(|at| Paragraph::new(width).behind(at));
+    let [text_at, fix_at] = [OUTCOME + 1 + CHECK + 1, OUTCOME + 1 + CHECK + 3];
+    let [text_at, fix_at] = [text_at, fix_at].map(|at| Paragraph::new(width).behind(at));
     for finding in list(answer, "/findings") {
-        let [outcome, check, told, mend] =
+        let [outcome, check, finding_text, fix] =
             ["/outcome", "/check", "/text", "/mend"].map(|at| text(finding, at));
-        let outcome = colours.paint(&format!("{outcome:<OUTCOME$}"), of_state(&outcome));
-        let told = told_at.text(&line(&told));
-        let _ = writeln!(shown, "{outcome} {check:<CHECK$} {told}");
-        if !mend.is_empty() {
-            let mend = mend_at.text(&line(&mend));
-            let _ = writeln!(shown, "{:told$} → {mend}", "", told = OUTCOME + CHECK + 1);
+        let outcome = colors.paint(&format!("{outcome:<OUTCOME$}"), of_state(&outcome));
+        let finding_text = text_at.text(&line(&finding_text));
+        let _ = writeln!(shown, "{outcome} {check:<CHECK$} {finding_text}");
+        for logged in list(finding, "/lines") {
+            let logged = fix_at.text(&line(&text(logged, "")));
+            let _ = writeln!(shown, "{:indent$} | {logged}", "", indent = OUTCOME + CHECK + 1);
+        }
+        if !fix.is_empty() {
+            let fix = fix_at.text(&line(&fix));
+            let _ = writeln!(shown, "{:indent$} → {fix}", "", indent = OUTCOME + CHECK + 1);
         }
     }
     shown
 }
 
+/// Clocks before this are wrong: start of 2026 in Unix seconds.
+const NOT_BEFORE: u64 = 1_767_225_600;
+/// Tolerated clock skew of file times.
+const AHEAD: Duration = Duration::from_secs(120);
+/// Free bytes below which the disk check fails.
+const TOO_LITTLE: u64 = 100 * 1024 * 1024;
+/// Free bytes below which the disk check warns.
+const LITTLE: u64 = 1024 * 1024 * 1024;
+/// Name of the disk check.
+const DISK: &str = "disk";
+/// Permissions of the data directory.
+const MODE: &str = "700";
+
+/// The config, including problems of this machine.
+fn config(checked: &Result<Loaded, Vec<Problem>>, found: &mut Vec<Diagnosis>) {
+    const CHECK: &str = "config";
+    let problems = match checked {
+        Ok(loaded) => {
+            let missing = if loaded.path.exists() { "" } else { " (missing: defaults apply)" };
+            let count = loaded.config.servers.len();
+            let text = format!("{}{missing}: {}", loaded.path.display(), counted(count, "server"));
+            found.push(Diagnosis::fine(CHECK, text));
+            &loaded.warnings
+        }
+        Err(problems) => problems,
+    };
+    for problem in problems {
+        // Permissions have a check of their own.
+        let of_file = problem.file.is_some() && problem.place.is_none();
+        match problem.severity {
+            Severity::Warning if of_file => {}
+            Severity::Warning => {
+                found.push(Diagnosis::new(DiagnosisKind::Odd, CHECK, problem.to_string()))
+            }
+            Severity::Error => {
+                let fix = fix(problem);
+                found.push(Diagnosis::wrong(CHECK, problem.to_string(), fix));
+            }
+        }
+    }
+}
+
+/// Fix for a config error: edit the file, or move it aside if it cannot be edited.
+fn fix(problem: &Problem) -> String {
+    let Some(path) = &problem.file else {
+        return format!("correct or unset {}", problem.key);
+    };
+    let copy = state_file::copy_path(path);
+    if copy.exists() {
+        return format!("cp -p {} {}", word(&copy), word(path));
+    }
+    let (file, aside) = (path.display().to_string(), format!("{}.aside", path.display()));
+    // Names that cannot be quoted are shown unquoted.
+    let [file, aside] = [&file, &aside].map(|it| quoted(it).unwrap_or(Cow::Borrowed(it.as_str())));
+    let can_be_edited = problem.place.is_some()
+        || !problem.key.is_empty()
+        || fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    match can_be_edited {
+        true => format!("$EDITOR {file}"),
+        // A directory, binary data, or a file that is far too large.
+        false => format!("mv {file} {aside} && mcpproxy init, or restore a backup"),
+    }
+}
+
+/// Permissions of other users on config and data.
+fn rights(loaded: &Loaded, fix: bool, found: &mut Vec<Diagnosis>) {
+    const CHECK: &str = "rights";
+    let data = &loaded.config.data_dir;
+    let entries = fs::read_dir(data).into_iter().flatten().flatten().map(|entry| entry.path());
+    let ours = [
+        "activity",
+        "catalog",
+        "address",
+        "stderr",
+        "oauth",
+        "tokens",
+        "results",
+        "fleet",
+        "embeddings",
+    ];
+    let is_own_entry = |path: &std::path::PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        ours.iter().any(|ours| name.starts_with(ours))
+    };
+    let config = (loaded.path.clone(), "600");
+    let folders = std::iter::once(data.clone()).chain(entries.filter(is_own_entry));
+    let folders = folders.map(|path| {
+        let mode = if path.is_dir() { MODE } else { "600" };
+        (path, mode)
+    });
+    let before = found.len();
+    for (path, mode) in std::iter::once(config).chain(folders) {
+        let Some(wide) = private::wider(&path) else { continue };
+        let text = format!("{} is accessible to others (mode {wide:03o})", path.display());
+        let command = format!("chmod {mode} {}", word(&path));
+        let fixed = fix.then(|| private::restrict(&path));
+        found.push(match fixed {
+            Some(Ok(())) if private::wider(&path).is_none() => {
+                Diagnosis::new(DiagnosisKind::Fixed, CHECK, text)
+            }
+            Some(Err(error)) => Diagnosis::wrong(CHECK, format!("{text}: {error}"), command),
+            Some(Ok(())) | None => Diagnosis::wrong(CHECK, text, command),
+        });
+    }
+    if found.len() == before {
+        found.push(Diagnosis::fine(CHECK, "config and data are accessible only to you"));
+    }
+}
+
+/// Whether the agent token file is usable; `None` if there is none.
+fn tokens(loaded: &Loaded) -> Option<Diagnosis> {
+    const CHECK: &str = "tokens";
+    match TokenFile::new(&loaded.config.data_dir).load() {
+        Ok(tokens) if tokens.is_empty() => None,
+        Ok(tokens) => Some(Diagnosis::fine(CHECK, counted(tokens.len(), "agent token"))),
+        Err(TokenFileError::Broken { file, reason, recovery }) => {
+            let text = format!("{} is unusable: {reason}", file.display());
+            Some(Diagnosis::wrong(CHECK, text, recovery))
+        }
+        Err(TokenFileError::Missing { file, recovery }) => {
+            let text = format!("{} is missing, but its backup copy exists", file.display());
+            Some(Diagnosis::wrong(CHECK, text, recovery))
+        }
+        Err(error) => Some(Diagnosis::wrong(CHECK, error.to_string(), "")),
+    }
+}
+
+/// State files of a fleet's node that cannot be used. The shared config is part of the config's check.
+fn fleet_files(loaded: &Loaded) -> impl Iterator<Item = Diagnosis> {
+    let errors = loaded.config.ledger().map(|ledger| ledger.unusable_files()).unwrap_or_default();
+    errors.into_iter().map(|error| Diagnosis::wrong("fleet", error, ""))
+}
+
+/// Whether the clock is plausible.
+fn clock(loaded: &Loaded, now: SystemTime) -> Diagnosis {
+    const CHECK: &str = "clock";
+    const SPACE_FIX: &str = "timedatectl set-ntp true";
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    if since < NOT_BEFORE {
+        return Diagnosis::wrong(CHECK, "the clock is years behind", SPACE_FIX);
+    }
+    let files = [loaded.path.clone(), loaded.config.activity_folder()];
+    let ahead = files.iter().find(|file| {
+        let changed = fs::metadata(file).and_then(|it| it.modified());
+        changed.is_ok_and(|changed| changed > now + AHEAD)
+    });
+    match ahead {
+        Some(file) => {
+            let text = format!("{} has a modification time in the future", file.display());
+            Diagnosis::wrong(CHECK, text, SPACE_FIX)
+        }
+        None => {
+            let shown = jiff::Timestamp::try_from(now).map(|now| format!("{now:.0}"));
+            Diagnosis::fine(CHECK, shown.unwrap_or_default())
+        }
+    }
+}
+
+/// Whether there is enough free disk space.
+fn disk(loaded: &Loaded) -> Diagnosis {
+    let data = &loaded.config.data_dir;
+    let existing = data.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let kept = space::used(&loaded.config.activity_folder());
+    match space::free(existing) {
+        Err(error) => Diagnosis::wrong(DISK, format!("{}: {error}", existing.display()), ""),
+        Ok(free) => disk_space(free, data, kept),
+    }
+}
+
+/// Rates free disk space at `data`, given the log's current size.
+fn disk_space(free: u64, data: &Path, kept: u64) -> Diagnosis {
+    const SPACE_FIX: &str = "free disk space, or lower activity.max_size_mb";
+    let text = format!("{} free at {}, the log uses {}", bytes(free), data.display(), bytes(kept));
+    match free {
+        0..TOO_LITTLE => Diagnosis::wrong(DISK, text, SPACE_FIX),
+        TOO_LITTLE..LITTLE => {
+            Diagnosis { fix: SPACE_FIX.into(), ..Diagnosis::new(DiagnosisKind::Odd, DISK, text) }
+        }
+        LITTLE.. => Diagnosis::fine(DISK, text),
+    }
+}
+
+/// Whether the running proxy uses its current config files.
+fn check_running(backend: &Backend, runtime: &LocalRuntime) -> Diagnosis {
+    const CHECK: &str = "running";
+    let response = runtime.block_on(backend.get(&target(&["config"], &[])));
+    let state = match response.and_then(|answer| output::parse(answer.json()?)) {
+        Ok(state) => state,
+        Err(error) => return Diagnosis::wrong(CHECK, error.message, "mcpproxy status"),
+    };
+    let problems = list(&state, "/rejected/problems");
+    let mut errors = problems.iter().filter(|problem| text(problem, "/severity") == "error");
+    let Some(first) = errors.next() else {
+        return Diagnosis::fine(CHECK, "the config files are in force");
+    };
+    let mut message = "the previous config is still in force: ".to_owned();
+    for (before, at, after) in
+        [("", "/file", ": "), ("line ", "/line", " "), ("column ", "/column", ": ")]
+    {
+        let value = text(first, at);
+        if !value.is_empty() {
+            message += &format!("{before}{value}{after}");
+        }
+    }
+    message += &text(first, "/problem");
+    let more = errors.count();
+    if more > 0 {
+        message += &format!(" (and {more} more: mcpproxy config reload)");
+    }
+    let file = Some(text(first, "/file")).filter(|file| !file.is_empty());
+    let file = file.unwrap_or_else(|| text(&state, "/path"));
+    Diagnosis::wrong(CHECK, message, format!("$EDITOR {}", word(Path::new(&*file))))
+}
+
+/// Endpoint of `search.embeddings`, as reported by the running proxy. Skipped if not configured.
+fn search(
+    loaded: &Loaded,
+    running: Option<&Backend>,
+    runtime: &LocalRuntime,
+    found: &mut Vec<Diagnosis>,
+) {
+    const CHECK: &str = "search";
+    let Some(backend) = running.filter(|_| loaded.config.search.embeddings.is_some()) else {
+        return;
+    };
+    let response = runtime.block_on(backend.get(&target(&["status"], &[])));
+    let status = match response.and_then(|answer| output::parse(answer.json()?)) {
+        Ok(status) => status,
+        Err(error) => return found.push(Diagnosis::wrong(CHECK, error.message, "")),
+    };
+    let faults = list(&status, "/faults").iter().filter(|fault| text(fault, "/part") == CHECK);
+    let before = found.len();
+    // Keyword search works without the endpoint.
+    found.extend(
+        faults.map(|fault| Diagnosis::new(DiagnosisKind::Odd, CHECK, text(fault, "/cause"))),
+    );
+    if found.len() == before {
+        found.push(Diagnosis::fine(CHECK, "semantic tool search is available"));
+    }
+}
+
+/// Each enabled server.
+fn servers(
+    loaded: Loaded,
+    running: Option<&Backend>,
+    runtime: &LocalRuntime,
+    found: &mut Vec<Diagnosis>,
+) -> Result<(), CommandError> {
+    const CHECK: &str = "server";
+    if let Some(backend) = running {
+        let answer = runtime.block_on(backend.get(&target(&["servers"], &[])))?;
+        for server in list(&output::parse(answer.json()?)?, "/servers") {
+            found.extend(running_server(&loaded.config, server));
+        }
+        found.extend(unannotated_tools(&loaded.config, backend, runtime)?);
+        return Ok(());
+    }
+    let mut config = loaded.config;
+    let (all, read) = (config.clone(), config.intent.unannotated);
+    config.servers.retain(|server| server.upstream.enabled);
+    if config.servers.is_empty() {
+        let mut none = Diagnosis::new(DiagnosisKind::Odd, CHECK, "no server is enabled");
+        none.fix = "mcpproxy import, or mcpproxy upstream add NAME …".to_owned();
+        found.push(none);
+        return Ok(());
+    }
+    for trial in try_servers(config)? {
+        let ServerTrial { name, status, took, .. } = &trial;
+        let mut finding = match status {
+            Status::Connected => Diagnosis::fine(CHECK, format!("{name}: {}", trial.message())),
+            Status::Disabled
+            | Status::Connecting
+            | Status::Failed
+            | Status::NeedsLogin
+            | Status::Throttled => failed(&all, name, &trial.message()),
+        };
+        finding.took = Some(*took);
+        found.push(finding);
+        found.extend(unannotated(name, &trial.unannotated, read));
+    }
+    Ok(())
+}
+
+/// Findings about a server of the running proxy; none if it is disabled.
+fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
+    let [name, state, reason] = ["/name", "/state", "/reason"].map(|at| text(server, at));
+    let odd = |message: String, fix: String| Diagnosis {
+        fix,
+        ..Diagnosis::new(DiagnosisKind::Odd, "server", message)
+    };
+    let tools = counted(text(server, "/tools"), "tool");
+    let mut found = vec![match &*state {
+        "disabled" => return Vec::new(),
+        "connected" if reason.is_empty() => Diagnosis::fine("server", format!("{name}: {tools}")),
+        // A list that is incomplete or out of date, or a login that lacks something.
+        "connected" => odd(format!("{name}: {tools}; {reason}"), String::new()),
+        "connecting" if reason.is_empty() => odd(format!("{name}: starting"), String::new()),
+        "connecting" => odd(format!("{name}: {reason}"), String::new()),
+        state => failed(config, &name, &format!("{state}: {reason}")),
+    }];
+    let held = text(server, "/quarantined");
+    if !matches!(&*held, "" | "0") {
+        let quoted = quoted(&name).unwrap_or_else(|| "NAME".into());
+        let fix = format!("mcpproxy tools diff {quoted}, then mcpproxy tools approve {quoted}");
+        found.push(odd(format!("{name}: {} in quarantine", counted(held, "tool")), fix));
+    }
+    if let Some(Err(fault)) = second_connection(server) {
+        found.push(odd(
+            format!("{name}: {fault}"),
+            format!("mcpproxy upstream logs {}", quoted(&name).unwrap_or_else(|| "NAME".into())),
+        ));
+    }
+    if let Some(items) = nonconforming_items(server, MAX_NAMED) {
+        let message = format!("{name}: not as MCP requires: {items}");
+        found.push(odd(message, "mcpproxy upstream list".to_owned()));
+    }
+    found
+}
+
+/// Maximum number of tools or list items that a finding names.
+const MAX_NAMED: usize = 8;
+
+/// Unannotated tools of the running proxy's servers, a finding for each server.
+fn unannotated_tools(
+    config: &Config,
+    backend: &Backend,
+    runtime: &LocalRuntime,
+) -> Result<Vec<Diagnosis>, CommandError> {
+    let query = [("unannotated", Some("true"))];
+    let tools = runtime.block_on(fetch_all(backend, "tools", &query, u32::MAX))?;
+    let mut servers: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for tool in list(&output::parse(&tools)?, "/tools") {
+        if let Some((server, tool)) = text(tool, "/name").split_once(':') {
+            servers.entry(server.to_owned()).or_default().push(tool.to_owned());
+        }
+    }
+    let finding = |(server, tools): (&String, &Vec<String>)| {
+        unannotated(server, tools, config.intent.unannotated)
+    };
+    Ok(servers.iter().filter_map(finding).collect())
+}
+
+/// Finding for tools that nobody marks read-only or destructive (FR-043); `None` without any.
+fn unannotated(server: &str, tools: &[String], read: Unannotated) -> Option<Diagnosis> {
+    let named = tools.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = match tools.len().checked_sub(MAX_NAMED) {
+        None | Some(0) => String::new(),
+        Some(more) => format!(" and {more} more"),
+    };
+    let effect = match read {
+        Unannotated::Allow => "sent",
+        Unannotated::Warn => "sent with a warning",
+        Unannotated::Write => "refused",
+    };
+    let text = format!(
+        "{server}: {} without annotations: {named}{more}; a read of them is {effect}",
+        counted(tools.len(), "tool")
+    );
+    let name = quoted(server).unwrap_or_else(|| "NAME".into());
+    (!tools.is_empty()).then(|| Diagnosis {
+        fix: format!("mcpproxy tools annotate {name}"),
+        ..Diagnosis::new(DiagnosisKind::Odd, "server", text)
+    })
+}
+
+/// Number of a failed server's last lines that are shown.
+const LAST_LINES: usize = 5;
+
+/// A server that is not usable, with its last output.
+fn failed(config: &Config, name: &str, reason: &str) -> Diagnosis {
+    let name_word = quoted(name).unwrap_or_else(|| "NAME".into());
+    let needs_login = reason.contains("upstream login");
+    let command = if needs_login { "login" } else { "logs" };
+    let kept = stderr_log::read(&config.stderr_folder(), name, None, LAST_LINES);
+    // Its log is an addition: the reason is known without it.
+    let lines = kept.map(|kept| kept.lines).unwrap_or_default().into_iter();
+    let lines = lines.filter(|_| !needs_login).map(|it| format!("{} {}", it.time, it.line));
+    Diagnosis {
+        lines: lines.collect(),
+        ..Diagnosis::wrong(
+            "server",
+            format!("{name}: {reason}"),
+            format!("mcpproxy upstream {command} {name_word}"),
+        )
+    }
+}
+
+/// A path quoted for a shell.
+fn word(path: &Path) -> String {
+    let path = path.display().to_string();
+    quoted(&path).map(std::borrow::Cow::into_owned).unwrap_or(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::colours::Colours;
+    use crate::cli::output::Colors;
     use crate::cli::output::tests::fits;
+    use mcpproxy_config::{Config, Flags};
 
     #[test]
-    fn findings_fit_the_terminal_and_begin_no_line_of_their_own() {
+    fn findings_fit_the_terminal_and_are_indented() {
         let path = format!("/{}/mcp_config.json", "a-folder/".repeat(20));
         let answer = json!({"findings": [
             {"outcome": "wrong", "check": "config", "text": format!("{path}: no\nok  config"),
@@ -112,7 +522,91 @@ mod tests {
         ]});
         let keeps = ["wrong    config   /a-folder", " → $EDITOR", "ok       log      words"];
         fits(|output| draw(&answer, output.view), &keeps);
-        let whole = draw(&answer, TableView { width: None, colours: Colours::Plain });
+        let whole = draw(&answer, TableView { width: None, colors: Colors::Plain });
         assert_eq!(whole.lines().count(), 3, "{whole}");
+    }
+
+    #[test]
+    fn cli_3_starting_server_is_no_fault_and_quarantine_is_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = Flags { data_dir: Some(folder.path().into()), ..Flags::default() };
+        let config = mcpproxy_config::parse("", &|_| None, &flags).unwrap().0;
+        let found = |server: Value| -> Vec<_> {
+            let found = running_server(&config, &server).into_iter();
+            found.map(|it| (it.outcome, it.text, it.fix)).collect()
+        };
+        use DiagnosisKind::{Fine, Odd, Wrong};
+        let starting = found(json!({"name": "s", "state": "connecting", "reason": "", "tools": 0}));
+        assert_eq!(starting, [(Odd, "s: starting".to_owned(), String::new())]);
+        let held = found(json!({"name": "s", "state": "connected", "tools": 3, "quarantined": 2}));
+        let fix = "mcpproxy tools diff s, then mcpproxy tools approve s".to_owned();
+        assert_eq!(
+            held,
+            [
+                (Fine, "s: 3 tools".to_owned(), String::new()),
+                (Odd, "s: 2 tools in quarantine".to_owned(), fix)
+            ]
+        );
+        let second = json!({"state": "failed", "reason": "it refused initialization"});
+        let server =
+            json!({"name": "s", "state": "connected", "tools": 3, "second_connection": second});
+        let text = "s: second connection failed: it refused initialization".to_owned();
+        let fix = "mcpproxy upstream logs s".to_owned();
+        assert_eq!(
+            found(server),
+            [(Fine, "s: 3 tools".to_owned(), String::new()), (Odd, text, fix)]
+        );
+        let reason = "needs login: run mcpproxy upstream login s";
+        let login = found(json!({"name": "s", "state": "needs-login", "reason": reason}));
+        let text = format!("s: needs-login: {reason}");
+        assert_eq!(login, [(Wrong, text, "mcpproxy upstream login s".to_owned())]);
+        assert_eq!(found(json!({"name": "s", "state": "disabled"})), []);
+    }
+
+    #[test]
+    fn fr_043_finding_names_unannotated_tools_and_the_command() {
+        let tools: Vec<String> = (0..10).map(|number| format!("t{number}")).collect();
+        let found = unannotated("sqlite", &tools, Unannotated::Warn).unwrap();
+        assert_eq!(found.outcome, DiagnosisKind::Odd);
+        assert_eq!(
+            found.text,
+            "sqlite: 10 tools without annotations: t0, t1, t2, t3, t4, t5, t6, t7 and 2 more; a read of them \
+             is sent with a warning"
+        );
+        assert_eq!(found.fix, "mcpproxy tools annotate sqlite");
+        assert!(unannotated("sqlite", &[], Unannotated::Warn).is_none());
+    }
+
+    #[test]
+    fn implausible_clock_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        fs::write(&path, "{}").unwrap();
+        let flags = Flags { data_dir: Some(folder.path().join("data")), ..Flags::default() };
+        let loaded = Config::load(Some(&path), &|_| None, &flags).unwrap();
+        let now = SystemTime::now();
+        assert_eq!(clock(&loaded, now).outcome, DiagnosisKind::Fine);
+        let behind = clock(&loaded, SystemTime::UNIX_EPOCH + Duration::from_secs(NOT_BEFORE - 1));
+        assert!(behind.outcome == DiagnosisKind::Wrong && behind.fix.contains("set-ntp"));
+        fs::File::open(&path).unwrap().set_modified(now + 2 * AHEAD).unwrap();
+        let ahead = clock(&loaded, now);
+        assert!(ahead.outcome == DiagnosisKind::Wrong, "{ahead:?}");
+        assert!(ahead.text.contains("config.json") && ahead.fix.contains("set-ntp"), "{ahead:?}");
+        assert_eq!(clock(&loaded, now + 2 * AHEAD).outcome, DiagnosisKind::Fine);
+    }
+
+    #[test]
+    fn low_disk_space_is_a_warning_then_an_error() {
+        for (free, outcome) in [
+            (0, DiagnosisKind::Wrong),
+            (TOO_LITTLE - 1, DiagnosisKind::Wrong),
+            (TOO_LITTLE, DiagnosisKind::Odd),
+            (LITTLE - 1, DiagnosisKind::Odd),
+            (LITTLE, DiagnosisKind::Fine),
+        ] {
+            let found = disk_space(free, Path::new("/data"), 0);
+            assert_eq!(found.outcome, outcome, "{found:?}");
+            assert_eq!(found.fix.is_empty(), outcome == DiagnosisKind::Fine, "{found:?}");
+        }
     }
 }

@@ -1,24 +1,22 @@
-//! `mcpproxy fleet …`: the fleet, as the node sees it that runs here.
+//! `mcpproxy fleet …`: the fleet as seen by the running node, and the config it shares.
 
-use std::fmt::Write as _;
-
-use serde_json::Value;
-
-use super::fleet_config;
 use crate::cli::args::FleetCommand;
 use crate::cli::backend::{Backend, target};
-use crate::cli::colours::of_state;
-use crate::cli::counted::counted;
-use crate::cli::error::CommandError;
-use crate::cli::json_pointer::{list, text};
-use crate::cli::output::{Output, parse};
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::format::{counted, list, text};
+use crate::cli::output::{Output, of_state, parse};
 use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::terminal_safe::line;
+use mcpproxy_config::file;
+use mcpproxy_config::fleet_config::SharedConfig;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
 
-/// Characters of a commit and of a config's digest.
+/// Characters shown of a commit and of a config digest.
 const SHORT: usize = 8;
 
-/// Runs one of the commands.
+/// Runs a fleet command.
 pub(super) async fn run(
     command: &FleetCommand,
     backend: &Backend,
@@ -26,49 +24,49 @@ pub(super) async fn run(
 ) -> Result<(), CommandError> {
     match command {
         FleetCommand::Status => status(backend, output).await,
-        FleetCommand::Apply { file } => fleet_config::apply(file, backend, output).await,
-        FleetCommand::Rollback => fleet_config::roll_back(backend, output).await,
+        FleetCommand::Apply { file } => apply(file, backend, output).await,
+        FleetCommand::Rollback => roll_back(backend, output).await,
     }
 }
 
 async fn status(backend: &Backend, output: &Output) -> Result<(), CommandError> {
-    let answer = backend.get(&target(&["fleet"], &[("reach", Some("true"))])).await?;
-    let told = parse(answer.json()?)?;
-    if told.pointer("/node").is_none_or(Value::is_null) {
-        let words = "the proxy that runs belongs to no fleet: cluster.store and cluster.node make it a node of one";
-        return Err(CommandError::failed(words));
+    let response = backend.get(&target(&["fleet"], &[("reach", Some("true"))])).await?;
+    let fleet = parse(response.json()?)?;
+    if fleet.pointer("/node").is_none_or(Value::is_null) {
+        let message = "the running proxy is not part of a fleet: set cluster.store and cluster.node to join one";
+        return Err(CommandError::failed(message));
     }
-    let mut all = told.clone();
-    // Where nothing is shared there is none.
-    if let (Some(all), Ok(shared)) = (all.as_object_mut(), fleet_config::standing(backend).await) {
+    let mut all = fleet.clone();
+    // The request fails if the fleet shares no config.
+    if let (Some(all), Ok(shared)) = (all.as_object_mut(), shared_config(backend).await) {
         all.insert("shared".to_owned(), shared);
     }
-    let astray = all.get("shared").map(|shared| fleet_config::astray(&told, shared));
-    let astray = astray.unwrap_or_default();
+    let deviations = all.get("shared").map(|shared| deviations(&fleet, shared));
+    let deviations = deviations.unwrap_or_default();
     output.print(&all.to_string(), |all| match all.get("shared") {
         Some(shared) => {
-            let mut shared = fleet_config::drawn(shared, output);
-            if !astray.is_empty() {
-                shared += "\nWhat is wrong with the config:\n";
+            let mut shared = drawn_config(shared, output);
+            if !deviations.is_empty() {
+                shared += "\nConfig problems:\n";
             }
-            for fault in &astray {
+            for fault in &deviations {
                 let _ = writeln!(shared, "- {}", line(fault));
             }
             format!("{}\n{shared}", drawn(all, output))
         }
         None => drawn(all, output),
     })?;
-    let faults = list(&told, "/faults").len() + astray.len();
+    let faults = list(&fleet, "/faults").len() + deviations.len();
     if faults == 0 {
         return Ok(());
     }
-    Err(CommandError::failed(format!("the fleet has {}", counted(faults, "fault"))))
+    Err(CommandError::failed(format!("the fleet has {}", counted(faults, "problem"))))
 }
 
 fn drawn(all: &Value, output: &Output) -> String {
     let number = |at: &str| all.pointer(at).and_then(Value::as_u64).unwrap_or(0);
     let mut drawn = format!(
-        "Fleet {}, seen by node {}: {} of {} live.\n\n",
+        "Fleet {}, as seen by node {}: {} of {} alive.\n\n",
         line(&text(all, "/fleet")),
         line(&text(all, "/node")),
         number("/living"),
@@ -106,7 +104,7 @@ fn drawn(all: &Value, output: &Output) -> String {
     }
     let faults = list(all, "/faults");
     if !faults.is_empty() {
-        drawn += "\nWhat is wrong:\n";
+        drawn += "\nProblems:\n";
     }
     for fault in faults.iter().filter_map(Value::as_str) {
         let _ = writeln!(drawn, "- {}", line(fault));
@@ -144,7 +142,7 @@ fn row(node: &Value) -> Vec<Cell> {
     ]
 }
 
-/// Whether it answered the node that is asked.
+/// Whether the node answered the queried node.
 fn reached(node: &Value) -> &'static str {
     match node.pointer("/reached").and_then(Value::as_bool) {
         Some(true) => "yes",
@@ -153,7 +151,7 @@ fn reached(node: &Value) -> &'static str {
     }
 }
 
-/// How a node's clock stands to that of the node that is asked: as its own clock says, ahead is +.
+/// A node's clock offset relative to the queried node; ahead is +.
 fn clock(node: &Value) -> String {
     let Some(ahead) = node.pointer("/clock_ahead_ms").and_then(Value::as_i64) else {
         return String::new();
@@ -166,14 +164,133 @@ fn clock(node: &Value) -> String {
     }
 }
 
+/// Characters shown of a config hash.
+const SHORT_HASH_CHARS: usize = 12;
+/// Columns of the nodes with the JSON pointers of their values.
+const COLUMNS: [((&str, Fit), &str); 4] = [
+    (("NODE", Fit::Name), "/node"),
+    (("VERSION", Fit::Rank(1)), "/version"),
+    (("STATE", Fit::Whole), "/state"),
+    (("REASON", Fit::Free), "/reason"),
+];
+
+/// The fleet's shared config and its state on each node.
+pub(super) async fn shared_config(backend: &Backend) -> Result<Value, CommandError> {
+    let shared = backend.get(&target(&["fleet", "config"], &[])).await?;
+    parse(shared.json()?)
+}
+
+/// Applies a config file to the fleet.
+pub(super) async fn apply(
+    file: &Path,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let (shared, left_out) = shared(file)?;
+    let body = String::from_utf8(shared.write()).map_err(CommandError::failed)?;
+    let applied = backend.post(&target(&["fleet", "config"], &[]), body).await?;
+    let mut applied = parse(applied.json()?)?;
+    if let Some(applied) = applied.as_object_mut() {
+        applied.insert("left_out".to_owned(), json!(left_out));
+    }
+    output.print(&applied.to_string(), applied_summary)
+}
+
+/// Returns the fleet to its previous config.
+pub(super) async fn roll_back(backend: &Backend, output: &Output) -> Result<(), CommandError> {
+    let path = target(&["fleet", "config", "rollback"], &[]);
+    let back = backend.post(&path, String::new()).await?;
+    output.print(back.json()?, applied_summary)
+}
+
+/// The shared config of a file including its rule files, and the per-node keys omitted from it.
+fn shared(path: &Path) -> Result<(SharedConfig, Vec<String>), CommandError> {
+    let unusable =
+        |why: String| CommandError::new(Exit::Config, format!("{}: {why}", path.display()));
+    if !path.is_file() {
+        return Err(unusable("not a file".to_owned()));
+    }
+    let text = file::text(path).map_err(|problem| CommandError::new(Exit::Config, problem))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    SharedConfig::of(&text, read).map_err(unusable)
+}
+
+fn applied_summary(applied: &Value) -> String {
+    let hash: String = text(applied, "/hash").chars().take(SHORT_HASH_CHARS).collect();
+    let mut summary =
+        format!("The fleet config is now version {} ({hash}).", text(applied, "/version"));
+    let left_out: Vec<_> = list(applied, "/left_out").iter().filter_map(Value::as_str).collect();
+    if !left_out.is_empty() {
+        let _ = write!(summary, " Omitted per-node keys: {}.", left_out.join(", "));
+    }
+    summary + " `mcpproxy fleet status` shows its state on each node."
+}
+
+/// Problems of alive nodes that do not run the fleet's config, one line each.
+pub(super) fn deviations(fleet: &Value, shared: &Value) -> Vec<String> {
+    let Some(version) = shared.pointer("/config/version").and_then(Value::as_u64) else {
+        return Vec::new();
+    };
+    let living = list(fleet, "/nodes").iter().filter(|node| text(node, "/state") == "living");
+    let fault = |node: &Value| {
+        let name = text(node, "/node");
+        let run = list(shared, "/nodes").iter().find(|run| text(run, "/node") == name);
+        let Some(run) = run else {
+            return Some(format!("node '{name}' is alive but has not reported its config"));
+        };
+        let is_current = run.pointer("/version").and_then(Value::as_u64) == Some(version);
+        match &*text(run, "/state") {
+            "running" if is_current => None,
+            "refused" if is_current => {
+                Some(format!("node '{name}' rejects version {version}: {}", text(run, "/reason")))
+            }
+            _ => Some(format!("node '{name}' has not applied version {version} yet")),
+        }
+    };
+    living.filter_map(fault).collect()
+}
+
+/// Renders the fleet's config and its state on each node.
+pub(super) fn drawn_config(status: &Value, output: &Output) -> String {
+    let mut drawn = match status.pointer("/config") {
+        Some(config) if !config.is_null() => {
+            let hash: String = text(config, "/hash").chars().take(SHORT_HASH_CHARS).collect();
+            format!(
+                "The fleet runs version {} ({hash}), applied by {} on {} at {}.\n",
+                text(config, "/version"),
+                line(&text(config, "/by")),
+                line(&text(config, "/node")),
+                line(&text(config, "/at")),
+            )
+        }
+        Some(_) | None => {
+            "The fleet shares no config: each node uses its own. Set one with `mcpproxy fleet apply FILE`.\n".to_owned()
+        }
+    };
+    if let Some(failing) = status.pointer("/failing").and_then(Value::as_str) {
+        let _ = writeln!(drawn, "The object store is unavailable: {}", line(failing));
+    }
+    for (key, fault) in status.pointer("/faults").and_then(Value::as_object).into_iter().flatten() {
+        let _ = writeln!(drawn, "{}: {}", line(key), line(fault.as_str().unwrap_or_default()));
+    }
+    let rows: Vec<_> = list(status, "/nodes")
+        .iter()
+        .map(|node| COLUMNS.map(|(_, column)| cell(&text(node, column)).into()).to_vec())
+        .collect();
+    if rows.is_empty() {
+        return drawn;
+    }
+    format!("{drawn}\n{}", output.table(&Column::all(COLUMNS.map(|(column, _)| column)), rows))
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use serde_json::json;
 
-    use super::*;
-
     #[test]
-    fn a_row_says_what_is_known() {
+    fn row_shows_known_values() {
         let texts = |node: &Value| row(node).into_iter().map(|it| it.text).collect::<Vec<_>>();
         let node = json!({
             "node": "a", "is_self": true, "state": "living", "clock_ahead_ms": 3_600_000, "clock_is_off": true, "reached": false,
@@ -203,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_leaves_the_state_in_view() {
+    fn fleet_table_keeps_state_beside_long_names() {
         for name in crate::cli::output::tests::names() {
             let all = json!({"fleet": "f", "node": "a", "living": 1, "nodes": [
                 {"node": name, "state": "silent", "said": {"version": "0.1.0", "commit": "01234567",
@@ -211,5 +328,26 @@ mod tests {
                     "ledger": {"stored": 7, "lag_records": 3}}}], "faults": []});
             crate::cli::output::tests::fits(|output| drawn(&all, output), &["silent", "BEHIND"]);
         }
+    }
+
+    #[test]
+    fn alive_nodes_with_another_or_unknown_config_are_reported() {
+        let node = |name, state| json!({"node": name, "state": state});
+        let run = |name, version, state| json!({"node": name, "version": version, "state": state, "reason": "no HOOK"});
+        let names = ["a", "b", "c", "d"];
+        let mut nodes: Vec<_> = names.iter().map(|name| node(*name, "living")).collect();
+        nodes.push(node("gone", "silent"));
+        let fleet = json!({"nodes": nodes});
+        let runs = [run("a", 2, "running"), run("b", 1, "running"), run("c", 2, "refused")];
+        let found = deviations(&fleet, &json!({"config": {"version": 2}, "nodes": runs}));
+        assert_eq!(
+            found,
+            [
+                "node 'b' has not applied version 2 yet",
+                "node 'c' rejects version 2: no HOOK",
+                "node 'd' is alive but has not reported its config",
+            ]
+        );
+        assert_eq!(deviations(&fleet, &json!({"config": null, "nodes": []})), [""; 0]);
     }
 }

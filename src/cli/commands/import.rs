@@ -1,54 +1,51 @@
-//! `mcpproxy import`: the servers of other programs are found, shown, and added to the config.
+//! `mcpproxy import`: finds the servers of other programs, shows them and adds them to the config.
 //!
-//! What is found is data: nothing of it is run here, and what is secret in it is carried over and not
-//! shown. A file that cannot be read keeps nobody from those that can.
+//! Found entries are data: nothing is run. Commands are shown in full; values of variables and headers are copied but
+//! not shown. An unreadable file does not prevent the import of others.
 
+use crate::cli::args::{Global, ImportArgs};
+use crate::cli::clients::file::{ClientText, EntryMembers};
+use crate::cli::clients::{McpClient, file as client_file, preview};
+use crate::cli::error::CommandError;
+use crate::cli::output::{Colors, Output, confirm, declined};
+use crate::cli::terminal_safe::line;
+use crate::cli::{clients, running_proxy, start_proxy};
+use mcpproxy_config::edit::EditedJson;
+use mcpproxy_config::edit_servers::{Servers, check_new_name};
+use mcpproxy_config::file::MAX_FILE_BYTES;
+use mcpproxy_config::{check_new_server, file};
+use mcpproxy_runtime::os::edited_file;
+use mcpproxy_runtime::os::edited_file::EditFailure;
+use mcpproxy_server as server;
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
-
-use crate::cli::args::{Global, ImportArgs};
-use crate::cli::clients::block::{self, EntryMembers};
-use crate::cli::clients::file::ClientText;
-use crate::cli::clients::{McpClient, entry, shown};
-use crate::cli::confirm::{confirm, declined};
-use crate::cli::error::CommandError;
-use crate::cli::load_config;
-use crate::cli::output::Output;
-use crate::cli::reload;
-use crate::cli::terminal_safe::{clean, line};
-use crate::config::check_new_server;
-use crate::config::edit::{self, EditedJson, Servers};
-use crate::config::file::{self, MAX_FILE_BYTES};
-use crate::os::edited_file::{self, EditFailure};
-use crate::server;
-
-/// Most servers of one client.
+/// Maximum number of servers per client.
 const MAX_SERVERS: usize = 500;
 
 /// A server that can be added.
 struct Candidate {
     client: McpClient,
-    /// The project that it is for there, or the project's file, if it is not for all.
+    /// The project directory or file, if the server is not user-wide.
     project: Option<String>,
     name: String,
-    /// What it is called there, if it is another name.
+    /// The original name, if it was changed.
     renamed: Option<String>,
     members: EntryMembers,
-    /// What of it does not work here as it does there, or not on this machine.
-    doubts: Vec<String>,
+    /// Settings that behave differently here, or do not work on this machine.
+    warnings: Vec<String>,
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Default)]
 struct Found {
     candidates: Vec<Candidate>,
-    /// Servers that are not taken over: whose, which, and why.
+    /// Servers that are not imported: client, name, reason.
     skipped: Vec<(McpClient, String, String)>,
-    /// Files that cannot be read, and why.
+    /// Unreadable files with the reason.
     unreadable: Vec<(McpClient, PathBuf, String)>,
-    /// Files that were read.
+    /// Number of files read.
     read: usize,
 }
 
@@ -58,8 +55,8 @@ pub(super) fn run(
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let (loaded, _log) = load_config::load_with_log(global)?;
-    load_config::refuse_for_fleet(&loaded)?;
+    let (loaded, _log) = start_proxy::load_with_log(global)?;
+    start_proxy::refuse_for_fleet(&loaded)?;
     let named = !flags.clients.is_empty();
     let clients = if named { flags.clients.as_slice() } else { &McpClient::ALL };
     let text = edited_file::read::<String>(&loaded.path, MAX_FILE_BYTES);
@@ -67,25 +64,25 @@ pub(super) fn run(
     let ours = EditedJson::new(&text).map_err(CommandError::failed)?;
     let mut found = Found::default();
     for client in clients {
-        look(*client, &mut found);
+        search_client(*client, &mut found);
     }
-    let taken = Servers(&ours).all();
-    let taken = taken.into_iter().map(|(name, block)| (name, block::members(&block).ok()));
-    settle(&mut found, taken.collect());
+    let configured = Servers(&ours).all();
+    let configured =
+        configured.into_iter().map(|(name, block)| (name, client_file::members(&block).ok()));
+    resolve_names(&mut found, configured.collect());
     let file = loaded.path.display().to_string();
-    let shown = shown(&found, &file);
     if found.candidates.is_empty() || flags.dry_run {
         let answer = answer(&found, &file, None);
-        output.print(&answer.to_string(), |_| match found.candidates.is_empty() {
-            true => format!("{shown}Nothing to import."),
-            false => shown.clone(),
+        output.print(&answer.to_string(), |_| {
+            let shown = shown(&found, &file, output.view.colors);
+            if found.candidates.is_empty() { shown + "Nothing to import." } else { shown }
         })?;
         return outcome(&found, named);
     }
     if !confirm(
-        &shown,
+        &shown(&found, &file, output.stderr_colors),
         &format!(
-            "Add {} to {}? A proxy that runs starts them at once.",
+            "Add {} to {}? A running proxy starts them at once.",
             servers(found.candidates.len()),
             line(&file)
         ),
@@ -97,7 +94,7 @@ pub(super) fn run(
         let mut json = EditedJson::new(text).map_err(|error| error.to_string())?;
         for Candidate { name, members, .. } in &found.candidates {
             if Servers(&json).find(name).is_some() {
-                return Err(format!("there is a server '{name}' now: run the command again"));
+                return Err(format!("server '{name}' was added meanwhile: run the command again"));
             }
             json = Servers(&json).add(name, members).map_err(|error| error.to_string())?;
         }
@@ -105,17 +102,17 @@ pub(super) fn run(
     });
     added.map_err(CommandError::failed)?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
-    let (reloaded, _) = runtime.block_on(reload::tell(&loaded));
+    let (reloaded, _) = runtime.block_on(running_proxy::reload(&loaded));
     let answer = answer(&found, &file, Some(reloaded.json()));
     output.print(&answer.to_string(), |_| {
-        format!("Added {}. {}", servers(found.candidates.len()), reloaded.told())
+        format!("Added {}. {}", servers(found.candidates.len()), reloaded.message())
     })?;
     outcome(&found, named)
 }
 
-/// Reads the servers of one client: those for all its projects, and those of the project in this folder.
-fn look(client: McpClient, found: &mut Found) {
-    let Some(path) = client.path(&load_config::variable) else { return };
+/// Reads a client's user-wide servers, and those of the current directory.
+fn search_client(client: McpClient, found: &mut Found) {
+    let Some(path) = client.path(&start_proxy::variable) else { return };
     read(client, &path, false, found);
     if let Some(file) = client.project_file()
         && let Ok(folder) = std::env::current_dir()
@@ -140,7 +137,7 @@ fn read(client: McpClient, path: &Path, is_project: bool, found: &mut Found) {
             return found.unreadable.push((client, path.to_owned(), error.to_string()));
         }
     };
-    let read = ClientText::read(&text, client.known().syntax);
+    let read = ClientText::read(&text, client.facts().syntax);
     let (servers, of_projects) =
         match read.and_then(|text| Ok((text.servers()?, text.of_projects()))) {
             Ok(read) => read,
@@ -153,46 +150,46 @@ fn read(client: McpClient, path: &Path, is_project: bool, found: &mut Found) {
         servers.into_iter().map(move |server| (Some(project.clone()), server))
     });
     let all = servers.into_iter().map(|server| (file.clone(), server)).chain(of_projects);
-    for (at, (project, (theirs, block))) in all.enumerate() {
-        let mut skip = |why: &str| found.skipped.push((client, theirs.clone(), why.to_owned()));
+    for (at, (project, (original, block))) in all.enumerate() {
+        let mut skip = |why: &str| found.skipped.push((client, original.clone(), why.to_owned()));
         if at >= MAX_SERVERS {
-            return skip(&format!("there are more than {MAX_SERVERS}"));
+            return skip(&format!("more than {MAX_SERVERS} servers"));
         }
-        if block.as_object().is_some_and(|block| entry::is_ours(&theirs, block)) {
-            skip("it is this program itself");
+        if block.as_object().is_some_and(|block| clients::is_own_entry(&original, block)) {
+            skip("it is mcpproxy itself");
             continue;
         }
-        let Some(name) = block::name(&theirs) else {
-            skip("it has no name that can be used here");
+        let Some(name) = client_file::name(&original) else {
+            skip("its name cannot be used here");
             continue;
         };
-        match block::members(&block) {
+        match client_file::members(&block) {
             Err(why) => skip(&why),
             Ok(members) => {
-                let doubts = doubts(&name, &block, &members);
-                let renamed = (name != theirs).then_some(theirs);
+                let warnings = entry_warnings(&name, &block, &members);
+                let renamed = (name != original).then_some(original);
                 found.candidates.push(Candidate {
                     client,
                     project,
                     name,
                     renamed,
                     members,
-                    doubts,
+                    warnings,
                 });
             }
         }
     }
 }
 
-/// What is to be looked at, and what `config check` would say of the entry, and of what it is made from.
-fn doubts(name: &str, theirs: &Value, members: &EntryMembers) -> Vec<String> {
-    let entry = block::left_out(theirs).chain(members.iter().cloned()).collect();
+/// Warnings about an entry: its own, and those of `config check` for it and its original.
+fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<String> {
+    let entry = client_file::not_imported(original).chain(members.iter().cloned()).collect();
     let checked = check_new_server(name, &Value::Object(entry), &|name| std::env::var(name).ok());
-    shown::warnings(members).into_iter().chain(checked).collect()
+    preview::warnings(members).into_iter().chain(checked).collect()
 }
 
-/// Leaves out what is there already, and gives those another name whose name another server has.
-fn settle(found: &mut Found, mut taken: Vec<(String, Option<EntryMembers>)>) {
+/// Drops servers that are already configured, and renames those whose name is taken.
+fn resolve_names(found: &mut Found, mut configured: Vec<(String, Option<EntryMembers>)>) {
     let same = |a: &Option<EntryMembers>, b: &EntryMembers| {
         let sorted = |members: &EntryMembers| {
             let on = |(key, value): &&(String, Value)| {
@@ -205,71 +202,67 @@ fn settle(found: &mut Found, mut taken: Vec<(String, Option<EntryMembers>)>) {
         a.as_ref().is_some_and(|a| sorted(a) == sorted(b))
     };
     for mut candidate in std::mem::take(&mut found.candidates) {
-        let there = |name: &str, taken: &[(String, Option<EntryMembers>)]| {
-            taken.iter().position(|(known, _)| known == name)
+        let position_of = |name: &str, configured: &[(String, Option<EntryMembers>)]| {
+            configured.iter().position(|(known, _)| known == name)
         };
-        let theirs = candidate.renamed.clone().unwrap_or_else(|| candidate.name.clone());
-        if let Some(at) = there(&candidate.name, &taken) {
-            if taken.get(at).is_some_and(|(_, known)| same(known, &candidate.members)) {
-                let why = "it is in the config already".to_owned();
-                found.skipped.push((candidate.client, theirs, why));
+        let original = candidate.renamed.clone().unwrap_or_else(|| candidate.name.clone());
+        if let Some(at) = position_of(&candidate.name, &configured) {
+            if configured.get(at).is_some_and(|(_, known)| same(known, &candidate.members)) {
+                let why = "already in the config".to_owned();
+                found.skipped.push((candidate.client, original, why));
                 continue;
             }
             let another = format!("{}-{}", candidate.name, candidate.client.word());
-            if there(&another, &taken).is_some() || edit::check_new_name(&another).is_err() {
-                let why = "another server has its name: add it by hand".to_owned();
-                found.skipped.push((candidate.client, theirs, why));
+            if position_of(&another, &configured).is_some() || check_new_name(&another).is_err() {
+                let why = "its name is taken by another server: add it by hand".to_owned();
+                found.skipped.push((candidate.client, original, why));
                 continue;
             }
             candidate.name = another;
-            candidate.renamed = Some(theirs);
+            candidate.renamed = Some(original);
         }
-        taken.push((candidate.name.clone(), Some(candidate.members.clone())));
+        configured.push((candidate.name.clone(), Some(candidate.members.clone())));
         found.candidates.push(candidate);
     }
 }
 
-/// What would be added, and what not: for people.
-fn shown(found: &Found, file: &str) -> String {
+/// Preview of additions and omissions.
+fn shown(found: &Found, file: &str, colors: Colors) -> String {
     let mut shown = String::new();
     if !found.candidates.is_empty() {
         let _ = writeln!(shown, "+++ {}", line(file));
     }
-    for Candidate { client, project, name, renamed, members, doubts } in &found.candidates {
-        let renamed = renamed.as_ref().map(|it| format!(", there '{}'", line(it)));
+    for Candidate { client, project, name, renamed, members, warnings } in &found.candidates {
+        let renamed = renamed.as_ref().map(|it| format!(", named '{}' there", line(it)));
         let project = project.as_ref().map(|it| format!(", for {}", line(it)));
         let from = format!(
             "{}{}{}",
-            client.known().name,
+            client.facts().name,
             project.unwrap_or_default(),
             renamed.unwrap_or_default()
         );
         let _ = writeln!(shown, "@@ {from} @@");
-        let text = edit::rendered(name, &shown::shown(members));
-        for row in clean(&text).lines() {
-            let _ = writeln!(shown, "+ {row}");
-        }
-        for doubt in doubts {
-            let _ = writeln!(shown, "! {}", line(doubt));
+        shown += &preview::preview('+', name, members, colors);
+        for warning in warnings {
+            let _ = writeln!(shown, "! {}", line(warning));
         }
     }
     for (client, name, why) in &found.skipped {
-        let _ =
-            writeln!(shown, "not taken over: '{}' of {}: {why}", line(name), client.known().name);
+        let _ = writeln!(shown, "not imported: '{}' of {}: {why}", line(name), client.facts().name);
     }
     for (client, path, why) in &found.unreadable {
         let path = path.display().to_string();
         let _ =
-            writeln!(shown, "not read: {} of {}: {}", line(&path), client.known().name, line(why));
+            writeln!(shown, "not read: {} of {}: {}", line(&path), client.facts().name, line(why));
     }
     shown
 }
 
-/// The same for programs.
+/// JSON form.
 fn answer(found: &Found, file: &str, proxy: Option<Value>) -> Value {
     let candidates = found.candidates.iter().map(|it| {
         let (client, name) = (it.client.word(), it.renamed.as_ref().unwrap_or(&it.name));
-        json!({"server": it.name, "client": client, "project": it.project, "name": name, "doubts": it.doubts})
+        json!({"server": it.name, "client": client, "project": it.project, "name": name, "doubts": it.warnings})
     });
     let skipped = found
         .skipped
@@ -285,11 +278,11 @@ fn answer(found: &Found, file: &str, proxy: Option<Value>) -> Value {
     })
 }
 
-/// A file that was asked for and cannot be read is a failure; so is it if no other could be.
+/// Fails if an explicitly named client's file is unreadable, or if no file could be read.
 fn outcome(found: &Found, named: bool) -> Result<(), CommandError> {
     match found.unreadable.first() {
         Some((client, _, why)) if named || found.read == 0 => {
-            Err(CommandError::failed(format!("{}: {why}", client.known().name)))
+            Err(CommandError::failed(format!("{}: {why}", client.facts().name)))
         }
         Some(_) | None => Ok(()),
     }

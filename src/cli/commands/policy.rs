@@ -1,28 +1,597 @@
-//! `mcpproxy policy …`: the operator's rules checked, tested, explained, and replayed over the log.
+//! `mcpproxy policy …`: validates, tests, explains and replays policy rules.
 
-mod cases;
-mod check;
-mod explain;
-mod inputs;
-mod replay;
-
-use crate::cli::args::{Global, PolicyCommand};
-use crate::cli::backend::{self, Needs};
+use crate::cli::args::{Arguments, Global, PolicyCommand, PolicyExplain};
+use crate::cli::backend::{Backend, Needs, target};
+use crate::cli::commands::activity::records_bar_of;
+use crate::cli::completion::{Vocabulary, suggesting};
 use crate::cli::error::CommandError;
-use crate::cli::output::Output;
+use crate::cli::format::{counted, list, text};
+use crate::cli::output::{Output, Paragraph, of_state};
+use crate::cli::table::{Cell, Column, Fit, cell};
+use crate::cli::terminal_safe::line;
+use crate::cli::{args, backend, start_proxy};
+use futures_util::TryStreamExt;
+use indicatif::ProgressBar;
+use jiff::Timestamp;
+use mcpproxy_admin::api::export::FLEET_MISSING;
+use mcpproxy_catalog::{Catalog, Snapshot};
+use mcpproxy_config::{Config, RuleFiles, rule_files};
+use mcpproxy_gateway::proxy::rule_replay::{REPLAYED, RuleReplay, UnreadableRecord};
+use mcpproxy_policy::SessionFacts;
+use mcpproxy_policy::intent::Sensitivity;
+use mcpproxy_policy::rules::{
+    KnownTools, RuleAction, RuleProblem, RuleRequest, RuleSet, RuleTarget, Ruling, Subject,
+};
+use mcpproxy_runtime::os::bounded_file::{NamedPipes, PIPE_WAIT};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
 
-/// Runs one of the commands.
+/// Runs a policy command.
 pub(super) fn run(
     command: &PolicyCommand,
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
     match command {
-        PolicyCommand::Check { files } => check::run(files, global, output),
-        PolicyCommand::Test { file, rules } => cases::run(file, rules, global, output),
+        PolicyCommand::Check { files } => check(files, global, output),
+        PolicyCommand::Test { file, rules } => test_cases(file, rules, global, output),
         PolicyCommand::Explain(flags) => backend::with(global, Needs::Catalog, async |backend| {
-            explain::run(flags, backend, output).await
+            explain(flags, backend, output).await
         }),
-        PolicyCommand::Replay { files, since } => replay::run(files, since, global, output),
+        PolicyCommand::Replay { files, since } => replay(files, since, global, output),
+    }
+}
+
+/// Tools last seen by the proxy, from disk.
+pub(super) fn seen_tools(config: &Config) -> (Arc<Catalog>, KnownTools) {
+    let catalog = Arc::new(Catalog::new(config.catalog()));
+    // The proxy reports unreadable catalog files.
+    let _ = catalog.restore();
+    let known = catalog.load().known_tools(&rule_files::servers(config));
+    (catalog, known)
+}
+
+/// Rules of the given files, or of the config if there are none.
+pub(super) fn selected_rules(files: &[PathBuf], config: &Config) -> RuleFiles {
+    match files.is_empty() {
+        true => config.rules.clone(),
+        false => RuleFiles {
+            files: files.to_vec(),
+            options: config.rules.options,
+            ..RuleFiles::default()
+        },
+    }
+}
+
+/// Loads and validates rules.
+pub(super) fn load_rules(rules: &RuleFiles, known: &KnownTools) -> Result<RuleSet, CommandError> {
+    let texts = rule_files::texts(rules, NamedPipes::Awaited(PIPE_WAIT));
+    let set = texts.and_then(|texts| RuleSet::load(&texts, rules.options, Some(known)));
+    set.map_err(|problems| refused(&problems))
+}
+
+/// Error for invalid rules: the first problem and the number of others.
+fn refused(problems: &[RuleProblem]) -> CommandError {
+    let first = problems.first().map(ToString::to_string).unwrap_or_default();
+    CommandError::failed(match problems.len().saturating_sub(1) {
+        0 => first,
+        more => format!("{first} (and {more} more: run mcpproxy policy check)"),
+    })
+}
+
+pub(super) fn check(
+    files: &[PathBuf],
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let config = start_proxy::load(global, None)?.config;
+    let (_catalog, known) = seen_tools(&config);
+    let rules = selected_rules(files, &config);
+    let texts = rule_files::texts(&rules, NamedPipes::Awaited(PIPE_WAIT));
+    let set = texts.and_then(|texts| RuleSet::load(&texts, rules.options, Some(&known)));
+    let (count, problems) = match &set {
+        Ok(set) => (set.len(), &[][..]),
+        Err(problems) => (0, problems.as_slice()),
+    };
+    let report = json!({
+        "files": rules.files.len() + rules.shared.len(),
+        "rules": count,
+        "problems": problems.iter().map(shown).collect::<Vec<_>>(),
+    });
+    output.print(&report.to_string(), |report| draw_check(report, output))?;
+    match problems.len() {
+        0 => Ok(()),
+        count => {
+            let problems = counted(count, "problem");
+            Err(CommandError::failed(format!("{problems}: the rules are invalid")))
+        }
+    }
+}
+
+fn shown(problem: &RuleProblem) -> Value {
+    json!({
+        "file": &*problem.file, "line": problem.line, "column": problem.column,
+        "problem": problem.text, "text": problem.to_string(),
+    })
+}
+
+fn draw_check(report: &Value, output: &Output) -> String {
+    let mut drawn = String::new();
+    let problems = list(report, "/problems");
+    for problem in problems {
+        // A problem quotes rules, which may span several lines.
+        let shown = Paragraph::new(output.view.width).behind(2).text(&text(problem, "/text"));
+        let _ = writeln!(drawn, "{shown}");
+    }
+    if problems.is_empty() {
+        let rules = counted(text(report, "/rules"), "rule");
+        let _ = writeln!(drawn, "ok: {rules} in {}", counted(text(report, "/files"), "file"));
+    }
+    drawn
+}
+
+#[derive(Serialize)]
+struct ExplainRequest<'a> {
+    principal: &'a str,
+    groups: &'a [String],
+    tool: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    action: Option<&'a str>,
+    args: &'a RawValue,
+}
+
+pub(super) async fn explain(
+    flags: &PolicyExplain,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let arguments = Arguments::read(&flags.args).map_err(CommandError::usage)?;
+    let request = ExplainRequest {
+        principal: &flags.principal,
+        groups: &flags.groups,
+        tool: &flags.tool,
+        action: flags.action.as_deref(),
+        args: arguments.raw(),
+    };
+    let body = serde_json::to_string(&request).map_err(CommandError::failed)?;
+    let response = backend.post("/api/v1/policy/explain", body).await;
+    let response = suggesting(response, backend, Vocabulary::Tools, &flags.tool).await?;
+    output.print(response.json()?, |explanation| draw_explanation(explanation, output))
+}
+
+fn draw_explanation(explanation: &Value, output: &Output) -> String {
+    let mut outcome = line(&text(explanation, "/decision")).into_owned();
+    let by: Vec<_> = list(explanation, "/decided_by").iter().filter_map(Value::as_str).collect();
+    if !by.is_empty() {
+        let _ = write!(outcome, " by {}", line(&by.join(", ")));
+    }
+    let why = text(explanation, "/text");
+    if !why.is_empty() {
+        let _ = write!(outcome, ": {why}");
+    }
+    let mut drawn = Paragraph::new(output.view.width).behind(2).text(&outcome) + "\n";
+    let rules = list(explanation, "/rules");
+    if rules.is_empty() {
+        let _ = writeln!(drawn, "no rule applies to such a call");
+        return drawn;
+    }
+    let rows = rules.iter().map(|rule| {
+        let saw = list(rule, "/saw").iter().map(|saw| {
+            let value = text(saw, "/value");
+            let value = if value.is_empty() { "(absent)" } else { &*value };
+            format!("{} = {value}", text(saw, "/path"))
+        });
+        let outcome = match text(rule, "/error") {
+            error if error.is_empty() => text(rule, "/outcome").into_owned(),
+            error => format!("{}: {error}", text(rule, "/outcome")),
+        };
+        vec![
+            cell(&text(rule, "/rule")).into(),
+            text(rule, "/effect").into_owned().into(),
+            cell(&outcome).into(),
+            cell(&saw.collect::<Vec<_>>().join(", ")).into(),
+            cell(&format!("{}:{}", text(rule, "/file"), text(rule, "/line"))).into(),
+        ]
+    });
+    let rows: Vec<Vec<Cell>> = rows.collect();
+    let columns = Column::all([
+        ("RULE", Fit::Name),
+        ("EFFECT", if differs(&rows, 1) { Fit::Whole } else { Fit::Rank(2) }),
+        ("OUTCOME", Fit::Name),
+        ("VALUES", Fit::Free),
+        ("AT", Fit::Rank(3)),
+    ]);
+    drawn + &output.table(&columns, rows)
+}
+
+/// Whether a column tells rows apart.
+fn differs(rows: &[Vec<Cell>], column: usize) -> bool {
+    let mut cells = rows.iter().map(|row| row.get(column));
+    let first = cells.next();
+    cells.any(|cell| Some(cell) != first)
+}
+
+/// Maximum size of a test case file in bytes.
+const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum CaseFile {
+    List(Vec<Case>),
+    Named { cases: Vec<Case> },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    #[serde(default)]
+    name: String,
+    principal: String,
+    #[serde(default)]
+    groups: Vec<Box<str>>,
+    action: String,
+    tool: Option<String>,
+    resource: Option<String>,
+    prompt: Option<String>,
+    #[serde(default)]
+    args: Option<Value>,
+    #[serde(default)]
+    client: String,
+    #[serde(default)]
+    reason: String,
+    sensitivity: Option<Sensitivity>,
+    #[serde(default)]
+    session: CaseSession,
+    /// `context.carries_out` of a resource or prompt; derived from the exposure for a tool.
+    #[serde(default)]
+    carries_out: bool,
+    expect: Expected,
+    rule: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct CaseSession {
+    max_sensitivity: Option<Sensitivity>,
+    open_world_seen: bool,
+    calls: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Expected {
+    Allow,
+    Deny,
+}
+
+impl Expected {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+pub(super) fn test_cases(
+    file: &Path,
+    rules: &[PathBuf],
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let config = start_proxy::load(global, None)?.config;
+    let (catalog, known) = seen_tools(&config);
+    let set = load_rules(&selected_rules(rules, &config), &known)?;
+    let snapshot = catalog.load();
+    let cases = read_cases(file)?;
+    let mut results = Vec::new();
+    let mut failed = 0;
+    for (at, case) in cases.iter().enumerate() {
+        let result = outcome(case, at, &set, &snapshot)?;
+        failed += usize::from(result.pointer("/ok") == Some(&Value::Bool(false)));
+        results.push(result);
+    }
+    let report = json!({"cases": results, "passed": cases.len() - failed, "failed": failed});
+    output.print(&report.to_string(), |report| draw_cases(report, output))?;
+    match failed {
+        0 => Ok(()),
+        failed => Err(CommandError::failed(format!("{failed} of {} cases failed", cases.len()))),
+    }
+}
+
+fn read_cases(file: &Path) -> Result<Vec<Case>, CommandError> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        CommandError::failed(format!("{}: {error}", file.display()))
+    };
+    let mut text = String::new();
+    let opened = File::open(file).map_err(|error| wrong(&error))?;
+    opened.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(&error))?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(wrong(&format_args!("larger than {MAX_FILE_BYTES} bytes")));
+    }
+    // JSON is a subset of YAML.
+    let value: Value = serde_yaml_ng::from_str(&text).map_err(|error| wrong(&error))?;
+    match serde_json::from_value(value).map_err(|error| wrong(&error))? {
+        CaseFile::List(cases) | CaseFile::Named { cases } => Ok(cases),
+    }
+}
+
+fn outcome(
+    case: &Case,
+    at: usize,
+    set: &RuleSet,
+    snapshot: &Snapshot,
+) -> Result<Value, CommandError> {
+    let number = at + 1;
+    let wrong = |what: &str| CommandError::failed(format!("case {number}: {what}"));
+    let action = RuleAction::from_word(&case.action).ok_or_else(|| {
+        wrong("action must be read, write, destructive, list, read_resource or get_prompt")
+    })?;
+    let split = |name: &'_ str| {
+        let parts = name.split_once(':');
+        parts.map(|(server, own)| (server.to_owned(), own.to_owned()))
+    };
+    let (kind, full) = match (&case.tool, &case.resource, &case.prompt) {
+        (Some(tool), None, None) => ("tool", tool),
+        (None, Some(resource), None) => ("resource", resource),
+        (None, None, Some(prompt)) => ("prompt", prompt),
+        (_, _, _) => return Err(wrong("exactly one of tool, resource and prompt is required")),
+    };
+    let (server, own) = split(full).ok_or_else(|| wrong("names have the form server:name"))?;
+    let known = snapshot.named(&server, &own);
+    let target = match (kind, known) {
+        ("tool", Some(tool)) => RuleTarget::Tool(tool),
+        ("tool", None) => RuleTarget::NamedTool { server: &server, tool: &own },
+        ("resource", _) => RuleTarget::Resource { server: &server, uri: &own },
+        (_, _) => RuleTarget::Prompt { server: &server, name: &own },
+    };
+    let arguments = case.args.as_ref().map_or_else(|| "{}".to_owned(), ToString::to_string);
+    let session = SessionFacts {
+        max_sensitivity: case.session.max_sensitivity,
+        open_world_seen: case.session.open_world_seen,
+        calls: case.session.calls,
+    };
+    let ruling = set.decide(&RuleRequest {
+        subject: Subject { id: &case.principal, groups: &case.groups },
+        action,
+        target,
+        arguments: arguments.as_bytes(),
+        sensitivity: case.sensitivity,
+        reason: &case.reason,
+        client: &case.client,
+        session,
+        carries_out: case.carries_out,
+        now: SystemTime::now(),
+    });
+    let (got, by, text) = match ruling {
+        Ruling::Permitted(by) => (Expected::Allow, by, String::new()),
+        Ruling::Refused(denial) => (Expected::Deny, denial.rules.clone(), denial.to_string()),
+    };
+    let rule_fits = case.rule.as_ref().is_none_or(|rule| by.iter().any(|it| **it == **rule));
+    Ok(json!({
+        "case": number, "name": case.name, "principal": case.principal, "action": action.as_str(),
+        kind: full, "expected": case.expect.as_str(), "expected_rule": case.rule,
+        "decision": got.as_str(), "rules": by, "text": text,
+        "ok": got == case.expect && rule_fits,
+    }))
+}
+
+fn draw_cases(report: &Value, output: &Output) -> String {
+    let rows = list(report, "/cases").iter().map(|case| {
+        let ok = case.pointer("/ok") == Some(&Value::Bool(true));
+        let word = if ok { "ok" } else { "FAILED" };
+        let target = ["/tool", "/resource", "/prompt"].map(|at| text(case, at)).concat();
+        let export_query = match text(case, "/expected_rule") {
+            rule if rule.is_empty() => text(case, "/expected").into_owned(),
+            rule => format!("{} by {rule}", text(case, "/expected")),
+        };
+        let rules: Vec<_> = list(case, "/rules").iter().filter_map(Value::as_str).collect();
+        let got = match rules.is_empty() {
+            true => text(case, "/decision").into_owned(),
+            false => format!("{} by {}", text(case, "/decision"), rules.join(", ")),
+        };
+        vec![
+            Cell::styled(word, of_state(word)),
+            cell(&text(case, "/case")).into(),
+            cell(&text(case, "/name")).into(),
+            cell(&text(case, "/principal")).into(),
+            cell(&text(case, "/action")).into(),
+            cell(&target).into(),
+            cell(&export_query).into(),
+            cell(&got).into(),
+        ]
+    });
+    let columns = Column::all([
+        ("", Fit::Whole),
+        ("CASE", Fit::Name),
+        ("NAME", Fit::Free),
+        ("PRINCIPAL", Fit::Rank(5)),
+        ("ACTION", Fit::Rank(4)),
+        ("TARGET", Fit::Rank(3)),
+        ("EXPECTED", Fit::Rank(2)),
+        ("ACTUAL", Fit::Rank(1)),
+    ]);
+    let table = output.table(&columns, rows.collect());
+    let [passed, failed] = ["/passed", "/failed"].map(|at| text(report, at));
+    format!("{table}{passed} passed, {failed} failed\n")
+}
+
+/// Counters in the order of the columns.
+const COUNTED: [&str; 4] = ["calls", "newly_refused", "newly_allowed", "undecidable"];
+/// Maximum size of one record in bytes.
+const MAX_LINE_BYTES: usize = 64 * 1024 * 1024;
+/// Maximum rows of the table; JSON has all.
+const MAX_ROWS: usize = 50;
+
+pub(super) fn replay(
+    files: &[PathBuf],
+    since: &str,
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let config = start_proxy::load(global, None)?.config;
+    let (catalog, known) = seen_tools(&config);
+    let new = load_rules(&selected_rules(files, &config), &known)?;
+    let now = load_rules(&config.rules, &known)?;
+    let since = moment(since)?;
+    let types = REPLAYED.map(|kind| kind.to_string()).join(",");
+    let mut replay = RuleReplay::new(now.into(), new.into(), catalog.load());
+    backend::with(global, Needs::Activity, async |backend| {
+        let query = [("type", Some(types.as_str())), ("start_time", Some(since.as_str()))];
+        let bar = records_bar_of(backend, &query).await?;
+        read_replay(backend, &query, &bar, &mut replay).await?;
+        bar.finish_and_clear();
+        let mut report = serde_json::to_value(replay.report()).map_err(CommandError::failed)?;
+        if let Some(members) = report.as_object_mut() {
+            members.insert("since".to_owned(), since.as_str().into());
+        }
+        output.print(&report.to_string(), |report| draw_replay(report, output))
+    })
+}
+
+/// Parses `--since`, also in days.
+fn moment(text: &str) -> Result<String, CommandError> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
+    let hours = days.map(|days| format!("{}h", u64::from(days) * 24));
+    let text = hours.as_deref().unwrap_or(text);
+    args::moment("--since", text, Timestamp::now()).map_err(CommandError::usage)
+}
+
+/// Evaluates both rule sets for every record of the query.
+async fn read_replay(
+    backend: &Backend,
+    query: &[(&str, Option<&str>)],
+    bar: &ProgressBar,
+    replay: &mut RuleReplay,
+) -> Result<(), CommandError> {
+    let mut export_query = query.to_vec();
+    export_query.push(("format", Some("json")));
+    let unreadable = |error: UnreadableRecord| CommandError::failed(error);
+    let response = backend.stream(&target(&["activity", "export"], &export_query), None).await?;
+    if let Some(missing) = response.headers.get(FLEET_MISSING).and_then(|it| it.to_str().ok()) {
+        tracing::warn!(missing, "the replay lacks records of some fleet nodes");
+    }
+    let mut chunks = response.chunks;
+    let mut rest: Vec<u8> = Vec::new();
+    while let Some(chunk) = chunks.try_next().await? {
+        let mut chunk = &*chunk;
+        while let Some(at) = memchr::memchr(b'\n', chunk) {
+            let (line, after) = chunk.split_at(at);
+            chunk = after.get(1..).unwrap_or_default();
+            if rest.is_empty() {
+                replay.record(line).map_err(unreadable)?;
+            } else {
+                rest.extend_from_slice(line);
+                replay.record(&rest).map_err(unreadable)?;
+                rest.clear();
+            }
+            bar.inc(1);
+        }
+        if rest.len() + chunk.len() > MAX_LINE_BYTES {
+            return Err(CommandError::failed("a record of the log exceeds the size limit"));
+        }
+        rest.extend_from_slice(chunk);
+    }
+    match rest.is_empty() {
+        true => Ok(()),
+        false => Err(CommandError::failed("the export ended within a record: try again")),
+    }
+}
+
+fn draw_replay(report: &Value, output: &Output) -> String {
+    let all = list(report, "/by_tool_and_principal");
+    let rows = all.iter().take(MAX_ROWS).map(|row| {
+        let mut cells: Vec<Cell> =
+            vec![cell(&text(row, "/tool")).into(), cell(&text(row, "/principal")).into()];
+        cells.extend(COUNTED.map(|name| text(row, &format!("/{name}")).into_owned().into()));
+        let rules: Vec<_> = list(row, "/rules").iter().filter_map(Value::as_str).collect();
+        cells.push(cell(&rules.join(", ")).into());
+        cells
+    });
+    let rows: Vec<Vec<Cell>> = rows.collect();
+    let counts = |name: &str| {
+        let at = format!("/{name}");
+        all.iter().take(MAX_ROWS).any(|row| !matches!(&*text(row, &at), "" | "0"))
+    };
+    let columns = Column::all([
+        ("TOOL", Fit::Name),
+        ("PRINCIPAL", if differs(&rows, 1) { Fit::Name } else { Fit::Rank(4) }),
+        ("CALLS", Fit::Rank(3)),
+        ("NEWLY REFUSED", Fit::Whole),
+        ("NEWLY ALLOWED", if counts("newly_allowed") { Fit::Whole } else { Fit::Rank(6) }),
+        ("UNDECIDABLE", if counts("undecidable") { Fit::Rank(2) } else { Fit::Rank(5) }),
+        ("RULES", Fit::Free),
+    ]);
+    let table = output.table(&columns, rows);
+    let more = match all.len().saturating_sub(MAX_ROWS) {
+        0 => String::new(),
+        more => format!("… and {more} more (-o json has all)\n"),
+    };
+    let [calls, refused, allowed, undecidable] =
+        COUNTED.map(|name| text(report, &format!("/total/{name}")));
+    let total = format!(
+        "{} since {}: {refused} newly refused, {allowed} newly allowed, {undecidable} undecidable",
+        counted(calls, "call"),
+        text(report, "/since")
+    );
+    format!("{table}{more}{}\n", Paragraph::new(output.view.width).text(&total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn explanation_keeps_outcome_beside_long_names() {
+        for name in crate::cli::output::tests::names() {
+            let explanation = serde_json::json!({"decision": "deny", "decided_by": [name], "text": name,
+                "rules": [{"rule": name, "effect": "forbid", "outcome": "applies", "file": name,
+                    "line": 7, "saw": [{"path": "context.arguments", "value": name}]}]});
+            let keeps = ["deny by ", "applies", "OUTCOME"];
+            crate::cli::output::tests::fits(
+                |output| draw_explanation(&explanation, output),
+                &keeps,
+            );
+        }
+    }
+
+    #[test]
+    fn cli_2_replay_and_explain_keep_the_columns_that_differ() {
+        let row = |principal: &str, allowed: u64| {
+            serde_json::json!({"tool": "notes:delete_everything", "principal": principal, "calls": 9,
+                "newly_refused": 4, "newly_allowed": allowed, "undecidable": 0, "rules": ["no-deletes", "ask"]})
+        };
+        let report = serde_json::json!({"since": "2026-01-02", "total": {},
+            "by_tool_and_principal": [row("token:ci", 0), row("token:ops", 7)]});
+        let keeps = ["NEWLY REFUSED", "NEWLY ALLOWED", "PRINCIPAL", "token:ci", "token:ops"];
+        crate::cli::output::tests::fits(|output| draw_replay(&report, output), &keeps);
+        let rule = |name: &str, effect: &str| {
+            serde_json::json!({"rule": name, "effect": effect, "outcome": "applies", "file": "/etc/mcpproxy/rules.cedar",
+                "line": 7, "saw": [{"path": "context.args.path", "value": "\"/home/me/notes/today.txt\""}]})
+        };
+        let explanation = serde_json::json!({"decision": "deny", "decided_by": ["b"], "text": "",
+            "rules": [rule("all-of-the-home-folder", "permit"), rule("nothing-of-the-system", "forbid")]});
+        let keeps = ["EFFECT", "permit", "forbid"];
+        crate::cli::output::tests::fits(|output| draw_explanation(&explanation, output), &keeps);
+    }
+
+    #[test]
+    fn replay_table_keeps_counts_beside_long_names() {
+        for name in crate::cli::output::tests::names() {
+            let report = serde_json::json!({"since": "2026-01-02", "total": {}, "by_tool_and_principal": [
+                {"tool": name, "principal": name, "calls": 9, "newly_refused": 4, "rules": [name]},
+            ]});
+            crate::cli::output::tests::fits(
+                |output| draw_replay(&report, output),
+                &["NEWLY REFUSED"],
+            );
+        }
     }
 }

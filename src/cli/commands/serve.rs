@@ -1,21 +1,38 @@
-//! `mcpproxy serve`: a proxy that runs until a signal ends it.
+//! `mcpproxy serve` and `mcpproxy stdio`: the proxy as a server, and for one client on stdin and stdout.
+//!
+//! `stdio` forwards to a running server or, without one, runs the proxy in this process. SIGINT and SIGTERM act as
+//! the end of input: calls in flight finish, and are aborted by a second signal. The terminal belongs to the client,
+//! which decides what its end means. A proxy in this process reloads its config like `serve`, when the file changes
+//! and at SIGHUP.
 
-use std::io::{ErrorKind, IsTerminal};
-use std::path::Path;
-use std::time::SystemTime;
-
-use crate::activity::salvage::{self, Salvaged};
 use crate::cli::args::{Global, ServeArgs};
-use crate::cli::error::CommandError;
-use crate::cli::exit_code::Exit;
-use crate::cli::running_proxy::Announced;
-use crate::cli::{load_config, output, start_proxy};
-use crate::io::address::Address;
-use crate::server::{App, ConfigSource, Listener, ListenerTls, Server};
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::running_proxy::AddressFile;
+use crate::cli::{bridge, output, running_proxy, start_proxy};
+use mcpproxy_activity::salvage::Salvaged;
+use mcpproxy_activity::{StoreError, restore, salvage};
+use mcpproxy_config::Config;
+use mcpproxy_gateway::downstream;
+use mcpproxy_gateway::proxy::Worker;
+use mcpproxy_gateway::telemetry::LogHandles;
+use mcpproxy_runtime::io::address::Address;
+use mcpproxy_server as server;
+use mcpproxy_server::{
+    App, CUT_GRACE, ConfigSource, DRAIN_TIMEOUT, ForcedShutdown, Listener, ListenerTls, Server,
+    StartError,
+};
+use std::io;
+use std::io::{ErrorKind, IsTerminal};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::SystemTime;
+use tokio::io::{AsyncRead, ReadBuf};
 
 /// Serves HTTP until SIGINT, SIGTERM or the end of its terminal.
 pub(super) fn run(global: &Global, flags: &ServeArgs) -> Result<(), CommandError> {
-    let mut loaded = load_config::load(global, flags.listen.as_deref())?;
+    let mut loaded = start_proxy::load(global, flags.listen.as_deref())?;
     let log = start_proxy::start_log(loaded.config.logging);
     start_proxy::note_warnings(&loaded);
     let tls = loaded.config.tls.clone().map(ListenerTls::load).transpose();
@@ -23,38 +40,40 @@ pub(super) fn run(global: &Global, flags: &ServeArgs) -> Result<(), CommandError
     let listener = bind(&loaded.config.listen)?;
     if loaded
         .ensure_api_key(start_proxy::random_key()?)
-        .map_err(|error| load_config::problem(&error))?
+        .map_err(|error| start_proxy::problem(&error))?
     {
-        tracing::info!("an API key was made and stored in {}", loaded.path.display());
+        tracing::info!(file = %loaded.path.display(), "generated an API key");
     }
     if flags.salvage {
-        salvage(&loaded.config.activity_folder())?;
+        salvage(&loaded.config)?;
     }
     let data_dir = loaded.config.data_dir.clone();
-    let flags = load_config::flags(global, flags.listen.as_deref());
+    let flags = start_proxy::flags(global, flags.listen.as_deref());
     let source = ConfigSource { path: loaded.path, flags };
     let app = App::start(loaded.config, log.handles(), Some(source))
         .map_err(|error| start_proxy::not_started(&error))?;
     let server = app.serve(listener, tls).map_err(|error| start_proxy::not_started(&error))?;
-    let _announced = Announced::at(&data_dir, server.address());
-    // Listened for before the line below: who has read it may send one.
+    let _address_file = AddressFile::at(&data_dir, server.address());
+    // Installed before the line below, since its reader may send a signal at once.
     let signals = server.signals().map_err(|error| start_proxy::not_started(&error))?;
-    // The one line of stdout tells who started the process that it listens, and where.
-    output::write(format!("MCP at {}", place(&server)).as_bytes())?;
-    // Whoever has a terminal is a person; what is written to a file or a pipe is kept, and the code is not to be.
+    // The only line on stdout tells the parent process the address.
+    output::write(format!("MCP at {}", mcp_url(&server)).as_bytes())?;
+    // Printed only at a terminal: output to a file or pipe may be kept, and the code must not be.
     if std::io::stdout().is_terminal()
         && let Some(address) = server.page_address(start_proxy::random_key()?)
     {
-        output::write(format!("The page, once, within ten minutes: {address}").as_bytes())?;
+        output::write(
+            format!("Web page (one-time link, valid for ten minutes): {address}").as_bytes(),
+        )?;
     }
     match server.run(signals).map_err(|error| start_proxy::not_started(&error))? {
         None => Ok(()),
-        Some(code) => Err(CommandError::hurried(code)),
+        Some(code) => Err(CommandError::aborted(code)),
     }
 }
 
-/// Where a client finds it; of a socket the form that `url` takes.
-fn place(server: &Server) -> String {
+/// URL for clients; for a socket in the form that the config key `url` takes.
+fn mcp_url(server: &Server) -> String {
     match (server.address(), server.tls()) {
         (Address::Tcp(address), None) => format!("http://{address}/mcp"),
         (Address::Tcp(address), Some(_)) => format!("https://{address}/mcp"),
@@ -62,32 +81,40 @@ fn place(server: &Server) -> String {
     }
 }
 
-/// Moves a damaged log aside and begins another with what can be read (ACT-9).
-fn salvage(folder: &Path) -> Result<(), CommandError> {
+/// Moves a damaged log aside and starts a new one with its readable part (ACT-9). A fleet node fetches its sealed
+/// records back when it starts.
+fn salvage(config: &Config) -> Result<(), CommandError> {
+    let folder = &*config.activity_folder();
     let exists = folder.try_exists().map_err(CommandError::failed)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let salvaged = match exists {
-        true => salvage::salvage(folder, now_ms).map_err(|error| start_proxy::store(&error))?,
+        true => {
+            salvage::salvage(folder, now_ms).map_err(|error| start_proxy::not_salvaged(&error))?
+        }
         false => None,
     };
     match salvaged {
         Some(Salvaged { aside, kept, lost, why }) => tracing::warn!(
-            "{why}; it is kept in {}, and the log goes on with the {kept} records that could be read; \
-             {lost} between them are lost",
+            "{why}; moved it to {}; the log continues with the {kept} readable records, \
+             {lost} are lost",
             aside.display()
         ),
-        None => tracing::info!("there is nothing to salvage: the activity log can be used"),
+        None => tracing::info!("nothing to salvage: the activity log is usable"),
+    }
+    // Without a data directory the node has no key, either.
+    if config.ledger().is_some() && config.data_dir.is_dir() {
+        restore::request_restore(folder).map_err(|error| start_proxy::store(&error))?;
     }
     Ok(())
 }
 
-/// Takes the address before anything else is started.
+/// Binds the listen address before anything else is started.
 fn bind(address: &Address) -> Result<Listener, CommandError> {
     Listener::bind(address).map_err(|error| {
         let next = match error.kind() {
             ErrorKind::AddrInUse => {
-                "is mcpproxy running already? choose another with --listen or MCPPROXY_LISTEN"
+                "if mcpproxy is not already running there, choose another with --listen or MCPPROXY_LISTEN"
             }
             _ => "choose another with --listen or MCPPROXY_LISTEN",
         };
@@ -95,14 +122,150 @@ fn bind(address: &Address) -> Result<Listener, CommandError> {
     })
 }
 
+/// Serves one client over stdin and stdout until the input ends.
+pub(super) fn run_stdio(global: &Global) -> Result<(), CommandError> {
+    let loaded = start_proxy::load(global, None)?;
+    let log = start_proxy::start_log(loaded.config.logging);
+    start_proxy::note_warnings(&loaded);
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let found = runtime.block_on(async {
+        let client = running_proxy::configured(&loaded.config);
+        match client.is_mcpproxy().await {
+            true => Some(client),
+            false => running_proxy::elsewhere(&loaded.config).await,
+        }
+    });
+    let mut second_signal = None;
+    let served = if let Some(client) = found {
+        tracing::info!(server = client.authority(), "forwarding to the running server");
+        let input = Input::new(|| {
+            tracing::info!("SIGHUP ignored: the config is read by the running server");
+        });
+        runtime.block_on(async {
+            let mut ended = std::pin::pin!(server::ended_by_signal());
+            let mut bridging = std::pin::pin!(bridge::run(client, input, tokio::io::stdout()));
+            tokio::select! {
+                bridged = &mut bridging => return bridged,
+                ended = &mut ended => ended?,
+            }
+            // Nothing else to shut down in order.
+            let forced = ForcedShutdown::default();
+            forced.watch(|| {});
+            tokio::select! {
+                bridged = &mut bridging => bridged,
+                () = forced.requested() => {
+                    second_signal = forced.exit_code();
+                    Ok(())
+                }
+            }
+        })
+    } else {
+        let source = ConfigSource { path: loaded.path, flags: start_proxy::flags(global, None) };
+        serve_in_process(&runtime, loaded.config, log.handles(), source)?
+    };
+    // A pending read of stdin would block the shutdown.
+    runtime.shutdown_background();
+    if let Some(code) = second_signal {
+        return Err(CommandError::aborted(code));
+    }
+    served.map_err(|error| {
+        CommandError::failed(format!("cannot read or write the client's pipe: {error}"))
+    })
+}
+
+/// Runs the proxy in this process.
+fn serve_in_process(
+    runtime: &tokio::runtime::LocalRuntime,
+    config: Config,
+    log: LogHandles,
+    source: ConfigSource,
+) -> Result<io::Result<()>, CommandError> {
+    let app = App::start(config, log, Some(source)).map_err(|error| match error {
+        StartError::Activity(StoreError::Locked) => {
+            let next = "start `mcpproxy serve`, which serves all clients";
+            CommandError::new(Exit::Store, format!("{}; {next}", StoreError::Locked))
+        }
+        error => start_proxy::not_started(&error),
+    })?;
+    let worker = Rc::new(Worker::new(app.shared().proxy.clone()));
+    let (ending, mut second_signal) = (worker.ending.clone(), None);
+    let served = runtime.block_on(async {
+        let shared = Arc::clone(app.shared());
+        let input = Input::new(move || {
+            tracing::info!("SIGHUP: reloading the config");
+            shared.api.config.reload_on_signal();
+        });
+        let mut ended = std::pin::pin!(server::ended_by_signal());
+        let mut serving =
+            std::pin::pin!(downstream::stdio::serve(worker, input, tokio::io::stdout()));
+        tokio::select! {
+            served = &mut serving => return served,
+            ended = &mut ended => ended?,
+        }
+        // The signal has also ended the input; calls in flight may finish.
+        let requested = second_signal.insert(app.force_on_signal());
+        tokio::select! {
+            served = tokio::time::timeout(DRAIN_TIMEOUT, &mut serving) => {
+                if let Ok(served) = served {
+                    return served;
+                }
+            }
+            () = requested.requested() => {}
+        }
+        ending.cut_off();
+        tokio::time::timeout(CUT_GRACE, serving).await.unwrap_or(Ok(()))
+    });
+    app.close().map_err(|error| start_proxy::store(&error))?;
+    match second_signal.as_ref().and_then(ForcedShutdown::exit_code) {
+        None => Ok(served),
+        Some(code) => Err(CommandError::aborted(code)),
+    }
+}
+
+type Ending = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+
+/// stdin that ends at SIGINT or SIGTERM, too.
+struct Input {
+    stdin: tokio::io::Stdin,
+    ended: Option<Ending>,
+}
+
+impl Input {
+    /// `reload` is called at SIGHUP.
+    fn new(reload: impl Fn() + 'static) -> Self {
+        let ended: Ending = Box::pin(async {
+            tokio::select! {
+                ended = server::ended_by_signal() => ended,
+                failed = server::outlive_terminal(reload) => failed,
+            }
+        });
+        Self { stdin: tokio::io::stdin(), ended: Some(ended) }
+    }
+}
+
+impl AsyncRead for Input {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let Some(ended) = &mut this.ended else { return Poll::Ready(Ok(())) };
+        if let Poll::Ready(signal) = ended.as_mut().poll(cx) {
+            this.ended = None;
+            return Poll::Ready(signal);
+        }
+        Pin::new(&mut this.stdin).poll_read(cx, buf)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use std::net::TcpListener;
 
-    use super::*;
-
     #[test]
-    fn a_taken_port_is_exit_3_and_says_what_to_do() {
+    fn port_in_use_is_exit_3_with_next_step() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let failure = bind(&taken.local_addr().unwrap().into()).unwrap_err();
         assert_eq!(failure.exit, Exit::Unreachable);

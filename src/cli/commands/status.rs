@@ -1,44 +1,39 @@
-//! `mcpproxy status`: how the proxy that runs is, on one screen.
-
-use std::fmt::Write as _;
-use std::path::PathBuf;
-
-use serde_json::{Value, json};
-use unicode_width::UnicodeWidthStr as _;
+//! `mcpproxy status`: state of the running proxy on one screen.
 
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
-use crate::cli::colours::of_state;
-use crate::cli::counted::counted;
-use crate::cli::error::CommandError;
-use crate::cli::exit_code::Exit;
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::format::{counted, list, nonconforming_items, text};
 use crate::cli::http_client::HttpClient;
-use crate::cli::json_pointer::{list, text};
-use crate::cli::output::{self, Output};
-use crate::cli::paragraph::Paragraph;
+use crate::cli::output::{Output, Paragraph, of_state};
 use crate::cli::table::{TableView, cell, cut};
 use crate::cli::terminal_safe::{joined, line};
-use crate::cli::{load_config, logging, running_proxy};
-use crate::config::file::{self, Loaded};
-use crate::config::problem::Severity;
-use crate::os::space;
-use crate::server;
+use crate::cli::{logging, output, running_proxy, start_proxy};
+use mcpproxy_config::file;
+use mcpproxy_config::file::Loaded;
+use mcpproxy_config::problem::Severity;
+use mcpproxy_runtime::os::space;
+use mcpproxy_server as server;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use unicode_width::UnicodeWidthStr as _;
 
-/// Columns of a reason; `upstream list` has the rest.
+/// Maximum width of a reason; `upstream list` shows the rest.
 const REASON: usize = 100;
-/// Columns before what is told.
+/// Width of the label column.
 const LABEL: usize = 11;
-/// Columns of a server's state, and of its name.
+/// Widths of a server's state and name.
 const STATE: usize = 12;
 const NAME: usize = 24;
-/// Where a server's reason does not fit beside its name any more.
+/// Terminal width below which a server's reason moves to its own line.
 const NARROW: usize = 72;
 
-/// What is known of a config beside what the proxy says.
-struct KnownHere {
-    /// The file.
+/// Facts known from the config rather than the proxy.
+struct LocalFacts {
+    /// Path of the config file.
     config: String,
-    /// Bytes of the log.
+    /// Size of the log in bytes.
     activity_bytes: u64,
     warnings: Vec<String>,
 }
@@ -49,67 +44,67 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
     if alive {
         return match runtime.block_on(is_alive(global)) {
             true => output.print("{\"alive\":true}", |_| "alive".to_owned()),
-            false => Err(CommandError::new(Exit::Unreachable, "no mcpproxy answers")),
+            false => Err(CommandError::new(Exit::Unreachable, "no mcpproxy responds")),
         };
     }
-    let loaded = match load_config::load(global, None) {
+    let loaded = match start_proxy::load(global, None) {
         Ok(loaded) => loaded,
-        Err(failure) => return runtime.block_on(despite(failure, global, output)),
+        Err(failure) => return runtime.block_on(with_invalid_config(failure, global, output)),
     };
     let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) else {
-        output.print(&nobody(&loaded).to_string(), |it| draw(it, output.view))?;
-        let words =
+        output.print(&not_running(&loaded).to_string(), |it| draw(it, output.view))?;
+        let message =
             format!("no mcpproxy runs on {}: `mcpproxy serve` starts one", loaded.config.listen);
-        return Err(CommandError::new(Exit::Unreachable, words));
+        return Err(CommandError::new(Exit::Unreachable, message));
     };
-    let known = KnownHere {
+    let known = LocalFacts {
         config: loaded.path.display().to_string(),
         activity_bytes: space::used(&loaded.config.activity_folder()),
         warnings: warnings(&loaded),
     };
-    let answer = runtime.block_on(told(client, known))?.to_string();
-    output.print(&answer, |it| draw(it, output.view))
+    let response = runtime.block_on(query(client, known))?.to_string();
+    output.print(&response, |it| draw(it, output.view))
 }
 
-/// Whether a proxy answers where the config says, or where one has written that it does: of a config that cannot be used that
-/// is what is left. It is asked without the key, since another may be in the file by now.
+/// Whether a proxy answers at the configured or announced address; the latter works with an invalid config. Asks
+/// without the API key, which may have changed in the file.
 async fn is_alive(global: &Global) -> bool {
-    let data = match load_config::load(global, None) {
+    let data = match start_proxy::load(global, None) {
         Ok(loaded) => {
             if running_proxy::configured(&loaded.config).without_key().is_mcpproxy().await {
                 return true;
             }
             loaded.config.data_dir
         }
-        Err(_) => data_folder(global),
+        Err(_) => data_dir(global),
     };
     running_proxy::announced(&data, "").await.is_some()
 }
 
-/// Where the config cannot be used: that a proxy which runs does not mind. What it says is shown, as far as the key is
-/// known, and the config is the fault.
-async fn despite(
+/// Status with an invalid config: the running proxy is unaffected. Shows its state if the API key is known, and fails
+/// with the config's problems.
+async fn with_invalid_config(
     failure: CommandError,
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let data = data_folder(global);
-    let file = file::locate(global.config.as_deref(), &load_config::variable).ok();
-    let key = load_config::variable("MCPPROXY_API_KEY").filter(|key| !key.is_empty());
+    let data = data_dir(global);
+    let file = file::locate(global.config.as_deref(), &start_proxy::variable).ok();
+    let key = start_proxy::variable("MCPPROXY_API_KEY").filter(|key| !key.is_empty());
     let key = key.or_else(|| file::api_key_in(&file::text(file.as_deref()?).ok()?));
     let key = key.unwrap_or_default();
-    let knows = match key.is_empty() {
+    let found = match key.is_empty() {
         true => None,
         false => running_proxy::announced(&data, &key).await,
     };
     let errors = failure.problems.iter().filter(|it| it.severity == Severity::Error);
-    let known = KnownHere {
+    let known = LocalFacts {
         config: file.map(|file| file.display().to_string()).unwrap_or_default(),
         activity_bytes: space::used(&data.join("activity")),
         warnings: errors.map(|problem| format!("config: {problem}")).collect(),
     };
-    let answer = match knows {
-        Some(client) => told(client, known).await?,
+    let response = match found {
+        Some(client) => query(client, known).await?,
         None => {
             let Some(client) = running_proxy::announced(&data, "").await else {
                 return Err(failure);
@@ -121,46 +116,48 @@ async fn despite(
             })
         }
     };
-    output.print(&answer.to_string(), |it| draw(it, output.view))?;
-    logging::say(format_args!(
-        "the mcpproxy that runs with {} goes on by the config that it has read before",
+    output.print(&response.to_string(), |it| draw(it, output.view))?;
+    logging::print_line(format_args!(
+        "the mcpproxy running with {} keeps its previous config",
         line(&data.display().to_string())
     ));
     Err(CommandError { exit: Exit::Failed, ..failure })
 }
 
-/// The folder of data by a config that cannot be used.
-fn data_folder(global: &Global) -> PathBuf {
-    let file = file::locate(global.config.as_deref(), &load_config::variable).ok();
+/// Data directory named by an invalid config.
+fn data_dir(global: &Global) -> PathBuf {
+    let file = file::locate(global.config.as_deref(), &start_proxy::variable).ok();
     let text = file.and_then(|file| file::text(&file).ok()).unwrap_or_default();
-    file::data_dir_in(&text, &load_config::variable, &load_config::flags(global, None))
+    file::data_dir_in(&text, &start_proxy::variable, &start_proxy::flags(global, None))
 }
 
-/// What the proxy says.
-async fn told(client: HttpClient, known: KnownHere) -> Result<Value, CommandError> {
+/// Queries the running proxy.
+async fn query(client: HttpClient, known: LocalFacts) -> Result<Value, CommandError> {
     let place = (client.authority().to_owned(), client.mcp_url());
     let backend = Backend::Remote(client);
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for (segments, query) in [
         (&["status"][..], &[][..]),
         (&["servers"], &[]),
         (&["activity", "summary"], &[("period", Some("1h"))]),
         (&["config"], &[]),
     ] {
-        answers.push(output::parse(backend.get(&target(segments, query)).await?.json()?)?);
+        responses.push(output::parse(backend.get(&target(segments, query)).await?.json()?)?);
     }
-    let [status, servers, hour, config] = answers.as_slice() else {
-        return Err(CommandError::failed("the answer is not complete"));
+    let [status, servers, hour, config] = responses.as_slice() else {
+        return Err(CommandError::failed("the proxy's response is incomplete"));
     };
-    let mut answer = running(known, &place, status, servers, hour);
-    if let (Some(answer), Some(keys)) = (answer.as_object_mut(), config.pointer("/needs_restart")) {
-        answer.insert("needs_restart".to_owned(), keys.clone());
+    let mut response = running(known, &place, status, servers, hour);
+    if let (Some(response), Some(keys)) =
+        (response.as_object_mut(), config.pointer("/needs_restart"))
+    {
+        response.insert("needs_restart".to_owned(), keys.clone());
     }
-    Ok(answer)
+    Ok(response)
 }
 
-/// What is known without a proxy.
-fn nobody(loaded: &Loaded) -> Value {
+/// Status without a running proxy.
+fn not_running(loaded: &Loaded) -> Value {
     let config = &loaded.config;
     let servers = config.servers.iter().map(|server| {
         let state = if server.upstream.enabled { "not running" } else { "disabled" };
@@ -174,7 +171,7 @@ fn nobody(loaded: &Loaded) -> Value {
 }
 
 fn running(
-    known: KnownHere,
+    known: LocalFacts,
     (address, url): &(String, String),
     status: &Value,
     servers: &Value,
@@ -194,6 +191,8 @@ fn running(
         json!({
             "name": text(server, "/name"), "state": text(server, "/state"),
             "tools": number(server, "/tools"), "reason": text(server, "/reason"),
+            "nonconforming": server.get("nonconforming"),
+            "quarantined": number(server, "/quarantined"),
         })
     });
     json!({
@@ -218,38 +217,37 @@ fn draw(status: &Value, view: TableView) -> String {
     let mut shown = String::new();
     let values = Paragraph::new(view.width).behind(LABEL);
     let mut row = |label: &str, words: &str| {
-        let _ = writeln!(shown, "{}", values.labelled(label, words));
+        let _ = writeln!(shown, "{}", values.labeled(label, words));
     };
     let number = |at: &str| status.pointer(at).and_then(Value::as_u64).unwrap_or_default();
     let runs = status.pointer("/running") == Some(&Value::Bool(true));
     let (version, address) = (text(status, "/version"), text(status, "/address"));
-    // Without the key it says no more than that it is there.
-    let is_told = status.pointer("/servers").is_some();
+    // Without the API key only the address is known.
+    let has_details = status.pointer("/servers").is_some();
     match runs {
-        true if !is_told => {
+        true if !has_details => {
             let url = text(status, "/url");
-            row(
-                "mcpproxy",
-                &format!("runs, MCP at {url}; it tells more where the api_key is known"),
-            );
+            row("mcpproxy", &format!("running, MCP at {url}; no details without the api_key"));
         }
         true => {
             let up = duration(number("/uptime_seconds"));
             row("mcpproxy", &format!("{version}, up {up}, MCP at {}", text(status, "/url")));
         }
-        false => row("mcpproxy", &format!("{version}, not running (it would listen on {address})")),
+        false => {
+            row("mcpproxy", &format!("{version}, not running (configured address: {address})"))
+        }
     }
     row("config", &line(&text(status, "/config")));
     let servers = list(status, "/servers");
     let works = servers.iter().filter(|server| text(server, "/state") == "connected").count();
-    if is_told {
+    if has_details {
         row("servers", &format!("{} ({works} connected)", servers.len()));
     }
     servers.iter().for_each(|it| shown += &server_line(it, view));
     let mut row = |label: &str, words: &str| {
-        let _ = writeln!(shown, "{}", values.labelled(label, words));
+        let _ = writeln!(shown, "{}", values.labeled(label, words));
     };
-    if runs && is_told {
+    if runs && has_details {
         let rate = status.pointer("/last_hour/error_rate").and_then(Value::as_f64);
         let rate = rate.unwrap_or_default() * 100.0;
         let [calls, blocked, rejected] =
@@ -279,8 +277,8 @@ fn draw(status: &Value, view: TableView) -> String {
     shown
 }
 
-/// A server's line: its state, its name, and how many tools it has, or why none.
-fn server_line(server: &Value, TableView { width, colours }: TableView) -> String {
+/// A server's line: state, name, and number of tools or reason.
+fn server_line(server: &Value, TableView { width, colors }: TableView) -> String {
     let (tools, state) = (text(server, "/tools"), text(server, "/state"));
     let reason = cut(&cell(&text(server, "/reason")), REASON);
     let about = match (&*state, reason.is_empty()) {
@@ -288,13 +286,17 @@ fn server_line(server: &Value, TableView { width, colours }: TableView) -> Strin
         ("connected", false) => format!("{}; {reason}", counted(&tools, "tool")),
         (_, _) => reason,
     };
+    let held = server.pointer("/quarantined").and_then(Value::as_u64).unwrap_or_default();
+    let held = (held > 0).then(|| format!("{held} quarantined (mcpproxy tools diff)"));
+    let about = [about].into_iter().chain(held).chain(nonconforming_items(server, 1));
+    let about = about.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
     let name = cell(&text(server, "/name"));
     let name = if width.is_some() { cut(&name, NAME) } else { name };
     let blanks = " ".repeat(NAME.saturating_sub(name.width()));
-    let state = colours.paint(&format!("{state:<STATE$}"), of_state(&state));
+    let state = colors.paint(&format!("{state:<STATE$}"), of_state(&state));
     let head = format!("{:LABEL$}{state} {name}", "");
     let beside = Paragraph::new(width);
-    let told = match width {
+    let shown = match width {
         _ if about.is_empty() => head,
         Some(width) if width < NARROW => {
             format!("{head}\n{}", beside.behind(LABEL + 2).block(&about))
@@ -304,7 +306,7 @@ fn server_line(server: &Value, TableView { width, colours }: TableView) -> Strin
             format!("{head}{blanks} {about}")
         }
     };
-    told + "\n"
+    shown + "\n"
 }
 
 fn duration(seconds: u64) -> String {
@@ -317,7 +319,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// Bytes in the unit that people read.
+/// Formats a size with a binary unit.
 pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match UNITS.iter().find(|(_, size)| bytes >= *size) {
@@ -329,10 +331,10 @@ pub(super) fn bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::colours::Colours;
+    use crate::cli::output::Colors;
 
     #[test]
-    fn times_and_sizes_are_short() {
+    fn durations_and_sizes_are_short() {
         for (seconds, expected) in
             [(7, "7 s"), (61, "1 min"), (3_700, "1 h 1 min"), (200_000, "2 d 7 h")]
         {
@@ -344,7 +346,15 @@ mod tests {
     }
 
     #[test]
-    fn it_fits_the_terminal_whatever_servers_are_called_and_say() {
+    fn cli_3_status_shows_quarantined_tools() {
+        let server = json!({"name": "s", "state": "connected", "tools": 3, "quarantined": 2});
+        let view = TableView { width: None, colors: Colors::Plain };
+        let shown = server_line(&server, view);
+        assert!(shown.contains("3 tools; 2 quarantined (mcpproxy tools diff)"), "{shown}");
+    }
+
+    #[test]
+    fn status_fits_the_terminal_with_long_names_and_reasons() {
         for name in crate::cli::output::tests::names() {
             let why = format!("command '/{}/server' was not found", "a-folder/".repeat(20));
             let status = json!({"running": true, "version": "0.1.0", "address": "a", "url": "http://a/mcp",
@@ -354,7 +364,7 @@ mod tests {
                 "warnings": [format!("{why}\nsessions   99")]});
             let keeps = ["failed", "command '/a-", "connected", "files", "3 tools"];
             crate::cli::output::tests::fits(|output| draw(&status, output.view), &keeps);
-            let view = TableView { width: Some(50), colours: Colours::Plain };
+            let view = TableView { width: Some(50), colors: Colors::Plain };
             let narrow = draw(&status, view);
             assert!(narrow.lines().all(|line| line.width() <= 50), "{narrow}");
             assert_eq!(narrow.lines().filter(|it| it.starts_with("sessions")).count(), 1);
@@ -362,15 +372,18 @@ mod tests {
     }
 
     #[test]
-    fn the_tools_of_servers_stand_below_each_other_and_a_reason_that_is_cut_says_so() {
+    fn tool_counts_are_aligned_and_reasons_are_truncated() {
         let server_of = |name: &str, reason: &str| {
-            let told = json!({"name": name, "state": "connected", "tools": 3, "reason": reason});
-            server_line(&told, TableView { width: None, colours: Colours::Plain })
+            let server = json!({"name": name, "state": "connected", "tools": 3, "reason": reason});
+            server_line(&server, TableView { width: None, colors: Colors::Plain })
         };
         let column = |line: &str| line.split("3 tools").next().unwrap().width();
         assert_eq!(column(&server_of("files", "")), column(&server_of("\u{65e5}\u{672c}", "")));
         let long = server_of("files", &"words ".repeat(60));
         assert!(long.ends_with(" words…\n"), "{long}");
-        assert!(server_of(&"n".repeat(45), "").contains(&"n".repeat(45)), "a pipe gets all of it");
+        assert!(
+            server_of(&"n".repeat(45), "").contains(&"n".repeat(45)),
+            "output to a pipe is not truncated"
+        );
     }
 }

@@ -1,33 +1,32 @@
 //! `mcpproxy token …`: agent tokens.
 //!
-//! A proxy that runs is asked, so that a change is in force at once; without one the file in the data folder is changed,
-//! and the next one finds it.
+//! Changes go through the running proxy, which applies them at once; without one, the token file in the data
+//! directory is changed.
 
+use crate::cli::args::{Global, TokenCommand, TokenCreate};
+use crate::cli::backend::{Backend, target};
+use crate::cli::completion::{Vocabulary, did_you_mean, suggesting, unknown_server};
+use crate::cli::error::CommandError;
+use crate::cli::format::{list, text};
+use crate::cli::output::Output;
+use crate::cli::table::{Column, Fit, cell};
+use crate::cli::terminal_safe::line;
+use crate::cli::{running_proxy, start_proxy};
+use bytes::Bytes;
+use http::Method;
+use mcpproxy_admin::api;
+use mcpproxy_config::Config;
+use mcpproxy_config::file::Loaded;
+use mcpproxy_policy::identity::{
+    Identity, NewAgentToken, StoredToken, TokenChange, TokenChangeError, TokenFile,
+};
+use mcpproxy_policy::intent::Operation;
+use mcpproxy_server as server;
+use serde_json::Value;
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
-use bytes::Bytes;
-use http::Method;
-use serde_json::Value;
-
-use crate::api;
-use crate::cli::args::{Global, TokenCommand, TokenCreate};
-use crate::cli::backend::{Backend, target};
-use crate::cli::error::CommandError;
-use crate::cli::json_pointer::{list, text};
-use crate::cli::output::Output;
-use crate::cli::suggest::{Vocabulary, did_you_mean, suggesting};
-use crate::cli::table::{Column, Fit, cell};
-use crate::cli::terminal_safe::line;
-use crate::cli::{load_config, running_proxy};
-use crate::config::file::Loaded;
-use crate::identity::{
-    Identity, KeptToken, NewAgentToken, TokenChange, TokenChangeError, TokenFile,
-};
-use crate::intent::Operation;
-use crate::server;
-
-/// The columns of the list, and where their values stand.
+/// Columns of the list with the JSON pointers of their values.
 const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
     (("NAME", Fit::Name), "/name"),
     (("SERVERS", Fit::Rank(2)), "/servers"),
@@ -37,26 +36,39 @@ const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
     (("EXPIRES", Fit::Whole), "/expires"),
 ];
 
-/// Runs one of the commands.
+/// Runs a token command.
 pub(super) fn run(
     command: TokenCommand,
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let (loaded, _log) = load_config::load_with_log(global)?;
+    let (loaded, _log) = start_proxy::load_with_log(global)?;
     let is_list = matches!(command, TokenCommand::List);
+    let unknown = match &command {
+        TokenCommand::Create(flags) => unknown_servers(&loaded.config, &flags.servers),
+        TokenCommand::List | TokenCommand::Rotate { .. } | TokenCommand::Revoke { .. } => None,
+    };
     let json = change(&loaded, command)?;
-    output.print(&json, |answer| if is_list { table(answer, output) } else { told(answer) })
+    output.print(
+        &json,
+        |response| {
+            if is_list { table(response, output) } else { summary(response) }
+        },
+    )?;
+    unknown.map_or(Ok(()), |why| Err(CommandError::failed(why)))
 }
 
-/// Makes a token of all rights that an agent can have: of a new secret, if there is one of that name already. Answers the
-/// secret.
-///
-/// # Errors
-/// The proxy that runs refuses it, or the file cannot be written.
+/// Warning about servers that the config does not have: the token is created, and good for nothing there.
+fn unknown_servers(config: &Config, servers: &[String]) -> Option<String> {
+    let known = || config.servers.iter().map(|server| &*server.name);
+    let unknown = servers.iter().find(|name| !known().any(|known| known == name.as_str()))?;
+    Some(format!("the token was created, but {}", unknown_server(unknown, known())))
+}
+
+/// Creates an unrestricted agent token, or rotates it if it exists. Returns the secret.
 pub(super) fn mint(loaded: &Loaded, name: &str) -> Result<String, CommandError> {
     let rotate = || change(loaded, TokenCommand::Rotate { name: name.to_owned() });
-    let made = match is_there(loaded, name)? {
+    let made = match exists(loaded, name)? {
         true => rotate()?,
         false => {
             let create = TokenCreate {
@@ -67,8 +79,8 @@ pub(super) fn mint(loaded: &Loaded, name: &str) -> Result<String, CommandError> 
                 expires: None,
             };
             match change(loaded, TokenCommand::Create(create)) {
-                // Another has made it meanwhile.
-                Err(_) if is_there(loaded, name)? => rotate()?,
+                // Another process has created it meanwhile.
+                Err(_) if exists(loaded, name)? => rotate()?,
                 made => made?,
             }
         }
@@ -77,31 +89,25 @@ pub(super) fn mint(loaded: &Loaded, name: &str) -> Result<String, CommandError> 
     Ok(text(&made, "/token").into_owned())
 }
 
-/// Ends the token of that name, if there is one. Answers whether there was.
-///
-/// # Errors
-/// As of [`mint`].
-pub(super) fn end(loaded: &Loaded, name: &str) -> Result<bool, CommandError> {
-    let there = is_there(loaded, name)?;
-    if there {
+/// Revokes a token if it exists. Returns whether it existed.
+pub(super) fn revoke(loaded: &Loaded, name: &str) -> Result<bool, CommandError> {
+    let found = exists(loaded, name)?;
+    if found {
         change(loaded, TokenCommand::Revoke { name: name.to_owned() })?;
     }
-    Ok(there)
+    Ok(found)
 }
 
-fn is_there(loaded: &Loaded, name: &str) -> Result<bool, CommandError> {
-    Ok(kept(loaded)?.iter().any(|token| &*token.name == name))
+fn exists(loaded: &Loaded, name: &str) -> Result<bool, CommandError> {
+    Ok(stored_tokens(loaded)?.iter().any(|token| &*token.name == name))
 }
 
-/// What is kept of the tokens in the data folder.
-///
-/// # Errors
-/// The file cannot be read.
-pub(super) fn kept(loaded: &Loaded) -> Result<Vec<KeptToken>, CommandError> {
+/// Tokens in the data directory.
+pub(super) fn stored_tokens(loaded: &Loaded) -> Result<Vec<StoredToken>, CommandError> {
     TokenFile::new(&loaded.config.data_dir).load().map_err(CommandError::failed)
 }
 
-/// Has the proxy that runs make a change, or makes it in the file.
+/// Applies a change through the running proxy, else to the file.
 fn change(loaded: &Loaded, command: TokenCommand) -> Result<String, CommandError> {
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     match runtime.block_on(running_proxy::find(&loaded.config)) {
@@ -110,18 +116,18 @@ fn change(loaded: &Loaded, command: TokenCommand) -> Result<String, CommandError
     }
 }
 
-/// Asks the proxy that runs.
+/// Applies a change through the running proxy.
 async fn ask(backend: &Backend, command: TokenCommand) -> Result<String, CommandError> {
     let tokens = target(&["tokens"], &[]);
-    let answer = match command {
+    let response = match command {
         TokenCommand::List => backend.get(&tokens).await?,
         TokenCommand::Create(flags) => {
             let new = serde_json::to_string(&new(flags)).map_err(CommandError::failed)?;
             backend.post(&tokens, new).await?
         }
         TokenCommand::Rotate { name } => {
-            let asked = target(&["tokens", &name, "rotate"], &[]);
-            let rotated = backend.post(&asked, String::new()).await;
+            let path = target(&["tokens", &name, "rotate"], &[]);
+            let rotated = backend.post(&path, String::new()).await;
             suggesting(rotated, backend, Vocabulary::Tokens, &name).await?
         }
         TokenCommand::Revoke { name } => {
@@ -130,16 +136,16 @@ async fn ask(backend: &Backend, command: TokenCommand) -> Result<String, Command
             suggesting(revoked, backend, Vocabulary::Tokens, &name).await?
         }
     };
-    answer.json().map(str::to_owned)
+    response.json().map(str::to_owned)
 }
 
-/// Changes the file.
+/// Applies a change to the token file.
 fn on_disk(identity: &Identity, command: TokenCommand) -> Result<String, CommandError> {
     let now = SystemTime::now();
     let change = match command {
         TokenCommand::List => {
-            let kept = identity.kept().map_err(CommandError::failed)?;
-            let shown = api::shown_tokens(&kept, now);
+            let stored_tokens = identity.kept().map_err(CommandError::failed)?;
+            let shown = api::shown_tokens(&stored_tokens, now);
             return serde_json::to_string(&shown).map_err(CommandError::failed);
         }
         TokenCommand::Create(flags) => TokenChange::Create(new(flags)),
@@ -149,8 +155,8 @@ fn on_disk(identity: &Identity, command: TokenCommand) -> Result<String, Command
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(CommandError::failed)?;
     let changed = identity.change(change, random, now).map_err(|error| {
-        let kept = identity.kept().unwrap_or_default();
-        let names = kept.iter().map(|token| &*token.name);
+        let stored_tokens = identity.kept().unwrap_or_default();
+        let names = stored_tokens.iter().map(|token| &*token.name);
         let meant = match &error {
             TokenChangeError::Missing(name) => did_you_mean(name, names),
             TokenChangeError::Name(_)
@@ -172,7 +178,7 @@ fn new(flags: TokenCreate) -> NewAgentToken {
     NewAgentToken { name, servers, tools, operations, expires_in }
 }
 
-fn table(answer: &Value, output: &Output) -> String {
+fn table(response: &Value, output: &Output) -> String {
     let words = |token: &Value, column: &str| match token.pointer(column) {
         Some(Value::Array(words)) if words.is_empty() => "all".to_owned(),
         Some(Value::Array(words)) => {
@@ -186,28 +192,28 @@ fn table(answer: &Value, output: &Output) -> String {
             text(token, column).into_owned()
         }
     };
-    let rows: Vec<_> = list(answer, "/tokens")
+    let rows: Vec<_> = list(response, "/tokens")
         .iter()
         .map(|token| TOKEN_COLUMNS.map(|(_, column)| cell(&words(token, column)).into()).to_vec())
         .collect();
     match rows.is_empty() {
-        true => "No tokens. `mcpproxy token create NAME` makes one.".to_owned(),
+        true => "No tokens. Create one with `mcpproxy token create NAME`.".to_owned(),
         false => output.table(&Column::all(TOKEN_COLUMNS.map(|(column, _)| column)), rows),
     }
 }
 
-fn told(answer: &Value) -> String {
-    let name = line(&text(answer, "/name")).into_owned();
-    if answer.pointer("/revoked").is_some() {
-        return format!("Token '{name}' is revoked.");
+fn summary(response: &Value) -> String {
+    let name = line(&text(response, "/name")).into_owned();
+    if response.pointer("/revoked").is_some() {
+        return format!("Token '{name}' has been revoked.");
     }
-    let mut told = format!("{}\n\n", line(&text(answer, "/token")));
-    let _ = write!(told, "This is token '{name}', shown this once. ");
-    let _ = match answer.pointer("/expires") {
-        Some(Value::String(expires)) => write!(told, "It expires at {}.", line(expires)),
-        Some(_) | None => write!(told, "It does not expire."),
+    let mut summary = format!("{}\n\n", line(&text(response, "/token")));
+    let _ = write!(summary, "This is token '{name}'; it is shown only once. ");
+    let _ = match response.pointer("/expires") {
+        Some(Value::String(expires)) => write!(summary, "It expires at {}.", line(expires)),
+        Some(_) | None => write!(summary, "It does not expire."),
     };
-    told
+    summary
 }
 
 #[cfg(test)]
@@ -215,14 +221,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_name_leaves_the_end_of_a_token_in_view() {
+    fn token_list_keeps_expiry_beside_long_names() {
         for name in crate::cli::output::tests::names() {
-            let answer = serde_json::json!({"tokens": [{
+            let response = serde_json::json!({"tokens": [{
                 "name": name, "servers": [name, "b"], "tools": [name], "operations": ["read"],
                 "created": "2026-01-02T03:04:05Z", "expires": "2026-02-03T04:05:06Z", "expired": true,
             }]});
             let keeps = ["NAME", "2026-02-03T04:05:06Z (expired)"];
-            crate::cli::output::tests::fits(|output| table(&answer, output), &keeps);
+            crate::cli::output::tests::fits(|output| table(&response, output), &keeps);
         }
     }
 }

@@ -1,27 +1,24 @@
-//! `mcpproxy tools …`: the catalog as the proxy sees it.
-
-mod definitions;
-
-use std::fmt::Write as _;
-
-use serde_json::Value;
+//! `mcpproxy tools …`: searches and shows the catalog, and reviews changed definitions.
+//!
+//! Text written by servers is shown with hidden characters visible. An approval names the digest of what was shown.
 
 use crate::cli::args::ToolsCommand;
+use crate::cli::backend;
 use crate::cli::backend::{Backend, Data, target};
-use crate::cli::colours::of_state;
-use crate::cli::error::CommandError;
-use crate::cli::json_pointer::{list, text};
-use crate::cli::output::Output;
-use crate::cli::pagination;
-use crate::cli::paragraph::Paragraph;
-use crate::cli::suggest::{Vocabulary, suggesting};
+use crate::cli::completion::{Vocabulary, suggesting};
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::format::{list, text};
+use crate::cli::output::{ADDED, Colors, Output, Paragraph, REMOVED, of_state, parse, write};
 use crate::cli::table::{Cell, Column, Fit, cell, cut};
-use crate::cli::terminal_safe::{line, quoted};
+use crate::cli::terminal_safe::{clean, line, quoted};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
 
-/// Most characters of a description in a list, where no width cuts it.
+/// Maximum characters of a description in a list of unlimited width.
 const DESCRIPTION_CHARS: usize = 70;
 
-/// Searches, lists or shows tools.
+/// Runs a tools command.
 pub(super) async fn run(
     command: &ToolsCommand,
     backend: &Backend,
@@ -36,7 +33,7 @@ pub(super) async fn run(
         }
         ToolsCommand::List { server } => {
             let query = [("server", server.as_deref())];
-            let all = pagination::all(backend, "tools", &query, u32::MAX).await;
+            let all = backend::fetch_all(backend, "tools", &query, u32::MAX).await;
             let name = server.as_deref().unwrap_or_default();
             let all = suggesting(all, backend, Vocabulary::Servers, name).await?;
             output.print(&all, |all| table(all, output))
@@ -46,9 +43,11 @@ pub(super) async fn run(
             let tool: Data = suggesting(tool, backend, Vocabulary::Tools, name).await?;
             output.print(tool.json()?, |tool| show(tool, output.view.width))
         }
-        ToolsCommand::Diff { name } => definitions::diff(backend, output, name).await,
+        // Needs the config file, too.
+        ToolsCommand::Annotate { .. } => Ok(()),
+        ToolsCommand::Diff { name } => diff(backend, output, name).await,
         ToolsCommand::Approve { name, digest } => {
-            definitions::approve(backend, output, name, digest.as_deref()).await
+            approve(backend, output, name, digest.as_deref()).await
         }
     }
 }
@@ -56,8 +55,7 @@ pub(super) async fn run(
 fn table(found: &Value, output: &Output) -> String {
     let tools = list(found, "/tools");
     if tools.is_empty() {
-        return "No tools found. `mcpproxy upstream list` shows which servers are connected."
-            .to_owned();
+        return "No tools found. `mcpproxy upstream list` shows the connected servers.".to_owned();
     }
     let rows = tools.iter().map(|tool| {
         vec![
@@ -79,13 +77,13 @@ fn table(found: &Value, output: &Output) -> String {
     if suspect > 0 {
         let _ = writeln!(
             shown,
-            "\nThe scan found something in {suspect} of them: `mcpproxy tools show NAME`."
+            "\nThe scan has findings for {suspect} of them: `mcpproxy tools show NAME`."
         );
     }
     shown
 }
 
-/// The command of `mcpproxy call` that it is called with.
+/// The subcommand of `mcpproxy call` for a tool.
 fn command(tool: &Value) -> String {
     text(tool, "/call_with").replace("call_tool_", "tool-")
 }
@@ -103,10 +101,10 @@ fn show(data: &Value, width: Option<usize>) -> String {
     if is_quarantined(tool) {
         let _ = writeln!(
             shown,
-            "Its definition is in quarantine: `mcpproxy tools diff` shows why, `mcpproxy tools approve` ends it.\n"
+            "Its definition is in quarantine: review it with `mcpproxy tools diff`, approve it with `mcpproxy tools approve`.\n"
         );
     }
-    shown.push_str(&definitions::findings(tool));
+    shown.push_str(&findings(tool));
     if !text(tool, "/description").is_empty() {
         let below = Paragraph::new(width).behind(2);
         let _ = writeln!(shown, "{}\n", below.block(&text(tool, "/description")));
@@ -118,13 +116,13 @@ fn show(data: &Value, width: Option<usize>) -> String {
         }
         None => writeln!(
             shown,
-            "Call it        by no command: its name has characters that are not seen"
+            "Call it        not possible from a shell: its name has hidden characters"
         ),
     };
     for (label, pointer) in [("Annotations", "/annotations"), ("Capability", "/capability")] {
         if tool.pointer(pointer).is_some() {
-            let told = Paragraph::new(width).behind(15).labelled(label, &text(tool, pointer));
-            let _ = writeln!(shown, "{told}");
+            let row = Paragraph::new(width).behind(15).labeled(label, &text(tool, pointer));
+            let _ = writeln!(shown, "{row}");
         }
     }
     for (label, pointer) in [("Input schema", "/inputSchema"), ("Output schema", "/outputSchema")] {
@@ -137,12 +135,165 @@ fn show(data: &Value, width: Option<usize>) -> String {
     shown
 }
 
+/// Shows the pending changes of a tool or server.
+pub(super) async fn diff(
+    backend: &Backend,
+    output: &Output,
+    name: &str,
+) -> Result<(), CommandError> {
+    let found = difference(backend, name).await?;
+    output.print(found.json()?, |found| shown(found, output.view.colors))
+}
+
+async fn difference(backend: &Backend, name: &str) -> Result<Data, CommandError> {
+    let found = backend.get(&target(&["tools", name, "diff"], &[])).await;
+    suggesting(found, backend, Vocabulary::ToolsAndServers, name).await
+}
+
+/// Approves the definition with this digest; without one, shows the changes and asks.
+pub(super) async fn approve(
+    backend: &Backend,
+    output: &Output,
+    name: &str,
+    digest: Option<&str>,
+) -> Result<(), CommandError> {
+    let digest = match digest {
+        Some(digest) => digest.to_owned(),
+        None => {
+            let found = difference(backend, name).await?;
+            ask(&parse(found.json()?)?, output.view.colors)?
+        }
+    };
+    let body = json!({ "digest": digest }).to_string();
+    let approved = backend.post(&target(&["tools", name, "approve"], &[]), body).await;
+    let approved = suggesting(approved, backend, Vocabulary::ToolsAndServers, name).await?;
+    output.print(approved.json()?, |approved| {
+        let names: Vec<_> = list(approved, "/approved")
+            .iter()
+            .map(|name| line(&text(name, "")).into_owned())
+            .collect();
+        let mut shown = format!("Approved: {}\n", names.join(", "));
+        if approved.get("not_saved").is_some() {
+            let _ = writeln!(
+                shown,
+                "The approval could not be saved and ends with a restart: {}",
+                line(&text(approved, "/not_saved"))
+            );
+        }
+        shown
+    })
+}
+
+/// Shows the changes and asks for approval. Returns the digest.
+fn ask(found: &Value, colors: Colors) -> Result<String, CommandError> {
+    if !stdin().is_terminal() || !stdout().is_terminal() {
+        let text = "approval needs a terminal, or --digest DIGEST as printed by `mcpproxy tools diff NAME`";
+        return Err(CommandError::new(Exit::Usage, text.to_owned()));
+    }
+    write(shown(found, colors).as_bytes())?;
+    write(b"\nApprove this definition? [y/N] ")?;
+    stdout().flush().map_err(CommandError::failed)?;
+    let mut answer = String::new();
+    stdin().lock().read_line(&mut answer).map_err(CommandError::failed)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(text(found, "/digest").into_owned()),
+        _ => Err(CommandError::failed("not approved")),
+    }
+}
+
+/// Renders pending changes.
+fn shown(found: &Value, colors: Colors) -> String {
+    let mut shown = String::new();
+    let tools = list(found, "/tools");
+    for tool in tools {
+        draw_tool(&mut shown, tool, colors);
+    }
+    if tools.is_empty() {
+        shown.push_str("No changes are pending.\n");
+    }
+    match found.get("left_out").and_then(Value::as_u64).unwrap_or_default() {
+        0 => {}
+        more => {
+            let _ = writeln!(shown, "{more} more tools are not shown: review them by name.\n");
+        }
+    }
+    if !tools.is_empty() {
+        let _ = writeln!(shown, "Digest  {}", line(&text(found, "/digest")));
+    }
+    shown
+}
+
+fn draw_tool(shown: &mut String, tool: &Value, colors: Colors) {
+    let accepted = match &*text(tool, "/accepted") {
+        "never" => "no definition was ever approved",
+        "another" => "another definition is approved",
+        "forgotten" => "another definition was approved, its text is no longer stored",
+        "same" => "this definition is approved",
+        _ => "",
+    };
+    let quarantined = tool.get("quarantined").and_then(Value::as_bool).unwrap_or_default();
+    let state = if quarantined { "in quarantine: " } else { "" };
+    let grade = text(tool, "/grade");
+    let grade = if grade.is_empty() { String::new() } else { format!(" ({})", line(&grade)) };
+    let _ = writeln!(shown, "{}\n{state}{accepted}{grade}\n", line(&text(tool, "/name")));
+    shown.push_str(&findings(tool));
+    for part in list(tool, "/parts") {
+        let grade = text(part, "/grade");
+        let grade = if grade.is_empty() { String::new() } else { format!(" ({})", line(&grade)) };
+        let _ = writeln!(shown, "{}{grade}", line(&text(part, "/part")));
+        for why in list(part, "/why") {
+            let _ = writeln!(shown, "  {}", line(&text(why, "")));
+        }
+        for place in list(part, "/places") {
+            let at = text(place, "/place");
+            if !at.is_empty() {
+                let _ = writeln!(shown, "  at {}", line(&at));
+            }
+            for (sign, pointer, style) in [("-", "/old", REMOVED), ("+", "/new", ADDED)] {
+                let Some(value) = place.pointer(pointer).and_then(Value::as_str) else { continue };
+                for row in clean(value).split('\n') {
+                    let _ = writeln!(shown, "  {}", colors.paint(&format!("{sign} {row}"), style));
+                }
+            }
+        }
+        match part.get("left_out").and_then(Value::as_u64).unwrap_or_default() {
+            0 => {}
+            more => {
+                let _ = writeln!(shown, "  {more} more changes not shown");
+            }
+        }
+        shown.push('\n');
+    }
+}
+
+/// Findings of the scan, one line each; empty without findings.
+pub(super) fn findings(tool: &Value) -> String {
+    let mut shown = String::new();
+    let found = list(tool, "/findings");
+    for finding in found {
+        let (rule, level) = (text(finding, "/rule"), text(finding, "/level"));
+        let (place, detail) = (text(finding, "/place"), text(finding, "/detail"));
+        let _ = writeln!(
+            shown,
+            "! {} ({}) in {}: {}",
+            line(&rule),
+            line(&level),
+            line(&place),
+            line(&detail)
+        );
+    }
+    if !found.is_empty() {
+        shown.push('\n');
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn show_names_the_command_to_use() {
+    fn show_names_the_call_command() {
         let data = serde_json::json!({"tool": {
             "name": "gh:delete_repo", "description": "Deletes", "inputSchema": {"type": "object"},
             "annotations": {"destructiveHint": true}, "call_with": "call_tool_destructive",
@@ -153,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn no_description_names_another_command() {
+    fn description_cannot_forge_the_call_command() {
         let forged = "Reads.\nCall it with   mcpproxy call tool-destructive s:x --args '{}'";
         let schema = serde_json::json!({"type": "object", "description": forged});
         let data = serde_json::json!({"tool": {"name": "s:x", "description": forged,
@@ -167,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn show_suggests_no_command_that_does_something_else() {
+    fn shown_command_is_quoted_or_omitted() {
         let shown = |name: &str| {
             show(&serde_json::json!({"tool": {"name": name, "call_with": "call_tool_read"}}), None)
         };
@@ -179,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_leaves_the_command_and_the_quarantine_in_view() {
+    fn tool_list_keeps_command_and_quarantine_beside_long_names() {
         for name in crate::cli::output::tests::names() {
             let found = serde_json::json!({"tools": [
                 {"name": format!("s:{name}"), "call_with": "call_tool_destructive",
@@ -189,5 +340,33 @@ mod tests {
             let keeps = ["tool-destructive", "(quarantined)", "s:held", "words"];
             crate::cli::output::tests::fits(|output| table(&found, output), &keeps);
         }
+    }
+
+    fn found() -> Value {
+        json!({"name": "s:x", "digest": "d1", "left_out": 0, "tools": [{
+            "name": "s:x\u{200b}", "quarantined": true, "digest": "d1", "accepted": "another", "grade": "loosened",
+            "findings": [{"rule": "order", "level": "high", "place": "description", "detail": "'a\u{202e}b'"}],
+            "parts": [{"part": "description", "grade": "text", "why": [], "left_out": 3,
+                "places": [{"place": "", "old": "one\ntwo", "new": "one\u{1b}[31m\nthree\u{e0041}"}]}],
+        }]})
+    }
+
+    #[test]
+    fn diff_is_readable_with_hidden_characters_visible() {
+        let text = shown(&found(), Colors::Plain);
+        let expected = "s:x\\u{200b}\nin quarantine: another definition is approved (loosened)\n\n\
+            ! order (high) in description: 'a\\u{202e}b'\n\n\
+            description (text)\n  - one\n  - two\n  + one\\u{1b}[31m\n  + three\\u{e0041}\n  3 more changes not shown\n\n\
+            Digest  d1\n";
+        assert_eq!(text, expected);
+        let colored = shown(&found(), Colors::Styled);
+        assert!(colored.contains("\u{1b}[31m- one\u{1b}[0m"), "{colored}");
+        assert!(colored.contains("\u{1b}[32m+ one\\u{1b}[31m\u{1b}[0m"), "{colored}");
+    }
+
+    #[test]
+    fn empty_diff_says_so() {
+        let nothing = json!({"name": "s", "digest": "d", "tools": [], "left_out": 0});
+        assert_eq!(shown(&nothing, Colors::Plain), "No changes are pending.\n");
     }
 }

@@ -1,33 +1,49 @@
-//! `mcpproxy upstream …`: the servers, how they are and what they say; their entries in the config; logins.
+//! `mcpproxy upstream …`: lists servers, changes their config entries, shows their stderr and manages OAuth logins.
+//!
+//! Changes are written to the config file, applied by the running proxy, and a new server is tried. Logs come from
+//! the running proxy, else from the data directory. `upstream::oauth` performs the login; a running proxy notices the
+//! changed token file by itself.
 
-mod change;
-mod logs;
-
-use std::time::{Duration, Instant};
-
-use anstyle::Style;
-use serde_json::{Value, json};
-
-use crate::cli::args::{Global, UpstreamCommand};
-use crate::cli::backend::{self, Backend, Needs, target};
-use crate::cli::colours::of_state;
-use crate::cli::error::CommandError;
-use crate::cli::json_pointer::{list, text};
-use crate::cli::output::Output;
-use crate::cli::server_state;
-use crate::cli::suggest::{Vocabulary, suggesting};
+use crate::cli::args::{Format, Global, UpstreamAdd, UpstreamCommand};
+use crate::cli::backend::{Backend, Needs, target};
+use crate::cli::completion::{Vocabulary, suggesting, unknown_server};
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::format::{
+    TimeStyle, Times, list, list_notes, nonconforming, second_connection, text,
+};
+use crate::cli::output::{Output, Paragraph, of_state};
+use crate::cli::running_proxy::ReloadReport;
+use crate::cli::server_state::try_servers;
 use crate::cli::table::{Cell, Column, Fit, cell};
-use crate::cli::terminal_safe::line;
-use crate::upstream::supervisor::Status;
+use crate::cli::terminal_safe::{line, quoted};
+use crate::cli::{backend, logging, output, running_proxy, server_state, start_proxy};
+use anstyle::Style;
+use mcpproxy_catalog::persist;
+use mcpproxy_config as config;
+use mcpproxy_config::edit::EditedJson;
+use mcpproxy_config::edit_servers::{Servers, check_new_name};
+use mcpproxy_config::file::Loaded;
+use mcpproxy_config::problem::{Problem, Severity};
+use mcpproxy_config::servers::ServerEntry;
+use mcpproxy_config::{Config, file};
+use mcpproxy_server as server;
+use mcpproxy_upstream as upstream;
+use mcpproxy_upstream::oauth::{LoginError, TokenStore};
+use mcpproxy_upstream::supervisor::Status;
+use mcpproxy_upstream::{oauth, stderr_log};
+use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use unicode_width::UnicodeWidthStr as _;
 
-use self::change::ServerChange;
-use self::logs::LogsShown;
-use super::login;
-
-/// Longest wait for a server that is restarted.
+/// Maximum wait for a restarted server.
 const RESTART_LIMIT: Duration = Duration::from_secs(45);
 
-/// The columns of the list, and where their values stand.
+/// Indentation of notes below the list.
+const NOTE_INDENT: usize = 2;
+
+/// Columns of the list with the JSON pointers of their values.
 const UPSTREAM_COLUMNS: [((&str, Fit), &str); 8] = [
     (("NAME", Fit::Name), "/name"),
     (("STATE", Fit::Whole), "/state"),
@@ -39,52 +55,67 @@ const UPSTREAM_COLUMNS: [((&str, Fit), &str); 8] = [
     (("REASON", Fit::Free), "/reason"),
 ];
 
-/// Runs one of the commands.
+/// Runs an upstream command.
 pub(super) fn run(
     command: UpstreamCommand,
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
     match command {
-        UpstreamCommand::List => backend::with(global, Needs::Catalog, async |backend| {
-            list_servers(backend, output).await
-        }),
-        UpstreamCommand::Add(flags) => change::add(&flags, global, output),
-        UpstreamCommand::Remove { name } => {
-            change::change(&name, ServerChange::Remove, global, output)
-        }
-        UpstreamCommand::Enable { name } => {
-            change::change(&name, ServerChange::Enable, global, output)
-        }
-        UpstreamCommand::Disable { name } => {
-            change::change(&name, ServerChange::Disable, global, output)
-        }
+        UpstreamCommand::List => list_servers(global, output),
+        UpstreamCommand::Add(flags) => add(&flags, global, output),
+        UpstreamCommand::Remove { name } => change(&name, ServerChange::Remove, global, output),
+        UpstreamCommand::Enable { name } => change(&name, ServerChange::Enable, global, output),
+        UpstreamCommand::Disable { name } => change(&name, ServerChange::Disable, global, output),
         UpstreamCommand::Restart { name } => {
             backend::with(global, Needs::Running, async |backend| {
                 restart(&name, backend, output).await
             })
         }
         UpstreamCommand::Logs { name, follow, lines, time } => {
-            logs::run(&name, LogsShown { follow, most: lines, time }, global, output)
+            logs(&name, LogsShown { follow, max_lines: lines, time }, global, output)
         }
         UpstreamCommand::Login { name, open, timeout } => {
-            login::log_in(global, output, &name, open, timeout)
+            log_in(global, output, &name, open, timeout)
         }
-        UpstreamCommand::Logout { name } => login::log_out(global, output, &name),
+        UpstreamCommand::Logout { name } => log_out(global, output, &name),
     }
 }
 
-/// Prints the state of every upstream server.
-async fn list_servers(backend: &Backend, output: &Output) -> Result<(), CommandError> {
-    let servers = backend.get(&target(&["servers"], &[])).await?;
+/// Prints the state of every upstream server; without a running proxy the configured ones.
+fn list_servers(global: &Global, output: &Output) -> Result<(), CommandError> {
+    let (loaded, _log) = start_proxy::load_with_log(global)?;
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) else {
+        let servers = not_running(&loaded.config).to_string();
+        return output.print(&servers, |servers| table(servers, output));
+    };
+    let servers = runtime.block_on(Backend::Remote(client).get(&target(&["servers"], &[])))?;
     output.print(servers.json()?, |servers| table(servers, output))
+}
+
+/// The configured servers, with the number of tools on disk.
+fn not_running(config: &Config) -> Value {
+    let folder = config.catalog().folder.unwrap_or_default();
+    let servers = config.servers.iter().map(|server| {
+        let enabled = server.upstream.enabled;
+        let stored = persist::read(&folder, &server.name).ok().flatten();
+        let tools = stored.map(|stored| stored.tools).unwrap_or_default();
+        let offered = tools.iter().filter(|tool| enabled && server.tools.offers(&tool.name));
+        json!({
+            "name": &*server.name, "state": if enabled { "not running" } else { "disabled" },
+            "protocol": if server.upstream.url.is_some() { "streamable-http" } else { "stdio" },
+            "tools": offered.count(), "reason": if enabled { "no mcpproxy runs" } else { "" },
+        })
+    });
+    json!({"servers": servers.collect::<Vec<_>>()})
 }
 
 fn table(servers: &Value, output: &Output) -> String {
     let cell_of = |server: &Value, at: &str| {
-        let told = text(server, at);
-        let style = if at == "/state" { of_state(&told) } else { Style::new() };
-        Cell::styled(cell(&told), style)
+        let value = text(server, at);
+        let style = if at == "/state" { of_state(&value) } else { Style::new() };
+        Cell::styled(cell(&value), style)
     };
     let rows = list(servers, "/servers")
         .iter()
@@ -92,31 +123,439 @@ fn table(servers: &Value, output: &Output) -> String {
     let rows: Vec<_> = rows.collect();
     match rows.is_empty() {
         true => {
-            "No upstream servers. `mcpproxy upstream add` adds one, `mcpproxy import` those of \
-                 other programs."
+            "No upstream servers. Add one with `mcpproxy upstream add`, or import those of other \
+                 programs with `mcpproxy import`."
                 .to_owned()
         }
-        false => output.table(&Column::all(UPSTREAM_COLUMNS.map(|(column, _)| column)), rows),
+        false => {
+            let mut shown =
+                output.table(&Column::all(UPSTREAM_COLUMNS.map(|(column, _)| column)), rows);
+            let notes = Paragraph::new(output.view.width).behind(NOTE_INDENT);
+            for server in list(servers, "/servers") {
+                let name = cell(&text(server, "/name"));
+                if let Some(Ok(second) | Err(second)) = second_connection(server) {
+                    // Infallible: writing to a String.
+                    let _ = write!(shown, "\n{name}: {second}");
+                }
+                let Some(counts) = nonconforming(server) else { continue };
+                let _ = write!(shown, "\n{name}: {counts}");
+                for note in list_notes(server) {
+                    let _ = write!(shown, "\n{}", notes.block(&note));
+                }
+            }
+            shown
+        }
     }
 }
 
-/// Has a server connected anew, and waits for what comes of it.
+/// Reconnects a server and waits for the result.
 async fn restart(name: &str, backend: &Backend, output: &Output) -> Result<(), CommandError> {
-    let asked = backend.post(&target(&["servers", name, "restart"], &[]), String::new()).await;
-    suggesting(asked, backend, Vocabulary::Servers, name).await?;
+    let response = backend.post(&target(&["servers", name, "restart"], &[]), String::new()).await;
+    suggesting(response, backend, Vocabulary::Servers, name).await?;
     let until = Instant::now() + RESTART_LIMIT;
-    let tried = server_state::settled(backend, name, until).await?;
-    let answer = json!({"server": name, "restarted": true, "check": tried.json()});
-    output
-        .print(&answer.to_string(), |_| format!("Restarted '{}': {}.", line(name), tried.told()))?;
-    match tried.status {
+    let trial = server_state::settled(backend, name, until).await?;
+    let response = json!({"server": name, "restarted": true, "check": trial.json()});
+    output.print(&response.to_string(), |_| {
+        format!("Restarted '{}': {}.", line(name), trial.message())
+    })?;
+    match trial.status {
         Status::Connected => Ok(()),
-        Status::Disabled | Status::Connecting | Status::Failed => {
-            Err(CommandError::failed(format!(
-                "'{}' does not work: `mcpproxy upstream logs {0}` has what it says",
-                line(name)
-            )))
+        Status::Disabled
+        | Status::Connecting
+        | Status::Failed
+        | Status::NeedsLogin
+        | Status::Throttled => Err(CommandError::failed(format!(
+            "server '{}' is not usable: see `mcpproxy upstream logs {0}`",
+            line(name)
+        ))),
+    }
+}
+
+/// Maximum wait for a server that a running proxy has just added.
+const SETTLE_LIMIT: Duration = Duration::from_secs(45);
+
+/// Change of a server's config entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerChange {
+    Remove,
+    Enable,
+    Disable,
+}
+
+/// Adds a server to the config file and tries it.
+pub(super) fn add(
+    flags: &UpstreamAdd,
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let (loaded, _log) = start_proxy::load_with_log(global)?;
+    let name = flags.name.as_str();
+    check_new_name(name).map_err(CommandError::usage)?;
+    if flags.command.is_empty() && flags.url.is_none() && flags.endpoint.is_none() {
+        return Err(CommandError::usage(format!(
+            "missing command or URL: `mcpproxy upstream add {0} -- COMMAND …` or \
+             `mcpproxy upstream add {0} URL`",
+            quoted(name).unwrap_or_else(|| name.into())
+        )));
+    }
+    let members = members(flags);
+    if !flags.no_check && !flags.disabled {
+        check_entry(&members)?;
+    }
+    let taken = || {
+        format!(
+            "server '{name}' already exists: choose another name, or remove it first with \
+             `mcpproxy upstream remove {name}`"
+        )
+    };
+    edit(&loaded, global, |json| match Servers(json).find(name) {
+        Some(_) => Err(taken()),
+        None => Servers(json).add(name, &members).map_err(|error| error.to_string()),
+    })?;
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let (reloaded, client) = runtime.block_on(running_proxy::reload(&loaded));
+    let trial = match (flags.no_check || flags.disabled, &reloaded, client) {
+        (true, ..) => None,
+        (false, ReloadReport::InForce(_), Some(client)) => {
+            let until = Instant::now() + SETTLE_LIMIT;
+            Some(runtime.block_on(server_state::settled(&Backend::Remote(client), name, until))?)
         }
+        (false, ..) => {
+            let mut config = start_proxy::load(global, None)?.config;
+            config.servers.retain(|server| &*server.name == name);
+            try_servers(config)?.into_iter().next()
+        }
+    };
+    let response = json!({
+        "server": name, "file": loaded.path.display().to_string(), "added": true,
+        "proxy": reloaded.json(), "check": trial.as_ref().map(|trial| trial.json()),
+    });
+    output.print(&response.to_string(), |_| {
+        let mut message =
+            format!("Added '{name}' to {}.\n", line(&loaded.path.display().to_string()));
+        if let Some(trial) = &trial {
+            message += &format!("Test: {}.\n", trial.message());
+        }
+        message + &reloaded.message()
+    })?;
+    match trial.map(|trial| trial.status) {
+        Some(Status::Failed | Status::Connecting) => Err(CommandError::failed(format!(
+            "server '{name}' was added, but is not usable: see `mcpproxy upstream logs {}`",
+            quoted(name).unwrap_or_else(|| "NAME".into())
+        ))),
+        Some(Status::Connected | Status::Disabled | Status::NeedsLogin | Status::Throttled)
+        | None => Ok(()),
+    }
+}
+
+/// Applies a change to the config file and the running proxy.
+pub(super) fn change(
+    name: &str,
+    change: ServerChange,
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let (loaded, _log) = start_proxy::load_with_log(global)?;
+    let changed = edit(&loaded, global, |json| {
+        let servers = Servers(json);
+        let next = match change {
+            ServerChange::Remove => servers.without(name),
+            ServerChange::Enable => servers.switched(name, true),
+            ServerChange::Disable => servers.switched(name, false),
+        };
+        let next = next.map_err(|error| error.to_string())?;
+        next.ok_or_else(|| {
+            unknown_server(name, servers.all().iter().map(|(name, _)| name.as_str()))
+        })
+    })?;
+    let (word, key) = match change {
+        ServerChange::Remove => ("Removed", "removed"),
+        ServerChange::Enable => ("Enabled", "enabled"),
+        ServerChange::Disable => ("Disabled", "disabled"),
+    };
+    let file = loaded.path.display().to_string();
+    let mut response = Map::new();
+    response.insert("server".to_owned(), name.into());
+    response.insert("file".to_owned(), file.as_str().into());
+    response.insert(key.to_owned(), true.into());
+    response.insert("changed".to_owned(), changed.into());
+    if !changed {
+        return output.print(&Value::from(response).to_string(), |_| {
+            format!("'{}' is already {key}.", line(name))
+        });
+    }
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let (reloaded, _) = runtime.block_on(running_proxy::reload(&loaded));
+    response.insert("proxy".to_owned(), reloaded.json());
+    output.print(&Value::from(response).to_string(), |_| {
+        format!("{word} '{}' in {}.\n{}", line(name), line(&file), reloaded.message())
+    })
+}
+
+/// Edits the config file unless the result would be invalid. Returns whether the text changed.
+pub(super) fn edit(
+    loaded: &Loaded,
+    global: &Global,
+    change: impl Fn(&EditedJson) -> Result<EditedJson, String>,
+) -> Result<bool, CommandError> {
+    start_proxy::refuse_for_fleet(loaded)?;
+    let flags = start_proxy::flags(global, None);
+    let mut refused = None;
+    let edited = file::edit(&loaded.path, |text| {
+        let json = EditedJson::new(text).map_err(|error| error.to_string())?;
+        let next = change(&json).inspect_err(|why| refused = Some(why.clone()))?;
+        if let Err(problems) = config::parse(next.text(), &start_proxy::variable, &flags) {
+            return Err(first_error(&problems));
+        }
+        let is_changed = next.text() != text;
+        Ok((is_changed.then(|| next.text().to_owned()), is_changed))
+    });
+    match (edited, refused) {
+        (Ok(changed), _) => Ok(changed),
+        (Err(_), Some(why)) => Err(CommandError::failed(why)),
+        (Err(problem), None) => Err(CommandError::new(Exit::Config, problem)),
+    }
+}
+
+fn first_error(problems: &[Problem]) -> String {
+    let error = problems.iter().find(|it| it.severity == Severity::Error);
+    error.map(ToString::to_string).unwrap_or_default()
+}
+
+/// Members of the entry in the usual order.
+fn members(flags: &UpstreamAdd) -> Vec<(String, Value)> {
+    let map = |pairs: &[(String, String)]| {
+        let pairs = pairs.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+        Value::Object(pairs.collect())
+    };
+    let mut members = Vec::new();
+    let mut put = |key: &str, value: Value| members.push((key.to_owned(), value));
+    if let Some((program, args)) = flags.command.split_first() {
+        put("command", program.as_str().into());
+        if !args.is_empty() {
+            put("args", args.into());
+        }
+    }
+    if let Some(url) = flags.url.as_ref().or(flags.endpoint.as_ref()) {
+        put("url", url.as_str().into());
+    }
+    for (key, pairs) in [("env", &flags.env), ("headers", &flags.header)] {
+        if !pairs.is_empty() {
+            put(key, map(pairs));
+        }
+    }
+    if flags.disabled {
+        put("enabled", false.into());
+    }
+    members
+}
+
+/// Checks the entry for mistakes before anything is written.
+fn check_entry(members: &[(String, Value)]) -> Result<(), CommandError> {
+    let entry = Value::Object(members.iter().cloned().collect());
+    let entry: upstream::Config = serde_json::from_value(entry).map_err(CommandError::usage)?;
+    match entry.mistakes(&start_proxy::variable).into_iter().next() {
+        None => Ok(()),
+        Some(mistake) => Err(CommandError::failed(format!(
+            "{}: {} (use --no-check to add it anyway)",
+            mistake.keys.join("."),
+            mistake.problem
+        ))),
+    }
+}
+
+/// Names of the configured servers.
+pub(super) fn names(config: &Config) -> impl Iterator<Item = &str> {
+    config.servers.iter().map(|server| &*server.name)
+}
+
+/// Poll interval of a followed log.
+const STEP: Duration = Duration::from_millis(300);
+
+/// Source of log lines.
+enum LogSource {
+    Proxy(Backend),
+    Folder(Box<Config>),
+}
+
+impl LogSource {
+    /// Reads lines and the cursor of the next ones, as JSON.
+    async fn read(
+        &self,
+        name: &str,
+        cursor: Option<&str>,
+        max_lines: u64,
+    ) -> Result<String, CommandError> {
+        match self {
+            Self::Proxy(backend) => {
+                let limit = max_lines.to_string();
+                let query = [("limit", Some(limit.as_str())), ("cursor", cursor)];
+                let response = backend.get(&target(&["servers", name, "logs"], &query)).await;
+                let response = suggesting(response, backend, Vocabulary::Servers, name).await?;
+                response.json().map(str::to_owned)
+            }
+            Self::Folder(config) => {
+                let after = cursor.map(str::parse).transpose().map_err(CommandError::failed)?;
+                let max_lines = usize::try_from(max_lines).unwrap_or(stderr_log::MAX_LINES);
+                let stored = stderr_log::read(&config.stderr_folder(), name, after, max_lines);
+                let stored = stored.map_err(|error| {
+                    let folder = config.stderr_folder();
+                    CommandError::failed(format!("{}: {error}", folder.display()))
+                })?;
+                let one = |it: stderr_log::KeptLine| json!({"time": it.time, "line": it.line});
+                let lines: Vec<Value> = stored.lines.into_iter().map(one).collect();
+                let next = stored.next.to_string();
+                Ok(json!({"server": name, "lines": lines, "next_cursor": next}).to_string())
+            }
+        }
+    }
+}
+
+/// Display options of a log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogsShown {
+    /// Keep printing new lines.
+    pub(super) follow: bool,
+    /// Number of lines to begin with.
+    pub(super) max_lines: u64,
+    pub(super) time: Option<TimeStyle>,
+}
+
+/// Prints the last lines, and new ones if `follow` is set.
+pub(super) fn logs(
+    name: &str,
+    LogsShown { follow, max_lines, time }: LogsShown,
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let (loaded, _log) = start_proxy::load_with_log(global)?;
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let from = match runtime.block_on(running_proxy::find(&loaded.config)) {
+        Some(client) => LogSource::Proxy(Backend::Remote(client)),
+        None if names(&loaded.config).any(|known| known == name) => {
+            LogSource::Folder(Box::new(loaded.config))
+        }
+        None => return Err(CommandError::failed(unknown_server(name, names(&loaded.config)))),
+    };
+    let mut response = runtime.block_on(from.read(name, None, max_lines))?;
+    // Ages are relative to the time of printing.
+    let times = || Times::new(Some(time.unwrap_or(TimeStyle::Utc)), output.terminal);
+    let width = output.view.width;
+    if !follow {
+        let times = times();
+        return output.print(&response, |response| match list(response, "/lines") {
+            [] => format!("no output of '{}' is stored", line(name)),
+            lines => lines.iter().map(|it| shown(it, &times, width) + "\n").collect(),
+        });
+    }
+    loop {
+        let (parsed, times) = (output::parse(&response)?, times());
+        for entry in list(&parsed, "/lines") {
+            let entry = match output.format {
+                Format::Table => shown(entry, &times, width),
+                Format::Json | Format::Yaml => output.json(&entry.to_string()).into_owned(),
+            };
+            if !output::write_on(entry.as_bytes())? {
+                return Ok(());
+            }
+        }
+        let cursor = text(&parsed, "/next_cursor").into_owned();
+        response = runtime.block_on(async {
+            tokio::time::sleep(STEP).await;
+            from.read(name, Some(&cursor), stderr_log::MAX_LINES as u64).await
+        })?;
+    }
+}
+
+/// A log line behind its time; wrapped parts are indented.
+fn shown(entry: &Value, times: &Times, width: Option<usize>) -> String {
+    let time = times.exact_text(&text(entry, "/time")) + " ";
+    let behind = Paragraph::new(width).behind(time.width() + 1);
+    behind.labeled(&time, &line(&text(entry, "/line")))
+}
+
+/// Logs in to a server: prints the URL to open and waits for the redirect.
+pub(super) fn log_in(
+    global: &Global,
+    output: &Output,
+    name: &str,
+    open: bool,
+    limit: Duration,
+) -> Result<(), CommandError> {
+    let loaded = start_proxy::load(global, None)?;
+    let _log = logging::start_quiet(global);
+    let config = &loaded.config;
+    let server = find(config, name)?;
+    let show = |url: &str| {
+        let message = match output.format {
+            Format::Json => json!({"open": url}).to_string(),
+            Format::Table | Format::Yaml => {
+                format!("Open this URL in your browser to log in to {name}:\n\n  {}\n", line(url))
+            }
+        };
+        // stdout is reserved for the result.
+        logging::print_line(message);
+        if open {
+            open_browser(url);
+        }
+    };
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let login = oauth::login(name, &server.upstream, &config.data_dir, limit, show);
+    let logged_in = runtime.block_on(login).map_err(|error| failed(name, &error))?;
+    let outcome = json!({
+        "server": name, "issuer": logged_in.issuer, "scopes": logged_in.scopes,
+        "renewable": logged_in.renewable,
+    });
+    output.print(&outcome.to_string(), |outcome| {
+        let scopes: Vec<&str> =
+            list(outcome, "/scopes").iter().filter_map(serde_json::Value::as_str).collect();
+        let scopes =
+            if scopes.is_empty() { String::new() } else { format!(" for {}", scopes.join(" ")) };
+        line(&format!("logged in to {name} at {}{scopes}", text(outcome, "/issuer"))).into()
+    })
+}
+
+/// Deletes a server's stored tokens.
+pub(super) fn log_out(global: &Global, output: &Output, name: &str) -> Result<(), CommandError> {
+    let loaded = start_proxy::load(global, None)?;
+    find(&loaded.config, name)?;
+    let was =
+        TokenStore::new(&loaded.config.data_dir, name).forget().map_err(CommandError::failed)?;
+    output.print(&json!({"server": name, "was_logged_in": was}).to_string(), |_| {
+        line(&match was {
+            true => format!("logged out of {name}"),
+            false => format!("not logged in to {name}"),
+        })
+        .into()
+    })
+}
+
+fn find<'a>(config: &'a Config, name: &str) -> Result<&'a ServerEntry, CommandError> {
+    let found = config.servers.iter().find(|server| &*server.name == name);
+    let names = || config.servers.iter().map(|server| &*server.name);
+    found.ok_or_else(|| CommandError::failed(unknown_server(name, names())))
+}
+
+fn failed(name: &str, error: &LoginError) -> CommandError {
+    let exit = match error {
+        LoginError::Config(_) => Exit::Config,
+        LoginError::Unreachable(_) => Exit::Unreachable,
+        LoginError::NotAsked(_)
+        | LoginError::Unusable(_)
+        | LoginError::Denied(_)
+        | LoginError::Late(_)
+        | LoginError::Store(_) => Exit::Failed,
+    };
+    CommandError::new(exit, format!("{name}: {error}"))
+}
+
+/// Opens the URL with the system's browser. It was printed as well, so a failure is only a warning.
+pub(super) fn open_browser(url: &str) {
+    let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let mut command = Command::new(opener);
+    command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if let Err(error) = command.spawn() {
+        logging::print_line(format_args!("warning: cannot open a browser ({opener}: {error})"));
     }
 }
 
@@ -126,7 +565,7 @@ mod tests {
     use crate::cli::output::tests::{fits, names};
 
     #[test]
-    fn a_long_name_or_reason_leaves_the_state_where_it_is() {
+    fn server_list_keeps_state_column_beside_long_names() {
         for name in names() {
             let server = |name: &str, state: &str, reason: &str| {
                 json!({"name": name, "state": state, "protocol": "stdio", "tools": 12,
@@ -139,5 +578,38 @@ mod tests {
             let keeps = ["STATE", "connected", "failed", "gone", "command '/a-"];
             fits(|output| table(&servers, output), &keeps);
         }
+    }
+
+    #[test]
+    fn def_6_server_list_shows_items_that_do_not_conform() {
+        let note = |action: &str, reason: &str| json!({"list": "tools/list", "item": "odd", "action": action, "reason": reason});
+        let servers = json!({"servers": [
+            {"name": "good", "state": "connected", "tools": 1},
+            {"name": "bad", "state": "connected", "tools": 2, "nonconforming": {"repaired": 1, "omitted": 1, "notes": [
+                note("repaired", "title is null"), note("omitted", "inputSchema is an array, expected an object")]}},
+        ]});
+        let keeps = [
+            "bad: 1 list item repaired, 1 left out",
+            "  tools/list 'odd' repaired: title is null",
+            "  tools/list 'odd' omitted: inputSchema is an",
+        ];
+        fits(|output| table(&servers, output), &keeps);
+    }
+
+    #[test]
+    fn log_line_is_indented_behind_its_time() {
+        let entry =
+            json!({"time": "2026-01-02T03:04:05.678Z", "line": "one\ntwo three four five six"});
+        let times = Times::new(Some(TimeStyle::Utc), false);
+        let whole = "2026-01-02T03:04:05.678Z  one\\u{a}two three four five six";
+        assert_eq!(shown(&entry, &times, None), whole);
+        let wrapped = shown(&entry, &times, Some(48));
+        let mut lines = wrapped.lines().skip(1);
+        assert!(
+            lines.all(|line| line.starts_with(&" ".repeat(26)) && line.len() <= 48),
+            "{wrapped}"
+        );
+        let ages = Times::new(Some(TimeStyle::Relative), false);
+        assert!(shown(&entry, &ages, None).contains(" ago  one"));
     }
 }

@@ -1,8 +1,10 @@
-//! Tables come back, say what the records say, and a cell that does not is found.
+//! Tests of encoding and decoding: tables round-trip, and any contradicting cell or footer field is rejected.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use mcpproxy_activity::codec::{HeadRef, PayloadRef};
+use mcpproxy_activity::record::{Operation, Source, Status, Type};
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::{ByteArray, FixedLenByteArray};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -10,21 +12,20 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
 
-use super::pages::{self, Unpacking};
-use super::table::{COLUMNS, Cells, TableColumn, TableOf};
-use super::writing::{properties, schema, write_cells};
-use super::*;
-use crate::activity::codec::{HeadRef, PayloadRef};
-use crate::activity::record::{Operation, Source, Status, Type};
-use crate::fleet::examples::ExampleLog;
-use crate::fleet::record_rows::{RecordCollector, RecordRows};
+use crate::columns::reading::{Unpacking, read_pages};
+use crate::columns::*;
+use crate::columns::{
+    COLUMNS, Cells, RecordCollector, RecordRows, TableColumn, TableOf, properties, schema,
+    write_cells,
+};
+use crate::segment::examples::ExampleLog;
 
-/// Reads a table, whatever is noted in it.
+/// Decodes a table, ignoring its notes.
 fn read(bytes: &Bytes) -> Result<TableRead, TableError> {
     decode(bytes, &footer(bytes)?)
 }
 
-/// A table whose cells were changed by `alter` on the way.
+/// Encodes a table whose cells are changed by `alter`.
 fn altered(records: &RecordRows, alter: impl Fn(&TableColumn, Cells) -> Cells) -> Bytes {
     let node = Bytes::from_static(b"a");
     let table = TableOf::new(records, &node).unwrap();
@@ -41,7 +42,7 @@ fn altered(records: &RecordRows, alter: impl Fn(&TableColumn, Cells) -> Cells) -
 }
 
 #[test]
-fn a_table_comes_back_with_its_notes() {
+fn table_round_trips_with_its_notes() {
     let records = ExampleLog::new(1).records(10);
     let mut before = Vec::new();
     let noted = |data: &[u8]| {
@@ -62,7 +63,7 @@ fn a_table_comes_back_with_its_notes() {
 }
 
 #[test]
-fn a_table_written_in_parts_is_one_table() {
+fn table_written_in_parts_equals_one_table() {
     let mut log = ExampleLog::new(1);
     let (one, two) = (log.records(3), log.records(4));
     let mut writer = TableWriter::new("a").unwrap();
@@ -78,7 +79,7 @@ fn a_table_written_in_parts_is_one_table() {
 }
 
 #[test]
-fn a_cell_of_any_column_that_says_something_else_is_found() {
+fn changed_cell_in_any_column_is_detected() {
     let records = ExampleLog::new(1).records(6);
     for changed in COLUMNS {
         let bytes = altered(&records, |column, cells| match cells {
@@ -100,19 +101,19 @@ fn a_cell_of_any_column_that_says_something_else_is_found() {
             (Err(TableError::Cell { column, seq }), name) if column == name => {
                 assert_eq!(seq, 5, "{name}")
             }
-            // Of the number, the id is made; a record's bytes have an end.
+            // The id derives from the number; the canonical bytes have a fixed end.
             (Err(TableError::Cell { column: "id", seq }), "seq") => assert_eq!(seq, 6),
             (Err(TableError::Record(bad)), "record") => assert_eq!(bad.seq, 5),
-            // A stated hash is the chain's affair, which is checked by whoever has it.
+            // A recorded hash is verified with the chain, not here.
             (Ok(read), "hash") => assert!(
-                read.rows.check_chain(crate::activity::codec::genesis(read.rows.log())).is_err()
+                read.rows.check_chain(mcpproxy_activity::codec::genesis(read.rows.log())).is_err()
             ),
             (other, name) => panic!("{name}: {other:?}"),
         }
     }
 }
 
-/// The cells of a column as the library reads them.
+/// Cells of a column as decoded by `parquet`.
 fn by_library(bytes: &Bytes, at: usize) -> Cells {
     let reader = SerializedFileReader::new(bytes.clone()).unwrap();
     let group = reader.get_row_group(0).unwrap();
@@ -139,10 +140,10 @@ fn by_library(bytes: &Bytes, at: usize) -> Cells {
 }
 
 #[test]
-fn what_is_read_is_what_the_library_reads() {
+fn cells_equal_those_decoded_by_parquet() {
     let mut log = ExampleLog::new(1);
     let mut rows = RecordCollector::new(log.log);
-    // So many that there are several pages, one dictionary has more than it may, and others have numbers of any width.
+    // Enough for several pages, an oversized dictionary and indexes of any width.
     for seq in 0..25_000_u64 {
         let long = format!("{seq:060}");
         let few = format!("{}", seq.wrapping_mul(2_654_435_761) % (1 + seq));
@@ -178,14 +179,14 @@ fn what_is_read_is_what_the_library_reads() {
     let chunks = &footer.groups[0].chunks;
     for (at, (column, chunk)) in COLUMNS.iter().zip(chunks).enumerate() {
         let chunk = bytes.slice(chunk.range.clone());
-        let (cells, _) = pages::read(&chunk, column, rows.len(), &mut Unpacking::new()).unwrap();
+        let (cells, _) = read_pages(&chunk, column, rows.len(), &mut Unpacking::new()).unwrap();
         assert!(cells == by_library(&bytes, at), "{}", column.name);
     }
 }
 
-/// Values in Thrift's compact protocol, each with the distance to the field before it.
+/// Thrift compact protocol encoder; each field takes the distance to the previous field id.
 mod thrift {
-    pub(super) fn varint(mut value: u64) -> Vec<u8> {
+    pub(crate) fn varint(mut value: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         while value > 127 {
             bytes.push(value as u8 | 128);
@@ -195,42 +196,42 @@ mod thrift {
         bytes
     }
 
-    pub(super) fn int(distance: u8, value: i64) -> Vec<u8> {
+    pub(crate) fn int(distance: u8, value: i64) -> Vec<u8> {
         [vec![distance << 4 | 5], varint((value << 1 ^ value >> 63) as u64)].concat()
     }
 
-    pub(super) fn long(distance: u8, value: i64) -> Vec<u8> {
+    pub(crate) fn long(distance: u8, value: i64) -> Vec<u8> {
         [vec![distance << 4 | 6], varint((value << 1 ^ value >> 63) as u64)].concat()
     }
 
-    pub(super) fn text(distance: u8, value: &str) -> Vec<u8> {
+    pub(crate) fn text(distance: u8, value: &str) -> Vec<u8> {
         [vec![distance << 4 | 8], varint(value.len() as u64), value.as_bytes().to_vec()].concat()
     }
 
-    pub(super) fn structure(distance: u8, fields: &[Vec<u8>]) -> Vec<u8> {
+    pub(crate) fn structure(distance: u8, fields: &[Vec<u8>]) -> Vec<u8> {
         [vec![distance << 4 | 12], fields.concat(), vec![0]].concat()
     }
 
-    /// So many structures are said to be there, and these are.
-    pub(super) fn list(distance: u8, count: usize, structures: &[u8]) -> Vec<u8> {
+    /// List that claims `count` structures and contains these.
+    pub(crate) fn list(distance: u8, count: usize, structures: &[u8]) -> Vec<u8> {
         let head = vec![distance << 4 | 9, 0xf0 | 12];
         [head, varint(count as u64), structures.to_vec()].concat()
     }
 }
 
-/// A file with these data and this footer.
+/// File with this data and this footer.
 fn framed(data: &[u8], footer: &[u8]) -> Bytes {
     let length = (footer.len() as u32).to_le_bytes();
     [b"PAR1", data, footer, &length, b"PAR1"].concat().into()
 }
 
-/// What is wrong with a file that is no table.
+/// Error of decoding an invalid file.
 fn refused(bytes: &Bytes) -> String {
     read(bytes).map(|_| ()).unwrap_err().to_string()
 }
 
 #[test]
-fn columns_that_lie_in_each_other_without_end_are_refused() {
+fn deeply_nested_schema_is_rejected() {
     let column = [thrift::int(3, 0), thrift::text(1, ""), thrift::int(1, 1), vec![0]].concat();
     for depth in [100, 1_000, 10_000, 100_000] {
         let columns = thrift::list(1, depth, &column.repeat(depth));
@@ -240,10 +241,10 @@ fn columns_that_lie_in_each_other_without_end_are_refused() {
 }
 
 #[test]
-fn what_is_only_claimed_takes_no_memory() {
+fn claimed_counts_allocate_no_memory() {
     let root = [thrift::text(4, ""), thrift::int(1, i64::from(i32::MAX)), vec![0]].concat();
     for footer in [
-        // So many columns below one, so many groups, notes.
+        // Claims many columns, groups and notes.
         [thrift::int(1, 1), thrift::list(1, 1, &root), vec![0]].concat(),
         [thrift::int(1, 1), thrift::list(3, i32::MAX as usize, b""), vec![0]].concat(),
         [thrift::int(1, 1), thrift::list(4, i32::MAX as usize, b""), vec![0]].concat(),
@@ -254,7 +255,7 @@ fn what_is_only_claimed_takes_no_memory() {
 }
 
 #[test]
-fn a_footer_of_many_small_things_is_refused_by_its_length() {
+fn oversized_footer_is_rejected_by_length() {
     let note = [thrift::text(1, ""), thrift::text(1, ""), vec![0]].concat();
     let count = (63 << 20) / note.len();
     let footer = [thrift::int(1, 1), thrift::list(4, count, &note.repeat(count)), vec![0]].concat();
@@ -264,11 +265,11 @@ fn a_footer_of_many_small_things_is_refused_by_its_length() {
         let table = encode(&records, "a", |_| vec![("long", "x".repeat(bytes))]).unwrap();
         read(&table.into())
     };
-    assert!(noted(64 << 10).is_ok(), "a note may have as much");
+    assert!(noted(64 << 10).is_ok(), "a note may have this size");
     assert!(noted(128 << 10).is_err());
 }
 
-/// A page with these cells.
+/// Page with these cells.
 fn page(kind: i64, field: u8, values: i64, encoding: i64, unpacked: i64, cells: &[u8]) -> Vec<u8> {
     let packed = snap::raw::Encoder::new().compress_vec(cells).unwrap();
     let head = [thrift::int(1, values), thrift::int(1, encoding)];
@@ -292,18 +293,18 @@ fn by_dictionary(values: i64, cells: &[u8]) -> Vec<u8> {
 
 fn cells(chunk: Vec<u8>, rows: usize) -> Result<Cells, TableError> {
     let column = COLUMNS.iter().find(|column| column.name == "log").unwrap();
-    pages::read(&chunk.into(), column, rows, &mut Unpacking::new()).map(|(cells, _)| cells)
+    read_pages(&chunk.into(), column, rows, &mut Unpacking::new()).map(|(cells, _)| cells)
 }
 
-/// A text as a page has it.
+/// Plain encoding of a text.
 fn long_text(bytes: usize) -> Vec<u8> {
     [&(bytes as u32).to_le_bytes()[..], &vec![0; bytes]].concat()
 }
 
 #[test]
-fn a_cell_counts_as_often_as_it_stands_there() {
+fn repeated_cell_counts_every_time() {
     let rows = 1_u64 << 20;
-    // One bit for a number of a cell; a run of the first cell for all rows.
+    // One-bit indexes; a run of the first cell for all rows.
     let all_of_the_first = [vec![1], thrift::varint(rows << 1), vec![0]].concat();
     let chunk = |bytes: usize| {
         let cells = [long_text(bytes), long_text(1)].concat();
@@ -311,13 +312,13 @@ fn a_cell_counts_as_often_as_it_stands_there() {
     };
     assert!(chunk(1 << 20).len() < 60 << 10);
     let error = cells(chunk(1 << 20), rows as usize).unwrap_err().to_string();
-    assert!(error.contains("too large when it is unpacked"), "{error}");
+    assert!(error.contains("uncompressed size is too large"), "{error}");
     assert_eq!(cells(chunk(63), rows as usize).unwrap().len(), rows as usize);
 }
 
 #[test]
-fn a_dictionary_has_no_more_cells_than_there_are_records() {
-    // A text without any bytes has four in a page, and eight times as many in memory.
+fn dictionary_larger_than_record_count_is_rejected() {
+    // An empty text takes four bytes in a page, and eight times as much in memory.
     let empty = vec![0; 16 << 20];
     let count = empty.len() / 4;
     let first = by_dictionary(1, &[0, 2]);
@@ -335,32 +336,32 @@ fn a_dictionary_has_no_more_cells_than_there_are_records() {
 }
 
 #[test]
-fn a_page_is_what_its_head_says() {
+fn page_must_match_its_header() {
     let text = long_text(3);
     let plain = |values, unpacked| page(0, 5, values, 0, unpacked, &text);
     assert_eq!(cells(plain(1, 7), 1).unwrap(), Cells::Texts(vec![Bytes::from_static(&[0; 3])]));
     for (chunk, why) in [
-        (plain(1, 8), "another length"),
-        (plain(1, i64::from(i32::MAX)), "another length"),
-        (plain(1, -1), "not as it can be"),
+        (plain(1, 8), "length of a page is wrong"),
+        (plain(1, i64::from(i32::MAX)), "length of a page is wrong"),
+        (plain(1, -1), "out of range"),
         (plain(2, 7), "too many"),
         (plain(0, 7), "no cells"),
         (plain(i64::from(i32::MAX), 7), "too many"),
-        (page(0, 5, 1, 5, 7, &text), "another way"),
-        (page(0, 5, 1, 8, 7, &text), "another way"),
-        (page(3, 5, 1, 0, 7, &text), "another kind"),
-        (page(2, 5, 1, 0, 7, &text), "another kind"),
+        (page(0, 5, 1, 5, 7, &text), "unsupported encoding"),
+        (page(0, 5, 1, 8, 7, &text), "unsupported encoding"),
+        (page(3, 5, 1, 0, 7, &text), "unsupported type"),
+        (page(2, 5, 1, 0, 7, &text), "unsupported type"),
         (dictionary(i64::from(i32::MAX), &text), "more cells"),
-        (dictionary(1, &text[..5]), "other cells"),
-        (dictionary(0, &text), "other cells"),
-        ([dictionary(1, &text), dictionary(1, &text)].concat(), "before all cells"),
-        ([plain(1, 7), dictionary(1, &text)].concat(), "before all cells"),
-        ([dictionary(1, &text), by_dictionary(1, &[1, 2, 1])].concat(), "no such cell"),
-        ([dictionary(1, &text), by_dictionary(1, &[33, 2, 1])].concat(), "another way"),
-        ([dictionary(1, &text), by_dictionary(1, &[32, 3, 1])].concat(), "cut"),
-        ([dictionary(1, &text), by_dictionary(1, &[0, 0, 0])].concat(), "cut"),
-        ([dictionary(1, &text), by_dictionary(1, &[])].concat(), "cut"),
-        (plain(1, 7)[..9].to_vec(), "cut"),
+        (dictionary(1, &text[..5]), "do not match its header"),
+        (dictionary(0, &text), "do not match its header"),
+        ([dictionary(1, &text), dictionary(1, &text)].concat(), "precede all cells"),
+        ([plain(1, 7), dictionary(1, &text)].concat(), "precede all cells"),
+        ([dictionary(1, &text), by_dictionary(1, &[1, 2, 1])].concat(), "index is out of range"),
+        ([dictionary(1, &text), by_dictionary(1, &[33, 2, 1])].concat(), "unsupported encoding"),
+        ([dictionary(1, &text), by_dictionary(1, &[32, 3, 1])].concat(), "truncated"),
+        ([dictionary(1, &text), by_dictionary(1, &[0, 0, 0])].concat(), "truncated"),
+        ([dictionary(1, &text), by_dictionary(1, &[])].concat(), "truncated"),
+        (plain(1, 7)[..9].to_vec(), "truncated"),
         (Vec::new(), "too short"),
     ] {
         let error = cells(chunk, 1).unwrap_err().to_string();
@@ -371,7 +372,7 @@ fn a_page_is_what_its_head_says() {
 }
 
 #[test]
-fn what_a_footer_says_of_its_columns_is_compared() {
+fn footer_column_claims_are_verified() {
     let records = ExampleLog::new(1).records(9);
     let whole = encode(&records, "a", |_| Vec::new()).unwrap();
     let data = footer(&Bytes::copy_from_slice(&whole)).unwrap().data_bytes;
@@ -381,38 +382,38 @@ fn what_a_footer_says_of_its_columns_is_compared() {
         bytes[data + at..data + at + from.len()].copy_from_slice(to);
         bytes.into()
     };
-    // The greatest number is another one: whoever asks for the last record would pass over the table.
+    // A wrong maximum would make queries for the last record skip the table.
     let bound =
         |greatest: u64| [&thrift::text(1, "        ")[..2], &greatest.to_le_bytes()].concat();
     let error = refused(&with(&bound(9), &bound(8)));
     assert!(error.contains("the bounds of column seq"), "{error}");
-    // Two columns have each other's name.
+    // Two columns with swapped names.
     let error = refused(&with(&thrift::text(1, "status"), &thrift::text(1, "source")));
-    assert!(error.contains("other columns"), "{error}");
-    // A moment is told in another unit.
+    assert!(error.contains("different columns"), "{error}");
+    // A time in a different unit.
     let error = refused(&with(&[0x11, 0x1c, 0x2c, 0], &[0x11, 0x1c, 0x1c, 0]));
-    assert!(error.contains("other columns"), "{error}");
-    // A column lies elsewhere.
+    assert!(error.contains("different columns"), "{error}");
+    // A column at a different offset.
     let id = footer(&Bytes::copy_from_slice(&whole)).unwrap().groups[0].chunks[1].range.start;
     let begins = |at: usize| thrift::long(2, at as i64);
     let error = refused(&with_footer(&whole, &[(begins(id), begins(id + 1))]));
-    assert!(error.contains("behind each other"), "{error}");
+    assert!(error.contains("not adjacent"), "{error}");
 }
 
-/// The table in whose footer each of these is another, the first that is found.
+/// Table with these replacements in its footer, each at the first match.
 fn with_footer(whole: &[u8], changes: &[(Vec<u8>, Vec<u8>)]) -> Bytes {
     let data = footer(&Bytes::copy_from_slice(whole)).unwrap().data_bytes;
     let mut said = whole[data..whole.len() - 8].to_vec();
     for (from, to) in changes {
         let at = said.windows(from.len()).position(|window| window == &from[..]);
-        let at = at.unwrap_or_else(|| panic!("{from:?} is not there"));
+        let at = at.unwrap_or_else(|| panic!("{from:?} not found"));
         said = [&said[..at], &to[..], &said[at + from.len()..]].concat();
     }
     framed(&whole[4..data], &said)
 }
 
 #[test]
-fn what_a_footer_says_of_its_groups_and_pages_is_compared() {
+fn footer_group_and_page_claims_are_verified() {
     let rows = 9;
     let whole = encode(&ExampleLog::new(1).records(rows as u64), "a", |_| Vec::new()).unwrap();
     let said = footer(&Bytes::copy_from_slice(&whole)).unwrap();
@@ -422,9 +423,9 @@ fn what_a_footer_says_of_its_groups_and_pages_is_compared() {
         let error = refused(&with(changes));
         assert!(error.contains(why), "{why}: {error}");
     };
-    assert!(read(&with(&[])).is_ok(), "nothing is altered");
+    assert!(read(&with(&[])).is_ok(), "unaltered");
 
-    // Of a group: its bytes unpacked, its records, where it begins, its bytes, its place.
+    // Group fields: uncompressed size, records, offset, compressed size, ordinal.
     let unpacked = chunks.iter().map(|chunk| chunk.unpacked).sum::<usize>() as i64;
     let packed = chunks.iter().map(|chunk| chunk.range.len()).sum::<usize>() as i64;
     let group = |unpacked: i64, start: i64, packed: i64, place: u8| {
@@ -437,15 +438,15 @@ fn what_a_footer_says_of_its_groups_and_pages_is_compared() {
         group(unpacked, 4 + said.data_bytes as i64, packed, 0),
         group(unpacked, 4, packed - 1, 0),
     ] {
-        check("another place or other sizes", &[(as_written.clone(), other)]);
+        check("the offset or sizes of a group", &[(as_written.clone(), other)]);
     }
     let second = group(unpacked, 4, packed, 1);
-    check("a group says what is not written", &[(as_written.clone(), second)]);
-    let least = [thrift::long(1, unpacked), thrift::long(1, rows), vec![0]].concat();
-    let least = (as_written.iter().copied().chain([0]).collect(), least);
-    assert!(read(&with(&[least])).is_ok(), "others need not say it");
+    check("a group has an unexpected field", &[(as_written.clone(), second)]);
+    let min = [thrift::long(1, unpacked), thrift::long(1, rows), vec![0]].concat();
+    let min = (as_written.iter().copied().chain([0]).collect(), min);
+    assert!(read(&with(&[min])).is_ok(), "the field is optional");
 
-    // Of a column that has a dictionary: its bytes unpacked, in which ways it is written, where its cells begin.
+    // Fields of a column with a dictionary: uncompressed size, encodings, offset of its data.
     let node = &chunks[2];
     let sizes = |unpacked: usize| {
         let packed = thrift::long(1, node.range.len() as i64);
@@ -461,7 +462,7 @@ fn what_a_footer_says_of_its_groups_and_pages_is_compared() {
     };
     let (start, cells) = (node.range.start, node.range.start + node.cells_at);
     check("the pages of column node", &[(place(cells, start), place(cells + 1, start))]);
-    // The dictionary is not there, or is one where there is none.
+    // A missing dictionary, and a claimed one that does not exist.
     let counted = |distance: u8| vec![distance << 4 | 9];
     let without = [thrift::long(2, start as i64), counted(4)].concat();
     let with_one = [place(cells, start), counted(2)].concat();
@@ -470,7 +471,7 @@ fn what_a_footer_says_of_its_groups_and_pages_is_compared() {
     let without = [thrift::long(2, id as i64), counted(4)].concat();
     let with_one = [place(id, id), counted(2)].concat();
     check("the pages of column id", &[(without, with_one)]);
-    // All pages are plain, there are more of them, or it is not said.
+    // Only plain pages, too many pages, or no page counts.
     let pages = |pages: &[(i64, i64, i64)]| {
         let numbers = |(kind, way, count): &(i64, i64, i64)| {
             [thrift::int(1, *kind), thrift::int(1, *way), thrift::int(1, *count), vec![0]].concat()
@@ -483,19 +484,19 @@ fn what_a_footer_says_of_its_groups_and_pages_is_compared() {
         check("the pages of column node", &[(of_node.clone(), pages(other))]);
     }
     let counts = [place(cells, start), counted(2), of_node].concat();
-    assert!(read(&with(&[(counts, place(cells, start))])).is_ok(), "others need not say it");
+    assert!(read(&with(&[(counts, place(cells, start))])).is_ok(), "the field is optional");
 
-    // By whom it was written, in which version, and how cells are ordered.
+    // Writer, version and column orders.
     let friend = (b"mcpproxy ledger".to_vec(), b"parquet-mr next".to_vec());
     let version = (thrift::int(1, 1), thrift::int(1, 2));
     let order = |kind: u8| vec![0xfc, COLUMNS.len() as u8, kind << 4 | 12, 0, 0];
     for change in [friend, version, (order(1), order(2))] {
-        check("its footer is written in another way", &[change]);
+        check("its footer has a different format", &[change]);
     }
 }
 
 #[test]
-fn what_is_no_table_of_ours_is_refused() {
+fn foreign_tables_are_rejected() {
     let records = ExampleLog::new(1).records(3);
     let whole = encode(&records, "a", |_| Vec::new()).unwrap();
     for cut in [0, 1, 4, 8, whole.len() / 2, whole.len() - 1] {
@@ -504,13 +505,16 @@ fn what_is_no_table_of_ours_is_refused() {
     let schema = Arc::new(parse_message_type("message activity { required int64 seq; }").unwrap());
     let writer = SerializedFileWriter::new(Vec::new(), schema, properties()).unwrap();
     let other: Bytes = writer.into_inner().unwrap().into();
-    assert!(matches!(read(&other), Err(TableError::Form(why)) if why.contains("other columns")));
+    assert!(
+        matches!(read(&other), Err(TableError::Form(why)) if why.contains("different columns"))
+    );
     let empty: Bytes = TableWriter::new("a").unwrap().finish().unwrap().into();
     assert!(matches!(read(&empty), Err(TableError::Form(why)) if why.contains("no records")));
 }
 
+// PAR-1
 #[test]
-fn the_columns_are_those_of_the_guide() {
+fn columns_match_the_guide() {
     let guide = include_str!("../../guide/fleet.md");
     for name in column_names() {
         assert!(guide.contains(&format!("| `{name}` |")), "{name}");
@@ -519,7 +523,7 @@ fn the_columns_are_those_of_the_guide() {
 
 proptest! {
     #[test]
-    fn any_record_comes_back(
+    fn arbitrary_records_round_trip(
         texts in prop::collection::vec("[a-zé\u{1F600}\"\\\\\n]{0,12}", 10),
         numbers in prop::collection::vec(any::<u64>(), 6),
         arguments: Vec<u8>, response: Vec<u8>, kind in 0..Type::ALL.len(), status in 0..Status::ALL.len(),
@@ -543,8 +547,9 @@ proptest! {
         prop_assert_eq!(&*read.node, texts[9].as_str());
     }
 
+    // PAR-2
     #[test]
-    fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+    fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
         prop_assert!(read(&bytes.clone().into()).is_err());
         prop_assert!(read(&framed(b"", &bytes)).is_err());
     }

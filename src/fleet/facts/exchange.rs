@@ -1,72 +1,77 @@
-//! The facts at work: what this node says is put into the store, and what the others say is read. Decides nothing: what is
-//! believed and put is `fact_reader`'s, what is remembered `fact_memory`'s.
+//! Exchange of facts with the store: uploads this node's facts and reads those of other nodes. [`FactReader`] decides
+//! what to accept and upload.
 //!
-//! A round lists the objects, reads this node's own if it is another than before, and puts it if the store does not say what the
-//! node says: what is revoked here waits for nobody else's object. Then it reads those of the others that are others than before
-//! (each once more some rounds later), as many as a round reads. While the store is away, what was known stays.
+//! A round lists the objects, reads this node's own if it changed, and uploads it if the store lacks some of its facts,
+//! so that a revocation never waits for other nodes' objects. Then it reads changed objects of other nodes (and each
+//! once more some rounds later), up to a limit per round. While the store is unavailable, known facts are kept.
 //!
-//! Two locks, `saved` before `held`. What is known and what is believed are under `held`, which the runtime takes, too: nobody
-//! waits for a disk under it, or goes through all facts where that can be done of a set that is shared. What is remembered is
-//! written under `saved` alone, of a snapshot that was taken under it: so none is written over a newer one.
+//! Two locks, `saved` before `held`. `held` guards facts and reader and is also taken by runtime threads: no I/O and no
+//! scan of all facts under it. `saved` guards the memory file, which is written from a snapshot taken under it, so that
+//! an older one never overwrites a newer one.
+//!
+//! [`FactExchange`] runs rounds until shutdown, at once after a change, otherwise every [`LOOK_EVERY`], with backoff
+//! after failures.
+//!
+//! [`FactMemory`] persists facts in a file readable by the owner only, so that a node starts without the store and a
+//! rollback of the store undoes nothing. Its functions block.
 
-mod running;
-mod sealed_store;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use mcpproxy_runtime::io::background_task::BackgroundTask;
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
+use mcpproxy_runtime::os::{private, state_file};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
-use super::fact_memory::{FactMemory, MemoryError};
-use super::fact_object::{FactObject, MAX_FACT_OBJECT_BYTES, MAX_FACT_TEXT_BYTES};
-use super::fact_reader::{FactFault, FactReader, MAX_LISTED_FACTS, SAID, object_key};
-use super::fact_set::FactSet;
-use super::fact_standing::{FactStanding, told_faults};
-use super::fact_turns::ListedFacts;
-use super::sealed_object::{FactKeys, ObjectPlace, open_object};
-use crate::fleet::bucket::{Bucket, BucketError, ListedSome};
-use crate::fleet::config::NodeName;
-use crate::fleet::line_budget::{LineBudget, LineLeave};
-use crate::fleet::own_place::OwnPlace;
-use crate::fleet::sealed_mark::FleetId;
+use crate::bucket::{Bucket, BucketError, ListedSome};
+use crate::chain::place::JoinedStore;
+use crate::config::NodeName;
+use crate::facts::object::{
+    FactKeys, FactObject, MAX_FACT_OBJECT_BYTES, MAX_FACT_TEXT_BYTES, NotOpened, ObjectBinding,
+    OpenedObject, SALT_BYTES, WrittenFact, open_object, seal_object,
+};
+use crate::facts::reader::{FactFault, FactReader, MAX_LISTED_FACTS, SAID, object_key};
+use crate::facts::selection::ListedFacts;
+use crate::facts::set::FactSet;
+use crate::failure_detector::{Membership, NodeState};
+use crate::node_state::FleetId;
 
-pub use self::running::{END_LIMIT, FactExchange};
-
-/// Most time for one thing that is asked of the store in a round.
+/// Time limit of one store request.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
-/// Objects that are read at a time.
+/// Number of concurrent reads.
 const AT_A_TIME: usize = 4;
-/// For so long reads of other nodes' objects are begun in a round; those that were not begun then are in the next one. So a
-/// store that hangs keeps what is revoked here meanwhile for so long and [`ASK_LIMIT`].
+/// Time during which a round starts new reads; the rest follows in the next round. It bounds, with [`ASK_LIMIT`], how
+/// long a hanging store delays a revocation.
 const READS_BEGIN_FOR: Duration = Duration::from_secs(3);
 
-/// What a node takes part with.
 #[derive(Clone, Debug)]
 pub struct FactExchangeSettings {
-    /// The fleet.
     pub fleet: FleetId,
-    /// The node.
     pub node: NodeName,
-    /// `data_dir/fleet`
     pub folder: PathBuf,
-    /// The fleet's keys.
     pub keys: FactKeys,
-    /// The node's key, as its claim has it.
+    /// Public key of the node, as in its claim.
     pub verifier: String,
 }
 
 impl FactExchangeSettings {
-    fn place(&self) -> OwnPlace {
-        OwnPlace::of(self.fleet, &self.node, &self.verifier)
+    fn place(&self) -> JoinedStore {
+        JoinedStore::of(self.fleet, &self.node, &self.verifier)
     }
 }
 
-/// The facts of a fleet, as one node knows them. Clones share them.
+/// Facts of the fleet as known to this node. Clones share them.
 #[derive(Clone, Debug)]
 pub struct FleetFacts(Arc<Shared>);
 
@@ -74,20 +79,16 @@ pub struct FleetFacts(Arc<Shared>);
 struct Shared {
     settings: FactExchangeSettings,
     held: Mutex<Held>,
-    /// Of what is in the file.
+    /// State of the memory file.
     saved: Mutex<MemoryCount>,
-    /// Counts the changes.
     changes: watch::Sender<u64>,
     wake: Notify,
     standing: Mutex<FactStanding>,
-    /// What the parts that share something say is wrong with that, by their names.
-    told: Mutex<BTreeMap<&'static str, String>>,
-    /// Lines in the log about objects that are passed over.
-    lines: Mutex<LineBudget>,
-    base: Instant,
+    /// Faults reported by components that share facts.
+    reported: Mutex<BTreeMap<&'static str, String>>,
 }
 
-/// Counts the changes of what is remembered: while it is the same, so is that.
+/// Version of the remembered state, by change counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MemoryCount {
     facts: u64,
@@ -96,7 +97,7 @@ struct MemoryCount {
     heard: bool,
 }
 
-/// Counts the changes of what decides what this node says, and whether the store says it.
+/// Version of the state that decides what this node publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SayingCount {
     facts: u64,
@@ -107,12 +108,12 @@ struct SayingCount {
 struct Held {
     facts: Arc<FactSet>,
     notes: BTreeMap<String, String>,
-    /// Counts the changes of the notes.
+    /// Change counter of the notes.
     noted: u64,
     reader: FactReader,
     /// [`FactMemory::heard`]
     heard: bool,
-    /// Whether the store said what this node says, when that was looked at last.
+    /// Last check of whether the store has this node's facts.
     published: Option<(SayingCount, bool)>,
 }
 
@@ -122,11 +123,11 @@ impl Held {
         MemoryCount { facts, reader, notes: self.noted, heard: self.heard }
     }
 
-    fn saying_count(&self) -> SayingCount {
-        SayingCount { facts: self.facts.changes(), reader: self.reader.sayings() }
+    fn publication_count(&self) -> SayingCount {
+        SayingCount { facts: self.facts.changes(), reader: self.reader.publication_changes() }
     }
 
-    /// What is to be remembered.
+    /// State to remember.
     fn memory(&self) -> FactMemory {
         FactMemory {
             facts: Arc::clone(&self.facts),
@@ -137,18 +138,14 @@ impl Held {
         }
     }
 
-    /// Whether it is known of what is said now that the store says it.
+    /// True if the store is known to have this node's current facts.
     fn is_published(&self) -> bool {
-        self.published == Some((self.saying_count(), true))
+        self.published == Some((self.publication_count(), true))
     }
 }
 
 impl FleetFacts {
-    /// What is remembered of them. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`MemoryError`]
+    /// Loads the remembered facts. Blocks.
     pub fn open(settings: FactExchangeSettings) -> Result<Self, MemoryError> {
         let memory = FactMemory::load(&settings.folder, settings.fleet)?;
         let fresh = memory.is_none();
@@ -163,60 +160,44 @@ impl FleetFacts {
             changes: watch::Sender::new(0),
             wake: Notify::new(),
             standing: Mutex::default(),
-            told: Mutex::default(),
-            lines: Mutex::default(),
-            base: Instant::now(),
+            reported: Mutex::default(),
         })))
     }
 
-    /// This node's name.
-    #[must_use]
     pub fn node(&self) -> &NodeName {
         &self.0.settings.node
     }
 
-    /// The folder that the node keeps what it remembers of its fleet in: `data_dir/fleet`.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.0.settings.folder
-    }
-
-    /// The facts as they are known now.
-    #[must_use]
     pub fn facts(&self) -> Arc<FactSet> {
         Arc::clone(&self.0.held.lock().facts)
     }
 
-    /// Whether all that the fleet says was read once, by this process or one before it. What is not known before that may be
-    /// said all the same.
-    #[must_use]
-    pub fn has_heard(&self) -> bool {
+    /// True if all published facts were read at least once, by this process or an earlier one. Before that,
+    /// unknown facts may exist.
+    pub fn has_read_once(&self) -> bool {
         self.0.held.lock().heard
     }
 
-    /// Why not all that the fleet says was read in the last round; `None` where it was.
-    #[must_use]
-    pub fn unheard(&self) -> Option<String> {
-        self.0.held.lock().reader.unheard()
+    /// Reason why the last round did not read all published facts, if any.
+    pub fn unread_reason(&self) -> Option<String> {
+        self.0.held.lock().reader.unread_reason()
     }
 
-    /// Whether some of what was listed is still to be read: the next round needs not wait.
-    #[must_use]
+    /// True if listed objects are still unread: the next round starts at once.
     pub fn is_behind(&self) -> bool {
         self.0.held.lock().reader.is_behind()
     }
 
-    /// What a part that takes facts over has noted.
-    #[must_use]
+    /// Note saved by a component.
     pub fn note(&self, part: &str) -> Option<String> {
         self.0.held.lock().notes.get(part).cloned()
     }
 
-    /// Changes facts and notes, remembers them durably, and has the facts put. Blocks.
+    /// Changes facts and notes, saves them durably, and schedules an upload. Blocks.
     ///
     /// # Errors
     ///
-    /// [`MemoryError`]: what was changed is known, and may be forgotten by a crash.
+    /// [`MemoryError`]: the change is in effect but may be lost in a crash.
     pub fn change<T>(
         &self,
         change: impl FnOnce(&mut FactSet, &mut BTreeMap<String, String>) -> T,
@@ -236,58 +217,59 @@ impl FleetFacts {
         saved.map(|()| done)
     }
 
-    /// Tells of changes.
-    #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
-    /// How the exchange stands.
-    #[must_use]
+    /// Status of the exchange.
     pub fn standing(&self) -> FactStanding {
         self.0.standing.lock().clone()
     }
 
-    /// Tells what is wrong with what a part shares, or that nothing is any more. It is in the log once.
-    pub fn tell_fault(&self, part: &'static str, fault: Option<String>) {
-        let mut told = self.0.told.lock();
+    /// Sets or clears a component's fault. Logged once.
+    pub fn report_fault(&self, part: &'static str, fault: Option<String>) {
+        let mut reported = self.0.reported.lock();
         let Some(fault) = fault else {
-            told.remove(part);
+            reported.remove(part);
             return;
         };
-        if !told.contains_key(part) {
-            tracing::error!(part, fault, "not all is shared with the fleet");
+        if !reported.contains_key(part) {
+            peer_line!(
+                error,
+                LinePeer::Part("fleet facts"),
+                part,
+                fault,
+                "cannot share everything with the fleet"
+            );
         }
-        told.insert(part, fault);
+        reported.insert(part, fault);
     }
 
-    /// What is wrong with what the parts share, a line for each.
-    #[must_use]
-    pub fn told_faults(&self) -> Vec<String> {
-        self.0.told.lock().values().cloned().collect()
+    /// Faults of components, one line each.
+    pub fn reported_faults(&self) -> Vec<String> {
+        self.0.reported.lock().values().cloned().collect()
     }
 
-    /// Whether objects may be sealed by a key that is older than the one that is written by.
-    #[must_use]
+    /// True if some objects may be sealed with an old key.
     pub fn has_older_keys(&self) -> bool {
         self.0.settings.keys.has_older()
     }
 
-    /// One round of a node that does not know yet who lives.
+    /// Runs one round before liveness is known.
     ///
     /// # Errors
     ///
-    /// [`BucketError`]: what could be read is taken over.
+    /// [`BucketError`]; objects read successfully are merged.
     pub async fn round(&self, bucket: &Bucket) -> Result<(), BucketError> {
         self.round_by(bucket, |_| false).await
     }
 
-    /// One round: puts what is to be said, and reads what is another, of nodes that live first. What cannot be read of other
-    /// nodes is a fault of theirs.
+    /// Runs one round: uploads this node's facts, and reads changed objects, those of alive nodes first. An
+    /// unreadable object is a fault of its node.
     async fn round_by(
         &self,
         bucket: &Bucket,
-        lives: impl Fn(&NodeName) -> bool + Send + 'static,
+        is_alive: impl Fn(&NodeName) -> bool + Send + 'static,
     ) -> Result<(), BucketError> {
         let ListedSome { objects, is_whole } =
             within(bucket.list_up_to(SAID, MAX_LISTED_FACTS)).await?;
@@ -297,18 +279,18 @@ impl FleetFacts {
                 .into_iter()
                 .map(|it| ListedFacts { key: it.key, size: it.size, state: it.state })
                 .collect();
-            Ok(facts.0.held.lock().reader.wanted(&listed, is_whole, lives))
+            Ok(facts.0.held.lock().reader.wanted(&listed, is_whole, is_alive))
         });
         let (own, others): (Vec<_>, Vec<_>) =
             wanted.await?.into_iter().partition(|(node, _)| *node == self.0.settings.node);
-        // What keeps it from being put keeps nobody from being heard.
-        let put = self.say(bucket, own.into_iter().next(), is_whole).await;
-        self.hear(bucket, others).await?;
+        // A failed upload does not prevent reading.
+        let put = self.publish(bucket, own.into_iter().next(), is_whole).await;
+        self.read_others(bucket, others).await?;
         put
     }
 
-    /// Puts what this node says, once it is known what its own object says, where that is to be read.
-    async fn say(
+    /// Uploads this node's facts, after reading its own object if necessary.
+    async fn publish(
         &self,
         bucket: &Bucket,
         own: Option<(NodeName, ListedFacts)>,
@@ -320,15 +302,15 @@ impl FleetFacts {
                 Err(BucketError::Missing(_)) if !is_whole => {
                     self.0.held.lock().reader.own_is_missing();
                 }
-                // What it puts depends on it.
+                // The upload depends on it.
                 Err(error) => return Err(error),
             }
         }
         self.put(bucket).await
     }
 
-    /// Reads what others say.
-    async fn hear(
+    /// Reads other nodes' objects.
+    async fn read_others(
         &self,
         bucket: &Bucket,
         others: Vec<(NodeName, ListedFacts)>,
@@ -346,7 +328,7 @@ impl FleetFacts {
         while let Some((node, listed, object)) = read.next().await {
             match object {
                 Some(Ok(object)) => self.take(node, listed, object).await?,
-                // One that cannot be read keeps nobody from saying what is to be said, and the others from being heard.
+                // An unreadable object does not affect the upload or other objects.
                 Some(Err(error)) => unread.push((node, listed, Some(error))),
                 None => unread.push((node, listed, None)),
             }
@@ -354,7 +336,7 @@ impl FleetFacts {
         self.end_round(unread).await
     }
 
-    /// Takes over what was read of one node.
+    /// Merges an object of another node.
     async fn take(
         &self,
         node: NodeName,
@@ -364,7 +346,7 @@ impl FleetFacts {
         let facts = self.clone();
         beside_the_runtime(move || {
             let settings = &facts.0.settings;
-            let place = ObjectPlace { fleet: settings.fleet, key: &listed.key };
+            let place = ObjectBinding { fleet: settings.fleet, key: &listed.key };
             let read = match object.len() as u64 {
                 size if size > MAX_FACT_OBJECT_BYTES => Err(FactFault::TooLong(size)),
                 _ => open_object(&settings.keys, place, &object)
@@ -387,8 +369,8 @@ impl FleetFacts {
         .await
     }
 
-    /// Notes what could not be read, with why, or was not asked for, without, and remembers what was read, once for a round: what
-    /// a crash takes is read again.
+    /// Records unread objects, with the error if they failed, and saves what was read. A crash before that
+    /// repeats the reads.
     async fn end_round(
         &self,
         unread: Vec<(NodeName, ListedFacts, Option<BucketError>)>,
@@ -410,7 +392,7 @@ impl FleetFacts {
         .await
     }
 
-    /// Remembers what is another than what is remembered. Blocks.
+    /// Saves the state if it changed. Blocks.
     fn save(&self) -> Result<(), MemoryError> {
         let Shared { settings, held, saved, .. } = &*self.0;
         let mut saved = saved.lock();
@@ -427,24 +409,24 @@ impl FleetFacts {
         Ok(())
     }
 
-    /// Looks whether the store says what this node says, where that may be another than when it was looked at last. Blocks.
+    /// Checks whether the store has this node's facts, if that may have changed. Blocks.
     fn look_published(&self) {
-        let (saying, set, count) = {
+        let (object_authors, set, count) = {
             let held = self.0.held.lock();
-            let count = held.saying_count();
+            let count = held.publication_count();
             if held.published.is_some_and(|(of, _)| of == count) {
                 return;
             }
-            (held.reader.whole_saying(), Arc::clone(&held.facts), count)
+            (held.reader.all_object_authors(), Arc::clone(&held.facts), count)
         };
-        let said = saying.of(&set);
+        let said = object_authors.of(&set);
         let mut held = self.0.held.lock();
-        // What was changed meanwhile is looked at in the next round.
+        // Later changes are checked in the next round.
         let is_published = held.reader.is_stored(&said.facts);
         held.published = Some((count, is_published));
     }
 
-    /// Puts what this node says, if the store does not say it.
+    /// Uploads this node's facts unless the store has them.
     async fn put(&self, bucket: &Bucket) -> Result<(), BucketError> {
         let facts = self.clone();
         let Some((object, sealed)) = beside_the_runtime(move || facts.to_put()).await? else {
@@ -460,72 +442,75 @@ impl FleetFacts {
         .await
     }
 
-    /// What is to be put, and that sealed. Its number is remembered before it is used. Blocks.
+    /// Object to upload and its sealed form. Its number is saved before use. Blocks.
     fn to_put(&self) -> Result<Option<(FactObject, Bytes)>, BucketError> {
-        let (saying, set) = {
+        let (object_authors, set) = {
             let held = self.0.held.lock();
             if held.is_published() {
                 return Ok(None);
             }
-            (held.reader.saying(), Arc::clone(&held.facts))
+            (held.reader.object_authors(), Arc::clone(&held.facts))
         };
-        let said = saying.of(&set);
+        let said = object_authors.of(&set);
         let Some(object) = self.0.held.lock().reader.puts_said(said) else { return Ok(None) };
         self.save().map_err(|error| BucketError::Failed(error.to_string()))?;
         let node = &self.0.settings.node;
         let text = object.write(node);
         if text.len() > MAX_FACT_TEXT_BYTES {
-            let why = format!("this node has {} bytes to say, which is too much", text.len());
+            let why =
+                format!("this node's facts have {} bytes, which exceeds the maximum", text.len());
             return Err(BucketError::Failed(why));
         }
         let sealed = self.seal(&object_key(node), &text)?;
         Ok(Some((object, sealed)))
     }
 
-    /// Tells how a round went. Blocks for as long as somebody changes facts.
+    /// Records the outcome of a round. Blocks while facts are changed.
     fn stand(&self, round: &Result<(), BucketError>) {
         let held = self.0.held.lock();
-        let faults = told_faults(&held.reader);
+        let faults = reported_faults(&held.reader);
         let numbers = held.reader.numbers().iter();
         let nodes = numbers.map(|(node, number)| (node.as_str().to_owned(), *number)).collect();
-        // While there is an older key, what was not read yet may have to be said again by the newer one.
+        // While old keys exist, unread objects may have to be relayed under the new one.
         let is_behind = held.reader.is_behind();
-        let may_lack_some = self.has_older_keys() && is_behind;
-        let published = held.is_published() && !may_lack_some;
+        let may_be_incomplete = self.has_older_keys() && is_behind;
+        let published = held.is_published() && !may_be_incomplete;
         drop(held);
         let mut standing = self.0.standing.lock();
         for (key, fault) in &faults {
             if standing.faults.get(key) == Some(fault) {
                 continue;
             }
-            let leave = self.0.lines.lock().take(self.0.base.elapsed().as_millis() as u64);
-            if leave != LineLeave::LeaveOut {
-                tracing::error!(key, fault, "an object of the fleet's facts is passed over");
-            }
-            if leave == LineLeave::Last {
-                tracing::error!("more such lines are left out for a minute: fleet status has them");
-            }
+            peer_line!(
+                error,
+                LinePeer::Part("fleet facts"),
+                key,
+                fault,
+                "skipping a shared fact object"
+            );
         }
         let failing = round.as_ref().err().map(ToString::to_string);
         if let (Some(error), None) = (&failing, &standing.failing) {
-            tracing::warn!(
+            peer_line!(
+                warn,
+                LinePeer::Part("fleet facts"),
                 error,
-                "the fleet's facts cannot be read or put: those that are known stay"
+                "cannot exchange facts with the fleet: the known facts are kept"
             );
         }
-        // It is as old as what was not read in it.
+        // Facts are as old as the oldest unread object.
         let is_done = failing.is_none() && !is_behind;
         let done = if is_done { Some(Instant::now()) } else { standing.done };
         let began = standing.began.or_else(|| Some(Instant::now()));
         *standing = FactStanding { failing, done, began, faults, published, nodes };
     }
 
-    async fn told_round(
+    async fn reported_round(
         &self,
         bucket: &Bucket,
-        lives: impl Fn(&NodeName) -> bool + Send + 'static,
+        is_alive: impl Fn(&NodeName) -> bool + Send + 'static,
     ) -> bool {
-        let round = self.round_by(bucket, lives).await;
+        let round = self.round_by(bucket, is_alive).await;
         let (facts, went_well) = (self.clone(), round.is_ok());
         let stood = beside_the_runtime(move || {
             facts.stand(&round);
@@ -542,9 +527,325 @@ async fn within<T>(asked: impl Future<Output = Result<T, BucketError>>) -> Resul
 async fn beside_the_runtime<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BucketError> + Send + 'static,
 ) -> Result<T, BucketError> {
-    let ended = |_| Err(BucketError::Failed("a thread ended".into()));
+    let ended = |_| Err(BucketError::Failed("a listing thread panicked".into()));
     tokio::task::spawn_blocking(work).await.unwrap_or_else(ended)
 }
 
-#[cfg(test)]
-mod tests;
+/// Interval between rounds. Propagation between nodes takes less than two seconds.
+const LOOK_EVERY: Duration = Duration::from_millis(750);
+/// Minimum interval while facts keep changing.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+/// Maximum interval after failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// Time limit for the final upload.
+pub const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// Exchange task of a running node.
+#[derive(Debug)]
+pub struct FactExchange(BackgroundTask);
+
+impl FactExchange {
+    /// Starts the exchange. Objects of alive nodes, according to `living`, are read first, because everyone
+    /// can add others.
+    pub fn start(
+        facts: FleetFacts,
+        bucket: Bucket,
+        living: impl Fn() -> Arc<Membership> + Send + 'static,
+        runtime: &Handle,
+    ) -> Self {
+        Self(BackgroundTask::start(runtime, |ending| run(facts, bucket, living, ending)))
+    }
+
+    /// Stops the task. If `patient`, pending facts are uploaded within a time limit.
+    pub async fn end(self, patient: bool) {
+        let limit = if patient { END_LIMIT } else { Duration::ZERO };
+        if !self.0.end_within(limit).await {
+            peer_line!(
+                warn,
+                LinePeer::Part("fleet store"),
+                "cannot upload this node's facts now: they are uploaded at its next start"
+            );
+        }
+    }
+}
+
+async fn run(
+    facts: FleetFacts,
+    bucket: Bucket,
+    living: impl Fn() -> Arc<Membership> + Send + 'static,
+    mut ending: watch::Receiver<bool>,
+) {
+    let mut pause = LOOK_EVERY;
+    loop {
+        let began = Instant::now();
+        let ends = *ending.borrow();
+        let now = living();
+        let is_alive = move |node: &NodeName| {
+            now.get(node.as_str()).is_some_and(|it| it.state == NodeState::Alive)
+        };
+        let went_well = facts.reported_round(&bucket, is_alive).await;
+        if ends {
+            return;
+        }
+        pause = if went_well { LOOK_EVERY } else { (pause * 2).min(LONGEST_PAUSE) };
+        let next = tokio::time::Instant::from_std(began + pause);
+        tokio::time::sleep(MIN_PAUSE).await;
+        if went_well && facts.is_behind() && !*ending.borrow() {
+            continue;
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            // An unavailable store is not queried more often because of local changes.
+            () = facts.0.wake.notified(), if went_well => {}
+            _ = ending.wait_for(|ends| *ends) => {}
+        }
+    }
+}
+
+impl FleetFacts {
+    /// Seals `text` for a key that no other node writes. Blocks.
+    pub(crate) fn seal(&self, key: &str, text: &[u8]) -> Result<Bytes, BucketError> {
+        let mut salt = [0; SALT_BYTES];
+        let failed = |why: String| BucketError::Failed(why);
+        getrandom::fill(&mut salt).map_err(|error| failed(error.to_string()))?;
+        let place = ObjectBinding { fleet: self.0.settings.fleet, key };
+        let sealed = seal_object(&self.0.settings.keys, place, salt, text);
+        sealed.map(Bytes::from).ok_or_else(|| failed("the fleet has no key".into()))
+    }
+
+    /// Checks that the store is the one joined: a fact missing elsewhere has not ended.
+    pub async fn check_place(&self, bucket: &Bucket) -> Result<(), BucketError> {
+        within(self.0.settings.place().check(bucket)).await
+    }
+
+    /// Uploads a sealed object and verifies it.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`], also if the store is not the one joined; the object may have been written
+    /// nevertheless.
+    pub async fn put_sealed(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        text: &[u8],
+    ) -> Result<(), BucketError> {
+        let (facts, place, text) = (self.clone(), key.to_owned(), text.to_vec());
+        let sealed = beside_the_runtime(move || facts.seal(&place, &text)).await?;
+        let length = sealed.len() as u64;
+        within(bucket.put(key, sealed)).await?;
+        self.check_place(bucket).await?;
+        match within(bucket.size(key)).await? {
+            Some(size) if size == length => Ok(()),
+            Some(_) | None => Err(BucketError::Failed(format!(
+                "{key}: the store confirmed the upload, but the object is missing"
+            ))),
+        }
+    }
+
+    /// Reads a sealed object. The inner error: the object exists but cannot be opened.
+    pub async fn get_sealed(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+    ) -> Result<Result<OpenedObject, FactFault>, BucketError> {
+        match within(bucket.size(key)).await? {
+            None => return Err(BucketError::Missing(key.to_owned())),
+            Some(size) if size > MAX_FACT_OBJECT_BYTES => return Ok(Err(FactFault::TooLong(size))),
+            Some(_) => {}
+        }
+        let object = within(bucket.get(key)).await?;
+        let (facts, key) = (self.clone(), key.to_owned());
+        beside_the_runtime(move || {
+            let settings = &facts.0.settings;
+            let place = ObjectBinding { fleet: settings.fleet, key: &key };
+            Ok(open_object(&settings.keys, place, &object).map_err(FactFault::from))
+        })
+        .await
+    }
+}
+
+/// Maximum number of skipped objects reported individually; the rest is counted.
+pub(crate) const MAX_FAULTS: usize = 64;
+/// Age from which facts are stale: revocations by other nodes may be missing.
+const STALE: Duration = Duration::from_secs(20);
+
+/// Status of the exchange.
+#[derive(Clone, Debug, Default)]
+pub struct FactStanding {
+    /// Reason why the last round failed, if it did.
+    pub failing: Option<String>,
+    /// End of the last successful round.
+    pub done: Option<Instant>,
+    /// Start of the first round.
+    pub began: Option<Instant>,
+    /// Faults by object key, or by folder if they concern all of it.
+    pub faults: BTreeMap<String, String>,
+    /// True if the store has this node's facts.
+    pub published: bool,
+    /// Nodes whose facts were read, and their object numbers.
+    pub nodes: BTreeMap<String, u64>,
+}
+
+impl FactStanding {
+    /// Time since the last successful round, if it exceeds [`STALE`].
+    pub fn stale(&self) -> Option<Duration> {
+        let age = self.age()?;
+        (age > STALE).then_some(age)
+    }
+
+    /// Time since the last successful round, or since the first began; `None` before that.
+    pub fn age(&self) -> Option<Duration> {
+        self.done.or(self.began).map(|at| at.elapsed())
+    }
+}
+
+/// Faults by object key: the first few, and the number of others.
+pub(crate) fn reported_faults(reader: &FactReader) -> BTreeMap<String, String> {
+    // An object that cannot be opened is no fault if another node relays its facts.
+    let is_fault = |(key, fault): &(&String, &FactFault)| {
+        **fault != FactFault::Sealed(NotOpened::NotAuthentic) || !reader.is_said_again(key)
+    };
+    let of_objects = reader.faults().iter().filter(is_fault);
+    let of_objects = of_objects.map(|(key, fault)| (key.clone(), fault));
+    let no_room = FactFault::NoRoom;
+    let left_out = reader.left_out().map(|node| (object_key(node), &no_room));
+    let all: Vec<(String, &FactFault)> = of_objects.chain(left_out).collect();
+    let rest = all.len().saturating_sub(MAX_FAULTS);
+    let mut reported = BTreeMap::new();
+    for (key, fault) in all.into_iter().take(MAX_FAULTS) {
+        report(&mut reported, key, &fault.to_string());
+    }
+    if rest > 0 {
+        report(&mut reported, SAID.to_owned(), &format!("{rest} more objects are skipped"));
+    }
+    reported
+}
+
+/// Adds a fault of an object.
+fn report(reported: &mut BTreeMap<String, String>, key: String, fault: &str) {
+    let reported = reported.entry(key).or_default();
+    if !reported.is_empty() {
+        reported.push_str("; ");
+    }
+    reported.push_str(fault);
+}
+
+const MEMORY_FILE: &str = "facts.json";
+/// Maximum size of the memory file in bytes.
+const MAX_MEMORY_BYTES: u64 = 1 << 30;
+const MEMORY_FORMAT: u32 = 1;
+
+/// Error of the memory file.
+#[derive(Debug, Error)]
+#[error("{}: {why}", file.display())]
+pub struct MemoryError {
+    file: PathBuf,
+    why: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FactMemory {
+    /// All facts of all nodes. Shared, because writing them takes a while.
+    pub facts: Arc<FactSet>,
+    /// Highest object number read per node.
+    pub numbers: BTreeMap<NodeName, u64>,
+    /// Nodes whose facts this node has relayed.
+    pub said_again: BTreeSet<NodeName>,
+    /// Notes of components, by component.
+    pub notes: BTreeMap<String, String>,
+    /// True if all published facts were read once: before that, unknown facts may exist.
+    pub heard: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct MemoryContents {
+    format: u32,
+    fleet: String,
+    /// Omitted by older versions if true.
+    #[serde(default = "has_heard")]
+    heard: bool,
+    numbers: BTreeMap<String, u64>,
+    /// Omitted by older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    said_again: Vec<String>,
+    notes: BTreeMap<String, String>,
+    facts: BTreeMap<String, Vec<WrittenFact>>,
+}
+
+fn has_heard() -> bool {
+    true
+}
+
+impl FactMemory {
+    /// Loads the file for this fleet from `folder`; `None` if there is none.
+    pub(crate) fn load(folder: &Path, fleet: FleetId) -> Result<Option<Self>, MemoryError> {
+        let file = folder.join(MEMORY_FILE);
+        let read = match state_file::read(&file, MAX_MEMORY_BYTES) {
+            Ok(None) => return Ok(None),
+            Ok(Some(text)) => Self::parse(&text, fleet),
+            Err(error) => Err(error.to_string()),
+        };
+        read.map(Some).map_err(|why| {
+            let is_sound = |text: &[u8]| Self::parse(text, fleet).is_ok();
+            let otherwise = "no intact copy exists: remove the file and its copy to read the fleet's facts from the store; revocations that the store lost are lost";
+            let recovery = state_file::recovery(&file, is_sound, MAX_MEMORY_BYTES, otherwise);
+            MemoryError { file, why: format!("{why}; {recovery}") }
+        })
+    }
+
+    /// Parses the file's text.
+    fn parse(text: &[u8], fleet: FleetId) -> Result<Self, String> {
+        let read: MemoryContents =
+            serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        if read.format != MEMORY_FORMAT {
+            return Err(format!("unknown format {}", read.format));
+        }
+        if FleetId::parse(&read.fleet) != Some(fleet) {
+            return Err(format!("it belongs to fleet {}", read.fleet));
+        }
+        let name = |name: &str| {
+            NodeName::parse(name).ok_or_else(|| format!("'{name}' is not a node name"))
+        };
+        let mut memory = Self { notes: read.notes, heard: read.heard, ..Self::default() };
+        for (node, number) in read.numbers {
+            memory.numbers.insert(name(&node)?, number);
+        }
+        for node in read.said_again {
+            memory.said_again.insert(name(&node)?);
+        }
+        let mut set = FactSet::default();
+        for (node, facts) in read.facts {
+            let node = name(&node)?;
+            for fact in facts {
+                fact.add(&node, &mut set).map_err(|error| error.to_string())?;
+            }
+        }
+        memory.facts = Arc::new(set);
+        Ok(memory)
+    }
+
+    /// Replaces the file durably.
+    pub(crate) fn save(&self, folder: &Path, fleet: FleetId) -> Result<(), MemoryError> {
+        let failed = |why: String| MemoryError { file: folder.join(MEMORY_FILE), why };
+        let mut facts: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        for (kind, name, fact) in self.facts.iter() {
+            let node = fact.stamp.node.as_str().to_owned();
+            facts.entry(node).or_default().push(WrittenFact::of(kind, name, fact));
+        }
+        let numbers = self.numbers.iter().map(|(node, number)| (node.as_str().to_owned(), *number));
+        let contents = MemoryContents {
+            format: MEMORY_FORMAT,
+            fleet: fleet.to_string(),
+            heard: self.heard,
+            numbers: numbers.collect(),
+            said_again: self.said_again.iter().map(|node| node.as_str().to_owned()).collect(),
+            notes: self.notes.clone(),
+            facts,
+        };
+        let text = serde_json::to_vec(&contents).map_err(|error| failed(error.to_string()))?;
+        private::folder(folder)
+            .and_then(|()| state_file::write(&folder.join(MEMORY_FILE), &text))
+            .map_err(|error| failed(error.to_string()))
+    }
+}

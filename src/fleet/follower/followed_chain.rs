@@ -1,68 +1,81 @@
-//! One node's chain as it is followed: what is known of it, its copy, and what is done in a turn.
+//! Turn of one followed chain: fetches segments, applies them to the local copy, fills gaps and checks the claim.
+//! Includes the settings shared by all chains ([`FollowContext`]) and the copy on disk ([`IndexCopy`]), which is
+//! rebuilt if damaged.
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use mcpproxy_activity::record::NodeId;
+use mcpproxy_activity::replica::{LogStretch, Replica, ReplicaError};
+use mcpproxy_activity::{Retention, StoreError, codec};
+use mcpproxy_runtime::io::clock::wall_ms;
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
+use mcpproxy_runtime::os::private;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
-use super::follow_context::{FollowContext, LONGEST_WAIT, NotFollowed};
-use super::index_copy;
-use crate::activity::codec;
-use crate::activity::record::NodeId;
-use crate::activity::replica::{LogStretch, Replica, ReplicaError};
-use crate::fleet::bucket::{Bucket, BucketError};
-use crate::fleet::chain_check::{ChainFault, NotBelieved, SegmentFacts};
-use crate::fleet::checkpoint;
-use crate::fleet::fleet_index::{FollowStatus, FollowedNode};
-use crate::fleet::following::{
+use crate::bucket::{Bucket, BucketError};
+use crate::chain::check::{ChainFault, NotBelieved, SegmentFacts};
+use crate::chain::follow::{
     ChainFollower, FollowMark, FollowStep, MAX_AHEAD, SeenObject, SeenPart, SegmentJudgement,
 };
-use crate::fleet::joining::{NodeClaim, claim_key, segments_folder};
-use crate::fleet::record_rows::RecordRows;
-use crate::fleet::segment::{SegmentName, day_of};
-use crate::fleet::signed_note::VerifierKey;
+use crate::chain::place::{
+    DAYS, JoinedStore, NodeClaim, StoreMismatch, claim_key, segments_folder,
+};
+use crate::checkpoint;
+use crate::checkpoint::VerifierKey;
+use crate::columns::RecordRows;
+use crate::config::{IndexRole, NodeName};
+use crate::fleet_logs::{FleetIndex, FollowStatus, FollowedNode};
+use crate::node_state::FleetId;
+use crate::segment::{SegmentName, day_folder, day_of};
 
-/// Segments of a node that are fetched at a time.
+/// Number of segments fetched concurrently per node.
 const AT_A_TIME: usize = 3;
-/// Segments that are taken of a node in a turn.
+/// Maximum number of segments per turn.
 const TURN_SEGMENTS: usize = 16;
-/// How many times as long it is waited as a listing took: a folder of many files is listed slowly.
+/// Maximum number of segments used at a time to fill a gap.
+const MAX_HEALED: usize = 64;
+/// Pause between listings, as a multiple of a listing's duration: folders with many files are slow to list.
 const LISTING_SHARE: u32 = 10;
-/// How many segments are counted that are not fetched yet.
+/// Maximum number of pending segments counted.
 const MAX_COUNTED: u64 = 100_000;
-/// How often they are.
+/// Interval for counting them.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
-/// How often it is looked for records that are no longer to be kept.
+/// Interval for applying retention.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
-/// And after so many segments, while a backlog is taken.
+/// Number of segments after which retention is applied while catching up.
 const PRUNE_SEGMENTS: u64 = 256;
 
-/// A chain that is followed.
-pub(super) struct FollowedChain {
+pub(crate) struct FollowedChain {
     node: Arc<FollowedNode>,
     follower: ChainFollower,
     key: Arc<VerifierKey>,
-    /// Used by one thread at a time, beside the runtime.
+    /// Used by one blocking thread at a time.
     replica: Arc<Mutex<Replica>>,
     dir: PathBuf,
-    /// When it is looked next whether the node is still the one it was.
+    /// Expected fleet and claim.
+    place: JoinedStore,
+    /// Time of the next claim check.
     claim_at: Instant,
-    /// Why that could not be seen.
+    /// Error of the last claim check.
     claim_error: Option<String>,
-    /// When it was counted how many segments there are.
+    /// Time of the last count of pending segments.
     counted_at: Option<Instant>,
-    /// How many there were then behind those that were listed, and the last record of the last that was seen.
+    /// Number of segments behind the listed ones at that time, and the last record of the last one.
     counted: (u64, u64),
     pruned: Instant,
     pruned_at_segment: u64,
 }
 
 impl FollowedChain {
-    /// Begins to follow a node, or goes on.
-    pub(super) async fn begin(
+    /// Starts or resumes following a node.
+    pub(crate) async fn begin(
         context: &FollowContext,
         fleet: &str,
         name: &str,
@@ -71,12 +84,10 @@ impl FollowedChain {
         let claim = NodeClaim::fetch(bucket, name)
             .await?
             .map_err(|fault| NotFollowed::Claim(format!("{}: {fault}", claim_key(name))))?;
-        let log = u128::from_str_radix(&claim.log, 16).ok().filter(|_| claim.log.len() == 32);
-        let log = NodeId(
-            log.ok_or_else(|| NotFollowed::Claim("its claim names no log".into()))?.to_be_bytes(),
-        );
+        let log = claim.log_id();
+        let log = log.ok_or_else(|| NotFollowed::Claim("its claim names no log".into()))?;
         let (folder, shared) = (settings.folder.clone(), Arc::<str>::from(name));
-        let opened = tokio::task::spawn_blocking(move || index_copy::open(&folder, &shared, log));
+        let opened = tokio::task::spawn_blocking(move || open_copy(&folder, &shared, log));
         let copy = opened.await.map_err(|_| NotFollowed::Thread)??;
         let mark = copy.mark.unwrap_or_else(|| FollowMark::new(claim.key.clone(), log));
         let key =
@@ -84,14 +95,24 @@ impl FollowedChain {
         if *key.name() != checkpoint::origin(fleet, name) {
             return Err(NotFollowed::Claim(format!("its claim has the key of {}", key.name())));
         }
+        let place = match (FleetId::parse(fleet), NodeName::parse(name)) {
+            (Some(fleet), Some(node)) => {
+                JoinedStore::of(fleet, &node, &mark.key).with_log(&mark.log)
+            }
+            _ => {
+                return Err(NotFollowed::Claim(format!(
+                    "'{name}' is not a valid node name in {fleet}"
+                )));
+            }
+        };
         let from_day = match settings.retention.days {
             0 => 0,
-            days => day_of(unix_millis()).saturating_sub(i32::try_from(days).unwrap_or(i32::MAX)),
+            days => day_of(wall_ms()).saturating_sub(i32::try_from(days).unwrap_or(i32::MAX)),
         };
         let every = every.as_millis() as u64;
         let follower = ChainFollower::new(mark, log, segments_folder(name), from_day.max(0), every);
         let reader = copy.replica.reader();
-        let node = Arc::new(FollowedNode::new(name.into(), claim.log, reader, copy.made_anew));
+        let node = Arc::new(FollowedNode::new(name.into(), claim.log, reader, copy.rebuilt));
         index.insert(Arc::clone(&node));
         let chain = Self {
             node,
@@ -99,6 +120,7 @@ impl FollowedChain {
             key: Arc::new(key),
             replica: Arc::new(Mutex::new(copy.replica)),
             dir: copy.dir,
+            place,
             claim_at: Instant::now(),
             claim_error: None,
             counted_at: None,
@@ -110,27 +132,48 @@ impl FollowedChain {
         Ok(chain)
     }
 
-    /// Whether the node is still the one it was.
-    async fn check_claim(&mut self, bucket: &Bucket) -> Result<(), NotFollowed> {
-        let claim = NodeClaim::fetch(bucket, self.node.name()).await?;
-        let mark = self.follower.mark();
-        let why = match claim {
-            Ok(claim) if claim.key == mark.key && claim.log == mark.log => return Ok(()),
-            Ok(_) => "it has another key or log than when the node was first followed".into(),
-            Err(fault) => fault.to_string(),
+    /// Checks that the store contains the fleet and the node's claim is unchanged. A different claim is a
+    /// fault once settled.
+    async fn check_claim(&mut self, context: &FollowContext) -> Result<(), NotFollowed> {
+        let looked = self.place.look(&context.bucket).await?;
+        let wrong = match looked {
+            Ok(()) => None,
+            Err(lost) if lost.is_of_store() => {
+                return Err(NotFollowed::Displaced(lost.to_string()));
+            }
+            Err(StoreMismatch::NoClaim) => Some("missing"),
+            Err(_) => Some("key or log changed since the node was first followed"),
         };
         let key = claim_key(self.node.name());
-        if let Some(mark) = self.follower.told(ChainFault::Key, &key, why) {
+        if let Some(mark) = self.follower.claim_seen(&key, wrong, context.now()) {
             self.write_mark(&mark).await?;
             self.follower.noted(mark);
         }
         Ok(())
     }
 
-    /// Its turn: what is next, within the bounds of one; when it has the next. Fails where its copy is to be opened again: it is
-    /// damaged; or it could not be written, after which a store writes nothing any more, and its disk can be written now. Until
-    /// then what is there can be read.
-    pub(super) async fn turn(&mut self, context: &FollowContext) -> Result<Instant, NotFollowed> {
+    /// Fails unless the store contains the fleet and the node's claim: otherwise no fault is accepted.
+    async fn confirm(&mut self, context: &FollowContext) -> Result<(), NotFollowed> {
+        match self.place.look(&context.bucket).await? {
+            Ok(()) => Ok(()),
+            Err(lost) => {
+                self.follower.displaced(context.now());
+                let why = match lost {
+                    StoreMismatch::NoFleet | StoreMismatch::OtherFleet => lost.to_string(),
+                    StoreMismatch::NoClaim => format!("{} is missing", claim_key(self.node.name())),
+                    StoreMismatch::OtherClaim => {
+                        format!("{} was replaced", claim_key(self.node.name()))
+                    }
+                };
+                Err(NotFollowed::Displaced(why))
+            }
+        }
+    }
+
+    /// Runs a bounded turn; returns the time of the next one. Fails if the copy must be reopened because it
+    /// is damaged, or because a write failed (after which the store rejects writes) and the disk is writable
+    /// again. Until then the copy remains readable.
+    pub(crate) async fn turn(&mut self, context: &FollowContext) -> Result<Instant, NotFollowed> {
         let until = match self.steps(context).await {
             Ok(until) => {
                 self.publish(self.claim_error.clone());
@@ -138,7 +181,7 @@ impl FollowedChain {
             }
             Err(error) => {
                 let node = self.node.name();
-                tracing::warn!(node, %error, "a node's segments cannot be followed now");
+                peer_line!(warn, LinePeer::Node(self.node.name()), node, %error, "cannot follow a node's segments now");
                 self.publish(Some(error.to_string()));
                 if error.is_damage() || (error.is_local() && self.could_be_written().await) {
                     return Err(error);
@@ -152,28 +195,28 @@ impl FollowedChain {
 
     async fn could_be_written(&self) -> bool {
         let dir = self.dir.clone();
-        let looked = tokio::task::spawn_blocking(move || index_copy::could_be_written(&dir));
+        let looked = tokio::task::spawn_blocking(move || could_be_written(&dir));
         looked.await.unwrap_or(false)
     }
 
-    /// Its copy is of no use, and is made anew by who begins to follow the node next.
-    pub(super) fn give_up(self, context: &FollowContext) {
-        index_copy::is_damaged(&self.dir);
+    /// Marks the copy as damaged; it is rebuilt when the node is followed again.
+    pub(crate) fn give_up(self, context: &FollowContext) {
+        is_damaged(&self.dir);
         self.close(context);
     }
 
-    /// Its copy is closed, and opened again by who begins to follow the node next.
-    pub(super) fn close(self, context: &FollowContext) {
+    /// Closes the copy; it is reopened when the node is followed again.
+    pub(crate) fn close(self, context: &FollowContext) {
         context.index.remove(self.node.name());
     }
 
-    /// Does what is next, within the bounds of a turn; until when there is nothing to do.
+    /// Runs steps within the bounds of a turn; returns the time until which there is nothing to do.
     async fn steps(&mut self, context: &FollowContext) -> Result<u64, NotFollowed> {
         let now = || context.now();
         if Instant::now() >= self.claim_at {
-            let checked = self.check_claim(&context.bucket).await;
+            let checked = self.check_claim(context).await;
             if let Err(error) = &checked {
-                tracing::warn!(node = self.node.name(), %error, "a node's claim cannot be read now");
+                peer_line!(warn, LinePeer::Node(self.node.name()), node = self.node.name(), %error, "cannot read a node's claim now");
             }
             self.claim_error = checked.err().map(|error| error.to_string());
             self.claim_at = Instant::now() + context.look_every();
@@ -189,9 +232,15 @@ impl FollowedChain {
                     self.follower.listed(part, now() + rests.as_millis() as u64);
                 }
                 FollowStep::Pass(mark) => {
-                    self.write_mark(&mark).await?;
-                    self.tell(&mark);
-                    self.follower.committed(*mark);
+                    self.pass(context, *mark).await?;
+                }
+                FollowStep::Confirm => {
+                    self.confirm(context).await?;
+                    self.follower.confirmed();
+                }
+                FollowStep::Heal { first, last } => {
+                    let found = self.heal(context, (first, last)).await?;
+                    self.follower.sought(found, now());
                 }
                 FollowStep::Fetch(_) => {
                     self.take(context).await?;
@@ -212,7 +261,7 @@ impl FollowedChain {
         self.counted = match (counts, part.more) {
             (true, more) => (more, last),
             (false, 0) => (0, last),
-            // As many fewer as were listed since, and those that are seen at least.
+            // Reduced by those listed since, at least those listed now.
             (false, seen) => {
                 (more.saturating_sub(part.objects.len() as u64).max(seen), newest.max(last))
             }
@@ -229,8 +278,8 @@ impl FollowedChain {
         Ok(SeenPart { objects: objects.collect(), more, newest })
     }
 
-    /// Fetches and takes the segments of a turn. They are opened in their order, so that the first of each chain has one of
-    /// the permits that all chains share, or gets the next.
+    /// Fetches and applies segments. They are opened in order, so that the first of each chain gets one of
+    /// the shared permits.
     async fn take(&mut self, context: &FollowContext) -> Result<(), NotFollowed> {
         let now = || context.now();
         let keys: Vec<String> =
@@ -240,12 +289,13 @@ impl FollowedChain {
             .buffered(AT_A_TIME);
         let permitted = fetched.then(|(fetched, key)| {
             let permit = Arc::clone(&context.opened).acquire_owned();
-            // There always is one: nobody closes them.
+            // The semaphore is never closed.
             async { (permit.await.ok(), fetched, key) }
         });
-        let opened = permitted.map(|(permit, fetched, key)| {
-            let verifier = Arc::clone(&self.key);
-            async move { (open(fetched, verifier).await, key, permit) }
+        let verifier = Arc::clone(&self.key);
+        let opened = permitted.map(move |(permit, fetched, key)| {
+            let verifier = Arc::clone(&verifier);
+            async move { (open_segment(fetched, verifier).await, key, permit) }
         });
         let mut fetched = std::pin::pin!(opened.buffered(AT_A_TIME));
         while let Some((fetched, key, _permit)) = fetched.next().await {
@@ -255,42 +305,109 @@ impl FollowedChain {
             let fetched = fetched?;
             match self.follower.judge(fetched.as_ref().map(|it| &it.0), now()) {
                 SegmentJudgement::Take(mark) => {
+                    if self.follower.needs_place(&mark) {
+                        self.confirm(context).await?;
+                    }
                     let Ok((facts, rows)) = fetched else { break };
                     let (replica, bytes) = (Arc::clone(&self.replica), mark.encode());
-                    let write = move || apply(&mut replica.lock(), &facts, &rows, bytes.into());
+                    let write = move || {
+                        replica.lock().apply(stretch(&facts), canonical(&rows), bytes.into())
+                    };
                     tokio::task::spawn_blocking(write).await.map_err(|_| NotFollowed::Thread)??;
-                    self.tell(&mark);
+                    self.report(&mark);
                     self.follower.committed(*mark);
                     self.publish(None);
                     context.index.has_changed();
                 }
-                SegmentJudgement::Pass(mark) => {
-                    self.write_mark(&mark).await?;
-                    self.tell(&mark);
-                    self.follower.committed(*mark);
-                }
+                SegmentJudgement::Pass(mark) => self.pass(context, *mark).await?,
                 SegmentJudgement::Again => break,
             }
         }
         Ok(())
     }
 
-    /// Says in the log what is new among faults and gaps.
-    fn tell(&self, mark: &FollowMark) {
+    /// Records the fault of the first listed object, which is skipped.
+    async fn pass(&mut self, context: &FollowContext, mark: FollowMark) -> Result<(), NotFollowed> {
+        if self.follower.needs_place(&mark) {
+            self.confirm(context).await?;
+        }
+        self.write_mark(&mark).await?;
+        self.report(&mark);
+        self.follower.committed(mark);
+        Ok(())
+    }
+
+    /// Fills a gap with segments that reappeared; returns whether there were any.
+    async fn heal(
+        &mut self,
+        context: &FollowContext,
+        (first, last): (u64, u64),
+    ) -> Result<bool, NotFollowed> {
+        let replica = Arc::clone(&self.replica);
+        let beside = move || replica.lock().beside_gap(first, last);
+        let beside =
+            tokio::task::spawn_blocking(beside).await.map_err(|_| NotFollowed::Thread)??;
+        // Records removed by retention are not fetched.
+        let Some((before, behind)) = beside else { return Ok(false) };
+        let names = gap_names(&context.bucket, self.node.name(), (first, last), (before, behind));
+        let mut found = false;
+        for name in names.await? {
+            let key = format!("{}/{name}", segments_folder(self.node.name()));
+            let fetched = fetch(&context.bucket, &key).await;
+            let Ok(_permit) = Arc::clone(&context.opened).acquire_owned().await else {
+                return Err(NotFollowed::Thread);
+            };
+            let Ok((facts, rows)) = open_segment(fetched, Arc::clone(&self.key)).await? else {
+                continue;
+            };
+            let Some(mark) = self.follower.heals(&name, &facts) else { continue };
+            let (replica, bytes) = (Arc::clone(&self.replica), mark.encode());
+            let (first, last) = (facts.checkpoint.first, facts.checkpoint.last);
+            let write =
+                move || replica.lock().fill(stretch(&facts), canonical(&rows), bytes.into());
+            match tokio::task::spawn_blocking(write).await.map_err(|_| NotFollowed::Thread)? {
+                Ok(()) => {}
+                // It does not belong there.
+                Err(ReplicaError::Chain(_)) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let node = self.node.name();
+            peer_line!(
+                info,
+                LinePeer::Node(node),
+                node,
+                first,
+                last,
+                "recovered records that were missing in this index"
+            );
+            self.follower.healed(*mark);
+            self.publish(None);
+            context.index.has_changed();
+            found = true;
+        }
+        Ok(found)
+    }
+
+    /// Logs new faults and gaps.
+    fn report(&self, mark: &FollowMark) {
         let (node, known) = (self.node.name(), self.follower.mark());
         for found in mark.faults.iter().skip(known.faults.len()) {
             let (fault, why, at) = (found.fault, &found.why, &found.at);
-            tracing::error!(
+            peer_line!(
+                error,
+                LinePeer::Node(self.node.name()),
                 node,
                 ?fault,
                 at,
                 why,
-                "a segment in the fleet's store is not as its node sealed it"
+                "invalid segment in the fleet's store"
             );
         }
         for gap in mark.gaps.iter().skip(known.gaps.len()) {
             let (first, last, cause) = (gap.first, gap.last, gap.cause);
-            tracing::warn!(
+            peer_line!(
+                warn,
+                LinePeer::Node(self.node.name()),
                 node,
                 first,
                 last,
@@ -306,7 +423,7 @@ impl FollowedChain {
         Ok(tokio::task::spawn_blocking(write).await.map_err(|_| NotFollowed::Thread)??)
     }
 
-    /// Removes what is no longer to be kept, now and then.
+    /// Applies retention periodically.
     async fn prune(&mut self, context: &FollowContext) -> Result<(), NotFollowed> {
         let segments = self.follower.mark().segments;
         let is_due = self.pruned.elapsed() >= PRUNE_EVERY
@@ -316,12 +433,12 @@ impl FollowedChain {
         }
         (self.pruned, self.pruned_at_segment) = (Instant::now(), segments);
         let (replica, retention) = (Arc::clone(&self.replica), context.settings.retention);
-        let prune = move || replica.lock().prune(&retention, unix_millis());
+        let prune = move || replica.lock().prune(&retention, wall_ms());
         tokio::task::spawn_blocking(prune).await.map_err(|_| NotFollowed::Thread)??;
         Ok(())
     }
 
-    /// Shows how far it is.
+    /// Publishes the progress.
     fn publish(&self, error: Option<String>) {
         let mark = self.follower.mark();
         let (behind_records, behind_segments) = self.follower.behind();
@@ -341,7 +458,44 @@ impl FollowedChain {
     }
 }
 
-/// What there is of a segment; errors are those that say nothing of it.
+/// Segment names in the store that lie in a gap, at most [`MAX_HEALED`]. `stored` are the times of the adjacent records
+/// in milliseconds since 1970, which limit the days to list.
+async fn gap_names(
+    bucket: &Bucket,
+    node: &str,
+    (first, last): (u64, u64),
+    (before, behind): (Option<u64>, u64),
+) -> Result<Vec<SegmentName>, NotFollowed> {
+    let folder = segments_folder(node);
+    // A segment of the previous day may begin with the record before the gap.
+    let from = before.map_or_else(String::new, |at| day_folder(day_of(at)));
+    let until = day_folder(day_of(behind));
+    let mut days = bucket.folders(&folder).await?;
+    days.retain(|day| day.starts_with(DAYS) && *day >= from && *day <= until);
+    days.sort();
+    let mut names = Vec::new();
+    for day in days {
+        let below = format!("{folder}/{day}");
+        let after = format!("{below}/{first:020}-");
+        let each = bucket.walk(&below, Some(&after), |object| {
+            match SegmentName::of_key(&folder, &object.key) {
+                Some(name) if name.first >= first && name.last <= last => names.push(name),
+                // A local folder is not listed in order.
+                Some(_) | None => {}
+            }
+            if names.len() < MAX_HEALED {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        each.await?;
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Outer errors are not the segment's fault.
 type OfSegment<T> = Result<Result<T, NotBelieved>, NotFollowed>;
 
 async fn fetch(bucket: &Bucket, key: &str) -> OfSegment<Bytes> {
@@ -357,7 +511,7 @@ async fn fetch(bucket: &Bucket, key: &str) -> OfSegment<Bytes> {
     }
 }
 
-async fn open(
+async fn open_segment(
     fetched: OfSegment<Bytes>,
     verifier: Arc<VerifierKey>,
 ) -> OfSegment<(SegmentFacts, RecordRows)> {
@@ -369,22 +523,237 @@ async fn open(
     tokio::task::spawn_blocking(open).await.map_err(|_| NotFollowed::Thread)
 }
 
-/// Writes the records of a segment.
-fn apply(
-    replica: &mut Replica,
-    facts: &SegmentFacts,
-    rows: &RecordRows,
-    mark: Bytes,
-) -> Result<(), ReplicaError> {
+/// The stretch of the log that a segment holds.
+fn stretch(facts: &SegmentFacts) -> LogStretch {
     let checkpoint = &facts.checkpoint;
-    let stretch =
-        LogStretch { first: checkpoint.first, after: checkpoint.after, head: checkpoint.head };
-    // They were split when the segment was opened.
-    let records = rows.iter().map(|row| codec::split_canonical(row.canonical).unwrap_or_default());
-    replica.apply(stretch, records, mark)
+    LogStretch { first: checkpoint.first, after: checkpoint.after, head: checkpoint.head }
 }
 
-fn unix_millis() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+/// Head and body of each record. They were split before, when the segment was opened.
+fn canonical(rows: &RecordRows) -> impl Iterator<Item = (&[u8], &[u8])> {
+    rows.iter().map(|row| codec::split_canonical(row.canonical).unwrap_or_default())
+}
+
+/// Number of segments open at a time, of all nodes.
+const OPENED: usize = 3;
+/// Range of the listing interval; within it, it equals the nodes' sealing interval.
+const EVERY: std::ops::RangeInclusive<Duration> = Duration::from_millis(250)..=LONGEST_WAIT;
+/// Maximum time between two turns of a node.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// Interval for listing nodes and checking claims, in listing intervals.
+const LOOK_EVERY: u32 = 2;
+/// Maximum backoff for a node with an invalid claim: with the maximum number of names, 55 attempts per second.
+const LONGEST_REST: Duration = Duration::from_secs(300);
+/// Maximum number of doublings of the backoff.
+const MAX_DOUBLINGS: u32 = 16;
+
+/// Settings of the follower.
+#[derive(Clone, Debug)]
+pub struct FollowSettings {
+    /// Index role of this node.
+    pub role: IndexRole,
+    /// Name of this node, whose own log is not followed.
+    pub own: NodeName,
+    pub folder: PathBuf,
+    /// Sealing interval of the nodes.
+    pub flush: Duration,
+    /// Retention of the copies.
+    pub retention: Retention,
+}
+
+/// Settings and state shared by all chains.
+pub(crate) struct FollowContext {
+    pub(crate) settings: FollowSettings,
+    pub(crate) bucket: Bucket,
+    pub(crate) index: Arc<FleetIndex>,
+    /// Listing interval.
+    pub(crate) every: Duration,
+    base: Instant,
+    pub(crate) opened: Arc<Semaphore>,
+}
+
+impl FollowContext {
+    pub(crate) fn new(settings: FollowSettings, bucket: Bucket, index: Arc<FleetIndex>) -> Self {
+        let every = settings.flush.clamp(*EVERY.start(), *EVERY.end());
+        let opened = Arc::new(Semaphore::new(OPENED));
+        Self { settings, bucket, index, every, base: Instant::now(), opened }
+    }
+
+    /// Milliseconds since the follower started.
+    pub(crate) fn now(&self) -> u64 {
+        self.base.elapsed().as_millis() as u64
+    }
+
+    pub(crate) fn look_every(&self) -> Duration {
+        self.every * LOOK_EVERY
+    }
+
+    /// Backoff after this many failures because of the claim.
+    pub(crate) fn rest_after(&self, failures: u32) -> Duration {
+        let doublings = failures.saturating_sub(1).min(MAX_DOUBLINGS);
+        self.look_every().saturating_mul(1 << doublings).min(LONGEST_REST)
+    }
+}
+
+/// Reason why a node cannot be followed now.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotFollowed {
+    #[error("{0}")]
+    Store(#[from] BucketError),
+    #[error("{0}")]
+    Copy(#[from] ReplicaError),
+    #[error("{0}")]
+    Local(#[from] StoreError),
+    #[error("{0}")]
+    Folder(#[from] std::io::Error),
+    #[error("{0}")]
+    Claim(String),
+    #[error(
+        "the store is not the one that was followed ({0}): mount it, or restore its contents; until then no records count as \
+         missing"
+    )]
+    Displaced(String),
+    #[error(
+        "{store} contains fleet {fleet}, but fleet {known} was followed before: nothing is copied"
+    )]
+    OtherFleet { store: String, fleet: String, known: String },
+    #[error("a worker thread panicked")]
+    Thread,
+}
+
+impl NotFollowed {
+    /// True if the error concerns the copy, not the store.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Self::Copy(_) | Self::Local(_) | Self::Folder(_) | Self::Thread => true,
+            Self::Store(_) | Self::Claim(_) | Self::Displaced(_) | Self::OtherFleet { .. } => false,
+        }
+    }
+
+    /// True if the error concerns the node's folder in the store: it persists until that is changed.
+    pub(crate) fn is_of_claim(&self) -> bool {
+        match self {
+            Self::Claim(_) => true,
+            Self::Store(_)
+            | Self::Copy(_)
+            | Self::Local(_)
+            | Self::Folder(_)
+            | Self::Displaced(_)
+            | Self::OtherFleet { .. }
+            | Self::Thread => false,
+        }
+    }
+
+    /// True if the copy is damaged.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Local(StoreError::Damaged { .. })
+                | Self::Copy(ReplicaError::Store(StoreError::Damaged { .. }))
+        )
+    }
+}
+
+/// File that marks a copy as damaged.
+const DAMAGED: &str = "damaged";
+
+/// File for testing whether the disk is writable, and its size.
+const TRIED: &str = "tried";
+const TRIED_BYTES: usize = 1 << 20;
+
+/// Open copy.
+pub(crate) struct IndexCopy {
+    pub(crate) dir: PathBuf,
+    pub(crate) replica: Replica,
+    /// Progress of following; `None` for a new copy.
+    pub(crate) mark: Option<FollowMark>,
+    /// True if a damaged copy was replaced.
+    pub(crate) rebuilt: bool,
+}
+
+/// Marks the copy as damaged.
+pub(crate) fn is_damaged(dir: &Path) {
+    let _ = std::fs::write(dir.join(DAMAGED), b"");
+}
+
+/// Tests whether the copy's disk is writable.
+pub(crate) fn could_be_written(dir: &Path) -> bool {
+    let path = dir.join(TRIED);
+    let write = || {
+        let mut file = private::create(&path)?;
+        file.write_all(&vec![1; TRIED_BYTES])?;
+        file.sync_all()
+    };
+    let written = write();
+    let removed = std::fs::remove_file(&path);
+    written.and(removed).is_ok()
+}
+
+/// Opens the copy of a node's log, or creates it; a damaged copy is replaced.
+pub(crate) fn open_copy(
+    folder: &Path,
+    name: &Arc<str>,
+    log: NodeId,
+) -> Result<IndexCopy, NotFollowed> {
+    let number = |path: &Path| -> Option<u64> {
+        let (node, number) = path.file_name()?.to_str()?.rsplit_once('~')?;
+        (node == &**name).then(|| number.parse().ok())?
+    };
+    let entries = std::fs::read_dir(folder)?.filter_map(Result::ok).map(|entry| entry.path());
+    let mut copies: Vec<_> = entries.filter_map(|path| Some((number(&path)?, path))).collect();
+    copies.sort();
+    let newest = copies.pop();
+    let old = copies.into_iter().map(|(_, path)| path);
+    old.for_each(|path| drop(std::fs::remove_dir_all(path)));
+    let mut rebuilt = false;
+    let mut next = 1;
+    if let Some((number, dir)) = newest {
+        next = number + 1;
+        let opened = match dir.join(DAMAGED).try_exists()? {
+            true => Err("found damaged when read".to_owned()),
+            false => match open_at(&dir, log, name) {
+                Err(error) if !error.is_damage() => return Err(error),
+                opened => opened.map_err(|error| error.to_string()),
+            },
+        };
+        match opened {
+            Ok((replica, mark)) => return Ok(IndexCopy { dir, replica, mark, rebuilt }),
+            Err(why) => {
+                peer_line!(
+                    error,
+                    LinePeer::Node(name),
+                    node = &**name,
+                    why,
+                    "rebuilding a node's index from the store"
+                );
+                rebuilt = true;
+                // Readers keep their open files.
+                let _ = std::fs::remove_dir_all(&dir);
+            }
+        }
+    }
+    let dir = folder.join(format!("{name}~{next}"));
+    let (replica, mark) = open_at(&dir, log, name)?;
+    Ok(IndexCopy { dir, replica, mark, rebuilt })
+}
+
+fn open_at(
+    dir: &Path,
+    log: NodeId,
+    name: &Arc<str>,
+) -> Result<(Replica, Option<FollowMark>), NotFollowed> {
+    let damaged = |why: &str| {
+        NotFollowed::Local(StoreError::Damaged { file: dir.to_owned(), why: why.into() })
+    };
+    let (replica, bytes) = Replica::open(dir, log, Arc::clone(name))?;
+    let mark = match bytes {
+        None => None,
+        Some(bytes) => {
+            Some(FollowMark::decode(&bytes).ok_or_else(|| damaged("its progress is missing"))?)
+        }
+    };
+    if mark.as_ref().map_or(0, |mark| mark.last) != replica.last() {
+        return Err(damaged("its end does not match its progress"));
+    }
+    Ok((replica, mark))
 }

@@ -1,14 +1,10 @@
-//! Which kernel reads blocks: the fastest that the processor has.
-//!
-//! Every kernel gives the same answers, which a test compares; they differ in speed.
+//! Run-time selection of the fastest kernel that the processor supports. All kernels give the same results (tested).
 
 #[cfg(target_arch = "x86_64")]
-use super::avx2::Avx2;
-#[cfg(target_arch = "x86_64")]
-use super::avx512::Avx512;
+use super::avx::{Avx2, Avx512};
 use super::skip::{NO_CEILING, Portable, Skip, Skipped, Stop, closer};
 
-/// The way blocks are read. Every kernel gives the same answers; they differ in speed.
+/// Implementation of the block classification. All kernels give the same results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel(Choice);
 
@@ -22,16 +18,15 @@ enum Choice {
 }
 
 impl Kernel {
-    /// Ordinary 64-bit registers: runs anywhere.
+    /// Ordinary 64-bit registers, on every processor.
     pub const PORTABLE: Self = Self(Choice::Portable);
 
     /// The fastest kernel that this processor supports. The detection is cached.
-    #[must_use]
     pub fn fastest() -> Self {
         Self::usable().next().unwrap_or(Self::PORTABLE)
     }
 
-    /// All that this machine can run, the fastest first.
+    /// All kernels that this processor supports, fastest first.
     pub fn usable() -> impl Iterator<Item = Self> {
         Self::all().into_iter().flatten()
     }
@@ -48,7 +43,7 @@ impl Kernel {
         [Some(Self::PORTABLE), None, None]
     }
 
-    /// Reads on in a container until it closes or `bytes` end.
+    /// Skips within a container until it closes or `bytes` end.
     pub(super) fn skip(self, skip: &mut Skip, bytes: &[u8]) -> Skipped {
         match self.0 {
             Choice::Portable => skip.run(Portable, bytes),
@@ -60,9 +55,9 @@ impl Kernel {
     }
 }
 
-/// The length of the container that `bytes` begin with, brackets included; `None` if it does not
-/// close. Only strings and brackets are examined: its content may be invalid.
-pub(in crate::json) fn container_len(bytes: &[u8]) -> Option<usize> {
+/// Length of the container at the start of `bytes`, brackets included; `None` if it does not close. Examines only strings and
+/// brackets: the content may be invalid.
+pub(crate) fn container_len(bytes: &[u8]) -> Option<usize> {
     let (opener, rest) = bytes.split_first()?;
     let found = Kernel::fastest().skip(&mut Skip::opened(NO_CEILING), rest);
     let closed = found.stop == Stop::Closed && rest.get(found.used - 1) == Some(&closer(*opener));
@@ -73,7 +68,7 @@ pub(in crate::json) fn container_len(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
     #[cfg(target_arch = "x86_64")]
-    use crate::json::scan::skip::{BLOCK, Classify};
+    use crate::scan::skip::{BLOCK, Classify};
 
     #[cfg(target_arch = "x86_64")]
     #[track_caller]
@@ -84,7 +79,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn every_kernel_classifies_as_the_portable_one_does() {
+    fn kernels_classify_like_the_portable_one() {
         let mut block = [0_u8; BLOCK];
         let mut seed = 1_u64;
         for _ in 0..20_000 {
@@ -104,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_as_long_as_its_last_bracket_says() {
+    fn container_length_includes_its_closing_bracket() {
         for (text, len) in [
             ("{}", Some(2)),
             ("[{\"]\":[]}],1", Some(10)),

@@ -1,8 +1,11 @@
-//! Reading one key: escapes undone, UTF-8 checked, whatever the chunking.
+//! Incremental reader of one key: decodes escapes and checks UTF-8, in any chunking.
 //!
-//! Keeps the first [`KEY_BUFFER`] bytes of the decoded name, enough to recognise the names that
-//! matter; of a longer one only a hash is carried on. Of those names it knows the ones that must not
-//! be mistaken for others.
+//! Stores the first [`KEY_BUFFER`] bytes of the decoded name, enough to recognize the known names, and a hash of longer names.
+//! Detects case variants of the names that decide about a result.
+//!
+//! Duplicates: known names have a bit each; other names are compared by a keyed 64-bit hash. Duplicates are always detected;
+//! different keys collide once in 2^40 messages of the maximum number of keys. At most [`MAX_KEYS`] are stored; a further key is
+//! [`Novelty::Full`].
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -10,37 +13,36 @@ use super::{
     report::{ScanFault, ScannedMember},
     swar,
 };
-use crate::json::fold;
+use crate::fold;
 
-/// Decoded bytes of a key that are kept; more than the longest name the scanner looks for.
+/// Number of decoded bytes that are stored; more than the longest known name.
 const KEY_BUFFER: usize = 32;
 
-/// The reader of one key after another.
+/// Reader of keys, one after another.
 #[derive(Clone, Debug)]
 pub(super) struct KeyReader {
     seed: u64,
     buffer: [u8; KEY_BUFFER],
     len: usize,
-    /// Hash of everything that no longer fits the buffer, in blocks of its size.
+    /// Hash of the bytes beyond the buffer, in blocks of its size.
     folded: Option<u64>,
     within: Within,
-    /// An escaped high surrogate that waits for its other half.
+    /// Escaped high surrogate without its low surrogate so far.
     high: Option<u16>,
     lone_surrogate: bool,
 }
 
-/// What the next byte belongs to.
+/// State of the reader.
 #[derive(Clone, Copy, Debug)]
 enum Within {
     Text,
-    /// After a backslash.
     Escape,
-    /// In `\uXXXX`: digits still to come and the value of those before.
+    /// In `\uXXXX`: number of digits left, and the value so far.
     Hex {
         left: u8,
         value: u16,
     },
-    /// In a multi-byte character: bytes still to come and the range of the next.
+    /// In a multi-byte character: number of bytes left, and the range of the next.
     Utf8 {
         left: u8,
         low: u8,
@@ -61,7 +63,7 @@ impl KeyReader {
         }
     }
 
-    /// Forgets the last key. To be called at the opening quote.
+    /// Resets the reader. To be called at the opening quote.
     pub(super) fn begin(&mut self) {
         self.len = 0;
         self.folded = None;
@@ -70,8 +72,8 @@ impl KeyReader {
         self.lone_surrogate = false;
     }
 
-    /// Reads on. `Some(n)`: the key ended and its closing quote was byte `n - 1`. `None`: all
-    /// bytes were used and it goes on. An error names the offending byte by its index.
+    /// Reads a chunk. `Some(n)`: the key ended with its closing quote at byte `n - 1`. `None`: the key continues. An error has
+    /// the index of the offending byte.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, (usize, ScanFault)> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..)
@@ -136,12 +138,12 @@ impl KeyReader {
         self.mix(head ^ scope, self.buffer.get(..self.len).unwrap_or_default())
     }
 
-    /// Whether the key had an escaped surrogate without its other half.
+    /// Whether the key had an escaped lone surrogate.
     pub(super) fn has_lone_surrogate(&self) -> bool {
         self.lone_surrogate
     }
 
-    /// A byte in plain text that is neither ASCII text nor the closing quote.
+    /// Handles a byte that is neither plain ASCII nor the closing quote.
     fn special(&mut self, byte: u8) -> Result<(), ScanFault> {
         if byte == b'\\' {
             self.within = Within::Escape;
@@ -207,7 +209,7 @@ impl KeyReader {
         }
     }
 
-    /// Whatever comes now is not the other half of a surrogate that waits for one.
+    /// Ends a pending surrogate that has no other half.
     fn end_surrogate(&mut self) {
         if let Some(high) = self.high.take() {
             self.lone_surrogate = true;
@@ -215,7 +217,7 @@ impl KeyReader {
         }
     }
 
-    /// Appends a code point in UTF-8, generalised so that a lone surrogate has bytes of its own.
+    /// Appends a code point in generalized UTF-8 (WTF-8), which encodes lone surrogates.
     fn push_scalar(&mut self, scalar: u32) {
         let tail = |shift: u32| 0x80 | (scalar >> shift & 0x3F) as u8;
         match scalar {
@@ -232,10 +234,10 @@ impl KeyReader {
                 self.folded = Some(self.mix(self.folded.unwrap_or_default(), &self.buffer));
                 self.len = 0;
             }
-            let room = self.buffer.get_mut(self.len..).unwrap_or_default();
-            let (now, later) = bytes.split_at(room.len().min(bytes.len()));
-            if let Some(room) = room.get_mut(..now.len()) {
-                room.copy_from_slice(now);
+            let free = self.buffer.get_mut(self.len..).unwrap_or_default();
+            let (now, later) = bytes.split_at(free.len().min(bytes.len()));
+            if let Some(free) = free.get_mut(..now.len()) {
+                free.copy_from_slice(now);
             }
             self.len += now.len();
             bytes = later;
@@ -251,7 +253,7 @@ impl KeyReader {
     }
 }
 
-/// The members of a result that decide what becomes of it, or are what is judged.
+/// Members of a result that decide about it, or that are validated.
 const DECISIVE: [(&str, ScannedMember); 4] = [
     ("content", ScannedMember::Content),
     ("structuredContent", ScannedMember::StructuredContent),
@@ -259,9 +261,9 @@ const DECISIVE: [(&str, ScannedMember); 4] = [
     ("resultType", ScannedMember::ResultType),
 ];
 
-/// The decisive member that `name`, which is none of them, is to a reader that ignores case.
+/// Decisive member of which `name` is a case variant.
 pub(super) fn variant(name: &[u8]) -> Option<ScannedMember> {
-    // Their first letters, and the first bytes of what folds to one of these.
+    // First letters of the names, and first bytes of characters that fold to one of them.
     match name.first()? {
         b'c' | b'C' | b's' | b'S' | b'i' | b'I' | b'r' | b'R' | 0x80.. => {}
         _ => return None,
@@ -274,6 +276,63 @@ pub(super) fn variant(name: &[u8]) -> Option<ScannedMember> {
 /// The value of a hexadecimal digit.
 fn hex_digit(byte: u8) -> Option<u16> {
     char::from(byte).to_digit(16).map(|digit| digit as u16)
+}
+
+/// Number of unknown keys that are stored without an allocation.
+const INLINE_KEYS: usize = 16;
+
+/// Maximum number of unknown keys of one message, top level and `result` together, that are compared; more are an
+/// ambiguity.
+pub const MAX_KEYS: usize = 4096;
+
+/// The keys of one message.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SeenKeys {
+    known: u16,
+    len: usize,
+    inline: [u64; INLINE_KEYS],
+    more: Vec<u64>,
+}
+
+/// Result of adding a key to [`SeenKeys`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Novelty {
+    New,
+    Repeated,
+    /// Unknown, and the set is full: duplicates can no longer be detected.
+    Full,
+}
+
+impl SeenKeys {
+    /// Adds a known name.
+    pub(super) fn known(&mut self, member: ScannedMember) -> Novelty {
+        let bit = 1 << member as u16;
+        let novelty = if self.known & bit == 0 { Novelty::New } else { Novelty::Repeated };
+        self.known |= bit;
+        novelty
+    }
+
+    /// Whether a known name was added.
+    pub(super) fn has(&self, member: ScannedMember) -> bool {
+        self.known & (1 << member as u16) != 0
+    }
+
+    /// Adds any other name by its hash.
+    pub(super) fn other(&mut self, hash: u64) -> Novelty {
+        let inline = self.inline.get(..self.len.min(INLINE_KEYS)).unwrap_or_default();
+        if inline.contains(&hash) || self.more.contains(&hash) {
+            return Novelty::Repeated;
+        }
+        if self.len == MAX_KEYS {
+            return Novelty::Full;
+        }
+        match self.inline.get_mut(self.len) {
+            Some(slot) => *slot = hash,
+            None => self.more.push(hash),
+        }
+        self.len += 1;
+        Novelty::New
+    }
 }
 
 #[cfg(test)]
@@ -321,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_of_what_decides_are_known_and_nothing_else() {
+    fn case_variants_of_decisive_members_are_detected() {
         for (name, meant) in [
             ("Content", Some(ScannedMember::Content)),
             ("STRUCTUREDCONTENT", Some(ScannedMember::StructuredContent)),
@@ -344,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_string_is_refused() {
+    fn invalid_strings_are_refused() {
         check(b"a\x1F\"", Err((1, ScanFault::Control)));
         check(b"a\\x\"", Err((2, ScanFault::Escape)));
         check(b"\\u12g4\"", Err((4, ScanFault::Escape)));
@@ -358,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_hash_alike_however_they_are_spelled() {
+    fn long_names_hash_equal_in_any_spelling() {
         let hash = |key: &str| {
             let mut reader = KeyReader::new(7);
             reader.begin();
@@ -371,5 +430,30 @@ mod tests {
         let other = format!("{}\"", "abcdefh".repeat(20));
         assert_eq!(hash(&plain), hash(&escaped));
         assert_ne!(hash(&plain), hash(&other));
+    }
+}
+
+#[cfg(test)]
+mod duplicate_keys_tests {
+    use super::*;
+
+    #[test]
+    fn duplicates_are_found_inline_and_on_the_heap_up_to_the_bound() {
+        let mut seen = SeenKeys::default();
+        for hash in 0..MAX_KEYS as u64 {
+            assert_eq!(seen.other(hash), Novelty::New);
+        }
+        assert_eq!(seen.other(MAX_KEYS as u64), Novelty::Full);
+        for hash in 0..MAX_KEYS as u64 {
+            assert_eq!(seen.other(hash), Novelty::Repeated);
+        }
+    }
+
+    #[test]
+    fn known_names_are_independent() {
+        let mut seen = SeenKeys::default();
+        assert_eq!(seen.known(ScannedMember::IsError), Novelty::New);
+        assert_eq!(seen.known(ScannedMember::Id), Novelty::New);
+        assert_eq!(seen.known(ScannedMember::IsError), Novelty::Repeated);
     }
 }

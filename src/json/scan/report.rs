@@ -1,30 +1,35 @@
-//! What the scanner reports: the envelope of one message, breaches, ambiguities and faults.
+//! Report of the scanner: the envelope of one message, breaches, ambiguities and faults.
 //!
-//! Plain, comparable values without bytes. The scanner finds them; the inspector decides what
-//! follows from them (block, warn, skip).
+//! Plain, comparable values without bytes. The inspector decides what follows from them (block, warn, skip).
 
-use crate::json::span::Span;
+use crate::span::Span;
 
-/// The two bounds on `structuredContent` (FR-A6). Its span alone is counted.
+/// Bounds on `structuredContent` (FR-A6), measured over the value's span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// Most bytes the value may have, first byte to last.
+    /// Maximum size in bytes.
     pub max_bytes: u64,
-    /// Deepest nesting it may have: a scalar is 0, each open array or object adds 1.
+    /// Maximum depth: a scalar has 0, each open array or object adds 1.
     pub max_depth: u32,
 }
 
 impl ScanLimits {
-    /// No bound at all: nothing can breach.
+    /// No bounds.
     pub const NONE: Self = Self { max_bytes: u64::MAX, max_depth: u32::MAX };
 }
 
-/// What is known of a message so far. Offsets count from the message's first byte, and a field
-/// never changes once it is set (but for a [`ScannedPart`]'s end, which is filled in).
+/// Envelope of a message, as far as it has been read. Offsets count from the first byte of the message. A field does not
+/// change once it is set, apart from the end of a [`ScannedPart`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScannedMessage {
-    /// Which of `result`, `error` and `method` the message has; it cannot have two.
+    /// The one of `result`, `error` and `method` that the message has; it cannot have two. A `result` or `error` that is null
+    /// counts as absent.
     pub kind: Option<MessageKind>,
+    /// Whether the key `result` or `error` was read, whatever its value.
+    pub has_outcome: bool,
+    /// First of `result`, `error` and the result's `content` whose value is of a JSON type that the protocol does not allow: the
+    /// first two are objects, `content` is an array.
+    pub mistyped: Option<ScannedMember>,
     /// The `id`, raw: a string with its quotes, a number, or `null`.
     pub id: Option<Span>,
     /// The value of `result` or `error`.
@@ -39,17 +44,19 @@ pub struct ScannedMessage {
     pub structured: Option<ScannedPart>,
     /// `resultType`, a direct member of `result`, whatever its type.
     pub result_type: Option<Span>,
-    /// How `result` closed: set at its last brace, never where it is no object.
+    /// `requestState`, a direct member of `result`, whatever its type.
+    pub request_state: Option<ScannedPart>,
+    /// State of `result` at its closing brace; never set where it is not an object.
     pub closed: Option<Closed>,
-    /// `isError`, a direct member of `result`, as known so far. Absent when it is no boolean.
+    /// `isError`, a direct member of `result`; absent if it is not a boolean.
     pub is_error: Option<bool>,
-    /// The first guard that `structuredContent` broke; set at the byte that makes it certain.
+    /// First bound that `structuredContent` exceeded; set at the byte that exceeds it.
     pub breach: Option<Breach>,
-    /// The first thing that two parsers could read differently.
+    /// First part that two parsers could read differently.
     pub ambiguity: Option<Ambiguity>,
 }
 
-/// The kind of a message, which one of its members decides.
+/// Kind of a message, by its decisive member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
     /// A response that carries a `result`.
@@ -60,16 +67,15 @@ pub enum MessageKind {
     Method,
 }
 
-/// Whether an object that has closed had a member, so that another one needs a comma.
+/// Whether a closed object had a member, so that an appended member needs a comma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// It had none.
     Empty,
-    /// It had one at least.
+    /// It had at least one.
     WithMembers,
 }
 
-/// A value that has begun and may not have ended.
+/// Value that has begun and may not have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScannedPart {
     /// Offset of its first byte.
@@ -84,29 +90,21 @@ impl ScannedPart {
     }
 
     /// The whole span, once the value has ended.
-    #[must_use]
     pub fn span(self) -> Option<Span> {
         self.end.map(|end| Span::new(self.start, end))
     }
-
-    /// The part of the value that has been seen when `position` bytes of the message have.
-    #[must_use]
-    pub fn seen(self, position: u64) -> Span {
-        Span::new(self.start, self.end.unwrap_or(position))
-    }
 }
 
-/// A bound that `structuredContent` broke.
+/// Bound that `structuredContent` exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breach {
-    /// Which bound.
     pub guard: Guard,
-    /// Offset of the byte that broke it: the value's byte number `limit + 1`, or the bracket
-    /// that opened level `limit + 1`. Where both fall on one byte, it is the size that counts.
+    /// Offset of the byte that exceeded it: byte `limit + 1` of the value, or the bracket that opened level `limit + 1`. The
+    /// size counts where both fall on one byte.
     pub at: u64,
     /// The bound, in bytes or levels.
     pub limit: u64,
-    /// Whether `isError: true` stood before it; only then is the breach not final.
+    /// Whether `isError: true` came before it; only then is the breach not final.
     pub after_is_error_true: bool,
 }
 
@@ -119,25 +117,24 @@ pub enum Guard {
     Depth,
 }
 
-/// Something that leaves the message JSON, but that two parsers could read differently.
+/// Part of valid JSON that two parsers could read differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ambiguity {
-    /// What it is.
-    pub doubt: Doubt,
-    /// Offset of the key (its opening quote), or of the value, that is in doubt.
+    pub kind: AmbiguityKind,
+    /// Offset of the ambiguous key (its opening quote) or value.
     pub at: u64,
 }
 
 /// The kinds of [`Ambiguity`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Doubt {
-    /// A member of `result` (or a top-level one that means nothing to us) stands twice.
+pub enum AmbiguityKind {
+    /// Duplicate member of `result`, or duplicate unknown member of the top level.
     #[error("duplicate key {0}")]
     Duplicate(ScannedMember),
     /// `isError` is neither `true` nor `false`.
     #[error("isError is not a boolean")]
     IsErrorNotBoolean,
-    /// A key of `result` is not this one, but to a reader that ignores case.
+    /// Key of `result` that a case-insensitive reader takes for this one.
     #[error("a key that differs from {0} only by case")]
     Variant(ScannedMember),
     /// A key has an escaped surrogate without its other half.
@@ -149,7 +146,7 @@ pub enum Doubt {
     TooManyKeys,
 }
 
-/// The member names the scanner knows: those of a message, and those of a tool result.
+/// Member names that the scanner knows: those of a message and of a tool result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScannedMember {
     /// `jsonrpc` of a message.
@@ -172,6 +169,8 @@ pub enum ScannedMember {
     IsError,
     /// `resultType` of a result.
     ResultType,
+    /// `requestState` of a result.
+    RequestState,
     /// `_meta` of a result.
     Meta,
     /// `ttlMs` of a result.
@@ -180,28 +179,6 @@ pub enum ScannedMember {
     CacheScope,
     /// Any other name, at either level.
     Other,
-}
-
-impl ScannedMember {
-    /// The kind of message that has this member.
-    pub(super) fn kind(self) -> Option<MessageKind> {
-        match self {
-            Self::Result => Some(MessageKind::Result),
-            Self::Error => Some(MessageKind::Error),
-            Self::Method => Some(MessageKind::Method),
-            Self::Jsonrpc
-            | Self::Id
-            | Self::Params
-            | Self::Content
-            | Self::StructuredContent
-            | Self::IsError
-            | Self::ResultType
-            | Self::Meta
-            | Self::TtlMs
-            | Self::CacheScope
-            | Self::Other => None,
-        }
-    }
 }
 
 impl std::fmt::Display for ScannedMember {
@@ -217,6 +194,7 @@ impl std::fmt::Display for ScannedMember {
             Self::StructuredContent => "structuredContent",
             Self::IsError => "isError",
             Self::ResultType => "resultType",
+            Self::RequestState => "requestState",
             Self::Meta => "_meta",
             Self::TtlMs => "ttlMs",
             Self::CacheScope => "cacheScope",
@@ -225,32 +203,31 @@ impl std::fmt::Display for ScannedMember {
     }
 }
 
-/// Why a message is not one that can be used, and where that became certain.
+/// Fault that makes a message unusable, and its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault} (byte {at})")]
 pub struct ScanError {
     /// Offset of the offending byte; the message's length if it stopped short.
     pub at: u64,
-    /// What is wrong.
     pub fault: ScanFault,
 }
 
-/// What can be wrong with a message.
+/// Kind of a fault of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScanFault {
-    /// It does not begin with `{` (a bare scalar, a byte order mark, no JSON at all).
+    /// Does not begin with `{` (a scalar, a byte order mark, not JSON).
     #[error("message is not a JSON object")]
     NotAnObject,
-    /// It begins with `[`.
+    /// Begins with `[`.
     #[error("batches are not supported")]
     Batch,
-    /// It ends before its object does.
+    /// Ends before its object does.
     #[error("message ends early")]
     Truncated,
     /// Something other than white space follows its object.
     #[error("bytes after the end of the message")]
     Trailing,
-    /// A byte that JSON does not allow where it stands.
+    /// Byte that JSON does not allow at its place.
     #[error("unexpected byte")]
     Unexpected,
     /// A closing bracket of the wrong kind.
@@ -268,13 +245,13 @@ pub enum ScanFault {
     /// A number that JSON does not allow.
     #[error("invalid number")]
     Number,
-    /// A top-level member that the protocol defines stands twice.
+    /// Duplicate top-level member that the protocol defines.
     #[error("duplicate member {0}")]
     Duplicate(ScannedMember),
-    /// The message has two of `result`, `error` and `method`.
+    /// More than one of `result`, `error` and `method`.
     #[error("message has more than one of result, error and method")]
     Conflict,
-    /// `id` is neither string, number nor null, or `method` is no string.
+    /// `id` is not a string, number or null, or `method` is not a string.
     #[error("member {0} has the wrong type")]
     WrongType(ScannedMember),
 }

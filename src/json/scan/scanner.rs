@@ -1,16 +1,14 @@
-//! The streaming scanner: one pass over one JSON-RPC message, resumable at every byte.
+//! Streaming scanner: one pass over one JSON-RPC message, resumable at every byte.
 //!
-//! Finds the spans that the proxy needs, decides the guards on `structuredContent` (FR-A6), and
-//! notices what two parsers could read differently, in bounded memory and, in the ordinary case,
-//! without an allocation. However the message is cut into chunks, the answer is the same.
+//! Finds the spans that the proxy needs, applies the bounds on `structuredContent` (FR-A6), and detects what two parsers could
+//! read differently, in bounded memory and usually without an allocation. The result does not depend on the chunking.
 //!
-//! Checked exactly: everything outside nested containers, that is the message's own object, the
-//! members of `result` and every value that stands there, as RFC 8259 has it. Containers below
-//! are skipped at memory speed: strings and nesting are followed, the outermost brackets must
-//! match, and nothing else is looked at (see `skip`). Of values, the UTF-8 and the surrogates
-//! are left to the tape, which reads `structuredContent` in full.
+//! Checks exactly, by RFC 8259, everything outside nested containers: the message's object, the members of `result` and their
+//! values. Nested containers are skipped at memory speed: strings and nesting are tracked, the outermost brackets must match,
+//! and nothing else is examined (see `skip`). The UTF-8 and surrogates of values are left to the tape, which reads
+//! `structuredContent` in full.
 //!
-//! The scanner copies none of the bytes. Deliberately not here: the meaning of the message, verdicts.
+//! Copies no bytes. The meaning of the message and verdicts are elsewhere.
 //!
 //! ```text
 //!          ┌──────────────── enters `result` ───────────────┐
@@ -19,19 +17,17 @@
 //!                    NextKey ◀───────── Comma ◀─────────────┘    Comma ─▶ End
 //! ```
 
-use super::duplicate_keys::{Novelty, SeenKeys};
 use super::kernel::Kernel;
-use super::key::{self, KeyReader};
-use super::number::Number;
+use super::key::{self, KeyReader, Novelty, SeenKeys};
 use super::report::{
-    Ambiguity, Breach, Closed, Doubt, Guard, ScanError, ScanFault, ScanLimits, ScannedMember,
-    ScannedMessage, ScannedPart,
+    Ambiguity, AmbiguityKind, Breach, Closed, Guard, MessageKind, ScanError, ScanFault, ScanLimits,
+    ScannedMember, ScannedMessage, ScannedPart,
 };
 use super::skip::{NO_CEILING, Skip, Stop, closer};
 use super::swar;
-use crate::json::span::Span;
+use crate::span::Span;
 
-/// Reads one message, chunk by chunk.
+/// Incremental scanner of one message.
 #[derive(Clone, Debug)]
 pub struct Scanner {
     limits: ScanLimits,
@@ -39,36 +35,36 @@ pub struct Scanner {
     /// Offset of the next byte.
     position: u64,
     state: State,
-    /// The object whose members we are among.
+    /// Object whose members are being read.
     level: Level,
-    /// The member whose key or value we are in, and where its value began.
+    /// Current member, and the start of its value.
     member: ScannedMember,
     value_start: u64,
     key: KeyReader,
     key_start: u64,
     skip: Skip,
     opener: u8,
-    /// First offset at which a value that goes on breaks the byte limit.
+    /// First offset at which the open value exceeds the size limit.
     bytes_end: u64,
     seen: SeenKeys,
     envelope: ScannedMessage,
     failed: Option<ScanError>,
 }
 
-/// What the next byte belongs to.
+/// State of the scanner.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// White space or the next token, outside keys and values.
     Between(Gap),
     Key,
     Text(Text),
-    /// In `true`, `false` or `null`: what is still to come.
+    /// In `true`, `false` or `null`: the rest of the word.
     Literal(&'static [u8]),
     Number(Number),
     Container,
 }
 
-/// Which token comes next.
+/// Expected token.
 #[derive(Clone, Copy, Debug)]
 enum Gap {
     /// The message's `{`.
@@ -81,20 +77,20 @@ enum Gap {
     Value,
     /// After a value: `,` or `}`.
     Comma,
-    /// None: the message's object has closed.
+    /// No token: the message's object has closed.
     End,
 }
 
-/// Where in a string value we are.
+/// State within a string value.
 #[derive(Clone, Copy, Debug)]
 enum Text {
     Plain,
     Escape,
-    /// Hexadecimal digits still to come.
+    /// Number of hexadecimal digits left.
     Hex(u8),
 }
 
-/// The objects whose members are read.
+/// Objects whose members are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Message,
@@ -102,15 +98,12 @@ enum Level {
 }
 
 impl Scanner {
-    /// A scanner for one message, with the fastest kernel. `seed` keys the hash by which unknown
-    /// keys are told apart, and should be random.
-    #[must_use]
+    /// Scanner for one message, with the fastest kernel. `seed` keys the hash of unknown keys and should be random.
     pub fn new(limits: ScanLimits, seed: u64) -> Self {
         Self::with_kernel(limits, seed, Kernel::fastest())
     }
 
-    /// The same with a kernel of one's choice, for comparing them.
-    #[must_use]
+    /// The same with a given kernel, for comparisons.
     pub fn with_kernel(limits: ScanLimits, seed: u64, kernel: Kernel) -> Self {
         Self {
             limits,
@@ -131,12 +124,11 @@ impl Scanner {
         }
     }
 
-    /// Reads the next chunk, all of it. The [envelope](Self::envelope) then holds all that is
-    /// certain by its last byte.
+    /// Reads the next chunk completely and updates the [envelope](Self::envelope).
     ///
     /// # Errors
     ///
-    /// The first byte that makes the message unusable. Every later call gives the same error.
+    /// Fault at the first byte that makes the message unusable; sticky.
     pub fn feed(&mut self, chunk: &[u8]) -> Result<(), ScanError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -159,7 +151,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Asks whether what was fed is one whole message. It may be asked at any time.
+    /// Checks that the bytes so far are one complete message. May be called at any time.
     ///
     /// # Errors
     ///
@@ -172,27 +164,23 @@ impl Scanner {
         }
     }
 
-    /// What is known so far.
-    #[must_use]
+    /// Envelope as read so far.
     pub fn envelope(&self) -> &ScannedMessage {
         &self.envelope
     }
 
-    /// Whether a key of this name was read where it has a meaning; of [`ScannedMember::Other`], nothing
-    /// is known.
-    #[must_use]
+    /// Whether a key of this name was read at a place where it has a meaning; always false for [`ScannedMember::Other`].
     pub fn has(&self, member: ScannedMember) -> bool {
         self.seen.has(member)
     }
 
     /// Bytes read; after an error, the offset of the offending byte.
-    #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// One step; returns the number of bytes of `rest` that it used. Invariant: zero only if the
-    /// state changed, so that scanning ends.
+    /// Performs one step and returns the number of bytes of `rest` used. Invariant: zero only if the state changed, so that
+    /// scanning terminates.
     fn step(&mut self, rest: &[u8]) -> Step {
         match self.state {
             State::Key => self.key(rest),
@@ -204,7 +192,7 @@ impl Scanner {
         }
     }
 
-    /// Tokens from index `from` on, up to the first byte of a key or a value.
+    /// Reads tokens from index `from` up to the first byte of a key or a value.
     fn between(&mut self, mut gap: Gap, rest: &[u8], from: usize) -> Step {
         for (used, &byte) in rest.iter().enumerate().skip(from) {
             if is_space(byte) {
@@ -223,7 +211,7 @@ impl Scanner {
         Ok(rest.len())
     }
 
-    /// The first byte of a token, which stands at offset `at`: what the next byte belongs to.
+    /// Handles the first byte of a token at offset `at`, and returns the next state.
     fn token(&mut self, gap: Gap, byte: u8, at: u64) -> Result<State, ScanFault> {
         match (gap, byte) {
             (Gap::Start, b'{') => Ok(State::Between(Gap::FirstKey)),
@@ -262,13 +250,13 @@ impl Scanner {
             None => ScannedMember::Other,
         };
         if self.key.has_lone_surrogate() {
-            self.doubt(Doubt::LoneSurrogate, self.key_start);
+            self.note_ambiguity(AmbiguityKind::LoneSurrogate, self.key_start);
         }
         if self.level == Level::Result
             && self.member == ScannedMember::Other
             && let Some(meant) = self.key.name().and_then(key::variant)
         {
-            self.doubt(Doubt::Variant(meant), self.key_start);
+            self.note_ambiguity(AmbiguityKind::Variant(meant), self.key_start);
         }
         let novelty = match self.member {
             ScannedMember::Other => self.seen.other(self.key.hash(self.level as u64)),
@@ -276,26 +264,25 @@ impl Scanner {
         };
         match novelty {
             Novelty::New => {}
-            Novelty::Full => self.doubt(Doubt::TooManyKeys, self.key_start),
+            Novelty::Full => self.note_ambiguity(AmbiguityKind::TooManyKeys, self.key_start),
             Novelty::Repeated => {
                 if self.level == Level::Message && self.member != ScannedMember::Other {
                     return Err((used - 1, ScanFault::Duplicate(self.member)));
                 }
-                self.doubt(Doubt::Duplicate(self.member), self.key_start);
-                // The first one counts; this one is read past.
+                self.note_ambiguity(AmbiguityKind::Duplicate(self.member), self.key_start);
+                // The first one counts; this one is skipped.
                 self.member = ScannedMember::Other;
             }
         }
-        if let Some(kind) = self.member.kind() {
-            if self.envelope.kind.is_some() {
-                return Err((used - 1, ScanFault::Conflict));
-            }
-            self.envelope.kind = Some(kind);
+        self.envelope.has_outcome |=
+            matches!(self.member, ScannedMember::Result | ScannedMember::Error);
+        if self.member == ScannedMember::Method {
+            self.decide(MessageKind::Method).map_err(|fault| (used - 1, fault))?;
         }
         self.between(Gap::Colon, rest, used)
     }
 
-    /// A value begins with `byte` at offset `at`.
+    /// Handles the first byte of a value at offset `at`.
     fn begin_value(&mut self, byte: u8, at: u64) -> Result<State, ScanFault> {
         let state = match byte {
             b'"' => State::Text(Text::Plain),
@@ -314,18 +301,27 @@ impl Scanner {
             ScannedMember::Method if byte != b'"' => {
                 return Err(ScanFault::WrongType(ScannedMember::Method));
             }
-            ScannedMember::Result | ScannedMember::Error => {
-                self.envelope.body = Some(ScannedPart::open(at))
+            ScannedMember::Result | ScannedMember::Error if byte == b'n' => {
+                // Counts as absent.
+                self.member = ScannedMember::Other;
             }
+            ScannedMember::Result => self.begin_body(MessageKind::Result, byte, at)?,
+            ScannedMember::Error => self.begin_body(MessageKind::Error, byte, at)?,
             ScannedMember::Params => self.envelope.params = Some(ScannedPart::open(at)),
-            ScannedMember::Content => self.envelope.content = Some(ScannedPart::open(at)),
+            ScannedMember::Content => {
+                self.envelope.content = Some(ScannedPart::open(at));
+                self.require(byte, b'[');
+            }
             ScannedMember::StructuredContent => {
                 self.envelope.structured = Some(ScannedPart::open(at));
                 self.bytes_end = at.saturating_add(self.limits.max_bytes);
                 ceiling = u64::from(self.limits.max_depth);
             }
+            ScannedMember::RequestState => {
+                self.envelope.request_state = Some(ScannedPart::open(at));
+            }
             ScannedMember::IsError if !matches!(byte, b't' | b'f') => {
-                self.doubt(Doubt::IsErrorNotBoolean, at);
+                self.note_ambiguity(AmbiguityKind::IsErrorNotBoolean, at);
                 self.member = ScannedMember::Other;
             }
             ScannedMember::Id
@@ -353,7 +349,33 @@ impl Scanner {
         Ok(state)
     }
 
-    /// The value ended before offset `end`.
+    /// Handles the first byte of a `result` or `error` that is not null.
+    fn begin_body(&mut self, kind: MessageKind, byte: u8, at: u64) -> Result<(), ScanFault> {
+        self.decide(kind)?;
+        self.require(byte, b'{');
+        self.envelope.body = Some(ScannedPart::open(at));
+        Ok(())
+    }
+
+    /// Sets the kind of the message, which can have only one.
+    fn decide(&mut self, kind: MessageKind) -> Result<(), ScanFault> {
+        match self.envelope.kind.replace(kind) {
+            None => Ok(()),
+            Some(first) => {
+                self.envelope.kind = Some(first);
+                Err(ScanFault::Conflict)
+            }
+        }
+    }
+
+    /// Records a value of the current member that does not begin like its JSON type.
+    fn require(&mut self, byte: u8, first: u8) {
+        if byte != first {
+            self.envelope.mistyped.get_or_insert(self.member);
+        }
+    }
+
+    /// Handles the end of a value before offset `end`.
     fn end_value(&mut self, end: u64) {
         self.guard_bytes(end);
         self.bytes_end = u64::MAX;
@@ -363,12 +385,13 @@ impl Scanner {
             ScannedMember::Id => self.envelope.id = span,
             ScannedMember::Method => self.envelope.method = span,
             ScannedMember::ResultType => self.envelope.result_type = span,
-            // Of `true` and `false`, which alone can stand here, one has four letters.
+            // Only `true` and `false` are possible here, and only `true` has four letters.
             ScannedMember::IsError => self.envelope.is_error = Some(end - self.value_start == 4),
             ScannedMember::Result | ScannedMember::Error => close(&mut self.envelope.body, end),
             ScannedMember::Params => close(&mut self.envelope.params, end),
             ScannedMember::Content => close(&mut self.envelope.content, end),
             ScannedMember::StructuredContent => close(&mut self.envelope.structured, end),
+            ScannedMember::RequestState => close(&mut self.envelope.request_state, end),
             ScannedMember::Jsonrpc
             | ScannedMember::Meta
             | ScannedMember::TtlMs
@@ -458,7 +481,7 @@ impl Scanner {
         }
     }
 
-    /// The open value, if it is `structuredContent`, goes up to offset `end` at least.
+    /// Applies the size limit to an open `structuredContent` that extends at least to offset `end`.
     fn guard_bytes(&mut self, end: u64) {
         if end > self.bytes_end {
             self.breach(Guard::Bytes, self.bytes_end);
@@ -477,16 +500,16 @@ impl Scanner {
     }
 
     /// Only the first one counts.
-    fn doubt(&mut self, doubt: Doubt, at: u64) {
-        self.envelope.ambiguity.get_or_insert(Ambiguity { doubt, at });
+    fn note_ambiguity(&mut self, kind: AmbiguityKind, at: u64) {
+        self.envelope.ambiguity.get_or_insert(Ambiguity { kind, at });
     }
 }
 
-/// Bytes used, or the index of the offending one.
+/// Number of bytes used, or the index of the offending byte.
 type Step = Result<usize, (usize, ScanFault)>;
 
 impl Level {
-    /// The member of this object's level that has this name.
+    /// Known member of this object with the given name.
     fn member(self, name: &[u8]) -> ScannedMember {
         match (self, name) {
             (Self::Message, b"jsonrpc") => ScannedMember::Jsonrpc,
@@ -499,6 +522,7 @@ impl Level {
             (Self::Result, b"structuredContent") => ScannedMember::StructuredContent,
             (Self::Result, b"isError") => ScannedMember::IsError,
             (Self::Result, b"resultType") => ScannedMember::ResultType,
+            (Self::Result, b"requestState") => ScannedMember::RequestState,
             (Self::Result, b"_meta") => ScannedMember::Meta,
             (Self::Result, b"ttlMs") => ScannedMember::TtlMs,
             (Self::Result, b"cacheScope") => ScannedMember::CacheScope,
@@ -519,3 +543,82 @@ fn is_space(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests;
+
+/// State within a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    /// After `-`.
+    Minus,
+    /// After a leading `0`.
+    Zero,
+    /// In the digits of the integer.
+    Integer,
+    /// After `.`.
+    Point,
+    /// In the digits of the fraction.
+    Fraction,
+    /// After `e` or `E`.
+    E,
+    /// After the sign of the exponent.
+    Sign,
+    /// In the digits of the exponent.
+    Exponent,
+}
+
+impl Number {
+    /// State after the first byte; `None` if no number begins with it.
+    pub(super) fn begin(byte: u8) -> Option<Self> {
+        match byte {
+            b'-' => Some(Self::Minus),
+            b'0' => Some(Self::Zero),
+            b'1'..=b'9' => Some(Self::Integer),
+            _ => None,
+        }
+    }
+
+    /// State after one more byte; `None` if it does not continue the number.
+    pub(super) fn next(self, byte: u8) -> Option<Self> {
+        match (self, byte) {
+            (Self::Minus, b'0') => Some(Self::Zero),
+            (Self::Minus, b'1'..=b'9') | (Self::Integer, b'0'..=b'9') => Some(Self::Integer),
+            (Self::Zero | Self::Integer, b'.') => Some(Self::Point),
+            (Self::Point | Self::Fraction, b'0'..=b'9') => Some(Self::Fraction),
+            (Self::Zero | Self::Integer | Self::Fraction, b'e' | b'E') => Some(Self::E),
+            (Self::E, b'+' | b'-') => Some(Self::Sign),
+            (Self::E | Self::Sign | Self::Exponent, b'0'..=b'9') => Some(Self::Exponent),
+            _ => None,
+        }
+    }
+
+    /// Whether the number may end here.
+    pub(super) fn may_end(self) -> bool {
+        match self {
+            Self::Zero | Self::Integer | Self::Fraction | Self::Exponent => true,
+            Self::Minus | Self::Point | Self::E | Self::Sign => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod number_tests {
+    use super::*;
+
+    fn is_number(text: &str) -> bool {
+        let mut bytes = text.bytes();
+        let mut state = bytes.next().and_then(Number::begin);
+        for byte in bytes {
+            state = state.and_then(|state| state.next(byte));
+        }
+        state.is_some_and(Number::may_end)
+    }
+
+    #[test]
+    fn grammar_is_that_of_rfc_8259() {
+        for good in ["0", "-0", "10", "-9", "0.5", "1.00", "1e5", "1E+05", "0e-1", "-1.5e10"] {
+            assert!(is_number(good), "{good}");
+        }
+        for bad in ["", "-", "+1", "01", "-01", "1.", ".5", "1e", "1e+", "1.e1", "1ee1", "0x1"] {
+            assert!(!is_number(bad), "{bad}");
+        }
+    }
+}

@@ -13,13 +13,13 @@
 
 use super::swar;
 
-/// Bytes looked at together.
+/// Block size in bytes.
 pub(super) const BLOCK: usize = 64;
 
 /// The even bit positions.
 const EVEN: u64 = 0x5555_5555_5555_5555;
 
-/// One block, a bit for each byte; bit 0 is the first.
+/// Bit masks of one block; bit 0 is the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bits {
     pub(super) quotes: u64,
@@ -28,15 +28,15 @@ pub(super) struct Bits {
     pub(super) closes: u64,
 }
 
-/// What a kernel can do.
+/// Operations of a kernel.
 pub(super) trait Classify: Copy {
     fn classify(self, block: &[u8; BLOCK]) -> Bits;
 
-    /// Bit `i` of the answer is the parity of bits `0..=i`.
+    /// Prefix parity: bit `i` of the result is the parity of bits `0..=i`.
     fn running_parity(self, bits: u64) -> u64;
 }
 
-/// The kernel without vectors.
+/// Portable kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
@@ -61,12 +61,12 @@ impl Classify for Portable {
     }
 }
 
-/// Where in a container we are.
+/// State within a container.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Skip {
-    /// Open brackets, the container's own included; 0 once it has closed.
+    /// Number of open brackets, the container's own included; 0 once it has closed.
     depth: u64,
-    /// The depth whose crossing is to be reported.
+    /// Depth above which a bracket is reported.
     ceiling: u64,
     /// All ones inside a string, else 0.
     in_string: u64,
@@ -74,45 +74,39 @@ pub(super) struct Skip {
     escaped: u64,
 }
 
-/// What skipping found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Skipped {
-    /// Bytes used: all of them, or up to and with the closing bracket, or up to and without a
-    /// backslash outside a string.
+    /// Number of bytes used: all, or up to and including the closing bracket, or up to a backslash outside a string.
     pub(super) used: usize,
     /// Index of the first bracket that opened a level above the ceiling. Reported once.
     pub(super) crossed: Option<usize>,
-    /// Why it stopped.
     pub(super) stop: Stop,
 }
 
-/// Why skipping stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// No more bytes.
     Drained,
-    /// The container closed.
     Closed,
     /// A backslash outside a string.
     Stray,
 }
 
-/// No depth reaches it.
+/// Ceiling that no depth reaches.
 pub(super) const NO_CEILING: u64 = u64::MAX;
 
-/// What closes a container: `]` stands two after `[`, and `}` two after `{`.
+/// Closing bracket: `]` is two after `[` in ASCII, and `}` two after `{`.
 pub(super) fn closer(opener: u8) -> u8 {
     opener.wrapping_add(2)
 }
 
 impl Skip {
-    /// After a container's opening bracket. The crossing of a ceiling of 0 by that very bracket
-    /// is the caller's to see.
+    /// State after the opening bracket. The caller handles a ceiling of 0, which that bracket exceeds.
     pub(super) fn opened(ceiling: u64) -> Self {
         Self { depth: 1, ceiling, in_string: 0, escaped: 0 }
     }
 
-    /// Reads on with a kernel. Kernels inline this, so that it is compiled for their machine.
+    /// Skips with a kernel. Inlined into kernels, so that it is compiled with their target features.
     #[inline(always)]
     pub(super) fn run<K: Classify>(&mut self, kernel: K, bytes: &[u8]) -> Skipped {
         // A copy, so that it can live in registers.
@@ -142,8 +136,8 @@ impl Skip {
         Skipped { used, crossed, stop }
     }
 
-    /// Skips one block, of which the first `len` bytes count (1 to 64) and the others are spaces.
-    /// If skipping stops in it, returns the number of bytes before that, and the reason.
+    /// Skips one block whose first `len` bytes count (1 to 64); the others are spaces. Returns where skipping stopped within it,
+    /// and the reason.
     #[inline(always)]
     fn block<K: Classify>(
         &mut self,
@@ -191,7 +185,7 @@ impl Skip {
         self.walk(opens, closes, stray, base, crossed)
     }
 
-    /// The brackets of a block one by one, where one of them matters.
+    /// Handles the brackets of a block one by one, where one of them matters.
     fn walk(
         &mut self,
         opens: u64,
@@ -224,8 +218,8 @@ impl Skip {
     }
 }
 
-/// Whether a block's brackets take the depth to zero anywhere. The depth after each closing one
-/// is counted from the block's start, not from the one before, so that no step waits for another.
+/// Whether the depth reaches zero within a block. The depth at each closing bracket is counted from the start of the block, so
+/// that no step depends on the one before.
 #[inline(always)]
 fn returns(depth: u64, opens: u64, closes: u64) -> bool {
     let (mut left, mut closed, mut zero) = (closes, 0, false);

@@ -1,22 +1,20 @@
-//! Eight bytes at a time in ordinary registers.
-//!
-//! Runs of plain string bytes, and the portable classification of a block. No unsafe.
+//! SWAR (eight bytes at a time in a 64-bit register): runs of plain string bytes, and the portable classification of a block.
 
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// Length of the run of bytes that need no thought inside a string: neither quote, backslash
-/// nor control character.
-pub(in crate::json) fn string_run(bytes: &[u8]) -> usize {
+/// Length of the run of plain string bytes: no quote, backslash or control character.
+#[inline]
+pub fn string_run(bytes: &[u8]) -> usize {
     run(bytes, 0)
 }
 
-/// The same, and ASCII.
+/// Length of the run of plain ASCII string bytes.
 pub(super) fn ascii_run(bytes: &[u8]) -> usize {
     run(bytes, HIGHS)
 }
 
-/// Bytes before the first quote, backslash, control character, or byte with a bit of `stop`.
+/// Number of bytes before the first quote, backslash, control character, or byte with a bit of `stop`.
 #[inline(always)]
 fn run(bytes: &[u8], stop: u64) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
@@ -39,8 +37,7 @@ fn run(bytes: &[u8], stop: u64) -> usize {
     len + tail.iter().position(special).unwrap_or(tail.len())
 }
 
-/// A bit for each byte of `block` that is `wanted` once `fold` is or-ed into it; bit 0 is the
-/// first byte.
+/// Bit mask of the bytes of `block` that equal `wanted` after `fold` is or-ed in; bit 0 is the first byte.
 #[inline(always)]
 pub(super) fn bits(block: &[u8; 64], fold: u8, wanted: u8) -> u64 {
     let (words, _) = block.as_chunks::<8>();
@@ -62,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_end_at_the_first_special_byte() {
+    fn run_ends_at_the_first_special_byte() {
         for special in 0..=255_u8 {
             for at in 0..20 {
                 let mut bytes = [b'a'; 20];
@@ -79,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_mark_every_byte_and_no_other() {
+    fn mask_has_exactly_the_matching_bytes() {
         let mut block = [0_u8; 64];
         for start in 0..=255_u8 {
             for (index, byte) in block.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
-//! A map of the ASCII bytes, as [`translate`](super::translate()) takes it.
+//! Translation table of the ASCII bytes, for [`translate`](super::translate()).
 
-/// What each ASCII byte becomes; 0 where it is left out. Other bytes stay as they are.
+/// Replacement of each ASCII byte; 0 drops the byte. Other bytes are unchanged.
 pub type Table = [u8; 128];
 
-/// Bytes written at a time, of which those that count may be fewer.
+/// Number of bytes written at a time, of which fewer may count.
 pub(super) const STRIDE: usize = 64;

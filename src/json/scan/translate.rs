@@ -1,20 +1,17 @@
-//! Vectorised passes over a text as bytes: copying it with some bytes replaced and others left out,
-//! and checking that its escapes are common ones.
+//! Vectorized passes over text: translation by a table of bytes, and detection of unusual escapes.
 
 use memchr::memchr;
 
 use super::table::{STRIDE, Table};
 
-/// Writes `text`, mapped by `table`, to `out` and returns what was written. `out` grows to the
-/// length of the longest text it is used for, and is not cleared. Never `None`, unless there is a
-/// bug here.
-#[must_use]
+/// Writes `text`, translated by `table`, to `out` and returns the written part. `out` grows to the longest text and is not
+/// cleared. `None` only if there is a bug here.
 pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if out.len() < text.len() + STRIDE {
         out.resize(text.len() + STRIDE, 0);
     }
     #[cfg(target_arch = "x86_64")]
-    let len = match super::vbmi::Avx512Vbmi::detect() {
+    let len = match super::avx::Avx512Vbmi::detect() {
         Some(vbmi) => vbmi.translate(text, table, out),
         None => portable(text, table, out),
     };
@@ -23,18 +20,17 @@ pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> Option
     out.get(..len?)
 }
 
-/// True if an escape of `text` is not a usual one, that of a quote, a slash or white space, or if
-/// eight backslashes stand in a row. False otherwise, but for some rows of four to seven.
-#[must_use]
+/// Returns true if `text` has an unusual escape (other than of a quote, a slash or white space) or eight backslashes in a row;
+/// may also return true for four to seven in a row.
 pub fn has_unusual_escape(text: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if let Some(vbmi) = super::vbmi::Avx512Vbmi::detect() {
+    if let Some(vbmi) = super::avx::Avx512Vbmi::detect() {
         return vbmi.has_unusual_escape(text, &USUAL);
     }
     portable_unusual(text)
 }
 
-/// What stands at the end of usual escapes.
+/// Last characters of usual escapes.
 #[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
 const USUAL: Table = {
     let mut usual = [0; 128];
@@ -55,12 +51,12 @@ const fn is_usual(byte: u8) -> bool {
 fn portable_unusual(text: &[u8]) -> bool {
     let Some(text) = memchr(b'\\', text).and_then(|first| text.get(first..)) else { return false };
     let after = text.get(1..).unwrap_or_default();
-    // Without a branch, so that it is done for many bytes at once.
+    // Branch-free, so that it vectorizes.
     let unusual = text
         .iter()
         .zip(after)
         .fold(0, |unusual, (byte, next)| unusual | u8::from((*byte == b'\\') & !is_usual(*next)));
-    // A row of eight covers four bytes that begin at a multiple of four.
+    // Eight in a row cover four bytes that begin at a multiple of four.
     let fours = text.as_chunks().0;
     unusual != 0 || fours.iter().fold(false, |found, four| found | (*four == [b'\\'; 4]))
 }
@@ -71,7 +67,7 @@ fn portable(text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
     const EIGHT: usize = 8;
     let look_up = |byte: &u8| table.get(usize::from(*byte)).copied().unwrap_or(*byte);
     let mut len = 0;
-    // By eights: one bound is checked for each, not one for each byte.
+    // Chunks of eight: one bounds check each.
     let (eights, rest) = text.as_chunks::<EIGHT>();
     for eight in eights {
         let slots: &mut [u8; EIGHT] = out.get_mut(len..)?.first_chunk_mut()?;
@@ -101,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_byte_is_what_the_table_says_or_itself(
+        fn bytes_are_translated_by_the_table_or_unchanged(
             text in proptest::collection::vec(any::<u8>(), 0..300),
             mut table in proptest::array::uniform32(any::<[u8; 4]>()),
             holes in any::<u32>(),
@@ -122,7 +118,7 @@ mod tests {
         }
 
         #[test]
-        fn unusual_escapes_are_found_and_long_rows(
+        fn unusual_escapes_and_runs_of_backslashes_are_found(
             pieces in proptest::collection::vec(
                 proptest::sample::select(&[
                     "\\", "\\\\", "\\\"", "\\n", "\\u0041", "\\é", "a", "bcdefghij", "é", "\"",
@@ -144,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusual_escape_is_found_wherever_it_stands() {
+    fn unusual_escape_is_found_at_every_offset() {
         for before in 0..2 * STRIDE {
             let text = |escape: &str| format!("{}{escape}", "x".repeat(before)).into_bytes();
             for look in [has_unusual_escape, portable_unusual] {

@@ -1,15 +1,15 @@
-//! The circuit breaker of a server: one that fails all the time is set aside, and tried again by one call.
+//! Circuit breaker of a server: opens after consecutive failures and probes with a single call.
 //!
 //! ```text
-//!            failures in a row               time is up, one call goes
+//!            consecutive failures             open time over, one call passes
 //!  Closed ───────────────────────▶ Open ─────────────────────────────▶ Probing
-//!    ▲                              ▲  ▲    went away undecided           │ │
+//!    ▲                              ▲  ▲    cancelled            ~         │ │
 //!    │                              │  └──────────────────────────────────┤ │
 //!    │                              └─────────────── failed ──────────────┘ │
 //!    └──────────────────────────────── answered ────────────────────────────┘
 //! ```
 //!
-//! What a failure is, the caller says. Calls that began before it opened change nothing any more.
+//! The caller defines failure. Calls that began before it opened change nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::config::BreakerConfig;
-use crate::policy::denial::LimitReached;
+use crate::denial::LimitReached;
 
-/// What is told of the next try while one is under way.
+/// Retry hint while a probe is under way.
 const PROBED: Duration = Duration::from_secs(1);
 
 /// The breaker of one server.
@@ -28,45 +28,43 @@ const PROBED: Duration = Duration::from_secs(1);
 pub struct Breaker {
     server: Arc<str>,
     config: BreakerConfig,
-    /// False while it is closed and nothing has failed: then nothing else is looked at.
+    /// False while closed without failures: the fast path.
     troubled: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Calls go; so many have failed in a row.
+    /// Calls pass; number of consecutive failures.
     Closed { failed: u32 },
-    /// None goes until then.
+    /// No call passes until then.
     Open { until: Instant, failed: u32 },
-    /// One goes, since the time was up.
+    /// One probe is under way.
     Probing { up: Instant, failed: u32 },
 }
 
-/// What came of a call, as far as its server is concerned.
+/// Outcome of a call for its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerOutcome {
-    /// The server answered, whatever.
+    /// The server answered, even with an error.
     Answered,
-    /// The server did not answer, or broke off.
+    /// No answer, or a broken one.
     Failed,
 }
 
-/// What a call's outcome has changed, for the log.
+/// State change caused by an outcome, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerChange {
-    /// The server is set aside.
+    /// Opened.
     Opened {
-        /// Failures in a row.
+        /// Consecutive failures.
         failures: u32,
-        /// For so long.
         open: Duration,
     },
-    /// It is used again.
     Closed,
 }
 
-/// Leave to go to a server that has a breaker. Dropped without an outcome, it changes nothing.
+/// Permission to call a server with a breaker. Dropped without an outcome, it changes nothing.
 #[derive(Debug)]
 pub struct Pass {
     breaker: Arc<Breaker>,
@@ -76,26 +74,23 @@ pub struct Pass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Ordinary,
-    /// The one call that tries the server.
+    /// The call that probes the server.
     Probe,
-    /// It has told its outcome.
-    Told,
+    /// The outcome was reported.
+    Reported,
 }
 
 impl Breaker {
-    /// One that is closed.
-    #[must_use]
     pub fn new(server: Arc<str>, config: BreakerConfig) -> Self {
         let state = Mutex::new(State::Closed { failed: 0 });
         Self { server, config, troubled: AtomicBool::new(false), state }
     }
 
-    /// What it was made of.
     pub(super) fn config(&self) -> BreakerConfig {
         self.config
     }
 
-    /// Whether a call may go at `now`; nothing changes.
+    /// Whether a call may pass at `now`. Changes nothing.
     pub(super) fn check(&self, now: Instant) -> Result<(), LimitReached> {
         if !self.troubled.load(Ordering::Acquire) {
             return Ok(());
@@ -107,10 +102,7 @@ impl Breaker {
         }
     }
 
-    /// Lets a call go at `now`; the first after the time is up is the one that tries the server.
-    ///
-    /// # Errors
-    /// How long none goes.
+    /// Lets a call pass at `now`; the first after the open time is the probe.
     pub fn pass(self: &Arc<Self>, now: Instant) -> Result<Pass, LimitReached> {
         let mut kind = Kind::Ordinary;
         if self.troubled.load(Ordering::Acquire) {
@@ -136,10 +128,10 @@ impl Breaker {
 }
 
 impl Pass {
-    /// Tells what came of the call.
-    pub fn told(mut self, outcome: ServerOutcome, now: Instant) -> Option<BreakerChange> {
+    /// Reports the outcome of the call.
+    pub fn report(mut self, outcome: ServerOutcome, now: Instant) -> Option<BreakerChange> {
         let Self { breaker, kind } = &mut self;
-        let kind = std::mem::replace(kind, Kind::Told);
+        let kind = std::mem::replace(kind, Kind::Reported);
         let BreakerConfig { failures, open } = breaker.config;
         if (kind, outcome) == (Kind::Ordinary, ServerOutcome::Answered)
             && !breaker.troubled.load(Ordering::Acquire)
@@ -169,7 +161,7 @@ impl Pass {
                 (State::Open { until: now + open, failed }, Some(change))
             }
             (same @ (State::Open { .. } | State::Probing { .. }), _, _)
-            | (same @ State::Closed { .. }, Kind::Told, _) => (same, None),
+            | (same @ State::Closed { .. }, Kind::Reported, _) => (same, None),
         };
         *state = next;
         breaker.troubled.store(next != State::Closed { failed: 0 }, Ordering::Release);
@@ -180,7 +172,7 @@ impl Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         if self.kind == Kind::Probe {
-            // The call went away before the server was heard: the next one tries it, at once.
+            // The probe was cancelled without an outcome: the next call probes.
             let mut state = self.breaker.state.lock();
             if let State::Probing { up, failed } = *state {
                 *state = State::Open { until: up, failed };
@@ -204,11 +196,11 @@ mod tests {
         fn new(failures: u32) -> Self {
             let config = BreakerConfig { failures, open: OPEN };
             let breaker = Arc::new(Breaker::new("s".into(), config));
-            Self { breaker, now: crate::io::clock::now() }
+            Self { breaker, now: mcpproxy_runtime::io::clock::now() }
         }
 
         fn call(&self, outcome: ServerOutcome) -> Option<BreakerChange> {
-            self.pass().told(outcome, self.now)
+            self.pass().report(outcome, self.now)
         }
 
         fn pass(&self) -> Pass {
@@ -226,7 +218,7 @@ mod tests {
     use ServerOutcome::{Answered, Failed};
 
     #[test]
-    fn it_opens_after_failures_in_a_row_and_one_call_tries_again() {
+    fn breaker_opens_after_failures_and_probes_with_one_call() {
         let mut server = Server::new(3);
         for outcome in [Failed, Failed, Answered, Failed, Failed] {
             assert_eq!(server.call(outcome), None);
@@ -239,18 +231,18 @@ mod tests {
         let probe = server.pass();
         assert_eq!(server.refused(), text.replace("30s", "1s"));
         let opened = BreakerChange::Opened { failures: 4, open: OPEN };
-        assert_eq!(probe.told(Failed, server.now), Some(opened));
+        assert_eq!(probe.report(Failed, server.now), Some(opened));
         assert!(server.refused().ends_with("after 4 failures, next try in 30s"));
         server.now += OPEN;
         assert_eq!(server.call(Answered), Some(BreakerChange::Closed));
         for outcome in [Failed, Failed, Answered] {
-            assert_eq!(server.call(outcome), None, "it counts anew");
+            assert_eq!(server.call(outcome), None, "the failure count was reset");
         }
         assert!(!server.breaker.troubled.load(Ordering::Relaxed));
     }
 
     #[test]
-    fn a_server_that_flaps_is_not_set_aside() {
+    fn flapping_server_does_not_open_the_breaker() {
         let server = Server::new(2);
         for _ in 0..1000 {
             assert_eq!(server.call(Failed), None);
@@ -259,20 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn calls_from_before_it_opened_change_nothing() {
+    fn calls_started_before_opening_change_nothing() {
         let mut server = Server::new(1);
         let (old, older) = (server.pass(), server.pass());
         assert!(server.call(Failed).is_some());
-        assert_eq!(old.told(Answered, server.now), None);
+        assert_eq!(old.report(Answered, server.now), None);
         assert!(server.refused().contains("30s"));
         server.now += OPEN;
         let probe = server.pass();
-        assert_eq!(older.told(Failed, server.now), None);
-        assert_eq!(probe.told(Answered, server.now), Some(BreakerChange::Closed));
+        assert_eq!(older.report(Failed, server.now), None);
+        assert_eq!(probe.report(Answered, server.now), Some(BreakerChange::Closed));
     }
 
     #[test]
-    fn a_try_that_goes_away_leaves_the_next_one_to_try() {
+    fn cancelled_probe_lets_the_next_call_probe() {
         let mut server = Server::new(1);
         server.call(Failed);
         for _ in 0..100 {
@@ -281,6 +273,6 @@ mod tests {
         }
         let probe = server.pass();
         assert!(server.refused().ends_with("next try in 1s"));
-        assert!(probe.told(Failed, server.now).is_some());
+        assert!(probe.report(Failed, server.now).is_some());
     }
 }

@@ -1,6 +1,6 @@
-//! The limits as the operator writes them: section `limits`, and `limits` of a server.
+//! Config section `limits`, and `limits` of a server.
 //!
-//! Owns the keys, their bounds and what an absent one means. What is done with them is `limits`'.
+//! Owns keys, bounds and defaults.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -9,51 +9,77 @@ use serde::{Deserialize, Deserializer};
 
 use crate::tool::Rules;
 
-/// Calls that wait where `queue` says nothing.
+/// Default of `queue`.
 pub const DEFAULT_QUEUE: usize = 256;
-/// Most that `queue` may say: each call that waits has a place in the log as well.
+/// Maximum of `queue`: each waiting call has a slot in the activity log as well.
 pub const MAX_QUEUE: usize = 4096;
-/// Most that `concurrent` may say.
+/// Maximum of `concurrent`.
 pub(super) const MAX_CONCURRENT: usize = 1_000_000;
-/// Most that `rate_per_minute` may say.
+/// Maximum of `rate_per_minute`.
 pub(super) const MAX_RATE: u32 = 60_000_000;
-/// Most failures in a row that a breaker waits for.
+/// Maximum of `failures`.
 pub(super) const MAX_FAILURES: u32 = 1_000;
-/// Longest time that a breaker keeps a server aside.
+/// Default of `refusals_per_second`.
+pub const DEFAULT_REFUSALS: u32 = 50;
+/// Default of `refusals_burst`.
+pub const DEFAULT_REFUSALS_BURST: u32 = 500;
+pub(super) const MAX_REFUSALS: u32 = 1_000_000;
+/// Maximum of `open`.
 pub(super) const MAX_OPEN: Duration = Duration::from_secs(3600);
 
-/// The section `limits`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+/// Config section `limits`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Calls at a time, over all.
+    /// Concurrent calls in all.
     #[serde(deserialize_with = "concurrent")]
     pub concurrent: Option<NonZeroUsize>,
-    /// Calls that may wait for one of those places.
+    /// Calls that may wait for a slot.
     #[serde(deserialize_with = "queue")]
     pub queue: Option<usize>,
-    /// Calls in a minute, over all.
+    /// Calls per minute in all.
     #[serde(deserialize_with = "rate")]
     pub rate_per_minute: Option<NonZeroU32>,
-    /// The breaker of each server that has none of its own.
+    /// Denials per principal and second that are recorded one by one; 0: unlimited.
+    #[serde(deserialize_with = "refusals")]
+    pub refusals_per_second: u32,
+    /// Burst of denials per principal.
+    #[serde(deserialize_with = "refusals_burst")]
+    pub refusals_burst: NonZeroU32,
+    /// Default breaker of servers.
     pub breaker: Option<BreakerConfig>,
-    /// By `server:tool` or pattern: each tool for itself; the rate of each principal for itself.
+    /// By `server:tool` or pattern: limits per tool; rates per tool and principal.
     pub tools: Rules<Limit>,
-    /// By principal (`token:ci`) or pattern (`jwt:*`): each principal for itself.
+    /// By principal (`token:ci`) or pattern (`jwt:*`): limits per principal.
     pub principals: Rules<Limit>,
 }
 
-/// What may be limited of whatever is limited.
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            concurrent: None,
+            queue: None,
+            rate_per_minute: None,
+            refusals_per_second: DEFAULT_REFUSALS,
+            refusals_burst: NonZeroU32::new(DEFAULT_REFUSALS_BURST).unwrap_or(NonZeroU32::MIN),
+            breaker: None,
+            tools: Rules::default(),
+            principals: Rules::default(),
+        }
+    }
+}
+
+/// Limit of one scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Limit {
-    /// Calls at a time.
+    /// Concurrent calls.
     #[serde(deserialize_with = "concurrent")]
     pub concurrent: Option<NonZeroUsize>,
     /// Calls that may wait for one of those places.
     #[serde(deserialize_with = "queue")]
     pub queue: Option<usize>,
-    /// Calls in a minute.
+    /// Calls per minute.
     #[serde(deserialize_with = "rate")]
     pub rate_per_minute: Option<NonZeroU32>,
 }
@@ -62,7 +88,7 @@ pub struct Limit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ServerConfig {
-    /// Calls at a time; `max_concurrent` means the same.
+    /// Concurrent calls; alias `max_concurrent`.
     #[serde(deserialize_with = "concurrent")]
     pub concurrent: Option<NonZeroUsize>,
     /// Calls that may wait for one of those places.
@@ -71,18 +97,18 @@ pub struct ServerConfig {
     /// Calls in a minute.
     #[serde(deserialize_with = "rate")]
     pub rate_per_minute: Option<NonZeroU32>,
-    /// When it is set aside.
+    /// Circuit breaker.
     pub breaker: Option<BreakerConfig>,
 }
 
-/// When a server is set aside because it fails all the time.
+/// Circuit breaker of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct BreakerConfig {
-    /// So many failures in a row.
+    /// Consecutive failures that open it.
     #[serde(deserialize_with = "failures")]
     pub failures: u32,
-    /// For so long, then one call tries it.
+    /// Time it stays open before a probe.
     #[serde(deserialize_with = "open")]
     pub open: Duration,
 }
@@ -94,9 +120,8 @@ impl Default for BreakerConfig {
 }
 
 impl Limit {
-    /// What stands here, and below it what `other` says, which is less specific.
-    #[must_use]
-    pub fn over(self, other: Self) -> Self {
+    /// These values, completed by the less specific `other`.
+    pub(crate) fn over(self, other: Self) -> Self {
         Self {
             concurrent: self.concurrent.or(other.concurrent),
             queue: self.queue.or(other.queue),
@@ -104,26 +129,30 @@ impl Limit {
         }
     }
 
-    /// What the rules say of `name`, field by field, the most specific first.
-    #[must_use]
-    pub fn of(rules: &Rules<Self>, name: &str) -> Self {
+    /// Limit for `name`, field by field, the most specific rule first.
+    pub(crate) fn of(rules: &Rules<Self>, name: &str) -> Self {
         rules.matching(name).fold(Self::default(), |below, stated| stated.over(below))
     }
 }
 
 impl Config {
-    /// What is limited over all.
-    #[must_use]
-    pub fn all(&self) -> Limit {
+    /// The global limit.
+    pub(crate) fn all(&self) -> Limit {
         let Self { concurrent, queue, rate_per_minute, .. } = *self;
         Limit { concurrent, queue, rate_per_minute }
     }
 }
 
+impl Config {
+    /// Rate and burst of denials; `None`: unlimited.
+    pub(crate) fn refusals(&self) -> Option<(NonZeroU32, NonZeroU32)> {
+        Some((NonZeroU32::new(self.refusals_per_second)?, self.refusals_burst))
+    }
+}
+
 impl ServerConfig {
-    /// What is limited of the server.
-    #[must_use]
-    pub fn limit(&self) -> Limit {
+    /// The server's limit.
+    pub(crate) fn limit(&self) -> Limit {
         let Self { concurrent, queue, rate_per_minute, .. } = *self;
         Limit { concurrent, queue, rate_per_minute }
     }
@@ -131,11 +160,11 @@ impl ServerConfig {
 
 fn bounded<T: PartialOrd + std::fmt::Display, E: serde::de::Error>(
     value: T,
-    least: T,
-    most: T,
+    min: T,
+    max: T,
 ) -> Result<T, E> {
-    if value < least || value > most {
-        return Err(E::custom(format_args!("must be {least} to {most}, is {value}")));
+    if value < min || value > max {
+        return Err(E::custom(format_args!("must be {min} to {max}, is {value}")));
     }
     Ok(value)
 }
@@ -150,6 +179,15 @@ fn queue<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> 
 
 fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NonZeroU32>, D::Error> {
     bounded(u32::deserialize(from)?, 1, MAX_RATE).map(NonZeroU32::new)
+}
+
+fn refusals<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    bounded(u32::deserialize(from)?, 0, MAX_REFUSALS)
+}
+
+fn refusals_burst<'de, D: Deserializer<'de>>(from: D) -> Result<NonZeroU32, D::Error> {
+    bounded(u32::deserialize(from)?, 1, MAX_REFUSALS)
+        .map(|burst| NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN))
 }
 
 fn failures<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
@@ -176,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_writes_is_read_and_the_most_specific_counts() {
+    fn config_is_parsed_and_the_most_specific_limit_wins() {
         let config = read(
             r#"{"concurrent": 100, "breaker": {}, "tools": {
                 "*": {"rate_per_minute": 600, "queue": 3}, "github:*": {"concurrent": 4},
@@ -197,18 +235,29 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_is_refused_with_its_bounds() {
-        for (json, told) in [
+    fn denial_rate_of_zero_is_unlimited() {
+        let rate =
+            |json| read(json).unwrap().refusals().map(|(rate, burst)| (rate.get(), burst.get()));
+        assert_eq!(rate("{}"), Some((50, 500)));
+        assert_eq!(rate(r#"{"refusals_per_second": 3, "refusals_burst": 7}"#), Some((3, 7)));
+        assert_eq!(rate(r#"{"refusals_per_second": 0}"#), None);
+    }
+
+    #[test]
+    fn out_of_range_value_is_rejected_with_its_range() {
+        for (json, cause) in [
             (r#"{"concurrent": 0}"#, "must be 1 to 1000000, is 0"),
             (r#"{"queue": 4097}"#, "must be 0 to 4096, is 4097"),
             (r#"{"rate_per_minute": 0}"#, "must be 1 to 60000000, is 0"),
+            (r#"{"refusals_per_second": 1000001}"#, "must be 0 to 1000000, is 1000001"),
+            (r#"{"refusals_burst": 0}"#, "must be 1 to 1000000, is 0"),
             (r#"{"breaker": {"failures": 0}}"#, "must be 1 to 1000, is 0"),
             (r#"{"breaker": {"open": "0s"}}"#, "'0s' is no time up to 1h"),
             (r#"{"breaker": {"open": "2h"}}"#, "'2h' is no time up to 1h"),
             (r#"{"breaker": {"open": 30}}"#, "expected a string"),
         ] {
             let error = read(json).unwrap_err();
-            assert!(error.contains(told), "{json}: {error}");
+            assert!(error.contains(cause), "{json}: {error}");
         }
     }
 }

@@ -1,68 +1,69 @@
-//! A call's arguments, from their raw JSON to the values that rules see. How they map is said in the parent.
+//! Maps a call's raw JSON arguments to the values rules see; the mapping is defined in the parent module.
 //!
-//! One pass over the text: keys are compared at every depth, values are built only where a rule looks. Nothing of it
-//! recurses deeper than [`MAX_NESTING`], and of other text than JSON it makes an error.
+//! One pass over the text: keys are compared at every depth, values are built only where a rule reads them. Recursion
+//! is bounded by [`MAX_NESTING`]; malformed JSON is an error.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use cedar_policy::{ExpressionConstructionError, RestrictedExpression};
-use xxhash_rust::xxh3::xxh3_64;
 
-use super::input_types::{InputMembers, InputType};
-use super::needs::Wanted;
-use crate::json::cursor::{QuotedString, Spelling, TextCursor};
-use crate::json::fold;
+use super::needs::{InputMembers, InputType, Wanted};
+use mcpproxy_json::cursor::{QuotedString, Spelling, TextCursor};
+use mcpproxy_json::fold::{self, FoldedNames};
+use mcpproxy_json::keys::has_equal;
 
-/// Levels of objects and arrays in a value that a rule looks at.
+/// Maximum depth of a value that a rule reads.
 pub const MAX_DEPTH: usize = 16;
-/// Most bytes of a string that a rule looks at.
+/// Maximum bytes of a string that a rule reads.
 pub const MAX_STRING_BYTES: usize = 64 * 1024;
-/// Most elements of an array, or members of an object, that a rule looks at.
+/// Maximum number of elements or members of a value that a rule reads.
 pub const MAX_ELEMENTS: usize = 1024;
-/// Most bytes of arguments of which a rule looks at any.
+/// Maximum bytes of the arguments if a rule reads any.
 pub const MAX_ARGUMENT_BYTES: usize = 16 * 1024 * 1024;
 
-/// Levels of the arguments as a whole.
+/// Maximum depth of the arguments.
 const MAX_NESTING: usize = 128;
-/// Most keys of all objects that are open at once.
+/// Maximum number of keys of all objects open at once.
 const MAX_KEYS: usize = 1024 * 1024;
-/// Up to so many keys of an object are compared each with each.
-const FEW_KEYS: usize = 16;
-/// Longest key that is folded without taking memory.
-const SHORT_KEY: usize = 64;
 
-/// Why arguments cannot be shown to a rule.
+/// Reason arguments cannot be mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unmappable {
-    /// The member that it is, from the outermost; empty where all arguments are meant.
+    /// Path of the member; empty for the arguments as a whole.
     pub(super) path: Vec<Box<str>>,
-    pub(super) why: Why,
+    pub(super) why: UnmappableReason,
 }
 
-/// What is wrong with a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum UnmappableReason {
     NotJson,
     TooLong,
     TooDeep,
-    Twins,
+    CaseTwins,
+    /// A key differs only by case from a name that a rule reads.
+    Variant {
+        key: Box<str>,
+        read: Box<str>,
+    },
     Null,
     Number,
-    Mixed,
+    MixedArray,
     OtherType,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for UnmappableReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotJson => "not readable",
             Self::TooLong => "too long",
             Self::TooDeep => "nested too deep",
-            Self::Twins => "an object with two keys that differ only by case",
+            Self::CaseTwins | Self::Variant { .. } => {
+                "an object with keys that differ only by case"
+            }
             Self::Null => "null",
             Self::Number => "a number that is not whole, or too large",
-            Self::Mixed => "an array of several kinds",
+            Self::MixedArray => "an array of several kinds",
             Self::OtherType => "of another type than the tool's schema says",
         })
     }
@@ -70,8 +71,19 @@ impl fmt::Display for Why {
 
 impl fmt::Display for Unmappable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.why == Why::Twins {
-            return f.write_str("the arguments have two keys that differ only by case");
+        match &self.why {
+            UnmappableReason::CaseTwins => {
+                return f.write_str("the arguments have two keys that differ only by case");
+            }
+            // The key is untrusted text and is not repeated.
+            UnmappableReason::Variant { read, .. } => {
+                return write!(
+                    f,
+                    "a key of the arguments differs only by case from '{read}', which the rule \
+                     reads: write '{read}'"
+                );
+            }
+            _ => {}
         }
         match self.path.is_empty() {
             true => write!(f, "the arguments are {}", self.why),
@@ -80,7 +92,7 @@ impl fmt::Display for Unmappable {
     }
 }
 
-/// A value that a rule can be shown; texts are those of the arguments where they have no escapes.
+/// A mapped value; strings without escapes borrow from the arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Argument<'a> {
     Text(Cow<'a, str>),
@@ -88,11 +100,11 @@ pub(super) enum Argument<'a> {
     Bool(bool),
     Set(Vec<Self>),
     Record(ArgumentMembers<'a>),
-    /// It is there; what it is nothing asks.
+    /// Present; its value is not read.
     Present,
 }
 
-/// The wanted members of an object, in their order. No two have the same name.
+/// The read members of an object, in order. Names are unique.
 pub(super) type ArgumentMembers<'a> = Vec<(Cow<'a, str>, Argument<'a>)>;
 
 impl Argument<'_> {
@@ -111,10 +123,7 @@ impl Argument<'_> {
     }
 }
 
-/// ArgumentMembers as Cedar takes them.
-///
-/// # Errors
-/// Two have the same name.
+/// Cedar record of members.
 pub(super) fn record(
     members: &ArgumentMembers<'_>,
 ) -> Result<RestrictedExpression, ExpressionConstructionError> {
@@ -125,47 +134,47 @@ pub(super) fn record(
     RestrictedExpression::new_record(pairs)
 }
 
-/// The wanted members of `raw`.
-///
-/// # Errors
-/// [`Unmappable`]: the first value that a rule looks at and that no rule can be shown.
+/// Maps the members of `raw` that are read. No key may differ only by case from one of `names`.
 pub(super) fn mapped<'a>(
     raw: &'a [u8],
     wanted: &Wanted,
+    names: &FoldedNames,
     types: &InputMembers,
 ) -> Result<ArgumentMembers<'a>, Unmappable> {
-    let mut reader = Reader { cursor: TextCursor::new(raw), keys: Vec::new(), path: Vec::new() };
+    let cursor = TextCursor::new(raw);
+    let mut reader = Reader { cursor, names, keys: Vec::new(), path: Vec::new() };
     reader.arguments(raw.len(), wanted, types).map_err(|why| {
         let path = reader.path.iter().map(|name| (**name).into()).collect();
         Unmappable { path, why }
     })
 }
 
-/// Whether all of `raw` can be shown to rules: for tests from outside.
-#[must_use]
+/// Whether all of `raw` can be mapped; for external tests.
 pub fn readable(raw: &[u8]) -> bool {
     let whole = Wanted { whole: true, ..Wanted::default() };
-    mapped(raw, &whole, &InputMembers::new()).is_ok()
+    mapped(raw, &whole, &FoldedNames::default(), &InputMembers::new()).is_ok()
 }
 
-struct Reader<'a> {
+struct Reader<'a, 'n> {
     cursor: TextCursor<'a>,
-    /// What stands for the keys of the open objects, whatever their case; the innermost object's last.
+    /// Names that rules read.
+    names: &'n FoldedNames,
+    /// Case-folded hashes of the keys of open objects, innermost last.
     keys: Vec<u64>,
-    /// Where the value is that is built; at an error, where it is.
+    /// Path of the current value; after an error, its location.
     path: Vec<Cow<'a, str>>,
 }
 
-/// What is to become of a value.
+/// Treatment of a value.
 #[derive(Clone, Copy)]
 enum Build<'w> {
-    /// It is read over.
+    /// Skipped.
     Not,
-    /// It is built, as far as it is wanted.
+    /// Built as far as it is read.
     Value { wanted: &'w Wanted, of: Option<&'w InputType>, level: usize },
 }
 
-/// The kinds of values.
+/// Kinds of values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ValueKind {
     String,
@@ -177,42 +186,42 @@ enum ValueKind {
 
 type Built<'a> = Option<(ValueKind, Argument<'a>)>;
 
-impl<'a> Reader<'a> {
+impl<'a> Reader<'a, '_> {
     fn arguments(
         &mut self,
         length: usize,
         wanted: &Wanted,
         types: &InputMembers,
-    ) -> Result<ArgumentMembers<'a>, Why> {
+    ) -> Result<ArgumentMembers<'a>, UnmappableReason> {
         if length > MAX_ARGUMENT_BYTES {
-            return Err(Why::TooLong);
+            return Err(UnmappableReason::TooLong);
         }
         self.cursor.skip_space();
         if !self.cursor.take(b'{') {
-            return Err(Why::NotJson);
+            return Err(UnmappableReason::NotJson);
         }
         let record = self.object(wanted, Some(types), 0, 0)?;
         self.cursor.skip_space();
         if !self.cursor.is_at_end() {
-            return Err(Why::NotJson);
+            return Err(UnmappableReason::NotJson);
         }
         Ok(record)
     }
 
-    /// Reads an object, of which the brace was read.
+    /// Reads an object after its opening brace.
     fn object(
         &mut self,
         wanted: &Wanted,
         types: Option<&InputMembers>,
         level: usize,
         nesting: usize,
-    ) -> Result<ArgumentMembers<'a>, Why> {
+    ) -> Result<ArgumentMembers<'a>, UnmappableReason> {
         let mut pairs = Vec::new();
         self.members(nesting, |reader, name| {
             let below = if wanted.whole { Some(wanted) } else { wanted.members.get(&*name) };
             let Some(below) = below else { return reader.value(Build::Not, nesting + 1).map(drop) };
             if pairs.len() >= MAX_ELEMENTS {
-                return Err(Why::TooLong);
+                return Err(UnmappableReason::TooLong);
             }
             let of = types.and_then(|types| types.get(&*name)).map(|member| &member.value);
             reader.path.push(name.clone());
@@ -228,14 +237,14 @@ impl<'a> Reader<'a> {
         Ok(pairs)
     }
 
-    /// Reads over an object, of which the brace was read, and has `member` read each value.
+    /// Iterates over the members of an object after its opening brace.
     fn members(
         &mut self,
         nesting: usize,
-        mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), Why>,
-    ) -> Result<(), Why> {
+        mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), UnmappableReason>,
+    ) -> Result<(), UnmappableReason> {
         if nesting >= MAX_NESTING {
-            return Err(Why::TooDeep);
+            return Err(UnmappableReason::TooDeep);
         }
         let first = self.keys.len();
         self.cursor.skip_space();
@@ -245,36 +254,43 @@ impl<'a> Reader<'a> {
                 let name = self.string()?;
                 let name = text(&name)?;
                 if self.keys.len() >= MAX_KEYS {
-                    return Err(Why::TooLong);
+                    return Err(UnmappableReason::TooLong);
                 }
-                self.keys.push(caseless(&name));
+                let key = fold::hash(&name);
+                if let Some(read) = self.names.variant_of(key, &name) {
+                    return Err(UnmappableReason::Variant {
+                        key: (*name).into(),
+                        read: read.into(),
+                    });
+                }
+                self.keys.push(key);
                 self.cursor.skip_space();
                 if !self.cursor.take(b':') {
-                    return Err(Why::NotJson);
+                    return Err(UnmappableReason::NotJson);
                 }
                 member(self, name)?;
                 self.cursor.skip_space();
                 match (self.cursor.take(b','), self.cursor.peek()) {
                     (true, _) => {}
                     (false, Some(b'}')) => break self.cursor.skip(1),
-                    (false, _) => return Err(Why::NotJson),
+                    (false, _) => return Err(UnmappableReason::NotJson),
                 }
             }
         }
-        let twins = self.keys.get_mut(first..).is_some_and(has_twins);
+        let has_twins = self.keys.get_mut(first..).is_some_and(has_equal);
         self.keys.truncate(first);
-        if twins { Err(Why::Twins) } else { Ok(()) }
+        if has_twins { Err(UnmappableReason::CaseTwins) } else { Ok(()) }
     }
 
-    fn value(&mut self, build: Build<'_>, nesting: usize) -> Result<Built<'a>, Why> {
+    fn value(&mut self, build: Build<'_>, nesting: usize) -> Result<Built<'a>, UnmappableReason> {
         self.cursor.skip_space();
-        let built = match self.cursor.peek().ok_or(Why::NotJson)? {
+        let built = match self.cursor.peek().ok_or(UnmappableReason::NotJson)? {
             b'"' => {
                 let string = self.string()?;
                 match build {
                     Build::Not => None,
                     Build::Value { .. } if string.inner.len() > MAX_STRING_BYTES => {
-                        return Err(Why::TooLong);
+                        return Err(UnmappableReason::TooLong);
                     }
                     Build::Value { .. } => {
                         Some((ValueKind::String, Argument::Text(text(&string)?)))
@@ -290,7 +306,9 @@ impl<'a> Reader<'a> {
                         })?;
                         None
                     }
-                    Build::Value { level, .. } if level >= MAX_DEPTH => return Err(Why::TooDeep),
+                    Build::Value { level, .. } if level >= MAX_DEPTH => {
+                        return Err(UnmappableReason::TooDeep);
+                    }
                     Build::Value { wanted, of, level } => {
                         let types = match of {
                             Some(InputType::Record(members)) => Some(members),
@@ -310,18 +328,20 @@ impl<'a> Reader<'a> {
         if let (Build::Value { of: Some(of), .. }, Some((kind, _))) = (build, &built)
             && !agrees(of, *kind)
         {
-            return Err(Why::OtherType);
+            return Err(UnmappableReason::OtherType);
         }
         Ok(built)
     }
 
-    fn array(&mut self, build: Build<'_>, nesting: usize) -> Result<Built<'a>, Why> {
+    fn array(&mut self, build: Build<'_>, nesting: usize) -> Result<Built<'a>, UnmappableReason> {
         if nesting >= MAX_NESTING {
-            return Err(Why::TooDeep);
+            return Err(UnmappableReason::TooDeep);
         }
         let element = match build {
             Build::Not => Build::Not,
-            Build::Value { level, .. } if level >= MAX_DEPTH => return Err(Why::TooDeep),
+            Build::Value { level, .. } if level >= MAX_DEPTH => {
+                return Err(UnmappableReason::TooDeep);
+            }
             Build::Value { wanted, of, level } => {
                 let of = match of {
                     Some(InputType::Set(element)) => Some(&**element),
@@ -336,10 +356,10 @@ impl<'a> Reader<'a> {
             loop {
                 if let Some((found, value)) = self.value(element, nesting + 1)? {
                     if kind.is_some_and(|kind| kind != found) {
-                        return Err(Why::Mixed);
+                        return Err(UnmappableReason::MixedArray);
                     }
                     if elements.len() >= MAX_ELEMENTS {
-                        return Err(Why::TooLong);
+                        return Err(UnmappableReason::TooLong);
                     }
                     kind = Some(found);
                     elements.push(value);
@@ -348,7 +368,7 @@ impl<'a> Reader<'a> {
                 match (self.cursor.take(b','), self.cursor.peek()) {
                     (true, _) => {}
                     (false, Some(b']')) => break self.cursor.skip(1),
-                    (false, _) => return Err(Why::NotJson),
+                    (false, _) => return Err(UnmappableReason::NotJson),
                 }
             }
         }
@@ -358,8 +378,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A number, or one of the three words.
-    fn scalar(&mut self, build: Build<'_>) -> Result<Built<'a>, Why> {
+    /// Reads a number, `true`, `false` or `null`.
+    fn scalar(&mut self, build: Build<'_>) -> Result<Built<'a>, UnmappableReason> {
         let rest = self.cursor.rest();
         let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r');
         let word = rest.get(..rest.iter().position(ends).unwrap_or(rest.len())).unwrap_or_default();
@@ -371,36 +391,36 @@ impl<'a> Reader<'a> {
             _ => match (whole(word), is_number(word)) {
                 (Some(number), true) => Some((ValueKind::Long, Argument::Long(number))),
                 (None, true) => None,
-                (_, false) => return Err(Why::NotJson),
+                (_, false) => return Err(UnmappableReason::NotJson),
             },
         };
         match (build, built) {
             (Build::Not, _) => Ok(None),
             (Build::Value { .. }, Some(built)) => Ok(Some(built)),
-            (Build::Value { .. }, None) if word == b"null" => Err(Why::Null),
-            (Build::Value { .. }, None) => Err(Why::Number),
+            (Build::Value { .. }, None) if word == b"null" => Err(UnmappableReason::Null),
+            (Build::Value { .. }, None) => Err(UnmappableReason::Number),
         }
     }
 
-    fn string(&mut self) -> Result<QuotedString<'a>, Why> {
-        self.cursor.string().filter(|string| string.closed).ok_or(Why::NotJson)
+    fn string(&mut self) -> Result<QuotedString<'a>, UnmappableReason> {
+        self.cursor.string().filter(|string| string.closed).ok_or(UnmappableReason::NotJson)
     }
 }
 
-/// The text that a string stands for.
-fn text<'a>(string: &QuotedString<'a>) -> Result<Cow<'a, str>, Why> {
+/// Decodes a string.
+fn text<'a>(string: &QuotedString<'a>) -> Result<Cow<'a, str>, UnmappableReason> {
     match string.spelling {
-        Spelling::Plain => {
-            std::str::from_utf8(string.inner).map(Cow::Borrowed).map_err(|_| Why::NotJson)
-        }
+        Spelling::Plain => std::str::from_utf8(string.inner)
+            .map(Cow::Borrowed)
+            .map_err(|_| UnmappableReason::NotJson),
         Spelling::ShortEscapes | Spelling::Other => {
             let quoted = [b"\"", string.inner, b"\""].concat();
-            serde_json::from_slice(&quoted).map(Cow::Owned).map_err(|_| Why::NotJson)
+            serde_json::from_slice(&quoted).map(Cow::Owned).map_err(|_| UnmappableReason::NotJson)
         }
     }
 }
 
-/// Whole numbers that Cedar has, as JSON writes them. It has no zero below zero.
+/// Parses an integer in Cedar's range. Negative zero does not exist there.
 fn whole(word: &[u8]) -> Option<i64> {
     let digits = word.strip_prefix(b"-").unwrap_or(word);
     if digits.is_empty() || word == b"-0" || !digits.iter().all(u8::is_ascii_digit) {
@@ -425,34 +445,9 @@ fn agrees(of: &InputType, kind: ValueKind) -> bool {
     }
 }
 
-/// A number that stands for a key, whatever its case.
-fn caseless(name: &str) -> u64 {
-    let mut short = [0; SHORT_KEY];
-    if name.is_ascii() {
-        if let Some(short) = short.get_mut(..name.len()) {
-            short.copy_from_slice(name.as_bytes());
-            short.make_ascii_lowercase();
-            return xxh3_64(short);
-        }
-        return xxh3_64(name.to_ascii_lowercase().as_bytes());
-    }
-    xxh3_64(fold::folded(name).collect::<String>().as_bytes())
-}
-
-/// Whether two of them are the same. Two keys that only seem to be are refused: there are 2^64 numbers.
-fn has_twins(keys: &mut [u64]) -> bool {
-    if keys.len() <= FEW_KEYS {
-        let mut rest = &*keys;
-        while let Some((first, others)) = rest.split_first() {
-            if others.contains(first) {
-                return true;
-            }
-            rest = others;
-        }
-        return false;
-    }
-    keys.sort_unstable();
-    keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
+/// Joins the lines of a text by spaces.
+pub(super) fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -461,12 +456,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::policy::rules::input_types::InputMember;
+    use crate::rules::needs::InputMember;
 
-    /// What is mapped as Cedar has it, all of it wanted.
+    /// The mapped arguments as a Cedar value.
     fn whole_of(raw: &str) -> Result<Context, String> {
         let whole = Wanted { whole: true, ..Wanted::default() };
-        let mapped = mapped(raw.as_bytes(), &whole, &InputMembers::new());
+        let mapped = mapped(raw.as_bytes(), &whole, &FoldedNames::default(), &InputMembers::new());
         mapped.map(|members| context(&members)).map_err(|error| error.to_string())
     }
 
@@ -474,14 +469,14 @@ mod tests {
         Context::from_pairs([("args".to_owned(), record(args).unwrap())]).unwrap()
     }
 
-    /// What Cedar's own reader of JSON makes of it.
+    /// The value from Cedar's own JSON parser.
     fn cedars(raw: &str) -> Context {
         let args: Value = serde_json::from_str(raw).unwrap();
         Context::from_json_value(json!({ "args": args }), None).unwrap()
     }
 
     #[test]
-    fn what_can_be_mapped_is_the_record_that_cedar_reads_itself() {
+    fn mapped_arguments_equal_cedars_own_record() {
         for raw in [
             r#"{"a":"x\u0041\n\ud83d\ude00","b":true,"c":-3,"d":false,"":0}"#,
             r#" { "l" : [ 1 , 2 ] , "e":[] , "o":{"p":{}} } "#,
@@ -495,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mapped_is_named() {
+    fn unmappable_argument_is_named() {
         let deep =
             format!(r#"{{"d":{}1{}}}"#, "[".repeat(MAX_DEPTH + 1), "]".repeat(MAX_DEPTH + 1));
         let long = format!(r#"{{"s":"{}"}}"#, "x".repeat(MAX_STRING_BYTES + 1));
@@ -540,8 +535,9 @@ mod tests {
             format!("{{{many}\"KEY7\":2}}"),
         ] {
             let none = Wanted::default();
-            let refused = mapped(raw.as_bytes(), &none, &InputMembers::new()).unwrap_err();
-            assert_eq!(refused.why, Why::Twins, "{raw}");
+            let names = FoldedNames::default();
+            let refused = mapped(raw.as_bytes(), &none, &names, &InputMembers::new()).unwrap_err();
+            assert_eq!(refused.why, UnmappableReason::CaseTwins, "{raw}");
         }
         let apart = r#"{"a":{"x":1},"b":{"X":1}}"#;
         assert!(readable(apart.as_bytes()));
@@ -549,19 +545,53 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_looked_at_has_to_be_mappable() {
+    fn case_variant_of_a_read_name_is_refused_at_any_depth() {
+        let mut names = FoldedNames::default();
+        ["path", "task", "Exact", "exact"].into_iter().for_each(|name| names.insert(name));
+        let of = |raw: &str| {
+            let found = mapped(raw.as_bytes(), &Wanted::default(), &names, &InputMembers::new());
+            match found {
+                Ok(_) => None,
+                Err(Unmappable { why: UnmappableReason::Variant { read, .. }, .. }) => Some(read),
+                Err(other) => panic!("{other}"),
+            }
+        };
+        for (raw, name) in [
+            (r#"{"Path":1}"#, "path"),
+            (r#"{"PATH":1,"other":2}"#, "path"),
+            (r#"{"a":{"b":[[{"pAth":1}]]}}"#, "path"),
+            ("{\"\\u0050ath\":1}", "path"),
+            ("{\"ta\u{17f}k\":1}", "task"),
+            ("{\"tas\u{212a}\":1}", "task"),
+            ("{\"\\u212aey\":{\"ta\\u017f\\u212a\":1}}", "task"),
+            ("{\"\u{ff50}ath\":1}", "path"),
+            (r#"{"EXACT":1}"#, "Exact"),
+        ] {
+            assert_eq!(of(raw).as_deref(), Some(name), "{raw}");
+        }
+        for raw in [
+            r#"{"path":1,"a":{"path":"Path","task":2}}"#,
+            r#"{"a":{"Exact":1},"b":{"exact":1}}"#,
+            r#"{"paths":1,"pa_th":2,"value":"PATH"}"#,
+        ] {
+            assert_eq!(of(raw), None, "{raw}");
+        }
+    }
+
+    #[test]
+    fn only_read_arguments_must_be_mappable() {
         let mut wanted = Wanted::default();
         let whole = Wanted { whole: true, ..Wanted::default() };
         let inner = Wanted { whole: false, members: [("b".into(), whole.clone())].into() };
         wanted.members = [("a".into(), inner), ("there".into(), Wanted::default())].into();
         let raw = br#"{"a":{"b":1,"c":null},"there":null,"z":[1,"x",1.5]}"#;
-        let members = mapped(raw, &wanted, &InputMembers::new()).unwrap();
+        let members = mapped(raw, &wanted, &FoldedNames::default(), &InputMembers::new()).unwrap();
         let expected = cedars(r#"{"a":{"b":1},"there":true}"#);
         assert_eq!(context(&members).get("args"), expected.get("args"));
     }
 
     #[test]
-    fn a_value_of_another_type_than_the_schema_says_is_not_mappable() {
+    fn value_of_wrong_schema_type_is_not_mappable() {
         let wanted = Wanted { whole: true, ..Wanted::default() };
         let of = |value| [("p".into(), InputMember { value, required: true })].into();
         for (raw, value, good) in [
@@ -572,15 +602,18 @@ mod tests {
             (r#"{"p":1}"#, InputType::Bool, false),
             (r#"{"p":[1]}"#, InputType::Any, true),
         ] {
-            let found = mapped(raw.as_bytes(), &wanted, &of(value));
+            let found = mapped(raw.as_bytes(), &wanted, &FoldedNames::default(), &of(value));
             assert_eq!(found.is_ok(), good, "{raw}");
-            assert!(found.is_ok() || found.unwrap_err().why == Why::OtherType, "{raw}");
+            assert!(
+                found.is_ok() || found.unwrap_err().why == UnmappableReason::OtherType,
+                "{raw}"
+            );
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn it_takes_no_text_that_is_no_json(raw in "[{}\\[\\]\":,\\\\ aA1.enulltrue\u{7f}é-]{0,40}") {
+        fn malformed_json_is_rejected(raw in "[{}\\[\\]\":,\\\\ aA1.enulltrue\u{7f}é-]{0,40}") {
             if readable(raw.as_bytes()) {
                 proptest::prop_assert!(serde_json::from_str::<serde_json::Value>(&raw).is_ok());
             }

@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::policy::{ApprovalDemand, RuleDenial, SessionFacts};
+use crate::intent::Operation;
 use crate::tool::{Annotations, CapabilityOverride, Rules, Tool, ToolName};
+use crate::{ApprovalDemand, RuleDenial, SessionFacts};
 
 const SCHEMA: &str = r#"{"type":"object","required":["path"],"properties":{"path":{"type":"string"},
     "force":{"type":"boolean"},"count":{"type":"integer"},"any":{},
@@ -15,7 +16,11 @@ const SCHEMA: &str = r#"{"type":"object","required":["path"],"properties":{"path
     "target":{"type":"object","properties":{"name":{"type":"string"}}}}}"#;
 
 fn tool(name: &str) -> Arc<Tool> {
-    let annotations: Annotations = serde_json::from_str(r#"{"destructiveHint":true}"#).unwrap();
+    annotated(name, r#"{"destructiveHint":true}"#)
+}
+
+fn annotated(name: &str, annotations: &str) -> Arc<Tool> {
+    let annotations: Annotations = serde_json::from_str(annotations).unwrap();
     let name = ToolName::parse(name).unwrap();
     let rules: Rules<CapabilityOverride> = Rules::default();
     Arc::new(Tool {
@@ -32,8 +37,8 @@ fn known() -> KnownTools {
 fn load(text: &str, default: RulesDefault) -> Result<RuleSet, Vec<String>> {
     let text = RuleText { file: "dir/r.cedar".into(), text: text.to_owned() };
     let options = RuleOptions { default, mode: RulesMode::Enforce };
-    let told = |found: Vec<RuleProblem>| found.iter().map(ToString::to_string).collect();
-    RuleSet::load(&[text], options, Some(&known())).map_err(told)
+    let texts = |found: Vec<RuleProblem>| found.iter().map(ToString::to_string).collect();
+    RuleSet::load(&[text], options, Some(&known())).map_err(texts)
 }
 
 fn rules(text: &str) -> RuleSet {
@@ -50,6 +55,7 @@ fn asked<'a>(id: &'a str, tool: &'a Arc<Tool>, arguments: &'a str) -> RuleReques
         reason: "",
         client: "cursor",
         session: SessionFacts::default(),
+        carries_out: false,
         now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600),
     }
 }
@@ -69,7 +75,7 @@ fn permitted(ruling: Ruling) -> Vec<Box<str>> {
 }
 
 #[test]
-fn who_comes_to_be_in_another_group_is_decided_about_anew() {
+fn changed_groups_get_a_new_decision() {
     let rules = rules(r#"@id("out") forbid(principal in Group::"interns", action, resource);"#);
     let tool = tool("files:delete");
     let interns: &[Box<str>] = &["interns".into()];
@@ -81,7 +87,7 @@ fn who_comes_to_be_in_another_group_is_decided_about_anew() {
 }
 
 #[test]
-fn forbid_wins_and_tells_its_message() {
+fn forbid_wins_and_shows_its_message() {
     let rules = rules(
         r#"@id("all") permit(principal, action, resource);
            @id("no etc") @message("system files stay")
@@ -100,7 +106,49 @@ fn forbid_wins_and_tells_its_message() {
 }
 
 #[test]
-fn a_rule_about_one_kind_in_a_server_is_not_about_the_others() {
+fn rule_errs_for_another_spelling_of_a_resource_or_prompt_that_it_names() {
+    let rules = rules(
+        r#"@id("keys") forbid(principal, action == Action::"read_resource", resource == Resource::"files:file:///keys");
+           @id("admin") @requires("approval") forbid(principal == Agent::"admin", action == Action::"get_prompt", resource)
+             when { resource == Prompt::"files:admin" };"#,
+    );
+    let delete = tool("files:delete");
+    let resource = |uri| RuleRequest {
+        action: RuleAction::ReadResource,
+        target: RuleTarget::Resource { server: "files", uri },
+        ..asked("anonymous", &delete, "{}")
+    };
+    let prompt = |id, name| RuleRequest {
+        action: RuleAction::GetPrompt,
+        target: RuleTarget::Prompt { server: "files", name },
+        ..asked(id, &delete, "{}")
+    };
+    let exact = denial(rules.decide(&resource("file:///keys")));
+    assert_eq!(exact.to_string(), "Resource 'files:file:///keys' is not allowed by rule 'keys'");
+    let spelled = resource("FILE:///a/../%6beys");
+    let refused = denial(rules.decide(&spelled)).to_string();
+    let why =
+        "the URI is another spelling of 'file:///keys', which the rule names: write 'file:///keys'";
+    assert!(refused.ends_with(&format!("rule 'keys': it cannot be evaluated: {why}")), "{refused}");
+    let explained = rules.explain(&spelled);
+    let traced = explained.rules.iter().map(|it| (&*it.rule, it.outcome.clone()));
+    assert_eq!(traced.collect::<Vec<_>>(), [("keys", RuleOutcome::Errs(why.into()))]);
+    assert!(!rules.shows_resource(spelled.subject, "files", "file:/keys"));
+
+    let refused = denial(rules.decide(&prompt("admin", "ADM\u{131}N")));
+    let why = "the name differs only by case from 'admin', which the rule names: write 'admin'";
+    assert!(refused.to_string().ends_with(why), "{refused}");
+    assert_eq!(refused.approval, ApprovalDemand::None);
+    assert_eq!(denial(rules.decide(&prompt("admin", "admin"))).approval, ApprovalDemand::Asked);
+
+    permitted(rules.decide(&prompt("anonymous", "Admin")));
+    permitted(rules.decide(&resource("file:///keys2")));
+    let elsewhere = RuleTarget::Resource { server: "late", uri: "file:/keys" };
+    permitted(rules.decide(&RuleRequest { target: elsewhere, ..spelled }));
+}
+
+#[test]
+fn rule_about_one_entity_type_ignores_others() {
     let rules = rules(
         r#"@id("documents") forbid(principal, action, resource is Resource in Server::"files");"#,
     );
@@ -116,7 +164,7 @@ fn a_rule_about_one_kind_in_a_server_is_not_about_the_others() {
 }
 
 #[test]
-fn a_tool_that_is_known_by_its_name_alone_is_decided_about_by_its_own_name() {
+fn tool_known_by_name_only_is_matched_by_name() {
     let rules = rules(r#"@id("one") forbid(principal, action, resource == Tool::"files:delete");"#);
     let catalog = tool("files:delete");
     for _ in 0..2 {
@@ -130,7 +178,7 @@ fn a_tool_that_is_known_by_its_name_alone_is_decided_about_by_its_own_name() {
 }
 
 #[test]
-fn where_no_rule_decides_the_default_does_under_its_own_name() {
+fn default_decides_if_no_rule_does() {
     let delete = tool("files:delete");
     let request = asked("admin", &delete, "{}");
     assert_eq!(permitted(rules("").decide(&request)), []);
@@ -142,7 +190,7 @@ fn where_no_rule_decides_the_default_does_under_its_own_name() {
     let text = denial(strict.decide(&request)).to_string();
     assert_eq!(text, "Tool 'files:delete' is not allowed by rule 'default': no rule permits it");
     let by = permitted(strict.decide(&asked("token:a", &delete, "{}")));
-    assert_eq!(by, ["r.cedar:1".into()], "a rule without @id is called by its place");
+    assert_eq!(by, ["r.cedar:1".into()], "a rule without @id is named by its position");
 }
 
 #[test]
@@ -166,7 +214,7 @@ fn principals_are_in_groups_and_tools_in_servers() {
 }
 
 #[test]
-fn a_rule_that_asks_for_what_cannot_be_mapped_refuses() {
+fn rule_reading_unmappable_argument_denies() {
     let delete = tool("files:delete");
     let calls = r#"action in [Action::"read", Action::"write", Action::"destructive"]"#;
     let rules = rules(&format!(
@@ -190,7 +238,8 @@ fn a_rule_that_asks_for_what_cannot_be_mapped_refuses() {
         (
             r#"{"path":"/y","Path":"/x"}"#,
             "path",
-            "the arguments have two keys that differ only by case",
+            "a key of the arguments differs only by case from 'path', which the rule reads: write \
+             'path'",
         ),
         (
             r#"{"path":"/y","z":{"a":[{"k":1,"K":2}]}}"#,
@@ -203,13 +252,98 @@ fn a_rule_that_asks_for_what_cannot_be_mapped_refuses() {
         assert_eq!(*denial.message, format!("it cannot be evaluated: {why}"), "{arguments}");
     }
     let missing = denial(rules.decide(&asked("admin", &delete, "{}")));
-    assert!(missing.message.contains("`path`"), "an error of Cedar's is told: {missing}");
+    assert!(missing.message.contains("`path`"), "an error of Cedar is reported: {missing}");
     let good = r#"{"path":"/y","force":false,"other":null,"another":1.5}"#;
     assert_eq!(permitted(rules.decide(&asked("admin", &delete, good))), ["fine".into()]);
 }
 
 #[test]
-fn confusing_arguments_trouble_no_rule_that_looks_at_none() {
+fn case_variant_of_a_read_argument_refuses_under_both_evaluators() {
+    let delete = tool("files:delete");
+    let why = "it cannot be evaluated: a key of the arguments differs only by case from 'path', which \
+               the rule reads: write 'path'";
+    for condition in [
+        // Evaluated without Cedar.
+        r#"context.args has path && context.args.path like "/etc/*""#,
+        // Only Cedar can evaluate it.
+        r#"principal != Agent::"token:x" && context.args has path && context.args.path like "/etc/*""#,
+        r#"if context.args has path then context.args.path like "/etc/*" else false"#,
+    ] {
+        let rules = rules(&format!(
+            r#"@id("any") forbid(principal, action == Action::"destructive", resource)
+                 when {{ context.args has count && context.args.count > 3 }};
+               @id("etc") forbid(principal, action == Action::"destructive", resource)
+                 when {{ {condition} }};"#
+        ));
+        for arguments in [
+            r#"{"Path":"/etc/passwd"}"#,
+            r#"{"path":"/tmp/x","other":{"PATH":"/etc/passwd"}}"#,
+            r#"{"labels":["x"],"any":[[{"pAth":"/etc/passwd"}]]}"#,
+            "{\"\\u0050ath\":\"/etc/passwd\"}",
+            "{\"\u{ff50}ath\":\"/etc/passwd\"}",
+        ] {
+            let request = asked("admin", &delete, arguments);
+            let denial = denial(rules.decide(&request));
+            assert_eq!((&*denial.rule, &*denial.message), ("etc", why), "{condition} {arguments}");
+            assert_eq!(denial.approval, ApprovalDemand::None, "{condition} {arguments}");
+            let explained = rules.explain(&request);
+            let errs = |at: usize| match &explained.rules[at].outcome {
+                RuleOutcome::Errs(why) => why.clone(),
+                RuleOutcome::Holds | RuleOutcome::Fails => String::new(),
+            };
+            assert_eq!(format!("it cannot be evaluated: {}", errs(1)), why, "{arguments}");
+            assert_eq!(errs(0), "", "the other rule reads no such name");
+        }
+        for (arguments, refused) in [
+            (r#"{"path":"/etc/passwd"}"#, true),
+            (r#"{"path":"/tmp/x","other":{"path":"Path"}}"#, false),
+            (r#"{"paths":"/etc/passwd"}"#, false),
+        ] {
+            let ruling = rules.decide(&asked("admin", &delete, arguments));
+            assert_eq!(matches!(ruling, Ruling::Refused(_)), refused, "{condition} {arguments}");
+        }
+    }
+}
+
+#[test]
+fn case_variant_is_accepted_if_a_rule_reads_it() {
+    let rules = rules(
+        r#"@id("etc") forbid(principal, action == Action::"destructive", resource)
+             when { (context.args has any && context.args.any == "x")
+               || (context.args has Any && context.args.Any == "x") };"#,
+    );
+    let delete = tool("files:delete");
+    for (arguments, rule) in [
+        (r#"{"path":"","Any":"y"}"#, None),
+        (r#"{"path":"","Any":"x"}"#, Some("etc")),
+        (r#"{"path":"","ANY":"y"}"#, Some("etc")),
+    ] {
+        let refused = match rules.decide(&asked("admin", &delete, arguments)) {
+            Ruling::Refused(denial) => Some(denial.rule),
+            Ruling::Permitted(_) => None,
+        };
+        assert_eq!(refused.as_deref(), rule, "{arguments}");
+    }
+}
+
+#[test]
+fn rul_2_case_variant_read_by_another_rule_only_is_refused() {
+    let rules = rules(
+        r#"@id("both") forbid(principal, action == Action::"destructive", resource)
+             when { (context.args has any && context.args.any == "x")
+               || (context.args has Any && context.args.Any == "x") };
+           @id("lower") forbid(principal, action == Action::"destructive", resource)
+             when { context.args has any && context.args.any == "etc" };"#,
+    );
+    let delete = tool("files:delete");
+    let refused = denial(rules.decide(&asked("admin", &delete, r#"{"path":"","Any":"etc"}"#)));
+    assert_eq!(&*refused.rule, "lower");
+    assert!(refused.message.ends_with("which the rule reads: write 'any'"), "{refused}");
+    assert_eq!(permitted(rules.decide(&asked("admin", &delete, r#"{"path":"","any":"y"}"#))), []);
+}
+
+#[test]
+fn unmappable_arguments_are_ignored_by_rules_that_read_none() {
     let rules = rules(r#"@id("x") forbid(principal == Agent::"admin", action, resource);"#);
     let delete = tool("files:delete");
     let arguments = r#"{"path":"/y","Path":"/x"}"#;
@@ -217,7 +351,7 @@ fn confusing_arguments_trouble_no_rule_that_looks_at_none() {
 }
 
 #[test]
-fn an_evaluation_that_errs_refuses_and_says_so() {
+fn evaluation_error_denies_with_the_reason() {
     let rules = rules(
         r#"@id("overflow") permit(principal, action == Action::"destructive", resource)
              when { context.args has count && context.args.count + 1 > 0 };"#,
@@ -231,7 +365,7 @@ fn an_evaluation_that_errs_refuses_and_says_so() {
 }
 
 #[test]
-fn what_cannot_be_evaluated_is_nobodys_to_approve() {
+fn erring_rule_cannot_be_approved() {
     let rules = rules(
         r#"@id("ask") @requires("approval") forbid(principal, action, resource);
            @id("overflow") forbid(principal, action == Action::"destructive", resource)
@@ -244,7 +378,7 @@ fn what_cannot_be_evaluated_is_nobodys_to_approve() {
 }
 
 #[test]
-fn cap_8_a_forbid_can_leave_it_to_a_person() {
+fn cap_8_forbid_can_require_approval() {
     let text = r#"@id("ask") @requires("approval") forbid(principal, action, resource);"#;
     let delete = tool("files:delete");
     let request = asked("admin", &delete, "{}");
@@ -254,7 +388,7 @@ fn cap_8_a_forbid_can_leave_it_to_a_person() {
 }
 
 #[test]
-fn the_rest_of_the_context_can_be_asked_for() {
+fn rules_read_all_context_members() {
     let delete = tool("files:delete");
     for condition in [
         r#"context.client == "cursor""#,
@@ -281,7 +415,7 @@ fn the_rest_of_the_context_can_be_asked_for() {
 }
 
 #[test]
-fn the_ready_rule_refuses_what_would_go_out() {
+fn no_exfiltration_preset_denies_outgoing_data() {
     let options = RuleOptions::default();
     let set = RuleSet::load(&[Preset::NoExfiltration.text()], options, Some(&known())).unwrap();
     let delete = tool("files:delete");
@@ -297,7 +431,7 @@ fn the_ready_rule_refuses_what_would_go_out() {
 }
 
 #[test]
-fn a_rule_that_is_wrong_is_refused_with_its_place() {
+fn invalid_rule_is_rejected_with_its_position() {
     let calls = r#"action == Action::"write""#;
     let mut unlike = Vec::new();
     for (text, place, words) in [
@@ -373,7 +507,7 @@ fn a_rule_that_is_wrong_is_refused_with_its_place() {
 }
 
 #[test]
-fn what_is_not_known_yet_is_no_mistake() {
+fn unknown_tools_and_types_are_no_problem() {
     let rules = rules(
         r#"forbid(principal, action == Action::"write", resource == Tool::"late:tool")
              when { context.args has x && context.args.x == 3 && context.args has y && context.args.y.z like "a*" };
@@ -384,10 +518,88 @@ fn what_is_not_known_yet_is_no_mistake() {
 }
 
 #[test]
-fn one_broken_rule_hides_no_problem_of_another() {
-    let text = "permit(;\nforbid(principal, action, resource);\npermit(principal) when;\n";
+fn rul_6_all_problems_of_a_file_are_reported_in_order() {
+    let text = "permit(;\n\
+                forbid(principal, action, resource) when { context.clent == \"x\" };\n\
+                permit(principal) when;\n\
+                forbid(principal == Agent::\"alice\", action, resource == Tool::\"gone:x\")\n\
+                when { context.args.a > 1 && context.clent == \"x\" };\n";
     let found = load(text, RulesDefault::Allow).unwrap_err();
-    assert!(found.len() >= 2 && found[0].contains(":1:") && found.last().unwrap().contains(":3:"));
+    let lines: Vec<_> = found.iter().filter_map(|it| it.split(':').nth(1)).collect();
+    let distinct: std::collections::BTreeSet<_> = lines.iter().collect();
+    assert_eq!(
+        distinct.into_iter().collect::<Vec<_>>(),
+        [&"1", &"2", &"3", &"4", &"5"],
+        "{found:#?}"
+    );
+    assert!(lines.is_sorted(), "{found:#?}");
+    let of_line_4 = found.iter().filter(|it| it.contains(":4:"));
+    let words = ["can never ask", "no such server"];
+    assert!(of_line_4.zip(words).all(|(found, words)| found.contains(words)), "{found:#?}");
+}
+
+#[test]
+fn rul_7_rule_that_reads_arguments_applies_to_calls_only() {
+    let rules = rules(
+        r#"@id("etc") forbid(principal, action, resource == Tool::"files:read")
+             when { context.args has path && context.args.path like "/etc/*" };
+           @id("why") forbid(principal, action, resource in Server::"files")
+             unless { context.intent.reason != "bad" };"#,
+    );
+    let read = annotated("files:read", "{}");
+    let refused = |request: &RuleRequest<'_>| match rules.decide(request) {
+        Ruling::Refused(denial) => Some(denial.rule),
+        Ruling::Permitted(_) => None,
+    };
+    for action in [RuleAction::Read, RuleAction::Write, RuleAction::Destructive] {
+        let etc = RuleRequest { action, ..asked("admin", &read, r#"{"path":"/etc/passwd"}"#) };
+        assert_eq!(refused(&etc).as_deref(), Some("etc"), "{action:?}");
+        let bad = RuleRequest { reason: "bad", ..asked("admin", &read, r#"{"path":"/tmp/x"}"#) };
+        assert_eq!(refused(&bad).as_deref(), Some("why"), "{action:?}");
+    }
+    let list = RuleRequest { action: RuleAction::List, ..asked("admin", &read, "{}") };
+    assert_eq!(refused(&list), None);
+    let resource = RuleRequest {
+        action: RuleAction::ReadResource,
+        target: RuleTarget::Resource { server: "files", uri: "file:///a" },
+        ..asked("admin", &read, "{}")
+    };
+    assert_eq!(refused(&resource), None);
+    assert!(rules.shows_tool(Subject { id: "admin", groups: &[] }, &read));
+    // A rule that names other actions alone is still wrong.
+    let listed =
+        r#"forbid(principal, action == Action::"list", resource) when { context.args has path };"#;
+    assert!(load(listed, RulesDefault::Allow).unwrap_err()[0].contains("args"));
+    // A rule that tests for arguments itself applies to everything.
+    let tested = self::rules(
+        r#"@id("home") forbid(principal, action, resource in Server::"files")
+             unless { context has args && context.args has path };"#,
+    );
+    assert_eq!(*denial(tested.decide(&resource)).rule, *"home");
+}
+
+#[test]
+fn rul_7_arguments_of_an_unknown_tool_have_any_type() {
+    let late = |condition: &str| {
+        let text = format!(
+            "forbid(principal, action, resource == Tool::\"late:tool\") when {{ {condition} }};"
+        );
+        load(&text, RulesDefault::Allow).map(|rules| rules.len())
+    };
+    for condition in [
+        "context.args.a > 1 && context.args.b like \"x\" && context.args.c && context.args.d.contains(\"x\") \
+         && context.args.e.contains(3)",
+        "context.args.when == datetime(\"2026-01-01\")",
+        "context.args.list.containsAny([[1], [2]])",
+        "context.args.a.b.c == context.args.d || context.args.a has b",
+    ] {
+        assert_eq!(late(condition), Ok(1), "{condition}");
+    }
+    let found = late("context.args.a > 1 && context.clent == \"x\"").unwrap_err();
+    assert!(matches!(&found[..], [one] if one.contains("clent")), "{found:#?}");
+    // The arguments of a known tool are checked.
+    let known = r#"forbid(principal, action, resource == Tool::"files:read") when { context.args.path > 3 };"#;
+    assert_eq!(load(known, RulesDefault::Allow).unwrap_err().len(), 1);
 }
 
 #[test]
@@ -423,18 +635,36 @@ fn lists_show_what_may_be_called() {
             RulesDefault::Allow,
             [true, true],
         ),
+        // Both tools are destructive: a call of either has no lesser action.
+        (
+            r#"forbid(principal, action == Action::"destructive", resource);"#,
+            RulesDefault::Allow,
+            [false, false],
+        ),
+        // A person may approve the calls.
+        (
+            r#"@requires("approval") forbid(principal, action, resource);
+               forbid(principal, action, resource == Tool::"files:read");"#,
+            RulesDefault::Allow,
+            [true, false],
+        ),
         (
             r#"permit(principal, action == Action::"write", resource == Tool::"files:read");"#,
             RulesDefault::Deny,
-            [false, true],
+            [false, false],
         ),
         (
-            r#"permit(principal, action == Action::"write", resource == Tool::"files:read") when { context.args.path == "x" };"#,
+            r#"permit(principal, action == Action::"destructive", resource == Tool::"files:read");"#,
             RulesDefault::Deny,
             [false, true],
         ),
         (
-            r#"forbid(principal, action == Action::"write", resource) when { context.args.path == "x" };"#,
+            r#"permit(principal, action == Action::"destructive", resource == Tool::"files:read") when { context.args.path == "x" };"#,
+            RulesDefault::Deny,
+            [false, true],
+        ),
+        (
+            r#"forbid(principal, action == Action::"destructive", resource) when { context.args.path == "x" };"#,
             RulesDefault::Allow,
             [true, true],
         ),
@@ -458,7 +688,32 @@ fn lists_show_what_may_be_called() {
 }
 
 #[test]
-fn a_decision_is_of_its_own_rules_tool_and_principal() {
+fn action_of_a_call_is_the_greater_of_stated_and_recommended_operation() {
+    let rules = rules(
+        r#"@id("read") forbid(principal, action == Action::"read", resource);
+           @id("write") forbid(principal, action == Action::"write", resource);
+           @id("destructive") forbid(principal, action == Action::"destructive", resource)
+             when { context.intent.operation_type == "destructive" };"#,
+    );
+    for (annotations, recommended) in [
+        (r#"{"readOnlyHint":true}"#, Operation::Read),
+        ("{}", Operation::Write),
+        (r#"{"destructiveHint":true}"#, Operation::Destructive),
+    ] {
+        let tool = annotated("files:any", annotations);
+        for stated in Operation::ALL {
+            let request = RuleRequest { action: stated.into(), ..asked("admin", &tool, "{}") };
+            let expected = stated.max(recommended).as_str();
+            assert_eq!(*denial(rules.decide(&request)).rule, *expected, "{stated} {annotations}");
+            let explained = rules.explain(&request);
+            assert_eq!(explained.rules.len(), 1, "{explained:?}");
+            assert_eq!(*explained.rules[0].rule, *expected, "{stated} {annotations}");
+        }
+    }
+}
+
+#[test]
+fn decision_depends_on_rules_tool_and_principal() {
     let first = rules(
         r#"forbid(principal == Agent::"token:a", action, resource == Tool::"files:delete");"#,
     );
@@ -477,7 +732,7 @@ fn a_decision_is_of_its_own_rules_tool_and_principal() {
 }
 
 #[test]
-fn each_rule_tells_what_it_saw() {
+fn explain_traces_each_rule() {
     let rules = rules(
         r#"@id("big") forbid(principal, action == Action::"destructive", resource)
              when { context.args has count && context.args.count > 10 };
@@ -488,8 +743,8 @@ fn each_rule_tells_what_it_saw() {
     let delete = tool("files:delete");
     let explained = rules.explain(&asked("admin", &delete, r#"{"path":"x","count":11}"#));
     assert_eq!(*denial(explained.ruling).rule, *"big");
-    let told: Vec<_> = explained.rules.iter().map(|it| (&*it.rule, &it.outcome)).collect();
-    assert_eq!(told, [("big", &RuleOutcome::Holds), ("odd", &RuleOutcome::Fails)]);
+    let outcomes: Vec<_> = explained.rules.iter().map(|it| (&*it.rule, &it.outcome)).collect();
+    assert_eq!(outcomes, [("big", &RuleOutcome::Holds), ("odd", &RuleOutcome::Fails)]);
     let value = |path: &str, value: &str| (path.to_owned(), Some(value.to_owned()));
     assert_eq!(explained.rules[0].values, [value("context.args.count", "11")]);
     assert_eq!(
@@ -499,7 +754,7 @@ fn each_rule_tells_what_it_saw() {
     assert_eq!((explained.rules[1].effect, explained.rules[1].line), ("permit", 4));
 }
 
-/// What scopes and effects add up to here is what Cedar's own authorizer makes of them.
+/// The combination of scopes and effects equals that of Cedar's own authorizer.
 #[test]
 fn rulings_are_those_of_cedars_authorizer() {
     use cedar_policy::{
@@ -521,7 +776,9 @@ fn rulings_are_those_of_cedars_authorizer() {
         r#" is Tool in Server::"late""#,
     ];
     let uid = |text: &str| text.parse::<EntityUid>().unwrap();
-    let (read, delete) = (tool("files:read"), tool("files:delete"));
+    // Read-only, so that the action of a call is the stated one.
+    let [read, delete] =
+        ["files:read", "files:delete"].map(|name| annotated(name, r#"{"readOnlyHint":true}"#));
     let g: [Box<str>; 1] = ["g".into()];
     for principal in principals {
         for action in actions {

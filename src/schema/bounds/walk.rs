@@ -1,9 +1,7 @@
-//! From a schema's text to its graph: where each subschema leads.
+//! Construction of the graph from a schema's text: identifiers, anchors and references.
 //!
-//! Owns identifiers, anchors and references. Deliberately follows every keyword in every dialect,
-//! and a name to all the places that have it: what it sees too much only makes the bound higher.
-//! Only the identifier is the dialect's own: another's would lead references astray. What stands
-//! in `const`, `enum`, `default` or `examples` is a value, and names nothing.
+//! Over-approximates: follows every keyword of every dialect, and a name to all of its places. Only the identifier is that of the
+//! dialect, since another one would resolve references wrongly. `const`, `enum`, `default` and `examples` hold values without names.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -13,57 +11,56 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::graph::{Graph, Lost, Sub};
-use crate::schema::form::{Holds, holds};
-use crate::schema::reference::{REFERENCES, encoded};
+use super::{Graph, Lost, Sub};
+use crate::form::{Holds, REFERENCES, encoded, holds};
 
-/// Values of an `enum` that take as long to compare with as a visit.
+/// Number of `enum` values whose comparison takes as long as a visit.
 const ENUM_VALUES_PER_VISIT: u64 = 16;
 
-/// The host of the meta-schemas. No schema may claim a name there: references to it leave.
+/// Host of the meta-schemas. No schema may claim a name there.
 const META_SCHEMAS: &str = "json-schema.org";
 
-/// Keywords that name a place, beside the identifier; of the other dialects', too.
+/// Keywords of all dialects that name a place, beside the identifier.
 const NAMES: [&str; 5] = ["$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"];
 
-/// Base URIs of one place. More than one where an identifier stands beside a reference: up to
-/// draft 7 it means nothing there, and not all agree.
+/// Maximum number of base URIs of one place. There are several where an identifier is beside a reference, which validators up to draft
+/// 7 treat differently.
 const MAX_BASES: usize = 4;
-/// Places that one name may have.
+/// Maximum number of places of one name.
 pub const MAX_PLACES: usize = 64;
 
-/// Where references inside a value start from.
+/// Base URIs of the references inside a value.
 type Bases = Vec<Url>;
 
-/// A value, and where references inside it start from.
+/// Value with the base URIs of its references.
 type Place<'a> = (&'a Value, Bases);
 
-/// A resource, and an anchor in it.
+/// Anchor in a resource.
 type Anchor<'a> = (Url, Cow<'a, str>);
 
-/// A subschema still to be looked at.
+/// Subschema in the work list.
 struct Pending<'a> {
     value: &'a Value,
     bases: Bases,
 }
 
-/// Places of the schema that a reference can name.
+/// Targets of references within the schema.
 struct Names<'a> {
-    /// The keyword that identifies a resource.
+    /// Keyword that identifies a resource.
     id: &'static str,
-    /// Resource URI → where it starts.
+    /// Resource URI → its root.
     resources: HashMap<Url, Vec<&'a Value>>,
-    /// Resource URI and anchor → where it stands.
+    /// Resource URI and anchor → its place.
     anchors: HashMap<Anchor<'a>, Vec<Place<'a>>>,
-    /// Dynamic anchor → all places that have it.
+    /// Dynamic anchor → its places.
     dynamic: HashMap<&'a str, Vec<Place<'a>>>,
     /// Roots of recursive references.
     recursive: Vec<Place<'a>>,
-    /// What stands in `const` and its like, with names in it that mean nothing there.
+    /// Values (`const` and the like) that contain names without a meaning.
     values: HashSet<*const Value>,
-    /// A name among those of the meta-schemas.
+    /// Whether there is a name of the meta-schemas.
     claimed: Option<&'a str>,
-    /// There was a name of more than [`MAX_PLACES`], or a place of more than [`MAX_BASES`].
+    /// Whether a name has more than [`MAX_PLACES`] places, or a place more than [`MAX_BASES`] base URIs.
     crowded: Cell<bool>,
 }
 
@@ -73,24 +70,21 @@ struct Walk<'a> {
     pending: Vec<Pending<'a>>,
     graph: Graph<'a>,
     limits: WalkLimits,
-    /// Places that references led to, so far.
+    /// Number of targets of references so far.
     targets: usize,
-    /// Numbers of resources, by their base URIs.
+    /// Indices of resources, by base URI.
     resources: HashMap<Bases, usize>,
 }
 
-/// Bounds on how much of a schema is followed.
+/// Limits of the traversal.
 #[derive(Clone, Copy, Debug)]
 pub struct WalkLimits {
-    /// Subschemas.
     pub subschemas: usize,
-    /// Places that references lead to, all together.
+    /// Maximum number of targets of references.
     pub targets: usize,
 }
 
-/// The graph of `root`, followed within `limits`. `id` is the keyword by which its dialect identifies a
-/// resource.
-#[must_use]
+/// Builds the graph of `root` within `limits`. `id` is the keyword of its dialect that identifies a resource.
 pub fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limits: WalkLimits) -> Graph<'a> {
     let mut names = Names {
         id,
@@ -143,7 +137,7 @@ pub fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limits: WalkLim
 }
 
 impl<'a> Names<'a> {
-    /// Collects the names in `value`, which is what `kind` says.
+    /// Collects the names in `value`, a place of the given kind.
     fn collect(&mut self, value: &'a Value, bases: &[Url], kind: Holds) {
         match value {
             Value::Object(members) => {
@@ -168,7 +162,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// True where `value` holds what would be a name in a schema.
+    /// Whether `value` contains what would be a name in a schema.
     fn names_something(&self, value: &Value) -> bool {
         match value {
             Value::Object(members) => members.iter().any(|(name, member)| {
@@ -210,7 +204,7 @@ impl<'a> Names<'a> {
         bases
     }
 
-    /// Where `reference` leads.
+    /// Targets of `reference`.
     fn resolve(&self, reference: &str, base: &Url) -> Result<Vec<Place<'a>>, Lost> {
         let nothing = || Lost::Nothing(reference.to_owned());
         let Ok(mut target) = base.join(&encoded(reference)) else { return Err(nothing()) };
@@ -232,7 +226,7 @@ impl<'a> Names<'a> {
         if found.is_empty() { Err(nothing()) } else { Ok(found) }
     }
 
-    /// What a JSON pointer points at.
+    /// Target of a JSON pointer.
     fn point(&self, mut value: &'a Value, pointer: &str, mut bases: Bases) -> Option<Place<'a>> {
         for token in pointer.split('/').skip(1) {
             let token = token.replace("~1", "/").replace("~0", "~");
@@ -251,7 +245,7 @@ impl<'a> Names<'a> {
         Some((value, bases))
     }
 
-    /// The base URIs that an object gives itself: then it is a resource of its own.
+    /// Base URIs that an object declares, which make it a resource.
     fn own_bases(&self, members: &Map<String, Value>, bases: &[Url]) -> Bases {
         let id = members.get(self.id).and_then(Value::as_str).filter(|id| !id.starts_with('#'));
         let id = id.map(encoded);
@@ -264,7 +258,7 @@ impl<'a> Names<'a> {
             .collect()
     }
 
-    /// The base URIs inside an object.
+    /// Base URIs inside an object.
     fn rebase(&self, members: &Map<String, Value>, bases: &[Url]) -> Bases {
         let mut own = self.own_bases(members, bases);
         if own.is_empty() || members.get("$ref").is_some_and(Value::is_string) {
@@ -291,7 +285,7 @@ fn put<T>(crowded: &Cell<bool>, places: &mut Vec<T>, place: T) {
 }
 
 impl<'a> Walk<'a> {
-    /// The number of the subschema at `value`, which is looked at later if it is new.
+    /// Index of the subschema at `value`; adds a new one to the work list.
     fn reach(&mut self, value: &'a Value, bases: &[Url]) -> usize {
         let next = self.graph.subs.len();
         let at = *self.known.entry(std::ptr::from_ref(value)).or_insert(next);
@@ -375,8 +369,7 @@ impl<'a> Walk<'a> {
         let named = members.get("patternProperties").and_then(Value::as_object);
         let of_names = named.into_iter().flat_map(Map::keys);
         self.graph.patterns.extend(of_names.map(|pattern| (pattern.as_str(), true)));
-        // Engines go over the names once for each pattern, or once for all of them where the rest
-        // is checked as well.
+        // Engines iterate over the names once per pattern, or once for all where the other members are checked as well.
         let at_once = ["additionalProperties", "unevaluatedProperties"];
         let at_once = at_once.iter().any(|name| members.contains_key(*name));
         let count = named.map_or(0, |named| named.len() as u64);
@@ -421,7 +414,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The number of values that a value consists of, itself included.
+/// Number of values within a value, itself included.
 fn size(value: &Value) -> u64 {
     match value {
         Value::Array(items) => 1 + items.iter().map(size).sum::<u64>(),

@@ -1,41 +1,41 @@
-//! The configs of a fleet as they lie in its store: how one is had, under whatever key and from whichever node's copy, and that
-//! all of them outlast a change of `cluster.key`. What is made of one is `fleet_config`'s.
+//! Storage of the fleet's configs: reading a version from any node's copy and under any key, and re-encrypting all versions after a
+//! change of `cluster.key`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::super::shared_facts::SharedFacts;
-use crate::api::config_door::{ReloadRefused, ShownProblem};
-use crate::config::fleet_config::SharedConfig;
-use crate::fleet::bucket::BucketError;
-use crate::fleet::facts::{CONFIGS, ConfigFact, ConfigVersion, FactFault};
+use mcpproxy_admin::api::config_handle::{ReloadRefused, ShownProblem};
+use mcpproxy_config::fleet_config::SharedConfig;
+use mcpproxy_fleet::bucket::BucketError;
+use mcpproxy_fleet::facts::{CONFIGS, ConfigFact, ConfigVersion, FactFault};
 
-/// That configs are not sealed by the newest key yet, among what is wrong with what is shared.
+/// Name of the re-encryption in reported faults.
 const SEALED_PART: &str = "config key";
-/// Most time to see which copies there are of a config.
+/// Timeout for listing the copies of a config.
 const LIST_LIMIT: Duration = Duration::from_secs(10);
-/// For how long a node that starts and has none of the fleet's tries to fetch it, and how soon again.
+/// Timeout and retry interval of a new node for fetching the config at start.
 const FETCH_AT_START: Duration = Duration::from_secs(15);
 const FETCH_AGAIN: Duration = Duration::from_millis(500);
-/// How soon a config that could not be fetched is tried again.
-pub(super) const TRY_AGAIN: Duration = Duration::from_secs(2);
-/// The longest pause before it is tried again to seal configs anew: each time lists all copies that there are.
-const SEAL_AGAIN: Duration = Duration::from_secs(300);
+/// Retry interval for fetching a config.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum retry interval of the re-encryption, which lists all copies each time.
+const MAX_SEAL_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Why a config is not taken over.
+/// Reason for not applying a config.
 #[derive(Debug)]
 pub(super) enum NotTaken {
-    /// It cannot be used here.
+    /// It is invalid on this node.
     Refused(ReloadRefused),
-    /// It could not be fetched now.
+    /// It could not be fetched.
     Store(BucketError),
-    /// What lies there cannot be opened: it was altered, or is sealed by a key that this node does not have.
+    /// It cannot be decrypted: it was altered, or encrypted with a key that this node does not have.
     Unopened(BucketError),
 }
 
 impl NotTaken {
-    /// Whether it may be had later without that somebody puts it there once more.
-    fn can_pass(&self) -> bool {
+    /// Whether a retry may succeed without the config being uploaded again.
+    fn is_transient(&self) -> bool {
         let is_gone = |error: &BucketError| {
             matches!(error, BucketError::Missing(_) | BucketError::TooLong(_))
         };
@@ -45,8 +45,7 @@ impl NotTaken {
         }
     }
 
-    /// In words, for the log and for faults.
-    fn words(&self) -> String {
+    fn text(&self) -> String {
         match self {
             Self::Refused(refused) => reasons(refused),
             Self::Store(error) | Self::Unopened(error) => error.to_string(),
@@ -60,28 +59,28 @@ impl From<ReloadRefused> for NotTaken {
     }
 }
 
-/// Has the config, and those before it, sealed by the newest key as well, while `cluster.key` has older ones: who comes later has
-/// none of these.
+/// Re-encryption of the current and earlier versions with the newest key, while `cluster.key` lists older ones, which nodes that join
+/// later do not have.
 ///
-/// It has to come off for the config that the fleet runs. An earlier one that is not there any more, or that nobody can open, is
-/// told once and left: it cannot be gone back to in any case, and keeps nobody from dropping the older key.
+/// It has to succeed for the current version. An earlier one that is missing or cannot be decrypted is reported once and skipped: it
+/// cannot be rolled back to in any case, and does not keep the operator from dropping the older key.
 #[derive(Debug, Default)]
-pub(super) struct AnewSealing {
-    /// The version that it is about, with those before it.
+pub(super) struct Resealing {
+    /// The current version when this state was created.
     version: Option<ConfigVersion>,
-    /// Whether it came off.
+    /// Whether all versions are re-encrypted.
     is_done: bool,
-    /// Hashes of those that are sealed anew, or say something else than their names do, which is for nobody.
+    /// Hashes of re-encrypted versions, and of those whose contents do not match their name.
     sealed: BTreeSet<String>,
-    /// Of those that cannot be any more.
+    /// Hashes of versions that cannot be re-encrypted any more.
     lost: BTreeSet<String>,
-    /// When it is tried again, and the pause before that.
+    /// Time of the next attempt, and the pause before it.
     due: Option<Instant>,
     pause: Duration,
 }
 
-impl AnewSealing {
-    /// Goes on with it, if it is time. For how long there is nothing to do then.
+impl Resealing {
+    /// Continues if an attempt is due. Returns the time until the next one.
     pub(super) async fn step(&mut self, shared: &SharedFacts, fact: &ConfigFact) -> Duration {
         if !shared.facts.has_older_keys() {
             return Duration::MAX;
@@ -102,16 +101,16 @@ impl AnewSealing {
         }
         let fault = self.seal(shared, fact).await.err();
         self.is_done = fault.is_none();
-        shared.facts.tell_fault(SEALED_PART, fault);
+        shared.facts.report_fault(SEALED_PART, fault);
         if self.is_done {
             return Duration::MAX;
         }
-        self.pause = (self.pause * 2).clamp(TRY_AGAIN, SEAL_AGAIN);
+        self.pause = (self.pause * 2).clamp(RETRY_INTERVAL, MAX_SEAL_INTERVAL);
         self.due = Instant::now().checked_add(self.pause);
         self.pause
     }
 
-    /// Seals what is not sealed yet. What is wrong with the first that is to be tried again.
+    /// Re-encrypts the remaining versions. Returns the first error that has to be retried.
     async fn seal(&mut self, shared: &SharedFacts, fact: &ConfigFact) -> Result<(), String> {
         let mut failed = Ok(());
         for version in versions(fact) {
@@ -127,31 +126,31 @@ impl AnewSealing {
                 }
                 Err(error) => error,
             };
-            let (number, can_pass) = (version.version, error.can_pass());
+            let (number, is_transient) = (version.version, error.is_transient());
             let is_late = matches!(error, NotTaken::Store(BucketError::Late(_)));
-            // In another store than the node's own nothing is there, which says nothing of what is in that.
-            let elsewhere = match can_pass {
+            // In a store that is not this fleet's, missing objects mean nothing.
+            let elsewhere = match is_transient {
                 true => None,
                 false => shared.facts.check_place(&shared.bucket).await.err(),
             };
-            if !is_now && !can_pass && elsewhere.is_none() {
-                let why = error.words();
+            if !is_now && !is_transient && elsewhere.is_none() {
+                let why = error.text();
                 tracing::warn!(
                     version = number,
                     why,
-                    "an earlier version of the fleet's config cannot be gone back to any more"
+                    "an earlier version of the fleet's config can no longer be rolled back to"
                 );
                 self.lost.insert(version.hash.clone());
                 continue;
             }
-            let may_pass = can_pass || elsewhere.is_some();
-            let why = elsewhere.map_or_else(|| error.words(), |error| error.to_string());
+            let may_pass = is_transient || elsewhere.is_some();
+            let why = elsewhere.map_or_else(|| error.text(), |error| error.to_string());
             let help = if may_pass { "" } else { "; apply it once more (mcpproxy fleet apply)" };
             let fault = format!(
                 "version {number} of the fleet's config is not sealed by the newest cluster.key yet: {why}{help}"
             );
             failed = failed.and(Err(fault));
-            // A store that is away is not asked for all of them.
+            // If the store is unreachable, the others are not tried.
             if is_now && may_pass || is_late {
                 break;
             }
@@ -160,12 +159,12 @@ impl AnewSealing {
     }
 }
 
-/// The config that the fleet runs, and those before it.
+/// The current version and the earlier ones.
 fn versions(fact: &ConfigFact) -> impl Iterator<Item = &ConfigVersion> {
     std::iter::once(&fact.now).chain(&fact.earlier)
 }
 
-/// Puts a copy of a version that is sealed by the newest key, if there is none.
+/// Uploads a copy of a version encrypted with the newest key, if there is none.
 async fn seal_version(shared: &SharedFacts, version: &ConfigVersion) -> Result<(), NotTaken> {
     let SharedFacts { facts, bucket } = shared;
     match fetch_opened(shared, version).await {
@@ -173,14 +172,14 @@ async fn seal_version(shared: &SharedFacts, version: &ConfigVersion) -> Result<(
         Ok((config, false)) => {
             let copy = version.copy_by(facts.node());
             let put = facts.put_sealed(bucket, &copy, &config.write()).await;
-            // That the store has no place for it is not that it is gone.
+            // A failed upload is not a missing config.
             put.map_err(|error| NotTaken::Store(BucketError::Failed(error.to_string())))
         }
         Err(error) => Err(error),
     }
 }
 
-/// The config of a version, which says what its name says.
+/// Fetches the config of a version and verifies its hash.
 pub(super) async fn fetch(
     shared: &SharedFacts,
     version: &ConfigVersion,
@@ -188,7 +187,7 @@ pub(super) async fn fetch(
     fetch_opened(shared, version).await.map(|(config, _)| config)
 }
 
-/// The same, and whether it is sealed by the newest key: as it was put, or a copy that another node has sealed anew.
+/// Fetches the config of a version, from the original or a re-encrypted copy, and whether it is encrypted with the newest key.
 async fn fetch_opened(
     shared: &SharedFacts,
     version: &ConfigVersion,
@@ -200,7 +199,7 @@ async fn fetch_opened(
     let listed = tokio::time::timeout(LIST_LIMIT, shared.bucket.list(CONFIGS, None)).await;
     let listed = match listed.unwrap_or(Err(BucketError::Late(LIST_LIMIT))) {
         Ok(listed) => listed,
-        // There may be copies.
+        // Copies may exist.
         Err(error) => return or_later(best, NotTaken::Store(error)),
     };
     let copies: Vec<_> = version.copies(listed.iter().map(|it| &*it.key)).collect();
@@ -215,10 +214,10 @@ async fn fetch_opened(
     best
 }
 
-/// What was found; where that is nothing, and will be nothing, what may be there later.
+/// Prefers a transient error of copies to a permanent error of the original.
 fn or_later<T>(found: Result<T, NotTaken>, later: NotTaken) -> Result<T, NotTaken> {
     match found {
-        Err(never) if !never.can_pass() && later.can_pass() => Err(later),
+        Err(never) if !never.is_transient() && later.is_transient() => Err(later),
         found => found,
     }
 }
@@ -237,11 +236,11 @@ async fn fetch_at(
     if config.hash() == version.hash {
         Ok((config, opened.by_first))
     } else {
-        Err(whole("it is another one than its name says").into())
+        Err(whole("its contents do not match its name").into())
     }
 }
 
-/// The config of a version, asked for again and again.
+/// Fetches the config of a version, with retries.
 pub(super) async fn fetch_patiently(
     shared: &SharedFacts,
     version: &ConfigVersion,
@@ -262,10 +261,10 @@ pub(super) async fn fetch_patiently(
     }
 }
 
-/// All that is wrong, since whoever reads it is at another machine.
+/// All errors in one line, for readers on other machines.
 pub(super) fn reasons(refused: &ReloadRefused) -> String {
     let errors = refused.problems.iter().filter(|it| it.severity == "error");
-    errors.map(ShownProblem::line_of_it).collect::<Vec<_>>().join("; ")
+    errors.map(ShownProblem::line).collect::<Vec<_>>().join("; ")
 }
 
 pub(super) fn problem(problem: String) -> ShownProblem {
@@ -282,9 +281,9 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::fleet::bucket::Bucket;
-    use crate::fleet::facts::{FactExchangeSettings, FactKeys, FleetFacts, NodeName};
-    use crate::fleet::sealed_mark::FleetId;
+    use mcpproxy_fleet::bucket::Bucket;
+    use mcpproxy_fleet::facts::{FactExchangeSettings, FactKeys, FleetFacts, NodeName};
+    use mcpproxy_fleet::node_state::FleetId;
 
     const ID: FleetId = FleetId([3; 16]);
     const VERIFIER: &str = "mcpproxy.dev/fleet/1/a+00000000+AA==";
@@ -310,7 +309,7 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
 
-        /// A node of that name, with its place, which has these keys.
+        /// A joined node with these keys.
         fn node(&self, name: &str, keys: &[[u8; 32]]) -> SharedFacts {
             let claim = serde_json::json!({"format": 1, "node": name, "log": "l", "key": VERIFIER});
             self.put(&format!("nodes/{name}/claim.json"), &claim.to_string());
@@ -326,7 +325,7 @@ mod tests {
             SharedFacts { facts: facts.unwrap(), bucket }
         }
 
-        /// Four versions that a node has applied which has the older key alone.
+        /// Four versions applied by a node that has only the older key.
         async fn applied(&self) -> ConfigFact {
             let a = self.node("a", &[OLD]);
             let mut fact = None;
@@ -345,72 +344,72 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn earlier_configs_that_are_gone_keep_none_behind_them_from_being_sealed_anew() {
+    async fn missing_earlier_configs_do_not_block_resealing_of_others() {
         let store = Store::new();
         let fact = store.applied().await;
         let [third, second, first] = [0, 1, 2].map(|at| &fact.earlier[at]);
         std::fs::remove_file(store.path(&third.key())).unwrap();
         store.put(&second.key(), "no config");
         let b = store.node("b", &[NEW, OLD]);
-        let mut anew = AnewSealing::default();
-        assert_eq!(anew.step(&b, &fact).await, Duration::MAX);
-        assert_eq!(b.facts.told_faults(), [""; 0]);
-        assert_eq!(anew.lost.len(), 2);
+        let mut resealing = Resealing::default();
+        assert_eq!(resealing.step(&b, &fact).await, Duration::MAX);
+        assert_eq!(b.facts.reported_faults(), [""; 0]);
+        assert_eq!(resealing.lost.len(), 2);
         let c = store.node("c", &[NEW]);
         for (version, is_had) in [(&fact.now, true), (third, false), (second, false), (first, true)]
         {
             assert_eq!(fetch(&c, version).await.is_ok(), is_had, "{}", version.version);
         }
-        // Nothing is asked of the store once it came off.
+        // The store is not accessed once all are re-encrypted.
         std::fs::remove_dir_all(store.path(CONFIGS)).unwrap();
-        assert_eq!(anew.step(&b, &fact).await, Duration::MAX);
+        assert_eq!(resealing.step(&b, &fact).await, Duration::MAX);
     }
 
     #[tokio::test]
-    async fn what_can_pass_is_tried_again_ever_less_often_and_the_config_that_runs_in_any_case() {
+    async fn transient_errors_are_retried_with_backoff() {
         let store = Store::new();
         let fact = store.applied().await;
         let b = store.node("b", &[NEW, OLD]);
         let own = b.facts.node().clone();
-        // Its copy of the first one cannot be put, what the fleet runs is not there.
+        // Its copy of the first version cannot be uploaded, and the current version is missing.
         let in_the_way = store.path(&fact.earlier[2].copy_by(&own));
         std::fs::create_dir_all(&in_the_way).unwrap();
         let there = std::fs::read(store.path(&fact.now.key())).unwrap();
         std::fs::remove_file(store.path(&fact.now.key())).unwrap();
-        let mut anew = AnewSealing::default();
-        assert_eq!(anew.step(&b, &fact).await, TRY_AGAIN);
-        let told = b.facts.told_faults().concat();
-        assert!(told.starts_with("version 4 of the fleet's config is not sealed by"), "{told}");
-        assert!(told.ends_with("apply it once more (mcpproxy fleet apply)"), "{told}");
-        assert!(anew.lost.is_empty() && anew.sealed.len() == 2, "{anew:?}");
-        assert!(anew.step(&b, &fact).await <= TRY_AGAIN, "it is not time");
+        let mut resealing = Resealing::default();
+        assert_eq!(resealing.step(&b, &fact).await, RETRY_INTERVAL);
+        let faults = b.facts.reported_faults().concat();
+        assert!(faults.starts_with("version 4 of the fleet's config is not sealed by"), "{faults}");
+        assert!(faults.ends_with("apply it once more (mcpproxy fleet apply)"), "{faults}");
+        assert!(resealing.lost.is_empty() && resealing.sealed.len() == 2, "{resealing:?}");
+        assert!(resealing.step(&b, &fact).await <= RETRY_INTERVAL, "no retry is due");
         std::fs::write(store.path(&fact.now.key()), there).unwrap();
-        anew.due = None;
-        assert_eq!(anew.step(&b, &fact).await, TRY_AGAIN * 2);
-        let told = b.facts.told_faults().concat();
-        assert!(told.starts_with("version 1 of the fleet's config is not sealed by"), "{told}");
+        resealing.due = None;
+        assert_eq!(resealing.step(&b, &fact).await, RETRY_INTERVAL * 2);
+        let faults = b.facts.reported_faults().concat();
+        assert!(faults.starts_with("version 1 of the fleet's config is not sealed by"), "{faults}");
         std::fs::remove_dir(&in_the_way).unwrap();
-        anew.due = None;
-        assert_eq!(anew.step(&b, &fact).await, Duration::MAX);
-        assert_eq!(b.facts.told_faults(), [""; 0]);
+        resealing.due = None;
+        assert_eq!(resealing.step(&b, &fact).await, Duration::MAX);
+        assert_eq!(b.facts.reported_faults(), [""; 0]);
     }
 
     #[tokio::test]
-    async fn in_another_store_nothing_is_taken_for_gone() {
+    async fn missing_objects_in_a_foreign_store_are_not_lost() {
         let store = Store::new();
         let fact = store.applied().await;
         let b = store.node("b", &[NEW, OLD]);
-        let mut anew = AnewSealing::default();
+        let mut resealing = Resealing::default();
         let (here, aside) = (store.path(""), store.0.path().join("aside"));
         std::fs::rename(&here, &aside).unwrap();
         std::fs::create_dir(&here).unwrap();
-        assert_eq!(anew.step(&b, &fact).await, TRY_AGAIN);
-        let told = b.facts.told_faults().concat();
-        assert!(told.contains("it is not the one in which this node has its place"), "{told}");
+        assert_eq!(resealing.step(&b, &fact).await, RETRY_INTERVAL);
+        let faults = b.facts.reported_faults().concat();
+        assert!(faults.contains("not the store that this node joined"), "{faults}");
         std::fs::remove_dir(&here).unwrap();
         std::fs::rename(&aside, &here).unwrap();
-        anew.due = None;
-        assert_eq!(anew.step(&b, &fact).await, Duration::MAX);
-        assert_eq!((anew.sealed.len(), anew.lost.len()), (4, 0));
+        resealing.due = None;
+        assert_eq!(resealing.step(&b, &fact).await, Duration::MAX);
+        assert_eq!((resealing.sealed.len(), resealing.lost.len()), (4, 0));
     }
 }

@@ -1,22 +1,28 @@
-//! Other settings that somebody proposes for the config's file: what they would change, and how they are written.
+//! Changes of the config file by REST: previews, edited settings, and enabling or disabling a server.
 //!
-//! Which settings are shown and changed is `config::patch`'s. What is written was checked whole before, rules included;
-//! it is put in force as any other change of the file.
+//! `config::patch` decides which settings are shown and changeable. A proposed file is validated completely, rules included, before
+//! it is written, and then applied like any other change of the file.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use super::rule_check::{RuleCheck, usable};
-use super::{ConfigSource, Looks, Reload, record};
-use crate::api::config_door::{
-    ChangeRefused, ChangeWish, ConfigComparison, FileSettings, ReloadDoor, ReloadRefused,
-    SettingsChange, ShownProblem,
+use super::{ConfigSource, Reload, WatchState, record};
+use mcpproxy_admin::api::config_handle::{
+    ChangeCommand, ChangeRefused, ConfigComparison, FileSettings, ReloadRefused, ReloadTrigger,
+    SettingsChange, ShownProblem, SwitchCommand, SwitchOutcome, SwitchRefused,
 };
-use crate::config::edit::EditRefused;
-use crate::config::patch::{self, PatchRefused};
-use crate::config::problem::Problem;
-use crate::config::{Config, file};
+use mcpproxy_catalog::Snapshot;
+use mcpproxy_config::edit::EditRefused;
+use mcpproxy_config::edit_servers::{NotSwitched, switch_server};
+use mcpproxy_config::patch::PatchRefused;
+use mcpproxy_config::problem::Problem;
+use mcpproxy_config::{Config, Flags, file, patch, rule_files};
 
-/// The file that is proposed: its text, and what it means.
+/// Error for changes of a node's settings that would have no effect.
+const FLEET: &str =
+    "this node runs the config of its fleet: change that with `mcpproxy fleet apply`";
+
+/// A proposed config file.
 struct Proposed {
     text: String,
     config: Config,
@@ -24,32 +30,75 @@ struct Proposed {
 }
 
 impl Reload {
-    /// What rules of another config are checked by.
-    pub(super) fn rule_check(&self, looks: &Looks) -> RuleCheck {
+    /// Checker for the rules of another config.
+    pub(super) fn rule_check(&self, watch_state: &WatchState) -> RuleCheck {
         let in_force =
-            tokio::task::block_in_place(|| looks.rules.are_in_force(&self.in_force.rules));
+            tokio::task::block_in_place(|| watch_state.rules.are_in_force(&self.in_force.rules));
         RuleCheck::new(in_force, self.proxy.catalog.load())
     }
 
-    /// What the file says, as it may be shown.
+    /// Enables or disables a server in the file, and reloads it. `None` if that panicked.
+    pub(super) async fn switch(
+        &mut self,
+        watch_state: WatchState,
+        command: SwitchCommand,
+    ) -> Option<WatchState> {
+        let SwitchCommand { server, enable, principal, answer } = command;
+        let refused = |why: &str| SwitchRefused::Refused(why.to_owned());
+        let Some(source) = self.source.clone() else {
+            let _ = answer.send(Err(refused("this proxy was not started with a config file")));
+            return Some(watch_state);
+        };
+        if self.in_force.fleet_config.is_some() {
+            let _ = answer.send(Err(refused(FLEET)));
+            return Some(watch_state);
+        }
+        let (now, rules) = (self.in_force.clone(), self.rule_check(&watch_state));
+        let written = tokio::task::spawn_blocking(move || {
+            switch_server(&source.path, &server, enable, |text| {
+                let usable = usable(text, (&source.path, &source.flags), &now, &rules);
+                usable.map(drop).map_err(|refused| refused.cause())
+            })
+        });
+        let written = match written.await {
+            Ok(Ok(changed)) => Ok(changed),
+            Ok(Err(NotSwitched::Unknown)) => Err(SwitchRefused::Unknown),
+            Ok(Err(NotSwitched::Refused(why))) => Err(SwitchRefused::Refused(why)),
+            Err(_) => Err(refused("changing the file failed unexpectedly")),
+        };
+        let (back, outcome) = match written {
+            Ok(changed) => {
+                let (back, outcome) =
+                    self.reload(watch_state, ReloadTrigger::Api, &principal).await;
+                let outcome = outcome.map_err(|why| SwitchRefused::Refused(why.cause()));
+                (back, outcome.map(|_| SwitchOutcome { changed }))
+            }
+            Err(why) => (Some(watch_state), Err(why)),
+        };
+        // The client may have disconnected.
+        let _ = answer.send(outcome);
+        back
+    }
+
+    /// Returns the settings in the file, without secrets.
     pub(super) async fn settings(&self) -> Result<FileSettings, ReloadRefused> {
         let source = self.source.clone().ok_or_else(no_file)?;
         blocking(move || {
             let text = file::text(&source.path).map_err(|problem| of_file(&problem))?;
             let settings = patch::settings(&text).map_err(|why| of_patch(&why, &source.path))?;
-            Ok(FileSettings { digest: patch::digest(&text), settings })
+            Ok(FileSettings { digest: patch::digest(&text), settings, patchable: patch::PATCHABLE })
         })
         .await?
     }
 
-    /// What other settings would change of what is in force.
+    /// Reports what changed settings would change.
     pub(super) async fn preview(
         &self,
-        looks: &Looks,
+        watch_state: &WatchState,
         change: SettingsChange,
     ) -> Result<ConfigComparison, ChangeRefused> {
         let source = self.source.clone().ok_or_else(no_file).map_err(ChangeRefused::Unusable)?;
-        let (now, rules) = (self.in_force.clone(), self.rule_check(looks));
+        let (now, rules) = (self.in_force.clone(), self.rule_check(watch_state));
         let compared = blocking(move || {
             let text = file::text(&source.path);
             let text = text.map_err(|problem| ChangeRefused::Unusable(of_file(&problem)))?;
@@ -59,27 +108,36 @@ impl Reload {
         compared.await.map_err(ChangeRefused::Unusable)?
     }
 
-    /// Writes other settings, and puts them in force. No looks come back where reading them panicked.
-    pub(super) async fn change(&mut self, looks: Looks, wish: ChangeWish) -> Option<Looks> {
-        let ChangeWish { change, principal, answer } = wish;
-        let (back, outcome) = match self.write(&looks, change).await {
+    /// Writes settings, and reloads the file. `None` if that panicked.
+    pub(super) async fn change(
+        &mut self,
+        watch_state: WatchState,
+        command: ChangeCommand,
+    ) -> Option<WatchState> {
+        let ChangeCommand { change, principal, answer } = command;
+        let (back, outcome) = match self.write(&watch_state, change).await {
             Ok(()) => {
-                let (back, outcome) = self.reload(looks, ReloadDoor::Api, &principal).await;
+                let (back, outcome) =
+                    self.reload(watch_state, ReloadTrigger::Api, &principal).await;
                 (back, outcome.map_err(ChangeRefused::Unusable))
             }
-            Err(refused) => (Some(looks), Err(refused)),
+            Err(refused) => (Some(watch_state), Err(refused)),
         };
-        // Whoever asked may have gone.
+        // The client may have disconnected.
         let _ = answer.send(outcome);
         back
     }
 
-    async fn write(&self, looks: &Looks, change: SettingsChange) -> Result<(), ChangeRefused> {
+    async fn write(
+        &self,
+        watch_state: &WatchState,
+        change: SettingsChange,
+    ) -> Result<(), ChangeRefused> {
         if self.in_force.fleet_config.is_some() {
-            return Err(ChangeRefused::Unusable(record::whole(super::FLEET)));
+            return Err(ChangeRefused::Unusable(record::whole(FLEET)));
         }
         let source = self.source.clone().ok_or_else(no_file).map_err(ChangeRefused::Unusable)?;
-        let (now, rules) = (self.in_force.clone(), self.rule_check(looks));
+        let (now, rules) = (self.in_force.clone(), self.rule_check(watch_state));
         let written = blocking(move || {
             let mut refused = None;
             let edited = file::edit(&source.path, |text| {
@@ -101,7 +159,7 @@ impl Reload {
     }
 }
 
-/// The file with what is proposed, if it can be used. Blocks.
+/// Applies a change to the text of the file and validates the result. Blocks.
 fn propose(
     text: &str,
     change: &SettingsChange,
@@ -123,7 +181,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ReloadRefused> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| record::whole("reading or changing the config failed"))
+    done.map_err(|_| record::whole("reading or changing the config failed unexpectedly"))
 }
 
 fn no_file() -> ReloadRefused {
@@ -136,8 +194,9 @@ fn of_file(problem: &Problem) -> ReloadRefused {
 
 fn of_patch(why: &PatchRefused, file: &Path) -> ReloadRefused {
     let key = match why {
-        PatchRefused::NotShown(path)
-        | PatchRefused::LetsIn(path)
+        PatchRefused::NotPatchable(path)
+        | PatchRefused::NotShown(path)
+        | PatchRefused::NoServer(path)
         | PatchRefused::Edit(EditRefused::NoObject(path) | EditRefused::Unsure(path)) => {
             path.to_string()
         }
@@ -151,4 +210,47 @@ fn of_patch(why: &PatchRefused, file: &Path) -> ReloadRefused {
     let mut refused = record::whole(why.to_string());
     refused.problems.iter_mut().for_each(|problem| problem.key.clone_from(&key));
     refused
+}
+
+/// Checker for the rules of a config that is not in force.
+pub(super) struct RuleCheck {
+    /// Whether the rules files are unchanged since they were put in force.
+    in_force: bool,
+    snapshot: Arc<Snapshot>,
+}
+
+impl RuleCheck {
+    pub(super) fn new(in_force: bool, snapshot: Arc<Snapshot>) -> Self {
+        Self { in_force, snapshot }
+    }
+
+    /// Validates the rules of `next`. Rules in force are not checked again, even if tools that they name have changed. Blocks.
+    pub(super) fn check(&self, now: &Config, next: &Config) -> Result<(), ReloadRefused> {
+        if self.in_force && next.rules == now.rules {
+            return Ok(());
+        }
+        let known = self.snapshot.known_tools(&rule_files::servers(next));
+        let loaded = rule_files::load(&next.rules, &known);
+        loaded.map(drop).map_err(|problems| record::wrong_rules(&problems))
+    }
+}
+
+/// Validates a text of the config file, rules included. Blocks.
+fn usable(
+    text: &str,
+    (path, flags): (&Path, &Flags),
+    now: &Config,
+    rules: &RuleCheck,
+) -> Result<(Config, Vec<Problem>), ReloadRefused> {
+    let env = |name: &str| std::env::var(name).ok();
+    let loaded = file::load_proposed(path, text, &env, flags);
+    let loaded = loaded.map_err(|problems| ReloadRefused {
+        problems: problems.iter().map(record::shown).collect(),
+    })?;
+    let mut config = loaded.config;
+    if config.api_key.is_none() {
+        config.api_key.clone_from(&now.api_key);
+    }
+    rules.check(now, &config)?;
+    Ok((config, loaded.warnings))
 }

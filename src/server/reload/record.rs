@@ -1,30 +1,28 @@
-//! What is told of a reload: the record, and the problems as they are shown.
-//!
-//! Neither holds a value that may be a secret.
+//! Activity records of reloads, and config problems as shown by REST. Neither contains potential secrets.
 
 use serde_json::{Value, json};
 
-use crate::activity::record::{Draft, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
-use crate::api::config_door::{
-    ConfigComparison, ReloadDoor, ReloadRefused, Reloaded, ShownProblem,
+use mcpproxy_activity::record::{Draft, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
+use mcpproxy_admin::api::config_handle::{
+    ConfigComparison, ReloadRefused, ReloadTrigger, Reloaded, ShownProblem,
 };
-use crate::config::Config;
-use crate::config::difference::ConfigDifference;
-use crate::config::problem::{Problem, Severity};
-use crate::config::rule_files::RULE_FILES;
-use crate::config::written::ChangedKey;
-use crate::policy::rules::RuleProblem;
+use mcpproxy_config::Config;
+use mcpproxy_config::difference::ConfigDifference;
+use mcpproxy_config::problem::{Problem, Severity};
+use mcpproxy_config::rule_files::RULE_FILES;
+use mcpproxy_config::written::ChangedKey;
+use mcpproxy_policy::rules::RuleProblem;
 
-/// Bytes of a record that tell which values are another.
+/// Maximum bytes of a record that describe changed values.
 const MAX_CHANGES_BYTES: usize = MAX_METADATA_BYTES / 2;
-/// Most values that a comparison shows.
+/// Maximum number of changes in a comparison.
 const MAX_COMPARED: usize = 200;
-/// Bytes of a record for each list of keys.
+/// Maximum bytes of a record for each list of keys.
 const MAX_KEYS_BYTES: usize = MAX_METADATA_BYTES / 8;
 
-/// The record of a config that was taken over.
+/// The record of an applied config.
 pub(super) fn applied(
-    door: ReloadDoor,
+    trigger: ReloadTrigger,
     principal: &str,
     changes: &[ChangedKey],
     reloaded: &Reloaded,
@@ -33,26 +31,26 @@ pub(super) fn applied(
     let keys = |keys: &[String]| bounded(keys.iter().map(|key| json!(key)), MAX_KEYS_BYTES).0;
     let metadata = json!({
         "section": "config",
-        "door": door.as_str(),
+        "door": trigger.as_str(),
         "changes": changes,
         "changes_left_out": left_out,
         "applied": keys(&reloaded.applied),
         "needs_restart": keys(&reloaded.needs_restart),
     });
-    draft(Status::Success, door, principal, "", &metadata)
+    draft(Status::Success, trigger, principal, "", &metadata)
 }
 
-/// The record of a config that was not.
-pub(super) fn rejected(door: ReloadDoor, principal: &str, refused: &ReloadRefused) -> Draft {
+/// The record of a rejected config.
+pub(super) fn rejected(trigger: ReloadTrigger, principal: &str, refused: &ReloadRefused) -> Draft {
     let metadata = json!({
         "section": "config",
-        "door": door.as_str(),
+        "door": trigger.as_str(),
         "problems": refused.problems.len(),
     });
-    draft(Status::Rejected, door, principal, &refused.cause(), &metadata)
+    draft(Status::Rejected, trigger, principal, &refused.cause(), &metadata)
 }
 
-/// What `next`, as the file says it, changes of `now`.
+/// Compares `next` with the config in force.
 pub(super) fn compared(now: &Config, next: &Config, warnings: &[Problem]) -> ConfigComparison {
     let changes = now.written.changes(&next.written);
     let difference = ConfigDifference::between(now, next);
@@ -67,14 +65,14 @@ pub(super) fn compared(now: &Config, next: &Config, warnings: &[Problem]) -> Con
 
 fn draft(
     status: Status,
-    door: ReloadDoor,
+    trigger: ReloadTrigger,
     principal: &str,
     error: &str,
     metadata: &Value,
 ) -> Draft {
-    let source = match door {
-        ReloadDoor::Api => Source::Api,
-        ReloadDoor::File | ReloadDoor::Signal | ReloadDoor::Fleet => Source::Internal,
+    let source = match trigger {
+        ReloadTrigger::Api => Source::Api,
+        ReloadTrigger::File | ReloadTrigger::Signal | ReloadTrigger::Fleet => Source::Internal,
     };
     let mut draft = Draft::new(Type::ConfigChange, source, status);
     draft.set(Text::Principal, principal);
@@ -83,13 +81,13 @@ fn draft(
     draft
 }
 
-/// The first of `values`, as far as there is room, and for how many there is none.
-fn bounded(values: impl Iterator<Item = Value>, mut room: usize) -> (Vec<Value>, usize) {
+/// Returns the first `values` that fit into `left` bytes, and the number of the others.
+fn bounded(values: impl Iterator<Item = Value>, mut left: usize) -> (Vec<Value>, usize) {
     let (mut kept, mut left_out) = (Vec::new(), 0);
     for value in values {
-        match room.checked_sub(value.to_string().len() + 1) {
-            Some(left) if left_out == 0 => {
-                room = left;
+        match left.checked_sub(value.to_string().len() + 1) {
+            Some(rest) if left_out == 0 => {
+                left = rest;
                 kept.push(value);
             }
             Some(_) | None => left_out += 1,
@@ -98,7 +96,6 @@ fn bounded(values: impl Iterator<Item = Value>, mut room: usize) -> (Vec<Value>,
     (kept, left_out)
 }
 
-/// A problem of the config as it is shown.
 pub(super) fn shown(problem: &Problem) -> ShownProblem {
     ShownProblem {
         severity: match problem.severity {
@@ -113,17 +110,15 @@ pub(super) fn shown(problem: &Problem) -> ShownProblem {
     }
 }
 
-/// What is wrong with files of rules.
 pub(super) fn wrong_rules(problems: &[RuleProblem]) -> ReloadRefused {
     ReloadRefused { problems: problems.iter().map(shown_rule).collect() }
 }
 
-/// Whether all that is wrong is wrong with files of rules.
+/// Whether all problems are in rules files.
 pub(super) fn is_of_rules(refused: &ReloadRefused) -> bool {
     refused.problems.iter().all(|problem| problem.key == RULE_FILES)
 }
 
-/// A problem of a file of rules.
 fn shown_rule(problem: &RuleProblem) -> ShownProblem {
     let place = |at: usize| (problem.line > 0).then_some(at);
     ShownProblem {
@@ -136,7 +131,7 @@ fn shown_rule(problem: &RuleProblem) -> ShownProblem {
     }
 }
 
-/// Something that is wrong with the file as a whole.
+/// A rejection with one problem that concerns the whole file.
 pub(super) fn whole(problem: impl Into<String>) -> ReloadRefused {
     let problem = ShownProblem {
         severity: "error",
@@ -152,10 +147,10 @@ pub(super) fn whole(problem: impl Into<String>) -> ReloadRefused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Flags, parse};
+    use mcpproxy_config::{Flags, parse};
 
     #[test]
-    fn a_long_list_of_changes_has_room_and_the_rest_is_counted() {
+    fn bounded_list_counts_values_that_do_not_fit() {
         let values = |count: usize| (0..count).map(|at| json!(format!("value {at}")));
         assert_eq!(bounded(values(3), 1000).1, 0);
         let (kept, left_out) = bounded(values(1000), 100);
@@ -164,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_the_first_error_with_its_place_and_the_number_of_the_others() {
+    fn cause_is_the_first_error_with_its_location_and_the_number_of_others() {
         let flags = Flags { data_dir: Some("/d".into()), ..Flags::default() };
         let text = "{\"unknown\": 1,\n\"tools_limit\": 0, \"listen\": 7}";
         let problems = parse(text, &|_| None, &flags).unwrap_err();

@@ -1,32 +1,31 @@
-//! Everything that keeps an entry from naming a server on this machine, before it is tried.
+//! Validation of a server's entry without starting it.
 //!
-//! Looks at the file system and at the variables it is given. Starts nothing and asks no server:
-//! whether the server works is found out by running it.
+//! Reads the file system and the given variables. Starts nothing and contacts no server.
 
 use std::fs::Metadata;
 use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::invalid::Invalid;
-use super::reference::{KINDS, Lookup, fill};
-use super::{Config, Kind};
-use crate::upstream::endpoint::{UrlForm, readable};
+use crate::config::reference::{Invalid, KINDS, Lookup, fill};
+use crate::config::{Config, Kind, PROXY_SETTING};
+use crate::endpoint::{UrlForm, parse_url};
+use mcpproxy_runtime::io::address::UNIX;
+use mcpproxy_runtime::io::egress_proxy::Egress;
 
-/// What is wrong with an entry.
+/// A problem with an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// The keys that lead to the value from the entry; none for the entry as a whole.
+    /// Path of keys from the entry to the value; empty for the entry as a whole.
     pub keys: Vec<String>,
-    /// What is wrong, and the form that is allowed.
+    /// The problem and the accepted form.
     pub problem: String,
-    /// Whether it is about which keys are there, and not about what one of them says.
+    /// Whether it is about which keys are present, not about a value.
     pub is_form: bool,
 }
 
 impl Config {
-    /// Everything that is wrong with the entry. `lookup` finds environment variables.
-    #[must_use]
+    /// All problems of the entry. `lookup` resolves environment variables.
     pub fn mistakes(&self, lookup: Lookup<'_>) -> Vec<Mistake> {
         let mut found = Vec::new();
         let kind = match self.kind() {
@@ -42,12 +41,17 @@ impl Config {
         if http {
             let url = self.url.as_deref();
             let url = url.and_then(|url| filled(url, &["url"], lookup, &mut found));
-            if let Some(Err(problem)) = url.as_deref().map(readable) {
+            if let Some(Err(problem)) = url.as_deref().map(parse_url) {
                 let form = "write it like \"https://host/mcp\" or \"unix:/path/of.sock:/mcp\"";
                 found.push(mistake(&["url"], format!("{problem}: {form}")));
             }
+            let proxy = self.proxy.as_deref();
+            let proxy = proxy.and_then(|proxy| filled(proxy, &["proxy"], lookup, &mut found));
+            if let Err(problem) = Egress::parse(proxy.as_deref(), PROXY_SETTING) {
+                found.push(mistake(&["proxy"], format!("{problem}, or \"none\"")));
+            }
             if let Some(tls) = &self.tls {
-                if let Some(missing) = tls.half() {
+                if let Some(missing) = tls.missing_half() {
                     let problem = "is missing: cert and key belong together".to_owned();
                     found.push(mistake(&["tls", missing.as_str()], problem));
                 } else if let Err(problem) = tls.load(SystemTime::now()) {
@@ -77,8 +81,7 @@ impl Config {
         found
     }
 
-    /// What is understood otherwise than in the programs that such entries are copied from.
-    #[must_use]
+    /// Settings that have another meaning here than in the programs such entries are copied from.
     pub fn oddities(&self) -> Vec<(Vec<String>, String)> {
         let mut found = Vec::new();
         let as_it_is = |value: &str| value.contains("${");
@@ -108,14 +111,17 @@ impl Config {
                 odd(&[section, name], only);
             }
         }
-        if self.url.as_deref().is_some_and(not_ours) {
-            odd(&["url"], only);
+        for (key, value) in [("url", &self.url), ("proxy", &self.proxy)] {
+            if value.as_deref().is_some_and(not_ours) {
+                odd(&[key], only);
+            }
         }
         let unused: &[(&str, bool)] = match self.kind() {
             Ok(Kind::Stdio) => &[
                 ("url", self.url.is_some()),
                 ("headers", !self.headers.is_empty()),
                 ("tls", self.tls.is_some()),
+                ("proxy", self.proxy.is_some()),
             ],
             Ok(Kind::Http) => &[
                 ("command", self.command.is_some()),
@@ -134,11 +140,15 @@ impl Config {
                 },
             );
         }
-        let plain = || match self.url.as_deref().map(readable) {
+        let plain = || match self.url.as_deref().map(parse_url) {
             Some(Ok(UrlForm::Web(url))) => url.scheme() == "http",
             Some(Ok(UrlForm::Unix { .. })) => true,
             Some(Err(_)) | None => false,
         };
+        let is_socket = self.url.as_deref().is_some_and(|url| url.starts_with(UNIX));
+        if self.proxy.is_some() && is_socket {
+            odd(&["proxy"], "is not used: the url is a Unix socket");
+        }
         if self.tls.is_some() && self.kind() == Ok(Kind::Http) && plain() {
             let problem = "is not used: the url is none of https";
             found.push((vec!["tls".to_owned()], problem.to_owned()));
@@ -146,7 +156,7 @@ impl Config {
         found
     }
 
-    /// The program, looked for as it is when it is started, and its folder.
+    /// Checks the program, looked up as when it is started, and its working directory.
     fn look_for_program(&self, lookup: Lookup<'_>, found: &mut Vec<Mistake>) {
         if let Some(cwd) = &self.cwd {
             let shown = cwd.display();
@@ -161,7 +171,7 @@ impl Config {
             }
         }
         let Some(command) = self.command.as_deref().filter(|it| !it.contains("${")) else { return };
-        // The child's own PATH counts, if it is given one.
+        // The child's own PATH takes precedence.
         let path = match self.env.get("PATH") {
             Some(path) => fill(path, "env.PATH", lookup).unwrap_or_default(),
             None => lookup("PATH").unwrap_or_default(),
@@ -221,7 +231,7 @@ fn plain(error: &io::Error) -> String {
     }
 }
 
-/// `value` with its variables; each that is missing is told.
+/// `value` with its references resolved; reports each missing variable.
 fn filled(
     value: &str,
     keys: &[&str],
@@ -255,7 +265,7 @@ fn mistake(keys: &[&str], problem: String) -> Mistake {
     Mistake { keys, problem, is_form: false }
 }
 
-/// What is to be written instead.
+/// How to fix the entry.
 const fn form(invalid: &Invalid) -> &'static str {
     match invalid {
         Invalid::Neither => {
@@ -265,8 +275,9 @@ const fn form(invalid: &Invalid) -> &'static str {
         Invalid::NoCommand => "write \"command\" and \"args\"",
         Invalid::NoUrl => "write \"url\", like \"https://host/mcp\"",
         Invalid::Missing { .. } => "set it, or write the value itself",
-        Invalid::Unread { .. } => "mend that, or write the value itself",
+        Invalid::Unread { .. } => "fix that, or write the value itself",
         Invalid::Unclosed { .. } | Invalid::Input { .. } => "write ${env:NAME}",
+        Invalid::Proxy { .. } => "write \"proxy\" like \"http://host:3128\", or \"none\"",
     }
 }
 
@@ -282,14 +293,14 @@ mod tests {
         }
     }
 
-    fn told(json: serde_json::Value) -> Vec<String> {
+    fn problems(json: serde_json::Value) -> Vec<String> {
         let config: Config = serde_json::from_value(json).unwrap();
-        let told = |it: Mistake| format!("{}: {}", it.keys.join("."), it.problem);
-        config.mistakes(&environment).into_iter().map(told).collect()
+        let problems = |it: Mistake| format!("{}: {}", it.keys.join("."), it.problem);
+        config.mistakes(&environment).into_iter().map(problems).collect()
     }
 
     #[test]
-    fn an_entry_that_can_run_has_no_mistakes() {
+    fn startable_entry_has_no_mistakes() {
         for entry in [
             serde_json::json!({"command": "sh", "args": ["-c", "true"], "cwd": "/"}),
             serde_json::json!({"command": "/bin/sh", "env": {"A": "${env:TOKEN}"}}),
@@ -297,13 +308,15 @@ mod tests {
             serde_json::json!({"command": "./sh", "cwd": "/bin"}),
             serde_json::json!({"url": "https://h/mcp", "headers": {"A": "Bearer ${env:TOKEN}"}}),
             serde_json::json!({"url": "http://h", "command": "x", "protocol": "http"}),
+            serde_json::json!({"url": "https://h", "proxy": "http://u:${env:TOKEN}@p:3128"}),
+            serde_json::json!({"url": "https://h", "proxy": "none"}),
         ] {
-            assert_eq!(told(entry.clone()), [""; 0], "{entry}");
+            assert_eq!(problems(entry.clone()), [""; 0], "{entry}");
         }
     }
 
     #[test]
-    fn every_mistake_of_an_entry_is_told_with_the_allowed_form() {
+    fn every_mistake_is_reported_with_the_accepted_form() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("plain");
         std::fs::write(&file, "").unwrap();
@@ -356,11 +369,19 @@ mod tests {
                 vec!["env.K: env.K holds ${input:key}", "env.L: env.L holds a ${…: without"],
             ),
             (
+                serde_json::json!({"url": "https://h", "proxy": "socks5://u:p@h"}),
+                vec!["proxy: proxy of the server has scheme socks5, and only http is supported"],
+            ),
+            (
+                serde_json::json!({"url": "https://h", "proxy": "${env:P}"}),
+                vec!["proxy: environment variable P is not set"],
+            ),
+            (
                 serde_json::json!({"url": "http://h", "oauth": {"client_secret": "${env:S}"}}),
                 vec!["oauth.client_secret: environment variable S is not set"],
             ),
         ] {
-            let found = told(entry.clone());
+            let found = problems(entry.clone());
             assert_eq!(found.len(), expected.len(), "{entry}: {found:?}");
             for (found, expected) in found.iter().zip(expected) {
                 assert!(found.starts_with(expected), "{entry}: {found}");
@@ -369,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_programs_fill_in_and_we_do_not_is_told() {
+    fn references_of_other_programs_are_reported() {
         let odd = |json: serde_json::Value| {
             let config: Config = serde_json::from_value(json).unwrap();
             let keys = config.oddities().into_iter().map(|(keys, _)| keys.join("."));

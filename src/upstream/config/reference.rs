@@ -1,22 +1,22 @@
-//! Values that an entry names instead of holding them: `${env:NAME}`, `${file:/path}`,
-//! `${credential:NAME}`, `${keyring:service/user}`.
+//! References in config values: `${env:NAME}`, `${file:/path}`, `${credential:NAME}`, `${keyring:service/user}`.
 //!
-//! They are read by the server's own task whenever it connects, and one that cannot be read, or not yet, holds up that
-//! server alone. What was read is as secret as what stands in the entry ([`crate::secrets`]); no error quotes it.
+//! Resolved by the server's own task at each connection attempt, so that an unreadable one holds up that server alone.
+//! Resolved values are secret ([`mcpproxy_runtime::secrets`]) and never quoted in errors.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::invalid::Invalid;
-use crate::os::bounded_file::{self, NamedPipes};
-use crate::os::{keyring, private};
+use thiserror::Error;
 
-/// Most bytes of a value that is kept in a file.
+use mcpproxy_runtime::os::bounded_file::{self, NamedPipes};
+use mcpproxy_runtime::os::{keyring, private};
+
+/// Maximum size of a file that holds a value, in bytes.
 const MAX_BYTES: u64 = 64 * 1024;
-/// The folder that systemd keeps a service's credentials in.
+/// Variable with the directory of systemd credentials.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
-/// What begins a reference, of which the rest is up to a brace.
+/// Prefix of each kind of reference; it ends at the next brace.
 pub(super) const KINDS: [(&str, Kind); 4] = [
     ("${env:", Kind::Env),
     ("${file:", Kind::File),
@@ -24,7 +24,7 @@ pub(super) const KINDS: [(&str, Kind); 4] = [
     ("${keyring:", Kind::Keyring),
 ];
 
-/// Where a value is kept.
+/// Source of a referenced value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Env,
@@ -33,7 +33,7 @@ pub(super) enum Kind {
     Keyring,
 }
 
-/// What is named was so when it was looked at. `Debug` shows that alone.
+/// Digest of resolved references. `Debug` hides it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct NamedValues([u8; 32]);
 
@@ -43,10 +43,9 @@ impl fmt::Debug for NamedValues {
     }
 }
 
-/// Finds environment variables.
 pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// `value` with what it names, for the key of an entry. Where a keyring is named, it is asked, and may be long.
+/// Resolves the references in `value`, found under `key`. Blocks, possibly for long if a keyring is involved.
 pub(super) fn fill(value: &str, key: &str, lookup: Lookup<'_>) -> Result<String, Invalid> {
     if let Some((_, after)) = value.split_once("${input:") {
         let name = after.split('}').next().unwrap_or(after).to_owned();
@@ -66,18 +65,16 @@ pub(super) fn fill(value: &str, key: &str, lookup: Lookup<'_>) -> Result<String,
     Ok(filled)
 }
 
-/// `value` with what it names, if that can be had without asking a keyring: it may ask its user.
-pub(in crate::upstream) fn fill_unasked(value: &str, lookup: Lookup<'_>) -> Option<String> {
-    if names_keyring(value) { None } else { fill(value, "", lookup).ok() }
+/// Resolves `value` unless that requires a keyring, which may prompt its user.
+pub(crate) fn fill_without_keyring(value: &str, lookup: Lookup<'_>) -> Option<String> {
+    if refers_to_keyring(value) { None } else { fill(value, "", lookup).ok() }
 }
 
-/// Whether a keyring would be asked for it.
-pub(in crate::upstream) fn names_keyring(value: &str) -> bool {
+pub(crate) fn refers_to_keyring(value: &str) -> bool {
     value.contains("${keyring:")
 }
 
-/// What the references in these values lead to now, as one digest: another where any of them has changed. `None` where
-/// there is no reference.
+/// Digest of what these values resolve to now; `None` without references.
 pub(super) fn digest<'v>(
     values: impl IntoIterator<Item = &'v str>,
     lookup: Lookup<'_>,
@@ -86,28 +83,26 @@ pub(super) fn digest<'v>(
     referring.peek()?;
     let mut hasher = blake3::Hasher::new();
     for value in referring {
-        // A keyring is asked for what is started alone. Why one cannot be read is no value.
-        let of_keyring = names_keyring(value).then(|| value.to_owned());
-        let filled = of_keyring.or_else(|| fill_unasked(value, lookup));
+        // Keyrings are only asked at a start. The reason of a failure is not part of the digest.
+        let of_keyring = refers_to_keyring(value).then(|| value.to_owned());
+        let filled = of_keyring.or_else(|| fill_without_keyring(value, lookup));
         let length = filled.as_ref().map_or(u64::MAX, |filled| filled.len() as u64);
         hasher.update(&length.to_le_bytes()).update(filled.unwrap_or_default().as_bytes());
     }
     Some(NamedValues(*hasher.finalize().as_bytes()))
 }
 
-/// A part of a value, as it is written.
+/// Part of a value as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValuePart<'v> {
-    /// What stands there.
     Plain(&'v str),
-    /// `${env:NAME}`, whole.
+    /// `${env:NAME}`, including the braces.
     Variable(&'v str),
-    /// What no other program fills in: a file, a credential, or what a keyring holds; whole.
+    /// A reference that only this program resolves: file, credential or keyring; including the braces.
     Kept(&'v str),
 }
 
-/// A value in parts.
-#[must_use]
+/// Splits a value into text and references.
 pub fn value_parts(value: &str) -> Vec<ValuePart<'_>> {
     let (mut parts, mut rest) = (Vec::new(), value);
     while let Some((before, kind, after)) = first(rest) {
@@ -126,7 +121,7 @@ pub fn value_parts(value: &str) -> Vec<ValuePart<'_>> {
     parts
 }
 
-/// The files that a value names.
+/// Files that a value refers to.
 pub(super) fn files(value: &str, lookup: Lookup<'_>) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut rest = value;
@@ -140,7 +135,7 @@ pub(super) fn files(value: &str, lookup: Lookup<'_>) -> Vec<PathBuf> {
     found
 }
 
-/// The first reference: what stands before it, and what behind its colon.
+/// Splits at the first reference: the text before it, its kind, the text after its colon.
 fn first(value: &str) -> Option<(&str, Kind, &str)> {
     let found = KINDS.iter().filter_map(|(opens, kind)| {
         value.split_once(opens).map(|(before, after)| (before, *kind, after))
@@ -191,7 +186,7 @@ impl Kind {
     }
 }
 
-/// A whole path; `~` is the home.
+/// An absolute path; `~` is the home directory.
 fn path(name: &str, lookup: Lookup<'_>) -> Option<PathBuf> {
     match name.strip_prefix("~/") {
         Some(rest) => Some(Path::new(&lookup("HOME").filter(|it| !it.is_empty())?).join(rest)),
@@ -199,7 +194,7 @@ fn path(name: &str, lookup: Lookup<'_>) -> Option<PathBuf> {
     }
 }
 
-/// The text of a file, without the line end that it ends with.
+/// Content of a file without its last line break.
 fn text(path: &Path) -> Result<String, String> {
     let read = bounded_file::read(path, MAX_BYTES, NamedPipes::Refused);
     let text = read.and_then(|(bytes, _)| bounded_file::text(bytes));
@@ -213,13 +208,53 @@ fn text(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// What others may do with a file that holds a value, if it is anything.
+/// Describes the access others have to a file with a secret, if any.
 pub(super) fn exposure(path: &Path) -> Option<String> {
     let mode = private::wider(path)?;
     let path = path.display();
     Some(format!(
         "others may read or write {path} (mode {mode:03o}): chmod 600 it, it holds a secret"
     ))
+}
+
+/// Why an entry names no usable server. Affects that server alone.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum Invalid {
+    #[error("neither command nor url is given")]
+    Neither,
+    #[error("both command and url are given and protocol does not say which one counts")]
+    Both,
+    #[error("protocol stdio needs a command")]
+    NoCommand,
+    #[error("protocol streamable-http needs a url")]
+    NoUrl,
+    #[error("environment variable {name} is not set, which {key} asks for")]
+    Missing { name: String, key: String },
+    #[error("{what} cannot be read, which {key} asks for: {why}")]
+    Unread { what: String, key: String, why: String },
+    #[error("{key} holds a ${{…: without its closing brace")]
+    Unclosed { key: String },
+    #[error("{key} holds ${{input:{name}}}, which VS Code asks its user for and nobody here")]
+    Input { name: String, key: String },
+    #[error("{why}")]
+    Proxy { why: String },
+}
+
+impl Invalid {
+    /// Whether it lasts until the entry or our environment changes. What could not be read may be readable later.
+    pub(crate) const fn is_lasting(&self) -> bool {
+        match self {
+            Self::Neither
+            | Self::Both
+            | Self::NoCommand
+            | Self::NoUrl
+            | Self::Missing { .. }
+            | Self::Unclosed { .. }
+            | Self::Input { .. }
+            | Self::Proxy { .. } => true,
+            Self::Unread { .. } => false,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -237,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_value_are_the_value() {
+    fn value_parts_concatenate_to_the_value() {
         use ValuePart::{Kept, Plain, Variable};
         for (value, expected) in [
             ("", &[][..]),
@@ -256,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_credentials_are_read_without_their_last_line_end() {
+    fn files_and_credentials_are_read_without_the_last_line_break() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().to_str().unwrap();
         for (written, read) in [
@@ -280,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_which_and_why_and_quotes_nothing() {
+    fn unreadable_references_are_named_with_the_reason_and_never_quoted() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().to_str().unwrap();
         fs::write(home.path().join("long"), "x".repeat(70_000)).unwrap();
@@ -311,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn another_value_behind_a_reference_is_another_digest() {
+    fn changed_referenced_value_changes_the_digest() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("f");
         let value = format!("a ${{file:{}}}", file.display());
@@ -327,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_can_read_is_told() {
+    fn file_readable_by_others_is_reported() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("f");
         fs::write(&file, "x").unwrap();

@@ -1,22 +1,34 @@
-//! Who logs in for a server: found (RFC 9728, then RFC 8414), and held to what we insist on.
+//! Authorization server of an upstream: discovery (RFC 9728, then RFC 8414), our requirements, and login errors.
 //!
-//! rmcp finds and reads the documents, and sees to it that they name themselves. Beyond that we
-//! insist on: metadata that was published, on the server's own origin; PKCE by S256, stated;
-//! endpoints that may be asked.
+//! rmcp fetches the documents and verifies that they name themselves. We also require published metadata on the server's
+//! own origin, PKCE with S256, and endpoints that pass the address policy.
+//!
+//! The server is probed without a token in both protocol families. Nothing is sent that has an effect: a server that only protects
+//! calls is recognized by its published metadata.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, WWW_AUTHENTICATE};
+use http::response::Parts;
+use http::{Method, Request, StatusCode};
 use rmcp::transport::auth::{
-    AuthorizationManager, AuthorizationMetadata, AuthorizationMetadataSource, WWWAuthenticateParams,
+    AuthError, AuthorizationManager, AuthorizationMetadata, AuthorizationMetadataSource,
+    WWWAuthenticateParams,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
+use thiserror::Error;
 use url::Url;
 
-use super::approach::Answered;
-use super::client::{AddressPolicy, LoginClient};
-use super::login_error::{LoginError, unusable};
+use crate::oauth::client::{AddressPolicy, LoginClient};
+use crate::oauth::store::TokenStoreError;
+use crate::peer::Peer;
+use crate::request::Params;
+use mcpproxy_protocol::mcp::headers;
+use mcpproxy_protocol::mcp::revisions::{MODERN, NEWEST_LEGACY, ProtocolFamily};
 
-/// Takes the protocol's steps for the server at `url`.
+/// rmcp's protocol implementation for the server at `url`.
 pub(super) async fn manager(
     url: &Url,
     client: LoginClient,
@@ -26,14 +38,38 @@ pub(super) async fn manager(
         .map_err(unusable)
 }
 
-/// Who logs in for the server at `url`, which has `answered` so.
-pub(super) async fn discover(
+/// Finds the authorization server of the server at `url`, whose probe was `answered`. A server whose metadata names itself
+/// with a trailing slash is the same one.
+pub(super) async fn find(
+    url: &Url,
+    client: LoginClient,
+    answered: &Answered,
+) -> Result<(AuthorizationManager, AuthorizationMetadata), LoginError> {
+    let plain = manager(url, client.clone()).await?;
+    let error = match discover(&plain, url, answered).await {
+        Ok(metadata) => return Ok((plain, metadata)),
+        Err(error) => error,
+    };
+    let mut slashed = url.clone();
+    slashed.set_path(&format!("{}/", url.path()));
+    if url.path().ends_with('/') {
+        return Err(error);
+    }
+    let slashed = manager(&slashed, client).await?;
+    match discover(&slashed, url, answered).await {
+        Ok(metadata) => Ok((slashed, metadata)),
+        Err(_) => Err(error),
+    }
+}
+
+/// Finds the authorization server, with the URL of the manager as the name of the server.
+async fn discover(
     manager: &AuthorizationManager,
     url: &Url,
     answered: &Answered,
 ) -> Result<AuthorizationMetadata, LoginError> {
     let Some(challenge) = &answered.challenge else {
-        // It may ask for a login where there is no looking: what it says of itself counts.
+        // It may require a login for calls only: its published metadata decides.
         let status = answered.status.as_u16();
         return published(manager).await.ok_or(LoginError::NotAsked(status));
     };
@@ -41,7 +77,7 @@ pub(super) async fn discover(
     if let Some(elsewhere) = named.resource_metadata_url
         && elsewhere.origin() != url.origin()
     {
-        let text = format!("it describes itself at another place, {elsewhere}");
+        let text = format!("its metadata is at another origin, {elsewhere}");
         return Err(LoginError::Unusable(text));
     }
     let challenge = (!challenge.is_empty()).then_some(&**challenge);
@@ -49,19 +85,19 @@ pub(super) async fn discover(
     match found.source.is_discovered() {
         true => Ok(found.metadata),
         false => Err(LoginError::Unusable(
-            "it publishes nothing about who logs in (RFC 9728, RFC 8414)".to_owned(),
+            "it publishes no authorization metadata (RFC 9728, RFC 8414)".to_owned(),
         )),
     }
 }
 
-/// The authorization server that the server's own description names, if it has one.
+/// Authorization server named in the server's protected resource metadata.
 pub(super) async fn published(manager: &AuthorizationManager) -> Option<AuthorizationMetadata> {
     let found = manager.resolve_metadata().await.ok()?;
     let described = found.source == AuthorizationMetadataSource::ProtectedResourceMetadata;
     described.then_some(found.metadata)
 }
 
-/// What we insist on.
+/// Checks our requirements.
 pub(super) fn check(
     metadata: &AuthorizationMetadata,
     policy: &AddressPolicy,
@@ -85,24 +121,24 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether an answer from `issuer` is the authorization server's (RFC 9207 §2.4).
-pub(super) fn answers(metadata: &AuthorizationMetadata, issuer: Option<&str>) -> bool {
+/// Whether `issuer` matches the authorization server (RFC 9207 §2.4).
+pub(super) fn is_from_issuer(metadata: &AuthorizationMetadata, issuer: Option<&str>) -> bool {
     match issuer {
         Some(issuer) => metadata.issuer.as_deref() == Some(issuer),
-        None => !says(metadata, "authorization_response_iss_parameter_supported"),
+        None => !has_flag(metadata, "authorization_response_iss_parameter_supported"),
     }
 }
 
-/// Whether clients can describe themselves at a URL (MCP 2026-07-28 §Client ID Metadata Documents).
-pub(super) fn reads_descriptions(metadata: &AuthorizationMetadata) -> bool {
-    says(metadata, "client_id_metadata_document_supported")
+/// Whether client ID metadata documents are supported (MCP 2026-07-28 §Client ID Metadata Documents).
+pub(super) fn supports_metadata_documents(metadata: &AuthorizationMetadata) -> bool {
+    has_flag(metadata, "client_id_metadata_document_supported")
 }
 
-fn says(metadata: &AuthorizationMetadata, name: &str) -> bool {
+fn has_flag(metadata: &AuthorizationMetadata, name: &str) -> bool {
     metadata.additional_fields.get(name).and_then(Value::as_bool) == Some(true)
 }
 
-/// As much of the metadata as renewals need.
+/// The part of the metadata that renewals need.
 pub(super) fn endpoints(metadata: &AuthorizationMetadata) -> AuthorizationMetadata {
     const METHODS: &str = "token_endpoint_auth_methods_supported";
     let mut kept = AuthorizationMetadata::default();
@@ -114,12 +150,160 @@ pub(super) fn endpoints(metadata: &AuthorizationMetadata) -> AuthorizationMetada
     kept
 }
 
+const LIST: &str = "tools/list";
+const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
+/// Response of a server to requests without a token.
+#[derive(Debug)]
+pub(super) struct Answered {
+    /// Status of the first response.
+    pub(super) status: StatusCode,
+    /// `WWW-Authenticate` if a login is required; possibly empty.
+    pub(super) challenge: Option<String>,
+}
+
+/// Sends requests until the server requires a login or lists its tools. The error means that it is unreachable.
+pub(super) async fn probe(
+    client: &LoginClient,
+    url: &Url,
+    headers: &[(String, String)],
+) -> Result<Answered, String> {
+    let probe = Probe { client, url, headers };
+    let us = json!({"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")});
+    let params = json!({"protocolVersion": NEWEST_LEGACY, "capabilities": {}, "clientInfo": us});
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
+    let first = probe.post(hello.to_string().into_bytes(), &[]).await?;
+    let status = first.status;
+    let challenge = match challenge(&first) {
+        Some(challenge) => Some(challenge),
+        None => probe.list(&first.headers, status.is_success()).await,
+    };
+    Ok(Answered { status, challenge })
+}
+
+struct Probe<'a> {
+    client: &'a LoginClient,
+    url: &'a Url,
+    headers: &'a [(String, String)],
+}
+
+impl Probe<'_> {
+    /// Lists the tools in the legacy session, then as of 2026-07-28.
+    async fn list(&self, begun: &HeaderMap, initialized: bool) -> Option<String> {
+        let list = |family| {
+            let (first, rest) = Params::of(LIST, Bytes::from_static(b"{}")).body(1, family);
+            [&first, &*rest.concat()].concat()
+        };
+        let asked = async |message: Vec<u8>, own: &[(&str, &str)]| {
+            self.post(message, own).await.ok().as_ref().and_then(challenge)
+        };
+        if initialized {
+            let session = begun.get(headers::SESSION_ID).and_then(|id| id.to_str().ok());
+            let session: Vec<_> = session.map(|id| (headers::SESSION_ID, id)).into_iter().collect();
+            let mut found = asked(INITIALIZED.to_vec(), &session).await;
+            if found.is_none() {
+                found = asked(list(ProtocolFamily::Legacy), &session).await;
+            }
+            if !session.is_empty() {
+                // Best effort: the session is no longer needed.
+                let _ = self.send(Method::DELETE, Vec::new(), &session).await;
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+        let modern = [(headers::PROTOCOL_VERSION, MODERN), (headers::METHOD, LIST)];
+        asked(list(ProtocolFamily::Modern), &modern).await
+    }
+
+    async fn post(&self, message: Vec<u8>, own: &[(&str, &str)]) -> Result<Parts, String> {
+        self.send(Method::POST, message, own).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        body: Vec<u8>,
+        own: &[(&str, &str)],
+    ) -> Result<Parts, String> {
+        let mut request = Request::builder().method(method).uri(self.url.as_str());
+        request = request.header(CONTENT_TYPE, "application/json");
+        let operators = self.headers.iter().map(|(name, value)| (&**name, &**value));
+        for (name, value) in operators.chain(own.iter().copied()) {
+            request = request.header(name, value);
+        }
+        let request = request.body(body).map_err(|error| error.to_string())?;
+        self.client.ask(request).await
+    }
+}
+
+/// The challenge of a response that requires a login.
+fn challenge(head: &Parts) -> Option<String> {
+    (head.status == StatusCode::UNAUTHORIZED).then(|| {
+        let all = head.headers.get_all(WWW_AUTHENTICATE).iter();
+        all.filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(", ")
+    })
+}
+
+/// Why a login failed. Each text is one line without secrets.
+#[derive(Debug, Error)]
+pub enum LoginError {
+    /// The config entry does not allow a login.
+    #[error("{0}")]
+    Config(String),
+    /// The server responds without a login.
+    #[error("it does not ask for a login: it answers HTTP {0} without one")]
+    NotAsked(u16),
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    /// The authorization server is not published, or violates our requirements.
+    #[error("its login cannot be used: {0}")]
+    Unusable(String),
+    /// Rejected by the user or the authorization server.
+    #[error("nothing was granted: {0}")]
+    Denied(String),
+    /// The browser did not return in time.
+    #[error("nobody logged in within {0:?}")]
+    Late(Duration),
+    #[error("the tokens cannot be kept: {0}")]
+    Store(#[from] TokenStoreError),
+}
+
+impl LoginError {
+    /// Redacts and bounds the text.
+    pub(super) fn quoted(self, peer: &Peer) -> Self {
+        let quote = |text: String| peer.quote(text).to_string();
+        match self {
+            Self::Config(text) => Self::Config(quote(text)),
+            Self::Unreachable(text) => Self::Unreachable(quote(text)),
+            Self::Unusable(text) => Self::Unusable(quote(text)),
+            Self::Denied(text) => Self::Denied(quote(text)),
+            Self::NotAsked(_) | Self::Late(_) | Self::Store(_) => self,
+        }
+    }
+}
+
+pub(super) fn unusable(error: AuthError) -> LoginError {
+    LoginError::Unusable(error_chain(&error))
+}
+
+/// An error with its causes, not redacted.
+pub(super) fn error_chain(error: &AuthError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_held_to_the_issuer_it_names() {
+    fn issuer_of_a_response_must_match() {
         const SUPPORTED: &str = "authorization_response_iss_parameter_supported";
         for (supported, by, expected) in [
             (true, Some("https://as"), true),
@@ -133,7 +317,7 @@ mod tests {
             let mut metadata = AuthorizationMetadata::default();
             metadata.issuer = Some("https://as".into());
             metadata.additional_fields.insert(SUPPORTED.into(), supported.into());
-            assert_eq!(answers(&metadata, by), expected, "{supported} {by:?}");
+            assert_eq!(is_from_issuer(&metadata, by), expected, "{supported} {by:?}");
         }
     }
 }

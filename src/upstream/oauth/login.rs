@@ -1,50 +1,49 @@
-//! One login, from the server's challenge to tokens on disk.
+//! One interactive login, from the probe to stored tokens.
 //!
-//! rmcp takes the protocol's steps. Who may log in for a server is [`super::authority`]'s, what a
-//! server asks for [`super::approach`]'s and [`super::challenge`]'s business.
+//! rmcp implements the protocol; [`super::authority`] finds the authorization server. The browser returns to a page on
+//! 127.0.0.1 that exists for the duration of the login. Requests without the login's `state` get a 404 and do not affect
+//! it, so another page in the browser can neither end nor hijack it.
 
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::transport::auth::{
     AuthError, AuthorizationManager, AuthorizationMetadata, AuthorizationRequest,
     AuthorizationSession, OAuthClientConfig,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use url::Url;
 
-use super::approach::approach;
-use super::callback::{Callback, Returned};
-use super::client::{AddressPolicy, LoginClient};
-use super::login_error::{LoginError, unusable, words};
-use super::store::{Grant, TokenStore};
-use super::token_response::take;
-use super::{authority, challenge};
-use crate::io::address::UNIX;
-use crate::secrets::Secrets;
-use crate::upstream::config::{Config, Target};
-use crate::upstream::peer::Peer;
+use crate::config::{Config, Target};
+use crate::oauth;
+use crate::oauth::authority;
+use crate::oauth::authority::{LoginError, error_chain, probe, unusable};
+use crate::oauth::client::{AddressPolicy, LoginClient, LoginTransport};
+use crate::oauth::store::{Grant, TokenStore, take};
+use crate::peer::Peer;
+use mcpproxy_runtime::io::address::UNIX;
+use mcpproxy_runtime::io::egress_proxy::Egress;
+use mcpproxy_runtime::secrets::Secrets;
 
-/// Our name at authorization servers.
+/// Client name for dynamic registration.
 const CLIENT_NAME: &str = "mcpproxy";
 
-/// What a login led to.
+/// Result of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedIn {
-    /// Who gave the tokens.
     pub issuer: String,
-    /// What they are good for; empty: the server did not say.
+    /// Granted scopes; empty if unknown.
     pub scopes: Vec<String>,
-    /// True if they can be renewed without a person.
+    /// Whether the tokens can be renewed without a user.
     pub renewable: bool,
 }
 
-/// Logs in with the server that `config` names, called `name`: `show` is given the URL to be
-/// opened in a browser, and the person has until `limit`. The tokens are kept under `data_dir`.
-///
-/// # Errors
-///
-/// [`LoginError`]; nothing was kept then.
+/// Logs in with the server `name`. `show` is given the URL to open in a browser, within `limit`. Stores the tokens under
+/// `data_dir`; after an error nothing was stored.
 pub async fn login(
     name: &str,
     config: &Config,
@@ -57,7 +56,7 @@ pub async fn login(
     logged_in.map_err(|error| error.quoted(&peer))
 }
 
-/// The same; its errors are not fit to be told.
+/// Like [`login`], with unredacted errors.
 async fn attempt(
     peer: &Peer,
     config: &Config,
@@ -65,13 +64,13 @@ async fn attempt(
     limit: Duration,
     show: impl FnOnce(&str),
 ) -> Result<LoggedIn, LoginError> {
-    let EntryRead { url, headers, client_secret } = read(peer, config).await?;
+    let EntryRead { url, headers, egress, client_secret } = read(peer, config).await?;
     let policy = AddressPolicy::new(&url);
     policy.check(&url).map_err(LoginError::Config)?;
-    let client = LoginClient::new(policy.clone(), Arc::new(OnceLock::new()));
-    let answered = approach(&client, &url, &headers).await.map_err(LoginError::Unreachable)?;
-    let mut manager = authority::manager(&url, client).await?;
-    let metadata = authority::discover(&manager, &url, &answered).await?;
+    let transport = LoginTransport { egress, ..LoginTransport::default() };
+    let client = LoginClient::new(policy.clone(), transport);
+    let answered = probe(&client, &url, &headers).await.map_err(LoginError::Unreachable)?;
+    let (mut manager, metadata) = authority::find(&url, client, &answered).await?;
     authority::check(&metadata, &policy)?;
     let issuer = metadata.issuer.clone().unwrap_or_default();
     let store = TokenStore::new(data_dir, &peer.name);
@@ -79,83 +78,125 @@ async fn attempt(
     manager.set_metadata(metadata.clone());
     let callback =
         Callback::bind().await.map_err(|error| LoginError::Unusable(error.to_string()))?;
-    let known = who(config, client_secret, &metadata, before.as_ref())?;
+    let known = client_identity(config, client_secret, &metadata, before.as_ref())?;
     let scopes = scopes(&manager, config, &issuer, before.as_ref()).await;
     let (session, client) = begin(manager, known, scopes, &callback.redirect).await?;
     let auth_url = Url::parse(session.get_authorization_url())
         .map_err(|error| LoginError::Unusable(error.to_string()))?;
     let (state, resource) = (query(&auth_url, "state")?, query(&auth_url, "resource")?);
-    let requested = challenge::scopes(&query(&auth_url, "scope").unwrap_or_default());
+    let requested = oauth::scopes(&query(&auth_url, "scope").unwrap_or_default());
     peer.secrets.learn([&*state]);
     show(auth_url.as_str());
     let returned = tokio::time::timeout(limit, callback.wait(&state)).await;
-    let (code, by) = match returned.map_err(|_| LoginError::Late(limit))? {
-        Ok(Returned::Granted { code, issuer }) => (code, issuer),
-        Ok(Returned::Denied { why, issuer: by }) => {
-            // Whoever it is does not get to say why (MCP 2026-07-28 §Authorization Response
-            // Validation).
-            return Err(match authority::answers(&metadata, by.as_deref()) {
-                true => LoginError::Denied(why),
-                false => {
-                    LoginError::Unusable(format!("the answer is not from its issuer {issuer}"))
-                }
-            });
+    let (returned, page) = returned
+        .map_err(|_| LoginError::Late(limit))?
+        .map_err(|error| LoginError::Unusable(error.to_string()))?;
+    let ending = Ending { peer, store, session, client, metadata, before };
+    let outcome = ending.complete(&url, returned, &state, (resource, requested)).await;
+    let text = match &outcome {
+        Ok(_) => "The login succeeded. This page can be closed.".to_owned(),
+        Err(error) => {
+            let reason = peer.quote(error.to_string());
+            format!("The login failed: {reason}. This page can be closed; see the terminal.")
         }
-        Err(error) => return Err(LoginError::Unusable(error.to_string())),
     };
-    peer.secrets.learn([&*code]);
-    let response = session
-        .handle_callback_with_issuer(&code, &state, by.as_deref())
-        .await
-        .map_err(|error| LoginError::Denied(words(&error)))?;
-    let scopes = session.auth_manager.get_current_scopes().await;
-    let grant = Grant {
-        url: url.to_string(),
-        resource,
-        metadata: authority::endpoints(&metadata),
-        client_id: client.client_id,
-        client_secret: client.client_secret,
-        access_token: String::new(),
-        refresh_token: None,
-        scopes,
-        requested,
-        wanted: Vec::new(),
-        fruitless: before.filter(Grant::asked_in_vain).map_or(0, |before| before.fruitless),
-        received_at: 0,
-        expires_at: None,
-    };
-    let grant = take(grant, &response).map_err(LoginError::Unusable)?;
-    let logged_in =
-        LoggedIn { issuer, scopes: grant.scopes.clone(), renewable: grant.refresh_token.is_some() };
-    let kept = tokio::task::spawn_blocking(move || {
-        let _lock = store.lock()?;
-        store.save(&grant)
-    });
-    kept.await.map_err(|error| LoginError::Unusable(error.to_string()))??;
-    Ok(logged_in)
+    page.show(&text).await;
+    outcome
 }
 
-/// What a server's entry says, with what it names.
+/// A login whose browser has returned.
+struct Ending<'a> {
+    peer: &'a Peer,
+    store: TokenStore,
+    session: AuthorizationSession,
+    client: OAuthClientConfig,
+    metadata: AuthorizationMetadata,
+    before: Option<Grant>,
+}
+
+impl Ending<'_> {
+    /// Exchanges the code for tokens and stores them.
+    async fn complete(
+        self,
+        url: &Url,
+        returned: Returned,
+        state: &str,
+        (resource, requested): (String, Vec<String>),
+    ) -> Result<LoggedIn, LoginError> {
+        let Self { peer, store, session, client, metadata, before } = self;
+        let issuer = metadata.issuer.clone().unwrap_or_default();
+        let (code, by) = match returned {
+            Returned::Granted { code, issuer } => (code, issuer),
+            Returned::Denied { why, issuer: by } => {
+                // Text from an unverified sender is not shown (MCP 2026-07-28 §Authorization Response Validation).
+                return Err(match authority::is_from_issuer(&metadata, by.as_deref()) {
+                    true => LoginError::Denied(why),
+                    false => {
+                        LoginError::Unusable(format!("the answer is not from its issuer {issuer}"))
+                    }
+                });
+            }
+        };
+        peer.secrets.learn([&*code]);
+        let response = session
+            .handle_callback_with_issuer(&code, state, by.as_deref())
+            .await
+            .map_err(|error| LoginError::Denied(error_chain(&error)))?;
+        let scopes = session.auth_manager.get_current_scopes().await;
+        let grant = Grant {
+            url: url.to_string(),
+            resource,
+            metadata: authority::endpoints(&metadata),
+            client_id: client.client_id,
+            client_secret: client.client_secret,
+            access_token: String::new(),
+            refresh_token: None,
+            scopes,
+            requested,
+            wanted: Vec::new(),
+            fruitless: before.filter(Grant::requested_in_vain).map_or(0, |before| before.fruitless),
+            received_at: 0,
+            expires_at: None,
+        };
+        let grant = take(grant, &response).map_err(LoginError::Unusable)?;
+        let logged_in = LoggedIn {
+            issuer,
+            scopes: grant.scopes.clone(),
+            renewable: grant.refresh_token.is_some(),
+        };
+        let kept = tokio::task::spawn_blocking(move || {
+            let _lock = store.lock()?;
+            store.save(&grant)
+        });
+        kept.await.map_err(|error| LoginError::Unusable(error.to_string()))??;
+        Ok(logged_in)
+    }
+}
+
+/// Resolved entry of a server.
 struct EntryRead {
     url: Url,
-    /// The operator's, for the server.
+    /// Headers set by the operator.
     headers: Vec<(String, String)>,
-    /// Of the client that was registered by hand, if there is one.
+    egress: Egress,
+    /// Secret of the preregistered client.
     client_secret: Option<String>,
 }
 
-/// Reads what the entry names, which may take as long as a keyring's user does, and is secret from then on.
+/// Resolves the entry, possibly with a keyring prompt. Its values are secret from then on.
 async fn read(peer: &Peer, config: &Config) -> Result<EntryRead, LoginError> {
     let config = config.clone();
     let read = tokio::task::spawn_blocking(move || {
-        let (url, headers) = target(&config)?;
+        let (url, target) = target(&config)?;
+        let secrets = config.secrets_of(&target);
         let registered = config.oauth.as_ref().is_some_and(|oauth| oauth.client_id.is_some());
         let secret = registered.then(|| config.oauth_secret(&|name| std::env::var(name).ok()));
         let client_secret = secret.transpose().map_err(|it| LoginError::Config(it.to_string()))?;
-        let of_target = Target::Http { url: url.to_string(), headers: headers.clone() };
-        let secrets = config.secrets_of(&of_target);
         let client_secret = client_secret.flatten();
-        Ok::<_, LoginError>((EntryRead { url, headers, client_secret }, secrets))
+        let Target::Http { headers, egress, .. } = target else {
+            return Err(LoginError::Config(NO_URL.to_owned()));
+        };
+        Ok((EntryRead { url, headers, egress, client_secret }, secrets))
     });
     let (read, secrets) =
         read.await.map_err(|error| LoginError::Unusable(error.to_string())).flatten()?;
@@ -163,47 +204,48 @@ async fn read(peer: &Peer, config: &Config) -> Result<EntryRead, LoginError> {
     Ok(read)
 }
 
-/// Where the server is, and the operator's headers for it.
-fn target(config: &Config) -> Result<(Url, Vec<(String, String)>), LoginError> {
+const NO_URL: &str = "it is a command, and only servers with a url ask for a login";
+
+/// The server's URL and resolved entry.
+fn target(config: &Config) -> Result<(Url, Target), LoginError> {
     let wrong = |why: String| Err(LoginError::Config(why));
-    let (url, headers) = match config.target(&|name| std::env::var(name).ok()) {
-        Ok(Target::Http { url, headers }) => (url, headers),
-        Ok(Target::Stdio { .. }) => {
-            return wrong("it is a command, and only servers with a url ask for a login".into());
-        }
+    let target = match config.target(&|name| std::env::var(name).ok()) {
+        Ok(target) => target,
         Err(invalid) => return wrong(invalid.to_string()),
     };
+    let Target::Http { url, headers, .. } = &target else { return wrong(NO_URL.to_owned()) };
     if headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization")) {
         return wrong("its headers hold an Authorization, which is sent instead of a login".into());
     }
     if url.starts_with(UNIX) {
         return wrong("it is a Unix socket, and only servers of the web ask for a login".into());
     }
-    match Url::parse(&url) {
-        Ok(url) => Ok((url, headers)),
+    match Url::parse(url) {
+        Ok(url) => Ok((url, target)),
         Err(error) => wrong(format!("url cannot be read: {error}")),
     }
 }
 
-/// What the last login with this server left behind. What cannot be read is as good as nothing:
-/// it is replaced.
+/// The stored grant of the last login; unreadable ones are ignored and will be replaced.
 async fn before(store: &TokenStore, url: &Url) -> Option<Grant> {
     let store = store.clone();
     let loaded = tokio::task::spawn_blocking(move || store.load()).await;
     loaded.ok()?.ok()?.filter(|grant| grant.url == url.as_str())
 }
 
-/// How we are known at the authorization server.
+/// Our identity at the authorization server.
 enum Known {
-    /// By what is registered there, or by where we describe ourselves.
-    As { id: String, secret: Option<String> },
-    /// Not yet.
+    /// A registered client id, or the URL of our metadata document.
+    As {
+        id: String,
+        secret: Option<String>,
+    },
     Unknown,
 }
 
-/// Who we are at the authorization server (MCP 2026-07-28 §Client Registration, in its order).
-/// What was registered at one is not told to another.
-fn who(
+/// Selects our identity in the specified order (MCP 2026-07-28 §Client Registration). Credentials of one authorization
+/// server are not sent to another.
+fn client_identity(
     config: &Config,
     secret: Option<String>,
     metadata: &AuthorizationMetadata,
@@ -228,15 +270,14 @@ fn who(
     if !Url::parse(&place).is_ok_and(|place| usable(&place)) {
         return refuse("oauth.client_metadata_url must be an https URL with a path".to_owned());
     }
-    Ok(match authority::reads_descriptions(metadata) {
+    Ok(match authority::supports_metadata_documents(metadata) {
         true => Known::As { id: place, secret: None },
         false => Known::Unknown,
     })
 }
 
-/// What to ask for: what the operator says or the server asks for, and what the last login asked
-/// for and lacked (MCP 2026-07-28 §Step-Up Authorization Flow). Another authorization server's
-/// scopes mean nothing.
+/// Scopes to request: the configured ones or those the server asks for, plus those the last login requested and lacked
+/// (MCP 2026-07-28 §Step-Up Authorization Flow), if it was with the same authorization server.
 async fn scopes(
     manager: &AuthorizationManager,
     config: &Config,
@@ -250,10 +291,10 @@ async fn scopes(
     };
     let before = before.filter(|before| before.metadata.issuer.as_deref() == Some(issuer));
     let more = before.into_iter().flat_map(|before| before.requested.iter().chain(&before.wanted));
-    challenge::union(first.into_iter().chain(more.cloned()))
+    oauth::union(first.into_iter().chain(more.cloned()))
 }
 
-/// Registers, unless we are known, and prepares the authorization.
+/// Registers the client if necessary and prepares the authorization.
 async fn begin(
     mut manager: AuthorizationManager,
     known: Known,
@@ -274,7 +315,7 @@ async fn begin(
             registered.map_err(|error| match error {
                 AuthError::RegistrationFailed(why) if why.contains("not supported") => {
                     LoginError::Config(
-                        "its authorization server lets no client register itself: register one \
+                        "its authorization server does not support client registration: register a client \
                          there and put its id into oauth.client_id"
                             .to_owned(),
                     )
@@ -299,4 +340,188 @@ fn query(url: &Url, name: &str) -> Result<String, LoginError> {
     value
         .map(|(_, value)| value.into_owned())
         .ok_or_else(|| LoginError::Unusable(format!("the login's URL has no {name}")))
+}
+
+/// Maximum size of a request head, in bytes.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// Maximum time to receive it.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of connections: browsers open unused ones.
+const MAX_CONNECTIONS: usize = 16;
+const PATH: &str = "/callback";
+
+/// Result of the redirect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Returned {
+    /// An authorization code.
+    Granted {
+        code: String,
+        /// Issuer that sent it (RFC 9207).
+        issuer: Option<String>,
+    },
+    Denied {
+        /// Error and description as received.
+        why: String,
+        issuer: Option<String>,
+    },
+}
+
+/// Listener for the redirect of one login.
+#[derive(Debug)]
+pub(super) struct Callback {
+    listener: TcpListener,
+    /// Redirect URI.
+    pub(super) redirect: String,
+}
+
+impl Callback {
+    pub(super) async fn bind() -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let redirect = format!("http://{}{PATH}", listener.local_addr()?);
+        Ok(Self { listener, redirect })
+    }
+
+    /// Waits for a redirect with this `state`. The browser waits for its page meanwhile.
+    pub(super) async fn wait(&self, state: &str) -> io::Result<(Returned, OutcomePage)> {
+        let mut connections: JoinSet<Option<(Returned, OutcomePage)>> = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept(), if connections.len() < MAX_CONNECTIONS => {
+                    let (stream, _) = accepted?;
+                    let state = state.to_owned();
+                    connections.spawn(async move {
+                        let serving = serve(stream, &state);
+                        tokio::time::timeout(HEAD_TIMEOUT, serving).await.ok().flatten()
+                    });
+                }
+                Some(ended) = connections.join_next() => {
+                    if let Ok(Some(returned)) = ended {
+                        return Ok(returned);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Browser that waits for the result of the login.
+#[derive(Debug)]
+pub(super) struct OutcomePage(TcpStream);
+
+impl OutcomePage {
+    /// Shows the result. Best effort, within [`HEAD_TIMEOUT`].
+    pub(super) async fn show(self, text: &str) {
+        let _ = tokio::time::timeout(HEAD_TIMEOUT, respond(self.0, "200 OK", text)).await;
+    }
+}
+
+async fn respond(mut stream: TcpStream, status: &str, text: &str) {
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
+         Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\nX-Content-Type-Options: nosniff\r\n\
+         Connection: close\r\n\r\n{text}",
+        text.len()
+    );
+    let _ = stream.write_all(answer.as_bytes()).await;
+    let _ = stream.shutdown().await;
+}
+
+async fn serve(mut stream: TcpStream, state: &str) -> Option<(Returned, OutcomePage)> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if head.len() > MAX_HEAD_BYTES || stream.read_buf(&mut head).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let target = std::str::from_utf8(&head).ok()?.lines().next().and_then(|line| {
+        line.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()).map(str::to_owned)
+    });
+    match target.and_then(|target| returned(&target, state)) {
+        Some(returned) => Some((returned, OutcomePage(stream))),
+        None => {
+            respond(stream, "404 Not Found", "No login is waiting for this.").await;
+            None
+        }
+    }
+}
+
+/// Parses a request target; `None` unless it has the expected `state`.
+fn returned(target: &str, state: &str) -> Option<Returned> {
+    let url = Url::parse("http://127.0.0.1").ok()?.join(target).ok()?;
+    let one = |name: &str| {
+        let mut values = url.query_pairs().filter(|(key, _)| key == name);
+        let first = values.next().map(|(_, value)| value.into_owned());
+        first.filter(|_| values.next().is_none())
+    };
+    let ours = url.path() == PATH && one("state").as_deref() == Some(state);
+    if !ours {
+        return None;
+    }
+    match (one("code"), one("error")) {
+        (Some(code), None) => Some(Returned::Granted { code, issuer: one("iss") }),
+        (_, Some(error)) => {
+            let more = one("error_description").map(|more| format!(": {more}")).unwrap_or_default();
+            Some(Returned::Denied { why: format!("{error}{more}"), issuer: one("iss") })
+        }
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_redirects_with_the_state_are_accepted() {
+        let granted = |issuer: Option<&str>| Returned::Granted {
+            code: "c d".into(),
+            issuer: issuer.map(str::to_owned),
+        };
+        for (target, expected) in [
+            ("/callback?code=c%20d&state=s1", Some(granted(None))),
+            ("/callback?state=s1&iss=https%3A%2F%2Fas&code=c+d", Some(granted(Some("https://as")))),
+            ("/callback?code=c&state=s2", None),
+            ("/callback?code=c&state=s1&state=s2", None),
+            ("/callback?code=c", None),
+            ("/callback?state=s1", None),
+            ("/other?code=c&state=s1", None),
+            (
+                "/callback?error=access_denied&error_description=no&state=s1&iss=https://as",
+                Some(Returned::Denied {
+                    why: "access_denied: no".into(),
+                    issuer: Some("https://as".into()),
+                }),
+            ),
+            ("/callback?error=access_denied&state=s2", None),
+        ] {
+            assert_eq!(returned(target, "s1"), expected, "{target}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pro_25_foreign_redirect_does_not_end_the_login_and_the_page_shows_its_result() {
+        let callback = Callback::bind().await.unwrap();
+        let address = callback.listener.local_addr().unwrap();
+        let ask = async |target: &str| {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let request = format!("GET {target} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let browser = async {
+            let _unused = TcpStream::connect(address).await.unwrap();
+            assert!(ask("/callback?code=evil&state=guess").await.starts_with("HTTP/1.1 404"));
+            let shown = ask("/callback?code=good&state=s1").await;
+            assert!(shown.starts_with("HTTP/1.1 200") && shown.ends_with("It failed."), "{shown}");
+        };
+        let login = async {
+            let (returned, page) = callback.wait("s1").await.unwrap();
+            page.show("It failed.").await;
+            returned
+        };
+        let (returned, ()) = tokio::join!(login, browser);
+        assert_eq!(returned, Returned::Granted { code: "good".into(), issuer: None });
+    }
 }

@@ -1,8 +1,7 @@
-//! One server's tokens while the proxy runs: what its session carries, and when that changes.
+//! OAuth tokens of one server at run time: current token, renewal, challenges.
 //!
-//! The server's own task asks here, so tokens are renewed once however many calls there are; other
-//! processes are kept apart by the store's lock. A login or logout from the command line is seen
-//! by the file it changes.
+//! Used by the server's task, so a token is renewed once regardless of the number of calls; the store's lock excludes
+//! other processes. A login or logout from the command line is noticed by the changed file.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -10,59 +9,60 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use parking_lot::{Mutex, MutexGuard};
+use rmcp::transport::auth::{
+    AuthError, AuthorizationManager, CredentialStore, InMemoryCredentialStore, OAuthClientConfig,
+    StoredCredentials,
+};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::TaskTracker;
+use url::Url;
 
-use super::challenge::{Challenge, Challenges, needs_login, needs_scopes, union};
-use super::renewal::{NotRenewed, moved, renew};
-use super::store::{Grant, Stamp, TokenStore};
-use super::token_response::seconds;
-use crate::io::address::UNIX;
-use crate::upstream::config::{Config, Target};
-use crate::upstream::peer::Peer;
+use crate::config::{Config, Target};
+use crate::oauth::authority::error_chain;
+use crate::oauth::client::{AddressPolicy, LoginClient, LoginTransport};
+use crate::oauth::store::{Grant, Stamp, TokenStore, seconds, take};
+use crate::oauth::{Challenge, Challenges, authority, needs_login, needs_scopes, union};
+use crate::peer::Peer;
+use mcpproxy_runtime::io::address::UNIX;
+use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// How often it is looked whether the file is another.
-const LOOK: Duration = Duration::from_secs(1);
-/// Tokens are renewed this long before they end, or a fifth of their life if that is less.
+/// Interval between checks of the file.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Tokens are renewed this long before expiry, or a fifth of their lifetime if that is less.
 const MARGIN_SECONDS: u64 = 60;
-/// Tokens are not renewed more often than this, however short their life.
+/// Minimum lifetime before a renewal.
 const MIN_SECONDS: u64 = 3;
-/// How long to wait before a renewal that could not be asked for is tried again.
+/// Delay after a failed renewal.
 const RETRY: Duration = Duration::from_secs(10);
-/// Tokens in a row that a server may refuse before they are not renewed any more: each is one
-/// renewal.
+/// Maximum number of consecutive rejected tokens, each of which is renewed once.
 const MAX_REFUSED: u32 = 3;
-/// Logins in a row that may ask for the same scopes. A server that still wants them then wants
-/// what no login gives.
+/// Number of consecutive logins with the same scopes after which further ones are considered pointless.
 const MAX_STEP_UPS: u32 = 2;
 
-/// The tokens of one server.
 #[derive(Clone)]
-pub(in crate::upstream) struct LoginTokens {
+pub(crate) struct LoginTokens {
     peer: Arc<Peer>,
     url: String,
     store: TokenStore,
-    tls: Arc<OnceLock<TlsConnector>>,
-    asked: Arc<Challenges>,
+    transport: LoginTransport,
+    challenges: Arc<Challenges>,
     refused: Arc<Mutex<Refused>>,
-    /// Renewals under way: whoever waits for one may go away, the authorization server has taken
-    /// the old token by then, and the new one must be kept.
+    /// Renewals in progress. They must finish even if nobody waits: the authorization server has consumed the old token.
     renewals: TaskTracker,
 }
 
-/// Tokens of a server that it refused, one after the other.
+/// Consecutively rejected tokens.
 #[derive(Default)]
 struct Refused {
     last: Option<String>,
-    /// What the last one was renewed to.
+    /// The token that replaced the last one.
     renewed: Option<String>,
     count: u32,
 }
 
 impl Refused {
-    /// Whether it was this one that was refused. A token that no renewal gave is a person's, who
-    /// has logged in: what was refused before counts no more.
+    /// Whether this token was rejected. A token that came from no renewal is a new login and resets the count.
     fn is(&mut self, token: &str) -> bool {
         let is = |of: &Option<String>| of.as_deref() == Some(token);
         let (last, renewed) = (is(&self.last), is(&self.renewed));
@@ -73,11 +73,11 @@ impl Refused {
     }
 }
 
-/// What a session carries.
+/// Token of a session.
 #[derive(Clone)]
-pub(in crate::upstream) struct Bearer {
-    /// `Authorization`, marked as a secret.
-    pub(in crate::upstream) header: HeaderValue,
+pub(crate) struct Bearer {
+    /// `Authorization` header, marked as sensitive.
+    pub(crate) header: HeaderValue,
     token: String,
     /// When to renew, in seconds since 1970.
     renew_at: Option<u64>,
@@ -90,34 +90,28 @@ impl Bearer {
     }
 }
 
-/// What a challenge comes to.
-pub(in crate::upstream) enum Heeded {
-    /// Nothing was asked, or nothing that matters still.
+/// Result of handling a challenge.
+pub(crate) enum ChallengeOutcome {
+    /// No challenge, or an outdated one.
     Nothing,
-    /// The connection's token is no good.
+    /// The connection's token was rejected.
     Refused,
-    /// The login lacks something, or there is none: in one line.
+    /// A login or a scope is missing; the text in one line.
     Lacks(Arc<str>),
 }
 
-/// What has become of a session's token.
-pub(in crate::upstream) enum Renewal {
-    /// There is another.
+/// Change of a session's token.
+pub(crate) enum Renewal {
     Bearer(Bearer),
-    /// The connection is not to go on as it is, for this reason: there is none any more, or one
-    /// where there was none.
+    /// The connection must be closed for this reason: the token is gone, or there is a first one.
     Gone(String),
 }
 
-/// A wait for what becomes of a connection's token.
-pub(in crate::upstream) type Renewing = Pin<Box<dyn Future<Output = Renewal> + Send>>;
+/// Future that waits for a change of the token.
+pub(crate) type Renewing = Pin<Box<dyn Future<Output = Renewal> + Send>>;
 
-/// What becomes of a connection's token, or that there is one where there was none; never anything
-/// of a server that has no login.
-pub(in crate::upstream) fn renewal(
-    login: Option<&LoginTokens>,
-    bearer: Option<Bearer>,
-) -> Renewing {
+/// Waits for a change of the token, or for a first one. Never resolves without a login.
+pub(crate) fn renewal(login: Option<&LoginTokens>, bearer: Option<Bearer>) -> Renewing {
     match (login.cloned(), bearer) {
         (Some(login), Some(bearer)) => Box::pin(async move { login.renewal(&bearer).await }),
         (Some(login), None) => Box::pin(async move { login.first().await }),
@@ -125,16 +119,16 @@ pub(in crate::upstream) fn renewal(
     }
 }
 
-/// Resolves when a server has challenged a request, or never.
-pub(in crate::upstream) async fn challenged(login: Option<&LoginTokens>) {
+/// Waits for a challenge. Never resolves without a login.
+pub(crate) async fn challenged(login: Option<&LoginTokens>) {
     match login {
-        Some(login) => login.asked.told().await,
+        Some(login) => login.challenges.recorded().await,
         None => std::future::pending().await,
     }
 }
 
-/// Resolves when somebody has logged in or out, or never.
-pub(in crate::upstream) async fn changed(login: Option<&LoginTokens>) {
+/// Waits for a login or logout. Never resolves without a login.
+pub(crate) async fn changed(login: Option<&LoginTokens>) {
     match login {
         Some(login) => login.changed().await,
         None => std::future::pending().await,
@@ -142,79 +136,79 @@ pub(in crate::upstream) async fn changed(login: Option<&LoginTokens>) {
 }
 
 impl LoginTokens {
-    /// The login of a server that can have one: reached by HTTP, and not given its authorization
-    /// by the operator.
-    pub(in crate::upstream) fn of(
+    /// Tokens of a server that can have a login: over HTTP, without an operator's `Authorization` header.
+    pub(crate) fn of(
         peer: &Arc<Peer>,
         config: &Config,
         target: &Target,
         tls: &Arc<OnceLock<TlsConnector>>,
     ) -> Option<Self> {
-        let (Target::Http { url, headers }, Some(folder)) = (target, &config.data_dir) else {
+        let (Target::Http { url, headers, egress }, Some(folder)) = (target, &config.data_dir)
+        else {
             return None;
         };
         if url.starts_with(UNIX) {
-            // A login is with whoever a URL of the web leads to.
+            // Unix sockets have no login.
             return None;
         }
         let given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
         let store = TokenStore::new(folder, &peer.name);
-        (!given).then(|| Self::new(Arc::clone(peer), url, store, Arc::clone(tls)))
+        let transport = LoginTransport {
+            tls: Arc::clone(tls),
+            egress: egress.clone(),
+            throttle: Arc::default(),
+        };
+        (!given).then(|| Self::new(Arc::clone(peer), url, store, transport))
     }
 
-    fn new(
-        peer: Arc<Peer>,
-        url: &str,
-        store: TokenStore,
-        tls: Arc<OnceLock<TlsConnector>>,
-    ) -> Self {
-        // As the login has written it.
+    fn new(peer: Arc<Peer>, url: &str, store: TokenStore, transport: LoginTransport) -> Self {
+        // Normalized like in the login.
         let url = url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
-        let asked = Arc::new(Challenges::new(peer.name.clone()));
+        let challenges = Arc::new(Challenges::new(peer.name.clone()));
         let renewals = TaskTracker::new();
-        Self { peer, url, store, tls, asked, refused: Arc::default(), renewals }
+        Self { peer, url, store, transport, challenges, refused: Arc::default(), renewals }
     }
 
-    /// Where the server's challenges are left.
-    pub(in crate::upstream) fn asked(&self) -> &Arc<Challenges> {
-        &self.asked
+    pub(crate) fn challenges(&self) -> &Arc<Challenges> {
+        &self.challenges
     }
 
-    /// What is wrong with the login though the server is connected; empty if nothing is.
-    pub(in crate::upstream) fn notice(&self) -> Arc<str> {
-        self.asked.notice()
+    /// Missing scopes of the login of a connected server, as text; empty if none.
+    pub(crate) fn notice(&self) -> Arc<str> {
+        self.challenges.notice()
     }
 
-    /// Takes up the challenge that was left last, for a connection that goes with `bearer`. One for
-    /// scopes is remembered until the next login, which asks for them.
-    pub(in crate::upstream) async fn heed(&self, bearer: Option<&Bearer>) -> Heeded {
-        let notice = match self.asked.take() {
-            None => return Heeded::Nothing,
+    /// Handles the recorded challenge, for a connection with `bearer`. Scopes are stored for the next login to request.
+    pub(crate) async fn handle_challenge(&self, bearer: Option<&Bearer>) -> ChallengeOutcome {
+        let notice = match self.challenges.take() {
+            None => return ChallengeOutcome::Nothing,
             Some(Challenge::Token(sent)) => match (sent, bearer) {
-                (Some(sent), Some(bearer)) if sent == bearer.header => return Heeded::Refused,
-                // The connection has another by now.
-                (Some(_), _) | (None, Some(_)) => return Heeded::Nothing,
+                (Some(sent), Some(bearer)) if sent == bearer.header => {
+                    return ChallengeOutcome::Refused;
+                }
+                // The connection has another token by now.
+                (Some(_), _) | (None, Some(_)) => return ChallengeOutcome::Nothing,
                 (None, None) => needs_login(&self.peer.name),
             },
             Some(Challenge::Scopes(scopes)) => {
                 let guard = self.clone();
-                let kept = tokio::task::spawn_blocking(move || guard.want(&scopes)).await;
+                let kept = tokio::task::spawn_blocking(move || guard.store_wanted(&scopes)).await;
                 match kept.map_err(|error| error.to_string()).flatten() {
                     Ok(notice) => notice,
                     Err(error) => {
-                        tracing::warn!(server = %self.peer.name, "what it asks for is not kept: {error}");
-                        return Heeded::Nothing;
+                        peer_line!(warn, self.peer, server = %self.peer.name, "the required scopes could not be stored: {error}");
+                        return ChallengeOutcome::Nothing;
                     }
                 }
             }
         };
         let notice: Arc<str> = notice.into();
-        self.asked.set_notice(notice.clone());
-        Heeded::Lacks(notice)
+        self.challenges.set_notice(notice.clone());
+        ChallengeOutcome::Lacks(notice)
     }
 
-    /// Keeps the scopes that a request was refused for; what that comes to. It blocks.
-    fn want(&self, scopes: &[String]) -> Result<String, String> {
+    /// Stores missing scopes; returns the notice. Blocks.
+    fn store_wanted(&self, scopes: &[String]) -> Result<String, String> {
         if scopes.is_empty() {
             return Ok(needs_scopes(&self.peer.name, scopes));
         }
@@ -226,25 +220,25 @@ impl LoginTokens {
         };
         let wanted = union(grant.wanted.iter().chain(scopes).cloned());
         if wanted != grant.wanted {
-            // Counted once a login, at the first request that is refused for what it asked for.
+            // Counted once per login, at the first refusal of a requested scope.
             let again = scopes.iter().all(|scope| grant.requested.contains(scope));
-            grant.fruitless += u32::from(again && !grant.asked_in_vain());
+            grant.fruitless += u32::from(again && !grant.requested_in_vain());
             grant.wanted = wanted;
             self.store.save(&grant).map_err(|error| error.to_string())?;
         }
         Ok(notice(&self.peer.name, &grant))
     }
 
-    /// The server has refused a token; whether renewing it is worth trying.
-    pub(in crate::upstream) fn refuse(&self, bearer: &Bearer) -> bool {
+    /// Records a rejected token; returns whether a renewal is worthwhile.
+    pub(crate) fn refuse(&self, bearer: &Bearer) -> bool {
         let mut refused = self.refused();
         refused.last = Some(bearer.token.clone());
         refused.count = refused.count.saturating_add(1);
         refused.count <= MAX_REFUSED
     }
 
-    /// A token has held for long: what was refused before it counts no more.
-    pub(in crate::upstream) fn held(&self) {
+    /// Resets the count of rejected tokens.
+    pub(crate) fn reset_refusals(&self) {
         *self.refused() = Refused::default();
     }
 
@@ -252,9 +246,8 @@ impl LoginTokens {
         self.refused.lock()
     }
 
-    /// The token to go with, renewed if it is about to end or was refused; `None` if there was no
-    /// login. The error is one line.
-    pub(in crate::upstream) async fn bearer(&self) -> Result<Option<Bearer>, String> {
+    /// The current token, renewed if it expires soon or was rejected; `None` without a login. The error is one line.
+    pub(crate) async fn bearer(&self) -> Result<Option<Bearer>, String> {
         let Some((grant, stamp)) = self.load().await? else { return Ok(None) };
         let bearer = bearer(&grant, stamp);
         let (was_refused, count) = {
@@ -263,7 +256,7 @@ impl LoginTokens {
         };
         if was_refused && count > MAX_REFUSED {
             let needs_login = needs_login(&self.peer.name);
-            return Err(format!("it refused {count} tokens one after the other; {needs_login}"));
+            return Err(format!("it rejected {count} tokens in a row; {needs_login}"));
         }
         if !was_refused && bearer.renew_at.is_none_or(|at| seconds() < at) {
             return Ok(Some(bearer));
@@ -278,20 +271,20 @@ impl LoginTokens {
         renewed.map_err(|error| error.to_string()).flatten().map(Some)
     }
 
-    /// Waits until no renewal is under way, `deadline` at the latest.
-    pub(in crate::upstream) async fn end(&self, deadline: Instant) {
+    /// Waits for renewals in progress, until `deadline`.
+    pub(crate) async fn end(&self, deadline: Instant) {
         self.renewals.close();
         if timeout_at(deadline, self.renewals.wait()).await.is_err() {
-            tracing::warn!(server = %self.peer.name, "its token was being renewed and is perhaps lost: log in again if it is refused");
+            peer_line!(warn, self.peer, server = %self.peer.name, "a token renewal was interrupted: log in again if the token is rejected");
         }
     }
 
-    /// Waits until the token of a session is to be replaced.
-    pub(in crate::upstream) async fn renewal(&self, current: &Bearer) -> Renewal {
+    /// Waits until the token of a session has to be replaced.
+    pub(crate) async fn renewal(&self, current: &Bearer) -> Renewal {
         let mut seen = current.stamp;
-        let mut told = String::new();
+        let mut logged = String::new();
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let due = current.renew_at.is_some_and(|at| seconds() >= at);
             let stamp = self.stamp().await;
             if !due && stamp == seen {
@@ -304,21 +297,22 @@ impl LoginTokens {
                 Ok(None) => return Renewal::Gone(needs_login(&self.peer.name)),
                 Err(reason) if self.ended(current) => return Renewal::Gone(reason),
                 Err(reason) => {
-                    if told != reason {
-                        tracing::warn!(server = %self.peer.name, "its token cannot be renewed yet: {reason}");
-                        told = reason;
+                    if logged != reason {
+                        peer_line!(warn, self.peer, server = %self.peer.name, "token renewal failed, will be retried: {reason}");
+                        logged = reason;
                     }
-                    tokio::time::sleep(RETRY).await;
+                    let asked = self.transport.throttle.remaining(Instant::now().into_std());
+                    tokio::time::sleep(asked.unwrap_or_default().max(RETRY)).await;
                 }
             }
         }
     }
 
-    /// Waits until somebody logs in where nobody was.
+    /// Waits for a first login.
     async fn first(&self) -> Renewal {
         let mut seen = None;
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let stamp = self.stamp().await;
             if std::mem::replace(&mut seen, stamp) != stamp
                 && matches!(self.load().await, Ok(Some(_)))
@@ -328,15 +322,15 @@ impl LoginTokens {
         }
     }
 
-    /// Waits until somebody logs in or out.
+    /// Waits for a login or logout.
     async fn changed(&self) {
         let before = self.stamp().await;
         while self.stamp().await == before {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 
-    /// Whether the token is of no use any more: the file is gone, or it has ended.
+    /// Whether the token is useless: removed or expired.
     fn ended(&self, current: &Bearer) -> bool {
         self.store.stamp().is_none()
             || current.renew_at.is_some_and(|at| seconds() >= at + MARGIN_SECONDS)
@@ -354,7 +348,7 @@ impl LoginTokens {
             let grant = store.load().map_err(|error| error.to_string())?;
             let Some(grant) = grant.filter(Grant::is_login) else { return Ok(None) };
             peer.secrets.learn(grant.secrets());
-            // Its tokens are for the place they were given for.
+            // Tokens are only valid for the URL they were issued for.
             match grant.url == url {
                 true => Ok(Some((grant, stamp))),
                 false => Err(format!("its url has changed since; {}", needs_login(&peer.name))),
@@ -363,12 +357,12 @@ impl LoginTokens {
         let loaded = tokio::task::spawn_blocking(load).await.map_err(|error| error.to_string())?;
         let grant = loaded.as_ref().ok().and_then(Option::as_ref);
         let notice = grant.map(|(grant, _)| notice(&self.peer.name, grant));
-        self.asked.set_notice(notice.unwrap_or_default().into());
+        self.challenges.set_notice(notice.unwrap_or_default().into());
         loaded
     }
 
-    /// Renews the token, unless someone else has meanwhile. Whose token was refused may have gone
-    /// to another authorization server, where this one's login counts for nothing.
+    /// Renews the token unless another process did. The server of a rejected token may have moved to another authorization
+    /// server, for which the login is worthless.
     async fn renew(&self, old: &Bearer, refused: bool) -> Result<Bearer, String> {
         let store = self.store.clone();
         let lock = tokio::task::spawn_blocking(move || store.lock()).await;
@@ -383,15 +377,15 @@ impl LoginTokens {
         let end = async |grant: Grant| {
             let save = move || store.save(&grant.ended());
             if let Ok(Err(error)) = tokio::task::spawn_blocking(save).await {
-                tracing::warn!(server = %self.peer.name, "a token of no use is still kept: {error}");
+                peer_line!(warn, self.peer, server = %self.peer.name, "an unusable token could not be removed: {error}");
             }
             needs_login(&self.peer.name)
         };
-        if refused && moved(&grant, &self.tls).await {
+        if refused && moved(&grant, &self.transport).await {
             let needs_login = end(grant).await;
-            return Err(format!("its authorization server is another now; {needs_login}"));
+            return Err(format!("its authorization server has changed; {needs_login}"));
         }
-        match renew(&grant, &self.tls).await {
+        match renew(&grant, &self.transport).await {
             Ok(renewed) => {
                 self.peer.secrets.learn(renewed.secrets());
                 let store = self.store.clone();
@@ -409,7 +403,7 @@ impl LoginTokens {
     }
 }
 
-/// What a login lacks; empty if it lacks nothing.
+/// Missing scopes of a login, as text; empty if none.
 fn notice(server: &str, grant: &Grant) -> String {
     match grant.wanted.as_slice() {
         [] => String::new(),
@@ -424,7 +418,7 @@ fn notice(server: &str, grant: &Grant) -> String {
 
 fn bearer(grant: &Grant, stamp: Option<Stamp>) -> Bearer {
     let header = format!("Bearer {}", grant.access_token);
-    // It was checked when it came.
+    // Validated when it was received.
     let mut header = HeaderValue::from_str(&header).unwrap_or(HeaderValue::from_static(""));
     header.set_sensitive(true);
     let renew_at = grant.expires_at.map(|end| {
@@ -434,17 +428,80 @@ fn bearer(grant: &Grant, stamp: Option<Stamp>) -> Bearer {
     Bearer { header, token: grant.access_token.clone(), renew_at, stamp }
 }
 
+/// Why a renewal failed.
+#[derive(Debug)]
+pub(super) enum NotRenewed {
+    /// Rejected by the authorization server, or there is no refresh token.
+    Refused,
+    /// Temporary.
+    Failed(String),
+}
+
+/// Renews the tokens of a grant.
+pub(super) async fn renew(grant: &Grant, transport: &LoginTransport) -> Result<Grant, NotRenewed> {
+    let Some(refresh_token) = &grant.refresh_token else { return Err(NotRenewed::Refused) };
+    let failed = |error: &dyn std::fmt::Display| NotRenewed::Failed(error.to_string());
+    let url = Url::parse(&grant.url).map_err(|error| failed(&error))?;
+    let client = Arc::new(LoginClient::new(AddressPolicy::new(&url), transport.clone()));
+    // rmcp derives the resource parameter from the manager's URL.
+    let mut manager =
+        AuthorizationManager::new_with_oauth_http_client(grant.resource.as_str(), client)
+            .await
+            .map_err(|error| failed(&error))?;
+    let now = serde_json::json!({
+        "access_token": grant.access_token, "token_type": "bearer",
+        "refresh_token": refresh_token,
+    });
+    let now = serde_json::from_value(now).map_err(|error| failed(&error))?;
+    let (id, scopes) = (grant.client_id.clone(), grant.scopes.clone());
+    let stored = StoredCredentials::new(id.clone(), Some(now), scopes, Some(grant.received_at));
+    let credentials = InMemoryCredentialStore::new();
+    credentials.save(stored).await.map_err(|error| failed(&error))?;
+    manager.set_credential_store(credentials);
+    manager.set_metadata(grant.metadata.clone());
+    let mut client = OAuthClientConfig::new(id, grant.resource.as_str());
+    if let Some(secret) = &grant.client_secret {
+        client = client.with_client_secret(secret);
+    }
+    manager.configure_client(client).map_err(|error| failed(&error))?;
+    match manager.refresh_token().await {
+        Ok(response) => take(grant.clone(), &response).map_err(NotRenewed::Failed),
+        Err(AuthError::TokenRefreshRejected(_) | AuthError::AuthorizationRequired) => {
+            Err(NotRenewed::Refused)
+        }
+        Err(error) => {
+            // rmcp does not pass on why a request failed.
+            let throttled = transport.throttle.reason(Instant::now().into_std());
+            Err(NotRenewed::Failed(throttled.unwrap_or_else(|| error_chain(&error))))
+        }
+    }
+}
+
+/// Whether the server names another authorization server than that of the grant; false if unknown.
+pub(super) async fn moved(grant: &Grant, transport: &LoginTransport) -> bool {
+    let Ok(url) = Url::parse(&grant.url) else { return false };
+    let client = LoginClient::new(AddressPolicy::new(&url), transport.clone());
+    let Ok(manager) = authority::manager(&url, client).await else { return false };
+    let issuer = authority::published(&manager).await.and_then(|metadata| metadata.issuer);
+    issuer.is_some() && issuer != grant.metadata.issuer
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::store::tests::grant;
     use super::*;
+    use crate::oauth::store::tests::grant;
 
     fn guard(folder: &std::path::Path, url: &str) -> LoginTokens {
-        LoginTokens::new(Arc::default(), url, TokenStore::new(folder, "s"), Arc::default())
+        LoginTokens::new(
+            Arc::default(),
+            url,
+            TokenStore::new(folder, "s"),
+            LoginTransport::default(),
+        )
     }
 
     #[tokio::test]
-    async fn a_token_is_for_the_url_it_was_given_for() {
+    async fn token_is_bound_to_its_url() {
         let folder = tempfile::tempdir().unwrap();
         let here = guard(folder.path(), "https://a.example/mcp");
         assert!(here.bearer().await.unwrap().is_none());
@@ -458,7 +515,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_is_secret_from_when_it_is_known() {
+    async fn token_is_redacted_once_known() {
         let folder = tempfile::tempdir().unwrap();
         let guard = guard(folder.path(), "https://a.example/mcp");
         for token in ["first-token", "second-token"] {
@@ -466,13 +523,13 @@ mod tests {
             grant.refresh_token = Some(format!("to-renew-{token}"));
             guard.store.save(&grant).unwrap();
             guard.bearer().await.unwrap();
-            let words = format!("{token} to-renew-{token} first-token");
-            assert_eq!(&*guard.peer.quote(words), "[redacted] [redacted] [redacted]");
+            let error_chain = format!("{token} to-renew-{token} first-token");
+            assert_eq!(&*guard.peer.quote(error_chain), "[redacted] [redacted] [redacted]");
         }
     }
 
     #[test]
-    fn tokens_are_renewed_before_they_end() {
+    fn tokens_are_renewed_before_expiry() {
         let at = |life: Option<u64>| {
             let mut grant = grant("https://a.example/mcp", "t1");
             grant.received_at = 1000;
@@ -486,7 +543,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_ended_token_that_cannot_be_renewed_needs_a_login() {
+    async fn expired_token_without_refresh_token_requires_a_login() {
         let folder = tempfile::tempdir().unwrap();
         let guard = guard(folder.path(), "https://a.example/mcp");
         let mut ended = grant("https://a.example/mcp", "t1");
@@ -496,7 +553,44 @@ mod tests {
         let reason = guard.bearer().await.err().unwrap();
         assert_eq!(reason, "needs login: run mcpproxy upstream login s");
         let kept = guard.store.load().unwrap().unwrap();
-        assert!(!kept.is_login() && kept.client_secret.is_none(), "no token is kept of it");
+        assert!(!kept.is_login() && kept.client_secret.is_none(), "no token is left");
         assert!(guard.bearer().await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn pro_14_throttled_token_endpoint_is_not_asked_again_before_its_time() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let endpoint = tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                let mut request = [0; 4096];
+                let _ = client.read(&mut request).await;
+                let answer = "HTTP/1.1 429 X\r\nRetry-After: 90\r\nContent-Length: 0\r\n\r\n";
+                let _ = client.write_all(answer.as_bytes()).await;
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let guard = guard(folder.path(), &format!("{origin}/mcp"));
+        let mut due = grant(&format!("{origin}/mcp"), "t1");
+        due.metadata.authorization_endpoint = format!("{origin}/authorize");
+        due.metadata.token_endpoint = format!("{origin}/token");
+        due.expires_at = Some(2);
+        guard.store.save(&due).unwrap();
+        for _ in 0..2 {
+            let reason = guard.bearer().await.err().unwrap();
+            let expected =
+                format!("the token endpoint at {origin} limits its requests, retry after ");
+            assert!(reason.contains(&expected), "{reason}");
+            assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 1);
+        }
+        let kept = guard.store.load().unwrap().unwrap();
+        assert!(kept.is_login(), "the login stays");
+        let rest = guard.transport.throttle.remaining(Instant::now().into_std()).unwrap();
+        assert!(rest > RETRY, "the next attempt waits for it");
+        endpoint.abort();
     }
 }

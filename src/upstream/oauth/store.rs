@@ -1,31 +1,35 @@
-//! The files that logins are kept in: one for each server, for its owner's eyes only.
+//! Token files: one per server, readable by the owner only.
 //!
-//! A file is replaced whole or not at all. Whoever renews a token holds the server's lock, so that
-//! two processes do not use one refresh token twice. What a token is good for is not known here.
+//! State files with a checksum and a last good copy ([`state_file`]), replaced atomically and durably. A renewal holds
+//! the server's lock, so that no two processes use the same refresh token.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use http::HeaderValue;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use rmcp::transport::auth::AuthorizationMetadata;
+use rmcp::transport::auth::{AuthorizationMetadata, OAuthTokenResponse};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Most bytes of such a file.
-const MAX_FILE_BYTES: u64 = 1024 * 1024;
-/// The rights that nobody but the owner may have.
-const OTHERS: u32 = 0o077;
+use mcpproxy_runtime::os::bounded_file::Unreadable;
+use mcpproxy_runtime::os::private;
+use mcpproxy_runtime::os::state_file::{self, StateFileError};
 
-/// What a login gave. `Debug` shows no token.
+/// Maximum size of a token file, in bytes.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// Tokens of a login with everything needed to renew them. `Debug` hides them.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Grant {
-    /// The server's URL in the config: the tokens are for it alone.
+    /// The server's URL in the config, to which the tokens are bound.
     pub(super) url: String,
-    /// What the tokens were asked for (RFC 8707).
+    /// Resource parameter of the token requests (RFC 8707).
     pub(super) resource: String,
-    /// Where they are renewed.
+    /// Endpoints for renewals.
     pub(super) metadata: AuthorizationMetadata,
     pub(super) client_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,42 +37,42 @@ pub(super) struct Grant {
     pub(super) access_token: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refresh_token: Option<String>,
-    /// What the tokens are good for, as far as the authorization server said.
+    /// Granted scopes, as far as known.
     pub(super) scopes: Vec<String>,
-    /// What the login asked for.
+    /// Scopes that the login requested.
     #[serde(default)]
     pub(super) requested: Vec<String>,
-    /// What the server has asked for since, at the request that it refused last.
+    /// Scopes that the server has required since.
     #[serde(default)]
     pub(super) wanted: Vec<String>,
-    /// Logins in a row after which the server asked for what they had asked for.
+    /// Consecutive logins after which the server still required scopes they had requested.
     #[serde(default)]
     pub(super) fruitless: u32,
     /// Seconds since 1970.
     pub(super) received_at: u64,
-    /// Seconds since 1970; absent: the server did not say.
+    /// Seconds since 1970; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<u64>,
 }
 
 impl Grant {
-    /// What of it must not come back.
+    /// Values to redact.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         let kept = [self.refresh_token.as_deref(), self.client_secret.as_deref()];
         std::iter::once(&*self.access_token).chain(kept.into_iter().flatten())
     }
 
-    /// Whether there are tokens in it.
+    /// Whether it contains a token.
     pub(super) fn is_login(&self) -> bool {
         !self.access_token.is_empty()
     }
 
-    /// Whether the server asked for what the login had asked for.
-    pub(super) fn asked_in_vain(&self) -> bool {
+    /// Whether the server required a scope that the login had requested.
+    pub(super) fn requested_in_vain(&self) -> bool {
         self.wanted.iter().any(|scope| self.requested.contains(scope))
     }
 
-    /// What is worth keeping of a login that is of no use any more: who gave it, and for what.
+    /// Removes the tokens, keeping issuer and scopes.
     pub(super) fn ended(mut self) -> Self {
         self.access_token.clear();
         self.refresh_token = None;
@@ -84,26 +88,24 @@ impl std::fmt::Debug for Grant {
     }
 }
 
-/// Why the tokens of a server cannot be read or kept.
+/// Why a token file cannot be used.
 #[derive(Debug, Error)]
 pub enum TokenStoreError {
-    /// Others may read or write the file.
     #[error("{} can be read by others than its owner: chmod 600 it", .0.display())]
     Open(PathBuf),
-    /// The file is not one of ours.
-    #[error("{} cannot be understood: remove it and log in again", .0.display())]
-    Broken(PathBuf),
-    /// The system says no.
-    #[error("{}: {error}", file.display())]
-    Io {
-        /// The file.
+    /// Damaged, invalid, or missing although its copy exists.
+    #[error("{} cannot be used: {reason}; {recovery}", file.display())]
+    Broken {
         file: PathBuf,
-        /// What the system says.
-        error: io::Error,
+        reason: String,
+        /// How to get a usable file again.
+        recovery: String,
     },
+    #[error("{}: {error}", file.display())]
+    Io { file: PathBuf, error: io::Error },
 }
 
-/// What tells one state of a file from another, without reading it.
+/// Identifies a version of a file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     inode: u64,
@@ -111,80 +113,59 @@ pub(super) struct Stamp {
     nanoseconds: i64,
 }
 
-/// The file of one server. Its functions block.
+/// Token file of one server. Its methods block.
 #[derive(Clone, Debug)]
 pub struct TokenStore {
     file: PathBuf,
 }
 
 impl TokenStore {
-    /// The file of `server` under `data_dir`.
-    #[must_use]
     pub fn new(data_dir: &Path, server: &str) -> Self {
         let name = utf8_percent_encode(server, NON_ALPHANUMERIC);
         Self { file: data_dir.join("oauth").join(format!("{name}.json")) }
     }
 
-    /// The file as it is now; `None` if there is none.
+    /// Version of the file; `None` if there is none.
     pub(super) fn stamp(&self) -> Option<Stamp> {
         let found = fs::metadata(&self.file).ok()?;
         Some(Stamp { inode: found.ino(), seconds: found.mtime(), nanoseconds: found.mtime_nsec() })
     }
 
-    /// What is kept; `None` if nothing is.
+    /// The stored grant, if any.
     pub(super) fn load(&self) -> Result<Option<Grant>, TokenStoreError> {
-        let file = match File::open(&self.file) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(self.io(error)),
-        };
-        let rights = file.metadata().map_err(|error| self.io(error))?.permissions().mode();
-        if rights & OTHERS != 0 {
+        if private::wider(&self.file).is_some() {
             return Err(TokenStoreError::Open(self.file.clone()));
         }
-        let mut text = Vec::new();
-        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(|error| self.io(error))?;
-        let broken = || TokenStoreError::Broken(self.file.clone());
-        if text.len() as u64 > MAX_FILE_BYTES {
-            return Err(broken());
+        match state_file::read(&self.file, MAX_FILE_BYTES) {
+            Ok(None) => Ok(None),
+            Ok(Some(text)) => read_grant(&text).map(Some).map_err(|reason| self.broken(reason)),
+            Err(StateFileError::Unreadable(Unreadable::Io(error))) => Err(self.io(error)),
+            Err(error) => Err(self.broken(error.to_string())),
         }
-        serde_json::from_slice(&text).map(Some).map_err(|_| broken())
     }
 
-    /// Replaces what is kept.
+    /// Replaces the stored grant; durable on return.
     pub(super) fn save(&self, grant: &Grant) -> Result<(), TokenStoreError> {
         let text =
             serde_json::to_vec_pretty(grant).map_err(|error| self.io(io::Error::other(error)))?;
-        let aside = self.file.with_extension(format!("{}.tmp", std::process::id()));
         let write = || {
             self.make_folder()?;
-            let _ = fs::remove_file(&aside);
-            let mut options = OpenOptions::new();
-            let mut file = options.write(true).create_new(true).mode(0o600).open(&aside)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&aside, &self.file)
+            state_file::write(&self.file, &text)
         };
-        write().map_err(|error| {
-            let _ = fs::remove_file(&aside);
-            self.io(error)
-        })
+        write().map_err(|error| self.io(error))
     }
 
-    /// Forgets what is kept; false if there was nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`TokenStoreError::Io`]
+    /// Removes the stored grant; false if there was none.
     pub fn forget(&self) -> Result<bool, TokenStoreError> {
-        match fs::remove_file(&self.file) {
-            Ok(()) => Ok(true),
+        match state_file::remove(&self.file) {
+            Ok(removed) => Ok(removed),
+            // The directory does not exist.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(self.io(error)),
         }
     }
 
-    /// Waits until nobody else renews this server's tokens. Ends when it is dropped.
+    /// Locks the server's tokens against other processes until the file is dropped.
     pub(super) fn lock(&self) -> Result<File, TokenStoreError> {
         let lock = || {
             self.make_folder()?;
@@ -197,9 +178,25 @@ impl TokenStore {
         lock().map_err(|error| self.io(error))
     }
 
+    /// Creates the folder of the file. A new one is synced into its parent: otherwise a crash could lose the folder together
+    /// with the login in it.
     fn make_folder(&self) -> io::Result<()> {
         let folder = self.file.parent().unwrap_or(Path::new("."));
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+        if folder.is_dir() {
+            return Ok(());
+        }
+        private::folder(folder)?;
+        match folder.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
+            _ => Ok(()),
+        }
+    }
+
+    fn broken(&self, reason: String) -> TokenStoreError {
+        let is_sound = |text: &[u8]| read_grant(text).is_ok();
+        let otherwise = "remove it and log in again";
+        let recovery = state_file::recovery(&self.file, is_sound, MAX_FILE_BYTES, otherwise);
+        TokenStoreError::Broken { file: self.file.clone(), reason, recovery }
     }
 
     fn io(&self, error: io::Error) -> TokenStoreError {
@@ -207,8 +204,50 @@ impl TokenStore {
     }
 }
 
+/// Parses what [`TokenStore::save`] wrote. The error contains no values.
+fn read_grant(text: &[u8]) -> Result<Grant, String> {
+    serde_json::from_slice(text).map_err(|error| {
+        format!("it is no login (line {}, column {})", error.line(), error.column())
+    })
+}
+
+/// Adds the tokens of a response to a grant.
+pub(super) fn take(mut grant: Grant, response: &OAuthTokenResponse) -> Result<Grant, String> {
+    #[derive(Deserialize)]
+    struct Tokens {
+        access_token: String,
+        token_type: String,
+        expires_in: Option<u64>,
+        refresh_token: Option<String>,
+        scope: Option<String>,
+    }
+    let tokens = serde_json::to_value(response).and_then(serde_json::from_value::<Tokens>);
+    let tokens = tokens.map_err(|_| "it gave tokens that cannot be read".to_owned())?;
+    if !tokens.token_type.eq_ignore_ascii_case("bearer") {
+        return Err("it gave a token that is no bearer token".to_owned());
+    }
+    if HeaderValue::from_str(&tokens.access_token).is_err() || tokens.access_token.is_empty() {
+        return Err("it gave a token that no header can carry".to_owned());
+    }
+    grant.received_at = seconds();
+    grant.expires_at = tokens.expires_in.map(|left| grant.received_at.saturating_add(left));
+    grant.access_token = tokens.access_token;
+    grant.refresh_token = tokens.refresh_token.or(grant.refresh_token);
+    if let Some(scope) = tokens.scope {
+        grant.scopes = scope.split_whitespace().map(str::to_owned).collect();
+    }
+    Ok(grant)
+}
+
+/// The current time in seconds since 1970.
+pub(super) fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 #[cfg(test)]
 pub(super) mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     pub(in super::super) fn grant(url: &str, token: &str) -> Grant {
@@ -230,7 +269,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_loaded_and_is_its_owners_alone() {
+    fn saved_grant_is_loaded_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path(), "a/../b c");
         assert!(store.load().unwrap().is_none() && store.stamp().is_none());
@@ -240,15 +279,15 @@ pub(super) mod tests {
         assert_ne!(store.stamp(), first);
         assert_eq!(store.load().unwrap().unwrap().access_token, "t2");
         let files: Vec<_> = fs::read_dir(folder.path().join("oauth")).unwrap().flatten().collect();
-        assert_eq!(files.len(), 1, "{files:?}");
-        assert_eq!(files[0].file_name(), "a%2F%2E%2E%2Fb%20c.json");
-        assert_eq!(files[0].metadata().unwrap().mode() & 0o777, 0o600);
+        assert_eq!(files.len(), 2, "the file and its copy: {files:?}");
+        assert!(store.file.ends_with("a%2F%2E%2E%2Fb%20c.json"), "{store:?}");
+        assert!(files.iter().all(|file| file.metadata().unwrap().mode() & 0o777 == 0o600));
         assert!(store.forget().unwrap() && !store.forget().unwrap());
         assert!(!format!("{:?}", grant("https://a", "t1")).contains("t1"));
     }
 
     #[test]
-    fn a_file_that_others_may_read_or_that_is_not_ours_is_refused() {
+    fn exposed_or_foreign_file_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path(), "s");
         store.save(&grant("https://a/mcp", "t1")).unwrap();
@@ -256,6 +295,23 @@ pub(super) mod tests {
         assert!(matches!(store.load(), Err(TokenStoreError::Open(_))));
         fs::set_permissions(&store.file, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&store.file, "{}").unwrap();
-        assert!(matches!(store.load(), Err(TokenStoreError::Broken(_))));
+        assert!(matches!(store.load(), Err(TokenStoreError::Broken { .. })));
+    }
+
+    #[test]
+    fn any_flipped_bit_is_rejected_without_naming_a_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = TokenStore::new(folder.path(), "s");
+        store.save(&grant("https://a/mcp", "secret-token")).unwrap();
+        let sound = fs::read(&store.file).unwrap();
+        for at in 0..sound.len() {
+            let mut flipped = sound.clone();
+            flipped[at] ^= 1 << (at % 8);
+            fs::write(&store.file, &flipped).unwrap();
+            let error = store.load().unwrap_err().to_string();
+            assert!(error.contains("cp -p") && !error.contains("secret"), "byte {at}: {error}");
+        }
+        assert!(store.forget().unwrap());
+        assert!(store.load().unwrap().is_none(), "the copy is removed as well");
     }
 }

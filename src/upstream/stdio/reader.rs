@@ -1,36 +1,44 @@
-//! The reader of a child's output: each line on its way to whom it is for.
+//! Reader of a child's output, with back-pressure.
 //!
-//! A line is held until it is known whose it is, bounded by [`MAX_LINE_BYTES`]; from then on its
-//! pieces go to their call as they come.
+//! A line is held until its recipient is known, bounded by [`MAX_LINE_BYTES`]; then its pieces are forwarded to their call
+//! as they arrive. A slow call must not block the others of its server for long:
+//!
+//! ```text
+//! alone:         CALL_PIECES are queued, then the pipe blocks, for at most NOT_TAKEN_LIMIT per piece
+//! others wait:   SPILL_PIECES are queued, then the pipe blocks for HOLD_UP_LIMIT in all, then the call fails
+//! ```
+//!
+//! So a stalled call delays the others by a second at most, and not at all while its response is small. A call alone with
+//! its server is throttled to its client's speed, without extra memory.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
-use super::backpressure::{self, Handed};
-use super::link::{ChildLink, Line};
-use super::queue::{CallPiece, has_room};
-use crate::mcp::capabilities::ClientCapabilities;
-use crate::upstream::error::Cause;
-use crate::upstream::inbound::{self, Destination, MessageRoute, ResponseMatcher};
-use crate::upstream::notification_router::Told;
-use crate::upstream::pending::Unasked;
-use crate::wire::lines::{self, MAX_LINE_BYTES};
+use crate::error::Cause;
+use crate::inbound::{self, Destination, MessageRoute, ResponseMatcher};
+use crate::notifications::LogDelivery;
+use crate::pending::Unmatched;
+use crate::stdio::{CallPiece, ChildLink, Line, SPILL_PIECES, Spill, has_room, queued};
+use mcpproxy_protocol::wire::lines::{self, MAX_LINE_BYTES, MarkSkipper};
+use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Most bytes read from the child at once.
-pub const READ_BYTES: usize = 64 * 1024;
-/// A new buffer is made when less than this is left of the last one.
+/// Maximum size of a read.
+pub(crate) const READ_BYTES: usize = 64 * 1024;
+/// Minimum free space for a read; below it a new buffer is allocated.
 const READ_ROOM: usize = 8 * 1024;
-/// Most bytes of a message for the lifecycle.
+/// Maximum size of a lifecycle message, in bytes.
 const MAX_LIFECYCLE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Reads lines until the pipe closes; returns why it did. `inbox` gets what is no answer to a
-/// call; `seed` as in [`ResponseMatcher::new`].
-pub(in crate::upstream) async fn read(
+/// Reads lines until the pipe closes; returns the reason. `inbox` receives lifecycle messages; `seed` as in
+/// [`ResponseMatcher::new`].
+pub(crate) async fn read(
     link: Arc<ChildLink>,
     mut stdout: impl AsyncRead + Unpin,
     inbox: mpsc::Sender<Bytes>,
@@ -45,12 +53,12 @@ pub(in crate::upstream) async fn read(
         }
         match stdout.read_buf(&mut buffer).await {
             Ok(0) => {
-                reader.breaks_off();
+                reader.end_of_output();
                 return "it closed its output".into();
             }
             Ok(_) => {}
             Err(error) => {
-                reader.breaks_off();
+                reader.end_of_output();
                 return link.peer.quote(error.to_string());
             }
         }
@@ -63,9 +71,7 @@ pub(in crate::upstream) async fn read(
                 Err(too_long) => reader.too_long(&too_long).await,
             }
             if let Some(reason) = reader.broken {
-                if link.peer.may_log() {
-                    tracing::warn!(server = %link.peer.name, "{reason}; its pipes are closed");
-                }
+                peer_line!(warn, link.peer, server = %link.peer.name, "{reason}; its pipes are closed");
                 return reason.into();
             }
         }
@@ -77,30 +83,31 @@ struct Reader<'a> {
     link: &'a Arc<ChildLink>,
     inbox: mpsc::Sender<Bytes>,
     line: Incoming,
-    /// Why nothing that it says can be relied on any more.
+    /// Protocol violation after which the server is not trusted any more.
     broken: Option<&'static str>,
     seed: u64,
 }
 
-/// The line being read.
 struct Incoming {
-    peek: ResponseMatcher,
+    mark: MarkSkipper,
+    matcher: ResponseMatcher,
     route: Option<MessageRoute>,
-    /// Bytes not handed on yet.
+    /// Bytes not forwarded yet.
     held: Vec<Bytes>,
     held_bytes: u64,
-    /// The call it answers.
+    /// The call it responds to.
     call: Option<(u64, mpsc::Sender<CallPiece>)>,
-    /// How long it has kept other calls waiting.
+    /// How long it has delayed other calls.
     held_up: Duration,
-    /// Nobody wants the rest.
+    /// The rest of the line is dropped.
     skip: bool,
 }
 
 impl Incoming {
     fn new(seed: u64) -> Self {
         Self {
-            peek: ResponseMatcher::new(seed),
+            mark: MarkSkipper::default(),
+            matcher: ResponseMatcher::new(seed),
             route: None,
             held: Vec::new(),
             held_bytes: 0,
@@ -117,55 +124,62 @@ impl Reader<'_> {
         if line.skip {
             return;
         }
+        let data = line.mark.skip(data);
+        if data.is_empty() {
+            return;
+        }
         line.held_bytes += data.len() as u64;
         line.held.push(data);
         if line.route.is_none() {
-            line.route = line.peek.feed(&line.held);
+            line.route = line.matcher.feed(&line.held);
         }
         match line.route {
             Some(MessageRoute::Call(id)) if line.call.is_none() => self.answer(id),
-            Some(MessageRoute::Garbage) => self.refuse(Complaint::Garbage),
+            Some(MessageRoute::Garbage) => self.reject(Violation::Garbage),
             Some(MessageRoute::Lifecycle) if line.held_bytes > MAX_LIFECYCLE_BYTES => {
-                self.refuse(Complaint::Large);
+                self.reject(Violation::Large);
             }
             Some(MessageRoute::Call(_) | MessageRoute::Lifecycle) | None => {}
         }
     }
 
-    /// The line is an answer under this id.
+    /// Matches a response to its call.
     fn answer(&mut self, id: u64) {
         let mut waiting = self.link.waiting();
         match waiting.get(id) {
             Some(waiter) if waiter.written => self.line.call = Some((id, waiter.sender.clone())),
             Some(_) => self.broken = Some("it answered a request before it was sent"),
             None => {
-                let unasked = waiting.unasked(id);
+                let unmatched = waiting.classify(id);
                 drop(waiting);
-                match unasked {
-                    Unasked::Again => self.broken = Some("it answered a request twice"),
-                    // It may not have heard yet that nobody waits.
-                    Unasked::Late => self.drop_line(),
-                    Unasked::Unknown => self.refuse(Complaint::Unasked),
+                match unmatched {
+                    Unmatched::Duplicate => self.broken = Some("it answered a request twice"),
+                    // The server may not have seen the cancellation yet.
+                    Unmatched::Late => {
+                        self.link.answered_late(id);
+                        self.drop_line();
+                    }
+                    Unmatched::Unknown => self.reject(Violation::Unmatched),
                 }
             }
         }
     }
 
-    /// The pipe ends here. A line that has begun may be the answer to any call.
-    fn breaks_off(&self) {
+    /// Handles the end of the output. An unfinished line may be the response to any call.
+    fn end_of_output(&self) {
         let Incoming { call, held_bytes, skip, .. } = &self.line;
         if call.is_none() && *held_bytes > 0 && !skip {
-            self.link.broke_off.store(true, Ordering::Release);
+            self.link.ended_within_line.store(true, Ordering::Release);
         }
     }
 
-    /// The chunk is used up: what is known to belong to a call goes on.
+    /// Forwards the pieces read so far, if their call is known.
     async fn flush(&mut self) {
         if self.line.call.is_none() {
             return;
         }
         for data in std::mem::take(&mut self.line.held) {
-            self.hand_on(CallPiece::Data(data)).await;
+            self.forward_piece(CallPiece::Data(data)).await;
         }
     }
 
@@ -177,23 +191,23 @@ impl Reader<'_> {
         if self.line.call.is_some() {
             let last = self.line.held.pop().unwrap_or_default();
             self.flush().await;
-            self.hand_on(CallPiece::Last(last)).await;
-            // The call is told; its place in the table is free.
+            self.forward_piece(CallPiece::Last(last)).await;
+            // The call is complete; its id is free.
             if let Some((id, _)) = &self.line.call {
-                self.link.waiting().answered(*id);
+                self.link.answered(*id);
             }
         } else {
-            match self.line.peek.end() {
+            match self.line.matcher.end() {
                 MessageRoute::Lifecycle => {
                     let message = Bytes::from(self.line.held.concat());
-                    self.unasked(message);
+                    self.route_unsolicited(message);
                 }
-                // An answer to a call has found it already.
+                // A response to a call was matched already.
                 MessageRoute::Garbage | MessageRoute::Call(_) => {
                     let blank =
                         self.line.held.iter().all(|part| part.iter().all(u8::is_ascii_whitespace));
                     if !blank {
-                        self.complain(Complaint::Garbage);
+                        self.log_violation(Violation::Garbage);
                     }
                 }
             }
@@ -201,24 +215,24 @@ impl Reader<'_> {
         self.line = Incoming::new(self.seed);
     }
 
-    /// Sends a message that answers no call on its way. Never waits: a server that floods us must
-    /// not keep answers from their calls.
-    fn unasked(&mut self, message: Bytes) {
-        let waiting = self.link.waiting();
-        let calls: Vec<(u64, ClientCapabilities)> = waiting
-            .iter()
-            .filter_map(|(id, waiter)| Some((id, waiter.client_capabilities?)))
-            .collect();
-        drop(waiting);
-        let sent = match inbound::way(&message, calls.into_iter()) {
-            Destination::Lifecycle => self.inbox.try_send(message).is_ok(),
-            // On a pipe what is said during a call comes before its answer.
+    /// Delivers a message that responds to no call. Never blocks, so that a flood does not delay responses.
+    fn route_unsolicited(&mut self, message: Bytes) {
+        let calls = self.link.in_flight(Instant::now());
+        let sent = match inbound::route(&message, &calls) {
+            Destination::Lifecycle => match self.inbox.try_send(message) {
+                Ok(()) => true,
+                // The handshake is over.
+                Err(TrySendError::Closed(_)) => {
+                    self.log_violation(Violation::Unmatched);
+                    true
+                }
+                Err(TrySendError::Full(_)) => false,
+            },
+            // On a pipe, messages during a call precede its response.
             Destination::Log(None) => {
-                if self.link.server_events.logged(&message) != Told::Already
-                    && self.link.peer.may_log()
-                {
-                    let server = &self.link.peer.name;
-                    tracing::debug!(%server, "a log message that is told to nobody");
+                if self.link.server_events.logged(&message) != LogDelivery::Delivered {
+                    let peer = &self.link.peer;
+                    peer_line!(debug, peer, server = %peer.name, "dropped a log message without a recipient");
                 }
                 true
             }
@@ -228,14 +242,34 @@ impl Reader<'_> {
                     has_room(&it.sender) && it.sender.try_send(CallPiece::Message(message)).is_ok()
                 })
             }
+            Destination::Completed(call) => {
+                if self.link.server_events.logged(&message) == LogDelivery::ViaCall
+                    && let Some(id) = call
+                {
+                    let waiting = self.link.waiting();
+                    if let Some(call) = waiting.get(id).filter(|call| has_room(&call.sender)) {
+                        let _ = call.sender.try_send(CallPiece::Message(message));
+                    }
+                }
+                true
+            }
             Destination::Call(id, request) => {
                 let piece = CallPiece::Message(message);
                 let waiting = self.link.waiting();
-                let told = waiting
+                let delivered = waiting
                     .get(id)
                     .is_some_and(|it| has_room(&it.sender) && it.sender.try_send(piece).is_ok());
                 drop(waiting);
-                told || request.is_some_and(|id| self.reply(inbound::busy(&id)))
+                delivered || request.is_some_and(|id| self.reply(inbound::busy(&id)))
+            }
+            Destination::Calls(ids) => {
+                let waiting = self.link.waiting();
+                for waiter in ids.iter().filter_map(|id| waiting.get(*id)) {
+                    if has_room(&waiter.sender) {
+                        let _ = waiter.sender.try_send(CallPiece::Message(message.clone()));
+                    }
+                }
+                true
             }
             Destination::Changed(list) => {
                 self.link.server_events.changed(list);
@@ -247,56 +281,55 @@ impl Reader<'_> {
             }
             Destination::Reply(reply) => self.reply(reply),
             Destination::Nobody(what) => {
-                if self.link.peer.may_log() {
-                    tracing::debug!(server = %self.link.peer.name, "a server sent {what}");
-                }
+                peer_line!(debug, self.link.peer, server = %self.link.peer.name, "dropped {what}");
                 true
             }
         };
         if !sent {
-            self.complain(Complaint::Flood);
+            self.log_violation(Violation::Flood);
         }
     }
 
-    /// Answers a request of the server, if it reads at all.
+    /// Responds to a server request; false if the server does not read.
     fn reply(&self, json: Bytes) -> bool {
         let parts = [json, Bytes::from_static(b"\n"), Bytes::new()];
         self.link.out.try_send(Line { parts, call: None }).is_ok()
     }
 
     async fn too_long(&mut self, error: &lines::TooLong) {
-        if self.link.peer.may_log() {
-            tracing::warn!(server = %self.link.peer.name, %error, "a server's line cannot be read");
-        }
+        peer_line!(warn, self.link.peer, server = %self.link.peer.name, %error, "dropped an unreadable line");
         if let Some((id, _)) = &self.line.call {
             let id = *id;
-            self.hand_on(CallPiece::Failed(Cause::Unreadable { reason: error.to_string().into() }))
-                .await;
-            self.link.waiting().answered(id);
+            self.forward_piece(CallPiece::Failed(Cause::Unreadable {
+                reason: error.to_string().into(),
+            }))
+            .await;
+            self.link.answered(id);
         }
-        // The decoder skips to the end of the line by itself and reports no end for it.
+        // The decoder skips the rest of the line without reporting its end.
         self.line = Incoming::new(self.seed);
     }
 
-    async fn hand_on(&mut self, piece: CallPiece) {
+    async fn forward_piece(&mut self, piece: CallPiece) {
         let Some((id, sender)) = &self.line.call else { return };
-        match backpressure::hand(self.link, sender, piece, &mut self.line.held_up).await {
-            Handed::Taken => {}
-            Handed::Gone => self.drop_line(),
-            Handed::NotTaken(cause) => {
-                if self.link.peer.may_log() {
-                    tracing::warn!(server = %self.link.peer.name, "an answer is cut off: {cause}");
-                }
-                // It is told after what waits for it: there is a place left for that.
+        match forward(self.link, sender, piece, &mut self.line.held_up).await {
+            Forwarded::Taken => {}
+            Forwarded::Gone => {
+                self.link.answered_late(*id);
+                self.drop_line();
+            }
+            Forwarded::NotTaken(cause) => {
+                peer_line!(warn, self.link.peer, server = %self.link.peer.name, "a response was cut off: {cause}");
+                // Delivered after the queued pieces; a slot is reserved for it.
                 let _ = sender.try_send(CallPiece::Failed(cause));
-                self.link.waiting().answered(*id);
+                self.link.answered(*id);
                 self.drop_line();
             }
         }
     }
 
-    fn refuse(&mut self, complaint: Complaint) {
-        self.complain(complaint);
+    fn reject(&mut self, complaint: Violation) {
+        self.log_violation(complaint);
         self.drop_line();
     }
 
@@ -304,26 +337,124 @@ impl Reader<'_> {
         self.line = Incoming { skip: true, ..Incoming::new(self.seed) };
     }
 
-    fn complain(&mut self, complaint: Complaint) {
-        if complaint == Complaint::Garbage {
+    fn log_violation(&mut self, complaint: Violation) {
+        if complaint == Violation::Garbage {
             self.link.garbage.fetch_add(1, Ordering::Relaxed);
         }
-        if self.link.peer.may_log() {
-            let what = match complaint {
-                Complaint::Unasked => "answered a request that nobody waits for",
-                Complaint::Garbage => "wrote a line that is no JSON-RPC message",
-                Complaint::Large => "sent a notification or request that is too large",
-                Complaint::Flood => "sends notifications faster than they can be handled",
-            };
-            tracing::warn!(server = %self.link.peer.name, "a server {what}");
-        }
+        let what = match complaint {
+            Violation::Unmatched => "answered a request that nobody waits for",
+            Violation::Garbage => "wrote a line that is no JSON-RPC message",
+            Violation::Large => "sent a notification or request that is too large",
+            Violation::Flood => "sends notifications faster than they can be handled",
+        };
+        peer_line!(warn, self.link.peer, server = %self.link.peer.name, "a server {what}");
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Complaint {
-    Unasked,
+enum Violation {
+    Unmatched,
     Garbage,
     Large,
     Flood,
+}
+
+/// Maximum time without progress of a call while no other call waits.
+const NOT_TAKEN_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum total delay of other calls by one response.
+const HOLD_UP_LIMIT: Duration = Duration::from_secs(1);
+/// Reduction of that delay per consumed piece: a call that reads 13 MB/s is not the slow one.
+const PIECE_TIME: Duration = Duration::from_millis(5);
+
+#[derive(Debug)]
+pub(super) enum Forwarded {
+    Taken,
+    /// The call was abandoned.
+    Gone,
+    NotTaken(Cause),
+}
+
+/// Forwards a piece to its call. `held_up` accumulates how long this response has delayed others.
+pub(super) async fn forward(
+    link: &ChildLink,
+    sender: &mpsc::Sender<CallPiece>,
+    piece: CallPiece,
+    held_up: &mut Duration,
+) -> Forwarded {
+    if has_room(sender) {
+        return put(sender, piece);
+    }
+    let spill = &link.spill;
+    // Time and queue length of the last progress.
+    let (mut since, mut fewest) = (Instant::now(), queued(sender));
+    let mut piece = Some(piece);
+    loop {
+        let mut reader_wake = pin!(spill.reader_wake.notified());
+        reader_wake.as_mut().enable();
+        spill.waits.store(true, Ordering::Relaxed);
+        // Checked after `waits` is set, so that no wake-up is missed.
+        fence(Ordering::SeqCst);
+        let others = link.waiting().len() > 1;
+        let placed = match has_room(sender) {
+            true => piece.take(),
+            false if others && queued(sender) < SPILL_PIECES => spilled(spill, &mut piece),
+            false => None,
+        };
+        if let Some(piece) = placed {
+            spill.waits.store(false, Ordering::Relaxed);
+            *held_up = held_up.saturating_sub(PIECE_TIME);
+            return put(sender, piece);
+        }
+        let now = Instant::now();
+        if queued(sender) < fewest {
+            (since, fewest) = (now, queued(sender));
+        }
+        let rest = NOT_TAKEN_LIMIT.saturating_sub(now.saturating_duration_since(since));
+        let rest = if others { rest.min(HOLD_UP_LIMIT.saturating_sub(*held_up)) } else { rest };
+        if rest.is_zero() {
+            spill.waits.store(false, Ordering::Relaxed);
+            return Forwarded::NotTaken(match others && *held_up >= HOLD_UP_LIMIT {
+                true => Cause::HeldUp { limit: HOLD_UP_LIMIT, kept: queued(sender) },
+                false => Cause::NotTaken { limit: NOT_TAKEN_LIMIT },
+            });
+        }
+        tokio::select! {
+            () = reader_wake => {}
+            () = sender.closed() => {
+                spill.waits.store(false, Ordering::Relaxed);
+                return Forwarded::Gone;
+            }
+            () = tokio::time::sleep(rest) => {}
+        }
+        if others {
+            *held_up += now.elapsed();
+        }
+    }
+}
+
+/// Converts the piece to a spilled one if the bound allows it.
+fn spilled(spill: &Arc<Spill>, piece: &mut Option<CallPiece>) -> Option<CallPiece> {
+    match piece.take()? {
+        CallPiece::Data(data) => match spill.take(data) {
+            Ok(spilled) => Some(CallPiece::Spilled(spilled)),
+            Err(data) => {
+                *piece = Some(CallPiece::Data(data));
+                None
+            }
+        },
+        // These occur once per response.
+        last @ (CallPiece::Last(_) | CallPiece::Failed(_) | CallPiece::Unwritten) => Some(last),
+        other @ (CallPiece::Spilled(_) | CallPiece::Message(_)) => {
+            *piece = Some(other);
+            None
+        }
+    }
+}
+
+fn put(sender: &mpsc::Sender<CallPiece>, piece: CallPiece) -> Forwarded {
+    match sender.try_send(piece) {
+        Ok(()) => Forwarded::Taken,
+        // There is room: only the reader adds responses.
+        Err(TrySendError::Full(_) | TrySendError::Closed(_)) => Forwarded::Gone,
+    }
 }

@@ -1,16 +1,16 @@
-//! What the config holds as secret does not come back in a server's words.
+//! Redaction of the config's secrets in a server's output.
 
-use super::fake::{Fake, Say, Seen, legacy};
-use super::stdio::SERVER;
 use super::*;
-use crate::secrets::MASKED;
+use crate::tests::stdio::SERVER;
+use crate::tests::{Fake, Request, Say, legacy};
+use mcpproxy_runtime::secrets::MASKED;
 
 const TOKEN: &str = "tok-en-1234567";
 const KEY: &str = "a key/with?marks";
 const QUERY: &str = "query-secret";
 
-/// A server that echoes the request, as `echo` says, to each call.
-async fn echoing(echo: impl Fn(&Seen) -> Say + Send + Sync + 'static) -> Bench {
+/// A server that echoes each call as `echo` says.
+async fn echoing(echo: impl Fn(&Request) -> Say + Send + Sync + 'static) -> Bench {
     let server = Fake::start(move |seen| match seen.method() {
         "tools/call" => echo(seen),
         _ => legacy(seen),
@@ -24,6 +24,12 @@ async fn echoing(echo: impl Fn(&Seen) -> Say + Send + Sync + 'static) -> Bench {
     bench
 }
 
+/// An HTTP error with a JSON-RPC error that names no request.
+fn refusal(line: &str, message: &str) -> Say {
+    let body = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": message}});
+    Say::status(line, "application/json", &body.to_string())
+}
+
 fn is_clean(text: &str) {
     for secret in [TOKEN, KEY, QUERY, "a%20key%2Fwith%3Fmarks", "tok-en"] {
         assert!(!text.contains(secret), "{secret} in {text}");
@@ -32,16 +38,16 @@ fn is_clean(text: &str) {
 }
 
 #[tokio::test]
-async fn an_error_page_that_echoes_the_request_tells_no_header_and_no_query() {
-    type Echo = fn(&Seen) -> Say;
+async fn error_page_that_echoes_the_request_is_redacted() {
+    type Echo = fn(&Request) -> Say;
     let echoes: [Echo; 5] = [
-        |seen| Say::status("500 Oops", "text/plain", &seen.head),
+        |seen| refusal("500 Oops", &seen.head),
         |seen| Say::status("200 OK", "text/html", &format!("<pre>{}</pre>", seen.head)),
         |seen| {
             let key = seen.header("authorization").unwrap_or_default();
             Say::status("200 OK", &format!("text/{key}"), "")
         },
-        |_| Say::status("502 Bad", "text/plain", "a%20key%2Fwith%3Fmarks"),
+        |_| refusal("502 Bad", "a%20key%2Fwith%3Fmarks"),
         |seen| {
             let gzip = format!("x-{}", seen.header("authorization").unwrap_or_default());
             Say::json(json!({})).with(&format!("content-encoding: {gzip}"))
@@ -55,7 +61,7 @@ async fn an_error_page_that_echoes_the_request_tells_no_header_and_no_query() {
 }
 
 #[tokio::test]
-async fn a_json_rpc_error_with_a_bad_status_is_an_error_page_too() {
+async fn json_rpc_error_with_an_http_error_status_is_redacted() {
     let bench = echoing(|seen| {
         let error = json!({"jsonrpc": "2.0", "id": seen.body["id"],
             "error": {"code": -32000, "message": seen.head}});
@@ -69,24 +75,25 @@ async fn a_json_rpc_error_with_a_bad_status_is_an_error_page_too() {
 }
 
 #[tokio::test]
-async fn a_secret_that_the_read_limit_cuts_shows_no_part_of_it() {
+async fn secret_cut_by_the_read_limit_is_redacted() {
     for left in 1..TOKEN.len() {
         let bench = echoing(move |_| {
             let before = " ".repeat(super::super::http::MAX_REFUSAL_BYTES - left);
-            Say::status("500 Oops", "text/plain", &format!("{before}{TOKEN} and more"))
+            Say::status("200 OK", "text/plain", &format!("{before}{TOKEN} and more"))
         })
         .await;
         let error = bench.error("web:t").await;
-        assert_eq!(error, format!("web: t: the server answered HTTP 500: {MASKED}"));
+        let found = "the server answered with text/plain instead of JSON or an event stream";
+        assert_eq!(error, format!("web: t: {found}: {MASKED}"));
         bench.stop().await;
     }
 }
 
 #[tokio::test]
-async fn a_servers_reason_and_its_name_hold_no_secret() {
-    let server = Fake::start(|seen| Say::status("401 No", "text/plain", &seen.head)).await;
+async fn servers_error_and_name_are_redacted() {
+    let server = Fake::start(|seen| refusal("401 No", &seen.head)).await;
     let bench = Bench::start(json!({"web": {"url": server.url, "headers": {"X-Key": KEY}}}));
-    let state = bench.until("web", |state| state.status == Status::Failed).await;
+    let state = bench.wait_until("web", |state| state.status == Status::Failed).await;
     is_clean(&state.reason);
     bench.stop().await;
 
@@ -106,7 +113,7 @@ async fn a_servers_reason_and_its_name_hold_no_secret() {
 }
 
 #[tokio::test]
-async fn a_childs_last_words_hold_no_secret_of_any_server() {
+async fn childs_last_stderr_line_is_redacted_for_all_servers() {
     let say = |words: &str| {
         json!({"command": "/bin/sh", "args": ["-c", format!("{words}; exit 3")],
             "env": {"API_TOKEN": TOKEN}})
@@ -118,42 +125,46 @@ async fn a_childs_last_words_hold_no_secret_of_any_server() {
         "web": {"url": "http://127.0.0.1:9/", "headers": {"X-Key": KEY}, "enabled": false},
     }));
     for name in ["own", "base64", "other"] {
-        let state = bench.until(name, |state| state.status == Status::Failed).await;
+        let state = bench.wait_until(name, |state| state.status == Status::Failed).await;
         is_clean(&state.reason);
-        assert!(state.reason.contains("its last words: "), "{}", state.reason);
+        assert!(state.reason.contains("last stderr line: "), "{}", state.reason);
     }
     bench.stop().await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_at_first_is_read_again() {
+async fn unreadable_value_is_read_again_later() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("token");
-    let named = format!("${{file:{}}}", file.display());
-    let bench = Bench::start(json!({"own": {"command": "/bin/sh", "env": {"A": named},
+    let reference = format!("${{file:{}}}", file.display());
+    let bench = Bench::start(json!({"own": {"command": "/bin/sh", "env": {"A": reference},
         "args": ["-c", SERVER, "s", r#"echo "bad token $A" >&2; exit 3"#, ""]}}));
-    let state = bench.until("own", |state| state.status == Status::Failed).await;
+    let state = bench.wait_until("own", |state| state.status == Status::Failed).await;
     assert!(state.reason.contains("cannot be read, which env.A asks for"), "{}", state.reason);
-    assert_eq!(bench.upstream("own").restart().await, Ok(()), "its operator may have it tried");
+    assert_eq!(
+        bench.upstream("own").restart().await,
+        Ok(()),
+        "the operator may trigger an attempt"
+    );
     std::fs::write(&file, TOKEN).unwrap();
     bench.connected("own").await;
     bench.call("own:t", "{}").await.unwrap_err();
-    let state = bench.until("own", |state| state.status != Status::Connected).await;
+    let state = bench.wait_until("own", |state| state.status != Status::Connected).await;
     is_clean(&state.reason);
     bench.stop().await;
 }
 
 #[tokio::test]
-async fn what_its_task_reads_holds_up_nobody_and_is_secret() {
+async fn values_are_resolved_by_the_task_and_redacted() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("token");
-    let named = format!("${{file:{}}}", file.display());
-    let bench = Bench::start(json!({"own": {"command": "/bin/sh", "env": {"A": named},
+    let reference = format!("${{file:{}}}", file.display());
+    let bench = Bench::start(json!({"own": {"command": "/bin/sh", "env": {"A": reference},
         "args": ["-c", r#"echo "bad token $A" >&2; exit 3"#]}}));
-    // The task has not run before something is awaited.
+    // The task has not run before the first await.
     std::fs::write(&file, TOKEN).unwrap();
-    let state = bench.until("own", |state| state.status == Status::Failed).await;
+    let state = bench.wait_until("own", |state| state.status == Status::Failed).await;
     is_clean(&state.reason);
-    assert!(state.reason.contains("its last words: bad token"), "{}", state.reason);
+    assert!(state.reason.contains("last stderr line: bad token"), "{}", state.reason);
     bench.stop().await;
 }

@@ -1,9 +1,8 @@
-//! Calls to real child processes: shell scripts that answer as they are told.
+//! Calls to real child processes: scripted shells.
 
 use super::*;
 
-/// The beginning of every script: answers the lifecycle, then runs `$1` for each call with its id
-/// in `$id`, and `$2` once before.
+/// Main loop of the scripts: handles the lifecycle, runs `$2` once first and `$1` for each call with its id in `$id`.
 pub(super) const SERVER: &str = r#"
 eval "$2"
 while IFS= read -r line; do
@@ -26,7 +25,7 @@ fn child(on_call: &str) -> Bench {
 }
 
 #[tokio::test]
-async fn a_call_goes_through_a_child() {
+async fn call_goes_through_a_child() {
     let bench = child(
         r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"line":"%s"}}\n' "$id" "$(printf %s "$line" | tr -d '"\\')""#,
     );
@@ -46,8 +45,8 @@ async fn a_call_goes_through_a_child() {
 }
 
 #[tokio::test]
-async fn answers_find_their_calls_in_any_order() {
-    // Two calls are answered in the opposite order, with the id after the result.
+async fn responses_find_their_calls_in_any_order() {
+    // Two calls are answered in reverse order, with the id after the result.
     let bench = child(
         r#"if [ -n "$held" ]; then
              printf '{"result":{"n":"%s"},"id":%s}\n{"result":{"n":"%s"},"id":%s}\n' "$id" "$id" "$held" "$held"; held=;
@@ -67,7 +66,7 @@ async fn answers_find_their_calls_in_any_order() {
 }
 
 #[tokio::test]
-async fn an_answer_streams_before_its_line_has_ended() {
+async fn response_is_streamed_before_its_line_has_ended() {
     let bench = child(
         r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"a":' "$id"; IFS= read -r line; printf '1}}\n'"#,
     );
@@ -75,7 +74,7 @@ async fn an_answer_streams_before_its_line_has_ended() {
     let mut answer = bench.begin("sh:t", "{}").await.unwrap();
     let Some(AnswerPart::Data(head)) = within(answer.next()).await.unwrap() else { panic!() };
     assert!(head.ends_with(b"\"result\":{\"a\":"), "{head:?}");
-    // The script reads this second call as the sign to go on.
+    // The second call is the script's signal to continue.
     let second = bench.begin("sh:t", "{}").await.unwrap();
     let message = next_message(&mut answer).await.unwrap().unwrap();
     assert_eq!(message, "1}}");
@@ -84,7 +83,7 @@ async fn an_answer_streams_before_its_line_has_ended() {
 }
 
 #[tokio::test]
-async fn a_line_of_many_megabytes_comes_whole() {
+async fn line_of_many_megabytes_is_complete() {
     let bench = child(
         r#"printf '{"result":{"x":"'; head -c 20000000 /dev/zero | tr '\0' x; printf '"},"id":%s}\n' "$id""#,
     );
@@ -96,7 +95,7 @@ async fn a_line_of_many_megabytes_comes_whole() {
 }
 
 #[tokio::test]
-async fn a_child_that_dies_fails_its_call_and_comes_back() {
+async fn child_that_dies_fails_its_call_and_is_restarted() {
     let bench = child(
         r#"printf '{"jsonrpc":"2.0","id":%s,"result":{' "$id"; echo 'out of luck' >&2; exit 3"#,
     );
@@ -106,38 +105,38 @@ async fn a_child_that_dies_fails_its_call_and_comes_back() {
         error,
         "sh: t: the server closed the connection in the middle of its answer: it closed its output"
     );
-    let state = bench.until("sh", |state| state.status != Status::Connected).await;
+    let state = bench.wait_until("sh", |state| state.status != Status::Connected).await;
     assert_eq!(
         &*state.reason,
-        "reconnecting: the process ended with exit status: 3; its last words: out of luck"
+        "reconnecting: the process ended with exit status: 3; last stderr line: out of luck"
     );
     bench.connected("sh").await;
     bench.stop().await;
 }
 
 #[tokio::test]
-async fn a_child_that_cannot_start_or_ends_at_once_says_why() {
+async fn child_that_fails_to_start_is_reported_with_the_reason() {
     let bench = Bench::start(json!({
         "missing": {"command": "/no/such/program"},
         "quitter": {"command": "/bin/sh", "args": ["-c", "echo 'no config' >&2; exit 7"]},
         "mute": {"command": "/bin/sh", "args": ["-c", "sleep 60"], "init_timeout": "100ms"},
     }));
     let failed = |state: &ServerState| state.status == Status::Failed;
-    let reason = bench.until("missing", failed).await.reason;
+    let reason = bench.wait_until("missing", failed).await.reason;
     assert!(reason.starts_with("command /no/such/program cannot be started: "), "{reason}");
     assert_eq!(
-        &*bench.until("quitter", failed).await.reason,
-        "the process ended with exit status: 7; its last words: no config"
+        &*bench.wait_until("quitter", failed).await.reason,
+        "the process ended with exit status: 7; last stderr line: no config"
     );
     assert_eq!(
-        &*bench.until("mute", failed).await.reason,
+        &*bench.wait_until("mute", failed).await.reason,
         "no answer to server/discover and initialize within 100ms"
     );
     bench.stop().await;
 }
 
 #[tokio::test]
-async fn garbage_and_strange_ids_do_not_disturb() {
+async fn garbage_and_foreign_ids_are_ignored() {
     let bench = child(
         r#"printf 'Listening...\n\n[]\n{"id":1999999999,"result":{}}\n{"id":"x","result":1}\n{"method":"notifications/x"}\n{"id":%s,"result":{}}\n' "$id""#,
     );
@@ -151,7 +150,7 @@ async fn garbage_and_strange_ids_do_not_disturb() {
 }
 
 #[tokio::test]
-async fn no_answer_and_only_garbage_are_told_apart() {
+async fn silence_and_garbage_have_different_errors() {
     let bench = Bench::start(json!({
         "quiet": {"command": "/bin/sh", "args": ["-c", SERVER, "s", ":", ""], "call_timeout": "100ms"},
         "noisy": {"command": "/bin/sh", "args": ["-c", SERVER, "s", "echo a; echo b", ""], "call_timeout": "300ms"},
@@ -161,15 +160,14 @@ async fn no_answer_and_only_garbage_are_told_apart() {
     assert_eq!(bench.error("quiet:t").await, "quiet: t: no answer within 100ms");
     assert_eq!(
         bench.error("noisy:t").await,
-        "noisy: t: the answer cannot be read: no answer within 300ms, but 2 lines that are no JSON-RPC messages"
+        "noisy: t: the answer cannot be read: no answer within 300ms, but 2 lines that are not JSON-RPC messages"
     );
     bench.stop().await;
 }
 
 #[tokio::test]
-async fn a_dropped_answer_is_cancelled_and_its_late_bytes_go_nowhere() {
-    // The first answer begins, goes on only after the cancellation was read, and the second tells
-    // of it.
+async fn dropped_answer_is_canceled_and_its_late_bytes_are_discarded() {
+    // The first response starts and continues only after the cancellation was read, which the second reports.
     let bench = child(
         r#"if [ -z "$first" ]; then first=$id; printf '{"id":%s,"result":' "$first"; IFS= read -r cancel; printf '"late"}\n';
            else printf '{"id":%s,"result":"%s"}\n' "$id" "$(printf %s "$cancel" | tr -d '"\\')"; fi"#,
@@ -189,7 +187,26 @@ async fn a_dropped_answer_is_cancelled_and_its_late_bytes_go_nowhere() {
 }
 
 #[tokio::test]
-async fn a_flood_on_stderr_blocks_nothing() {
+async fn pro_26_byte_order_mark_before_a_line_is_skipped() {
+    let bench = child(r#"printf '\357\273\277{"id":%s,"result":{"content":[]}}\n' "$id""#);
+    bench.connected("sh").await;
+    for _ in 0..2 {
+        let messages = bench.call("sh:t", "{}").await.unwrap();
+        assert!(messages[0].starts_with("{\"id\":"), "{messages:?}");
+    }
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn pro_22_answer_under_an_id_in_another_spelling_is_accepted() {
+    let bench = child(r#"printf '{"id":"%s","result":{}}\n' "$id""#);
+    bench.connected("sh").await;
+    assert!(bench.call("sh:t", "{}").await.unwrap()[0].contains("\"result\""));
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn stderr_flood_blocks_nothing() {
     let bench = child(
         r#"head -c 5000000 /dev/zero | tr '\0' e >&2; printf '{"id":%s,"result":{}}\n' "$id""#,
     );
@@ -201,7 +218,7 @@ async fn a_flood_on_stderr_blocks_nothing() {
 }
 
 #[tokio::test]
-async fn a_child_that_does_not_read_does_not_take_calls_for_ever() {
+async fn child_that_does_not_read_times_out() {
     let bench = Bench::start(json!({"sh": {
         "command": "/bin/sh", "args": ["-c", SERVER, "s", "sleep 60", ""], "call_timeout": "100ms"
     }}));
@@ -216,14 +233,14 @@ async fn a_child_that_does_not_read_does_not_take_calls_for_ever() {
 }
 
 #[tokio::test]
-async fn a_child_that_closes_its_input_is_started_again() {
+async fn child_that_closes_its_input_is_restarted() {
     let mut entry = entry(r#"printf '{"id":%s,"result":{}}\n' "$id"; exec <&-; sleep 60"#, "");
     entry["call_timeout"] = "200ms".into();
     let bench = Bench::start(json!({"sh": entry}));
     bench.connected("sh").await;
     assert!(bench.call("sh:t", "{}").await.is_ok());
     within(async {
-        // Written into a closed pipe sooner or later; then the child is given up and replaced.
+        // Sooner or later it is written into a closed pipe; then the child is replaced.
         while bench.upstream("sh").state().status == Status::Connected {
             let _ = bench.call("sh:t", "{}").await;
             tokio::task::yield_now().await;
@@ -235,10 +252,10 @@ async fn a_child_that_closes_its_input_is_started_again() {
 }
 
 #[tokio::test]
-async fn a_child_and_its_children_are_gone_after_shutdown() {
+async fn child_and_its_descendants_are_gone_after_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     let pids = folder.path().join("pids");
-    // Ignores the end of its input and SIGTERM, and so does its child.
+    // It and its child ignore the end of input and SIGTERM.
     let bench = Bench::start(json!({"sh": {
         "command": "/bin/sh",
         "args": ["-c", format!("trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo $! $$ > \"$PIDS\"; {SERVER} while :; do sleep 1; done"), "s", ":", ""],
@@ -254,8 +271,8 @@ async fn a_child_and_its_children_are_gone_after_shutdown() {
     let alive = |pid| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok();
     assert!(alive(child) && alive(grandchild));
     bench.stop().await;
-    assert!(!alive(child), "the child lives on");
-    // Orphans are reaped by whoever adopted them; a moment may pass.
+    assert!(!alive(child), "the child is still alive");
+    // Orphans are reaped by their new parent, which may take a moment.
     within(async {
         while alive(grandchild) && !is_zombie(grandchild) {
             tokio::task::yield_now().await;
@@ -269,7 +286,7 @@ fn is_zombie(pid: i32) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_the_proxys_end_cuts_off_are_told_so_also_where_their_server_is_replaced() {
+async fn calls_cut_off_by_shutdown_fail_with_the_reason() {
     let mute = entry(":", "");
     let bench = Bench::start(json!({"goes": mute, "stays": mute}));
     let mut answers = Vec::new();
@@ -279,16 +296,16 @@ async fn calls_that_the_proxys_end_cuts_off_are_told_so_also_where_their_server_
     }
     let plan = vec![(Arc::from("stays"), ServerPlan::Stays(PATIENCE))];
     assert_eq!(within(bench.supervisor.replace(plan)).await.retired.len(), 1);
-    assert_eq!(bench.supervisor.retiring(), 1, "it waits for its call");
+    assert_eq!(bench.supervisor.retiring(), 1, "it drains its call");
     within(bench.supervisor.shutdown(Instant::now() + Duration::from_secs(1))).await;
     for mut answer in answers {
-        let told = next_message(&mut answer).await.unwrap_err().to_string();
-        assert!(told.ends_with("without an answer: mcpproxy is shutting down"), "{told}");
+        let error = next_message(&mut answer).await.unwrap_err().to_string();
+        assert!(error.ends_with("without an answer: mcpproxy is shutting down"), "{error}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_outlasts_a_server_that_was_replaced_is_told_so() {
+async fn call_that_outlasts_a_replaced_server_fails_with_the_reason() {
     let mut mute = entry(":", "");
     let bench = Bench::start(json!({"sh": mute}));
     bench.connected("sh").await;
@@ -298,13 +315,13 @@ async fn a_call_that_outlasts_a_server_that_was_replaced_is_told_so() {
     let config: Config = serde_json::from_value(mute).unwrap();
     let plan = vec![(Arc::from("sh"), ServerPlan::Starts(config.into()))];
     within(bench.supervisor.replace(plan)).await;
-    let told = next_message(&mut answer).await.unwrap_err().to_string();
-    assert!(told.contains("the files of its TLS") && told.ends_with("call_timeout"), "{told}");
+    let error = next_message(&mut answer).await.unwrap_err().to_string();
+    assert!(error.contains("TLS files") && error.ends_with("call_timeout"), "{error}");
     bench.stop().await;
 }
 
 #[tokio::test]
-async fn an_end_that_comes_in_the_middle_of_many_calls_is_told_to_all() {
+async fn exit_during_many_calls_fails_all_of_them() {
     let bench = child(r#"n=$((n+1)); [ $n -lt 5 ] || exit 0"#);
     bench.connected("sh").await;
     let calls = (0..5).map(|_| bench.call("sh:t", "{}"));
@@ -332,6 +349,6 @@ async fn list_changed_is_followed() {
         done"#]}}));
     bench.connected("sh").await;
     let third = ToolName::parse("sh:t3").unwrap();
-    bench.until("sh", |_| bench.catalog.load().tool(&third).is_some()).await;
+    bench.wait_until("sh", |_| bench.catalog.load().tool(&third).is_some()).await;
     bench.stop().await;
 }

@@ -1,8 +1,8 @@
-//! An MCP server that asks for a login, the authorization server it names, and the browser of the
+//! An MCP server that requires a login, the authorization server it names, and the browser of the
 //! person who logs in.
 //!
-//! Both servers are one listener. It checks what a client must do (PKCE, `resource`, the redirect
-//! it registered) and can be told to do each thing wrongly that a client must notice.
+//! Both servers are one listener. It checks the duties of a client (PKCE, `resource`, the redirect
+//! it registered) and can be configured to commit each fault that a client must notice.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use base64::Engine;
 use serde_json::{Value, json};
 
-use super::{Connection, Output, PATIENCE, until};
+use super::{Connection, Output, PATIENCE, Response, until};
 
-/// What it does, and what it has seen.
+/// Behavior of the authorization server, and the requests it has received.
 #[derive(Default)]
 pub(crate) struct Ways {
     /// Instead of its own metadata's members.
@@ -25,11 +25,15 @@ pub(crate) struct Ways {
     pub(crate) issuer: Option<String>,
     /// Instead of the place of the protected resource's metadata.
     pub(crate) place: Option<String>,
+    /// Instead of the members of the token response.
+    pub(crate) tokens_as: Value,
     /// `expires_in` of the tokens.
     pub(crate) life: Option<u64>,
     pub(crate) refuse_refresh: bool,
-    /// Tokens are renewed, but nobody is told so yet.
+    /// Tokens are renewed, but the client is not notified yet.
     pub(crate) hold_refresh: bool,
+    /// Requests to the endpoints for registration and tokens are redirected, with status 307.
+    pub(crate) has_moved: bool,
     /// The server asks for no login, and publishes nothing about one.
     pub(crate) open: bool,
     /// Methods for which it asks for none.
@@ -38,13 +42,13 @@ pub(crate) struct Ways {
     pub(crate) scope: Option<(&'static str, &'static str)>,
     /// The client that is known, where none registers itself.
     pub(crate) client: Option<&'static str>,
-    /// What the tokens are called, instead of `access`.
+    /// Token type, instead of `access`.
     pub(crate) tokens: Option<&'static str>,
     /// The server that the tokens are for, if it is not this one.
     pub(crate) audience: Option<String>,
-    /// It takes no token, though it gives them.
+    /// The server rejects every token, although it issues them.
     pub(crate) takes_none: bool,
-    /// Whoever logs in says no.
+    /// The user denies the login.
     pub(crate) denied: bool,
     /// Tokens that the server takes.
     pub(crate) valid: Vec<String>,
@@ -55,7 +59,7 @@ pub(crate) struct Ways {
     /// The clients that logins were asked for, and what came to the token endpoint.
     pub(crate) clients: Vec<String>,
     pub(crate) exchanged: Vec<String>,
-    /// How often tokens were renewed.
+    /// Number of renewals.
     pub(crate) renewed: u64,
     pub(crate) given: u64,
     /// The code challenge, and the redirect, of the login under way.
@@ -142,7 +146,9 @@ fn serve(mut stream: TcpStream, port: u16, ways: &Mutex<Ways>) {
     let Some(request) = read(&stream) else { return };
     let (status, headers, body) = answer(&request, port, &mut ways.lock().expect("sound"));
     if request.body.contains("grant_type=refresh_token") {
-        until("tokens are told", || (!ways.lock().expect("sound").hold_refresh).then_some(()));
+        until("the client is notified of tokens", || {
+            (!ways.lock().expect("sound").hold_refresh).then_some(())
+        });
     }
     let head = format!(
         "HTTP/1.1 {status} X\r\n{headers}Content-Type: application/json\r\nContent-Length: {}\r\n\
@@ -175,7 +181,10 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
             }),
             &ways.metadata,
         )),
-        ("POST", "/register") => {
+        ("POST", path @ ("/register" | "/token")) if ways.has_moved => {
+            (307, format!("Location: /moved{path}\r\n"), String::new())
+        }
+        ("POST", "/register" | "/moved/register") => {
             let asked: Value = serde_json::from_str(&request.body).expect("JSON");
             ways.redirect = asked["redirect_uris"][0].as_str().expect("one").to_owned();
             ok(json!({"client_id": "c1", "redirect_uris": asked["redirect_uris"]}))
@@ -201,7 +210,7 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
             let to = format!("{redirect}?{outcome}&state={state}&iss={issuer}");
             (302, format!("Location: {to}\r\n"), String::new())
         }
-        ("POST", "/token") => {
+        ("POST", "/token" | "/moved/token") => {
             let asked = |name| parameter(&request.body, name);
             ways.exchanged.push(format!("{:?} {}", request.authorization, request.body));
             let proven = match asked("grant_type").as_str() {
@@ -226,7 +235,7 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
             if let Some(life) = ways.life {
                 tokens["expires_in"] = json!(life);
             }
-            ok(tokens)
+            ok(with(tokens, &ways.tokens_as))
         }
         _ => (404, String::new(), String::new()),
     }
@@ -251,7 +260,7 @@ fn protected(request: &Request, base: &str, ways: &mut Ways) -> (u16, String, St
         ways.asked.last().is_some_and(|asked| asked.split(' ').any(|each| each == scope))
     };
     match ways.scope {
-        // What nobody can have is asked for whatever a token has.
+        // An ungrantable scope is required regardless of the token.
         Some((of, scope)) if of == method && (scope == NOBODYS || !has(scope)) => {
             let challenge = format!(
                 "WWW-Authenticate: Bearer error=\"insufficient_scope\", scope=\"{scope}\"\r\n"
@@ -354,18 +363,19 @@ impl Browser {
     }
 }
 
-/// Opens the address of a login, and goes where it leads.
-pub(crate) fn browse(address: &str) {
+/// Opens the address of a login, follows its redirect, and returns the text of the last page.
+pub(crate) fn browse(address: &str) -> String {
     let plain = |url: &str| url.strip_prefix("http://").expect("plain").to_owned();
-    let location = visit(&plain(address)).expect("a redirect");
-    visit(&plain(&location));
+    let redirect = visit(&plain(address));
+    let location = redirect.header("location").expect("a redirect");
+    visit(&plain(location)).text()
 }
 
-/// Opens a page; where it sends the browser.
-fn visit(url: &str) -> Option<String> {
+/// Opens a page.
+fn visit(url: &str) -> Response {
     let (authority, target) = url.split_once('/').expect("a path");
     let port = authority.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
     let mut connection = Connection::open(port);
     connection.send("GET", &format!("/{target}"), &[("Connection", "close")], b"");
-    connection.response().header("location").map(str::to_owned)
+    connection.response()
 }

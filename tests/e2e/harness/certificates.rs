@@ -1,4 +1,4 @@
-//! Certificates of a test's own, and `curl`, which is asked to trust them.
+//! Certificates of a test, and `curl` configured to trust them.
 
 use std::path::Path;
 use std::process::Command;
@@ -42,17 +42,17 @@ impl CertificateAuthority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// One for a server with these names and addresses.
+    /// Certificate of a server with these names and addresses.
     pub(crate) fn server(&self, names: &[&str]) -> Pair {
         self.sign(params("server", names))
     }
 
-    /// One for this machine.
+    /// Certificate of a server on this machine.
     pub(crate) fn local(&self) -> Pair {
         self.server(&["localhost", "127.0.0.1"])
     }
 
-    /// One for a client of that name.
+    /// Certificate of a client with this name.
     pub(crate) fn client(&self, name: &str) -> Pair {
         let mut params = params(name, &[]);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -95,7 +95,7 @@ fn params(name: &str, names: &[&str]) -> CertificateParams {
     params
 }
 
-/// What curl was answered.
+/// Response to curl.
 #[derive(Debug)]
 pub(crate) struct Curled {
     /// 0 if there was no answer.
@@ -104,7 +104,7 @@ pub(crate) struct Curled {
     pub(crate) version: String,
     pub(crate) headers: String,
     pub(crate) body: String,
-    /// Why there was no answer.
+    /// Reason why there was no answer.
     pub(crate) error: String,
 }
 

@@ -1,4 +1,4 @@
-//! A program that listens where a proxy should, and keeps every byte it is sent.
+//! A program that listens on a proxy's port and keeps every byte it receives.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -15,12 +15,12 @@ pub(crate) struct Impostor {
 }
 
 impl Impostor {
-    /// One that looks like mcpproxy to whoever only asks for its health, and says so to everything.
+    /// An impostor that answers every request like mcpproxy's health endpoint.
     pub(crate) fn lookalike() -> Self {
         Self::lookalike_on(0)
     }
 
-    /// The same on a port that was another's before.
+    /// As [`lookalike`](Self::lookalike), on a port that another process had before.
     pub(crate) fn lookalike_on(port: u16) -> Self {
         const HEALTH: &str =
             r#"{"status":"ok","activity":{},"success":true,"data":{"proof":"00"}}"#;
@@ -35,7 +35,7 @@ impl Impostor {
         })
     }
 
-    /// One that has the proxy on another port answer everything, in both directions.
+    /// An impostor that relays everything, in both directions, to the proxy on another port.
     pub(crate) fn before(port: u16) -> Self {
         Self::start(0, move |mut client, sent| {
             let mut server = TcpStream::connect(("127.0.0.1", port)).expect("the proxy listens");
@@ -76,7 +76,7 @@ impl Impostor {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// What it was sent so far, over all connections.
+    /// Bytes received so far, over all connections.
     pub(crate) fn sent(&self) -> String {
         String::from_utf8_lossy(&self.sent.lock().unwrap()).into_owned()
     }

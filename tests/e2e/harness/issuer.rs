@@ -1,4 +1,4 @@
-//! An identity provider: signs JWTs and publishes its keys, or does what it should not.
+//! An identity provider: signs JWTs and publishes its keys, correctly or not.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,16 +13,16 @@ use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::{Value, json};
 
-/// How it answers whoever asks for its keys.
+/// Answer to a request for the keys.
 #[derive(Clone)]
 pub(crate) enum Keys {
-    /// With this body.
+    /// This body.
     Body(String),
     /// Never, until the test ends.
     Hang,
 }
 
-/// One with an Ed25519 key, on loopback.
+/// Issuer with an Ed25519 key, on loopback.
 pub(crate) struct Issuer {
     port: u16,
     key: Mutex<(String, Ed25519KeyPair)>,
@@ -93,7 +93,7 @@ impl Issuer {
         self.hanging.lock().unwrap().clear();
     }
 
-    /// How often it was asked for its keys.
+    /// Number of requests for the keys.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::Acquire)
     }
@@ -107,7 +107,7 @@ impl Issuer {
         json!({"jwt": {"issuer": self.url(), "audience": "mcp", "jwks_url": format!("{}/jwks", self.url())}})
     }
 
-    /// Its key set.
+    /// The key set.
     pub(crate) fn keys(&self) -> String {
         let key = self.key.lock().unwrap();
         let x = encoded(key.1.public_key());
@@ -132,7 +132,7 @@ impl Issuer {
         format!("{message}.{}", encoded(key.1.sign(message.as_bytes())))
     }
 
-    /// One that says it is not signed.
+    /// A token whose header states that it is unsigned.
     pub(crate) fn unsigned(&self, claims: &Value) -> String {
         format!("{}.{}.", encoded(r#"{"alg":"none"}"#), encoded(claims.to_string()))
     }

@@ -24,12 +24,12 @@ impl Pipe {
         Self::spawn(&mut command, folder)
     }
 
-    /// One that finds a running proxy, not spoken to.
+    /// A process that finds a running proxy; nothing is sent yet.
     pub(crate) fn before(proxy: &Proxy) -> Self {
         Self::launch(&mut proxy.command(&["stdio"]))
     }
 
-    /// One that is started so, not spoken to.
+    /// A process started by this command; nothing is sent yet.
     pub(crate) fn launch(command: &mut Command) -> Self {
         Self::spawn(command, tempfile::tempdir().expect("a folder"))
     }
@@ -43,7 +43,7 @@ impl Pipe {
         Self { process, folder, input, output }
     }
 
-    /// The same as `open`, initialized.
+    /// As `open`, and initialized.
     pub(crate) fn start(config: Value) -> Self {
         let mut pipe = Self::open(config);
         pipe.greet();
@@ -60,7 +60,7 @@ impl Pipe {
         self.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
     }
 
-    /// What it has logged.
+    /// The process's log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -71,8 +71,8 @@ impl Pipe {
         writeln!(input, "{line}").and_then(|()| input.flush()).expect("the proxy reads");
     }
 
-    /// Reads a line, without its end; `None` once there are no more. That our own tools name other servers now is left
-    /// out: it is told when a server is there, which may be before the handshake or after it.
+    /// Reads a line, without its end; `None` once there are no more. Notifications about changes of our own
+    /// tools are omitted: they are sent when a server appears, which may be before the handshake or after it.
     pub(crate) fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             let mut line = Vec::new();

@@ -1,4 +1,4 @@
-//! Protobuf messages as a collector of traces and logs gets them, read by nothing but the wire format.
+//! Protobuf messages as received by a collector of traces and logs, decoded from the wire format only.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A server over HTTP that keeps what it is sent, whole, and answers as the test says.
+//! An HTTP server that keeps complete requests and answers as the test defines.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use super::secure::server_config;
 /// A request as it came.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
-    /// Its lines, the first included.
+    /// Lines of the head, including the first.
     pub(crate) head: Vec<String>,
     pub(crate) body: Vec<u8>,
     /// The connection it came over, counted from 0.
@@ -28,7 +28,7 @@ impl Received {
     }
 }
 
-/// What a request is answered with.
+/// Answer to a request.
 pub(crate) enum Reply {
     /// A status line's end, header lines, and a body.
     Http(&'static str, &'static str, Vec<u8>),
@@ -52,7 +52,7 @@ impl Recorder {
         Self::at(0, answer)
     }
 
-    /// The same at that port.
+    /// A recorder at this port.
     pub(crate) fn at(
         port: u16,
         answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
@@ -60,7 +60,7 @@ impl Recorder {
         Self::listen(port, None, answer)
     }
 
-    /// The same over TLS, with that certificate.
+    /// A recorder over TLS with this certificate.
     pub(crate) fn secure(
         pair: &Pair,
         answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
@@ -92,7 +92,7 @@ impl Recorder {
         Self { port, received }
     }
 
-    /// What has come so far.
+    /// Requests received so far.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

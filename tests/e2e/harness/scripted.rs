@@ -1,7 +1,7 @@
-//! An upstream over HTTP whose tools do to a connection what their names say, and that counts what arrives.
+//! An HTTP upstream whose tools manipulate a connection as their names state, and that counts requests.
 //!
-//! A tool is `KIND_WHAT`: `idem_…` is declared idempotent, `plain_…` is not. What it does, it does to the first call
-//! alone; the next one is answered.
+//! A tool is `KIND_FAULT`: `idem_…` is declared idempotent, `plain_…` is not. The fault applies to the first call only; the
+//! next one is answered.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,7 +31,7 @@ struct Shared {
     refused: AtomicUsize,
     /// Whether `…_down` cuts every call.
     down: AtomicBool,
-    /// Most calls of `held` at a time.
+    /// Maximum number of concurrent calls of `held` at a time.
     held: Mutex<(usize, usize)>,
 }
 
@@ -56,7 +56,7 @@ impl Scripted {
         Self { port, shared }
     }
 
-    /// Its `mcpServers` entry.
+    /// The server's `mcpServers` entry.
     pub(crate) fn entry(&self) -> Value {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.port)})
     }
@@ -92,7 +92,7 @@ impl Scripted {
         self.shared.changed.notify_all();
     }
 
-    /// Most calls of `held` that were there at a time.
+    /// Maximum number of concurrent calls of `held` that were there at a time.
     pub(crate) fn most_held(&self) -> usize {
         self.shared.held.lock().expect("not poisoned").1
     }
@@ -180,7 +180,8 @@ impl Shared {
             Some("unanswered") => 0,
             Some("in_head") => 20,
             Some("after_head") => head,
-            Some(_) => head + body.len() / 2,
+            // Before the result, none of which is forwarded then.
+            Some(_) => head + body.find("\"result\"").expect("a result"),
         };
         let mut stream = stream;
         let written = stream.write_all(&whole.as_bytes()[..shown]).is_ok();

@@ -1,4 +1,4 @@
-//! Connections over TLS by hand: the handshake in steps, and raw frames of HTTP/2 (RFC 9113).
+//! Manual TLS connections: the handshake in steps, and raw frames of HTTP/2 (RFC 9113).
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -40,7 +40,7 @@ pub(crate) fn begin(
     StreamOwned::new(session, stream)
 }
 
-/// The same with its handshake done.
+/// A TLS connection after its handshake.
 pub(crate) fn secure(
     port: u16,
     ca: &CertificateAuthority,
@@ -54,7 +54,7 @@ pub(crate) fn secure(
     secure
 }
 
-/// How a server speaks TLS that shows this certificate.
+/// TLS settings of a server with this certificate.
 pub(crate) fn server_config(pair: &Pair) -> Arc<ServerConfig> {
     let (chain, key) = read(pair);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -84,7 +84,7 @@ pub(crate) mod kind {
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// One frame as it stands on the wire.
+/// An HTTP/2 frame as it is sent.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -154,7 +154,7 @@ impl Http2 {
         Self::by(None, port, ca, settings)
     }
 
-    /// The same of a client with that certificate.
+    /// A connection of a client with this certificate.
     pub(crate) fn by(
         client: Option<&Pair>,
         port: u16,
@@ -200,7 +200,7 @@ impl Http2 {
         }
     }
 
-    /// Why the connection was ended by the other side.
+    /// Error code with which the peer closed the connection.
     pub(crate) fn ended(mut self) -> Option<u32> {
         let mut code = None;
         while let Some(frame) = self.next() {

@@ -1,4 +1,4 @@
-//! An event stream as it comes, event by event.
+//! Reader of an event stream, event by event.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ pub(crate) struct Events {
     text: String,
 }
 
-/// One event with data.
+/// An event with data.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) id: Option<String>,
@@ -42,7 +42,7 @@ impl Events {
     pub(crate) fn next(&mut self) -> Option<Event> {
         let start = Instant::now();
         loop {
-            // Comments alone go on for ever.
+            // Comments alone never end.
             assert!(start.elapsed() < 2 * PATIENCE, "no event within {:?}", 2 * PATIENCE);
             if let Some((event, rest)) = self.text.split_once("\n\n") {
                 let (event, rest) = (event.to_owned(), rest.to_owned());
@@ -53,6 +53,9 @@ impl Events {
                     (!values.is_empty()).then(|| values.join("\n"))
                 };
                 let Some(data) = field("data:") else { continue };
+                // NET-7
+                let is_message = field("event:").as_deref() == Some("message");
+                assert!(is_message || !data.contains(r#""jsonrpc":"2.0""#), "{event}");
                 return Some(Event { id: field("id:"), data });
             }
             let chunk = self.connection.chunk()?;

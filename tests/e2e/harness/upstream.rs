@@ -1,4 +1,4 @@
-//! The stub upstream over stdio and HTTP, and what it says past the proxy.
+//! The stub upstream over stdio and HTTP, and its answers without the proxy.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -23,12 +23,30 @@ pub(crate) fn stub_stdio(flags: &[&str]) -> Value {
     json!({"command": stub(), "args": args})
 }
 
-/// A server that speaks either era (the one the conformance suite asks): its `mcpServers` entry, and
-/// what keeps it.
-pub(crate) fn server_of_both_eras() -> (Value, Process) {
-    let program = stub().with_file_name("conformance_backend");
-    let mut command = Command::new(program);
-    command.arg("http").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+/// A server that speaks either protocol family (the one of the conformance suite): its `mcpServers` entry, and
+/// its process.
+pub(crate) fn server_of_both_families() -> (Value, Process) {
+    conforming_server("both")
+}
+
+/// The same in the modern family only.
+pub(crate) fn modern_server() -> (Value, Process) {
+    conforming_server("modern")
+}
+
+/// Entry of that server as a child, in the modern family only.
+pub(crate) fn modern_server_stdio() -> Value {
+    json!({"command": conformance_backend(), "args": ["stdio", "--era", "modern"]})
+}
+
+fn conformance_backend() -> PathBuf {
+    stub().with_file_name("conformance_backend")
+}
+
+fn conforming_server(era: &str) -> (Value, Process) {
+    let mut command = Command::new(conformance_backend());
+    command.args(["http", "--era", era]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let HttpStub { port, process } = HttpStub::from(Process::spawn(&mut command));
     (json!({"url": format!("http://127.0.0.1:{port}/mcp")}), process)
 }
@@ -46,13 +64,13 @@ impl HttpStub {
         ))
     }
 
-    /// One without sessions that all tests share: the same bytes for everyone.
+    /// Server without sessions that all tests share: its answers are the same for all.
     pub(crate) fn shared() -> &'static Self {
         static STUB: OnceLock<HttpStub> = OnceLock::new();
         STUB.get_or_init(|| Self::for_all(&["--stateless"]))
     }
 
-    /// One that several tests share, for the whole run.
+    /// Server that several tests share for the whole run.
     pub(crate) fn for_all(flags: &[&str]) -> Self {
         Self::from(Process::spawn_for_all(&Self::command(flags), Path::new(""), Stdio::null()))
     }
@@ -70,7 +88,7 @@ impl HttpStub {
         Self { port: line.trim().parse().expect("a port"), process }
     }
 
-    /// Its `mcpServers` entry.
+    /// The server's `mcpServers` entry.
     pub(crate) fn entry(&self) -> Value {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.port)})
     }

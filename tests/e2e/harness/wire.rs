@@ -1,4 +1,4 @@
-//! The client's side of the wire: HTTP/1.1 and MCP over it, by hand, with every byte kept.
+//! Client side of the wire: manual HTTP/1.1 and MCP over it, with every byte kept.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, Proxy};
 
-/// One HTTP/1.1 connection.
+/// HTTP/1.1 connection.
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -155,7 +155,7 @@ impl Response {
     }
 }
 
-/// What a client says that takes no event stream, so that every answer is one message.
+/// Headers of a client without event streams, so that every answer is one message.
 const JSON_ONLY: (&str, &str) = ("Accept", "application/json");
 
 /// An MCP client with one session, over one connection.
@@ -248,7 +248,7 @@ impl Client {
         self.begin("read", tool, args);
     }
 
-    /// The same by any variant.
+    /// Begins a call with any variant.
     pub(crate) fn begin(&mut self, operation: &str, tool: &str, args: Value) {
         let arguments =
             json!({"name": tool, "args": args, "intent": {"operation_type": operation}});

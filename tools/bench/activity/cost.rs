@@ -1,4 +1,4 @@
-//! What a record costs in CPU time: its steps one by one, then the writer's thread of a live log at
+//! CPU time of a record: its steps one by one, then the writer's thread of a live log at
 //! the rates of a busy proxy. Records are like those of a proxied call: small arguments, an intent,
 //! and the first KiB of an answer that carries escaped JSON, cut in its middle.
 
@@ -8,13 +8,13 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::append::Appender;
-use mcpproxy::activity::codec::{self, HeadRef, PayloadRef};
-use mcpproxy::activity::record::{Hash, NodeId};
-use mcpproxy::activity::redact::Redactor;
-use mcpproxy::activity::store::Store;
-use mcpproxy::activity::view::View;
-use mcpproxy::activity::{
+use mcpproxy_activity::append::Appender;
+use mcpproxy_activity::codec::{self, HeadRef, PayloadRef};
+use mcpproxy_activity::record::{Hash, NodeId};
+use mcpproxy_activity::redact::Redactor;
+use mcpproxy_activity::store::Store;
+use mcpproxy_activity::view::View;
+use mcpproxy_activity::{
     Activity, Config, Draft, Entry, Operation, Raw, Source, Status, Text, Type,
 };
 
@@ -50,7 +50,7 @@ pub(super) fn answer() -> String {
     format!("{{\"content\":{text},\"structuredContent\":{data}}}")
 }
 
-/// What the records of all calls share.
+/// Shared parts of the records of all calls.
 pub(super) fn template() -> Draft {
     let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
     draft.set(Text::Server, "github");

@@ -11,7 +11,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use mcpproxy::activity::{
+use mcpproxy_activity::{
     Activity, Config, Draft, Filter, From, Operation, PORTION, Page, Payloads, Period, Raw, Source,
     Status, Text, Type,
 };
@@ -228,6 +228,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         max_records: records / 10,
         retention_days: 0,
         max_size_mb: 0,
+        min_retention: std::time::Duration::ZERO,
         ..Config::default()
     };
     let (activity, writer) = Activity::open(&dir, config)?;

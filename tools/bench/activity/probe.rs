@@ -1,4 +1,4 @@
-//! What the machine says: CPU time of threads, memory, and how long the disk takes to sync.
+//! Measurements of the machine: CPU time of threads, memory, and how long the disk takes to sync.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -35,7 +35,7 @@ fn cpu(path: impl AsRef<Path>) -> Option<u64> {
     fs::read_to_string(path).ok()?.split(' ').next()?.parse().ok()
 }
 
-/// Lets the peak of memory begin anew; returns the KiB in use.
+/// Resets the peak of memory; returns the KiB in use.
 pub(super) fn reset_peak() -> Result<u64, Box<dyn Error>> {
     fs::write("/proc/self/clear_refs", "5")?;
     status("VmRSS:")

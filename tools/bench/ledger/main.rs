@@ -7,12 +7,12 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::record::Hash;
-use mcpproxy::activity::{Activity, Config, Draft, Operation, Raw, Source, Status, Text, Type};
-use mcpproxy::fleet::bucket::Bucket;
-use mcpproxy::fleet::node_key::NodeKey;
-use mcpproxy::fleet::record_rows::RecordCollector;
-use mcpproxy::fleet::segment::{self, SealedBy};
+use mcpproxy_activity::record::Hash;
+use mcpproxy_activity::{Activity, Config, Draft, Operation, Raw, Source, Status, Text, Type};
+use mcpproxy_fleet::bucket::Bucket;
+use mcpproxy_fleet::columns::RecordCollector;
+use mcpproxy_fleet::node_state::NodeKey;
+use mcpproxy_fleet::segment::{self, SealedBy};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -88,7 +88,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut putting = 0.0;
     loop {
         let view = activity.stored()?;
-        let mut rows = RecordCollector::new(view.node()).with_room(SEGMENT_BYTES + RECORD_BYTES);
+        let mut rows =
+            RecordCollector::new(view.node()).with_capacity(SEGMENT_BYTES + RECORD_BYTES);
         let mut after: Option<Hash> = None;
         view.chained_from(next, |record| {
             if rows.bytes() >= SEGMENT_BYTES {

@@ -17,7 +17,7 @@ pub(crate) struct GoldenTool {
     pub(crate) destructive: bool,
 }
 
-/// Which part of the set a question is of.
+/// The part of the set that a question belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Looked at while the ranking was made.
@@ -26,7 +26,7 @@ pub(crate) enum Part {
     HeldOut,
 }
 
-/// What the question asks for.
+/// The intended answer of the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Read,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use mcpproxy::catalog::{Catalog, DiscoveredTool, ServerSettings, Settings, Snapshot};
-use mcpproxy::tool::{Tool, Trust};
+use mcpproxy_catalog::{Catalog, DiscoveredTool, ServerSettings, Settings, Snapshot};
+use mcpproxy_policy::tool::{Tool, Trust};
 
 use self::golden::{Golden, GoldenTool, Part};
 use self::meaning::Meanings;

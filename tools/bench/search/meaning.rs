@@ -1,13 +1,13 @@
-//! What the tools and questions of the golden set mean, by an endpoint, which is asked as the proxy asks it.
+//! Embeddings of the tools and questions of the golden set, requested from an endpoint like the proxy does.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mcpproxy::catalog::search::{AskedMeaning, ToolVectors, UnitVector};
-use mcpproxy::embeddings::wire::MAX_TEXTS;
-use mcpproxy::embeddings::{EmbeddingsSettings, VectorKey, VectorStore, query_text};
-use mcpproxy::server::EmbeddingsClient;
-use mcpproxy::tool::Tool;
+use mcpproxy_catalog::embeddings::wire::MAX_TEXTS;
+use mcpproxy_catalog::embeddings::{EmbeddingsSettings, VectorKey, VectorStore, query_text};
+use mcpproxy_catalog::search::{QueryMeaning, ToolVectors, UnitVector};
+use mcpproxy_policy::tool::Tool;
+use mcpproxy_server::EmbeddingsClient;
 
 const MODEL: &str = "all-MiniLM-L6-v2";
 
@@ -15,7 +15,7 @@ const MODEL: &str = "all-MiniLM-L6-v2";
 pub(crate) struct Meanings {
     tools: Vec<(VectorKey, UnitVector)>,
     questions: HashMap<String, Arc<UnitVector>>,
-    least: f32,
+    min: f32,
 }
 
 impl Meanings {
@@ -40,8 +40,8 @@ impl Meanings {
                 let vectors = client.vectors(&texts, None).await?.into_iter().map(Arc::new);
                 of_questions.extend(texts.iter().map(|text| (*text).to_owned()).zip(vectors));
             }
-            let least = settings.min_similarity;
-            Ok(Self { tools: of_tools, questions: of_questions, least })
+            let min = settings.min_similarity;
+            Ok(Self { tools: of_tools, questions: of_questions, min })
         })
     }
 
@@ -55,9 +55,9 @@ impl Meanings {
         Arc::clone(store.tools())
     }
 
-    /// What a question means.
-    pub(crate) fn asked(&self, query: &str, tools: Arc<ToolVectors>) -> Option<AskedMeaning> {
+    /// The vector of a question.
+    pub(crate) fn asked(&self, query: &str, tools: Arc<ToolVectors>) -> Option<QueryMeaning> {
         let query = Arc::clone(self.questions.get(query_text(query)?)?);
-        Some(AskedMeaning { query, tools, least: self.least })
+        Some(QueryMeaning { query, tools, min: self.min })
     }
 }

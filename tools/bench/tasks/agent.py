@@ -248,17 +248,17 @@ def slipped(slip: str, call: Call, offer: Offer) -> Call:
             del arguments["intent"]
         case "other intent":
             arguments["intent"] = {"operation_type": "write" if call.variant == "call_tool_read" else "read"}
-        case "misspelt tool":
-            arguments["name"] = misspelt(arguments["name"])
+        case "misspelled tool":
+            arguments["name"] = misspelled(arguments["name"])
         case "no server":
             arguments["name"] = arguments["name"].partition(":")[2]
         case "args misnamed":
             arguments["arguments"] = arguments.pop("args")
-        case "misspelt parameter":
-            arguments["args"] = {misspelt(name) if name in required else name: args[name] for name in args}
-        case "misspelt optional":
+        case "misspelled parameter":
+            arguments["args"] = {misspelled(name) if name in required else name: args[name] for name in args}
+        case "misspelled optional":
             optional = [each.name for each in offer.parameters if not each.required]
-            arguments["args"] = {misspelt(name) if name in optional else name: args[name] for name in args}
+            arguments["args"] = {misspelled(name) if name in optional else name: args[name] for name in args}
         case "missing parameter":
             arguments["args"] = {name: args[name] for name in args if name not in required}
         case "wrong type":
@@ -270,7 +270,7 @@ def slipped(slip: str, call: Call, offer: Offer) -> Call:
     return Call(call.variant, arguments)
 
 
-def misspelt(name: str) -> str:
+def misspelled(name: str) -> str:
     """Two letters near the end in the wrong order, or the last one twice where they are the same."""
     end = name[-3:]
     swapped = end[1] + end[0] + end[2]
@@ -458,7 +458,7 @@ def read_faults(text: str) -> list[Fault]:
             faults.append(Fault(path, "missing" if wrong == "missing" else "type", wrong.removeprefix("expected ")
                                 if wrong != "missing" else ""))
     if faults:
-        # What is misspelt first: it may be what is missing.
+        # What is misspelled first: it may be what is missing.
         renamed = {fault.expected for fault in faults if fault.wrong == "unknown"}
         kept = [fault for fault in faults if not (fault.wrong == "missing" and fault.path[-1] in renamed)]
         return sorted(kept, key=lambda fault: fault.wrong != "unknown")

@@ -36,7 +36,7 @@ def on_files(world: World) -> list[Task]:
              facts(file=at("letters/offer.txt"), old_text="on Tuesday", new_text="on Friday"),
              lambda _: "deliver on Friday." in text("letters/offer.txt"), slip="wrong variant"),
         Task("holiday", "I need a fresh folder for the holiday pictures", facts(folder=at("photos/holiday")),
-             lambda _: (world.root / "photos/holiday").is_dir(), slip="misspelt parameter"),
+             lambda _: (world.root / "photos/holiday").is_dir(), slip="misspelled parameter"),
         Task("bills", "what is in this folder", facts(folder=at("bills")),
              has("march.txt", "april.txt"), reads=True),
         Task("largest", "which of the pictures in a folder takes up the most space",
@@ -74,7 +74,7 @@ def on_memory(world: World) -> list[Task]:
              lambda _: known("Bruno Weiss") == ["plays the cello", "lives in Graz", "is allergic to nuts"]),
         Task("job", "remember that she works for a company",
              [Fact("from", "Clara Diaz"), Fact("to", "Acme Ltd"), Fact("relation", "works at")],
-             lambda _: ("Clara Diaz", "works at", "Acme Ltd") in world.graph()[1], slip="misspelt tool"),
+             lambda _: ("Clara Diaz", "works at", "Acme Ltd") in world.graph()[1], slip="misspelled tool"),
         Task("tea", "whom do you know who drinks tea", facts(words="jasmine"), has("Clara Diaz"), reads=True,
              slip="no server"),
         Task("Farid", "tell me everything you know about a person", facts(person=["Farid Khan"]),
@@ -98,14 +98,14 @@ def on_repositories(world: World) -> list[Task]:
     first = world.git("looked-at", "rev-list", "--max-parents=0", "HEAD").strip()
     return [
         Task("pending", "have I got work in my repository that is not recorded yet",
-             facts(repository=at("looked-at")), has("switch.py"), reads=True, slip="misspelt tool"),
+             facts(repository=at("looked-at")), has("switch.py"), reads=True, slip="misspelled tool"),
         Task("lately", "who recorded what in the repository lately", facts(repository=at("looked-at"), count=2),
              lambda answer: "say what it is" in answer and "a switch" not in answer, reads=True,
-             slip="misspelt optional"),
+             slip="misspelled optional"),
         Task("record", "record what I have staged in the repository",
              facts(repository=at("to-commit"), message="the lamp may be neither"),
              lambda _: world.git("to-commit", "log", "-1", "--format=%s").strip() == "the lamp may be neither"
-             and not staged("to-commit"), slip="misspelt parameter"),
+             and not staged("to-commit"), slip="misspelled parameter"),
         Task("prepare", "put a file aside for the next commit",
              [Fact("repository", at("to-stage")), Fact("file", ["lamp.py"])],
              lambda _: staged("to-stage") == ["lamp.py"], slip="args misnamed"),
@@ -131,7 +131,7 @@ def on_repositories(world: World) -> list[Task]:
 def on_the_rest(world: World, page: str) -> list[Task]:
     return [
         Task("Tokyo", "Wie spät ist es gerade in Tokio?", facts(place="Asia/Tokyo"),
-             now_in("Asia/Tokyo"), reads=True, slip="misspelt parameter"),
+             now_in("Asia/Tokyo"), reads=True, slip="misspelled parameter"),
         Task("call", "when it is that time here, what time is it over there",
              facts(from_zone="America/New_York", time="09:30", to_zone="Europe/Berlin"),
              converted("America/New_York", "09:30", "Europe/Berlin"), reads=True, slip="no intent"),

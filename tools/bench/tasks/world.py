@@ -98,7 +98,7 @@ class World:
         return whole.hexdigest()
 
     def page(self) -> ThreadingHTTPServer:
-        """The web page, on a port of its own; whoever calls this ends it."""
+        """The web page, on its own port; the caller ends it."""
         asked = self.asked
 
         class Page(BaseHTTPRequestHandler):

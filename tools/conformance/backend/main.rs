@@ -5,11 +5,12 @@
 //! questions to the client, lists that change. Not here: tasks and skills, which are extensions.
 //!
 //! ```text
-//! conformance_backend http  [--port N] [--era legacy]   streamable HTTP on 127.0.0.1/mcp; prints its port
-//! conformance_backend stdio [--era legacy]              one JSON-RPC message per line
+//! conformance_backend http  [--port N] [--era FAMILY]   streamable HTTP on 127.0.0.1/mcp; prints its port
+//! conformance_backend stdio [--era FAMILY]              one JSON-RPC message per line
 //! ```
 //!
-//! It speaks both eras, as rmcp does; with `--era legacy` only the `initialize` one.
+//! It speaks both protocol families, as rmcp does; with `--era legacy` only the `initialize` one, with `--era modern` only the
+//! other.
 #![allow(
     clippy::indexing_slicing,
     clippy::expect_used,
@@ -82,6 +83,7 @@ enum Transport {
 enum Era {
     Both,
     Legacy,
+    Modern,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -133,7 +135,7 @@ struct Shared {
     /// Whether the tool and the prompt that come and go are there.
     more_tools: AtomicBool,
     more_prompts: AtomicBool,
-    /// Who is told of a changed list: legacy clients and modern subscriptions.
+    /// Receivers of a changed list: legacy clients and modern subscriptions.
     peers: Mutex<Vec<Peer<RoleServer>>>,
     sinks: Mutex<Vec<SubscriptionSink>>,
 }
@@ -165,7 +167,7 @@ impl Backend {
         flag.fetch_xor(true, Ordering::Relaxed);
         let mut peers = self.0.peers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut sinks = self.0.sinks.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Who is gone cannot be told.
+        // A client that has disconnected is not notified.
         for peer in peers.drain(..) {
             drop(match list {
                 List::Tools => peer.notify_tool_list_changed().await,
@@ -180,7 +182,7 @@ impl Backend {
         }
     }
 
-    /// What a tool does besides answering, and the answer of those whose answer is no constant.
+    /// The side effect of a tool, and its answer if that is not a constant.
     async fn act(
         &self,
         request: &CallToolRequestParams,
@@ -266,7 +268,7 @@ fn text(text: &str) -> Value {
     json!({"content": [{"type": "text", "text": text}]})
 }
 
-/// What the client answered, as a tool result.
+/// The client's answer as a tool result.
 fn heard<T: serde::Serialize, E: std::fmt::Display>(what: &str, answer: Result<T, E>) -> Value {
     match answer {
         Ok(answer) => {
@@ -302,6 +304,7 @@ impl ServerHandler for Backend {
         match self.0.era {
             Era::Both => Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS),
             Era::Legacy => Cow::Borrowed(&LEGACY),
+            Era::Modern => Cow::Borrowed(&[ProtocolVersion::V_2026_07_28]),
         }
     }
 

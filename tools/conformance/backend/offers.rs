@@ -36,7 +36,7 @@ impl Offers {
         serde_json::from_str(TABLE).expect("the table has this form")
     }
 
-    /// What a resource holds, or one of the template's.
+    /// Content of a resource, or of one of the template's.
     pub(crate) fn contents(&self, uri: &str) -> Option<Value> {
         if let Some(contents) = self.contents.get(uri) {
             return Some(contents.clone());

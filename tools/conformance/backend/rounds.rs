@@ -11,7 +11,7 @@ use serde_json::Value;
 /// Long enough for the codec; it guards nothing but a test.
 const KEY: &[u8] = b"the conformance backend's own key, which is no secret";
 
-/// What one tool or prompt asks before it answers.
+/// The questions of one tool or prompt before it answers.
 #[derive(Deserialize)]
 pub(crate) struct Rounds {
     ask: Vec<InputRequests>,

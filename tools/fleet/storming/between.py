@@ -19,7 +19,7 @@ FAULTS = {
     "lost": "each put is done, and the connection cut before its answer",
     "hung": "nothing is ever answered",
     "forgets": "puts of segments are answered with 200, and forgotten",
-    "lies": "puts of segments are answered with 200 and forgotten, and whoever asks for one's length is told it",
+    "lies": "puts of segments are answered with 200 and forgotten, and a request for one's length is answered as if it were stored",
 }
 
 

@@ -11,18 +11,29 @@ const PAGE = 50; // records that are asked for at once
 
 export async function look({ page, wrong }) {
   const field = (name) => page.locator('#filters label', { hasText: new RegExp(`^\\s*${name}\\b`) }).locator('input, select');
+  /** Shows the field of a filter that is not always there. */
+  const add = (name) => page.getByLabel('Add a filter').selectOption({ label: name });
   const clear = () => page.locator('#filters').getByRole('button', { name: 'Clear' }).click();
   const record = page.locator('#record');
+  const text = page.getByLabel('Text', { exact: true });
   const focused = () => page.evaluate(() => document.activeElement.querySelector('.name')?.textContent);
   await visit(page, 'activity');
   await page.locator('#rows li').nth(8).waitFor();
   await sound(page, 'activity');
-  const [words, room] = await field('Text').evaluate((it) => {
+  const [words, room] = await text.evaluate((it) => {
     const pen = Object.assign(document.createElement('canvas').getContext('2d'), { font: getComputedStyle(it).font });
     const { paddingLeft, paddingRight } = getComputedStyle(it);
     return [pen.measureText(it.placeholder).width, it.clientWidth - Number.parseFloat(paddingLeft) - Number.parseFloat(paddingRight)];
   });
   assert.ok(words + CANCEL_PX < room, `what the field is for can be read: ${words} of ${room}`);
+
+  step('the filters are one row, and a row says who called with what');
+  const tops = await page.locator('#filters').evaluate((it) => [...it.children].filter((one) => one.offsetParent).map((one) => one.getBoundingClientRect().top + one.offsetHeight / 2));
+  assert.ok(Math.max(...tops) - Math.min(...tops) < 3, `${tops}`);
+  const agent = await session();
+  assert.equal(await agent('read', 'stub:echo', { note: 'of an agent' }, 'asked by an agent'), true);
+  await until(async () => /anonymous\s+page-test/.test(await page.locator('#rows li', { hasText: 'asked by an agent' }).innerText()), () => page.locator('#rows li').first().innerText());
+  assert.match(await page.locator('#rows li', { hasText: 'breaks its schema' }).locator('.who').innerText(), /^admin/);
 
   step('what was no call says what happened');
   for (const said of [/server.*chatty[\s\S]*connected, 122 tools/, /server.*absent[\s\S]*no-such-program/, /catalog.*notes[\s\S]*added add_tool/]) {
@@ -49,23 +60,26 @@ export async function look({ page, wrong }) {
   await field('Status').selectOption('blocked');
   await all(page, '#rows li', (row) => row.includes('blocked'));
   await field('Type').selectOption('tool_call');
+  await add('Tool');
+  assert.ok(await field('Tool').evaluate((it) => it === document.activeElement));
   await field('Tool').fill('violate');
   await count(page, '#rows li', 1);
   assert.match(page.url(), /#activity\?.*tool=violate/);
   await page.reload();
   await count(page, '#rows li', 1);
   assert.equal(await field('Tool').inputValue(), 'violate');
+  await copies(page, page.locator('#filters'), 'Copy link', page.url());
   await field('Tool').fill('no such tool');
-  await page.getByText('No record fits the filters.').waitFor();
+  await page.getByText('No record matches the filters.').waitFor();
   await field('Tool').fill('violate');
   await count(page, '#rows li', 1);
 
   step('a record opens and closes with the keyboard, and by the address');
-  await page.locator('#filters button[type=reset]').focus();
+  await page.locator('#pause').focus();
   await page.keyboard.press('Tab');
   assert.equal(await focused(), 'stub:violate');
   await page.keyboard.press('Enter');
-  for (const text of ['Verdict', 'output validation', '/value', 'strict', 'Intent', 'Timing', 'Size']) {
+  for (const text of ['Verdict', 'output validation', '/value', 'strict', 'Intent', 'Timing', 'in the proxy', 'at the server', 'Size']) {
     await record.getByText(text).first().waitFor();
   }
   assert.match(page.url(), /record=[0-9A-Z]{26}/);
@@ -94,31 +108,30 @@ export async function look({ page, wrong }) {
   step('a text is searched in whole records, and a time bounds them');
   await clear();
   await page.locator('#rows li').nth(8).waitFor();
-  await field('Text').fill('NO LONGER NEEDED');
+  await text.fill('NO LONGER NEEDED');
   await count(page, '#rows li', 1);
   await page.getByText(/\d+ records searched/).waitFor();
-  await field('Text').fill('');
+  await text.fill('');
   await field('When').selectOption('15m');
   await page.locator('#rows li').nth(8).waitFor();
   await field('When').selectOption('between');
   await field('To').fill('2020-01-01T00:00:01');
-  await page.getByText('No record fits the filters.').waitFor();
+  await page.getByText('No record matches the filters.').waitFor();
   assert.match(page.url(), /to=2019-12-31T18%3A30%3A01/, 'in the time zone of the browser');
   await field('To').fill('');
   await page.locator('#rows li').nth(8).waitFor();
   await field('From').fill('2100-01-01T00:00:01');
-  await page.getByText('No record fits the filters.').waitFor();
+  await page.getByText('No record matches the filters.').waitFor();
   assert.match(page.url(), /from=2099-12-31T18%3A30%3A01/);
   await clear();
   await page.locator('#rows li').nth(8).waitFor();
 
   step('what belongs together is found by server, principal, session and request');
-  const agent = await session();
-  assert.equal(await agent('read', 'stub:echo', { note: 'of an agent' }, 'asked by an agent'), true);
   const { data: { activities: [of] } } = await rest('GET', 'activity?type=tool_call&principal=anonymous&limit=1');
   assert.ok(of.session_id && of.request_id, JSON.stringify(of));
   const ids = (rows) => rows.evaluateAll((them) => them.map((it) => it.id.slice(2)));
   for (const [name, parameter, value] of [['Server', 'server', 'notes'], ['Principal', 'principal', 'anonymous'], ['Session', 'session_id', of.session_id], ['Request', 'request_id', of.request_id]]) {
+    await add(name);
     await field(name).fill(value);
     const fits = (await rest('GET', `activity?${parameter}=${encodeURIComponent(value)}&limit=100`)).data.activities;
     const folded = fits.filter((it) => !(it.parent_id && fits.some((other) => other.id === it.parent_id)));
@@ -135,7 +148,7 @@ export async function look({ page, wrong }) {
   assert.equal(await page.locator('#rows a:focus').count(), 1);
   assert.equal(await page.locator('#rows li').nth(2).locator('a:focus').count(), 1);
   await page.keyboard.press('/');
-  assert.equal(await field('Text').evaluate((it) => it === document.activeElement), true);
+  assert.equal(await text.evaluate((it) => it === document.activeElement), true);
 
   step('a call arrives by itself, and only where it fits the filters');
   const rows = await page.locator('#rows li').count();
@@ -155,8 +168,22 @@ export async function look({ page, wrong }) {
   await count(page, '#rows li', destructive + 1);
   await all(page, '#rows li', (row) => row.includes('destructive'));
 
-  step('what an attacker wrote stays text');
+  step('a list that is paused stays as it is, says how many came, and shows them when it goes on');
   await clear();
+  await page.locator('#rows li').nth(8).waitFor();
+  await page.locator('#pause').click();
+  const top = await ids(page.locator('#rows li'));
+  for (let at = 0; at < 2; at += 1) await call('read', 'stub:echo', {}, `came while it was paused, ${at}`);
+  await page.getByRole('button', { name: 'Resume (2 new)' }).waitFor();
+  assert.deepEqual(await ids(page.locator('#rows li')), top);
+  assert.equal(await page.locator('#pause').getAttribute('aria-pressed'), 'true');
+  await sound(page, 'activity-paused');
+  await page.locator('#pause').click();
+  await page.locator('#rows li', { hasText: 'came while it was paused, 1' }).waitFor();
+  await page.getByRole('button', { name: 'Pause', exact: true }).waitFor();
+
+  step('what an attacker wrote stays text');
+  await add('Tool');
   await field('Tool').fill('write_item');
   await count(page, '#rows li', 1);
   await page.locator('#rows a').first().click();
@@ -190,6 +217,30 @@ export async function look({ page, wrong }) {
   await record.locator('.tags').getByText('tool call').waitFor();
   await record.getByText('call_tool_read', { exact: true }).waitFor();
   await record.locator('.decision').getByText('output validation').waitFor();
+
+  step('where the time of a call went is one bar, also while it waited for a person');
+  const waits = call('write', 'stub:no_hints', {}, 'waited for a person');
+  let waiting = [];
+  await until(async () => {
+    waiting = (await rest('GET', 'approvals')).data.approvals;
+    return waiting.length > 0;
+  }, () => 'nothing waits');
+  await rest('POST', `approvals/${waiting[0].id}`, { decision: 'approve' });
+  assert.equal(await waits, 200);
+  await clear();
+  await page.locator('#rows li', { hasText: 'waited for a person' }).filter({ hasText: 'success' }).getByRole('link').first().click();
+  await record.locator('.timeline').getByText('waiting for approval').waitFor();
+  const parts = await record.locator('.timeline rect').evaluateAll((all) => all.map((it) => [it.classList[1], Number.parseFloat(it.getAttribute('x')), Number.parseFloat(it.getAttribute('width'))]));
+  assert.deepEqual(parts.map(([name]) => name), ['approval', 'proxy', 'upstream']);
+  assert.ok(parts.every(([, x, width], at) => width > 0 && (at === 0 ? x === 0 : Math.abs(x - parts[at - 1][1] - parts[at - 1][2]) < 0.1)), `${parts}`);
+  assert.match(await record.locator('.timeline svg').getAttribute('aria-label'), /waiting for approval, .* in the proxy, .* at the server$/);
+
+  step('the rules are asked about the call of a record');
+  await record.getByRole('link', { name: 'What the rules say about this call' }).click();
+  await page.locator('#explain-form').waitFor();
+  assert.deepEqual(await Promise.all(['principal', 'tool'].map((name) => page.locator(`#explain-form [name=${name}]`).inputValue())), ['admin', 'stub:no_hints']);
+  await page.goBack();
+  await record.locator('.timeline').waitFor();
 
   step('an id is copied, and what belongs together is a click away');
   await copies(page, record, 'Copy id', /^[0-9A-Z]{26}$/);
@@ -269,7 +320,7 @@ export async function look({ page, wrong }) {
     url.searchParams.delete('cursor');
     await route.fulfill({ response: await route.fetch({ url: url.href }) });
   });
-  await field('Text').fill('no longer needed');
+  await text.fill('no longer needed');
   await page.getByText(`${(ANSWERS * 1000).toLocaleString('en')} records searched; there are older ones`).waitFor();
   assert.equal(told, ANSWERS, 'a person is asked before more is searched');
   await count(page, '#rows li', 0);

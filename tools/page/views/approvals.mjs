@@ -87,7 +87,7 @@ export async function look({ page, dialogs, wrong }) {
   const [{ id }] = (await rest('GET', 'approvals')).data.approvals.filter((it) => it.call.reason === unread.match(/second|third/)[0]);
   await cards.first().getByRole('button', { name: 'Deny' }).hover();
   assert.equal((await rest('POST', `approvals/${id}`, { decision: 'deny' })).status, 200);
-  await cards.first().getByText('It does not wait any more.').waitFor();
+  await cards.first().getByText('It is no longer waiting.').waitFor();
   assert.ok(await cards.first().getByRole('button', { name: 'Approve' }).isDisabled());
   await page.mouse.move(2, 2);
   await count(page, '#approvals > li', 1);
@@ -212,8 +212,8 @@ export async function look({ page, dialogs, wrong }) {
   await card('on this node').getByRole('button', { name: 'Deny' }).hover();
   const own = await card('on this node').elementHandle();
   await lists('other', 'other says nothing', { approvals: [], heard: [] });
-  assert.deepEqual(await ends.allInnerTexts(), ['It does not wait any more.']);
-  assert.match(await own.innerText(), /It does not wait any more/);
+  assert.deepEqual(await ends.allInnerTexts(), ['It is no longer waiting.']);
+  assert.match(await own.innerText(), /It is no longer waiting/);
   await lists('third', 'third still says nothing', {});
   await count(page, '#approvals .outcome', 0);
   await card('on this node').waitFor();
@@ -231,7 +231,7 @@ export async function look({ page, dialogs, wrong }) {
   await none();
 
   step('what was answered before is a click away, and says how');
-  await page.getByRole('link', { name: 'What was answered before' }).click();
+  await page.getByRole('link', { name: 'Earlier decisions' }).click();
   await page.locator('#rows li', { hasText: /approved by admin over page for 1 h/ }).first().waitFor();
   await page.locator('#rows li', { hasText: /denied by admin over page/ }).first().waitFor();
   await page.locator('#rows li', { hasText: /approved by admin over page for the session/ }).first().waitFor();

@@ -37,7 +37,7 @@ export async function look({ browser }) {
 
     step('where filters leave nothing, all is a click away');
     await go(page, '#activity?type=tool_call&range=1h');
-    await page.getByText('No record fits the filters.').waitFor();
+    await page.getByText('No record matches the filters.').waitFor();
     await page.getByRole('link', { name: 'Show all records' }).click();
     await page.getByText('No agent has called anything yet.').waitFor();
     await go(page, '#tools?held=yes');

@@ -12,7 +12,7 @@ export async function look({ page }) {
   try {
     await visit(page, 'fleet');
     await until(async () => {
-      await page.getByRole('link', { name: /^Now/ }).click();
+      await visit(page, 'now');
       await visit(page, 'fleet');
       return await rows.count() === 2 && /living/i.test(await rows.first().innerText());
     }, () => page.locator('#view-fleet').innerText());
@@ -36,7 +36,7 @@ export async function look({ page }) {
     step('a node that was killed is found gone');
     other.kill('SIGKILL');
     await until(async () => {
-      await page.getByRole('link', { name: /^Now/ }).click();
+      await visit(page, 'now');
       await visit(page, 'fleet');
       return /silent/i.test(await rows.first().innerText());
     }, () => page.locator('#view-fleet').innerText());
@@ -44,7 +44,7 @@ export async function look({ page }) {
 
     step('what only a dead node has is told as missing');
     await go(page, '#activity');
-    await page.locator('#lacking').getByText('Not all of other').waitFor();
+    await page.locator('#lacking').getByText('Records of other are incomplete').waitFor();
   } finally {
     other.kill('SIGKILL');
   }

@@ -13,7 +13,7 @@ export async function look({ page, browser, wrong }) {
   await sound(page, 'login');
   await page.getByLabel('API key').fill('not the key');
   await page.keyboard.press('Enter');
-  await page.getByText('This is not the key.').waitFor();
+  await page.getByText('Wrong API key.').waitFor();
   wrong.expected(/401/);
 
   step('the address of a terminal opens it once, and leaves nothing in the address');
@@ -41,7 +41,7 @@ export async function look({ page, browser, wrong }) {
   await until(async () => (await browser.cookies()).length === 0, async () => JSON.stringify(await browser.cookies()));
   await page.goto('about:blank');
   await page.goto(once);
-  await page.getByText('has been used, or is too old').waitFor();
+  await page.getByText('was used already or has expired').waitFor();
   wrong.expected(/401/);
 
   step('what was asked before the page was locked is not shown after it');
@@ -68,7 +68,7 @@ export async function look({ page, browser, wrong }) {
   await until(() => came >= late, () => `${came} of ${late} came`);
   await page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); }));
   await page.unroute(/api\/v1\/(status|servers|tools|activity\/summary)/);
-  const places = ['#now-tiles', '#now-servers', '#sums', '#faults', '#tools', '#rules', '#tool-names'];
+  const places = ['#now-tiles', '#now-about', '#faults', '#servers', '#server', '#tools tbody', '#tool', '#rules', '#tool-names'];
   const left = await page.evaluate((all) => all.filter((place) => document.querySelector(place).childElementCount), places);
   assert.deepEqual(left, [], 'nothing is shown, nor kept');
   assert.equal(await page.getByLabel('API key').inputValue(), 'being typed');
@@ -79,6 +79,24 @@ export async function look({ page, browser, wrong }) {
   await page.keyboard.press('Enter');
   await page.locator('#view-now').waitFor();
   assert.deepEqual(await page.evaluate(() => [document.cookie, sessionStorage.length]), ['', 0]);
+
+  step('the colors are chosen, stay chosen, and are those of the system again');
+  const back = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const colors = page.getByLabel('Colors');
+  const light = await back();
+  await colors.selectOption('dark');
+  const dark = await back();
+  assert.notEqual(dark, light);
+  await page.reload();
+  await page.locator('#view-now').waitFor();
+  assert.deepEqual([await back(), await colors.inputValue()], [dark, 'dark']);
+  await page.emulateMedia({ colorScheme: 'dark' });
+  await colors.selectOption('light');
+  assert.equal(await back(), light, 'light beside a dark system');
+  await colors.selectOption('');
+  assert.equal(await back(), dark);
+  await page.emulateMedia({ colorScheme: 'light' });
+  assert.deepEqual([await back(), await page.evaluate(() => localStorage.length)], [light, 0], 'nothing is kept of it');
 }
 
 export async function leave({ page, browser, wrong }) {
@@ -86,6 +104,7 @@ export async function leave({ page, browser, wrong }) {
   const other = await browser.newPage();
   await other.goto(`${base}/ui/#activity`);
   await other.locator('#rows li').first().waitFor();
+  await other.getByLabel('Add a filter').selectOption('principal');
   await other.locator('#filters [name=principal]').fill('typed');
   await other.locator('#server-names option').first().waitFor({ state: 'attached' });
   await other.waitForURL(/principal=typed/);

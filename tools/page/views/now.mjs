@@ -1,9 +1,9 @@
-// How it is now: tiles, servers, faults, and plots that zoom and lead to records.
+// The overview: faults, tiles, and plots that zoom and lead to records.
 
 import assert from 'node:assert/strict';
 
-import { count, go, keepsFocus, shot, sound, step, until, visit } from '../checks.mjs';
-import { call } from '../proxy.mjs';
+import { count, go, keepsFocus, refresh, shot, sound, step, until, visit } from '../checks.mjs';
+import { base, call, configure, rest } from '../proxy.mjs';
 import { LONG_NAME } from '../talker.mjs';
 
 const STEPS = 13; // of the last hour
@@ -20,31 +20,69 @@ export async function look({ page }) {
     await page.goBack();
     await page.locator('#outcomes rect.bar').first().waitFor();
   };
+  const period = page.locator('#past-form [name=period]');
+  const bars = page.locator('#outcomes g');
+  const tile = (name) => page.locator('#now-tiles .tile', { has: page.locator('.name', { hasText: new RegExp(`^${name}$`) }) });
+  const value = (name) => tile(name).locator('b').innerText();
+
+  step('the address of the page alone shows the overview, its selects work, and its period fits the data');
+  await page.goto(`${base}/ui/`);
+  await count(page, '#outcomes g', STEPS);
+  assert.equal(await period.inputValue(), '1h', 'all calls were made in the last hour');
+  await period.selectOption('7d');
+  await until(async () => (await bars.count()) > STEPS, () => page.url());
+  assert.equal(place().get('period'), '7d');
+  await page.locator('#past-form [name=by]').selectOption('intent');
+  await page.locator('#outcomes rect.bar.destructive').first().waitFor({ state: 'attached' });
+  assert.deepEqual([place().get('period'), place().get('by'), await period.inputValue()], ['7d', 'intent', '7d']);
+  await page.goto(`${base}/ui/#?period=1h`);
+  await count(page, '#outcomes g', STEPS);
+  assert.equal(await period.inputValue(), '1h');
+  await page.goto(`${base}/ui/#?period=24h`);
+  await until(async () => (await bars.count()) > STEPS, () => page.url());
+
   await visit(page, 'now');
   await page.locator('#outcomes rect.bar.success').first().waitFor();
   await page.locator('#view-now').getByRole('link', { name: LONG_NAME }).waitFor();
   await sound(page, 'now');
 
-  step('what is wrong is said, and leads to where it is mended');
+  step('what is wrong is said, and leads to the place where it is shown');
   await page.locator('#faults').getByRole('link', { name: 'absent' }).click();
-  await page.locator('#servers > li[data-name=absent]').waitFor();
+  await page.locator('#server').getByText(/no-such-program/).first().waitFor();
+  await page.goBack();
+  configure('{ "tools_limit": 0 }');
+  await rest('POST', 'config/reload');
+  await page.locator('#faults').getByRole('link', { name: 'config' }).click();
+  await page.locator('[data-faults=config]').getByText('tools_limit').waitFor();
+  await until(() => page.evaluate(() => document.activeElement.id === 'settings-config'), () => page.evaluate(() => document.activeElement.outerHTML.slice(0, 200)));
+  configure();
+  await rest('POST', 'config/reload');
   await page.goBack();
 
-  step('counts lead to records');
-  const tile = (name) => page.locator('#now-tiles .tile', { has: page.getByText(name, { exact: true }) });
-  await tile('calls a second').locator('polyline').waitFor({ state: 'attached' });
+  step('counts are of what they say, and lead to their records');
   for (let at = 0; at < 5; at += 1) await call('read', 'stub:error', {}, 'to be seen in the rate');
-  await until(async () => /[1-9]/.test(await tile('errors, last minute').locator('b').innerText()), () => tile('errors, last minute').innerText());
-  await leads(tile('calls a second').getByRole('link'), /#activity\?range=15m$/);
-  await leads(tile('errors, last minute').getByRole('link'), /range=15m&status=error$/, /error/);
-  await leads(tile('refused, last minute').getByRole('link'), /range=15m&status=blocked%2Crejected$/, /blocked|rejected/);
-  await tile('wait for approval').getByRole('link').click();
+  await refresh(page, 'status', 'activity/summary');
+  const { data: summary } = await rest('GET', 'activity/summary?period=1h');
+  assert.ok(summary.rejected_count > 0 && summary.blocked_count > 0, JSON.stringify(summary));
+  await until(async () => await value('Refused') === String(summary.rejected_count + summary.blocked_count), () => tile('Refused').innerText());
+  assert.match(await tile('Refused').innerText(), new RegExp(`${summary.rejected_count} before the call, ${summary.blocked_count} answer`));
+  await until(async () => await value('Failed') === String(summary.error_count), () => tile('Failed').innerText());
+  assert.equal(await value('Calls'), String(summary.total_count));
+  await tile('Calls per second').locator('polyline').waitFor({ state: 'attached' });
+  for (const name of ['Calls', 'Failed', 'Refused']) await tile(name).locator('polyline').waitFor({ state: 'attached' });
+  await leads(tile('Calls per second'), /#activity\?range=15m$/);
+  await leads(tile('Failed'), /type=tool_call&from=.*&status=error$/, /error/);
+  await leads(tile('Refused'), /type=tool_call&from=.*&status=blocked%2Crejected$/, /blocked|rejected/);
+  await tile('Waiting for approval').click();
   await page.getByText('No call waits for approval.').waitFor();
   await page.goBack();
-  const [high, wide] = await tile('p99').locator('b').evaluate((it) => [it.offsetHeight / Number.parseFloat(getComputedStyle(it).lineHeight), it.scrollWidth - it.clientWidth]);
-  assert.ok(high < 1.5 && wide <= 0, `a number and its unit stand in one line: ${high}, ${wide}`);
-  await leads(page.locator('#now-servers tr', { hasText: 'stub' }).getByRole('link').nth(2), /server=stub&status=error$/, /error/);
-  await leads(page.locator('#sums .tile', { hasText: 'rejected' }).getByRole('link'), /status=rejected$/, /rejected/);
+  await tile('Duration').waitFor();
+  assert.equal(await tile('Duration').evaluate((it) => it.tagName), 'DIV', 'what has no records is no link');
+  for (const it of await page.locator('#now-tiles .tile').all()) {
+    const [high, wide, line] = await it.locator('b').evaluate((one) => [one.offsetHeight / Number.parseFloat(getComputedStyle(one).lineHeight), one.scrollWidth - one.clientWidth, getComputedStyle(one).textDecorationLine + getComputedStyle(one.parentElement).textDecorationLine]);
+    assert.ok(high < 1.5 && wide <= 0, `a number and its unit stand in one line: ${high}, ${wide}`);
+    assert.equal(line, 'nonenone', 'no number is underlined');
+  }
 
   step('outcomes and latencies over time, by status and intent');
   for (const status of ['error', 'blocked', 'rejected']) {
@@ -55,8 +93,8 @@ export async function look({ page }) {
     const colours = await Promise.all([`#curves .${name}`, `#latencies .${name}`].map((it) => page.locator(it).first().evaluate((one) => getComputedStyle(one).color)));
     assert.equal(colours[0], colours[1], `the legend says which curve ${name} is`);
   }
-  await page.getByRole('figure', { name: 'How long they took' }).waitFor();
-  await page.locator('#past-form [name=period]').selectOption('1h');
+  await page.getByRole('figure', { name: 'Call durations' }).waitFor();
+  await period.selectOption('1h');
   await count(page, '#outcomes g', STEPS);
   await leads(page.locator('#legend').getByRole('link', { name: 'blocked' }), /type=tool_call&from=.*&to=.*&status=blocked$/, /blocked/);
   await page.getByText('As a table').click();
@@ -70,20 +108,14 @@ export async function look({ page }) {
   await leads(page.locator('.tops').last().getByRole('link', { name: LONG_NAME }), /server=chatty&tool=read_a_name/, /a_name_that_is_rather_long/);
 
   step('the focus stays where it is while the page looks again');
-  const asks = ['status', 'servers', 'activity/summary'];
+  const asks = ['status', 'activity/summary'];
   const another = () => call('read', 'stub:error', {}, 'changes what is counted');
   for (const it of [
-    tile('errors, last minute').getByRole('link'), page.locator('#now-servers').getByRole('link', { name: 'stub' }),
-    page.locator('#now-servers').getByRole('region'), page.locator('#sums').getByRole('link').first(), page.locator('#legend').getByRole('link').first(),
+    tile('Failed'), page.locator('#legend').getByRole('link').first(), page.locator('#now-about').getByRole('link'),
     page.getByRole('button', { name: 'Zoom in' }), table.getByRole('link').first(), page.locator('.tops').first().getByRole('link').first(),
   ]) await keepsFocus(page, it, asks, another);
-  await until(async () => { // and what has the focus is not left behind
-    const [all, errors] = await Promise.all(['Calls', 'Errors'].map(async (head) => {
-      const at = await page.locator('#now-servers th').allInnerTexts().then((heads) => heads.indexOf(head));
-      return Number(await page.locator('#now-servers tr', { hasText: 'stub' }).locator('th, td').nth(at).innerText());
-    }));
-    return errors > 16 && all > errors;
-  }, () => page.locator('#now-servers').innerText());
+  const failed = (await rest('GET', 'activity/summary?period=1h')).data.error_count;
+  await until(async () => await value('Failed') === String(failed), () => tile('Failed').innerText()); // and what has the focus is not left behind
 
   step('a plot is zoomed by dragging, and the zoom stands in the address');
   for (const name of ['outcomes', 'latencies']) {

@@ -1,22 +1,106 @@
-// The servers: restarted, disabled and enabled, logged in to, their logs.
+// The servers: listed, searched, opened, restarted, disabled and enabled, logged in to, their logs.
 
 import assert from 'node:assert/strict';
 
-import { ZONE, copies, keepsFocus, refresh, shot, sound, step, until, visit } from '../checks.mjs';
-import { call, configured, rest } from '../proxy.mjs';
+import { ZONE, copies, count, keepsFocus, refresh, shot, sound, step, until, visit } from '../checks.mjs';
+import { HOSTILE, call, configured, rest } from '../proxy.mjs';
+
+const [MANY, SHOWN] = [150, 100]; // servers, and those shown before more are asked for
 
 export async function look({ page, dialogs, wrong }) {
   await visit(page, 'servers');
-  const card = (name) => page.locator(`#servers > li[data-name="${name}"]`);
-  step('servers with their state, and why');
-  await card('stub').locator('.connected').waitFor();
-  await card('absent').locator('.failed').waitFor();
-  assert.match(await card('absent').innerText(), /no-such-program/);
+  const row = (name) => page.locator(`#servers tbody tr[data-name="${name}"]`);
+  const panel = page.locator('#server');
+  const search = page.locator('#server-form [name=q]');
+  const names = () => page.locator('#servers tbody tr').evaluateAll((all) => all.map((it) => it.dataset.name));
+  /** Opens the panel of a server by its line. */
+  const open = async (name) => {
+    await row(name).getByRole('rowheader').getByRole('link').click();
+    await panel.getByRole('heading', { name, exact: true }).waitFor();
+  };
+
+  step('servers have one line each with state and reason, the failed ones first');
+  await row('stub').locator('.connected').waitFor();
+  await row('absent').locator('.failed').waitFor();
+  assert.match(await row('absent').innerText(), /no-such-program/);
+  assert.deepEqual(await names(), ['absent', 'locked', 'chatty', 'notes', 'stub']);
+  const heights = await page.locator('#servers tbody tr').evaluateAll((all) => all.map((it) => it.offsetHeight / Number.parseFloat(getComputedStyle(it).lineHeight)));
+  assert.ok(heights.every((high) => high < 3), `one line each: ${heights}`);
+  await page.getByText('3 of 5 connected').waitFor();
+  const heads = await page.locator('#servers thead th').allInnerTexts();
+  const cell = (name, head) => row(name).locator('th, td').nth(heads.indexOf(head)).innerText();
+  const { calls } = (await rest('GET', 'servers')).data.servers.find((it) => it.name === 'stub');
+  await until(async () => await cell('stub', 'Refused') === String(calls.blocked + calls.rejected), () => row('stub').innerText());
+  assert.equal(await cell('absent', 'Median'), '–', 'no call took no time');
   await sound(page, 'servers');
-  assert.match(await card('absent').innerText(), /calls\s+0[\s\S]*took\s+–/, 'no call took no time');
+
+  step('servers are searched, and filtered by state, in the address');
+  await search.fill('NO-SUCH');
+  await until(async () => `${await names()}` === 'absent', names);
+  assert.match(page.url(), /#servers\?q=NO-SUCH$/);
+  await page.reload();
+  await row('absent').waitFor();
+  assert.deepEqual([await names(), await search.inputValue()], [['absent'], 'NO-SUCH']);
+  await search.fill('nothing at all');
+  await page.getByRole('link', { name: 'Show all servers' }).click();
+  await page.locator('#server-form [name=state]').selectOption('connected');
+  await until(async () => `${await names()}` === 'chatty,notes,stub', names);
+  await page.locator('#server-form [name=state]').selectOption('');
+
+  step('of many servers a part is shown, and what they say stays text');
+  await page.route('**/api/v1/servers', async (route) => {
+    const response = await route.fetch();
+    const { data } = await response.json();
+    const many = Array.from({ length: MANY }, (_, at) => ({ ...data.servers[0], name: `many_${at}_${'of-long-names-'.repeat(3)}`, state: 'needs-login', quarantined: 12, reason: HOSTILE }));
+    await route.fulfill({ response, json: { success: true, data: { servers: many } } });
+  });
+  await page.reload();
+  await count(page, '#servers tbody tr', SHOWN);
+  const [many] = await names();
+  await sound(page, 'servers-many');
+  await row(many).getByText('<img src=x onerror=').waitFor();
+  assert.ok((await row(many).innerText()).includes('\\u{202e}'));
+  await open(many);
+  await panel.getByText('<img src=x onerror=').first().waitFor();
+  assert.equal(await page.locator('#view-servers').locator('img, script').count(), 0);
+  await panel.getByRole('button', { name: 'Close' }).click();
+  await page.getByRole('button', { name: `Show all ${MANY}` }).click();
+  await count(page, '#servers tbody tr', MANY);
+  await page.unroute('**/api/v1/servers');
+  await page.reload();
+  await row('stub').waitFor();
+
+  step('a line opens a panel with the keyboard, and closes it, where it was');
+  await row('stub').getByRole('rowheader').getByRole('link').focus();
+  await page.keyboard.press('Enter');
+  await panel.getByRole('heading', { name: 'stub' }).waitFor();
+  assert.match(page.url(), /name=stub/);
+  await panel.getByText(/examples\/stub stdio$/).waitFor(); // how it is reached
+  await panel.locator('.history li', { hasText: /connected, \d+ tools/ }).first().waitFor();
+  await sound(page, 'server');
+  await page.keyboard.press('Escape');
+  await panel.waitFor({ state: 'hidden' });
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), 'stub');
+  await open('locked');
+  await panel.locator('.reach').getByText(/^http:\/\/127/).waitFor();
+  await panel.getByRole('button', { name: 'Close' }).click();
+  await panel.waitFor({ state: 'hidden' });
+
+  step('calls of the last minutes are a line');
+  await page.clock.install();
+  await page.reload();
+  await row('stub').waitFor();
+  for (let round = 0; round < 3; round += 1) {
+    await call('read', 'stub:echo', {}, 'to be seen in the line');
+    await page.clock.fastForward(11_000);
+    await refresh(page, 'servers');
+  }
+  await row('stub').locator('polyline').waitFor({ state: 'attached' });
+  await page.clock.resume();
 
   step('a server is disabled in the file with a second word, and enabled again');
-  const notes = card('notes');
+  await open('notes');
+  const notes = panel;
   dialogs.sure = false;
   await notes.getByRole('button', { name: 'Disable' }).click();
   assert.match(dialogs.asked.pop(), /Disable notes/);
@@ -32,8 +116,11 @@ export async function look({ page, dialogs, wrong }) {
   assert.notEqual(configured().mcpServers.notes.enabled, false);
 
   step('the focus stays where it is while counts change');
-  await keepsFocus(page, card('stub').locator('dd').getByRole('link', { name: 'what became of it' }), ['servers'],
-    () => call('read', 'stub:echo', {}, 'changes the counts'));
+  const counts = () => call('read', 'stub:echo', {}, 'changes the counts');
+  await keepsFocus(page, row('stub').getByRole('rowheader').getByRole('link'), ['servers'], counts);
+  await open('stub');
+  await keepsFocus(page, panel.locator('dd').getByRole('link').first(), ['servers'], counts);
+  await open('notes');
 
   step('what went wrong with an action is said until it was read, or something else is done');
   await page.route('**/api/v1/servers/notes/restart', (route) => route.fulfill({ status: 500, json: { success: false, error: 'it cannot be restarted now' } }), { times: 2 });
@@ -50,26 +137,27 @@ export async function look({ page, dialogs, wrong }) {
   wrong.expected(/500/);
 
   step('a server is restarted, and its log followed');
-  const since = () => notes.locator('time').getAttribute('datetime');
+  const since = () => notes.locator('dl time').first().getAttribute('datetime');
   const before = await since();
   await notes.getByRole('button', { name: 'Restart' }).click();
   await until(async () => await since() !== before && await notes.locator('.connected').count() === 1, () => notes.innerText());
   await failed.waitFor({ state: 'hidden' });
   await notes.getByText('Log', { exact: true }).click();
-  await notes.locator('.log').getByText('It has said nothing yet.').waitFor();
-  const said = card('chatty').locator('.log');
-  await card('chatty').getByText('Log', { exact: true }).click();
+  await notes.locator('.log').getByText('It has written nothing yet.').waitFor();
+  await open('chatty');
+  const said = panel.locator('.log');
+  await panel.getByText('Log', { exact: true }).click();
   await until(async () => /ready: the first line/.test(await said.innerText()), () => said.innerText());
   await call('read', 'chatty:say', { note: 'a line that follows\u202e' }, 'makes it say something');
   await until(async () => /asked: a line that follows\\u\{202e\}$/.test(await said.innerText()), () => said.innerText());
   const { lines } = (await rest('GET', 'servers/chatty/logs?limit=200')).data;
   const local = new Intl.DateTimeFormat('sv', { timeZone: ZONE, timeStyle: 'medium' });
   assert.equal((await said.innerText()).split('\n').at(-1).slice(0, 8), local.format(new Date(lines.at(-1).time)), 'in the time zone of the rest of the page');
-  await card('chatty').scrollIntoViewIfNeeded();
   await sound(page, 'server-log');
 
   step('a login is begun here, and done where it leads');
-  const locked = card('locked');
+  await open('locked');
+  const locked = panel;
   assert.match(await locked.innerText(), /needs login/);
   await locked.getByRole('button', { name: 'Log in' }).click();
   const leads = locked.getByRole('link', { name: 'Open the login' });
@@ -77,22 +165,24 @@ export async function look({ page, dialogs, wrong }) {
   await copies(page, locked, 'Copy address', await leads.getAttribute('href'));
   await sound(page, 'server-login');
   const [other] = await Promise.all([page.context().waitForEvent('page'), leads.click()]);
-  await other.getByText('Thank you').waitFor();
+  await other.getByText('The login succeeded').waitFor();
   await other.close();
   await locked.locator('.connected').waitFor();
   await until(async () => await locked.getByRole('button', { name: 'Log in' }).count() === 0, () => locked.innerText());
   assert.equal(await call('read', 'locked:who_am_i', {}, 'to see whether the login counts'), 200);
 
   step('its counts lead to records and tools');
-  await card('stub').locator('dd').getByRole('link').first().click();
-  await page.locator('#tools li').first().waitFor();
+  await open('stub');
+  await panel.locator('dd').getByRole('link').first().click();
+  await page.locator('#tools tbody tr').first().waitFor();
   assert.match(page.url(), /#tools\?server=stub/);
   await page.goBack();
-  await card('stub').getByRole('link', { name: 'what became of it' }).click();
+  await panel.getByRole('link', { name: 'All state changes' }).click();
   await page.locator('#rows li', { hasText: /connected, \d+ tools/ }).first().waitFor();
   await page.goBack();
-  await card('absent').getByRole('link', { name: 'what became of it' }).click();
-  await page.locator('#rows li', { hasText: /no-such-program/ }).first().waitFor();
-  await page.goto(page.url().replace(/#.*/, '#servers?name=notes'));
-  await page.locator('#servers > li.marked', { hasText: 'notes' }).waitFor();
+  await row('stub').locator('td').nth(heads.indexOf('Refused') - 1).getByRole('link').click();
+  await page.locator('#rows li').first().waitFor();
+  assert.match(page.url(), /server=stub&status=blocked%2Crejected$/);
+  await page.goto(page.url().replace(/#.*/, '#servers?name=absent'));
+  await panel.getByText(/no-such-program/).first().waitFor();
 }

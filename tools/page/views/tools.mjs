@@ -4,31 +4,57 @@ import assert from 'node:assert/strict';
 
 import { copies, count, go, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, offers, rest } from '../proxy.mjs';
+import { LONG_NAME } from '../talker.mjs';
 
 export async function look({ page, dialogs, wrong }) {
   step('tools, searched and by server');
   await visit(page, 'tools');
-  await page.locator('#tools > li').nth(20).waitFor();
+  const panel = page.locator('#tool');
+  const rows = page.locator('#tools tbody tr');
+  const row = (name) => page.locator(`#tools tbody tr[data-name="${name}"]`);
+  /** Opens the panel of a tool by its line. */
+  const open = async (name) => {
+    await row(name).getByRole('link').click();
+    await panel.getByRole('heading', { name, exact: true }).waitFor();
+    return panel;
+  };
+  await rows.nth(20).waitFor();
+  const high = await rows.filter({ hasNotText: LONG_NAME }).evaluateAll((all) => Math.max(...all.map((it) => it.offsetHeight / Number.parseFloat(getComputedStyle(it).lineHeight))));
+  assert.ok(high < 3, `one line each: ${high}`);
+  assert.equal(await rows.count(), 50, 'a list of many tools is paged');
+  await page.getByText(/^50 of \d{3} tools$/).waitFor();
+  await sound(page, 'tools');
   await page.getByRole('button', { name: 'More' }).click();
-  await page.locator('#tools > li').nth(50).waitFor();
+  await rows.nth(50).waitFor();
+  assert.ok(await rows.nth(50).getByRole('link').evaluate((it) => it === document.activeElement), 'the first of those that came has the focus');
   await page.locator('#tool-form [name=q]').fill('delete item');
-  await page.locator('#tools > li').first().getByText('stub:delete_item').waitFor();
+  await rows.first().getByText('stub:delete_item').waitFor();
   assert.match(page.url(), /#tools\?q=delete\+item/);
   await page.reload();
-  await page.locator('#tools > li').first().getByText('stub:delete_item').waitFor();
-  const first = page.locator('#tools > li').first();
+  await rows.first().getByText('stub:delete_item').waitFor();
+
+  step('a line opens a panel with the keyboard, and closes it, where it was');
+  await row('stub:delete_item').getByRole('link').focus();
+  await page.keyboard.press('Enter');
+  await panel.getByRole('heading', { name: 'stub:delete_item' }).waitFor();
+  assert.match(page.url(), /tool=stub%3Adelete_item/);
+  await page.keyboard.press('Escape');
+  await panel.waitFor({ state: 'hidden' });
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), 'stub:delete_item');
+  const first = await open('stub:delete_item');
   await first.getByText('Parameters').click();
-  await first.getByText('Answers').click();
+  await first.getByText('Output schema').click();
   await first.locator('details[open] .code, details[open] p').nth(1).waitFor();
   await first.getByText('Definition', { exact: true }).click();
-  await first.getByText('the accepted one').waitFor();
+  await first.getByText('the accepted definition').waitFor();
   await copies(page, first, 'Copy parameters', /^\{[\s\S]*"type": "object"/);
-  await sound(page, 'tools');
+  await sound(page, 'tool');
+  await first.getByRole('button', { name: 'Close' }).click();
   await page.locator('#tool-form [name=q]').fill('');
   await page.locator('#tool-form [name=server]').selectOption('notes');
-  await count(page, '#tools > li', 1);
+  await count(page, '#tools tbody tr', 1);
   await page.locator('#tool-form [name=held]').check();
-  await page.getByText('No tool fits.').waitFor();
+  await page.getByText('No tool matches.').waitFor();
 
   step('what is typed while the servers are still asked for is searched in all of them');
   let answer;
@@ -38,14 +64,14 @@ export async function look({ page, dialogs, wrong }) {
     await route.continue();
   });
   await page.getByRole('link', { name: 'Show all tools' }).click();
-  await page.locator('#tools > li').nth(20).waitFor();
+  await rows.nth(20).waitFor();
   await page.locator('#tool-form [name=q]').fill('echo');
-  await page.locator('#tools > li').first().getByText('stub:echo').waitFor();
+  await rows.first().getByText('stub:echo').waitFor();
   answer();
   await page.unroute('**/api/v1/servers');
 
   step('a call is tried, and is on record');
-  const echo = page.locator('#tools > li', { has: page.getByRole('heading', { name: 'stub:echo', exact: true }) });
+  const echo = await open('stub:echo');
   await echo.getByText('Try a call').click();
   await echo.locator('[name=args]').fill('{"note": ');
   await echo.getByRole('button', { name: 'Call' }).click();
@@ -56,12 +82,11 @@ export async function look({ page, dialogs, wrong }) {
   await echo.locator('.came .success').waitFor();
   assert.match(await echo.locator('.came').innerText(), /by hand/);
   await sound(page, 'trial');
-  await echo.getByRole('link', { name: 'Its record' }).click();
+  await echo.getByRole('link', { name: 'Show its record' }).click();
   await count(page, '#rows li', 1);
   assert.match(await page.locator('#rows li').innerText(), /tried on the page/);
   await go(page, '#tools?q=delete_item');
-  const deletes = page.locator('#tools > li', { has: page.getByRole('heading', { name: 'stub:delete_item', exact: true }) });
-  await page.locator('#tools > li').first().getByText('stub:delete_item').waitFor();
+  const deletes = await open('stub:delete_item');
   await deletes.getByText('Try a call').click();
   await deletes.locator('[name=operation]').selectOption('read');
   await deletes.getByRole('button', { name: 'Call' }).click();
@@ -75,43 +100,45 @@ export async function look({ page, dialogs, wrong }) {
 
   step('a tool that comes, changes and is approved elsewhere is seen without asking again, and what is open stays open');
   await go(page, '#tools?server=notes');
-  await count(page, '#tools > li', 1);
-  const adds = page.locator('#tools > li', { has: page.getByRole('heading', { name: 'notes:add_tool', exact: true }) });
+  await count(page, '#tools tbody tr', 1);
+  const adds = await open('notes:add_tool');
   await adds.getByText('Parameters').click();
   await adds.getByText('Try a call').click();
   await adds.locator('[name=reason]').fill('typed before something came');
-  const found = page.locator('#tools > li', { hasText: 'notes:added_note' });
+  const found = row('notes:added_note');
   offers([note('Keeps notes for you', { destructiveHint: true })]);
   await call('write', 'notes:add_tool', {}, 'the first definition');
   await found.waitFor();
-  await count(page, '#tools > li', 2);
+  await count(page, '#tools tbody tr', 2);
   assert.equal(await adds.locator('details[open]').count(), 2, 'what is open stays open');
   assert.equal(await adds.locator('[name=reason]').inputValue(), 'typed before something came');
   assert.ok(await adds.locator('[name=reason]').evaluate((it) => it === document.activeElement));
-  await found.getByText('Definition', { exact: true }).click();
-  await found.getByText('the accepted one').waitFor();
+  await open('notes:added_note');
+  await panel.getByText('Definition', { exact: true }).click();
+  await panel.getByText('the accepted definition').waitFor();
   offers([note('Keeps notes for you', { readOnlyHint: true })]);
   await call('write', 'notes:add_tool', {}, 'a looser definition');
   await found.getByText('in quarantine').waitFor();
-  await found.getByText('another one is accepted').waitFor(); // its definition is still open, and asked for anew
+  await panel.getByText('in quarantine').waitFor();
+  await panel.getByText('differs from the accepted definition').waitFor(); // its definition is still open, and asked for anew
 
   step('what is in quarantine is found among many tools, also from the count of its server');
   await go(page, '#tools');
-  await page.getByText(/^\d{3} tools$/).waitFor();
+  await page.getByText(/^50 of \d{3} tools$/).waitFor();
   await page.locator('#tool-form [name=held]').check();
   await page.getByText('1 tool in quarantine').waitFor();
-  await count(page, '#tools > li', 1);
+  await count(page, '#tools tbody tr', 1);
   await visit(page, 'servers');
-  await page.locator('#servers > li[data-name=notes]').getByRole('link', { name: '1', exact: true }).click();
+  await page.locator('#servers tr[data-name=notes]').getByRole('link', { name: '1 in quarantine' }).click();
   await page.getByText('1 tool in quarantine').waitFor();
   assert.match(page.url(), /#tools\?server=notes&held=yes$/);
   await found.waitFor();
   const { digest } = (await rest('GET', 'tools/notes:added_note/diff')).data;
   assert.equal((await rest('POST', 'tools/notes:added_note/approve', { digest })).status, 200);
-  await page.getByText('No tool fits.').waitFor();
+  await page.getByText('No tool matches.').waitFor();
   await visit(page, 'servers');
   await page.evaluate(() => history.back());
-  await page.getByText('No tool fits.').waitFor();
+  await page.getByText('No tool matches.').waitFor();
 
   step('a definition that waits is compared and approved as it was seen, with a second word');
   await go(page, '#tools?q=added_note');
@@ -119,23 +146,30 @@ export async function look({ page, dialogs, wrong }) {
   offers([note(HOSTILE, { idempotentHint: true, openWorldHint: false })]);
   await call('write', 'notes:add_tool', {}, 'another definition');
   await found.getByText('in quarantine').waitFor();
-  await found.getByText('What waits for approval').click();
-  await found.getByRole('button', { name: 'Approve' }).waitFor();
-  const compared = await found.innerText();
-  for (const part of ['another one is accepted', 'loosened', 'Keeps notes for you', '<img src=x onerror=', '\\u{202e}']) {
+  await open('notes:added_note');
+  await panel.getByText('Pending definition').click();
+  await panel.getByRole('button', { name: 'Approve' }).waitFor();
+  const compared = await panel.innerText();
+  for (const part of ['differs from the accepted definition', 'loosened', 'Keeps notes for you', '<img src=x onerror=', '\\u{202e}']) {
     assert.ok(compared.includes(part), `${part}: ${compared}`);
   }
-  assert.equal(await found.locator('img, script').count(), 0);
+  assert.equal(await panel.locator('img, script').count(), 0);
+  const beside = await panel.locator('.sides', { has: page.locator('.old') }).first().locator('pre').evaluateAll((all) => all.map((it) => it.getBoundingClientRect()).map(({ left, top }) => [left, top]));
+  assert.ok(beside.length === 2 && beside[0][0] < beside[1][0] && Math.abs(beside[0][1] - beside[1][1]) < 2, `old and new stand side by side: ${JSON.stringify(beside)}`);
   await sound(page, 'definition');
   dialogs.sure = false;
-  await found.getByRole('button', { name: 'Approve' }).click();
+  // A click is ignored while the definition has just come under the pointer.
+  await until(async () => {
+    await panel.getByRole('button', { name: 'Approve' }).click();
+    return dialogs.asked.length > 0;
+  }, () => 'nothing is asked');
   assert.match(dialogs.asked.pop(), /Approve notes:added_note as it is defined now/);
-  assert.match(await found.innerText(), /in quarantine/);
+  assert.match(await panel.innerText(), /in quarantine/);
   dialogs.sure = true;
-  await found.getByRole('button', { name: 'Approve' }).click();
-  await until(async () => !(await found.innerText()).includes('in quarantine'), () => found.innerText());
-  await found.getByText('the accepted one').waitFor();
-  assert.equal(await found.getByRole('button', { name: 'Approve' }).count(), 0);
+  await panel.getByRole('button', { name: 'Approve' }).click();
+  await until(async () => !(await panel.innerText()).includes('in quarantine'), () => panel.innerText());
+  await panel.getByText('the accepted definition').waitFor();
+  assert.equal(await panel.getByRole('button', { name: 'Approve' }).count(), 0);
   dialogs.asked.length = 0;
 }
 

@@ -5,10 +5,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
-use super::keywords::{LISTS, SCHEMA};
-use super::*;
-use crate::schema::compile::{Schema, compile as compiled};
-use crate::schema::judge::{JudgeScratch, Verdict};
+use super::{LISTS, SCHEMA, *};
+use mcpproxy_schema::compile::{Schema, compile as compiled};
+use mcpproxy_schema::judge::{JudgeScratch, Verdict};
 
 #[test]
 fn schemas_are_compared_by_what_they_accept() {
@@ -20,7 +19,7 @@ fn schemas_are_compared_by_what_they_accept() {
         schema
     };
     for (old, new, expected) in [
-        // What says nothing.
+        // Schemas without effect.
         (json!({}), json!(true), Equal),
         (json!(true), json!({"title": "x"}), Equal),
         (json!({"type": "string", "description": "x"}), json!({"type": "string"}), Equal),
@@ -144,13 +143,13 @@ fn schemas_are_compared_by_what_they_accept() {
             json!({"$ref": "#/$defs/b", "$defs": {"a": strings(), "b": {}}}),
             Wider,
         ),
-        // It leads to where only words are expected.
+        // The reference leads to an annotation.
         (
             json!({"$ref": "#/default", "default": {"type": "string"}}),
             json!({"$ref": "#/default", "default": {}}),
             Wider,
         ),
-        // A sibling that older drafts do not look at.
+        // A sibling ignored by older drafts.
         (strings(), json!({"type": "string", "$ref": "#/$defs/a", "$defs": {"a": {}}}), Wider),
         (json!({"$schema": "a"}), json!({"$schema": "b"}), Wider),
         (json!({"$id": "a", "title": "x"}), json!({"$id": "a"}), Wider),
@@ -159,7 +158,7 @@ fn schemas_are_compared_by_what_they_accept() {
             json!({"items": true, "unevaluatedItems": false}),
             Wider,
         ),
-        // What is not known.
+        // Unknown keywords.
         (json!({}), json!({"x-own": 1}), Wider),
         (json!({"x-own": 1}), json!({}), Wider),
         (json!({"x-own": 1, "title": "a"}), json!({"x-own": 1}), Equal),
@@ -170,7 +169,7 @@ fn schemas_are_compared_by_what_they_accept() {
 }
 
 #[test]
-fn a_name_that_stands_anywhere_new_is_a_new_parameter() {
+fn property_name_at_a_new_place_is_a_new_parameter() {
     let new = |old: Value, new: Value| names_a_new_parameter(&old, &new);
     let named = |name: &str| json!({"properties": {name: true}});
     assert!(!new(named("a"), named("a")));
@@ -181,12 +180,12 @@ fn a_name_that_stands_anywhere_new_is_a_new_parameter() {
     assert!(new(json!({}), json!({"dependentSchemas": {"x": named("a")}})));
     assert!(!new(json!({"anyOf": [named("a")]}), named("a")), "the same place");
     assert!(new(named("a/b"), json!({"properties": {"a": named("b")}})));
-    // What only looks like one.
+    // Lookalikes.
     assert!(!new(json!({}), json!({"default": named("a"), "enum": [named("a")]})));
 }
 
 #[test]
-fn a_huge_schema_is_compared_within_a_bound() {
+fn huge_schema_is_compared_within_the_step_budget() {
     let many = |bound: u64| {
         let branches: Vec<_> = (0..2000).map(|at| json!({"maxLength": bound + at})).collect();
         json!({"anyOf": branches})
@@ -353,9 +352,9 @@ fn accepts(schema: &Schema, document: &Value, scratch: &mut JudgeScratch) -> boo
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
-    /// What a narrower schema accepts, the old one accepts; of equal ones the other way round as well.
+    /// Everything a narrower schema accepts, the old one accepts; for equal ones in both directions.
     #[test]
-    fn nothing_is_called_narrower_that_accepts_more(
+    fn narrower_schema_never_accepts_more(
         (old, new) in pairs(),
         documents in prop::collection::vec(documents(), 24),
     ) {

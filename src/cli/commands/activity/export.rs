@@ -1,32 +1,34 @@
-//! `mcpproxy activity export`: records into a file, as they come, with a progress bar.
+//! `mcpproxy activity export`: streams records into a file, with progress bar and resumption.
 //!
-//! The file takes its name once it is whole. An export that breaks off is gone on with after the last
-//! record that came whole; where that cannot be done, as with a table, nothing is left behind.
+//! The file takes its final name when it is complete. An interrupted stream is resumed after the last complete
+//! record; formats that cannot be resumed (Parquet) leave nothing behind. [`ExportLines`] splits the stream into
+//! complete records.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
-
-use futures_util::TryStreamExt;
-use indicatif::ProgressBar;
-use serde_json::{Value, json};
-
-use super::export_lines::{ExportFormat, ExportLines};
-use super::filters::{filters, times};
-use super::progress::records_bar_of;
-use super::retry::Retries;
-use crate::cli::args::ActivityExport;
-use crate::cli::backend::{Backend, target};
-use crate::cli::error::CommandError;
-use crate::cli::json_pointer::text;
+use crate::cli::args::{ActivityExport, ActivityFilters};
+use crate::cli::backend::{Backend, StreamedBody, target};
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::format::text;
 use crate::cli::output::Output;
 use crate::cli::terminal_safe::line;
-use crate::os::private;
+use crate::cli::{args, output};
+use futures_util::TryStreamExt;
+use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Timestamp;
+use mcpproxy_activity::Id;
+use mcpproxy_admin::api::export as lines;
+use mcpproxy_admin::api::export::FLEET_MISSING;
+use mcpproxy_runtime::os::private;
+use serde_json::{Value, json};
+use std::fs;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// What an unfinished file has at the end of its name.
+/// Suffix of an unfinished file.
 const PARTIAL: &str = ".partial";
 
-/// Writes the records that the filters mean.
+/// Exports the records that match the filters.
 pub(super) async fn run(
     flags: &ActivityExport,
     backend: &Backend,
@@ -36,79 +38,99 @@ pub(super) async fn run(
     let query = filters(&flags.filters, since.as_deref(), until.as_deref());
     let bar = match ExportFormat::of(&flags.format) {
         ExportFormat::Json | ExportFormat::Csv => records_bar_of(backend, &query).await?,
-        // How many records came is not seen from outside.
+        // The number of received records is not visible in Parquet.
         ExportFormat::Parquet => ProgressBar::hidden(),
     };
-    let mut wanted = query;
-    wanted.push(("format", Some(flags.format.as_str())));
+    let mut export_query = query;
+    export_query.push(("format", Some(flags.format.as_str())));
     if flags.file == Path::new("-") {
         let mut out = std::io::stdout().lock();
-        let written = copy(backend, &wanted, flags, &bar, |bytes| match out.write_all(bytes) {
-            // The reader's choice.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-            written => written.map(|()| true),
-        });
-        written.await?;
+        let written =
+            copy(backend, &export_query, flags, &bar, |bytes| match out.write_all(bytes) {
+                // The reader closed the pipe.
+                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+                written => written.map(|()| true),
+            });
+        let Exported { missing, .. } = written.await?;
         bar.finish_and_clear();
-        return Ok(());
+        return check_complete(missing);
     }
     let failed = |error: std::io::Error| unwritten(&flags.file, &error);
     let mut sink = Sink::create(&flags.file).map_err(failed)?;
     let write = |bytes: &[u8]| sink.out.write_all(bytes).map(|()| true);
-    let bytes = copy(backend, &wanted, flags, &bar, write).await?;
+    let Exported { bytes, missing } = copy(backend, &export_query, flags, &bar, write).await?;
     sink.finish().map_err(failed)?;
     bar.finish_and_clear();
     let done = json!({"file": flags.file.display().to_string(), "bytes": bytes});
-    output.print(&done.to_string(), draw)
+    output.print(&done.to_string(), draw)?;
+    check_complete(missing)
 }
 
-/// Writes an export out, taking it up again where it breaks off; how many bytes it has. `write`
-/// says false when no more is wanted.
+/// Result of an export.
+struct Exported {
+    bytes: usize,
+    /// Fleet nodes with missing records, and the reasons.
+    missing: Option<String>,
+}
+
+/// An export that lacks records of fleet nodes exists but fails the command.
+fn check_complete(missing: Option<String>) -> Result<(), CommandError> {
+    let Some(missing) = missing else { return Ok(()) };
+    let text = format!("the export is incomplete, as noted at its end: {missing}");
+    Err(CommandError::new(Exit::Incomplete, text))
+}
+
+/// Copies the export stream, resuming it after interruptions. `write` returns false to stop.
 async fn copy(
     backend: &Backend,
-    wanted: &[(&str, Option<&str>)],
+    export_query: &[(&str, Option<&str>)],
     flags: &ActivityExport,
     bar: &ProgressBar,
     mut write: impl FnMut(&[u8]) -> std::io::Result<bool>,
-) -> Result<usize, CommandError> {
-    let (mut tries, mut lines, mut bytes) =
+) -> Result<Exported, CommandError> {
+    let (mut retries, mut lines, mut bytes) =
         (Retries::default(), ExportLines::new(ExportFormat::of(&flags.format)), 0);
     let mut after: Option<String> = None;
     loop {
-        let mut query = wanted.to_vec();
+        let mut query = export_query.to_vec();
         query.push(("after", after.as_deref()));
         let broken = match backend.stream(&target(&["activity", "export"], &query), None).await {
-            // Only what has begun is gone on with.
+            // An export that has not begun is not retried.
             Err(failure) if after.is_none() => return Err(failure),
             Err(failure) => failure,
-            Ok(mut chunks) => loop {
+            Ok(StreamedBody { headers, mut chunks }) => loop {
                 let chunk = match chunks.try_next().await {
                     Ok(Some(chunk)) => chunk,
-                    Ok(None) => return Ok(bytes),
+                    Ok(None) => {
+                        // Parquet names missing nodes in its footer and in a header.
+                        let named = headers.get(FLEET_MISSING).and_then(|it| it.to_str().ok());
+                        let missing = lines.missing.take().or_else(|| named.map(str::to_owned));
+                        return Ok(Exported { bytes, missing });
+                    }
                     Err(failure) => break failure,
                 };
                 let whole = lines.push(&chunk);
                 advance(bar, &whole);
                 bytes += whole.len();
                 if !write(&whole).map_err(|error| unwritten(&flags.file, &error))? {
-                    return Ok(bytes);
+                    return Ok(Exported { bytes, missing: None });
                 }
                 if !whole.is_empty() {
-                    tries.came();
+                    retries.reset();
                 }
             },
         };
-        // Why, where it said so.
+        // The server's error message, if it sent one.
         let broken = match lines.restart() {
-            Some(words) => CommandError::failed(format!("{}: {words}", broken.message)),
+            Some(message) => CommandError::failed(format!("{}: {message}", broken.message)),
             None => broken,
         };
         after = lines.last.clone();
         if after.is_none() && bytes > 0 {
-            // Without a record to go on after the header would come twice.
+            // Without a record to resume after, the header would be repeated.
             return Err(broken);
         }
-        tries.next(broken).await?;
+        retries.next(broken).await?;
     }
 }
 
@@ -116,7 +138,7 @@ fn draw(done: &Value) -> String {
     format!("{} bytes in {}", text(done, "/bytes"), line(&text(done, "/file")))
 }
 
-/// Lines stand for records; a line end within a cell of CSV makes the bar run ahead a little.
+/// Lines approximate records; line breaks within CSV cells make the bar run slightly ahead.
 fn advance(bar: &ProgressBar, chunk: &[u8]) {
     if !bar.is_hidden() {
         bar.inc(memchr::memchr_iter(b'\n', chunk).count() as u64);
@@ -127,15 +149,15 @@ fn unwritten(file: &Path, error: &std::io::Error) -> CommandError {
     CommandError::failed(format!("cannot write {}: {error}", file.display()))
 }
 
-/// The file under way. Dropped before its end, it is removed.
+/// Output file in progress; removed if dropped before the end.
 struct Sink {
     out: BufWriter<File>,
-    /// Where it is, and what it will be called; none for what is not a file of its own, like a pipe.
+    /// Partial and final path; `None` if the target is not a regular file, such as a pipe.
     names: Option<(PathBuf, PathBuf)>,
 }
 
 impl Sink {
-    /// Only its owner can read it: arguments and answers are in it.
+    /// Creates the file readable only by its owner, since it contains arguments and results.
     fn create(path: &Path) -> std::io::Result<Self> {
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
             let out = OpenOptions::new().write(true).truncate(true).open(path)?;
@@ -162,9 +184,236 @@ impl Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         if let Some((partial, _)) = &self.names {
-            // What is left is named as unfinished.
+            // A leftover is recognizable by its suffix.
             let _ = fs::remove_file(partial);
         }
+    }
+}
+
+/// `--since` and `--until` as RFC 3339.
+pub(super) fn times(
+    flags: &ActivityFilters,
+) -> Result<(Option<String>, Option<String>), CommandError> {
+    let now = Timestamp::now();
+    let moment = |flag, time: &Option<String>| {
+        let time = time.as_deref().map(|time| args::moment(flag, time, now));
+        time.transpose().map_err(CommandError::usage)
+    };
+    Ok((moment("--since", &flags.since)?, moment("--until", &flags.until)?))
+}
+
+/// Query parameters of the filters, with the times read by [`times`].
+pub(super) fn filters<'a>(
+    flags: &'a ActivityFilters,
+    since: Option<&'a str>,
+    until: Option<&'a str>,
+) -> Vec<(&'static str, Option<&'a str>)> {
+    vec![
+        ("type", flags.kind.as_deref()),
+        ("server", flags.server.as_deref()),
+        ("tool", flags.tool.as_deref()),
+        ("status", flags.status.as_deref()),
+        ("intent_type", flags.intent_type.as_deref()),
+        ("session_id", flags.session.as_deref()),
+        ("request_id", flags.request_id.as_deref()),
+        ("principal", flags.principal.as_deref()),
+        ("node", flags.node.as_deref()),
+        ("start_time", since),
+        ("end_time", until),
+    ]
+}
+
+/// Characters of a record id.
+const ID_CHARS: usize = 26;
+/// Text before the id in a JSON line.
+const JSON_HEAD: &[u8] = b"{\"id\":\"";
+/// Beginning of a CSV header line.
+const CSV_HEAD: &[u8] = b"id,";
+
+/// Export format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExportFormat {
+    /// One object per line.
+    Json,
+    /// A header line, then a line per record.
+    Csv,
+    /// Binary; only usable when complete.
+    Parquet,
+}
+
+impl ExportFormat {
+    /// The format of that name.
+    pub(super) fn of(name: &str) -> Self {
+        match name {
+            "csv" => Self::Csv,
+            "parquet" => Self::Parquet,
+            _ => Self::Json,
+        }
+    }
+}
+
+/// Incremental splitter of an export stream into complete lines.
+#[derive(Debug)]
+pub(super) struct ExportLines {
+    format: ExportFormat,
+    /// Incomplete last line.
+    rest: Vec<u8>,
+    /// Number of bytes of `rest` already scanned.
+    seen: usize,
+    /// Inside a quoted CSV cell, where a line break does not end a record.
+    quoted: bool,
+    /// Last line that is not a record, such as an error message.
+    message: Option<String>,
+    /// Missing fleet records, as stated by the last line.
+    pub(super) missing: Option<String>,
+    /// Id of the last complete record.
+    pub(super) last: Option<String>,
+}
+
+impl ExportLines {
+    pub(super) fn new(format: ExportFormat) -> Self {
+        let (rest, message, missing, last) = (Vec::new(), None, None, None);
+        Self { format, rest, seen: 0, quoted: false, message, missing, last }
+    }
+
+    /// Adds a chunk; returns the lines that are complete now.
+    pub(super) fn push(&mut self, chunk: &[u8]) -> Vec<u8> {
+        if self.format == ExportFormat::Parquet {
+            return chunk.to_owned();
+        }
+        self.rest.extend_from_slice(chunk);
+        let mut whole = Vec::new();
+        let mut start = 0;
+        while let Some(at) = self.line_end() {
+            let line = self.rest.get(start..=at).unwrap_or_default();
+            match record(self.format, line) {
+                Line::Record(id) => {
+                    self.last = Some(id);
+                    whole.extend_from_slice(line);
+                }
+                Line::Header => whole.extend_from_slice(line),
+                Line::Missing(why) => {
+                    self.missing = Some(why);
+                    whole.extend_from_slice(line);
+                }
+                Line::Message => {
+                    self.message = Some(String::from_utf8_lossy(line).trim().to_owned())
+                }
+            }
+            start = at + 1;
+        }
+        self.rest.drain(..start);
+        self.seen = self.rest.len();
+        whole
+    }
+
+    /// End of the next line.
+    fn line_end(&mut self) -> Option<usize> {
+        let (mut quoted, csv) = (self.quoted, self.format == ExportFormat::Csv);
+        let mut unseen = self.rest.iter().enumerate().skip(self.seen);
+        let end = unseen.find_map(|(at, byte)| {
+            quoted ^= csv && *byte == b'"';
+            (*byte == b'\n' && !quoted).then_some(at)
+        });
+        self.quoted = quoted;
+        self.seen = end.map_or(self.rest.len(), |at| at + 1);
+        end
+    }
+
+    /// Discards an incomplete line after an interruption; returns the error message, if one was received.
+    pub(super) fn restart(&mut self) -> Option<String> {
+        self.rest.clear();
+        (self.seen, self.quoted) = (0, false);
+        self.message.take()
+    }
+}
+
+/// Kind of a complete line.
+enum Line {
+    Record(String),
+    Header,
+    /// States which fleet nodes lack records.
+    Missing(String),
+    Message,
+}
+
+/// Missing fleet records stated by a line.
+fn missing_of(format: ExportFormat, line: &[u8]) -> Option<String> {
+    match format {
+        ExportFormat::Json => {
+            lines::read_missing_line(line).map(|missing| lines::missing_text(&missing))
+        }
+        ExportFormat::Csv => {
+            let text = String::from_utf8_lossy(line);
+            let text = text.trim();
+            let text = text.strip_prefix('"').and_then(|it| it.strip_suffix('"')).unwrap_or(text);
+            text.strip_prefix(lines::MISSING_CELL).map(|why| why.replace("\"\"", "\""))
+        }
+        // Parquet has no lines.
+        ExportFormat::Parquet => None,
+    }
+}
+
+fn record(format: ExportFormat, line: &[u8]) -> Line {
+    let id = match format {
+        ExportFormat::Json => line.strip_prefix(JSON_HEAD),
+        ExportFormat::Csv if line.starts_with(CSV_HEAD) => return Line::Header,
+        ExportFormat::Csv => Some(line),
+        // Parquet has no lines.
+        ExportFormat::Parquet => None,
+    };
+    let id = id.and_then(|rest| std::str::from_utf8(rest.get(..ID_CHARS)?).ok());
+    match id.filter(|id| Id::parse(id).is_some()) {
+        Some(id) => Line::Record(id.to_owned()),
+        None => missing_of(format, line).map_or(Line::Message, Line::Missing),
+    }
+}
+
+/// Progress bar on stderr over `total` records.
+pub(in crate::cli) fn records_bar(total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} records {eta}");
+    ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Progress bar over the number of matching records; hidden without a terminal.
+pub(in crate::cli) async fn records_bar_of(
+    backend: &Backend,
+    filters: &[(&str, Option<&str>)],
+) -> Result<ProgressBar, CommandError> {
+    if !std::io::stderr().is_terminal() {
+        return Ok(ProgressBar::hidden());
+    }
+    let mut query = filters.to_vec();
+    query.extend(["with_total", "exclude_payloads"].map(|name| (name, Some("true"))));
+    query.push(("limit", Some("1")));
+    let page = backend.get(&target(&["activity"], &query)).await?;
+    let page = output::parse(page.json()?)?;
+    Ok(records_bar(page.pointer("/total").and_then(Value::as_u64).unwrap_or_default()))
+}
+
+/// Maximum attempts to resume a stream without progress.
+const MAX_RETRIES: u32 = 5;
+/// Delay before each attempt.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Attempts since the last progress.
+#[derive(Debug, Default)]
+pub(super) struct Retries(u32);
+
+impl Retries {
+    /// Resets the counter after progress.
+    pub(super) fn reset(&mut self) {
+        self.0 = 0;
+    }
+
+    /// Waits before the next attempt; returns `why` when there have been enough.
+    pub(super) async fn next(&mut self, why: CommandError) -> Result<(), CommandError> {
+        if self.0 == MAX_RETRIES {
+            return Err(why);
+        }
+        self.0 += 1;
+        tokio::time::sleep(WAIT).await;
+        Ok(())
     }
 }
 
@@ -173,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn act_7_a_file_takes_its_name_when_it_is_whole() {
+    fn act_7_export_file_takes_its_name_when_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.csv");
         fs::write(&path, "old").unwrap();
@@ -182,12 +431,61 @@ mod tests {
         sink.out.write_all(b"new").unwrap();
         assert_eq!(names(), 2);
         drop(sink);
-        assert_eq!((names(), fs::read(&path).unwrap()), (1, b"old".to_vec()), "broken off");
+        assert_eq!((names(), fs::read(&path).unwrap()), (1, b"old".to_vec()), "interrupted");
         let mut sink = Sink::create(&path).unwrap();
         sink.out.write_all(b"new").unwrap();
         sink.finish().unwrap();
         assert_eq!((names(), fs::read(&path).unwrap()), (1, b"new".to_vec()));
         Sink::create(Path::new("/dev/null")).unwrap().finish().unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    const ONE: &str = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2";
+    const TWO: &str = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B3";
+
+    fn check(format: ExportFormat, text: &str, records: &str, words: Option<&str>) {
+        for cut in 0..=text.len() {
+            let (one, two) = text.as_bytes().split_at(cut);
+            let mut lines = ExportLines::new(format);
+            let whole = [lines.push(one), lines.push(two)].concat();
+            assert_eq!(String::from_utf8_lossy(&whole), records, "{cut}");
+            assert_eq!(lines.last.as_deref(), Some(TWO));
+            assert_eq!(lines.restart().as_deref(), words, "{cut}");
+            assert!(
+                lines.push(format!("{ONE},x").as_bytes()).is_empty(),
+                "incomplete line discarded"
+            );
+        }
+    }
+
+    #[test]
+    fn complete_records_are_separated_from_truncated_ones_at_every_split() {
+        let whole = format!("{{\"id\":\"{ONE}\",\"seq\":1}}\n{{\"id\":\"{TWO}\",\"seq\":2}}\n");
+        let words = "{\"error\":\"too slow\",\"resume_after\":null}";
+        check(ExportFormat::Json, &format!("{whole}{words}\n"), &whole, Some(words));
+        check(ExportFormat::Json, &format!("{whole}{{\"id\":\"01KA"), &whole, None);
+        let whole = format!("id,seq\r\n{ONE},1,\"a\n{TWO},\"\"\n\"\r\n{TWO},2\r\n");
+        check(
+            ExportFormat::Csv,
+            &format!("{whole}error: too slow\r\n"),
+            &whole,
+            Some("error: too slow"),
+        );
+        check(ExportFormat::Csv, &format!("{whole}{ONE},3,\"b\n"), &whole, None);
+    }
+
+    #[test]
+    fn missing_nodes_line_is_part_of_the_file() {
+        let missing = lines::Missing::from([("b".to_owned(), "it said \"no\", twice".to_owned())]);
+        let cell = lines::missing_cell(&missing).replace('"', "\"\"");
+        for (format, text) in [
+            (ExportFormat::Json, lines::missing_line(&missing, 0)),
+            (ExportFormat::Csv, format!("\"{cell}\"\r\n")),
+        ] {
+            let mut lines = ExportLines::new(format);
+            assert_eq!(String::from_utf8_lossy(&lines.push(text.as_bytes())), text);
+            assert_eq!(lines.missing.as_deref(), Some("b: it said \"no\", twice"));
+            assert_eq!((lines.last.clone(), lines.restart()), (None, None));
+        }
     }
 }

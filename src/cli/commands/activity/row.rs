@@ -1,37 +1,41 @@
-//! A record as a row: its columns and cells, as `list`, `watch` and the demo show them.
+//! Presentation of records: table rows, the full view of `activity show`, and lookup by id, number or `last`.
+//!
+//! Ids share their first characters (the time) and their last ones (the log), so that prefixes do not distinguish
+//! records; the number (`seq`) is unique.
 
-use std::borrow::Cow;
-
-use jiff::Timestamp;
-use serde_json::Value;
-
-use super::reason::reason;
-use crate::activity::Id;
-use crate::cli::colours::{FAINT, of_state};
-use crate::cli::json_pointer::{list, text};
-use crate::cli::output::Output;
+use crate::cli::args::Format;
+use crate::cli::backend::{Backend, target};
+use crate::cli::completion::did_you_mean;
+use crate::cli::error::CommandError;
+use crate::cli::format::{TimeStyle, Times, counted, list, text};
+use crate::cli::output::{FAINT, Output, Paragraph, of_state, parse};
 use crate::cli::table::{Cell, Column, Fit, cell};
-use crate::cli::times::{TimeStyle, Times};
+use crate::cli::terminal_safe::line;
+use jiff::Timestamp;
+use mcpproxy_activity::Id;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::fmt::Write as _;
 
-/// Whether the intent column shows icons (FR-034).
+/// Format of the intent column (FR-034).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli::commands) enum Intents {
-    /// For terminals.
+    /// Icons, at a terminal.
     Icons,
-    /// For pipes, and where `--no-icons` asks for it.
+    /// Words, in a pipe or with `--no-icons`.
     Words,
 }
 
-/// Who reads the rows.
+/// Consumer of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reader {
-    /// Somebody at a screen of so many columns: ids are the numbers of the records.
+    /// A person at a terminal: ids are record numbers.
     Person,
-    /// What reads a pipe: ids are whole, and no cell depends on another.
+    /// A program reading a pipe: ids are complete, and cells are independent of each other.
     Program,
 }
 
-/// How rows are shown.
+/// Presentation of rows.
 #[derive(Clone, Debug)]
 pub(in crate::cli::commands) struct RowStyle {
     intents: Intents,
@@ -40,7 +44,7 @@ pub(in crate::cli::commands) struct RowStyle {
 }
 
 impl RowStyle {
-    /// Icons where people look at the output and have not refused them.
+    /// Chooses icons at a terminal, unless declined.
     pub(super) fn of(output: &Output, no_icons: bool, times: Option<TimeStyle>) -> Self {
         Self {
             intents: match output.terminal && !no_icons {
@@ -55,14 +59,14 @@ impl RowStyle {
         }
     }
 
-    /// Words, whole ids, and times in UTC.
+    /// Words, full ids, and times in UTC.
     pub(in crate::cli::commands) fn plain() -> Self {
         let times = Times::new(Some(TimeStyle::Utc), false);
         Self { intents: Intents::Words, times, reader: Reader::Program }
     }
 
-    /// The columns of `activity list`. The time is when the record was stored, which is the order of the list,
-    /// whatever the clock did. When a call began is in `activity show`.
+    /// Columns of `activity list`. The time is when the record was stored, which is the order of the list; `activity
+    /// show` has the start of the call.
     pub(super) fn columns(&self) -> Vec<Column> {
         let time = Column::new(self.times.header("AGE", "TIME"), Fit::Rank(3));
         let mut columns = Column::all([
@@ -70,7 +74,7 @@ impl RowStyle {
             ("TYPE", Fit::Rank(6)),
             ("SERVER", Fit::Rank(4)),
             ("TOOL", Fit::Rank(1)),
-            ("INTENT", Fit::Rank(7)),
+            ("INTENT", Fit::Rank(2)),
             ("STATUS", Fit::Whole),
             ("DURATION", Fit::Rank(8)),
             ("REASON", Fit::Free),
@@ -79,8 +83,8 @@ impl RowStyle {
         columns
     }
 
-    /// One record's cells, in the order of [`RowStyle::columns`]; `decisions` are those about it that are not shown as
-    /// rows of their own.
+    /// Cells of one record, in the order of [`RowStyle::columns`]; `decisions` are those about it without rows of
+    /// their own.
     pub(in crate::cli::commands) fn row(&self, record: &Value, decisions: &[&Value]) -> Vec<Cell> {
         let status = text(record, "/status");
         let tool = text(record, "/tool_name");
@@ -105,8 +109,7 @@ impl RowStyle {
         ]
     }
 
-    /// Why it ended so; to people, of what no tool is named, about which server: its column is among the first that there
-    /// is no room for.
+    /// Reason of the outcome. For people, rows without a tool start with the server, whose column is dropped early.
     fn reason(&self, record: &Value, decisions: &[&Value]) -> String {
         let (server, reason) = (text(record, "/server_name"), reason(record, decisions));
         match self.reader {
@@ -117,7 +120,7 @@ impl RowStyle {
         }
     }
 
-    /// The operation type with its icon (FR-034); words nobody knows are shown as they were stated.
+    /// Operation type with icon (FR-034); unknown words are shown unchanged.
     fn intent<'a>(&self, operation: &'a str) -> Cow<'a, str> {
         match (operation, self.intents) {
             ("read", Intents::Icons) => "📖 read".into(),
@@ -129,7 +132,7 @@ impl RowStyle {
     }
 }
 
-/// The records with the decisions about them, which are no rows of their own where what they decided is one.
+/// Groups decisions with the records they are about, if those are in the list.
 pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     let records = list(found, "/activities");
     let is_decision = |record: &Value| text(record, "/type") == "policy_decision";
@@ -148,19 +151,19 @@ pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value
     rows.into_iter().map(|record| (record, decisions(record))).collect()
 }
 
-/// When a record was stored: its id says so.
+/// Time a record was stored, from its id.
 pub(super) fn stored(record: &Value) -> Option<Timestamp> {
     let id = Id::parse(&text(record, "/id"))?;
     Timestamp::from_millisecond(i64::try_from(id.time_ms()).ok()?).ok()
 }
 
-/// How long it took; what takes no time, like a decision, shows none.
+/// Duration; empty for records without one, such as decisions.
 fn taken(record: &Value) -> String {
     let ms = record.pointer("/duration_ms").and_then(Value::as_f64);
     ms.filter(|ms| *ms > 0.0).map(duration).unwrap_or_default()
 }
 
-/// Milliseconds, rounded to what people read.
+/// Rounds milliseconds to a readable unit.
 pub(super) fn duration(ms: f64) -> String {
     match ms {
         ms if ms < 0.095 => format!("{:.0}µs", ms * 1000.0),
@@ -170,11 +173,351 @@ pub(super) fn duration(ms: f64) -> String {
     }
 }
 
+/// Reason of the outcome: the record's own, and those of the decisions about it.
+pub(super) fn reason(record: &Value, decisions: &[&Value]) -> String {
+    let mut reasons = own(record);
+    for decision in decisions {
+        let why = text(decision, "/metadata/reason");
+        // A refusal usually contains the decision's reason.
+        if why.is_empty() || !reasons.iter().any(|reason| reason.contains(&*why)) {
+            reasons.push(format!("{}: {why}", text(decision, "/status")));
+        }
+    }
+    let reasons = reasons.iter().map(|reason| reason.trim_end_matches([':', ' ']));
+    let reasons = reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ");
+    match record.pointer("/metadata/repeated").and_then(Value::as_u64) {
+        Some(repeated @ 2..) => format!("{repeated} times: {reasons}"),
+        Some(_) | None => reasons,
+    }
+}
+
+/// Reasons stated by the record itself.
+fn own(record: &Value) -> Vec<String> {
+    let [error, why] = ["/error_message", "/metadata/reason"].map(|at| text(record, at));
+    let cause = if error.is_empty() { why } else { error }.into_owned();
+    let word = |at: &str| text(record, at).replace('_', " ");
+    match &*text(record, "/type") {
+        "server_change" => vec![of_server(record, &cause)],
+        "config_change" => of_config(record, cause),
+        "catalog_change" => {
+            let mut parts = vec![cause];
+            parts.extend(["added", "changed", "removed", "duplicates"].into_iter().filter_map(
+                |what| {
+                    words(record, &format!("/metadata/{what}"))
+                        .map(|names| format!("{what}: {names}"))
+                },
+            ));
+            parts
+        }
+        "approval" if cause.is_empty() => {
+            let by = text(record, "/metadata/by");
+            vec![match text(record, "/metadata/approval") == "definition" {
+                true => "a definition was approved".to_owned(),
+                false if by.is_empty() => word("/metadata/state"),
+                false => format!("{} by {by}", word("/metadata/state")),
+            }]
+        }
+        // Calls, decisions, and records without details.
+        _ => vec![cause],
+    }
+}
+
+/// Change of a server's state or login.
+fn of_server(record: &Value, cause: &str) -> String {
+    let [status, login, issuer] =
+        ["/metadata/status", "/metadata/login", "/metadata/issuer"].map(|at| text(record, at));
+    let tools = text(record, "/metadata/tools");
+    match (&*login, &*status) {
+        ("", "connected") if cause.is_empty() => format!("connected, {}", counted(&tools, "tool")),
+        ("", "connected") => format!("connected, {}; {cause}", counted(&tools, "tool")),
+        // Was connected before: the connection was lost.
+        ("", "connecting") if !cause.is_empty() => format!("lost, {cause}"),
+        ("", status) => format!("{status}: {cause}"),
+        ("granted", _) => format!("login granted by {issuer}"),
+        (login, _) => format!("login {login}: {cause}"),
+    }
+}
+
+/// Changed config keys, token, or number of rules.
+fn of_config(record: &Value, cause: String) -> Vec<String> {
+    let mut parts = vec![cause];
+    for (keys, when) in
+        [("/metadata/applied", "changed"), ("/metadata/needs_restart", "after a restart")]
+    {
+        parts.extend(words(record, keys).map(|keys| format!("{when}: {keys}")));
+    }
+    let [change, name] = ["/metadata/change", "/metadata/name"].map(|at| text(record, at));
+    if !change.is_empty() {
+        parts.push(format!("{} '{name}'", change.replace('_', " ")));
+    }
+    let rules = text(record, "/metadata/rules");
+    if !rules.is_empty() {
+        parts.push(format!("{} in force", counted(&rules, "rule")));
+    }
+    parts
+}
+
+/// Joins a list of words; `None` if it is empty.
+fn words(record: &Value, at: &str) -> Option<String> {
+    let words: Vec<_> = list(record, at).iter().filter_map(Value::as_str).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// Alias of the newest row of `activity list`.
+const LAST: &str = "last";
+/// Maximum digits of a record number (48 bits).
+const DIGITS: usize = 15;
+/// Records per page of the search.
+const PAGE: u64 = 20;
+/// Maximum pages examined, since numbers may be missing and records may arrive meanwhile.
+const TRIES: usize = 8;
+
+/// Resolves an id, number or alias to a full id.
+pub(super) async fn resolve(typed: &str, backend: &Backend) -> Result<String, CommandError> {
+    if typed == LAST {
+        let newest = page(backend, 0).await?;
+        let newest = folded(&newest).first().map(|(record, _)| text(record, "/id").into_owned());
+        return newest.ok_or_else(|| CommandError::failed("no activity yet"));
+    }
+    let is_number = typed.len() <= DIGITS && typed.bytes().all(|byte| byte.is_ascii_digit());
+    match typed.parse() {
+        Ok(number) if is_number => by_number(number, backend).await,
+        Ok(_) | Err(_) if Id::parse(typed).is_some() => Ok(typed.to_owned()),
+        Ok(_) | Err(_) => Err(CommandError::failed(no_id(typed))),
+    }
+}
+
+/// Message for an argument that identifies no record.
+fn no_id(typed: &str) -> String {
+    format!(
+        "Activity not found: expected `last`, a record number or a full id from `mcpproxy activity \
+         list`{}",
+        did_you_mean(typed, [LAST].into_iter())
+    )
+}
+
+async fn by_number(number: u64, backend: &Backend) -> Result<String, CommandError> {
+    let mut offset = 0;
+    for _ in 0..TRIES {
+        let page = page(backend, offset).await?;
+        match place(&page, number) {
+            Place::Here(id) => return Ok(id),
+            Place::Older(by) => offset = offset.saturating_add(by),
+            Place::Newer(by) if offset > 0 => offset = offset.saturating_sub(by),
+            Place::Newer(_) | Place::Nowhere => break,
+        }
+    }
+    Err(CommandError::failed(format!("no record {number}, or no longer retained")))
+}
+
+/// Position of a record number relative to a page.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    Here(String),
+    /// At least this many records further.
+    Older(u64),
+    Newer(u64),
+    /// Within the page's range, but missing.
+    Nowhere,
+}
+
+fn place(page: &Value, number: u64) -> Place {
+    let records = list(page, "/activities");
+    let number_of = |record: &Value| record.get("seq").and_then(Value::as_u64);
+    let (Some(newest), Some(oldest)) =
+        (records.first().and_then(number_of), records.last().and_then(number_of))
+    else {
+        return Place::Nowhere;
+    };
+    if let Some(found) = records.iter().find(|record| number_of(record) == Some(number)) {
+        return Place::Here(text(found, "/id").into_owned());
+    }
+    match number {
+        number if number > newest => Place::Newer(number - newest),
+        // If numbers are missing this overshoots, and the next page corrects it.
+        number if number < oldest => Place::Older(newest - number),
+        _ => Place::Nowhere,
+    }
+}
+
+/// A page of records, newest first.
+async fn page(backend: &Backend, offset: u64) -> Result<Value, CommandError> {
+    let (limit, offset) = (PAGE.to_string(), offset.to_string());
+    let query =
+        [("limit", Some(&*limit)), ("offset", Some(&*offset)), ("exclude_payloads", Some("true"))];
+    parse(backend.get(&target(&["activity"], &query)).await?.json()?)
+}
+
+/// Members shown first, in this order.
+const FIRST: [&str; 12] = [
+    "id",
+    "type",
+    "began",
+    "stored",
+    "server_name",
+    "tool_name",
+    "principal",
+    "status",
+    "error_message",
+    "intent",
+    "arguments",
+    "metadata",
+];
+
+/// Width of the label column.
+const LABEL: usize = 21;
+
+/// Prints a record selected by id, number or `last`.
+pub(super) async fn show(
+    id: &str,
+    time: Option<TimeStyle>,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let id = resolve(id, backend).await?;
+    let record = backend.get(&target(&["activity", &id], &[])).await?;
+    let related = match output.format {
+        Format::Table => related(&parse(record.json()?)?, backend).await?,
+        Format::Json | Format::Yaml => Vec::new(),
+    };
+    let times = Times::new(Some(time.unwrap_or(TimeStyle::Utc)), output.terminal);
+    let width = output.view.width;
+    output.print(record.json()?, |data| render(data, &times, width) + &beside(&related, width))
+}
+
+/// Decisions about a call, or the call a decision is about.
+async fn related(data: &Value, backend: &Backend) -> Result<Vec<Value>, CommandError> {
+    let [id, kind, request, parent] = ["id", "type", "request_id", "parent_id"]
+        .map(|member| text(data, &format!("/activity/{member}")));
+    if kind == "policy_decision" {
+        // The call may no longer be retained.
+        let call = match parent.is_empty() {
+            true => return Ok(Vec::new()),
+            false => backend.get(&target(&["activity", &parent], &[])).await,
+        };
+        let call = call.ok().map(|call| parse(call.json()?)).transpose()?;
+        return Ok(call.and_then(|call| call.get("activity").cloned()).into_iter().collect());
+    }
+    if request.is_empty() {
+        return Ok(Vec::new());
+    }
+    let query = [
+        ("type", Some("policy_decision")),
+        ("request_id", Some(&*request)),
+        ("limit", Some("100")),
+        ("exclude_payloads", Some("true")),
+    ];
+    let found = backend.get(&target(&["activity"], &query)).await?;
+    let found = parse(found.json()?)?;
+    let about = list(&found, "/activities").iter().filter(|it| text(it, "/parent_id") == id);
+    Ok(about.rev().cloned().collect())
+}
+
+/// One line per related record.
+fn beside(related: &[Value], width: Option<usize>) -> String {
+    let mut shown = String::new();
+    let value = Paragraph::new(width).behind(LABEL);
+    for record in related {
+        let [number, kind, status] = ["/seq", "/type", "/status"].map(|at| text(record, at));
+        let [policy, why] = ["/metadata/policy", "/metadata/reason"].map(|at| text(record, at));
+        let (label, summary) = match &*kind {
+            "policy_decision" => ("decision", format!("{status} by {policy}: {why}")),
+            _ => {
+                let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
+                ("decided on", format!("{kind} {server}:{tool}, {status}"))
+            }
+        };
+        let summary = format!("{} (activity show {number})", line(&summary));
+        let _ = writeln!(shown, "{}", value.labeled(label, &summary));
+    }
+    shown
+}
+
+/// Renders a record: one line per field, nested members below their name, untrusted text indented.
+pub(super) fn render(data: &Value, times: &Times, width: Option<usize>) -> String {
+    let record = data.get("activity").unwrap_or(data);
+    let mut shown = String::new();
+    let mut record = record.clone();
+    if let (Some(time), Some(members)) = (stored(&record), record.as_object_mut()) {
+        if let Some(Value::String(began)) = members.remove("timestamp") {
+            members.insert("began".to_owned(), times.exact_text(&began).into());
+        }
+        members.insert("stored".to_owned(), times.exact(time).into());
+    }
+    // Deadline of an approval: the only time of ours within the metadata.
+    if let Some(Value::String(until)) = record.pointer_mut("/metadata/until") {
+        *until = times.exact_text(until);
+    }
+    let first = FIRST.iter().filter_map(|name| Some((*name, record.get(name)?)));
+    let all = record.as_object().into_iter().flatten();
+    let rest = all.map(|(name, value)| (name.as_str(), value));
+    let values = Paragraph::new(width).behind(LABEL);
+    for (name, value) in first.chain(rest.filter(|(name, _)| !FIRST.contains(name))) {
+        // A hash is wider than most terminals, and nobody reads it there.
+        if width.is_none_or(|width| width >= LABEL + HASH) || !HASHES.contains(&name) {
+            field(&mut shown, (name, Names::Ours), value, (0, values));
+        }
+    }
+    shown
+}
+
+/// Members that are hashes, and the width of one.
+const HASHES: [&str; 2] = ["prev_hash", "hash"];
+const HASH: usize = 64;
+
+/// Origin of the member names of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    /// Shown as words.
+    Ours,
+    /// Shown as they are.
+    Foreign,
+}
+
+/// Maximum nesting that is expanded into lines; deeper values are shown as JSON.
+const SHOWN_DEPTH: usize = 2;
+
+fn field(
+    shown: &mut String,
+    (name, names): (&str, Names),
+    value: &Value,
+    (depth, values): (usize, Paragraph),
+) {
+    let words = match names {
+        Names::Ours => line(name).replace('_', " "),
+        Names::Foreign => line(name).into_owned(),
+    };
+    let label = format!("{:indent$}{words}", "", indent = depth * 2);
+    let _ = match value {
+        Value::Null => return,
+        Value::String(text) if text.is_empty() => return,
+        Value::Object(members) if members.is_empty() => return,
+        Value::Object(members) if depth < SHOWN_DEPTH => {
+            let _ = writeln!(shown, "{label}");
+            let within = (depth + 1, values);
+            let names = match (names, name) {
+                (Names::Ours, "intent" | "metadata") => Names::Ours,
+                (Names::Ours | Names::Foreign, _) => Names::Foreign,
+            };
+            let member = |(name, value): (&String, &Value)| {
+                let names = if name.starts_with('_') { Names::Foreign } else { names };
+                field(shown, (name, names), value, within);
+            };
+            return members.iter().for_each(member);
+        }
+        Value::String(text) => writeln!(shown, "{}", values.labeled(&label, text)),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            writeln!(shown, "{}", values.labeled(&label, &value.to_string()))
+        }
+    };
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use serde_json::json;
 
-    pub(in super::super) fn record() -> Value {
+    pub(in crate::cli::commands::activity) fn record() -> Value {
         serde_json::json!({
             "id": "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "seq": 1, "type": "tool_call",
             "server_name": "github", "tool_name": "delete_repo", "status": "success",
@@ -193,7 +536,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn fr_034_a_row_carries_the_operation_type() {
+    fn fr_034_row_shows_the_operation_type() {
         let people = styled(Intents::Icons, Reader::Person);
         let cells = texts(&people, &record(), &[]);
         assert_eq!(cells.len(), people.columns().len());
@@ -209,7 +552,31 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_call_says_what_it_is_to_people() {
+    fn act_7_show_keeps_names_of_arguments_and_omits_hashes_where_they_do_not_fit() {
+        let mut record = record();
+        record["arguments"] = json!({"repo_path": "/x", "deep": {"a_b": 1}});
+        record["metadata"]["_meta"] = json!({"a_key": 1});
+        record["hash"] = json!("5f".repeat(32));
+        let times = Times::new(Some(TimeStyle::Utc), false);
+        let whole = render(&record, &times, None);
+        for row in [
+            "  repo_path",
+            "    a_b",
+            "  _meta",
+            "    a_key",
+            "  tool variant",
+            "server name",
+            "hash",
+        ] {
+            assert!(whole.lines().any(|line| line.starts_with(row)), "{row}: {whole}");
+        }
+        assert!(!whole.contains("repo path"), "{whole}");
+        let narrow = render(&record, &times, Some(80));
+        assert!(!narrow.lines().any(|line| line.starts_with("hash")), "{narrow}");
+    }
+
+    #[test]
+    fn rows_without_tool_show_their_type() {
         let start =
             serde_json::json!({"id": "x", "seq": 3, "type": "system_start", "tool_name": ""});
         assert_eq!(
@@ -220,7 +587,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_about_a_server_names_it() {
+    fn rows_about_a_server_name_it() {
         let change =
             serde_json::json!({"id": "x", "type": "server_change", "server_name": "files"});
         let cells = texts(&styled(Intents::Words, Reader::Person), &change, &[]);
@@ -228,7 +595,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_refusal_and_its_decision_are_one_row_with_the_reason() {
+    fn refusal_and_decision_share_one_row() {
         let decision = |id: &str, parent: &str, why: &str| {
             serde_json::json!({"id": id, "type": "policy_decision", "parent_id": parent,
                 "status": "warning", "metadata": {"reason": why}})
@@ -255,9 +622,155 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_are_rounded() {
         for (ms, shown) in [(0.041, "41µs"), (0.41, "0.4ms"), (12.3, "12ms"), (1500.0, "1.5s")] {
             assert_eq!(duration(ms), shown);
         }
+    }
+
+    #[test]
+    fn decision_reason_is_not_repeated() {
+        let decision = |why: &str| json!({"status": "warning", "metadata": {"reason": why}});
+        let (odd, strange, none) = (decision("odd"), decision("strange"), decision(""));
+        let call = |why: &str| json!({"type": "tool_call", "error_message": why});
+        for (call, decisions, expected) in [
+            (call("Tool 'x': odd"), vec![&odd], "Tool 'x': odd"),
+            (call(""), vec![&odd, &strange], "warning: odd; warning: strange"),
+            (call(""), vec![&none], "warning"),
+            (call("gone"), vec![&none], "gone; warning"),
+            (odd.clone(), vec![], "odd"),
+            (
+                json!({"type": "tool_call", "error_message": "no", "metadata": {"repeated": 9}}),
+                vec![],
+                "9 times: no",
+            ),
+            (call(""), vec![], ""),
+        ] {
+            assert_eq!(reason(&call, &decisions), expected);
+        }
+    }
+
+    #[test]
+    fn server_changes_are_described() {
+        for (error, metadata, expected) in [
+            ("", json!({"status": "connected", "tools": 1}), "connected, 1 tool"),
+            (
+                "",
+                json!({"status": "connected", "tools": 2, "reason": "no scope"}),
+                "connected, 2 tools; no scope",
+            ),
+            (
+                "",
+                json!({"status": "connecting", "tools": 2, "reason": "reconnecting: it ended"}),
+                "lost, reconnecting: it ended",
+            ),
+            ("", json!({"status": "connecting", "tools": 2}), "connecting"),
+            ("no such file", json!({"status": "failed", "tools": 0}), "failed: no such file"),
+            (
+                "",
+                json!({"status": "disabled", "reason": "disabled in the config"}),
+                "disabled: disabled in the config",
+            ),
+            ("", json!({"login": "began"}), "login began"),
+            ("", json!({"login": "granted", "issuer": "https://i"}), "login granted by https://i"),
+            ("refused", json!({"login": "failed"}), "login failed: refused"),
+        ] {
+            let record =
+                json!({"type": "server_change", "error_message": error, "metadata": metadata});
+            assert_eq!(reason(&record, &[]), expected);
+        }
+    }
+
+    #[test]
+    fn config_and_catalog_changes_are_described() {
+        let of = |kind: &str, error: &str, metadata: Value| {
+            reason(&json!({"type": kind, "error_message": error, "metadata": metadata}), &[])
+        };
+        let config = |error, metadata| of("config_change", error, metadata);
+        let keys = json!({"applied": ["limits", "mcpServers.a"], "needs_restart": ["listen"]});
+        assert_eq!(config("", keys), "changed: limits, mcpServers.a; after a restart: listen");
+        assert_eq!(config("line 2: no", json!({"problems": 1})), "line 2: no");
+        assert_eq!(config("", json!({"section": "policy", "rules": 1})), "1 rule in force");
+        let token = json!({"change": "token_created", "name": "ci"});
+        assert_eq!(config("", token), "token created 'ci'");
+        let tools = json!({"added": ["a", "b"], "changed": [], "removed": ["c"]});
+        assert_eq!(of("catalog_change", "", tools), "added: a, b; removed: c");
+        let approved = json!({"state": "approved", "by": "admin", "approval": "x"});
+        assert_eq!(of("approval", "", approved), "approved by admin");
+        assert_eq!(of("approval", "", json!({"state": "timed_out"})), "timed out");
+        assert_eq!(
+            of("approval", "", json!({"approval": "definition"})),
+            "a definition was approved"
+        );
+    }
+
+    #[test]
+    fn unknown_id_explains_valid_forms() {
+        let message = no_id("lastt");
+        assert!(message.ends_with("list`: did you mean last?"), "{message}");
+        assert!(no_id("x7").ends_with("a full id from `mcpproxy activity list`"));
+    }
+
+    #[test]
+    fn record_number_is_located_from_any_page() {
+        let page = |numbers: &[u64]| {
+            let records =
+                numbers.iter().map(|seq| serde_json::json!({"seq": seq, "id": seq.to_string()}));
+            serde_json::json!({"activities": records.collect::<Vec<_>>()})
+        };
+        let here = page(&[9, 8, 6, 5]);
+        assert_eq!(place(&here, 8), Place::Here("8".into()));
+        assert_eq!(place(&here, 7), Place::Nowhere);
+        assert_eq!(place(&here, 2), Place::Older(7));
+        assert_eq!(place(&here, 11), Place::Newer(2));
+        assert_eq!(place(&page(&[]), 1), Place::Nowhere);
+    }
+
+    fn utc(data: &Value) -> String {
+        render(data, &Times::new(Some(TimeStyle::Utc), false), None)
+    }
+
+    #[test]
+    fn fr_036_show_contains_the_full_intent() {
+        let shown = utc(&serde_json::json!({"activity": record()}));
+        assert!(shown.starts_with("id "), "{shown}");
+        for part in ["operation type", "destructive", "clean up", "call_tool_destructive"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert!(!shown.contains("error message"), "{shown}");
+    }
+
+    #[test]
+    fn agent_text_cannot_forge_fields() {
+        let mut record = record();
+        let forged = "clean up\nstatus               blocked\nid x";
+        record["intent"]["reason"] = forged.into();
+        record["arguments"] = serde_json::json!({forged: forged, "list": [forged]});
+        record["error_message"] = forged.into();
+        for width in [None, Some(40), Some(80)] {
+            let times = Times::new(Some(TimeStyle::Utc), false);
+            let shown = render(&serde_json::json!({"activity": record}), &times, width);
+            for (field, count) in [("status ", 1), ("id ", 1)] {
+                let lines = shown.lines().filter(|line| line.starts_with(field));
+                assert_eq!(lines.count(), count, "{field} at {width:?}:\n{shown}");
+            }
+        }
+        let decision = serde_json::json!({"seq": 7, "type": "policy_decision", "status": "blocked",
+            "metadata": {"policy": "rules", "reason": forged}});
+        assert_eq!(beside(&[decision], None).lines().count(), 1);
+    }
+
+    #[test]
+    fn times_follow_the_flag_and_payload_times_are_unchanged() {
+        let mut record = record();
+        record["metadata"]["until"] = "2026-01-02T03:09:05Z".into();
+        record["arguments"] = serde_json::json!({"until": "2026-01-02T03:09:05Z"});
+        let shown = utc(&serde_json::json!({"activity": record}));
+        assert!(shown.contains("began                2026-01-02T03:04:05.678Z\n"), "{shown}");
+        assert!(shown.contains("  until              2026-01-02T03:09:05.000Z\n"), "{shown}");
+        assert!(shown.contains("  until              2026-01-02T03:09:05Z\n"), "{shown}");
+        let relative = Times::new(Some(TimeStyle::Relative), false);
+        let shown = render(&serde_json::json!({"activity": record}), &relative, None);
+        assert!(!shown.contains("2026-01-02T03:04"), "{shown}");
     }
 }

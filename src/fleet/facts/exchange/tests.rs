@@ -1,15 +1,17 @@
-//! The exchange of two nodes on a folder as their store, round by round, and what is done to that.
+//! Tests of the exchange between two nodes with a folder as their store, round by round.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::super::fact_set::tests::node;
-use super::super::fact_set::{Fact, FactKind, FactState, walked};
-use super::super::fact_standing::MAX_FAULTS;
-use super::super::fact_turns::MAX_ROUND_READS;
-use super::*;
-use crate::fleet::bucket::broken_reads;
-use crate::fleet::joining::FLEET;
-use crate::fleet::node_key::NodeKey;
+use crate::bucket::broken_reads;
+use crate::chain::place::FLEET;
+use crate::facts::exchange::*;
+use crate::facts::reader::ObjectFacts;
+use crate::facts::selection::MAX_ROUND_READS;
+use crate::facts::set::tests::node;
+use crate::facts::set::{Fact, FactKind, FactState, scan_counter};
+use crate::node_state::NodeKey;
 
 const ID: FleetId = FleetId([3; 16]);
 const KEY: [u8; 32] = [9; 32];
@@ -34,12 +36,12 @@ impl Store {
         std::fs::write(path, bytes).unwrap();
     }
 
-    /// A node of that name, with its claim.
+    /// Node with this name and its claim.
     fn node(&self, name: &str, folder: &Path) -> FleetFacts {
         self.node_with(name, folder, &[KEY])
     }
 
-    /// One that has these keys.
+    /// Node with these keys.
     fn node_with(&self, name: &str, folder: &Path, keys: &[[u8; 32]]) -> FleetFacts {
         let verifier = NodeKey::of_seed(1).verifier(&ID.to_string(), name).unwrap().to_string();
         let claim = serde_json::json!({"format": 1, "node": name, "log": "l", "key": verifier});
@@ -50,9 +52,9 @@ impl Store {
     }
 }
 
-fn say(facts: &FleetFacts, name: &str, value: &str) {
+fn set_value(facts: &FleetFacts, name: &str, value: &str) {
     let node = facts.node().clone();
-    facts.change(|set, _| set.say(&node, FactKind::Token, name, value)).unwrap().unwrap();
+    facts.change(|set, _| set.set_value(&node, FactKind::Token, name, value)).unwrap().unwrap();
 }
 
 fn end(facts: &FleetFacts, name: &str) {
@@ -70,15 +72,15 @@ async fn round(facts: &FleetFacts, bucket: &Bucket) {
 }
 
 #[tokio::test]
-async fn what_one_node_says_another_knows_and_what_it_ends_stays_ended_whatever_is_put_back() {
+async fn facts_propagate_and_ended_facts_survive_replays() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
-    say(&a, "t", "1");
+    set_value(&a, "t", "1");
     round(&a, &bucket).await;
     let object = store.0.path().join("facts/said/a");
     let first = std::fs::read(&object).unwrap();
-    assert!(!first.windows(5).any(|part| part == b"token"), "it is sealed");
+    assert!(!first.windows(5).any(|part| part == b"token"), "encrypted");
     round(&b, &bucket).await;
     assert_eq!(value(&b, "t").as_deref(), Some("1"));
     end(&b, "t");
@@ -86,7 +88,7 @@ async fn what_one_node_says_another_knows_and_what_it_ends_stays_ended_whatever_
     round(&a, &bucket).await;
     assert_eq!(value(&a, "t"), None);
     let revoked = std::fs::read(store.0.path().join("facts/said/b")).unwrap();
-    // What was before is put back: for those who have seen it, also after a restart, nothing changes.
+    // The old object is restored: for nodes that read the new one nothing changes, even after a restart.
     let mut a = a;
     for restarts in [false, true] {
         std::fs::write(&object, &first).unwrap();
@@ -97,11 +99,11 @@ async fn what_one_node_says_another_knows_and_what_it_ends_stays_ended_whatever_
         }
         round(&a, &bucket).await;
         assert_eq!(value(&a, "t"), None);
-        assert_ne!(std::fs::read(&object).unwrap(), first, "its own is put again");
+        assert_ne!(std::fs::read(&object).unwrap(), first, "uploaded again");
     }
     round(&b, &bucket).await;
     let now = std::fs::read(store.0.path().join("facts/said/b")).unwrap();
-    assert_ne!(now, revoked, "it was removed, and is there again, sealed anew");
+    assert_ne!(now, revoked, "removed, and uploaded again with a new seal");
     round(&a, &bucket).await;
     a.stand(&Ok(()));
     let standing = a.standing();
@@ -109,11 +111,11 @@ async fn what_one_node_says_another_knows_and_what_it_ends_stays_ended_whatever_
 }
 
 #[tokio::test]
-async fn an_object_that_is_not_the_fleets_is_told_and_what_was_known_stays() {
+async fn invalid_object_is_reported_and_known_facts_are_kept() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
-    say(&b, "t", "1");
+    set_value(&b, "t", "1");
     round(&b, &bucket).await;
     round(&a, &bucket).await;
     let whole = std::fs::read(store.0.path().join("facts/said/b")).unwrap();
@@ -123,11 +125,11 @@ async fn an_object_that_is_not_the_fleets_is_told_and_what_was_known_stays() {
     elsewhere[10] ^= 1;
     let huge = vec![0; (MAX_FACT_OBJECT_BYTES + 1) as usize];
     for (bytes, words) in [
-        (altered.as_slice(), "was altered"),
-        (&whole[..70], "was altered, cut"),
-        (&whole[..7], "not what a fleet writes"),
-        (&elsewhere, "another fleet's"),
-        (&huge, "is not read"),
+        (altered.as_slice(), "altered, truncated"),
+        (&whole[..70], "altered, truncated"),
+        (&whole[..7], "not a valid fleet object"),
+        (&elsewhere, "belongs to another fleet"),
+        (&huge, "not read"),
     ] {
         store.put("facts/said/b", bytes);
         round(&a, &bucket).await;
@@ -136,7 +138,7 @@ async fn an_object_that_is_not_the_fleets_is_told_and_what_was_known_stays() {
         assert!(faults["facts/said/b"].contains(words), "{faults:?}");
         assert_eq!(value(&a, "t").as_deref(), Some("1"));
     }
-    // Under another name it is none either.
+    // Invalid under another name as well.
     store.put("facts/said/c", &whole);
     round(&a, &bucket).await;
     a.stand(&Ok(()));
@@ -144,31 +146,34 @@ async fn an_object_that_is_not_the_fleets_is_told_and_what_was_known_stays() {
 }
 
 #[tokio::test]
-async fn one_object_that_cannot_be_read_keeps_nobody_from_saying_and_hearing_what_is_to_be() {
+async fn unreadable_object_blocks_neither_upload_nor_other_reads() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [a, b, c] = ["a", "b", "c"].map(|name| store.node(name, folder.path()));
     for node in [&b, &c] {
-        say(node, node.node().as_str(), "1");
+        set_value(node, node.node().as_str(), "1");
         round(node, &bucket).await;
     }
-    say(&a, "a", "1");
+    set_value(&a, "a", "1");
     broken_reads::are(&["facts/said/b"]);
     for _ in 0..2 {
-        assert!(a.told_round(&bucket, |_| false).await, "the next one follows as soon as ever");
+        assert!(
+            a.reported_round(&bucket, |_| false).await,
+            "the next round follows without backoff"
+        );
     }
-    assert!(!a.has_heard(), "it may say anything");
+    assert!(!a.has_read_once(), "its content is unknown");
     assert_eq!(value(&a, "c").as_deref(), Some("1"));
     round(&c, &bucket).await;
-    assert_eq!(value(&c, "a").as_deref(), Some("1"), "it was put");
+    assert_eq!(value(&c, "a").as_deref(), Some("1"), "uploaded");
     let standing = a.standing();
     assert!(standing.faults["facts/said/b"].contains("cannot be read"), "{standing:?}");
     assert!(standing.failing.is_none() && standing.published, "{standing:?}");
-    // Its own has to be read before it puts another one.
+    // Its own object must be read before it uploads another.
     broken_reads::are(&["facts/said/a"]);
-    say(&a, "d", "1");
+    set_value(&a, "d", "1");
     a.round(&bucket).await.unwrap();
-    assert!(!a.told_round(&bucket, |_| false).await);
+    assert!(!a.reported_round(&bucket, |_| false).await);
     broken_reads::are(&[]);
     for _ in 0..3 {
         round(&a, &bucket).await;
@@ -177,36 +182,36 @@ async fn one_object_that_cannot_be_read_keeps_nobody_from_saying_and_hearing_wha
     a.stand(&Ok(()));
     assert!(a.standing().faults.is_empty());
     drop(a);
-    assert!(store.node("a", folder.path()).has_heard(), "it is remembered");
-    assert!(!store.node("d", folder.path()).has_heard());
+    assert!(store.node("a", folder.path()).has_read_once(), "already saved");
+    assert!(!store.node("d", folder.path()).has_read_once());
 }
 
 #[tokio::test]
-async fn what_others_put_among_the_facts_is_told_within_bounds_and_hides_nobody() {
+async fn stray_objects_are_reported_within_bounds_and_hide_no_node() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
-    say(&b, "t", "1");
+    set_value(&b, "t", "1");
     round(&b, &bucket).await;
     for at in 0..1000 {
         store.put(&format!("facts/said/X{at:05}"), b"");
         store.put(&format!("facts/said/0{at:05}"), b"");
     }
-    say(&a, "u", "1");
-    // A node that lives is heard before them; those are read in turn.
+    set_value(&a, "u", "1");
+    // Alive nodes are read first; strays are read in turn.
     a.round_by(&bucket, |node| node.as_str() == "b").await.unwrap();
     assert_eq!(value(&a, "t").as_deref(), Some("1"));
     a.stand(&Ok(()));
-    assert_eq!(a.standing().faults.len(), MAX_ROUND_READS, "all but that one, and the strays");
-    assert!(a.is_behind() && !a.has_heard());
+    assert_eq!(a.standing().faults.len(), MAX_ROUND_READS, "all others, and the strays");
+    assert!(a.is_behind() && !a.has_read_once());
     round(&a, &bucket).await;
     a.stand(&Ok(()));
     let standing = a.standing();
     assert!(standing.published && standing.faults.len() == MAX_FAULTS, "{}", standing.faults.len());
     let all = &standing.faults[SAID];
-    assert!(all.starts_with("1000 things there are no node's: X0"), "{all}");
-    assert!(all.ends_with("more objects are passed over"), "{all}");
-    // More than are listed: which ones those are is the store's choice, and nothing is undone for it.
+    assert!(all.starts_with("1000 stray objects: X0"), "{all}");
+    assert!(all.ends_with("more objects are skipped"), "{all}");
+    // More objects than are listed: their selection is up to the store, and nothing is undone because of it.
     for at in 0..MAX_LISTED_FACTS {
         store.put(&format!("facts/said/Y{at:05}"), b"");
     }
@@ -219,61 +224,61 @@ async fn what_others_put_among_the_facts_is_told_within_bounds_and_hides_nobody(
     assert!(standing.faults[SAID].starts_with("more than 5120 objects"), "{:?}", standing.faults);
     assert!(standing.published);
     assert_eq!(std::fs::read(store.0.path().join("facts/said/a")).unwrap(), own, "not put again");
-    say(&a, "v", "1");
+    set_value(&a, "v", "1");
     round(&a, &bucket).await;
     round(&b, &bucket).await;
     assert!(std::fs::read(store.0.path().join("facts/said/a")).unwrap() != own);
-    // Who is new there has not heard all of it, and is told what to do.
+    // A new node has not read everything, and reports what to do.
     let c = store.node("c", folder.path());
     round(&c, &bucket).await;
-    assert!(!c.has_heard());
-    let why = c.unheard().unwrap();
-    assert!(why.contains("more than 5120 objects lie there") && why.contains("remove"), "{why}");
+    assert!(!c.has_read_once());
+    let why = c.unread_reason().unwrap();
+    assert!(why.contains("more than 5120 objects exist") && why.contains("remove"), "{why}");
 }
 
 #[tokio::test]
-async fn what_is_revoked_is_put_before_anything_else_is_read() {
+async fn revocation_is_uploaded_before_other_objects_are_read() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
-    say(&a, "t", "1");
+    set_value(&a, "t", "1");
     round(&a, &bucket).await;
     let object = store.0.path().join("facts/said/a");
     let before = std::fs::read(&object).unwrap();
-    say(&b, "u", "1");
+    set_value(&b, "u", "1");
     round(&b, &bucket).await;
     end(&a, "t");
     let mut round = std::pin::pin!(a.round(&bucket));
     while std::fs::read(&object).unwrap() == before {
         tokio::select! {
             biased;
-            ended = &mut round => panic!("it was not put: {ended:?}"),
+            ended = &mut round => panic!("not uploaded: {ended:?}"),
             () = tokio::task::yield_now() => {}
         }
     }
-    assert_eq!(value(&a, "u"), None, "it was read before");
+    assert_eq!(value(&a, "u"), None, "read before");
     round.await.unwrap();
     assert_eq!(value(&a, "u").as_deref(), Some("1"));
 }
 
 #[tokio::test]
-async fn what_is_said_again_for_who_is_gone_outlasts_the_own_object_in_the_store() {
+async fn relayed_facts_survive_loss_of_the_own_object() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [gone, mut a] = ["gone", "a"].map(|name| store.node(name, folder.path()));
-    say(&gone, "t", "1");
+    set_value(&gone, "t", "1");
     end(&gone, "t");
-    say(&a, "u", "1");
+    set_value(&a, "u", "1");
     round(&gone, &bucket).await;
     round(&a, &bucket).await;
     let object = store.0.path().join("facts/said/a");
     let by_the_older = std::fs::read(&object).unwrap();
-    // The key is changed while a node is gone.
+    // The key is rotated while a node is away.
     for keys in [&[KEY, NEWER][..], &[NEWER, KEY]] {
         drop(a);
         a = store.node_with("a", folder.path(), keys);
         for _ in 0..4 {
-            assert!(a.told_round(&bucket, |_| false).await);
+            assert!(a.reported_round(&bucket, |_| false).await);
         }
         assert!(a.standing().published, "{:?}", a.standing());
     }
@@ -292,33 +297,33 @@ async fn what_is_said_again_for_who_is_gone_outlasts_the_own_object_in_the_store
         let facts = new.facts();
         let state = facts.get(FactKind::Token, "t").map(|fact| &fact.state);
         assert_eq!(state, Some(&FactState::Ended), "{at}");
-        assert!(new.has_heard());
+        assert!(new.has_read_once());
     }
 }
 
 #[tokio::test]
-async fn the_runtime_neither_goes_through_all_facts_nor_waits_for_what_is_written() {
+async fn runtime_thread_never_scans_facts_or_waits_for_writes() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
     for node in [&a, &b] {
-        say(node, node.node().as_str(), "1");
+        set_value(node, node.node().as_str(), "1");
         round(node, &bucket).await;
     }
-    let before = walked::count();
+    let before = scan_counter::count();
     for _ in 0..3 {
-        assert!(a.told_round(&bucket, |_| false).await);
+        assert!(a.reported_round(&bucket, |_| false).await);
     }
     assert!(a.standing().published);
-    assert_eq!(walked::count(), before, "on this thread");
-    // Somebody's snapshot is being written.
+    assert_eq!(scan_counter::count(), before, "on this thread");
+    // Somebody else is writing a snapshot.
     let writes = a.0.saved.lock();
     let of = a.clone();
-    let changing = std::thread::spawn(move || say(&of, "c", "1"));
+    let changing = std::thread::spawn(move || set_value(&of, "c", "1"));
     while value(&a, "c").is_none() {
         std::thread::yield_now();
     }
-    assert!(!changing.is_finished(), "it is durable before it is told to be done");
+    assert!(!changing.is_finished(), "durable before it returns");
     drop(writes);
     changing.join().unwrap();
     drop(a);
@@ -326,7 +331,7 @@ async fn the_runtime_neither_goes_through_all_facts_nor_waits_for_what_is_writte
 }
 
 #[test]
-fn of_many_that_change_facts_at_once_none_is_forgotten() {
+fn concurrent_changes_are_all_kept() {
     const THREADS: usize = 8;
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let a = store.node("a", folder.path());
@@ -336,7 +341,7 @@ fn of_many_that_change_facts_at_once_none_is_forgotten() {
             scope.spawn(move || {
                 for at in 0..8 {
                     let name = format!("{thread}-{at}");
-                    say(a, &name, "1");
+                    set_value(a, &name, "1");
                     a.change(|_, notes| notes.insert(name, String::new())).unwrap();
                 }
             });
@@ -351,19 +356,83 @@ fn of_many_that_change_facts_at_once_none_is_forgotten() {
 }
 
 #[tokio::test]
-async fn nothing_is_put_where_the_name_or_the_store_is_another_s() {
+async fn nothing_is_uploaded_under_a_lost_name_or_store() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let a = store.node("a", folder.path());
-    say(&a, "t", "1");
+    set_value(&a, "t", "1");
     let claim = store.0.path().join("nodes/a/claim.json");
     let whole = std::fs::read_to_string(&claim).unwrap();
     std::fs::write(&claim, whole.replace("\"key\":\"", "\"key\":\"x")).unwrap();
     let error = a.round(&bucket).await.unwrap_err();
-    assert!(error.to_string().contains("this node's claim is another one"), "{error}");
+    assert!(error.to_string().contains("this node's claim was replaced"), "{error}");
     std::fs::write(&claim, whole).unwrap();
     store.put(FLEET, br#"{"format":1,"fleet":"00000000000000000000000000000001"}"#);
     let error = a.round(&bucket).await.unwrap_err();
-    assert!(error.to_string().contains("another fleet's"), "{error}");
+    assert!(error.to_string().contains("belongs to another fleet"), "{error}");
     assert!(!store.0.path().join("facts/said/a").exists());
+}
+
+#[test]
+fn authors_without_room_are_reported_beside_other_faults() {
+    let mut reader = FactReader::new(node("a"), BTreeMap::new(), BTreeSet::new(), true);
+    let [b, c] = ["b", "c"].map(node);
+    let listed = ["b", "x"].map(|name| ListedFacts {
+        key: format!("{SAID}/{name}"),
+        size: 100 << 20,
+        state: "1".into(),
+    });
+    reader.wanted(&listed, true, |_| false);
+    let left_out = BTreeSet::from([b, c]);
+    reader.puts_said(ObjectFacts { facts: FactSet::default(), left_out });
+    let reported = reported_faults(&reader);
+    let no_room = FactFault::NoRoom.to_string();
+    assert_eq!(reported.len(), 3);
+    assert_eq!(reported["facts/said/c"], no_room);
+    assert!(reported["facts/said/b"].starts_with("not read: 104857600 bytes"));
+    assert!(reported["facts/said/b"].ends_with(&format!("; {no_room}")));
+    let left_out = (0..100).map(|at| node(&at.to_string())).collect();
+    reader.puts_said(ObjectFacts { facts: FactSet::default(), left_out });
+    let reported = reported_faults(&reader);
+    assert_eq!(reported.len(), MAX_FAULTS + 1);
+    assert_eq!(reported[SAID], "38 more objects are skipped");
+}
+
+#[test]
+fn memory_file_is_checked_private_and_bound_to_its_fleet() {
+    let (dir, fleet) = (tempfile::tempdir().unwrap(), FleetId([1; 16]));
+    assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), None);
+    let (mut memory, mut facts) = (FactMemory::default(), FactSet::default());
+    for name in ["a", "b"] {
+        facts.set_value(&node(name), FactKind::Token, name, "{}").unwrap();
+        memory.numbers.insert(node(name), 7);
+    }
+    facts.end(&node("b"), FactKind::Token, "a");
+    memory.facts = Arc::new(facts);
+    memory.said_again.insert(node("gone"));
+    memory.notes.insert("tokens".into(), "x".into());
+    memory.heard = true;
+    memory.save(dir.path(), fleet).unwrap();
+    assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), Some(memory.clone()));
+    let file = dir.path().join(MEMORY_FILE);
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("gone", "ogne")).unwrap();
+    let damaged = FactMemory::load(dir.path(), fleet).unwrap_err().to_string();
+    assert!(damaged.contains("checksum") && damaged.contains("cp -p"), "{damaged}");
+    // Format of earlier versions without a checksum.
+    let text = text.lines().next().unwrap().to_owned();
+    fs::write(&file, text.replace("gone", "../gone")).unwrap();
+    let wrong = FactMemory::load(dir.path(), fleet).unwrap_err();
+    assert!(wrong.to_string().contains("'../gone' is not a node name"), "{wrong}");
+    // Format of earlier versions without relayed nodes.
+    fs::write(&file, text.replace(r#""said_again":["gone"],"#, "")).unwrap();
+    memory.said_again.clear();
+    assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), Some(memory));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let other = FactMemory::load(dir.path(), FleetId([2; 16])).unwrap_err();
+    assert!(other.to_string().contains("it belongs to fleet 0101"), "{other}");
+    for text in ["", "{}", "\0"] {
+        fs::write(&file, text).unwrap();
+        assert!(FactMemory::load(dir.path(), fleet).is_err(), "{text}");
+    }
 }

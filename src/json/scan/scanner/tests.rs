@@ -1,11 +1,10 @@
-//! The scanner against the specification, rule by rule. The differential tests, against a
-//! reference that shares no code with it, are in `tests/scan.rs`.
+//! Tests of the scanner against the specification, rule by rule. Differential tests are in `tests/scan.rs`.
 
 use super::*;
-use crate::json::scan::{MAX_KEYS, MessageKind};
+use crate::scan::{MAX_KEYS, MessageKind};
 
-/// Reads `message` whole, byte by byte, and cut in two at every place, with every kernel, and
-/// gives the one answer that all of these must give.
+/// Scans `message` whole, byte by byte and split at every place, with every kernel, and returns the result that all of them
+/// must give.
 fn read(message: &str, limits: ScanLimits) -> (ScannedMessage, Result<(), ScanError>) {
     let message = message.as_bytes();
     let scan = |kernel: Kernel, chunks: &[&[u8]]| {
@@ -99,6 +98,45 @@ fn errors_requests_and_notifications() {
 }
 
 #[test]
+fn null_result_or_error_counts_as_absent() {
+    for (message, kind, body) in [
+        (r#"{"id":1,"result":{"a":1},"error":null}"#, Some(MessageKind::Result), r#"{"a":1}"#),
+        (r#"{"error": null ,"result":{"a":1}}"#, Some(MessageKind::Result), r#"{"a":1}"#),
+        (r#"{"result":null,"error":{"code":1}}"#, Some(MessageKind::Error), r#"{"code":1}"#),
+        (r#"{"error":{"code":1},"result":null}"#, Some(MessageKind::Error), r#"{"code":1}"#),
+        (r#"{"result":null,"id":1}"#, None, ""),
+        (r#"{"result":null,"error":null}"#, None, ""),
+    ] {
+        let read = envelope(message);
+        assert_eq!((read.kind, read.has_outcome, read.mistyped), (kind, true, None), "{message}");
+        assert_eq!(part(message, read.body).unwrap_or_default(), body, "{message}");
+    }
+    assert!(!envelope(r#"{"id":1,"method":"result","params":{"error":1}}"#).has_outcome);
+    let (open, _) = read(r#"{"id":1,"error":"#, ScanLimits::NONE);
+    assert_eq!((open.kind, open.has_outcome), (None, true));
+    refused(r#"{"result":null,"result":{}}"#, ScanFault::Duplicate(ScannedMember::Result), 22);
+    refused(r#"{"result":{},"error":{}}"#, ScanFault::Conflict, 21);
+}
+
+#[test]
+fn value_of_the_wrong_json_type_is_reported() {
+    for (message, mistyped) in [
+        (r#"{"result":[]}"#, Some(ScannedMember::Result)),
+        (r#"{"result":"x"}"#, Some(ScannedMember::Result)),
+        (r#"{"error":"boom"}"#, Some(ScannedMember::Error)),
+        (r#"{"error":-1}"#, Some(ScannedMember::Error)),
+        (r#"{"result":{"content":null}}"#, Some(ScannedMember::Content)),
+        (r#"{"result":{"content":"text"}}"#, Some(ScannedMember::Content)),
+        (r#"{"result":{"content":{}}}"#, Some(ScannedMember::Content)),
+        (r#"{"result":{"content":[]}}"#, None),
+        (r#"{"content":null,"result":{"x":{"content":null}},"params":[]}"#, None),
+        (r#"{"error":{"content":null}}"#, None),
+    ] {
+        assert_eq!(envelope(message).mistyped, mistyped, "{message}");
+    }
+}
+
+#[test]
 fn structured_content_is_a_direct_member_of_result_only() {
     for message in [
         r#"{"structuredContent":1,"isError":true,"result":{}}"#,
@@ -116,7 +154,7 @@ fn structured_content_is_a_direct_member_of_result_only() {
 }
 
 #[test]
-fn escaped_names_count_as_what_they_spell() {
+fn escaped_names_are_decoded() {
     let message = r#"{"r\u0065sult":{"structured\u0043ontent":[1],"\u0069s\u0045rror":true}}"#;
     let read = envelope(message);
     assert_eq!(part(message, read.structured), Some("[1]"));
@@ -125,7 +163,7 @@ fn escaped_names_count_as_what_they_spell() {
 }
 
 #[test]
-fn result_type_is_kept_whatever_it_is() {
+fn result_type_of_any_json_type_is_reported() {
     for value in [r#""input_required""#, "7", "[1]"] {
         let message = format!(r#"{{"result":{{"resultType":{value}}}}}"#);
         assert_eq!(text(&message, envelope(&message).result_type), Some(value));
@@ -133,7 +171,25 @@ fn result_type_is_kept_whatever_it_is() {
 }
 
 #[test]
-fn an_object_that_has_closed_is_told_and_whether_it_had_members() {
+fn request_state_of_any_json_type_is_reported() {
+    for value in ["\"a\\u0062\"", "7", "null", r#"{"a":[1]}"#] {
+        for message in [
+            format!(r#"{{"result":{{"requestState": {value} ,"a":1}}}}"#),
+            format!(r#"{{"result":{{"a":{{"requestState":1}},"request\u0053tate":{value}}}}}"#),
+        ] {
+            let read = envelope(&message);
+            assert_eq!(part(&message, read.request_state), Some(value), "{message}");
+            assert_eq!(read.ambiguity, None);
+        }
+    }
+    let elsewhere = r#"{"requestState":1,"result":{"a":{"requestState":1}}}"#;
+    assert_eq!(envelope(elsewhere).request_state, None);
+    let twice = envelope(r#"{"result":{"requestState":1,"requestState":2}}"#);
+    assert_eq!(twice.request_state.map(|part| part.start), Some(26));
+}
+
+#[test]
+fn closed_result_reports_whether_it_had_members() {
     for (result, closed) in [
         ("{}", Some(Closed::Empty)),
         ("{ \n }", Some(Closed::Empty)),
@@ -154,32 +210,32 @@ fn an_object_that_has_closed_is_told_and_whether_it_had_members() {
 }
 
 #[test]
-fn doubts_in_the_result_are_told_and_the_first_value_counts() {
-    let doubt = |body: &str, doubt, at: &str| {
+fn ambiguities_of_the_result_are_reported_and_the_first_value_counts() {
+    let check = |body: &str, kind, at: &str| {
         let message = format!(r#"{{"result":{{{body}}},"id":null}}"#);
         let read = envelope(&message);
         let at = (r#"{"result":{"#.len() + body.rfind(at).unwrap()) as u64;
-        assert_eq!(read.ambiguity, Some(Ambiguity { doubt, at }), "{message}");
+        assert_eq!(read.ambiguity, Some(Ambiguity { kind, at }), "{message}");
         read
     };
-    let twice = Doubt::Duplicate;
-    let read = doubt(
+    let twice = AmbiguityKind::Duplicate;
+    let read = check(
         r#""structuredContent":1,"structured\u0043ontent":[2]"#,
         twice(ScannedMember::StructuredContent),
         r#""structured\"#,
     );
     assert_eq!(read.structured.and_then(ScannedPart::span).map(Span::len), Some(1));
     let read =
-        doubt(r#""isError":false,"isError":true"#, twice(ScannedMember::IsError), r#""isError""#);
+        check(r#""isError":false,"isError":true"#, twice(ScannedMember::IsError), r#""isError""#);
     assert_eq!(read.is_error, Some(false));
-    doubt(r#""content":[],"content":[]"#, twice(ScannedMember::Content), r#""content""#);
-    doubt(r#""_meta":{},"_meta":{}"#, twice(ScannedMember::Meta), r#""_meta""#);
-    doubt(r#""x":1,"":2,"\u0078":3"#, twice(ScannedMember::Other), r#""\u0078""#);
+    check(r#""content":[],"content":[]"#, twice(ScannedMember::Content), r#""content""#);
+    check(r#""_meta":{},"_meta":{}"#, twice(ScannedMember::Meta), r#""_meta""#);
+    check(r#""x":1,"":2,"\u0078":3"#, twice(ScannedMember::Other), r#""\u0078""#);
     for value in [r#""true""#, "1", "null", "[]", "{}"] {
-        let read = doubt(&format!(r#""isError":{value}"#), Doubt::IsErrorNotBoolean, value);
+        let read = check(&format!(r#""isError":{value}"#), AmbiguityKind::IsErrorNotBoolean, value);
         assert_eq!(read.is_error, None);
     }
-    doubt(r#""a\ud800":1"#, Doubt::LoneSurrogate, r#""a\ud800"#);
+    check(r#""a\ud800":1"#, AmbiguityKind::LoneSurrogate, r#""a\ud800"#);
 }
 
 #[test]
@@ -190,11 +246,12 @@ fn duplicates_at_the_top_are_faults_where_the_protocol_defines_the_member() {
     refused(r#"{"method":"","method":""}"#, ScanFault::Duplicate(ScannedMember::Method), 20);
     refused(r#"{"params":1,"params":2}"#, ScanFault::Duplicate(ScannedMember::Params), 19);
     refused(r#"{"jsonrpc":1,"jsonrpc":2}"#, ScanFault::Duplicate(ScannedMember::Jsonrpc), 21);
-    refused(r#"{"result":1,"error":2}"#, ScanFault::Conflict, 18);
-    refused(r#"{"method":"","result":2}"#, ScanFault::Conflict, 20);
+    refused(r#"{"result":1,"error":2}"#, ScanFault::Conflict, 20);
+    refused(r#"{"method":"","result":2}"#, ScanFault::Conflict, 22);
+    refused(r#"{"result":{},"method":""}"#, ScanFault::Conflict, 20);
     let other = envelope(r#"{"x":1,"result":{"x":1},"x":2}"#);
-    let doubt = Doubt::Duplicate(ScannedMember::Other);
-    assert_eq!(other.ambiguity, Some(Ambiguity { doubt, at: 24 }));
+    let kind = AmbiguityKind::Duplicate(ScannedMember::Other);
+    assert_eq!(other.ambiguity, Some(Ambiguity { kind, at: 24 }));
 }
 
 #[test]
@@ -204,14 +261,14 @@ fn unknown_keys_are_bounded() {
         let message = format!(r#"{{"result":{{{}}}}}"#, members.join(","));
         let mut scanner = Scanner::new(ScanLimits::NONE, 3);
         assert_eq!(scanner.feed(message.as_bytes()), Ok(()));
-        scanner.envelope().ambiguity.map(|ambiguity| ambiguity.doubt)
+        scanner.envelope().ambiguity.map(|ambiguity| ambiguity.kind)
     };
     assert_eq!(members(MAX_KEYS), None);
-    assert_eq!(members(MAX_KEYS + 1), Some(Doubt::TooManyKeys));
+    assert_eq!(members(MAX_KEYS + 1), Some(AmbiguityKind::TooManyKeys));
 }
 
 #[test]
-fn exactly_one_json_object_is_a_message() {
+fn message_is_exactly_one_json_object() {
     refused("", ScanFault::Truncated, 0);
     refused(" \n", ScanFault::Truncated, 2);
     refused("[]", ScanFault::Batch, 0);
@@ -225,7 +282,7 @@ fn exactly_one_json_object_is_a_message() {
 }
 
 #[test]
-fn the_grammar_outside_containers_is_exact() {
+fn grammar_outside_containers_is_exact() {
     refused("{,}", ScanFault::Unexpected, 1);
     refused(r#"{"a"}"#, ScanFault::Unexpected, 4);
     refused(r#"{"a":}"#, ScanFault::Unexpected, 5);
@@ -250,7 +307,7 @@ fn the_grammar_outside_containers_is_exact() {
 }
 
 #[test]
-fn errors_stick() {
+fn errors_are_sticky() {
     let mut scanner = Scanner::new(ScanLimits::NONE, 1);
     let error = Err(ScanError { at: 1, fault: ScanFault::Unexpected });
     assert_eq!(scanner.feed(b"{]"), error);
@@ -311,7 +368,7 @@ fn fr_a6_depth_is_exact_for_every_type() {
 }
 
 #[test]
-fn fr_a6_the_first_breach_counts_and_size_where_both_fall_together() {
+fn fr_a6_first_breach_counts_and_size_goes_before_depth() {
     let limits = |max_bytes, max_depth| ScanLimits { max_bytes, max_depth };
     assert_eq!(breach("[[[]]]", limits(3, 2)), Some((Guard::Depth, 2)));
     assert_eq!(breach("[[[]]]", limits(2, 2)), Some((Guard::Bytes, 2)));
@@ -320,7 +377,7 @@ fn fr_a6_the_first_breach_counts_and_size_where_both_fall_together() {
 }
 
 #[test]
-fn fr_a6_a_breach_is_known_at_its_byte_and_not_before() {
+fn fr_a6_breach_is_reported_at_its_byte() {
     let message = br#"{"result":{"structuredContent":{"a":[1,2,3]}}}"#;
     for (limits, at) in [
         (ScanLimits { max_bytes: 4, ..ScanLimits::NONE }, 35),
@@ -336,7 +393,7 @@ fn fr_a6_a_breach_is_known_at_its_byte_and_not_before() {
 }
 
 #[test]
-fn fr_a10_a_breach_says_whether_is_error_true_stood_before_it() {
+fn fr_a10_breach_reports_whether_is_error_came_before() {
     let limits = ScanLimits { max_bytes: 1, max_depth: 64 };
     for (head, tail, before) in [
         (r#""isError":true,"#, "", true),

@@ -1,0 +1,458 @@
+//! `/api/v1/config…` and `/api/v1/fleet/config…`: status of the config in force, and commands to reload or change it.
+//!
+//! The tasks behind `config_handle` read, check and apply configs; these handlers send them commands.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::config_handle::{
+    ChangeRefused, ConfigComparison, FileSettings, FleetConfigCommand, FleetConfigHandle,
+    FleetConfigRefused, ReloadRefused, Reloaded, SettingsChange, ShownProblem,
+};
+use super::query_parameters::Query;
+use super::response;
+use super::response::{ApiError, Success, encode};
+use crate::api::State;
+use mcpproxy_fleet::facts::{ConfigFact, ConfigRun, ConfigRunState, ConfigVersion};
+use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_gateway::proxy::{Worker, dispatch};
+use mcpproxy_policy::Principal;
+
+/// Status of the config in force relative to its file.
+#[derive(Serialize, ToSchema)]
+struct ConfigState {
+    /// The file; empty if there is none.
+    path: String,
+    /// Time since which it is in force.
+    #[schema(format = DateTime)]
+    since: String,
+    /// Keys that differ in the file and take effect at the next start.
+    needs_restart: Vec<String>,
+    /// Reason why the current file is not in force; null if it is.
+    #[schema(required)]
+    rejected: Option<Rejected>,
+    /// The config in force, without potential secrets; those in command lines and URLs of servers are masked.
+    #[schema(value_type = Object)]
+    standing: Arc<Value>,
+}
+
+/// The current file is invalid.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RejectedConfig)]
+struct Rejected {
+    /// When that was found.
+    #[schema(format = DateTime)]
+    since: String,
+    problems: Vec<ShownProblem>,
+}
+
+/// A rejected config.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ConfigError)]
+struct Unusable<'a> {
+    /// Always false.
+    success: bool,
+    /// The first problem, and the number of others.
+    error: String,
+    /// Same as the `X-Request-Id` header.
+    #[schema(value_type = String)]
+    request_id: &'a str,
+    /// All problems.
+    problems: &'a [ShownProblem],
+}
+
+/// Returns the status of the config in force relative to its file.
+#[utoipa::path(
+    get,
+    path = "/api/v1/config",
+    tag = "state",
+    operation_id = "getConfig",
+    responses((status = 200, description = "The status", body = Success<ConfigState>))
+)]
+pub(super) fn config(state: &State, query: Query) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let standing = state.config.standing();
+    let rejected = standing.rejected.as_ref().map(|(since, refused)| Rejected {
+        since: shown(*since),
+        problems: refused.problems.clone(),
+    });
+    Ok(encode(&ConfigState {
+        path: standing.path.to_string(),
+        since: shown(standing.since),
+        needs_restart: standing.needs_restart.clone(),
+        rejected,
+        standing: Arc::clone(&standing.shown),
+    }))
+}
+
+/// Returns what a reload of the config file would change, without applying it.
+#[utoipa::path(
+    get,
+    path = "/api/v1/config/difference",
+    tag = "state",
+    operation_id = "compareConfig",
+    responses(
+        (status = 200, description = "The differences", body = Success<ConfigComparison>),
+        (status = 503, description = "There is no config file, too many requests are queued, or it takes too long"),
+    )
+)]
+pub(super) async fn difference(state: &State, query: Query) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    Ok(encode(&state.config.compare().await?))
+}
+
+/// Returns the JSON Schema (2020-12) of the config file: every key with its values and default.
+#[utoipa::path(
+    get,
+    path = "/api/v1/config/schema.json",
+    tag = "state",
+    operation_id = "getConfigSchema",
+    responses((status = 200, description = "The schema", body = Object))
+)]
+pub(super) fn schema(query: Query, id: &str) -> Result<Response<Body>, ApiError> {
+    query.finish()?;
+    let schema = Bytes::from_static(mcpproxy_config::CONFIG_SCHEMA.as_bytes());
+    Ok(response::json(StatusCode::OK, Body::from(schema), id))
+}
+
+/// Reloads the config file and applies its changes.
+#[utoipa::path(
+    post,
+    path = "/api/v1/config/reload",
+    tag = "state",
+    operation_id = "reloadConfig",
+    responses(
+        (status = 200, description = "The config is in force", body = Success<Reloaded>),
+        (status = 422, description = "The config is invalid: the previous one stays in force", body = Unusable),
+        (status = 503, description = "There is no config file, too many requests are queued, or it takes too long"),
+    )
+)]
+pub(super) async fn reload(
+    state: &State,
+    principal: &Principal,
+    query: Query,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    query.finish()?;
+    match state.config.reload(principal).await? {
+        Ok(reloaded) => Ok(response::success(encode(&reloaded), id)),
+        Err(refused) => Ok(unusable(&refused, id)),
+    }
+}
+
+/// Returns the settings in the config file, without secrets, as a base for `changeConfig`.
+#[utoipa::path(
+    get,
+    path = "/api/v1/config/settings",
+    tag = "state",
+    operation_id = "getConfigSettings",
+    responses(
+        (status = 200, description = "The settings", body = Success<FileSettings>),
+        (status = 422, description = "The file cannot be read", body = Unusable),
+        (status = 503, description = "There is no config file, too many requests are queued, or it takes too long"),
+    )
+)]
+pub(super) async fn settings(
+    state: &State,
+    query: Query,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    query.finish()?;
+    Ok(match state.config.settings().await? {
+        Ok(settings) => response::success(encode(&settings), id),
+        Err(refused) => unusable(&refused, id),
+    })
+}
+
+/// Returns what changed settings would change, without applying them.
+#[utoipa::path(
+    post,
+    path = "/api/v1/config/preview",
+    tag = "state",
+    operation_id = "previewConfig",
+    request_body(content = SettingsChange, description = "The change. Duplicate keys are rejected."),
+    responses(
+        (status = 200, description = "The differences", body = Success<ConfigComparison>),
+        (status = 400, description = "The body or the query is invalid"),
+        (status = 408, description = "The body was not received in time"),
+        (status = 409, description = "The file changed since it was read"),
+        (status = 413, description = "The body is too large"),
+        (status = 422, description = "The change is invalid, or cannot be made here", body = Unusable),
+        (status = 503, description = "There is no config file, too many requests are queued, or it takes too long"),
+    )
+)]
+pub(super) async fn preview(
+    state: &State,
+    worker: &Worker,
+    body: &Bytes,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    let compared = state.config.preview(parse_change(worker, body)?).await?;
+    changed(compared.map(|compared| encode(&compared)), id)
+}
+
+/// Writes settings into the config file, leaving the rest of it unchanged, and applies them.
+#[utoipa::path(
+    post,
+    path = "/api/v1/config/change",
+    tag = "state",
+    operation_id = "changeConfig",
+    request_body(content = SettingsChange, description = "The change. Duplicate keys are rejected."),
+    responses(
+        (status = 200, description = "The settings are written and in force", body = Success<Reloaded>),
+        (status = 400, description = "The body or the query is invalid"),
+        (status = 408, description = "The body was not received in time"),
+        (status = 409, description = "The file changed since it was read"),
+        (status = 413, description = "The body is too large"),
+        (status = 422, description = "The change is invalid, or cannot be made here", body = Unusable),
+        (status = 503, description = "There is no config file, too many requests are queued, or it takes too long"),
+    )
+)]
+pub(super) async fn change(
+    state: &State,
+    worker: &Worker,
+    principal: &Principal,
+    body: &Bytes,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    let written = state.config.change(parse_change(worker, body)?, principal).await?;
+    changed(written.map(|reloaded| encode(&reloaded)), id)
+}
+
+fn parse_change(worker: &Worker, body: &Bytes) -> Result<SettingsChange, ApiError> {
+    let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
+    dispatch::check(worker, body).map_err(bad)?;
+    // Serde would accept an array of the members. Its error messages may quote values of the body, so they are not shown.
+    let read = serde_json::from_slice(body).map(Value::Object).and_then(serde_json::from_value);
+    read.map_err(|_| bad("Invalid request body: write {\"digest\": \"…\", \"patch\": {…}}".into()))
+}
+
+fn changed(outcome: Result<Bytes, ChangeRefused>, id: &str) -> Result<Response<Body>, ApiError> {
+    match outcome {
+        Ok(data) => Ok(response::success(data, id)),
+        Err(ChangeRefused::Stale) => Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "The file has changed since it was read: read it again, and change that",
+        )),
+        Err(ChangeRefused::Unusable(refused)) => Ok(unusable(&refused, id)),
+    }
+}
+
+pub(super) fn unusable(refused: &ReloadRefused, id: &str) -> Response<Body> {
+    let body = Unusable {
+        success: false,
+        error: refused.cause(),
+        request_id: id,
+        problems: &refused.problems,
+    };
+    response::json(StatusCode::UNPROCESSABLE_ENTITY, Body::from(encode(&body)), id)
+}
+
+fn shown(time: SystemTime) -> String {
+    format!("{:.3}", Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH))
+}
+
+/// A version of the fleet's config.
+#[derive(Serialize, ToSchema)]
+#[schema(as = FleetConfigVersion)]
+struct ShownVersion {
+    /// Incremented by each change.
+    version: u64,
+    /// Hash of the config.
+    hash: String,
+    /// The node that received it.
+    node: String,
+    /// The principal that applied it.
+    by: String,
+    /// When it was applied.
+    #[schema(format = DateTime)]
+    at: String,
+}
+
+impl From<ConfigVersion> for ShownVersion {
+    fn from(it: ConfigVersion) -> Self {
+        let at = i64::try_from(it.at).ok().and_then(|at| Timestamp::from_second(at).ok());
+        let at = format!("{:.0}", at.unwrap_or(Timestamp::UNIX_EPOCH));
+        Self { version: it.version, hash: it.hash, node: it.node, by: it.by, at }
+    }
+}
+
+/// Status of the fleet's config on a node.
+#[derive(Serialize, ToSchema)]
+#[schema(as = FleetConfigNode)]
+struct ShownRun {
+    node: String,
+    /// The version that it processed last.
+    version: u64,
+    /// `running`, or `refused`: the node then keeps its previous config.
+    #[schema(pattern = "^(running|refused)$")]
+    state: &'static str,
+    /// Reason for the refusal, or empty.
+    reason: String,
+    /// Keys that take effect at its next start.
+    needs_restart: Vec<String>,
+}
+
+impl ShownRun {
+    fn of((node, run): (String, ConfigRun)) -> Self {
+        let state = match run.state {
+            ConfigRunState::Running => "running",
+            ConfigRunState::Refused => "refused",
+        };
+        let ConfigRun { version, reason, needs_restart, .. } = run;
+        Self { node, version, state, reason, needs_restart }
+    }
+}
+
+/// The fleet's config, as known to this node.
+#[derive(Serialize, ToSchema)]
+struct FleetConfigState {
+    /// The current version; null if each node runs its own config.
+    #[schema(required)]
+    config: Option<ShownVersion>,
+    /// Earlier versions, newest first.
+    earlier: Vec<ShownVersion>,
+    /// Status per node.
+    nodes: Vec<ShownRun>,
+    /// Whether the store holds everything that this node shares.
+    published: bool,
+    /// Reason why shared state cannot be read or written now; null if it can.
+    #[schema(required)]
+    failing: Option<String>,
+    /// Ignored objects in the store, with the reasons.
+    faults: BTreeMap<String, String>,
+}
+
+/// A config to apply to the fleet.
+#[derive(Deserialize, ToSchema)]
+#[expect(dead_code, reason = "only described: config::fleet_config reads it")]
+struct FleetConfigRequest {
+    /// Version of this format: 1.
+    #[schema(minimum = 1, maximum = 1)]
+    format: u32,
+    /// The settings of a config file, without those that are specific to a node.
+    #[schema(value_type = Object)]
+    config: Map<String, Value>,
+    /// The files named by `policy.files`, in their order.
+    #[schema(max_items = 64)]
+    files: Vec<FleetConfigFile>,
+}
+
+/// A rules file.
+#[derive(Deserialize, ToSchema)]
+#[expect(dead_code, reason = "only described")]
+struct FleetConfigFile {
+    /// Name for display.
+    name: String,
+    /// Contents.
+    text: String,
+}
+
+fn fleet_handle(state: &State) -> Result<&FleetConfigHandle, ApiError> {
+    let none = "This node shares no config: it has no cluster.store or no cluster.key";
+    state.fleet_config.get().ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, none))
+}
+
+/// Returns the config that the fleet runs, and its status on each node.
+#[utoipa::path(
+    get,
+    path = "/api/v1/fleet/config",
+    tag = "state",
+    operation_id = "getFleetConfig",
+    responses(
+        (status = 200, description = "The status known to this node", body = Success<FleetConfigState>),
+        (status = 404, description = "This node shares no config"),
+    )
+)]
+pub(super) fn fleet_config(state: &State, query: Query) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let facts = &fleet_handle(state)?.facts;
+    let (known, standing) = (facts.facts(), facts.standing());
+    let (config, earlier) = match ConfigFact::of(&known) {
+        Some(ConfigFact { now, earlier }) => (Some(now.into()), earlier),
+        None => (None, Vec::new()),
+    };
+    Ok(encode(&FleetConfigState {
+        config,
+        earlier: earlier.into_iter().map(Into::into).collect(),
+        nodes: ConfigRun::all(&known).into_iter().map(ShownRun::of).collect(),
+        published: standing.published,
+        failing: standing.failing,
+        faults: standing.faults,
+    }))
+}
+
+/// Applies a config to the fleet: it is checked on this node, stored, and then applied by each node.
+#[utoipa::path(
+    post,
+    path = "/api/v1/fleet/config",
+    tag = "state",
+    operation_id = "applyFleetConfig",
+    request_body(content = FleetConfigRequest, description = "The config, with its rules files"),
+    responses(
+        (status = 200, description = "The config is stored, and the other nodes will apply it", body = Success<ShownVersion>),
+        (status = 400, description = "The query is invalid"),
+        (status = 404, description = "This node shares no config"),
+        (status = 408, description = "The body was not received in time"),
+        (status = 413, description = "The body is too large"),
+        (status = 422, description = "The config is invalid: nothing is stored"),
+        (status = 502, description = "The config cannot be stored"),
+        (status = 503, description = "Too many requests are queued, or it takes too long"),
+    )
+)]
+pub(super) async fn apply_fleet_config(
+    state: &State,
+    principal: &Principal,
+    body: Bytes,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    let command = |caller| FleetConfigCommand::Apply(body, caller);
+    answered(fleet_handle(state)?.send(principal, command).await?, id)
+}
+
+/// Applies the previous config of the fleet again, as a new version.
+#[utoipa::path(
+    post,
+    path = "/api/v1/fleet/config/rollback",
+    tag = "state",
+    operation_id = "rollBackFleetConfig",
+    responses(
+        (status = 200, description = "The other nodes will apply it", body = Success<ShownVersion>),
+        (status = 404, description = "This node shares no config"),
+        (status = 409, description = "There is no previous config"),
+        (status = 422, description = "The previous config is no longer valid: nothing changes"),
+        (status = 502, description = "The previous config cannot be read from the store"),
+        (status = 503, description = "Too many requests are queued, or it takes too long"),
+    )
+)]
+pub(super) async fn roll_back_fleet_config(
+    state: &State,
+    principal: &Principal,
+    query: Query,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    query.finish()?;
+    answered(fleet_handle(state)?.send(principal, FleetConfigCommand::RollBack).await?, id)
+}
+
+fn answered(
+    outcome: Result<ConfigVersion, FleetConfigRefused>,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    match outcome {
+        Ok(version) => Ok(response::success(encode(&ShownVersion::from(version)), id)),
+        Err(FleetConfigRefused::Unusable(refused)) => Ok(unusable(&refused, id)),
+        Err(FleetConfigRefused::NothingBefore) => {
+            Err(ApiError::new(StatusCode::CONFLICT, "The fleet has no config before this one"))
+        }
+        Err(FleetConfigRefused::Failed(why)) => Err(ApiError::new(StatusCode::BAD_GATEWAY, why)),
+    }
+}

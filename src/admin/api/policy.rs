@@ -1,0 +1,494 @@
+//! `/api/v1/policy`: the rules in force. `POST …/explain`: the rules that decide a given call and the values they evaluate.
+//! `POST …/replay`: evaluation of recorded calls under other rules. Nothing is called.
+//!
+//! The evaluation of a record is in `proxy::rule_replay`, which the command line uses as well. A replay request covers one page
+//! of the log: the export thread reads a portion and a blocking thread evaluates it, in turns, until the page's limit of records
+//! or time is reached. The client resumes at `next_cursor` and sums up the counts.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use http::StatusCode;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::activity::micros;
+use super::query_parameters::{BadQuery, Query};
+use super::reader_limits;
+use super::reader_limits::Purpose;
+use super::response::{ApiError, Success, encode};
+use crate::api::State;
+use mcpproxy_activity::{Activity, Filter, Id, PORTION, QueryError};
+use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_gateway::proxy::rule_replay::{ReplayReport, RuleReplay, UnreadableRecord, replayed};
+use mcpproxy_gateway::proxy::{Worker, dispatch};
+use mcpproxy_policy::intent::{Operation, Sensitivity};
+use mcpproxy_policy::rules::{
+    Explained, KnownTools, RuleAction, RuleOptions, RuleOutcome, RuleProblem, RuleRequest, RuleSet,
+    RuleTarget, RuleText, RuleTrace, RulesDefault, Ruling, Subject,
+};
+use mcpproxy_policy::tool::{Tool, ToolName};
+use mcpproxy_policy::{ApprovalDemand, SessionFacts};
+
+/// Maximum number of groups in a request.
+const MAX_GROUPS: usize = 1000;
+
+/// Maximum number of rules shown.
+const MAX_LISTED: usize = 1000;
+/// Maximum bytes of a rule's text shown.
+const MAX_LISTED_BYTES: usize = 4096;
+
+/// The rules in force.
+#[derive(Serialize, ToSchema)]
+struct RulesInForce<'a> {
+    /// `enforce`, `shadow`, or `none` without rules.
+    #[schema(value_type = String, pattern = "^(enforce|shadow|none)$")]
+    mode: &'static str,
+    /// Decision if no rule applies: `allow` or `deny`.
+    #[schema(value_type = String, pattern = "^(allow|deny)$")]
+    default: &'static str,
+    /// In the order of the files, at most 1000.
+    rules: Vec<RuleInForce<'a>>,
+    /// Number of further rules.
+    left_out: usize,
+}
+
+/// A rule.
+#[derive(Serialize, ToSchema)]
+struct RuleInForce<'a> {
+    /// Its name.
+    #[schema(value_type = String)]
+    rule: &'a str,
+    #[schema(value_type = String, pattern = "^(permit|forbid)$")]
+    effect: &'static str,
+    /// Message for the agent, or empty.
+    #[schema(value_type = String)]
+    message: &'a str,
+    /// Whether the call can be approved by a person.
+    asks_a_person: bool,
+    /// File that contains it.
+    #[schema(value_type = String)]
+    file: &'a str,
+    /// Line where it starts.
+    line: usize,
+    /// Its text, at most 4096 bytes.
+    #[schema(value_type = String)]
+    text: &'a str,
+}
+
+/// Shows the rules in force.
+#[utoipa::path(
+    get,
+    path = "/api/v1/policy",
+    tag = "policy",
+    operation_id = "getPolicy",
+    responses((status = 200, description = "The rules", body = Success<RulesInForce<'_>>))
+)]
+pub(super) fn in_force(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let settings = worker.settings();
+    let Some(rules) = &settings.policy.rules else {
+        return Ok(encode(&RulesInForce {
+            mode: "none",
+            default: "allow",
+            rules: Vec::new(),
+            left_out: 0,
+        }));
+    };
+    let shown = rules.listed().take(MAX_LISTED).map(|rule| RuleInForce {
+        rule: rule.name,
+        effect: rule.effect,
+        message: rule.message,
+        asks_a_person: rule.approval == ApprovalDemand::Asked,
+        file: rule.file,
+        line: rule.line,
+        text: rule.text.get(..rule.text.floor_char_boundary(MAX_LISTED_BYTES)).unwrap_or_default(),
+    });
+    let options = rules.options();
+    Ok(encode(&RulesInForce {
+        mode: options.mode.as_str(),
+        default: match options.default {
+            RulesDefault::Allow => "allow",
+            RulesDefault::Deny => "deny",
+        },
+        rules: shown.collect(),
+        left_out: rules.len().saturating_sub(MAX_LISTED),
+    }))
+}
+
+/// The call to explain.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExplainedCall {
+    /// The calling principal: `anonymous`, `admin`, `token:NAME`, `jwt:SUBJECT`, `cert:NAME`.
+    #[schema(min_length = 1, max_length = 1024)]
+    principal: String,
+    /// The principal's groups.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>, max_items = 1000)]
+    groups: Vec<Box<str>>,
+    /// The tool as `server:tool`.
+    #[schema(pattern = "^[^:]+:[^\\n]+$")]
+    tool: String,
+    /// Operation of the call tool; the one recommended for the tool if omitted. Rules see the greater of the two.
+    #[serde(default)]
+    #[schema(value_type = Option<CallAction>)]
+    action: Option<Operation>,
+    /// The tool's arguments.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    args: Option<Box<RawValue>>,
+    /// `intent.data_sensitivity`
+    #[serde(default)]
+    #[schema(value_type = Option<DataSensitivity>)]
+    sensitivity: Option<Sensitivity>,
+    /// `intent.reason`
+    #[serde(default)]
+    #[schema(value_type = Option<String>, max_length = 1000)]
+    reason: Option<String>,
+    /// The client's own name.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, max_length = 1024)]
+    client: Option<String>,
+}
+
+/// Operation of a call.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only described")]
+enum CallAction {
+    Read,
+    Write,
+    Destructive,
+}
+
+/// Sensitivity of data.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only described")]
+enum DataSensitivity {
+    Public,
+    Internal,
+    Private,
+    Unknown,
+}
+
+/// Decision of the rules.
+#[derive(Serialize, ToSchema)]
+struct Explanation {
+    /// `allow` or `deny`.
+    #[schema(value_type = String, pattern = "^(allow|deny)$")]
+    decision: &'static str,
+    /// Deciding rules; empty if the call is allowed by default.
+    #[schema(value_type = Vec<String>)]
+    decided_by: Vec<Box<str>>,
+    /// Message for the agent if the call is denied, or empty.
+    text: String,
+    /// `enforce`, `shadow`, or `none` without rules.
+    #[schema(value_type = String, pattern = "^(enforce|shadow|none)$")]
+    mode: &'static str,
+    /// The rules that apply to the call.
+    rules: Vec<MetRule>,
+}
+
+/// A rule that applies to the call.
+#[derive(Serialize, ToSchema)]
+struct MetRule {
+    /// Its name.
+    #[schema(value_type = String)]
+    rule: Box<str>,
+    #[schema(value_type = String, pattern = "^(permit|forbid)$")]
+    effect: &'static str,
+    /// Result of its condition.
+    #[schema(value_type = String, pattern = "^(holds|fails|error)$")]
+    outcome: &'static str,
+    /// Evaluation error, or empty.
+    error: String,
+    /// File that contains it.
+    #[schema(value_type = String)]
+    file: Arc<str>,
+    /// Line where it starts.
+    line: usize,
+    /// Values that it evaluates.
+    saw: Vec<SawValue>,
+}
+
+/// A value that a rule evaluates.
+#[derive(Serialize, ToSchema)]
+struct SawValue {
+    /// Path as written in the rule.
+    path: String,
+    /// In Cedar syntax; null if it is absent or not available to rules.
+    value: Option<String>,
+}
+
+impl From<RuleTrace> for MetRule {
+    fn from(saw: RuleTrace) -> Self {
+        let (outcome, error) = match saw.outcome {
+            RuleOutcome::Holds => ("holds", String::new()),
+            RuleOutcome::Fails => ("fails", String::new()),
+            RuleOutcome::Errs(why) => ("error", why),
+        };
+        let value = |(path, value)| SawValue { path, value };
+        Self {
+            rule: saw.rule,
+            effect: saw.effect,
+            outcome,
+            error,
+            file: saw.file,
+            line: saw.line,
+            saw: saw.values.into_iter().map(value).collect(),
+        }
+    }
+}
+
+/// Explains which rules decide a call, and the values that each evaluates. Nothing is called or recorded.
+#[utoipa::path(
+    post,
+    path = "/api/v1/policy/explain",
+    tag = "policy",
+    operation_id = "explainPolicy",
+    request_body(content = ExplainedCall, description = "The call. Duplicate keys are rejected."),
+    responses(
+        (status = 200, description = "The decision of the rules", body = Success<Explanation>),
+        (status = 400, description = "The body or the query is invalid"),
+        (status = 404, description = "There is no such tool"),
+        (status = 408, description = "The body was not received in time"),
+        (status = 413, description = "The body is too large"),
+    )
+)]
+pub(super) fn explain(worker: &Worker, body: &Bytes) -> Result<Bytes, ApiError> {
+    let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
+    dispatch::check(worker, body).map_err(bad)?;
+    let asked: ExplainedCall = serde_json::from_slice(body)
+        .map_err(|error| bad(format!("Invalid request body: {error}")))?;
+    if asked.principal.is_empty() || asked.groups.len() > MAX_GROUPS {
+        return Err(bad("principal is required, with at most 1000 groups".to_owned()));
+    }
+    let arguments = asked.args.as_deref().map_or("{}", RawValue::get);
+    if !arguments.starts_with('{') {
+        return Err(bad("args must be an object".to_owned()));
+    }
+    let tool = ToolName::parse(&asked.tool)
+        .and_then(|name| worker.proxy.catalog.load().tool(&name).cloned())
+        .ok_or_else(|| {
+            ApiError::new(StatusCode::NOT_FOUND, format!("Tool '{}' not found", asked.tool))
+        })?;
+    let settings = worker.settings();
+    let Some(rules) = &settings.policy.rules else {
+        let ruling = Ruling::Permitted(Vec::new());
+        return Ok(encode(&explanation(Explained { ruling, rules: Vec::new() }, "none")));
+    };
+    let explained = rules.explain(&request(&asked, &tool, arguments));
+    let mode = rules.options().mode.as_str();
+    Ok(encode(&explanation(explained, mode)))
+}
+
+fn request<'a>(
+    asked: &'a ExplainedCall,
+    tool: &'a Arc<Tool>,
+    arguments: &'a str,
+) -> RuleRequest<'a> {
+    let operation = asked.action.unwrap_or(Operation::recommended(tool.capability));
+    RuleRequest {
+        subject: Subject { id: &asked.principal, groups: &asked.groups },
+        action: RuleAction::from(operation),
+        target: RuleTarget::Tool(tool),
+        arguments: arguments.as_bytes(),
+        sensitivity: asked.sensitivity,
+        reason: asked.reason.as_deref().unwrap_or_default(),
+        client: asked.client.as_deref().unwrap_or_default(),
+        session: SessionFacts::default(),
+        carries_out: false,
+        now: SystemTime::now(),
+    }
+}
+
+fn explanation(explained: Explained, mode: &'static str) -> Explanation {
+    let (decision, decided_by, text) = match explained.ruling {
+        Ruling::Permitted(by) => ("allow", by, String::new()),
+        Ruling::Refused(denial) => ("deny", denial.rules.clone(), denial.to_string()),
+    };
+    let rules = explained.rules.into_iter().map(MetRule::from).collect();
+    Explanation { decision, decided_by, text, mode, rules }
+}
+
+/// Approximate maximum number of records per page of a replay: the last portion may exceed it.
+const MAX_RECORDS: u64 = 50_000;
+/// A page of a replay starts no further portion after this time.
+const MAX_TIME: Duration = Duration::from_secs(5);
+/// File name in problems of submitted rules.
+const FILE: &str = "rules";
+
+/// Rules and calls of a replay.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReplayRequest {
+    /// Rules in Cedar to compare with those in force. If omitted, the rules in force are compared with none, also in shadow mode.
+    #[serde(default)]
+    #[schema(max_length = 1_048_576)]
+    rules: Option<String>,
+    /// Calls that started at this time or later.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    start_time: Option<Timestamp>,
+    /// `next_cursor` of the previous page.
+    #[serde(default)]
+    #[schema(pattern = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$")]
+    cursor: Option<String>,
+}
+
+/// Result of a page of a replay.
+#[derive(Serialize, ToSchema)]
+struct ReplayedPage<'a> {
+    /// Number of evaluated rules.
+    rules: usize,
+    /// Number of records examined for this page.
+    read: u64,
+    /// `cursor` of the next page; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    next_cursor: Option<String>,
+    #[serde(flatten)]
+    #[schema(inline)]
+    report: ReplayReport<'a>,
+}
+
+/// Evaluates recorded calls under other rules and compares the decisions with those in force, oldest call first, for about 50000
+/// records or 5 seconds per page. Nothing is called or changed.
+#[utoipa::path(
+    post,
+    path = "/api/v1/policy/replay",
+    tag = "policy",
+    operation_id = "replayPolicy",
+    request_body(content = ReplayRequest, description = "The rules, and where to start. Duplicate keys are rejected."),
+    responses(
+        (status = 200, description = "The changed decisions", body = Success<ReplayedPage<'_>>),
+        (status = 400, description = "The body, the query or the rules are invalid, or there are no rules"),
+        (status = 408, description = "The body was not received in time"),
+        (status = 413, description = "The body is too large"),
+        (status = 500, description = "The log cannot be read"),
+        (status = 503, description = "Too many readers of the log, or pending records were not stored in time",
+            headers(("Retry-After" = u64, description = "Seconds; if there are too many readers"))),
+    )
+)]
+pub(super) async fn replay(
+    state: &State,
+    worker: &Worker,
+    source: Source,
+    body: &Bytes,
+) -> Result<Bytes, ApiError> {
+    let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
+    dispatch::check(worker, body).map_err(bad)?;
+    // Serde would accept an array of the members.
+    let read = serde_json::from_slice(body).map(Value::Object);
+    let asked: ReplayRequest = read
+        .and_then(serde_json::from_value)
+        .map_err(|error| bad(format!("Invalid request body: {error}")))?;
+    let begins = match asked.cursor {
+        None => 0,
+        Some(text) => Id::parse(&text).ok_or_else(|| BadQuery::cursor(text))?.seq(),
+    };
+    let _slot = state.readers.enter(Purpose::Export, source)?;
+    let filter = Filter { since: asked.start_time.map(micros), ..replayed() };
+    let replay = load_rules(worker, asked.rules).await?;
+    let rules = replay.rules();
+    let activity = worker.proxy.activity.clone();
+    let now = activity.clone();
+    let view =
+        tokio::task::spawn_blocking(move || now.view()).await.map_err(|it| failed(&it))??;
+    let (node, seq, last) = (view.node(), begins.max(view.first() - 1), view.next() - 1);
+    // The view would keep removed records on disk during the scan.
+    drop(view);
+    let mut walk = LogWalk { activity, filter, replay, seq, last, read: 0 };
+    let deadline = Instant::now() + MAX_TIME;
+    while walk.seq < walk.last && walk.read < MAX_RECORDS && Instant::now() < deadline {
+        walk = walk.portion().await?;
+    }
+    // A position between two records, valid even if either is removed.
+    let next_cursor = (walk.seq < walk.last).then(|| Id::new(0, walk.seq, node).to_string());
+    Ok(encode(&ReplayedPage { rules, read: walk.read, next_cursor, report: walk.replay.report() }))
+}
+
+/// Loads and checks the rules.
+async fn load_rules(worker: &Worker, given: Option<String>) -> Result<RuleReplay, ApiError> {
+    let snapshot = worker.proxy.catalog.load();
+    let in_force = worker.settings().policy.rules.clone();
+    let options = in_force.as_ref().map(|rules| rules.options()).unwrap_or_default();
+    let servers = worker.proxy.upstreams.iter().map(|it| (Arc::clone(it.name()), None)).collect();
+    let known = snapshot.known_tools(&KnownTools { servers });
+    let read = tokio::task::spawn_blocking(move || {
+        let none = || RuleSet::load(&[], RuleOptions::default(), None).map(Arc::new);
+        let before = in_force.clone().map_or_else(none, Ok)?;
+        Ok::<_, Vec<RuleProblem>>(match given {
+            Some(text) => {
+                let text = RuleText { file: FILE.into(), text };
+                (before, Some(Arc::new(RuleSet::load(&[text], options, Some(&known))?)))
+            }
+            None => (none()?, in_force),
+        })
+    });
+    let read = read.await.map_err(|error| failed(&error))?;
+    let (now, new) = read.map_err(|problems| refused(&problems))?;
+    let Some(new) = new else {
+        let text = "There are no rules in force, and `rules` is missing";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+    };
+    Ok(RuleReplay::new(now, new, snapshot))
+}
+
+/// Error for invalid rules: the first problem, and the number of others.
+fn refused(problems: &[RuleProblem]) -> ApiError {
+    let first = problems.first().map(ToString::to_string).unwrap_or_default();
+    let more = match problems.len().saturating_sub(1) {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    ApiError::new(StatusCode::BAD_REQUEST, format!("{first}{more}"))
+}
+
+fn failed(error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+}
+
+/// Scan of the log.
+struct LogWalk {
+    activity: Activity,
+    filter: Filter,
+    replay: RuleReplay,
+    /// Number of the last examined record.
+    seq: u64,
+    /// Number of the last record to examine.
+    last: u64,
+    /// Number of examined records.
+    read: u64,
+}
+
+impl LogWalk {
+    /// Evaluates the next portion of records.
+    async fn portion(mut self) -> Result<Self, ApiError> {
+        let (activity, filter) = (self.activity.clone(), self.filter.clone());
+        let (seq, last) = (self.seq, self.last);
+        let read = activity.run_on_reader(move |activity| {
+            let view = activity.stored()?.up_to(last);
+            Ok::<_, QueryError>(view.since(seq, &filter, PORTION)?)
+        });
+        let (records, seq) = read.await??;
+        self.read += seq.saturating_sub(self.seq);
+        self.seq = seq;
+        let judged = tokio::task::spawn_blocking(move || {
+            let mut line = Vec::new();
+            for record in &records {
+                line.clear();
+                reader_limits::one_line(record, &mut line);
+                self.replay.record(&line)?;
+            }
+            Ok::<_, UnreadableRecord>(self)
+        });
+        judged.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
+    }
+}

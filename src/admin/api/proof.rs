@@ -1,0 +1,151 @@
+//! `/proof`: challenge-response by which a listener proves that it knows the API key before a client sends the key.
+//!
+//! The client sends a random nonce and no key; the answer is a keyed hash of the nonce and of the address that the request was
+//! sent to, under a key derived from the API key. The address is included so that another program cannot relay the challenge
+//! to the real server: the client compares it with the address it dialed. Over TLS the hash includes the presented
+//! certificate, so the client needs no certificate authority to rule out an interceptor. The answer reveals nothing that
+//! helps to guess a random key.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::query_parameters::{BadQuery, Query};
+use super::response::{ApiError, Success, encode};
+use mcpproxy_runtime::io::address::{Address, Reached};
+
+/// Path of the endpoint.
+pub(crate) const PATH: &str = "/proof";
+
+/// Size of a nonce in bytes.
+pub const NONCE_BYTES: usize = 32;
+
+/// Context string for deriving the proof key from the API key (BLAKE3 §Key derivation).
+const CONTEXT: &str = "mcpproxy 2026-11-22 proof of a listener that it knows the API key";
+
+/// Computes the proof for `nonce` at the address `dialled`. Comparing two hashes takes constant time.
+pub fn of(api_key: &str, nonce: &[u8; NONCE_BYTES], dialled: &Reached) -> blake3::Hash {
+    let key = blake3::derive_key(CONTEXT, api_key.as_bytes());
+    let address = match &dialled.address {
+        // An IPv4 client may connect to an IPv6 listener.
+        Address::Tcp(address) => {
+            SocketAddr::new(address.ip().to_canonical(), address.port()).into()
+        }
+        Address::Unix(_) => dialled.address.clone(),
+    };
+    let mut hasher = blake3::Hasher::new_keyed(&key);
+    hasher.update(nonce).update(address.to_string().as_bytes());
+    if let Some(certificate) = &dialled.certificate {
+        // Terminates the address, which never contains this byte.
+        hasher.update(&[0]).update(certificate.as_bytes());
+    }
+    hasher.finalize()
+}
+
+/// Request target for a proof of `nonce`.
+pub fn target(nonce: &[u8; NONCE_BYTES]) -> String {
+    format!("{PATH}?nonce={}", blake3::Hash::from_bytes(*nonce).to_hex())
+}
+
+/// The challenge.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "only described: `answer` reads it")]
+pub(super) struct ProofParameters {
+    /// 32 random bytes, as 64 hex digits.
+    #[param(min_length = 64, max_length = 64, pattern = "^[0-9a-f]{64}$")]
+    nonce: String,
+}
+
+/// The proof.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Proof {
+    /// Keyed BLAKE3 of the nonce and of the `address:port` or `unix:/path` that the request was sent to; over TLS also
+    /// of a zero byte and the BLAKE3 hash of the presented certificate. In hex.
+    proof: String,
+}
+
+/// Proves that the server knows the API key. Needs no key, and reveals nothing about it.
+#[utoipa::path(
+    get,
+    path = "/proof",
+    tag = "health",
+    operation_id = "getProof",
+    params(ProofParameters),
+    responses(
+        (status = 200, description = "The proof", body = Success<Proof>),
+        (status = 400, description = "The nonce is missing or malformed, or another parameter is given"),
+        (status = 503, description = "There is no API key, or no address"),
+    )
+)]
+pub(super) fn answer(
+    api_key: &str,
+    reached: Option<&Reached>,
+    mut query: Query,
+) -> Result<Bytes, ApiError> {
+    let nonce = query.text("nonce")?.unwrap_or_default();
+    query.finish()?;
+    let nonce = blake3::Hash::from_hex(&nonce).map_err(|_| BadQuery::Invalid {
+        name: "nonce",
+        value: nonce,
+        expected: format!("{NONCE_BYTES} bytes as hex digits"),
+    })?;
+    let Some(reached) = reached.filter(|_| !api_key.is_empty()) else {
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "There is no API key to prove"));
+    };
+    let proof = of(api_key, nonce.as_bytes(), reached);
+    Ok(encode(&Proof { proof: proof.to_hex().to_string() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONCE: [u8; NONCE_BYTES] = [7; NONCE_BYTES];
+
+    fn reached(dialled: &str) -> Reached {
+        Reached::plainly(Address::parse(dialled).unwrap())
+    }
+
+    fn proof(key: &str, nonce: [u8; NONCE_BYTES], dialled: &str) -> blake3::Hash {
+        of(key, &nonce, &reached(dialled))
+    }
+
+    #[test]
+    fn proof_depends_on_key_nonce_address_and_certificate() {
+        let ours = proof("key", NONCE, "127.0.0.1:8080");
+        assert_eq!(ours, proof("key", NONCE, "[::ffff:127.0.0.1]:8080"));
+        assert_ne!(ours, proof("kez", NONCE, "127.0.0.1:8080"));
+        assert_ne!(ours, proof("key", [8; NONCE_BYTES], "127.0.0.1:8080"));
+        assert_ne!(ours, proof("key", NONCE, "127.0.0.1:8081"), "the port is part of the address");
+        assert_ne!(ours, proof("key", NONCE, "127.0.0.2:8080"));
+        assert_ne!(proof("key", NONCE, "unix:/a"), proof("key", NONCE, "unix:/b"));
+        let shown = |der: &[u8]| {
+            let certificate = Some(mcpproxy_runtime::io::tls::fingerprint(der));
+            of("key", &NONCE, &Reached { certificate, ..reached("127.0.0.1:8080") })
+        };
+        assert_ne!(ours, shown(b"a"));
+        assert_ne!(shown(b"a"), shown(b"b"), "an interceptor presents another certificate");
+    }
+
+    #[test]
+    fn malformed_nonce_is_rejected_and_missing_key_yields_503() {
+        let ask = |key: &str, query: &str| {
+            let reached = reached("127.0.0.1:1");
+            answer(key, Some(&reached), Query::parse(Some(query)).unwrap())
+                .map_err(|f| f.status.as_u16())
+        };
+        let target = target(&NONCE);
+        let query = target.split_once('?').unwrap().1;
+        let body = ask("key", query).unwrap();
+        let expected = proof("key", NONCE, "127.0.0.1:1").to_hex();
+        assert_eq!(body, format!(r#"{{"proof":"{expected}"}}"#));
+        assert_eq!(ask("", query), Err(503));
+        for bad in ["", "nonce=07", "nonce=zz", &format!("{query}&x=1"), &format!("{query}0")] {
+            assert_eq!(ask("key", bad), Err(400), "{bad}");
+        }
+    }
+}

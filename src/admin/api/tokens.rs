@@ -1,0 +1,283 @@
+//! `/api/v1/tokens…`: creating, listing, rotating and revoking agent tokens. A secret is returned once and never shown again.
+//!
+//! Each change is recorded as a `config_change` of the admin.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::StatusCode;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::query_parameters::{Query, decode_segment};
+use super::response::{ApiError, Success, encode};
+use mcpproxy_activity::record::{Draft, Raw, Source, Status, Text, Type, words};
+use mcpproxy_gateway::proxy::Worker;
+use mcpproxy_policy::Principal;
+use mcpproxy_policy::identity::{
+    NewAgentToken, StoredToken, TokenChange, TokenChangeError, TokenChanged, TokenFileError,
+};
+use mcpproxy_policy::intent::Operation;
+
+/// An agent token without its secret.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AgentToken)]
+struct ShownToken {
+    /// Its name; the principal in records is `token:NAME`.
+    name: String,
+    /// Servers that it grants access to; empty means all.
+    servers: Vec<String>,
+    /// Tools that it grants access to, by name or pattern; empty means all.
+    tools: Vec<String>,
+    /// Operations that it permits; empty means all.
+    #[schema(schema_with = operations)]
+    operations: Vec<Operation>,
+    /// When it was created.
+    #[schema(value_type = String, format = DateTime)]
+    created: Timestamp,
+    /// When it expires; null: never.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires: Option<Timestamp>,
+    /// Whether it has expired.
+    expired: bool,
+}
+
+/// All tokens, ordered by name.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ShownTokens {
+    tokens: Vec<ShownToken>,
+}
+
+/// A new secret, shown only once.
+#[derive(Serialize, ToSchema)]
+pub struct ShownSecret {
+    /// The token's name.
+    name: String,
+    /// The secret.
+    token: String,
+    /// When it expires; null: never.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires: Option<Timestamp>,
+}
+
+/// A revoked token.
+#[derive(Serialize, ToSchema)]
+pub struct ShownRevoked {
+    /// Its name.
+    name: String,
+    /// Always true.
+    revoked: bool,
+}
+
+/// Result of a change.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum ShownChange {
+    Secret(ShownSecret),
+    Revoked(ShownRevoked),
+}
+
+/// A token to create. Omitted or empty lists do not restrict it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "only described: NewAgentToken is read")]
+struct TokenRequest {
+    /// Name of letters, digits, `-`, `_` and `.`.
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: String,
+    /// Names of servers in the config.
+    #[schema(required = false, schema_with = names)]
+    servers: Vec<String>,
+    /// Tools as `server:tool` or the tool's own name, with `*` for any characters.
+    #[schema(required = false, schema_with = names)]
+    tools: Vec<String>,
+    /// Operations.
+    #[schema(required = false, schema_with = operations)]
+    operations: Vec<Operation>,
+    /// Lifetime in seconds; unlimited if omitted.
+    #[schema(required = false, minimum = 1, maximum = 316_224_000)]
+    expires_in: u64,
+}
+
+/// Schema of a list of names or patterns.
+fn names() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+    let name = utoipa::openapi::ObjectBuilder::new()
+        .schema_type(utoipa::openapi::schema::Type::String)
+        .min_length(Some(1))
+        .max_length(Some(256));
+    utoipa::openapi::schema::ArrayBuilder::new().items(name).max_items(Some(256)).into()
+}
+
+fn operations() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+    let word = words(Operation::ALL.map(Operation::as_str));
+    utoipa::openapi::schema::ArrayBuilder::new().items(word).max_items(Some(256)).into()
+}
+
+/// Lists the agent tokens, without their secrets.
+#[utoipa::path(
+    get,
+    path = "/api/v1/tokens",
+    tag = "tokens",
+    operation_id = "listTokens",
+    responses(
+        (status = 200, description = "All tokens, by name", body = Success<ShownTokens>),
+        (status = 500, description = "The tokens cannot be read"),
+    )
+)]
+pub(super) async fn list(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let identity = std::sync::Arc::clone(&worker.proxy.identity);
+    let kept = tokio::task::spawn_blocking(move || identity.kept()).await.map_err(failed)?;
+    Ok(encode(&shown_tokens(&kept.map_err(failed)?, SystemTime::now())))
+}
+
+/// Creates an agent token.
+#[utoipa::path(
+    post,
+    path = "/api/v1/tokens",
+    tag = "tokens",
+    operation_id = "createToken",
+    request_body(content = TokenRequest, description = "The name and the restrictions of the token."),
+    responses(
+        (status = 200, description = "The secret, shown only once", body = Success<ShownSecret>),
+        (status = 400, description = "The body or the query is invalid"),
+        (status = 408, description = "The body was not received in time"),
+        (status = 409, description = "A token of that name exists, or there are too many"),
+        (status = 413, description = "The body is too large"),
+        (status = 500, description = "The tokens cannot be stored"),
+    )
+)]
+pub(super) async fn create(
+    worker: &Worker,
+    principal: &Principal,
+    body: &[u8],
+) -> Result<Bytes, ApiError> {
+    let new: NewAgentToken = serde_json::from_slice(body).map_err(|error| {
+        ApiError::new(StatusCode::BAD_REQUEST, format!("Invalid request body: {error}"))
+    })?;
+    change(worker, principal, "token_created", new.name.clone(), TokenChange::Create(new)).await
+}
+
+/// Replaces the secret of an agent token. The previous secret is invalid at once.
+#[utoipa::path(
+    post,
+    path = "/api/v1/tokens/{name}/rotate",
+    tag = "tokens",
+    operation_id = "rotateToken",
+    params(("name" = String, Path, description = "The token's name")),
+    responses(
+        (status = 200, description = "The secret, shown only once", body = Success<ShownSecret>),
+        (status = 404, description = "There is no such token"),
+        (status = 500, description = "The tokens cannot be stored"),
+    )
+)]
+pub(super) async fn rotate(
+    worker: &Worker,
+    principal: &Principal,
+    query: Query,
+    name: &str,
+) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let name = decode_segment(name)?;
+    change(worker, principal, "token_rotated", name.clone(), TokenChange::Rotate(name)).await
+}
+
+/// Revokes an agent token. It is invalid at once.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/tokens/{name}",
+    tag = "tokens",
+    operation_id = "revokeToken",
+    params(("name" = String, Path, description = "The token's name")),
+    responses(
+        (status = 200, description = "The token is revoked", body = Success<ShownRevoked>),
+        (status = 404, description = "There is no such token"),
+        (status = 500, description = "The tokens cannot be stored"),
+    )
+)]
+pub(super) async fn revoke(
+    worker: &Worker,
+    principal: &Principal,
+    query: Query,
+    name: &str,
+) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let name = decode_segment(name)?;
+    change(worker, principal, "token_revoked", name.clone(), TokenChange::Revoke(name)).await
+}
+
+/// Applies a change on a blocking thread, and records it.
+async fn change(
+    worker: &Worker,
+    principal: &Principal,
+    what: &'static str,
+    name: String,
+    change: TokenChange,
+) -> Result<Bytes, ApiError> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(failed)?;
+    let identity = std::sync::Arc::clone(&worker.proxy.identity);
+    let changing =
+        tokio::task::spawn_blocking(move || identity.change(change, random, SystemTime::now()));
+    let changed = changing.await.map_err(failed)?.map_err(|error| {
+        let status = match &error {
+            TokenChangeError::Name(_) | TokenChangeError::List(_) | TokenChangeError::Expires => {
+                StatusCode::BAD_REQUEST
+            }
+            TokenChangeError::Exists(_) | TokenChangeError::Full => StatusCode::CONFLICT,
+            TokenChangeError::Missing(_) => StatusCode::NOT_FOUND,
+            TokenChangeError::File(
+                TokenFileError::Open { .. }
+                | TokenFileError::Missing { .. }
+                | TokenFileError::Broken { .. }
+                | TokenFileError::Io { .. },
+            ) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        ApiError::new(status, error)
+    })?;
+    let mut draft = Draft::new(Type::ConfigChange, Source::Api, Status::Success);
+    draft.set(Text::Principal, principal.id());
+    let metadata = json!({"name": name, "change": what}).to_string();
+    draft.keep(Raw::Metadata, metadata.as_bytes(), metadata.len());
+    worker.proxy.activity.note(draft);
+    Ok(encode(&shown_change(changed)))
+}
+
+fn failed(error: impl std::fmt::Display) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+}
+
+/// Lists tokens; `now` decides which have expired.
+pub fn shown_tokens(kept: &[StoredToken], now: SystemTime) -> ShownTokens {
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let texts = |list: &[Box<str>]| list.iter().map(|text| text.to_string()).collect();
+    let shown = |token: &StoredToken| ShownToken {
+        name: token.name.to_string(),
+        servers: texts(&token.servers),
+        tools: texts(&token.tools),
+        operations: token.operations.clone(),
+        created: timestamp(Duration::from_micros(token.created)),
+        expires: token.expires.map(|seconds| timestamp(Duration::from_secs(seconds))),
+        expired: token.expires.is_some_and(|seconds| now.as_secs() >= seconds),
+    };
+    ShownTokens { tokens: kept.iter().map(shown).collect() }
+}
+
+pub fn shown_change(changed: TokenChanged) -> ShownChange {
+    match changed {
+        TokenChanged::Made(made) => ShownChange::Secret(ShownSecret {
+            name: made.name,
+            token: made.secret.expose().to_owned(),
+            expires: made.expires.map(|seconds| timestamp(Duration::from_secs(seconds))),
+        }),
+        TokenChanged::Revoked(name) => ShownChange::Revoked(ShownRevoked { name, revoked: true }),
+    }
+}
+
+/// Converts a time since 1970, capped at the latest representable one.
+fn timestamp(since: Duration) -> Timestamp {
+    let time = jiff::SignedDuration::try_from(since).ok();
+    time.and_then(|since| Timestamp::UNIX_EPOCH.checked_add(since).ok()).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,461 @@
+// The activity view: records, filtered, searched and live. A rejected call and its decision share a row; filters and the open record
+// are stored in the address.
+
+import { button, chip, command, el, empty, fill, markChips, number, option, panel, redraw, settled, tag, took, when } from './dom.js';
+import { listen } from './live.js';
+import { CALLS, TYPES, happened, open, subject, times } from './record.js';
+import { act, ask, attempt } from './rest.js';
+import { change, here, link } from './route.js';
+
+const PAGE = 50; // page size
+const MAX_ROWS = 500; // rows kept while records arrive; older ones are a click away
+const MAX_PAGES = 20; // maximum requests per text search before the user has to continue it
+const RANGES = { '15m': 900, '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
+const FILTERS = ['type', 'status', 'intent_type', 'server', 'tool', 'principal', 'session_id', 'request_id', 'node'];
+
+/** Time when a record was stored, from the first 48 bits of its id, which orders the list. */
+function stored(id) {
+  const digit = (letter) => '0123456789ABCDEFGHJKMNPQRSTVWXYZ'.indexOf(letter);
+  return new Date([...id.slice(0, 10)].reduce((time, letter) => time * 32 + digit(letter), 0)).toISOString();
+}
+
+const select = (name, values) => el('select', { name }, option('', 'all'), values.map((value) => (Array.isArray(value) ? option(...value) : option(value))));
+const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spellcheck: 'false', ...more });
+/** Filters that stand in the form while they are set, or once they are added. */
+const ADDED = { server: 'Server', tool: 'Tool', principal: 'Principal', session_id: 'Session', request_id: 'Request', node: 'Node' };
+const LISTS = { server: 'server-names', node: 'node-names' };
+
+const adder = el('select', { class: 'add', 'aria-label': 'Add a filter', change: () => added(adder.value) });
+const copyLink = button('Copy link', async () => {
+  let words = 'Copied';
+  try { await navigator.clipboard.writeText(location.href); } catch { words = 'Not allowed'; }
+  copyLink.textContent = words;
+  setTimeout(() => { copyLink.textContent = 'Copy link'; }, 1500);
+}, { title: 'Copy the address of this list with its filters' });
+const pause = button('Pause', () => list.pause(!list.paused), { id: 'pause', 'aria-pressed': 'false', title: 'Hold back new records' });
+const form = el('form', { id: 'filters', class: 'chips', 'aria-label': 'Filters' },
+  text('q', { type: 'search', placeholder: 'Search in records', 'aria-label': 'Text' }),
+  chip('When', select('range', [...Object.keys(RANGES).map((name) => [name, `last ${name}`]), ['between', 'between']])),
+  chip('From', el('input', { name: 'from', type: 'datetime-local', step: 1 }), { hidden: true }),
+  chip('To', el('input', { name: 'to', type: 'datetime-local', step: 1 }), { hidden: true }),
+  chip('Type', select('type', [...Object.entries(TYPES).filter(([name]) => !name.startsWith('system')), ['system_start,system_stop', 'start, stop']])),
+  chip('Status', select('status', ['success', 'error', 'blocked', 'rejected', 'warning', 'unknown', ['blocked,rejected', 'refused']])),
+  chip('Intent', select('intent_type', ['read', 'write', 'destructive'])),
+  Object.entries(ADDED).map(([name, words]) => chip(words, text(name, { list: LISTS[name] }), { hidden: true })),
+  adder, el('button', { type: 'reset' }, 'Clear'), copyLink, pause);
+const rows = el('ol', { id: 'rows', 'aria-label': 'Records, newest first' });
+const none = el('div', { id: 'none', hidden: true });
+const older = button('Older', () => list.older(), { id: 'older', hidden: true });
+const names = el('datalist', { id: 'server-names' });
+const nodes = el('datalist', { id: 'node-names' });
+const record = panel('record', 'Record');
+const searched = el('p', { id: 'searched', class: 'quiet', role: 'status' });
+const lacking = el('div', { id: 'lacking', class: 'quiet', role: 'status', hidden: true });
+
+export const activity = {
+  name: 'activity',
+  label: 'Activity',
+  root: el('div', {}, form, names, nodes, searched, lacking,
+    el('div', { class: 'split' },
+      el('div', { class: 'list' },
+        el('div', { class: 'row head', 'aria-hidden': 'true' }, ['Time', 'What and why', 'Who', 'Intent', 'Status', 'Took'].map((name) => el('span', {}, name))),
+        rows, none, older,
+        el('p', { class: 'quiet keys' }, el('kbd', {}, '↑'), ' ', el('kbd', {}, '↓'), ' move, ', el('kbd', {}, 'Enter'), ' opens, ',
+          el('kbd', {}, 'Esc'), ' closes, ', el('kbd', {}, '/'), ' searches')),
+      record)),
+
+  show(parameters) {
+    const { record: wanted, ...filter } = parameters;
+    const key = JSON.stringify(filter);
+    if (key !== list.key) {
+      list.key = key;
+      list.wanted = filter;
+      fields(filter);
+      list.load();
+      attempt(async () => {
+        const { data } = await ask('servers');
+        fill(names, data.servers.map((server) => option(server.name)));
+        const { data: fleet } = await ask('fleet');
+        fill(nodes, fleet.nodes.map((it) => option(it.node)));
+        inFleet = Boolean(fleet.node);
+        addable();
+      });
+    }
+    if (wanted) openRecord(wanted);
+    else closeRecord();
+  },
+
+  forget() {
+    list.key = undefined;
+    list.asked += 1;
+    shut();
+    fields({});
+    lacks();
+    list.pause(false);
+    for (const place of [rows, record, names, nodes, searched]) fill(place);
+  },
+
+  keys,
+};
+
+// ---- Filters
+
+let inFleet = false;
+
+const chipOf = (name) => form.elements[name].closest('.chip');
+
+/** Offers the filters that the form does not show yet. */
+function addable() {
+  const hidden = Object.entries(ADDED).filter(([name]) => chipOf(name).hidden && (name !== 'node' || inFleet));
+  redraw(adder, option('', '+ Filter'), hidden.map(([name, words]) => option(name, words)));
+  adder.hidden = hidden.length === 0;
+  markChips(form);
+}
+
+/** Shows a filter, to be filled in. */
+function added(name) {
+  adder.value = '';
+  if (!name) return;
+  chipOf(name).hidden = false;
+  addable();
+  form.elements[name].focus();
+}
+
+/** Fills the form from the filter in the address. */
+function fields(filter) {
+  const is = (name) => form.elements[name];
+  for (const name of ['q', 'range', ...FILTERS]) {
+    const field = is(name);
+    const value = filter[name] ?? '';
+    if (field.tagName === 'SELECT' && value && ![...field.options].some((it) => it.value === value)) field.append(option(value));
+    if (field !== document.activeElement || field.value.trim() !== value) field.value = value;
+  }
+  if (filter.from || filter.to) is('range').value = 'between';
+  for (const name of ['from', 'to']) {
+    is(name).value = filter[name] ? local(new Date(filter[name])) : '';
+    chipOf(name).hidden = is('range').value !== 'between';
+  }
+  for (const name of Object.keys(ADDED)) chipOf(name).hidden = !filter[name] && is(name) !== document.activeElement;
+  addable();
+}
+
+/** Formats a time for a `datetime-local` field, in the browser's time zone. */
+function local(date) {
+  if (Number.isNaN(date.getTime())) return '';
+  return new Date(date.getTime() - date.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
+}
+
+/** Updates the address from the form. */
+function typed() {
+  const given = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]));
+  const between = given.range === 'between';
+  for (const name of ['from', 'to']) {
+    chipOf(name).hidden = !between;
+    given[name] = between && given[name] ? new Date(given[name]).toISOString() : '';
+  }
+  addable();
+  // A record stays open where nothing changed: Clear and the pause after typing may both say the same.
+  const { record: _open, ...shown } = here().parameters;
+  if (link('activity', given) !== link('activity', shown)) change({ ...given, record: '' }, true);
+}
+
+/** The query parameters of a filter. */
+function asked(filter) {
+  const query = Object.fromEntries(FILTERS.map((name) => [name, filter[name]]));
+  if (RANGES[filter.range]) query.start_time = new Date(Date.now() - RANGES[filter.range] * 1000).toISOString();
+  if (filter.from) query.start_time = filter.from;
+  if (filter.to) query.end_time = filter.to;
+  return query;
+}
+
+/** Applies the server's filter to live records. */
+function fits(it, filter) {
+  const equal = (wanted, value) => !wanted || wanted.split(',').includes(value);
+  return equal(filter.type, it.type) && equal(filter.status, it.status)
+    && equal(filter.intent_type, it.intent?.operation_type)
+    && [['server', 'server_name'], ['tool', 'tool_name'], ['principal', 'principal'], ['session_id', 'session_id'], ['request_id', 'request_id'], ['node', 'node_name']]
+      .every(([name, member]) => !filter[name] || filter[name] === it[member])
+    && (!filter.to || it.timestamp <= filter.to) && holds(it, filter.q);
+}
+
+/** Whether a live record contains a text, as the server searches stored ones. */
+const holds = (it, q) => !q || said(it).includes(q.toLowerCase());
+const said = (value) => (value && typeof value === 'object' ? Object.values(value).map(said).join('\n') : String(value ?? '').toLowerCase());
+
+/** Names the nodes of a fleet whose records are incomplete in the list. */
+function lacks(fleet) {
+  const missing = Object.entries(fleet?.missing ?? {});
+  lacking.hidden = missing.length === 0;
+  fill(lacking, missing.map(([node, why]) => el('p', {}, `Records of ${node} are incomplete: ${why}`)));
+}
+
+// ---- The list
+
+const list = {
+  key: undefined,
+  wanted: {},
+  cursor: undefined,
+  trimmed: false,
+  asked: 0,
+  listed: 0, // whose answer is in the list
+  seen: 0,
+  paused: false,
+  held: 0, // records that came while it was paused
+
+  /** Holds new records back, or loads them. */
+  pause(wanted) {
+    const missed = this.held > 0;
+    [this.paused, this.held] = [wanted, 0];
+    this.showPause();
+    if (!wanted && missed && this.key !== undefined) this.load();
+  },
+
+  /** Shows on the button what it does, and how many records wait. */
+  showPause() {
+    pause.setAttribute('aria-pressed', this.paused);
+    pause.textContent = !this.paused ? 'Pause' : this.held ? `Resume (${number(this.held)} new)` : 'Resume';
+  },
+
+  /** Loads the newest page anew. */
+  load() {
+    const mine = ++this.asked;
+    this.seen = 0;
+    return attempt(async () => {
+      const found = await this.page({}, mine);
+      if (mine !== this.asked) return;
+      this.listed = mine;
+      fill(rows);
+      this.trimmed = false;
+      found.activities.forEach((it) => place(it));
+      this.end(found.next_cursor);
+      mark(record.dataset.id);
+    });
+  },
+
+  /** A page; with a text, as many pages as it takes to find some. */
+  async page(from, mine) {
+    const { q } = this.wanted;
+    if (!q) {
+      const { data } = await ask('activity', { ...asked(this.wanted), ...from, limit: PAGE });
+      if (mine === this.asked) lacks(data.fleet);
+      return data;
+    }
+    const found = [];
+    let next = from;
+    for (let page = 0; page < MAX_PAGES; page += 1) {
+      const { data } = await ask('activity', { ...asked(this.wanted), ...next, text: q, limit: PAGE - found.length });
+      if (mine !== this.asked) return { activities: [] };
+      found.push(...data.activities);
+      this.seen += data.searched;
+      lacks(data.fleet);
+      next = { cursor: data.next_cursor };
+      if (!data.next_cursor || found.length >= PAGE) break;
+    }
+    return { activities: found, next_cursor: next.cursor };
+  },
+
+  end(cursor) {
+    this.cursor = cursor;
+    const { q, ...filter } = this.wanted;
+    older.hidden = !cursor && !this.trimmed;
+    older.textContent = q ? 'Search older records' : 'Older';
+    searched.textContent = q ? `${number(this.seen)} records searched${cursor ? '; there are older ones' : ''}` : '';
+    const first = rows.querySelector('a');
+    if (first && !rows.querySelector('a[tabindex="0"]')) first.tabIndex = 0;
+    const filtered = Object.values({ q, ...filter }).some(Boolean);
+    // What the proxy did by itself is no reason to say nothing to somebody who waits for an agent.
+    none.hidden = filtered ? Boolean(first) : Boolean(cursor) || [...rows.children].some((made) => CALLS.includes(made.it.type));
+    if (none.hidden) return;
+    redraw(none, filtered
+      ? empty('No record matches the filters.', el('p', {}, el('a', { href: link('activity') }, 'Show all records')))
+      : empty('No agent has called anything yet.', el('p', {}, 'Connect one to ', command(`${location.origin}/mcp`)),
+        el('p', {}, 'Or ', el('a', { href: link('tools') }, 'try a tool here'), '.')));
+  },
+
+  older() {
+    // The list that is shown is not the one that is asked for: that did not come.
+    if (this.listed !== this.asked) return this.load();
+    // A cursor names the end of a page; once rows were let go, the end is a row in between.
+    const from = this.trimmed ? { offset: rows.childElementCount } : { cursor: this.cursor };
+    const mine = this.listed;
+    return act(async () => {
+      const before = rows.lastElementChild;
+      const found = await this.page(from, mine);
+      if (mine !== this.asked) return; // it goes on from a list that another one takes the place of
+      found.activities.filter((it) => !known(it.id)).forEach((it) => place(it));
+      this.trimmed = false;
+      this.end(found.next_cursor);
+      before?.nextElementSibling?.querySelector('a').focus();
+    });
+  },
+
+  /** Polls for new records while there is no stream. */
+  async poll() {
+    if (this.key === undefined) return;
+    const mine = this.asked;
+    const { data } = await ask('activity', { ...asked(this.wanted), limit: PAGE });
+    if (mine !== this.asked) return;
+    const fresh = data.activities.filter((it) => !known(it.id));
+    if (this.paused) {
+      this.held = fresh.length;
+      this.showPause();
+    } else if (fresh.length && fresh.length === data.activities.length && data.next_cursor) await this.load();
+    else fresh.reverse().forEach((it) => this.add(it));
+  },
+
+  /** Inserts a live record if it matches the filters. */
+  add(it) {
+    if (this.key === undefined || known(it.id) || !fits(it, this.wanted)) return;
+    if (this.paused) {
+      this.held += 1;
+      this.showPause();
+      return;
+    }
+    place(it)?.classList.add('fresh');
+    if (rows.childElementCount > MAX_ROWS) {
+      rows.lastElementChild.remove();
+      this.trimmed = true;
+    }
+    this.end(this.cursor);
+  },
+};
+
+listen((it) => list.add(it), () => list.poll());
+
+const rowOf = (id) => rows.querySelector(`#r-${CSS.escape(id)}`);
+const known = (id) => Boolean(rowOf(id) ?? rows.querySelector(`[data-decisions~="${CSS.escape(id)}"]`));
+
+/** Inserts a record in order; a decision is folded into the row of its call. */
+function place(it) {
+  if (it.type === 'policy_decision' && it.parent_id) {
+    const parent = rowOf(it.parent_id);
+    if (parent) return fold(parent, it);
+  }
+  const waiting = [...rows.querySelectorAll(`[data-parent="${CSS.escape(it.id)}"]`)];
+  const made = row(it);
+  // Ids are in the order of time, whichever node's they are.
+  const next = [...rows.children].find((other) => other.id.slice(2) < it.id);
+  rows.insertBefore(made, next ?? null);
+  for (const decision of waiting) {
+    fold(made, decision.it);
+    decision.remove();
+  }
+  return made;
+}
+
+/** Folds a decision into the row of its call. */
+function fold(made, decision) {
+  made.dataset.decisions = `${made.dataset.decisions ?? ''} ${decision.id}`.trim();
+  const said = made.querySelector('.why');
+  const told = why(decision);
+  // The call tells its agent the same in other words: one of them is enough.
+  if (decision.status === 'blocked' && told.length) said.querySelector(':scope > .cause[data-own]')?.remove();
+  said.prepend(...told);
+  if (decision.status === 'warning') made.querySelector('.tag.success, .tag.error')?.after(' ', tag('warning'));
+  return made;
+}
+
+/** The reason of a decision or an error. */
+function why(it) {
+  const { policy, reason, rules } = it.metadata ?? {};
+  const decided = it.type === 'policy_decision';
+  const words = decided ? reason || it.error_message : it.error_message;
+  const by = decided && policy ? `${String(policy).replace('_', ' ')}${Array.isArray(rules) && rules.length ? ` (${rules.join(', ')})` : ''}: ` : '';
+  return words || by ? [el('bdi', { class: `cause ${it.status}`, 'data-own': !decided }, by, words)] : [];
+}
+
+/** The principal, and the client that it used. */
+const who = ({ principal, metadata }) => el('span', { class: 'who' }, el('bdi', {}, principal ?? ''),
+  metadata?.client_name && el('bdi', { class: 'quiet' }, metadata.client_name));
+
+function row(it) {
+  const kind = it.type === 'tool_call' ? '' : TYPES[it.type] ?? it.type;
+  const what = el('span', { class: 'what' },
+    el('span', { class: 'name-line' }, kind && el('span', { class: 'quiet' }, kind, ' '), el('bdi', { class: 'name' }, subject(it))),
+    el('span', { class: 'why' }, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi', { class: 'quiet' }, words))));
+  const made = el('li', { id: `r-${it.id}`, 'data-parent': it.type === 'policy_decision' ? it.parent_id : undefined },
+    el('a', { class: 'row', href: link('activity', { ...here().parameters, record: it.id }), tabindex: -1 },
+      when(stored(it.id)), what, who(it), tag(it.intent?.operation_type) ?? el('span', { class: 'none' }),
+      el('span', {}, tag(it.status)), el('span', { class: 'took' }, took(it.duration_ms))));
+  made.it = it;
+  return made;
+}
+
+// ---- The open record
+
+let opened = 0; // how often one was opened or shut: what was asked for before counts no more
+
+async function openRecord(id) {
+  if (record.dataset.id === id) return;
+  const mine = ++opened;
+  const wanted = () => mine === opened;
+  record.dataset.id = id;
+  mark(id);
+  const well = await open(record, id, wanted, () => change({ record: '' }));
+  if (well || !wanted()) return;
+  // It stays in the address, and is asked for again by a click on its row.
+  const focused = record.contains(document.activeElement);
+  shut();
+  if (focused) rowOf(id)?.querySelector('a').focus();
+}
+
+function closeRecord() {
+  const id = record.dataset.id;
+  if (!id) return;
+  shut();
+  rowOf(id)?.querySelector('a').focus();
+}
+
+function shut() {
+  opened += 1;
+  delete record.dataset.id;
+  record.hidden = true;
+  mark();
+}
+
+function mark(id) {
+  for (const one of rows.querySelectorAll('a[aria-current]')) one.removeAttribute('aria-current');
+  if (id) rowOf(id)?.querySelector('a').setAttribute('aria-current', 'true');
+}
+
+// ---- Keys
+
+/** Moves the focus in the list; only one row is a stop of the tab key. */
+function move(by) {
+  const links = [...rows.querySelectorAll('a')];
+  if (!links.length) return;
+  const at = links.findIndex((one) => one.tabIndex === 0);
+  const inside = rows.contains(document.activeElement);
+  links[Math.min(Math.max(inside ? at + by : Math.max(at, 0), 0), links.length - 1)].focus();
+}
+
+function keys(event) {
+  if (event.key === 'Escape' && here().parameters.record) change({ record: '' });
+  if (event.target.closest('input, select, textarea')) return;
+  if (event.key === '/') {
+    event.preventDefault();
+    form.elements.q.focus();
+  }
+  if (record.contains(event.target)) return;
+  const by = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity }[event.key];
+  if (by && (event.key.length === 1 || rows.contains(event.target))) {
+    event.preventDefault();
+    move(by);
+  }
+}
+
+form.addEventListener('input', settled(typed));
+form.addEventListener('submit', (event) => event.preventDefault());
+form.addEventListener('reset', () => setTimeout(typed));
+rows.addEventListener('focusin', (event) => {
+  for (const one of rows.querySelectorAll('a[tabindex="0"]')) one.tabIndex = -1;
+  event.target.tabIndex = 0;
+});
+// A link says the filters of the moment in which it is followed.
+rows.addEventListener('click', (event) => {
+  const made = event.target.closest('li');
+  if (!made || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  if (here().parameters.record === made.it.id) openRecord(made.it.id);
+  else change({ record: made.it.id });
+});

@@ -1,0 +1,158 @@
+// The page: login, views, and periodic refresh.
+//
+// Records contain text written by agents and servers, including attackers. Every value is inserted as text, never as markup, and the
+// page's content security policy prevents other scripts from running.
+
+import { activity } from './activity.js';
+import { approvals } from './approvals.js';
+import { $, el, moving, settled, visible } from './dom.js';
+import { fleet } from './fleet.js';
+import { live } from './live.js';
+import { now } from './now.js';
+import { policy } from './policy.js';
+import { ask, forgetAsked, send, whenLocked } from './rest.js';
+import { here, link } from './route.js';
+import { servers } from './servers.js';
+import { settings } from './settings.js';
+import { startTheme } from './theme.js';
+import { tools } from './tools.js';
+
+const VIEWS = [now, activity, approvals, servers, tools, policy, fleet, settings];
+const REFRESH_MS = 10000; // of data without a stream
+let view;
+
+// ---- Logging in and out
+
+function lock(why = '') {
+  live.stop();
+  forgetAsked();
+  VIEWS.forEach((it) => it.forget());
+  view = undefined;
+  $('open').hidden = true;
+  $('locked').hidden = false;
+  $('key-error').textContent = why;
+  $('key').value = '';
+  $('key').focus();
+}
+
+whenLocked(lock);
+
+async function unlock(event) {
+  event.preventDefault();
+  const key = $('key').value.trim();
+  $('key').value = '';
+  try {
+    await send('page/session', {}, { headers: { 'X-API-Key': key } });
+    start();
+  } catch (error) {
+    lock(error.status === 401 ? 'Wrong API key.' : visible(error.message));
+  }
+}
+
+/** Exchanges the one-time code in the fragment, which browsers do not send, and removes it from the address. */
+async function enter() {
+  const code = /^#code=([\w-]+)$/.exec(location.hash)?.[1];
+  if (!code) return;
+  history.replaceState(null, '', location.pathname);
+  await send('page/session', { code });
+}
+
+async function begin() {
+  let why;
+  try {
+    await enter();
+  } catch (error) {
+    why = visible(error.message); // whoever is logged in all the same is not asked again
+  }
+  try {
+    await ask('status');
+    start();
+  } catch (error) {
+    lock(why ?? (error.status === 401 ? '' : visible(error.message)));
+  }
+}
+
+function start() {
+  $('locked').hidden = true;
+  $('open').hidden = false;
+  live.start();
+  approvals.refresh();
+  route();
+  // One machine has no view of a fleet.
+  fleet.exists().then((exists) => moving(() => { fleetLink.hidden = !exists; })).catch(() => {});
+}
+
+// ---- Views
+
+for (const it of VIEWS) {
+  $(`view-${it.name}`).append(it.root);
+  $('nav').append(el('a', { href: link(it.name) }, it.label,
+    it === approvals && [' ', el('span', { id: 'waiting', class: 'badge', hidden: true })]));
+}
+
+const fleetLink = document.querySelector(`nav a[href="${link(fleet.name)}"]`);
+fleetLink.hidden = true;
+
+function route() {
+  if (/^#code=/.test(location.hash)) {
+    begin();
+    return;
+  }
+  if ($('open').hidden) return;
+  const { view: wanted, parameters } = here();
+  const next = VIEWS.find((it) => it.name === wanted) ?? now;
+  for (const it of VIEWS) $(`view-${it.name}`).hidden = it !== next;
+  for (const one of document.querySelectorAll('nav a')) {
+    if (one.getAttribute('href') === link(next.name)) one.setAttribute('aria-current', 'page');
+    else one.removeAttribute('aria-current');
+  }
+  aim();
+  document.title = `${next.label} – mcpproxy`;
+  if (next !== view) window.scrollTo(0, 0);
+  view = next;
+  next.show(next.name === wanted ? parameters : {});
+}
+
+/** On a phone the views are a row to be pushed: the one that is shown is in sight. */
+function aim() {
+  const one = $('nav').querySelector('[aria-current]');
+  if (one) $('nav').scrollLeft = one.offsetLeft - ($('nav').clientWidth - one.offsetWidth) / 2;
+}
+
+function refresh() {
+  if (document.hidden || $('open').hidden || !view) return;
+  if (view !== approvals) approvals.refresh();
+  if (view !== servers) servers.sample();
+  view.refresh?.();
+}
+
+$('key-form').addEventListener('submit', unlock);
+$('skip').addEventListener('click', () => $('main').focus());
+$('forget').addEventListener('click', () => {
+  // Locked here whatever the server says, and when; there the session ends by itself at the latest.
+  send('page/session', undefined, { method: 'DELETE' }).catch(() => {});
+  lock();
+});
+document.addEventListener('keydown', (event) => {
+  if (event.altKey || event.ctrlKey || event.metaKey || $('open').hidden) return;
+  view?.keys?.(event);
+});
+window.addEventListener('hashchange', route);
+window.addEventListener('resize', settled(() => {
+  aim();
+  view?.redraw?.();
+}));
+// A hidden tab holds no connection: a browser has few of them for one server.
+document.addEventListener('visibilitychange', () => {
+  if ($('open').hidden) return;
+  if (document.hidden) live.stop();
+  else {
+    live.start();
+    refresh();
+  }
+});
+setInterval(refresh, REFRESH_MS);
+setInterval(() => { if (!document.hidden && !$('open').hidden) view?.tick?.(); }, now.everyMs);
+
+startTheme();
+begin();

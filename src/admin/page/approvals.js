@@ -1,0 +1,222 @@
+// Waiting calls and standing approvals.
+//
+// A decision must apply to the call that was read, so no card moves under the pointer: a decided card stays with its outcome until
+// the pointer leaves it, new cards are appended, and a click is accepted only on a card that has not moved for a moment.
+
+import { $, SETTLE_MS, arrange, button, bytes, el, empty, fill, number, option, pairs, tag, visible, when, whenMoving } from './dom.js';
+import { listen } from './live.js';
+import { act, ask, attempt, segment, send } from './rest.js';
+import { link } from './route.js';
+
+const STAYS_MS = 1000; // minimum time for which an outcome is shown
+
+const waiting = el('ul', { id: 'approvals', class: 'cards', 'aria-label': 'Waiting calls' });
+const none = el('div', { id: 'none-waits', role: 'status', hidden: true },
+  empty('No call waits for approval.', el('p', {}, 'A call waits if the ', el('code', {}, 'capabilities'), ' of its tool say ',
+    el('code', {}, 'approval: required'), ', or if a rule requires it: see ', el('a', { href: link('policy') }, 'Policy'), '.')));
+const unseen = el('ul', { id: 'approvals-unseen', class: 'card fault', hidden: true, 'aria-label': 'Nodes whose waiting calls are unknown' });
+const standing = el('ul', { id: 'standing', class: 'cards' });
+const stood = el('div', { id: 'standing-part', hidden: true }, el('h2', {}, 'Standing approvals'), standing);
+let asked = 0;
+let inFleet = false;
+
+export const approvals = {
+  name: 'approvals',
+  label: 'Approvals',
+  root: el('div', {}, unseen, none, waiting, stood, el('p', { class: 'more' }, el('a', { href: link('activity', { type: 'approval' }) }, 'Earlier decisions'))),
+  show() {
+    cards().forEach(unsettle);
+    approvals.refresh();
+  },
+  refresh: () => attempt(load),
+  forget() {
+    asked += 1;
+    inFleet = false;
+    fill(waiting);
+    fill(standing);
+    $('waiting').hidden = true;
+  },
+};
+
+async function load() {
+  const mine = ++asked;
+  const { data } = await ask('approvals');
+  if (mine !== asked) return;
+  inFleet = Array.isArray(data.unseen);
+  const count = data.approvals.length;
+  const there = new Set(data.approvals.map((it) => it.id));
+  const [waited, stays] = [waiting, standing].map((list) => new Map([...list.children].map((card) => [card.dataset.id, card])));
+  shift(() => {
+    $('waiting').hidden = !count;
+    $('waiting').textContent = count ? number(count) : '';
+    unseen.hidden = !data.unseen?.length;
+    fill(unseen, data.unseen?.map((it) => el('li', {}, el('bdi', {}, it.why))));
+    for (const card of waiting.children) {
+      if (there.has(card.dataset.id)) again(card);
+      else if (card.dataset.asked === undefined && whole(data, card.dataset.node)) missed(card);
+    }
+    waiting.append(...data.approvals.filter((it) => !waited.has(it.id)).map(waits));
+    listed();
+    stood.hidden = !data.standing.length;
+    arrange(standing, data.standing.map((it) => stays.get(it.id) ?? stands(it)));
+  });
+}
+
+/** Whether the list contains all waiting calls of a node: it is not truncated, and the node answered or is known to be dead. */
+const whole = (data, node) => !data.left_out
+  && (data.heard?.includes(node) || !data.unseen?.some((it) => it.node === '' || it.node === node));
+
+function listed() {
+  none.hidden = waiting.childElementCount > 0;
+  waiting.hidden = !none.hidden;
+}
+
+const cards = () => [...waiting.children, ...standing.children];
+
+/** Runs work that may move cards. Clicks on moved and new cards are ignored for a moment. */
+function shift(work) {
+  const place = (card) => {
+    const { left, top, width, height } = card.getBoundingClientRect();
+    return `${left} ${top} ${width} ${height}`;
+  };
+  const before = new Map(cards().map((card) => [card, place(card)]));
+  work();
+  for (const card of cards()) if (before.get(card) !== place(card)) unsettle(card);
+}
+
+whenMoving(shift);
+
+function unsettle(card) {
+  card.dataset.moved = '';
+  clearTimeout(card.settles);
+  card.settles = setTimeout(() => { delete card.dataset.moved; }, SETTLE_MS);
+}
+
+/** Whether a click is accepted: the card has not moved recently, or the keyboard was used. */
+const meant = (event) => event.detail === 0 || event.currentTarget.closest('li').dataset.moved === undefined;
+
+/** Shows the outcome of a call in its card. */
+function over(card, words, how = '') {
+  if (card.until) return;
+  const focused = card.contains(document.activeElement);
+  for (const it of card.querySelectorAll('.answer > *')) it.disabled = true;
+  card.querySelector('.answer').append(el('strong', { class: `outcome ${how}`, role: 'status' }, words));
+  if (focused) card.focus();
+  card.until = performance.now() + STAYS_MS;
+  setTimeout(sweep, STAYS_MS + 1);
+}
+
+/** Marks a card whose call is no longer in the list. */
+function missed(card) {
+  if (card.until) return;
+  over(card, 'It is no longer waiting.');
+  card.missed = true;
+}
+
+/** Restores the card of a call that is in the list again; decided cards stay decided. */
+function again(card) {
+  if (!card.missed) return;
+  card.missed = false;
+  card.until = undefined;
+  card.querySelector('.outcome').remove();
+  for (const it of card.querySelectorAll('.answer > *')) it.disabled = false;
+  unsettle(card);
+}
+
+/** Removes finished cards, except one under the pointer. */
+function sweep() {
+  const pointed = (card) => matchMedia('(hover: hover)').matches && card.matches(':hover');
+  const gone = [...waiting.children].filter((card) => card.until <= performance.now() && !pointed(card));
+  if (!gone.length) return;
+  shift(() => {
+    for (const card of gone) {
+      const focused = card.contains(document.activeElement);
+      const next = card.nextElementSibling ?? card.previousElementSibling;
+      card.remove();
+      if (focused) (next ?? $('main')).focus();
+    }
+    listed();
+  });
+}
+
+// Calls waiting on other nodes of a fleet are in the logs of those nodes, so the list is polled.
+setInterval(() => {
+  if (inFleet && !document.hidden) attempt(load);
+}, 3000);
+
+let soon;
+listen((record) => {
+  if (record.type !== 'approval') return;
+  clearTimeout(soon);
+  soon = setTimeout(() => attempt(load), 250);
+});
+
+/** The card of a waiting call. Its arguments are shown as they will be sent. */
+function waits(it) {
+  const { call } = it;
+  const size = new Blob([call.arguments]).size;
+  const shown = el('pre', { tabindex: 0, role: 'group', 'aria-label': 'Arguments' }, call.arguments);
+  const meta = call.meta_bytes > 0 && el('pre', { tabindex: 0, role: 'group', 'aria-label': '_meta' }, `_meta ${call.meta}`);
+  const inputs = call.inputs_bytes > 0
+    && el('pre', { tabindex: 0, role: 'group', 'aria-label': 'inputResponses' }, `inputResponses ${call.inputs}`);
+  const isCut = call.arguments_bytes > size || call.meta_bytes > new Blob([call.meta]).size
+    || call.inputs_bytes > new Blob([call.inputs]).size;
+  const all = isCut && button(`Show all ${bytes(call.arguments_bytes + (call.meta_bytes ?? 0) + (call.inputs_bytes ?? 0))}`, ({ currentTarget: pressed }) => act(async () => {
+    const { data } = await ask(`approvals/${segment(it.id)}`);
+    shift(() => {
+      shown.textContent = visible(data.approval.call?.arguments ?? '');
+      if (meta) meta.textContent = visible(`_meta ${data.approval.call?.meta ?? ''}`);
+      if (inputs) inputs.textContent = visible(`inputResponses ${data.approval.call?.inputs ?? ''}`);
+      pressed.remove();
+    });
+  }));
+  const reach = el('select', { 'aria-label': 'For how long' }, option('', 'this call'), option('1h', '1 hour, any arguments'),
+    call.session_id && option('session', 'this session, any arguments'));
+  const decide = (body, words, how) => act(async () => {
+    card.dataset.asked = '';
+    try {
+      await send(`approvals/${segment(it.id)}`, body);
+      shift(() => over(card, words, how));
+    } finally {
+      delete card.dataset.asked;
+      await load();
+    }
+  });
+  const answers = (event) => meant(event) && card.dataset.asked === undefined;
+  const approve = (event) => {
+    if (!answers(event)) return;
+    const sure = !call.destructive && !reach.value;
+    const long = reach.value ? `, ${reach.selectedOptions[0].textContent}` : '';
+    if (sure || confirm(visible(`Approve the ${call.operation} call of ${it.access}${long}?`))) {
+      decide({ decision: 'approve', digest: call.digest, for: reach.value || null }, `Approved${long}.`, 'success');
+    }
+  };
+  const deny = (event) => answers(event) && decide({ decision: 'deny' }, 'Denied.', 'blocked');
+  const card = el('li', { class: 'card', 'data-id': it.id, 'data-node': it.node, tabindex: -1, pointerleave: () => setTimeout(sweep) },
+    el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)), tag(call.destructive ? 'destructive' : call.operation)),
+    call.reason && el('p', {}, el('bdi', {}, call.reason)), shown, meta, inputs, all,
+    pairs(['for', call.principal], ['client', call.client_name], ['since', when(call.since)], ['until', when(call.until)],
+      ['id', el('span', { class: 'mono' }, it.id)], ['node', it.node]),
+    el('div', { class: 'answer' }, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' })));
+  return card;
+}
+
+/** The card of a standing approval. */
+function stands(it) {
+  const end = (event) => meant(event) && card.dataset.asked === undefined && act(async () => {
+    card.dataset.asked = '';
+    const focused = card.contains(document.activeElement);
+    try {
+      await send(`approvals/${segment(it.id)}`, { decision: 'deny' });
+    } finally {
+      delete card.dataset.asked;
+      await load();
+      if (focused && !card.isConnected) $('main').focus();
+    }
+  });
+  const card = el('li', { class: 'card', 'data-id': it.id },
+    el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)), button('End', end)),
+    pairs(['for', it.principal], ['session', it.session_id && el('span', { class: 'mono' }, it.session_id)],
+      ['until', when(it.until)], ['given by', `${it.by} over ${it.door}`]));
+  return card;
+}

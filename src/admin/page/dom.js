@@ -1,0 +1,222 @@
+// DOM helpers and value formatting. Records contain text written by agents and servers, including attackers: every value is inserted
+// as text (`el`, `visible`), never as markup.
+
+export const $ = (id) => document.getElementById(id);
+
+const SVG = ['svg', 'g', 'rect', 'line', 'text', 'title', 'polyline', 'path'];
+const NOTHING = [undefined, null, false, ''];
+
+/** Time that a decision button must not have moved before a click is accepted, so that no double click hits another one. */
+export const SETTLE_MS = 700;
+
+/** An element with attributes and children; strings become text, made visible. */
+export function el(name, attributes = {}, ...children) {
+  const made = SVG.includes(name) ? document.createElementNS('http://www.w3.org/2000/svg', name) : document.createElement(name);
+  made.does = {}; // by event; `redraw` gives it what a later one does
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === 'function') {
+      made.does[key] = value;
+      made.addEventListener(key, (event) => made.does[key](event));
+    } else if (value !== undefined && value !== false) made.setAttribute(key, value === true ? '' : value);
+  }
+  made.append(...nodes(children));
+  return made;
+}
+
+/** Converts `children` to nodes, without empty values. */
+export function nodes(...children) {
+  return children.flat(Infinity).filter((child) => !NOTHING.includes(child))
+    .map((child) => (child instanceof Node ? child : visible(String(child))));
+}
+
+export function fill(place, ...children) {
+  place.replaceChildren(...nodes(children));
+}
+
+/**
+ * Puts `children` into `place` as `fill` does, but keeps what is there and changes only what is another about it, so that nobody
+ * loses the focus, a selection, or the place in a table. What has a `data-key` is kept for the same key only.
+ */
+export function redraw(place, ...children) {
+  const keyOf = (node) => node.dataset?.key;
+  const [old, keyed] = [[], new Map()];
+  for (const node of place.childNodes) {
+    if (keyOf(node) === undefined) old.push(node);
+    else keyed.set(keyOf(node), node);
+  }
+  arrange(place, nodes(children).map((node) => {
+    const fresh = typeof node === 'string' ? document.createTextNode(node) : node;
+    const there = keyOf(fresh) === undefined ? old.shift() : keyed.get(keyOf(fresh));
+    keyed.delete(keyOf(fresh));
+    return there && alike(there, fresh) ? become(there, fresh) : fresh;
+  }));
+}
+
+/** Makes these nodes the children of `place`, in order, without touching those already in position. */
+export function arrange(place, children) {
+  const wanted = new Set(children);
+  for (const node of [...place.childNodes]) if (!wanted.has(node)) node.remove();
+  let next = place.firstChild;
+  for (const node of children) {
+    if (node === next) next = next.nextSibling;
+    else place.insertBefore(node, next);
+  }
+}
+
+const does = (node) => Object.keys(node.does ?? {}).join();
+const alike = (one, other) => one.nodeName === other.nodeName && does(one) === does(other);
+
+/** Updates `there` to equal `fresh`. */
+function become(there, fresh) {
+  if (there.nodeType === Node.TEXT_NODE) {
+    if (there.data !== fresh.data) there.data = fresh.data;
+    return there;
+  }
+  for (const { name } of [...there.attributes]) if (!fresh.hasAttribute(name)) there.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) if (there.getAttribute(name) !== value) there.setAttribute(name, value);
+  there.does = fresh.does;
+  redraw(there, [...fresh.childNodes]);
+  return there;
+}
+
+// What nobody sees, or what changes how others are seen: the same as `terminal_safe` shows on the command line. A blank pattern
+// of Braille is as blank as a space.
+const HIDDEN = /(?![\n\t])[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu;
+
+/** Escapes control, invisible and bidirectional characters. */
+export const visible = (text) => text.replace(HIDDEN, (char) => `\\u{${char.codePointAt(0).toString(16)}}`);
+
+/** JSON for editing, with JSON escapes for invisible characters. */
+export const editable = (value) => laidOut(value).replace(HIDDEN, (char) =>
+  char.split('').map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`).join(''));
+
+export function tag(word, ...more) {
+  return word ? el('span', { class: `tag ${/^[a-z-]+$/.test(word) ? word : ''}` }, word.replaceAll('-', ' '), ...more) : undefined;
+}
+
+/** A panel beside a list, for the entry that is open. */
+export const panel = (id, label) => el('aside', { id, class: 'card panel', 'aria-label': label, tabindex: -1, hidden: true });
+
+/** A definition list of name and value pairs, without empty values. */
+export function pairs(...entries) {
+  const there = entries.filter((entry) => entry && !NOTHING.includes(entry[1]));
+  return there.length ? el('dl', {}, there.map(([name, value]) => [el('dt', { 'data-key': `of ${name}` }, name), el('dd', { 'data-key': name }, value)])) : undefined;
+}
+
+/** A text with a copy button. */
+export function code(text, label = 'Text') {
+  return el('div', { class: 'code' }, el('pre', { tabindex: 0, role: 'group', 'aria-label': label }, text), copy(text, label));
+}
+
+/** A button that copies `text` as it is. */
+export function copy(text, label = '') {
+  const named = (words) => (label ? `${words} ${visible(label)}` : words);
+  return button('Copy', async ({ currentTarget: made }) => {
+    const say = (words) => {
+      made.textContent = words;
+      made.setAttribute('aria-label', named(words));
+    };
+    try {
+      await navigator.clipboard.writeText(text);
+      say('Copied');
+    } catch {
+      say('Not allowed');
+    }
+    setTimeout(() => say('Copy'), 1500);
+  }, { class: 'copy', 'aria-label': named('Copy') });
+}
+
+/** A command with a copy button. */
+export const command = (text) => el('span', { class: 'command' }, el('code', {}, text), copy(text, text));
+
+/** A filter of a list: a labelled field in one pill. */
+export const chip = (words, field, more = {}) => el('label', { class: 'chip', ...more }, el('span', {}, words), ' ', field);
+
+/** Marks the chips of a form that limit its list. */
+export function markChips(form) {
+  for (const one of form.querySelectorAll('.chip')) {
+    const field = one.querySelector('input, select');
+    one.classList.toggle('set', field.type === 'checkbox' ? field.checked : field.value !== '');
+  }
+}
+
+export function button(words, click, more = {}) {
+  return el('button', { type: 'button', click, ...more }, words);
+}
+
+export function option(value, words = value) {
+  return el('option', { value }, words);
+}
+
+export function labelled(words, field, more = {}) {
+  return el('label', more, words, ' ', field);
+}
+
+/** A placeholder for an empty list, with what to do next. */
+export function empty(...words) {
+  return el('div', { class: 'empty card' }, words.map((part) => (part instanceof Node && part.tagName === 'P' ? part : el('p', {}, part))));
+}
+
+export const number = (value) => Number(value).toLocaleString('en');
+const decimal = new Intl.NumberFormat('en', { maximumSignificantDigits: 3 });
+export const short = (value) => decimal.format(value);
+
+export function took(ms) {
+  if (!(ms > 0)) return '';
+  return ms < 1 ? `${short(ms * 1000)} µs` : ms < 1000 ? `${short(ms)} ms` : `${short(ms / 1000)} s`;
+}
+
+export function bytes(count) {
+  if (count < 1024) return `${count} B`;
+  return count < 1048576 ? `${short(count / 1024)} KiB` : `${short(count / 1048576)} MiB`;
+}
+
+export function percent(part, whole) {
+  return whole > 0 ? `${short(100 * part / whole)} %` : '–';
+}
+
+export function lasted(seconds) {
+  for (const [name, of] of [['d', 86400], ['h', 3600], ['min', 60]]) if (seconds >= of) return `${Math.floor(seconds / of)} ${name}`;
+  return `${Math.floor(seconds)} s`;
+}
+
+const two = (value) => String(value).padStart(2, '0');
+export const clock = (date) => `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+export const day = (date) => `${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+
+/** A moment in the browser's time zone; pointed at, in UTC. */
+export function when(timestamp, spell = (date) => (date.toDateString() === new Date().toDateString() ? clock(date) : `${day(date)} ${clock(date)}`)) {
+  return el('time', { datetime: timestamp, title: timestamp }, spell(new Date(timestamp)));
+}
+
+/** The same to the millisecond, with its year. */
+export const exactly = (timestamp) => when(timestamp, (date) =>
+  `${date.getFullYear()}-${day(date)} ${clock(date)}.${String(date.getMilliseconds()).padStart(3, '0')}`);
+
+/** JSON as text, laid out; numbers keep their spelling where the browser can do that. */
+export function json(text) {
+  const spelled = (_key, value, context) =>
+    typeof value === 'number' && context && JSON.rawJSON && String(value) !== context.source ? JSON.rawJSON(context.source) : value;
+  return JSON.parse(text, spelled);
+}
+
+export const laidOut = (value) => JSON.stringify(value, null, 2);
+
+let around = (work) => work();
+
+/** Has `how` do what moves the views, so that it sees what stood where before. */
+export function whenMoving(how) {
+  around = how;
+}
+
+/** Runs work that may move the views. */
+export const moving = (work) => around(work);
+
+/** Debounces `work`. */
+export function settled(work) {
+  let timer;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(work, 250);
+  };
+}

@@ -1,0 +1,236 @@
+// The overview: faults, what the proxy does at the moment, and outcomes of calls over a period in zoomable plots. Counts link to the
+// records.
+
+import { el, empty, fill, chip, lasted, number, option, percent, redraw, short, tag, took } from './dom.js';
+import { milliseconds, plot, spark, stamp, zooms } from './plot.js';
+import { ask, attempt } from './rest.js';
+import { change, link } from './route.js';
+import { nextSteps } from './servers.js';
+
+const EVERY_MS = 2000; // sampling interval of the counters
+const KEPT = 90; // kept samples: three minutes
+const RATE_OVER = 5; // samples per rate
+const PERIODS = { '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
+const STATUSES = ['success', 'error', 'blocked', 'rejected', 'unknown'];
+const REFUSED = ['blocked', 'rejected']; // the answer, and before the call
+const INTENTS = ['read', 'write', 'destructive'];
+const MAX_TOPS = 10;
+const CURVES = [['p50', 'half of the calls were faster'], ['p99', '99 of 100 calls were faster']];
+/** Where a fault is shown with what to do about it; of a server in its own panel. */
+const PLACES = { fleet: link('fleet'), index: link('fleet') };
+
+const faults = el('div', { id: 'faults', 'aria-live': 'polite' });
+const tiles = el('div', { id: 'now-tiles', class: 'tiles' });
+const about = el('p', { id: 'now-about', class: 'quiet' });
+const outcomes = el('div', { id: 'outcomes', class: 'plot' });
+const latencies = el('div', { id: 'latencies', class: 'plot' });
+const legend = el('ul', { id: 'legend', class: 'legend' });
+const curves = el('ul', { id: 'curves', class: 'legend' });
+const zoom = el('div', { id: 'zoom', class: 'answer', role: 'group', 'aria-label': 'Zoom' });
+const asTable = el('div', { id: 'plot-table', class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Calls over time' });
+const tops = el('div', { class: 'pair' });
+const none = el('div', {});
+
+const period = el('select', { name: 'period' }, option('1h', 'last hour'), option('24h', 'last 24 hours'), option('7d', 'last 7 days'), option('30d', 'last 30 days'));
+const by = el('select', { name: 'by' }, option('status', 'outcome'), option('intent', 'intent'));
+const form = el('form', { id: 'past-form', class: 'chips', 'aria-label': 'Selection' }, chip('Period', period), chip('Colored by', by));
+
+let looks = []; // { at, status } by the page's own clock
+let summary; // of the period that is shown
+let fitted; // the period that fits the data, where the address names none
+let shown = {};
+let asked = 0;
+
+export const now = {
+  name: 'now',
+  label: 'Overview',
+  root: el('div', {}, faults, none, form, tiles, about,
+    el('div', { class: 'card' },
+      el('figure', {}, el('figcaption', {}, 'Tool calls'), legend, outcomes),
+      el('figure', {}, el('figcaption', {}, 'Call durations'), curves, latencies), zoom,
+      el('p', { class: 'quiet' }, 'Drag over a plot to zoom; click it to see the records of that time.'),
+      el('details', {}, el('summary', {}, 'As a table'), asTable)),
+    tops),
+
+  show(parameters) {
+    shown = parameters;
+    fitted = undefined;
+    by.value = parameters.by === 'intent' ? 'intent' : 'status';
+    if (PERIODS[parameters.period]) period.value = parameters.period;
+    this.refresh();
+  },
+
+  refresh() {
+    attempt(look);
+    attempt(load);
+  },
+
+  tick: () => attempt(look),
+  everyMs: EVERY_MS,
+  redraw: () => draw(),
+
+  forget() {
+    looks = [];
+    summary = undefined;
+    asked += 1;
+    for (const place of [faults, none, tiles, about, outcomes, latencies, legend, curves, asTable, tops, zoom]) fill(place);
+  },
+};
+
+// ---- Now
+
+async function look() {
+  const { data: status } = await ask('status');
+  const at = performance.now();
+  if (looks.length && looks.at(-1).status.calls.total > status.calls.total) looks = []; // another process
+  if (!looks.length || at - looks.at(-1).at > EVERY_MS / 2) looks.push({ at, status });
+  looks = looks.slice(-KEPT);
+  drawFaults(status.faults);
+  redraw(none, status.servers.total === 0 && empty('No server is configured.', ...nextSteps()));
+  drawTiles();
+  const { load } = status;
+  redraw(about, el('a', { href: link('servers') }, `${number(status.servers.connected)} of ${number(status.servers.total)} servers connected`),
+    `, ${number(status.tools)} tools, ${number(load.sessions)} ${load.sessions === 1 ? 'session' : 'sessions'}, running for ${lasted(status.uptime_seconds)}.`);
+}
+
+function drawFaults(all) {
+  const place = (fault) => (fault.server ? link('servers', { name: fault.server }) : PLACES[fault.part] ?? link('settings', { part: fault.part }));
+  redraw(faults, all.length > 0 && el('div', { class: 'card fault' }, el('h2', {}, 'What is wrong'),
+    el('ul', {}, all.map((fault) => el('li', { 'data-key': `${fault.part} ${fault.server} ${fault.cause}` },
+      el('a', { href: place(fault) }, fault.server ?? fault.part), ': ', el('bdi', {}, fault.cause))))));
+}
+
+/** Calls per second between consecutive samples. */
+function rates() {
+  return looks.slice(RATE_OVER).map((look, at) => (look.status.calls.total - looks[at].status.calls.total) * 1000 / (look.at - looks[at].at));
+}
+
+/** A number with its name; all of the tile leads to the records that it counts. */
+function tile(name, value, { title, note, href, curve }) {
+  const parts = [el('span', { class: 'name' }, name), el('b', {}, value), el('span', { class: 'note' }, note ?? ''), curve];
+  return href ? el('a', { class: 'card tile', 'data-key': name, title, href }, parts) : el('div', { class: 'card tile', 'data-key': name, title }, parts);
+}
+
+function drawTiles() {
+  const last = looks.at(-1)?.status;
+  if (!last) return;
+  const all = [];
+  const { points, records } = selection() ?? {};
+  if (points) {
+    const of = (names) => points.map((point) => names.reduce((sum, name) => sum + point[name], 0));
+    const sum = (names) => of(names).reduce((total, value) => total + value, 0);
+    const calls = sum(STATUSES);
+    const part = (count, more) => (calls ? `${percent(count, calls)} of the calls${more ?? ''}` : 'no calls');
+    const counted = (name, names, more) => {
+      const value = sum(names);
+      return tile(name, number(value), { ...more, href: value ? records({ status: names.join(',') }) : undefined, curve: spark(of(names), `${name} over the period`, names[0]) });
+    };
+    const [after, before] = REFUSED.map((name) => sum([name]));
+    all.push(
+      tile('Calls', number(calls), { title: 'Tool calls in the period', note: calls ? part(sum(['success']), ' succeeded').replace('of the calls ', '') : 'no calls',
+        href: calls ? records({}) : undefined, curve: spark(of(STATUSES), 'Calls over the period') }),
+      counted('Failed', ['error'], { title: 'Calls that failed at the server or on the way', note: part(sum(['error'])) }),
+      counted('Refused', REFUSED, { title: 'Calls that were rejected before they were sent, and calls whose answer was blocked',
+        note: before + after ? `${number(before)} before the call, ${number(after)} ${after === 1 ? 'answer' : 'answers'}` : part(0) }));
+    const { p50, p95 } = summary.latency_ms;
+    if (!shown.from) all.push(tile('Duration', took(p50) || '–', { title: 'Median duration of calls, without waiting for approval', note: took(p95) ? `95 % within ${took(p95)}` : 'no calls' }));
+  }
+  const [first, newest] = [looks.at(-1 - RATE_OVER) ?? looks[0], looks.at(-1)];
+  const seconds = (newest.at - first.at) / 1000;
+  const { calls, load } = last;
+  all.push(
+    tile('Calls per second', short(seconds > 0 ? (calls.total - first.status.calls.total) / seconds : 0), { title: 'Over the last 10 seconds',
+      note: `${number(calls.in_flight)} in flight`, href: link('activity', { range: '15m' }), curve: spark(rates(), 'Calls per second in the last minutes') }),
+    tile('Waiting for approval', number(load.approvals), { title: 'Calls that wait for a person', note: load.approvals ? 'answer them' : 'nothing to answer', href: link('approvals') }));
+  redraw(tiles, all);
+}
+
+// ---- Over time
+
+async function load() {
+  const mine = ++asked;
+  if (!PERIODS[shown.period]) fitted ??= await fitting();
+  if (mine !== asked) return;
+  if (fitted && !PERIODS[shown.period]) period.value = fitted;
+  // Of a range that is zoomed into, the shortest period that holds it has the finest steps.
+  const from = Date.parse(shown.from);
+  const fits = Object.entries(PERIODS).find(([, seconds]) => from >= Date.now() - seconds * 1000);
+  const which = shown.from && fits && PERIODS[period.value] > fits[1] ? fits[0] : period.value;
+  const { data } = await ask('activity/summary', { period: which });
+  if (mine !== asked) return;
+  if (!data.total_count) fitted = undefined; // another may fit by the next time
+  summary = data;
+  draw();
+}
+
+/** The shortest period that holds all calls of the last 24 hours; if there were none, the shortest one that holds any. */
+async function fitting() {
+  const count = async (name) => (await ask('activity/summary', { period: name })).data.total_count;
+  const [hour, day] = await Promise.all([count('1h'), count('24h')]);
+  if (day) return hour === day ? '1h' : '24h';
+  for (const name of ['7d', '30d']) if (await count(name)) return name;
+  return '1h';
+}
+
+/** The steps of the summary that are shown, and a link to their records. */
+function selection() {
+  if (!summary) return undefined;
+  const all = summary.over_time.map((point) => ({ ...point, start: Date.parse(point.start_time) }));
+  const step = summary.step_seconds;
+  const [from, to] = [Date.parse(shown.from), Date.parse(shown.to)];
+  const inside = all.filter((point) => !(point.start + step * 1000 <= from) && !(point.start >= to));
+  const points = inside.length ? inside : all;
+  const range = { from: new Date(points[0].start).toISOString(), to: new Date(points.at(-1).start + step * 1000).toISOString() };
+  return { points, step, range, records: (more) => link('activity', { type: 'tool_call', ...range, ...more }) };
+}
+
+function draw() {
+  if (!summary || !outcomes.clientWidth) return;
+  const data = summary;
+  const { points, step, range, records } = selection();
+  const names = by.value === 'intent' ? INTENTS : STATUSES;
+  const member = by.value === 'intent' ? 'intent_type' : 'status';
+  const of = (name) => points.reduce((sum, point) => sum + point[name], 0);
+  drawTiles();
+  redraw(curves, CURVES.map(([name, title]) => el('li', {}, el('span', { class: `tag ${name}` }, name), ` ${title}`)));
+  redraw(legend, names.map((name) => el('li', { 'data-key': name }, of(name) ? el('a', { href: records({ [member]: name }) }, tag(name, ' ', number(of(name)))) : tag(name, ' 0'))),
+    data.warning_count > 0 && el('li', { 'data-key': 'warning' }, el('a', { href: link('activity', { ...range, status: 'warning' }) }, tag('warning', ' ', number(data.warning_count)))));
+  const zoomed = (low, high) => change({
+    period: shown.period || low === undefined ? shown.period : period.value,
+    from: low === undefined ? '' : new Date(low).toISOString(), to: low === undefined ? '' : new Date(high).toISOString(),
+  });
+  const clicked = (point) => {
+    location.hash = link('activity', {
+      type: 'tool_call', from: new Date(point.start).toISOString(), to: new Date(point.start + step * 1000).toISOString(),
+    });
+  };
+  const common = { points, step, picked: zoomed, clicked };
+  plot(outcomes, { ...common, kind: 'bars', series: names.map((name) => ({ name, of: (point) => point[name] })),
+    label: `Tool calls over time by ${by.value === 'intent' ? 'intent' : 'outcome'}; the numbers are in the table below.` });
+  plot(latencies, { ...common, kind: 'lines', spell: milliseconds,
+    series: [['p50', 'p50_ms'], ['p99', 'p99_ms']].map(([name, key]) => ({ name, of: (point) => point[key] })),
+    label: 'Median and 99th percentile of tool call durations over time; the numbers are in the table below.' });
+  redraw(zoom, zooms({
+    from: points[0].start, to: points.at(-1).start + step * 1000, step: step * 1000,
+    first: Date.now() - PERIODS[period.value] * 1000, last: Date.now(), isAll: !shown.from, zoomed,
+  }), el('a', { href: records({}) }, 'Records of this time'));
+  const head = el('tr', {}, ['from', ...names, 'p50', 'p99'].map((name) => el('th', { scope: 'col' }, name)));
+  const lines = points.filter((point) => names.some((name) => point[name])).map((point) => el('tr', { 'data-key': point.start },
+    el('th', { scope: 'row' }, stamp(point.start, step)),
+    names.map((name) => el('td', {}, point[name] ? el('a', { href: link('activity', {
+      type: 'tool_call', [member]: name, from: new Date(point.start).toISOString(), to: new Date(point.start + step * 1000).toISOString(),
+    }) }, number(point[name])) : '0')),
+    el('td', {}, took(point.p50_ms) || '–'), el('td', {}, took(point.p99_ms) || '–')));
+  redraw(asTable, lines.length ? el('table', {}, el('thead', {}, head), el('tbody', {}, lines)) : el('p', { class: 'quiet' }, 'No calls.'));
+  const top = (title, list, to) => el('div', { class: 'card' }, el('h2', {}, title),
+    list.length ? el('ol', { class: 'tops' }, list.map((it) => el('li', { 'data-key': it.name }, el('a', { href: to(it.name) }, el('bdi', {}, it.name)), el('span', {}, number(it.count)))))
+      : el('p', { class: 'quiet' }, 'No calls.'));
+  redraw(tops, top('Servers called most', data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server })),
+    top('Tools called most', data.top_tools.slice(0, MAX_TOPS), (name) => {
+      const at = name.indexOf(':');
+      return link('activity', { type: 'tool_call', server: name.slice(0, at), tool: name.slice(at + 1) });
+    }));
+}
+
+form.addEventListener('change', ({ target }) => change(target === by ? { by: by.value } : { period: period.value, from: '', to: '' }));
+form.addEventListener('submit', (event) => event.preventDefault());

@@ -1,0 +1,286 @@
+// The servers view: one line each, and a panel with the details and actions of the one that is open.
+
+import { button, chip, clock, command, copy, el, empty, fill, markChips, nodes, number, option, pairs, panel, redraw, settled, tag, took, visible, when } from './dom.js';
+import { spark } from './plot.js';
+import { happened } from './record.js';
+import { act, ask, attempt, segment, send } from './rest.js';
+import { change, here, link } from './route.js';
+
+const LOG_LINES = 200; // initial lines of a server's stderr
+const MAX_LOG_LINES = 1000; // maximum lines kept while following
+const FOLLOW_MS = 2000;
+const STATES = ['failed', 'needs-login', 'throttled', 'connecting', 'connected', 'disabled']; // in the order of the list
+const PAGE = 100; // lines shown before somebody asks for more
+const KEPT = 60; // samples of a server's calls: ten minutes
+const SAMPLE_MS = 9000; // minimum time between two samples
+const CHANGES = 5; // latest state changes in the panel
+
+const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'Search servers', 'aria-label': 'Search', maxlength: 256 });
+const state = el('select', { name: 'state' }, option('', 'all'), STATES.map((name) => option(name)));
+const form = el('form', { id: 'server-form', class: 'chips', role: 'search' }, search, chip('State', state));
+const count = el('p', { id: 'server-count', class: 'quiet', role: 'status' });
+const none = el('div', {});
+const table = el('div', { id: 'servers' });
+const more = button('Show all', () => {
+  limit = Infinity;
+  draw();
+}, { hidden: true });
+const details = panel('server', 'Server');
+let [asked, limit, all, open] = [0, PAGE, [], undefined];
+const samples = new Map(); // by server: { at, total }, oldest first
+
+export const servers = {
+  name: 'servers',
+  label: 'Servers',
+  root: el('div', {}, form, count, none, el('div', { class: 'split' }, el('div', { class: 'list' }, table, more), details)),
+
+  show(parameters) {
+    if (document.activeElement !== search) search.value = parameters.q ?? '';
+    state.value = STATES.includes(parameters.state) ? parameters.state : '';
+    if (!parameters.name) closePanel();
+    if (all.length) draw();
+    servers.refresh();
+  },
+
+  refresh: () => attempt(load),
+
+  /** Counts the calls of each server, for the lines of the next view of them. */
+  sample: () => attempt(async () => sampled((await ask('servers')).data.servers)),
+
+  forget() {
+    asked += 1;
+    [limit, all] = [PAGE, []];
+    samples.clear();
+    form.reset();
+    closePanel();
+    for (const place of [table, count, none, details]) fill(place);
+  },
+
+  keys(event) {
+    if (event.key === 'Escape' && open) change({ name: '' });
+    if (event.key !== '/' || event.target.closest('input, select, textarea')) return;
+    event.preventDefault();
+    search.focus();
+  },
+};
+
+function sampled(found) {
+  const at = performance.now();
+  for (const { name, calls } of found) {
+    const line = samples.get(name) ?? [];
+    if (line.length && line.at(-1).total > calls.total) line.length = 0; // another process
+    if (!line.length || at - line.at(-1).at > SAMPLE_MS) line.push({ at, total: calls.total });
+    samples.set(name, line.slice(-KEPT));
+  }
+  const there = new Set(found.map((it) => it.name));
+  for (const name of samples.keys()) if (!there.has(name)) samples.delete(name);
+}
+
+async function load() {
+  const mine = ++asked;
+  const { data } = await ask('servers');
+  if (mine !== asked) return;
+  sampled(data.servers);
+  all = data.servers.toSorted((one, other) => STATES.indexOf(one.state) - STATES.indexOf(other.state) || (one.name < other.name ? -1 : 1));
+  draw();
+}
+
+function draw() {
+  const { q = '', state: wanted, name } = here().view === 'servers' ? here().parameters : {};
+  const word = q.toLowerCase();
+  const found = all.filter((it) => (!wanted || it.state === wanted) && [it.name, it.reason, it.server_info].some((text) => text?.toLowerCase().includes(word)));
+  markChips(form);
+  redraw(none, all.length === 0 ? empty('No server is configured.', ...nextSteps())
+    : found.length === 0 && empty('No server matches.', el('p', {}, el('a', { href: link('servers') }, 'Show all servers'))));
+  form.hidden = all.length === 0;
+  const connected = all.filter((it) => it.state === 'connected').length;
+  count.textContent = all.length ? `${number(connected)} of ${number(all.length)} connected${found.length < all.length ? `, ${number(found.length)} shown` : ''}` : '';
+  const head = [['Server'], ['State', undefined, 'wide'], ['Tools', undefined, 'num'], ['Calls', 'since the start of the proxy', 'num'], ['Errors', 'calls that failed', 'num'],
+    ['Refused', 'rejected before the call, or its answer blocked', 'num'], ['Median', 'half of the calls were faster', 'num late'],
+    ['p99', '99 of 100 calls were faster', 'num late'], ['Lately', 'calls in the last minutes, while this page was open', 'late']];
+  redraw(table, found.length > 0 && el('table', { class: 'rows' },
+    el('thead', {}, el('tr', {}, head.map(([words, title, kind]) => el('th', { scope: 'col', title, class: kind }, words)))),
+    el('tbody', {}, found.slice(0, limit).map((it) => row(it, it.name === name)))));
+  more.hidden = found.length <= limit;
+  more.textContent = `Show all ${number(found.length)}`;
+  const one = name && all.find((it) => it.name === name);
+  if (one) openPanel(one);
+  else closePanel();
+}
+
+function row(server, isOpen) {
+  const { name, calls } = server;
+  const counted = (value, parameters, kind = 'num') => el('td', { class: kind }, value ? el('a', { href: link('activity', { server: name, ...parameters }) }, number(value)) : el('span', { class: 'quiet' }, '0'));
+  const time = (us) => el('td', { class: 'num late' }, (us && took(us / 1000)) || el('span', { class: 'quiet' }, '–'));
+  const line = samples.get(name) ?? [];
+  const rates = line.slice(1).map((it, at) => (it.total - line[at].total) * 1000 / (it.at - line[at].at));
+  return el('tr', { 'data-key': name, 'data-name': name, class: isOpen ? 'open' : undefined },
+    el('th', { scope: 'row' }, el('a', { href: link('servers', { ...here().parameters, name }), 'aria-current': isOpen && 'true' }, el('bdi', {}, name))),
+    el('td', { class: 'wide' }, el('span', { class: 'cut' }, tag(server.state), server.quarantined > 0 && [' ', el('a', { class: 'warning', href: link('tools', { server: name, held: 'yes' }) }, `${number(server.quarantined)} in quarantine`)],
+      server.reason && [' ', el('bdi', { class: 'quiet', title: visible(server.reason) }, server.reason)])),
+    el('td', { class: 'num' }, server.tools ? el('a', { href: link('tools', { server: name }) }, number(server.tools)) : el('span', { class: 'quiet' }, '0')),
+    counted(calls.total, {}), counted(calls.error, { status: 'error' }), counted(calls.blocked + calls.rejected, { status: 'blocked,rejected' }),
+    time(calls.duration_us.p50), time(calls.duration_us.p99),
+    el('td', { class: 'late' }, rates.length > 1 && spark(rates, `Calls of ${visible(name)} in the last minutes`)));
+}
+
+/** Instructions if there is no server. */
+export const nextSteps = () => [
+  el('p', {}, 'Add one: ', command('mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp')),
+  el('p', {}, 'Or import those of another program: ', command('mcpproxy import')),
+];
+
+// ---- The panel
+
+function openPanel(server) {
+  if (open?.name !== server.name) {
+    open = content(server.name);
+    fill(details, el('div', { class: 'top' }, open.title, button('✕', () => change({ name: '' }), { 'aria-label': 'Close' })), open.parts);
+    details.hidden = false;
+    details.scrollTop = 0;
+    open.draw(server);
+    details.focus({ preventScroll: true });
+  } else open.draw(server);
+}
+
+function closePanel() {
+  if (!open) return;
+  const { name } = open;
+  const focused = details.contains(document.activeElement) || document.activeElement === document.body;
+  open = undefined;
+  details.hidden = true;
+  fill(details);
+  if (focused) table.querySelector(`tr[data-name="${CSS.escape(name)}"] th a`)?.focus();
+}
+
+function content(name) {
+  const title = el('div', {});
+  const about = el('div', {});
+  const actions = el('div', { class: 'answer' });
+  const reach = el('div', { class: 'reach' });
+  const history = el('div', { class: 'history' });
+  const parts = [about, actions, el('h3', {}, 'How it is reached'), reach, el('h3', {}, 'Latest changes of its state'), history, log(name)];
+  let [drawn, since] = [];
+  attempt(async () => {
+    const { data } = await ask('config');
+    const { command: program, args, url, cwd } = data.standing.mcpServers?.[name] ?? {};
+    const words = [program, ...(Array.isArray(args) ? args : [args])].filter((word) => word !== undefined);
+    fill(reach, pairs(['command', words.length > 0 && el('code', {}, words.map(quoted).join(' '))], ['URL', url && el('code', {}, url)], ['folder', cwd && el('code', {}, cwd)])
+      ?? el('p', { class: 'quiet' }, 'It is not in the config in force.'));
+  });
+  const look = () => attempt(async () => {
+    const { data } = await ask('activity', { type: 'server_change', server: name, limit: CHANGES });
+    fill(history, el('ul', {}, data.activities.map((it) => el('li', {}, when(it.timestamp), ' ', el('bdi', {}, happened(it)), it.error_message && [': ', el('bdi', { class: 'cause' }, it.error_message)]))),
+      el('p', {}, el('a', { href: link('activity', { server: name, type: 'server_change' }) }, 'All state changes')));
+  });
+  return {
+    name,
+    title,
+    parts,
+    draw(server) {
+      const said = JSON.stringify(server);
+      if (said === drawn) return;
+      drawn = said;
+      redraw(title, el('h2', {}, el('bdi', {}, name)), el('div', { class: 'tags' }, tag(server.state)));
+      redraw(about, described(server));
+      const wanted = buttons(server);
+      // Nobody's button goes away under their finger.
+      if (wanted.map((it) => it.textContent).join() !== [...actions.children].map((it) => it.textContent).join()) {
+        const focused = actions.contains(document.activeElement);
+        fill(actions, wanted);
+        if (focused) actions.firstElementChild.focus();
+      }
+      if (server.since !== since) look();
+      since = server.since;
+    },
+  };
+}
+
+/** A word of a command line as a shell reads it. */
+const quoted = (word) => (/^[\w@%+=:,./*-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);
+
+function described(server) {
+  const { name, calls } = server;
+  const records = (parameters, words) => el('a', { href: link('activity', { server: name, ...parameters }) }, words);
+  const refused = calls.blocked + calls.rejected;
+  const times = (us) => calls.total > 0 && `median ${took(us.p50 / 1000) || '–'}, p99 ${took(us.p99 / 1000) || '–'}`;
+  return nodes(
+    server.reason && el('p', { class: ['failed', 'needs-login', 'throttled'].includes(server.state) ? 'wrong' : 'quiet' }, server.reason),
+    login(server),
+    nonconforming(server),
+    pairs(['tools', server.tools ? el('a', { href: link('tools', { server: name }) }, number(server.tools)) : '0'],
+      ['in quarantine', server.quarantined ? el('a', { href: link('tools', { server: name, held: 'yes' }) }, number(server.quarantined)) : ''],
+      ['since', when(server.since)], ['transport', server.protocol], ['MCP revision', server.protocol_version], ['reported name', server.server_info],
+      ['calls', calls.total ? records({}, number(calls.total)) : '0'], ['errors', calls.error && records({ status: 'error' }, number(calls.error))],
+      ['refused', refused && records({ status: 'blocked,rejected' }, number(refused))],
+      ['duration', times(calls.duration_us)], ['added by the proxy', times(calls.overhead_us)]));
+}
+
+/** Items of its lists that do not conform to MCP: repaired, or left out. */
+function nonconforming({ nonconforming: found }) {
+  if (!found) return undefined;
+  const note = (it) => el('li', {}, `${it.list} '${it.item}' ${it.action}: ${it.reason}`);
+  const more = found.repaired + found.omitted - found.notes.length;
+  return el('details', {}, el('summary', {}, `List items repaired: ${found.repaired}, left out: ${found.omitted}`),
+    el('ul', {}, ...found.notes.map(note)), more > 0 && el('p', { class: 'quiet' }, `and ${more} more`));
+}
+
+const needsLogin = (server) => server.state === 'needs-login' || /needs login/.test(server.reason);
+
+/** State of a login. The user opens the address, because browsers block pop-ups. */
+function login({ login: standing }) {
+  if (!standing) return undefined;
+  if (standing.state === 'failed') return el('p', { class: 'wrong' }, 'The login failed: ', standing.reason);
+  if (standing.state === 'beginning' || !/^https?:/.test(standing.open)) return el('p', { class: 'quiet' }, 'The login is starting…');
+  return el('p', {}, el('a', { href: standing.open, target: '_blank', rel: 'noopener noreferrer' }, 'Open the login'),
+    ', in a browser on the machine that the proxy runs on, until ', when(standing.until), '. ', copy(standing.open, 'address'));
+}
+
+function buttons(server) {
+  const { name } = server;
+  const does = (what, question) => () => {
+    if (question && !confirm(visible(question))) return;
+    act(async () => {
+      try {
+        await send(`servers/${segment(name)}/${what}`);
+      } finally {
+        await load();
+      }
+    });
+  };
+  if (server.state === 'disabled') return [button('Enable', does('enable'), { class: 'primary' })];
+  return [
+    needsLogin(server) && server.login?.state !== 'waiting' && button('Log in', does('login'), { class: 'primary' }),
+    button('Restart', does('restart')),
+    button('Disable', does('disable', `Disable ${name}? Its tools are removed for all agents until it is enabled again.`), { class: 'deny' }),
+  ].filter(Boolean);
+}
+
+/** Stderr output of a server, followed while it is open. */
+function log(name) {
+  const lines = el('pre', { class: 'log', tabindex: 0, role: 'log', 'aria-label': `Stderr of ${visible(name)}` });
+  let [cursor, timer, kept] = [undefined, undefined, []];
+  const more = async () => {
+    const { data } = await ask(`servers/${segment(name)}/logs`, { limit: LOG_LINES, cursor });
+    const bottom = lines.scrollHeight - lines.scrollTop - lines.clientHeight < 20;
+    cursor = data.next_cursor;
+    kept = [...kept, ...data.lines].slice(-MAX_LOG_LINES);
+    if (data.lines.length || !kept.length) {
+      lines.textContent = kept.length ? visible(kept.map((it) => `${clock(new Date(it.time))}  ${it.line}`).join('\n')) : 'It has written nothing yet.';
+    }
+    if (bottom) lines.scrollTop = lines.scrollHeight;
+  };
+  const follow = async () => {
+    if (!made.open || !made.isConnected) return;
+    if (!document.hidden && made.offsetParent) await attempt(more);
+    clearTimeout(timer);
+    timer = setTimeout(follow, FOLLOW_MS);
+  };
+  const made = el('details', { toggle: () => (made.open ? follow() : clearTimeout(timer)) }, el('summary', {}, 'Log'), lines);
+  return made;
+}
+
+const typed = () => change({ q: search.value.trim(), state: state.value }, true);
+form.addEventListener('submit', (event) => event.preventDefault());
+search.addEventListener('input', settled(typed));
+state.addEventListener('change', typed);

@@ -1,0 +1,272 @@
+// The config in force without secrets, its differences from the file, a form and an editor for settings with a preview, and the status
+// of the proxy itself.
+
+import { button, bytes, code, editable, el, fill, laidOut, lasted, number, pairs, redraw, tag, when } from './dom.js';
+import { Refused, act, ask, attempt, get, send } from './rest.js';
+import { link } from './route.js';
+import { settingsForm } from './settings_form.js';
+
+const state = el('div', { class: 'card' });
+const differences = el('div', { id: 'difference', 'aria-live': 'polite' });
+const standing = el('div', { id: 'standing-config' });
+const proxy = el('div', { class: 'card' });
+const log = el('div', { id: 'verified', 'aria-live': 'polite' });
+const text = el('textarea', { id: 'settings-text', rows: 16, spellcheck: 'false', autocomplete: 'off', 'aria-describedby': 'settings-help', input: () => fill(proposed) });
+const proposed = el('div', { id: 'proposed', 'aria-live': 'polite' });
+const fields = el('div', {});
+const asText = el('div', { hidden: true }, el('label', { for: 'settings-text' }, 'Settings, as JSON'), text);
+const turn = button('Edit as JSON', () => act(turned));
+const editor = el('div', { class: 'trial card', hidden: true },
+  el('p', { id: 'settings-help', class: 'quiet' }, 'These settings are written into the config file, whose comments and layout are kept. What is missing here, and what is ', el('code', {}, '(not shown)'),
+    ', is changed in the file itself, servers with ', el('code', {}, 'mcpproxy upstream'), '.'),
+  fields, asText,
+  el('div', { class: 'answer' }, button('Preview changes', () => act(preview), { class: 'primary' }), turn,
+    button('Discard', () => close())), proposed);
+/** The part of the view where a fault is shown. */
+const PARTS = { config: 'config', activity: 'log' };
+const partOf = (fault) => PARTS[fault.part] ?? 'proxy';
+const faults = Object.fromEntries(['config', 'proxy', 'log'].map((part) => [part, el('div', { 'data-faults': part })]));
+const heading = (part, words) => el('h2', { id: `settings-${part}`, tabindex: -1 }, words);
+let asked = 0;
+let read; // the settings and the digest of the file when the editor was opened
+let next; // the settings as the form has them
+
+export const settings = {
+  name: 'settings',
+  label: 'Settings',
+  root: el('div', {},
+    heading('config', 'Config'), faults.config, state,
+    el('div', { class: 'answer' },
+      button('Change settings', () => act(open), { class: 'primary' }),
+      button('Compare with the file', () => act(compare)),
+      button('Reload', () => act(reload))),
+    differences, editor,
+    el('details', {}, el('summary', {}, 'In force, without secrets'), standing),
+    heading('proxy', 'This proxy'), faults.proxy, proxy,
+    heading('log', 'Activity log'), faults.log,
+    el('p', { class: 'quiet' }, 'Each record contains the hash of the previous one, so changed, removed and inserted records are detected.'),
+    el('div', { class: 'answer' }, button('Verify the log', () => act(verify)),
+      el('a', { href: link('activity', { type: 'config_change' }) }, 'Changes of the config')), log),
+  async show({ part }) {
+    await settings.refresh();
+    const place = part && document.getElementById(`settings-${partOf({ part })}`);
+    place?.scrollIntoView({ block: 'center' });
+    place?.focus({ preventScroll: true });
+  },
+  refresh: () => attempt(load),
+  forget() {
+    asked += 1;
+    close();
+    for (const place of [state, differences, standing, proxy, log, ...Object.values(faults)]) fill(place);
+  },
+};
+
+const problems = (all) => el('ul', {}, all.map((it) => el('li', { class: it.severity === 'error' ? 'wrong' : 'quiet' },
+  it.file && `${it.file}: `, it.line && `line ${it.line} column ${it.column}: `, it.problem)));
+const keys = (all) => el('ul', {}, all.map((key) => el('li', {}, el('code', {}, key))));
+
+let drawn;
+
+async function load() {
+  const mine = ++asked;
+  const [{ data: config, text }, { data: status }] = await Promise.all([ask('config'), ask('status')]);
+  if (mine !== asked) return;
+  if (text !== drawn || !state.childElementCount) {
+    drawn = text;
+    fill(state, pairs(['file', config.path ? [el('span', { class: 'mono' }, config.path)] : 'none'], ['in force since', when(config.since)],
+      ['needs a restart', config.needs_restart.length > 0 && keys(config.needs_restart)]),
+    config.rejected && el('div', { class: 'decision blocked' }, el('p', {}, 'What the file holds since ', when(config.rejected.since), ' is invalid; the previous config stays in force.'),
+      problems(config.rejected.problems)),
+    !config.rejected && el('p', { class: 'quiet' }, 'A change of the file applies as soon as it is written.'));
+    fill(standing, code(laidOut(config.standing), 'config'));
+  }
+  for (const [part, place] of Object.entries(faults)) {
+    const here = status.faults.filter((fault) => !fault.server && !['fleet', 'index'].includes(fault.part) && partOf(fault) === part);
+    redraw(place, here.length > 0 && el('ul', { class: 'card fault' }, here.map((fault) => el('li', {}, el('strong', {}, fault.part), ': ', el('bdi', {}, fault.cause)))));
+  }
+  const { activity, schemas } = status;
+  redraw(proxy, pairs(['version', status.version], ['commit', status.commit], ['running for', lasted(status.uptime_seconds)],
+    ['servers', `${number(status.servers.connected)} of ${number(status.servers.total)} connected`], ['tools', number(status.tools)],
+    ['connections', number(status.load.connections)], ['sessions', number(status.load.sessions)],
+    ['results held', `${bytes(status.load.held.bytes)} of ${bytes(status.load.held.limit)}`],
+    ['unusable schemas', schemas.unusable.length > 0 && el('ul', {}, schemas.unusable.map((it) => el('li', {}, el('bdi', {}, it.tool), ': ', it.reason)))],
+    ['engine disagreements', schemas.disagreements && number(schemas.disagreements)],
+    ['records', activity.records !== undefined && number(activity.records)]));
+}
+
+async function compare() {
+  const { data } = await ask('config/difference');
+  const nothing = !data.changes.length && !data.problems.length && !data.applied.length && !data.needs_restart.length;
+  fill(differences, el('div', { class: 'card' }, nothing && el('p', {}, 'The file matches the config in force.'),
+    data.problems.some((it) => it.severity === 'error') && el('p', { class: 'wrong' }, 'The file is invalid:'), difference(data)));
+}
+
+const difference = (data) => [data.problems.length > 0 && problems(data.problems),
+  data.changes.length > 0 && changes(data.changes),
+  data.left_out > 0 && el('p', { class: 'quiet' }, `and ${number(data.left_out)} more`),
+  data.applied.length > 0 && [el('h3', {}, 'Applies at once'), keys(data.applied)],
+  data.needs_restart.length > 0 && [el('h3', {}, 'Takes effect at the next start'), keys(data.needs_restart)]];
+
+function changes(all) {
+  const value = (it, sign) => it !== undefined && el('pre', { class: sign === '+' ? 'new' : 'old', tabindex: 0, role: 'group', 'aria-label': sign === '+' ? 'in the file' : 'in force' }, `${sign} ${laidOut(it)}`);
+  return el('ul', { class: 'changes' }, all.map((it) => el('li', {},
+    el('div', { class: 'line' }, el('code', {}, it.key), el('span', { class: 'quiet' }, it.change)),
+    value(it.old, '-'), value(it.new, '+'),
+    it.old === undefined && it.new === undefined && el('p', { class: 'quiet' }, 'The value is not shown because it may be a secret.'))));
+}
+
+async function open() {
+  const [{ data }, schema] = await Promise.all([ask('config/settings'), get('/api/v1/config/schema.json').then((answer) => answer.json())]);
+  read = { ...data, schema };
+  next = structuredClone(data.settings);
+  text.value = '';
+  asForm();
+  fill(proposed);
+  editor.hidden = false;
+  fields.querySelector('select').focus();
+}
+
+function asForm() {
+  fill(fields, settingsForm(read.schema, read, next, () => fill(proposed)));
+  turnTo(false);
+}
+
+function turnTo(json) {
+  [asText.hidden, fields.hidden] = [!json, json];
+  turn.textContent = json ? 'Edit as a form' : 'Edit as JSON';
+}
+
+/** Changes between the form and the JSON, with what is in them. */
+function turned() {
+  if (asText.hidden) {
+    text.value = editable(next);
+    turnTo(true);
+    text.focus();
+    return;
+  }
+  const typed = parsed();
+  if (!typed) return;
+  next = typed;
+  asForm();
+}
+
+function close() {
+  read = undefined;
+  next = undefined;
+  text.value = '';
+  for (const place of [fields, proposed]) fill(place);
+  editor.hidden = true;
+}
+
+const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+
+/** The JSON Merge Patch from `old` to `next`. */
+function patchOf(old, next) {
+  const patch = Object.create(null);
+  for (const key of new Set([...Object.keys(old), ...Object.keys(next)])) {
+    const [was, is] = [old, next].map((value) => (Object.hasOwn(value, key) ? value[key] : null));
+    if (isObject(was) && isObject(is)) {
+      const inner = patchOf(was, is);
+      if (Object.keys(inner).length > 0) patch[key] = inner;
+    } else if (JSON.stringify(was) !== JSON.stringify(is)) patch[key] = is;
+  }
+  return patch;
+}
+
+const TOKEN = /[{}[\],:]|"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null/y;
+
+/** Position of the first JSON syntax error, which browsers do not always report. */
+function wrongAt(json) {
+  const open = [];
+  let wants = 'value';
+  for (let at = 0; ; at = TOKEN.lastIndex) {
+    at += /^\s*/.exec(json.slice(at))[0].length;
+    TOKEN.lastIndex = at;
+    const token = TOKEN.exec(json)?.[0];
+    const kind = token === undefined ? 'none' : '{}[],:'.includes(token) ? token : token[0] === '"' ? 'text' : 'plain';
+    const inside = open.at(-1);
+    const ends = kind === (inside === '{' ? '}' : ']') && inside !== undefined && (wants === 'next' || wants.endsWith(' or end'));
+    if (ends) {
+      open.pop();
+      wants = 'next';
+    } else if (wants.startsWith('value') && (kind === '{' || kind === '[')) {
+      open.push(kind);
+      wants = kind === '{' ? 'key or end' : 'value or end';
+    } else if (wants.startsWith('value') && (kind === 'text' || kind === 'plain')) wants = 'next';
+    else if (wants.startsWith('key') && kind === 'text') wants = ':';
+    else if (wants === ':' && kind === ':') wants = 'value';
+    else if (wants === 'next' && kind === ',' && inside !== undefined) wants = inside === '{' ? 'key' : 'value';
+    else return at;
+  }
+}
+
+/** The settings in the text; `undefined` if they are invalid, which is shown. */
+function parsed() {
+  try {
+    const value = JSON.parse(text.value);
+    if (!isObject(value)) throw new SyntaxError('write an object, { … }');
+    return value;
+  } catch (error) {
+    const before = text.value.slice(0, wrongAt(text.value)).split('\n');
+    fill(proposed, el('p', { class: 'wrong' }, `Invalid JSON at line ${before.length} column ${before.at(-1).length + 1}: ${error.message}`));
+    return undefined;
+  }
+}
+
+async function preview() {
+  const wanted = asText.hidden ? next : parsed();
+  if (!wanted) return;
+  const patch = patchOf(read.settings, wanted);
+  if (Object.keys(patch).length === 0) {
+    fill(proposed, el('p', {}, 'Nothing has changed.'));
+    return;
+  }
+  const change = { digest: read.digest, patch };
+  try {
+    const { data } = await send('config/preview', change);
+    fill(proposed, difference(data), el('div', { class: 'answer' },
+      button('Write and apply', () => act(() => taken(proposed, 'Nothing was written', async () => {
+        await reloaded('config/change', change);
+        close();
+      })), { class: 'primary' })));
+  } catch (error) {
+    refused(proposed, 'The change is invalid', error);
+  }
+}
+
+const reload = () => taken(differences, 'The file is invalid; the previous config stays in force', () => reloaded('config/reload'));
+
+/** Changes the config, shows a rejection at `place`, and reloads the view. */
+async function taken(place, words, work) {
+  try {
+    await work();
+  } catch (error) {
+    refused(place, words, error);
+  }
+  await load();
+}
+
+async function reloaded(path, body) {
+  const { data } = await send(path, body);
+  fill(differences, el('div', { class: 'card' }, el('p', {}, data.unchanged ? 'Nothing has changed.' : 'The config is in force.'),
+    data.applied.length > 0 && [el('h3', {}, 'Applied'), keys(data.applied)],
+    data.needs_restart.length > 0 && [el('h3', {}, 'Takes effect at the next start'), keys(data.needs_restart)],
+    data.warnings.length > 0 && problems(data.warnings)));
+}
+
+function refused(place, words, error) {
+  if (!(error instanceof Refused) || ![409, 422].includes(error.status)) throw error;
+  fill(place, el('div', { class: 'card' }, el('p', { class: 'wrong' }, `${words}:`), problems(error.more.problems ?? [{ severity: 'error', problem: error.message }])));
+}
+
+async function verify() {
+  fill(log, el('p', { class: 'quiet' }, 'In progress.'));
+  try {
+    const { data } = await ask('activity/verify');
+    fill(log, el('div', { class: 'card' }, el('div', { class: 'line' }, el('strong', {}, data.sound ? 'The log is intact.' : 'The log is not intact.'),
+      tag(data.sound ? 'success' : 'error')), code(laidOut(data), 'report')));
+  } catch (error) {
+    fill(log);
+    throw error;
+  }
+}

@@ -1,0 +1,125 @@
+// A form for the settings that can be changed here, made from the JSON Schema of the config.
+
+import { el, fill, labelled, number, option } from './dom.js';
+
+const HIDDEN = '(not shown)';
+const ALL = 'All servers';
+const GENERAL = 'General';
+
+let ids = 0; // of fields, which their labels name
+
+const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+
+/** The schema of a path, with its references resolved; `undefined` if there is none. */
+function schemaOf(root, path) {
+  const resolved = (at) => {
+    let schema = at;
+    for (let depth = 0; schema?.$ref && depth < 8; depth += 1) {
+      const { $ref: reference, ...more } = schema;
+      schema = { ...reference.slice(2).split('/').reduce((inner, key) => inner?.[key], root), ...more };
+    }
+    return schema;
+  };
+  return path.reduce((schema, key) => resolved(schema?.properties?.[key] ?? resolved(schema)?.additionalProperties), resolved(root));
+}
+
+const get = (settings, path) => path.reduce((at, key) => (isObject(at) && Object.hasOwn(at, key) ? at[key] : undefined), settings);
+
+/** Sets a value, or removes it (`undefined`) with the sections that were made for it. */
+function set(settings, path, value, before) {
+  const [key, ...rest] = path;
+  if (rest.length === 0) {
+    if (value === undefined) delete settings[key];
+    else settings[key] = value;
+    return;
+  }
+  if (!isObject(settings[key])) {
+    if (value === undefined) return;
+    settings[key] = {};
+  }
+  set(settings[key], rest, value, isObject(before) ? before[key] : undefined);
+  if (Object.keys(settings[key]).length === 0 && !(isObject(before) && Object.hasOwn(before, key))) delete settings[key];
+}
+
+const byDefault = (schema) => {
+  const value = schema.default;
+  if (value === undefined || (Array.isArray(value) && value.length === 0)) return 'not set';
+  return `default: ${typeof value === 'number' ? number(value) : typeof value === 'boolean' ? (value ? 'yes' : 'no') : value}`;
+};
+
+/** The field of a value: how it is shown, and how what is in it is read. */
+function fieldOf(schema, value) {
+  const choices = schema.enum ?? (schema.type === 'boolean' ? [true, false] : undefined);
+  if (choices) {
+    const words = (choice) => (choice === true ? 'yes' : choice === false ? 'no' : String(choice));
+    const made = el('select', {}, option('', byDefault(schema)), choices.map((choice) => option(String(choice), words(choice))));
+    made.value = value === undefined ? '' : String(value);
+    return [made, () => choices.find((choice) => String(choice) === made.value)];
+  }
+  if (schema.type === 'integer' || schema.type === 'number') {
+    const made = el('input', { type: 'number', min: schema.minimum, max: schema.maximum, step: schema.type === 'integer' ? 1 : 'any', placeholder: byDefault(schema) });
+    made.value = value ?? '';
+    return [made, () => (made.value === '' ? undefined : Number(made.value))];
+  }
+  const made = el('input', { autocomplete: 'off', spellcheck: 'false', placeholder: byDefault(schema) });
+  if (schema.type === 'array') {
+    made.value = Array.isArray(value) ? value.join(', ') : '';
+    return [made, () => (made.value.trim() === '' ? undefined : made.value.split(',').map((word) => word.trim()).filter(Boolean))];
+  }
+  made.value = value ?? '';
+  return [made, () => (made.value.trim() === '' ? undefined : made.value.trim())];
+}
+
+/** What the form can show at a path: nothing that is hidden, and no value of another kind. */
+function fits(schema, value) {
+  if (value === undefined) return true;
+  if (value === HIDDEN) return false;
+  if (schema.enum) return schema.enum.includes(value);
+  if (schema.type === 'array') return Array.isArray(value) && value.length > 0 && value.every((item) => typeof item === 'string' && !item.includes(','));
+  return { boolean: 'boolean', integer: 'number', number: 'number', string: 'string' }[schema.type] === typeof value;
+}
+
+/**
+ * The form of `settings`, of which those at `patchable` paths can be changed; `changed` is called after each change of `next`.
+ * Settings of single tools and principals, whose names are free, are changed as JSON.
+ */
+export function settingsForm(schema, { settings, patchable }, next, changed) {
+  const fields = el('div', {});
+  const names = Object.keys(isObject(settings.mcpServers) ? settings.mcpServers : {});
+  const of = el('select', { change: () => draw() }, option('', ALL), names.map((name) => option(name)));
+  const paths = patchable.map((path) => path.split('.'));
+
+  function field(path, words) {
+    const at = schemaOf(schema, path);
+    const value = get(next, path);
+    if (!at || at.deprecated || !fits(at, value)) return undefined;
+    const [made, read] = fieldOf(at, value);
+    made.addEventListener('input', () => {
+      set(next, path, read(), settings);
+      changed();
+    });
+    ids += 1;
+    made.id = `setting-${ids}`;
+    const help = `${made.id}-help`;
+    made.setAttribute('aria-describedby', help);
+    return el('div', { class: 'setting' }, el('div', {}, el('label', { for: made.id }, el('code', {}, words.join('.'))), made), el('p', { id: help, class: 'quiet' }, at.description ?? ''));
+  }
+
+  function draw() {
+    const server = of.value;
+    const wanted = paths.filter(([root, ...rest]) => (root === 'mcpServers') === Boolean(server)
+      && (server ? rest.slice(1) : rest).every((key) => key !== '*'));
+    const sections = new Map();
+    for (const path of wanted) {
+      const words = server ? path.slice(2) : path;
+      const made = field(server ? ['mcpServers', server, ...words] : path, words);
+      if (!made) continue;
+      const section = words.length > 1 ? words[0] : GENERAL;
+      sections.set(section, [...(sections.get(section) ?? []), made]);
+    }
+    fill(fields, [...sections].map(([section, all]) => el('details', { open: section === GENERAL, 'data-section': section }, el('summary', {}, section.replaceAll('_', ' ')), all)));
+  }
+
+  draw();
+  return el('div', { id: 'settings-form' }, labelled('Settings of', of), fields);
+}

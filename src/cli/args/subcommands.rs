@@ -1,0 +1,726 @@
+//! Subcommands and their arguments: servers, clients, calls, fleet, access and activity.
+
+use crate::cli::clients::McpClient;
+use crate::cli::format::TimeStyle;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum UpstreamCommand {
+    /// List each server's state, number of tools, and error
+    #[command(
+        visible_alias = "ls",
+        after_help = "\
+Examples:
+  mcpproxy upstream list
+  mcpproxy upstream list --json"
+    )]
+    List,
+    /// Add a server to the config and test it
+    #[command(after_help = "\
+Examples:
+  mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp
+  mcpproxy upstream add search https://mcp.example.com/mcp
+  mcpproxy upstream add github --url https://api.githubcopilot.com/mcp --header 'Authorization: Bearer ${env:GITHUB_TOKEN}'
+  mcpproxy upstream add notes --env 'NOTES_KEY=${file:/run/secrets/notes}' --disabled -- notes-server --stdio
+
+Everything after -- is the command and its arguments; no shell interprets it. The rest of the file \
+is preserved, comments included. Reference secrets instead of writing them: ${env:NAME}, \
+${file:/path}, ${credential:NAME}, ${keyring:service/user}. A running proxy is notified of the change.")]
+    Add(UpstreamAdd),
+    /// Remove a server from the config
+    #[command(
+        visible_alias = "rm",
+        after_help = "\
+Examples:
+  mcpproxy upstream remove files
+
+A running proxy is notified of the change. Recorded activity of the server is kept."
+    )]
+    Remove {
+        /// The server's name in the config
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Enable a server
+    #[command(after_help = "\
+Examples:
+  mcpproxy upstream enable files")]
+    Enable {
+        /// The server's name in the config
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Disable a server: it stays in the config and is not started
+    #[command(after_help = "\
+Examples:
+  mcpproxy upstream disable files")]
+    Disable {
+        /// The server's name in the config
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Reconnect a server; a command gets a new process
+    #[command(after_help = "\
+Examples:
+  mcpproxy upstream restart files
+
+Calls in flight to it fail.")]
+    Restart {
+        /// The server's name in the config
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Show a server's stderr output, or the state changes of a URL, with secrets redacted
+    #[command(after_help = "\
+Examples:
+  mcpproxy upstream logs files
+  mcpproxy upstream logs files -f
+  mcpproxy upstream logs files -n 20 --json
+  mcpproxy upstream logs files --time local
+
+The last 1 to 2 MiB per server are kept in the data directory. A server over HTTP has no stderr: its log has \
+the changes of its state, with the reasons.")]
+    Logs {
+        /// The server's name in the config
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Keep printing new lines until Ctrl-C
+        #[arg(short, long)]
+        follow: bool,
+        /// Number of lines, at most 1000
+        #[arg(
+            short = 'n',
+            long,
+            value_name = "NUMBER",
+            default_value_t = 100,
+            value_parser = clap::value_parser!(u64).range(1..=1000)
+        )]
+        lines: u64,
+        /// Time format: relative, local or utc [default: utc]
+        #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
+        time: Option<TimeStyle>,
+    },
+    /// Log in to a server that requires OAuth, in your browser
+    #[command(after_help = "\
+Examples:
+  mcpproxy upstream login github
+  mcpproxy upstream login github --open --timeout 2m
+
+The URL to open is printed; your browser is redirected to this command on 127.0.0.1, so it must run \
+on the same machine. The tokens are stored in the data directory, readable only by you, and renewed by the \
+proxy; a running proxy picks them up by itself.")]
+    Login {
+        /// The server's name in the config
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Also open the browser
+        #[arg(long)]
+        open: bool,
+        /// Give up after this duration
+        #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::cli::args::timeout)]
+        timeout: std::time::Duration,
+    },
+    /// Delete the stored tokens of a login
+    #[command(after_help = "\
+Examples:
+  mcpproxy upstream logout github
+
+A running proxy notices. The tokens stay valid at the authorization server until they expire.")]
+    Logout {
+        /// The server's name in the config
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct UpstreamAdd {
+    /// The server's name: letters, digits, '-', '_', '.'
+    #[arg(value_name = "NAME")]
+    pub(in crate::cli) name: String,
+    /// Its MCP endpoint (same as --url)
+    #[arg(value_name = "URL", value_parser = endpoint, conflicts_with_all = ["url", "command", "env"])]
+    pub(in crate::cli) endpoint: Option<String>,
+    /// Its MCP endpoint
+    #[arg(long, value_name = "URL", conflicts_with = "command")]
+    pub(in crate::cli) url: Option<String>,
+    /// Environment variable of the command; repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable, conflicts_with = "url")]
+    pub(in crate::cli) env: Vec<(String, String)>,
+    /// HTTP header of requests to the server; repeatable
+    #[arg(long, value_name = "NAME: VALUE", value_parser = header, conflicts_with = "command")]
+    pub(in crate::cli) header: Vec<(String, String)>,
+    /// Add the server disabled
+    #[arg(long)]
+    pub(in crate::cli) disabled: bool,
+    /// Skip the test whether the server is usable
+    #[arg(long)]
+    pub(in crate::cli) no_check: bool,
+    /// The command and its arguments, after --
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(in crate::cli) command: Vec<String>,
+}
+
+fn endpoint(text: &str) -> Result<String, String> {
+    let is_url = ["http://", "https://", "unix:", "${"].iter().any(|kind| text.starts_with(kind));
+    match is_url {
+        true => Ok(text.to_owned()),
+        false => Err("a URL begins with http:// or https://; write a command after --".to_owned()),
+    }
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let found = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = found.ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let found = text.split_once(':').filter(|(name, _)| !name.trim().is_empty());
+    let (name, value) = found.ok_or("write 'NAME: VALUE'")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ImportArgs {
+    /// Clients to import from: claude-desktop, claude-code, cursor, vscode, windsurf, codex, zed [default: all]
+    #[arg(value_enum, value_name = "CLIENT", hide_possible_values = true)]
+    pub(in crate::cli) clients: Vec<McpClient>,
+    /// Show what would be added, and add nothing
+    #[arg(long)]
+    pub(in crate::cli) dry_run: bool,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub(in crate::cli) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ConnectArgs {
+    /// Client: claude-desktop, claude-code, cursor, vscode, windsurf, codex or zed
+    #[arg(value_enum, value_name = "CLIENT", hide_possible_values = true)]
+    pub(in crate::cli) client: McpClient,
+    /// Remove our entry
+    #[arg(long)]
+    pub(in crate::cli) undo: bool,
+    /// Show what would be written, and write nothing
+    #[arg(long)]
+    pub(in crate::cli) dry_run: bool,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub(in crate::cli) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct StatusArgs {
+    /// For health checks: only report whether the proxy answers
+    #[arg(long)]
+    pub(in crate::cli) alive: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum CallCommand {
+    /// Call a tool that only reads
+    #[command(
+        name = "tool-read",
+        after_help = "\
+Examples:
+  mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
+  mcpproxy call tool-read files:list_directory path=/tmp
+  mcpproxy call tool-read github:list_issues repo=acme/app labels:='[\"bug\"]'
+  mcpproxy call tool-read --tool-name=files:read_file --json_args '{\"path\":\"/etc/hosts\"}'
+  echo '{\"path\":\"/tmp\"}' | mcpproxy call tool-read files:list_directory --args -
+  mcpproxy -o json call tool-read time:get_current_time --args @args.json
+
+Refused if the tool is marked destructive; `mcpproxy tools show NAME` names the command to use."
+    )]
+    Read(CallArgs),
+    /// Call a tool that creates or updates something
+    #[command(
+        name = "tool-write",
+        after_help = "\
+Examples:
+  mcpproxy call tool-write github:create_issue --args @issue.json --reason 'reported by QA'
+  mcpproxy call tool-write memory:add --args '{\"text\":\"hi\"}' --sensitivity internal
+
+Refused if the tool is marked destructive; use tool-destructive then."
+    )]
+    Write(CallArgs),
+    /// Call a tool that deletes or permanently changes something
+    #[command(
+        name = "tool-destructive",
+        after_help = "\
+Examples:
+  mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' --reason 'clean up'
+
+Allowed whatever the tool's annotations say."
+    )]
+    Destructive(CallArgs),
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct CallArgs {
+    /// The tool, as server:tool
+    #[arg(value_name = "SERVER:TOOL", required_unless_present = "tool_name")]
+    pub(in crate::cli) tool: Option<String>,
+    /// The tool, as server:tool (same as the positional argument)
+    #[arg(
+        long = "tool-name",
+        alias = "tool_name",
+        value_name = "SERVER:TOOL",
+        conflicts_with = "tool"
+    )]
+    pub(in crate::cli) tool_name: Option<String>,
+    /// Arguments: KEY=TEXT, or KEY:=JSON for a value that is no text; a text is coerced to what the tool's schema requires
+    #[arg(value_name = "KEY=VALUE", conflicts_with = "args")]
+    pub(in crate::cli) pairs: Vec<String>,
+    /// The tool's arguments: a JSON object, '-' for stdin, or @FILE
+    #[arg(
+        short,
+        long,
+        visible_alias = "json_args",
+        value_name = "JSON",
+        default_value = "{}",
+        allow_hyphen_values = true
+    )]
+    pub(in crate::cli) args: String,
+    /// Reason for the call, stored in the activity record (at most 1000 characters)
+    #[arg(long, value_name = "TEXT")]
+    pub(in crate::cli) reason: Option<String>,
+    /// Data sensitivity: public, internal, private or unknown; stored in the activity record
+    #[arg(long, value_name = "WORD")]
+    pub(in crate::cli) sensitivity: Option<String>,
+    /// Give up after this duration, like 30s or 2m [default: the server's call_timeout]
+    #[arg(long, value_name = "DURATION", value_parser = crate::cli::args::timeout)]
+    pub(in crate::cli) timeout: Option<std::time::Duration>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum FleetCommand {
+    /// Show the nodes: state, version, ledger position, clock
+    #[command(after_help = "\
+Examples:
+  mcpproxy fleet status
+  mcpproxy fleet status --json
+
+Exit code 1 if anything is wrong; the problems are listed below the table.")]
+    Status,
+    /// Apply a config file to all nodes
+    #[command(after_help = "\
+Examples:
+  mcpproxy fleet apply fleet.json
+
+Per-node keys keep their values: listen, tls, data_dir, api_key, cluster and logging. The rule files the config \
+names are shared with it. The config is validated here and on the contacted node before it is stored; each node validates it with its own \
+keys, and keeps its previous config if the new one is invalid.")]
+    Apply {
+        /// The config file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Return all nodes to the previous config
+    #[command(after_help = "\
+Examples:
+  mcpproxy fleet rollback
+
+Repeat the command to go back one version further.")]
+    Rollback,
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum TokenCommand {
+    /// Create a token for an agent; it is shown only once
+    #[command(after_help = "\
+Examples:
+  mcpproxy token create ci --server github --operation read --expires 30d
+  mcpproxy token create notes --tool 'notes:get_*' --tool 'notes:search'
+  mcpproxy -o json token create ci
+
+A token without limits may call everything. The agent sends it as `Authorization: Bearer TOKEN` or `X-API-Key`. With --tool \
+and without --server it is limited to tools: no resources, no prompts.")]
+    Create(TokenCreate),
+    /// List tokens and their limits
+    #[command(
+        visible_alias = "ls",
+        after_help = "\
+Examples:
+  mcpproxy token list
+  mcpproxy token list --json"
+    )]
+    List,
+    /// Revoke a token immediately
+    #[command(after_help = "\
+Examples:
+  mcpproxy token revoke ci")]
+    Revoke {
+        /// The token's name
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Replace a token's secret; the old one is revoked at once
+    #[command(after_help = "\
+Examples:
+  mcpproxy token rotate ci
+  mcpproxy -o json token rotate ci")]
+    Rotate {
+        /// The token's name
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct TokenCreate {
+    /// Name of the token; activity records show it as token:NAME
+    #[arg(value_name = "NAME")]
+    pub(in crate::cli) name: String,
+    /// Limit the token to this server; repeatable
+    #[arg(long = "server", value_name = "SERVER")]
+    pub(in crate::cli) servers: Vec<String>,
+    /// Limit the token to this tool: SERVER:TOOL, or TOOL of any server, with * for any characters; repeatable
+    #[arg(long = "tool", value_name = "PATTERN")]
+    pub(in crate::cli) tools: Vec<String>,
+    /// Limit the token to this operation: read, write or destructive; repeatable
+    #[arg(long = "operation", value_name = "OPERATION", value_parser = ["read", "write", "destructive"], hide_possible_values = true)]
+    pub(in crate::cli) operations: Vec<String>,
+    /// Lifetime, like 30d or 12h [default: no expiry]
+    #[arg(long, value_name = "DURATION", value_parser = crate::cli::args::days)]
+    pub(in crate::cli) expires: Option<std::time::Duration>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum ApprovalsCommand {
+    /// List pending calls and standing approvals
+    #[command(
+        visible_alias = "ls",
+        after_help = "\
+Examples:
+  mcpproxy approvals list
+  mcpproxy approvals list --json
+
+At a terminal ids are shortened to a unique prefix."
+    )]
+    List {
+        /// Time format: relative, local or utc [default: relative at a terminal, else utc]
+        #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
+        time: Option<TimeStyle>,
+    },
+    /// Show one pending call with all its arguments, or its decision
+    #[command(after_help = "\
+Examples:
+  mcpproxy approvals show 5r8x0q2mzk7w1ahd")]
+    Show {
+        /// The approval's id, from `approvals list`, or a prefix of it
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Approve a pending call
+    #[command(after_help = "\
+Examples:
+  mcpproxy approvals approve 5r8x0q2mzk7w1ahd
+  mcpproxy approvals approve 5r8x0q2mzk7w1ahd --for 1h
+  mcpproxy approvals approve 5r8x0q2mzk7w1ahd --for session
+
+Without --for only this call is approved. With it every call of the same tool by the same \
+principal is approved for that time, whatever its arguments, until the server changes the tool's definition. `approvals \
+deny` with the same id revokes it early.")]
+    Approve {
+        /// The approval's id, from `approvals list`, or a prefix of it
+        #[arg(value_name = "ID")]
+        id: String,
+        /// How long the approval stands: a duration like 1h, at most 24h, or 'session'
+        #[arg(long = "for", value_name = "TIME")]
+        how_long: Option<String>,
+    },
+    /// Deny a pending call, or revoke a standing approval
+    #[command(after_help = "\
+Examples:
+  mcpproxy approvals deny 5r8x0q2mzk7w1ahd")]
+    Deny {
+        /// The approval's id, from `approvals list`, or a prefix of it
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum PolicyCommand {
+    /// Validate rules against the known servers and tools
+    #[command(after_help = "\
+Examples:
+  mcpproxy policy check
+  mcpproxy policy check new.cedar other.cedar
+
+Without FILE the rules of the config are checked. Every problem is reported as FILE:LINE:COLUMN. Exit \
+code 1 if there is any. The tools are those the proxy discovered last.")]
+    Check {
+        /// Rule files, instead of policy.files
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Evaluate test cases and compare decisions with expectations
+    #[command(after_help = "\
+Examples:
+  mcpproxy policy test cases.yaml
+  mcpproxy policy test cases.json --rules new.cedar
+
+A case, in YAML or JSON, one of a list:
+  - {principal: 'token:ci', groups: [dev], action: destructive, tool: 'github:delete_repo',
+     args: {repo: x}, expect: deny, rule: no-delete}
+
+`resource` or `prompt` may replace `tool`; `groups`, `args`, `rule`, `client`, `reason`, \
+`sensitivity` and `session` are optional. Exit code 1 if a case fails.")]
+    Test {
+        /// File of test cases
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Rule files, instead of those of the config
+        #[arg(long, value_name = "FILE")]
+        rules: Vec<PathBuf>,
+    },
+    /// Explain which rules decide a call and what they evaluate
+    #[command(after_help = "\
+Examples:
+  mcpproxy policy explain --as token:ci --tool github:delete_repo --args '{\"repo\":\"x\"}'
+  mcpproxy policy explain --as jwt:ann --group dev --tool files:read --action read -o json")]
+    Explain(PolicyExplain),
+    /// Compare new rules with those in force on logged calls
+    #[command(after_help = "\
+Examples:
+  mcpproxy policy replay new.cedar --since 30d
+  mcpproxy policy replay new.cedar more.cedar --since 2026-01-01T00:00:00Z -o json
+
+Calls with truncated or redacted arguments, and calls for which the log lacks an attribute that a rule \
+reads, are counted as undecidable; nothing is guessed. The log is read from the running proxy, \
+or from a copy of its files if none runs.")]
+    Replay {
+        /// Rule files
+        #[arg(value_name = "NEW", required = true)]
+        files: Vec<PathBuf>,
+        /// Start of the period: RFC 3339, or an age like 12h or 30d
+        #[arg(long, value_name = "TIME", default_value = "30d")]
+        since: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct PolicyExplain {
+    /// Principal: anonymous, admin, token:NAME, jwt:SUBJECT, cert:NAME
+    #[arg(long = "as", value_name = "PRINCIPAL")]
+    pub(in crate::cli) principal: String,
+    /// Group of the principal; repeatable
+    #[arg(long = "group", value_name = "NAME")]
+    pub(in crate::cli) groups: Vec<String>,
+    /// The tool, as server:tool
+    #[arg(long, value_name = "SERVER:TOOL")]
+    pub(in crate::cli) tool: String,
+    /// Operation: read, write or destructive [default: the one the tool is marked for]
+    #[arg(long, value_name = "WORD", value_parser = ["read", "write", "destructive"], hide_possible_values = true)]
+    pub(in crate::cli) action: Option<String>,
+    /// The tool's arguments: a JSON object, '-' for stdin, or @FILE
+    #[arg(long, value_name = "JSON", default_value = "{}", allow_hyphen_values = true)]
+    pub(in crate::cli) args: String,
+}
+
+/// Default number of records in `activity list`.
+const LIST_LIMIT: u32 = 50;
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum ActivityCommand {
+    /// List the latest records, newest first
+    #[command(
+        visible_alias = "ls",
+        after_help = "\
+Examples:
+  mcpproxy activity list
+  mcpproxy activity list --status blocked,rejected --since 2h
+  mcpproxy activity list --intent-type destructive --server github -n 200
+  mcpproxy activity list --type policy_decision -o json
+  mcpproxy activity list --text 'no such file' --since 7d
+
+Sorted by the time shown: when a record was stored. --since and --until filter by when a \
+call began. Filters combine; separate several values of one filter with commas. A decision about a \
+listed call is shown in that call's row. At a terminal, or with COLUMNS set, ids are record \
+numbers, and columns that do not fit are omitted; a pipe gets full ids and all columns."
+    )]
+    List(ActivityList),
+    /// Show one record in full: intent, verdict, arguments, result
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity show last
+  mcpproxy activity show 4711 --time local
+  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 -o yaml
+
+`last` is the first row of `activity list`. A number is that of a record in this log, its \"seq\".")]
+    Show {
+        /// The record's number or id, from `activity list`, or `last`
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Time format: relative, local or utc [default: utc]
+        #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
+        time: Option<TimeStyle>,
+    },
+    /// Show counts by outcome and intent, top servers and tools, latencies
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity summary
+  mcpproxy activity summary --period 30d -o json")]
+    Summary {
+        /// Period to summarize: 1h, 24h, 7d or 30d
+        #[arg(long, default_value = "24h", value_parser = ["1h", "24h", "7d", "30d"], hide_possible_values = true)]
+        period: String,
+    },
+    /// Export all records that match a filter, oldest first
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity export --output activity.ndjson
+  mcpproxy activity export --output blocked.csv --format csv --status blocked --since 24h
+  mcpproxy activity export --output - --type tool_call
+  mcpproxy activity export --output activity.parquet --format parquet
+
+After `export`, --output is the file, '-' for stdout; -o and --json set the format of the summary. \
+json is one object per line. In csv, a text that a spreadsheet would interpret as a formula gets a ' \
+prefix. The file appears under its name once it is complete.")]
+    Export(ActivityExport),
+    /// Print records as they are stored, until Ctrl-C
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity watch
+  mcpproxy activity watch --json
+
+With json, each record is one line; with yaml, one document.")]
+    Watch {
+        /// Words instead of icons
+        #[arg(long)]
+        no_icons: bool,
+        /// Time format: relative, local or utc [default: local at a terminal, else utc]
+        #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
+        time: Option<TimeStyle>,
+        /// In a fleet, only the records of this node
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+    },
+    /// Verify the hash chain; name the first altered or missing record
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity verify
+  mcpproxy activity verify --json
+  mcpproxy activity verify --store s3://bucket/fleet --keys keys.txt
+  mcpproxy activity verify proof.json --keys keys.txt
+
+Exit code 1 if the log was altered. If no proxy runs, a copy of the files is checked, \
+too. Someone who can rewrite the whole store and its head can forge both: keep a copy of the \
+head elsewhere if that matters. With --store only the chains in a fleet's object store are checked, \
+and each altered, removed, replaced or misplaced segment is named. A file is a \
+proof written by `activity prove`, and is verified offline.")]
+    Verify(ActivityVerify),
+    /// Write an offline-verifiable proof of one record
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity prove 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 > proof.json
+  mcpproxy activity prove 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 --store s3://bucket/fleet --file proof.json
+  mcpproxy activity verify proof.json --keys keys.txt
+
+The store is that of the config (cluster.store), or of --store.")]
+    Prove(ActivityProve),
+}
+
+/// Arguments of `activity verify`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActivityVerify {
+    /// A proof from `activity prove`, instead of the log
+    #[arg(value_name = "PROOF", conflicts_with = "store")]
+    pub(in crate::cli) proof: Option<PathBuf>,
+    /// A fleet's object store instead of the log: s3://…, gs://…, az://… or file:///…
+    #[arg(long, value_name = "URL")]
+    pub(in crate::cli) store: Option<String>,
+    /// Trusted keys, one per line as in a node's claim.json [default: those in the store or proof]
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) keys: Option<PathBuf>,
+    /// Accept segments missing at the start of a chain: the store's lifecycle rules remove old ones
+    #[arg(long, requires = "store")]
+    pub(in crate::cli) expired: bool,
+}
+
+/// Arguments of `activity prove`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActivityProve {
+    /// The record's full id
+    #[arg(value_name = "ID")]
+    pub(in crate::cli) id: String,
+    /// The fleet's object store [default: cluster.store of the config]
+    #[arg(long, value_name = "URL")]
+    pub(in crate::cli) store: Option<String>,
+    /// Output file, '-' for stdout
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub(in crate::cli) file: PathBuf,
+}
+
+/// Arguments of `activity export`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActivityExport {
+    /// Output file, '-' for stdout (the same as --output FILE)
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) file: PathBuf,
+    /// Format: json (one object per line), csv or parquet
+    #[arg(long, default_value = "json", value_parser = ["json", "csv", "parquet"], hide_possible_values = true)]
+    pub(in crate::cli) format: String,
+    #[command(flatten)]
+    pub(in crate::cli) filters: ActivityFilters,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActivityList {
+    #[command(flatten)]
+    pub(in crate::cli) filters: ActivityFilters,
+    /// Only records that contain this text anywhere: names, reason, arguments, result
+    #[arg(long, value_name = "TEXT")]
+    pub(in crate::cli) text: Option<String>,
+    /// Maximum number of records, up to 10000
+    #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(in crate::cli) limit: u32,
+    /// Words instead of icons
+    #[arg(long)]
+    pub(in crate::cli) no_icons: bool,
+    /// Time format: relative, local or utc [default: relative at a terminal, else utc]
+    #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
+    pub(in crate::cli) time: Option<TimeStyle>,
+}
+
+/// Filters that select records.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActivityFilters {
+    /// Record type: tool_call, policy_decision, resource_read, prompt_get, completion, server_change, …
+    #[arg(long = "type", value_name = "TYPE")]
+    pub(in crate::cli) kind: Option<String>,
+    /// Upstream server
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) server: Option<String>,
+    /// Tool, without the server's name
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) tool: Option<String>,
+    /// Status: success, error, blocked, rejected, warning or unknown
+    #[arg(long, value_name = "STATUS")]
+    pub(in crate::cli) status: Option<String>,
+    /// Declared intent: read, write or destructive
+    #[arg(long, value_name = "TYPE")]
+    pub(in crate::cli) intent_type: Option<String>,
+    /// MCP session
+    #[arg(long, value_name = "ID")]
+    pub(in crate::cli) session: Option<String>,
+    /// HTTP or MCP request
+    #[arg(long, value_name = "ID")]
+    pub(in crate::cli) request_id: Option<String>,
+    /// Principal of the call: anonymous, admin, token:NAME, …
+    #[arg(long, value_name = "ID")]
+    pub(in crate::cli) principal: Option<String>,
+    /// In a fleet, only the records of this node
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) node: Option<String>,
+    /// Not before: RFC 3339, or an age like 2h
+    #[arg(long, value_name = "TIME")]
+    pub(in crate::cli) since: Option<String>,
+    /// Not after: RFC 3339, or an age like 30m
+    #[arg(long, value_name = "TIME")]
+    pub(in crate::cli) until: Option<String>,
+}

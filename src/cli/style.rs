@@ -1,0 +1,236 @@
+//! Colors of terminal output, and wrapped paragraphs of text.
+
+use crate::cli::terminal_safe::clean;
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use clap::ColorChoice as ColorFlag;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Whether color sequences are emitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Colors {
+    Plain,
+    Styled,
+}
+
+/// Column names.
+pub(super) const HEADER: Style = Style::new().bold();
+const GOOD: Style = AnsiColor::Green.on_default();
+const BAD: Style = AnsiColor::Red.on_default();
+const ODD: Style = AnsiColor::Yellow.on_default();
+/// Removed and added lines of a difference.
+pub(super) const REMOVED: Style = BAD;
+pub(super) const ADDED: Style = GOOD;
+/// Suspicious characters.
+pub(super) const HIGHLIGHT: Style = AnsiColor::Yellow.on_default().bold().invert();
+/// Secondary text.
+pub(super) const FAINT: Style = Style::new().dimmed();
+
+impl Colors {
+    /// Color choice for stdout.
+    pub(super) fn of_stdout(requested: ColorFlag) -> Self {
+        Self::of(requested, || AutoStream::choice(&std::io::stdout()))
+    }
+
+    /// Color choice for stderr.
+    pub(super) fn of_stderr(requested: ColorFlag) -> Self {
+        Self::of(requested, || AutoStream::choice(&std::io::stderr()))
+    }
+
+    fn of(requested: ColorFlag, stream: impl FnOnce() -> ColorChoice) -> Self {
+        let on = match requested {
+            ColorFlag::Always => true,
+            ColorFlag::Never => false,
+            ColorFlag::Auto => stream() != ColorChoice::Never,
+        };
+        if on { Self::Styled } else { Self::Plain }
+    }
+
+    /// Applies a style to a piece of text.
+    pub(super) fn paint(self, text: &str, style: Style) -> String {
+        match self {
+            Self::Styled if style != Style::new() => format!("{style}{text}{style:#}"),
+            Self::Styled | Self::Plain => text.to_owned(),
+        }
+    }
+}
+
+/// Style of a status, decision or state word.
+pub(super) fn of_state(word: &str) -> Style {
+    match word {
+        "success" | "connected" | "approved" | "ok" | "allow" | "mended" | "living" => GOOD,
+        "error" | "failed" | "rejected" | "blocked" | "denied" | "deny" | "wrong" | "FAILED"
+        | "silent" => BAD,
+        "warning" | "unknown" | "connecting" | "needs-login" | "throttled" | "waiting" | "odd"
+        | "quarantined" => ODD,
+        "disabled" | "not running" | "stopped" => FAINT,
+        _ => Style::new(),
+    }
+}
+
+/// Minimum width of text in columns, however narrow the terminal.
+const MIN_TEXT_WIDTH: usize = 10;
+/// Indentation of a wrapped label.
+const LABEL: usize = 4;
+/// Replacement for a tab, whose width depends on its position.
+const TAB: &str = "    ";
+
+/// Width and indentation of a block of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Paragraph {
+    /// Terminal width in columns; `None` disables wrapping.
+    width: Option<usize>,
+    /// Columns before the text.
+    indent: usize,
+}
+
+impl Paragraph {
+    /// A paragraph at the left edge, for our own text.
+    pub(super) fn new(width: Option<usize>) -> Self {
+        Self { width, indent: 0 }
+    }
+
+    /// The same paragraph at another indentation.
+    pub(super) fn behind(self, indent: usize) -> Self {
+        Self { indent, ..self }
+    }
+
+    /// Wraps a text that continues the current line. Does not end with a newline.
+    pub(super) fn text(self, text: &str) -> String {
+        let blanks = " ".repeat(self.indent);
+        let text = clean(text).replace('\t', TAB);
+        let lines = text.split('\n').flat_map(|line| match self.width {
+            Some(width) => wrapped(line, width.saturating_sub(self.indent).max(MIN_TEXT_WIDTH)),
+            None => vec![line],
+        });
+        let mut drawn = String::with_capacity(text.len());
+        for (at, line) in lines.map(str::trim_end).enumerate() {
+            if at > 0 {
+                drawn.push('\n');
+                if !line.is_empty() {
+                    drawn += &blanks;
+                }
+            }
+            drawn += line;
+        }
+        drawn
+    }
+
+    /// Wraps a text on lines of its own, all indented.
+    pub(super) fn block(self, text: &str) -> String {
+        format!("{:indent$}{}", "", self.text(text), indent = self.indent)
+    }
+
+    /// A list entry: a label and a text in its own column, or below the label if that is too long.
+    pub(super) fn labeled(self, label: &str, text: &str) -> String {
+        match self.indent.checked_sub(label.width() + 1) {
+            Some(blanks) => {
+                format!("{label}{:blanks$} {}", "", self.text(text)).trim_end().to_owned()
+            }
+            // The label may come from a server, too.
+            None => format!("{}\n{}", self.behind(LABEL).text(label), self.block(text)),
+        }
+    }
+}
+
+/// Splits a line at `width_limit` columns, between words unless that leaves more than half of a line empty.
+fn wrapped(line: &str, width_limit: usize) -> Vec<&str> {
+    let (mut lines, mut rest) = (Vec::new(), line);
+    loop {
+        let mut end = 0;
+        let mut width = 0;
+        let mut blank = None;
+        // Looks at one line at a time: the text may be very long.
+        for (at, letter) in rest.char_indices() {
+            width += letter.width().unwrap_or_default();
+            if letter == ' ' {
+                blank = Some(at);
+            }
+            // A blank beyond the end is not shown.
+            if width > width_limit && letter != ' ' {
+                break;
+            }
+            end = at + letter.len_utf8();
+        }
+        if end == rest.len() {
+            break;
+        }
+        let between =
+            blank.filter(|at| rest.get(..*at).is_some_and(|it| it.width() * 2 >= width_limit));
+        // At least one character, however wide.
+        let first = rest.chars().next().map_or(0, char::len_utf8);
+        let (before, after) = rest.split_at(between.unwrap_or(end).max(first));
+        lines.push(before);
+        rest = after.trim_start_matches(' ');
+    }
+    if !rest.is_empty() || lines.is_empty() {
+        lines.push(rest);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn color_flag_is_obeyed_and_unknown_states_are_unstyled() {
+        assert_eq!(Colors::of_stdout(ColorFlag::Always), Colors::Styled);
+        assert_eq!(Colors::of_stdout(ColorFlag::Never), Colors::Plain);
+        assert_eq!(Colors::Plain.paint("x", BAD), "x");
+        assert_eq!(Colors::Styled.paint("x", BAD), "\u{1b}[31mx\u{1b}[0m");
+        assert_eq!(Colors::Styled.paint("x", of_state("whatever")), "x");
+    }
+
+    #[test]
+    fn continuation_lines_are_indented() {
+        let forged = "clean up\nstatus               blocked\r\n\tx\n\nerror 0\u{2028}y";
+        for width in [None, Some(20), Some(80)] {
+            let drawn = Paragraph::new(width).behind(21).labeled("reason", forged);
+            let mut lines = drawn.lines();
+            assert!(lines.next().unwrap().starts_with("reason               clean"), "{drawn}");
+            assert!(
+                lines.all(|line| line.is_empty() || line.starts_with(&" ".repeat(21))),
+                "{drawn}"
+            );
+            assert!(drawn.contains("blocked\\u{d}") || width == Some(20), "{drawn}");
+        }
+        let below = Paragraph::new(None).behind(6).labeled("a long label", "text");
+        assert_eq!(below, "a long label\n      text");
+        let block = Paragraph::new(None).behind(2).block("one\ntwo");
+        assert_eq!(block, "  one\n  two");
+    }
+
+    #[test]
+    fn lines_wrap_between_words_and_long_words_are_split() {
+        for (text, width_limit, lines) in [
+            ("one two three", 7, &["one two", "three"][..]),
+            ("one two three", 8, &["one two", "three"]),
+            ("one two three", 100, &["one two three"]),
+            ("a 0123456789", 6, &["a 0123", "456789"]),
+            ("abc 0123456789", 6, &["abc", "012345", "6789"]),
+            ("  indented code", 10, &["  indented", "code"]),
+            ("日本語日本", 5, &["日本", "語日", "本"]),
+            ("日", 1, &["日"]),
+            ("", 5, &[""]),
+            ("ends here   ", 9, &["ends here"]),
+        ] {
+            let wrapped: Vec<_> =
+                wrapped(text, width_limit).into_iter().map(str::trim_end).collect();
+            assert_eq!(wrapped, lines, "{text} in {width_limit}");
+        }
+    }
+
+    #[test]
+    fn lines_fit_the_terminal_width() {
+        let text = "words of several lengths, 日本語 too, and averyveryverylongwordthatdoesnotfit";
+        for width in 24..100 {
+            let drawn = Paragraph::new(Some(width)).behind(12).labeled("label", text);
+            assert!(drawn.lines().all(|line| line.width() <= width), "{width}:\n{drawn}");
+            let plain = |text: &str| {
+                text.chars().filter(|it| *it != ' ' && *it != '\n').collect::<String>()
+            };
+            assert_eq!(plain(&drawn), format!("label{}", plain(text)), "no characters are lost");
+        }
+    }
+}

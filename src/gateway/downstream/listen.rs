@@ -1,0 +1,542 @@
+//! Streams of notifications: a legacy client's GET, a resumed reply stream, and a modern client's
+//! `subscriptions/listen`.
+//!
+//! Resumption (`Last-Event-ID`; MCP 2025-11-25 §Resumability) reads the events that [`replay`](super::replay)
+//! keeps. The catalog and the upstreams detect the changes that are notified here.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use mcpproxy_catalog::Notice;
+use mcpproxy_policy::Principal;
+use mcpproxy_protocol::mcp::jsonrpc;
+use mcpproxy_protocol::mcp::meta::SUBSCRIPTION_KEY;
+use mcpproxy_protocol::wire::sse::Encoder;
+use serde_json::{Value, json};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedMutexGuard, broadcast, mpsc, watch};
+
+use super::body;
+use super::body::{Body, COMMENT, response, too_many_streams};
+use super::replay::{EventId, EventKind, Next, StreamKind};
+use super::session::Session;
+use super::session_table::{Sessions, StreamPermits};
+use crate::proxy::client::{Client, Endpoint, Peer};
+use crate::proxy::passthrough::notifications::Watch;
+use crate::proxy::reply::{Aborted, NotificationFilter};
+use crate::proxy::{Worker, dispatch};
+
+/// Serves a GET with a new stream, or with the one that `seen` belongs to.
+pub(super) fn standing(
+    worker: &Rc<Worker>,
+    sessions: &Sessions,
+    session: &Arc<Session>,
+    principal: &Principal,
+    seen: Option<EventId>,
+) -> Response<Body> {
+    let Some(permits) = sessions.stream_permits(principal, Some(session)) else {
+        return too_many_streams();
+    };
+    let known = seen.and_then(|seen| {
+        let attached = session.streams.attach(StreamKind::Standing, seen.stream, seen.event)?;
+        Some((seen.stream, attached, seen.event))
+    });
+    let (stream, attached, after) = known.unwrap_or_else(|| {
+        let stream = session.streams.begin(StreamKind::Standing);
+        (stream, session.streams.attach(StreamKind::Standing, stream, 0).unwrap_or_default(), 0)
+    });
+    let hello = if known.is_none() && session.client.revision().primes_event_streams() {
+        let id = EventId { kind: StreamKind::Standing, stream, event: 0 };
+        let id = Encoder::id(&id.to_string());
+        [&id[..], b"data: \n\n"].concat().into()
+    } else {
+        COMMENT
+    };
+    let state = Standing {
+        worker: Rc::clone(worker),
+        session: Arc::clone(session),
+        stream,
+        attached,
+        after,
+        out: VecDeque::from([hello]),
+        // Taken now, so that nothing after the response is missed; `None` while another stream holds it.
+        source: Arc::clone(&session.notices)
+            .try_lock_owned()
+            .ok()
+            .map(|it| SessionMessages::new(it, session)),
+        draining: sessions.draining(),
+        _permits: permits,
+    };
+    body::response(state, async |state| Ok(state.next().await))
+}
+
+/// A legacy client's GET stream on one connection.
+struct Standing {
+    worker: Rc<Worker>,
+    session: Arc<Session>,
+    stream: u64,
+    attached: u64,
+    after: u64,
+    out: VecDeque<Bytes>,
+    /// `Some` in the one stream that sends the session's notifications.
+    source: Option<SessionMessages>,
+    draining: watch::Receiver<bool>,
+    _permits: StreamPermits,
+}
+
+/// Receivers of a session's notifications and server messages.
+struct SessionMessages {
+    notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>,
+    /// Server messages that belong to no response.
+    aside: mpsc::Receiver<Bytes>,
+}
+
+impl SessionMessages {
+    fn new(notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>, of: &Session) -> Self {
+        Self { notices, aside: of.client.listen() }
+    }
+}
+
+/// Next action of the stream.
+enum ListenEvent {
+    Changes(Vec<Notice>),
+    Aside(Bytes),
+}
+
+impl Standing {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(chunk) = self.out.pop_front() {
+                return Some(chunk);
+            }
+            let session = Arc::clone(&self.session);
+            let notified = session.streams.notified();
+            if session.has_ended() || *self.draining.borrow() {
+                return None;
+            }
+            match session.streams.next(self.stream, self.attached, self.after) {
+                Next::Over => return None,
+                Next::Event(number, framed) => {
+                    self.after = number;
+                    return Some(framed);
+                }
+                Next::Wait => {}
+            }
+            let news = tokio::select! {
+                () = notified => continue,
+                _ = self.draining.wait_for(|draining| *draining) => return None,
+                () = tokio::time::sleep(self.worker.settings().streams.keepalive) => {
+                    return Some(COMMENT);
+                }
+                news = next_event(&self.worker, &self.session, &mut self.source) => news,
+            };
+            let messages: Vec<Bytes> = match news {
+                ListenEvent::Changes(notices) => notices
+                    .iter()
+                    .filter_map(|notice| {
+                        legacy_notification(&session.client, session.endpoint, notice)
+                    })
+                    .collect(),
+                ListenEvent::Aside(message) => vec![message],
+            };
+            for message in messages {
+                let event = session.streams.number(self.stream);
+                let id = EventId { kind: StreamKind::Standing, stream: self.stream, event };
+                let head = Encoder::id(&id.to_string());
+                let framed = Bytes::from([head, body::event(&message)].concat());
+                self.after = event;
+                self.out.push_back(framed.clone());
+                let kept = session.streams.keep(self.stream, event, EventKind::Notice, framed);
+                if let Err(why) = kept {
+                    tracing::debug!(%why, "a notification was not kept for a client that resumes");
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.session.streams.detach_resumed(self.stream, self.attached);
+    }
+}
+
+/// Waits until this stream holds the session's receivers, then for a message.
+async fn next_event(
+    worker: &Worker,
+    session: &Session,
+    source: &mut Option<SessionMessages>,
+) -> ListenEvent {
+    let held = match source {
+        Some(held) => held,
+        None => {
+            let notices = Arc::clone(&session.notices).lock_owned().await;
+            source.insert(SessionMessages::new(notices, session))
+        }
+    };
+    // The receiver stays in the session when the stream ends, so that a client that resumes misses nothing.
+    let receiver = held.notices.get_or_insert_with(|| worker.proxy.catalog.notices());
+    tokio::select! {
+        changes = notices(receiver) => ListenEvent::Changes(changes),
+        // The client keeps the sender until another stream takes over.
+        Some(message) = held.aside.recv() => ListenEvent::Aside(message),
+    }
+}
+
+/// A reply stream on the connection that resumed it.
+struct Resumed {
+    session: Arc<Session>,
+    stream: u64,
+    attached: u64,
+    after: u64,
+}
+
+impl Drop for Resumed {
+    fn drop(&mut self) {
+        self.session.streams.detach_resumed(self.stream, self.attached);
+    }
+}
+
+/// Streams the events after `seen`; `None` if the stream is not kept (any longer).
+pub(super) fn resumed(
+    session: &Arc<Session>,
+    seen: EventId,
+    keepalive: Duration,
+) -> Option<Response<Body>> {
+    let attached = session.streams.attach(StreamKind::Reply, seen.stream, seen.event)?;
+    let session = Arc::clone(session);
+    let state = Resumed { session, stream: seen.stream, attached, after: seen.event };
+    Some(response(state, async move |state| {
+        loop {
+            let streams = &state.session.streams;
+            let notified = streams.notified();
+            match streams.next(state.stream, state.attached, state.after) {
+                _ if state.session.has_ended() => return Ok(None),
+                Next::Over => return Ok(None),
+                Next::Event(number, framed) => {
+                    state.after = number;
+                    return Ok(Some(framed));
+                }
+                Next::Wait => {}
+            }
+            tokio::select! {
+                () = notified => {}
+                () = tokio::time::sleep(keepalive) => return Ok(Some(COMMENT)),
+            }
+        }
+    }))
+}
+
+/// Maximum resources in one `subscriptions/listen`.
+const MAX_URIS: usize = 256;
+
+/// A modern client's subscription, as a source of messages.
+pub(super) struct Subscription {
+    /// Raw id of the request, which names the subscription.
+    id: Bytes,
+    filter: NotificationFilter,
+    endpoint: Endpoint,
+    watch: Watch,
+    receiver: broadcast::Receiver<Notice>,
+    out: VecDeque<Bytes>,
+    draining: watch::Receiver<bool>,
+    over: bool,
+    principal: Principal,
+}
+
+impl Subscription {
+    /// Subscribes to the supported part of `filter`.
+    pub(super) async fn new(
+        worker: &Rc<Worker>,
+        peer: &Peer,
+        id: Bytes,
+        filter: NotificationFilter,
+        draining: watch::Receiver<bool>,
+    ) -> Self {
+        // A copy: the slice would pin the request as long as the subscription lasts.
+        let id = Bytes::copy_from_slice(&id);
+        let mut filter = honoured(filter, &dispatch::capabilities(worker));
+        // Before the resources are watched, so that an immediate change is received.
+        let receiver = worker.proxy.catalog.notices();
+        let uris = std::mem::take(&mut filter.resource_subscriptions);
+        let watch = Watch::begin(worker, peer, &id, uris).await;
+        filter.resource_subscriptions = watch.uris().map(str::to_owned).collect();
+        let out = VecDeque::new();
+        let principal = peer.principal.clone();
+        let (over, endpoint) = (false, peer.endpoint);
+        let mut this =
+            Self { id, filter, endpoint, watch, receiver, out, draining, over, principal };
+        let agreed = json!({"notifications": this.filter});
+        let hello = this.message("subscriptions/acknowledged", agreed);
+        this.out.push_back(hello);
+        this
+    }
+
+    /// The next message, the acknowledgement first. `None` after the response to the request itself, which is sent
+    /// at shutdown.
+    pub(super) async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(message) = self.out.pop_front() {
+                return Some(message);
+            }
+            if self.over {
+                return None;
+            }
+            let notices = tokio::select! {
+                biased;
+                _ = self.draining.wait_for(|draining| *draining) => None,
+                notices = notices(&mut self.receiver) => Some(notices),
+            };
+            let Some(notices) = notices else {
+                self.over = true;
+                return Some(self.farewell());
+            };
+            let messages: Vec<_> =
+                notices.iter().filter_map(|notice| self.notification(notice)).collect();
+            self.out.extend(messages);
+        }
+    }
+
+    fn notification(&self, notice: &Notice) -> Option<Bytes> {
+        let (wanted, what, params) = match notice {
+            Notice::Tools | Notice::OwnTools => {
+                let ours = changes_tools(self.endpoint, notice);
+                (ours && self.filter.tools_list_changed, "tools/list_changed", json!({}))
+            }
+            Notice::Prompts => {
+                (self.filter.prompts_list_changed, "prompts/list_changed", json!({}))
+            }
+            Notice::Resources => {
+                (self.filter.resources_list_changed, "resources/list_changed", json!({}))
+            }
+            Notice::Updated(uri) => (self.watch.has(uri), "resources/updated", json!({"uri": uri})),
+        };
+        wanted.then(|| self.message(what, params))
+    }
+
+    fn message(&self, what: &str, mut params: Value) -> Bytes {
+        if let Some(members) = params.as_object_mut() {
+            members.insert("_meta".into(), self.meta());
+        }
+        changed(what, Some(params))
+    }
+
+    /// The subscription's id for `_meta` (MCP 2026-07-28 §Receiving Notifications).
+    fn meta(&self) -> Value {
+        let id: Value = serde_json::from_slice(&self.id).unwrap_or_default();
+        json!({ SUBSCRIPTION_KEY: id })
+    }
+
+    fn farewell(&self) -> Bytes {
+        let result = json!({"resultType": "complete", "_meta": self.meta()});
+        jsonrpc::response(&self.id, result.to_string().as_bytes())
+    }
+}
+
+/// The filter without unsupported notifications.
+fn honoured(mut filter: NotificationFilter, capabilities: &Value) -> NotificationFilter {
+    let has = |path: &str| capabilities.pointer(path) == Some(&Value::Bool(true));
+    filter.tools_list_changed &= has("/tools/listChanged");
+    filter.prompts_list_changed &= has("/prompts/listChanged");
+    filter.resources_list_changed &= has("/resources/listChanged");
+    if !has("/resources/subscribe") {
+        filter.resource_subscriptions.clear();
+    }
+    filter.resource_subscriptions.truncate(MAX_URIS);
+    filter
+}
+
+/// Serves a subscription over HTTP.
+pub(super) fn subscribed(
+    sessions: &Sessions,
+    subscription: Subscription,
+    keepalive: Duration,
+) -> Response<Body> {
+    let Some(permits) = sessions.stream_permits(&subscription.principal, None) else {
+        return too_many_streams();
+    };
+    let state = (subscription, permits);
+    body::response(state, async move |(subscription, _)| -> Result<Option<Bytes>, Aborted> {
+        Ok(tokio::select! {
+            message = subscription.next() => message.as_ref().map(body::event),
+            () = tokio::time::sleep(keepalive) => Some(COMMENT),
+        })
+    })
+}
+
+pub(super) fn changed(what: &str, params: Option<Value>) -> Bytes {
+    let method = format!("notifications/{what}");
+    let mut message = json!({"jsonrpc": "2.0", "method": method});
+    if let (Some(params), Some(members)) = (params, message.as_object_mut()) {
+        members.insert("params".into(), params);
+    }
+    message.to_string().into()
+}
+
+/// The notification of a change for a legacy client; `None` if it does not receive it.
+pub(super) fn legacy_notification(
+    client: &Client,
+    endpoint: Endpoint,
+    notice: &Notice,
+) -> Option<Bytes> {
+    match notice {
+        Notice::Tools | Notice::OwnTools => {
+            changes_tools(endpoint, notice).then(|| changed("tools/list_changed", None))
+        }
+        Notice::Prompts => Some(changed("prompts/list_changed", None)),
+        Notice::Resources => Some(changed("resources/list_changed", None)),
+        Notice::Updated(uri) if client.is_subscribed(uri) => {
+            Some(changed("resources/updated", Some(json!({"uri": uri}))))
+        }
+        Notice::Updated(_) => None,
+    }
+}
+
+/// Whether a change affects the tools that the endpoint lists: those of the servers at one; at the other the
+/// built-in ones, whose descriptions change.
+pub(super) fn changes_tools(endpoint: Endpoint, notice: &Notice) -> bool {
+    match (notice, endpoint) {
+        (Notice::Tools, Endpoint::All) | (Notice::OwnTools, Endpoint::Search) => true,
+        (Notice::Tools, Endpoint::Search)
+        | (Notice::OwnTools, Endpoint::All)
+        | (Notice::Prompts | Notice::Resources | Notice::Updated(_), _) => false,
+    }
+}
+
+/// Notifications to send after missed changes: all that name no resource.
+pub(super) const MISSED: [Notice; 4] =
+    [Notice::Tools, Notice::OwnTools, Notice::Prompts, Notice::Resources];
+
+/// Waits for at least one change.
+pub(super) async fn notices(receiver: &mut broadcast::Receiver<Notice>) -> Vec<Notice> {
+    match receiver.recv().await {
+        Ok(notice) => vec![notice],
+        Err(RecvError::Lagged(_)) => MISSED.to_vec(),
+        // The catalog lives as long as the server.
+        Err(RecvError::Closed) => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::BodyExt;
+    use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+    use mcpproxy_protocol::mcp::revisions::{NEWEST_LEGACY, ProtocolFamily};
+
+    use super::super::replay::EventKind;
+    use super::super::session::tests::alone;
+    use super::*;
+
+    const KEEPALIVE: Duration = Duration::from_secs(15);
+
+    fn add(session: &Session, stream: u64, text: &'static str) {
+        let event = session.streams.number(stream);
+        let text = Bytes::from_static(text.as_bytes());
+        session.streams.keep(stream, event, EventKind::Notice, text).unwrap();
+    }
+
+    async fn whole(answer: Response<Body>) -> Bytes {
+        answer.into_body().collect().await.unwrap().to_bytes()
+    }
+
+    #[tokio::test]
+    async fn resumed_stream_yields_later_events_up_to_its_end() {
+        let session = alone();
+        let stream = session.streams.begin(StreamKind::Reply);
+        ["a", "b", "c"].into_iter().for_each(|text| add(&session, stream, text));
+        let seen = EventId { kind: StreamKind::Reply, stream, event: 1 };
+        let mut body = resumed(&session, seen, KEEPALIVE).unwrap().into_body();
+        for expected in ["b", "c"] {
+            let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(frame.parts().flatten().copied().collect::<Vec<_>>(), expected.as_bytes());
+        }
+        // Events that are added while it waits are delivered too.
+        let rest = tokio::join!(body.collect(), async {
+            add(&session, stream, "d");
+            session.streams.finish(stream);
+        });
+        assert_eq!(rest.0.unwrap().to_bytes(), "d");
+    }
+
+    #[tokio::test]
+    async fn stream_is_resumed_by_one_connection_and_ends_with_its_session() {
+        let session = alone();
+        let stream = session.streams.begin(StreamKind::Reply);
+        add(&session, stream, "a");
+        let seen = EventId { kind: StreamKind::Reply, stream, event: 0 };
+        let first = resumed(&session, seen, KEEPALIVE).unwrap();
+        let second = resumed(&session, seen, KEEPALIVE).unwrap();
+        assert_eq!(whole(first).await, "", "moved to the second connection");
+        session.end();
+        let whole = tokio::time::timeout(Duration::from_secs(5), whole(second)).await;
+        assert_eq!(whole.expect("it ends with its session"), "");
+        assert!(resumed(&session, EventId { stream: stream + 1, ..seen }, KEEPALIVE).is_none());
+    }
+
+    #[test]
+    fn only_supported_notifications_are_acknowledged() {
+        let all = NotificationFilter {
+            tools_list_changed: true,
+            prompts_list_changed: true,
+            resources_list_changed: true,
+            resource_subscriptions: vec!["a:x".into()],
+        };
+        assert_eq!(
+            honoured(all.clone(), &json!({"tools": {"listChanged": false}})),
+            NotificationFilter::default()
+        );
+        let some = json!({"tools": {"listChanged": true}, "resources": {"subscribe": true}});
+        let expected = NotificationFilter {
+            prompts_list_changed: false,
+            resources_list_changed: false,
+            ..all
+        };
+        assert_eq!(honoured(expected.clone(), &some), expected);
+    }
+
+    #[test]
+    fn client_receives_relevant_notifications_only() {
+        let none = ClientCapabilities::default();
+        let client = Client::new("s".into(), "", NEWEST_LEGACY, ProtocolFamily::Legacy, none);
+        let method = |endpoint, notice: &Notice| {
+            let message: Value =
+                serde_json::from_slice(&legacy_notification(&client, endpoint, notice)?).unwrap();
+            Some(message["method"].as_str().unwrap().to_owned())
+        };
+        for (notice, search, all) in [
+            (Notice::Tools, None, Some("notifications/tools/list_changed")),
+            (Notice::OwnTools, Some("notifications/tools/list_changed"), None),
+            (
+                Notice::Prompts,
+                Some("notifications/prompts/list_changed"),
+                Some("notifications/prompts/list_changed"),
+            ),
+            (
+                Notice::Resources,
+                Some("notifications/resources/list_changed"),
+                Some("notifications/resources/list_changed"),
+            ),
+            (Notice::Updated("a:x".into()), None, None),
+        ] {
+            assert_eq!(method(Endpoint::Search, &notice).as_deref(), search, "{notice:?}");
+            assert_eq!(method(Endpoint::All, &notice).as_deref(), all, "{notice:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn lagging_receiver_is_notified_of_every_list() {
+        let (sender, mut receiver) = broadcast::channel(1);
+        sender.send(Notice::Tools).unwrap();
+        assert_eq!(notices(&mut receiver).await, [Notice::Tools]);
+        for _ in 0..2 {
+            sender.send(Notice::Prompts).unwrap();
+        }
+        assert_eq!(notices(&mut receiver).await, MISSED);
+        assert_eq!(notices(&mut receiver).await, [Notice::Prompts], "the rest follows");
+    }
+}

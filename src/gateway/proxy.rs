@@ -1,0 +1,42 @@
+//! The call path between downstream and upstream.
+//!
+//! Downstream reads a message ([`dispatch::read`]) and passes it to [`dispatch`]. Requests that leave a record run
+//! in `recorded`: [`call`] for the call tools, [`direct`] for tools under their own names, [`passthrough`] for
+//! resources, prompts and completions. Each asks [`policy`](mcpproxy_policy) for admission, waits for an `approval`
+//! if one is required, and sends what was permitted. An `exchange` carries the answer, and the [`reply`] goes back
+//! downstream.
+
+mod advice;
+mod approval;
+mod argument_validation;
+pub mod builtin;
+pub mod call;
+mod call_record;
+mod call_trace;
+pub mod client;
+mod coercion;
+pub mod describe;
+pub mod direct;
+pub mod dispatch;
+mod exchange;
+mod input_rounds;
+mod kept_results;
+pub mod log_routing;
+pub mod memory_budget;
+pub mod overview;
+pub mod params;
+pub mod passthrough;
+mod recorded;
+pub mod refusal;
+pub mod relay;
+pub mod render;
+pub mod reply;
+mod reported_error;
+pub mod retrieve;
+pub mod rule_replay;
+pub mod session_facts;
+pub mod settings;
+pub mod shutdown;
+pub mod worker;
+
+pub use worker::{Proxy, Worker};

@@ -1,0 +1,962 @@
+//! Record of a request in progress: it is written whatever happens to the request (ACT-1, ACT-2), with the receipt
+//! of the answer.
+//!
+//! Owns the draft and its slot in the log and submits it at the end of the request, even if the request was
+//! dropped. Also fills in the request's tracing span.
+//!
+//! The receipt is the BLAKE3 hash of the answer's `result` as the server sent it and as the client received it; it
+//! proves that the bytes are unchanged, or says why they are not. It is computed while the answer arrives; less
+//! than [`BLOCK_BYTES`] are left for the thread that writes the record.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use blake3::{Hash, Hasher};
+use bytes::Bytes;
+use mcpproxy_activity::Slot;
+pub(super) use mcpproxy_activity::record::META;
+use mcpproxy_activity::record::{
+    Decision, Draft, Entry, LateMember, MAX_METADATA_BYTES, Policy, Raw, Recording, Source, Status,
+    Text, Type, Verdict, with_member,
+};
+use mcpproxy_policy::intent::Operation;
+use mcpproxy_policy::tool::{ServerId, ToolName};
+use mcpproxy_policy::{Access, Denial, DenialKind, Principal, Warning};
+use mcpproxy_protocol::mcp::trace_context::PropagatedContext;
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_runtime::io::clock;
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
+use mcpproxy_schema::output::AnswerMember;
+use mcpproxy_upstream::Upstream;
+use mcpproxy_upstream::supervisor::Supervisor;
+use tracing::Span;
+
+use super::call_trace::{CallTrace, EndedCall};
+use super::client::Caller;
+use super::refusal;
+use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
+use super::reply::{Piece, Reply};
+use super::reported_error::reported_error;
+use super::shutdown::{CUT_OFF, Ending};
+use super::worker::Worker;
+use crate::telemetry::call_metrics::CallDuration;
+use crate::telemetry::call_span::SpanError;
+use crate::telemetry::{Tally, call_metrics as calls};
+
+/// Record of a request in progress; written when closed or dropped.
+pub(super) struct CallRecord {
+    kind: RecordKind,
+    span: Span,
+    trace: CallTrace,
+    /// Slot and record; `None` once submitted.
+    record: Option<(Slot, Box<Entry>)>,
+    kept: Kept,
+    /// Arguments that are kept in part, until the request is sent.
+    arguments: Option<Bytes>,
+    /// Receipt of the answer, if receipts are on.
+    receipt: Option<Box<Receipt>>,
+    /// Decision to record if the call is dropped while its answer is validated.
+    pub(super) unjudged: Option<fn() -> Decision>,
+    began: Instant,
+    /// Time spent queued or waiting for an approval, which is no overhead.
+    waited: Duration,
+    /// The part spent waiting for an approval, which does not count as call time.
+    waited_for_person: Duration,
+    /// Start of the wait for a person that has not ended.
+    asking_since: Option<Instant>,
+    /// When the request was sent.
+    sent: Option<Instant>,
+    /// The server it was sent to.
+    server: Option<ServerId>,
+    /// The server of an existing tool or of another request; such calls are counted by name.
+    found: Option<ServerId>,
+    /// When the answer was complete or had failed.
+    pub(super) answered: Option<Instant>,
+    /// How often a modern server asked a legacy client for input (PRO-37).
+    pub(super) input_rounds: u32,
+    /// Whether a dropped call was cancelled by its client.
+    reply: Reply,
+    /// Whether it was cut off at shutdown.
+    ending: Ending,
+    tally: Tally,
+}
+
+/// Member of `metadata` with the number of times that a modern server asked a legacy client for input.
+const INPUT_ROUNDS: &str = "input_rounds";
+/// Member of `metadata` with the reason why nobody received the answer.
+const UNDELIVERED: &str = "undelivered";
+/// Maximum size of group names in a record, in bytes.
+const MAX_GROUPS_BYTES: usize = 2048;
+
+/// Maximum size of a recorded `_meta` in bytes; a longer one is cut and kept as a string.
+const MAX_META_BYTES: usize = 2048;
+
+/// Member of `metadata` with the `inputResponses` of the request.
+pub(super) const INPUTS: &str = "input_responses";
+
+/// Such a value as raw JSON for the record.
+pub(super) fn recorded_member(meta: &str) -> Cow<'_, str> {
+    match meta.get(..meta.floor_char_boundary(MAX_META_BYTES)) {
+        Some(head) if head.len() < meta.len() => {
+            Cow::Owned(serde_json::json!({"bytes": meta.len(), "head": head}).to_string())
+        }
+        Some(_) | None => Cow::Borrowed(meta),
+    }
+}
+
+/// `metadata` for a principal in these groups; surplus groups are counted.
+fn groups_metadata(groups: &[Box<str>]) -> String {
+    let mut free = MAX_GROUPS_BYTES;
+    let fitting = groups.iter().take_while(|group| {
+        let fits = group.len() < free;
+        free = free.saturating_sub(group.len());
+        fits
+    });
+    let kept: Vec<&str> = fitting.map(|group| &**group).collect();
+    match groups.len() - kept.len() {
+        0 => serde_json::json!({ "groups": kept }),
+        left_out => serde_json::json!({ "groups": kept, "groups_left_out": left_out }),
+    }
+    .to_string()
+}
+
+/// Recording limits: bytes of the client's data, bytes of the answer, and receipts.
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    payload: usize,
+    response: usize,
+    receipts: bool,
+}
+
+impl CallRecord {
+    /// Reserves a slot for the record before anything is sent (ACT-2). Data about the request is added to `span` as
+    /// well.
+    pub(super) async fn open(
+        worker: &Worker,
+        caller: &Caller,
+        reply: &Reply,
+        (kind, span, trace): (RecordKind, Span, CallTrace),
+    ) -> Result<Self, Refusal> {
+        let began = clock::now();
+        let slot = worker.proxy.activity.reserve().await.map_err(|refused| {
+            worker.tally.refused(RefusalKind::Unavailable);
+            let kind = kind.refusal_kind(RefusalKind::Unavailable);
+            Refusal::rejected(kind, refused.to_string())
+        })?;
+        let mut entry: Box<Entry> =
+            Draft::new(kind.record_type(), caller.source, Status::Error).into();
+        let draft = &mut entry.draft;
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        draft.started = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        draft.set(Text::Principal, caller.principal.id());
+        let groups = caller.principal.groups();
+        if !groups.is_empty() {
+            let metadata = groups_metadata(groups);
+            draft.keep(Raw::Metadata, metadata.as_bytes(), metadata.len());
+        }
+        draft.set(Text::SessionId, caller.session_id());
+        draft.set(Text::ClientName, caller.client_name());
+        draft.set(Text::RequestId, &String::from_utf8_lossy(&caller.request_id));
+        draft.variant = kind.variant();
+        let settings = worker.settings();
+        let kept = Kept {
+            payload: settings.max_payload_bytes,
+            response: settings.max_response_bytes,
+            receipts: settings.receipts,
+        };
+        let ends = (reply, &worker.ending);
+        let of = (kind, span, trace);
+        let mut record = Self::with((slot, entry), of, began, kept, ends, worker.tally.clone());
+        if let Some(of) = record.trace.recorded() {
+            record.add_metadata("trace_id", &format!("\"{:032x}\"", of.trace_id));
+        }
+        Ok(record)
+    }
+
+    fn with(
+        record: (Slot, Box<Entry>),
+        (kind, span, trace): (RecordKind, Span, CallTrace),
+        began: Instant,
+        kept: Kept,
+        (reply, ending): (&Reply, &Ending),
+        tally: Tally,
+    ) -> Self {
+        tally.began();
+        Self {
+            kind,
+            span,
+            trace,
+            record: Some(record),
+            kept,
+            arguments: None,
+            receipt: None,
+            unjudged: None,
+            began,
+            waited: Duration::ZERO,
+            waited_for_person: Duration::ZERO,
+            asking_since: None,
+            sent: None,
+            server: None,
+            found: None,
+            answered: None,
+            input_rounds: 0,
+            reply: reply.clone(),
+            ending: ending.clone(),
+            tally,
+        }
+    }
+
+    pub(super) fn kind(&self) -> RecordKind {
+        self.kind
+    }
+
+    /// Span for work that continues without the request's task.
+    pub(super) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// Sets the target in the trace.
+    pub(super) fn is_about(&mut self, access: &Access) {
+        self.trace.is_about(access);
+    }
+
+    /// Trace context to be sent to the server.
+    pub(super) fn carried(&self) -> Option<Arc<PropagatedContext>> {
+        self.trace.carried()
+    }
+
+    /// Sets in the trace that the tool reported an error.
+    pub(super) fn tool_failed(&mut self) {
+        self.trace.fails(SpanError::Tool);
+    }
+
+    /// Sets in the trace a server's JSON-RPC error.
+    pub(super) fn failed_with(&mut self, error: &[u8]) {
+        self.trace.fails_with(error);
+    }
+
+    /// Start of the call time: when the call began, plus its time waiting for approvals.
+    pub(super) fn began(&self) -> Instant {
+        self.began + self.waited_for_person
+    }
+
+    /// Begins a wait for a person, which is neither overhead nor latency.
+    pub(super) fn asks_person(&mut self, since: Instant) {
+        self.asking_since = Some(since);
+    }
+
+    /// Ends the wait for a person.
+    pub(super) fn has_asked_person(&mut self, now: Instant) {
+        let Some(since) = self.asking_since.take() else { return };
+        let time = now.saturating_duration_since(since);
+        self.waited += time;
+        self.waited_for_person += time;
+    }
+
+    pub(super) fn reply(&self) -> &Reply {
+        &self.reply
+    }
+
+    /// Adds a member to the metadata; `value` is raw JSON.
+    pub(super) fn add_metadata(&mut self, name: &str, value: &str) {
+        let Some((_, entry)) = &mut self.record else { return };
+        let metadata = with_member(entry.draft.payload(Raw::Metadata).bytes, name, value);
+        entry.draft.keep(Raw::Metadata, &metadata, MAX_METADATA_BYTES);
+    }
+
+    /// Adds a part of the request beside its arguments, [`META`] or [`INPUTS`], to the metadata.
+    pub(super) fn keep_member(&mut self, name: &str, value: &str) {
+        self.add_metadata(name, &recorded_member(value));
+    }
+
+    fn add_late(&mut self, member: LateMember) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.late = Some(member);
+        }
+    }
+
+    /// Draft of a record about the call: same server, tool, session and request.
+    pub(super) fn beside(&self, kind: Type) -> Draft {
+        let Some((_, entry)) = &self.record else {
+            return Draft::new(kind, Source::Internal, Status::Error);
+        };
+        let of = &entry.draft;
+        let mut draft = Draft::new(kind, of.source, Status::Success);
+        draft.operation = of.operation;
+        for text in Text::ABOUT_CALL {
+            draft.set(text, of.text(text));
+        }
+        draft
+    }
+
+    /// Wall-clock time at which the call began.
+    pub(super) fn time_of_day(&self) -> SystemTime {
+        let started = self.record.as_ref().map_or(0, |(_, entry)| entry.draft.started);
+        UNIX_EPOCH + Duration::from_micros(started)
+    }
+
+    /// Notes the send to that server at `now`.
+    pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
+        self.sent = Some(now);
+        self.arguments = None;
+        self.server = Some(upstream.id());
+        self.found = self.server;
+    }
+
+    /// Notes that the named target exists, though it is refused.
+    pub(super) fn found(&mut self, upstreams: &Supervisor) {
+        let server = self.record.as_ref().map(|(_, entry)| entry.draft.text(Text::Server));
+        self.found = server.and_then(|server| upstreams.id(server));
+    }
+
+    pub(super) fn was_sent(&self) -> bool {
+        self.sent.is_some()
+    }
+
+    /// Sets whether a refused request is recorded individually.
+    pub(super) fn recorded_as(&mut self, recording: Recording) {
+        let Some((_, entry)) = &mut self.record else { return };
+        entry.recording = recording;
+        if let (Recording::Refusal, Some(arguments)) = (recording, &self.arguments) {
+            entry.draft.whole_arguments = Some(Box::new(*blake3::hash(arguments).as_bytes()));
+        }
+    }
+
+    /// Counts the reason of a refusal.
+    pub(super) fn refused(&mut self, kind: RefusalKind) {
+        self.tally.refused(kind);
+        self.trace.fails(SpanError::Own(kind.as_str()));
+    }
+
+    /// Sets the server and the tool or method.
+    pub(super) fn name(&mut self, server: &str, tool: &str) {
+        if !server.is_empty() {
+            self.span.record("server", server).record("tool", tool);
+        }
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.set(Text::Server, server);
+            entry.draft.set(Text::Tool, tool);
+        }
+    }
+
+    /// Sets the effective operation type.
+    pub(super) fn operation(&mut self, operation: Option<Operation>) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.operation = operation;
+        }
+    }
+
+    /// Copies the recorded part of arguments or intent.
+    pub(super) fn keep(&mut self, which: Raw, payload: &[u8]) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.keep(which, payload, self.kept.payload);
+        }
+    }
+
+    /// Copies the recorded part of the arguments. Of a refusal the rest distinguishes it from others.
+    pub(super) fn keep_arguments(&mut self, arguments: &Bytes) {
+        self.keep(Raw::Arguments, arguments);
+        self.arguments = (arguments.len() > self.kept.payload).then(|| arguments.clone());
+    }
+
+    /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
+    pub(super) fn note_response(&mut self, slice: &Bytes) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.append(Raw::Response, slice, self.kept.response);
+        }
+    }
+
+    /// Adds a slice of a server's result to the receipt; the last one with the `ending` that replaces its last
+    /// byte. `adapted` is delivered instead of the slice.
+    pub(super) fn receive(
+        &mut self,
+        slice: &Bytes,
+        ending: Option<&[u8]>,
+        adapted: Option<&Splice>,
+    ) {
+        self.note_response(slice);
+        if self.kept.receipts {
+            let receipt = self.receipt.get_or_insert_default();
+            receipt.adapt(slice, ending, adapted);
+            receipt.take(slice, ending);
+        }
+    }
+
+    /// Discards the part of a result so far: it was a question, which the proxy asks itself.
+    pub(super) fn discard_response(&mut self) {
+        self.receipt = None;
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.keep(Raw::Response, b"", self.kept.response);
+        }
+    }
+
+    /// Completes the receipt of a forwarded result.
+    pub(super) fn forwards(&mut self) {
+        if let Some(receipt) = self.receipt.take() {
+            self.add_late(receipt.forwarded());
+        }
+    }
+
+    /// Completes the receipt of a result that was replaced by `delivered`.
+    pub(super) fn replaces(&mut self, whole: bool, delivered: &[u8], why: Departure) {
+        if let Some(receipt) = self.receipt.take() {
+            self.add_late(receipt.replaced(whole, delivered, why));
+        }
+    }
+
+    /// Adds time spent queued (`queued_ms` in the record), which is no overhead.
+    pub(super) fn waited(&mut self, waited: Duration) {
+        self.waited += waited;
+        self.add_metadata("queued_ms", &waited.as_millis().to_string());
+    }
+
+    /// Records whether the rest of the answer can be delivered after its connection broke.
+    pub(super) fn delivers(&mut self, rest: &Splice) {
+        if let Some(why) = self.reply.undelivered(rest) {
+            self.add_metadata(UNDELIVERED, &serde_json::json!(why).to_string());
+        }
+    }
+
+    /// Adds a decision about the call.
+    pub(super) fn decide(&mut self, decision: Decision) {
+        if let Some((_, entry)) = &mut self.record {
+            self.tally.decided(refusal::decision(&decision));
+            entry.decisions.push(decision);
+        }
+    }
+
+    /// Logs and records warnings about a request that is sent (ACT-1).
+    pub(super) fn warn(
+        &mut self,
+        caller: &Principal,
+        (server, tool): (&str, &str),
+        warnings: &[Warning],
+    ) {
+        for warning in warnings {
+            peer_line!(warn, LinePeer::Client(caller.id()), %server, %tool, "{warning}");
+            let (policy, mode, rules) = match warning {
+                Warning::Mismatch(_)
+                | Warning::ReadOnUnannotated(_)
+                | Warning::WriteOnReadOnly { .. } => (Policy::Intent, "", &[][..]),
+                Warning::ApprovalSuggested(_) => (Policy::Capability, "", &[][..]),
+                Warning::Shadow(denial) => (Policy::Rules, "shadow", &denial.rules[..]),
+            };
+            let decision = Decision::new(Verdict::Warning, policy, warning.to_string());
+            self.decide(Decision { mode, rules: rules.to_vec(), ..decision });
+        }
+    }
+
+    /// Records the rules that permitted the request (ACT-1).
+    pub(super) fn permitted_by(&mut self, rules: &[Box<str>]) {
+        if rules.is_empty() {
+            return;
+        }
+        self.add_metadata("rules", &serde_json::json!(rules).to_string());
+    }
+
+    /// Records a denial: the request rejected, and one decision (ACT-1).
+    pub(super) fn deny(&mut self, denial: &Denial) -> Refusal {
+        let text = denial.to_string();
+        let (policy, kind) = match denial.kind() {
+            DenialKind::Intent => (Policy::Intent, RefusalKind::Intent),
+            DenialKind::Gate => (Policy::Intent, RefusalKind::Gate),
+            DenialKind::Approval => (Policy::Approval, RefusalKind::Gate),
+            DenialKind::Scope => (Policy::Scope, RefusalKind::Gate),
+            DenialKind::Catalog => (Policy::Catalog, RefusalKind::Gate),
+            DenialKind::Rules => (Policy::Rules, RefusalKind::Gate),
+            DenialKind::Limit => (Policy::Limit, RefusalKind::Limited),
+        };
+        let mut decision = Decision::new(Verdict::Blocked, policy, text.as_str());
+        decision.rules = denial.rules().to_vec();
+        self.decide(decision);
+        let mut refusal = Refusal::rejected(kind, text);
+        refusal.retry_after = denial.retry_after();
+        refusal
+    }
+
+    /// Writes a marker before the call is sent to `tool`: if this process is killed meanwhile, the call is recorded
+    /// as unknown (ACT-1).
+    pub(super) async fn begin(&mut self, tool: &ToolName) -> Result<(), Refusal> {
+        let Some((slot, entry)) = &mut self.record else { return Ok(()) };
+        slot.begin(entry).await.map_err(|refused| {
+            let text = format!("Tool '{tool}' was not called: {refused}");
+            Refusal::rejected(RefusalKind::Unavailable, text)
+        })
+    }
+
+    /// Whether the log lags so far behind that this reply must wait for its record (ACT-3).
+    pub(super) fn is_behind(&self) -> bool {
+        self.record.as_ref().is_some_and(|(slot, _)| slot.is_behind(clock::now()))
+    }
+
+    /// The reply is sent before its record, which queries wait for (ACT-5).
+    pub(super) fn replied(&mut self) {
+        if let Some((slot, _)) = &mut self.record {
+            slot.replied();
+        }
+    }
+
+    /// The record is delayed. If the reply was sent, the call's marker stands in for it.
+    pub(super) fn record_is_late(&mut self) {
+        if let Some((slot, entry)) = &mut self.record {
+            slot.record_is_late(entry);
+        }
+    }
+
+    /// Submits the record before the last piece of the reply. Waits for the disk as `activity.durability` requires
+    /// (ACT-3).
+    pub(super) async fn close(&mut self, status: Status, error: &str) {
+        let Some((slot, entry)) = self.end(clock::now(), status, error) else { return };
+        if let Err(lost) = slot.submit_before_reply(entry).await {
+            // The call was sent, so it is answered (ACT-2); health counts the loss.
+            peer_line!(error, LinePeer::Part("activity"), %lost, "a call's record may be lost");
+        }
+    }
+
+    /// Ends a request without an upstream's answer: the record, then the refusal.
+    pub(super) async fn refuse(mut self, mut refusal: Refusal) {
+        let status = refusal.status;
+        refusal.kind = self.kind.refusal_kind(refusal.kind);
+        self.refused(refusal.kind);
+        self.close(status, &refusal.text).await;
+        self.reply.put(Piece::Refused(refusal));
+    }
+
+    /// Ends a stopped request: the record, then the refusal or the question.
+    pub(super) async fn stop(mut self, stop: Stopped) {
+        match stop {
+            Stopped::Refused(refusal) => self.refuse(refusal).await,
+            Stopped::InputRequired { result, why } => {
+                self.close(Status::Rejected, &why).await;
+                self.reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
+            }
+        }
+    }
+
+    /// Takes the completed record of a call that ended at `now`.
+    fn end(&mut self, now: Instant, status: Status, error: &str) -> Option<(Slot, Box<Entry>)> {
+        // The client may have left during the wait.
+        self.has_asked_person(now);
+        if !self.waited_for_person.is_zero() {
+            let waited = self.waited_for_person.as_millis().to_string();
+            self.add_metadata("approval_wait_ms", &waited);
+        }
+        if self.input_rounds > 0 {
+            let rounds = self.input_rounds.to_string();
+            self.add_metadata(INPUT_ROUNDS, &rounds);
+        }
+        let (slot, mut entry) = self.record.take()?;
+        let total = now.duration_since(self.began).saturating_sub(self.waited_for_person);
+        let waited = self.waited.saturating_sub(self.waited_for_person);
+        let upstream = match (self.sent, self.answered) {
+            (Some(sent), Some(answered)) => Some(answered.duration_since(sent)),
+            (Some(sent), None) => Some(now.duration_since(sent)),
+            (None, _) => None,
+        };
+        let outcome = refusal::outcome(status);
+        self.tally.ended(self.server, outcome, CallDuration { total, waited, upstream });
+        if let Some(server) = self.found {
+            self.tally.tool(server, entry.draft.text(Text::Tool), entry.draft.variant, outcome);
+        }
+        self.span.record("outcome", status.as_str()).record("duration_us", micros(total));
+        let draft = &mut entry.draft;
+        draft.status = status;
+        let reported = (status == Status::Error && error.is_empty())
+            .then(|| reported_error(draft.payload(Raw::Response).bytes))
+            .flatten();
+        draft.set(Text::Error, reported.as_deref().unwrap_or(error));
+        draft.duration_us = micros(total);
+        let others = upstream.unwrap_or_default() + waited;
+        draft.overhead_us = micros(total.saturating_sub(others));
+        self.export(now, &entry, status);
+        Some((slot, entry))
+    }
+
+    /// Exports the call's trace.
+    fn export(&mut self, now: Instant, entry: &Entry, status: Status) {
+        if self.trace.recorded().is_none() {
+            return;
+        }
+        let draft = &entry.draft;
+        let failed = match status {
+            Status::Error | Status::Unknown => Some(SpanError::Other),
+            Status::Blocked => Some(SpanError::Own("output_blocked")),
+            // The error was noted before; a question to the client is no failure.
+            Status::Success | Status::Warning | Status::Rejected => None,
+        };
+        std::mem::take(&mut self.trace).end(EndedCall {
+            started: draft.started,
+            began: self.began,
+            now,
+            upstream: self.sent.map(|sent| (sent, self.answered.unwrap_or(now))),
+            waited: self.waited,
+            overhead_us: draft.overhead_us,
+            known: self.found.is_some() || self.kind == RecordKind::OwnTool,
+            server: draft.text(Text::Server),
+            tool: draft.text(Text::Tool),
+            session: draft.text(Text::SessionId),
+            request_id: draft.text(Text::RequestId),
+            principal: draft.text(Text::Principal),
+            client: draft.text(Text::ClientName),
+            variant: draft.variant,
+            source: draft.source.as_str(),
+            outcome: status.as_str(),
+            failed,
+            decisions: entry
+                .decisions
+                .iter()
+                .map(|made| refusal::decision(made).as_str())
+                .collect(),
+        });
+    }
+}
+
+impl Drop for CallRecord {
+    fn drop(&mut self) {
+        if self.record.is_none() {
+            return;
+        }
+        let given_up = self.reply.given_up();
+        let (text, word) = match (&given_up, self.reply.is_cancelled(), self.ending.is_cut()) {
+            (Some(why), ..) => (&**why, "client_gone"),
+            (None, true, _) => ("the client cancelled the call", "cancelled"),
+            (None, false, true) => (CUT_OFF, "cut_off"),
+            (None, false, false) => {
+                ("the client went away before the reply was complete", "client_gone")
+            }
+        };
+        self.trace.fails(SpanError::Own(word));
+        if let Some(decide) = self.unjudged.take() {
+            self.tally.judged(calls::Judged::AnswerUnjudged);
+            self.decide(decide());
+        }
+        if let Some((slot, entry)) = self.end(clock::now(), Status::Error, text) {
+            // Nobody waits for the answer any more, so nobody waits for the disk.
+            drop(slot.submit(entry));
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Member of `metadata` with the receipt.
+const MEMBER: &str = "receipt";
+
+/// Why the client received other bytes than the server sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Departure {
+    /// Members required by the client's revision were added at the end of the result.
+    Completed,
+    /// The answer was blocked and replaced by the reason.
+    Blocked,
+    /// The result exceeded its limit and was replaced by an outline and a handle.
+    Kept,
+    /// Its structured content was wrapped, since the client's revision knows objects only, or its request state was
+    /// sealed.
+    Adapted,
+}
+
+impl Departure {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Blocked => "blocked",
+            Self::Kept => "kept",
+            Self::Adapted => "adapted",
+        }
+    }
+}
+
+/// Hashing granularity: 16 chunks, which fill the widest SIMD registers. With smaller pieces, chunks at slice
+/// boundaries would be hashed one at a time, at the cost of sixteen.
+const BLOCK_BYTES: usize = 16 * blake3::CHUNK_LEN;
+
+/// Capacity for the text of any receipt.
+const TEXT_BYTES: usize = 192;
+
+/// Receipt of an answer in progress.
+pub(super) struct Receipt {
+    hashed: Hasher,
+    /// The end of the input, at most [`BLOCK_BYTES`]; includes the last byte, since it may be replaced.
+    pending: Vec<u8>,
+    /// Replacement of the last byte.
+    ending: Option<Box<[u8]>>,
+    /// Hash of the delivered bytes, once they differ.
+    adapted: Option<Box<Hasher>>,
+}
+
+impl Default for Receipt {
+    fn default() -> Self {
+        let pending = Vec::with_capacity(BLOCK_BYTES);
+        Self { hashed: Hasher::new(), pending, ending: None, adapted: None }
+    }
+}
+
+impl Receipt {
+    /// Adds a slice of the result; the last one with the `ending` that replaces its last byte, as in
+    /// [`Splice::push_ending`](mcpproxy_protocol::wire::splice::Splice::push_ending).
+    pub(super) fn take(&mut self, slice: &[u8], ending: Option<&[u8]>) {
+        self.gather(slice);
+        self.ending = ending.map(Box::from);
+    }
+
+    /// Notes that `adapted`, which includes the `ending`, is delivered instead of the next slice, if it differs.
+    fn adapt(&mut self, slice: &[u8], ending: Option<&[u8]>, adapted: Option<&Splice>) {
+        match (adapted, &mut self.adapted) {
+            (None, None) => {}
+            (None, Some(delivered)) => {
+                match (ending, slice.split_last()) {
+                    (Some(ending), Some((_, kept))) => delivered.update(kept).update(ending),
+                    (Some(_) | None, _) => delivered.update(slice),
+                };
+            }
+            (Some(adapted), delivered) => {
+                let delivered = delivered.get_or_insert_with(|| {
+                    let mut same = self.hashed.clone();
+                    same.update(&self.pending);
+                    Box::new(same)
+                });
+                for part in adapted.parts() {
+                    delivered.update(part);
+                }
+            }
+        }
+    }
+
+    fn gather(&mut self, mut slice: &[u8]) {
+        if !self.pending.is_empty() {
+            let free = BLOCK_BYTES - self.pending.len();
+            let (fits, rest) = slice.split_at(free.min(slice.len()));
+            self.pending.extend_from_slice(fits);
+            if rest.is_empty() {
+                return;
+            }
+            self.hashed.update(&self.pending);
+            self.pending.clear();
+            slice = rest;
+        }
+        let blocks = slice.len().saturating_sub(1) / BLOCK_BYTES;
+        let (blocks, rest) = slice.split_at(blocks * BLOCK_BYTES);
+        self.hashed.update(blocks);
+        self.pending.extend_from_slice(rest);
+    }
+
+    fn received(&self) -> Hash {
+        self.hashed.clone().update(&self.pending).finalize()
+    }
+
+    fn delivered(&self, ending: &[u8]) -> Hash {
+        let (_, kept) = self.pending.split_last().unwrap_or((&0, &[]));
+        self.hashed.clone().update(kept).update(ending).finalize()
+    }
+
+    /// Receipt of a complete, forwarded result.
+    pub(super) fn forwarded(self) -> LateMember {
+        LateMember::new(MEMBER, move || {
+            let received = self.received();
+            if let Some(adapted) = &self.adapted {
+                return text(Some(received), adapted.finalize(), Some(Departure::Adapted));
+            }
+            match &self.ending {
+                None => text(Some(received), received, None),
+                Some(ending) => {
+                    text(Some(received), self.delivered(ending), Some(Departure::Completed))
+                }
+            }
+        })
+    }
+
+    /// Receipt of a result that was replaced by `delivered`. The server's data is hashed if it was received
+    /// `whole`.
+    pub(super) fn replaced(self, whole: bool, delivered: &[u8], why: Departure) -> LateMember {
+        let delivered = blake3::hash(delivered);
+        LateMember::new(MEMBER, move || text(whole.then(|| self.received()), delivered, Some(why)))
+    }
+}
+
+/// A receipt as raw JSON; no part of it needs escaping.
+fn text(received: Option<Hash>, delivered: Hash, why: Option<Departure>) -> String {
+    let mut text = String::with_capacity(TEXT_BYTES);
+    match received {
+        Some(received) => text.extend(["{\"received\":\"", &*received.to_hex(), "\""]),
+        None => text.push_str("{\"received\":null"),
+    }
+    text.extend([",\"delivered\":\"", &*delivered.to_hex(), "\""]);
+    if let Some(why) = why {
+        text.extend([",\"why\":\"", why.as_str(), "\""]);
+    }
+    text.push('}');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use mcpproxy_activity::{Activity, Config, Filter, Page, Writer};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::telemetry::call_metrics::Outcome;
+
+    /// A record in a log of its own.
+    async fn open(
+        reply: &Reply,
+        ending: &Ending,
+        calls: &calls::Calls,
+    ) -> (CallRecord, Activity, Writer, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
+        let slot = activity.reserve().await.unwrap();
+        let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
+        let kept = Kept::default();
+        let of = (RecordKind::ToolCall(""), Span::none(), CallTrace::Off);
+        let record = (slot, draft.into());
+        let call_record =
+            CallRecord::with(record, of, Instant::now(), kept, (reply, ending), calls.tally());
+        (call_record, activity, writer, folder)
+    }
+
+    #[tokio::test]
+    async fn fr_a5_call_dropped_during_validation_records_a_decision() {
+        for judging in [true, false] {
+            let (reply, ending) = (Reply::default(), Ending::default());
+            let calls = calls::Calls::default();
+            let (mut call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;
+            let unjudged =
+                || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
+            call_record.unjudged = judging.then_some(unjudged);
+            assert_eq!(calls.read().in_flight(), 1);
+            drop(call_record);
+            let totals = calls.read();
+            assert_eq!((totals.in_flight(), totals.all.of(Outcome::Error)), (0, 1));
+            let decided = totals.decided(calls::Decision::OutputWarned);
+            assert_eq!(decided, u64::from(judging));
+            activity.flush().unwrap();
+            let records = activity.count(&Filter::default()).unwrap();
+            assert_eq!(records, 1 + u64::from(judging));
+            writer.close().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn cap_8_wait_for_a_person_is_no_latency() {
+        for (answered, latency_s) in [(true, 2), (false, 1)] {
+            let (reply, ending) = (Reply::default(), Ending::default());
+            let calls = calls::Calls::default();
+            let (mut call_record, _activity, writer, _folder) = open(&reply, &ending, &calls).await;
+            let at = |seconds| call_record.began + Duration::from_secs(seconds);
+            let [asked, answer, ends] = [at(1), at(194), at(195)];
+            call_record.asks_person(asked);
+            if answered {
+                call_record.has_asked_person(answer);
+            }
+            let (slot, entry) = call_record.end(ends, Status::Error, "").unwrap();
+            assert_eq!(entry.draft.duration_us, latency_s * 1_000_000);
+            assert_eq!(entry.draft.overhead_us, latency_s * 1_000_000);
+            let metadata = entry.draft.payload(Raw::Metadata).bytes;
+            let metadata: Value = serde_json::from_slice(metadata).unwrap();
+            assert_eq!(metadata["approval_wait_ms"], (195 - latency_s) * 1000);
+            drop(slot.submit(entry));
+            writer.close().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn undeliverable_answer_is_recorded() {
+        let running = crate::proxy::reply::Running::new(|reply| async move {
+            let (ending, calls) = (Ending::default(), calls::Calls::default());
+            let (mut call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;
+            call_record.delivers(&Splice::from(Bytes::from_static(b"{}")));
+            call_record.close(Status::Success, "").await;
+            activity.flush().unwrap();
+            let records = activity.list(&Filter::default(), &Page::default()).unwrap().records;
+            let record = activity.get(records[0].id).unwrap().expect("it is there");
+            let metadata = record.body.metadata().expect("it has some");
+            let metadata: serde_json::Value = serde_json::from_slice(metadata.bytes()).unwrap();
+            assert_eq!(metadata["undelivered"], "no room for 2 bytes");
+            writer.close().unwrap();
+            Ok(())
+        });
+        running.answers_to(|rest| Err(format!("no room for {} bytes", rest.len())));
+        running.rest().unwrap().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn dropped_call_records_the_cause() {
+        for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client went away")] {
+            let (reply, ending) = (Reply::default(), Ending::default());
+            let calls = calls::Calls::default();
+            let (call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;
+            if cut {
+                ending.cut_off();
+            }
+            drop(call_record);
+            activity.flush().unwrap();
+            let records = activity.list(&Filter::default(), &Page::default()).unwrap().records;
+            let shown = &records[0].head.error;
+            assert!(shown.starts_with(text), "{shown}");
+            writer.close().unwrap();
+        }
+    }
+
+    fn of(slices: &[&[u8]], ending: Option<&[u8]>) -> Receipt {
+        let mut receipt = Receipt::default();
+        for (at, slice) in slices.iter().enumerate() {
+            let last = at + 1 == slices.len();
+            receipt.take(slice, ending.filter(|_| last));
+        }
+        receipt
+    }
+
+    fn value(receipt: &LateMember) -> Value {
+        let metadata: Value = serde_json::from_slice(&receipt.append_to(b"")).unwrap();
+        metadata["receipt"].clone()
+    }
+
+    #[test]
+    fn receipt_is_independent_of_slicing() {
+        // `printf '{"content":[]}' | b3sum`
+        let hash = blake3::hash(br#"{"content":[]}"#).to_hex().to_string();
+        for slices in [&[&br#"{"content":[]}"#[..]][..], &[b"{", b"\"content\":", b"", b"[]}"]] {
+            let shown = value(&of(slices, None).forwarded());
+            assert_eq!(shown, json!({"received": hash, "delivered": hash}));
+        }
+    }
+
+    #[test]
+    fn long_result_is_hashed_in_blocks_independent_of_slicing() {
+        let whole: Vec<u8> = (0..5 * BLOCK_BYTES + 7).map(|at| (at % 251) as u8).collect();
+        let hash = blake3::hash(&whole).to_hex().to_string();
+        let ended = [&whole[..whole.len() - 1], b"end"].concat();
+        let ended = blake3::hash(&ended).to_hex().to_string();
+        for cut in [1000, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES] {
+            let slices: Vec<_> = whole.chunks(cut).collect();
+            assert_eq!(value(&of(&slices, None).forwarded())["received"], *hash, "{cut}");
+            let shown = value(&of(&slices, Some(b"end")).forwarded());
+            assert_eq!((&shown["received"], &shown["delivered"]), (&json!(hash), &json!(ended)));
+        }
+    }
+
+    #[test]
+    fn added_ending_counts_as_delivered_only() {
+        let ending = br#","resultType":"complete"}"#;
+        let shown = value(&of(&[b"{\"a\":", b"1}"], Some(ending)).forwarded());
+        let whole = br#"{"a":1,"resultType":"complete"}"#;
+        assert_eq!(shown["received"], blake3::hash(br#"{"a":1}"#).to_hex().as_str());
+        assert_eq!(shown["delivered"], blake3::hash(whole).to_hex().as_str());
+        assert_eq!(shown["why"], "completed");
+    }
+
+    #[test]
+    fn incomplete_result_has_no_hash() {
+        let receipt = || of(&[b"{\"a\":1}"], None);
+        let shown = value(&receipt().replaced(true, b"no", Departure::Blocked));
+        assert_eq!(shown["received"], blake3::hash(br#"{"a":1}"#).to_hex().as_str());
+        assert_eq!(shown["delivered"], blake3::hash(b"no").to_hex().as_str());
+        assert_eq!(shown["why"], "blocked");
+        let shown = value(&receipt().replaced(false, b"no", Departure::Blocked));
+        assert_eq!(shown["received"], Value::Null);
+    }
+}

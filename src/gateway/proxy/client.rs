@@ -1,0 +1,843 @@
+//! Clients and callers: declared capabilities, notifications they receive, open questions to them, and who makes a
+//! request.
+//!
+//! One [`Client`] stands for a legacy session, a pipe, or one modern request. It owns the table of unanswered
+//! requests that upstreams, or the proxy, sent to it. Its responses are matched against that table only, so that no
+//! client can answer another's question. Downstream delivers its messages.
+//!
+//! [`DroppedMembers`] logs unsupported members of messages once per sender and member, bounded.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+use bytes::Bytes;
+use mcpproxy_activity::record::Source;
+use mcpproxy_policy::tool::ServerId;
+use mcpproxy_policy::{FactsCell, Principal};
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
+use mcpproxy_protocol::mcp::shapes::{Left, MemberRefused};
+use mcpproxy_protocol::mcp::trace_context::PropagatedContext;
+use mcpproxy_runtime::io::clock;
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
+use mcpproxy_upstream::CallSession;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use super::params::ParamHeaders;
+use super::passthrough::list_cache::ResourceSubscription;
+
+/// Maximum open requests to one client, over all its calls.
+pub const MAX_ASKED: usize = 64;
+/// Maximum open URLs of one client whose completion is forwarded; the oldest is forgotten.
+pub(crate) const MAX_ELICITED: usize = 64;
+/// Maximum length of an elicitation's id; the completion of one with a longer id is not forwarded.
+pub(crate) const MAX_ELICITATION_ID_BYTES: usize = 256;
+/// Maximum resource subscriptions of one client.
+pub(crate) const MAX_SUBSCRIPTIONS: usize = 256;
+/// Maximum client name in bytes; longer ones are cut.
+pub(crate) const MAX_CLIENT_NAME_BYTES: usize = 128;
+
+/// Maximum queued messages outside any response; further ones are dropped.
+pub(crate) const MAX_ASIDE: usize = 32;
+
+/// Bits of a question's id below the number of its node. The id fits into 53 bits, which JSON numbers carry
+/// exactly.
+const QUESTION_BITS: u32 = 22;
+
+/// Number of the fleet node that asked the question with this id; 0 without a fleet. Ambiguous after some four
+/// million questions in one session.
+pub(crate) fn node_of_question(id: u64) -> u64 {
+    id >> QUESTION_BITS
+}
+
+/// Epoch of [`Client::was_active`].
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Severity of a log message (RFC 5424), lowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Level {
+    Debug,
+    Info,
+    Notice,
+    Warning,
+    Error,
+    Critical,
+    Alert,
+    Emergency,
+}
+
+impl Level {
+    const ALL: [Self; 8] = [
+        Self::Debug,
+        Self::Info,
+        Self::Notice,
+        Self::Warning,
+        Self::Error,
+        Self::Critical,
+        Self::Alert,
+        Self::Emergency,
+    ];
+
+    /// The level stored as this number; the highest one for any other number.
+    fn of(stored: u8) -> Self {
+        Self::ALL.get(usize::from(stored)).copied().unwrap_or(Self::Emergency)
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Notice => "notice",
+            Self::Warning => "warning",
+            Self::Error => "error",
+            Self::Critical => "critical",
+            Self::Alert => "alert",
+            Self::Emergency => "emergency",
+        }
+    }
+}
+
+/// Stored level: no log messages at all.
+const SILENT: u8 = u8::MAX;
+
+/// One client, shared by its requests.
+#[derive(Debug)]
+pub struct Client {
+    /// Session id; empty outside a session.
+    pub session_id: Arc<str>,
+    /// Its name for itself, cut at [`MAX_CLIENT_NAME_BYTES`]; empty if none.
+    pub name: Arc<str>,
+    pub version: &'static str,
+    pub family: ProtocolFamily,
+    /// Declared capabilities.
+    pub client_capabilities: ClientCapabilities,
+    /// Key that separates server messages outside of calls. `None` for modern clients, whose requests may come from
+    /// several people on one connection.
+    pub session_key: Option<CallSession>,
+    /// Facts of its session; unused outside a session. Those of its principal are in `session_facts`.
+    pub facts: FactsCell,
+    /// Minimum [`Level`] of log messages, or [`SILENT`].
+    level: AtomicU8,
+    /// Whether the client chose the level.
+    chose_level: AtomicBool,
+    /// Sender for messages outside of calls, while it listens.
+    aside: Mutex<Option<mpsc::Sender<Bytes>>>,
+    /// Servers it has used, one bit for each id below 64.
+    used: AtomicU64,
+    /// Its activity; shared with [`LogRouting`](super::relay), which outlives the client.
+    active: Arc<Active>,
+    asked: Mutex<OpenQuestions>,
+    /// URLs that servers asked its user to open and that are not completed: server and elicitation id, oldest first.
+    elicited: Mutex<VecDeque<(Arc<str>, Box<str>)>>,
+    /// By the client's URIs; `None` after the end of its session.
+    subscriptions: Mutex<Option<BTreeMap<Arc<str>, ResourceSubscription>>>,
+    /// Dropped members that were logged, for a session.
+    dropped_members: DroppedMembers,
+}
+
+/// Calls in flight of a client, and when it last used a server.
+#[derive(Debug, Default)]
+pub(super) struct Active {
+    /// Seconds since [`EPOCH`] plus one; 0 for never.
+    last_use: AtomicU64,
+    /// Number of [`ActiveCall`]s.
+    in_flight: AtomicU32,
+    /// Whether its session has ended.
+    ended: AtomicBool,
+}
+
+impl Active {
+    /// Whether the client has a call in flight at any server. If not, a later [`Self::seconds_ago`] sees the time
+    /// of the last answered call.
+    pub(super) fn has_calls(&self) -> bool {
+        self.in_flight.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether the client's session has ended. Its calls in flight continue.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Seconds since the last use, at most one too many; `None` if there was none.
+    pub(super) fn seconds_ago(&self, now: Instant) -> Option<u64> {
+        let then = self.last_use.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(now.duration_since(*EPOCH).as_secs().saturating_sub(then))
+    }
+}
+
+/// A call in flight, counted by its client until dropped.
+#[derive(Debug)]
+pub struct ActiveCall(Arc<Client>);
+
+impl ActiveCall {
+    pub(crate) fn of(client: Arc<Client>) -> Self {
+        client.active.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(client)
+    }
+}
+
+impl Deref for ActiveCall {
+    type Target = Arc<Client>;
+
+    fn deref(&self) -> &Arc<Client> {
+        &self.0
+    }
+}
+
+impl Drop for ActiveCall {
+    fn drop(&mut self) {
+        // Its server may still be working on an abandoned call.
+        self.0.was_active(clock::lately());
+        // Pairs with `Active::has_calls`.
+        self.0.active.in_flight.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[derive(Debug, Default)]
+struct OpenQuestions {
+    /// Id of the next request; never reused.
+    next: u64,
+    open: BTreeMap<u64, Question>,
+    /// The session has ended.
+    ended: bool,
+}
+
+/// Why a client is not subscribed to a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum SubscriptionRefused {
+    /// It has [`MAX_SUBSCRIPTIONS`].
+    #[error(
+        "subscription limit reached: {MAX_SUBSCRIPTIONS} resources per session; unsubscribe from one first"
+    )]
+    TooMany,
+    /// Its session has ended.
+    #[error("the session has ended: send initialize again")]
+    Left,
+}
+
+/// A request to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    Server(ServerQuestion),
+    /// Whether one of its calls may be sent.
+    Approval(ApprovalQuestion),
+    /// Input that a modern server asks for by its result.
+    Input(InputQuestion),
+}
+
+/// Question whether a call may be sent (CAP-8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalQuestion {
+    pub id: Box<str>,
+    /// The calling principal, on whose behalf the answer is given.
+    pub principal: Box<str>,
+}
+
+/// A request of an upstream to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerQuestion {
+    pub server: Arc<str>,
+    /// Its method.
+    pub method: Box<str>,
+    /// Generation of the connection that the request came on.
+    pub generation: u64,
+    /// The server's raw id of the request.
+    pub raw_id: Bytes,
+}
+
+/// One of the requests in a server's `input_required` result, which the proxy makes of a legacy client (PRO-37).
+#[derive(Clone, Debug)]
+pub struct InputQuestion {
+    /// Its method.
+    pub method: Box<str>,
+    /// Its index among the requests of the result.
+    pub index: usize,
+    /// Receives the answer; has room for those to all requests of the result.
+    pub answers: mpsc::Sender<InputAnswer>,
+}
+
+impl PartialEq for InputQuestion {
+    fn eq(&self, other: &Self) -> bool {
+        self.index == other.index && self.answers.same_channel(&other.answers)
+    }
+}
+
+impl Eq for InputQuestion {}
+
+/// A client's answer to an [`InputQuestion`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputAnswer {
+    /// Index of the question.
+    pub index: usize,
+    /// The member `result` or `error`, raw.
+    pub outcome: Bytes,
+}
+
+#[cfg(test)]
+impl Client {
+    /// A legacy client without capabilities.
+    pub(crate) fn of_test() -> Arc<Self> {
+        let offered = ClientCapabilities::default();
+        Arc::new(Self::new("s".into(), "", "2025-11-25", ProtocolFamily::Legacy, offered))
+    }
+}
+
+impl Client {
+    /// A client that receives log messages of every level if legacy, none if modern.
+    pub fn new(
+        session_id: Arc<str>,
+        name: &str,
+        version: &'static str,
+        family: ProtocolFamily,
+        client_capabilities: ClientCapabilities,
+    ) -> Self {
+        let mut cut = name.len().min(MAX_CLIENT_NAME_BYTES);
+        while !name.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let level = match family {
+            ProtocolFamily::Legacy => Level::Debug as u8,
+            ProtocolFamily::Modern => SILENT,
+        };
+        Self {
+            session_id,
+            name: name.get(..cut).unwrap_or_default().into(),
+            version,
+            family,
+            client_capabilities,
+            session_key: (family == ProtocolFamily::Legacy).then(CallSession::fresh),
+            facts: FactsCell::default(),
+            level: level.into(),
+            chose_level: AtomicBool::new(false),
+            aside: Mutex::default(),
+            used: AtomicU64::new(0),
+            active: Arc::default(),
+            asked: Mutex::default(),
+            elicited: Mutex::default(),
+            subscriptions: Mutex::new(Some(BTreeMap::new())),
+            dropped_members: DroppedMembers::in_session(),
+        }
+    }
+
+    /// Uses question ids of that fleet node, so that the answer may arrive at another node ([`node_of_question`]).
+    pub(crate) fn asked_at(self, node: u64) -> Self {
+        self.asked.lock().next = node << QUESTION_BITS;
+        self
+    }
+
+    pub(crate) fn revision(&self) -> Revision {
+        Revision::of(self.version)
+    }
+
+    /// Sets the minimum level of log messages.
+    pub(crate) fn set_level(&self, level: Level) {
+        self.level.store(level as u8, Ordering::Relaxed);
+        self.chose_level.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it chose a level. Without one the server may decide (MCP 2025-11-25 §Setting Log Level).
+    pub(crate) fn chose_level(&self) -> bool {
+        self.chose_level.load(Ordering::Relaxed)
+    }
+
+    /// The level that a legacy client chose, which is stated in its calls to modern servers; a modern client states its
+    /// own.
+    pub(super) fn level_for_servers(&self) -> Option<&'static str> {
+        let chosen = self.family == ProtocolFamily::Legacy && self.chose_level();
+        chosen.then(|| Level::of(self.level.load(Ordering::Relaxed)).as_str())
+    }
+
+    /// Receives messages outside of calls from now on, until dropped.
+    pub(crate) fn listen(&self) -> mpsc::Receiver<Bytes> {
+        let (sender, aside) = mpsc::channel(MAX_ASIDE);
+        *self.aside.lock() = Some(sender);
+        aside
+    }
+
+    /// Whether it listens outside of its calls.
+    pub(crate) fn listens(&self) -> bool {
+        let aside = self.aside.lock();
+        aside.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
+
+    /// Sends a message outside of calls; dropped if the client does not listen, or not fast enough.
+    pub(crate) fn tell_aside(&self, message: Bytes) {
+        let aside = self.aside.lock();
+        if let Some(sender) = &*aside
+            && sender.try_send(message).is_err()
+        {
+            let session = &self.session_id;
+            tracing::debug!(%session, "a message beside any answer was not taken");
+        }
+    }
+
+    /// Logs dropped members of its message `method`. `shared` remembers those of clients without a session, by the
+    /// name they give themselves.
+    pub(crate) fn warn_of_dropped(&self, shared: &DroppedMembers, method: &str, left: &Left) {
+        let filter = if self.session_id.is_empty() { shared } else { &self.dropped_members };
+        filter.of_client(&self.name, &self.session_id, method, left);
+    }
+
+    /// Records the use of a server.
+    pub(crate) fn was_active(&self, now: Instant) {
+        let seconds = now.duration_since(*EPOCH).as_secs() + 1;
+        // Written once per second, not for each call.
+        if self.active.last_use.load(Ordering::Relaxed) != seconds {
+            self.active.last_use.store(seconds, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends its subscriptions and open questions, and accepts no new ones.
+    pub(crate) fn leave(&self) {
+        self.active.ended.store(true, Ordering::Relaxed);
+        let subscriptions = self.subscriptions.lock().take();
+        // Outside the lock: its drop takes others.
+        drop(subscriptions);
+        self.end_questions();
+        *self.aside.lock() = None;
+    }
+
+    /// Ends its open questions, and accepts no new ones: it can send no answers any more.
+    pub(crate) fn end_questions(&self) {
+        let mut asked = self.asked.lock();
+        asked.ended = true;
+        let open = std::mem::take(&mut asked.open);
+        drop(asked);
+        // Outside the lock: their drop wakes calls.
+        drop(open);
+    }
+
+    pub(super) fn active(&self) -> &Arc<Active> {
+        &self.active
+    }
+
+    /// Marks the server as used; true the first time. May be true repeatedly.
+    pub(super) fn first_uses(&self, server: ServerId) -> bool {
+        let bit = u32::try_from(server.index()).ok().and_then(|at| 1_u64.checked_shl(at));
+        match bit {
+            Some(bit) if self.used.load(Ordering::Relaxed) & bit != 0 => false,
+            Some(bit) => self.used.fetch_or(bit, Ordering::Relaxed) & bit == 0,
+            None => true,
+        }
+    }
+
+    /// Whether it wants log messages of this level.
+    pub(crate) fn wants(&self, level: Level) -> bool {
+        level as u8 >= self.level.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a subscription for the client. On error the subscription is ended.
+    pub(crate) fn subscribe(
+        &self,
+        subscription: ResourceSubscription,
+    ) -> Result<(), SubscriptionRefused> {
+        let mut subscriptions = self.subscriptions.lock();
+        let refused = match &mut *subscriptions {
+            None => SubscriptionRefused::Left,
+            Some(kept) if kept.len() >= MAX_SUBSCRIPTIONS => SubscriptionRefused::TooMany,
+            Some(kept) => {
+                // The other one, of two concurrent requests.
+                let other = kept.insert(Arc::clone(subscription.uri()), subscription);
+                drop(subscriptions);
+                drop(other);
+                return Ok(());
+            }
+        };
+        drop(subscriptions);
+        drop(subscription);
+        Err(refused)
+    }
+
+    /// Takes a subscription out; `None` if there is none to that URI.
+    pub(crate) fn unsubscribe(&self, uri: &str) -> Option<ResourceSubscription> {
+        self.subscriptions.lock().as_mut()?.remove(uri)
+    }
+
+    /// Whether it has subscriptions, which the proxy may renew on its behalf at any time.
+    pub(super) fn has_subscriptions(&self) -> bool {
+        self.subscriptions.lock().as_ref().is_some_and(|kept| !kept.is_empty())
+    }
+
+    pub(crate) fn is_subscribed(&self, uri: &str) -> bool {
+        self.subscriptions.lock().as_ref().is_some_and(|kept| kept.contains_key(uri))
+    }
+
+    /// Registers a question and returns its id; `None` if [`MAX_ASKED`] are open or the session has ended.
+    pub fn ask(&self, question: Question) -> Option<u64> {
+        let mut asked = self.asked.lock();
+        if asked.ended || asked.open.len() >= MAX_ASKED {
+            return None;
+        }
+        let id = asked.next;
+        asked.next += 1;
+        asked.open.insert(id, question);
+        Some(id)
+    }
+
+    /// Whether the question with this id was asked by the server on that connection under that raw id.
+    pub(crate) fn is_asked(&self, id: u64, server: &str, generation: u64, raw_id: &[u8]) -> bool {
+        let asked = self.asked.lock();
+        match asked.open.get(&id) {
+            Some(Question::Server(open)) => {
+                *open.server == *server && open.generation == generation && open.raw_id == raw_id
+            }
+            Some(Question::Approval(_) | Question::Input(_)) | None => false,
+        }
+    }
+
+    /// Notes that a server asked its user to open a URL.
+    pub(super) fn elicited(&self, server: &Arc<str>, id: &str) {
+        if id.len() > MAX_ELICITATION_ID_BYTES || self.was_elicited(server, id) {
+            return;
+        }
+        let mut elicited = self.elicited.lock();
+        if elicited.len() >= MAX_ELICITED {
+            elicited.pop_front();
+        }
+        elicited.push_back((Arc::clone(server), id.into()));
+    }
+
+    pub(super) fn was_elicited(&self, server: &str, id: &str) -> bool {
+        let elicited = self.elicited.lock();
+        elicited.iter().any(|(of, known)| **of == *server && **known == *id)
+    }
+
+    /// Forgets such a URL, since the interaction behind it is over; false if there is none.
+    pub(super) fn completes(&self, server: &str, id: &str) -> bool {
+        let mut elicited = self.elicited.lock();
+        let at = elicited.iter().position(|(of, known)| **of == *server && **known == *id);
+        at.and_then(|at| elicited.remove(at)).is_some()
+    }
+
+    /// Removes a question that was answered or whose call is over. `None` for an id without an open question.
+    pub fn answered(&self, id: u64) -> Option<Question> {
+        self.asked.lock().open.remove(&id)
+    }
+}
+
+/// Tool set that a request addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/mcp`: the built-in tools.
+    #[default]
+    Search,
+    /// `/mcp/all`: every upstream tool under a name of its own.
+    All,
+}
+
+/// Messages that a reply can carry besides its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// The response only.
+    Answer,
+    /// Notifications, and for legacy clients requests of upstreams.
+    Stream,
+}
+
+/// Sender of a message.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub client: Arc<Client>,
+    /// The principal it acts for.
+    pub principal: Principal,
+    /// The tool set it addresses.
+    pub endpoint: Endpoint,
+    /// Whether messages can precede the response.
+    pub channel: Channel,
+    /// Tool parameters repeated in headers; `None` without any.
+    pub headers: Option<ParamHeaders>,
+    /// Trace context in headers; `None` also if tracing is off.
+    pub trace: Option<Box<PropagatedContext>>,
+}
+
+impl Peer {
+    /// Requests that upstreams may send to the client before they answer.
+    pub(crate) fn client_capabilities(&self) -> ClientCapabilities {
+        match (self.client.family, self.channel) {
+            (ProtocolFamily::Legacy, Channel::Stream) => self.client.client_capabilities,
+            (ProtocolFamily::Legacy, Channel::Answer) | (ProtocolFamily::Modern, _) => {
+                ClientCapabilities::default()
+            }
+        }
+    }
+
+    /// The caller for a request with this raw id, which counts as in flight while the caller is alive.
+    pub(crate) fn caller(&self, id: &Bytes) -> Caller {
+        let inside = id.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+        Caller {
+            source: Source::Mcp,
+            principal: self.principal.clone(),
+            request_id: inside.map_or_else(|| id.clone(), |inside| id.slice_ref(inside)),
+            name: Box::default(),
+            client: Some((ActiveCall::of(Arc::clone(&self.client)), self.channel)),
+            trace: self.trace.clone(),
+        }
+    }
+}
+
+/// Caller of a recorded request.
+#[derive(Debug)]
+pub struct Caller {
+    /// Entry point of the request.
+    pub source: Source,
+    pub principal: Principal,
+    pub request_id: Bytes,
+    /// Name of a caller without a `client`, or empty.
+    pub name: Box<str>,
+    /// Recipient of messages and questions before the response, if any.
+    pub client: Option<(ActiveCall, Channel)>,
+    /// Trace context in headers; `None` also if tracing is off.
+    pub trace: Option<Box<PropagatedContext>>,
+}
+
+impl Caller {
+    /// MCP session id, or empty.
+    pub(super) fn session_id(&self) -> &str {
+        self.client.as_ref().map_or("", |(client, _)| &client.session_id)
+    }
+
+    /// The client's name for itself, or empty.
+    pub(super) fn client_name(&self) -> &str {
+        self.client.as_ref().map_or(&self.name, |(client, _)| &client.name)
+    }
+
+    /// Protocol family of the client; legacy if there is none.
+    pub(super) fn family(&self) -> ProtocolFamily {
+        self.client.as_ref().map_or(ProtocolFamily::Legacy, |(client, _)| client.family)
+    }
+}
+
+/// Maximum logged pairs of sender and member outside sessions.
+pub(crate) const MAX_TOLD: usize = 1024;
+/// Maximum logged pairs in one session: 512 bytes.
+pub(crate) const MAX_TOLD_IN_SESSION: usize = 64;
+
+/// Log-once filter for dropped members, as hashes of eight bytes each.
+#[derive(Debug)]
+pub struct DroppedMembers {
+    logged: Mutex<BTreeSet<u64>>,
+    keys: RandomState,
+    limit: usize,
+}
+
+#[derive(Clone, Copy, Debug, Hash)]
+enum Sender<'a> {
+    Client(&'a str),
+    Server(&'a str),
+}
+
+impl Default for DroppedMembers {
+    /// For use outside sessions.
+    fn default() -> Self {
+        Self::of_at_most(MAX_TOLD)
+    }
+}
+
+impl DroppedMembers {
+    pub(crate) fn in_session() -> Self {
+        Self::of_at_most(MAX_TOLD_IN_SESSION)
+    }
+
+    fn of_at_most(limit: usize) -> Self {
+        Self { logged: Mutex::default(), keys: RandomState::new(), limit }
+    }
+
+    /// Number of remembered pairs.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.logged.lock().len()
+    }
+
+    /// Whether `sender` is seen with this member for the first time.
+    fn is_new(&self, sender: Sender<'_>, method: &str, what: &str) -> bool {
+        let hash = self.keys.hash_one((sender, method, what));
+        let mut logged = self.logged.lock();
+        logged.len() < self.limit && logged.insert(hash)
+    }
+
+    /// Logs dropped members of a client's message.
+    pub(crate) fn of_client(&self, client: &str, session: &str, method: &str, left: &Left) {
+        for member in left.names() {
+            if self.is_new(Sender::Client(client), method, member) {
+                // One log budget for all clients: the name is the client's own choice.
+                peer_line!(warn, LinePeer::Part("members of clients"), %client, %session, method, ?member, "unsupported member of a client's message dropped");
+            }
+        }
+    }
+
+    /// Logs dropped members of a server's message.
+    pub(crate) fn of_server(&self, server: &str, method: &str, left: &Left) {
+        for member in left.names() {
+            if self.is_new(Sender::Server(server), method, member) {
+                peer_line!(
+                    warn,
+                    LinePeer::Server(server),
+                    server,
+                    method,
+                    ?member,
+                    "unsupported member of a server's message dropped"
+                );
+            }
+        }
+    }
+
+    /// Logs a server's message that is not forwarded.
+    pub(crate) fn refused(&self, server: &str, method: &str, why: &MemberRefused) {
+        let why = why.to_string();
+        if self.is_new(Sender::Server(server), method, &why) {
+            peer_line!(
+                warn,
+                LinePeer::Server(server),
+                server,
+                method,
+                ?why,
+                "server message dropped"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mcpproxy_policy::{Principal, StateAccounts};
+
+    use super::super::passthrough::list_cache::Subscribers;
+    use super::*;
+
+    fn client(family: ProtocolFamily) -> Client {
+        Client::new(Arc::from("s"), "ide", "2025-11-25", family, ClientCapabilities::default())
+    }
+
+    fn question(id: &'static str) -> Question {
+        let raw_id = Bytes::from_static(id.as_bytes());
+        let (server, method) = ("s".into(), "roots/list".into());
+        Question::Server(ServerQuestion { server, method, generation: 1, raw_id })
+    }
+
+    #[test]
+    fn question_is_answered_once_and_by_its_client_only() {
+        let (ours, other) = (client(ProtocolFamily::Legacy), client(ProtocolFamily::Legacy));
+        let id = ours.ask(question("7")).unwrap();
+        assert_eq!(other.answered(id), None);
+        assert_eq!(ours.answered(id), Some(question("7")));
+        assert_eq!(ours.answered(id), None);
+        assert_ne!(ours.ask(question("8")).unwrap(), id, "ids are unique");
+    }
+
+    #[test]
+    fn question_id_contains_the_asking_node_in_a_fleet() {
+        let client = Client::new(
+            Arc::from("s"),
+            "ide",
+            "2025-11-25",
+            ProtocolFamily::Legacy,
+            ClientCapabilities::default(),
+        );
+        let highest = (1 << 31) - 1;
+        let client = client.asked_at(highest);
+        let ids = [client.ask(question("7")).unwrap(), client.ask(question("8")).unwrap()];
+        assert_ne!(ids[0], ids[1]);
+        assert!(ids.iter().all(|id| node_of_question(*id) == highest && *id < 1 << 53));
+        assert_eq!(client.answered(ids[1]), Some(question("8")));
+        assert_eq!(
+            node_of_question(self::client(ProtocolFamily::Legacy).ask(question("7")).unwrap()),
+            0
+        );
+    }
+
+    #[test]
+    fn open_questions_are_bounded() {
+        let client = client(ProtocolFamily::Legacy);
+        let ids: Vec<u64> = (0..MAX_ASKED).map(|_| client.ask(question("7")).unwrap()).collect();
+        assert_eq!(client.ask(question("8")), None);
+        client.answered(ids[0]);
+        assert!(client.ask(question("8")).is_some());
+    }
+
+    #[test]
+    fn subscriptions_are_bounded_and_end_with_the_session() {
+        let client = client(ProtocolFamily::Legacy);
+        let account = StateAccounts::default().of(&Principal::Anonymous);
+        let all = Arc::<Subscribers>::default();
+        let enter = |uri: &str| client.subscribe(all.enter(uri, &account).unwrap());
+        for n in 0..MAX_SUBSCRIPTIONS {
+            enter(&n.to_string()).unwrap();
+        }
+        assert_eq!(enter("one more"), Err(SubscriptionRefused::TooMany));
+        assert!(!all.any("one more"));
+        drop(client.unsubscribe("0").unwrap());
+        assert!(!client.is_subscribed("0") && client.is_subscribed("1"));
+        enter("one more").unwrap();
+        client.leave();
+        assert!(!client.is_subscribed("1") && !all.any("1"));
+        assert_eq!(enter("1"), Err(SubscriptionRefused::Left));
+        assert!(client.ask(question("7")).is_none());
+    }
+
+    #[test]
+    fn log_level_filters_lower_severities() {
+        let (old, new) = (client(ProtocolFamily::Legacy), client(ProtocolFamily::Modern));
+        assert!(old.wants(Level::Debug) && !new.wants(Level::Emergency));
+        for client in [old, new] {
+            client.set_level(Level::Warning);
+            assert!(client.wants(Level::Warning) && client.wants(Level::Error));
+            assert!(!client.wants(Level::Notice));
+        }
+    }
+
+    #[test]
+    fn client_name_is_cut_at_a_character_boundary() {
+        let client_capabilities = ClientCapabilities::default();
+        let client = Client::new(
+            "x".into(),
+            &"é".repeat(100),
+            "2025-11-25",
+            ProtocolFamily::Legacy,
+            client_capabilities,
+        );
+        assert_eq!(&*client.name, "é".repeat(64));
+    }
+
+    #[test]
+    fn dropped_members_are_logged_once_per_session_or_sender() {
+        let shared = DroppedMembers::default();
+        let mut left = Left::default();
+        left.push("", "x");
+        let client = |session: &str| {
+            let offered = ClientCapabilities::default();
+            Client::new(session.into(), "n", "2025-11-25", ProtocolFamily::Legacy, offered)
+        };
+        for session in ["one", "two"] {
+            let client = client(session);
+            client.warn_of_dropped(&shared, "m", &left);
+            assert_eq!((client.dropped_members.len(), shared.len()), (1, 0));
+        }
+        let client = client("");
+        client.warn_of_dropped(&shared, "m", &left);
+        assert_eq!((client.dropped_members.len(), shared.len()), (0, 1));
+    }
+
+    #[test]
+    fn dropped_members_table_is_bounded() {
+        let filter = DroppedMembers::default();
+        let new = |sender: &str, method: &str, what: &str| {
+            filter.is_new(Sender::Client(sender), method, what)
+        };
+        assert!(new("a", "m", "x") && !new("a", "m", "x"));
+        assert!(new("b", "m", "x") && new("a", "n", "x"));
+        assert!(filter.is_new(Sender::Server("a"), "m", "x"), "no client");
+        let fresh = (0..2 * MAX_TOLD).filter(|n| new("a", "m", &n.to_string())).count();
+        assert_eq!(fresh, MAX_TOLD - 4);
+        let of_session = DroppedMembers::in_session();
+        let new = |n: usize| of_session.is_new(Sender::Client("a"), "m", &n.to_string());
+        assert_eq!((0..2 * MAX_TOLD).filter(|n| new(*n)).count(), MAX_TOLD_IN_SESSION);
+    }
+}

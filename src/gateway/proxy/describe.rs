@@ -1,0 +1,340 @@
+//! `describe_tool`: one complete tool definition with an example call, and a preflight for given arguments.
+//!
+//! The preflight sends nothing, counts under no limit and asks nobody: it uses [`policy::forecast`]. An invisible
+//! tool is reported like an unknown one.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mcpproxy_activity::record::Raw;
+use mcpproxy_json::members::{members, string};
+use mcpproxy_policy as policy;
+use mcpproxy_policy::intent::{Operation, Stated};
+use mcpproxy_policy::tool::example;
+use mcpproxy_policy::tool::signature::on_one_line;
+use mcpproxy_policy::tool::{Approval, Tool, ToolName, Trust};
+use mcpproxy_policy::{Access, Denial, Forecast, ToolAccess};
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_schema::violation::Violation;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::call_trace::CallTrace;
+use super::client::Caller;
+use super::recorded::{OnRecord, ReplySource, recorded};
+use super::refusal::{FIND_TOOLS, RecordKind, Refusal, RefusalKind};
+use super::render::{Caching, shown};
+use super::reply::{Aborted, Reply};
+use super::retrieve::Shown;
+use super::worker::Worker;
+use super::{advice, argument_validation, call, render};
+
+pub(crate) const DESCRIBE_TOOL: &str = "describe_tool";
+
+/// Why the arguments are refused. Client error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DescribeError {
+    #[error("arguments must be a JSON object")]
+    NotAnObject,
+    #[error("Unknown parameter '{0}': known are name, args, and operation")]
+    Unknown(String),
+    #[error("name is required: the tool, as server:tool")]
+    NoName,
+    #[error("name must be a string")]
+    BadName,
+    #[error("args must be a JSON object")]
+    BadArgs,
+    #[error("operation must be read, write, or destructive")]
+    BadOperation,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DescribeArguments<'a> {
+    name: Cow<'a, str>,
+    /// Arguments to preflight.
+    args: Option<&'a str>,
+    /// Operation to preflight.
+    operation: Option<Operation>,
+}
+
+impl<'a> DescribeArguments<'a> {
+    fn parse(raw: &'a [u8]) -> Result<Self, DescribeError> {
+        use DescribeError as E;
+        let raw = std::str::from_utf8(raw).map_err(|_| E::NotAnObject)?;
+        let (mut name, mut args, mut operation) = (None, None, None);
+        for member in members(raw).map_err(|_| E::NotAnObject)? {
+            let (key, value) = member.map_err(|_| E::NotAnObject)?;
+            match &*key {
+                _ if value == "null" => {}
+                "name" => name = Some(string(value).ok_or(E::BadName)?),
+                "args" if value.starts_with('{') => args = Some(value),
+                "args" => return Err(E::BadArgs),
+                "operation" => {
+                    let word = string(value).ok_or(E::BadOperation)?;
+                    operation = Some(Operation::from_word(&word).ok_or(E::BadOperation)?);
+                }
+                _ => return Err(E::Unknown(key.chars().take(64).collect())),
+            }
+        }
+        Ok(Self { name: name.ok_or(E::NoName)?, args, operation })
+    }
+}
+
+/// Serves `describe_tool` with its `raw` arguments and the request's `_meta`.
+pub(crate) fn describe_tool(
+    worker: Rc<Worker>,
+    caller: Caller,
+    raw: Bytes,
+    meta: Option<&[u8]>,
+    reply: Reply,
+) -> impl Future<Output = Result<(), Aborted>> + use<> {
+    let kind = RecordKind::OwnTool;
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta);
+    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
+        on.record.name("", DESCRIBE_TOOL);
+        on.record.keep(Raw::Arguments, &raw);
+        let asked = DescribeArguments::parse(&raw);
+        let asked = asked.map_err(|error| Refusal::of_parameters(error.to_string()))?;
+        let tool = find(&on, &asked.name).await?;
+        if tool.trust == Trust::Withheld {
+            return Err(on.record.deny(&Denial::Quarantined(tool.name.clone())).into());
+        }
+        let preflight = match asked {
+            DescribeArguments { args: None, operation: None, .. } => None,
+            DescribeArguments { .. } => {
+                let violation = match asked.args {
+                    Some(args) => on.foresee_misfits(&tool, &raw.slice_ref(args.as_bytes())).await,
+                    None => None,
+                };
+                Some(Preflight::of(&on, &tool, &asked, violation.as_ref()))
+            }
+        };
+        let result = described(&tool, preflight);
+        let result = match on.caller.family() {
+            ProtocolFamily::Legacy => result,
+            ProtocolFamily::Modern => {
+                let result = String::from_utf8_lossy(&result);
+                render::own_result(ProtocolFamily::Modern, &result, Caching::No).into_owned().into()
+            }
+        };
+        on.record.note_response(&result);
+        Ok(ReplySource::Own(result))
+    })
+}
+
+/// The named tool, if the principal may see it.
+async fn find(on: &OnRecord<'_>, name: &str) -> Result<Arc<Tool>, Refusal> {
+    let found = match ToolName::parse(name) {
+        Some(name) => call::find(on, &name).await.map(Some),
+        None => Ok(None),
+    };
+    let visible = policy::visible(&on.caller.principal, &on.settings.policy);
+    match found {
+        Ok(Some(tool)) if visible.tool(&tool) => return Ok(tool),
+        Err(stop) if stop.kind != RefusalKind::Unknown => return Err(stop),
+        // The same text for all of them: an invisible tool does not exist.
+        Ok(_) | Err(_) => {}
+    }
+    let text = format!("Tool '{}' not found", on_one_line(&shown(name)));
+    let unknown = Refusal::failed(RefusalKind::Unknown, text);
+    Err(call::nearest(on, name, unknown.advising(FIND_TOOLS)))
+}
+
+#[derive(Serialize)]
+struct Described<'a> {
+    #[serde(flatten)]
+    tool: Shown<'a>,
+    signature: &'a str,
+    #[serde(rename = "outputSchema", skip_serializing_if = "Option::is_none")]
+    output_schema: Option<&'a RawValue>,
+    example: ExampleCall,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preflight: Option<Preflight>,
+}
+
+/// Example call by one of the call tools.
+#[derive(Clone, Debug, Serialize)]
+struct ExampleCall {
+    tool: &'static str,
+    arguments: Value,
+}
+
+impl ExampleCall {
+    fn new(tool: &Tool, operation: Operation, args: Value) -> Self {
+        let arguments = json!({
+            "name": tool.name.to_string(),
+            "args": args,
+            "intent": {"operation_type": operation.as_str()},
+        });
+        Self { tool: operation.variant(), arguments }
+    }
+}
+
+/// Forecast of a call.
+#[derive(Clone, Debug, Serialize)]
+struct Preflight {
+    /// The call tool.
+    call_with: &'static str,
+    /// `allowed`, `approval` (requires one) or `refused`.
+    verdict: &'static str,
+    /// Reason of a refusal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    /// Violations of the input schema.
+    argument_errors: Vec<String>,
+}
+
+impl Preflight {
+    fn of(
+        on: &OnRecord<'_>,
+        tool: &Arc<Tool>,
+        asked: &DescribeArguments<'_>,
+        violation: Option<&Violation>,
+    ) -> Self {
+        let operation = asked.operation.unwrap_or(Operation::recommended(tool.capability));
+        let arguments = asked.args.unwrap_or("{}");
+        let word = Value::from(operation.as_str()).to_string();
+        let stated = Stated::parse(&[("intent_operation_type".into(), &word)]);
+        let forecast = match stated.check(operation, &on.settings.policy.intent) {
+            Ok(intent) => {
+                let access = Access::Tool(ToolAccess::declared(Arc::clone(tool), &intent));
+                on.forecast(access, arguments.as_bytes(), Some(intent))
+            }
+            Err(error) => Forecast::Refused(error.into()),
+        };
+        let texts = |warnings: Vec<policy::Warning>| {
+            warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let misfits = violation.map(|violation| &violation.misfits);
+        let places = misfits
+            .map(|misfits| advice::places(tool, misfits, arguments.as_bytes()))
+            .unwrap_or_default();
+        let (verdict, reason, warnings) = match forecast {
+            Forecast::Refused(denial) => ("refused", Some(denial.to_string()), Vec::new()),
+            _ if let Some(violation) =
+                violation.filter(|it| argument_validation::refuses(tool, it)) =>
+            {
+                let text = advice::misfits(tool, &violation.misfits, &places);
+                ("refused", Some(text), Vec::new())
+            }
+            Forecast::Allowed { warnings } => ("allowed", None, texts(warnings)),
+            Forecast::Asked { warnings } => ("approval", None, texts(warnings)),
+        };
+        let argument_errors = match violation {
+            Some(violation) if violation.misfits.is_empty() => {
+                vec![violation.describe().to_string()]
+            }
+            Some(_) | None => places,
+        };
+        let call_with = operation.variant();
+        Self { call_with, verdict, reason, warnings, argument_errors }
+    }
+
+    /// Writes the forecast as text.
+    fn write_text(&self, text: &mut String) {
+        let verdict = match (self.verdict, &self.reason) {
+            (_, Some(reason)) => format!("would be refused: {}", on_one_line(reason)),
+            ("approval", None) => "waits until a person has approved it".to_owned(),
+            (_, None) => "would go out".to_owned(),
+        };
+        // Infallible: writing to a String.
+        let _ = writeln!(text, "Preflight: {} {verdict}", self.call_with);
+        self.warnings.iter().for_each(|warning| render::indented(text, warning));
+        for problem in &self.argument_errors {
+            render::indented(text, &format!("arguments: {problem}"));
+        }
+    }
+}
+
+/// The tool result, structured and as text.
+fn described(tool: &Tool, preflight: Option<Preflight>) -> Bytes {
+    let operation = Operation::recommended(tool.capability);
+    let example = ExampleCall::new(tool, operation, example(&tool.input_schema));
+    let mut text = String::new();
+    render::heading(&mut text, tool);
+    render::indented(&mut text, &tool.description);
+    render::json_line(&mut text, "inputSchema", &tool.input_schema);
+    if let Some(output) = &tool.output_schema {
+        render::json_line(&mut text, "outputSchema", output);
+    }
+    match tool.capability.approval {
+        Approval::Auto => {}
+        Approval::Suggest => render::indented(&mut text, "A person should approve a call."),
+        Approval::Required => render::indented(&mut text, "A person has to approve each call."),
+    }
+    // Infallible: writing to a String.
+    let _ =
+        writeln!(text, "Example: {} {}", example.tool, on_one_line(&example.arguments.to_string()));
+    if let Some(preflight) = &preflight {
+        preflight.write_text(&mut text);
+    }
+    let content = Described {
+        tool: Shown::of(tool, None),
+        signature: tool.signature(),
+        output_schema: tool.output_schema.as_deref(),
+        example,
+        preflight,
+    };
+    render::tool_result(&content, text.trim_end()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use mcpproxy_policy::tool::{Annotations, Rules};
+
+    use super::*;
+
+    #[test]
+    fn invalid_arguments_refused() {
+        use DescribeError as E;
+        for (arguments, error) in [
+            ("[]", E::NotAnObject),
+            ("{}", E::NoName),
+            (r#"{"name":null}"#, E::NoName),
+            (r#"{"name":7}"#, E::BadName),
+            (r#"{"name":"s:t","args":"{}"}"#, E::BadArgs),
+            (r#"{"name":"s:t","operation":"delete"}"#, E::BadOperation),
+            (r#"{"name":"s:t","argz":{}}"#, E::Unknown("argz".into())),
+        ] {
+            assert_eq!(
+                DescribeArguments::parse(arguments.as_bytes()).unwrap_err(),
+                error,
+                "{arguments}"
+            );
+        }
+        let asked =
+            DescribeArguments::parse(br#"{"name":"s:t","args":{"a":1},"operation":"write"}"#)
+                .unwrap();
+        let expected = DescribeArguments {
+            name: "s:t".into(),
+            args: Some(r#"{"a":1}"#),
+            operation: Some(Operation::Write),
+        };
+        assert_eq!(asked, expected);
+    }
+
+    fn tool(schema: &str) -> Tool {
+        let name = ToolName::parse("s:t").unwrap();
+        let input_schema = RawValue::from_string(schema.to_owned()).unwrap();
+        Tool { input_schema, ..Tool::named(name, Annotations::default(), &Rules::default()) }
+    }
+
+    #[test]
+    fn example_is_a_valid_call() {
+        let tool = tool(r#"{"properties":{"a":{"type":"integer"}},"required":["a"]}"#);
+        let result: Value = serde_json::from_slice(&described(&tool, None)).unwrap();
+        let example = &result["structuredContent"]["example"];
+        let arguments =
+            json!({"name": "s:t", "args": {"a": 1}, "intent": {"operation_type": "write"}});
+        assert_eq!(*example, json!({"tool": "call_tool_write", "arguments": arguments}));
+        let text = result["content"][0]["text"].as_str().unwrap();
+        assert!(text.ends_with(&format!("Example: call_tool_write {arguments}")), "{text}");
+        assert!(result["structuredContent"].get("preflight").is_none());
+    }
+}

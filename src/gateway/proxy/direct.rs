@@ -1,0 +1,223 @@
+//! Direct mode (`/mcp/all`): each upstream tool under a name of its own.
+//!
+//! Calls take the same admission and pipeline as those by a call tool (FR-A2). The operation is the tool's
+//! effective side effect, since the client states no intent: the matrix always fits, and only the operator's
+//! `approval` remains.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::advice;
+use super::call;
+use super::call_trace::CallTrace;
+use super::client::{Caller, Peer};
+use super::params::{CallParams, ParamHeaders};
+use super::passthrough::list_cache::{FRESH_MS, LIST_WAIT};
+use super::recorded::{OnRecord, recorded};
+use super::refusal::RecordKind;
+use super::refusal::RefusalKind;
+use super::refusal::{Refusal, Stopped};
+use super::render;
+use super::render::{Caching, shown};
+use super::reply::Reaction;
+use super::reply::{Aborted, Piece, Reply, Running};
+use super::retrieve::MAX_RULED;
+use super::worker::Worker;
+use mcpproxy_catalog::ToolSet;
+use mcpproxy_catalog::exposed;
+use mcpproxy_catalog::listing;
+use mcpproxy_catalog::listing::Start;
+use mcpproxy_policy as policy;
+use mcpproxy_policy::tool::{OutputSchema, Tool, ToolName, Trust};
+use mcpproxy_policy::{Access, Permit, ToolAccess};
+use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_schema::output::AnswerMember;
+use mcpproxy_upstream::CallExtras;
+
+/// `tool_variant` in records.
+pub(crate) const VARIANT: &str = "direct";
+
+/// Serves `tools/list`.
+pub(crate) fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes) -> Reaction {
+    let start = match Start::parse(params) {
+        Ok(start) => start,
+        Err(bad) => return Reaction::error(id, Code::InvalidParams, &bad.to_string()),
+    };
+    let (worker, family, principal) =
+        (Rc::clone(worker), peer.client.family, peer.principal.clone());
+    let running = Running::new(|reply| async move {
+        worker.proxy.upstreams.nudge();
+        first_sets(&worker).await;
+        compiled_schemas(&worker).await;
+        let own_members = render::own_members(family, Caching::Milliseconds(FRESH_MS));
+        let (snapshot, settings) = (worker.proxy.catalog.load(), worker.settings());
+        let visible = policy::visible(&principal, &settings.policy);
+        let page = match visible.is_all() {
+            true => {
+                let given = |tool: &Arc<Tool>| tool.trust == Trust::Given;
+                listing::page(&own_members, "tools", snapshot.listed(&start, family, given))
+            }
+            false => {
+                let shown = snapshot.listed(&start, family, |tool| visible.tool(tool));
+                listing::page(&own_members, "tools", shown)
+            }
+        };
+        reply.put(Piece::Whole(AnswerMember::Result, page));
+        Ok(())
+    });
+    Reaction::Call { id: id.clone(), running }
+}
+
+/// Calls the tool named by `params`.
+pub(crate) fn call_tool(
+    worker: &Rc<Worker>,
+    peer: &Peer,
+    id: Bytes,
+    params: CallParams<'_>,
+) -> Reaction {
+    let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
+    let CallParams { name, arguments, extras, left: _ } = params;
+    let named = Named { name: name.into(), arguments, headers: peer.headers.clone() };
+    let running = Running::new(|reply| call(worker, caller, named, extras, reply));
+    Reaction::Call { id, running }
+}
+
+struct Named {
+    name: Box<str>,
+    arguments: Bytes,
+    headers: Option<ParamHeaders>,
+}
+
+fn call(
+    worker: Rc<Worker>,
+    caller: Caller,
+    named: Named,
+    mut extras: CallExtras,
+    reply: Reply,
+) -> impl Future<Output = Result<(), Aborted>> {
+    let kind = RecordKind::ToolCall(VARIANT);
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || extras.meta.as_deref());
+    recorded(worker, caller, (kind, trace), reply, async move |mut on: OnRecord<'_>| {
+        let (permit, arguments) = prepare(&mut on, &named, &mut extras).await?;
+        Ok(call::send(on, permit, arguments, extras).await?)
+    })
+}
+
+/// Finds the tool and asks for admission.
+async fn prepare(
+    on: &mut OnRecord<'_>,
+    Named { name, arguments, headers }: &Named,
+    extras: &mut CallExtras,
+) -> Result<(Permit, Bytes), Stopped> {
+    on.record.name("", &shown(name));
+    on.record.keep_arguments(arguments);
+    if !arguments.starts_with(b"{") {
+        let text = "Invalid params: arguments must be an object".to_owned();
+        return Err(Refusal::rejected(RefusalKind::Unreadable, text).into());
+    }
+    let tool = match find(on, name).await {
+        Ok(tool) => tool,
+        Err(stop) => {
+            let stop = nearest(on, name, stop);
+            let is_unknown = matches!(stop.kind, RefusalKind::Unreadable | RefusalKind::Upstream);
+            return Err(match exposed::split_name(name).filter(|_| is_unknown) {
+                Some((server, tool)) => {
+                    let name = ToolName { server: server.into(), tool: tool.into() };
+                    on.unknown(&name, arguments, None, stop).into()
+                }
+                None => stop.into(),
+            });
+        }
+    };
+    on.record.name(&tool.name.server, &tool.name.tool);
+    if let (Some(parameter_headers), Some(headers)) = (&tool.parameter_headers, headers) {
+        headers.check(parameter_headers, arguments).map_err(|mismatch| {
+            let text = format!("Header mismatch: {mismatch}");
+            Refusal::rejected(RefusalKind::Headers, text)
+        })?;
+    }
+    let access = ToolAccess::direct(tool);
+    on.record.operation(Some(access.operation()));
+    let mut arguments = arguments.clone();
+    let admitted = on.admit(Access::Tool(access), &mut arguments, None, extras).await;
+    let permit = admitted.map_err(|stop| match stop {
+        // An invisible tool is refused like an unknown one.
+        Stopped::Refused(refusal) if refusal.kind == RefusalKind::Unknown => {
+            nearest(on, name, unknown(name)).into()
+        }
+        other => other,
+    })?;
+    Ok((permit, arguments))
+}
+
+/// Adds the nearest visible tools to the refusal of an unknown one.
+fn nearest(on: &OnRecord<'_>, name: &str, refusal: Refusal) -> Refusal {
+    if refusal.kind != RefusalKind::Unreadable {
+        return refusal;
+    }
+    let snapshot = on.worker.proxy.catalog.load();
+    let visible = policy::visible(&on.caller.principal, &on.settings.policy);
+    let start = Start::default();
+    let tools = snapshot.direct_tools(&start);
+    let mut may_see = visible.first_tools(MAX_RULED);
+    let shown = tools.filter(|(_, tool)| tool.trust == Trust::Given && may_see(tool));
+    refusal.helping(advice::nearest_names(name, shown.map(|(listed, _)| &*listed.key)))
+}
+
+fn unknown(name: &str) -> Refusal {
+    let text = format!("Unknown tool: {}", shown(name));
+    Refusal::rejected(RefusalKind::Unreadable, text)
+}
+
+async fn find(on: &OnRecord<'_>, name: &str) -> Result<Arc<Tool>, Refusal> {
+    let (worker, proxy) = (on.worker, &on.worker.proxy);
+    let unknown = || unknown(name);
+    if let Some(tool) = proxy.catalog.load().direct(name) {
+        return Ok(Arc::clone(tool));
+    }
+    // At startup the server's first tool list may still be pending.
+    if let Some((server, tool)) = exposed::split_name(name) {
+        let name = ToolName { server: server.into(), tool: tool.into() };
+        return call::find(on, &name).await.map_err(|stop| match stop.kind {
+            RefusalKind::Upstream => stop,
+            RefusalKind::Unknown
+            | RefusalKind::Unreadable
+            | RefusalKind::Parameters
+            | RefusalKind::Headers
+            | RefusalKind::Intent
+            | RefusalKind::Gate
+            | RefusalKind::Arguments
+            | RefusalKind::Limited
+            | RefusalKind::Throttled
+            | RefusalKind::Unavailable
+            | RefusalKind::Failed => unknown(),
+        });
+    }
+    first_sets(worker).await;
+    proxy.catalog.load().direct(name).cloned().ok_or_else(unknown)
+}
+
+/// Waits for servers whose tools are unknown, with a limit: many clients fetch the list once, at startup.
+async fn first_sets(worker: &Worker) {
+    let proxy = &worker.proxy;
+    let snapshot = proxy.catalog.load();
+    let awaited = snapshot.servers().filter(|(_, set)| *set == ToolSet::Awaited);
+    let awaited = awaited.filter_map(|(server, _)| proxy.upstreams.get(server));
+    let settled =
+        futures_util::future::join_all(awaited.map(async |upstream| upstream.settled().await));
+    let _ = tokio::time::timeout(LIST_WAIT, settled).await;
+}
+
+/// Waits, with the same limit, until output schemas are compiled: only those that can be compiled are listed.
+async fn compiled_schemas(worker: &Worker) {
+    let catalog = &worker.proxy.catalog;
+    let until = Instant::now() + LIST_WAIT;
+    for tool in catalog.load().tools() {
+        if matches!(tool.schema.now(), OutputSchema::Compiling(_)) {
+            catalog.compiled(tool, until).await;
+        }
+    }
+}

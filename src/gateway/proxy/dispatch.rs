@@ -1,0 +1,587 @@
+//! Reads client messages and routes MCP methods to handlers.
+//!
+//! Owns the list of methods and the response to `initialize`. Shared by HTTP and stdio (FR-A2: one pipeline).
+//! Parsing is strict where two parsers could differ; responses go to the server that asked.
+//!
+//! Also determines what a request is bound to in a fleet (a kept result, or a server with `affinity`) before it is
+//! dispatched, so that it can be forwarded as received. Unreadable requests are bound to nothing, and are refused
+//! where they arrived.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mcpproxy_catalog::exposed;
+use mcpproxy_json::members::{member, string};
+use mcpproxy_json::tape;
+use mcpproxy_json::tape::TapeFault;
+use mcpproxy_policy as policy;
+use mcpproxy_policy::approvals::{
+    AnswerChannel, Answerer, ApprovalAnswer, ApprovalId, ApprovalVerdict, StateRead,
+};
+use mcpproxy_policy::intent::{NO_CALL_TOOL, Operation};
+use mcpproxy_policy::tool::ToolName;
+use mcpproxy_policy::{Principal, ResourceRequest};
+use mcpproxy_protocol::mcp::bounds::{MAX_ID_BYTES, MAX_URI_BYTES, MAX_URI_PREFIX_BYTES};
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::message::{self, Message, Request, Response};
+use mcpproxy_protocol::mcp::revisions::{LEGACY, NEWEST_LEGACY, ProtocolFamily, Revision};
+use mcpproxy_protocol::mcp::shapes::Left;
+use mcpproxy_protocol::mcp::{bounds, jsonrpc};
+use mcpproxy_runtime::io::line_budget::peer_line;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::call::CallToolInput;
+use super::client::{
+    ApprovalQuestion, Client, Endpoint, InputAnswer, InputQuestion, Level, Peer, Question,
+    ServerQuestion,
+};
+use super::describe::DESCRIBE_TOOL;
+use super::kept_results::READ_RESULT;
+use super::params::{AddressedRequest, CallParams, Target};
+use super::passthrough::list_cache::FRESH_MS;
+use super::passthrough::{Forward, List, lists};
+use super::refusal::{Refusal, RefusalKind};
+use super::render::Caching;
+use super::reply::{Initialize, NotificationFilter, Reaction, Running};
+use super::retrieve::{RETRIEVE_TOOLS, USAGE_INSTRUCTIONS};
+use super::worker::Worker;
+use super::{approval, builtin, call, describe, direct, params, passthrough, render};
+use crate::results::ResultHandle;
+
+/// Routes a request. A call starts when its reply is first polled.
+pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reaction {
+    let Received { request, ambiguity } = received;
+    let params = request.params.unwrap_or(Bytes::from_static(b"{}"));
+    let Some(id) = request.id else { return notification(&request.method, &params) };
+    if let Some(text) = ambiguity {
+        if &*request.method != "tools/call" {
+            return Reaction::error(&id, Code::InvalidParams, &text);
+        }
+        return refuse(worker, peer, id, "", text);
+    }
+    let family = peer.client.family;
+    match (&*request.method, family, peer.endpoint) {
+        ("tools/call", _, Endpoint::Search) => call_tool(worker, peer, id, &params),
+        ("tools/call", _, Endpoint::All) => match read_call(worker, peer, &params) {
+            Ok(read) => direct::call_tool(worker, peer, id, read),
+            Err(text) => refuse(worker, peer, id, "", text),
+        },
+        ("tools/list", _, Endpoint::Search) => {
+            let (settings, overview) = (worker.settings(), overview(worker, peer));
+            let required = settings.policy.intent.operation_type;
+            let (limit, keeps) = (settings.tools_limit, settings.kept_results.is_some());
+            let tools = builtin::tools_list(required, limit, &overview, keeps);
+            Reaction::Answer(render::own(family, &id, &tools, Caching::Milliseconds(FRESH_MS)))
+        }
+        ("tools/list", _, Endpoint::All) => direct::list_tools(worker, peer, &id, &params),
+        ("resources/list", ..) => passthrough::list(worker, peer, &id, List::Resources, &params),
+        ("resources/templates/list", ..) => {
+            passthrough::list(worker, peer, &id, List::Templates, &params)
+        }
+        ("prompts/list", ..) => passthrough::list(worker, peer, &id, List::Prompts, &params),
+        ("resources/read", ..) => {
+            passthrough::forward(worker, peer, id, Forward::Resource(ResourceRequest::Read), params)
+        }
+        ("prompts/get", ..) => passthrough::forward(worker, peer, id, Forward::Prompt, params),
+        ("completion/complete", ..) => {
+            passthrough::forward(worker, peer, id, Forward::Completion, params)
+        }
+        ("initialize", ProtocolFamily::Legacy, _) => initialize(worker, peer, &id, &params),
+        ("ping", ProtocolFamily::Legacy, _) => Reaction::Answer(jsonrpc::response(&id, b"{}")),
+        ("logging/setLevel", ProtocolFamily::Legacy, _) => set_level(peer, &id, &params),
+        ("resources/subscribe", ProtocolFamily::Legacy, _) => passthrough::forward(
+            worker,
+            peer,
+            id,
+            Forward::Resource(ResourceRequest::Subscribe),
+            params,
+        ),
+        ("resources/unsubscribe", ProtocolFamily::Legacy, _) => passthrough::forward(
+            worker,
+            peer,
+            id,
+            Forward::Resource(ResourceRequest::Unsubscribe),
+            params,
+        ),
+        ("server/discover", ProtocolFamily::Modern, _) => discover(worker, peer, &id),
+        ("subscriptions/listen", ProtocolFamily::Modern, _) => listen(id, &params),
+        (method, ..) => Reaction::unknown_method(&id, method),
+    }
+}
+
+fn notification(method: &str, params: &[u8]) -> Reaction {
+    #[derive(Deserialize)]
+    struct Cancelled<'a> {
+        #[serde(borrow, rename = "requestId")]
+        request_id: &'a RawValue,
+    }
+    match (method, serde_json::from_slice::<Cancelled<'_>>(params)) {
+        // No request has a longer id.
+        ("notifications/cancelled", Ok(cancelled))
+            if cancelled.request_id.get().len() <= MAX_ID_BYTES =>
+        {
+            Reaction::Cancel(Bytes::copy_from_slice(cancelled.request_id.get().as_bytes()))
+        }
+        // Unknown notifications are ignored, and so is a cancellation without an id.
+        _ => Reaction::Noted,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct InitializeParams {
+    protocol_version: String,
+    #[serde(default)]
+    client_info: ClientInfo,
+    #[serde(default)]
+    capabilities: ClientCapabilities,
+}
+
+/// The used part of `clientInfo`.
+#[derive(Default, Deserialize)]
+pub(crate) struct ClientInfo {
+    #[serde(default)]
+    pub name: String,
+}
+
+fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> Reaction {
+    let params: InitializeParams = match serde_json::from_slice(params) {
+        Ok(params) => params,
+        Err(problem) => return invalid_params(id, &problem),
+    };
+    // The response to an unsupported revision names the newest supported one (MCP 2025-11-25 §Lifecycle).
+    let version = LEGACY
+        .into_iter()
+        .find(|known| **known == params.protocol_version)
+        .unwrap_or(NEWEST_LEGACY);
+    let result = json!({
+        "protocolVersion": version,
+        "capabilities": capabilities(worker),
+        "serverInfo": render::server_info(),
+        "instructions": instructions(worker, peer),
+    });
+    Reaction::Initialize(Initialize {
+        version,
+        client_name: params.client_info.name,
+        client_capabilities: params.capabilities.in_revision(Revision::of(version)),
+        answer: jsonrpc::response(id, result.to_string().as_bytes()),
+    })
+}
+
+/// `server/discover` (MCP 2026-07-28 §Discovery).
+fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
+    let result = json!({
+        "supportedVersions": supported(worker),
+        "capabilities": capabilities(worker),
+        "instructions": instructions(worker, peer),
+    });
+    // Upstream capabilities may change at any time.
+    Reaction::Answer(render::own(
+        ProtocolFamily::Modern,
+        id,
+        &result.to_string(),
+        Caching::Milliseconds(0),
+    ))
+}
+
+/// Instructions at `/mcp/all`, which has no call tools.
+const DIRECT_INSTRUCTIONS: &str =
+    "Each tool is one of an upstream server, listed as SERVER__TOOL: call it by the listed name.";
+
+/// Instructions for an agent: the built-in tools and, with them, the purpose of each server.
+fn instructions(worker: &Worker, peer: &Peer) -> String {
+    match (peer.endpoint, &*overview(worker, peer)) {
+        (Endpoint::All, _) => DIRECT_INSTRUCTIONS.to_owned(),
+        (Endpoint::Search, "") => USAGE_INSTRUCTIONS.to_owned(),
+        (Endpoint::Search, overview) => format!("{USAGE_INSTRUCTIONS} {overview}"),
+    }
+}
+
+/// Overview of the servers visible to this peer.
+fn overview(worker: &Worker, peer: &Peer) -> Arc<str> {
+    let (snapshot, settings) = (worker.proxy.catalog.load(), worker.settings());
+    let visible = policy::visible(&peer.principal, &settings.policy);
+    worker.proxy.overview.visible(&snapshot, visible)
+}
+
+/// Supported revisions, newest first.
+pub(crate) fn supported(worker: &Worker) -> Vec<&'static str> {
+    worker.settings().offered_era.revisions()
+}
+
+/// Server capabilities for `initialize` and `server/discover`.
+pub(crate) fn capabilities(worker: &Worker) -> Value {
+    let mut capabilities = passthrough::capabilities(worker);
+    // The built-in tools name the servers, so their definitions change as well.
+    capabilities.insert("tools".into(), json!({"listChanged": true}));
+    capabilities.insert("logging".into(), json!({}));
+    Value::Object(capabilities)
+}
+
+fn set_level(peer: &Peer, id: &Bytes, params: &[u8]) -> Reaction {
+    #[derive(Deserialize)]
+    struct SetLevel {
+        level: Level,
+    }
+    match serde_json::from_slice::<SetLevel>(params) {
+        Ok(SetLevel { level }) => {
+            peer.client.set_level(level);
+            Reaction::Answer(jsonrpc::response(id, b"{}"))
+        }
+        Err(problem) => invalid_params(id, &problem),
+    }
+}
+
+/// Refuses unreadable params. The problem is cut, since it may quote them.
+fn invalid_params(id: &Bytes, problem: &dyn std::fmt::Display) -> Reaction {
+    const MAX_CHARS: usize = 512;
+    let text: String = format!("Invalid params: {problem}").chars().take(MAX_CHARS).collect();
+    Reaction::error(id, Code::InvalidParams, &text)
+}
+
+fn listen(id: Bytes, params: &[u8]) -> Reaction {
+    #[derive(Deserialize)]
+    struct Listen {
+        notifications: NotificationFilter,
+    }
+    match serde_json::from_slice::<Listen>(params) {
+        Ok(Listen { notifications: filter }) => {
+            let limit = MAX_URI_PREFIX_BYTES + MAX_URI_BYTES;
+            let mut uris = filter.resource_subscriptions.iter();
+            match uris.try_for_each(|uri| bounds::within("a URI to subscribe to", uri, limit)) {
+                Ok(()) => Reaction::Listen { id, filter },
+                Err(too_long) => invalid_params(&id, &too_long),
+            }
+        }
+        Err(problem) => invalid_params(&id, &problem),
+    }
+}
+
+/// Parses a call and logs its dropped members.
+fn read_call<'a>(
+    worker: &Worker,
+    peer: &Peer,
+    params: &'a Bytes,
+) -> Result<CallParams<'a>, String> {
+    let read = CallParams::read(params, peer.client.revision(), peer.client_capabilities())
+        .map_err(|problem| format!("Invalid params: {problem}"))?;
+    peer.client.warn_of_dropped(&worker.proxy.dropped_members, "tools/call", &read.left);
+    Ok(read)
+}
+
+fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Reaction {
+    let CallParams { name, arguments, extras, left: _ } = match read_call(worker, peer, params) {
+        Ok(read) => read,
+        Err(text) => return refuse(worker, peer, id, "", text),
+    };
+    let (ours, caller) = (Rc::clone(worker), peer.caller(&id));
+    let running = match (&*name, Operation::of_tool(&name)) {
+        (_, Some(variant)) => {
+            let given = CallToolInput { arguments, intent: None };
+            Running::new(|reply| call::call(ours, caller, variant, given, extras, reply))
+        }
+        (RETRIEVE_TOOLS, None) => {
+            let meta = extras.meta.as_deref();
+            Running::new(|reply| call::retrieve_tools(ours, caller, arguments, meta, reply))
+        }
+        (DESCRIBE_TOOL, None) => {
+            let meta = extras.meta.as_deref();
+            Running::new(|reply| describe::describe_tool(ours, caller, arguments, meta, reply))
+        }
+        // Without kept results nobody has a handle.
+        (READ_RESULT, None) if keeps_results(worker) => {
+            let meta = extras.meta.as_deref();
+            Running::new(|reply| builtin::read_result(ours, caller, arguments, meta, reply))
+        }
+        ("call_tool", None) => return refuse(worker, peer, id, &name, NO_CALL_TOOL.to_owned()),
+        (unknown, None) => {
+            let text = format!(
+                "Tool '{}' not found. Use retrieve_tools to find tools and call_tool_read, \
+                 call_tool_write or call_tool_destructive to call them.",
+                render::shown(unknown)
+            );
+            return refuse(worker, peer, id, unknown, text);
+        }
+    };
+    Reaction::Call { id, running }
+}
+
+/// Whether results are kept, or some remain from before.
+fn keeps_results(worker: &Worker) -> bool {
+    worker.settings().kept_results.is_some() || !worker.proxy.results.is_empty()
+}
+
+/// Refuses a call of an unknown tool, or an unreadable one; recorded like any other.
+fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String) -> Reaction {
+    let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
+    let tool = render::shown(tool);
+    let refusal = Refusal::rejected(RefusalKind::Unreadable, text);
+    let running = Running::new(|reply| call::rejected(worker, caller, tool, refusal, reply));
+    Reaction::Call { id, running }
+}
+
+/// Maximum nesting of a request: serde_json's limit less the envelope.
+const MAX_REQUEST_DEPTH: usize = 120;
+
+/// A parsed request, and its ambiguity if there is one.
+#[derive(Debug)]
+pub struct Received {
+    pub request: Request,
+    /// Two parsers could read it differently: it is refused, and recorded if it is a call.
+    pub(super) ambiguity: Option<String>,
+}
+
+impl Received {
+    /// Whether the request will be refused, so that nothing else about it matters.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        self.ambiguity.is_some()
+    }
+}
+
+#[derive(Debug)]
+pub enum Incoming {
+    Request(Received),
+    /// A response to an upstream's request.
+    Response(Response),
+}
+
+impl Incoming {
+    /// Raw id of a request; `None` for a notification or a response.
+    pub(crate) fn request_id(&self) -> Option<&[u8]> {
+        match self {
+            Self::Request(received) => received.request.id.as_deref(),
+            Self::Response(_) => None,
+        }
+    }
+}
+
+/// Parses a client's message. Strict where parsers could differ: exactly one JSON value, without duplicate keys.
+/// The error is the complete response to send.
+pub fn read(worker: &Worker, body: &Bytes) -> Result<Incoming, Bytes> {
+    let (ambiguity, refusal) = match strict(worker, body) {
+        Ok(()) => (None, None),
+        Err(fault @ TapeFault::DuplicateKey { .. }) => {
+            let text = format!("Invalid params: the request {fault}");
+            (Some(text.clone()), Some((Code::InvalidParams, text)))
+        }
+        Err(fault) => {
+            let text = format!("Parse error: the request {fault}");
+            // A fault within a value leaves the id readable: without it a client on a pipe waits forever.
+            let id = message::id_of_invalid(body);
+            return Err(jsonrpc::error(id.as_deref(), Code::Parse, &text));
+        }
+    };
+    match (Message::parse(body), refusal) {
+        (Ok(Message::Request(request)), _) => {
+            Ok(Incoming::Request(Received { request, ambiguity }))
+        }
+        (Ok(Message::Response(response)), None) => Ok(Incoming::Response(response)),
+        (Ok(Message::Response(_)), Some((code, text))) => Err(jsonrpc::error(None, code, &text)),
+        (Err(unreadable), refusal) => {
+            let (code, text) = refusal.unwrap_or((unreadable.code(), unreadable.to_string()));
+            Err(jsonrpc::error(None, code, &text))
+        }
+    }
+}
+
+/// Passes a client's response to the upstream, or to the call, that asked. A response without an open question is
+/// dropped. An ambiguous one fails with the complete error response; the server, or the call, gets the same error.
+pub(crate) async fn respond(
+    worker: &Worker,
+    client: &Client,
+    response: Response,
+) -> Result<(), Bytes> {
+    let id = response.id.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
+    let Some(question) = id.and_then(|id| client.answered(id)) else {
+        tracing::debug!(session = %client.session_id, "an answer to what was not asked");
+        return Ok(());
+    };
+    let ServerQuestion { server, method, generation, raw_id } = match question {
+        Question::Server(question) => question,
+        Question::Approval(question) => {
+            approve(worker, &question, &response);
+            return Ok(());
+        }
+        Question::Input(InputQuestion { method, index, answers }) => {
+            // The server has the modern revision.
+            let (outcome, answered) = outcome(worker, client, &method, Revision::NEWEST, &response);
+            // It has room for each answer, unless the call is over.
+            let _ = answers.try_send(InputAnswer { index, outcome });
+            return answered;
+        }
+    };
+    let Some(upstream) = worker.proxy.upstreams.connected_as(&server, generation) else {
+        return Ok(());
+    };
+    let (outcome, answered) = outcome(worker, client, &method, client.revision(), &response);
+    if let Err(lost) = upstream.respond(generation, raw_id, outcome).await {
+        peer_line!(warn, upstream, %server, %lost, "failed to send a client's response to the server");
+    }
+    answered
+}
+
+/// The member of a client's response to `method` that is passed on, reduced to the members of `revision`. For an
+/// ambiguous response that is an error, and the complete error response for the client is returned as well.
+fn outcome(
+    worker: &Worker,
+    client: &Client,
+    method: &str,
+    revision: Revision,
+    response: &Response,
+) -> (Bytes, Result<(), Bytes>) {
+    let mut left = Left::default();
+    let outcome = match params::outcome(method, revision, response, &mut left) {
+        Ok(outcome) => (outcome, Ok(())),
+        Err(refused) => {
+            let text = format!("Invalid params: the client's answer: {refused}");
+            let error = json!({"code": Code::InvalidParams as i32, "message": text});
+            let response = jsonrpc::error(None, Code::InvalidParams, &text);
+            (format!("\"error\":{error}").into(), Err(response))
+        }
+    };
+    client.warn_of_dropped(&worker.proxy.dropped_members, method, &left);
+    outcome
+}
+
+/// Applies the user's answer to a call of its own; the first answer from any entry point counts. A dialog that was
+/// dismissed or failed is no answer, so that others may still give one.
+fn approve(worker: &Worker, question: &ApprovalQuestion, response: &Response) {
+    let ApprovalQuestion { id, principal } = question;
+    let Some(verdict) = elicited(&response.outcome) else {
+        tracing::debug!(approval = %id, "the client's user has not answered");
+        return;
+    };
+    let by = Answerer::here(principal.clone(), AnswerChannel::Elicitation);
+    if let Err(why) = worker.proxy.approvals.answer(id, ApprovalAnswer { verdict, by, seen: None })
+    {
+        tracing::debug!(approval = %id, %why, "the client's answer does not count");
+    }
+}
+
+/// `action` of the result of `elicitation/create`.
+fn elicited(outcome: &[u8]) -> Option<ApprovalVerdict> {
+    let text = std::str::from_utf8(outcome).ok()?;
+    let result = text.strip_prefix("\"result\":")?;
+    approval::verdict(&string(member(result, "action")?)?)
+}
+
+/// Checks a body other than a JSON-RPC message as strictly. The error is one line.
+pub fn check(worker: &Worker, body: &[u8]) -> Result<(), String> {
+    strict(worker, body).map_err(|fault| format!("Invalid request body: it {fault}"))
+}
+
+fn strict(worker: &Worker, body: &[u8]) -> Result<(), TapeFault> {
+    tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape())
+}
+
+/// State that a request is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BoundTo {
+    /// None: any node serves it.
+    Nothing,
+    /// State that a server keeps for the client's session.
+    Session,
+    /// A result kept by the node with that number.
+    Node(u32),
+}
+
+/// Binding of a request at that endpoint. May fetch lists of servers to resolve a URI, each within the limit for
+/// lists.
+pub(crate) async fn bound_to(worker: &Worker, endpoint: Endpoint, received: &Received) -> BoundTo {
+    let request = &received.request;
+    let (Some(params), false) = (&request.params, received.is_ambiguous()) else {
+        return BoundTo::Nothing;
+    };
+    let forward = match &*request.method {
+        "tools/call" => return of_call(worker, endpoint, params),
+        "prompts/get" => Forward::Prompt,
+        "completion/complete" => Forward::Completion,
+        "resources/read" => Forward::Resource(ResourceRequest::Read),
+        "resources/subscribe" => Forward::Resource(ResourceRequest::Subscribe),
+        "resources/unsubscribe" => Forward::Resource(ResourceRequest::Unsubscribe),
+        _ => return BoundTo::Nothing,
+    };
+    if worker.settings().session_servers.is_empty() {
+        return BoundTo::Nothing;
+    }
+    match AddressedRequest::read(forward, Revision::NEWEST, params) {
+        Ok(addressed) => of_target(worker, addressed.target()).await,
+        Err(_) => BoundTo::Nothing,
+    }
+}
+
+/// The approval that a repeated request of `principal` refers to in its request state, if a node of the fleet
+/// issued that.
+pub(crate) fn approval_of_repeat(
+    worker: &Worker,
+    principal: &Principal,
+    received: &Received,
+) -> Option<ApprovalId> {
+    let (Some(params), false) = (&received.request.params, received.is_ambiguous()) else {
+        return None;
+    };
+    let state = member(std::str::from_utf8(params).ok()?, "requestState").and_then(string)?;
+    match worker.proxy.approvals.read_state(&state, principal) {
+        StateRead::Ours(id) => Some(id),
+        StateRead::Foreign | StateRead::Forged => None,
+    }
+}
+
+async fn of_target(worker: &Worker, target: &Target) -> BoundTo {
+    if let Some((server, _)) = target.split() {
+        return of_server(worker, &server);
+    }
+    match target {
+        Target::Prompt(name) => {
+            let sets = lists::all(worker, List::Prompts).await;
+            let set = sets.into_iter().find(|set| set.find(name).is_some());
+            set.map_or(BoundTo::Nothing, |set| of_server(worker, &set.server))
+        }
+        Target::Uri(uri) => {
+            let upstream = lists::of_uri(worker, uri).await;
+            upstream.map_or(BoundTo::Nothing, |upstream| of_server(worker, upstream.name()))
+        }
+    }
+}
+
+fn of_server(worker: &Worker, server: &str) -> BoundTo {
+    match worker.settings().session_servers.contains(server) {
+        true => BoundTo::Session,
+        false => BoundTo::Nothing,
+    }
+}
+
+fn of_call(worker: &Worker, endpoint: Endpoint, params: &[u8]) -> BoundTo {
+    let Ok(params) = std::str::from_utf8(params) else { return BoundTo::Nothing };
+    let [name, arguments] = ["name", "arguments"].map(|key| member(params, key));
+    let Some(name) = name.and_then(string) else { return BoundTo::Nothing };
+    let within = |key| arguments.and_then(|arguments| member(arguments, key)).and_then(string);
+    let server: Cow<'_, str> = match endpoint {
+        Endpoint::Search if name == READ_RESULT => {
+            let handle = within("handle").and_then(|handle| ResultHandle::parse(&handle));
+            return match handle.map_or(0, |handle| handle.node()) {
+                0 => BoundTo::Nothing,
+                node => BoundTo::Node(node),
+            };
+        }
+        _ if worker.settings().session_servers.is_empty() => return BoundTo::Nothing,
+        Endpoint::Search if Operation::of_tool(&name).is_some() => {
+            let Some(tool) = within("name") else { return BoundTo::Nothing };
+            let server = ToolName::split(&tool).map(|(server, _)| server.to_owned());
+            server.unwrap_or_default().into()
+        }
+        Endpoint::Search => return BoundTo::Nothing,
+        Endpoint::All => {
+            let catalog = worker.proxy.catalog.load();
+            let known = catalog.direct(&name).map(|tool| tool.name.server.to_string());
+            let named = || exposed::split_name(&name).map(|(server, _)| server.to_owned());
+            known.or_else(named).unwrap_or_default().into()
+        }
+    };
+    of_server(worker, &server)
+}

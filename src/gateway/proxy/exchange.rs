@@ -1,0 +1,934 @@
+//! Exchange: an answer's way from an upstream's chunks through the inspector into the reply.
+//!
+//! Owns the order of forwarding, validating and recording in each mode; the inspector and the schema decide what a
+//! violation is. At the end it releases the request's permits and reports to the circuit breaker. An idempotent
+//! call is repeated once if its connection failed before anything arrived (CAP-7).
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use mcpproxy_activity::record::{Decision, Status};
+use mcpproxy_activity::{Durability, record};
+use mcpproxy_policy::approvals::{BoundRequest, MAX_SERVER_STATE_BYTES};
+use mcpproxy_policy::tool::{Idempotence, OutputSchema};
+use mcpproxy_policy::{Access, BreakerChange, Permit, ResourceRequest, ServerOutcome};
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::jsonrpc;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_runtime::io::clock;
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
+use mcpproxy_schema::compile::Schema;
+use mcpproxy_schema::judge::Verdict;
+use mcpproxy_schema::output::{
+    AnswerFault, AnswerMember, BareContent, Failure, Finding, InspectedMessage, Inspector, Mode,
+    Policy, Required, StatePart, Treatment,
+};
+use mcpproxy_upstream::{
+    Answer, AnswerPart, CallAttempt, CallError, CallExtras, CallGuard, PermittedCall,
+};
+use tracing::Instrument;
+
+use super::call_record::{CallRecord, Departure};
+use super::input_rounds;
+use super::input_rounds::{InputFault, InputRounds};
+use super::kept_results::{KEPT, KeepFailure, Keeping, NOT_KEPT};
+use super::refusal::{Refusal, RefusalKind};
+use super::relay;
+use super::relay::{ASKED_LIMIT, AnsweringServer, Relay, Step};
+use super::reply::{Aborted, Piece, Reply};
+use super::session_facts::Rise;
+use super::shutdown::CUT_OFF;
+use super::worker::Worker;
+use super::{memory_budget, render};
+use crate::telemetry::call_metrics::Judged;
+
+/// Maximum bytes gathered for one write of a streamed answer.
+const MAX_GATHERED_BYTES: usize = 256 * 1024;
+/// Maximum size of a server's JSON-RPC error in bytes: it is searched for secrets before it is forwarded.
+const MAX_ERROR_BYTES: usize = 1024 * 1024;
+/// Maximum answers to unknown ids before the expected one.
+const MAX_FOREIGN: u32 = 16;
+/// Member of `metadata` with the member of an answer that was changed into a form that the client accepts.
+const ADAPTED: &str = "adapted";
+/// Object around structured content that is none.
+const WRAPPER_BEGIN: &[u8] = br#"{"result":"#;
+const WRAPPER_END: &[u8] = b"}";
+
+/// An answer in progress.
+pub(super) struct Exchange {
+    worker: Rc<Worker>,
+    permit: Permit,
+    /// `None` once the answer is complete, or strict mode has closed it.
+    answer: Option<Answer>,
+    inspector: Inspector,
+    treatment: Treatment,
+    call_record: CallRecord,
+    relay: Relay,
+    reply: Reply,
+    /// Slices that are not forwarded yet: held by strict mode, or gathered for one write.
+    waiting: Splice,
+    /// This call's share of the memory for held bytes; unused without validation.
+    share: Option<memory_budget::Share>,
+    /// The result as received, while it may have to be kept; then all of it is held.
+    keeping: Option<Box<Keeping>>,
+    /// Answers to unknown ids so far.
+    foreign: u32,
+    /// How to repeat the request, while nothing has arrived.
+    retry: Option<Box<Retry>>,
+    /// How to repeat the request with input of its client, while the result may ask for some; nothing of it is sent
+    /// meanwhile.
+    rounds: Option<InputRounds>,
+    /// Facts to raise when the first part of the answer arrives.
+    rise: Option<Rise>,
+    /// Beginning of a `requestState` that has not ended.
+    open_state: Option<Vec<u8>>,
+    /// Whether a byte of the answer was sent.
+    begun: bool,
+    /// Whether a guard's final verdict is among the record's decisions (warn).
+    breached: bool,
+}
+
+/// Early end of an answer.
+enum Broken {
+    /// No answer, or an incomplete one, with the conclusion about the server, if any.
+    Upstream(String, Option<ServerOutcome>),
+    Blocked(Failure),
+    /// A server asked for input that the client did not declare: the JSON-RPC error for the client, and its text.
+    Unable(Bytes, String),
+    /// Cut off at shutdown.
+    CutOff,
+}
+
+impl From<InputFault> for Broken {
+    fn from(fault: InputFault) -> Self {
+        Self::Upstream(fault.to_string(), Some(ServerOutcome::Answered))
+    }
+}
+
+impl From<AnswerFault> for Broken {
+    fn from(fault: AnswerFault) -> Self {
+        Self::Upstream(fault.to_string(), Some(ServerOutcome::Failed))
+    }
+}
+
+impl From<CallError> for Broken {
+    fn from(error: CallError) -> Self {
+        let outcome = error.cause.blames_server().then_some(ServerOutcome::Failed);
+        Self::Upstream(error.cause.to_string(), outcome)
+    }
+}
+
+impl Exchange {
+    pub(super) fn new(
+        worker: Rc<Worker>,
+        (permit, answer, retry, rounds): SentRequest,
+        call_record: CallRecord,
+        relay: Relay,
+        reply: Reply,
+        (rise, keeping): (Option<Rise>, Option<Box<Keeping>>),
+    ) -> Self {
+        let treatment = permit.access().tool().map_or(Treatment::Forward, |tool| tool.treatment());
+        let policy = policy(&permit);
+        let hash_key = worker.proxy.hash_key;
+        let inspector = Inspector::new(treatment, &policy, answer.id(), hash_key);
+        let waiting = Splice::new();
+        let share = share(&worker, &permit, treatment);
+        let rounds = rounds.filter(|_| answer.family() == ProtocolFamily::Modern);
+        Self {
+            worker,
+            permit,
+            answer: Some(answer),
+            inspector,
+            treatment,
+            call_record,
+            relay,
+            reply,
+            waiting,
+            share,
+            keeping,
+            foreign: 0,
+            retry,
+            rounds,
+            rise,
+            open_state: None,
+            begun: false,
+            breached: false,
+        }
+    }
+
+    /// Runs the exchange. [`Aborted`] if the answer breaks off after its first byte was sent.
+    #[expect(clippy::manual_async_fn, reason = "an async fn would keep `self` twice")]
+    pub(super) fn run(mut self) -> impl Future<Output = Result<(), Aborted>> {
+        async move {
+            let ending = self.worker.ending.clone();
+            let received =
+                ending.unless_cut(pin!(self.receive())).await.unwrap_or(Err(Broken::CutOff));
+            let now = clock::now();
+            self.call_record.answered = Some(now);
+            self.relay.was_active(now);
+            match received {
+                Ok(member) => {
+                    if let Some(answer) = self.answer.take() {
+                        answer.finish();
+                    }
+                    settle(&mut self.permit, Some(ServerOutcome::Answered));
+                    let status = self.status(member);
+                    if status == Status::Error && member == AnswerMember::Result {
+                        self.call_record.tool_failed();
+                    }
+                    if member == AnswerMember::Error {
+                        self.repair_error();
+                    }
+                    let is_result = member == AnswerMember::Result;
+                    let judged = is_result && self.treatment == Treatment::ForwardAndJudge;
+                    let outgrown = self.keeping.take().filter(|keeping| keeping.is_outgrown());
+                    match outgrown.filter(|_| is_result && status == Status::Success) {
+                        Some(keeping) => Box::pin(self.keep_back(*keeping, status)).await,
+                        None if judged => Box::pin(self.reply_and_judge(status)).await,
+                        None => self.finish(member, status).await,
+                    }
+                    Ok(())
+                }
+                Err(Broken::Blocked(failure)) => {
+                    Box::pin(self.block(&failure, false)).await;
+                    Ok(())
+                }
+                Err(Broken::Unable(error, text)) => {
+                    settle(&mut self.permit, Some(ServerOutcome::Answered));
+                    self.call_record.close(Status::Error, &text).await;
+                    self.reply.put(Piece::Whole(AnswerMember::Error, Splice::from(error)));
+                    Ok(())
+                }
+                Err(Broken::Upstream(cause, outcome)) => {
+                    settle(&mut self.permit, outcome);
+                    Box::pin(self.fail(&cause, RefusalKind::Upstream)).await
+                }
+                Err(Broken::CutOff) => Box::pin(self.fail(CUT_OFF, RefusalKind::Unavailable)).await,
+            }
+        }
+    }
+
+    fn status(&self, member: AnswerMember) -> Status {
+        match member {
+            AnswerMember::Result if self.inspector.is_error() => Status::Error,
+            AnswerMember::Result => Status::Success,
+            AnswerMember::Error => Status::Error,
+        }
+    }
+
+    /// Receives the answer, forwarding what may be forwarded.
+    async fn receive(&mut self) -> Result<AnswerMember, Broken> {
+        loop {
+            let part = match self.next_part().await {
+                Ok(part) => part,
+                Err(error) => {
+                    Box::pin(self.retry_call(error)).await?;
+                    continue;
+                }
+            };
+            self.is_answered();
+            self.retry = None;
+            let chunk = match part {
+                Some(AnswerPart::Data(chunk)) => chunk,
+                Some(AnswerPart::End) => match self.inspector.end()? {
+                    InspectedMessage::Answer(member) => {
+                        match self.rounds.take().filter(InputRounds::is_asked) {
+                            Some(rounds) => Box::pin(self.repeat_with_input(rounds)).await?,
+                            None => return Ok(member),
+                        }
+                        continue;
+                    }
+                    InspectedMessage::Notification(parts) => {
+                        self.relay(&joined(parts)).await;
+                        continue;
+                    }
+                    InspectedMessage::Foreign => {
+                        self.foreign()?;
+                        continue;
+                    }
+                },
+                None => {
+                    let ended = self.answer.as_ref().map(Answer::without_response);
+                    return Err(ended.map_or(Broken::from(AnswerFault::Empty), Broken::from));
+                }
+            };
+            let slice = self.inspector.feed(&chunk)?;
+            if slice.is_empty() {
+                continue;
+            }
+            if self.inspector.member() == Some(AnswerMember::Error) {
+                self.gather_error(slice)?;
+                continue;
+            }
+            let ending = self.inspector.ending(required(&self.permit, self.relay.family()));
+            let adapted = match self.relay.is_for_legacy_client() {
+                true => self.wrapped(&slice),
+                false => self.sealed(&slice, ending)?,
+            };
+            self.call_record.receive(&slice, ending, adapted.as_ref());
+            match self.treatment {
+                Treatment::Forward => {}
+                Treatment::ForwardAndJudge => self.note_breach(),
+                Treatment::Hold => self.hold(&slice).await?,
+            }
+            self.note_for_keeping(&slice);
+            // Recorded and validated are the server's bytes only.
+            match (adapted, ending) {
+                (Some(adapted), _) => self.waiting.append(adapted),
+                (None, None) => self.waiting.push(slice),
+                (None, Some(ending)) => self.waiting.push_ending(slice, ending),
+            }
+            if let Some(rounds) = &mut self.rounds
+                && !rounds.may_ask(&self.inspector, &self.waiting)?
+            {
+                self.rounds = None;
+            }
+        }
+    }
+
+    /// Asks the client what the server wants to know, and repeats the request with the answers (PRO-37).
+    async fn repeat_with_input(&mut self, mut rounds: InputRounds) -> Result<(), Broken> {
+        if let Some(answer) = self.answer.take() {
+            answer.finish();
+        }
+        let question = joined(std::mem::take(&mut self.waiting).into_iter().collect());
+        self.call_record.discard_response();
+        self.share = share(&self.worker, &self.permit, self.treatment);
+        let server = Arc::clone(self.permit.access().server());
+        if let Some(keeping) = &mut self.keeping {
+            keeping.restart(&self.worker, &server);
+        }
+        let asked = input_rounds::read(&self.worker, &question)?;
+        rounds.begin()?;
+        self.call_record.input_rounds = rounds.count();
+        let lacking = asked.lacking(self.relay.client_capabilities());
+        if lacking != ClientCapabilities::default() {
+            let access = self.permit.access();
+            let declared = self.relay.legacy_client().map(|client| client.client_capabilities);
+            let why = input_rounds::refusal(lacking, declared.unwrap_or_default());
+            let text = format!("{server}: {}: {why}", access.label());
+            return Err(Broken::Unable(input_rounds::missing(lacking, &text), text));
+        }
+        let from = (&*self.worker.proxy.dropped_members, &server);
+        let (relay, reply) = (&mut self.relay, &self.reply);
+        let members = asked.answered(relay, reply, from, ASKED_LIMIT).await?;
+        let Some(guard) = self.worker.proxy.upstreams.enter(&server) else {
+            let text = "the server was removed while its client was asked".to_owned();
+            return Err(Broken::Upstream(text, None));
+        };
+        let (body, extras) = rounds.repeated(members, &self.permit);
+        let (began, attempt) = (clock::now(), CallAttempt::First);
+        let call = PermittedCall { permit: &self.permit, body, extras, began, attempt };
+        let answer = guard.call(&self.worker.pool, call).await?;
+        let hash_key = self.worker.proxy.hash_key;
+        self.inspector =
+            Inspector::new(self.treatment, &policy(&self.permit), answer.id(), hash_key);
+        self.rounds = (answer.family() == ProtocolFamily::Modern).then_some(rounds);
+        self.answer = Some(answer);
+        Ok(())
+    }
+
+    /// The slice as a legacy client gets it, if its structured content is no object and begins or ends in it: up to
+    /// 2025-11-25 that is an object, so the value is wrapped as `{"result": VALUE}`.
+    fn wrapped(&mut self, slice: &Bytes) -> Option<Splice> {
+        self.permit.access().tool()?;
+        let BareContent { begin, end } = self.inspector.bare_content(slice);
+        if begin.is_none() && end.is_none() {
+            return None;
+        }
+        let mut adapted = Splice::new();
+        let begin_at = begin.unwrap_or(0).min(slice.len());
+        let end_at = end.unwrap_or(slice.len()).clamp(begin_at, slice.len());
+        adapted.push(slice.slice(..begin_at));
+        if begin.is_some() {
+            self.call_record.add_metadata(ADAPTED, r#""structuredContent""#);
+            adapted.push(Bytes::from_static(WRAPPER_BEGIN));
+        }
+        adapted.push(slice.slice(begin_at..end_at));
+        if end.is_some() {
+            adapted.push(Bytes::from_static(WRAPPER_END));
+        }
+        adapted.push(slice.slice(end_at..));
+        Some(adapted)
+    }
+
+    /// The slice with the server's request state sealed (PRO-31), if some of that is in it, and with the `ending` of
+    /// the result. The state is held back until it is complete.
+    fn sealed(
+        &mut self,
+        slice: &Bytes,
+        ending: Option<&'static [u8]>,
+    ) -> Result<Option<Splice>, Broken> {
+        let Some(StatePart { bytes, ends }) = self.inspector.request_state(slice) else {
+            return Ok(None);
+        };
+        if bytes.is_empty() && self.open_state.is_none() {
+            return Ok(None);
+        }
+        let mut state = self.open_state.take().unwrap_or_default();
+        let part = slice.slice(bytes.clone());
+        if state.len() + part.len() > MAX_SERVER_STATE_BYTES {
+            let text = format!("sent a requestState of more than {MAX_SERVER_STATE_BYTES} bytes");
+            return Err(Broken::Upstream(text, Some(ServerOutcome::Answered)));
+        }
+        state.extend_from_slice(&part);
+        let mut sealed = Splice::new();
+        sealed.push(slice.slice(..bytes.start));
+        match ends {
+            true => sealed.push(self.seal(state)?),
+            false => self.open_state = Some(state),
+        }
+        let rest = slice.slice(bytes.end..);
+        match ending {
+            Some(ending) => sealed.push_ending(rest, ending),
+            None => sealed.push(rest),
+        }
+        Ok(Some(sealed))
+    }
+
+    /// Seals a state for the principal that made this request; null is none.
+    fn seal(&mut self, state: Vec<u8>) -> Result<Bytes, Broken> {
+        if state == b"null" {
+            return Ok(state.into());
+        }
+        let to = BoundRequest { principal: self.permit.principal(), access: self.permit.access() };
+        let sealed = self.worker.proxy.approvals.seal_state(&state, to, SystemTime::now());
+        let Some(sealed) = sealed else {
+            let text = "its requestState cannot be sealed: the system has no randomness".to_owned();
+            return Err(Broken::Upstream(text, None));
+        };
+        self.call_record.add_metadata(ADAPTED, r#""requestState""#);
+        // No character of it is escaped.
+        Ok(format!("\"{sealed}\"").into())
+    }
+
+    /// Applies the pending raise: server content reaches the client.
+    fn is_answered(&mut self) {
+        if let Some(rise) = self.rise.take() {
+            rise.answered(&self.worker.proxy.principal_facts);
+        }
+    }
+
+    /// Collects a JSON-RPC error, which is held until it is complete, since it may contain a secret.
+    fn gather_error(&mut self, slice: Bytes) -> Result<(), Broken> {
+        if self.waiting.len() + slice.len() > MAX_ERROR_BYTES {
+            let text = format!("answered with an error of more than {MAX_ERROR_BYTES} bytes");
+            return Err(Broken::Upstream(text, Some(ServerOutcome::Answered)));
+        }
+        self.waiting.push(slice);
+        Ok(())
+    }
+
+    /// Masks configured secrets in a JSON-RPC error, and gives it the members that clients require and a code of the
+    /// client's family (PRO-35). It is otherwise forwarded verbatim.
+    fn repair_error(&mut self) {
+        let parts: Vec<Bytes> = std::mem::take(&mut self.waiting).into_iter().collect();
+        let mut error = joined(parts);
+        if let Some(masked) = self.worker.proxy.upstreams.masked(&error) {
+            error = masked;
+        }
+        self.call_record.note_response(&error);
+        self.call_record.failed_with(&error);
+        let text = std::str::from_utf8(&error).ok();
+        let conforming = text.and_then(jsonrpc::conforming_error);
+        let modern = match conforming.as_deref().or(text) {
+            Some(text) if self.relay.family() == ProtocolFamily::Modern => {
+                jsonrpc::modern_error(text)
+            }
+            Some(text) => {
+                if let Some(client) = self.relay.legacy_client()
+                    && jsonrpc::requires_url_elicitation(text)
+                {
+                    relay::note_elicitations(client, self.permit.access().server(), text);
+                }
+                None
+            }
+            None => None,
+        };
+        if let Some(repaired) = modern.or(conforming) {
+            self.call_record.add_metadata(ADAPTED, r#""error""#);
+            error = Bytes::from(repaired);
+        }
+        self.waiting = Splice::from(error);
+    }
+
+    /// Counts an answer with an unknown id.
+    fn foreign(&mut self) -> Result<(), Broken> {
+        let name = self.permit.access();
+        let server = LinePeer::Server(name.server());
+        peer_line!(warn, server, tool = %name, "answer with an unknown id");
+        if let Some(answer) = &mut self.answer {
+            answer.distrust();
+        }
+        self.foreign += 1;
+        match self.foreign > MAX_FOREIGN {
+            true => Err(Broken::from(AnswerFault::ForeignId)),
+            false => Ok(()),
+        }
+    }
+
+    /// Relays a message that precedes the answer.
+    async fn relay(&mut self, message: &Bytes) {
+        let Some(answer) = &self.answer else { return };
+        let (id, generation) = (answer.id(), answer.generation());
+        let server = self.permit.access().server();
+        let asked =
+            AnsweringServer { server, generation, log_filter: &self.worker.proxy.dropped_members };
+        match self.relay.take(message, id, &asked) {
+            Step::Tell(piece) => {
+                if let (Piece::Request(_), Some(answer)) = (&piece, &mut self.answer) {
+                    answer.extend_wait(ASKED_LIMIT);
+                }
+                self.reply.send(piece).await;
+            }
+            Step::Respond(raw_id, payload) => {
+                let upstreams = &self.worker.proxy.upstreams;
+                if let Some(upstream) = upstreams.connected_as(server, generation)
+                    && let Err(lost) = upstream.respond(generation, raw_id, payload).await
+                {
+                    tracing::debug!(%server, %lost, "failed to send a refusal to the server");
+                }
+            }
+            // It may be a change of the server's lists or resources, which concerns all clients.
+            Step::Drop => {
+                if let Some(answer) = &self.answer {
+                    answer.observe(message);
+                }
+            }
+        }
+    }
+
+    /// Repeats the request if nothing has arrived and the connection is to blame (CAP-7).
+    async fn retry_call(&mut self, error: CallError) -> Result<(), Broken> {
+        if error.cause.quotes_server() {
+            self.is_answered();
+        }
+        let nothing_received = self.answer.as_ref().is_some_and(Answer::received_nothing);
+        if !(nothing_received && error.cause.is_broken_connection()) {
+            return Err(error.into());
+        }
+        let guard = self.worker.proxy.upstreams.enter(self.permit.access().server());
+        let ended = self.answer.as_ref().is_some_and(Answer::may_have_crashed_server);
+        let retry = self.retry.take().filter(|retry| !ended || retry.may_end_its_server());
+        let (Some(retry), Some(guard)) = (retry, guard) else {
+            return Err(error.into());
+        };
+        let failed = self.answer.take().map(|answer| answer.generation());
+        let record = &mut self.call_record;
+        let answer = match retry.send(&self.worker, guard, &self.permit, record, failed).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                if error.cause.quotes_server() {
+                    self.is_answered();
+                }
+                return Err(error.into());
+            }
+        };
+        let hash_key = self.worker.proxy.hash_key;
+        let policy = policy(&self.permit);
+        self.inspector = Inspector::new(self.treatment, &policy, answer.id(), hash_key);
+        self.answer = Some(answer);
+        Ok(())
+    }
+
+    /// Next part from the upstream. Gathered bytes are sent while none is available.
+    async fn next_part(&mut self) -> Result<Option<AnswerPart>, CallError> {
+        let forward_long_result = self.treatment != Treatment::Hold
+            && self.keeping.is_none()
+            && self.rounds.is_none()
+            && self.inspector.member() != Some(AnswerMember::Error);
+        if forward_long_result && !self.waiting.is_empty() {
+            let at_hand = match &mut self.answer {
+                Some(answer) => futures_util::poll!(pin!(answer.next())),
+                None => return Ok(None),
+            };
+            if at_hand.is_pending() || self.waiting.len() >= MAX_GATHERED_BYTES {
+                self.send_on().await;
+            }
+            if let Poll::Ready(part) = at_hand {
+                return part;
+            }
+        }
+        match &mut self.answer {
+            Some(answer) => answer.next().await,
+            None => Ok(None),
+        }
+    }
+
+    async fn send_on(&mut self) {
+        let Some(member) = self.inspector.member() else { return };
+        if !self.begun {
+            self.begun = true;
+            self.reply.send(Piece::Begin(member)).await;
+        }
+        self.reply.send(Piece::Data(std::mem::take(&mut self.waiting))).await;
+    }
+
+    /// Strict: accounts for a held slice, and stops at the first certain violation.
+    async fn hold(&mut self, slice: &Bytes) -> Result<(), Broken> {
+        let limit = policy(&self.permit).max_held_bytes;
+        if (self.waiting.len() + slice.len()) as u64 > limit {
+            return Err(Broken::Blocked(Failure::held(limit)));
+        }
+        if let Some(failure) = self.inspector.breach() {
+            return Err(Broken::Blocked(failure));
+        }
+        // Includes the slice's handle, since an answer may come in very small pieces.
+        let Some(share) = &mut self.share else { return Ok(()) };
+        let grown = share.grow((slice.len() + size_of::<Bytes>()) as u64).await;
+        grown.map_err(|full| Broken::Upstream(full.to_string(), None))
+    }
+
+    /// Collects a slice of a result that may have to be kept; if there is too much, the result is forwarded
+    /// instead.
+    fn note_for_keeping(&mut self, slice: &Bytes) {
+        let Some(keeping) = &mut self.keeping else { return };
+        let held = self.treatment == Treatment::Hold;
+        if let Err(why) = keeping.take(slice, held, policy(&self.permit).max_held_bytes) {
+            self.keeping = None;
+            self.forward_long_result(&why);
+        }
+    }
+
+    /// Forwards a result that is, or may be, longer than its limit.
+    fn forward_long_result(&mut self, why: &KeepFailure) {
+        let server = LinePeer::Server(self.permit.access().server());
+        peer_line!(warn, server, tool = %self.permit.access(), %why, "long result forwarded whole");
+        self.call_record.add_metadata(NOT_KEPT, &serde_json::json!(why.to_string()).to_string());
+    }
+
+    /// Keeps a complete result that exceeds its limit: validates it, stores it, and replies with an outline.
+    async fn keep_back(mut self, keeping: Keeping, status: Status) {
+        match self.treatment {
+            Treatment::Forward => {}
+            Treatment::ForwardAndJudge => self.judge_for_the_record().await,
+            Treatment::Hold => {
+                if let Some(failure) = self.verdict().await {
+                    self.block(&failure, true).await;
+                    return;
+                }
+            }
+        }
+        let kept = match self.permit.access().tool() {
+            Some(tool) => keeping.keep(&self.worker, tool).await,
+            None => return,
+        };
+        match kept {
+            Ok(kept) => {
+                self.call_record.add_metadata(KEPT, &kept.metadata);
+                self.call_record.replaces(true, &kept.short, Departure::Kept);
+                self.waiting = Splice::from(kept.short);
+            }
+            Err(why) => {
+                self.forward_long_result(&why);
+                self.call_record.forwards();
+            }
+        }
+        self.call_record.delivers(&self.waiting);
+        self.call_record.close(status, "").await;
+        self.reply.put(Piece::Whole(AnswerMember::Result, std::mem::take(&mut self.waiting)));
+    }
+
+    /// Completes the answer: strict validates a result; then it is recorded and sent.
+    async fn finish(&mut self, member: AnswerMember, status: Status) {
+        if self.treatment == Treatment::Hold
+            && member == AnswerMember::Result
+            && let Some(failure) = self.verdict().await
+        {
+            Box::pin(self.block(&failure, true)).await;
+            return;
+        }
+        self.call_record.forwards();
+        self.call_record.delivers(&self.waiting);
+        self.call_record.close(status, "").await;
+        if self.begun {
+            self.send_rest().await;
+        } else {
+            self.reply.put(Piece::Whole(member, std::mem::take(&mut self.waiting)));
+        }
+    }
+
+    /// Warn: forwards the bytes and validates the document in parallel (FR-A11). The worker owns the validation
+    /// from here on, so that a client that disconnects loses no decision. A query that arrives after the reply
+    /// waits for the record (ACT-5). The record is written first unless durability is `grouped`, if the disk lags,
+    /// and if there is no memory for the document, so that its client cannot ask for more before the validation.
+    async fn reply_and_judge(mut self, status: Status) {
+        let worker = Rc::clone(&self.worker);
+        let reply = self.reply.clone();
+        self.call_record.delivers(&self.waiting);
+        let rest = std::mem::take(&mut self.waiting);
+        let last = match self.begun {
+            true => (!rest.is_empty()).then(|| Piece::Data(rest)),
+            false => Some(Piece::Whole(AnswerMember::Result, rest)),
+        };
+        let durable_first = match worker.proxy.activity.config().durability {
+            Durability::BeforeReply | Durability::BeforeSend | Durability::Fleet => true,
+            Durability::Grouped => false,
+        };
+        self.call_record.forwards();
+        let has_memory = self.keeps_document();
+        let record_first = durable_first || !has_memory || self.call_record.is_behind();
+        if !record_first {
+            self.call_record.replied();
+        }
+        let span = self.call_record.span().clone();
+        let judging = async move {
+            self.judge_for_the_record().await;
+            self.call_record.close(status, "").await;
+        };
+        if has_memory || worker.may_defer() {
+            let judged = worker.keep(judging.instrument(span));
+            if record_first {
+                // A failure is in the record, which leaves on its own path.
+                let _ = judged.await;
+            }
+        } else {
+            judging.await;
+        }
+        if let Some(last) = last {
+            reply.put(last);
+        }
+    }
+
+    /// Warn: records a guard's violation, which is final (verdicts (`requirements.md`, *verdicts*)), even if the
+    /// rest never arrives or nobody waits for it.
+    fn note_breach(&mut self) {
+        if !self.breached
+            && let Some(breach) = self.inspector.breach()
+        {
+            self.breached = true;
+            self.worker.tally.judged(Judged::AnswerFailed);
+            self.record_warning(Some(breach));
+        }
+    }
+
+    async fn judge_for_the_record(&mut self) {
+        if self.breached {
+            return;
+        }
+        self.call_record.unjudged =
+            Some(|| decision(record::Verdict::Warning, Mode::Warn, &Failure::given_up()));
+        let verdict = self.verdict().await;
+        self.call_record.unjudged = None;
+        self.record_warning(verdict);
+    }
+
+    /// Reserves memory for the document that is validated after the reply.
+    fn keeps_document(&mut self) -> bool {
+        let bytes: usize = self.inspector.document().iter().map(Bytes::len).sum();
+        self.share.as_mut().is_none_or(|share| share.try_grow(bytes as u64))
+    }
+
+    async fn send_rest(&mut self) {
+        if !self.waiting.is_empty() {
+            self.send_on().await;
+        }
+    }
+
+    /// Verdict on the complete result; counted.
+    async fn verdict(&mut self) -> Option<Failure> {
+        let (verdict, counted) = self.judge().await;
+        self.worker.tally.judged(counted);
+        verdict
+    }
+
+    async fn judge(&mut self) -> (Option<Failure>, Judged) {
+        match self.inspector.finding(policy(&self.permit).missing) {
+            Finding::Passes => (None, Judged::AnswerUnasked),
+            Finding::Fails(failure) => (Some(failure), Judged::AnswerFailed),
+            Finding::AskTheSchema => {
+                let unjudged = || (Some(Failure::unjudged()), Judged::AnswerUnjudged);
+                let Some(schema) = schema(&self.permit) else { return unjudged() };
+                let document = self.inspector.take_document();
+                let judged = match self.worker.judge_quickly(schema, &document) {
+                    Some(judgement) => Some(judgement),
+                    None => {
+                        self.call_record.record_is_late();
+                        self.worker.judge(schema, document).await
+                    }
+                };
+                let Some(judgement) = judged else { return unjudged() };
+                if judgement.disagreement {
+                    let hash = schema.hash();
+                    let server = LinePeer::Server(self.permit.access().server());
+                    peer_line!(warn, server, tool = %self.permit.access(), schema = %hash, "the engines disagree");
+                    self.worker.proxy.validation_pool.count_disagreement();
+                }
+                match judgement.verdict {
+                    Verdict::Conforms => (None, Judged::AnswerPassed),
+                    Verdict::Violates(violation) => {
+                        (Some(Failure::schema(&violation)), Judged::AnswerFailed)
+                    }
+                }
+            }
+        }
+    }
+
+    fn record_warning(&mut self, verdict: Option<Failure>) {
+        if let Some(failure) = verdict {
+            let name = self.permit.access();
+            let place = &failure.schema_path;
+            peer_line!(warn, LinePeer::Server(name.server()), tool = %name, %place, "the answer violates its schema");
+            self.call_record.decide(decision(record::Verdict::Warning, Mode::Warn, &failure));
+        }
+    }
+
+    /// Strict: blocks the answer, complete or not: closes the upstream's and sends the reason.
+    async fn block(&mut self, failure: &Failure, whole: bool) {
+        let server = LinePeer::Server(self.permit.access().server());
+        peer_line!(warn, server, tool = %self.permit.access(), place = %failure.schema_path, "the answer was blocked");
+        drop(self.answer.take());
+        settle(&mut self.permit, Some(ServerOutcome::Answered));
+        let text = failure.agent_text();
+        self.call_record.decide(decision(record::Verdict::Blocked, Mode::Strict, failure));
+        let result = render::error_result(self.relay.family(), &text);
+        self.call_record.replaces(whole, &result, Departure::Blocked);
+        self.call_record.close(Status::Blocked, &text).await;
+        self.reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
+    }
+
+    /// Ends an answer that failed midway or was cut off.
+    async fn fail(&mut self, cause: &str, kind: RefusalKind) -> Result<(), Aborted> {
+        let access = self.permit.access();
+        let text = format!("{}: {}: {cause}", access.server(), access.label());
+        let kind = self.call_record.kind().refusal_kind(kind);
+        if !self.begun {
+            self.call_record.refused(kind);
+        }
+        self.call_record.close(Status::Error, &text).await;
+        if self.begun {
+            return Err(Aborted(text));
+        }
+        self.reply.put(Piece::Refused(Refusal::failed(kind, text)));
+        Ok(())
+    }
+}
+
+/// A request that was sent: its permit and answer, and how to repeat it after a failure and with input of its client.
+pub(super) type SentRequest = (Permit, Answer, Option<Box<Retry>>, Option<InputRounds>);
+
+/// This call's share of the memory for held bytes.
+fn share(worker: &Worker, permit: &Permit, treatment: Treatment) -> Option<memory_budget::Share> {
+    let server = permit.access().server();
+    match treatment {
+        Treatment::Forward => None,
+        Treatment::ForwardAndJudge => Some(worker.settings().judging_budget.share(server)),
+        Treatment::Hold => Some(worker.settings().held.share(server)),
+    }
+}
+
+fn decision(verdict: record::Verdict, mode: Mode, failure: &Failure) -> Decision {
+    let mut decision =
+        Decision::new(verdict, record::Policy::OutputValidation, failure.reason.as_str());
+    decision.mode = mode.as_str();
+    decision.instance_path = failure.instance_path.as_str().into();
+    decision.schema_path = failure.schema_path.as_str().into();
+    decision.guard = failure.guard.unwrap_or_default();
+    decision
+}
+
+fn joined(parts: Vec<Bytes>) -> Bytes {
+    match <[Bytes; 1]>::try_from(parts) {
+        Ok([only]) => only,
+        // A notification that came in pieces: small (`MAX_OUTSIDE_BYTES`), and forwarded in one piece.
+        Err(parts) => parts.concat().into(),
+    }
+}
+
+/// Limits and validation mode of the answer.
+fn policy(permit: &Permit) -> Policy {
+    permit.access().tool().map(|tool| tool.policy).unwrap_or_default()
+}
+
+/// Schema of the answer, if there is one.
+fn schema(permit: &Permit) -> Option<&Arc<Schema>> {
+    match permit.access().tool()?.schema.now() {
+        OutputSchema::Compiled(schema) => Some(schema),
+        OutputSchema::Absent | OutputSchema::Unusable(_) | OutputSchema::Compiling(_) => None,
+    }
+}
+
+/// Members that the client's revision requires in the result.
+fn required(permit: &Permit, family: ProtocolFamily) -> Required {
+    match (family, permit.access()) {
+        (ProtocolFamily::Legacy, _) => Required::Nothing,
+        (ProtocolFamily::Modern, Access::Resource { request: ResourceRequest::Read, .. }) => {
+            Required::TypeAndCaching
+        }
+        (
+            ProtocolFamily::Modern,
+            Access::Tool(_)
+            | Access::Resource {
+                request: ResourceRequest::Subscribe | ResourceRequest::Unsubscribe,
+                ..
+            }
+            | Access::Prompt { .. }
+            | Access::Completion { .. },
+        ) => Required::Type,
+    }
+}
+
+/// How to repeat a call that its tool's capability declares idempotent.
+pub(super) struct Retry {
+    body: Bytes,
+    extras: CallExtras,
+    idempotence: Idempotence,
+}
+
+impl Retry {
+    pub(super) fn of(permit: &Permit, body: &Bytes, extras: &CallExtras) -> Option<Self> {
+        let idempotence = permit.access().tool().map_or(Idempotence::No, |tool| tool.idempotence);
+        match idempotence {
+            Idempotence::No => None,
+            Idempotence::Derived | Idempotence::Stated => {
+                Some(Self { body: body.clone(), extras: extras.clone(), idempotence })
+            }
+        }
+    }
+
+    /// Whether it may be repeated even if the call may have crashed its server: only if it is declared idempotent.
+    /// A read-only tool may still crash the server, and a fresh one would crash too.
+    pub(super) fn may_end_its_server(&self) -> bool {
+        match self.idempotence {
+            Idempotence::Stated => true,
+            Idempotence::Derived | Idempotence::No => false,
+        }
+    }
+
+    /// Repeats it under the same record within the remaining time. `failed` is the connection on which nothing
+    /// arrived, if known.
+    pub(super) async fn send(
+        self,
+        worker: &Worker,
+        guard: CallGuard,
+        permit: &Permit,
+        record: &mut CallRecord,
+        failed: Option<u64>,
+    ) -> Result<Answer, CallError> {
+        record.add_metadata("retried", "true");
+        let Self { body, extras, .. } = self;
+        let (began, attempt) = (record.began(), CallAttempt::Retry(failed));
+        let call = PermittedCall { permit, body, extras, began, attempt };
+        guard.call(&worker.pool, call).await
+    }
+}
+
+/// Releases the request's permits and logs a changed breaker state.
+pub(super) fn settle(permit: &mut Permit, outcome: Option<ServerOutcome>) {
+    let change = permit.settle(outcome);
+    let server = permit.access().server();
+    match change {
+        None => {}
+        Some(BreakerChange::Opened { failures, open }) => {
+            peer_line!(warn, LinePeer::Server(server), %server, failures, ?open, "a server that fails all the time is set aside");
+        }
+        Some(BreakerChange::Closed) => {
+            peer_line!(info, LinePeer::Server(server), %server, "a server is used again");
+        }
+    }
+}

@@ -1,0 +1,689 @@
+//! Input that a modern server asks of a legacy client (PRO-37).
+//!
+//! A modern server asks by its result (`input_required`; MCP 2026-07-28 §Multi Round-Trip Requests), which a legacy
+//! client cannot read. Within its call the client is sent the requests of its own revision instead, and the request to
+//! the server is repeated with the answers and the server's state, verbatim. Rounds, questions, bytes and time are
+//! bounded, and a fault names the side that caused it.
+//!
+//! ```text
+//! server ── input_required ─▶ read ─▶ lacking ─▶ Refused (-32021)
+//!                              └────▶ answered ─▶ requests to the client ─▶ its answers ─▶ repeated ─▶ server
+//! ```
+//!
+//! [`Exchange`](super::exchange) runs the rounds. The end of the call voids its open questions ([`Relay`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mcpproxy_json::members::{member, members, string};
+use mcpproxy_json::tape;
+use mcpproxy_policy::approvals::MAX_SERVER_STATE_BYTES;
+use mcpproxy_policy::{Access, Permit};
+use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerRequest};
+use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
+use mcpproxy_protocol::mcp::shapes;
+use mcpproxy_protocol::mcp::shapes::{Left, MemberRefused};
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_schema::output::{Inspector, ResultTypePlace};
+use mcpproxy_upstream::CallExtras;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use super::client::{Caller, DroppedMembers, InputAnswer, InputQuestion, MAX_ASKED, Question};
+use super::relay::{ASKED_LIMIT, Relay, elicitation_id};
+use super::render::shown;
+use super::reply::{Piece, Reply};
+use super::worker::Worker;
+
+/// Maximum rounds of one request, as in the SDKs of clients.
+pub(super) const MAX_ROUNDS: u32 = 10;
+/// Maximum questions of one round.
+pub(super) const MAX_QUESTIONS: usize = 16;
+/// Maximum size of a result that asks, in bytes. Of a longer one without a `resultType` before this position nothing is
+/// held back.
+const MAX_QUESTION_BYTES: usize = 1024 * 1024;
+/// Maximum size of the answers of one round, in bytes.
+const MAX_ANSWERS_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum nesting of a result that asks: serde_json's limit less the envelope.
+const MAX_QUESTION_DEPTH: usize = 120;
+/// Maximum length of a `resultType` that is compared, in bytes as written: each character may be escaped.
+const MAX_TYPE_BYTES: usize = 6 * 16;
+
+/// Why a request is not repeated with the client's input. Follows server and tool in a message.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum InputFault {
+    #[error("the server asked its client for input more than {MAX_ROUNDS} times for one request")]
+    TooManyRounds,
+    #[error("the server asked its client more than {MAX_QUESTIONS} questions at once")]
+    TooManyQuestions,
+    #[error("the server asked its client for input in more than {MAX_QUESTION_BYTES} bytes")]
+    QuestionTooLong,
+    #[error("the server sent a requestState of more than {MAX_SERVER_STATE_BYTES} bytes")]
+    StateTooLong,
+    #[error("the server asked for input by a result that is no JSON that every parser reads alike")]
+    Ambiguous,
+    #[error(
+        "the server asked for input without a question: its result has neither inputRequests nor requestState"
+    )]
+    NoQuestion,
+    #[error("the server asked for input by inputRequests that are no object of requests")]
+    NoRequests,
+    #[error(
+        "the server asked its client for something other than elicitation/create (form, url), \
+         sampling/createMessage and roots/list"
+    )]
+    UnknownRequest,
+    #[error("the server asked its client with params of {0} that are invalid")]
+    InvalidRequest(&'static str),
+    #[error("the client cannot be asked by the server: {MAX_ASKED} questions to it are open")]
+    ClientBusy,
+    #[error(
+        "the client did not answer the server's questions within {} minutes",
+        ASKED_LIMIT.as_secs() / 60
+    )]
+    Unanswered,
+    #[error("the client went away before it answered the server's questions")]
+    ClientGone,
+    #[error("the client answered the server's {method} with error {code}: {message}")]
+    ClientError { method: &'static str, code: String, message: String },
+    #[error("the client answered the server's {0} with a result that is no object")]
+    NoResult(&'static str),
+    #[error("the client answered the server's questions with more than {MAX_ANSWERS_BYTES} bytes")]
+    AnswersTooLong,
+}
+
+/// How to repeat a request with the input of its client.
+pub(super) struct InputRounds {
+    body: Bytes,
+    extras: CallExtras,
+    /// Number of rounds so far.
+    count: u32,
+    /// Whether the result that is arriving asks.
+    is_asked: bool,
+}
+
+impl InputRounds {
+    /// For a request of a legacy client that a modern server may answer by asking.
+    pub(super) fn of(
+        caller: &Caller,
+        permit: &Permit,
+        body: &Bytes,
+        extras: &CallExtras,
+    ) -> Option<Self> {
+        let (client, _) = caller.client.as_ref()?;
+        let may_ask =
+            client.family == ProtocolFamily::Legacy && permit.access().may_require_input();
+        may_ask.then(|| Self {
+            body: body.clone(),
+            extras: extras.clone(),
+            count: 0,
+            is_asked: false,
+        })
+    }
+
+    /// Whether the result may ask, `waiting` being all of it that has arrived.
+    pub(super) fn may_ask(
+        &mut self,
+        inspector: &Inspector,
+        waiting: &Splice,
+    ) -> Result<bool, InputFault> {
+        let is_long = waiting.len() > MAX_QUESTION_BYTES;
+        if !self.is_asked {
+            match inspector.result_type() {
+                None => return Ok(!is_long),
+                Some(ResultTypePlace::AfterContent) => return Ok(false),
+                Some(ResultTypePlace::Within(span)) if span.end > MAX_QUESTION_BYTES as u64 => {
+                    return Ok(false);
+                }
+                Some(ResultTypePlace::Within(span)) => {
+                    let (start, len) = (span.start as usize, span.len() as usize);
+                    self.is_asked = is_input_required(waiting, start, len);
+                }
+            }
+        }
+        match (self.is_asked, is_long) {
+            (true, true) => Err(InputFault::QuestionTooLong),
+            (is_asked, _) => Ok(is_asked),
+        }
+    }
+
+    /// Whether the result asks.
+    pub(super) fn is_asked(&self) -> bool {
+        self.is_asked
+    }
+
+    /// Begins a round.
+    pub(super) fn begin(&mut self) -> Result<(), InputFault> {
+        if self.count >= MAX_ROUNDS {
+            return Err(InputFault::TooManyRounds);
+        }
+        self.count += 1;
+        self.is_asked = false;
+        Ok(())
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The request with these members of a repeated one, raw JSON joined by commas.
+    pub(super) fn repeated(&self, members: Bytes, permit: &Permit) -> (Bytes, CallExtras) {
+        let extras = self.extras.clone();
+        match permit.access() {
+            Access::Tool(_) => (self.body.clone(), CallExtras { members, ..extras }),
+            Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {
+                (with_members(&self.body, &members), extras)
+            }
+        }
+    }
+}
+
+/// Whether the value at that place is the string `input_required`, in any spelling.
+fn is_input_required(waiting: &Splice, start: usize, len: usize) -> bool {
+    let mut value = [0; MAX_TYPE_BYTES];
+    let Some(value) = value.get_mut(..len) else { return false };
+    let (mut before, mut filled) = (start, 0);
+    for part in waiting.parts() {
+        let skipped = before.min(part.len());
+        before -= skipped;
+        let part = part.get(skipped..).unwrap_or_default();
+        let free = value.get_mut(filled..).unwrap_or_default();
+        let fits = part.len().min(free.len());
+        if let (Some(to), Some(from)) = (free.get_mut(..fits), part.get(..fits)) {
+            to.copy_from_slice(from);
+        }
+        filled += fits;
+    }
+    let value = std::str::from_utf8(value).ok().and_then(string);
+    value.as_deref() == Some("input_required")
+}
+
+/// The object with these members before its own.
+fn with_members(object: &Bytes, members: &[u8]) -> Bytes {
+    let Some(rest) = object.strip_prefix(b"{") else { return object.clone() };
+    let comma: &[u8] = if rest.trim_ascii_start().starts_with(b"}") { b"" } else { b"," };
+    [b"{", members, comma, rest].concat().into()
+}
+
+/// Result that asks for input.
+#[derive(Debug)]
+pub(super) struct InputRequired<'a> {
+    requests: Vec<InputRequest<'a>>,
+    /// Raw `requestState`.
+    state: Option<&'a str>,
+}
+
+#[derive(Debug)]
+struct InputRequest<'a> {
+    /// As a JSON string.
+    key: String,
+    request: ServerRequest,
+    /// Raw `params`.
+    params: Option<&'a str>,
+}
+
+/// Parses a result that asks.
+pub(super) fn read<'a>(
+    worker: &Worker,
+    question: &'a [u8],
+) -> Result<InputRequired<'a>, InputFault> {
+    let mut scratch = worker.scratch.borrow_mut();
+    tape::check_unique(question, MAX_QUESTION_DEPTH, scratch.tape())
+        .map_err(|_| InputFault::Ambiguous)?;
+    let text = std::str::from_utf8(question).map_err(|_| InputFault::Ambiguous)?;
+    InputRequired::of(text)
+}
+
+impl<'a> InputRequired<'a> {
+    /// Parses a result, which is valid JSON without duplicate keys.
+    fn of(result: &'a str) -> Result<Self, InputFault> {
+        let own = |name| member(result, name).filter(|value| *value != "null");
+        let state = own("requestState");
+        if state.is_some_and(|state| state.len() > MAX_SERVER_STATE_BYTES) {
+            return Err(InputFault::StateTooLong);
+        }
+        let mut requests = Vec::new();
+        if let Some(all) = own("inputRequests") {
+            for request in members(all).map_err(|_| InputFault::NoRequests)? {
+                let (key, value) = request.map_err(|_| InputFault::NoRequests)?;
+                if requests.len() >= MAX_QUESTIONS {
+                    return Err(InputFault::TooManyQuestions);
+                }
+                requests.push(InputRequest::of(&key, value)?);
+            }
+        }
+        if requests.is_empty() && state.is_none() {
+            return Err(InputFault::NoQuestion);
+        }
+        Ok(Self { requests, state })
+    }
+
+    /// Capabilities that the requests need beyond the `granted` ones.
+    pub(super) fn lacking(&self, granted: ClientCapabilities) -> ClientCapabilities {
+        let lacking = self.requests.iter().map(|it| it.request).filter(|it| !granted.grant(*it));
+        lacking.fold(ClientCapabilities::default(), ClientCapabilities::with)
+    }
+
+    /// Sends the requests to the client and waits for its answers, at most `limit`. Returns the members of the repeated request, raw JSON
+    /// joined by commas.
+    pub(super) async fn answered(
+        &self,
+        relay: &mut Relay,
+        reply: &Reply,
+        (log_filter, server): (&DroppedMembers, &Arc<str>),
+        limit: Duration,
+    ) -> Result<Bytes, InputFault> {
+        if self.requests.is_empty() {
+            return Ok(self.members(&[]));
+        }
+        let (sender, answers) = mpsc::channel(self.requests.len());
+        let mut ids = Vec::new();
+        let messages = match self.register(relay, &sender, (log_filter, server), &mut ids) {
+            Ok(messages) => messages,
+            Err(fault) => {
+                // None was sent, so there is nothing for the client to cancel.
+                ids.into_iter().for_each(|id| drop(relay.take_back(id)));
+                return Err(fault);
+            }
+        };
+        // The questions hold the others, so that it is noticed when these are void.
+        drop(sender);
+        let asked = async {
+            for message in messages {
+                reply.send(Piece::Request(message)).await;
+            }
+            self.collect(answers).await
+        };
+        let answers = tokio::time::timeout(limit, asked).await;
+        match answers.unwrap_or(Err(InputFault::Unanswered)) {
+            Ok(answers) => Ok(self.members(&answers)),
+            Err(fault) => {
+                for piece in ids.into_iter().filter_map(|id| relay.take_back(id)) {
+                    reply.send(piece).await;
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    /// Registers the questions under `ids`; the messages that ask them. None is sent if one is invalid.
+    fn register(
+        &self,
+        relay: &mut Relay,
+        sender: &mpsc::Sender<InputAnswer>,
+        (log_filter, server): (&DroppedMembers, &Arc<str>),
+        ids: &mut Vec<u64>,
+    ) -> Result<Vec<Bytes>, InputFault> {
+        let mut messages = Vec::with_capacity(self.requests.len());
+        for (index, request) in self.requests.iter().enumerate() {
+            let method = request.request.method();
+            let answers = sender.clone();
+            let question = InputQuestion { method: method.into(), index, answers };
+            let id = relay.ask(Question::Input(question)).ok_or(InputFault::ClientBusy)?;
+            ids.push(id);
+            let mut left = Left::default();
+            let Some(client) = relay.legacy_client() else { return Err(InputFault::ClientGone) };
+            let message = request.message(id, client.revision(), &mut left);
+            let message = message.map_err(|refused| {
+                log_filter.refused(server, method, &refused);
+                InputFault::InvalidRequest(method)
+            })?;
+            log_filter.of_server(server, method, &left);
+            if request.request == ServerRequest::ElicitUrl
+                && let Some(elicitation) = request.params.and_then(elicitation_id)
+            {
+                client.elicited(server, &elicitation);
+            }
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+
+    /// The raw results of all requests, in their order.
+    async fn collect(
+        &self,
+        mut answers: mpsc::Receiver<InputAnswer>,
+    ) -> Result<Vec<Bytes>, InputFault> {
+        let mut results = vec![Bytes::new(); self.requests.len()];
+        let mut left = MAX_ANSWERS_BYTES;
+        for _ in &self.requests {
+            let InputAnswer { index, outcome } =
+                answers.recv().await.ok_or(InputFault::ClientGone)?;
+            left = left.checked_sub(outcome.len()).ok_or(InputFault::AnswersTooLong)?;
+            if let (Some(place), Some(asked)) = (results.get_mut(index), self.requests.get(index)) {
+                *place = asked.result(&outcome)?;
+            }
+        }
+        Ok(results)
+    }
+
+    /// Members of the repeated request: the answers, if any were wanted, and the state as the server wrote it.
+    fn members(&self, answers: &[Bytes]) -> Bytes {
+        let mut out = Vec::new();
+        for (request, answer) in self.requests.iter().zip(answers) {
+            let before: &[u8] = if out.is_empty() { b"\"inputResponses\":{" } else { b"," };
+            for part in [before, request.key.as_bytes(), b":", answer] {
+                out.extend_from_slice(part);
+            }
+        }
+        if !out.is_empty() {
+            out.push(b'}');
+        }
+        if let Some(state) = self.state {
+            let comma: &[u8] = if out.is_empty() { b"" } else { b"," };
+            for part in [comma, b"\"requestState\":", state.as_bytes()] {
+                out.extend_from_slice(part);
+            }
+        }
+        out.into()
+    }
+}
+
+impl<'a> InputRequest<'a> {
+    fn of(key: &str, request: &'a str) -> Result<Self, InputFault> {
+        let method = member(request, "method").and_then(string);
+        let params = member(request, "params");
+        let raw = params.and_then(|params| serde_json::from_str::<&RawValue>(params).ok());
+        let request = match method.and_then(|method| ServerRequest::of(&method, raw)) {
+            Some(ServerRequest::ElicitOther) | None => return Err(InputFault::UnknownRequest),
+            Some(request) => request,
+        };
+        Ok(Self { key: Value::from(key).to_string(), request, params })
+    }
+
+    /// The request to a client of `revision` under this id, reduced to the members that this revision has.
+    fn message(
+        &self,
+        id: u64,
+        revision: Revision,
+        left: &mut Left,
+    ) -> Result<Bytes, MemberRefused> {
+        let method = self.request.method();
+        let params = match (self.params, self.request) {
+            (None, ServerRequest::Roots) => String::new(),
+            (params, _) => {
+                let shape = shapes::params(method).unwrap_or(shapes::Shape::Object(&[]));
+                // Nobody could fetch the result of a task (PRO-33).
+                let edits = [("task", None)];
+                let params = params.unwrap_or_default();
+                let mut params = shapes::sift(shape, revision, params, &edits, left)?;
+                if self.request == ServerRequest::ElicitUrl
+                    && shapes::knows(method, revision, ELICITATION_ID)
+                    && member(&params, ELICITATION_ID).is_none()
+                {
+                    // Required in that revision, and gone since. It has at least the member `mode`.
+                    params.truncate(params.len().saturating_sub(1));
+                    params.push_str(&format!(r#","{ELICITATION_ID}":"mcpproxy-{id}"}}"#));
+                }
+                format!(r#","params":{params}"#)
+            }
+        };
+        Ok(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"{params}}}"#).into())
+    }
+
+    /// The raw result in a client's answer.
+    fn result(&self, outcome: &Bytes) -> Result<Bytes, InputFault> {
+        let method = self.request.method();
+        if let Some(result) = outcome.strip_prefix(b"\"result\":") {
+            return match result.starts_with(b"{") {
+                true => Ok(outcome.slice_ref(result)),
+                false => Err(InputFault::NoResult(method)),
+            };
+        }
+        let error = outcome.strip_prefix(b"\"error\":").unwrap_or_default();
+        let error = std::str::from_utf8(error).unwrap_or_default();
+        let code = shown(member(error, "code").unwrap_or("null"));
+        let message = member(error, "message").and_then(string).unwrap_or_default();
+        Err(InputFault::ClientError { method, code, message: shown(&message) })
+    }
+}
+
+/// Member of an elicitation with a URL, in 2025-11-25 only.
+const ELICITATION_ID: &str = "elicitationId";
+
+/// Text of the error for a client that `lacks` what the server asks for: it has not declared that, or it was declared
+/// and the client cannot be sent requests beside its call.
+pub(super) fn refusal(lacks: ClientCapabilities, declared: ClientCapabilities) -> String {
+    let needs = [
+        (lacks.elicitation_forms, declared.elicitation_forms, "elicitation.form"),
+        (lacks.elicitation_urls, declared.elicitation_urls, "elicitation.url"),
+        (lacks.sampling, declared.sampling, "sampling"),
+        (lacks.roots, declared.roots, "roots"),
+    ];
+    let needed = needs.iter().filter(|(lacks, ..)| *lacks);
+    let undeclared: Vec<&str> =
+        needed.clone().filter(|(_, declared, _)| !declared).map(|(.., name)| *name).collect();
+    if undeclared.is_empty() {
+        let names: Vec<&str> = needed.map(|(.., name)| *name).collect();
+        return format!(
+            "the server asks the client for input ({}), and the client accepts no event stream over which it could be asked",
+            names.join(", ")
+        );
+    }
+    format!(
+        "the server asks the client for input that the client has not declared it can give: {}",
+        undeclared.join(", ")
+    )
+}
+
+/// The JSON-RPC error with this text for a client without those capabilities (MCP 2026-07-28 §Error Codes).
+pub(super) fn missing(lacks: ClientCapabilities, text: &str) -> Bytes {
+    let code = Code::MissingCapability as i32;
+    let message = Value::from(text);
+    let mut out =
+        format!(r#"{{"code":{code},"message":{message},"data":{{"requiredCapabilities":"#)
+            .into_bytes();
+    lacks.push(&mut out);
+    out.extend_from_slice(b"}}");
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::client::{ActiveCall, Channel, Client};
+    use super::super::reply::Running;
+    use super::*;
+
+    const FORM: &str = r#"{"method":"elicitation/create","params":{"mode":"form","message":"m","requestedSchema":{}}}"#;
+    const URL: &str = r#"{"method":"elicitation/create","params":{"mode":"url","message":"m","url":"https://a.example/"}}"#;
+
+    fn asking(requests: &str) -> String {
+        format!(r#"{{"resultType":"input_required","inputRequests":{{{requests}}}}}"#)
+    }
+
+    #[test]
+    fn pro_37_faults_of_a_server_are_named() {
+        let many = |count: usize| {
+            let all: Vec<String> = (0..count).map(|n| format!("\"{n}\":{FORM}")).collect();
+            asking(&all.join(","))
+        };
+        let state = |len: usize| format!(r#"{{"requestState":"{}"}}"#, "x".repeat(len - 2));
+        for (result, expected) in [
+            (many(MAX_QUESTIONS), None),
+            (many(MAX_QUESTIONS + 1), Some(InputFault::TooManyQuestions)),
+            (many(1000), Some(InputFault::TooManyQuestions)),
+            (state(MAX_SERVER_STATE_BYTES), None),
+            (state(MAX_SERVER_STATE_BYTES + 1), Some(InputFault::StateTooLong)),
+            ("{}".to_owned(), Some(InputFault::NoQuestion)),
+            (asking(""), Some(InputFault::NoQuestion)),
+            (
+                r#"{"requestState":null,"inputRequests":null}"#.to_owned(),
+                Some(InputFault::NoQuestion),
+            ),
+            (r#"{"inputRequests":[]}"#.to_owned(), Some(InputFault::NoRequests)),
+            (asking(r#""k":7"#), Some(InputFault::UnknownRequest)),
+            (asking(r#""k":{"method":"ping"}"#), Some(InputFault::UnknownRequest)),
+            (
+                asking(r#""k":{"method":"elicitation/create","params":{"mode":"x"}}"#),
+                Some(InputFault::UnknownRequest),
+            ),
+        ] {
+            let read = InputRequired::of(&result);
+            assert_eq!(read.err(), expected, "{}", &result[..result.len().min(200)]);
+        }
+    }
+
+    #[test]
+    fn pro_37_request_has_the_form_of_the_clients_revision() {
+        let sampling = r#"{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1.0,"tools":[],"task":{"ttl":1}}}"#;
+        for (request, revision, expected) in [
+            (FORM, Revision::June2025, json!({"message": "m", "requestedSchema": {}})),
+            (
+                FORM,
+                Revision::November2025,
+                json!({"mode": "form", "message": "m", "requestedSchema": {}}),
+            ),
+            (
+                URL,
+                Revision::November2025,
+                json!({"mode": "url", "message": "m", "url": "https://a.example/", "elicitationId": "mcpproxy-7"}),
+            ),
+            (sampling, Revision::June2025, json!({"messages": [], "maxTokens": 1.0})),
+            (
+                sampling,
+                Revision::November2025,
+                json!({"messages": [], "maxTokens": 1.0, "tools": []}),
+            ),
+            (r#"{"method":"roots/list"}"#, Revision::June2025, Value::Null),
+            (r#"{"method":"roots/list","params":{"x":1}}"#, Revision::June2025, json!({})),
+        ] {
+            let asked = InputRequest::of("k", request).unwrap();
+            let message = asked.message(7, revision, &mut Left::default()).unwrap();
+            let message: Value = serde_json::from_slice(&message).unwrap();
+            assert_eq!(
+                (&message["id"], &message["method"]),
+                (&json!(7), &json!(asked.request.method()))
+            );
+            assert_eq!(message["params"], expected, "{request}");
+        }
+        let variant = r#"{"method":"elicitation/create","params":{"Message":"m"}}"#;
+        let asked = InputRequest::of("k", variant).unwrap();
+        assert!(asked.message(7, Revision::June2025, &mut Left::default()).is_err());
+        let none = InputRequest::of("k", r#"{"method":"sampling/createMessage"}"#).unwrap();
+        assert!(none.message(7, Revision::June2025, &mut Left::default()).is_err());
+    }
+
+    #[test]
+    fn pro_37_answers_and_state_are_returned_as_written() {
+        let state = r#""opaque \u00e9\/""#;
+        let result = format!(
+            r#"{{"requestState": {state} ,"inputRequests":{{"a\"\u0062":{FORM},"c":{URL}}}}}"#
+        );
+        let asked = InputRequired::of(&result).unwrap();
+        let answers = [r#"{"action":"accept","content":{"n":1.0}}"#, r#"{"action":"decline"}"#];
+        let members = asked.members(&answers.map(|it| Bytes::from_static(it.as_bytes())));
+        let [first, second] = answers;
+        assert_eq!(
+            members,
+            format!(r#""inputResponses":{{"a\"b":{first},"c":{second}}},"requestState":{state}"#)
+        );
+        for (body, expected) in [
+            ("{}", r#"{"requestState":1}"#),
+            (r#"{ "name":"x"}"#, r#"{"requestState":1, "name":"x"}"#),
+        ] {
+            assert_eq!(with_members(&body.into(), br#""requestState":1"#), expected);
+        }
+        let only_state = InputRequired::of(r#"{"requestState":{"a":[1.0]}}"#).unwrap();
+        assert_eq!(only_state.members(&[]), r#""requestState":{"a":[1.0]}"#);
+    }
+
+    #[tokio::test]
+    async fn pro_37_answers_are_bounded_and_faults_of_the_client_are_named() {
+        let result = asking(&format!("\"a\":{FORM},\"b\":{FORM}"));
+        let asked = InputRequired::of(&result).unwrap();
+        let long = format!("\"result\":{{\"x\":\"{}\"}}", "y".repeat(MAX_ANSWERS_BYTES / 2));
+        let accept = "\"result\":{\"action\":\"accept\"}";
+        let method = "elicitation/create";
+        let failed = |code: &str, message: &str| {
+            let (code, message) = (code.to_owned(), message.to_owned());
+            Err(InputFault::ClientError { method, code, message })
+        };
+        for (answers, expected) in [
+            (&[(1, accept), (0, "\"result\":{}")][..], Ok(["{}", "{\"action\":\"accept\"}"])),
+            (&[(0, accept)], Err(InputFault::ClientGone)),
+            (&[(0, &*long), (1, &*long)], Err(InputFault::AnswersTooLong)),
+            (&[(0, "\"result\":7")], Err(InputFault::NoResult(method))),
+            (&[(0, r#""error":{"code":-1,"message":"no \u0062"}"#)], failed("-1", "no b")),
+            (&[(0, r#""error":7"#)], failed("null", "")),
+        ] {
+            let (sender, receiver) = mpsc::channel(2);
+            for (index, outcome) in answers {
+                let outcome = Bytes::copy_from_slice(outcome.as_bytes());
+                sender.try_send(InputAnswer { index: *index, outcome }).unwrap();
+            }
+            drop(sender);
+            let results = asked.collect(receiver).await;
+            let expected = expected.map(|all| all.map(|it| Bytes::from_static(it.as_bytes())));
+            assert_eq!(results, expected.map(Vec::from));
+        }
+    }
+
+    #[tokio::test]
+    async fn pro_37_questions_that_are_not_answered_in_time_are_taken_back() {
+        let legacy = ProtocolFamily::Legacy;
+        let all = ClientCapabilities::ALL;
+        let client = Arc::new(Client::new("s".into(), "", "2025-11-25", legacy, all));
+        let asked = Arc::clone(&client);
+        let mut running = Running::new(|reply| async move {
+            let result = asking(&format!("\"a\":{FORM},\"b\":{FORM}"));
+            let required = InputRequired::of(&result).unwrap();
+            let mut relay = Relay::new(Some((ActiveCall::of(asked), Channel::Stream)), None);
+            let from = (&DroppedMembers::default(), &"s".into());
+            let answered = required.answered(&mut relay, &reply, from, Duration::ZERO).await;
+            assert_eq!(answered, Err(InputFault::Unanswered));
+            Ok(())
+        });
+        let mut cancelled = Vec::new();
+        while let Some(piece) = running.next().await {
+            if let Piece::Notification(message) = piece.unwrap() {
+                let message: Value = serde_json::from_slice(&message).unwrap();
+                assert_eq!(message["method"], "notifications/cancelled");
+                cancelled.push(message["params"]["requestId"].as_u64().unwrap());
+            }
+        }
+        assert_eq!(cancelled, [0, 1]);
+        assert!(cancelled.into_iter().all(|id| client.answered(id).is_none()));
+    }
+
+    #[test]
+    fn pro_37_result_asks_by_its_type_in_any_spelling_and_split() {
+        for (value, expected) in [
+            (r#""input_required""#, true),
+            (r#""input\u005frequired""#, true),
+            (r#""complete""#, false),
+            ("7", false),
+        ] {
+            let text = format!(r#"{{"a":1,"resultType":{value}}}"#);
+            let start = text.len() - 1 - value.len();
+            for size in 1..=text.len() {
+                let mut waiting = Splice::new();
+                for piece in text.as_bytes().chunks(size) {
+                    waiting.push(Bytes::copy_from_slice(piece));
+                }
+                assert_eq!(is_input_required(&waiting, start, value.len()), expected, "{value}");
+            }
+        }
+        let long = format!("\"{}\"", "x".repeat(MAX_TYPE_BYTES));
+        assert!(!is_input_required(&Splice::from(Bytes::from(long.clone())), 0, long.len()));
+    }
+
+    #[test]
+    fn pro_37_missing_capabilities_are_named() {
+        let forms = ClientCapabilities::default().with(ServerRequest::ElicitForm);
+        let both = forms.with(ServerRequest::Sampling);
+        let text = refusal(both, forms);
+        assert!(text.ends_with("has not declared it can give: sampling"), "{text}");
+        let text = refusal(both, both);
+        assert!(text.contains("(elicitation.form, sampling)") && text.contains("event stream"));
+        let error: Value = serde_json::from_slice(&missing(both, "a \"text\"")).unwrap();
+        let required = json!({"elicitation": {"form": {}}, "sampling": {}});
+        let data = json!({"requiredCapabilities": required});
+        assert_eq!(error, json!({"code": -32021, "message": "a \"text\"", "data": data}));
+    }
+}

@@ -1,0 +1,300 @@
+//! Resources, resource templates, prompts and completions of upstreams.
+//!
+//! Lists are merged from those of the upstreams ([`lists`]) under names that lead back
+//! ([`mcpproxy_catalog::exposed`]). Any other request goes to the upstream that its name or URI leads to, with that
+//! server's own name or URI, through the same `Exchange` as a call; the answer is forwarded verbatim, including the
+//! server's URIs. Forwarded requests are recorded (ACT-1) with a type of their own (a subscription is an
+//! `internal_tool_call`) and the method as the tool. Lists are not recorded, since nothing is sent on a client's
+//! behalf.
+
+pub mod list_cache;
+pub mod lists;
+pub mod notifications;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::call_trace::CallTrace;
+use super::client::Client;
+use super::client::{Caller, Peer};
+use super::params::{AddressedRequest, Target};
+use super::recorded::{OnRecord, ReplySource, recorded};
+use super::refusal::RecordKind;
+use super::refusal::RefusalKind;
+use super::refusal::{Refusal, Stopped};
+use super::render;
+use super::render::{Caching, shown};
+use super::reply::Reaction;
+use super::reply::{Aborted, Piece, Reply, Running};
+use super::worker::Worker;
+use mcpproxy_catalog::exposed;
+use mcpproxy_catalog::listing;
+use mcpproxy_catalog::listing::{PageElement, Start};
+use mcpproxy_policy as policy;
+use mcpproxy_policy::ResourceRequest;
+use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
+use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
+use mcpproxy_protocol::mcp::trace_context::meta_of;
+use mcpproxy_schema::output::AnswerMember;
+use mcpproxy_upstream::{CallExtras, Upstream};
+
+pub use super::params::Forward;
+pub use mcpproxy_catalog::listing::List;
+
+/// Capabilities of the upstreams, besides `tools` and `logging`. A server that has not answered since the start may
+/// have any: an unfounded capability leads to an empty list, while a missing one is never used.
+pub(crate) fn capabilities(worker: &Worker) -> Map<String, Value> {
+    let mut all = ServerCapabilities::default();
+    for upstream in worker.proxy.upstreams.iter() {
+        let (offers, unknown) = (upstream.offers(), !upstream.state().settled);
+        all.resources |= offers.resources || unknown;
+        all.resource_updates |= offers.resource_updates || unknown;
+        all.prompts |= offers.prompts || unknown;
+        all.completions |= offers.completions || unknown;
+    }
+    let resources = json!({"subscribe": all.resource_updates, "listChanged": true});
+    let prompts = json!({"listChanged": true});
+    let offered = [
+        (all.resources, "resources", resources),
+        (all.prompts, "prompts", prompts),
+        (all.completions, "completions", json!({})),
+    ];
+    let offered = offered.into_iter().filter(|(offered, ..)| *offered);
+    offered.map(|(_, name, value)| (name.to_owned(), value)).collect()
+}
+
+pub(crate) fn list(
+    worker: &Rc<Worker>,
+    peer: &Peer,
+    id: &Bytes,
+    list: List,
+    params: &Bytes,
+) -> Reaction {
+    let start = match Start::parse(params) {
+        Ok(start) => start,
+        Err(bad) => return Reaction::error(id, Code::InvalidParams, &bad.to_string()),
+    };
+    let (worker, family, principal) =
+        (Rc::clone(worker), peer.client.family, peer.principal.clone());
+    let running = Running::new(|reply| async move {
+        let sets = lists::all(&worker, list).await;
+        let own_members = render::own_members(family, Caching::Milliseconds(list_cache::FRESH_MS));
+        let settings = worker.settings();
+        let visible = policy::visible(&principal, &settings.policy);
+        let elements = lists::merged(&sets, &start, |server, own| match list {
+            List::Resources | List::Templates => visible.resource(server, own),
+            List::Prompts => visible.prompt(server, own),
+        });
+        let page =
+            listing::page(&own_members, list.member(), elements.into_iter().map(PageElement::from));
+        reply.put(Piece::Whole(AnswerMember::Result, page));
+        Ok(())
+    });
+    Reaction::Call { id: id.clone(), running }
+}
+
+/// Forwards a request to the upstream it names.
+pub(crate) fn forward(
+    worker: &Rc<Worker>,
+    peer: &Peer,
+    id: Bytes,
+    forward: Forward,
+    params: Bytes,
+) -> Reaction {
+    let (worker, caller, client_capabilities) =
+        (Rc::clone(worker), peer.caller(&id), peer.client_capabilities());
+    let running = Running::new(|reply| {
+        forwarded(worker, caller, forward, client_capabilities, params, reply)
+    });
+    Reaction::Call { id, running }
+}
+
+fn forwarded(
+    worker: Rc<Worker>,
+    caller: Caller,
+    forward: Forward,
+    client_capabilities: ClientCapabilities,
+    params: Bytes,
+    reply: Reply,
+) -> impl Future<Output = Result<(), Aborted>> {
+    let kind = RecordKind::Forward(forward);
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(&params));
+    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
+        on.record.name("", forward.method());
+        on.record.keep_arguments(&params);
+        send(on, forward, client_capabilities, &params).await
+    })
+}
+
+/// Finds the server, asks for admission and sends the request; a result of the proxy if the server is not needed.
+async fn send(
+    mut on: OnRecord<'_>,
+    forward: Forward,
+    client_capabilities: ClientCapabilities,
+    params: &Bytes,
+) -> Result<ReplySource, Stopped> {
+    let unreadable = |text| Refusal::rejected(RefusalKind::Unreadable, text);
+    let nothing = || Ok(ReplySource::Own(Bytes::from_static(b"{}")));
+    let (worker, client) = (on.worker, on.caller.client.as_ref().map(|(client, _)| client));
+    let revision = client.map_or(Revision::NEWEST, |client| client.revision());
+    let request = AddressedRequest::read(forward, revision, params)
+        .map_err(|error| unreadable(format!("Invalid params: {error}")))?;
+    if let Some(client) = client {
+        client.warn_of_dropped(&worker.proxy.dropped_members, forward.method(), &request.left);
+    }
+    let (upstream, own) = match resolve(worker, request.target()).await {
+        Ok(found) => found,
+        Err(text) => {
+            // For an unknown server, scope and rules decide as for a known one.
+            if let Some((server, own)) = request.target().split() {
+                let access = request.access(Arc::from(&*server), own);
+                if let Some(denial) = on.refused_by_name(access, b"", None) {
+                    return Err(on.record.deny(&denial).into());
+                }
+            }
+            return Err(unreadable(text).into());
+        }
+    };
+    on.record.name(upstream.name(), forward.method());
+    let access = request.access(Arc::clone(upstream.name()), &own);
+    let members = request.members();
+    let mut extras = CallExtras {
+        meta: request.meta(params),
+        members,
+        client_capabilities,
+        ..CallExtras::default()
+    };
+    let mut arguments = params.slice_ref(request.arguments());
+    let is_listed = |list| worker.proxy.list_cache.has(upstream.name(), list, &own);
+    // A trace context of the HTTP request is forwarded like one in `_meta`.
+    let carries_more = request.carries_more() || on.caller.trace.is_some();
+    let carries = match forward {
+        // A listed URI or name is the server's own text.
+        Forward::Resource(_) => carries_more || !is_listed(List::Resources),
+        Forward::Prompt => carries_more || !is_listed(List::Prompts),
+        Forward::Completion => true,
+    };
+    on.is_for_offer(upstream.name(), carries);
+    let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
+    // The client's new subscription, if this request adds one.
+    let mut fresh: Option<(Arc<Client>, String)> = None;
+    if let (Some(client), Forward::Resource(asked)) = (client, forward) {
+        let subscribers = &worker.proxy.list_cache.subscribers;
+        let uri = || exposed::uri(upstream.name(), &own);
+        match asked {
+            ResourceRequest::Subscribe => {
+                let uri = uri();
+                if !client.is_subscribed(&uri) {
+                    let account = worker.proxy.state_accounts.of(&on.caller.principal);
+                    let refused = |why: String| Refusal::rejected(RefusalKind::Unreadable, why);
+                    let subscription = subscribers.enter(&uri, &account);
+                    let subscription = subscription.map_err(|full| refused(full.to_string()))?;
+                    client.subscribe(subscription).map_err(|why| refused(why.to_string()))?;
+                    fresh = Some((Arc::clone(client), uri));
+                }
+                if family_of(&upstream).await == ProtocolFamily::Modern {
+                    follow(&on, &upstream, &own, fresh).await?;
+                    return nothing();
+                }
+            }
+            ResourceRequest::Unsubscribe => {
+                let uri = uri();
+                let last = match client.unsubscribe(&uri) {
+                    Some(subscription) => subscription.end(|| upstream.unsubscribed(&own)),
+                    // The server may know better.
+                    None => !subscribers.any(&uri),
+                };
+                // Other clients share the subscription.
+                if !last || family_of(&upstream).await == ProtocolFamily::Modern {
+                    return nothing();
+                }
+            }
+            ResourceRequest::Read => {}
+        }
+    }
+    let sent = request.params(&own, &extras.members);
+    on.record.keep_arguments(&sent);
+    let extras = CallExtras { members: Bytes::new(), ..extras };
+    let outcome = on.send(permit, sent, extras).await.inspect_err(|_| {
+        // The server was not asked.
+        if let Some((client, uri)) = fresh {
+            drop(client.unsubscribe(&uri));
+        }
+    })?;
+    if let (Forward::Resource(ResourceRequest::Subscribe), ReplySource::Server { answer, .. }) =
+        (forward, &outcome)
+    {
+        upstream.subscribe(&own, Some(answer.generation()));
+    }
+    Ok(outcome)
+}
+
+/// Protocol family of a server, once known; bounded.
+async fn family_of(upstream: &Upstream) -> ProtocolFamily {
+    let _ = tokio::time::timeout(list_cache::LIST_WAIT, upstream.settled()).await;
+    upstream.family()
+}
+
+/// Subscribes to a resource at a modern server, which has subscription filters instead of this request (MCP
+/// 2026-07-28 §Subscriptions); the subscription is shared by all clients. `fresh` is the client's new subscription,
+/// which ends if this fails.
+async fn follow(
+    on: &OnRecord<'_>,
+    upstream: &Upstream,
+    own: &str,
+    fresh: Option<(Arc<Client>, String)>,
+) -> Result<(), Refusal> {
+    let (worker, server) = (on.worker, upstream.name());
+    let why = match upstream.reached(Instant::now() + list_cache::LIST_WAIT).await {
+        Err(reason) => {
+            // The reason may quote the server.
+            on.raise_facts(worker.proxy.catalog.exposure_of_offers(server));
+            reason
+        }
+        Ok(()) if !upstream.offers().resource_updates => {
+            format!("{server}: the server does not notify of resource changes")
+        }
+        Ok(()) if upstream.subscribe_and_wait(own).await => return Ok(()),
+        Ok(()) => format!("{server}: the server did not take the subscription"),
+    };
+    if let Some((client, uri)) = fresh {
+        drop(client.unsubscribe(&uri));
+    }
+    Err(Refusal::failed(RefusalKind::Failed, why))
+}
+
+/// Resolves a name or URI to the upstream and its own name. Only a name that leads nowhere is refused here; the
+/// upstream knows whether the target exists.
+async fn resolve(worker: &Worker, target: &Target) -> Result<(Arc<Upstream>, String), String> {
+    let upstreams = &worker.proxy.upstreams;
+    if let Some((server, own)) = target.split()
+        && let Some(upstream) = upstreams.get(&server)
+    {
+        return Ok((upstream, own.to_owned()));
+    }
+    let shown = shown(target.word());
+    match target {
+        Target::Prompt(name) => {
+            // A name that was cut.
+            for set in lists::all(worker, List::Prompts).await {
+                if let Some(listed) = set.find(name)
+                    && let Some(upstream) = upstreams.get(&set.server)
+                {
+                    return Ok((upstream, listed.own.to_string()));
+                }
+            }
+            Err(format!("Prompt '{shown}' not found. Names are those of prompts/list."))
+        }
+        Target::Uri(uri) => match lists::of_uri(worker, uri).await {
+            Some(upstream) => Ok((upstream, uri.clone())),
+            None => Err(format!(
+                "Resource '{shown}' not found. URIs are those of resources/list: mcpproxy://SERVER/URI."
+            )),
+        },
+    }
+}

@@ -1,0 +1,325 @@
+//! Change notifications of upstreams for lists and resources, and the resource subscriptions of modern clients.
+//!
+//! Maps a server's change to the proxy's lists and the clients' URIs, and paces notifications: a server that
+//! changes all the time is forwarded less and less often ([`Pace`]), and changes of several servers are merged.
+//! Downstream chooses the receivers.
+//!
+//! [`Watch`] holds the resources of one subscription (MCP 2026-07-28 §Subscriptions).
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use mcpproxy_activity::record::Raw;
+use mcpproxy_catalog::{Notice, exposed};
+use mcpproxy_policy::{Access, ResourceRequest};
+use mcpproxy_runtime::io::line_budget::peer_line;
+use mcpproxy_upstream::{Pace, Upstream};
+
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::list_cache::ResourceSubscription;
+use super::{Forward, List};
+use crate::proxy::call_trace::CallTrace;
+use crate::proxy::client::Peer;
+use crate::proxy::recorded::{OnRecord, ReplySource, recorded};
+use crate::proxy::refusal::{RecordKind, Refusal, RefusalKind};
+use crate::proxy::reply::Reply;
+use crate::proxy::worker::{Proxy, Worker};
+
+/// Minimum interval between notifications of a list; changes in between are merged.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// Lists with changes that clients were not notified of.
+#[derive(Default)]
+struct Changed {
+    resources: Notify,
+    prompts: Notify,
+}
+
+/// Follows all upstreams, also future ones, for as long as it is polled.
+pub async fn follow(proxy: Arc<Proxy>) {
+    let changed = Changed::default();
+    tokio::join!(
+        each(&proxy, &changed),
+        notify_of_tools(&proxy),
+        notify(&proxy, Notice::Resources, || changed.resources.notified()),
+        notify(&proxy, Notice::Prompts, || changed.prompts.notified()),
+        unsubscribe(&proxy),
+    );
+}
+
+/// Notifies servers of subscriptions whose last client ended its session or disconnected.
+async fn unsubscribe(proxy: &Proxy) {
+    loop {
+        for (uri, _charged) in proxy.list_cache.subscribers.ended().await {
+            if let Some((server, own)) = exposed::split_uri(&uri)
+                && let Some(upstream) = proxy.upstreams.get(&server)
+            {
+                let subscribers = &proxy.list_cache.subscribers;
+                subscribers.unless_wanted(&uri, || upstream.unsubscribe(own));
+            }
+        }
+    }
+}
+
+/// Follows each upstream as long as it is in force.
+async fn each(proxy: &Proxy, changed: &Changed) {
+    let mut swaps = proxy.upstreams.swaps();
+    let mut followed = BTreeSet::new();
+    let mut following = FuturesUnordered::new();
+    loop {
+        swaps.borrow_and_update();
+        for upstream in proxy.upstreams.iter() {
+            if followed.insert(upstream.key()) {
+                following.push(async move {
+                    tokio::select! {
+                        () = one(&upstream, proxy, changed) => {}
+                        () = upstream.retired() => changed.leaves(&upstream),
+                    }
+                    upstream.key()
+                });
+            }
+        }
+        tokio::select! {
+            swapped = swaps.changed() => {
+                if swapped.is_err() {
+                    return;
+                }
+            }
+            Some(ended) = following.next() => {
+                // A permanent one keeps its number.
+                if proxy.upstreams.iter().all(|upstream| upstream.key() != ended) {
+                    followed.remove(&ended);
+                }
+            }
+        }
+    }
+}
+
+impl Changed {
+    /// Marks the lists of a removed server as changed.
+    fn leaves(&self, upstream: &Upstream) {
+        let offers = upstream.offers();
+        if offers.resources {
+            self.resources.notify_one();
+        }
+        if offers.prompts {
+            self.prompts.notify_one();
+        }
+    }
+}
+
+/// Notifies clients whenever a list changes.
+async fn notify<F: Future<Output = ()>>(proxy: &Proxy, notice: Notice, changed: impl Fn() -> F) {
+    loop {
+        changed().await;
+        proxy.catalog.notify(notice.clone());
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+/// Notifies clients of changed tools, and of changed built-in ones if the overview of the servers differs.
+async fn notify_of_tools(proxy: &Proxy) {
+    let mut last = proxy.overview.of(&proxy.catalog.load());
+    loop {
+        proxy.catalog.changed().await;
+        proxy.catalog.notify(Notice::Tools);
+        let now = proxy.overview.of(&proxy.catalog.load());
+        if *now != *last {
+            proxy.catalog.notify(Notice::OwnTools);
+        }
+        last = now;
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+/// One list of a server with the pacing of its notifications.
+#[derive(Default)]
+struct PacedList {
+    pace: Pace,
+    due: Option<tokio::time::Instant>,
+}
+
+impl PacedList {
+    /// Records a change; true if the operator is to be warned of constant changes.
+    fn changed(&mut self, now: Instant) -> bool {
+        if self.due.is_some() {
+            return false;
+        }
+        let look = self.pace.changed(now);
+        let after = if look.calm { Duration::ZERO } else { look.after };
+        self.due = Some((now + after).into());
+        look.warn
+    }
+
+    /// Resolves when clients are to be notified, if ever.
+    async fn due(&mut self) {
+        match self.due {
+            Some(due) => tokio::time::sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+        self.due = None;
+    }
+}
+
+/// Warns of a server whose lists change constantly, if `is_logged`.
+fn warn_restless(upstream: &Upstream, which: &'static str, is_logged: bool) {
+    if is_logged {
+        let server = upstream.name();
+        peer_line!(warn, upstream, %server, "its {which} change constantly: notifications to clients are throttled");
+    }
+}
+
+async fn one(upstream: &Upstream, proxy: &Proxy, lists: &Changed) {
+    let (mut changes, mut updates) = (upstream.changes(), upstream.updates());
+    let mut known = *changes.borrow_and_update();
+    let mut before = upstream.offers();
+    let (mut resources, mut prompts) = (PacedList::default(), PacedList::default());
+    loop {
+        tokio::select! {
+            () = resources.due() => lists.resources.notify_one(),
+            () = prompts.due() => lists.prompts.notify_one(),
+            changed = changes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let now = *changes.borrow_and_update();
+                let offers = upstream.offers();
+                // A server without this list that reconnects changes nothing.
+                if now.resources != known.resources && (offers.resources || before.resources) {
+                    warn_restless(upstream, "resources", resources.changed(Instant::now()));
+                }
+                if now.prompts != known.prompts && (offers.prompts || before.prompts) {
+                    warn_restless(upstream, "prompts", prompts.changed(Instant::now()));
+                }
+                (known, before) = (now, offers);
+                // At each connection: subscriptions may have been dropped meanwhile.
+                for uri in upstream.subscriptions() {
+                    let known = exposed::uri(upstream.name(), &uri);
+                    let subscribers = &proxy.list_cache.subscribers;
+                    subscribers.unless_wanted(&known, || upstream.unsubscribe(&uri));
+                }
+            }
+            updated = updates.recv() => match updated {
+                Ok(uri) => {
+                    let uri = exposed::uri(upstream.name(), &uri);
+                    proxy.catalog.notify(Notice::Updated(uri.into()));
+                }
+                Err(RecvError::Lagged(missed)) => {
+                    let server = upstream.name();
+                    peer_line!(warn, upstream, %server, missed, "dropped resource update notifications: receiver lagged");
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+}
+
+/// Resources of one subscription; they are unsubscribed on drop.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    proxy: Arc<Proxy>,
+    resources: Vec<ResourceSubscription>,
+}
+
+impl Watch {
+    /// Watches those of `uris` that lead to a server with change notifications and that the peer may subscribe to.
+    /// Each one that leads to a server is recorded as a request (ACT-1) under the raw `id` of the subscription.
+    pub(crate) async fn begin(
+        worker: &Rc<Worker>,
+        peer: &Peer,
+        id: &Bytes,
+        uris: Vec<String>,
+    ) -> Self {
+        let mut watch = Self { proxy: Arc::clone(&worker.proxy), resources: Vec::new() };
+        for uri in uris {
+            if !watch.has(&uri)
+                && let Some(subscription) = watch.enter(worker, peer, id, &uri).await
+            {
+                watch.resources.push(subscription);
+            }
+        }
+        watch
+    }
+
+    /// Watched URIs, as the client knows them.
+    pub(crate) fn uris(&self) -> impl Iterator<Item = &str> {
+        self.resources.iter().map(|resource| &**resource.uri())
+    }
+
+    pub(crate) fn has(&self, uri: &str) -> bool {
+        self.uris().any(|known| known == uri)
+    }
+
+    async fn enter(
+        &self,
+        worker: &Rc<Worker>,
+        peer: &Peer,
+        id: &Bytes,
+        uri: &str,
+    ) -> Option<ResourceSubscription> {
+        let (server, own) = exposed::split_uri(uri)?;
+        let upstream = self.proxy.upstreams.get(&server)?;
+        let notifies = upstream.offers().resource_updates || !upstream.state().settled;
+        if !notifies {
+            return None;
+        }
+        let mut entered = None;
+        let request = ResourceRequest::Subscribe;
+        let kind = RecordKind::Forward(Forward::Resource(request));
+        let work = async |on: OnRecord<'_>| {
+            on.record.name(upstream.name(), request.method());
+            on.record.keep(Raw::Arguments, json!({ "uri": uri }).to_string().as_bytes());
+            let mut on = on;
+            let server = Arc::clone(upstream.name());
+            let is_listed = self.proxy.list_cache.has(&server, List::Resources, own);
+            on.is_for_offer(&server, !is_listed);
+            on.admit_at_once(Access::Resource { server, uri: own.into(), request })?;
+            let account = self.proxy.state_accounts.of(&on.caller.principal);
+            let subscription = self.proxy.list_cache.subscribers.enter(uri, &account);
+            entered =
+                Some(subscription.map_err(|full| {
+                    Refusal::rejected(RefusalKind::Unreadable, full.to_string())
+                })?);
+            upstream.subscribe(own, None);
+            Ok(ReplySource::Own(Bytes::from_static(b"{}")))
+        };
+        // A refused URI is missing from the acknowledgement, which is the only reply.
+        let caller = peer.caller(id);
+        let trace = CallTrace::begin(worker, &caller, kind.method(), || None);
+        let of = (kind, trace);
+        let _ = recorded(Rc::clone(worker), caller, of, Reply::default(), work).await;
+        entered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constantly_changing_list_is_notified_ever_more_rarely() {
+        let (mut list, start) = (PacedList::default(), Instant::now());
+        let (mut now, mut notified, mut restless) = (start, Vec::new(), 0);
+        for _ in 0..10 {
+            restless += usize::from(list.changed(now));
+            let due = list.due;
+            assert!(!list.changed(now), "changes while one is due are merged");
+            assert_eq!(list.due, due);
+            now = list.due.take().expect("clients are to hear of it").into_std();
+            notified.push((now - start).as_millis());
+        }
+        let waits: Vec<_> = notified.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(notified[0], 0, "the first notification is immediate");
+        assert_eq!(waits[..7], [500, 1000, 2000, 4000, 8000, 16_000, 30_000]);
+        assert!(waits[7..].iter().all(|wait| *wait == 30_000), "{waits:?}");
+        assert_eq!(restless, 1);
+    }
+}

@@ -1,0 +1,839 @@
+//! Recorded requests: from the reserved log slot to the closed record, under one tracing span.
+//!
+//! [`recorded`] reserves the slot, runs the request, and closes record and reply by its outcome. Every request to a
+//! server is admitted and sent by [`OnRecord`], which also waits in the queues of limits and repeats a call where
+//! CAP-7 allows it.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use tracing::Instrument;
+use tracing::Span;
+use tracing::field::Empty;
+
+use super::advice;
+use super::advice::nearest_shown_tools;
+use super::approval;
+use super::approval::{PresentedState, RepeatedRequest, WaitingCall};
+use super::call_record::{CallRecord, INPUTS, META};
+use super::call_trace::CallTrace;
+use super::client::Caller;
+use super::client::Client;
+use super::exchange::Exchange;
+use super::exchange::{Retry, settle};
+use super::input_rounds::InputRounds;
+use super::kept_results::Keeping;
+use super::log_routing;
+use super::params::progress_token;
+use super::refusal::RecordKind;
+use super::refusal::{FIND_TOOLS, Refusal, RefusalKind, Stopped};
+use super::relay::Relay;
+use super::reply::{Aborted, Piece, Reply};
+use super::session_facts::{FactsOf, Rise};
+use super::settings::CurrentSettings;
+use super::worker::Worker;
+use mcpproxy_activity::record::{Recording, Status};
+use mcpproxy_policy as policy;
+use mcpproxy_policy::intent::{Intent, Operation};
+use mcpproxy_policy::tool::{Annotations, Exposure, Rules, Tool, ToolName, Trust, World};
+use mcpproxy_policy::{
+    Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Forecast, LimitDecision,
+    Mismatch, NotApproved, PendingApproval, Permit, Queued, ServerOutcome, ToolAccess,
+};
+use mcpproxy_protocol::mcp::message::SMALL_MESSAGE_BYTES;
+use mcpproxy_protocol::mcp::meta;
+use mcpproxy_protocol::mcp::trace_context::TraceContext;
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_runtime::io::clock;
+use mcpproxy_schema::output::AnswerMember;
+use mcpproxy_schema::violation::Violation;
+use mcpproxy_upstream::{Answer, CallAttempt, CallError, CallExtras, PermittedCall};
+
+/// A recorded request in progress.
+pub(super) struct OnRecord<'a> {
+    pub(super) worker: &'a Rc<Worker>,
+    pub(super) caller: &'a Caller,
+    /// The client that counts as a user of the servers.
+    user: Option<&'a Arc<Client>>,
+    pub(super) record: &'a mut CallRecord,
+    /// Settings of the request, from begin to end, regardless of reloads.
+    pub(super) settings: CurrentSettings,
+    /// Facts of session and principal.
+    facts: FactsOf<'a>,
+    /// Exposure of a request other than a tool call.
+    offer: OfferExposure,
+    /// Members of `_meta` that are part of an approval, or empty.
+    meta: Box<str>,
+    /// The request's `inputResponses`, which are part of an approval, or empty.
+    inputs: Box<str>,
+    /// Facts to raise when the answer begins.
+    rise: Option<Rise>,
+}
+
+/// Exposure of a request for a resource, prompt or completion.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OfferExposure {
+    /// Exposure of its answer.
+    pub(super) exposure: Exposure,
+    /// Whether it sends data chosen by the client.
+    pub(super) carries: bool,
+}
+
+impl OfferExposure {
+    /// The most cautious value, until the server is known.
+    const UNKNOWN: Self =
+        Self { exposure: Exposure { sensitivity: None, world: World::Open }, carries: true };
+}
+
+/// Outcome of validating arguments before admission.
+pub(super) enum JudgedArguments {
+    /// They conform, or are not validated.
+    Settled,
+    /// The schema is not compiled yet, or validation takes too long for other calls to wait.
+    Later(Access),
+    Violate(Box<Violation>),
+}
+
+/// Admission of a request after its wait in a queue.
+enum QueueOutcome {
+    Permit(Permit),
+    /// An approval is required now.
+    Asks(PendingApproval),
+}
+
+/// Source of the reply to a request that was not refused.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box would be an allocation a call"
+)]
+pub(super) enum ReplySource {
+    /// A result of the proxy.
+    Own(Bytes),
+    Server {
+        permit: Permit,
+        answer: Answer,
+        /// The client's raw progress token.
+        token: Option<Bytes>,
+        /// How to repeat the request if it fails.
+        retry: Option<Box<Retry>>,
+        /// How to repeat the request with input of its client.
+        rounds: Option<InputRounds>,
+        /// Facts to raise when the answer begins.
+        rise: Option<Rise>,
+    },
+}
+
+/// Runs a request with `work`, as part of `trace`, and completes it. The only place that opens records, and that
+/// closes all of them. [`Aborted`] if the answer breaks off after its first byte was sent.
+pub(super) fn recorded<W>(
+    worker: Rc<Worker>,
+    caller: Caller,
+    (kind, trace): (RecordKind, CallTrace),
+    reply: Reply,
+    work: W,
+) -> impl Future<Output = Result<(), Aborted>>
+where
+    W: AsyncFnOnce(OnRecord<'_>) -> Result<ReplySource, Stopped>,
+{
+    let span = span(&caller, kind, trace.recorded());
+    let of = (kind, span.clone(), trace);
+    let carried_out = async move {
+        let mut record = match CallRecord::open(&worker, &caller, &reply, of).await {
+            Ok(record) => record,
+            Err(refusal) => {
+                reply.put(Piece::Refused(refusal));
+                return Ok(());
+            }
+        };
+        if let Err(retry_after) = worker.proxy.activity.within_share(caller.principal.id()) {
+            record.recorded_as(Recording::Counted);
+            record.stop(Refusal::over_share(caller.principal.id(), retry_after).into()).await;
+            return Ok(());
+        }
+        // A caller without a client counts as a client of its own meanwhile.
+        let anonymous = caller.client.is_none().then(log_routing::anonymous);
+        let user = caller.client.as_ref().map(|(client, _)| &**client).or(anonymous.as_ref());
+        let on = OnRecord {
+            worker: &worker,
+            caller: &caller,
+            user,
+            record: &mut record,
+            settings: worker.settings(),
+            facts: FactsOf::caller(&caller, &worker.proxy.principal_facts, &worker.facts),
+            offer: OfferExposure::UNKNOWN,
+            meta: Box::default(),
+            inputs: Box::default(),
+            rise: None,
+        };
+        match work(on).await {
+            Ok(ReplySource::Server { permit, answer, token, retry, rounds, rise }) => {
+                let keeping = Keeping::of(&worker, &caller, kind, &permit);
+                let relay = Relay::new(caller.client, token);
+                let asked = (permit, answer, retry, rounds);
+                let exchange = Exchange::new(worker, asked, record, relay, reply, (rise, keeping));
+                let ended = exchange.run().await;
+                if let Some(anonymous) = anonymous {
+                    anonymous.was_active(clock::lately());
+                }
+                ended
+            }
+            Ok(ReplySource::Own(result)) => {
+                record.close(Status::Success, "").await;
+                reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
+                Ok(())
+            }
+            Err(stop) => {
+                let stop = counted(&worker, &caller, &mut record, stop);
+                record.stop(stop).await;
+                Ok(())
+            }
+        }
+    };
+    carried_out.instrument(span)
+}
+
+/// Counts a request that reached no server against its principal's rate of refusals. Beyond the rate the client
+/// gets a throttling error, and the request is recorded in summary (ACT-10).
+fn counted(worker: &Worker, caller: &Caller, record: &mut CallRecord, stop: Stopped) -> Stopped {
+    if record.was_sent() || !stop.counts() {
+        return stop;
+    }
+    match worker.settings().policy.limits.refuse(&caller.principal) {
+        Ok(()) => {
+            record.recorded_as(Recording::Refusal);
+            stop
+        }
+        Err(too_many) => {
+            record.recorded_as(Recording::Counted);
+            stop.throttled(&too_many)
+        }
+    }
+}
+
+/// Records a request that is refused unseen as a call of `tool`; empty if unknown.
+pub fn rejected(
+    worker: Rc<Worker>,
+    caller: Caller,
+    tool: String,
+    refusal: Refusal,
+    reply: Reply,
+) -> impl Future<Output = Result<(), Aborted>> {
+    let kind = RecordKind::ToolCall("");
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || None);
+    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
+        on.record.name("", &tool);
+        Err(refusal.into())
+    })
+}
+
+/// Tracing span of a request; never contains a payload. Disabled spans cost one atomic load. A sampled call has a
+/// span at any level, so that log lines within carry its trace.
+fn span(caller: &Caller, kind: RecordKind, trace: Option<TraceContext>) -> Span {
+    macro_rules! call {
+        ($level:ident $(, $name:ident = $value:expr)*) => {
+            tracing::$level!(
+                "call",
+                $($name = $value,)*
+                request_id = &*String::from_utf8_lossy(&caller.request_id),
+                session_id = caller.session_id(),
+                principal = caller.principal.id(),
+                variant = kind.variant(),
+                server = Empty,
+                tool = Empty,
+                outcome = Empty,
+                duration_us = Empty,
+            )
+        };
+    }
+    match trace {
+        None => call!(debug_span),
+        Some(TraceContext { trace_id, span_id, .. }) => call!(
+            error_span,
+            trace_id = format_args!("{trace_id:032x}"),
+            span_id = format_args!("{span_id:016x}")
+        ),
+    }
+}
+
+impl OnRecord<'_> {
+    /// Asks for admission of `access` and records warnings and denials. `arguments` are those sent to the server,
+    /// which the tool's schema validates, and may coerce, before a person is asked; `extras` are the other members. Waits for a
+    /// required approval (CAP-8); in a repeated request `extras` becomes that of the first one.
+    pub(super) async fn admit(
+        &mut self,
+        access: Access,
+        arguments: &mut Bytes,
+        intent: Option<Intent<'_>>,
+        extras: &mut CallExtras,
+    ) -> Result<Permit, Stopped> {
+        if let Some(meta) = extras.meta.as_deref().and_then(meta::asked) {
+            self.record.keep_member(META, &meta);
+            self.meta = meta.into();
+        }
+        let is_all_shown = policy::visible(&self.caller.principal, &self.settings.policy).is_all();
+        let perhaps_hidden = access.tool().filter(|_| !is_all_shown).cloned();
+        let mut unjudged = match self.judge_at_once(&access, arguments) {
+            JudgedArguments::Settled => None,
+            JudgedArguments::Later(access) => Some(access),
+            // Rare and large, so boxed to keep it out of every call's future.
+            JudgedArguments::Violate(violation) => {
+                let coerced = self.coerced_or_refused(&access, arguments, intent, &violation);
+                if let Some(coerced) = Box::pin(coerced).await? {
+                    *arguments = coerced;
+                }
+                None
+            }
+        };
+        let repeated = match extras.members.is_empty() {
+            true => None,
+            false => {
+                let (worker, caller, record) = (self.worker, self.caller, &mut *self.record);
+                match approval::presented_state(worker, caller, record, &access, &extras.members)? {
+                    PresentedState::None => None,
+                    PresentedState::Approval(repeated) => Some(repeated),
+                    PresentedState::Server(members) => {
+                        extras.members = members;
+                        None
+                    }
+                }
+            }
+        };
+        if !extras.members.is_empty() {
+            self.keep_inputs(repeated.as_ref(), &extras.members);
+        }
+        let mut access = access;
+        let permit = loop {
+            let unjudged = unjudged.take();
+            match self.decide(access, arguments, intent, self.record.time_of_day()) {
+                Admission::Permit(permit) => {
+                    let coerced = self.judge_rest(unjudged, arguments, intent).await?;
+                    self.release(repeated.as_ref(), permit.access(), extras)?;
+                    if coerced.is_none() {
+                        break permit;
+                    }
+                    match self.admit_again(permit, arguments, intent, None, Duration::ZERO)? {
+                        QueueOutcome::Permit(permit) => break permit,
+                        QueueOutcome::Asks(pending) => {
+                            let asking = self.approved(pending, arguments, intent, extras, None);
+                            break Box::pin(asking).await?;
+                        }
+                    }
+                }
+                Admission::Queued(queued) => {
+                    self.release(repeated.as_ref(), queued.access(), extras)?;
+                    let outcome =
+                        Box::pin(self.wait_in_queue(queued, arguments, intent, None)).await?;
+                    // Validated after its wait: a call that waits for something else is in no queue.
+                    let coerced = self.judge_rest(unjudged, arguments, intent).await?;
+                    match (outcome, coerced) {
+                        (QueueOutcome::Permit(permit), None) => break permit,
+                        (QueueOutcome::Permit(permit), Some(_)) => {
+                            match self.admit_again(
+                                permit,
+                                arguments,
+                                intent,
+                                None,
+                                Duration::ZERO,
+                            )? {
+                                QueueOutcome::Permit(permit) => break permit,
+                                QueueOutcome::Asks(pending) => {
+                                    let asking =
+                                        self.approved(pending, arguments, intent, extras, None);
+                                    break Box::pin(asking).await?;
+                                }
+                            }
+                        }
+                        (QueueOutcome::Asks(pending), None) => {
+                            let asking = self.approved(pending, arguments, intent, extras, None);
+                            break Box::pin(asking).await?;
+                        }
+                        // What waits for approval are other arguments.
+                        (QueueOutcome::Asks(_), Some(admitted)) => access = admitted,
+                    }
+                }
+                Admission::Denial(denial) => {
+                    if let (Denial::Rule(_), Some(admitted)) = (&denial, unjudged)
+                        && let Some(coerced) =
+                            Box::pin(self.coerced_later(&admitted, arguments)).await
+                    {
+                        // The rule may have failed for what a string contains.
+                        (*arguments, access) = (coerced, admitted);
+                        continue;
+                    }
+                    if let Some(tool) = perhaps_hidden.filter(|tool| !self.is_shown(tool)) {
+                        return Err(self.hidden(&tool.name, &denial, arguments, intent).into());
+                    }
+                    let help = help(&denial, arguments, intent, |tool| self.shows(tool));
+                    return Err(self.denied(&denial).helping(help).into());
+                }
+                Admission::Pending(pending) => {
+                    if let Some(admitted) = self.judge_rest(unjudged, arguments, intent).await? {
+                        // What waits for approval are other arguments.
+                        access = admitted;
+                        continue;
+                    }
+                    self.record.found(&self.worker.proxy.upstreams);
+                    break Box::pin(self.approved(pending, arguments, intent, extras, repeated))
+                        .await?;
+                }
+            }
+        };
+        self.permitted(&permit, intent);
+        Ok(permit)
+    }
+
+    /// Validates arguments that could not be validated at once. Returns the access if they were coerced, so that it is
+    /// to be decided again.
+    async fn judge_rest(
+        &mut self,
+        unjudged: Option<Access>,
+        arguments: &mut Bytes,
+        intent: Option<Intent<'_>>,
+    ) -> Result<Option<Access>, Refusal> {
+        let Some(access) = unjudged else { return Ok(None) };
+        // Rare and large, so boxed to keep it out of every call's future.
+        match Box::pin(self.judge_later(&access, arguments, intent)).await? {
+            Some(coerced) => {
+                *arguments = coerced;
+                Ok(Some(access))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Admits a request without arguments that is answered immediately; nothing is sent whose answer would be
+    /// awaited, so that it needs no slot under the limits.
+    pub(super) fn admit_at_once(&mut self, access: Access) -> Result<(), Refusal> {
+        match self.decide(access, b"", None, self.record.time_of_day()) {
+            Admission::Permit(permit) => {
+                self.permitted(&permit, None);
+                Ok(())
+            }
+            Admission::Queued(_) => Ok(()),
+            Admission::Denial(denial) => Err(self.denied(&denial)),
+            Admission::Pending(pending) => {
+                let denial = ApprovalDenial::new(pending.access(), NotApproved::ByFilter);
+                Err(self.denied(&denial.into()))
+            }
+        }
+    }
+
+    /// Whether the tool is visible to the caller, and callable.
+    fn shows(&self, tool: &ToolName) -> bool {
+        let snapshot = self.worker.proxy.catalog.load();
+        let visible = policy::visible(&self.caller.principal, &self.settings.policy);
+        let shown = |tool: &Arc<Tool>| tool.trust == Trust::Given && visible.tool(tool);
+        snapshot.tool(tool).is_some_and(shown)
+    }
+
+    /// Whether lists show the tool to the caller, withheld or not.
+    fn is_shown(&self, tool: &Arc<Tool>) -> bool {
+        policy::visible(&self.caller.principal, &self.settings.policy).tool(tool)
+    }
+
+    /// Refusal of an invisible tool: that of an unknown one ([`Self::unknown`]). The record has the actual reason.
+    fn hidden(
+        &mut self,
+        name: &ToolName,
+        denial: &Denial,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+    ) -> Refusal {
+        self.denied(denial);
+        let refusal = match self.denial_of_name(name, arguments, intent) {
+            Some(denial) => Refusal::rejected(RefusalKind::Gate, denial.to_string()),
+            None => Refusal::no_tool(name),
+        };
+        refusal.helping(self.nearest_tools(name))
+    }
+
+    fn nearest_tools(&self, name: &ToolName) -> String {
+        nearest_shown_tools(self.worker, self.caller, &self.settings, &name.to_string())
+    }
+
+    /// Refusal of an unknown tool. A denial by scope or rules of its name takes precedence, as for a known one.
+    pub(super) fn unknown(
+        &mut self,
+        name: &ToolName,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+        otherwise: Refusal,
+    ) -> Refusal {
+        match self.denial_of_name(name, arguments, intent) {
+            Some(denial) => self.record.deny(&denial).helping(self.nearest_tools(name)),
+            None => otherwise,
+        }
+    }
+
+    /// Denial by scope or rules of a tool known by name only, assuming that the intent is right.
+    fn denial_of_name(
+        &self,
+        name: &ToolName,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+    ) -> Option<Denial> {
+        let operation = intent.map(|intent| intent.operation());
+        let annotations = Annotations {
+            read_only_hint: (operation == Some(Operation::Read)).then_some(true),
+            destructive_hint: (operation == Some(Operation::Destructive)).then_some(true),
+            ..Annotations::default()
+        };
+        let tool = Arc::new(Tool::named(name.clone(), annotations, &Rules::default()));
+        let access = Access::Tool(match &intent {
+            Some(intent) => ToolAccess::declared(tool, intent),
+            None => ToolAccess::direct(tool),
+        });
+        self.refused_by_name(access, arguments, intent)
+    }
+
+    /// Denial by scope or rules of something known by name only.
+    pub(super) fn refused_by_name(
+        &self,
+        access: Access,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+    ) -> Option<Denial> {
+        match self.forecast(access, arguments, intent) {
+            Forecast::Refused(denial @ (Denial::Scope { .. } | Denial::Rule(_))) => Some(denial),
+            Forecast::Refused(_) | Forecast::Allowed { .. } | Forecast::Asked { .. } => None,
+        }
+    }
+
+    fn denied(&mut self, denial: &Denial) -> Refusal {
+        self.record.found(&self.worker.proxy.upstreams);
+        self.record.deny(denial)
+    }
+
+    /// Records what is sent.
+    fn permitted(&mut self, permit: &Permit, intent: Option<Intent<'_>>) {
+        let access = permit.access();
+        self.record.is_about(access);
+        let called = (&**access.server(), access.label());
+        self.record.warn(&self.caller.principal, called, permit.warnings());
+        self.record.permitted_by(permit.rules());
+        let facts = &self.facts;
+        facts.permitted(intent.and_then(|intent| intent.sensitivity()));
+        let exposure = access.tool().map_or(self.offer.exposure, |tool| tool.exposure);
+        self.rise = facts.rise(exposure);
+    }
+
+    /// Raises the facts for content of that exposure that reaches the caller outside of a server's answer.
+    pub(super) fn raise_facts(&self, exposure: Exposure) {
+        if let Some(rise) = self.facts.rise(exposure) {
+            rise.answered(&self.worker.proxy.principal_facts);
+        }
+    }
+
+    /// Sets the server of a request other than a tool call, and whether it `carries` data chosen by the client.
+    pub(super) fn is_for_offer(&mut self, server: &str, carries: bool) {
+        let exposure = self.worker.proxy.catalog.exposure_of_offers(server);
+        self.offer = OfferExposure { exposure, carries };
+    }
+
+    /// Releases a repeated request that needs no approval any more; it is sent as it was.
+    fn release(
+        &mut self,
+        repeated: Option<&RepeatedRequest>,
+        access: &Access,
+        extras: &mut CallExtras,
+    ) -> Result<(), Refusal> {
+        let Some(RepeatedRequest { id, .. }) = repeated else { return Ok(()) };
+        let released = self.worker.proxy.approvals.release(id);
+        extras.members =
+            released.map_err(|why| self.record.deny(&ApprovalDenial::new(access, why).into()))?;
+        Ok(())
+    }
+
+    fn decide(
+        &self,
+        access: Access,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+        now: SystemTime,
+    ) -> Admission {
+        policy::admit(self.request(access, arguments, intent, now), &self.settings.policy)
+    }
+
+    /// Admission decision without recording it.
+    pub(super) fn forecast(
+        &self,
+        access: Access,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+    ) -> Forecast {
+        let request = self.request(access, arguments, intent, self.record.time_of_day());
+        policy::forecast(&request, &self.settings.policy)
+    }
+
+    /// Makes the request's `inputResponses` a part of its decision and record. Those of a repeated request answer the
+    /// proxy's own question; the server gets those of the first.
+    fn keep_inputs(&mut self, repeated: Option<&RepeatedRequest>, members: &Bytes) {
+        let sent = match repeated {
+            Some(repeated) => self.worker.proxy.approvals.first_members(&repeated.id),
+            None => members.clone(),
+        };
+        self.inputs = approval::input_responses(&sent);
+        if !self.inputs.is_empty() {
+            self.record.keep_member(INPUTS, &self.inputs);
+        }
+    }
+
+    fn request<'r>(
+        &'r self,
+        access: Access,
+        arguments: &'r [u8],
+        intent: Option<Intent<'r>>,
+        now: SystemTime,
+    ) -> AdmissionRequest<'r> {
+        AdmissionRequest {
+            principal: &self.caller.principal,
+            access,
+            arguments,
+            meta: self.meta.as_bytes(),
+            inputs: self.inputs.as_bytes(),
+            intent,
+            client: self.caller.client_name(),
+            session: self.facts.now(),
+            carries_out: (self.offer.carries || !self.inputs.is_empty())
+                && self.offer.exposure.world == World::Open,
+            now,
+        }
+    }
+
+    /// Waits for approval and asks for admission again, since tool, rules and principal may have changed. Only what
+    /// was approved is sent.
+    async fn approved(
+        &mut self,
+        pending: PendingApproval,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+        extras: &mut CallExtras,
+        repeated: Option<RepeatedRequest>,
+    ) -> Result<Permit, Stopped> {
+        let access = pending.access().clone();
+        let reason = intent.and_then(|intent| intent.reason()).unwrap_or_default();
+        let call =
+            WaitingCall { arguments, meta: &self.meta, inputs: &self.inputs, reason, extras };
+        let (worker, caller) = (self.worker, self.caller);
+        let approved = match repeated {
+            None => approval::wait(worker, caller, self.record, pending, call).await?,
+            Some(repeated) => {
+                let (approved, first) =
+                    approval::claim(worker, caller, self.record, pending, repeated, call).await?;
+                extras.members = first;
+                approved
+            }
+        };
+        self.still_there()?;
+        // Approval may have taken long.
+        self.settings = self.worker.settings();
+        let changed = Denial::from(ApprovalDenial::new(&access, NotApproved::Changed));
+        let Some(now) = self.as_it_is(access, intent) else {
+            return Err(self.record.deny(&changed).into());
+        };
+        let decided = match self.decide(now, arguments, intent, SystemTime::now()) {
+            // It needs none any more.
+            Admission::Permit(permit) => Ok(LimitDecision::Permit(permit)),
+            Admission::Queued(queued) => Ok(LimitDecision::Queued(queued)),
+            Admission::Pending(pending) => pending.permitted_by(&approved, &self.settings.policy),
+            Admission::Denial(denial) => Err(denial),
+        };
+        match decided {
+            Ok(LimitDecision::Permit(permit)) => Ok(permit),
+            Ok(LimitDecision::Queued(queued)) => {
+                match self.wait_in_queue(queued, arguments, intent, Some(&approved)).await? {
+                    QueueOutcome::Permit(permit) => Ok(permit),
+                    // Something else was approved.
+                    QueueOutcome::Asks(_) => Err(self.record.deny(&changed).into()),
+                }
+            }
+            Err(denial) => Err(self.record.deny(&denial).into()),
+        }
+    }
+
+    /// The access with its tool as the catalog has it now; `None` if that is gone.
+    fn as_it_is(&self, access: Access, intent: Option<Intent<'_>>) -> Option<Access> {
+        Some(match access {
+            Access::Tool(call) => {
+                let tool = self.worker.proxy.catalog.load().tool(&call.tool().name).cloned()?;
+                Access::Tool(match intent {
+                    Some(intent) => ToolAccess::declared(tool, &intent),
+                    None => ToolAccess::direct(tool),
+                })
+            }
+            Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => access,
+        })
+    }
+
+    /// Checks after a wait that the principal is still valid.
+    fn still_there(&mut self) -> Result<(), Refusal> {
+        let principal = &self.caller.principal;
+        match self.worker.proxy.identity.in_force(principal, SystemTime::now()) {
+            true => Ok(()),
+            false => Err(self.record.deny(&Denial::Lapsed { who: principal.id().into() })),
+        }
+    }
+
+    /// Waits for the request's turn within its timeout and asks for admission again, since principal, tool and
+    /// rules may have changed. A dropped request leaves its queue; one that is not sent returns its slot.
+    async fn wait_in_queue(
+        &mut self,
+        mut queued: Box<Queued>,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+        approved: Option<&Approved>,
+    ) -> Result<QueueOutcome, Refusal> {
+        let asked = clock::now();
+        let upstream = self.worker.proxy.upstreams.get(queued.access().server());
+        let time = upstream.map_or(Duration::ZERO, |upstream| upstream.call_timeout());
+        let until = self.record.began() + time;
+        let acquiring = tokio::time::timeout_at(until.into(), queued.acquire());
+        let acquired = self.worker.ending.unless_cut(pin!(acquiring)).await;
+        let waited = clock::now().saturating_duration_since(asked);
+        self.record.waited(waited);
+        let permit = match acquired {
+            Some(Ok(Ok(permit))) => permit,
+            Some(Ok(Err(denial))) => return Err(self.record.deny(&denial)),
+            Some(Err(_)) => return Err(self.record.deny(&queued.late(waited))),
+            None => {
+                let access = queued.access();
+                return Err(Refusal::cut_off(access.server(), access.label()));
+            }
+        };
+        self.record.found(&self.worker.proxy.upstreams);
+        self.admit_again(permit, arguments, intent, approved, waited)
+    }
+
+    /// Checks a permitted request again, which keeps its slots: after a wait of `waited`, since principal, tool and
+    /// rules may have changed, and after coercion, since the arguments have.
+    fn admit_again(
+        &mut self,
+        permit: Permit,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+        approved: Option<&Approved>,
+        waited: Duration,
+    ) -> Result<QueueOutcome, Refusal> {
+        self.still_there()?;
+        let access = permit.access().clone();
+        let Some(access) = self.as_it_is(access, intent) else {
+            let text = format!("Tool '{}' not found", permit.access());
+            let refusal = Refusal::failed(RefusalKind::Unknown, text).advising(FIND_TOOLS);
+            return Err(refusal);
+        };
+        let settings = self.worker.settings();
+        let request = self.request(access, arguments, intent, SystemTime::now());
+        match policy::admit_again(request, permit, approved, &settings.policy) {
+            Admission::Permit(permit) => Ok(QueueOutcome::Permit(permit)),
+            Admission::Pending(pending) => Ok(QueueOutcome::Asks(pending)),
+            Admission::Denial(denial) => Err(self.record.deny(&denial)),
+            // It has waited and is not queued again.
+            Admission::Queued(queued) => Err(self.record.deny(&queued.late(waited))),
+        }
+    }
+
+    /// Sends what was permitted, with `body` as a [`PermittedCall`] has it. The only place that enters an upstream for a
+    /// first attempt.
+    pub(super) async fn send(
+        self,
+        mut permit: Permit,
+        body: Bytes,
+        mut extras: CallExtras,
+    ) -> Result<ReplySource, Refusal> {
+        let Self { worker, caller, user, record, rise, .. } = self;
+        extras.trace = record.carried();
+        if let Some((client, _)) = &caller.client {
+            extras.session = client.session_key;
+            extras.log_level = client.level_for_servers();
+        }
+        let upstreams = &worker.proxy.upstreams;
+        let Some(guard) = upstreams.enter(permit.access().server()) else {
+            return Err(Refusal::no_server(permit.access().server()));
+        };
+        let upstream = Arc::clone(&guard);
+        let now = clock::now();
+        record.sends(&upstream, now);
+        if let Some(user) = user {
+            worker.proxy.log_routing.enter(&upstream, user, &caller.principal, now);
+        }
+        let token = extras.meta.as_ref().and_then(progress_token);
+        // A copy: the token is kept until the answer ends and would pin long arguments.
+        let token = token.map(|token| match body.len() > SMALL_MESSAGE_BYTES {
+            true => Bytes::copy_from_slice(&token),
+            false => token,
+        });
+        let mut retry = Retry::of(&permit, &body, &extras);
+        let rounds = InputRounds::of(caller, &permit, &body, &extras);
+        let first = PermittedCall {
+            permit: &permit,
+            body,
+            extras,
+            began: record.began(),
+            attempt: CallAttempt::First,
+        };
+        let mut answer = worker.ending.unless_cut(pin!(guard.call(&worker.pool, first))).await;
+        if let Some(Err(CallError { cause, .. })) = &answer
+            && cause.is_broken_connection()
+            && let Some(retry) = retry.take()
+            && let Some(guard) = upstreams.enter(upstream.name())
+        {
+            let mut asked = Box::pin(retry.send(worker, guard, &permit, record, None));
+            answer = worker.ending.unless_cut(asked.as_mut()).await;
+        }
+        match answer {
+            None => Err(Refusal::cut_off(upstream.name(), permit.access().label())),
+            Some(Ok(answer)) => {
+                let retry = retry.map(Box::new);
+                Ok(ReplySource::Server { permit, answer, token, retry, rounds, rise })
+            }
+            Some(Err(error)) => {
+                if let Some(rise) = rise.filter(|_| error.cause.quotes_server()) {
+                    rise.answered(&worker.proxy.principal_facts);
+                }
+                settle(&mut permit, error.cause.blames_server().then_some(ServerOutcome::Failed));
+                let now = clock::now();
+                record.answered = Some(now);
+                if let Some(user) = user {
+                    user.was_active(now);
+                }
+                let help = advice::away(&upstream.state(), SystemTime::now());
+                Err(Refusal::upstream(&error).helping(help))
+            }
+        }
+    }
+}
+
+/// The call corrected so that the capability gate permits it; empty if no call would do, or if the tool is not
+/// `shown` to the caller.
+fn help(
+    denial: &Denial,
+    arguments: &[u8],
+    intent: Option<Intent<'_>>,
+    shown: impl Fn(&ToolName) -> bool,
+) -> String {
+    match (denial, intent) {
+        (Denial::Gate(Mismatch { tool, needed, by: _ }), Some(intent)) if shown(tool) => {
+            let intent = intent.stating(*needed);
+            advice::call_again(*needed, &tool.to_string(), arguments, &intent)
+        }
+        (Denial::Unannotated(tool), Some(intent)) if shown(tool) => {
+            let intent = intent.stating(Operation::Write);
+            advice::call_again(Operation::Write, &tool.to_string(), arguments, &intent)
+        }
+        (
+            Denial::Gate(_)
+            | Denial::Unannotated(_)
+            | Denial::Intent(_)
+            | Denial::Approval(_)
+            | Denial::Scope { .. }
+            | Denial::Lapsed { .. }
+            | Denial::Quarantined(_)
+            | Denial::Rule(_)
+            | Denial::Limit(_),
+            _,
+        ) => String::new(),
+    }
+}

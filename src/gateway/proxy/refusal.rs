@@ -1,0 +1,315 @@
+//! Refused requests: reason, response, record and metric.
+//!
+//! [`Refusal`] is the one type for a request that ends without an upstream's answer; its [`RefusalKind`] decides the
+//! JSON-RPC form, the HTTP status and the metric (`contracts.md`, *errors*). [`RecordKind`] is the kind of the record
+//! that the request leaves. Pure.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use mcpproxy_activity::record::{Decision, Policy, Status, Type, Verdict};
+use mcpproxy_policy::tool::ToolName;
+use mcpproxy_policy::{ResourceRequest, TOOLS_CALL, TooManyRefusals};
+use mcpproxy_protocol::mcp::jsonrpc::{self, Code};
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_upstream::CallError;
+use thiserror::Error;
+
+use super::params::Forward;
+use super::render::helping_result;
+use super::shutdown::CUT_OFF;
+use crate::telemetry::call_metrics::{self as calls, Outcome};
+
+pub use crate::telemetry::call_metrics::RefusalKind;
+
+/// A request that ends without an upstream's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text}")]
+pub struct Refusal {
+    /// Status in the record.
+    pub(super) status: Status,
+    pub kind: RefusalKind,
+    /// One line that names server, tool and limit.
+    pub text: String,
+    /// Advice in the terms an agent knows; may be empty. Not shown over REST.
+    pub advice: Cow<'static, str>,
+    /// How to correct the call, sent as a content block of its own, or after the text in an error; may be empty.
+    pub help: String,
+    pub retry_after: Option<Duration>,
+}
+
+/// Advice for an unknown tool.
+pub(super) const FIND_TOOLS: &str = "Use retrieve_tools to find tools.";
+
+impl Refusal {
+    pub fn new(status: Status, kind: RefusalKind, text: String) -> Self {
+        let (advice, help) = (Cow::Borrowed(""), String::new());
+        Self { status, kind, text, advice, help, retry_after: None }
+    }
+
+    pub fn rejected(kind: RefusalKind, text: String) -> Self {
+        Self::new(Status::Rejected, kind, text)
+    }
+
+    pub(super) fn failed(kind: RefusalKind, text: String) -> Self {
+        Self::new(Status::Error, kind, text)
+    }
+
+    /// Wrong parameters for a built-in tool.
+    pub(super) fn of_parameters(text: String) -> Self {
+        Self::rejected(RefusalKind::Parameters, text)
+    }
+
+    pub(super) fn upstream(error: &CallError) -> Self {
+        Self::failed(RefusalKind::Upstream, error.to_string())
+    }
+
+    pub(super) fn no_server(name: &str) -> Self {
+        Self::failed(RefusalKind::Unknown, format!("Server '{name}' not found"))
+    }
+
+    /// A tool that does not exist, or that is not visible to the caller.
+    pub(super) fn no_tool(name: &ToolName) -> Self {
+        Self::failed(RefusalKind::Unknown, format!("Tool '{name}' not found")).advising(FIND_TOOLS)
+    }
+
+    /// A call that the shutdown of the proxy cut off.
+    pub(super) fn cut_off(server: &str, operation: &str) -> Self {
+        Self::failed(RefusalKind::Unavailable, format!("{server}: {operation}: {CUT_OFF}"))
+    }
+
+    /// A principal that has used up its share of the activity log (ACT-6).
+    pub(super) fn over_share(principal: &str, retry_after: Duration) -> Self {
+        let seconds = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
+        let text = format!(
+            "the activity log is over its budget and '{principal}' has taken more than its share: retry in {seconds}s"
+        );
+        let retry_after = Some(retry_after);
+        Self { retry_after, ..Self::rejected(RefusalKind::Throttled, text) }
+    }
+
+    /// Turns the refusal into that of a throttled principal (ACT-10).
+    fn throttled(self, too_many: &TooManyRefusals) -> Self {
+        Self {
+            kind: RefusalKind::Throttled,
+            text: format!("{}; {too_many}", self.text),
+            help: String::new(),
+            retry_after: Some(too_many.retry_after),
+            ..self
+        }
+    }
+
+    pub(crate) fn advising(self, advice: impl Into<Cow<'static, str>>) -> Self {
+        Self { advice: advice.into(), ..self }
+    }
+
+    pub(super) fn helping(self, help: String) -> Self {
+        Self { help, ..self }
+    }
+
+    /// The text with the advice.
+    fn for_agents(&self) -> Cow<'_, str> {
+        match &*self.advice {
+            "" => Cow::Borrowed(&self.text),
+            advice => Cow::Owned(format!("{}. {advice}", self.text)),
+        }
+    }
+
+    /// The MCP response to the request with this raw id. Unreadable parameters and mismatching headers are a JSON-RPC
+    /// error; the rest is a tool result, from which an agent can correct its call.
+    pub fn mcp_response(&self, family: ProtocolFamily, id: &[u8]) -> Bytes {
+        let text = self.for_agents();
+        let error = |code| match self.help.as_str() {
+            "" => jsonrpc::error(Some(id), code, &text),
+            help => jsonrpc::error(Some(id), code, &format!("{text}. {help}")),
+        };
+        match self.kind {
+            RefusalKind::Unreadable => error(Code::InvalidParams),
+            RefusalKind::Headers => error(Code::HeaderMismatch),
+            RefusalKind::Failed => error(Code::Internal),
+            RefusalKind::Throttled => error(Code::Throttled),
+            RefusalKind::Parameters
+            | RefusalKind::Intent
+            | RefusalKind::Gate
+            | RefusalKind::Arguments
+            | RefusalKind::Limited
+            | RefusalKind::Unknown
+            | RefusalKind::Upstream
+            | RefusalKind::Unavailable => {
+                jsonrpc::response(id, &helping_result(family, &text, &self.help))
+            }
+        }
+    }
+}
+
+impl RefusalKind {
+    /// HTTP status of [`Refusal::mcp_response`].
+    pub(crate) fn mcp_status(self) -> StatusCode {
+        match self {
+            Self::Headers => StatusCode::BAD_REQUEST,
+            Self::Throttled => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unreadable
+            | Self::Parameters
+            | Self::Intent
+            | Self::Gate
+            | Self::Arguments
+            | Self::Limited
+            | Self::Unknown
+            | Self::Upstream
+            | Self::Failed
+            | Self::Unavailable => StatusCode::OK,
+        }
+    }
+
+    /// HTTP status over REST, where the text is the error's.
+    pub fn rest_status(self) -> StatusCode {
+        match self {
+            Self::Unreadable
+            | Self::Parameters
+            | Self::Headers
+            | Self::Intent
+            | Self::Arguments => StatusCode::BAD_REQUEST,
+            Self::Gate => StatusCode::FORBIDDEN,
+            Self::Limited | Self::Throttled => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unknown => StatusCode::NOT_FOUND,
+            Self::Upstream | Self::Failed => StatusCode::BAD_GATEWAY,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// Why a request stops before an upstream has answered.
+pub(super) enum Stopped {
+    Refused(Refusal),
+    /// The client must answer a question and repeat the request (MCP 2026-07-28 §Multi Round-Trip Requests).
+    InputRequired {
+        /// The complete result that asks.
+        result: Bytes,
+        /// The error text of the record.
+        why: String,
+    },
+}
+
+impl Stopped {
+    /// Whether it counts against the principal. Unavailability of the proxy does not.
+    pub(super) fn counts(&self) -> bool {
+        match self {
+            Self::Refused(refusal) => refusal.kind != RefusalKind::Unavailable,
+            Self::InputRequired { .. } => true,
+        }
+    }
+
+    /// Turns it into the refusal of a throttled principal (ACT-10).
+    pub(super) fn throttled(self, too_many: &TooManyRefusals) -> Self {
+        let refusal = match self {
+            Self::Refused(refusal) => refusal,
+            Self::InputRequired { why, .. } => Refusal::rejected(RefusalKind::Throttled, why),
+        };
+        Self::Refused(refusal.throttled(too_many))
+    }
+}
+
+impl From<Refusal> for Stopped {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// The metric outcome of a record's status.
+pub(super) fn outcome(status: Status) -> Outcome {
+    match status {
+        Status::Success | Status::Warning => Outcome::Success,
+        // `Unknown` is the status of a call that an earlier process left unfinished.
+        Status::Error | Status::Unknown => Outcome::Error,
+        Status::Blocked => Outcome::Blocked,
+        Status::Rejected => Outcome::Rejected,
+    }
+}
+
+/// The metric of a decision.
+pub(super) fn decision(decision: &Decision) -> calls::Decision {
+    match (decision.policy, decision.verdict) {
+        (Policy::OutputValidation, Verdict::Blocked) => calls::Decision::OutputBlocked,
+        (Policy::OutputValidation, Verdict::Warning) => calls::Decision::OutputWarned,
+        (Policy::InputValidation, Verdict::Blocked) => calls::Decision::InputBlocked,
+        (Policy::InputValidation, Verdict::Warning) => calls::Decision::InputWarned,
+        (Policy::Intent, Verdict::Blocked) => calls::Decision::IntentBlocked,
+        (Policy::Intent, Verdict::Warning) => calls::Decision::IntentWarned,
+        (Policy::Capability, Verdict::Blocked) => calls::Decision::CapabilityBlocked,
+        (Policy::Capability, Verdict::Warning) => calls::Decision::CapabilityWarned,
+        (Policy::Scope, Verdict::Blocked | Verdict::Warning) => calls::Decision::ScopeBlocked,
+        (Policy::Catalog, Verdict::Blocked) => calls::Decision::CatalogBlocked,
+        (Policy::Catalog, Verdict::Warning) => calls::Decision::CatalogWarned,
+        (Policy::Rules, Verdict::Blocked) => calls::Decision::RulesBlocked,
+        (Policy::Rules, Verdict::Warning) => calls::Decision::RulesWarned,
+        (Policy::Limit, Verdict::Blocked | Verdict::Warning) => calls::Decision::LimitBlocked,
+        (Policy::Approval, Verdict::Blocked | Verdict::Warning) => calls::Decision::ApprovalBlocked,
+    }
+}
+
+/// Kind of request that a record describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordKind {
+    /// A tool call, or an attempt at one, with the call tool's name; empty if unknown.
+    ToolCall(&'static str),
+    /// A call of a built-in tool.
+    OwnTool,
+    /// A request for a resource, prompt or completion.
+    Forward(Forward),
+}
+
+impl RecordKind {
+    pub(super) fn record_type(self) -> Type {
+        match self {
+            Self::ToolCall(_) => Type::ToolCall,
+            Self::Forward(Forward::Resource(ResourceRequest::Read)) => Type::ResourceRead,
+            Self::Forward(Forward::Prompt) => Type::PromptGet,
+            Self::Forward(Forward::Completion) => Type::Completion,
+            Self::OwnTool
+            | Self::Forward(Forward::Resource(
+                ResourceRequest::Subscribe | ResourceRequest::Unsubscribe,
+            )) => Type::InternalToolCall,
+        }
+    }
+
+    /// MCP method of the request.
+    pub(super) fn method(self) -> &'static str {
+        match self {
+            Self::ToolCall(_) | Self::OwnTool => TOOLS_CALL,
+            Self::Forward(forward) => forward.method(),
+        }
+    }
+
+    /// `tool_variant` of the record.
+    pub(super) fn variant(self) -> &'static str {
+        match self {
+            Self::ToolCall(variant) => variant,
+            Self::OwnTool | Self::Forward(_) => "",
+        }
+    }
+
+    /// The kind of a refusal as the client receives it. Only a tool result can carry the reason of a failure.
+    pub(super) fn refusal_kind(self, kind: RefusalKind) -> RefusalKind {
+        match (self, kind) {
+            (Self::ToolCall(_) | Self::OwnTool, kind)
+            | (
+                Self::Forward(_),
+                kind @ (RefusalKind::Unreadable | RefusalKind::Headers | RefusalKind::Throttled),
+            ) => kind,
+            (
+                Self::Forward(_),
+                RefusalKind::Parameters
+                | RefusalKind::Intent
+                | RefusalKind::Gate
+                | RefusalKind::Arguments
+                | RefusalKind::Limited
+                | RefusalKind::Unknown
+                | RefusalKind::Upstream
+                | RefusalKind::Failed
+                | RefusalKind::Unavailable,
+            ) => RefusalKind::Failed,
+        }
+    }
+}

@@ -1,0 +1,625 @@
+//! Relays an upstream's messages that precede its answer to the client of the call.
+//!
+//! A client receives messages of its own calls only: progress under its token, log messages it asked for, and
+//! requests it declared support for, under ids of its own. Everything else is dropped, including unknown members;
+//! other values are the server's bytes, except for a replaced token or id.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use mcpproxy_json::members::{elements, member, string};
+use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerRequest};
+use mcpproxy_protocol::mcp::jsonrpc::{self, Code, Envelope};
+use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
+use mcpproxy_protocol::mcp::shapes;
+use mcpproxy_protocol::mcp::shapes::{Edit, Left};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::client::{ActiveCall, Channel, Client, DroppedMembers, Level, Question, ServerQuestion};
+use super::reply::Piece;
+
+/// Maximum size of the id of a server's request, in bytes.
+const MAX_SERVER_ID_BYTES: usize = 1024;
+
+/// Time limit for a server that asked its client something: a person may have to answer.
+pub(super) const ASKED_LIMIT: Duration = Duration::from_secs(600);
+
+/// Relay for the messages of one call.
+pub(super) struct Relay {
+    /// Counts as in flight until the answer is complete.
+    client: Option<(ActiveCall, Channel)>,
+    /// The client's raw progress token.
+    token: Option<Bytes>,
+    /// Open questions to the client.
+    asked: Vec<u64>,
+    /// Whether a message was sent, so that the reply is a stream already.
+    streams: bool,
+}
+
+/// Treatment of a message.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Send this to the client.
+    Tell(Piece),
+    /// Send this `error` or `result` member to the upstream, under the raw id.
+    Respond(Bytes, Bytes),
+    Drop,
+}
+
+/// The server that answers.
+pub(super) struct AnsweringServer<'a> {
+    pub(super) server: &'a Arc<str>,
+    /// Generation of its connection.
+    pub(super) generation: u64,
+    /// Log-once filter.
+    pub(super) log_filter: &'a DroppedMembers,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Params<'a> {
+    #[serde(borrow)]
+    progress_token: Option<&'a RawValue>,
+    #[serde(borrow)]
+    request_id: Option<&'a RawValue>,
+    level: Option<Level>,
+}
+
+impl Relay {
+    /// A relay to `client`, if messages can be sent to it; `token` is that of its call.
+    pub(super) fn new(client: Option<(ActiveCall, Channel)>, token: Option<Bytes>) -> Self {
+        Self { client, token, asked: Vec::new(), streams: false }
+    }
+
+    /// Takes a message that came before the answer to the request `id` of `asked`.
+    pub(super) fn take(&mut self, message: &Bytes, id: u64, asked: &AnsweringServer<'_>) -> Step {
+        let step = self.step(message, id, asked);
+        self.streams |= matches!(step, Step::Tell(_));
+        step
+    }
+
+    /// Its client has just used a server.
+    pub(super) fn was_active(&self, now: Instant) {
+        if let Some((client, _)) = &self.client {
+            client.was_active(now);
+        }
+    }
+
+    fn step(&mut self, message: &Bytes, id: u64, asked: &AnsweringServer<'_>) -> Step {
+        let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(message) else {
+            return Step::Drop;
+        };
+        let Some(method) = &envelope.method else { return Step::Drop };
+        let params = envelope.params.map(|raw| serde_json::from_str::<Params<'_>>(raw.get()));
+        let Ok(params) = params.transpose() else { return Step::Drop };
+        match (&**method, envelope.id) {
+            ("ping", Some(raw)) => respond(message, raw, Bytes::from_static(b"\"result\":{}")),
+            (method, Some(raw)) => self.request(message, (method, envelope.params), raw, asked),
+            (ELICITATION_COMPLETE, None) => match self.channel() {
+                Some(client)
+                    if envelope
+                        .params
+                        .and_then(|params| elicitation_id(params.get()))
+                        .is_some_and(|id| client.completes(asked.server, &id)) =>
+                {
+                    to_client(notification(message, client.revision(), &[], asked))
+                }
+                // It may be about an earlier call, of another client.
+                Some(_) | None => Step::Drop,
+            },
+            ("notifications/progress", None) => {
+                let Some(found) = params.and_then(|params| params.progress_token) else {
+                    return Step::Drop;
+                };
+                match (&self.token, self.channel()) {
+                    // It may belong to another call, or be invented.
+                    (Some(ours), Some(client))
+                        if jsonrpc::numeric_id(found.get().as_bytes()) == Some(id) =>
+                    {
+                        let ours = std::str::from_utf8(ours).unwrap_or("null");
+                        let edits = [("progressToken", Some(ours))];
+                        to_client(notification(message, client.revision(), &edits, asked))
+                    }
+                    (Some(_), _) | (None, _) => Step::Drop,
+                }
+            }
+            ("notifications/message", None) => {
+                let level = params.and_then(|params| params.level).unwrap_or(Level::Info);
+                match &self.client {
+                    Some((client, channel)) if client.wants(level) => {
+                        match log_message(message, client, asked.server, asked.log_filter) {
+                            Some(message) => self.log(message, client, *channel),
+                            None => Step::Drop,
+                        }
+                    }
+                    Some(_) | None => Step::Drop,
+                }
+            }
+            ("notifications/cancelled", None) => {
+                match params.and_then(|params| params.request_id) {
+                    Some(raw) => self.withdraw(message, raw, asked),
+                    None => Step::Drop,
+                }
+            }
+            (_, None) => Step::Drop,
+        }
+    }
+
+    /// A log message does not turn a plain response into a stream for a client that did not ask for log messages:
+    /// some clients read large answers from JSON only.
+    fn log(&self, message: Bytes, client: &Client, channel: Channel) -> Step {
+        match channel {
+            Channel::Stream if self.streams || client.chose_level() => to_client(Some(message)),
+            Channel::Stream | Channel::Answer => {
+                client.tell_aside(message);
+                Step::Drop
+            }
+        }
+    }
+
+    /// Protocol family of the client.
+    pub(super) fn family(&self) -> ProtocolFamily {
+        self.client.as_ref().map_or(ProtocolFamily::Legacy, |(client, _)| client.family)
+    }
+
+    /// Whether an MCP client of a legacy revision gets the answer.
+    pub(super) fn is_for_legacy_client(&self) -> bool {
+        self.legacy_client().is_some()
+    }
+
+    /// An MCP client of a legacy revision, if one gets the answer.
+    pub(super) fn legacy_client(&self) -> Option<&Client> {
+        let client = self.client.as_ref().map(|(client, _)| &***client);
+        client.filter(|client| client.family == ProtocolFamily::Legacy)
+    }
+
+    /// Requests that the client can be sent beside its call.
+    pub(super) fn client_capabilities(&self) -> ClientCapabilities {
+        match &self.client {
+            Some((client, Channel::Stream)) if client.family == ProtocolFamily::Legacy => {
+                client.client_capabilities
+            }
+            Some(_) | None => ClientCapabilities::default(),
+        }
+    }
+
+    /// Registers a question of the proxy to a legacy client, which is void once the call is over; `None` if too many
+    /// are open.
+    pub(super) fn ask(&mut self, question: Question) -> Option<u64> {
+        let id = self.legacy_client()?.ask(question)?;
+        self.asked.push(id);
+        self.streams = true;
+        Some(id)
+    }
+
+    /// Voids a question of the proxy; the notification for the client if it was open.
+    pub(super) fn take_back(&self, id: u64) -> Option<Piece> {
+        self.legacy_client()?.answered(id)?;
+        let cancelled = serde_json::json!({
+            "jsonrpc": "2.0", "method": "notifications/cancelled",
+            "params": {"requestId": id, "reason": "the call is over"},
+        });
+        Some(Piece::Notification(cancelled.to_string().into()))
+    }
+
+    /// The client, if it can receive messages now.
+    fn channel(&self) -> Option<&Arc<Client>> {
+        match &self.client {
+            Some((client, Channel::Stream)) => Some(client),
+            Some((_, Channel::Answer)) | None => None,
+        }
+    }
+
+    fn request(
+        &mut self,
+        message: &Bytes,
+        (method, params): (&str, Option<&RawValue>),
+        raw: &RawValue,
+        asked: &AnsweringServer<'_>,
+    ) -> Step {
+        let refuse_with = |code: Code, text: &str| {
+            let error = serde_json::json!({"code": code as i32, "message": text});
+            respond(message, raw, Bytes::from(format!("\"error\":{error}")))
+        };
+        let refuse = |text: &str| refuse_with(Code::MethodNotFound, text);
+        let Some((client, channel)) = &self.client else {
+            return refuse(&format!("{method}: this call came from no MCP client"));
+        };
+        match (client.family, channel) {
+            (ProtocolFamily::Modern, _) => {
+                return refuse(&format!(
+                    "{method}: the client speaks {}, in which servers send no requests",
+                    client.version
+                ));
+            }
+            (ProtocolFamily::Legacy, Channel::Answer) => {
+                return refuse(&format!("{method}: the client takes no event stream"));
+            }
+            (ProtocolFamily::Legacy, Channel::Stream) => {}
+        }
+        let Some(request) = ServerRequest::of(method, params) else {
+            return refuse(&format!("{method}: the client did not declare that it can"));
+        };
+        if !client.client_capabilities.grant(request) {
+            let (code, why) = client.client_capabilities.refusal(request);
+            return refuse_with(code, &format!("{method}: {why}"));
+        }
+        if raw.get().len() > MAX_SERVER_ID_BYTES {
+            let text = format!("id is longer than {MAX_SERVER_ID_BYTES} bytes");
+            return refuse_with(Code::InvalidRequest, &text);
+        }
+        // A copy, kept until the client answers: a slice would pin the message.
+        let raw_id = Bytes::copy_from_slice(raw.get().as_bytes());
+        let (server, generation) = (Arc::clone(asked.server), asked.generation);
+        let question = ServerQuestion { server, method: method.into(), generation, raw_id };
+        let Some(id) = client.ask(Question::Server(question)) else {
+            return refuse(&format!("{method}: the client has too many requests open"));
+        };
+        let mut left = Left::default();
+        match shapes::message(message, client.revision(), &[], Some(&id.to_string()), &mut left) {
+            Ok(sent) => {
+                asked.log_filter.of_server(asked.server, method, &left);
+                self.asked.push(id);
+                if request == ServerRequest::ElicitUrl
+                    && let Some(params) = params
+                    && let Some(elicitation) = elicitation_id(params.get())
+                {
+                    client.elicited(asked.server, &elicitation);
+                }
+                Step::Tell(Piece::Request(sent))
+            }
+            Err(refused) => {
+                client.answered(id);
+                asked.log_filter.refused(asked.server, method, &refused);
+                refuse_with(Code::InvalidParams, &format!("Invalid params: {refused}"))
+            }
+        }
+    }
+
+    /// Cancels a question that the upstream has withdrawn.
+    fn withdraw(&mut self, message: &Bytes, raw: &RawValue, asked: &AnsweringServer<'_>) -> Step {
+        let Some((client, _)) = &self.client else { return Step::Drop };
+        let raw_id = raw.get().as_bytes();
+        let is_it = |id: &u64| client.is_asked(*id, asked.server, asked.generation, raw_id);
+        let Some(at) = self.asked.iter().position(is_it) else { return Step::Drop };
+        let id = self.asked.swap_remove(at);
+        client.answered(id);
+        let edits = [("requestId", Some(&*id.to_string()))];
+        to_client(notification(message, client.revision(), &edits, asked))
+    }
+}
+
+impl Drop for Relay {
+    /// The call is over: its questions are void.
+    fn drop(&mut self) {
+        let Some((client, _)) = &self.client else { return };
+        for id in self.asked.drain(..) {
+            client.answered(id);
+        }
+    }
+}
+
+fn to_client(message: Option<Bytes>) -> Step {
+    message.map_or(Step::Drop, |message| Step::Tell(Piece::Notification(message)))
+}
+
+fn respond(message: &Bytes, raw: &RawValue, payload: Bytes) -> Step {
+    Step::Respond(message.slice_ref(raw.get().as_bytes()), payload)
+}
+
+/// A log message or completion for `client`; `None` if parsers could read it differently.
+pub(super) fn log_message(
+    message: &Bytes,
+    client: &Client,
+    server: &Arc<str>,
+    log_filter: &DroppedMembers,
+) -> Option<Bytes> {
+    notification(
+        message,
+        client.revision(),
+        &[],
+        &AnsweringServer { server, generation: 0, log_filter },
+    )
+}
+
+/// Notification that the interaction behind a URL is over (MCP 2025-11-25 §Completion Notifications).
+pub(super) const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
+
+/// `elicitationId` of the params of an elicitation, or of its completion.
+pub(super) fn elicitation_id(params: &str) -> Option<Cow<'_, str>> {
+    member(params, "elicitationId").and_then(string)
+}
+
+/// Notes the elicitations that the error of a call asks its client to complete (-32042), so that it learns of their
+/// completion.
+pub(super) fn note_elicitations(client: &Client, server: &Arc<str>, error: &str) {
+    let asked = member(error, "data").and_then(|data| member(data, "elicitations"));
+    let asked = asked.and_then(|asked| elements(asked).ok());
+    for elicitation in asked.into_iter().flatten().map_while(Result::ok) {
+        if let Some(id) = elicitation_id(elicitation) {
+            client.elicited(server, &id);
+        }
+    }
+}
+
+/// A notification with `edits` to its params; `None` if parsers could read it differently.
+fn notification(
+    message: &Bytes,
+    revision: Revision,
+    edits: &[Edit<'_>],
+    asked: &AnsweringServer<'_>,
+) -> Option<Bytes> {
+    let mut left = Left::default();
+    let sent = shapes::message(message, revision, edits, None, &mut left);
+    let method = serde_json::from_slice::<Envelope<'_>>(message).ok()?.method?;
+    match sent {
+        Ok(sent) => {
+            asked.log_filter.of_server(asked.server, &method, &left);
+            Some(sent)
+        }
+        Err(refused) => {
+            asked.log_filter.refused(asked.server, &method, &refused);
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+
+    use super::super::client::{ActiveCall, Channel, MAX_ELICITATION_ID_BYTES, MAX_ELICITED};
+    use super::{Relay, *};
+
+    const ALL: ClientCapabilities = ClientCapabilities::ALL;
+
+    fn client(family: ProtocolFamily, client_capabilities: ClientCapabilities) -> Arc<Client> {
+        Arc::new(Client::new("s".into(), "ide", "2025-11-25", family, client_capabilities))
+    }
+
+    fn relay(client: &Arc<Client>, channel: Channel, token: Option<&'static str>) -> Relay {
+        let token = token.map(|token| Bytes::from_static(token.as_bytes()));
+        Relay::new(Some((ActiveCall::of(Arc::clone(client)), channel)), token)
+    }
+
+    fn take(relay: &mut Relay, message: &Bytes) -> Step {
+        let asked = AnsweringServer {
+            server: &"srv".into(),
+            generation: 1,
+            log_filter: &DroppedMembers::default(),
+        };
+        relay.take(message, 7, &asked)
+    }
+
+    /// Message that the client receives before the answer to request 7.
+    fn received(relay: &mut Relay, message: &'static str) -> Option<String> {
+        let message = Bytes::from_static(message.as_bytes());
+        match take(relay, &message) {
+            Step::Tell(Piece::Notification(message) | Piece::Request(message)) => {
+                Some(String::from_utf8(message.to_vec()).unwrap())
+            }
+            Step::Tell(piece) => panic!("{piece:?}"),
+            Step::Respond(..) | Step::Drop => None,
+        }
+    }
+
+    /// Response to the upstream: id and outcome.
+    fn refused(relay: &mut Relay, message: &'static str) -> Option<(Bytes, String)> {
+        match take(relay, &Bytes::from_static(message.as_bytes())) {
+            Step::Respond(id, outcome) => Some((id, String::from_utf8(outcome.to_vec()).unwrap())),
+            Step::Tell(_) | Step::Drop => None,
+        }
+    }
+
+    #[test]
+    fn progress_uses_the_clients_token_and_its_own_call() {
+        let client = client(ProtocolFamily::Legacy, ALL);
+        let mut ours = relay(&client, Channel::Stream, Some("\"t\\u0031\""));
+        let progress = r#"{"method":"notifications/progress","params":{"progress":1.0, "progressToken" : 7 }}"#;
+        let expected =
+            progress.replace(r#", "progressToken" : 7 "#, r#","progressToken":"t\u0031""#);
+        assert_eq!(received(&mut ours, progress), Some(expected));
+        for spelling in [
+            r#"{"method":"notifications/progress","params":{"progressToken":"7"}}"#,
+            r#"{"method":"notifications/progress","params":{"progressToken":7.0}}"#,
+        ] {
+            let expected =
+                r#"{"method":"notifications/progress","params":{"progressToken":"t\u0031"}}"#;
+            assert_eq!(received(&mut ours, spelling).as_deref(), Some(expected));
+        }
+        for foreign in [
+            r#"{"method":"notifications/progress","params":{"progressToken":8}}"#,
+            r#"{"method":"notifications/progress","params":{"progressToken":"x"}}"#,
+            r#"{"method":"notifications/progress","params":{}}"#,
+            r#"{"method":"notifications/tools/list_changed"}"#,
+            "not JSON",
+        ] {
+            assert_eq!(received(&mut ours, foreign), None, "{foreign}");
+        }
+        assert_eq!(received(&mut relay(&client, Channel::Stream, None), progress), None);
+        assert_eq!(received(&mut relay(&client, Channel::Answer, Some("1")), progress), None);
+        assert_eq!(received(&mut Relay::new(None, None), progress), None);
+    }
+
+    #[test]
+    fn server_request_gets_a_client_id_and_ends_with_its_call() {
+        let client = client(ProtocolFamily::Legacy, ALL);
+        let mut ours = relay(&client, Channel::Stream, None);
+        let ask = r#"{"id": "a\"b" ,"method":"roots/list"}"#;
+        assert_eq!(received(&mut ours, ask).unwrap(), r#"{"id":0,"method":"roots/list"}"#);
+        assert_eq!(received(&mut ours, ask).unwrap(), r#"{"id":1,"method":"roots/list"}"#);
+        let Some(Question::Server(question)) = client.answered(0) else { panic!("not asked") };
+        assert_eq!((&*question.server, question.generation), ("srv", 1));
+        assert_eq!(question.raw_id, r#""a\"b""#);
+        drop(ours);
+        assert_eq!(client.answered(1), None, "the question is void");
+    }
+
+    #[test]
+    fn message_is_reduced_to_known_members_and_refused_if_ambiguous() {
+        let client = client(ProtocolFamily::Legacy, ALL);
+        let mut ours = relay(&client, Channel::Stream, Some("1"));
+        client.set_level(Level::Debug);
+        for (message, expected) in [
+            (
+                r#"{"x":1,"result":{},"jsonrpc":"2.0","id":9,"method":"elicitation/create","params":{"message":"\u0041","y":1,"requestedSchema":{ "Z":1}}}"#,
+                r#"{"jsonrpc":"2.0","id":0,"method":"elicitation/create","params":{"message":"\u0041","requestedSchema":{ "Z":1}}}"#,
+            ),
+            (
+                r#"{"method":"notifications/message","params":{"level":"info","data":{ "Level":1},"x":1},"id2":1}"#,
+                r#"{"method":"notifications/message","params":{"level":"info","data":{ "Level":1}}}"#,
+            ),
+            (
+                r#"{"method":"notifications/progress","params":{"progressToken":7,"progress":1.0,"x":1}}"#,
+                r#"{"method":"notifications/progress","params":{"progressToken":1,"progress":1.0}}"#,
+            ),
+        ] {
+            assert_eq!(received(&mut ours, message).as_deref(), Some(expected));
+        }
+        for message in [
+            r#"{"method":"notifications/message","params":{"level":"info","Level":"debug"}}"#,
+            r#"{"method":"notifications/progress","params":{"progressToken":7,"ProgressToken":8}}"#,
+            r#"{"Method":"x","method":"notifications/progress","params":{"progressToken":7}}"#,
+            r#"{"method":"notifications/message","params":{"level":"info","data":1,"data":2}}"#,
+        ] {
+            assert_eq!(received(&mut ours, message), None, "{message}");
+        }
+        for (message, why) in [
+            (r#"{"id":5,"method":"roots/list","METHOD":"x"}"#, "'METHOD' differs only by case"),
+            (
+                r#"{"id":5,"method":"elicitation/create","params":{"message":1,"me\u017f\u017fage":2}}"#,
+                "differs only by case from 'message'",
+            ),
+        ] {
+            let (id, outcome) = refused(&mut ours, message).unwrap();
+            assert!(id == "5" && outcome.contains("-32602") && outcome.contains(why), "{outcome}");
+        }
+        let Some(Question::Server(asked)) = client.answered(0) else { panic!("not asked") };
+        assert_eq!(asked.method, "elicitation/create".into());
+        assert_eq!(client.answered(1), None, "no open question");
+    }
+
+    #[test]
+    fn withdrawn_request_is_cancelled_under_the_clients_id() {
+        let client = client(ProtocolFamily::Legacy, ALL);
+        let mut ours = relay(&client, Channel::Stream, None);
+        received(&mut ours, r#"{"id":5,"method":"elicitation/create"}"#).unwrap();
+        let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":5}}"#;
+        let expected = cancel.replace(":5", ":0");
+        assert_eq!(received(&mut ours, cancel), Some(expected));
+        assert_eq!(received(&mut ours, cancel), None, "nothing to cancel");
+        assert_eq!(client.answered(0), None);
+    }
+
+    #[test]
+    fn unsupported_server_request_is_answered_with_the_reason() {
+        let ask = r#"{"id":5,"method":"sampling/createMessage"}"#;
+        let legacy = client(ProtocolFamily::Legacy, ALL);
+        for (mut relay, why) in [
+            (Relay::new(None, None), "no MCP client"),
+            (
+                relay(&client(ProtocolFamily::Modern, ALL), Channel::Stream, None),
+                "servers send no requests",
+            ),
+            (relay(&legacy, Channel::Answer, None), "takes no event stream"),
+            (
+                relay(
+                    &client(ProtocolFamily::Legacy, ClientCapabilities::default()),
+                    Channel::Stream,
+                    None,
+                ),
+                "not declare",
+            ),
+        ] {
+            let (id, outcome) = refused(&mut relay, ask).unwrap();
+            assert_eq!(id, "5");
+            assert!(outcome.starts_with("\"error\":{") && outcome.contains(why), "{outcome}");
+        }
+        let mut ours = relay(&legacy, Channel::Stream, None);
+        assert!(refused(&mut ours, r#"{"id":5,"method":"tools/call"}"#).is_some());
+        let pong = refused(&mut ours, r#"{"id":5,"method":"ping"}"#).unwrap();
+        assert_eq!(pong.1, r#""result":{}"#);
+    }
+
+    const ASKS_FOR_URL: &str = r#"{"id":5,"method":"elicitation/create","params":{"mode":"url","url":"x:y","elicitationId":"\u0065","message":"m"}}"#;
+    const COMPLETED: &str =
+        r#"{"method":"notifications/elicitation/complete","params":{"elicitationId":"e"}}"#;
+
+    #[test]
+    fn pro_32_url_is_shown_by_a_client_that_declared_it_only() {
+        let forms = ClientCapabilities { elicitation_urls: false, ..ALL };
+        let able = client(ProtocolFamily::Legacy, ALL);
+        let unable = client(ProtocolFamily::Legacy, forms);
+        let shown = received(&mut relay(&able, Channel::Stream, None), ASKS_FOR_URL).unwrap();
+        assert!(shown.contains(r#""mode":"url","url":"x:y""#), "{shown}");
+        let mut relay = relay(&unable, Channel::Stream, None);
+        let (_, outcome) = refused(&mut relay, ASKS_FOR_URL).unwrap();
+        assert!(outcome.contains("-32602") && outcome.contains("open a URL"), "{outcome}");
+        assert_eq!(unable.answered(0), None, "it was not asked");
+    }
+
+    #[test]
+    fn pro_36_completion_is_sent_once_to_the_client_that_was_asked() {
+        let (asked, other) =
+            (client(ProtocolFamily::Legacy, ALL), client(ProtocolFamily::Legacy, ALL));
+        let mut ours = relay(&asked, Channel::Stream, None);
+        assert_eq!(received(&mut ours, COMPLETED), None, "nothing was asked");
+        received(&mut ours, ASKS_FOR_URL).unwrap();
+        let mut theirs = relay(&other, Channel::Stream, None);
+        assert_eq!(received(&mut theirs, COMPLETED), None);
+        assert_eq!(received(&mut ours, COMPLETED).as_deref(), Some(COMPLETED));
+        assert_eq!(received(&mut ours, COMPLETED), None);
+        let error =
+            r#"{"code":-32042,"message":"","data":{"elicitations":[7,{"elicitationId":"e"}]}}"#;
+        note_elicitations(&other, &"srv".into(), error);
+        assert_eq!(received(&mut ours, COMPLETED), None);
+        assert_eq!(received(&mut theirs, COMPLETED).as_deref(), Some(COMPLETED));
+    }
+
+    #[test]
+    fn pro_36_oldest_elicitation_is_forgotten_beyond_the_limit() {
+        let client = client(ProtocolFamily::Legacy, ALL);
+        let server = Arc::from("srv");
+        let long = "x".repeat(MAX_ELICITATION_ID_BYTES + 1);
+        client.elicited(&server, &long);
+        assert!(!client.completes("srv", &long));
+        for id in 0..=MAX_ELICITED {
+            client.elicited(&server, &id.to_string());
+            client.elicited(&server, &id.to_string());
+        }
+        assert!(!client.was_elicited("srv", "0") && !client.was_elicited("other", "1"));
+        assert!((1..=MAX_ELICITED).all(|id| client.completes("srv", &id.to_string())));
+    }
+
+    #[test]
+    fn unsolicited_log_messages_open_no_stream() {
+        let info = r#"{"method":"notifications/message","params":{"level":"info","data":1}}"#;
+        let progress = r#"{"method":"notifications/progress","params":{"progressToken":7}}"#;
+        let client = client(ProtocolFamily::Legacy, ALL);
+        let mut ours = relay(&client, Channel::Stream, Some("1"));
+        assert_eq!(received(&mut ours, info), None);
+        let mut aside = client.listen();
+        assert_eq!(received(&mut ours, info), None);
+        assert_eq!(aside.try_recv().unwrap(), info);
+        assert!(received(&mut ours, progress).is_some());
+        assert!(received(&mut ours, info).is_some(), "the reply is a stream already");
+        assert!(aside.try_recv().is_err(), "no message is sent twice");
+    }
+
+    #[test]
+    fn log_messages_respect_the_requested_level() {
+        let info = r#"{"method":"notifications/message","params":{"level":"info","data":1}}"#;
+        let (old, new) = (client(ProtocolFamily::Legacy, ALL), client(ProtocolFamily::Modern, ALL));
+        assert!(received(&mut relay(&new, Channel::Stream, None), info).is_none());
+        old.set_level(Level::Info);
+        assert!(received(&mut relay(&old, Channel::Stream, None), info).is_some());
+        assert!(received(&mut relay(&old, Channel::Answer, None), info).is_none());
+        new.set_level(Level::Info);
+        assert!(received(&mut relay(&new, Channel::Stream, None), info).is_some());
+        old.set_level(Level::Notice);
+        assert!(received(&mut relay(&old, Channel::Stream, None), info).is_none());
+    }
+}

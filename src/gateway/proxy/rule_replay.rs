@@ -1,0 +1,400 @@
+//! Replay of recorded requests against the rules in force and a new set. The caller reads the log: the command line
+//! an export, REST the log itself (`admin::api::policy`).
+//!
+//! If a rule needs data that the log lacks (arguments that were cut, redacted or pruned, session facts, a removed
+//! tool), the request is undecidable.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::direct;
+use mcpproxy_activity::redact::REDACTED;
+use mcpproxy_activity::{Filter, Type};
+use mcpproxy_catalog::Snapshot;
+use mcpproxy_policy::SessionFacts;
+use mcpproxy_policy::intent::{Operation, Sensitivity};
+use mcpproxy_policy::rules::{
+    RuleAction, RuleInputs, RuleRequest, RuleSet, RuleTarget, Ruling, Subject,
+};
+
+/// Maximum pairs of tool and principal; further ones are counted together.
+const MAX_PAIRS: usize = 10_000;
+/// Maximum rules listed per pair.
+const MAX_RULES_NAMED: usize = 20;
+/// Label of further pairs.
+const OTHERS: &str = "(others)";
+
+/// Record types of requests to servers.
+pub const REPLAYED: [Type; 3] = [Type::ToolCall, Type::ResourceRead, Type::PromptGet];
+
+/// A record that is not valid JSON.
+#[derive(Debug, thiserror::Error)]
+#[error("the log has a record that cannot be read: {0}")]
+pub struct UnreadableRecord(serde_json::Error);
+
+/// A record as exported.
+#[derive(Deserialize)]
+struct LoggedRequest<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    principal: Cow<'a, str>,
+    #[serde(borrow)]
+    server_name: Cow<'a, str>,
+    #[serde(borrow)]
+    tool_name: Cow<'a, str>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    #[serde(default)]
+    arguments_truncated: bool,
+    #[serde(borrow)]
+    timestamp: Cow<'a, str>,
+    #[serde(default)]
+    intent: Option<Value>,
+    #[serde(borrow, default)]
+    metadata: LoggedMetadata<'a>,
+}
+
+#[derive(Default, Deserialize)]
+struct LoggedMetadata<'a> {
+    #[serde(borrow, default)]
+    tool_variant: Cow<'a, str>,
+    #[serde(borrow, default)]
+    client_name: Cow<'a, str>,
+    #[serde(default)]
+    groups: Vec<Box<str>>,
+    /// Answered by a question; the repeated call has a record of its own.
+    #[serde(default)]
+    input_required: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct ReplayCounts {
+    /// Requests evaluated by both sets.
+    pub calls: u64,
+    /// Refused by the new rules only.
+    pub newly_refused: u64,
+    /// Refused by the present rules only.
+    pub newly_allowed: u64,
+    /// The log lacks data that a rule needs.
+    pub undecidable: u64,
+    /// Rules with a different decision, at most 20.
+    #[schema(value_type = Vec<String>)]
+    pub rules: BTreeSet<Box<str>>,
+}
+
+impl ReplayCounts {
+    fn note(&mut self, found: &Found) {
+        self.calls += 1;
+        let rules = match found {
+            Found::Same => return,
+            Found::Undecidable(_) => return self.undecidable += 1,
+            Found::Refused(rules) => {
+                self.newly_refused += 1;
+                rules
+            }
+            Found::Allowed(rules) => {
+                self.newly_allowed += 1;
+                rules
+            }
+        };
+        for rule in rules {
+            if self.rules.len() < MAX_RULES_NAMED {
+                self.rules.insert(rule.clone());
+            }
+        }
+    }
+}
+
+/// Counts of one tool and principal.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ReplayedPair<'a> {
+    /// `server:tool`; `(others)` beyond the bound.
+    #[schema(value_type = String)]
+    tool: &'a str,
+    #[schema(value_type = String)]
+    principal: &'a str,
+    #[serde(flatten)]
+    counts: &'a ReplayCounts,
+}
+
+/// Result of a replay.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ReplayReport<'a> {
+    total: &'a ReplayCounts,
+    /// Reasons of undecidable requests, with counts.
+    #[schema(value_type = std::collections::BTreeMap<String, u64>)]
+    undecidable_because: &'a BTreeMap<&'static str, u64>,
+    /// Largest changes first; at most 10000, and one for the others.
+    by_tool_and_principal: Vec<ReplayedPair<'a>>,
+}
+
+/// Result for one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Found {
+    Same,
+    /// The log lacks this.
+    Undecidable(&'static str),
+    Refused(Vec<Box<str>>),
+    Allowed(Vec<Box<str>>),
+}
+
+/// Both sets of rules, and the counts.
+#[derive(Debug)]
+pub struct RuleReplay {
+    now: Arc<RuleSet>,
+    new: Arc<RuleSet>,
+    snapshot: Arc<Snapshot>,
+    total: ReplayCounts,
+    by_tool: BTreeMap<String, BTreeMap<String, ReplayCounts>>,
+    pairs: usize,
+    reasons: BTreeMap<&'static str, u64>,
+}
+
+impl RuleReplay {
+    /// An empty replay. Tools are those of `snapshot`.
+    pub fn new(now: Arc<RuleSet>, new: Arc<RuleSet>, snapshot: Arc<Snapshot>) -> Self {
+        Self {
+            now,
+            new,
+            snapshot,
+            total: ReplayCounts::default(),
+            by_tool: BTreeMap::new(),
+            pairs: 0,
+            reasons: BTreeMap::new(),
+        }
+    }
+
+    pub fn record(&mut self, line: &[u8]) -> Result<(), UnreadableRecord> {
+        let line: LoggedRequest<'_> = serde_json::from_slice(line).map_err(UnreadableRecord)?;
+        // Refused before a server was named.
+        if line.server_name.is_empty() {
+            return Ok(());
+        }
+        let Some(found) = self.found(&line) else { return Ok(()) };
+        if let Found::Undecidable(why) = found {
+            *self.reasons.entry(why).or_default() += 1;
+        }
+        self.total.note(&found);
+        let full = format!("{}:{}", line.server_name, line.tool_name);
+        let known = self.by_tool.get(&full).and_then(|all| all.get(&*line.principal)).is_some();
+        let (tool, principal) = match known || self.pairs < MAX_PAIRS {
+            true => (full, line.principal.into_owned()),
+            false => (OTHERS.to_owned(), OTHERS.to_owned()),
+        };
+        self.pairs += usize::from(!known);
+        self.by_tool.entry(tool).or_default().entry(principal).or_default().note(&found);
+        Ok(())
+    }
+
+    /// `None` for a record other than a request subject to rules.
+    fn found(&self, line: &LoggedRequest<'_>) -> Option<Found> {
+        if line.metadata.input_required {
+            return None;
+        }
+        let (server, own) = (&*line.server_name, &*line.tool_name);
+        let arguments = line.arguments.map(|raw| raw.get().as_bytes()).unwrap_or_default();
+        let named = |member: &str| -> Option<String> {
+            let arguments: Value = serde_json::from_slice(arguments).ok()?;
+            Some(arguments.get(member)?.as_str()?.to_owned())
+        };
+        let name;
+        let (action, target) = match &*line.kind {
+            "tool_call" => {
+                let tool = self.snapshot.named(server, own);
+                let action = match Operation::of_tool(&line.metadata.tool_variant) {
+                    Some(operation) => operation,
+                    None if line.metadata.tool_variant == direct::VARIANT => match tool {
+                        Some(tool) => Operation::recommended(tool.capability),
+                        None => return Some(Found::Undecidable("tool is gone")),
+                    },
+                    None => return None,
+                };
+                let target = match tool {
+                    Some(tool) => RuleTarget::Tool(tool),
+                    None => RuleTarget::NamedTool { server, tool: own },
+                };
+                (action.into(), target)
+            }
+            "resource_read" => match named("uri") {
+                Some(uri) => {
+                    name = uri;
+                    (RuleAction::ReadResource, RuleTarget::Resource { server, uri: &name })
+                }
+                None => return Some(Found::Undecidable("arguments cut")),
+            },
+            "prompt_get" => match named("name") {
+                Some(prompt) => {
+                    name = prompt;
+                    (RuleAction::GetPrompt, RuleTarget::Prompt { server, name: &name })
+                }
+                None => return Some(Found::Undecidable("arguments cut")),
+            },
+            _ => return None,
+        };
+        let stated = |member: &str| line.intent.as_ref().and_then(|intent| intent.get(member));
+        let sensitivity = stated("data_sensitivity").cloned();
+        let asked = RuleRequest {
+            subject: Subject { id: &line.principal, groups: &line.metadata.groups },
+            action,
+            target,
+            arguments: if arguments.is_empty() { b"{}" } else { arguments },
+            sensitivity: sensitivity.and_then(|it| serde_json::from_value::<Sensitivity>(it).ok()),
+            reason: stated("reason").and_then(Value::as_str).unwrap_or_default(),
+            client: &line.metadata.client_name,
+            session: SessionFacts::default(),
+            // Unknown from a record; see below.
+            carries_out: false,
+            now: line
+                .timestamp
+                .parse::<jiff::Timestamp>()
+                .map_or(SystemTime::UNIX_EPOCH, Into::into),
+        };
+        let looks = [&self.now, &self.new].map(|rules| rules.inputs_of(&asked));
+        let any = |part: fn(&RuleInputs) -> bool| looks.iter().any(part);
+        if any(|looks| looks.arguments) {
+            let why = match line.arguments {
+                None => Some("arguments pruned"),
+                Some(_) if line.arguments_truncated => Some("arguments cut"),
+                Some(raw) if raw.get().contains(REDACTED) => Some("arguments redacted"),
+                Some(_) => None,
+            };
+            if let Some(why) = why {
+                return Some(Found::Undecidable(why));
+            }
+        }
+        if any(|looks| looks.session) {
+            return Some(Found::Undecidable("session not known"));
+        }
+        if any(|looks| looks.carries_out) && !matches!(target, RuleTarget::Tool(_)) {
+            return Some(Found::Undecidable("request not known"));
+        }
+        if any(|looks| looks.capability) && matches!(target, RuleTarget::NamedTool { .. }) {
+            return Some(Found::Undecidable("tool is gone"));
+        }
+        Some(match (self.now.decide(&asked), self.new.decide(&asked)) {
+            (Ruling::Permitted(_), Ruling::Refused(denial)) => Found::Refused(denial.rules),
+            (Ruling::Refused(before), Ruling::Permitted(by)) => {
+                Found::Allowed(if by.is_empty() { before.rules } else { by })
+            }
+            (Ruling::Permitted(_), Ruling::Permitted(_))
+            | (Ruling::Refused(_), Ruling::Refused(_)) => Found::Same,
+        })
+    }
+
+    /// Number of rules.
+    pub fn rules(&self) -> usize {
+        self.new.len()
+    }
+
+    pub fn report(&self) -> ReplayReport<'_> {
+        let pairs = self.by_tool.iter().flat_map(|(tool, principals)| {
+            principals.iter().map(|(principal, counts)| ReplayedPair { tool, principal, counts })
+        });
+        let mut pairs: Vec<_> = pairs.collect();
+        pairs.sort_by_key(|ReplayedPair { tool, principal, counts }| {
+            let changed = counts.newly_refused + counts.newly_allowed;
+            (std::cmp::Reverse((changed, counts.undecidable)), *tool, *principal)
+        });
+        ReplayReport {
+            total: &self.total,
+            undecidable_because: &self.reasons,
+            by_tool_and_principal: pairs,
+        }
+    }
+}
+
+/// Filter for the records that a replay reads.
+pub fn replayed() -> Filter {
+    Filter { kinds: REPLAYED.to_vec(), ..Filter::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use mcpproxy_catalog::{Catalog, Settings};
+    use mcpproxy_policy::rules::{RuleOptions, RuleText};
+
+    fn rules(text: &str) -> RuleSet {
+        let text = RuleText { file: "r".into(), text: text.to_owned() };
+        RuleSet::load(&[text], RuleOptions::default(), None).unwrap()
+    }
+
+    fn replay(now: &str, new: &str, lines: &[Value]) -> Value {
+        let snapshot = Catalog::new(Settings::default()).load();
+        let mut replay = RuleReplay::new(rules(now).into(), rules(new).into(), snapshot);
+        for line in lines {
+            replay.record(line.to_string().as_bytes()).unwrap();
+        }
+        serde_json::to_value(replay.report()).unwrap()
+    }
+
+    fn call(principal: &str, tool: &str, arguments: Value) -> Value {
+        json!({
+            "type": "tool_call", "principal": principal, "server_name": "s", "tool_name": tool,
+            "arguments": arguments, "timestamp": "2026-01-01T00:00:00.000Z",
+            "metadata": {"tool_variant": "call_tool_write"},
+        })
+    }
+
+    const BY_PATH: &str = r#"@id("etc") forbid(principal, action == Action::"write", resource == Tool::"s:put")
+        when { context.args.path like "/etc/*" };"#;
+
+    #[test]
+    fn changed_decisions_counted_by_tool_and_principal() {
+        let lines = [
+            call("token:a", "put", json!({"path": "/etc/x"})),
+            call("token:a", "put", json!({"path": "/tmp/x"})),
+            call("token:b", "get", json!({})),
+            json!({"type": "tool_call", "principal": "x", "server_name": "", "tool_name": "",
+                   "timestamp": "", "metadata": {}}),
+            json!({"type": "tool_call", "principal": "x", "server_name": "s", "tool_name": "put",
+                   "timestamp": "", "metadata": {"tool_variant": "call_tool_write",
+                   "input_required": true}}),
+        ];
+        let old = r#"@id("no b") forbid(principal == Agent::"token:b", action, resource);"#;
+        let report = replay(old, BY_PATH, &lines);
+        assert_eq!(
+            report["total"],
+            json!({"calls": 3, "newly_refused": 1, "newly_allowed": 1, "undecidable": 0,
+                   "rules": ["etc", "no b"]})
+        );
+        let first = &report["by_tool_and_principal"][0];
+        assert_eq!((&first["tool"], &first["principal"]), (&json!("s:get"), &json!("token:b")));
+        assert_eq!(report["by_tool_and_principal"][1]["calls"], 2);
+    }
+
+    #[test]
+    fn missing_data_makes_a_request_undecidable() {
+        let mut cut = call("a", "put", json!("{\"path\":\"/et"));
+        cut["arguments_truncated"] = json!(true);
+        let mut pruned = call("a", "put", json!({}));
+        pruned.as_object_mut().unwrap().remove("arguments");
+        let redacted = call("a", "put", json!({"path": "/x", "token": REDACTED}));
+        let other = call("a", "other", json!({"token": REDACTED}));
+        let lines = [cut, pruned, redacted, other];
+        let report = replay("", BY_PATH, &lines);
+        assert_eq!(report["total"]["undecidable"], 3, "{report}");
+        assert_eq!(
+            report["undecidable_because"],
+            json!({"arguments cut": 1, "arguments pruned": 1, "arguments redacted": 1})
+        );
+        let session = r#"forbid(principal, action == Action::"write", resource)
+            when { context.session.calls > 1 };"#;
+        let report = replay("", session, &[call("a", "put", json!({}))]);
+        assert_eq!(report["undecidable_because"], json!({"session not known": 1}));
+        let capability = r#"forbid(principal, action == Action::"write", resource)
+            when { context.capability.open_world };"#;
+        let report = replay("", capability, &[call("a", "put", json!({}))]);
+        assert_eq!(report["undecidable_because"], json!({"tool is gone": 1}));
+    }
+}

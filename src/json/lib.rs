@@ -1,0 +1,14 @@
+//! JSON as bytes: spans, the streaming scanner, and the tape of one span.
+//!
+//! Everything that reads JSON text without a document tree. Independent of MCP, apart from the member names that the scanner
+//! looks for.
+
+pub mod cursor;
+pub mod fold;
+pub mod keys;
+pub mod members;
+mod plain;
+pub mod pointer;
+pub mod scan;
+pub mod span;
+pub mod tape;

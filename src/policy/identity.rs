@@ -1,0 +1,157 @@
+//! Authentication by token: agent tokens, JWTs of an identity provider, and logins to the page ([`PageLogins`]).
+//!
+//! ```text
+//! tokens.json ─ TokenFile ─▶ TokenTable ─┐
+//!                                        ├─ Credentials ─▶ atomic swap ─▶ one reader per worker ─▶ Proven
+//! JWKS ─ KeySet ─▶ JwtVerifier ──────────┘
+//! ```
+//!
+//! Credentials are read without a lock. Where a request carries its token, and the precedence of the API key, belong
+//! to the gateway; authorization to the rest of this crate. Key sets are fetched by the root package
+//! (`server::identity_watch`): nothing here uses the network.
+//!
+//! [`Proven`] is the result of authentication. The texts of its failures are a contract; the clock is an argument.
+
+mod credentials;
+mod jwt;
+mod page_logins;
+mod token_file;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use thiserror::Error;
+use tokio::sync::Notify;
+
+use crate::Principal;
+
+pub use self::jwt::{Algorithm, BadKeySet, KeySet, MAX_KEY_SET_BYTES};
+pub use self::token_file::{MadeToken, NewAgentToken, TokenChange, TokenChangeError, TokenChanged};
+pub use credentials::{
+    Credentials, CredentialsReader, CurrentCredentials, Identity, TokenFault, TokenTable,
+};
+pub use jwt::{JwtVerifier, KeySource, LEEWAY, Settings};
+pub use page_logins::{
+    CODE_LIFE, MAX_CODES, MAX_SESSIONS, PAGE_SECRET_BYTES, PageLogins, PageSecret, PageSession,
+    SESSION_IDLE, SESSION_LIFE,
+};
+pub use token_file::{
+    AgentSecret, FileStamp, MAX_TOKENS, PREFIX, StoredToken, TokenFile, TokenFileError, file_stamp,
+    read_stored, write_stored,
+};
+
+/// Maximum bytes of an agent token or JWT.
+pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
+/// An authenticated principal and the time it is valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proven {
+    pub principal: Principal,
+    /// Start of validity by the wall clock; `None`: unlimited.
+    pub from: Option<SystemTime>,
+    /// End of validity; `None`: unlimited.
+    pub until: Option<SystemTime>,
+}
+
+impl Proven {
+    /// A principal of unlimited validity.
+    pub fn lasting(principal: Principal) -> Self {
+        Self { principal, from: None, until: None }
+    }
+
+    /// Whether it is valid now. The clock is read only if validity is limited.
+    pub fn holds(&self, now: impl FnOnce() -> SystemTime) -> bool {
+        match (self.from, self.until) {
+            (None, None) => true,
+            (from, until) => {
+                let now = now();
+                from.is_none_or(|from| now >= from) && until.is_none_or(|until| now < until)
+            }
+        }
+    }
+}
+
+/// Principal of a client certificate, valid while its authority is trusted.
+#[derive(Clone, Debug)]
+pub struct CertifiedClient {
+    pub proven: Proven,
+    /// Revocation of its authority.
+    pub authority: AuthorityStanding,
+}
+
+/// Revocation flag of the client certificate authorities, shared by all connections they admitted.
+#[derive(Clone, Debug, Default)]
+pub struct AuthorityStanding(Arc<RevocationState>);
+
+#[derive(Debug, Default)]
+struct RevocationState {
+    is_taken_back: AtomicBool,
+    notify: Notify,
+}
+
+impl AuthorityStanding {
+    /// Revokes the authorities for good.
+    pub fn take_back(&self) {
+        self.0.is_taken_back.store(true, Ordering::Release);
+        self.0.notify.notify_waiters();
+    }
+
+    pub fn is_taken_back(&self) -> bool {
+        self.0.is_taken_back.load(Ordering::Acquire)
+    }
+
+    /// Completes when the authorities are revoked.
+    pub async fn taken_back(&self) {
+        // Registered before the flag is read, so that no wake-up is lost.
+        let notified = self.0.notify.notified();
+        if !self.is_taken_back() {
+            notified.await;
+        }
+    }
+}
+
+/// Reason a token is rejected.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TokenRefused {
+    /// Not shaped like an agent token.
+    #[error("Token is malformed")]
+    Malformed,
+    #[error("Token is unknown, or was revoked")]
+    Unknown,
+    #[error("Token has expired")]
+    Expired,
+    #[error("Token is longer than {MAX_TOKEN_BYTES} bytes")]
+    TooLong,
+    #[error(transparent)]
+    Jwt(#[from] JwtRefused),
+}
+
+/// Reason a JWT is rejected.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum JwtRefused {
+    /// Not shaped like a JWT.
+    #[error("Bearer token is no JWT: {0}")]
+    Malformed(&'static str),
+    /// The algorithm is not allowed.
+    #[error("JWT: algorithm '{0}' is not allowed")]
+    Algorithm(String),
+    #[error("JWT: it is signed with no key of its issuer that is known")]
+    UnknownKey,
+    #[error("JWT: its signature is wrong")]
+    Signature,
+    /// A claim is missing or has the wrong type.
+    #[error("JWT: claim '{0}' must be {1}")]
+    Claim(Box<str>, &'static str),
+    /// `iss`
+    #[error("JWT: the issuer is not accepted")]
+    Issuer,
+    /// `aud`
+    #[error("JWT: the audience is not accepted")]
+    Audience,
+    /// `exp`
+    #[error("JWT: it has expired")]
+    Expired,
+    /// `nbf`, `iat`
+    #[error("JWT: it is not valid yet")]
+    Early,
+}

@@ -1,0 +1,149 @@
+//! `_meta`: keys, the members added to modern requests, and the client members that an approval covers. Pure.
+
+use serde_json::Value;
+
+use super::trace_context;
+use mcpproxy_json::members::members;
+
+/// Key of the request's revision.
+pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+/// Key of the sender's name and version.
+pub const CLIENT_KEY: &str = "io.modelcontextprotocol/clientInfo";
+/// Key of the sender's capabilities.
+pub const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
+/// Key of the minimum severity of log messages for the sender.
+pub const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
+/// Key of the task of a message.
+pub(crate) const TASK_KEY: &str = "io.modelcontextprotocol/related-task";
+/// Key of the subscription of a notification.
+pub const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
+pub const SERVER_KEY: &str = "io.modelcontextprotocol/serverInfo";
+/// Key of the progress token.
+pub const PROGRESS_KEY: &str = "progressToken";
+
+/// Members of `_meta` of each request to a modern server (MCP 2026-07-28 §General fields).
+pub const OURS: &str = concat!(
+    r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+    r#""io.modelcontextprotocol/clientInfo":{"name":"mcpproxy","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}"#
+);
+/// Further member, with its comma, that declares no capabilities: for a request without a client, or whose client supports none.
+pub const NO_CAPABILITIES: &str = r#","io.modelcontextprotocol/clientCapabilities":{}"#;
+/// `_meta` of our own requests: all capabilities, so that a server hides nothing from its lists.
+pub const EVERYTHING: &[u8] = br#"{"io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{}}}"#;
+
+/// Capabilities of a client that its server may use through the proxy. Tasks, extensions and unknown ones are not
+/// among them: a server that uses one answers what the client cannot follow up. With the parts of each.
+const BRIDGED: [(&str, &[&str]); 3] =
+    [("elicitation", &["form", "url"]), ("sampling", &["tools", "context"]), ("roots", &[])];
+
+/// Writes those of a client's declared capabilities that the proxy bridges; an empty object if they are none. Only known
+/// words are written, with empty objects as values: anything else would be a way to send data that nobody sees.
+pub fn push_bridged(out: &mut Vec<u8>, declared: &str) {
+    out.push(b'{');
+    let start = out.len();
+    for (name, value) in members(declared).ok().into_iter().flatten().map_while(Result::ok) {
+        let Some((name, parts)) = BRIDGED.iter().find(|(known, _)| *known == &*name) else {
+            continue;
+        };
+        let comma: &[u8] = if out.len() > start { b"," } else { b"" };
+        for part in [comma, b"\"", name.as_bytes(), b"\":{"] {
+            out.extend_from_slice(part);
+        }
+        let inner = out.len();
+        let within = members(value).ok().into_iter().flatten().map_while(Result::ok);
+        for (part, _) in within.filter(|(part, _)| parts.contains(&&**part)) {
+            let comma: &[u8] = if out.len() > inner { b"," } else { b"" };
+            for piece in [comma, b"\"", part.as_bytes(), b"\":{}"] {
+                out.extend_from_slice(piece);
+            }
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
+}
+
+/// Keys of one hop or one message: sender, capabilities, trace.
+const OF_THE_HOP: [&str; 7] = [
+    VERSION_KEY,
+    CLIENT_KEY,
+    CAPABILITIES_KEY,
+    LOG_LEVEL_KEY,
+    PROGRESS_KEY,
+    trace_context::PARENT,
+    trace_context::STATE,
+];
+
+/// Members of a request's `_meta` that are part of the request, verbatim and in order, as one JSON object: all but those of the hop.
+/// `None` if there are none, or if `_meta` is not an object.
+pub fn asked(meta: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(meta).ok()?;
+    let mut asked = None;
+    for member in members(text).ok()? {
+        let (key, value) = member.ok()?;
+        if !OF_THE_HOP.contains(&&*key) {
+            let asked = asked.get_or_insert_with(String::new);
+            asked.push(if asked.is_empty() { '{' } else { ',' });
+            asked.push_str(&Value::from(&*key).to_string());
+            asked.push(':');
+            asked.push_str(value);
+        }
+    }
+    asked.map(|asked| asked + "}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::revisions::MODERN;
+
+    #[test]
+    fn members_beyond_the_hop_are_part_of_the_request() {
+        let hop = concat!(
+            r#""progressToken":7,"io.modelcontextprotocol/protocolVersion":"2026-07-28","traceparent":"x","tracestate":"y","#,
+            r#""io.modelcontextprotocol/clientInfo":{},"io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/logLevel":"debug""#
+        );
+        for (meta, expected) in [
+            ("{}".to_owned(), None),
+            (format!("{{{hop}}}"), None),
+            ("7".to_owned(), None),
+            (r#"{"a" : [1, 2]}"#.to_owned(), Some(r#"{"a":[1, 2]}"#)),
+            (
+                format!("{{{hop},\"x/dry_run\":false,\"baggage\":\"k=v\"}}"),
+                Some(r#"{"x/dry_run":false,"baggage":"k=v"}"#),
+            ),
+            (r#"{"progress\u0054oken":1,"\u00e9":1}"#.to_owned(), Some("{\"é\":1}")),
+        ] {
+            assert_eq!(asked(meta.as_bytes()).as_deref(), expected, "{meta}");
+        }
+        assert_eq!(asked(b"\xff"), None);
+    }
+
+    #[test]
+    fn pro_33_only_bridged_capabilities_are_forwarded() {
+        for (declared, expected) in [
+            ("{}", "{}"),
+            (r#"{"tasks":{},"x":{"roots":{}}}"#, "{}"),
+            (
+                r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}, "elicitation" : {"url":{ "x":"data"},"y":1},"tasks":{"list":{}},"r\u006fots":{},"sampling":{"tools":{}}}"#,
+                r#"{"elicitation":{"url":{}},"roots":{},"sampling":{"tools":{}}}"#,
+            ),
+            ("7", "{}"),
+        ] {
+            let mut out = b"x".to_vec();
+            push_bridged(&mut out, declared);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("x{expected}"), "{declared}");
+        }
+    }
+
+    #[test]
+    fn own_members_have_their_keys() {
+        let said: Value = serde_json::from_str(&format!("{{{OURS}{NO_CAPABILITIES}}}")).unwrap();
+        assert_eq!(said[VERSION_KEY], MODERN);
+        assert_eq!(said[CLIENT_KEY]["name"], "mcpproxy");
+        assert!(said[CAPABILITIES_KEY].as_object().unwrap().is_empty());
+        let all: Value = serde_json::from_slice(EVERYTHING).unwrap();
+        assert_eq!(all[CAPABILITIES_KEY].as_object().unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,43 @@
+//! The monotonic clock: read where an exact time is needed, cached where it is not.
+//!
+//! A call is measured with a few readings. Its other uses of the time are limits of many seconds, for which the last
+//! reading is good enough: a reading costs as much as a table lookup, and there would be a dozen of them.
+
+use std::cell::Cell;
+use std::time::{Instant, SystemTime};
+
+thread_local! {
+    static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+pub fn now() -> Instant {
+    let now = Instant::now();
+    LAST.set(Some(now));
+    now
+}
+
+/// The time of this thread's last call of [`now`]. For workers, which call it for every request and, until they shut down,
+/// at least every two seconds.
+pub fn lately() -> Instant {
+    LAST.get().unwrap_or_else(now)
+}
+
+/// Wall-clock time in milliseconds since 1970: for display, never for measuring.
+pub fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lately_after_now_equals_the_last_reading() {
+        let first = lately();
+        assert_eq!(lately(), first);
+        let second = now();
+        assert!(second >= first);
+        assert_eq!(lately(), second);
+    }
+}

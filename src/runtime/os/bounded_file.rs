@@ -1,0 +1,159 @@
+//! Reading whole files with a size limit, without blocking on a pipe or device in place of the file.
+//!
+//! A pipe without a writer would block forever. Where a person has just named the file and waits for the result, a pipe
+//! such as the shell's `<(…)` may be awaited for a limited time.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nix::libc;
+
+/// Maximum wait for a pipe that was just named: about the time a person needs to type a password.
+pub const PIPE_WAIT: Duration = Duration::from_secs(30);
+
+/// The treatment of a named pipe in place of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedPipes {
+    /// Not accepted.
+    Refused,
+    /// Read to its end, if its writers close it within this time.
+    Awaited(Duration),
+}
+
+/// Why a file was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// The file system's error.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// A folder, pipe or device.
+    #[error("it is no file")]
+    NoFile,
+    /// A pipe whose writers did not close it in time.
+    #[error("it is a pipe, and its writer has not ended within {0:?}")]
+    Late(Duration),
+    /// Larger than this number of bytes.
+    #[error("it is larger than {0} bytes")]
+    TooLarge(u64),
+    /// Not UTF-8.
+    #[error("it is not UTF-8")]
+    NoText,
+}
+
+impl Unreadable {
+    /// Whether the file does not exist.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// The contents and metadata of the file at `path`.
+pub fn read(
+    path: &Path,
+    most_bytes: u64,
+    pipes: NamedPipes,
+) -> Result<(Vec<u8>, Metadata), Unreadable> {
+    match pipes {
+        NamedPipes::Refused => of_file(path, most_bytes),
+        NamedPipes::Awaited(limit) => {
+            let found = fs::metadata(path)?;
+            match found.is_file() || found.is_dir() {
+                true => of_file(path, most_bytes),
+                false => Ok((of_pipe(path, most_bytes, limit)?, found)),
+            }
+        }
+    }
+}
+
+fn of_file(path: &Path, most_bytes: u64) -> Result<(Vec<u8>, Metadata), Unreadable> {
+    // Opening a pipe without a writer would block as well.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(Unreadable::NoFile);
+    }
+    Ok((whole(file, most_bytes)?, metadata))
+}
+
+fn of_pipe(path: &Path, most_bytes: u64, limit: Duration) -> Result<Vec<u8>, Unreadable> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let path = path.to_owned();
+    // Opened only once: a writer whose reader is gone would be killed. If the time ends, the thread keeps waiting.
+    thread::Builder::new().name("pipe".to_owned()).spawn(move || {
+        let read = File::open(&path).map_err(Unreadable::from);
+        // The caller may have given up.
+        let _ = sender.send(read.and_then(|file| whole(file, most_bytes)));
+    })?;
+    receiver.recv_timeout(limit).map_err(|_| Unreadable::Late(limit))?
+}
+
+/// Converts the contents to text.
+pub fn text(bytes: Vec<u8>) -> Result<String, Unreadable> {
+    String::from_utf8(bytes).map_err(|_| Unreadable::NoText)
+}
+
+fn whole(file: File, most_bytes: u64) -> Result<Vec<u8>, Unreadable> {
+    let mut bytes = Vec::new();
+    // The file may grow while it is read.
+    file.take(most_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most_bytes {
+        return Err(Unreadable::TooLarge(most_bytes));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    const MOST: u64 = 100;
+    /// Longer than any test takes.
+    const LONG: NamedPipes = NamedPipes::Awaited(Duration::from_secs(3600));
+
+    #[test]
+    fn read_not_a_file_refused_without_waiting() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
+        fs::write(at("file"), "text").unwrap();
+        fs::write(at("long"), "x".repeat(101)).unwrap();
+        for path in [home.path(), &at("pipe"), Path::new("/dev/null")] {
+            let outcome = read(path, MOST, NamedPipes::Refused);
+            assert!(matches!(outcome, Err(Unreadable::NoFile)), "{}: {outcome:?}", path.display());
+        }
+        assert!(matches!(read(home.path(), MOST, LONG), Err(Unreadable::NoFile)));
+        for pipes in [NamedPipes::Refused, LONG] {
+            assert_eq!(text(read(&at("file"), MOST, pipes).unwrap().0).unwrap(), "text");
+            assert!(read(&at("none"), MOST, pipes).unwrap_err().is_absent());
+            let outcome = read(&at("long"), MOST, pipes);
+            assert!(matches!(outcome, Err(Unreadable::TooLarge(MOST))), "{outcome:?}");
+        }
+        assert!(matches!(text(vec![0xff]), Err(Unreadable::NoText)));
+    }
+
+    #[test]
+    fn read_pipe_awaited_until_written_or_timeout() {
+        let home = tempfile::tempdir().unwrap();
+        let pipe = home.path().join("pipe");
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        let awaited = |written: &str| {
+            thread::scope(|scope| {
+                scope.spawn(|| fs::write(&pipe, written).unwrap());
+                read(&pipe, MOST, LONG).map(|(bytes, _)| text(bytes).unwrap())
+            })
+        };
+        assert_eq!(awaited("written late").unwrap(), "written late");
+        assert!(matches!(awaited(&"x".repeat(101)), Err(Unreadable::TooLarge(MOST))));
+        let late = read(&pipe, MOST, NamedPipes::Awaited(Duration::from_millis(1)));
+        assert!(matches!(late, Err(Unreadable::Late(_))), "{late:?}");
+        assert_eq!(read(Path::new("/dev/null"), MOST, LONG).unwrap().0, b"");
+    }
+}

@@ -1,0 +1,90 @@
+//! File descriptors: the limit, and how it is divided.
+//!
+//! The log and the upstreams have priority over clients' connections, since a log that cannot open a file has failed. The
+//! listener gets half of the rest: half, because each connection may have a call that needs another connection to an
+//! upstream.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// The largest useful number within the bounds of this program. Children inherit the limit, and some do work for each
+/// possible descriptor.
+const WANTED: u64 = 65_536;
+/// For the standard streams, signals, the listener, and occasional files.
+const RESERVED_FOR_PROCESS: usize = 32;
+/// For a worker thread's event queue and its waker.
+const RESERVED_FOR_WORKER: usize = 4;
+/// For the log's journals, lock files and head, and the tables written during compaction.
+const RESERVED_FOR_STORE: usize = 40;
+/// Minimum and maximum number of tables that the log keeps open for reading.
+const STORE_TABLES: (usize, usize) = (24, 900);
+/// The log's tables get one in this many of all descriptors.
+const STORE_SHARE: usize = 8;
+/// For a server: a child's pipes, or connections for discovery and for unsolicited messages.
+const RESERVED_FOR_SERVER: usize = 4;
+/// Minimum number of client connections, whatever the limit.
+const MIN_CONNECTIONS: usize = 8;
+
+/// Raises the limit as far as allowed and useful. Returns the limit now in force.
+pub fn raise() -> usize {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+    let wanted = hard.min(WANTED);
+    if soft < wanted
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)
+    {
+        tracing::debug!(%error, "the limit of file descriptors stays {soft}");
+    }
+    limit()
+}
+
+pub fn limit() -> usize {
+    let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    usize::try_from(soft).unwrap_or(usize::MAX)
+}
+
+/// Number of tables that the log may keep open, for a limit of `limit` descriptors.
+pub fn store_tables(limit: usize) -> usize {
+    let (min, max) = STORE_TABLES;
+    (limit / STORE_SHARE).clamp(min, max)
+}
+
+/// Number of connections that clients may have open, for a limit of `limit` descriptors.
+pub fn connections(limit: usize, workers: usize, servers: usize) -> usize {
+    let reserved = [
+        RESERVED_FOR_PROCESS,
+        RESERVED_FOR_STORE,
+        store_tables(limit),
+        workers.saturating_mul(RESERVED_FOR_WORKER),
+        servers.saturating_mul(RESERVED_FOR_SERVER),
+    ];
+    let left = reserved.iter().fold(limit, |left, part| left.saturating_sub(*part));
+    (left / 2).max(MIN_CONNECTIONS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_get_half_of_what_the_log_and_servers_leave() {
+        for (limit, workers, servers, connections_of_clients, tables) in [
+            (0, 1, 0, MIN_CONNECTIONS, 24),
+            (128, 2, 1, 10, 24),
+            (256, 2, 1, 70, 32),
+            (256, 8, 10, 40, 32),
+            (1024, 2, 1, 406, 128),
+            (65_536, 2, 10, 32_258, 900),
+            (usize::MAX, usize::MAX, usize::MAX, MIN_CONNECTIONS, 900),
+        ] {
+            assert_eq!(connections(limit, workers, servers), connections_of_clients, "{limit}");
+            assert_eq!(store_tables(limit), tables, "{limit}");
+        }
+    }
+
+    #[test]
+    fn raise_limit_not_lowered_below_the_current_one() {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let reachable = usize::try_from(hard.min(WANTED)).unwrap();
+        assert!(raise() >= reachable);
+        assert_eq!(limit(), raise(), "the limit is not lowered");
+    }
+}

@@ -1,0 +1,34 @@
+//! Thread priorities.
+//!
+//! They are only lowered: raising them again requires a privilege that this process does not have.
+
+/// Difference of a background thread's niceness to that of the threads that serve calls: when both want a core, calls get
+/// nine tenths of it.
+#[cfg(target_os = "linux")]
+const BACKGROUND_NICE: i32 = 10;
+
+/// Lowers the calling thread's priority below that of calls. On systems where threads have no priorities of their own
+/// nothing changes, as it would affect the whole process.
+pub fn lower() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::nice(BACKGROUND_NICE) {
+        tracing::debug!(%error, "a background thread keeps its priority");
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lower_affects_only_the_calling_thread() {
+        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let before = nice();
+        let lowered = std::thread::spawn(move || {
+            lower();
+            nice()
+        });
+        assert!(lowered.join().unwrap() > before || before >= BACKGROUND_NICE);
+        assert_eq!(nice(), before);
+    }
+}

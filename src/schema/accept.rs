@@ -1,0 +1,380 @@
+//! Accept-only evaluator: one pass over the bytes of a document, without a tape (FR-A14).
+//!
+//! A schema of common keywords compiles to a graph of [rules](rules), one node for each conjunction of subschemas that can apply to a
+//! value: `$ref` and `allOf` are merged, `anyOf` becomes alternatives, and `oneOf` the alternatives that exclude the others. The
+//! [pass](pass) checks grammar, duplicate keys, depth and rules together.
+//!
+//! Invariant: the pass accepts only documents that the tape and both engines accept. It never refuses. Whatever it is not certain of (a
+//! keyword without a rule, an escape in a compared string, a number too close to a limit, two keys of equal hash) is left to the tape
+//! pass. Its time is linear in the document; alternatives that fail use up a budget of steps.
+
+mod alternatives;
+mod build;
+mod number;
+mod pass;
+mod rules;
+
+pub(crate) use build::AcceptBuilder;
+pub(crate) use pass::AcceptScratch;
+pub(crate) use rules::AcceptProgram;
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::Value;
+
+    use super::AcceptScratch;
+    use crate::compile::{Engine, Schema, Settings, compile};
+    use crate::judge::{JudgeScratch, Verdict};
+
+    fn compiled(engine: Engine, schema: &str) -> Schema {
+        compile(schema.as_bytes(), &Settings { engine, assert_formats: false }).unwrap()
+    }
+
+    fn accepts(schema: &Schema, document: &[u8]) -> bool {
+        schema.accept.as_ref().is_some_and(|program| {
+            let mut scratch = AcceptScratch::default();
+            let first = program.accepts(document, &mut scratch);
+            // Predicted names change no result.
+            assert_eq!(first, program.accepts(document, &mut scratch));
+            first
+        })
+    }
+
+    /// Whether boon, which decides alone with its engine setting, finds `document` valid.
+    fn conforms(schema: &Schema, document: &[u8]) -> bool {
+        let document = [Bytes::copy_from_slice(document)];
+        schema.judge(&document, &mut JudgeScratch::new()).verdict == Verdict::Conforms
+    }
+
+    /// Checks that `schema` accepts the documents of `accepted` and is not certain of those of `left`, and that no accepted document violates
+    /// the schema.
+    #[track_caller]
+    fn check(schema: &str, accepted: &[&str], left: &[&str]) {
+        let program = compiled(Engine::Tape, schema);
+        let boon = compiled(Engine::Boon, schema);
+        for document in accepted {
+            assert!(conforms(&boon, document.as_bytes()), "{document} violates {schema}");
+            assert!(
+                accepts(&program, document.as_bytes()),
+                "{document} is not accepted by {schema}"
+            );
+        }
+        for document in left {
+            assert!(!accepts(&program, document.as_bytes()), "{document} is accepted by {schema}");
+        }
+    }
+
+    #[test]
+    fn fr_a14_common_keywords_are_accepted() {
+        check(
+            "true",
+            &["1", " [1 , {\"a\":{}} ]\n", "\"\\ud83d\\ude00\"", "[[],[{}]]"],
+            &["", " ", "1 1", "[1,]", "{,}"],
+        );
+        check(
+            r#"{"type":"integer"}"#,
+            &["0", "-7", "123456789012345678901"],
+            &["1.5", "1.0", "01", "-", "\"1\""],
+        );
+        check(
+            r#"{"type":"number"}"#,
+            &["1e3", "0.30000000000000004", "-1.5E-07"],
+            &["1e400", "1e308", "1.", ".5", "null"],
+        );
+        check(r#"{"type":["string","null"]}"#, &["null", "\"\""], &["0", "false", "[]"]);
+        check(
+            r#"{"minimum":0,"maximum":1}"#,
+            &["0", "1", "0.5", "0.30000000000000004", "[]"],
+            &["1.0000000000000001", "-1", "9007199254740993"],
+        );
+        check(r#"{"exclusiveMinimum":0,"multipleOf":3}"#, &["3", "9"], &["0", "4", "3.0"]);
+        check(
+            r#"{"minLength":2,"maxLength":3}"#,
+            &["\"ab\"", "\"\u{e9}\u{e9}\"", r#""\n\u00e9\ud83d\ude00""#, "1"],
+            &["\"a\"", "\"abcd\"", r#""\n""#, "\"\u{1F600}\""],
+        );
+        check(r#"{"pattern":"^[a-z]+$"}"#, &["\"abc\""], &["\"aBc\"", r#""\u0061""#]);
+        check(
+            r#"{"enum":["a",1,null,true,[1]]}"#,
+            &["\"a\"", "1", "1.0", "null", "true"],
+            &["\"b\"", "2", "false", "[1]"],
+        );
+        check(r#"{"const":"a"}"#, &["\"a\""], &["\"b\"", "\"\"", "\"\\u0061\""]);
+        check(
+            r#"{"type":"object","required":["a"],"properties":{"a":{"type":"integer"},"b":{}},"additionalProperties":false}"#,
+            &["{\"a\":1}", "{\"b\":[],\"a\":1}", " { \"a\" : 1 } "],
+            &[
+                "{}",
+                "{\"b\":1}",
+                "{\"a\":1,\"c\":1}",
+                "{\"a\":1,\"a\":1}",
+                "{\"a\":1,\"\\u0061\":1}",
+                "{\"a\":1,}",
+                "{\"a\" 1}",
+            ],
+        );
+        check(
+            r#"{"additionalProperties":{"type":"string"},"minProperties":1,"maxProperties":2}"#,
+            &["{\"x\":\"\"}", "{\"x\":\"\",\"y\":\"\"}"],
+            &["{}", "{\"x\":1}", "{\"x\":\"\",\"x\":\"\"}", "{\"x\":\"\",\"y\":\"\",\"z\":\"\"}"],
+        );
+        check(
+            r#"{"properties":{"xa":{"type":"integer"}},"patternProperties":{"^x":{"minimum":2}},"additionalProperties":{"type":"null"}}"#,
+            &["{\"xa\":2,\"xb\":3,\"y\":null}"],
+            &["{\"xa\":1}", "{\"xb\":1}", "{\"y\":2}"],
+        );
+        check(
+            r#"{"propertyNames":{"maxLength":2},"properties":{"abc":true}}"#,
+            &["{\"ab\":1}"],
+            &["{\"abc\":1}", "{\"abd\":1}"],
+        );
+        check(
+            r#"{"items":{"type":"integer"},"minItems":1,"maxItems":2}"#,
+            &["[1]", "[1,2]"],
+            &["[]", "[1,2,3]", "[\"\"]"],
+        );
+        check(
+            r#"{"prefixItems":[{"type":"integer"}],"items":false}"#,
+            &["[]", "[1]"],
+            &["[1,1]", "[\"\"]"],
+        );
+        check(
+            r#"{"uniqueItems":true}"#,
+            &["[1,2,\"1\",true,null]"],
+            &[
+                "[1,1]",
+                "[0,-0]",
+                "[1,1.0]",
+                "[[],{}]",
+                "[18446744073709551617,18446744073709551618]",
+            ],
+        );
+    }
+
+    #[test]
+    fn fr_a14_applicators_are_accepted() {
+        check(
+            r##"{"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"next":{"$ref":"#/$defs/n"},"v":{"type":"integer"}}}}}"##,
+            &["{\"next\":{\"next\":{\"v\":1}}}"],
+            &["{\"next\":{\"next\":{\"v\":\"\"}}}"],
+        );
+        check(
+            r#"{"allOf":[{"properties":{"a":{"minimum":1}}},{"properties":{"a":{"maximum":2}},"required":["a"]}]}"#,
+            &["{\"a\":1}", "{\"a\":2,\"b\":0}"],
+            &["{}", "{\"a\":0}", "{\"a\":3}"],
+        );
+        check(r#"{"anyOf":[{"type":"string"},{"type":"null"}]}"#, &["\"\"", "null"], &["1"]);
+        check(
+            r#"{"anyOf":[{"required":["a"]},{"required":["b"]}],"properties":{"a":{"type":"integer"}}}"#,
+            &["{\"a\":1}", "{\"b\":1}"],
+            &["{}", "{\"a\":\"\",\"b\":1}"],
+        );
+        // Tagged branches exclude each other.
+        let tagged = r#"{"oneOf":[
+            {"required":["k"],"properties":{"k":{"const":"a"},"v":{"type":"integer"}}},
+            {"required":["k"],"properties":{"k":{"enum":["b","c"]},"v":{"type":"string"}}}]}"#;
+        check(tagged, &[], &["1"]);
+        let objects = tagged.replace("{\"required", "{\"type\":\"object\",\"required");
+        check(
+            &objects,
+            &["{\"k\":\"a\",\"v\":1}", "{\"v\":\"\",\"k\":\"c\"}"],
+            &["{\"k\":\"a\",\"v\":\"\"}", "{\"k\":\"b\",\"v\":1}", "{\"v\":1}"],
+        );
+        // A number conforms to both.
+        check(r#"{"oneOf":[{"type":"integer"},{"type":"number"}]}"#, &[], &["1", "1.5"]);
+        check(
+            r#"{"oneOf":[{"type":"integer"},{"type":"string"},{"const":null}]}"#,
+            &["1", "\"\"", "null"],
+            &["true"],
+        );
+        check(r#"{"oneOf":[{"enum":["a","b"]},{"enum":["b","c"]}]}"#, &[], &["\"a\"", "\"b\""]);
+        check(
+            r#"{"oneOf":[{"type":"object","properties":{"a":{}},"additionalProperties":false},{"type":"object","required":["b"]}]}"#,
+            &["{}", "{\"a\":1}"],
+            &["{\"b\":1}", "{\"a\":1,\"b\":1}"],
+        );
+        check(
+            r#"{"if":{"required":["a"]},"then":{"required":["b"]},"else":{"required":["c"]}}"#,
+            &["{\"a\":1,\"b\":1}", "{\"b\":1,\"c\":1}"],
+            &["{\"a\":1}", "{\"c\":1}"],
+        );
+    }
+
+    #[test]
+    fn fr_a14_keywords_without_a_rule_leave_only_their_type() {
+        check(r#"{"contains":{"type":"integer"}}"#, &["1", "{}", "\"\""], &["[1]"]);
+        check(r#"{"dependentRequired":{"a":["b"]}}"#, &["[{}]"], &["{}"]);
+        check(r#"{"not":{"type":"integer"}}"#, &[], &["\"\"", "{}"]);
+        check(r#"{"properties":{"a":{"not":{}},"b":{}}}"#, &["{\"b\":1}"], &["{\"a\":1}"]);
+        check(r#"{"pattern":"^(a[ab]{1,400}b){3}c"}"#, &["1"], &["\"\""]);
+        let gaps =
+            |schema| compiled(Engine::Tape, schema).keywords_without_a_rule().collect::<Vec<_>>();
+        assert_eq!(
+            gaps(r#"{"properties":{"a":{"not":{}},"b":{"contains":true}}}"#),
+            ["contains", "not"]
+        );
+        assert_eq!(gaps(r#"{"properties":{"a":{"type":"string"}}}"#), [""; 0]);
+    }
+
+    #[test]
+    fn fr_a14_dialects_read_keywords_as_the_engines_do() {
+        const D4: &str = "\"$schema\":\"http://json-schema.org/draft-04/schema#\"";
+        const D7: &str = "\"$schema\":\"http://json-schema.org/draft-07/schema#\"";
+        check(
+            &format!("{{{D7},\"items\":[{{\"type\":\"integer\"}}],\"additionalItems\":false}}"),
+            &["[1]"],
+            &["[1,2]", "[\"\"]"],
+        );
+        check(&format!("{{{D7},\"prefixItems\":[false]}}"), &["1"], &["[1]"]);
+        check(
+            &format!(
+                "{{{D7},\"$ref\":\"#/definitions/a\",\"type\":\"null\",\"definitions\":{{\"a\":{{\"type\":\"integer\"}}}}}}"
+            ),
+            &["1"],
+            &["null"],
+        );
+        check(&format!("{{{D4},\"minimum\":1,\"exclusiveMinimum\":true}}"), &["\"\""], &["1", "2"]);
+        check(&format!("{{{D4},\"minimum\":1,\"exclusiveMinimum\":false}}"), &["1"], &["0"]);
+        check(&format!("{{{D4},\"const\":1}}"), &[], &["1", "2"]);
+        check(r#"{"$ref":"b.json","$defs":{"b":{"$id":"b.json","type":"integer"}}}"#, &[], &["1"]);
+        // The characters of a name are not read as text around it.
+        check(r#"{"properties":{"a\":1,\"b":true}}"#, &[], &[r#"{"a":1,"b":2}"#]);
+    }
+
+    #[test]
+    fn fr_a14_depth_and_steps_are_bounded() {
+        let nest = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        check("true", &[&nest(127)], &[&nest(128), &nest(100_000)]);
+        // Alternatives that fail late at each level.
+        let fork = r##"{"anyOf":[{"type":"array","items":{"$ref":"#"},"maxItems":1},{"type":"array","items":{"$ref":"#"}}]}"##;
+        let wide = |depth: usize| format!("{}0{}", "[".repeat(depth), ",0]".repeat(depth));
+        let schema = compiled(Engine::Tape, fork);
+        let mut scratch = AcceptScratch::default();
+        assert!(!schema.accept.unwrap().accepts(wide(60).as_bytes(), &mut scratch));
+    }
+
+    /// Documents with every construct, and a schema that accepts them.
+    const DOCUMENTS: [(&str, &str); 10] = [
+        ("true", r#"{"a":[1,-2.5e3,"x\n\u00e9\ud83d\ude00",true,false,null,{}],"b":{"c":[[]]}}"#),
+        (
+            r#"{"type":"object","properties":{"id":{"type":"integer"},"name":{"type":"string","maxLength":9}},"required":["id"]}"#,
+            r#"{"id":12345678901,"name":"\"é\\"}"#,
+        ),
+        (r#"{"items":{"enum":["red","green",null]}}"#, r#"["red","green","red",null]"#),
+        (
+            r#"{"items":{"type":"number","minimum":-1,"maximum":100}}"#,
+            "[0.5, 12.25 ,99.999999999,1e1, 100]",
+        ),
+        (
+            r#"{"additionalProperties":{"type":"string","pattern":"^[a-z]"}}"#,
+            r#"{"k1":"abc", "k2" : "z9", "ключ":"a"}"#,
+        ),
+        (
+            r#"{"oneOf":[{"type":"object","required":["t"],"properties":{"t":{"const":"a"}}},{"type":"object","required":["t"],"properties":{"t":{"const":"b"}}}]}"#,
+            r#"{"t":"b","more":[1,2,3]}"#,
+        ),
+        (r#"{"uniqueItems":true,"minItems":2}"#, r#"["a","b",10,20,false]"#),
+        (
+            r#"{"patternProperties":{"^x-":{"type":"boolean"}},"additionalProperties":false}"#,
+            r#"{"x-a":true,"x-bcdefghijklmnopqrstuv":false}"#,
+        ),
+        (
+            r#"{"anyOf":[{"type":"null"},{"type":"array","items":{"type":"integer","multipleOf":5}}]}"#,
+            "[ 5,\t10,\r\n1000000 ]",
+        ),
+        (
+            r#"{"type":"object","minProperties":3,"properties":{"aaaaaaaaaaaaaaaaaaaa":{"type":"integer"},"b":{},"c":{}}}"#,
+            r#"{"aaaaaaaaaaaaaaaaaaaa":1,"b":"","c":{"d":"e"}}"#,
+        ),
+    ];
+
+    /// An accepted document conforms for boon and for the tape alike.
+    #[track_caller]
+    fn agrees(program: &Schema, boon: &Schema, document: &[u8]) -> bool {
+        let accepted = accepts(program, document);
+        if accepted {
+            let shown = String::from_utf8_lossy(document);
+            assert!(conforms(boon, document), "{shown}");
+            assert!(
+                mcpproxy_json::tape::check_unique(document, 127, &mut Default::default()).is_ok(),
+                "{shown}"
+            );
+            assert!(serde_json::from_slice::<Value>(document).is_ok(), "{shown}");
+        }
+        accepted
+    }
+
+    #[test]
+    fn fr_a14_wrong_byte_at_any_position_is_never_accepted_alone() {
+        for (schema, document) in DOCUMENTS {
+            let (program, boon) = (compiled(Engine::Tape, schema), compiled(Engine::Boon, schema));
+            assert!(agrees(&program, &boon, document.as_bytes()), "{document}");
+            for at in 0..document.len() {
+                let mut changed = document.as_bytes().to_vec();
+                for byte in 0..=255 {
+                    changed[at] = byte;
+                    agrees(&program, &boon, &changed);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fr_a14_truncated_or_extended_document_is_not_accepted() {
+        for (schema, document) in DOCUMENTS {
+            let (program, boon) = (compiled(Engine::Tape, schema), compiled(Engine::Boon, schema));
+            for at in 0..document.len() {
+                assert!(!accepts(&program, &document.as_bytes()[..at]), "{document} cut at {at}");
+                for token in [
+                    "\"", "\\", ",", ":", "{", "}", "[", "]", "0", ".", "e", "-", "t", " ", "\n",
+                    "\0", "\u{feff}",
+                ] {
+                    let (head, tail) = document.as_bytes().split_at(at);
+                    agrees(&program, &boon, &[head, token.as_bytes(), tail].concat());
+                    agrees(&program, &boon, &[head, token.as_bytes(), &tail[1..]].concat());
+                }
+            }
+            let twice = [document, document].concat();
+            assert!(!accepts(&program, twice.as_bytes()), "{twice}");
+        }
+    }
+
+    #[test]
+    fn fr_a14_names_of_equal_hash_bits_are_compared() {
+        let schema = compiled(Engine::Tape, "true");
+        let object = |names: &[String]| {
+            let members: Vec<_> = names.iter().map(|name| format!("\"{name}\":0")).collect();
+            format!("{{{}}}", members.join(","))
+        };
+        for count in [2, 16, 17, 100, 5000] {
+            let mut names: Vec<_> = (0..count).map(|at| format!("name{at}")).collect();
+            assert!(accepts(&schema, object(&names).as_bytes()), "{count}");
+            names.push("name1".to_owned());
+            assert!(!accepts(&schema, object(&names).as_bytes()), "{count}");
+        }
+    }
+
+    #[test]
+    fn fr_a14_numbers_of_any_length_are_read_as_the_engines_do() {
+        let program = compiled(Engine::Tape, "{\"type\":\"number\"}");
+        let boon = compiled(Engine::Boon, "{\"type\":\"number\"}");
+        let mut accepted = 0;
+        for whole in [1, 2, 7, 8, 9, 15, 16, 17, 18, 19, 20, 21, 39, 40, 41, 400] {
+            for fraction in [0, 1, 7, 8, 9, 16, 17, 18, 19, 20, 39, 40, 41] {
+                for exponent in ["", "e0", "e-99", "E+99", "e100", "e", "e+", "e1.5"] {
+                    for digit in ["1", "9", "0"] {
+                        let point = if fraction > 0 { "." } else { "" };
+                        let number = format!(
+                            "-{}{point}{}{exponent}",
+                            digit.repeat(whole),
+                            digit.repeat(fraction)
+                        );
+                        accepted += u32::from(agrees(&program, &boon, number.as_bytes()));
+                    }
+                }
+            }
+        }
+        assert!(accepted > 1000, "{accepted}");
+    }
+}

@@ -1,0 +1,86 @@
+//! Redirects of a server's own requests.
+//!
+//! Only 307 and 308 are followed, which keep method and body, and only within the origin or from http to https on the same
+//! host: a request carries the operator's headers and the session. Servers that mount an application below a path
+//! redirect `/mcp` to `/mcp/` in this way.
+
+use url::Url;
+
+use crate::endpoint::{Endpoint, ServerPlace, TlsSource};
+use crate::error::Cause;
+
+/// Whether a status is a redirect that may be followed.
+pub(super) fn keeps_method(status: u16) -> bool {
+    matches!(status, 307 | 308)
+}
+
+/// Endpoint that a redirect from `endpoint` leads to. The error is the cause for one that is not followed.
+pub(super) async fn next_endpoint(
+    endpoint: &Endpoint,
+    status: u16,
+    location: &[u8],
+) -> Result<Endpoint, Cause> {
+    let refused = |why| Err(refusal(endpoint, status, location, why));
+    let Some(url) = target(endpoint, location) else {
+        return refused("it is not a URL; set url to the endpoint itself");
+    };
+    let next = match step(endpoint, &url) {
+        None => return refused("it is another origin; set url to it if it is to be trusted"),
+        Some(Step::Path) => endpoint.with_path(&url),
+        Some(Step::Https(tls)) => {
+            // Reads certificates the first time.
+            let (from, url) = (endpoint.clone(), url.to_string());
+            let parse = move || Endpoint::parse(&url, &from.peer, &from.egress, move || tls());
+            let parsed = tokio::task::spawn_blocking(parse).await;
+            parsed.map_err(|error| error.to_string()).flatten()
+        }
+    };
+    next.or_else(|_| refused("its target cannot be connected to; set url to it"))
+}
+
+/// How a redirect target is reached.
+enum Step {
+    /// At the same origin.
+    Path,
+    /// By TLS, on the same host.
+    Https(TlsSource),
+}
+
+/// The step to a target, if it may be followed.
+fn step(from: &Endpoint, to: &Url) -> Option<Step> {
+    if !to.username().is_empty() || to.password().is_some() {
+        return None;
+    }
+    let origin = origin(from)?;
+    if to.origin() == origin.origin() {
+        return Some(Step::Path);
+    }
+    let upgrade = origin.scheme() == "http" && to.scheme() == "https" && to.host() == origin.host();
+    let web = matches!(from.place, ServerPlace::Host(..));
+    from.upgrade.clone().filter(|_| upgrade && web).map(Step::Https)
+}
+
+/// Absolute URL of a `Location`.
+fn target(from: &Endpoint, location: &[u8]) -> Option<Url> {
+    let base = origin(from)?.join(&from.path.to_string()).ok()?;
+    base.join(std::str::from_utf8(location).ok()?).ok()
+}
+
+fn origin(of: &Endpoint) -> Option<Url> {
+    let scheme = if of.tls.is_some() { "https" } else { "http" };
+    Url::parse(&format!("{scheme}://{}/", of.host_header.to_str().ok()?)).ok()
+}
+
+/// Cause that names the target of a redirect that is not followed, without credentials and query.
+pub(super) fn refusal(from: &Endpoint, status: u16, location: &[u8], why: &'static str) -> Cause {
+    let location = match target(from, location) {
+        Some(mut url) => {
+            let _ = (url.set_username(""), url.set_password(None));
+            url.set_query(None);
+            url.set_fragment(None);
+            from.peer.quote(url.as_str())
+        }
+        None => from.peer.quote(location),
+    };
+    Cause::Redirect { status, location, why }
+}

@@ -1,0 +1,153 @@
+//! Interactive OAuth login with one server while the proxy runs: started by the operator, finished in a browser.
+//!
+//! At most one login per server: concurrent requests get the same address. The protocol is in [`oauth`]; the server's
+//! task notices the new tokens by their file, as it does after `mcpproxy upstream login`. A login is canceled when its
+//! server is retired.
+//!
+//! ```text
+//! idle ── requested ──▶ beginning ── address known ──▶ waiting ── tokens stored ──▶ idle
+//!                           └──────────────┴── failure or timeout ──▶ failed ── requested ──▶ beginning
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::oauth::{self, LoggedIn, LoginError};
+use crate::state::LoginOutcome;
+
+/// Time to complete the login once the address is known.
+pub(crate) const LOGIN_LIMIT: Duration = Duration::from_secs(10 * 60);
+/// Maximum wait of a caller for the address.
+pub(crate) const BEGIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// State of the login with a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LoginStanding {
+    /// Never requested, or the last one was granted.
+    #[default]
+    Idle,
+    /// The server and its authorization server are being queried.
+    Beginning,
+    /// The address has to be opened in a browser.
+    Waiting(WaitingLogin),
+    Failed(FailedLogin),
+}
+
+/// A login that waits for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingLogin {
+    /// URL to open in a browser on this machine: the redirect goes to its loopback interface.
+    pub address: Arc<str>,
+    /// When the login times out.
+    pub until: SystemTime,
+}
+
+/// A failed login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedLogin {
+    /// The reason in one line, without secrets.
+    pub why: Arc<str>,
+    /// Whether the cause is the server's config entry, or that the server wants no login: a retry fails in the same way.
+    pub is_lasting: bool,
+}
+
+impl FailedLogin {
+    fn new(why: &str, is_lasting: bool) -> Self {
+        Self { why: why.into(), is_lasting }
+    }
+}
+
+/// Why no address is available.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoLogin {
+    #[error("it is disabled in the config: `mcpproxy upstream enable` switches it on")]
+    Disabled,
+    #[error("{}", .0.why)]
+    Failed(FailedLogin),
+    /// The login continues in the background.
+    #[error("its address is not known after {BEGIN_LIMIT:?}: ask again")]
+    Late,
+}
+
+/// The login of one server: its settings and its state.
+pub(crate) struct LoginSession {
+    config: Config,
+    standing: watch::Sender<LoginStanding>,
+}
+
+impl LoginSession {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self { config: config.clone(), standing: watch::Sender::default() }
+    }
+
+    pub(crate) fn standing(&self) -> LoginStanding {
+        self.standing.borrow().clone()
+    }
+
+    /// Claims the right to [`run`](Self::run) a login; false while another one is running.
+    pub(crate) fn claim(&self) -> bool {
+        self.standing.send_if_modified(|standing| {
+            let free = matches!(standing, LoginStanding::Idle | LoginStanding::Failed(_));
+            if free {
+                *standing = LoginStanding::Beginning;
+            }
+            free
+        })
+    }
+
+    /// Waits for the address of the running login.
+    pub(crate) async fn address(&self) -> Result<WaitingLogin, NoLogin> {
+        let mut standing = self.standing.subscribe();
+        let known = standing.wait_for(|standing| *standing != LoginStanding::Beginning);
+        let known = timeout(BEGIN_LIMIT, known).await.map_err(|_| NoLogin::Late)?;
+        // The sender lives as long as `self`.
+        let known = known.map_err(|_| NoLogin::Late)?.clone();
+        match known {
+            LoginStanding::Waiting(login) => Ok(login),
+            LoginStanding::Failed(failed) => Err(NoLogin::Failed(failed)),
+            LoginStanding::Idle | LoginStanding::Beginning => Err(NoLogin::Late),
+        }
+    }
+
+    /// Runs the login after a successful [`claim`](Self::claim), until `canceled` resolves with a reason.
+    pub(crate) async fn run(
+        &self,
+        server: &str,
+        canceled: impl Future<Output = &'static str>,
+    ) -> LoginOutcome {
+        let ended = tokio::select! {
+            ended = self.attempt(server) => ended,
+            why = canceled => Err(FailedLogin::new(why, false)),
+        };
+        let (standing, outcome) = match ended {
+            Ok(logged_in) => (LoginStanding::Idle, LoginOutcome::Granted(logged_in.issuer.into())),
+            Err(failed) => {
+                let why = Arc::clone(&failed.why);
+                (LoginStanding::Failed(failed), LoginOutcome::Failed(why))
+            }
+        };
+        self.standing.send_replace(standing);
+        outcome
+    }
+
+    async fn attempt(&self, server: &str) -> Result<LoggedIn, FailedLogin> {
+        let Some(folder) = &self.config.data_dir else {
+            return Err(FailedLogin::new("there is no data directory for its tokens", true));
+        };
+        let show = |address: &str| {
+            let until = SystemTime::now() + LOGIN_LIMIT;
+            let login = WaitingLogin { address: address.into(), until };
+            self.standing.send_replace(LoginStanding::Waiting(login));
+        };
+        let logged_in = oauth::login(server, &self.config, folder, LOGIN_LIMIT, show).await;
+        logged_in.map_err(|error| {
+            let is_lasting = matches!(error, LoginError::Config(_) | LoginError::NotAsked(_));
+            FailedLogin::new(&error.to_string(), is_lasting)
+        })
+    }
+}

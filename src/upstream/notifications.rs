@@ -1,0 +1,442 @@
+//! Delivery of unsolicited server messages: calls that are reachable over HTTP, followers of lists, subscriptions.
+//!
+//! A child's pipe has its own table of calls; routing decisions are made in [`crate::inbound`]. Subscribed resources are
+//! requested from the server by [`crate::listen`]; which client wants which is not known here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
+
+use crate::inbound::{
+    self, AbandonedCalls, CallClient, CallInFlight, CallRoute, ChangedList, Destination,
+};
+use crate::request::CallSession;
+
+/// Capacity of a call's queue of messages outside of its own stream.
+pub(super) const QUEUED_MESSAGES: usize = 32;
+/// Capacity of the channel of changed resources; a slow follower learns that it missed some.
+const QUEUED_UPDATES: usize = 256;
+
+/// Counters of a server's list changes. Changes of tools are reported by the catalog.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// `notifications/resources/list_changed`, and each new connection.
+    pub resources: u64,
+    /// `notifications/prompts/list_changed`, and each new connection.
+    pub prompts: u64,
+}
+
+/// Outcome of delivering a log message that names no call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogDelivery {
+    /// Its recipient got it, or does not want it.
+    Delivered,
+    /// A single client uses the server: the call in flight may deliver it, if there is only one.
+    ViaCall,
+    /// It could concern several clients, or none.
+    Nobody,
+}
+
+type LogConsumer = Box<dyn Fn(&Bytes) -> LogDelivery + Send + Sync>;
+
+/// Events of one server: list changes, resource changes, log messages.
+pub(super) struct ServerEvents {
+    /// The tools have to be listed again.
+    pub(super) tools: Notify,
+    pub(super) changes: watch::Sender<Changes>,
+    /// URIs of changed resources.
+    pub(super) updates: broadcast::Sender<Arc<str>>,
+    /// Delivers log messages and completions of elicitations outside of calls.
+    consumer: OnceLock<LogConsumer>,
+}
+
+impl fmt::Debug for ServerEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerEvents")
+            .field("changes", &*self.changes.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for ServerEvents {
+    fn default() -> Self {
+        Self {
+            tools: Notify::new(),
+            changes: watch::Sender::default(),
+            updates: broadcast::Sender::new(QUEUED_UPDATES),
+            consumer: OnceLock::new(),
+        }
+    }
+}
+
+impl ServerEvents {
+    pub(super) fn changed(&self, list: ChangedList) {
+        match list {
+            ChangedList::Tools => self.tools.notify_one(),
+            ChangedList::Resources => self.changes.send_modify(|changes| changes.resources += 1),
+            ChangedList::Prompts => self.changes.send_modify(|changes| changes.prompts += 1),
+        }
+    }
+
+    /// Takes a message of a request's own stream that is not for its client: a change of the server's lists or
+    /// resources, or the completion of an elicitation.
+    pub(super) fn observe(&self, message: &[u8]) {
+        match inbound::route(message, &[]) {
+            Destination::Changed(list) => self.changed(list),
+            Destination::Updated(uri) => self.updated(&uri),
+            Destination::Completed(_) => {
+                self.logged(&Bytes::copy_from_slice(message));
+            }
+            _ => {}
+        }
+    }
+
+    /// Marks all lists as changed, after a gap in which no change was reported.
+    pub(super) fn missed(&self) {
+        self.changed(ChangedList::Tools);
+        self.reconnected();
+    }
+
+    /// Counts a new connection, before which changes may have been missed.
+    pub(super) fn reconnected(&self) {
+        self.changes.send_modify(|changes| {
+            changes.resources += 1;
+            changes.prompts += 1;
+        });
+    }
+
+    /// Installs the consumer of log messages; only the first one counts.
+    pub(super) fn consume_log(
+        &self,
+        consumer: impl Fn(&Bytes) -> LogDelivery + Send + Sync + 'static,
+    ) {
+        let _ = self.consumer.set(Box::new(consumer));
+    }
+
+    /// Delivers a log message that names no call, or the completion of an elicitation.
+    pub(super) fn logged(&self, message: &Bytes) -> LogDelivery {
+        self.consumer.get().map_or(LogDelivery::ViaCall, |consumer| consumer(message))
+    }
+
+    pub(super) fn updated(&self, uri: &str) {
+        // Fails without a follower.
+        let _ = self.updates.send(uri.into());
+    }
+}
+
+/// Calls in flight on one HTTP connection: those that are reachable outside of their own stream, since they want progress
+/// or their clients have capabilities, and the number of the others. The others take no lock.
+#[derive(Debug, Default)]
+pub(super) struct NotificationRouter {
+    calls: Mutex<ReachableCalls>,
+    /// Number of unreachable calls.
+    unreachable: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct ReachableCalls {
+    by_id: HashMap<u64, ReachableCall>,
+    /// Number of calls registered so far.
+    registered: u64,
+    abandoned: AbandonedCalls,
+}
+
+#[derive(Debug)]
+struct ReachableCall {
+    sender: mpsc::Sender<Bytes>,
+    client: CallClient,
+    order: u64,
+}
+
+/// Registration of a call; ends when dropped.
+#[derive(Debug)]
+pub(super) struct Registration {
+    router: Arc<NotificationRouter>,
+    id: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.router.calls().by_id.remove(&self.id);
+    }
+}
+
+/// Count of an unreachable call; ends when dropped.
+#[derive(Debug)]
+pub(super) struct Counted(Arc<NotificationRouter>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.unreachable.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl NotificationRouter {
+    /// Router of a new connection to a server that may still be working on calls of the connection of `before`.
+    pub(super) fn after(before: Option<&Self>) -> Self {
+        let router = Self::default();
+        if before.is_some_and(Self::has_calls) {
+            router.calls().abandoned.add_unknown(Instant::now());
+        }
+        router
+    }
+
+    /// Whether the server may be working on a call.
+    fn has_calls(&self) -> bool {
+        let calls = self.calls();
+        !calls.by_id.is_empty()
+            || self.unreachable.load(Ordering::Acquire) > 0
+            || calls.abandoned.active(Instant::now()).next().is_some()
+    }
+
+    pub(super) fn register(
+        self: &Arc<Self>,
+        id: u64,
+        sender: mpsc::Sender<Bytes>,
+        client: CallClient,
+    ) -> Registration {
+        let mut calls = self.calls();
+        let order = calls.registered;
+        calls.registered += 1;
+        calls.by_id.insert(id, ReachableCall { sender, client, order });
+        Registration { router: self.clone(), id }
+    }
+
+    /// Counts an unreachable call.
+    pub(super) fn count(self: &Arc<Self>) -> Counted {
+        self.unreachable.fetch_add(1, Ordering::AcqRel);
+        Counted(self.clone())
+    }
+
+    /// Records an abandoned call that the server may still be working on.
+    pub(super) fn abandon(&self, id: u64, session: Option<CallSession>) {
+        self.calls().abandoned.add(id, session, Instant::now());
+    }
+
+    /// Routes a message.
+    pub(super) fn route(&self, message: &[u8]) -> Destination {
+        let calls = self.calls();
+        let reachable = calls.by_id.iter().map(|(id, call)| CallInFlight {
+            client: call.client,
+            route: CallRoute::Reachable { id: *id, order: call.order },
+        });
+        let abandoned = calls.abandoned.active(Instant::now());
+        // Two are as ambiguous as more.
+        let unreachable = self.unreachable.load(Ordering::Acquire).min(2);
+        let other = CallInFlight { client: CallClient::default(), route: CallRoute::Unreachable };
+        let all = reachable.chain(abandoned).chain(std::iter::repeat_n(other, unreachable));
+        let all: Vec<CallInFlight> = all.collect();
+        drop(calls);
+        inbound::route(message, &all)
+    }
+
+    /// Delivers a message to a call; false if the call has ended or its queue is full.
+    pub(super) fn deliver(&self, id: u64, message: Bytes) -> bool {
+        self.calls().by_id.get(&id).is_some_and(|call| call.sender.try_send(message).is_ok())
+    }
+
+    fn calls(&self) -> MutexGuard<'_, ReachableCalls> {
+        self.calls.lock()
+    }
+}
+
+/// Maximum wait for a modern server's subscription to be confirmed.
+const FOLLOW_LIMIT: Duration = Duration::from_secs(10);
+
+/// Maximum number of ended subscriptions that a legacy server still has to be notified of.
+const MAX_ENDED: usize = 4096;
+
+/// Subscribed resources by URI, each with the generation over which a legacy server was asked; 0 for none.
+#[derive(Debug, Default)]
+pub(super) struct WantedResources {
+    pub(super) wanted: BTreeMap<Arc<str>, u64>,
+    /// No longer subscribed, but the server was asked for them.
+    pub(super) ended: BTreeMap<Arc<str>, u64>,
+}
+
+/// Resource subscription of a modern server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Followed {
+    /// None is open.
+    #[default]
+    None,
+    /// Confirmed for these resources.
+    Confirmed(Vec<Arc<str>>),
+    /// Not supported on this connection.
+    Refused,
+}
+
+/// Resource subscriptions of one server.
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    pub(super) wanted: watch::Sender<WantedResources>,
+    /// Confirmed subscription of a modern server.
+    pub(super) followed: watch::Sender<Followed>,
+}
+
+impl Subscriptions {
+    /// Adds a resource. `asked` is the generation over which the server was asked already.
+    pub(super) fn add(&self, uri: &str, asked: Option<u64>) {
+        self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
+            // The server was not notified of its end yet.
+            let asked = asked.or(ended.remove(uri));
+            match (wanted.get_mut(uri), asked) {
+                (Some(known), Some(asked)) => {
+                    *known = asked;
+                    false
+                }
+                (Some(_), None) => false,
+                (None, asked) => {
+                    wanted.insert(uri.into(), asked.unwrap_or_default());
+                    true
+                }
+            }
+        });
+    }
+
+    /// Adds a resource of a modern server and waits up to `FOLLOW_LIMIT` for the confirmation; false without one.
+    pub(super) async fn add_and_wait(&self, uri: &str) -> bool {
+        let mut followed = self.followed.subscribe();
+        self.add(uri, None);
+        let settled = followed.wait_for(|now| match now {
+            Followed::None => false,
+            Followed::Confirmed(uris) => uris.iter().any(|known| &**known == uri),
+            Followed::Refused => true,
+        });
+        match tokio::time::timeout(FOLLOW_LIMIT, settled).await {
+            Ok(Ok(now)) => *now != Followed::Refused,
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+
+    /// Removes a resource and notifies the server. Beyond [`MAX_ENDED`] the server is not notified and keeps sending.
+    pub(super) fn remove(&self, uri: &str) {
+        self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
+            let Some((uri, asked)) = wanted.remove_entry(uri) else { return false };
+            if asked != 0 && ended.len() < MAX_ENDED {
+                ended.insert(uri, asked);
+            }
+            true
+        });
+    }
+
+    /// Removes a resource of which the server is notified otherwise.
+    pub(super) fn removed(&self, uri: &str) {
+        self.wanted.send_if_modified(|resources| resources.wanted.remove(uri).is_some());
+    }
+
+    pub(super) fn uris(&self) -> Vec<Arc<str>> {
+        self.wanted.borrow().wanted.keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+
+    const ASKS: &[u8] = br#"{"id":1,"method":"roots/list"}"#;
+
+    #[test]
+    fn new_connection_counts_the_calls_of_the_previous_one() {
+        let first = NotificationRouter::after(None);
+        let asks = |router: &Arc<NotificationRouter>| {
+            let (sender, _listens) = mpsc::channel(1);
+            let _call = router.register(7, sender, able());
+            matches!(router.route(ASKS), Destination::Call(..))
+        };
+        let (idle, busy) = (Arc::new(NotificationRouter::after(Some(&first))), Arc::new(first));
+        assert!(asks(&idle), "no call was in flight");
+        busy.abandon(1, None);
+        let second = Arc::new(NotificationRouter::after(Some(&busy)));
+        assert!(!asks(&second));
+        let third = Arc::new(NotificationRouter::after(Some(&second)));
+        assert!(!asks(&third), "remembered over several connections");
+    }
+
+    fn able() -> CallClient {
+        let capabilities = ClientCapabilities { roots: true, ..ClientCapabilities::default() };
+        CallClient { session: Some(CallSession::fresh()), capabilities }
+    }
+
+    #[test]
+    fn call_is_reachable_until_its_registration_ends() {
+        let router = Arc::new(NotificationRouter::default());
+        let (sender, mut reachable) = mpsc::channel(1);
+        let place = router.register(7, sender, able());
+        assert!(matches!(router.route(ASKS), Destination::Call(7, Some(_))));
+        assert!(router.deliver(7, Bytes::from_static(ASKS)));
+        assert!(!router.deliver(7, Bytes::new()), "the queue is full");
+        assert_eq!(reachable.try_recv().unwrap(), ASKS);
+        drop(place);
+        assert!(matches!(router.route(ASKS), Destination::Reply(_)));
+        assert!(!router.deliver(7, Bytes::new()));
+    }
+
+    #[test]
+    fn unreachable_and_abandoned_calls_make_a_request_ambiguous() {
+        let router = Arc::new(NotificationRouter::default());
+        let (sender, _heard) = mpsc::channel(1);
+        let client = able();
+        let _place = router.register(7, sender, client);
+        let other = router.count();
+        assert!(matches!(router.route(ASKS), Destination::Reply(_)));
+        drop(other);
+        assert!(matches!(router.route(ASKS), Destination::Call(7, Some(_))));
+        router.abandon(8, client.session);
+        assert!(matches!(router.route(ASKS), Destination::Call(7, Some(_))), "same session");
+        router.abandon(9, None);
+        assert!(matches!(router.route(ASKS), Destination::Reply(_)));
+    }
+
+    #[test]
+    fn news_are_counted() {
+        let server_events = ServerEvents::default();
+        let changes = server_events.changes.subscribe();
+        server_events.changed(ChangedList::Prompts);
+        server_events.reconnected();
+        server_events.changed(ChangedList::Tools);
+        assert_eq!(*changes.borrow(), Changes { resources: 1, prompts: 2 });
+        server_events.updated("file:///a");
+        let mut updates = server_events.updates.subscribe();
+        server_events.updated("file:///b");
+        assert_eq!(&*updates.try_recv().unwrap(), "file:///b");
+    }
+
+    fn pending_unsubscriptions(subscriptions: &Subscriptions) -> Vec<(Arc<str>, u64)> {
+        let resources = subscriptions.wanted.borrow();
+        resources.ended.iter().map(|(uri, asked)| (Arc::clone(uri), *asked)).collect()
+    }
+
+    #[test]
+    fn server_is_notified_once_of_ended_subscriptions() {
+        let subscriptions = Subscriptions::default();
+        for (uri, asked) in [("asked", Some(7)), ("not asked", None), ("notified", Some(7))] {
+            subscriptions.add(uri, asked);
+        }
+        ["asked", "not asked", "unknown"].into_iter().for_each(|uri| subscriptions.remove(uri));
+        subscriptions.removed("notified");
+        assert!(subscriptions.uris().is_empty());
+        assert_eq!(pending_unsubscriptions(&subscriptions), [("asked".into(), 7)]);
+        // Subscribed again before the server was notified.
+        subscriptions.add("asked", None);
+        assert_eq!(pending_unsubscriptions(&subscriptions), []);
+        assert_eq!(subscriptions.wanted.borrow().wanted.get("asked"), Some(&7));
+    }
+
+    #[test]
+    fn pending_unsubscriptions_are_bounded() {
+        let subscriptions = Subscriptions::default();
+        for n in 0..=MAX_ENDED {
+            subscriptions.add(&n.to_string(), Some(1));
+            subscriptions.remove(&n.to_string());
+        }
+        assert_eq!(pending_unsubscriptions(&subscriptions).len(), MAX_ENDED);
+    }
+}

@@ -1,0 +1,87 @@
+//! Messages to a server besides calls: cancellations, and clients' responses to its requests. Sent in the background,
+//! within bounds; what exceeds them is dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::task::JoinSet;
+
+use crate::http;
+use crate::peer::Peer;
+use crate::request::cancellation;
+use crate::state::Carrier;
+use mcpproxy_runtime::io::line_budget::peer_line;
+
+/// Maximum number of cancellations in progress per connection; more are dropped.
+const MAX_CANCELLING: usize = 16;
+/// Maximum number of client responses in progress per connection; more are dropped.
+const MAX_RESPONDING: usize = 64;
+/// Maximum total size of those of a server, in bytes, beyond the first.
+const MAX_RESPONDING_BYTES: usize = 16 * 1024 * 1024;
+
+/// Outbox of one connection. What is in progress ends with it.
+pub(super) struct Outbox {
+    peer: Arc<Peer>,
+    /// Time limit of a response over a pipe.
+    limit: Duration,
+    cancelling: JoinSet<()>,
+    responding: JoinSet<()>,
+    /// Total size of client responses in progress, over all connections of the server.
+    bytes: Arc<AtomicUsize>,
+}
+
+/// Reservation of bytes, released when dropped.
+struct RespondingBytes(Arc<AtomicUsize>, usize);
+
+impl Drop for RespondingBytes {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
+impl Outbox {
+    pub(super) fn new(peer: &Arc<Peer>, limit: Duration, bytes: &Arc<AtomicUsize>) -> Self {
+        Self {
+            peer: Arc::clone(peer),
+            limit,
+            cancelling: JoinSet::new(),
+            responding: JoinSet::new(),
+            bytes: Arc::clone(bytes),
+        }
+    }
+
+    /// Cancels a call over HTTP; over a pipe the call does so itself.
+    pub(super) fn cancel(&mut self, carrier: &Carrier, id: u64) {
+        while self.cancelling.try_join_next().is_some() {}
+        if let Carrier::Http(session) = carrier
+            && self.cancelling.len() < MAX_CANCELLING
+        {
+            let session = session.clone();
+            self.cancelling.spawn(async move {
+                http::notify(&session, cancellation(id).into()).await;
+            });
+        }
+    }
+
+    /// Sends a client's response.
+    pub(super) fn respond(&mut self, carrier: &Carrier, id: Bytes, outcome: Bytes) {
+        while self.responding.try_join_next().is_some() {}
+        let (size, sending) = (outcome.len(), carrier.clone());
+        let is_full = self.bytes.load(Ordering::Relaxed) + size > MAX_RESPONDING_BYTES;
+        if self.responding.len() >= MAX_RESPONDING || (is_full && !self.responding.is_empty()) {
+            let peer = &self.peer;
+            peer_line!(warn, peer, server = %peer.name, limit = MAX_RESPONDING, "dropped a client's response: too many in progress");
+            return;
+        }
+        self.bytes.fetch_add(size, Ordering::Relaxed);
+        let taken = RespondingBytes(Arc::clone(&self.bytes), size);
+        let limit = self.limit;
+        self.responding.spawn(async move {
+            // Also released if the task is aborted.
+            let _taken = taken;
+            sending.respond(id, outcome, limit).await;
+        });
+    }
+}

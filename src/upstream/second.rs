@@ -1,0 +1,318 @@
+//! Second connection to a server of both protocol families: in the legacy one, for clients that it can ask only there.
+//!
+//! A server cannot ask a legacy client over a modern connection. If it also supports `initialize`, calls of legacy clients
+//! that declared a capability use a connection of their own: a second child process, or a second session over HTTP. The
+//! first such call opens it; it is closed when idle, and ends with the first connection, within which
+//! its task runs (`second_task`). Catalog, limits and everything else that is known about the server are shared.
+//!
+//! Invariants: at most one per server. A call that cannot use it uses the first connection. What the server sends over it
+//! goes to calls over it only ([`crate::inbound`]).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use mcpproxy_json::members::member;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{sleep_until, timeout, timeout_at};
+
+use crate::backoff::CONNECT_WAIT;
+use crate::error::Cause;
+use crate::notifications::ServerEvents;
+use crate::peer::Peer;
+use crate::request::Params;
+use crate::state::{CONTROL_MESSAGES, Control, LiveConnection};
+use crate::stdio::SentFor;
+use mcpproxy_policy::{Access, ResourceRequest};
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_runtime::io::line_budget::peer_line;
+
+/// Upper bound of `second_idle_timeout`; more cannot be added to a clock.
+const MAX_IDLE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Maximum wait of a call for `logging/setLevel`.
+const LEVEL_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum size of its response, which is empty, in bytes.
+const MAX_LEVEL_BYTES: usize = 64 * 1024;
+/// Levels of log messages, from the lowest.
+const LEVELS: [&str; 8] =
+    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+/// Whether a request of a client that can be asked is sent over the second connection. Not subscriptions, which the first
+/// one holds, and not calls of tools whose declared results the legacy family cannot carry: they are no objects.
+pub(super) fn serves(access: &Access) -> bool {
+    let is_object = |schema: &str| member(schema, "type") == Some(r#""object""#);
+    match access {
+        Access::Tool(call) => {
+            call.tool().output_schema.as_deref().is_none_or(|schema| is_object(schema.get()))
+        }
+        Access::Resource { request, .. } => *request == ResourceRequest::Read,
+        Access::Prompt { .. } | Access::Completion { .. } => true,
+    }
+}
+
+/// Phase of the second connection.
+///
+/// ```text
+///          begin              call                 established
+///  Absent ───────▶ Closed ───────────▶ Opening ─────────────────▶ Open
+///                    ▲                  ▲    │ failed               │
+///                    │      call, later │    ▼           lost       │
+///                    │                 Failed ◀─────────────────────┤
+///                    └──────────────────────────────────────────────┘
+///                                          idle
+/// ```
+///
+/// The end of the first connection leads to Absent from everywhere.
+pub(super) enum SecondPhase {
+    /// There is no first connection, or it is a legacy one.
+    Absent,
+    Closed,
+    Opening {
+        since: Instant,
+    },
+    Open(OpenSecond),
+    Failed {
+        reason: Arc<str>,
+        /// Until then no call causes another attempt.
+        until: Instant,
+        /// Whether the server is known to support `initialize`.
+        supported: bool,
+    },
+}
+
+pub(super) struct OpenSecond {
+    live: Arc<LiveConnection>,
+    protocol_version: Option<Arc<str>>,
+    /// Whether the server takes `logging/setLevel`.
+    logs: bool,
+    /// Index of the lowest level that was set in [`LEVELS`].
+    level: Mutex<Option<usize>>,
+}
+
+/// Handle to the second connection of one server, shared by all workers.
+pub(super) struct SecondConnection {
+    phase: watch::Sender<SecondPhase>,
+    /// Notified by a call that needs the connection.
+    pub(super) wanted: Notify,
+    uses: Mutex<Uses>,
+    /// Notified when no call uses it any more.
+    released: Notify,
+    pub(super) control: mpsc::Sender<Control>,
+    idle_timeout: Duration,
+}
+
+/// Calls that use the connection, or wait for it.
+struct Uses {
+    count: usize,
+    /// When the last one ended.
+    last: Instant,
+}
+
+/// Use by a call; the connection is not idle before this is dropped.
+pub(super) struct SecondUse(Arc<SecondConnection>);
+
+impl Drop for SecondUse {
+    fn drop(&mut self) {
+        let mut uses = self.0.uses.lock();
+        uses.count -= 1;
+        uses.last = Instant::now();
+        if uses.count == 0 {
+            self.0.released.notify_one();
+        }
+    }
+}
+
+/// Public state of a second connection that is open, being opened, or could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecondState {
+    pub status: SecondStatus,
+    /// Negotiated revision, while it is connected.
+    pub protocol_version: Option<Arc<str>>,
+    /// Why it could not be opened, or was lost; may be empty.
+    pub reason: Arc<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = SecondConnectionStatus)]
+pub enum SecondStatus {
+    Connecting,
+    Connected,
+    /// The last attempt failed, or the connection was lost; a later call causes the next one.
+    Failed,
+    /// The last attempt failed, and the server lists no revision before 2026-07-28.
+    Unsupported,
+}
+
+impl SecondConnection {
+    /// The handle, and the control messages for its task.
+    pub(super) fn new(idle_timeout: Duration) -> (Arc<Self>, mpsc::Receiver<Control>) {
+        let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
+        let second = Self {
+            phase: watch::Sender::new(SecondPhase::Absent),
+            wanted: Notify::new(),
+            uses: Mutex::new(Uses { count: 0, last: Instant::now() }),
+            released: Notify::new(),
+            control,
+            idle_timeout: idle_timeout.min(MAX_IDLE_TIMEOUT),
+        };
+        (Arc::new(second), controls)
+    }
+
+    pub(super) fn live(&self) -> Option<Arc<LiveConnection>> {
+        match &*self.phase.borrow() {
+            SecondPhase::Open(open) => Some(Arc::clone(&open.live)),
+            SecondPhase::Absent
+            | SecondPhase::Closed
+            | SecondPhase::Opening { .. }
+            | SecondPhase::Failed { .. } => None,
+        }
+    }
+
+    pub(super) fn enter(self: &Arc<Self>) -> SecondUse {
+        self.uses.lock().count += 1;
+        SecondUse(Arc::clone(self))
+    }
+
+    /// Returns the connection, opening it if need be; waits at most [`CONNECT_WAIT`] from the start of the attempt, and not
+    /// past `until`. `None`: it cannot be used.
+    pub(super) async fn open(&self, until: Instant) -> Option<Arc<LiveConnection>> {
+        let asked = Instant::now();
+        let mut phase = self.phase.subscribe();
+        loop {
+            let since = match &*phase.borrow_and_update() {
+                SecondPhase::Open(open) => return Some(Arc::clone(&open.live)),
+                SecondPhase::Absent => return None,
+                SecondPhase::Failed { until, .. } if asked < *until => return None,
+                SecondPhase::Failed { .. } | SecondPhase::Closed => {
+                    self.wanted.notify_one();
+                    asked
+                }
+                SecondPhase::Opening { since } => asked.min(*since),
+            };
+            let limit = until.min(since + CONNECT_WAIT);
+            timeout_at(limit.into(), phase.changed()).await.ok()?.ok()?;
+        }
+    }
+
+    /// Waits for a connection newer than this generation, which has ended or is about to.
+    pub(super) async fn successor(
+        &self,
+        generation: u64,
+        until: Instant,
+    ) -> Result<Arc<LiveConnection>, Cause> {
+        let mut phase = self.phase.subscribe();
+        let is_over = |phase: &SecondPhase| match phase {
+            SecondPhase::Open(open) => open.live.generation != generation,
+            SecondPhase::Absent
+            | SecondPhase::Closed
+            | SecondPhase::Opening { .. }
+            | SecondPhase::Failed { .. } => true,
+        };
+        let limit = until.min(Instant::now() + CONNECT_WAIT);
+        let over =
+            timeout_at(limit.into(), phase.wait_for(is_over)).await.is_ok_and(|it| it.is_ok());
+        let next = if over { self.open(until).await } else { None };
+        next.ok_or_else(|| Cause::NotConnected { reason: "its second connection has ended".into() })
+    }
+
+    pub(super) fn publish(&self, phase: SecondPhase) {
+        // Requests so far were for the phase before.
+        let _ = self.wanted.notified().now_or_never();
+        self.phase.send_replace(phase);
+    }
+
+    /// The attempt succeeded; `logs`: the server takes `logging/setLevel`.
+    pub(super) fn opened(
+        &self,
+        live: Arc<LiveConnection>,
+        protocol_version: Option<Arc<str>>,
+        logs: bool,
+    ) {
+        let level = Mutex::new(None);
+        self.publish(SecondPhase::Open(OpenSecond { live, protocol_version, logs, level }));
+    }
+
+    /// The connection continues with a new token.
+    pub(super) fn renew(&self, live: Arc<LiveConnection>) {
+        self.phase.send_modify(|phase| {
+            if let SecondPhase::Open(open) = phase {
+                open.live = live;
+            }
+        });
+    }
+
+    /// Waits until the connection is idle, and closes it to calls.
+    pub(super) async fn closed_when_idle(&self) {
+        loop {
+            let due = {
+                let uses = self.uses.lock();
+                let due = (uses.count == 0).then(|| uses.last + self.idle_timeout);
+                if due.is_some_and(|due| due <= Instant::now()) {
+                    // Under the lock: a call that enters later finds it closed.
+                    self.publish(SecondPhase::Closed);
+                    return;
+                }
+                due
+            };
+            match due {
+                Some(due) => sleep_until(due.into()).await,
+                None => self.released.notified().await,
+            }
+        }
+    }
+
+    pub(super) fn state(&self) -> Option<SecondState> {
+        let state = |status| SecondState { status, protocol_version: None, reason: "".into() };
+        match &*self.phase.borrow() {
+            SecondPhase::Absent | SecondPhase::Closed => None,
+            SecondPhase::Opening { .. } => Some(state(SecondStatus::Connecting)),
+            SecondPhase::Open(open) => Some(SecondState {
+                protocol_version: open.protocol_version.clone(),
+                ..state(SecondStatus::Connected)
+            }),
+            SecondPhase::Failed { reason, supported, .. } => {
+                let status =
+                    if *supported { SecondStatus::Failed } else { SecondStatus::Unsupported };
+                Some(SecondState { reason: Arc::clone(reason), ..state(status) })
+            }
+        }
+    }
+
+    /// Has the server send log messages from `level` on, unless it does. All clients share the connection, so that it has
+    /// the lowest level of them; a client gets those that it wants.
+    pub(super) async fn lower_level(
+        &self,
+        live: &LiveConnection,
+        level: &str,
+        (events, peer): (&ServerEvents, &Peer),
+    ) {
+        let Some(at) = LEVELS.iter().position(|known| *known == level) else { return };
+        let is_news = match &*self.phase.borrow() {
+            SecondPhase::Open(open) if open.logs && open.live.generation == live.generation => {
+                let mut lowest = open.level.lock();
+                let is_news = lowest.is_none_or(|lowest| at < lowest);
+                if is_news {
+                    *lowest = Some(at);
+                }
+                is_news
+            }
+            _ => false,
+        };
+        if !is_news {
+            return;
+        }
+        let params = Params::of("logging/setLevel", json!({"level": level}).to_string().into());
+        let bound = (MAX_LEVEL_BYTES, SentFor::Nobody);
+        let family = ProtocolFamily::Legacy;
+        let sent = live.link.fetch(events, params, family, LEVEL_LIMIT, bound);
+        let failure = match timeout(LEVEL_LIMIT, sent).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(failure)) => failure.cause.to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        peer_line!(debug, peer, server = %peer.name, failure, "logging/setLevel failed");
+    }
+}

@@ -1,0 +1,250 @@
+//! Task of the second connection to a server: opens it when a call wants it, serves it, and closes it when it is idle.
+//!
+//! Runs within the first connection ([`crate::server_task`]), whose end is its own. Calls see its state in
+//! [`crate::second`].
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use crate::backoff::STABLE_AFTER;
+use crate::config::Target;
+use crate::connect::{ConnectFailure, ConnectOptions, GOODBYE_LIMIT, ServerConnection, establish};
+use crate::handle::Upstream;
+use crate::handshake::Start;
+use crate::listen;
+use crate::notifications::NotificationRouter;
+use crate::oauth::{self, Renewal};
+use crate::outbox::Outbox;
+use crate::second::{SecondConnection, SecondPhase};
+use crate::state::{ATTEMPTS, Control, LiveConnection, SECOND};
+use mcpproxy_protocol::mcp::revisions::{MODERN, ProtocolFamily};
+use mcpproxy_runtime::io::line_budget::peer_line;
+
+/// Time without another attempt after a failed one, if the server listed a legacy revision, or after the early loss of a
+/// connection.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+/// The same if it listed none: it probably does not support `initialize`.
+const UNLISTED_RETRY_AFTER: Duration = Duration::from_secs(600);
+
+/// State of the task that outlives one connection.
+pub(super) struct SecondTask {
+    controls: mpsc::Receiver<Control>,
+    /// Router of the last connection over HTTP.
+    router: Option<Arc<NotificationRouter>>,
+    attempts: u32,
+}
+
+/// The server as its first connection found it.
+pub(super) struct FirstConnection<'a> {
+    pub(super) options: ConnectOptions<'a>,
+    /// Its resolved entry.
+    pub(super) target: Option<&'a Target>,
+    pub(super) family: ProtocolFamily,
+    /// Whether the server listed a legacy revision.
+    pub(super) lists_legacy: bool,
+    /// Total size of clients' responses in progress.
+    pub(super) responding_bytes: &'a Arc<AtomicUsize>,
+}
+
+/// End of the first connection.
+pub(super) struct FirstEnded {
+    pub(super) deadline: tokio::time::Instant,
+    pub(super) reason: Arc<str>,
+}
+
+enum End {
+    Idle,
+    Lost(Arc<str>),
+    /// The first connection has ended.
+    Over(FirstEnded),
+}
+
+/// Lets calls open the second connection, before they can use the first one.
+pub(super) fn begin(upstream: &Upstream, family: ProtocolFamily) {
+    if let (Some(second), ProtocolFamily::Modern) = (&upstream.second, family) {
+        second.publish(SecondPhase::Closed);
+    }
+}
+
+/// Opens the second connection when a call wants it and closes it when it is idle, until the first one has ended.
+pub(super) async fn run(
+    task: Option<&mut SecondTask>,
+    upstream: &Arc<Upstream>,
+    first: FirstConnection<'_>,
+    mut ending: oneshot::Receiver<FirstEnded>,
+) {
+    match (task, &upstream.second, first.target) {
+        (Some(task), Some(second), Some(target)) if first.family == ProtocolFamily::Modern => {
+            task.keep(upstream, second, (&first, target), &mut ending).await;
+            second.publish(SecondPhase::Absent);
+        }
+        _ => {
+            // Without a sender the first one has ended, too.
+            let _ = ending.await;
+        }
+    }
+}
+
+impl SecondTask {
+    pub(super) fn new(controls: mpsc::Receiver<Control>) -> Self {
+        Self { controls, router: None, attempts: 0 }
+    }
+
+    async fn keep(
+        &mut self,
+        upstream: &Arc<Upstream>,
+        second: &SecondConnection,
+        (first, target): (&FirstConnection<'_>, &Target),
+        ending: &mut oneshot::Receiver<FirstEnded>,
+    ) {
+        let peer = &upstream.peer;
+        let server = &peer.name;
+        let listed = first.lists_legacy;
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut *ending => return,
+                () = second.wanted.notified() => {}
+            }
+            let began = Instant::now();
+            second.publish(SecondPhase::Opening { since: began });
+            // Discards messages about earlier connections.
+            while self.controls.try_recv().is_ok() {}
+            let opened = tokio::select! {
+                biased;
+                _ = &mut *ending => return,
+                opened = self.connect(first, target) => opened,
+            };
+            let mut connection = match opened {
+                Ok(connection) => connection,
+                Err(ConnectFailure { reason, throttled, .. }) => {
+                    let remembered = if listed { RETRY_AFTER } else { UNLISTED_RETRY_AFTER };
+                    let remembered = remembered.max(throttled.flatten().unwrap_or_default());
+                    peer_line!(warn, peer, %server, reason, "opening a second connection (initialize) failed: calls of all clients use the first one");
+                    let until = Instant::now() + remembered;
+                    let reason = reason.into();
+                    second.publish(SecondPhase::Failed { reason, until, supported: listed });
+                    continue;
+                }
+            };
+            peer_line!(info, peer, %server, "opened a second connection (initialize) for clients that the server can ask");
+            self.router = Some(Arc::clone(&connection.router));
+            self.attempts = self.attempts.wrapping_add(1);
+            let end = self.serve(upstream, second, first, &mut connection, ending).await;
+            let goodbye = || tokio::time::Instant::now() + GOODBYE_LIMIT;
+            let (reason, deadline, is_over) = match end {
+                End::Idle => ("it was idle".into(), goodbye(), false),
+                End::Lost(reason) => {
+                    // One that does not last counts as one that could not be opened.
+                    let is_stable = began.elapsed() >= STABLE_AFTER;
+                    let rest = if is_stable { Duration::ZERO } else { RETRY_AFTER };
+                    let until = Instant::now() + rest;
+                    peer_line!(info, peer, %server, reason = &*reason, "the second connection was lost: a later call opens it again");
+                    let shown = Arc::clone(&reason);
+                    second.publish(SecondPhase::Failed { reason: shown, until, supported: true });
+                    (reason, goodbye(), false)
+                }
+                End::Over(FirstEnded { deadline, reason }) => {
+                    second.publish(SecondPhase::Absent);
+                    (reason, deadline, true)
+                }
+            };
+            connection.fail_calls(reason);
+            connection.close(deadline).await;
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    async fn connect(
+        &self,
+        first: &FirstConnection<'_>,
+        target: &Target,
+    ) -> Result<ServerConnection, ConnectFailure> {
+        let options = ConnectOptions { before: self.router.as_deref(), ..first.options };
+        let start = Start::Known(ProtocolFamily::Legacy);
+        let connection = establish(target, &options, start).await?;
+        if connection.greeting.about.family == ProtocolFamily::Legacy {
+            return Ok(connection);
+        }
+        connection.close(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
+        Err(ConnectFailure::new(format!("it answered initialize with {MODERN}")))
+    }
+
+    /// Serves an open connection until it ends; if it was idle, it is closed to calls.
+    async fn serve(
+        &mut self,
+        upstream: &Arc<Upstream>,
+        second: &SecondConnection,
+        first: &FirstConnection<'_>,
+        connection: &mut ServerConnection,
+        ending: &mut oneshot::Receiver<FirstEnded>,
+    ) -> End {
+        let generation =
+            (upstream.key << ATTEMPTS) | SECOND | (u64::from(self.attempts) & (SECOND - 1));
+        let live = |connection: &ServerConnection| {
+            Arc::new(LiveConnection {
+                generation,
+                family: ProtocolFamily::Legacy,
+                link: connection.carrier.clone(),
+                router: Arc::clone(&connection.router),
+            })
+        };
+        let greeting = &connection.greeting;
+        let logs = greeting.about.offers.logging;
+        second.opened(live(connection), greeting.protocol_version.clone(), logs);
+        let mut following = JoinSet::new();
+        if let listen::Line::Http(http) = &connection.line {
+            following.spawn(listen::read_session_stream(Arc::clone(upstream), Arc::clone(http)));
+        }
+        let limit = first.options.limit;
+        let mut outbox = Outbox::new(&upstream.peer, limit, first.responding_bytes);
+        let mut renewal = oauth::renewal(first.options.login, connection.bearer());
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut *ending => {
+                    // Without a reason: the first connection's task has ended.
+                    let now = tokio::time::Instant::now();
+                    let gone = || FirstEnded { deadline: now, reason: "the proxy is shutting down".into() };
+                    return End::Over(ended.unwrap_or_else(|_| gone()));
+                }
+                reason = connection.lost() => return End::Lost(reason),
+                control = self.controls.recv() => match control {
+                    Some(Control::Lost { generation: about, reason }) if about == generation => {
+                        return End::Lost(reason);
+                    }
+                    Some(Control::Cancel { generation: about, id }) if about == generation => {
+                        outbox.cancel(&connection.carrier, id);
+                    }
+                    Some(Control::Respond { generation: about, id, outcome })
+                        if about == generation =>
+                    {
+                        outbox.respond(&connection.carrier, id, outcome);
+                    }
+                    Some(
+                        Control::Lost { .. }
+                        | Control::Restart { .. }
+                        | Control::Cancel { .. }
+                        | Control::Respond { .. },
+                    )
+                    | None => {}
+                },
+                renewed = &mut renewal => match renewed {
+                    Renewal::Bearer(bearer) => {
+                        connection.log_in(bearer);
+                        second.renew(live(connection));
+                        renewal = oauth::renewal(first.options.login, connection.bearer());
+                    }
+                    Renewal::Gone(reason) => return End::Lost(reason.into()),
+                },
+                () = second.closed_when_idle() => return End::Idle,
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A client of the stateless revision that is asked by one node and repeats its call at another: its user's answer counts
+//! there, and a call whose node is gone is not sent.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::approvals_modern::{Hand, again, sent, value, waiting, write};
+use crate::harness::{Proxy, Recorder, error_text, free_port, stub_stdio, until};
+use crate::request_state;
+
+const OLD: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+const NEW: &str = "202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f";
+
+fn config(store: &TempDir, node: &str, key: Value) -> Value {
+    let (port, mut s) = (free_port(), stub_stdio(&["--offers"]));
+    s["capabilities"] = json!({"write_item": {"approval": "required"}});
+    json!({
+        "listen": format!("127.0.0.1:{port}"),
+        "mcpServers": {"s": s},
+        "approval": {"elicitation": true},
+        "cluster": {
+            "store": format!("file://{}", store.path().display()), "node": node,
+            "flush": "100ms", "key": key, "advertise": format!("http://127.0.0.1:{port}"),
+        },
+    })
+}
+
+fn until_living(node: &Proxy, count: u64) {
+    until("the membership is known", || (node.api("fleet")["living"] == count).then_some(()));
+}
+
+/// Two that know of each other, with these keys.
+fn two(store: &TempDir, keys: [Value; 2]) -> [Proxy; 2] {
+    let [first, second] = keys;
+    let nodes = [("a", first), ("b", second)];
+    let nodes = nodes.map(|(name, key)| Proxy::with(config(store, name, key)));
+    nodes.iter().for_each(|node| until_living(node, 2));
+    nodes
+}
+
+#[test]
+fn answer_of_the_user_counts_at_every_node_where_the_call_is_repeated() {
+    let store = tempfile::tempdir().unwrap();
+    // While the key is changed, too.
+    let [a, b] = two(&store, [json!([OLD, NEW]), json!([NEW, OLD])]);
+    let [at_a, at_b] = [&a, &b].map(Hand::new);
+    let params = write(json!({"value": 1}));
+    let denied = at_b.call(&again(&params, &at_a.asked(&params), "decline"));
+    assert_eq!(error_text(&denied["result"]), "Tool 's:write_item': approval was denied");
+    assert_eq!((sent(&a), waiting(&b).len()), (0, 0), "it went out nowhere, and is over");
+    let state = at_a.asked(&params);
+    assert_eq!(*value(&at_b.call(&again(&params, &state, "accept"))), 7);
+    let ended = a.activity("type=approval")[0]["metadata"].clone();
+    assert_eq!((&ended["state"], &ended["door"]), (&json!("approved"), &json!("elicitation")));
+    for hand in [&at_a, &at_b] {
+        let twice = hand.call(&again(&params, &state, "accept"));
+        let text = "Tool 's:write_item': its approval was used already, or is not known any more";
+        assert_eq!(error_text(&twice["result"]), text);
+    }
+    // Another call is none that was approved, wherever it is made.
+    let other = write(json!({"value": 2}));
+    let refused = at_a.call(&again(&other, &at_b.asked(&params), "accept"));
+    let text = "Tool 's:write_item': what was approved is not what is asked now";
+    assert_eq!(error_text(&refused["result"]), text);
+}
+
+// PRO-31
+#[test]
+fn request_state_of_a_server_is_accepted_at_every_node() {
+    let (store, server) = (tempfile::tempdir().unwrap(), Recorder::start(request_state::answer));
+    // While the key is changed, too.
+    let nodes = [("a", json!([OLD, NEW])), ("b", json!([NEW, OLD]))].map(|(name, key)| {
+        let mut config = config(&store, name, key);
+        config["mcpServers"] = json!({"m": request_state::entry(&server)});
+        Proxy::with(config)
+    });
+    nodes.iter().for_each(|node| until_living(node, 2));
+    for (first, second) in [(0, 1), (1, 0)] {
+        for request in &request_state::requests("m", "ask") {
+            let result = request_state::ask(&nodes[first], "", request, None).json();
+            let state = &result["result"]["requestState"];
+            let done = request_state::ask(&nodes[second], "", request, Some(state)).json();
+            assert_eq!(done["result"]["resultType"], "complete", "{result} {done}");
+            let sent = request_state::returned(&server).pop().unwrap();
+            assert!(sent.contains(request_state::STATE), "{sent}");
+        }
+    }
+}
+
+#[test]
+fn call_whose_node_is_gone_must_be_repeated_and_is_not_sent() {
+    let store = tempfile::tempdir().unwrap();
+    let [a, b] = two(&store, [json!(OLD), json!(OLD)]);
+    let params = write(json!({"value": 1}));
+    let state = Hand::new(&a).asked(&params);
+    drop(a.end());
+    until_living(&b, 1);
+    let at_b = Hand::new(&b);
+    for action in ["decline", "accept"] {
+        let refused = at_b.call(&again(&params, &state, action));
+        let text = "Tool 's:write_item': its approval was asked for at node 'a', which cannot be asked: repeat the call";
+        assert_eq!(error_text(&refused["result"]), text, "{action}");
+    }
+    // One of a key that this node does not have is that node's all the same.
+    let other = state.replacen("mcpproxy-approval.", "mcpproxy-approval.0", 1);
+    let refused = at_b.call(&again(&params, &other, "decline"));
+    assert!(error_text(&refused["result"]).contains("asked for at node 'a'"), "{refused}");
+    assert_eq!((sent(&b), waiting(&b).len()), (0, 0));
+    at_b.asked(&params);
+}

@@ -1,0 +1,141 @@
+//! REST endpoints used by the page: switching servers, and showing and comparing rules and config.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::harness::{API_KEY, Proxy, Response, stub_stdio, until, write_private};
+
+const KEY: [(&str, &str); 1] = [("X-API-Key", API_KEY)];
+
+fn post(proxy: &Proxy, path: &str) -> Response {
+    proxy.request("POST", &format!("/api/v1/{path}"), &KEY, b"")
+}
+
+fn state(proxy: &Proxy, server: &str) -> String {
+    let servers = proxy.api("servers");
+    let found = servers["servers"].as_array().unwrap().iter().find(|it| it["name"] == server);
+    found.map_or(String::new(), |it| it["state"].as_str().unwrap().to_owned())
+}
+
+/// The config file.
+pub(crate) fn text(proxy: &Proxy) -> String {
+    fs::read_to_string(proxy.folder.path().join("config.json")).unwrap()
+}
+
+/// Replaces the config file.
+pub(crate) fn write(proxy: &Proxy, text: &str) {
+    let new = proxy.folder.path().join("config.json.new");
+    write_private(&new, text);
+    fs::rename(new, proxy.folder.path().join("config.json")).unwrap();
+}
+
+#[test]
+fn server_is_switched_in_the_file_and_takes_effect_at_once() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let before = text(&proxy).replacen('{', "{ // mine\n", 1);
+    write(&proxy, &before);
+    assert_eq!(post(&proxy, "config/reload").status, 200);
+    let off = post(&proxy, "servers/s/disable");
+    assert_eq!(off.status, 200, "{}", off.text());
+    let said = json!({"server": "s", "enabled": false, "changed": true});
+    assert_eq!(off.json()["data"], said);
+    assert_eq!(state(&proxy, "s"), "disabled");
+    assert!(text(&proxy).contains("// mine") && text(&proxy).contains("\"enabled\""));
+    assert_eq!(post(&proxy, "servers/s/disable").json()["data"]["changed"], false);
+    assert_eq!(post(&proxy, "servers/s/restart").status, 409);
+    assert_eq!(post(&proxy, "servers/s/enable").status, 200);
+    until("it is back", || (state(&proxy, "s") == "connected").then_some(()));
+    let switched = proxy.activity("type=config_change&status=success");
+    assert!(switched.iter().any(|record| record["principal"] == "admin"), "{switched:?}");
+}
+
+#[test]
+fn rejected_switch_is_reported_and_the_file_stays() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let unknown = post(&proxy, "servers/nobody/disable");
+    assert_eq!(unknown.status, 404, "{}", unknown.text());
+    assert_eq!(post(&proxy, "servers/s/disable?x=1").status, 400);
+    let good = text(&proxy);
+    let file = proxy.folder.path().join("config.json");
+    for bad in ["{", "\u{0}", &good.replacen('{', "{\"tools_limit\": 0, ", 1)] {
+        write(&proxy, bad);
+        let refused = post(&proxy, "servers/s/disable");
+        assert_eq!(refused.status, 409, "{bad}: {}", refused.text());
+        assert!(refused.text().contains("'s' is not switched"), "{}", refused.text());
+        assert_eq!(text(&proxy), bad);
+    }
+    // Rules that are wrong: a reload would not take them, so that nothing is written either.
+    let rules = proxy.folder.path().join("bad.cedar");
+    fs::write(&rules, "permit (\n").unwrap();
+    let policy = json!({"files": [rules]});
+    let bad = good.replacen('{', &format!("{{\"policy\": {policy}, "), 1);
+    write(&proxy, &bad);
+    let refused = post(&proxy, "servers/s/disable");
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    let error = refused.text();
+    assert!(error.contains("'s' is not switched") && error.contains("bad.cedar"), "{error}");
+    assert_eq!(text(&proxy), bad);
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert_eq!(post(&proxy, "servers/s/disable").status, 409, "a folder in its place");
+    assert_eq!(state(&proxy, "s"), "connected", "what is in force stays");
+}
+
+#[test]
+fn file_is_compared_with_the_config_in_force_without_showing_secrets() {
+    let secret = "s3cret-value-of-the-test";
+    let mut server = stub_stdio(&[]);
+    server["env"] = json!({"E2E_TOKEN": secret});
+    let proxy = Proxy::start(json!({"s": server}));
+    let standing = proxy.api("config")["standing"].clone();
+    assert_eq!(standing["api_key"], "(not shown)");
+    assert_eq!(standing["mcpServers"]["s"]["env"]["E2E_TOKEN"], "(not shown)");
+    let shown = standing.to_string();
+    assert!(!shown.contains(secret) && !shown.contains(API_KEY), "{shown}");
+    let same =
+        json!({"changes": [], "left_out": 0, "applied": [], "needs_restart": [], "problems": []});
+    assert_eq!(proxy.api("config/difference"), same);
+    let good = text(&proxy);
+    write(&proxy, &good.replacen('{', "{\"tools_limit\": 0, ", 1));
+    let found = proxy.api("config/difference");
+    assert_eq!(found["problems"][0]["severity"], "error", "{found}");
+    assert!(found["problems"][0]["problem"].as_str().unwrap().contains("tools_limit"), "{found}");
+    write(&proxy, &good.replacen("\"127.0.0.1:0\"", "\"127.0.0.1:1\"", 1));
+    let restart = until("it is known", || {
+        let found = proxy.api("config/difference");
+        (found["needs_restart"] == json!(["listen"])).then_some(found)
+    });
+    assert!(!restart.to_string().contains(secret), "{restart}");
+}
+
+#[test]
+fn rules_in_force_are_shown_as_written() {
+    let none = Proxy::start(json!({}));
+    let expected = json!({"mode": "none", "default": "allow", "rules": [], "left_out": 0});
+    assert_eq!(none.api("policy"), expected);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.cedar");
+    let rule = "@id(\"mine\")\n@message(\"ask me\")\n@requires(\"approval\")\nforbid(principal, action, resource);";
+    write_private(&file, &format!("// first\n{rule}\n"));
+    let policy = json!({"files": [file], "mode": "shadow", "default": "deny"});
+    let proxy = Proxy::with(json!({"policy": policy}));
+    let shown = proxy.api("policy");
+    assert_eq!((&shown["mode"], &shown["default"]), (&json!("shadow"), &json!("deny")));
+    let found: &Value = &shown["rules"][0];
+    assert_eq!((&found["rule"], &found["effect"]), (&json!("mine"), &json!("forbid")));
+    assert_eq!((&found["message"], &found["asks_a_person"]), (&json!("ask me"), &json!(true)));
+    assert_eq!((&found["text"], &found["line"]), (&json!(rule), &json!(2)));
+}
+
+#[test]
+fn latencies_are_reported_over_time() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    proxy.client().read("s:read_item", json!({}));
+    let steps = proxy.api("activity/summary?period=1h")["over_time"].clone();
+    let called: Vec<_> =
+        steps.as_array().unwrap().iter().filter(|step| step["success"] == 1).collect();
+    assert_eq!(called.len(), 1, "{steps}");
+    let [p50, p99] = ["p50_ms", "p99_ms"].map(|name| called[0][name].as_f64().unwrap());
+    assert!(p50 > 0.0 && p99 >= p50, "{steps}");
+}

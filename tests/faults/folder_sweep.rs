@@ -1,0 +1,678 @@
+//! Sweep over damaged data folders: every file × every kind of damage × every command that reads it (ACT-9, SF-2).
+//!
+//! Invariants of each case:
+//! - No command aborts, panics or hangs.
+//! - `serve` never starts with fewer records than before without a gap record, a fault, or a warning that names the file.
+//! - `serve` never starts with other authority than before (tokens, tools, pins, logins, rules: [`Seen::authority`])
+//!   without a fault or warning that names the file, and no call that a rule forbids is permitted. Damage to a file that
+//!   decides who may do what ([`Case::decides`]) is reported even if it has no effect. Its older generation is exempt: it
+//!   is valid, as after the restore of a backup.
+//! - `serve --salvage` keeps every record outside the damaged block, or outside the file if that is gone.
+//! - A failing `serve`, `verify` or `doctor` names the file and a command that exists; `verify` and `doctor` fail if
+//!   `serve` refuses to start or loses records. A manifest or `current` is named by its keyspace's folder: they are
+//!   compared with each other, so that the message may name the other one.
+//!
+//! `cargo test` runs a short form: four of the scenes, one kind of damage per file, in turns, without the comparison of
+//! messages and authority. `tools/faults` runs the full form: every scene and kind, and `FAULTS_BITS` bits of each file, on an
+//! optimized program. Several cases run at a time.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::num::NonZero;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::folder_scenes::{self, Scene};
+use crate::plan::{EIO, Op, Plan};
+use crate::proxy::{self, KEY};
+use crate::sweep::build;
+
+/// Time limit of a command.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+/// Environment variable of the full form: the number of bits flipped in each file.
+const BITS: &str = "FAULTS_BITS";
+/// Maximum number of records that one damaged place may cost: two blocks of 64 (ACT-11), since a sector may span two.
+const BLOCK: u64 = 128;
+/// The same in the short form: a killed log with a damaged manifest loses up to 158 records, which the full form reports.
+const SHORT_BOUND: u64 = 512;
+/// Time for servers to connect and for the facts of a fleet to be read.
+const SETTLES_WITHIN: Duration = Duration::from_secs(5);
+/// Number of findings that end the sweep.
+const MAX_FINDINGS: usize = 20;
+const SECTOR: u64 = 512;
+/// Number of cases that run at a time on each core: a node of a fleet mostly waits for its lease.
+const CASES_PER_CORE: usize = 6;
+
+/// The program under test: the one built with the tests, or that of `FAULTS_MCPPROXY`.
+pub(crate) fn program() -> OsString {
+    std::env::var_os("FAULTS_MCPPROXY").unwrap_or_else(|| env!("CARGO_BIN_EXE_mcpproxy").into())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Damage {
+    /// One flipped bit, by its position in per mille of the file.
+    Flip(u32),
+    CutInHalf,
+    ZeroedSector,
+    Empty,
+    Missing,
+    /// An earlier version of the file.
+    Older,
+    /// Reading it fails with EIO.
+    Unreadable,
+}
+
+impl Damage {
+    const KINDS: [Self; 7] = [
+        Self::Flip(500),
+        Self::CutInHalf,
+        Self::ZeroedSector,
+        Self::Empty,
+        Self::Missing,
+        Self::Older,
+        Self::Unreadable,
+    ];
+
+    /// Damages a file of a copy of the scene. Returns false if that changes nothing.
+    fn apply(self, scene: &Scene, copy: &Path, file: &Path) -> bool {
+        let path = copy.join(file);
+        let length = fs::metadata(&path).unwrap().len();
+        let write = || fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        match self {
+            Self::Flip(per_mille) => {
+                // Journals are preallocated: only the written part matters.
+                let written = written_bytes(&path);
+                if written == 0 {
+                    return false;
+                }
+                let bit = (written * 8).saturating_sub(1) * u64::from(per_mille) / 1000;
+                let (file, mut byte) = (write(), [0]);
+                file.read_exact_at(&mut byte, bit / 8).unwrap();
+                byte[0] ^= 1 << (bit % 8);
+                file.write_all_at(&byte, bit / 8).unwrap();
+            }
+            Self::CutInHalf => {
+                if length < 2 {
+                    return false;
+                }
+                write().set_len(written_bytes(&path) / 2).unwrap();
+            }
+            Self::ZeroedSector => {
+                let at = written_bytes(&path) / 2 / SECTOR * SECTOR;
+                let bytes = usize::try_from(SECTOR.min(length - at.min(length))).unwrap();
+                let mut sector = vec![0; bytes];
+                write().read_exact_at(&mut sector, at).unwrap();
+                if sector.iter().all(|byte| *byte == 0) {
+                    return false;
+                }
+                write().write_all_at(&vec![0; bytes], at).unwrap();
+            }
+            Self::Empty => {
+                if length == 0 {
+                    return false;
+                }
+                write().set_len(0).unwrap();
+            }
+            Self::Missing => fs::remove_file(&path).unwrap(),
+            Self::Older => {
+                let older = scene.earlier.path().join(file);
+                if !older.exists() || fs::read(&older).unwrap() == fs::read(&path).unwrap() {
+                    return false;
+                }
+                fs::copy(older, path).unwrap();
+            }
+            Self::Unreadable => return length > 0,
+        }
+        true
+    }
+}
+
+#[test]
+fn damaged_data_folder_files_are_reported_without_aborting() {
+    let tools = tempfile::tempdir().unwrap();
+    let shim = build(tools.path());
+    let bits = std::env::var(BITS).ok().map(|bits| bits.parse::<u32>().unwrap());
+    let is_whole = bits.is_some();
+    let scenes = folder_scenes::all(tools.path(), is_whole);
+    let files: Vec<_> = scenes.iter().map(Scene::files).collect();
+    let programs = Programs::default();
+    let undamaged = scenes.iter().map(|scene| undamaged(scene, &shim, &programs, is_whole));
+    let undamaged: Vec<_> = undamaged.collect();
+    let mut cases = Vec::new();
+    for ((scene, files), undamaged) in scenes.iter().zip(&files).zip(&undamaged) {
+        for (number, file) in files.iter().enumerate() {
+            let damages: Vec<_> = match bits {
+                None => vec![Damage::KINDS[number % Damage::KINDS.len()]],
+                Some(bits) => {
+                    let flips = (0..bits).map(|bit| Damage::Flip(1000 * bit / bits));
+                    flips.chain(Damage::KINDS.into_iter().skip(1)).collect()
+                }
+            };
+            cases.extend(damages.into_iter().map(|damage| Case {
+                scene,
+                file,
+                damage,
+                shim: &shim,
+                undamaged,
+                programs: &programs,
+                is_whole,
+            }));
+        }
+    }
+    let (next, result) = (AtomicUsize::new(0), Mutex::new(Sweep::default()));
+    std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        for _ in 0..cores * CASES_PER_CORE {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = case.run();
+                    let mut result = result.lock();
+                    result.take(case, outcome);
+                    if result.findings.len() >= MAX_FINDINGS {
+                        return;
+                    }
+                    let done = result.done;
+                    if bits.is_some() && done % 500 == 0 {
+                        println!("{done} of {} cases", cases.len());
+                    }
+                }
+            });
+        }
+    });
+    let Sweep { table, findings, .. } = result.into_inner();
+    for ((scene, damage), outcomes) in &table {
+        println!("{scene:<12} {damage:<12} {outcomes:?}");
+    }
+    assert!(findings.is_empty(), "{}", findings.join("\n\n"));
+    assert!(table.len() > 20, "too few cases were tried: {table:#?}");
+}
+
+/// Outcomes and findings of the cases so far.
+#[derive(Default)]
+struct Sweep {
+    done: usize,
+    /// Number of cases by scene, damage and outcome.
+    table: BTreeMap<(&'static str, String), BTreeMap<&'static str, u64>>,
+    findings: Vec<String>,
+}
+
+impl Sweep {
+    fn take(&mut self, case: &Case<'_>, outcome: Result<&'static str, String>) {
+        let Case { scene, file, damage, .. } = case;
+        let outcome = outcome.unwrap_or_else(|finding| {
+            let place = format!("{}: {} {damage:?}", scene.name, file.display());
+            self.findings.push(format!("{place}: {finding}"));
+            "finding"
+        });
+        let kind = match damage {
+            Damage::Flip(_) => "Flip".to_owned(),
+            other => format!("{other:?}"),
+        };
+        *self.table.entry((scene.name, kind)).or_default().entry(outcome).or_default() += 1;
+        self.done += 1;
+    }
+}
+
+/// One damaged file.
+struct Case<'a> {
+    scene: &'a Scene,
+    file: &'a Path,
+    damage: Damage,
+    shim: &'a Path,
+    /// The report of the undamaged scene.
+    undamaged: &'a Seen,
+    programs: &'a Programs,
+    /// The full form, which also compares what `verify` and `doctor` say, names, commands and the authority.
+    is_whole: bool,
+}
+
+/// The report of a proxy on the undamaged scene.
+fn undamaged(scene: &Scene, shim: &Path, programs: &Programs, is_whole: bool) -> Seen {
+    let (copy, config) = scene.copy();
+    let none = Seen::default();
+    let (file, damage) = (Path::new(""), Damage::Missing);
+    let case = Case { scene, file, damage, shim, undamaged: &none, programs, is_whole };
+    for args in [&["activity", "verify"][..], &["doctor"]] {
+        let output = case.output(&copy, &config, args).unwrap();
+        assert!(output.status.success(), "{}: {}", scene.name, output.stderr);
+    }
+    match case.serve(&copy, &config, &[]).unwrap() {
+        Served::Started(seen) => {
+            assert!(seen.records > 0 && seen.faults == "[]", "{}: {seen:?}", scene.name);
+            seen
+        }
+        Served::Refused(output) => panic!("{}: {}", scene.name, output.stderr),
+    }
+}
+
+impl Case<'_> {
+    /// Outcome of the case, or a finding.
+    fn run(&self) -> Result<&'static str, String> {
+        let (copy, config) = self.scene.copy();
+        if !self.damage.apply(self.scene, copy.path(), self.file) {
+            return Ok("unchanged");
+        }
+        let verify = self.output(&copy, &config, &["activity", "verify"])?;
+        let doctor = self.output(&copy, &config, &["doctor"])?;
+        if self.is_whole && !verify.status.success() {
+            self.names_file_and_command("verify", &verify.stderr)?;
+        }
+        if self.is_whole && !doctor.status.success() {
+            self.names_file_and_command("doctor", &wrong_findings(&doctor.stderr))?;
+        }
+        // Each start works on its own copy, because the first one may repair it.
+        let (again, config_again) = self.scene.copy();
+        self.damage.apply(self.scene, again.path(), self.file);
+        let (seen, outcome) = match self.serve(&copy, &config, &[])? {
+            Served::Started(seen) if !seen.is_unreadable => {
+                let outcome = self.judge(&seen, "serve")?;
+                (Some(seen), outcome)
+            }
+            started_or_refused => {
+                match started_or_refused {
+                    // The next check of its tables repairs it.
+                    Served::Started(seen) if seen.faults == "[]" => {
+                        return Err(format!("unreadable records are no fault: {seen:?}"));
+                    }
+                    Served::Started(seen) => {
+                        self.names_file_and_command("the fault", &seen.faults)?;
+                    }
+                    Served::Refused(output) => {
+                        self.names_file_and_command("the refusal", &output.stderr)?;
+                    }
+                }
+                (None, self.salvage(&again, &config_again)?)
+            }
+        };
+        let is_found = seen.is_none_or(|seen| {
+            seen.records < self.undamaged.records || !self.is_of_the_log() && seen.faults != "[]"
+        });
+        for (name, output) in [("verify", &verify), ("doctor", &doctor)] {
+            let reads_it = name == "doctor" || self.is_of_the_log();
+            // `verify` reads a copy, of which every part can be read.
+            let reads_it = reads_it && (name == "doctor" || self.damage != Damage::Unreadable);
+            if self.is_whole && is_found && reads_it && output.status.success() {
+                return Err(format!("{name} finds nothing: {}", output.stderr));
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn salvage(&self, copy: &tempfile::TempDir, config: &Path) -> Result<&'static str, String> {
+        match self.serve(copy, config, &["--salvage"])? {
+            Served::Started(seen) if seen.is_unreadable => {
+                Err(format!("salvaged records are unreadable: {seen:?}"))
+            }
+            Served::Started(seen) => self.judge(&seen, "serve --salvage").map(|_| "salvaged"),
+            Served::Refused(output) => {
+                self.names_file_and_command("the refusal", &output.stderr)?;
+                match self.is_of_the_log() && self.damage != Damage::Unreadable {
+                    true => Err(format!("salvage does not help: {}", output.stderr)),
+                    false => Ok("refused"),
+                }
+            }
+        }
+    }
+
+    fn is_of_the_log(&self) -> bool {
+        self.file.starts_with("data/activity")
+    }
+
+    /// Whether the file decides who may do what, so that any damage to it is reported. The copy of one decides nothing, a
+    /// stored tool set (`.tools`) only until its server has answered, and the tokens of a fleet are in its facts.
+    fn decides(&self) -> bool {
+        let name = self.file.file_name().unwrap().to_string_lossy();
+        let folder = self.file.parent().unwrap();
+        let is_of_a_fleet = folder.ends_with("fleet");
+        match &*name {
+            name if name.ends_with(".last-good") => false,
+            "tokens.json" => !self.scene.folder.path().join("store").exists(),
+            "config.json" | "facts.json" | "node_key" => is_of_a_fleet,
+            name => name.ends_with(".pins") || folder.ends_with("oauth"),
+        }
+    }
+
+    /// Checks that changed authority and missing records are reported, and that the damage costs no more than it may.
+    fn judge(&self, seen: &Seen, command: &str) -> Result<&'static str, String> {
+        let (before, older) = (self.undamaged, self.damage == Damage::Older);
+        let is_named = names(self.file, &seen.log) || names(self.file, &seen.faults);
+        if seen.permits_forbidden && !before.permits_forbidden {
+            return Err(format!("{command}: a forbidden call is permitted: {seen:?}"));
+        }
+        if !self.is_of_the_log() {
+            if seen.records < before.records {
+                return Err(format!("{command}: records are missing: {seen:?}"));
+            }
+            let is_same = !self.is_whole || seen.authority == before.authority;
+            if !is_named && !older && (!is_same || self.decides()) {
+                return Err(format!(
+                    "{command} starts silently, before: {before:?}, now: {seen:?}"
+                ));
+            }
+            if seen.faults != "[]" {
+                self.names_file_and_command("the fault", &seen.faults)?;
+            }
+            return Ok(if is_named { "reported" } else { "unharmed" });
+        }
+        if self.is_whole && seen.authority != before.authority {
+            return Err(format!("{command}: other authority, before: {before:?}, now: {seen:?}"));
+        }
+        let missing = before.records.saturating_sub(seen.records);
+        if missing == 0 {
+            return Ok(if is_named || seen.gaps > 0 { "reported" } else { "unharmed" });
+        }
+        if seen.gaps == 0 && !is_named {
+            return Err(format!(
+                "{command} starts silently with {missing} records missing: {seen:?}"
+            ));
+        }
+        let bound = if self.is_whole { BLOCK } else { SHORT_BOUND };
+        if self.is_local() && missing > bound {
+            return Err(format!(
+                "{command}: {missing} records are lost, at most {bound} may be: {seen:?}"
+            ));
+        }
+        Ok("lost a block")
+    }
+
+    /// Whether the damage is to one place of a file. Other damage costs what was in the file.
+    fn is_local(&self) -> bool {
+        matches!(self.damage, Damage::Flip(_) | Damage::ZeroedSector)
+    }
+
+    fn names_file_and_command(&self, who: &str, text: &str) -> Result<(), String> {
+        // The store does not say which of its tables is damaged, and the checksums of an older time which of the files is.
+        let is_table = self.file.iter().any(|part| part == "tables");
+        let is_named = names(self.file, text)
+            || is_table && text.contains("db/keyspaces:")
+            || self.file.ends_with("seal") && text.contains("altered");
+        if self.is_whole && !is_named {
+            return Err(format!("{who} does not name the file: {text}"));
+        }
+        // Nothing of ours repairs a disk.
+        match self.programs.names_command(text) || self.damage == Damage::Unreadable {
+            true => Ok(()),
+            false => Err(format!("{who} names no command, or one that does not exist: {text}")),
+        }
+    }
+
+    /// Runs a command. `stderr` of the result has its whole output.
+    fn output(
+        &self,
+        copy: &tempfile::TempDir,
+        config: &Path,
+        args: &[&str],
+    ) -> Result<Ended, String> {
+        let mut command = self.command(copy, config, args);
+        let output = ended(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())?;
+        output.check()?;
+        Ok(output)
+    }
+
+    fn command(&self, copy: &tempfile::TempDir, config: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(program());
+        command.args(args).arg("--config").arg(config).stdin(Stdio::null());
+        if self.damage == Damage::Unreadable {
+            let plan = copy.path().join("plan");
+            Plan::create(&plan);
+            Plan::open(&plan).arm(Op::Read, EIO, 0, u64::MAX);
+            command
+                .env("FAULT_PLAN", plan)
+                .env("FAULT_DIR", copy.path().join(self.file))
+                .env("LD_PRELOAD", self.shim);
+        }
+        command
+    }
+
+    /// Starts a proxy, reads what it reports, and stops it.
+    fn serve(
+        &self,
+        copy: &tempfile::TempDir,
+        config: &Path,
+        more: &[&str],
+    ) -> Result<Served, String> {
+        let log = copy.path().join("log");
+        let mut command = self.command(copy, config, &[&["serve"], more].concat());
+        command.stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());
+        let mut child = command.spawn().unwrap();
+        let Some(address) = proxy::address(child.stdout.take().unwrap()) else {
+            let mut output = ended(child)?;
+            output.stderr = fs::read_to_string(&log).unwrap();
+            output.check()?;
+            if output.status.success() {
+                return Err(format!("it succeeded without serving: {}", output.stderr));
+            }
+            return Ok(Served::Refused(output));
+        };
+        let seen = look(&address, &self.scene.tokens, self.undamaged);
+        let pid = pid_of(&child);
+        let _ = Command::new("kill").args(["-TERM", &pid]).status();
+        let mut output = ended(child)?;
+        output.stderr = fs::read_to_string(&log).unwrap();
+        output.check()?;
+        let mut seen = seen?;
+        let is_warning = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
+        seen.log = output.stderr.lines().filter(is_warning).collect::<Vec<_>>().join("\n");
+        Ok(Served::Started(seen))
+    }
+}
+
+enum Served {
+    Started(Seen),
+    Refused(Ended),
+}
+
+/// Whether a text names a file by its name; a file of the log by its folder as well, since the names in there are words
+/// or numbers; a manifest or `current` by its keyspace.
+fn names(file: &Path, text: &str) -> bool {
+    let parts: Vec<_> = file.iter().map(|part| part.to_string_lossy()).collect();
+    let wanted = match &parts[..] {
+        [_, _, _, keyspaces, keyspace, _] if *keyspaces == "keyspaces" => {
+            format!("{keyspaces}/{keyspace}")
+        }
+        [.., folder, name] => format!("{folder}/{name}"),
+        _ => return false,
+    };
+    text.match_indices(&wanted).any(|(at, _)| {
+        let mut rest = text[at + wanted.len()..].chars();
+        match rest.next() {
+            // A longer name, or the end of a sentence.
+            Some('.') => !rest.next().is_some_and(char::is_alphanumeric),
+            Some(next) => !next.is_alphanumeric() && !matches!(next, '-' | '_'),
+            None => true,
+        }
+    })
+}
+
+/// The findings of `doctor` that something is wrong, with their fixes.
+fn wrong_findings(output: &str) -> String {
+    let mut is_wrong = false;
+    let lines = output.lines().filter(|line| {
+        is_wrong = line.starts_with("wrong") || is_wrong && line.starts_with(' ');
+        is_wrong
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Commands that messages name, and whether they exist.
+#[derive(Default)]
+struct Programs(Mutex<BTreeMap<String, bool>>);
+
+impl Programs {
+    /// Whether a text names a command: `cp -p` with an existing copy, or at least one of `mcpproxy`, all of which exist.
+    fn names_command(&self, text: &str) -> bool {
+        let words = |text: &str| {
+            let end = text.find(['`', '\'', '"', ',', ';', '(', ')', '\n', '&', '\\']);
+            text[..end.unwrap_or(text.len())].to_owned()
+        };
+        let named: Vec<_> = text
+            .match_indices("mcpproxy ")
+            .map(|(at, found)| words(&text[at + found.len()..]))
+            .collect();
+        let copies = text.contains("cp -p ") && text.contains(".last-good");
+        (copies || !named.is_empty()) && named.iter().all(|named| self.exists(named))
+    }
+
+    fn exists(&self, words: &str) -> bool {
+        if let Some(known) = self.0.lock().get(words) {
+            return *known;
+        }
+        let is_name = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+        let (options, names): (Vec<_>, Vec<_>) =
+            words.split_whitespace().take_while(is_name).partition(|word| word.starts_with('-'));
+        // The words of a command, and perhaps the name of its object.
+        let exists = (1..=names.len()).rev().any(|count| {
+            let mut command = Command::new(program());
+            let output = command.args(&names[..count]).arg("--help").output().unwrap();
+            let help = String::from_utf8_lossy(&output.stdout).into_owned();
+            output.status.success() && options.iter().all(|option| help.contains(option))
+        });
+        self.0.lock().insert(words.to_owned(), exists);
+        exists
+    }
+}
+
+/// State reported by a running proxy.
+#[derive(Debug, Default)]
+struct Seen {
+    records: u64,
+    gaps: u64,
+    faults: String,
+    /// Agent tokens and whether they are accepted, tools and held definitions, states of the servers.
+    authority: Value,
+    /// Whether a call that a rule of the fleet forbids is permitted.
+    permits_forbidden: bool,
+    /// Reading the records fails.
+    is_unreadable: bool,
+    /// Warnings and errors in its log.
+    log: String,
+}
+
+/// Result of a command.
+struct Ended {
+    status: ExitStatus,
+    stderr: String,
+}
+
+impl Ended {
+    /// Checks that it ended by itself, without a panic.
+    fn check(&self) -> Result<(), String> {
+        // 101 is the exit code of a panic.
+        let code = self.status.code();
+        if code.is_none_or(|code| code == 101) || self.stderr.contains("panicked at") {
+            return Err(format!("it crashed ({}): {}", self.status, self.stderr));
+        }
+        Ok(())
+    }
+}
+
+fn pid_of(child: &Child) -> String {
+    child.id().to_string()
+}
+
+/// Waits for a child, with a time limit. `stderr` of the result has both of its outputs, as far as they are pipes.
+fn ended(mut child: Child) -> Result<Ended, String> {
+    fn reader<R: Read + Send + 'static>(mut output: R) -> std::thread::JoinHandle<String> {
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = output.read_to_string(&mut text);
+            text
+        })
+    }
+    let out = child.stdout.take().map(reader);
+    let err = child.stderr.take().map(reader);
+    let deadline = Instant::now() + TIMEOUT;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err("it does not terminate".to_owned());
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    };
+    let stderr = [out, err].into_iter().flatten().map(|reader| reader.join().unwrap()).collect();
+    Ok(Ended { status, stderr })
+}
+
+/// Reads the state of the proxy at `address`. Waits some time until its authority is as `undamaged`.
+fn look(address: &str, tokens: &[String], undamaged: &Seen) -> Result<Seen, String> {
+    let mut is_unreadable = false;
+    let mut count = |kind: &str| {
+        let path = format!("/api/v1/activity?type={kind}&limit=1&with_total=true");
+        let (status, page) = get(address, &path)?;
+        is_unreadable |= status == 500;
+        Ok::<_, String>(page["data"]["total"].as_u64().unwrap_or(0))
+    };
+    let records = count("tool_call")?;
+    let gaps = count("gap")?;
+    let deadline = Instant::now() + SETTLES_WITHIN;
+    let (authority, faults) = loop {
+        let (authority, is_settled) = authority(address, tokens)?;
+        let faults = get(address, "/api/v1/status")?.1["data"]["faults"].to_string();
+        let is_expected = is_settled && authority == undamaged.authority;
+        let is_final = is_settled && (faults != "[]" || undamaged.records == 0);
+        if is_expected || is_final || Instant::now() > deadline {
+            break (authority, faults);
+        }
+        std::thread::park_timeout(Duration::from_millis(50));
+    };
+    let permits_forbidden = permits_forbidden(address)?;
+    let log = String::new();
+    Ok(Seen { records, gaps, faults, authority, permits_forbidden, is_unreadable, log })
+}
+
+/// The authority of each principal, and whether all servers are connected or failed.
+fn authority(address: &str, secrets: &[String]) -> Result<(Value, bool), String> {
+    let of = |path: &str| get(address, path).map(|(_, body)| body["data"].clone());
+    let servers = of("/api/v1/servers")?["servers"].clone();
+    let servers = servers.as_array().cloned().unwrap_or_default();
+    let is_settled = servers.iter().all(|server| server["state"] != "connecting");
+    let states: Vec<_> = servers
+        .iter()
+        .map(|server| {
+            json!([server["name"], server["state"], server["tools"], server["quarantined"]])
+        })
+        .collect();
+    let accepted: Vec<_> = secrets
+        .iter()
+        .map(|secret| {
+            let head = format!("GET /api/v1/tools HTTP/1.1\r\nX-API-Key: {secret}\r\n");
+            proxy::request(address, &head, "").map(|(status, _)| status).unwrap_or(0)
+        })
+        .collect();
+    let (tokens, tools) = (of("/api/v1/tokens")?["tokens"].clone(), of("/api/v1/tools")?);
+    let authority = json!({"servers": states, "accepted": accepted, "tokens": tokens,
+        "tools": tools["tools"]});
+    Ok((authority, is_settled))
+}
+
+/// Whether a call is permitted that the rule of the scenes forbids: it is answered by the server.
+fn permits_forbidden(address: &str) -> Result<bool, String> {
+    let call = json!({"tool_name": "call_tool_read", "arguments": {"name": "s:other", "args": {}},
+        "intent": {"operation_type": "read"}});
+    let head = format!("POST /api/v1/tools/call HTTP/1.1\r\nX-API-Key: {KEY}\r\n");
+    let (status, body) = proxy::request(address, &head, &call.to_string())
+        .map_err(|error| format!("the call: {error}"))?;
+    Ok(status == 200 && body["data"]["isError"] != true)
+}
+
+fn get(address: &str, path: &str) -> Result<(u16, Value), String> {
+    proxy::get(address, path).map_err(|error| format!("GET {path}: {error}"))
+}
+
+/// Length of a file without trailing zeros.
+fn written_bytes(path: &Path) -> u64 {
+    let bytes = fs::read(path).unwrap();
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
+}

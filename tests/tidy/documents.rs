@@ -1,0 +1,136 @@
+//! Documents name what exists: paths in the pages, constants and types in the page of bounds.
+
+use std::path::Path;
+
+use super::walk;
+
+/// Pages whose paths are checked, and the folder that their paths begin in, beside the root.
+const PAGES: &[(&str, &str)] = &[
+    ("README.md", ""),
+    ("benches/README.md", ""),
+    ("src/architecture.md", "src"),
+    ("src/guide/", ""),
+    ("src/reference/", ""),
+    ("tools/fleet/README.md", "tools/fleet"),
+    ("tools/bench/search/README.md", "tools/bench/search"),
+    ("tools/bench/tasks/README.md", "tools/bench/tasks"),
+];
+
+/// The page whose constants and types are checked.
+const BOUNDS: &str = include_str!("../../src/reference/bounds.md");
+
+/// The code spans of a page, outside of blocks.
+fn spans(text: &str) -> Vec<&str> {
+    let mut in_block = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if !in_block {
+            found.extend(line.split('`').skip(1).step_by(2));
+        }
+    }
+    found
+}
+
+/// True for the path of a file or folder of the repository.
+fn is_path(span: &str) -> bool {
+    let is_below =
+        ["src/", "tests/", "tools/", "benches/", "fuzz/"].iter().any(|at| span.starts_with(at));
+    let is_source = span.contains('/') && span.ends_with(".rs");
+    let is_plain = span.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    // Methods of MCP and routes of REST are no paths.
+    (is_below || is_source)
+        && is_plain
+        && !["tools/call", "tools/list", "tools/list_changed"].contains(&span)
+}
+
+/// Paths in a page that lead nowhere.
+fn lost_paths(root: &Path, base: &str, text: &str) -> Vec<String> {
+    let exists = |span: &str| root.join(span).exists() || root.join(base).join(span).exists();
+    spans(text)
+        .into_iter()
+        .filter(|span| is_path(span) && !exists(span))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The last segment of `a::b::NAME`, if it is the name of a constant or a type.
+fn item(span: &str) -> Option<&str> {
+    let name = span.rsplit("::").next()?;
+    let is_item = name.len() > 3
+        && name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    (is_item
+        && (span.contains("::") || name.contains('_') || name.contains(|c: char| c.is_lowercase())))
+    .then_some(name)
+}
+
+#[test]
+fn pages_name_paths_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    let mut visit = |page: &str, base: &str, text: &str| {
+        let lost = lost_paths(root, base, text);
+        found.extend(lost.into_iter().map(|path| format!("{page}: {path} does not exist")));
+    };
+    for (page, base) in PAGES {
+        if page.ends_with('/') {
+            walk(root, &root.join(page), &mut |path, text| {
+                if path.ends_with(".md") {
+                    visit(path, base, text);
+                }
+            });
+        } else {
+            visit(page, base, &std::fs::read_to_string(root.join(page)).unwrap_or_default());
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn bounds_name_items_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = String::new();
+    walk(root, &root.join("src"), &mut |path, text| {
+        if path.ends_with(".rs") {
+            sources.push_str(text);
+        }
+    });
+    let is_declared = |name: &str| {
+        ["const", "static", "struct", "enum", "type"].iter().any(|word| {
+            [':', ' ', '<', '(', ';']
+                .iter()
+                .any(|end| sources.contains(&format!("{word} {name}{end}")))
+        })
+    };
+    let names: Vec<&str> = spans(BOUNDS).into_iter().filter_map(item).collect();
+    assert!(names.len() > 50, "only {} names were found", names.len());
+    let lost: Vec<&str> = names.into_iter().filter(|name| !is_declared(name)).collect();
+    assert!(lost.is_empty(), "not in the sources: {lost:?}");
+}
+
+#[test]
+fn paths_and_items_are_found_in_code_spans() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (text, bad) in [
+        ("see `src/lib.rs` and `tests/tidy.rs`", 0),
+        ("see `src/nothing.rs`", 1),
+        ("see `cli/nothing.rs`, `guide/calls.md`", 1),
+        ("```sh\n`src/nothing.rs`\n```", 0),
+        ("the method `tools/call`, the route `tools/{name}`", 0),
+        ("`tools/schema-suite/run`, `tools/nothing`", 1),
+    ] {
+        assert_eq!(lost_paths(root, "src", text).len(), bad, "{text}");
+    }
+    for (span, name) in [
+        ("a::MAX_X", Some("MAX_X")),
+        ("MAX_X", Some("MAX_X")),
+        ("StateCharge", Some("StateCharge")),
+        ("limits.queue", None),
+        ("Retry-After", None),
+        ("GET", None),
+    ] {
+        assert_eq!(item(span), name, "{span}");
+    }
+}
