@@ -45,7 +45,7 @@ fn fr_a3_bridge_bytes_equal_http_bytes_except_raw_line_breaks() {
         let over_http = client.post(line.as_bytes()).body;
         assert_eq!(pipe.ask(line).as_bytes(), over_http, "{line}");
     }
-    assert!(pipe.log().contains("forwarding to the running server"), "{}", pipe.log());
+    pipe.assert_logged("forwarding to the running server");
 }
 
 #[test]
@@ -187,11 +187,7 @@ fn another_program_on_the_port_gets_neither_message_nor_key() {
         let sent = stranger.sent();
         assert!(sent.starts_with("GET /proof?nonce="), "{sent}");
         assert!(!sent.contains(API_KEY) && !sent.contains("read_item"), "{sent}");
-        assert!(
-            pipe.log().contains("another program listens at the configured address"),
-            "{}",
-            pipe.log()
-        );
+        pipe.assert_logged("another program listens at the configured address");
     }
     assert_eq!(proxy.activity("type=tool_call").len(), 0, "nor the other's log");
 }

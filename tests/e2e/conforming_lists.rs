@@ -386,8 +386,8 @@ fn def_6_omitted_tool_is_callable_and_each_note_is_shown_to_operators() {
     assert!(text(&["upstream", "list"]).contains("title is null"));
     assert!(text(&["status"]).contains("2 list items repaired, 3 left out"));
     assert!(text(&["doctor"]).contains("2 list items repaired, 3 left out"));
-    let log = proxy.log();
-    assert!(log.contains("title is null") && log.contains("name is empty"), "{log}");
+    proxy.assert_logged("title is null");
+    proxy.assert_logged("name is empty");
 }
 
 #[test]

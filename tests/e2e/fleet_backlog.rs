@@ -73,7 +73,7 @@ fn without_store(store: &Store, config: Value, away: Away) -> (Proxy, Absent, u6
             let folder: TempDir = proxy.end();
             let (before, absent) = (store.last("a"), Absent::of(store));
             let proxy = Proxy::unready(config, folder).ready();
-            assert!(proxy.log().contains("starting without the fleet's store"), "{}", proxy.log());
+            proxy.assert_logged("starting without the fleet's store");
             (proxy, absent, before)
         }
     }

@@ -112,7 +112,7 @@ fn until_reported(node: &Proxy) {
     });
     let status = node.cli(&["fleet", "status"]);
     assert_eq!((status.code, status.stdout.contains(LOST)), (Some(1), true), "{}", status.stdout);
-    assert!(node.log().contains("not the store that this node joined"), "{}", node.log());
+    node.assert_logged("not the store that this node joined");
     assert_eq!(node.get("/readyz").status, 200, "as while the store is away");
 }
 

@@ -119,7 +119,7 @@ fn salvaged_node_fetches_its_sealed_records_and_continues_under_its_own_name() {
     let folder = killed(a);
     cut(&folder);
     let a = Proxy::unready_under(SALVAGE, config(&store, "a", json!(false)), folder).ready();
-    assert!(a.log().contains("the log was restored from the fleet's store"), "{}", a.log());
+    a.assert_logged("the log was restored from the fleet's store");
     assert_eq!(calls(&a, ""), (asked(&[("before", 12)]), ids), "as they were");
     let after = called(&a, "after", 3);
     assert!(after > before);
@@ -152,7 +152,7 @@ fn records_between_a_salvage_and_the_next_fleet_start_get_new_numbers() {
     }
     drop(client);
     let a = Proxy::unready(config(&store, "a", json!(false)), a.end()).ready();
-    assert!(a.log().contains("the log was restored from the fleet's store"), "{}", a.log());
+    a.assert_logged("the log was restored from the fleet's store");
     let (said, now) = calls(&a, "");
     assert_eq!(said, asked(&[("before", 12), ("alone", 9)]));
     assert_eq!(now[..12], ids, "what others have keeps its ids");

@@ -172,6 +172,15 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Waits until a log contains `text`, and shows the log if it never does.
+pub(crate) fn until_logged(text: &str, log: impl Fn() -> String) {
+    let start = Instant::now();
+    while !log().contains(text) {
+        assert!(start.elapsed() < PATIENCE, "{text}: not logged within {PATIENCE:?}\n{}", log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Whether a process is one test's or all tests'.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
@@ -291,6 +300,18 @@ impl Proxy {
 
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Waits until the log contains `text`. A line is written after the effect that it reports.
+    pub(crate) fn assert_logged(&self, text: &str) {
+        until_logged(text, || self.log());
+    }
+
+    /// Waits until `count` lines of the log are meant, and asserts that there are no more.
+    pub(crate) fn assert_lines_logged(&self, count: usize, is_meant: impl Fn(&str) -> bool) {
+        let meant = || self.log().lines().filter(|line| is_meant(line)).count();
+        let found = until("enough lines are logged", || Some(meant()).filter(|it| *it >= count));
+        assert_eq!(found, count, "{}", self.log());
     }
 
     pub(crate) fn get(&self, path: &str) -> Response {

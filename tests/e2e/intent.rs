@@ -460,7 +460,7 @@ fn fr_042_without_strict_validation_a_mismatch_is_warned_about_and_sent() {
     );
     assert_eq!(decision["parent_id"], call["id"]);
     assert_eq!(decision["metadata"]["policy"], "intent");
-    assert!(proxy.log().contains("marked destructive by server"), "{}", proxy.log());
+    proxy.assert_logged("marked destructive by server");
 
     let result = client.call("read", READ_ONLY, json!({}));
     assert!(

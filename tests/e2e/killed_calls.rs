@@ -50,6 +50,6 @@ fn act_1_call_in_flight_at_a_kill_is_recorded_as_unknown() {
         assert_eq!(csv.text().lines().count(), 2, "{}", csv.text());
         let shown = again.cli(&["activity", "show", record["id"].as_str().unwrap()]).stdout;
         assert!(shown.contains("outcome not known"), "{shown}");
-        assert!(again.log().contains("calls were in flight"), "{}", again.log());
+        again.assert_logged("calls were in flight");
     }
 }

@@ -183,7 +183,8 @@ fn open_breaker_refuses_calls_to_a_failing_server_until_one_call_probes_it() {
     assert_ne!(client.call("write", "s:plain_up", json!({}))["isError"], true);
     let arrived = server.arrived();
     assert_eq!((arrived["plain_down"], arrived["plain_up"]), (4, 1), "what is refused is not sent");
-    assert!(proxy.log().contains("is set aside") && proxy.log().contains("is used again"));
+    proxy.assert_logged("is set aside");
+    proxy.assert_logged("is used again");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn server_that_continuously_announces_tool_changes_is_listed_increasingly_rarely
         let result = client.read("storm:stats", json!({}));
         (result["structuredContent"]["lists"].as_u64().unwrap() > lists).then_some(())
     });
-    assert_eq!(proxy.log().matches(TOLD).count(), 1, "{}", proxy.log());
+    proxy.assert_lines_logged(1, |line| line.contains(TOLD));
     let records = proxy.activity("type=catalog_change&status=success&server=storm");
     assert!(records.len() as u64 <= lists + 1, "{} records of {lists} lists", records.len());
 }
@@ -123,5 +123,5 @@ fn clients_are_notified_increasingly_rarely_of_a_continuously_changing_list() {
         let event = events.next().expect("the stream stands");
         resources += usize::from(event.data.contains("notifications/resources/list_changed"));
     }
-    assert_eq!(proxy.log().matches(TOLD).count(), 1, "{}", proxy.log());
+    proxy.assert_lines_logged(1, |line| line.contains(TOLD));
 }

@@ -99,10 +99,9 @@ fn unknown_members_of_a_call_are_dropped_and_warned_about_once_per_client() {
         }
     }
     for member in ["xyz", "requestState", "inputResponses"] {
-        let log = proxy.log();
-        let reported = log.lines().filter(|line| line.contains("unsupported member"));
-        let reported: Vec<_> = reported.filter(|line| line.contains(member)).collect();
-        assert_eq!(reported.len(), 1, "{member}: {reported:?}");
+        proxy.assert_lines_logged(1, |line| {
+            line.contains("unsupported member") && line.contains(member)
+        });
     }
 }
 
@@ -116,7 +115,7 @@ fn task_is_not_asked_for_since_its_result_could_not_be_fetched() {
     ask(&mut client, "tools/call", &read("web:echo", more));
     let got = received(&mut client, "web");
     assert!(got.contains("tools/call") && !got.contains("\"task\""), "{got}");
-    assert!(proxy.log().contains("unsupported member"), "{}", proxy.log());
+    proxy.assert_logged("unsupported member");
 }
 
 #[test]
@@ -493,7 +492,7 @@ fn server_request_to_a_client_is_read_alike_by_both() {
         assert_eq!(returned["code"], -32602, "{returned}");
         assert!(returned["message"].as_str().unwrap().contains("Action"), "{returned}");
     }
-    assert!(proxy.log().contains("unsupported member"), "{}", proxy.log());
+    proxy.assert_logged("unsupported member");
 }
 
 // PRO-5

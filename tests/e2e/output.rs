@@ -483,10 +483,10 @@ fn fr_a9_schema_that_does_not_compile_lets_traffic_pass_and_is_reported_once() {
     let mut named: Vec<&str> = named.filter(|name| !name.is_empty()).collect();
     named.sort_unstable();
     assert_eq!(named, unusable, "{warnings:?}");
-    let log = proxy.log();
     for tool in unusable {
-        let of_tool = |line: &&str| line.contains("cannot be validated") && line.contains(tool);
-        assert_eq!(log.lines().filter(of_tool).count(), 1, "{log}");
+        proxy.assert_lines_logged(1, |line| {
+            line.contains("cannot be validated") && line.contains(tool)
+        });
     }
     assert_eq!(client.records(&proxy, "type=policy_decision"), Vec::<Value>::new());
     let health = &proxy.api("status")["schemas"];
@@ -538,11 +538,9 @@ fn boon_decides_where_the_engines_disagree_and_it_is_counted() {
         arrives(&mut client, "s", "two_opinions", &json!({}));
         assert_eq!(disagreements(), times);
     }
-    let log = proxy.log();
-    let is_reported = |line: &&str| {
+    proxy.assert_lines_logged(2, |line| {
         line.contains("WARN") && line.contains("s:two_opinions") && line.contains("schema=")
-    };
-    assert_eq!(log.lines().filter(is_reported).count(), 2, "{log}");
+    });
     assert_eq!(client.records(&proxy, "type=policy_decision"), Vec::<Value>::new());
 }
 

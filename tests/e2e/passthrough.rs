@@ -75,7 +75,7 @@ fn lists_are_merged_under_unambiguous_names() {
     let raw = proxy().client().ask_raw("resources/list", "{}");
     let own = r#"{"uri" : "mcpproxy://http/file:///notes/a%20b.txt","name":"notes","n":1.0e5,"_meta":{"uri":"inner"},"x":"\u0041"}"#;
     assert!(String::from_utf8(raw).unwrap().contains(own), "all else is the server's own");
-    assert!(proxy().log().contains("malformed element skipped"));
+    proxy().assert_logged("malformed element skipped");
 }
 
 #[test]
@@ -287,11 +287,7 @@ fn ten_thousand_prompts_and_a_failing_server_leave_the_rest_listed() {
     let prompts = keys(&mut client, "prompts/list", "prompts", "name");
     assert_eq!(prompts.len(), 10_000 + 3 + 3);
     assert!(prompts.contains("z__greet"));
-    assert!(
-        proxy.log().contains("a server's list is incomplete or out of date"),
-        "{}",
-        proxy.log()
-    );
+    proxy.assert_logged("a server's list is incomplete or out of date");
     let first = client.ask("prompts/list", json!({}));
     assert_eq!(first["result"]["prompts"].as_array().unwrap().len(), 1000);
 }

@@ -465,7 +465,7 @@ fn bad_file_changes_nothing_and_is_reported_in_all_views() {
         assert_eq!(standing["rejected"]["problems"], error["problems"], "{what}");
         let record = &proxy.activity("type=config_change&status=rejected")[0];
         assert!(record["error_message"].as_str().unwrap().contains(expected), "{what}: {record}");
-        assert!(proxy.log().contains(expected), "{what}");
+        proxy.assert_logged(expected);
     }
     assert!(!proxy.log().contains("s3cret"));
     let said = {

@@ -599,7 +599,7 @@ fn result_that_cannot_be_written_is_forwarded_complete_and_the_record_states_why
         let recorded = record(&proxy, tool)["metadata"]["not_kept"].clone();
         assert!(recorded.as_str().unwrap().starts_with("it cannot be written: "), "{recorded}");
     }
-    assert!(proxy.log().contains("long result forwarded whole"), "{}", proxy.log());
+    proxy.assert_logged("long result forwarded whole");
     std::fs::remove_file(&folder).unwrap();
     let handle = keep(&mut client, "prose");
     assert_eq!(text(&part(&mut client, &handle, json!({"lines": "1501"})), 0), "the end");

@@ -40,6 +40,5 @@ fn hint_withdrawn_by_its_server_is_warned_about_once_with_both_values() {
     let of_tool = |it: &&Value| it["metadata"]["changed"] == json!(["delete_item"]);
     let change = change.iter().find(of_tool).unwrap_or_else(|| panic!("{change:?}"));
     assert_eq!(change["metadata"]["differences"][0]["tool"], "delete_item", "{change}");
-    let message = |line: &&str| line.contains("WARN") && line.contains("destructiveHint");
-    assert_eq!(proxy.log().lines().filter(message).count(), 1, "{}", proxy.log());
+    proxy.assert_lines_logged(1, |line| line.contains("WARN") && line.contains("destructiveHint"));
 }

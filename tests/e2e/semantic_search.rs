@@ -223,7 +223,7 @@ fn fr_021_search_by_meaning_finds_a_tool_without_a_common_word() {
     let proxy = Proxy::unready(config(&servers, &endpoint), folder).ready();
     embedded(&proxy, 4);
     assert_eq!(endpoint.asked().len(), 12, "all four once more");
-    assert_eq!(proxy.log().matches("is damaged or of another version").count(), 1);
+    proxy.assert_lines_logged(1, |line| line.contains("is damaged or of another version"));
 }
 
 // EMB-1
@@ -288,8 +288,7 @@ fn search_continues_by_words_whatever_the_endpoint_does() {
         assert!(faults[0].contains("by words alone"), "{faults:?}");
         assert_eq!(metric(&proxy, "mcpproxy_search_embeddings_up"), 0.0);
         assert_eq!(endpoint.asked().len() - before, 3, "{mood:?}: then nobody is asked");
-        let lines = proxy.log().matches("embeddings endpoint failing").count();
-        assert_eq!(lines, at + 1, "{mood:?}: once");
+        proxy.assert_lines_logged(at + 1, |line| line.contains("embeddings endpoint failing"));
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.process.0.id()));
     let status = status.unwrap();
@@ -319,5 +318,5 @@ fn embeddings_are_requested_again_until_the_endpoint_is_available() {
     let _endpoint = Endpoint::at(port);
     embedded(&proxy, 2);
     assert_eq!((found(&proxy, ASKED), faults(&proxy)), (vec![TOOL.to_owned()], vec![]));
-    assert_eq!(proxy.log().matches("embedding tools failed").count(), 1);
+    proxy.assert_lines_logged(1, |line| line.contains("embedding tools failed"));
 }

@@ -105,10 +105,9 @@ fn paged_lists_are_read_completely_and_malformed_tools_omitted_with_a_warning() 
     assert_eq!(names("odd"), with_odd, "the good ones on both sides of the bad ones are kept");
     let mut client = proxy.client();
     works(&mut client, "odd");
-    let log = proxy.log();
-    let warned = |line: &&str| line.contains("WARN") && line.contains("malformed tool");
-    assert_eq!(log.lines().filter(warned).count(), 3, "{log}");
-    assert!(log.lines().filter(warned).all(|line| line.contains("server=odd")), "{log}");
+    let warned = |line: &str| line.contains("WARN") && line.contains("malformed tool");
+    proxy.assert_lines_logged(3, warned);
+    proxy.assert_lines_logged(3, |line| warned(line) && line.contains("server=odd"));
 }
 
 #[test]
@@ -440,7 +439,7 @@ fn data_folder_content_is_private_whatever_the_umask_and_folder_permissions() {
     assert!(data.join("address").exists());
     assert_eq!(open_to_others(&data), [""; 0]);
     let warned = format!("mode 777): chmod 700 '{}'", data.display());
-    assert_eq!(proxy.log().matches(&warned).count(), 1, "{}", proxy.log());
+    proxy.assert_lines_logged(1, |line| line.contains(&warned));
     let command = "umask 000; exec \"$@\"";
     let file = proxy.folder.path().join("out.ndjson");
     let export = proxy.command(&["activity", "export", "--file"]);
@@ -477,7 +476,7 @@ fn idle_sockets_at_256_descriptors_take_nothing_from_calls_and_the_log() {
     let servers = json!({"pipe": stub_stdio(&[]), "web": http.entry()});
     let folder = tempfile::tempdir().unwrap();
     let proxy = Proxy::under("ulimit -n 256", json!({"mcpServers": servers}), folder);
-    assert!(proxy.log().contains("256 file descriptors (ulimit -n)"), "{}", proxy.log());
+    proxy.assert_logged("256 file descriptors (ulimit -n)");
     let mut waiting = proxy.client();
     waiting.begin_read("web:text", json!({"size": 40_000, "chunk": 64, "pause_ms": 5}));
     assert_eq!(waiting.connection.head().0, 200, "its answer has begun");

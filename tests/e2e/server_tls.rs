@@ -159,7 +159,7 @@ fn unusable_files_keep_the_previous_ones_in_force_and_are_reported_until_repaire
         let fault = chain.fault().unwrap();
         assert!(fault.contains("the previous files stay in force"), "{fault}");
         assert!(chain.is_connected() && chain.works(), "{fault}");
-        assert!(chain.front.log().contains(why), "{}", chain.front.log());
+        chain.front.assert_logged(why);
         // A new connection uses the files in force.
         let restarted = chain.front.cli(&["upstream", "restart", "behind"]);
         assert_eq!(restarted.code, Some(0), "{}{}", restarted.stdout, restarted.stderr);

@@ -427,9 +427,8 @@ fn collector_over_tls_is_trusted_only_by_the_system_roots() {
     let before = collector.received().len();
     let proxy = trusting(&CertificateAuthority::new("another").pem);
     proxy.client().read("s:read_item", json!({}));
-    until("it is reported", || proxy.log().contains("is unavailable; items beyond").then_some(()));
-    let log = proxy.log();
-    assert!(log.contains("invalid peer certificate: UnknownIssuer"), "{log}");
+    proxy.assert_logged("is unavailable; items beyond");
+    proxy.assert_logged("invalid peer certificate: UnknownIssuer");
     assert_eq!(metric(&proxy, "mcpproxy_spans_exported_total"), 0.0);
     proxy.end();
     assert_eq!(collector.received().len(), before, "nothing was sent to the unverified collector");
@@ -542,9 +541,8 @@ fn headers_are_expanded_and_the_config_changes_at_run_time() {
     reload(config(&first, 1.0));
     client.read("s:read_item", json!({}));
     until("it is dropped", || (dropped(&proxy, "refused") == 2.0).then_some(()));
-    let log = proxy.log();
-    assert!(log.contains("telemetry.otlp_headers.Authorization"), "{log}");
-    assert!(!log.contains("s3cret"), "{log}");
+    proxy.assert_logged("telemetry.otlp_headers.Authorization");
+    assert!(!proxy.log().contains("s3cret"), "{}", proxy.log());
     let checked = proxy.cli(&["config", "check"]);
     assert_eq!(checked.code, Some(5), "{}", checked.stderr);
     assert!(checked.stderr.contains("telemetry.otlp_headers.Authorization"), "{}", checked.stderr);

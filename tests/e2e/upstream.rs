@@ -83,8 +83,7 @@ fn stdio_server_that_sends_nothing_or_garbage_fails_its_calls() {
     for tool in ["garbage", "foreign_id", "odd_framing", "flood_stderr", "normal"] {
         works(&mut client, tool);
     }
-    let log = proxy.log();
-    assert!(log.contains("WARN"), "garbage is reported: {log}");
+    proxy.assert_logged("WARN");
 }
 
 #[test]
@@ -264,7 +263,7 @@ fn secrets_of_the_config_are_masked_in_server_texts() {
     ] {
         assert!(!expected.contains(TOKEN), "{expected}");
     }
-    assert!(proxy.log().contains("starting with [redacted]"), "{}", proxy.log());
+    proxy.assert_logged("starting with [redacted]");
     // Without the key, names and states alone.
     for server in open.json()["servers"].as_array().unwrap() {
         let members: Vec<_> = server.as_object().unwrap().keys().cloned().collect();

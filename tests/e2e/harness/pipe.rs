@@ -65,6 +65,11 @@ impl Pipe {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// Waits until the log contains `text`.
+    pub(crate) fn assert_logged(&self, text: &str) {
+        super::until_logged(text, || self.log());
+    }
+
     /// Writes a line.
     pub(crate) fn send(&mut self, line: &str) {
         let input = self.input.as_mut().expect("the pipe is open");
