@@ -27,12 +27,14 @@ pub use self::login::{LoggedIn, login};
 pub(super) use self::login_tokens::{
     Bearer, ChallengeOutcome, LoginTokens, Renewal, challenged, changed, renewal,
 };
-pub use self::store::{TokenStore, TokenStoreError};
+pub use self::logout::{LoggedOut, log_out};
+pub use self::store::TokenStoreError;
 
 mod authority;
 mod client;
 mod login;
 mod login_tokens;
+mod logout;
 mod store;
 
 /// Maximum number of scopes read from a challenge.

@@ -90,6 +90,50 @@ fn login_runs_from_the_challenge_to_the_call_and_the_logout() {
     until_state(&proxy, "needs-login");
 }
 
+/// `metadata` with an endpoint for revocations of this origin.
+fn with_revocation(authority: &Authority) -> Value {
+    json!({"revocation_endpoint": format!("{}/revoke", authority.issuer())})
+}
+
+// ID-7
+#[test]
+fn id_7_logout_revokes_both_tokens_and_removes_them_in_any_case() {
+    let authority = Authority::start(Ways::default());
+    let proxy = Proxy::start(servers(&authority));
+    let file = proxy.folder.path().join("data/oauth/s.json");
+    let log_out = |expected: &str| {
+        let out = proxy.cli(&["upstream", "logout", "s"]);
+        assert_eq!(out.code, Some(0), "{}", out.stderr);
+        assert!(out.stdout.contains(expected) && !out.stdout.contains("access-"), "{}", out.stdout);
+        assert!(!file.exists());
+        let again = proxy.cli(&["upstream", "logout", "s", "-o", "json"]).json();
+        assert_eq!(again, json!({"server": "s", "was_logged_in": false, "revoked": false}));
+        std::mem::take(&mut authority.ways().revoked)
+    };
+    log_in(&proxy);
+    let revoked = log_out("its authorization server offers no revocation (RFC 7009)");
+    assert_eq!(revoked, [""; 0]);
+
+    authority.ways().metadata = with_revocation(&authority);
+    log_in(&proxy);
+    let revoked = log_out("logged out of s, tokens revoked");
+    assert_eq!(revoked, ["refresh_token refresh-2", "access_token access-2"]);
+
+    authority.ways().refuses_revocation = Some(503);
+    log_in(&proxy);
+    let revoked = log_out("refresh_token: the authorization server answers 503");
+    assert_eq!(revoked, ["refresh_token refresh-3", "access_token access-3"], "both are tried");
+
+    // Tokens are sent to no address that the login may not contact.
+    authority.ways().metadata = json!({"revocation_endpoint": "http://192.0.2.1/revoke"});
+    log_in(&proxy);
+    assert_eq!(log_out("http://192.0.2.1 is plain http"), [""; 0]);
+
+    log_in(&proxy);
+    std::fs::write(&file, "no JSON").unwrap();
+    assert_eq!(log_out("cannot be used"), [""; 0]);
+}
+
 // PRO-24
 #[test]
 fn pro_24_redirected_registrations_and_token_requests_keep_their_bodies() {

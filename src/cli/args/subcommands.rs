@@ -121,12 +121,13 @@ proxy; a running proxy picks them up by itself.")]
         #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::cli::args::timeout)]
         timeout: std::time::Duration,
     },
-    /// Delete the stored tokens of a login
+    /// Delete the stored tokens of a login and revoke them
     #[command(after_help = "\
 Examples:
   mcpproxy upstream logout github
 
-A running proxy notices. The tokens stay valid at the authorization server until they expire.")]
+A running proxy notices. The tokens are revoked if the authorization server offers that (RFC 7009); \
+otherwise they stay valid there until they expire, which is reported.")]
     Logout {
         /// The server's name in the config
         #[arg(value_name = "NAME")]

@@ -28,7 +28,7 @@ use mcpproxy_config::servers::ServerEntry;
 use mcpproxy_config::{Config, file};
 use mcpproxy_server as server;
 use mcpproxy_upstream as upstream;
-use mcpproxy_upstream::oauth::{LoginError, TokenStore};
+use mcpproxy_upstream::oauth::{LoggedOut, LoginError};
 use mcpproxy_upstream::supervisor::Status;
 use mcpproxy_upstream::{oauth, stderr_log};
 use serde_json::{Map, Value, json};
@@ -515,16 +515,32 @@ pub(super) fn log_in(
     })
 }
 
-/// Deletes a server's stored tokens.
+/// Deletes a server's stored tokens, and revokes them at its authorization server.
 pub(super) fn log_out(global: &Global, output: &Output, name: &str) -> Result<(), CommandError> {
     let loaded = start_proxy::load(global, None)?;
-    find(&loaded.config, name)?;
-    let was =
-        TokenStore::new(&loaded.config.data_dir, name).forget().map_err(CommandError::failed)?;
-    output.print(&json!({"server": name, "was_logged_in": was}).to_string(), |_| {
-        line(&match was {
-            true => format!("logged out of {name}"),
-            false => format!("not logged in to {name}"),
+    let _log = logging::start_quiet(global);
+    let config = &loaded.config;
+    let server = find(config, name)?;
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let logout = oauth::log_out(name, &server.upstream, &config.data_dir);
+    let logged_out = runtime.block_on(logout).map_err(|error| failed(name, &error))?;
+    let (was_logged_in, not_revoked) = match &logged_out {
+        LoggedOut::NotLoggedIn => (false, None),
+        LoggedOut::Revoked => (true, None),
+        LoggedOut::Removed(reason) => (true, Some(reason)),
+    };
+    let revoked = logged_out == LoggedOut::Revoked;
+    let mut outcome = json!({"server": name, "was_logged_in": was_logged_in, "revoked": revoked});
+    if let Some(reason) = not_revoked {
+        outcome["not_revoked"] = json!(reason);
+    }
+    output.print(&outcome.to_string(), |_| {
+        line(&match &logged_out {
+            LoggedOut::NotLoggedIn => format!("not logged in to {name}"),
+            LoggedOut::Revoked => format!("logged out of {name}, tokens revoked"),
+            LoggedOut::Removed(reason) => format!(
+                "logged out of {name}; its tokens were not revoked and stay valid until they expire: {reason}"
+            ),
         })
         .into()
     })

@@ -138,15 +138,21 @@ fn has_flag(metadata: &AuthorizationMetadata, name: &str) -> bool {
     metadata.additional_fields.get(name).and_then(Value::as_bool) == Some(true)
 }
 
-/// The part of the metadata that renewals need.
+/// Members of the metadata (RFC 8414 §2) that rmcp's type has no field for.
+pub(super) const TOKEN_METHODS: &str = "token_endpoint_auth_methods_supported";
+pub(super) const REVOCATION_ENDPOINT: &str = "revocation_endpoint";
+pub(super) const REVOCATION_METHODS: &str = "revocation_endpoint_auth_methods_supported";
+
+/// The part of the metadata that renewals and the logout need.
 pub(super) fn endpoints(metadata: &AuthorizationMetadata) -> AuthorizationMetadata {
-    const METHODS: &str = "token_endpoint_auth_methods_supported";
     let mut kept = AuthorizationMetadata::default();
     kept.authorization_endpoint.clone_from(&metadata.authorization_endpoint);
     kept.token_endpoint.clone_from(&metadata.token_endpoint);
     kept.issuer.clone_from(&metadata.issuer);
-    let methods = metadata.additional_fields.get(METHODS);
-    kept.additional_fields.extend(methods.map(|methods| (METHODS.to_owned(), methods.clone())));
+    for name in [TOKEN_METHODS, REVOCATION_ENDPOINT, REVOCATION_METHODS] {
+        let value = metadata.additional_fields.get(name);
+        kept.additional_fields.extend(value.map(|value| (name.to_owned(), value.clone())));
+    }
     kept
 }
 

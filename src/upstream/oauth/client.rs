@@ -202,17 +202,14 @@ impl TokenThrottle {
 
     /// The wait in words; `None` without one.
     pub(super) fn reason(&self, now: Instant) -> Option<String> {
-        let rest = self.remaining(now)?;
-        let until = self.until.lock();
-        let (origin, _) = until.as_ref()?;
-        let seconds = rest.as_secs() + 1;
-        Some(format!("the token endpoint at {origin} limits its requests, retry after {seconds}s"))
+        self.until.lock().as_ref().and_then(|until| wait_of(until, now))
     }
 
     /// An error while the endpoint at `origin` must not be asked.
     fn check(&self, origin: &str, now: Instant) -> Result<(), String> {
-        let is_same = self.until.lock().as_ref().is_some_and(|(throttled, _)| throttled == origin);
-        self.reason(now).filter(|_| is_same).map_or(Ok(()), Err)
+        let until = self.until.lock();
+        let of_origin = until.as_ref().filter(|(throttled, _)| throttled == origin);
+        of_origin.and_then(|until| wait_of(until, now)).map_or(Ok(()), Err)
     }
 
     /// Remembers the time to wait of a 429 or 503 of the endpoint at `origin`.
@@ -224,6 +221,12 @@ impl TokenThrottle {
             *self.until.lock() = Some((origin.to_owned(), now + wait));
         }
     }
+}
+
+/// The rest of the wait for an endpoint in words; `None` if it is over.
+fn wait_of((origin, until): &(String, Instant), now: Instant) -> Option<String> {
+    let seconds = until.checked_duration_since(now)?.as_secs() + 1;
+    Some(format!("the token endpoint at {origin} limits its requests, retry after {seconds}s"))
 }
 
 /// HTTP client for rmcp's OAuth implementation.

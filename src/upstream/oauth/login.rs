@@ -64,7 +64,7 @@ async fn attempt(
     limit: Duration,
     show: impl FnOnce(&str),
 ) -> Result<LoggedIn, LoginError> {
-    let EntryRead { url, headers, egress, client_secret } = read(peer, config).await?;
+    let EntryRead { url, headers, egress, client_secret } = entry_of(peer, config).await?;
     let policy = AddressPolicy::new(&url);
     policy.check(&url).map_err(LoginError::Config)?;
     let transport = LoginTransport { egress, ..LoginTransport::default() };
@@ -174,17 +174,17 @@ impl Ending<'_> {
 }
 
 /// Resolved entry of a server.
-struct EntryRead {
+pub(super) struct EntryRead {
     url: Url,
     /// Headers set by the operator.
     headers: Vec<(String, String)>,
-    egress: Egress,
+    pub(super) egress: Egress,
     /// Secret of the preregistered client.
     client_secret: Option<String>,
 }
 
 /// Resolves the entry, possibly with a keyring prompt. Its values are secret from then on.
-async fn read(peer: &Peer, config: &Config) -> Result<EntryRead, LoginError> {
+pub(super) async fn entry_of(peer: &Peer, config: &Config) -> Result<EntryRead, LoginError> {
     let config = config.clone();
     let read = tokio::task::spawn_blocking(move || {
         let (url, target) = target(&config)?;

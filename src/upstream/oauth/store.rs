@@ -115,12 +115,12 @@ pub(super) struct Stamp {
 
 /// Token file of one server. Its methods block.
 #[derive(Clone, Debug)]
-pub struct TokenStore {
+pub(super) struct TokenStore {
     file: PathBuf,
 }
 
 impl TokenStore {
-    pub fn new(data_dir: &Path, server: &str) -> Self {
+    pub(super) fn new(data_dir: &Path, server: &str) -> Self {
         let name = utf8_percent_encode(server, NON_ALPHANUMERIC);
         Self { file: data_dir.join("oauth").join(format!("{name}.json")) }
     }
@@ -156,7 +156,7 @@ impl TokenStore {
     }
 
     /// Removes the stored grant; false if there was none.
-    pub fn forget(&self) -> Result<bool, TokenStoreError> {
+    pub(super) fn forget(&self) -> Result<bool, TokenStoreError> {
         match state_file::remove(&self.file) {
             Ok(removed) => Ok(removed),
             // The directory does not exist.

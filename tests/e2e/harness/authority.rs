@@ -59,6 +59,9 @@ pub(crate) struct Ways {
     /// The clients that logins were asked for, and what came to the token endpoint.
     pub(crate) clients: Vec<String>,
     pub(crate) exchanged: Vec<String>,
+    /// Tokens that were revoked, and the status of these answers if they are refused.
+    pub(crate) revoked: Vec<String>,
+    pub(crate) refuses_revocation: Option<u16>,
     /// Number of renewals.
     pub(crate) renewed: u64,
     pub(crate) given: u64,
@@ -209,6 +212,13 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
             };
             let to = format!("{redirect}?{outcome}&state={state}&iss={issuer}");
             (302, format!("Location: {to}\r\n"), String::new())
+        }
+        ("POST", "/revoke") => {
+            let asked = |name| parameter(&request.body, name);
+            assert_eq!(asked("client_id"), "c1");
+            ways.revoked.push(format!("{} {}", asked("token_type_hint"), asked("token")));
+            ways.valid.retain(|token| *token != asked("token"));
+            (ways.refuses_revocation.unwrap_or(200), String::new(), String::new())
         }
         ("POST", "/token" | "/moved/token") => {
             let asked = |name| parameter(&request.body, name);

@@ -43,6 +43,7 @@ export async function look({ page, dialogs, wrong }) {
   assert.deepEqual([await names(), await search.inputValue()], [['absent'], 'NO-SUCH']);
   await search.fill('nothing at all');
   await page.getByRole('link', { name: 'Show all servers' }).click();
+  await until(async () => (await names()).length === 5 && await search.inputValue() === '', names);
   await page.locator('#server-form [name=state]').selectOption('connected');
   await until(async () => `${await names()}` === 'chatty,notes,stub', names);
   await page.locator('#server-form [name=state]').selectOption('');

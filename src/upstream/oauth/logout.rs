@@ -1,0 +1,172 @@
+//! Logout: the tokens of a server are removed here, and revoked at its authorization server (RFC 7009).
+//!
+//! They are removed first and in any case. A revocation that fails is reported and not repeated: the tokens are no longer
+//! known then, and end with their lifetime.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Request};
+use serde_json::Value;
+use url::{Url, form_urlencoded};
+
+use crate::config::Config;
+use crate::oauth::authority::{LoginError, REVOCATION_ENDPOINT, REVOCATION_METHODS, TOKEN_METHODS};
+use crate::oauth::client::{AddressPolicy, LoginClient, LoginTransport};
+use crate::oauth::login::entry_of;
+use crate::oauth::store::{Grant, TokenStore, TokenStoreError};
+use crate::peer::Peer;
+use mcpproxy_runtime::secrets::Secrets;
+
+/// Result of a logout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoggedOut {
+    /// There were no tokens.
+    NotLoggedIn,
+    /// The authorization server has confirmed that the tokens are no longer valid.
+    Revoked,
+    /// The tokens are removed here and stay valid at the authorization server until they expire. The reason is one line
+    /// without secrets.
+    Removed(String),
+}
+
+/// Removes the tokens of the server `name` from `data_dir` and revokes them. The error means that they are still there.
+pub async fn log_out(
+    name: &str,
+    config: &Config,
+    data_dir: &Path,
+) -> Result<LoggedOut, LoginError> {
+    let peer = Peer::new(name.into(), Arc::new(Secrets::new(config.secrets())));
+    let store = TokenStore::new(data_dir, name);
+    let taken = tokio::task::spawn_blocking(move || take(&store)).await;
+    let grant = match taken.map_err(|error| LoginError::Unusable(error.to_string()))?? {
+        Ok(grant) => grant.filter(Grant::is_login),
+        Err(unreadable) => return Ok(LoggedOut::Removed(unreadable.to_string())),
+    };
+    let Some(grant) = grant else { return Ok(LoggedOut::NotLoggedIn) };
+    peer.secrets.learn(grant.secrets());
+    Ok(match revoke(&peer, config, &grant).await {
+        Ok(()) => LoggedOut::Revoked,
+        Err(reason) => LoggedOut::Removed(peer.quote(reason).to_string()),
+    })
+}
+
+/// Removes the stored login and returns it, or why it was unreadable. Blocks.
+fn take(store: &TokenStore) -> Result<Result<Option<Grant>, TokenStoreError>, TokenStoreError> {
+    if let Ok(None) = store.load() {
+        return Ok(Ok(None));
+    }
+    // A renewal in progress would store its tokens afterwards.
+    let _lock = store.lock()?;
+    let loaded = store.load();
+    store.forget()?;
+    Ok(loaded)
+}
+
+/// Revokes both tokens: the refresh token first, since an authorization server may not know how to revoke the other
+/// (RFC 7009 §2).
+async fn revoke(peer: &Peer, config: &Config, grant: &Grant) -> Result<(), String> {
+    let endpoint =
+        grant.metadata.additional_fields.get(REVOCATION_ENDPOINT).and_then(Value::as_str);
+    let endpoint = endpoint.ok_or("its authorization server offers no revocation (RFC 7009)")?;
+    let server = Url::parse(&grant.url).map_err(|error| error.to_string())?;
+    let entry = entry_of(peer, config).await.map_err(|error| error.to_string())?;
+    let transport = LoginTransport { egress: entry.egress, ..LoginTransport::default() };
+    let client = LoginClient::new(AddressPolicy::new(&server), transport);
+    let refresh = grant.refresh_token.as_deref().map(|token| (token, "refresh_token"));
+    let access = (&*grant.access_token, "access_token");
+    let mut result = Ok(());
+    for (token, hint) in refresh.into_iter().chain([access]) {
+        let request = request(endpoint, grant, token, hint)?;
+        // Both are tried.
+        let answer = client.fetch(request).await.and_then(|answer| match answer.status() {
+            status if status.is_success() => Ok(()),
+            status => Err(format!("the authorization server answers {status}")),
+        });
+        let answer = answer.map_err(|reason| format!("{hint}: {reason}"));
+        result = result.and(answer);
+    }
+    result
+}
+
+/// A revocation request (RFC 7009 §2.1), with the client's authentication as in token requests.
+fn request(
+    endpoint: &str,
+    grant: &Grant,
+    token: &str,
+    hint: &str,
+) -> Result<Request<Vec<u8>>, String> {
+    let mut form = form_urlencoded::Serializer::new(String::new());
+    form.append_pair("token", token).append_pair("token_type_hint", hint);
+    let mut request =
+        Request::post(endpoint).header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+    match &grant.client_secret {
+        Some(secret) if is_basic(grant) => {
+            let encoded = |text: &str| -> String {
+                form_urlencoded::byte_serialize(text.as_bytes()).collect()
+            };
+            // RFC 6749 §2.3.1
+            let pair = format!("{}:{}", encoded(&grant.client_id), encoded(secret));
+            let mut header = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(pair)))
+                .map_err(|error| error.to_string())?;
+            header.set_sensitive(true);
+            request = request.header(AUTHORIZATION, header);
+        }
+        Some(secret) => {
+            form.append_pair("client_id", &grant.client_id).append_pair("client_secret", secret);
+        }
+        None => {
+            form.append_pair("client_id", &grant.client_id);
+        }
+    }
+    request.body(form.finish().into_bytes()).map_err(|error| error.to_string())
+}
+
+/// Whether the client's secret is sent in a header: where the authorization server names only that (RFC 8414 §2).
+fn is_basic(grant: &Grant) -> bool {
+    let named = |name| grant.metadata.additional_fields.get(name).and_then(Value::as_array);
+    let Some(methods) = named(REVOCATION_METHODS).or_else(|| named(TOKEN_METHODS)) else {
+        return false;
+    };
+    let has = |method: &str| methods.iter().any(|it| it.as_str() == Some(method));
+    has("client_secret_basic") && !has("client_secret_post")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::oauth::store::tests::grant;
+
+    /// The form and the header of a request.
+    fn sent(grant: &Grant) -> (String, Option<String>) {
+        let request = request("https://as.example/revoke", grant, "a&b", "access_token").unwrap();
+        let header = request.headers().get(AUTHORIZATION);
+        let header = header.map(|header| header.to_str().unwrap().to_owned());
+        (String::from_utf8(request.into_body()).unwrap(), header)
+    }
+
+    // ID-7
+    #[test]
+    fn id_7_revocation_authenticates_the_client_like_its_token_requests() {
+        let mut grant = grant("https://s.example/mcp", "t");
+        grant.client_id = "c 1".to_owned();
+        grant.client_secret = None;
+        let plain = "token=a%26b&token_type_hint=access_token";
+        assert_eq!(sent(&grant), (format!("{plain}&client_id=c+1"), None));
+        grant.client_secret = Some("p:w".to_owned());
+        let posted = format!("{plain}&client_id=c+1&client_secret=p%3Aw");
+        assert_eq!(sent(&grant), (posted.clone(), None));
+        let members = &mut grant.metadata.additional_fields;
+        members.insert(TOKEN_METHODS.to_owned(), json!(["client_secret_basic"]));
+        // The base64 of `c+1:p%3Aw`.
+        assert_eq!(sent(&grant), (plain.to_owned(), Some("Basic YysxOnAlM0F3".to_owned())));
+        let members = &mut grant.metadata.additional_fields;
+        members.insert(REVOCATION_METHODS.to_owned(), json!(["client_secret_post"]));
+        assert_eq!(sent(&grant), (posted, None));
+    }
+}
