@@ -151,11 +151,13 @@ Examples:
   mcpproxy import
   mcpproxy import cursor vscode --dry-run
   mcpproxy import claude-desktop --yes
+  mcpproxy import --server github --server files
 
 The servers to add are shown first, without the values of variables and headers, which are copied, and with \
 warnings about settings that do not work here. Searched are the user-wide files, the per-project entries of \
 Claude Code, and the files of the current directory. The other programs' files are not changed. \
-Nothing is started until you confirm; a running proxy then starts the new servers at once.")]
+Nothing is started until you confirm, all of them or some by their numbers; a running proxy then starts \
+the new servers at once.")]
     Import(ImportArgs),
     /// Add mcpproxy to a client's config, or remove it
     #[command(after_help = "\

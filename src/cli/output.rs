@@ -157,22 +157,69 @@ const ANSWER_BYTES: u64 = 1024;
 
 /// Shows a preview and asks for confirmation. `yes` skips the question; without a terminal it is an error.
 pub(super) fn confirm(shown: &str, question: &str, yes: bool) -> Result<bool, CommandError> {
+    let answer = ask(shown, &format!("{question} [y/N]"), yes)?;
+    Ok(answer.is_none_or(|answer| is_yes(&answer)))
+}
+
+/// Shows a preview of numbered items, and asks which of them are meant: all, or some by their numbers from 1. Returns
+/// their indexes; `yes` means all. Without a terminal it is an error.
+pub(super) fn choose(
+    shown: &str,
+    question: &str,
+    count: usize,
+    yes: bool,
+) -> Result<Vec<usize>, CommandError> {
+    let options = if count == 1 { "[y/N]" } else { "[y/N, or numbers such as 1,3-5]" };
+    let Some(answer) = ask(shown, &format!("{question} {options}"), yes)? else {
+        return Ok((0..count).collect());
+    };
+    match numbers(&answer, count) {
+        _ if is_yes(&answer) => Ok((0..count).collect()),
+        Some(chosen) => Ok(chosen),
+        None if answer.contains(|char: char| char.is_ascii_digit()) => {
+            Err(CommandError::usage(format!("the numbers go from 1 to {count}, such as 1,3-5")))
+        }
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Indexes of a list of numbers and ranges from 1 to `count`, in order; `None` if it is none.
+fn numbers(text: &str, count: usize) -> Option<Vec<usize>> {
+    let mut chosen = vec![false; count];
+    for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last {
+            return None;
+        }
+        chosen.get_mut(first.checked_sub(1)?..last)?.fill(true);
+    }
+    let chosen = chosen.into_iter().enumerate();
+    Some(chosen.filter_map(|(at, is_chosen)| is_chosen.then_some(at)).collect())
+}
+
+fn is_yes(answer: &str) -> bool {
+    matches!(answer.to_lowercase().as_str(), "y" | "yes")
+}
+
+/// Shows a preview and asks a question; `None` if `yes` skips it.
+fn ask(shown: &str, question: &str, yes: bool) -> Result<Option<String>, CommandError> {
     // stdout is reserved for the result.
     let mut stderr = io::stderr();
     let _ = writeln!(stderr, "{}", shown.trim_end());
     if yes {
-        return Ok(true);
+        return Ok(None);
     }
     if !io::stdin().is_terminal() {
         let words = "confirmation needs a terminal: pass --yes, or --dry-run for a preview";
         return Err(CommandError::usage(words));
     }
-    let _ = write!(stderr, "{question} [y/N] ");
+    let _ = write!(stderr, "{question} ");
     let _ = stderr.flush();
     let mut answer = String::new();
     let mut stdin = io::Read::take(io::stdin().lock(), ANSWER_BYTES);
     stdin.read_line(&mut answer).map_err(CommandError::failed)?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+    Ok(Some(answer.trim().to_owned()))
 }
 
 /// Reports a declined confirmation.
@@ -184,6 +231,28 @@ pub(super) fn declined() -> Result<(), CommandError> {
 pub(super) mod tests {
     use super::*;
     use unicode_width::UnicodeWidthStr;
+
+    #[test]
+    fn numbers_choose_items_and_anything_else_is_refused() {
+        for (text, chosen) in [
+            ("1", Some(vec![0])),
+            ("3,1", Some(vec![0, 2])),
+            ("2-4 4", Some(vec![1, 2, 3])),
+            ("1-1,", Some(vec![0])),
+            ("", Some(vec![])),
+            ("0", None),
+            ("5", None),
+            ("3-5", None),
+            ("3-2", None),
+            ("1-18446744073709551615", None),
+            ("99999999999999999999", None),
+            ("-1", None),
+            ("1-", None),
+            ("one", None),
+        ] {
+            assert_eq!(numbers(text, 4), chosen, "{text}");
+        }
+    }
 
     /// Server names of different lengths: usual, long, maximum, and maximum in double-width letters.
     pub(in crate::cli) fn names() -> [String; 4] {

@@ -210,7 +210,12 @@ fn servers_of_all_clients_are_imported_with_their_secrets_and_none_is_shown() {
     assert_eq!(asked.code, Some(2), "nobody can be asked: {}", asked.stderr);
     assert!(!home.path(CONFIG).exists());
     let output = home.run(&["import", "--yes"]);
-    assert!(done(&output).contains("Added 9 servers"), "{} {}", output.stdout, output.stderr);
+    assert!(done(&output).contains("Added 7 servers"), "{} {}", output.stdout, output.stderr);
+    for same in ["'three' of Cursor", "'io.github/four' of VS Code"] {
+        let reported = format!("not imported: {same}: it is the same server as 'two'");
+        assert!(output.stderr.contains(&reported), "{}", output.stderr);
+    }
+    assert!(output.stderr.contains("! it has the command or URL of 'two'"), "{}", output.stderr);
     for printed in [&looked, &asked, &output] {
         assert!(!format!("{}{}", printed.stdout, printed.stderr).contains(secret));
     }
@@ -218,12 +223,11 @@ fn servers_of_all_clients_are_imported_with_their_secrets_and_none_is_shown() {
     assert_eq!(servers["one"], stdio);
     assert_eq!(servers["one-cursor"], json!({"command": "other"}));
     assert_eq!(servers["two"]["headers"]["Authorization"], format!("Bearer {secret}"));
-    assert_eq!(servers["io.github-four"]["url"], "https://h.example/mcp");
     assert_eq!(servers["five"], json!({"url": "https://h.example/mcp"}));
     assert_eq!(servers["six"], json!({"command": "x", "env": {"K_TOKEN": secret}}));
     assert_eq!(servers["seven"]["headers"]["Authorization"], "Bearer ${env:T}");
     assert_eq!(servers["eight"], json!({"command": "y", "args": ["a"]}));
-    assert_eq!(servers.as_object().unwrap().len(), 9, "{servers}");
+    assert_eq!(servers.as_object().unwrap().len(), 7, "{servers}");
     let again = home.run(&["import", "--yes"]);
     assert!(done(&again).contains("Nothing to import"), "{}", again.stdout);
 }
@@ -553,10 +557,12 @@ fn servers_of_projects_are_imported_and_unusable_ones_are_reported() {
     let looked = home.run(&["import", "--dry-run"]);
     let shown = done(&looked);
     for expected in [
-        "@@ Claude Code @@",
-        "@@ Claude Code, for /home/ada/p @@",
-        "@@ Claude Code, for /home/ada/p, named 'of-all' there @@",
+        "@@ 1 · Claude Code @@",
+        "@@ 2 · Claude Code, for /home/ada/p @@",
+        "@@ 3 · Claude Code, for /home/ada/p, named 'of-all' there @@",
         "! headers.A: ",
+        "! disabled: give the value, then run mcpproxy upstream enable shared",
+        "! url: ends in /sse",
         "! type: ",
         "! command: ",
         "! envFile: ",
@@ -574,4 +580,31 @@ fn servers_of_projects_are_imported_and_unusable_ones_are_reported() {
     let servers = home.config()["mcpServers"].clone();
     let names: Vec<_> = servers.as_object().unwrap().keys().collect();
     assert_eq!(names, ["of-all", "local", "of-all-claude-code", "shared", "folder"]);
+    assert_eq!(
+        (&servers["shared"]["enabled"], servers["folder"].get("enabled")),
+        (&json!(false), None)
+    );
+}
+
+#[test]
+fn servers_to_import_are_chosen_by_number_or_name() {
+    let home = Home::new();
+    done(&home.run(&["init"]));
+    let servers = ["a", "b", "c", "d"].map(|name| (name.to_owned(), json!({"command": name})));
+    let theirs = json!({"mcpServers": servers.into_iter().collect::<serde_json::Map<_, _>>()});
+    home.put(".cursor/mcp.json", &theirs.to_string());
+    let names = || {
+        let config = home.config();
+        config["mcpServers"].as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+    };
+    let seen = home.typed(&["import", "cursor"], "2-3\n");
+    assert!(seen.contains("@@ 4 · Cursor @@") && seen.contains("Added 2 servers."), "{seen}");
+    assert_eq!(names(), ["b", "c"]);
+    let seen = home.typed(&["import", "cursor"], "none\n");
+    assert!(seen.contains("Nothing was changed."), "{seen}");
+    let unknown = home.run(&["import", "cursor", "--server", "d", "--server", "e", "--yes"]);
+    assert_eq!(unknown.code, Some(1), "{}", unknown.stdout);
+    assert!(unknown.stderr.contains("no server 'e' to import"), "{}", unknown.stderr);
+    done(&home.run(&["import", "cursor", "--server", "d", "--yes"]));
+    assert_eq!(names(), ["b", "c", "d"]);
 }

@@ -188,6 +188,9 @@ pub(in crate::cli) struct ImportArgs {
     /// Clients to import from: claude-desktop, claude-code, cursor, vscode, windsurf, codex, zed [default: all]
     #[arg(value_enum, value_name = "CLIENT", hide_possible_values = true)]
     pub(in crate::cli) clients: Vec<McpClient>,
+    /// Only this server; repeatable
+    #[arg(long = "server", value_name = "NAME")]
+    pub(in crate::cli) servers: Vec<String>,
     /// Show what would be added, and add nothing
     #[arg(long)]
     pub(in crate::cli) dry_run: bool,

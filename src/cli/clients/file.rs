@@ -229,8 +229,10 @@ pub(in crate::cli) fn members(original: &Value) -> Result<EntryMembers, String> 
         (None, None) => return Err("it has neither a command nor a url".to_owned()),
     }
     let says = |key: &str, value: bool| block.get(key) == Some(&Value::Bool(value));
-    if says("disabled", true) || says("enabled", false) {
-        put("enabled", false.into());
+    let is_disabled = says("disabled", true) || says("enabled", false);
+    let prompts = members.iter().any(|(_, value)| has_text(value, &|it| it.contains(PROMPT)));
+    if is_disabled || prompts {
+        members.push(("enabled".to_owned(), false.into()));
     }
     let entry = Value::Object(members.iter().cloned().collect());
     if entry.as_object().into_iter().flatten().any(|(_, value)| has_local_reference(value)) {
@@ -242,6 +244,19 @@ pub(in crate::cli) fn members(original: &Value) -> Result<EntryMembers, String> 
         Ok(_) => Ok(members),
         // The deserializer's message would quote the value.
         Err(_) => Err("its command, args, env, url or headers have an unexpected type".to_owned()),
+    }
+}
+
+/// Start of a value that VS Code asks its user for.
+pub(in crate::cli) const PROMPT: &str = "${input:";
+
+/// Whether a text within a value fulfills a condition.
+pub(in crate::cli) fn has_text(value: &Value, holds: &dyn Fn(&str) -> bool) -> bool {
+    match value {
+        Value::String(text) => holds(text),
+        Value::Array(items) => items.iter().any(|item| has_text(item, holds)),
+        Value::Object(members) => members.values().any(|member| has_text(member, holds)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 
@@ -275,12 +290,7 @@ fn headers(found: &impl Fn(&[&str]) -> Option<Value>) -> Result<Map<String, Valu
 /// Whether a value would be expanded from a local secret that is plain text to the other program, and sent to its
 /// author.
 fn has_local_reference(value: &Value) -> bool {
-    match value {
-        Value::String(text) => value_parts(text).iter().any(|it| matches!(it, ValuePart::Kept(_))),
-        Value::Array(elements) => elements.iter().any(has_local_reference),
-        Value::Object(members) => members.values().any(has_local_reference),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
+    has_text(value, &|text| value_parts(text).iter().any(|it| matches!(it, ValuePart::Kept(_))))
 }
 
 /// Rewrites `${NAME}`, which some programs expand from the environment, to `${env:NAME}`.

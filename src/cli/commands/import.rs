@@ -4,10 +4,10 @@
 //! not shown. An unreadable file does not prevent the import of others.
 
 use crate::cli::args::{Global, ImportArgs};
-use crate::cli::clients::file::{ClientText, EntryMembers};
+use crate::cli::clients::file::{ClientText, EntryMembers, PROMPT};
 use crate::cli::clients::{McpClient, file as client_file, preview};
 use crate::cli::error::CommandError;
-use crate::cli::output::{Colors, Output, confirm, declined};
+use crate::cli::output::{Colors, Output, choose, declined};
 use crate::cli::terminal_safe::line;
 use crate::cli::{clients, running_proxy, start_proxy};
 use mcpproxy_config::edit::EditedJson;
@@ -70,6 +70,7 @@ pub(super) fn run(
     let configured =
         configured.into_iter().map(|(name, block)| (name, client_file::members(&block).ok()));
     resolve_names(&mut found, configured.collect());
+    keep_named(&mut found, &flags.servers)?;
     let file = loaded.path.display().to_string();
     if found.candidates.is_empty() || flags.dry_run {
         let answer = answer(&found, &file, None);
@@ -79,17 +80,16 @@ pub(super) fn run(
         })?;
         return outcome(&found, named);
     }
-    if !confirm(
-        &shown(&found, &file, output.stderr_colors),
-        &format!(
-            "Add {} to {}? A running proxy starts them at once.",
-            servers(found.candidates.len()),
-            line(&file)
-        ),
-        flags.yes,
-    )? {
+    let count = found.candidates.len();
+    let question =
+        format!("Add {} to {}? A running proxy starts them at once.", servers(count), line(&file));
+    let shown = shown(&found, &file, output.stderr_colors);
+    let chosen = choose(&shown, &question, count, flags.yes)?;
+    if chosen.is_empty() {
         return declined();
     }
+    let mut at = 0..;
+    found.candidates.retain(|_| at.next().is_some_and(|at| chosen.contains(&at)));
     let added = file::edit(&loaded.path, |text| {
         let mut json = EditedJson::new(text).map_err(|error| error.to_string())?;
         for Candidate { name, members, .. } in &found.candidates {
@@ -181,14 +181,44 @@ fn read(client: McpClient, path: &Path, is_project: bool, found: &mut Found) {
     }
 }
 
+/// Keeps the servers that are named; each name, here or at the client, must be one of a candidate.
+fn keep_named(found: &mut Found, names: &[String]) -> Result<(), CommandError> {
+    let is_named = |candidate: &Candidate, name: &String| {
+        candidate.name == *name || candidate.renamed.as_ref() == Some(name)
+    };
+    let is_absent = |name: &&String| !found.candidates.iter().any(|it| is_named(it, name));
+    if let Some(absent) = names.iter().find(is_absent) {
+        let text = format!("no server '{}' to import: see mcpproxy import --dry-run", line(absent));
+        return Err(CommandError::failed(text));
+    }
+    if !names.is_empty() {
+        found.candidates.retain(|candidate| names.iter().any(|name| is_named(candidate, name)));
+    }
+    Ok(())
+}
+
 /// Warnings about an entry: its own, and those of `config check` for it and its original.
 fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<String> {
     let entry = client_file::not_imported(original).chain(members.iter().cloned()).collect();
     let checked = check_new_server(name, &Value::Object(entry), &|name| std::env::var(name).ok());
-    preview::warnings(members).into_iter().chain(checked).collect()
+    let prompts =
+        members.iter().any(|(_, it)| client_file::has_text(it, &|it| it.contains(PROMPT)));
+    let disabled = prompts
+        .then(|| format!("disabled: give the value, then run mcpproxy upstream enable {name}"));
+    let url = members.iter().find(|(key, _)| key == "url").and_then(|(_, url)| url.as_str());
+    let is_sse = url.is_some_and(|url| {
+        let path = url.split(['?', '#']).next().unwrap_or_default();
+        path.trim_end_matches('/').ends_with("/sse")
+    });
+    let sse = is_sse.then(|| {
+        "url: ends in /sse, which is usually the HTTP+SSE transport that is not supported: look for a \
+         streamable HTTP URL, often ending in /mcp"
+            .to_owned()
+    });
+    preview::warnings(members).into_iter().chain(checked).chain(disabled).chain(sse).collect()
 }
 
-/// Drops servers that are already configured, and renames those whose name is taken.
+/// Drops servers that are already configured, under any name, and renames those whose name is taken.
 fn resolve_names(found: &mut Found, mut configured: Vec<(String, Option<EntryMembers>)>) {
     let same = |a: &Option<EntryMembers>, b: &EntryMembers| {
         let sorted = |members: &EntryMembers| {
@@ -201,7 +231,24 @@ fn resolve_names(found: &mut Found, mut configured: Vec<(String, Option<EntryMem
         };
         a.as_ref().is_some_and(|a| sorted(a) == sorted(b))
     };
+    let target = |members: &EntryMembers| {
+        let of = |key: &str| members.iter().find(|(it, _)| it == key).map(|(_, it)| it.clone());
+        [of("command"), of("args"), of("url")]
+    };
     for mut candidate in std::mem::take(&mut found.candidates) {
+        let others = || configured.iter().filter(|(known, _)| *known != candidate.name);
+        if let Some((other, _)) = others().find(|(_, known)| same(known, &candidate.members)) {
+            let original = candidate.renamed.unwrap_or(candidate.name);
+            let why = format!("it is the same server as '{}'", line(other));
+            found.skipped.push((candidate.client, original, why));
+            continue;
+        }
+        let has_target = |known: &Option<EntryMembers>| {
+            known.as_ref().is_some_and(|known| target(known) == target(&candidate.members))
+        };
+        if let Some((other, _)) = others().find(|(_, known)| has_target(known)) {
+            candidate.warnings.push(format!("it has the command or URL of '{other}'"));
+        }
         let position_of = |name: &str, configured: &[(String, Option<EntryMembers>)]| {
             configured.iter().position(|(known, _)| known == name)
         };
@@ -232,7 +279,8 @@ fn shown(found: &Found, file: &str, colors: Colors) -> String {
     if !found.candidates.is_empty() {
         let _ = writeln!(shown, "+++ {}", line(file));
     }
-    for Candidate { client, project, name, renamed, members, warnings } in &found.candidates {
+    for (at, candidate) in found.candidates.iter().enumerate() {
+        let Candidate { client, project, name, renamed, members, warnings } = candidate;
         let renamed = renamed.as_ref().map(|it| format!(", named '{}' there", line(it)));
         let project = project.as_ref().map(|it| format!(", for {}", line(it)));
         let from = format!(
@@ -241,7 +289,7 @@ fn shown(found: &Found, file: &str, colors: Colors) -> String {
             project.unwrap_or_default(),
             renamed.unwrap_or_default()
         );
-        let _ = writeln!(shown, "@@ {from} @@");
+        let _ = writeln!(shown, "@@ {} · {from} @@", at + 1);
         shown += &preview::preview('+', name, members, colors);
         for warning in warnings {
             let _ = writeln!(shown, "! {}", line(warning));
