@@ -167,7 +167,7 @@ Examples:
   mcpproxy connect vscode --undo
 
 The change is shown first; the rest of the file stays as it is, and a backup of the original is kept \
-beside it until --undo. With require_mcp_auth the entry contains the API key.")]
+beside it until --undo. With require_mcp_auth the entry contains an agent token of its own, which --undo revokes.")]
     Connect(ConnectArgs),
     /// Serve MCP over stdin and stdout, for clients that start a command
     #[command(after_help = "\
@@ -528,14 +528,12 @@ pub(super) fn days(text: &str) -> Result<Duration, String> {
 
 /// A timestamp: RFC 3339, or an age before `now`. Returns RFC 3339.
 pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, String> {
-    let wrong = || format!("{flag} '{text}': expected RFC 3339 like {now:.0}, or an age like 2h");
+    let wrong =
+        || format!("{flag} '{text}': expected RFC 3339 like {now:.0}, or an age like 2h or 7d");
     let time = match text.parse::<Timestamp>() {
         Ok(time) => time,
         Err(_) => {
-            let age: SignedDuration = text.parse().map_err(|_| wrong())?;
-            if age.is_negative() {
-                return Err(wrong());
-            }
+            let age = days(text).map_err(|_| wrong())?;
             now.checked_sub(age).map_err(|_| wrong())?
         }
     };
@@ -745,6 +743,7 @@ mod tests {
         let now: Timestamp = "2026-01-02T12:00:00Z".parse().unwrap();
         let at = |text| moment("--since", text, now);
         assert_eq!(at("2h").unwrap(), "2026-01-02T10:00:00Z");
+        assert_eq!(at("7d").unwrap(), "2025-12-26T12:00:00Z");
         assert_eq!(at("2026-01-01T00:00:00+02:00").unwrap(), "2025-12-31T22:00:00Z");
         for bad in ["yesterday", "-2h", "2026-13-01T00:00:00Z", ""] {
             let error = at(bad).unwrap_err();

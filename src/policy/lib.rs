@@ -50,5 +50,5 @@ pub use request::{
     Access, AdmissionRequest, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest,
     TOOLS_CALL, ToolAccess,
 };
-pub use scope::{Visibility, visible};
+pub use scope::{Visibility, token_denial, visible};
 pub use session_facts::{FactsCell, SessionFacts, WINDOW_SECONDS};

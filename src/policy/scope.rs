@@ -41,14 +41,18 @@ impl Scope {
         match access {
             Access::Tool(call) => {
                 let tool = call.tool();
-                let known = Operation::recommended(tool.capability);
-                self.has_tool(&tool.name) && self.has_operation(call.operation().max(known))
+                self.has_call(tool, call.operation())
             }
             // Unsubscribing, too: an answer would confirm that the server exists.
             Access::Resource { server, .. }
             | Access::Prompt { server, .. }
             | Access::Completion { server, .. } => self.has_offers(server),
         }
+    }
+
+    fn has_call(&self, tool: &Tool, operation: Operation) -> bool {
+        let known = Operation::recommended(tool.capability);
+        self.has_tool(&tool.name) && self.has_operation(operation.max(known))
     }
 
     /// Whether lists show the tool: only tools that could be called.
@@ -78,6 +82,18 @@ impl Scope {
         let for_tools_alone = self.servers.is_empty() && !self.tools.is_empty();
         !for_tools_alone && self.has_server(server) && self.has_operation(Operation::Read)
     }
+}
+
+/// Denial of a call by the scope of the token `name`, in advance; `None` if the scope includes the call.
+pub fn token_denial(
+    name: &str,
+    scope: &Scope,
+    tool: &Tool,
+    operation: Operation,
+) -> Option<Denial> {
+    let denial =
+        || Denial::Scope { token: name.into(), access: format!("tool '{}'", tool.name).into() };
+    (!scope.has_call(tool, operation)).then(denial)
 }
 
 fn refused(token: &AgentToken, access: &Access) -> Denial {

@@ -83,18 +83,40 @@ impl Due {
     }
 }
 
-/// Connection attempts requested by calls: the highest requested attempt number.
+/// Requested connection attempts.
 #[derive(Debug, Default)]
-pub(super) struct ConnectRequests(watch::Sender<u64>);
+pub(super) struct ConnectRequests(watch::Sender<Requested>);
+
+/// The highest requested attempt numbers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Requested {
+    /// By calls or by an operator.
+    attempt: u64,
+    /// By an operator, which is not paced.
+    at_once: u64,
+}
 
 impl ConnectRequests {
-    /// Requests the attempt with this number. Idempotent.
+    /// Requests the attempt with this number, for a call: it is made at the earliest time of [`Due`]. Idempotent.
     pub(super) fn request(&self, attempt: u64) {
         self.0.send_if_modified(|requested| {
-            let later = *requested < attempt;
-            *requested = attempt.max(*requested);
+            let later = requested.attempt < attempt;
+            requested.attempt = attempt.max(requested.attempt);
             later
         });
+    }
+
+    /// Requests the attempt with this number for an operator: it is made at once. Idempotent.
+    pub(super) fn request_at_once(&self, attempt: u64) {
+        self.0.send_modify(|requested| {
+            requested.attempt = attempt.max(requested.attempt);
+            requested.at_once = attempt.max(requested.at_once);
+        });
+    }
+
+    /// Whether an operator has requested the attempt with this number.
+    pub(super) fn has_at_once(&self, attempt: u64) -> bool {
+        self.0.borrow().at_once == attempt
     }
 
     /// Waits until the attempt after this number is due. Returns whether a call requested it.
@@ -102,8 +124,9 @@ impl ConnectRequests {
         let mut requested = self.0.subscribe();
         let called = async {
             // The sender lives as long as `self`.
-            let _ = requested.wait_for(|requested| *requested > after).await;
-            tokio::time::sleep_until(due.earliest.into()).await;
+            let _ = requested.wait_for(|requested| requested.attempt > after).await;
+            let at_once = requested.wait_for(|requested| requested.at_once > after);
+            let _ = timeout_at(due.earliest.into(), at_once).await;
         };
         timeout_at(due.next.into(), called).await.is_ok()
     }

@@ -32,7 +32,9 @@ use crate::login_flow::{LoginSession, LoginStanding};
 use crate::notifications::{Changes, LogDelivery, ServerEvents, Subscriptions};
 use crate::peer::Peer;
 use crate::second::{SecondConnection, SecondState};
-use crate::state::{Control, Phase, SECOND, ServerState, StateCell, Status, Transport};
+use crate::state::{
+    Control, Phase, SECOND, ServerState, StateCell, Status, Transport, UpstreamState, Waiting,
+};
 use mcpproxy_catalog::ListNotes;
 use mcpproxy_policy::tool::ServerId;
 use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
@@ -508,7 +510,7 @@ impl ActiveCalls {
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotRestarted {
-    #[error("it is disabled in the config: `mcpproxy upstream enable` switches it on")]
+    #[error("it is disabled in the config: `mcpproxy upstream enable NAME` enables it")]
     Disabled,
     /// The server is stopped for good.
     #[error("it cannot be tried again: {0}")]
@@ -519,31 +521,55 @@ pub enum NotRestarted {
 }
 
 impl Upstream {
-    /// Closes the connection, if any, and reconnects. Returns when the old connection is no longer used.
+    /// Closes the connection, if any, and reconnects. Returns when the old connection is no longer used and the attempt to
+    /// open another has begun.
     pub async fn restart(&self) -> Result<(), NotRestarted> {
-        let generation = {
+        let (last, generation) = {
             let state = self.state.load();
             match state.phase() {
                 Phase::Disabled => return Err(NotRestarted::Disabled),
                 Phase::Stopped => return Err(NotRestarted::Stopped(state.reason())),
-                // A reconnect is under way already.
-                Phase::Connecting { .. } | Phase::Closing { .. } => return Ok(()),
-                Phase::Waiting(waiting) => {
-                    self.connect_requests.request(waiting.attempt + 1);
-                    return Ok(());
+                Phase::Waiting(Waiting { attempt, .. }) => (*attempt, None),
+                // If the attempt that is under way fails, another one follows at once.
+                Phase::Connecting { attempt, .. } if state.status() == Status::Failed => {
+                    (*attempt, None)
                 }
-                Phase::Discovering { live } | Phase::Connected { live, .. } => live.generation,
+                Phase::Connecting { .. } | Phase::Closing { .. } => return Ok(()),
+                Phase::Discovering { live } | Phase::Connected { live, .. } => {
+                    (live.generation, Some(live.generation))
+                }
             }
+        };
+        let Some(generation) = generation else {
+            self.connect_requests.request_at_once(last + 1);
+            // Until it has begun, the state is that of the last attempt.
+            return self
+                .await_state(|now| match now.phase() {
+                    Phase::Waiting(Waiting { attempt, .. }) => *attempt > last,
+                    Phase::Connecting { attempt, .. } => *attempt > last,
+                    Phase::Disabled
+                    | Phase::Discovering { .. }
+                    | Phase::Connected { .. }
+                    | Phase::Closing { .. }
+                    | Phase::Stopped => true,
+                })
+                .await;
         };
         let sent = self.control.send(Control::Restart { generation });
         match timeout(RESPOND_WAIT, sent).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(_) => return Err(NotRestarted::Busy),
         }
-        let drained = self.state.wait_for(|state| {
-            state.live().is_none_or(|live| live.generation != generation).then_some(())
-        });
-        timeout(RESPOND_WAIT, drained).await.map_err(|_| NotRestarted::Busy)
+        self.await_state(|now| now.live().is_none_or(|live| live.generation != generation)).await
+    }
+
+    /// Waits until its state is so.
+    async fn await_state(
+        &self,
+        is_so: impl Fn(&UpstreamState) -> bool,
+    ) -> Result<(), NotRestarted> {
+        let reached = self.state.wait_for(|state| is_so(state).then_some(()));
+        timeout(RESPOND_WAIT, reached).await.map_err(|_| NotRestarted::Busy)
     }
 }
 

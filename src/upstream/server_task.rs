@@ -123,7 +123,11 @@ impl ServerTask {
                 self.upstream.count_restart();
             }
             self.generation += 1;
-            self.step(|state| state.begin(self.generation, Instant::now()));
+            let for_operator = self.upstream.connect_requests.has_at_once(self.generation);
+            self.step(|state| match for_operator {
+                true => state.begin_anew(self.generation, Instant::now()),
+                false => state.begin(self.generation, Instant::now()),
+            });
             let mut left_alone = Duration::ZERO;
             let parse_url = match &target {
                 Some(known) if self.config.named.is_none() => Ok(known.clone()),

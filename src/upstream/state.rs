@@ -168,6 +168,13 @@ impl UpstreamState {
         }
     }
 
+    /// Begins an attempt that an operator requested: the outcome of the last one is no longer shown.
+    pub(super) fn begin_anew(&mut self, attempt: u64, now: Instant) -> Transition {
+        self.begin(attempt, now)?;
+        self.past = Past::None;
+        Ok(())
+    }
+
     /// The attempt succeeded: the connection can be used by calls.
     pub(super) fn reach(&mut self, live: Arc<LiveConnection>, about: About) -> Transition {
         let Phase::Connecting { .. } = self.phase else { return self.forbid("reach") };

@@ -225,6 +225,21 @@ fn restart_ends_the_process_and_starts_another() {
     assert_eq!(proxy.get("/api/v1/servers/s/restart").status, 405);
 }
 
+#[test]
+fn restart_after_a_failure_reports_the_outcome_of_a_new_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("server");
+    let proxy = Proxy::start(json!({"late": {"command": program}}));
+    until("it fails", || (proxy.api("servers")["servers"][0]["state"] == "failed").then_some(()));
+    let failed = proxy.cli(&["upstream", "restart", "late"]);
+    assert_eq!(failed.code, Some(1), "{}", failed.stdout);
+    let stub = stub_stdio(&[])["command"].as_str().unwrap().to_owned();
+    std::fs::write(&program, format!("#!/bin/sh\nexec '{stub}' stdio\n")).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let repaired = proxy.cli(&["upstream", "restart", "late"]);
+    assert!(done(&repaired).contains("tools"), "{}", repaired.stdout);
+}
+
 /// A server that says something on stderr, with a secret, before it is the stub.
 fn talkative(words: &str) -> Value {
     let script = format!("{words}; exec \"$0\" stdio");

@@ -450,8 +450,17 @@ fn command_line_checks_tests_and_explains_rules() {
         json!([{"path": "context.args.size", "value": "500"}]),
         "{answer}"
     );
-    let shown = proxy.cli(&["policy", "explain", "--as", "admin", "--tool", "s:echo"]);
-    assert!(shown.stdout.starts_with("allow"), "{}", shown.stdout);
+    let explain = |name: &str, more: &[&str]| {
+        let words = ["policy", "explain", "--as", name, "--tool", "s:echo"];
+        proxy.cli(&[&words[..], more].concat()).stdout
+    };
+    assert!(explain("admin", &[]).starts_with("allow"));
+    // The scope of a token is asked before the rules.
+    assert!(explain("token:ci", &[]).contains("there is no token 'ci'"));
+    proxy.cli(&["token", "create", "ci", "--server", "s", "--operation", "read"]);
+    assert!(explain("token:ci", &["--action", "read"]).starts_with("allow"));
+    let denied = explain("token:ci", &["--action", "write"]);
+    assert!(denied.starts_with("deny: Token 'ci' does not allow tool 's:echo'"), "{denied}");
 }
 
 #[test]

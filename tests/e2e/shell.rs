@@ -155,7 +155,19 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
     let names = |columns| header(columns).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(
         names(200),
-        ["ID", "TIME", "(UTC)", "TYPE", "SERVER", "TOOL", "INTENT", "STATUS", "DURATION", "REASON"]
+        [
+            "ID",
+            "TIME",
+            "(UTC)",
+            "TYPE",
+            "SERVER",
+            "TOOL",
+            "INTENT",
+            "STATUS",
+            "DURATION",
+            "PRINCIPAL",
+            "REASON"
+        ]
     );
     for name in ["ID", "TOOL", "STATUS", "REASON"] {
         assert!(names(80).iter().any(|it| it == name), "{:?}", names(80));

@@ -1,13 +1,13 @@
 // Uses the page in a real browser, before the stub as upstream, view by view (`views/`): every
 // action, with axe in both schemes and at the width of a phone. Fails on what is not in the page, on
 // errors in its console, on violations of its policy, on anything it asks of another host, and on a
-// secret in an address. It does not judge how the page looks: the screenshots in target/page are
-// for that.
+// secret in an address. The screenshots in target/page are compared with the accepted looks (looks.mjs).
 
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
 import { WAIT_MS, ZONE, dialogs, shot, watch } from './checks.mjs';
+import { compare } from './looks.mjs';
 import { SHOTS, folder, makeCalls, serve } from './proxy.mjs';
 import * as activity from './views/activity.mjs';
 import * as approvals from './views/approvals.mjs';
@@ -47,6 +47,8 @@ try {
     for (const view of [activity, now, approvals, servers, tools, policy, fleet, settings]) await view.look(context);
     await login.leave(context);
     context.wrong.none();
+    await page.goto('about:blank');
+    await compare(page);
   } catch (error) {
     console.error(context.wrong.all().join('\n'));
     await shot(page, 'failed');

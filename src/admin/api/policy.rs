@@ -32,7 +32,7 @@ use mcpproxy_policy::rules::{
     RuleTarget, RuleText, RuleTrace, RulesDefault, Ruling, Subject,
 };
 use mcpproxy_policy::tool::{Tool, ToolName};
-use mcpproxy_policy::{ApprovalDemand, SessionFacts};
+use mcpproxy_policy::{ApprovalDemand, SessionFacts, token_denial};
 
 /// Maximum number of groups in a request.
 const MAX_GROUPS: usize = 1000;
@@ -177,16 +177,16 @@ enum DataSensitivity {
     Unknown,
 }
 
-/// Decision of the rules.
+/// Decision of the token's scope and of the rules.
 #[derive(Serialize, ToSchema)]
 struct Explanation {
     /// `allow` or `deny`.
     #[schema(value_type = String, pattern = "^(allow|deny)$")]
     decision: &'static str,
-    /// Deciding rules; empty if the call is allowed by default.
+    /// Deciding rules; empty if the call is allowed by default, or denied by the token's scope.
     #[schema(value_type = Vec<String>)]
     decided_by: Vec<Box<str>>,
-    /// Message for the agent if the call is denied, or empty.
+    /// Message for the agent if the call is denied; a note about the principal, or empty, if it is allowed.
     text: String,
     /// `enforce`, `shadow`, or `none` without rules.
     #[schema(value_type = String, pattern = "^(enforce|shadow|none)$")]
@@ -261,7 +261,7 @@ impl From<RuleTrace> for MetRule {
         (status = 413, description = "The body is too large"),
     )
 )]
-pub(super) fn explain(worker: &Worker, body: &Bytes) -> Result<Bytes, ApiError> {
+pub(super) async fn explain(worker: &Worker, body: &Bytes) -> Result<Bytes, ApiError> {
     let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
     dispatch::check(worker, body).map_err(bad)?;
     let asked: ExplainedCall = serde_json::from_slice(body)
@@ -278,14 +278,57 @@ pub(super) fn explain(worker: &Worker, body: &Bytes) -> Result<Bytes, ApiError> 
         .ok_or_else(|| {
             ApiError::new(StatusCode::NOT_FOUND, format!("Tool '{}' not found", asked.tool))
         })?;
+    let of_token = token_outcome(worker, &asked, &tool).await?;
     let settings = worker.settings();
-    let Some(rules) = &settings.policy.rules else {
-        let ruling = Ruling::Permitted(Vec::new());
-        return Ok(encode(&explanation(Explained { ruling, rules: Vec::new() }, "none")));
+    let (explained, mode) = match &settings.policy.rules {
+        None => {
+            let ruling = Ruling::Permitted(Vec::new());
+            (Explained { ruling, rules: Vec::new() }, "none")
+        }
+        Some(rules) => {
+            let explained = rules.explain(&request(&asked, &tool, arguments));
+            (explained, rules.options().mode.as_str())
+        }
     };
-    let explained = rules.explain(&request(&asked, &tool, arguments));
-    let mode = rules.options().mode.as_str();
-    Ok(encode(&explanation(explained, mode)))
+    let mut explanation = explanation(explained, mode);
+    match of_token {
+        Some(TokenOutcome::Denied(text)) => {
+            (explanation.decision, explanation.decided_by, explanation.text) =
+                ("deny", Vec::new(), text);
+        }
+        Some(TokenOutcome::Unknown(text)) if explanation.text.is_empty() => explanation.text = text,
+        Some(TokenOutcome::Unknown(_)) | None => {}
+    }
+    Ok(encode(&explanation))
+}
+
+/// Effect of the principal's token on a call.
+enum TokenOutcome {
+    /// Its scope does not include the call. The message for the agent.
+    Denied(String),
+    /// There is no such token, or it has expired.
+    Unknown(String),
+}
+
+/// Asks the scope of the principal's token before the rules, as for a call.
+async fn token_outcome(
+    worker: &Worker,
+    asked: &ExplainedCall,
+    tool: &Tool,
+) -> Result<Option<TokenOutcome>, ApiError> {
+    let Some(name) = asked.principal.strip_prefix("token:") else { return Ok(None) };
+    let failed = |error: String| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error);
+    let identity = Arc::clone(&worker.proxy.identity);
+    let kept = tokio::task::spawn_blocking(move || identity.kept()).await;
+    let kept = kept.map_err(|error| failed(error.to_string()))?;
+    let kept = kept.map_err(|error| failed(error.to_string()))?;
+    let Some(token) = kept.iter().find(|token| *token.name == *name) else {
+        let text = format!("there is no token '{name}', so only the rules were evaluated");
+        return Ok(Some(TokenOutcome::Unknown(text)));
+    };
+    let operation = asked.action.unwrap_or(Operation::recommended(tool.capability));
+    let denial = token_denial(name, &token.scope(), tool, operation);
+    Ok(denial.map(|denial| TokenOutcome::Denied(denial.to_string())))
 }
 
 fn request<'a>(

@@ -190,7 +190,7 @@ where
             return page_session::open(state, worker, (&principal, &connection), parts, &body, id);
         }
         Route::Metrics => return metrics::metrics(state, worker, query?, &parts.headers, id),
-        Route::PolicyExplain => policy::explain(worker, &whole(query, body).await?),
+        Route::PolicyExplain => policy::explain(worker, &whole(query, body).await?).await,
         Route::PolicyReplay => {
             let body = whole(query, body).await?;
             policy::replay(state, worker, connection.source, &body).await

@@ -22,7 +22,7 @@ const stop = button('Stop', () => {
   stop.hidden = true;
 }, { hidden: true });
 const replayForm = el('form', { id: 'replay-form', class: 'trial card', 'aria-label': 'Replay' },
-  labelled('Rules', el('textarea', { name: 'rules', rows: 5, spellcheck: 'false', placeholder: 'In Cedar. Empty: those in force, beside none.' })),
+  labelled('Rules', el('textarea', { name: 'rules', rows: 5, spellcheck: 'false', placeholder: 'In Cedar. They take the place of the rules in force; empty: the rules in force instead of none.' })),
   labelled('Calls of', el('select', { name: 'days' }, option('1', 'the last day'), option('7', 'the last 7 days'), option('30', 'the last 30 days'), option('', 'the whole log'))),
   el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Replay'), stop));
 const replayed = el('div', { id: 'replayed', 'aria-live': 'polite' });
@@ -35,7 +35,7 @@ export const policy = {
   root: el('div', {}, about, rules,
     el('h2', {}, 'Explain'), el('p', { class: 'quiet' }, 'Which rules decide a call, and what each of them sees. Nothing is called.'),
     form, names, said,
-    el('h2', {}, 'Replay'), el('p', { class: 'quiet' }, 'What other rules would have said of the calls in the log, beside those in force. Nothing is called, and nothing changed.'),
+    el('h2', {}, 'Replay'), el('p', { class: 'quiet' }, 'What other rules would have decided about the calls in the log, instead of the rules in force. Nothing is called, and nothing changed.'),
     replayForm, replayed,
     el('p', { class: 'more' }, el('a', { href: link('activity', { type: 'policy_decision' }) }, 'What was decided'))),
 

@@ -488,7 +488,7 @@ Examples:
   mcpproxy policy explain --as token:ci --tool github:delete_repo --args '{\"repo\":\"x\"}'
   mcpproxy policy explain --as jwt:ann --group dev --tool files:read --action read -o json")]
     Explain(PolicyExplain),
-    /// Compare new rules with those in force on logged calls
+    /// Compare new rules, instead of those in force, on logged calls
     #[command(after_help = "\
 Examples:
   mcpproxy policy replay new.cedar --since 30d
@@ -578,9 +578,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   mcpproxy activity export --output activity.ndjson
-  mcpproxy activity export --output blocked.csv --format csv --status blocked --since 24h
+  mcpproxy activity export --output blocked.csv --status blocked --since 7d
   mcpproxy activity export --output - --type tool_call
-  mcpproxy activity export --output activity.parquet --format parquet
+  mcpproxy activity export --output activity.parquet
 
 After `export`, --output is the file, '-' for stdout; -o and --json set the format of the summary. \
 json is one object per line. In csv, a text that a spreadsheet would interpret as a formula gets a ' \
@@ -666,11 +666,22 @@ pub(in crate::cli) struct ActivityExport {
     /// Output file, '-' for stdout (the same as --output FILE)
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) file: PathBuf,
-    /// Format: json (one object per line), csv or parquet
-    #[arg(long, default_value = "json", value_parser = ["json", "csv", "parquet"], hide_possible_values = true)]
-    pub(in crate::cli) format: String,
+    /// Format: json (one object per line), csv or parquet [default: by the file's extension, else json]
+    #[arg(long, value_parser = ["json", "csv", "parquet"], hide_possible_values = true)]
+    pub(in crate::cli) format: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) filters: ActivityFilters,
+}
+
+impl ActivityExport {
+    /// The format that is named, or that of the file's extension.
+    pub(in crate::cli) fn format(&self) -> &str {
+        let by_extension = match self.file.extension().and_then(|it| it.to_str()) {
+            Some(extension @ ("csv" | "parquet")) => extension,
+            Some(_) | None => "json",
+        };
+        self.format.as_deref().unwrap_or(by_extension)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -721,7 +732,7 @@ pub(in crate::cli) struct ActivityFilters {
     /// In a fleet, only the records of this node
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) node: Option<String>,
-    /// Not before: RFC 3339, or an age like 2h
+    /// Not before: RFC 3339, or an age like 2h or 7d
     #[arg(long, value_name = "TIME")]
     pub(in crate::cli) since: Option<String>,
     /// Not after: RFC 3339, or an age like 30m

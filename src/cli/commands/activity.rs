@@ -90,7 +90,18 @@ pub(super) async fn list_records(
             backend::fetch_all(backend, "activity", &query, flags.limit).await?
         }
     };
-    output.print(&found, |found| table(found, flags.limit, output, &style))
+    let filtered = query.iter().any(|(key, value)| *key != "exclude_payloads" && value.is_some());
+    let none = match (filtered, flags.filters.principal.as_deref()) {
+        (false, _) => "No activity is recorded yet.".to_owned(),
+        (true, Some(name)) if !name.contains(':') && !["admin", "anonymous"].contains(&name) => {
+            let name = line(name);
+            format!(
+                "No activity found. Principals have a kind, such as token:{name} or cert:{name}."
+            )
+        }
+        (true, _) => "No activity found. Filters combine; drop one to see more.".to_owned(),
+    };
+    output.print(&found, |found| table(found, flags.limit, &none, output, &style))
 }
 
 /// Maximum number of records fetched for the rows of a table.
@@ -116,10 +127,9 @@ async fn rows(
     }
 }
 
-fn table(found: &Value, limit: u32, output: &Output, style: &RowStyle) -> String {
+fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyle) -> String {
     let records = list(found, "/activities");
     if records.is_empty() {
-        let none = "No activity found. Filters combine; drop one to see more.";
         let lacking = lacking(found);
         return if lacking.is_empty() { none.to_owned() } else { format!("{none}\n{lacking}") };
     }
@@ -190,8 +200,9 @@ const EVENTS: &str = "/events";
 
 /// Default column widths for [`RowStyle::columns`]; longer cells push the rest. Ids are shorter for people than for
 /// programs.
-const WIDTHS: [usize; 9] = [7, 14, 18, 14, 22, 11, 8, 8, 160];
+const WIDTHS: [usize; 10] = [7, 14, 18, 14, 22, 11, 8, 8, 20, 160];
 const ID_WIDTH: usize = 26;
+const PRINCIPAL_AT: usize = 8;
 
 /// Presentation of records.
 struct Lines<'a> {
@@ -222,7 +233,13 @@ pub(super) async fn watch(
     if let ([id, ..], None) = (&mut widths, output.view.width) {
         *id = ID_WIDTH;
     }
-    let layout = TableLayout::new(&style.columns(), &widths, &[true; WIDTHS.len()], output.view);
+    let columns = style.columns();
+    let mut widths = widths.to_vec();
+    if columns.len() < widths.len() {
+        // Programs have no column for the principal.
+        widths.remove(PRINCIPAL_AT);
+    }
+    let layout = TableLayout::new(&columns, &widths, &[true; WIDTHS.len()], output.view);
     let lines = Lines { output, style, layout };
     let events = events(node);
     let watch = async {
@@ -339,8 +356,9 @@ mod tests {
             };
             let found =
                 serde_json::json!({"activities": [record(4711, &name), record(4712, "read_file")]});
-            let drawn =
-                |output: &Output| table(&found, 100, output, &RowStyle::of(output, false, None));
+            let drawn = |output: &Output| {
+                table(&found, 100, "", output, &RowStyle::of(output, false, None))
+            };
             let keeps = ["STATUS", "rejected", "4711", "TOOL", "read_file", "Tool 'x' not"];
             crate::cli::output::tests::fits(drawn, &keeps);
         }
@@ -373,7 +391,7 @@ mod tests {
             };
             let output =
                 Output { format: Format::Table, terminal: false, view, stderr_colors: view.colors };
-            let shown = table(&found, limit, &output, &RowStyle::of(&output, true, None));
+            let shown = table(&found, limit, "", &output, &RowStyle::of(&output, true, None));
             assert_eq!(shown.matches("tool_call").count(), expected, "-n {limit}: {shown}");
         }
     }

@@ -24,7 +24,7 @@ const COLUMNS: [((&str, Fit), &str); 7] = [
     ((UNTIL, Fit::Whole), "/call/until"),
     (("CALL", Fit::Name), "/access"),
     (("OPERATION", Fit::Rank(3)), "/call/operation"),
-    (("PRINCIPAL", Fit::Rank(4)), "/call/principal"),
+    (("PRINCIPAL", Fit::Rank(1)), "/call/principal"),
     (("REASON", Fit::Rank(2)), "/call/reason"),
     (("ARGUMENTS", Fit::Free), "/call/arguments"),
 ];

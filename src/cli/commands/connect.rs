@@ -20,6 +20,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+/// Maximum number of servers named as reached without the proxy.
+const SHOWN_SERVERS: usize = 10;
 /// Suffix of the backup file.
 const BACKUP: &str = ".before-mcpproxy";
 /// Placeholder for a token that has not been created yet.
@@ -184,6 +186,12 @@ fn connect(
     }
     output.print(&result(true).to_string(), |_| {
         let mut message = format!("{} is connected. {}", known.name, known.afterwards);
+        if !carries_token {
+            message += "\nIts calls are recorded as anonymous; with require_mcp_auth it gets a token of its own.";
+        }
+        if let Some(direct) = direct_servers(&next, client) {
+            message += &format!("\n{direct}");
+        }
         if carries_token {
             let name = token_name(client);
             message += &format!(
@@ -197,6 +205,25 @@ fn connect(
             );
         }
         message
+    })
+}
+
+/// Which servers the client still reaches without the proxy; `None` if there are none.
+fn direct_servers(text: &str, client: McpClient) -> Option<String> {
+    let servers = ClientText::read(text, client.facts().syntax).ok()?.servers().ok()?;
+    let names: Vec<String> = servers
+        .iter()
+        .filter(|(name, block)| {
+            !block.as_object().is_some_and(|block| clients::is_own_entry(name, block))
+        })
+        .map(|(name, _)| line(name).into_owned())
+        .collect();
+    let shown = names.iter().take(SHOWN_SERVERS).cloned().collect::<Vec<_>>().join(", ");
+    let more = if names.len() > SHOWN_SERVERS { ", …" } else { "" };
+    (!names.is_empty()).then(|| {
+        format!(
+            "It still reaches servers without mcpproxy: {shown}{more}. Import them, then remove them there."
+        )
     })
 }
 
@@ -253,7 +280,7 @@ fn undo(
     }
     token::revoke(loaded, &token_name(client))?;
     output.print(&result(true).to_string(), |_| {
-        format!("{} is no longer connected. {}", known.name, known.afterwards)
+        format!("{} is no longer connected. Sessions that have begun keep the entry.", known.name)
     })
 }
 

@@ -179,7 +179,9 @@ fn draw_explanation(explanation: &Value, output: &Output) -> String {
     let mut drawn = Paragraph::new(output.view.width).behind(2).text(&outcome) + "\n";
     let rules = list(explanation, "/rules");
     if rules.is_empty() {
-        let _ = writeln!(drawn, "no rule applies to such a call");
+        if text(explanation, "/decision") == "allow" {
+            let _ = writeln!(drawn, "no rule applies to such a call");
+        }
         return drawn;
     }
     let rows = rules.iter().map(|rule| {
@@ -440,7 +442,7 @@ pub(super) fn replay(
     let (catalog, known) = seen_tools(&config);
     let new = load_rules(&selected_rules(files, &config), &known)?;
     let now = load_rules(&config.rules, &known)?;
-    let since = moment(since)?;
+    let since = args::moment("--since", since, Timestamp::now()).map_err(CommandError::usage)?;
     let types = REPLAYED.map(|kind| kind.to_string()).join(",");
     let mut replay = RuleReplay::new(now.into(), new.into(), catalog.load());
     backend::with(global, Needs::Activity, async |backend| {
@@ -454,14 +456,6 @@ pub(super) fn replay(
         }
         output.print(&report.to_string(), |report| draw_replay(report, output))
     })
-}
-
-/// Parses `--since`, also in days.
-fn moment(text: &str) -> Result<String, CommandError> {
-    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
-    let hours = days.map(|days| format!("{}h", u64::from(days) * 24));
-    let text = hours.as_deref().unwrap_or(text);
-    args::moment("--since", text, Timestamp::now()).map_err(CommandError::usage)
 }
 
 /// Evaluates both rule sets for every record of the query.

@@ -114,6 +114,9 @@ fn not_running(config: &Config) -> Value {
 fn table(servers: &Value, output: &Output) -> String {
     let cell_of = |server: &Value, at: &str| {
         let value = text(server, at);
+        // A column of zeros gives way to others.
+        let is_none = at == "/quarantined" && value == "0" && output.view.width.is_some();
+        let value = if is_none { "".into() } else { value };
         let style = if at == "/state" { of_state(&value) } else { Style::new() };
         Cell::styled(cell(&value), style)
     };

@@ -431,15 +431,19 @@ fn halves(hash: &[u8; 32]) -> Option<([u8; FOUND_BY], [u8; 32 - FOUND_BY])> {
 }
 
 fn agent_token(kept: &StoredToken) -> Arc<AgentToken> {
-    let scope = Scope {
-        servers: kept.servers.clone(),
-        tools: kept.tools.iter().cloned().map(Pattern::from).collect(),
-        operations: kept.operations.clone(),
-    };
-    Arc::new(AgentToken::new(&kept.name, kept.created, scope))
+    Arc::new(AgentToken::new(&kept.name, kept.created, kept.scope()))
 }
 
 impl StoredToken {
+    /// What it grants.
+    pub fn scope(&self) -> Scope {
+        Scope {
+            servers: self.servers.clone(),
+            tools: self.tools.iter().cloned().map(Pattern::from).collect(),
+            operations: self.operations.clone(),
+        }
+    }
+
     /// Expiry; `None`: unlimited.
     fn ends(&self) -> Option<SystemTime> {
         let end = |seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds));

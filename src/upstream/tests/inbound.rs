@@ -669,6 +669,15 @@ impl tracing::Subscriber for Lines {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
+/// Counts the log lines of this thread while it is kept.
+///
+/// The second subscriber is needed: with a single one, a log statement that another test reaches first is disabled for
+/// all threads, since tracing asks only the subscriber of that thread.
+fn counted(lines: &Arc<AtomicUsize>) -> (tracing::Dispatch, tracing::subscriber::DefaultGuard) {
+    let second = tracing::Dispatch::new(Lines(Arc::default()));
+    (second, tracing::subscriber::set_default(Lines(lines.clone())))
+}
+
 #[tokio::test]
 async fn flood_of_unsolicited_messages_does_not_fill_the_log() {
     let lines = Arc::new(AtomicUsize::new(0));
@@ -681,7 +690,7 @@ async fn flood_of_unsolicited_messages_does_not_fill_the_log() {
         r#"{"method":"notifications/progress","params":{"progressToken":1}}"#,
     ] {
         lines.store(0, Ordering::Relaxed);
-        let _logged = tracing::subscriber::set_default(Lines(lines.clone()));
+        let _logged = counted(&lines);
         let bench = child(&flood(line));
         bench.connected("sh").await;
         assert_eq!(bench.call("sh:t", "{}").await.unwrap().len(), 1, "{line}");
@@ -696,7 +705,7 @@ async fn flood_of_unsolicited_messages_does_not_fill_the_log() {
 async fn unread_responses_do_not_fill_the_log() {
     const ANSWERS: usize = 2000;
     let lines = Arc::new(AtomicUsize::new(0));
-    let _logged = tracing::subscriber::set_default(Lines(lines.clone()));
+    let _logged = counted(&lines);
     // It reads nothing after its call.
     let bench = child("exec sleep 60");
     bench.connected("sh").await;

@@ -96,6 +96,12 @@ async fn call_ends_the_backoff_and_one_attempt_serves_all_calls() {
     }
     // One attempt served all fifty: their requests trigger nothing more.
     assert!(!requests.wait_until_due(4, due(ended, Duration::from_millis(1))).await);
+    // An operator's request is not paced, also after that of a call.
+    requests.request(6);
+    let never = due(AttemptEnd { starts: u32::from(u16::MAX), ..ended }, NEVER * 2);
+    let wait_until_due = requests.wait_until_due(5, never);
+    let operator = async { requests.request_at_once(6) };
+    assert!(within(async { tokio::join!(wait_until_due, operator) }).await.0);
 }
 
 #[tokio::test]

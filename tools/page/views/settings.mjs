@@ -92,6 +92,7 @@ export async function look({ page, wrong }) {
   await field.fill((await field.inputValue()).replace('"tools_limit": 7', '"tools_limit": 8'));
   await show.click();
   await page.getByRole('button', { name: 'Write and apply' }).click();
+  await field.waitFor({ state: 'hidden' });
   // What is in force may still be theirs, and be told as that.
   await until(async () => /"tools_limit": 8/.test(await standing.innerText()), () => standing.innerText());
   await page.locator('#difference').getByText('The config is in force.').waitFor();
@@ -130,12 +131,14 @@ export async function look({ page, wrong }) {
   await until(() => configured().tools_limit === 12, () => written());
   const { mcpServers: { stub }, output_validation: judged } = configured();
   assert.deepEqual([stub.call_timeout, stub.disabled_tools, stub.args, judged], ['42s', ['number_*', 'never'], ['stdio'], { mode: 'strict', assert_formats: true }]);
+  await form.waitFor({ state: 'hidden' });
   await page.locator('#difference').getByText('The config is in force.').waitFor();
   await page.getByRole('button', { name: 'Change settings' }).click();
   await setting('tools_limit').fill('');
   await show.click();
   await page.getByRole('button', { name: 'Write and apply' }).click();
   await until(() => configured().tools_limit === undefined, () => written());
+  await form.waitFor({ state: 'hidden' });
   configure({ tools_limit: 8 });
   await page.getByRole('button', { name: 'Reload' }).click();
   await until(async () => /"tools_limit": 8/.test(await standing.innerText()), () => standing.innerText());
@@ -146,7 +149,8 @@ export async function look({ page, wrong }) {
   await page.getByRole('link', { name: 'Changes of the config' }).click();
   await page.locator('#rows li').nth(1).waitFor();
   assert.match(await page.locator('#rows li').first().innerText(), /config\s+removed mcpServers\.stub\.call_timeout.*added tools_limit/, 'the row says what was changed');
-  await page.locator('#rows a').first().click();
+  // The last change is the file's or the button's, whichever was first.
+  await page.locator('#rows li').filter({ hasText: 'removed tools_limit' }).first().locator('a').first().click();
   await page.locator('#record').getByText('tools_limit').first().waitFor();
   assert.match(await page.locator('#record').innerText(), /admin/);
 }

@@ -36,13 +36,13 @@ pub(super) async fn run(
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
     let query = filters(&flags.filters, since.as_deref(), until.as_deref());
-    let bar = match ExportFormat::of(&flags.format) {
+    let bar = match ExportFormat::of(flags.format()) {
         ExportFormat::Json | ExportFormat::Csv => records_bar_of(backend, &query).await?,
         // The number of received records is not visible in Parquet.
         ExportFormat::Parquet => ProgressBar::hidden(),
     };
     let mut export_query = query;
-    export_query.push(("format", Some(flags.format.as_str())));
+    export_query.push(("format", Some(flags.format())));
     if flags.file == Path::new("-") {
         let mut out = std::io::stdout().lock();
         let written =
@@ -89,7 +89,7 @@ async fn copy(
     mut write: impl FnMut(&[u8]) -> std::io::Result<bool>,
 ) -> Result<Exported, CommandError> {
     let (mut retries, mut lines, mut bytes) =
-        (Retries::default(), ExportLines::new(ExportFormat::of(&flags.format)), 0);
+        (Retries::default(), ExportLines::new(ExportFormat::of(flags.format())), 0);
     let mut after: Option<String> = None;
     loop {
         let mut query = export_query.to_vec();

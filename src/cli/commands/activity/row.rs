@@ -66,7 +66,7 @@ impl RowStyle {
     }
 
     /// Columns of `activity list`. The time is when the record was stored, which is the order of the list; `activity
-    /// show` has the start of the call.
+    /// show` has the start of the call. Programs get the columns of earlier versions.
     pub(super) fn columns(&self) -> Vec<Column> {
         let time = Column::new(self.times.header("AGE", "TIME"), Fit::Rank(3));
         let mut columns = Column::all([
@@ -80,15 +80,18 @@ impl RowStyle {
             ("REASON", Fit::Free),
         ]);
         columns.insert(1, time);
+        if self.reader == Reader::Person {
+            columns.insert(columns.len() - 1, Column::new("PRINCIPAL", Fit::Rank(5)));
+        }
         columns
     }
 
     /// Cells of one record, in the order of [`RowStyle::columns`]; `decisions` are those about it without rows of
     /// their own.
     pub(in crate::cli::commands) fn row(&self, record: &Value, decisions: &[&Value]) -> Vec<Cell> {
-        let status = text(record, "/status");
+        let status = self.status(record);
         let tool = text(record, "/tool_name");
-        vec![
+        let mut cells: Vec<Cell> = vec![
             match self.reader {
                 Reader::Person => cell(&text(record, "/seq")).into(),
                 Reader::Program => cell(&text(record, "/id")).into(),
@@ -105,8 +108,22 @@ impl RowStyle {
             self.intent(&text(record, "/intent/operation_type")).into(),
             Cell::styled(cell(&status), of_state(&status)),
             taken(record).into(),
-            cell(&self.reason(record, decisions)).into(),
-        ]
+        ];
+        if self.reader == Reader::Person {
+            cells.push(cell(&text(record, "/principal")).into());
+        }
+        cells.push(cell(&self.reason(record, decisions)).into());
+        cells
+    }
+
+    /// Status of the record. For people, an approval that was not given is no success.
+    fn status<'a>(&self, record: &'a Value) -> Cow<'a, str> {
+        let (status, state) = (text(record, "/status"), text(record, "/metadata/state"));
+        let is_approval = text(record, "/type") == "approval";
+        match self.reader {
+            Reader::Person if is_approval && status == "success" && state != "approved" => state,
+            Reader::Person | Reader::Program => status,
+        }
     }
 
     /// Reason of the outcome. For people, rows without a tool start with the server, whose column is dropped early.
@@ -521,7 +538,7 @@ pub(super) mod tests {
         serde_json::json!({
             "id": "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "seq": 1, "type": "tool_call",
             "server_name": "github", "tool_name": "delete_repo", "status": "success",
-            "error_message": "", "duration_ms": 12.304, "timestamp": "2026-01-02T03:04:05.678Z",
+            "error_message": "", "principal": "token:ops", "duration_ms": 12.304, "timestamp": "2026-01-02T03:04:05.678Z",
             "intent": {"operation_type": "destructive", "reason": "clean up"},
             "metadata": {"tool_variant": "call_tool_destructive"},
         })
@@ -541,7 +558,7 @@ pub(super) mod tests {
         let cells = texts(&people, &record(), &[]);
         assert_eq!(cells.len(), people.columns().len());
         assert_eq!(cells[..2], ["1", "11-21 02:12:56"]);
-        assert_eq!((&*cells[5], &*cells[7], &*cells[8]), ("🗑 destr", "12ms", ""));
+        assert_eq!((&*cells[5], &*cells[7], &*cells[8]), ("🗑 destr", "12ms", "token:ops"));
         let plain = texts(&RowStyle::plain(), &record(), &[]);
         assert_eq!((&*plain[0], &*plain[5]), ("01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "destr"));
         let words = styled(Intents::Words, Reader::Person);
@@ -591,7 +608,7 @@ pub(super) mod tests {
         let change =
             serde_json::json!({"id": "x", "type": "server_change", "server_name": "files"});
         let cells = texts(&styled(Intents::Words, Reader::Person), &change, &[]);
-        assert_eq!((&*cells[4], &*cells[8]), ("(server_change)", "files"));
+        assert_eq!((&*cells[4], &*cells[9]), ("(server_change)", "files"));
     }
 
     #[test]
