@@ -81,6 +81,7 @@ mod requests;
 mod rest;
 mod results;
 mod retries;
+mod revoked_subscriptions;
 mod rug_pull;
 mod rules;
 mod search;

@@ -22,7 +22,7 @@ use mcpproxy_activity::record::{
 };
 use mcpproxy_policy::intent::Operation;
 use mcpproxy_policy::tool::{ServerId, ToolName};
-use mcpproxy_policy::{Access, Denial, DenialKind, Principal, Warning};
+use mcpproxy_policy::{Access, Denial, Principal, Warning};
 use mcpproxy_protocol::mcp::trace_context::PropagatedContext;
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock;
@@ -457,20 +457,9 @@ impl CallRecord {
 
     /// Records a denial: the request rejected, and one decision (ACT-1).
     pub(super) fn deny(&mut self, denial: &Denial) -> Refusal {
-        let text = denial.to_string();
-        let (policy, kind) = match denial.kind() {
-            DenialKind::Intent => (Policy::Intent, RefusalKind::Intent),
-            DenialKind::Gate => (Policy::Intent, RefusalKind::Gate),
-            DenialKind::Approval => (Policy::Approval, RefusalKind::Gate),
-            DenialKind::Scope => (Policy::Scope, RefusalKind::Gate),
-            DenialKind::Catalog => (Policy::Catalog, RefusalKind::Gate),
-            DenialKind::Rules => (Policy::Rules, RefusalKind::Gate),
-            DenialKind::Limit => (Policy::Limit, RefusalKind::Limited),
-        };
-        let mut decision = Decision::new(Verdict::Blocked, policy, text.as_str());
-        decision.rules = denial.rules().to_vec();
+        let (decision, kind) = refusal::decision_about(denial);
         self.decide(decision);
-        let mut refusal = Refusal::rejected(kind, text);
+        let mut refusal = Refusal::rejected(kind, denial.to_string());
         refusal.retry_after = denial.retry_after();
         refusal
     }

@@ -31,7 +31,8 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::params::ParamHeaders;
-use super::passthrough::list_cache::ResourceSubscription;
+use super::passthrough::subscribers::{ResourceSubscription, Subscriber};
+use super::question_record::QuestionRecord;
 
 /// Maximum open requests to one client, over all its calls.
 pub const MAX_ASKED: usize = 64;
@@ -281,6 +282,11 @@ pub struct InputAnswer {
     pub outcome: Bytes,
 }
 
+/// Whether any of these subscriptions was revoked.
+fn has_revoked(kept: &BTreeMap<Arc<str>, ResourceSubscription>) -> bool {
+    kept.values().any(|subscription| subscription.subscriber().is_none())
+}
+
 #[cfg(test)]
 impl Client {
     /// A legacy client without capabilities.
@@ -442,8 +448,11 @@ impl Client {
         let mut subscriptions = self.subscriptions.lock();
         let refused = match &mut *subscriptions {
             None => SubscriptionRefused::Left,
-            Some(kept) if kept.len() >= MAX_SUBSCRIPTIONS => SubscriptionRefused::TooMany,
+            Some(kept) if kept.len() >= MAX_SUBSCRIPTIONS && !has_revoked(kept) => {
+                SubscriptionRefused::TooMany
+            }
             Some(kept) => {
+                kept.retain(|_, subscription| subscription.subscriber().is_some());
                 // The other one, of two concurrent requests.
                 let other = kept.insert(Arc::clone(subscription.uri()), subscription);
                 drop(subscriptions);
@@ -458,16 +467,24 @@ impl Client {
 
     /// Takes a subscription out; `None` if there is none to that URI.
     pub(crate) fn unsubscribe(&self, uri: &str) -> Option<ResourceSubscription> {
-        self.subscriptions.lock().as_mut()?.remove(uri)
+        let subscription = self.subscriptions.lock().as_mut()?.remove(uri);
+        subscription.filter(|subscription| subscription.subscriber().is_some())
     }
 
     /// Whether it has subscriptions, which the proxy may renew on its behalf at any time.
     pub(super) fn has_subscriptions(&self) -> bool {
-        self.subscriptions.lock().as_ref().is_some_and(|kept| !kept.is_empty())
+        let subscriptions = self.subscriptions.lock();
+        let mut kept = subscriptions.iter().flatten();
+        kept.any(|(_, subscription)| subscription.subscriber().is_some())
     }
 
     pub(crate) fn is_subscribed(&self, uri: &str) -> bool {
-        self.subscriptions.lock().as_ref().is_some_and(|kept| kept.contains_key(uri))
+        self.subscriber(uri).is_some()
+    }
+
+    /// Its subscription to that URI.
+    pub(crate) fn subscriber(&self, uri: &str) -> Option<Arc<Subscriber>> {
+        self.subscriptions.lock().as_ref()?.get(uri)?.subscriber().cloned()
     }
 
     /// Registers a question and returns its id; `None` if [`MAX_ASKED`] are open or the session has ended.
@@ -709,7 +726,8 @@ impl DroppedMembers {
 mod tests {
     use mcpproxy_policy::{Principal, StateAccounts};
 
-    use super::super::passthrough::list_cache::Subscribers;
+    use super::super::passthrough::subscribers::Subscribers;
+    use super::super::passthrough::subscribers::tests::anyone;
     use super::*;
 
     fn client(family: ProtocolFamily) -> Client {
@@ -767,7 +785,7 @@ mod tests {
         let client = client(ProtocolFamily::Legacy);
         let account = StateAccounts::default().of(&Principal::Anonymous);
         let all = Arc::<Subscribers>::default();
-        let enter = |uri: &str| client.subscribe(all.enter(uri, &account).unwrap());
+        let enter = |uri: &str| client.subscribe(all.enter(uri, anyone(), &account).unwrap());
         for n in 0..MAX_SUBSCRIPTIONS {
             enter(&n.to_string()).unwrap();
         }

@@ -28,6 +28,8 @@ use super::input_rounds::InputRounds;
 use super::kept_results::Keeping;
 use super::log_routing;
 use super::params::progress_token;
+use super::passthrough::revocation;
+use super::passthrough::subscribers::{ResourceSubscription, Subscribing};
 use super::refusal::RecordKind;
 use super::refusal::{FIND_TOOLS, Refusal, RefusalKind, Stopped};
 use super::relay::Relay;
@@ -418,6 +420,32 @@ impl OnRecord<'_> {
                 let denial = ApprovalDenial::new(pending.access(), NotApproved::ByFilter);
                 Err(self.denied(&denial.into()))
             }
+        }
+    }
+
+    /// The caller as a subscriber to a resource that it was admitted to by `access`.
+    pub(super) fn subscribing(&self, client: &Client, access: Access) -> Subscribing {
+        let forecast = self.forecast(access, b"", None);
+        Subscribing {
+            principal: self.caller.principal.clone(),
+            session_id: Arc::clone(&client.session_id),
+            client_name: Arc::clone(&client.name),
+            facts: client.facts.get(),
+            is_approved: matches!(forecast, Forecast::Asked { .. }),
+        }
+    }
+
+    /// Asks for admission of a new subscription again if the settings were replaced since it was admitted: later
+    /// replacements find it in the table.
+    pub(super) fn confirm(&mut self, subscription: &ResourceSubscription) -> Result<(), Refusal> {
+        if self.worker.settings().is(&self.settings) {
+            return Ok(());
+        }
+        let Some(subscriber) = subscription.subscriber() else { return Ok(()) };
+        let of = &subscriber.of;
+        match revocation::denial(&self.worker.proxy, subscriber, &of.principal, of.facts) {
+            Some(denial) => Err(self.denied(&denial)),
+            None => Ok(()),
         }
     }
 
