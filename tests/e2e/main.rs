@@ -70,6 +70,7 @@ mod protocol_families;
 mod protocol_legacy;
 mod protocol_modern;
 mod protocol_stdio;
+mod question_records;
 mod receipts;
 mod record_floods;
 mod record_sources;

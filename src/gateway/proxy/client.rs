@@ -207,6 +207,8 @@ struct OpenQuestions {
     /// Id of the next request; never reused.
     next: u64,
     open: BTreeMap<u64, Question>,
+    /// Records of open questions; each is written when it is removed.
+    records: BTreeMap<u64, QuestionRecord>,
     /// The session has ended.
     ended: bool,
 }
@@ -416,9 +418,10 @@ impl Client {
         let mut asked = self.asked.lock();
         asked.ended = true;
         let open = std::mem::take(&mut asked.open);
+        let records = std::mem::take(&mut asked.records);
         drop(asked);
         // Outside the lock: their drop wakes calls.
-        drop(open);
+        drop((open, records));
     }
 
     pub(super) fn active(&self) -> &Arc<Active> {
@@ -536,7 +539,28 @@ impl Client {
 
     /// Removes a question that was answered or whose call is over. `None` for an id without an open question.
     pub fn answered(&self, id: u64) -> Option<Question> {
-        self.asked.lock().open.remove(&id)
+        let mut asked = self.asked.lock();
+        let (question, record) = (asked.open.remove(&id), asked.records.remove(&id));
+        drop(asked);
+        // Outside the lock: its drop writes it.
+        drop(record);
+        question
+    }
+
+    /// Keeps the record of an open question.
+    pub(super) fn keep_record(&self, id: u64, record: QuestionRecord) {
+        let mut asked = self.asked.lock();
+        let replaced = match asked.open.contains_key(&id) {
+            true => asked.records.insert(id, record),
+            false => Some(record),
+        };
+        drop(asked);
+        drop(replaced);
+    }
+
+    /// Takes the record of an open question, for a more specific end than that it was not answered.
+    pub(super) fn take_record(&self, id: u64) -> Option<QuestionRecord> {
+        self.asked.lock().records.remove(&id)
     }
 }
 
