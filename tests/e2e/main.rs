@@ -8,6 +8,7 @@
 mod activity_search;
 mod approvals;
 mod approvals_modern;
+mod approved_text;
 mod attacks;
 mod baggage;
 mod between_families;

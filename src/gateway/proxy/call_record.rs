@@ -42,7 +42,7 @@ use super::shutdown::{CUT_OFF, Ending};
 use super::worker::Worker;
 use crate::telemetry::call_metrics::CallDuration;
 use crate::telemetry::call_span::SpanError;
-use crate::telemetry::{Tally, call_metrics as calls};
+use crate::telemetry::{Tally, TraceIds, call_metrics as calls};
 
 /// Record of a request in progress; written when closed or dropped.
 pub(super) struct CallRecord {
@@ -224,6 +224,13 @@ impl CallRecord {
     /// Trace context to be sent to the server.
     pub(super) fn carried(&self) -> Option<Arc<PropagatedContext>> {
         self.trace.carried()
+    }
+
+    /// Sends the server a trace of the proxy's own in place of the client's, and records its identifier.
+    pub(super) fn restart_trace(&mut self, ids: &TraceIds) {
+        if let Some(trace_id) = self.trace.restart(ids) {
+            self.add_metadata("upstream_trace_id", &format!("\"{trace_id:032x}\""));
+        }
     }
 
     /// Sets in the trace that the tool reported an error.

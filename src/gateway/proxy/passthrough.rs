@@ -171,7 +171,7 @@ async fn send(
         client_capabilities,
         ..CallExtras::default()
     };
-    let mut arguments = params.slice_ref(request.arguments());
+    let mut arguments = request.arguments(params);
     let is_listed = |list| worker.proxy.list_cache.has(upstream.name(), list, &own);
     // A trace context of the HTTP request is forwarded like one in `_meta`.
     let carries_more = request.carries_more() || on.caller.trace.is_some();

@@ -271,7 +271,9 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
         extras: &mut CallExtras,
     ) -> Result<Permit, Stopped> {
-        if let Some(meta) = extras.meta.as_deref().and_then(meta::asked) {
+        let carried = self.record.carried();
+        let baggage = carried.as_ref().and_then(|carried| carried.baggage.as_deref());
+        if let Some(meta) = meta::asked(extras.meta.as_deref(), baggage) {
             self.record.keep_member(META, &meta);
             self.meta = meta.into();
         }
@@ -655,6 +657,12 @@ impl OnRecord<'_> {
                 approved
             }
         };
+        if let Approved::Call(_) = approved {
+            // Only what was shown is sent: nobody saw the client's trace.
+            self.record.restart_trace(&worker.trace_ids);
+            let meta = extras.meta.as_deref().and_then(meta::without_trace);
+            extras.meta = meta.map(Bytes::from);
+        }
         self.still_there()?;
         // Approval may have taken long.
         self.settings = self.worker.settings();
