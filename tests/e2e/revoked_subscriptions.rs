@@ -156,7 +156,7 @@ fn rul_8_subscription_ends_when_a_rule_begins_to_apply_without_a_change() {
 }
 
 #[test]
-fn rul_8_server_is_unsubscribed_from_what_nobody_may_read_any_more() {
+fn rul_8_server_is_unsubscribed_after_the_last_revocation() {
     let server = server();
     let folder = tempfile::tempdir().unwrap();
     put(folder.path(), "");

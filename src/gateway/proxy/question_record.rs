@@ -46,7 +46,7 @@ pub(crate) struct QuestionRecord {
     activity: Activity,
     /// `None` once submitted.
     record: Option<(Box<Draft>, StateCharge)>,
-    /// What the call is about.
+    /// Tool or method of the call.
     call: Box<str>,
     sizes: RecordedSizes,
     /// When the question was put; `None` if it was not.
@@ -60,8 +60,8 @@ impl fmt::Debug for QuestionRecord {
 }
 
 impl QuestionRecord {
-    /// Opens the record of a question of at most `bytes` during the call whose texts `about` has; `call` is what the call
-    /// is about. Waits while the log has no capacity.
+    /// Opens the record of a question of at most `bytes` during the call whose texts `about` has; `call` is its tool or
+    /// method. Waits while the log has no capacity.
     pub(super) async fn open(
         (activity, account): (&Activity, &Arc<StateAccount>),
         about: Draft,

@@ -657,7 +657,7 @@ impl OnRecord<'_> {
                 approved
             }
         };
-        if let Approved::Call(_) = approved {
+        if approved.is_for_one_call() {
             // Only what was shown is sent: nobody saw the client's trace.
             self.record.restart_trace(&worker.trace_ids);
             let meta = extras.meta.as_deref().and_then(meta::without_trace);
