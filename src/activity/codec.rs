@@ -105,7 +105,10 @@ fn principal<'a>(reader: &mut Reader<'a>) -> Result<&'a str, DecodeError> {
 
 /// Whether a head of that version can have this type and status.
 fn is_of_version(version: u8, kind: Type, status: Status) -> bool {
-    let is_new = matches!(kind, Type::ResourceRead | Type::PromptGet | Type::Completion);
+    let is_new = matches!(
+        kind,
+        Type::ResourceRead | Type::PromptGet | Type::Completion | Type::ServerQuestion
+    );
     match version {
         UNDIGESTED | WITHOUT_UNKNOWN => !is_new && status != Status::Unknown,
         ONLY_UNKNOWN => !is_new && status == Status::Unknown,
@@ -489,7 +492,9 @@ mod tests {
                 assert_eq!((bytes[0], decode_head(&bytes)), (HEAD_VERSION, Ok(head)));
                 let at = bytes.len() - head.intent.bytes.len() - 4;
                 assert_eq!(bytes.remove(at), 0, "the principal");
-                let is_new = [Type::ResourceRead, Type::PromptGet, Type::Completion].contains(kind);
+                let is_new =
+                    [Type::ResourceRead, Type::PromptGet, Type::Completion, Type::ServerQuestion]
+                        .contains(kind);
                 for version in [UNDIGESTED, WITHOUT_UNKNOWN, ONLY_UNKNOWN] {
                     bytes[0] = version;
                     let is_known =

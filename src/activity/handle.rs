@@ -114,8 +114,8 @@ impl Activity {
         }
     }
 
-    /// Records an event that is not a call, beyond the capacity if necessary: such events are few, and
-    /// clients cannot cause them.
+    /// Records an event that is not a call, beyond the capacity if necessary: such events are few, or bounded where
+    /// they arise.
     pub fn note(&self, entry: impl Into<Box<Entry>>) {
         let mut entry = entry.into();
         if entry.draft.started == 0 {

@@ -194,6 +194,8 @@ named! {
         Completion = 13 "completion",
         /// A range of lost records.
         Gap = 14 "gap",
+        /// A question that an upstream server put to a client during a call, and the client's answer.
+        ServerQuestion = 15 "server_question",
     }
 }
 

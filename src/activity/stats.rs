@@ -54,6 +54,7 @@ impl Stats {
             | Type::ResourceRead
             | Type::PromptGet
             | Type::Completion
+            | Type::ServerQuestion
             | Type::ServerChange
             | Type::CatalogChange
             | Type::Approval

@@ -26,6 +26,7 @@ pub mod memory_budget;
 pub mod overview;
 pub mod params;
 pub mod passthrough;
+mod question_record;
 mod recorded;
 pub mod refusal;
 pub mod relay;

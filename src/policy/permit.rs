@@ -182,6 +182,13 @@ pub enum Approved {
     Standing(ApprovalSubject),
 }
 
+impl Approved {
+    /// Whether it is for one exact call, which was shown to the approver.
+    pub fn is_for_one_call(&self) -> bool {
+        matches!(self, Self::Call(_))
+    }
+}
+
 impl PendingApproval {
     /// Binds a cleared request to the exact call. Fails if the arguments are too long to be judged or have keys that
     /// differ only by case.

@@ -22,7 +22,7 @@ use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::headers;
 use mcpproxy_protocol::mcp::meta::{
     CAPABILITIES_KEY, CLIENT_KEY, EVERYTHING, LOG_LEVEL_KEY, NO_CAPABILITIES, OURS, PROGRESS_KEY,
-    VERSION_KEY, push_bridged,
+    VERSION_KEY, log_level, push_bridged,
 };
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_protocol::mcp::trace_context::{self, PropagatedContext};
@@ -260,7 +260,7 @@ fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
         let value = match &*key {
             VERSION_KEY | CLIENT_KEY => continue,
             CAPABILITIES_KEY | LOG_LEVEL_KEY if family == ProtocolFamily::Legacy => continue,
-            LOG_LEVEL_KEY if level.is_some() => continue,
+            LOG_LEVEL_KEY if level.is_some() || log_level(value).is_none() => continue,
             CAPABILITIES_KEY if declared.is_some() => continue,
             trace_context::PARENT | trace_context::STATE | trace_context::BAGGAGE
                 if trace.is_some() =>
@@ -528,6 +528,18 @@ mod tests {
         expected[CAPABILITIES_KEY] = json!({"elicitation": {}});
         expected[LOG_LEVEL_KEY] = "debug".into();
         assert_eq!(modern["params"]["_meta"], expected);
+    }
+
+    #[test]
+    fn apr_1_log_level_that_is_none_is_not_forwarded() {
+        for level in [r#""data that nobody sees""#, "7", r#"{"debug":1}"#] {
+            let mut params = call("t", "{}");
+            params.meta = Some(Bytes::from(format!(r#"{{"{LOG_LEVEL_KEY}":{level},"k":1}}"#)));
+            for message in both(&params) {
+                let meta = &message["params"]["_meta"];
+                assert_eq!((meta.get(LOG_LEVEL_KEY), &meta["k"]), (None, &json!(1)), "{level}");
+            }
+        }
     }
 
     #[test]

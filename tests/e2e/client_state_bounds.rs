@@ -13,7 +13,7 @@ use crate::harness::{
 const MAX_URI_BYTES: usize = 8 * 1024;
 
 /// A server of 2025-11-25 with resources, which takes every subscription.
-fn server() -> Recorder {
+pub(crate) fn server() -> Recorder {
     Recorder::start(|_, received| {
         let message: Value = serde_json::from_slice(&received.body).unwrap_or_default();
         let result = match message["method"].as_str().unwrap_or_default() {
@@ -30,12 +30,12 @@ fn server() -> Recorder {
     })
 }
 
-fn entry(server: &Recorder) -> Value {
+pub(crate) fn entry(server: &Recorder) -> Value {
     json!({"m": {"url": format!("http://127.0.0.1:{}/mcp", server.port)}})
 }
 
 /// URIs that a server received through `method`, in their order.
-fn uris(server: &Recorder, method: &str) -> Vec<String> {
+pub(crate) fn uris(server: &Recorder, method: &str) -> Vec<String> {
     let message = |received: &Received| serde_json::from_slice::<Value>(&received.body).ok();
     let messages = server.received();
     let messages = messages.iter().filter_map(message);

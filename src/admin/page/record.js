@@ -7,7 +7,7 @@ import { link } from './route.js';
 export const TYPES = {
   tool_call: 'tool call', policy_decision: 'decision', internal_tool_call: 'own tool',
   resource_read: 'resource', prompt_get: 'prompt', completion: 'completion', gap: 'gap',
-  server_change: 'server', catalog_change: 'catalog', approval: 'approval',
+  server_change: 'server', catalog_change: 'catalog', approval: 'approval', server_question: 'question',
   config_change: 'config', retention: 'retention', system_start: 'start', system_stop: 'stop',
 };
 export const CALLS = ['tool_call', 'internal_tool_call', 'resource_read', 'prompt_get', 'completion'];

@@ -705,7 +705,7 @@ pub(in crate::cli) struct ActivityList {
 /// Filters that select records.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ActivityFilters {
-    /// Record type: tool_call, policy_decision, resource_read, prompt_get, completion, server_change, …
+    /// Record type: tool_call, policy_decision, resource_read, prompt_get, completion, server_question, …
     #[arg(long = "type", value_name = "TYPE")]
     pub(in crate::cli) kind: Option<String>,
     /// Upstream server

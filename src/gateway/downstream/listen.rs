@@ -16,6 +16,7 @@ use mcpproxy_policy::Principal;
 use mcpproxy_protocol::mcp::jsonrpc;
 use mcpproxy_protocol::mcp::meta::SUBSCRIPTION_KEY;
 use mcpproxy_protocol::wire::sse::Encoder;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedMutexGuard, broadcast, mpsc, watch};
@@ -25,8 +26,9 @@ use super::body::{Body, COMMENT, response, too_many_streams};
 use super::replay::{EventId, EventKind, Next, StreamKind};
 use super::session::Session;
 use super::session_table::{Sessions, StreamPermits};
-use crate::proxy::client::{Client, Endpoint, Peer};
+use crate::proxy::client::{Endpoint, Peer};
 use crate::proxy::passthrough::notifications::Watch;
+use crate::proxy::passthrough::revocation;
 use crate::proxy::reply::{Aborted, NotificationFilter};
 use crate::proxy::{Worker, dispatch};
 
@@ -59,6 +61,7 @@ pub(super) fn standing(
     let state = Standing {
         worker: Rc::clone(worker),
         session: Arc::clone(session),
+        principal: principal.clone(),
         stream,
         attached,
         after,
@@ -78,6 +81,8 @@ pub(super) fn standing(
 struct Standing {
     worker: Rc<Worker>,
     session: Arc<Session>,
+    /// The principal of the request that opened the stream.
+    principal: Principal,
     stream: u64,
     attached: u64,
     after: u64,
@@ -111,7 +116,10 @@ impl Standing {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(chunk) = self.out.pop_front() {
-                return Some(chunk);
+                match self.may_send(&chunk) {
+                    true => return Some(chunk),
+                    false => continue,
+                }
             }
             let session = Arc::clone(&self.session);
             let notified = session.streams.notified();
@@ -122,7 +130,10 @@ impl Standing {
                 Next::Over => return None,
                 Next::Event(number, framed) => {
                     self.after = number;
-                    return Some(framed);
+                    match self.may_send(&framed) {
+                        true => return Some(framed),
+                        false => continue,
+                    }
                 }
                 Next::Wait => {}
             }
@@ -138,7 +149,7 @@ impl Standing {
                 ListenEvent::Changes(notices) => notices
                     .iter()
                     .filter_map(|notice| {
-                        legacy_notification(&session.client, session.endpoint, notice)
+                        legacy_notification(session.endpoint, notice, |uri| self.receives(uri))
                     })
                     .collect(),
                 ListenEvent::Aside(message) => vec![message],
@@ -156,6 +167,19 @@ impl Standing {
                 }
             }
         }
+    }
+}
+
+impl Standing {
+    fn receives(&self, uri: &str) -> bool {
+        let client = &self.session.client;
+        revocation::receives(&self.worker.proxy, client, &self.principal, uri)
+    }
+
+    /// Whether an event that waited, or is replayed, may be sent still: not the update of a resource that the client is no
+    /// longer subscribed to.
+    fn may_send(&self, framed: &[u8]) -> bool {
+        updated_uri(framed).is_none_or(|uri| self.receives(&uri))
     }
 }
 
@@ -276,8 +300,14 @@ impl Subscription {
         this
     }
 
+    /// Whether it is to be notified of changed lists.
+    fn has_lists(&self) -> bool {
+        let filter = &self.filter;
+        filter.tools_list_changed || filter.prompts_list_changed || filter.resources_list_changed
+    }
+
     /// The next message, the acknowledgement first. `None` after the response to the request itself, which is sent
-    /// at shutdown.
+    /// at shutdown, and when policy has ended all that it is subscribed to.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(message) = self.out.pop_front() {
@@ -286,9 +316,11 @@ impl Subscription {
             if self.over {
                 return None;
             }
+            let has_lists = self.has_lists();
             let notices = tokio::select! {
                 biased;
                 _ = self.draining.wait_for(|draining| *draining) => None,
+                () = self.watch.emptied(), if !has_lists => None,
                 notices = notices(&mut self.receiver) => Some(notices),
             };
             let Some(notices) = notices else {
@@ -313,7 +345,9 @@ impl Subscription {
             Notice::Resources => {
                 (self.filter.resources_list_changed, "resources/list_changed", json!({}))
             }
-            Notice::Updated(uri) => (self.watch.has(uri), "resources/updated", json!({"uri": uri})),
+            Notice::Updated(uri) => {
+                (self.watch.receives(uri), "resources/updated", json!({"uri": uri}))
+            }
         };
         wanted.then(|| self.message(what, params))
     }
@@ -377,11 +411,29 @@ pub(super) fn changed(what: &str, params: Option<Value>) -> Bytes {
     message.to_string().into()
 }
 
-/// The notification of a change for a legacy client; `None` if it does not receive it.
+/// Start of the notification of an updated resource for a legacy client, up to its params.
+const UPDATED_HEAD: &[u8] =
+    br#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":"#;
+
+#[derive(Deserialize)]
+struct UpdatedParams {
+    uri: String,
+}
+
+/// The resource whose update a framed event notifies of.
+fn updated_uri(framed: &[u8]) -> Option<String> {
+    let mut lines = framed.split(|byte| *byte == b'\n');
+    let message = lines.find_map(|line| line.strip_prefix(b"data: "))?;
+    let params = message.strip_prefix(UPDATED_HEAD)?.strip_suffix(b"}")?;
+    serde_json::from_slice::<UpdatedParams>(params).ok().map(|params| params.uri)
+}
+
+/// The notification of a change for a legacy client, which `receives` updates of some resources; `None` if it does not
+/// receive this one.
 pub(super) fn legacy_notification(
-    client: &Client,
     endpoint: Endpoint,
     notice: &Notice,
+    receives: impl FnOnce(&str) -> bool,
 ) -> Option<Bytes> {
     match notice {
         Notice::Tools | Notice::OwnTools => {
@@ -389,7 +441,7 @@ pub(super) fn legacy_notification(
         }
         Notice::Prompts => Some(changed("prompts/list_changed", None)),
         Notice::Resources => Some(changed("resources/list_changed", None)),
-        Notice::Updated(uri) if client.is_subscribed(uri) => {
+        Notice::Updated(uri) if receives(uri) => {
             Some(changed("resources/updated", Some(json!({"uri": uri}))))
         }
         Notice::Updated(_) => None,
@@ -425,8 +477,6 @@ pub(super) async fn notices(receiver: &mut broadcast::Receiver<Notice>) -> Vec<N
 mod tests {
     use bytes::Bytes;
     use http_body_util::BodyExt;
-    use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
-    use mcpproxy_protocol::mcp::revisions::{NEWEST_LEGACY, ProtocolFamily};
 
     use super::super::replay::EventKind;
     use super::super::session::tests::alone;
@@ -501,11 +551,9 @@ mod tests {
 
     #[test]
     fn client_receives_relevant_notifications_only() {
-        let none = ClientCapabilities::default();
-        let client = Client::new("s".into(), "", NEWEST_LEGACY, ProtocolFamily::Legacy, none);
         let method = |endpoint, notice: &Notice| {
-            let message: Value =
-                serde_json::from_slice(&legacy_notification(&client, endpoint, notice)?).unwrap();
+            let message = legacy_notification(endpoint, notice, |uri| uri == "b:x")?;
+            let message: Value = serde_json::from_slice(&message).unwrap();
             Some(message["method"].as_str().unwrap().to_owned())
         };
         for (notice, search, all) in [
@@ -522,9 +570,27 @@ mod tests {
                 Some("notifications/resources/list_changed"),
             ),
             (Notice::Updated("a:x".into()), None, None),
+            (
+                Notice::Updated("b:x".into()),
+                Some("notifications/resources/updated"),
+                Some("notifications/resources/updated"),
+            ),
         ] {
             assert_eq!(method(Endpoint::Search, &notice).as_deref(), search, "{notice:?}");
             assert_eq!(method(Endpoint::All, &notice).as_deref(), all, "{notice:?}");
+        }
+    }
+
+    #[test]
+    fn rul_8_event_of_an_updated_resource_is_recognized() {
+        let notice = Notice::Updated("a:\"x\n}".into());
+        let message = legacy_notification(Endpoint::All, &notice, |_| true).unwrap();
+        let head = Encoder::id("s0-1");
+        let framed = [&head[..], &body::event(&message)].concat();
+        assert_eq!(updated_uri(&framed).as_deref(), Some("a:\"x\n}"));
+        let other = legacy_notification(Endpoint::All, &Notice::Tools, |_| true).unwrap();
+        for none in [&body::event(&other)[..], &COMMENT[..], b"data: \n\n", b""] {
+            assert_eq!(updated_uri(none), None);
         }
     }
 

@@ -26,6 +26,7 @@ use super::listen::{Subscription, legacy_notification, notices};
 use super::request;
 use crate::proxy::client::{Channel, Client, Endpoint, Level, Peer};
 use crate::proxy::dispatch::Incoming;
+use crate::proxy::passthrough::revocation;
 use crate::proxy::reply::{Initialize, Piece, Reaction, Running};
 use crate::proxy::{Worker, dispatch, render};
 
@@ -202,7 +203,8 @@ impl Pipe {
         // A client that initializes again is notified once, not twice.
         self.listeners.abort_all();
         let (client, replies) = (Arc::clone(&self.client), self.replies.clone());
-        let mut receiver = self.worker.proxy.catalog.notices();
+        let worker = Rc::clone(&self.worker);
+        let mut receiver = worker.proxy.catalog.notices();
         let mut aside = client.listen();
         self.listeners.spawn_local(async move {
             loop {
@@ -214,7 +216,10 @@ impl Pipe {
                     }
                 };
                 for notice in changes {
-                    let message = legacy_notification(&client, Endpoint::Search, &notice);
+                    let receives = |uri: &str| {
+                        revocation::receives(&worker.proxy, &client, &Principal::Anonymous, uri)
+                    };
+                    let message = legacy_notification(Endpoint::Search, &notice, receives);
                     if let Some(message) = message {
                         let _ = replies.send(Splice::from(message)).await;
                     }

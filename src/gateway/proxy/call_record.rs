@@ -22,7 +22,7 @@ use mcpproxy_activity::record::{
 };
 use mcpproxy_policy::intent::Operation;
 use mcpproxy_policy::tool::{ServerId, ToolName};
-use mcpproxy_policy::{Access, Denial, DenialKind, Principal, Warning};
+use mcpproxy_policy::{Access, Denial, Principal, Warning};
 use mcpproxy_protocol::mcp::trace_context::PropagatedContext;
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock;
@@ -42,7 +42,7 @@ use super::shutdown::{CUT_OFF, Ending};
 use super::worker::Worker;
 use crate::telemetry::call_metrics::CallDuration;
 use crate::telemetry::call_span::SpanError;
-use crate::telemetry::{Tally, call_metrics as calls};
+use crate::telemetry::{Tally, TraceIds, call_metrics as calls};
 
 /// Record of a request in progress; written when closed or dropped.
 pub(super) struct CallRecord {
@@ -224,6 +224,13 @@ impl CallRecord {
     /// Trace context to be sent to the server.
     pub(super) fn carried(&self) -> Option<Arc<PropagatedContext>> {
         self.trace.carried()
+    }
+
+    /// Sends the server a trace of the proxy's own in place of the client's, and records its identifier.
+    pub(super) fn restart_trace(&mut self, ids: &TraceIds) {
+        if let Some(trace_id) = self.trace.restart(ids) {
+            self.add_metadata("upstream_trace_id", &format!("\"{trace_id:032x}\""));
+        }
     }
 
     /// Sets in the trace that the tool reported an error.
@@ -457,20 +464,9 @@ impl CallRecord {
 
     /// Records a denial: the request rejected, and one decision (ACT-1).
     pub(super) fn deny(&mut self, denial: &Denial) -> Refusal {
-        let text = denial.to_string();
-        let (policy, kind) = match denial.kind() {
-            DenialKind::Intent => (Policy::Intent, RefusalKind::Intent),
-            DenialKind::Gate => (Policy::Intent, RefusalKind::Gate),
-            DenialKind::Approval => (Policy::Approval, RefusalKind::Gate),
-            DenialKind::Scope => (Policy::Scope, RefusalKind::Gate),
-            DenialKind::Catalog => (Policy::Catalog, RefusalKind::Gate),
-            DenialKind::Rules => (Policy::Rules, RefusalKind::Gate),
-            DenialKind::Limit => (Policy::Limit, RefusalKind::Limited),
-        };
-        let mut decision = Decision::new(Verdict::Blocked, policy, text.as_str());
-        decision.rules = denial.rules().to_vec();
+        let (decision, kind) = refusal::decision_about(denial);
         self.decide(decision);
-        let mut refusal = Refusal::rejected(kind, text);
+        let mut refusal = Refusal::rejected(kind, denial.to_string());
         refusal.retry_after = denial.retry_after();
         refusal
     }

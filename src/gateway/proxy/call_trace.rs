@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::client::Caller;
 use super::worker::Worker;
-use crate::telemetry::SpanQueue;
 use crate::telemetry::call_span::{CallSpan, SpanError, SpanTarget, UpstreamSpan, cut, plain_uri};
+use crate::telemetry::{SpanQueue, TraceIds};
 use mcpproxy_json::members::member;
 use mcpproxy_policy::{Access, TOOLS_CALL};
 use mcpproxy_protocol::mcp::trace_context::{MetaContext, PropagatedContext, TraceContext};
@@ -22,7 +22,11 @@ pub(super) enum CallTrace {
     #[default]
     Off,
     /// Part of an unsampled trace.
-    Carried(Arc<PropagatedContext>),
+    Carried {
+        carried: Arc<PropagatedContext>,
+        /// Whether the client chose it.
+        is_foreign: bool,
+    },
     Recorded(Box<RecordedTrace>),
 }
 
@@ -99,7 +103,8 @@ impl CallTrace {
         if !context.sampled {
             // A span that is not recorded cannot be a parent.
             let context = parent.map_or(context, |parent| parent.context);
-            return Self::Carried(Arc::new(PropagatedContext { context, state, baggage }));
+            let carried = Arc::new(PropagatedContext { context, state, baggage });
+            return Self::Carried { carried, is_foreign: parent.is_some() };
         }
         let sent = TraceContext { span_id: sent_as, ..context };
         let client = caller.client.as_ref().map(|(client, _)| client);
@@ -120,15 +125,33 @@ impl CallTrace {
     pub(super) fn carried(&self) -> Option<Arc<PropagatedContext>> {
         match self {
             Self::Off => None,
-            Self::Carried(carried) => Some(Arc::clone(carried)),
+            Self::Carried { carried, .. } => Some(Arc::clone(carried)),
             Self::Recorded(trace) => Some(Arc::clone(&trace.carried)),
         }
+    }
+
+    /// Replaces the trace that the client chose, if it did, by one of the proxy's own in what is sent to the server: its
+    /// identifier and vendor data would reach the server unseen (APR-1). Returns the identifier.
+    pub(super) fn restart(&mut self, ids: &TraceIds) -> Option<u128> {
+        let (carried, is_foreign) = match self {
+            Self::Off => return None,
+            Self::Carried { carried, is_foreign } => (carried, *is_foreign),
+            Self::Recorded(trace) => (&mut trace.carried, trace.parent.is_some()),
+        };
+        if !is_foreign {
+            return None;
+        }
+        let [span_id, _] = ids.spans();
+        let context = TraceContext { trace_id: ids.trace(), span_id, ..carried.context };
+        let baggage = carried.baggage.clone();
+        *carried = Arc::new(PropagatedContext { context, state: None, baggage });
+        Some(context.trace_id)
     }
 
     /// Context of the call's span, if it is recorded.
     pub(super) fn recorded(&self) -> Option<TraceContext> {
         match self {
-            Self::Off | Self::Carried(_) => None,
+            Self::Off | Self::Carried { .. } => None,
             Self::Recorded(trace) => Some(trace.context),
         }
     }

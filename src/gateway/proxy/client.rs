@@ -31,7 +31,8 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::params::ParamHeaders;
-use super::passthrough::list_cache::ResourceSubscription;
+use super::passthrough::subscribers::{ResourceSubscription, Subscriber};
+use super::question_record::QuestionRecord;
 
 /// Maximum open requests to one client, over all its calls.
 pub const MAX_ASKED: usize = 64;
@@ -206,6 +207,8 @@ struct OpenQuestions {
     /// Id of the next request; never reused.
     next: u64,
     open: BTreeMap<u64, Question>,
+    /// Records of open questions; each is written when it is removed.
+    records: BTreeMap<u64, QuestionRecord>,
     /// The session has ended.
     ended: bool,
 }
@@ -279,6 +282,11 @@ pub struct InputAnswer {
     pub index: usize,
     /// The member `result` or `error`, raw.
     pub outcome: Bytes,
+}
+
+/// Whether any of these subscriptions was revoked.
+fn has_revoked(kept: &BTreeMap<Arc<str>, ResourceSubscription>) -> bool {
+    kept.values().any(|subscription| subscription.subscriber().is_none())
 }
 
 #[cfg(test)]
@@ -410,9 +418,10 @@ impl Client {
         let mut asked = self.asked.lock();
         asked.ended = true;
         let open = std::mem::take(&mut asked.open);
+        let records = std::mem::take(&mut asked.records);
         drop(asked);
         // Outside the lock: their drop wakes calls.
-        drop(open);
+        drop((open, records));
     }
 
     pub(super) fn active(&self) -> &Arc<Active> {
@@ -442,8 +451,11 @@ impl Client {
         let mut subscriptions = self.subscriptions.lock();
         let refused = match &mut *subscriptions {
             None => SubscriptionRefused::Left,
-            Some(kept) if kept.len() >= MAX_SUBSCRIPTIONS => SubscriptionRefused::TooMany,
+            Some(kept) if kept.len() >= MAX_SUBSCRIPTIONS && !has_revoked(kept) => {
+                SubscriptionRefused::TooMany
+            }
             Some(kept) => {
+                kept.retain(|_, subscription| subscription.subscriber().is_some());
                 // The other one, of two concurrent requests.
                 let other = kept.insert(Arc::clone(subscription.uri()), subscription);
                 drop(subscriptions);
@@ -458,16 +470,24 @@ impl Client {
 
     /// Takes a subscription out; `None` if there is none to that URI.
     pub(crate) fn unsubscribe(&self, uri: &str) -> Option<ResourceSubscription> {
-        self.subscriptions.lock().as_mut()?.remove(uri)
+        let subscription = self.subscriptions.lock().as_mut()?.remove(uri);
+        subscription.filter(|subscription| subscription.subscriber().is_some())
     }
 
     /// Whether it has subscriptions, which the proxy may renew on its behalf at any time.
     pub(super) fn has_subscriptions(&self) -> bool {
-        self.subscriptions.lock().as_ref().is_some_and(|kept| !kept.is_empty())
+        let subscriptions = self.subscriptions.lock();
+        let mut kept = subscriptions.iter().flatten();
+        kept.any(|(_, subscription)| subscription.subscriber().is_some())
     }
 
     pub(crate) fn is_subscribed(&self, uri: &str) -> bool {
-        self.subscriptions.lock().as_ref().is_some_and(|kept| kept.contains_key(uri))
+        self.subscriber(uri).is_some()
+    }
+
+    /// Its subscription to that URI.
+    pub(crate) fn subscriber(&self, uri: &str) -> Option<Arc<Subscriber>> {
+        self.subscriptions.lock().as_ref()?.get(uri)?.subscriber().cloned()
     }
 
     /// Registers a question and returns its id; `None` if [`MAX_ASKED`] are open or the session has ended.
@@ -519,7 +539,28 @@ impl Client {
 
     /// Removes a question that was answered or whose call is over. `None` for an id without an open question.
     pub fn answered(&self, id: u64) -> Option<Question> {
-        self.asked.lock().open.remove(&id)
+        let mut asked = self.asked.lock();
+        let (question, record) = (asked.open.remove(&id), asked.records.remove(&id));
+        drop(asked);
+        // Outside the lock: its drop writes it.
+        drop(record);
+        question
+    }
+
+    /// Keeps the record of an open question.
+    pub(super) fn keep_record(&self, id: u64, record: QuestionRecord) {
+        let mut asked = self.asked.lock();
+        let replaced = match asked.open.contains_key(&id) {
+            true => asked.records.insert(id, record),
+            false => Some(record),
+        };
+        drop(asked);
+        drop(replaced);
+    }
+
+    /// Takes the record of an open question, for a more specific end than that it was not answered.
+    pub(super) fn take_record(&self, id: u64) -> Option<QuestionRecord> {
+        self.asked.lock().records.remove(&id)
     }
 }
 
@@ -709,7 +750,8 @@ impl DroppedMembers {
 mod tests {
     use mcpproxy_policy::{Principal, StateAccounts};
 
-    use super::super::passthrough::list_cache::Subscribers;
+    use super::super::passthrough::subscribers::Subscribers;
+    use super::super::passthrough::subscribers::tests::anyone;
     use super::*;
 
     fn client(family: ProtocolFamily) -> Client {
@@ -767,7 +809,7 @@ mod tests {
         let client = client(ProtocolFamily::Legacy);
         let account = StateAccounts::default().of(&Principal::Anonymous);
         let all = Arc::<Subscribers>::default();
-        let enter = |uri: &str| client.subscribe(all.enter(uri, &account).unwrap());
+        let enter = |uri: &str| client.subscribe(all.enter(uri, anyone(), &account).unwrap());
         for n in 0..MAX_SUBSCRIPTIONS {
             enter(&n.to_string()).unwrap();
         }

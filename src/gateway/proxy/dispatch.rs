@@ -397,9 +397,15 @@ pub(crate) async fn respond(
     response: Response,
 ) -> Result<(), Bytes> {
     let id = response.id.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
+    let record = id.and_then(|id| client.take_record(id));
     let Some(question) = id.and_then(|id| client.answered(id)) else {
         tracing::debug!(session = %client.session_id, "an answer to what was not asked");
         return Ok(());
+    };
+    let recorded = |outcome: &Bytes| {
+        if let Some(record) = record {
+            record.answered(outcome);
+        }
     };
     let ServerQuestion { server, method, generation, raw_id } = match question {
         Question::Server(question) => question,
@@ -410,15 +416,17 @@ pub(crate) async fn respond(
         Question::Input(InputQuestion { method, index, answers }) => {
             // The server has the modern revision.
             let (outcome, answered) = outcome(worker, client, &method, Revision::NEWEST, &response);
+            recorded(&outcome);
             // It has room for each answer, unless the call is over.
             let _ = answers.try_send(InputAnswer { index, outcome });
             return answered;
         }
     };
-    let Some(upstream) = worker.proxy.upstreams.connected_as(&server, generation) else {
-        return Ok(());
-    };
     let (outcome, answered) = outcome(worker, client, &method, client.revision(), &response);
+    recorded(&outcome);
+    let Some(upstream) = worker.proxy.upstreams.connected_as(&server, generation) else {
+        return answered;
+    };
     if let Err(lost) = upstream.respond(generation, raw_id, outcome).await {
         peer_line!(warn, upstream, %server, %lost, "failed to send a client's response to the server");
     }

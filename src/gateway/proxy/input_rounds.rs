@@ -34,6 +34,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::client::{Caller, DroppedMembers, InputAnswer, InputQuestion, MAX_ASKED, Question};
+use super::question_record::QuestionRecord;
 use super::relay::{ASKED_LIMIT, Relay, elicitation_id};
 use super::render::shown;
 use super::reply::{Piece, Reply};
@@ -86,6 +87,8 @@ pub(super) enum InputFault {
         ASKED_LIMIT.as_secs() / 60
     )]
     Unanswered,
+    #[error("{0}")]
+    NotRecorded(String),
     #[error("the client went away before it answered the server's questions")]
     ClientGone,
     #[error("the client answered the server's {method} with error {code}: {message}")]
@@ -268,14 +271,19 @@ impl<'a> InputRequired<'a> {
         lacking.fold(ClientCapabilities::default(), ClientCapabilities::with)
     }
 
-    /// Sends the requests to the client and waits for its answers, at most `limit`. Returns the members of the repeated request, raw JSON
+    /// Number of its requests.
+    pub(super) fn count(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Sends the requests to the client and waits for its answers, at most `limit`; `records` has one for each. Returns the members of the repeated request, raw JSON
     /// joined by commas.
     pub(super) async fn answered(
         &self,
         relay: &mut Relay,
         reply: &Reply,
         (log_filter, server): (&DroppedMembers, &Arc<str>),
-        limit: Duration,
+        (records, limit): (Vec<QuestionRecord>, Duration),
     ) -> Result<Bytes, InputFault> {
         if self.requests.is_empty() {
             return Ok(self.members(&[]));
@@ -290,6 +298,11 @@ impl<'a> InputRequired<'a> {
                 return Err(fault);
             }
         };
+        let asked = ids.iter().zip(&messages).zip(&self.requests).zip(records);
+        for (((id, message), request), mut record) in asked {
+            record.asks(request.request.method(), message);
+            relay.keep_record(*id, record);
+        }
         // The questions hold the others, so that it is noticed when these are void.
         drop(sender);
         let asked = async {
@@ -635,7 +648,8 @@ mod tests {
             let required = InputRequired::of(&result).unwrap();
             let mut relay = Relay::new(Some((ActiveCall::of(asked), Channel::Stream)), None);
             let from = (&DroppedMembers::default(), &"s".into());
-            let answered = required.answered(&mut relay, &reply, from, Duration::ZERO).await;
+            let answered =
+                required.answered(&mut relay, &reply, from, (Vec::new(), Duration::ZERO)).await;
             assert_eq!(answered, Err(InputFault::Unanswered));
             Ok(())
         });

@@ -271,7 +271,8 @@ mod tests {
     use mcpproxy_policy::StateAccounts;
 
     use super::super::client::{ActiveCall, Channel, Endpoint, Peer};
-    use super::super::passthrough::list_cache::Subscribers;
+    use super::super::passthrough::subscribers::Subscribers;
+    use super::super::passthrough::subscribers::tests::anyone;
     use super::super::relay::Relay;
     use super::*;
 
@@ -447,7 +448,7 @@ mod tests {
         let _aside = ours.listen();
         let account = StateAccounts::default().of(&Principal::Anonymous);
         let all = Arc::<Subscribers>::default();
-        other.subscribe(all.enter("uri", &account).unwrap()).unwrap();
+        other.subscribe(all.enter("uri", anyone(), &account).unwrap()).unwrap();
         assert_eq!(route.route(&LOG, later), LogDelivery::Nobody);
         drop(other.unsubscribe("uri"));
         assert_eq!(route.route(&LOG, later), LogDelivery::Delivered);

@@ -200,6 +200,9 @@ const OF_THE_HOP: [&str; 5] =
 /// Members of a repeated request (MCP 2026-07-28 §Multi Round-Trip Requests).
 const BROUGHT: [&str; 2] = ["inputResponses", "requestState"];
 
+/// Members of a completion that hold what the client has typed.
+const COMPLETED: [&str; 2] = ["argument", "context"];
+
 /// A name or URI as clients know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -243,6 +246,8 @@ pub struct AddressedRequest<'a> {
     text: &'a str,
     meta: Option<&'a str>,
     arguments: Option<&'a str>,
+    /// Members of a completion besides its target, as one raw object.
+    input: Option<String>,
     /// Raw JSON, `"key":value` joined by commas.
     brought: String,
     revision: Revision,
@@ -324,7 +329,29 @@ impl<'a> AddressedRequest<'a> {
         target.check(path)?;
         check_progress_token(meta)?;
         let brought = brought(forward, revision, &members)?;
-        Ok(Self { text, meta, arguments, brought, revision, path, other, target, forward, left })
+        let input = match forward {
+            Forward::Completion => {
+                let input = COMPLETED.map(|name| (name, find(&members, name)));
+                let input = input.into_iter().filter_map(|(name, value)| Some((name, value?)));
+                let input: Vec<_> =
+                    input.map(|(name, value)| format!("\"{name}\":{value}")).collect();
+                Some(format!("{{{}}}", input.join(",")))
+            }
+            Forward::Resource(_) | Forward::Prompt => None,
+        };
+        Ok(Self {
+            text,
+            meta,
+            arguments,
+            input,
+            brought,
+            revision,
+            path,
+            other,
+            target,
+            forward,
+            left,
+        })
     }
 
     pub(crate) fn target(&self) -> &Target {
@@ -361,9 +388,13 @@ impl<'a> AddressedRequest<'a> {
             || self.meta.is_some_and(|meta| names(meta).any(is_foreign))
     }
 
-    /// Raw arguments of a prompt; empty if there are none.
-    pub(crate) fn arguments(&self) -> &'a [u8] {
-        self.arguments.unwrap_or_default().as_bytes()
+    /// Raw arguments of a prompt, or the input of a completion as one object; empty if there are none. `params` are those
+    /// that were parsed.
+    pub(crate) fn arguments(&self, params: &Bytes) -> Bytes {
+        match &self.input {
+            Some(input) => Bytes::copy_from_slice(input.as_bytes()),
+            None => params.slice_ref(self.arguments.unwrap_or_default().as_bytes()),
+        }
     }
 
     /// Members from an earlier round, as raw JSON `"key":value` joined by commas, or nothing.

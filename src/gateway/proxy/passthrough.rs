@@ -10,6 +10,8 @@
 pub mod list_cache;
 pub mod lists;
 pub mod notifications;
+pub(crate) mod revocation;
+pub(crate) mod subscribers;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -169,7 +171,7 @@ async fn send(
         client_capabilities,
         ..CallExtras::default()
     };
-    let mut arguments = params.slice_ref(request.arguments());
+    let mut arguments = request.arguments(params);
     let is_listed = |list| worker.proxy.list_cache.has(upstream.name(), list, &own);
     // A trace context of the HTTP request is forwarded like one in `_meta`.
     let carries_more = request.carries_more() || on.caller.trace.is_some();
@@ -192,8 +194,11 @@ async fn send(
                 if !client.is_subscribed(&uri) {
                     let account = worker.proxy.state_accounts.of(&on.caller.principal);
                     let refused = |why: String| Refusal::rejected(RefusalKind::Unreadable, why);
-                    let subscription = subscribers.enter(&uri, &account);
+                    let subscribing =
+                        on.subscribing(client, request.access(Arc::clone(upstream.name()), &own));
+                    let subscription = subscribers.enter(&uri, subscribing, &account);
                     let subscription = subscription.map_err(|full| refused(full.to_string()))?;
+                    on.confirm(&subscription)?;
                     client.subscribe(subscription).map_err(|why| refused(why.to_string()))?;
                     fresh = Some((Arc::clone(client), uri));
                 }

@@ -28,6 +28,8 @@ use super::input_rounds::InputRounds;
 use super::kept_results::Keeping;
 use super::log_routing;
 use super::params::progress_token;
+use super::passthrough::revocation;
+use super::passthrough::subscribers::{ResourceSubscription, Subscribing};
 use super::refusal::RecordKind;
 use super::refusal::{FIND_TOOLS, Refusal, RefusalKind, Stopped};
 use super::relay::Relay;
@@ -269,7 +271,9 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
         extras: &mut CallExtras,
     ) -> Result<Permit, Stopped> {
-        if let Some(meta) = extras.meta.as_deref().and_then(meta::asked) {
+        let carried = self.record.carried();
+        let baggage = carried.as_ref().and_then(|carried| carried.baggage.as_deref());
+        if let Some(meta) = meta::asked(extras.meta.as_deref(), baggage) {
             self.record.keep_member(META, &meta);
             self.meta = meta.into();
         }
@@ -418,6 +422,32 @@ impl OnRecord<'_> {
                 let denial = ApprovalDenial::new(pending.access(), NotApproved::ByFilter);
                 Err(self.denied(&denial.into()))
             }
+        }
+    }
+
+    /// The caller as a subscriber to a resource that it was admitted to by `access`.
+    pub(super) fn subscribing(&self, client: &Client, access: Access) -> Subscribing {
+        let forecast = self.forecast(access, b"", None);
+        Subscribing {
+            principal: self.caller.principal.clone(),
+            session_id: Arc::clone(&client.session_id),
+            client_name: Arc::clone(&client.name),
+            facts: client.facts.get(),
+            is_approved: matches!(forecast, Forecast::Asked { .. }),
+        }
+    }
+
+    /// Asks for admission of a new subscription again if the settings were replaced since it was admitted: later
+    /// replacements find it in the table.
+    pub(super) fn confirm(&mut self, subscription: &ResourceSubscription) -> Result<(), Refusal> {
+        if self.worker.settings().is(&self.settings) {
+            return Ok(());
+        }
+        let Some(subscriber) = subscription.subscriber() else { return Ok(()) };
+        let of = &subscriber.of;
+        match revocation::denial(&self.worker.proxy, subscriber, &of.principal, of.facts) {
+            Some(denial) => Err(self.denied(&denial)),
+            None => Ok(()),
         }
     }
 
@@ -627,6 +657,12 @@ impl OnRecord<'_> {
                 approved
             }
         };
+        if approved.is_for_one_call() {
+            // Only what was shown is sent: nobody saw the client's trace.
+            self.record.restart_trace(&worker.trace_ids);
+            let meta = extras.meta.as_deref().and_then(meta::without_trace);
+            extras.meta = meta.map(Bytes::from);
+        }
         self.still_there()?;
         // Approval may have taken long.
         self.settings = self.worker.settings();

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use mcpproxy_activity::record::{Decision, Policy, Status, Type, Verdict};
 use mcpproxy_policy::tool::ToolName;
-use mcpproxy_policy::{ResourceRequest, TOOLS_CALL, TooManyRefusals};
+use mcpproxy_policy::{Denial, DenialKind, ResourceRequest, TOOLS_CALL, TooManyRefusals};
 use mcpproxy_protocol::mcp::jsonrpc::{self, Code};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_upstream::CallError;
@@ -226,6 +226,22 @@ pub(super) fn outcome(status: Status) -> Outcome {
         Status::Blocked => Outcome::Blocked,
         Status::Rejected => Outcome::Rejected,
     }
+}
+
+/// The decision that records a denial, and the kind of refusal that reports it.
+pub(super) fn decision_about(denial: &Denial) -> (Decision, RefusalKind) {
+    let (policy, kind) = match denial.kind() {
+        DenialKind::Intent => (Policy::Intent, RefusalKind::Intent),
+        DenialKind::Gate => (Policy::Intent, RefusalKind::Gate),
+        DenialKind::Approval => (Policy::Approval, RefusalKind::Gate),
+        DenialKind::Scope => (Policy::Scope, RefusalKind::Gate),
+        DenialKind::Catalog => (Policy::Catalog, RefusalKind::Gate),
+        DenialKind::Rules => (Policy::Rules, RefusalKind::Gate),
+        DenialKind::Limit => (Policy::Limit, RefusalKind::Limited),
+    };
+    let mut decision = Decision::new(Verdict::Blocked, policy, denial.to_string());
+    decision.rules = denial.rules().to_vec();
+    (decision, kind)
 }
 
 /// The metric of a decision.

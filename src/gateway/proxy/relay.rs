@@ -19,6 +19,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::client::{ActiveCall, Channel, Client, DroppedMembers, Level, Question, ServerQuestion};
+use super::question_record::QuestionRecord;
 use super::reply::Piece;
 
 /// Maximum size of the id of a server's request, in bytes.
@@ -44,9 +45,22 @@ pub(super) struct Relay {
 pub(super) enum Step {
     /// Send this to the client.
     Tell(Piece),
+    /// Put this question to the client.
+    Ask(AskedQuestion),
     /// Send this `error` or `result` member to the upstream, under the raw id.
     Respond(Bytes, Bytes),
     Drop,
+}
+
+/// A server's question that is registered at its client.
+#[derive(Debug)]
+pub(super) struct AskedQuestion {
+    pub(super) id: u64,
+    pub(super) method: Box<str>,
+    /// The request to the client.
+    pub(super) message: Bytes,
+    /// The server's raw id of its request.
+    pub(super) raw_id: Bytes,
 }
 
 /// The server that answers.
@@ -77,7 +91,7 @@ impl Relay {
     /// Takes a message that came before the answer to the request `id` of `asked`.
     pub(super) fn take(&mut self, message: &Bytes, id: u64, asked: &AnsweringServer<'_>) -> Step {
         let step = self.step(message, id, asked);
-        self.streams |= matches!(step, Step::Tell(_));
+        self.streams |= matches!(step, Step::Tell(_) | Step::Ask(_));
         step
     }
 
@@ -195,6 +209,13 @@ impl Relay {
         Some(id)
     }
 
+    /// Keeps the record of an open question.
+    pub(super) fn keep_record(&self, id: u64, record: QuestionRecord) {
+        if let Some(client) = self.legacy_client() {
+            client.keep_record(id, record);
+        }
+    }
+
     /// Voids a question of the proxy; the notification for the client if it was open.
     pub(super) fn take_back(&self, id: u64) -> Option<Piece> {
         self.legacy_client()?.answered(id)?;
@@ -254,6 +275,7 @@ impl Relay {
         // A copy, kept until the client answers: a slice would pin the message.
         let raw_id = Bytes::copy_from_slice(raw.get().as_bytes());
         let (server, generation) = (Arc::clone(asked.server), asked.generation);
+        let own_id = raw_id.clone();
         let question = ServerQuestion { server, method: method.into(), generation, raw_id };
         let Some(id) = client.ask(Question::Server(question)) else {
             return refuse(&format!("{method}: the client has too many requests open"));
@@ -269,7 +291,8 @@ impl Relay {
                 {
                     client.elicited(asked.server, &elicitation);
                 }
-                Step::Tell(Piece::Request(sent))
+                let (method, raw_id) = (method.into(), own_id);
+                Step::Ask(AskedQuestion { id, method, message: sent, raw_id })
             }
             Err(refused) => {
                 client.answered(id);
@@ -286,6 +309,9 @@ impl Relay {
         let is_it = |id: &u64| client.is_asked(*id, asked.server, asked.generation, raw_id);
         let Some(at) = self.asked.iter().position(is_it) else { return Step::Drop };
         let id = self.asked.swap_remove(at);
+        if let Some(record) = client.take_record(id) {
+            record.withdrawn();
+        }
         client.answered(id);
         let edits = [("requestId", Some(&*id.to_string()))];
         to_client(notification(message, client.revision(), &edits, asked))
@@ -398,7 +424,7 @@ mod tests {
     fn received(relay: &mut Relay, message: &'static str) -> Option<String> {
         let message = Bytes::from_static(message.as_bytes());
         match take(relay, &message) {
-            Step::Tell(Piece::Notification(message) | Piece::Request(message)) => {
+            Step::Tell(Piece::Notification(message)) | Step::Ask(AskedQuestion { message, .. }) => {
                 Some(String::from_utf8(message.to_vec()).unwrap())
             }
             Step::Tell(piece) => panic!("{piece:?}"),
@@ -410,7 +436,7 @@ mod tests {
     fn refused(relay: &mut Relay, message: &'static str) -> Option<(Bytes, String)> {
         match take(relay, &Bytes::from_static(message.as_bytes())) {
             Step::Respond(id, outcome) => Some((id, String::from_utf8(outcome.to_vec()).unwrap())),
-            Step::Tell(_) | Step::Drop => None,
+            Step::Tell(_) | Step::Ask(_) | Step::Drop => None,
         }
     }
 

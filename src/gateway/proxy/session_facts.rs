@@ -194,6 +194,16 @@ impl PrincipalFacts {
         cell
     }
 
+    /// Facts of a principal, outside of a request: the time in which they are kept does not begin again.
+    pub(super) fn peek(&self, principal: &Principal) -> SessionFacts {
+        let table = self.table.lock();
+        let cell = table.cells.get(&principal.mark()).unwrap_or(&self.common);
+        match cell.is_over(second()) {
+            true => SessionFacts::default(),
+            false => cell.get(),
+        }
+    }
+
     /// Waits until the facts of some principal rise.
     pub async fn risen(&self) {
         self.risen.notified().await;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Cache};
+use tokio::sync::watch;
 
 use super::memory_budget::MemoryBudget;
 use crate::results::StoreBounds;
@@ -79,44 +80,61 @@ impl StreamTiming {
 
 /// The current settings. Clones share them.
 #[derive(Clone)]
-pub struct SettingsSwap(Arc<ArcSwap<Settings>>);
+pub struct SettingsSwap {
+    current: Arc<ArcSwap<Settings>>,
+    replaced: watch::Sender<()>,
+}
 
 impl SettingsSwap {
     pub fn new(settings: Settings) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(settings)))
+        let current = Arc::new(ArcSwap::from_pointee(settings));
+        Self { current, replaced: watch::Sender::new(()) }
     }
 
     /// Replaces the settings for future reads; a request in progress keeps those it has read.
     pub fn replace(&self, settings: Settings) {
-        self.0.store(Arc::new(settings));
+        self.current.store(Arc::new(settings));
+        self.replaced.send_replace(());
     }
 
     /// Replaces a part of the settings without losing concurrent replacements. `change` may be called repeatedly.
     pub fn update(&self, change: impl Fn(&Settings) -> Settings) {
-        self.0.rcu(|current| change(current));
+        self.current.rcu(|current| change(current));
+        self.replaced.send_replace(());
+    }
+
+    /// Receiver marked after each replacement.
+    pub fn replacements(&self) -> watch::Receiver<()> {
+        self.replaced.subscribe()
+    }
+
+    /// The current settings, for code outside of requests.
+    pub fn latest(&self) -> Arc<Settings> {
+        self.current.load_full()
     }
 
     /// Sets the number of fleet nodes that share the limits.
     pub fn share_limits(&self, nodes: usize) {
-        self.0.load().policy.limits.share_among(nodes);
+        self.current.load().policy.limits.share_among(nodes);
     }
 
     /// Whether any rule reads `context.session`.
     pub fn reads_session_facts(&self) -> bool {
-        let settings = self.0.load();
+        let settings = self.current.load();
         settings.policy.rules.as_ref().is_some_and(|rules| rules.reads_session_facts())
     }
 
     /// A reader for one thread.
     pub fn reader(&self) -> SettingsReader {
-        let current = CurrentSettings(Rc::new(self.0.load_full()));
-        SettingsReader(RefCell::new(Seen { cache: Cache::new(Arc::clone(&self.0)), current }))
+        let current = CurrentSettings(Rc::new(self.current.load_full()));
+        let cache = Cache::new(Arc::clone(&self.current));
+        SettingsReader(RefCell::new(Seen { cache, current }))
     }
 }
 
 impl fmt::Debug for SettingsSwap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SettingsSwap").field(&self.0.load()).finish()
+        f.debug_tuple("SettingsSwap").field(&self.current.load()).finish()
     }
 }
 

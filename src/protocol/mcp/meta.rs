@@ -1,9 +1,9 @@
 //! `_meta`: keys, the members added to modern requests, and the client members that an approval covers. Pure.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::trace_context;
-use mcpproxy_json::members::members;
+use mcpproxy_json::members::{members, string};
 
 /// Key of the request's revision.
 pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
@@ -76,21 +76,52 @@ const OF_THE_HOP: [&str; 7] = [
 ];
 
 /// Members of a request's `_meta` that are part of the request, verbatim and in order, as one JSON object: all but those of the hop.
-/// `None` if there are none, or if `_meta` is not an object.
-pub fn asked(meta: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(meta).ok()?;
-    let mut asked = None;
-    for member in members(text).ok()? {
-        let (key, value) = member.ok()?;
-        if !OF_THE_HOP.contains(&&*key) {
-            let asked = asked.get_or_insert_with(String::new);
-            asked.push(if asked.is_empty() { '{' } else { ',' });
-            asked.push_str(&Value::from(&*key).to_string());
-            asked.push(':');
-            asked.push_str(value);
+/// A `baggage` that the server is sent, wherever the client stated it, replaces that of `_meta`. `None` if there are none.
+pub fn asked(meta: Option<&[u8]>, baggage: Option<&str>) -> Option<String> {
+    let is_asked = |key: &str| {
+        !OF_THE_HOP.contains(&key) && (baggage.is_none() || key != trace_context::BAGGAGE)
+    };
+    let asked = meta.and_then(|meta| selected(meta, is_asked));
+    match (asked, baggage) {
+        (asked, None) => asked,
+        (None, Some(baggage)) => Some(json!({ trace_context::BAGGAGE: baggage }).to_string()),
+        (Some(asked), Some(baggage)) => {
+            let before = asked.strip_suffix('}').unwrap_or(&asked);
+            Some(format!("{before},\"{}\":{}}}", trace_context::BAGGAGE, Value::from(baggage)))
         }
     }
-    asked.map(|asked| asked + "}")
+}
+
+/// A `_meta` without the client's `traceparent` and `tracestate`. `None` if nothing else is in it.
+pub fn without_trace(meta: &[u8]) -> Option<String> {
+    selected(meta, |key| key != trace_context::PARENT && key != trace_context::STATE)
+}
+
+/// The selected members, verbatim and in order, as one JSON object. `None` if there are none, or if `meta` is not an object.
+fn selected(meta: &[u8], is_selected: impl Fn(&str) -> bool) -> Option<String> {
+    let text = std::str::from_utf8(meta).ok()?;
+    let mut selected = None;
+    for member in members(text).ok()? {
+        let (key, value) = member.ok()?;
+        if is_selected(&key) {
+            let selected = selected.get_or_insert_with(String::new);
+            selected.push(if selected.is_empty() { '{' } else { ',' });
+            selected.push_str(&Value::from(&*key).to_string());
+            selected.push(':');
+            selected.push_str(value);
+        }
+    }
+    selected.map(|selected| selected + "}")
+}
+
+/// Words that a server may be sent as the minimum level of log messages (RFC 5424).
+const LEVELS: [&str; 8] =
+    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+/// The level that this raw value of [`LOG_LEVEL_KEY`] names. Another value would be a way to send data that nobody sees.
+pub fn log_level(value: &str) -> Option<&'static str> {
+    let word = string(value)?;
+    LEVELS.into_iter().find(|level| *level == word)
 }
 
 #[cfg(test)]
@@ -115,9 +146,45 @@ mod tests {
             ),
             (r#"{"progress\u0054oken":1,"\u00e9":1}"#.to_owned(), Some("{\"é\":1}")),
         ] {
-            assert_eq!(asked(meta.as_bytes()).as_deref(), expected, "{meta}");
+            assert_eq!(asked(Some(meta.as_bytes()), None).as_deref(), expected, "{meta}");
         }
-        assert_eq!(asked(b"\xff"), None);
+        assert_eq!(asked(Some(b"\xff"), None), None);
+        assert_eq!(asked(None, None), None);
+    }
+
+    #[test]
+    fn apr_1_baggage_is_asked_wherever_it_was_stated() {
+        for (meta, expected) in [
+            (None, r#"{"baggage":"k=\"v"}"#),
+            (Some(r#"{"traceparent":"x"}"#), r#"{"baggage":"k=\"v"}"#),
+            (Some(r#"{"a":1,"baggage":"other","b":2}"#), r#"{"a":1,"b":2,"baggage":"k=\"v"}"#),
+        ] {
+            let meta = meta.map(str::as_bytes);
+            assert_eq!(asked(meta, Some("k=\"v")).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn apr_1_trace_of_the_client_is_left_out_and_all_else_stays() {
+        let meta =
+            r#"{"traceparent":"x", "progressToken": 7,"tr\u0061cestate":"y","baggage":"k=v"}"#;
+        let expected = r#"{"progressToken":7,"baggage":"k=v"}"#;
+        assert_eq!(without_trace(meta.as_bytes()).as_deref(), Some(expected));
+        assert_eq!(without_trace(br#"{"tracestate":"y"}"#), None);
+    }
+
+    #[test]
+    fn apr_1_log_level_is_one_of_the_known_words() {
+        for (value, level) in [
+            (r#""debug""#, Some("debug")),
+            (r#""emer\u0067ency""#, Some("emergency")),
+            (r#""Debug""#, None),
+            (r#""data that nobody sees""#, None),
+            ("7", None),
+            (r#"{"level":"debug"}"#, None),
+        ] {
+            assert_eq!(log_level(value), level, "{value}");
+        }
     }
 
     #[test]

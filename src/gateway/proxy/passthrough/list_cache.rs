@@ -1,10 +1,6 @@
-//! Cached lists of the upstreams, and reference-counted resource subscriptions of clients.
-//!
-//! [`lists`](super::lists) reads the lists. A server sees one subscriber, whose subscription is shared by many
-//! clients and ends with the last of them. A dropped [`ResourceSubscription`] leaves its URI to
-//! [`Subscribers::ended`], so that the server can be notified.
+//! Cached lists of the upstreams, read by [`lists`](super::lists), and the table of their subscribers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,9 +9,10 @@ use mcpproxy_catalog::ListNotes;
 use mcpproxy_catalog::exposed;
 use mcpproxy_catalog::listing::List;
 use mcpproxy_catalog::listing::Listed;
-use mcpproxy_policy::{StateAccount, StateCharge, StateFull};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
+
+use super::subscribers::Subscribers;
 
 /// Freshness of a list in milliseconds.
 pub(crate) const FRESH_MS: u64 = 60_000;
@@ -156,174 +153,5 @@ impl CacheSlot {
         let set = Arc::new(CachedList { server, elements, notes, complete, changes, good_until });
         self.last.store(Arc::clone(&set));
         set
-    }
-}
-
-/// Memory charge of a subscription besides the copies of its URI: table entries here and at the server.
-const BESIDE_URI_BYTES: usize = 1024;
-/// Copies of a URI: the clients', and the server's.
-const COPIES: usize = 2;
-
-/// Number of subscribed clients by URI, as clients know it.
-#[derive(Debug, Default)]
-pub(crate) struct Subscribers {
-    table: Mutex<Table>,
-    ended: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    clients: HashMap<Arc<str>, usize>,
-    /// URIs without subscribers whose server must be notified; charged until then.
-    ended: BTreeMap<Arc<str>, StateCharge>,
-}
-
-/// One client's subscription to a resource.
-#[derive(Debug)]
-pub(crate) struct ResourceSubscription {
-    uri: Arc<str>,
-    of: Arc<Subscribers>,
-    /// `None` once ended.
-    charge: Option<StateCharge>,
-}
-
-impl Subscribers {
-    /// Subscribes a client whose memory is charged to `account`.
-    pub(crate) fn enter(
-        self: &Arc<Self>,
-        uri: &str,
-        account: &Arc<StateAccount>,
-    ) -> Result<ResourceSubscription, StateFull> {
-        let charge = account.charge(COPIES * uri.len() + BESIDE_URI_BYTES)?;
-        let mut table = self.table.lock();
-        let uri = table.clients.get_key_value(uri).map_or_else(|| uri.into(), |it| it.0.clone());
-        *table.clients.entry(Arc::clone(&uri)).or_default() += 1;
-        drop(table);
-        Ok(ResourceSubscription { uri, of: Arc::clone(self), charge: Some(charge) })
-    }
-
-    /// Whether any client is subscribed.
-    pub(crate) fn any(&self, uri: &str) -> bool {
-        self.table.lock().clients.contains_key(uri)
-    }
-
-    /// Runs `end` unless a client is subscribed to the URI. Excludes new subscriptions meanwhile.
-    pub(crate) fn unless_wanted(&self, uri: &str, end: impl FnOnce()) {
-        let table = self.table.lock();
-        if !table.clients.contains_key(uri) {
-            end();
-        }
-    }
-
-    /// Waits for URIs whose last subscription was dropped; they are charged until dropped.
-    pub(crate) async fn ended(&self) -> BTreeMap<Arc<str>, StateCharge> {
-        loop {
-            let ended = std::mem::take(&mut self.table.lock().ended);
-            if !ended.is_empty() {
-                return ended;
-            }
-            self.ended.notified().await;
-        }
-    }
-}
-
-impl Table {
-    /// Removes one client; true if it was the last.
-    fn leave(&mut self, uri: &str) -> bool {
-        let Some(clients) = self.clients.get_mut(uri) else { return false };
-        *clients -= 1;
-        let last = *clients == 0;
-        if last {
-            self.clients.remove(uri);
-        }
-        last
-    }
-}
-
-impl ResourceSubscription {
-    /// The URI as the client knows it.
-    pub(crate) fn uri(&self) -> &Arc<str> {
-        &self.uri
-    }
-
-    /// Ends it at the client's request, which notifies the server itself. True, after running `last`, if no other
-    /// client has it. Excludes new subscriptions meanwhile.
-    pub(crate) fn end(mut self, last: impl FnOnce()) -> bool {
-        let charge = self.charge.take();
-        let mut table = self.of.table.lock();
-        let ended = table.leave(&self.uri);
-        if ended {
-            last();
-        }
-        drop((table, charge));
-        ended
-    }
-}
-
-impl Drop for ResourceSubscription {
-    fn drop(&mut self) {
-        let Some(charge) = self.charge.take() else { return };
-        let mut table = self.of.table.lock();
-        if table.leave(&self.uri) {
-            table.ended.insert(Arc::clone(&self.uri), charge);
-            self.of.ended.notify_one();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use mcpproxy_policy::{Principal, StateAccounts};
-
-    use super::*;
-
-    fn account() -> Arc<StateAccount> {
-        StateAccounts::default().of(&Principal::Anonymous)
-    }
-
-    #[tokio::test]
-    async fn dropped_subscription_ends_with_its_last_client() {
-        let (all, account) = (Arc::<Subscribers>::default(), account());
-        let [first, second] = [(); 2].map(|()| all.enter("a:b", &account).unwrap());
-        drop(first);
-        assert!(all.any("a:b"));
-        all.unless_wanted("a:b", || panic!("a client has it"));
-        drop(second);
-        assert!(!all.any("a:b"));
-        assert!(account.bytes() > 0, "its server was not notified yet");
-        let ended = all.ended().await;
-        assert_eq!(ended.keys().map(|uri| &**uri).collect::<Vec<_>>(), ["a:b"]);
-        drop(ended);
-        assert_eq!(account.bytes(), 0);
-        let mut ended = false;
-        all.unless_wanted("a:b", || ended = true);
-        assert!(ended);
-    }
-
-    #[test]
-    fn subscription_ended_by_its_client_is_reported_once() {
-        let (all, account) = (Arc::<Subscribers>::default(), account());
-        let [first, second] = [(); 2].map(|()| all.enter("a:b", &account).unwrap());
-        assert!(!first.end(|| panic!("another client has it")));
-        let mut ended = false;
-        assert!(second.end(|| ended = true) && ended);
-        assert!(all.table.lock().ended.is_empty(), "the caller notifies the server");
-        assert_eq!(account.bytes(), 0);
-    }
-
-    #[test]
-    fn uris_are_charged_to_the_subscriber() {
-        let (all, accounts) =
-            (Arc::<Subscribers>::default(), StateAccounts::of_at_most(4096, 8192));
-        let [ada, bob] = ["ada", "bob"].map(|name| accounts.of(&Principal::certificate(name)));
-        let kept = all.enter(&"x".repeat(1500), &ada).unwrap();
-        assert_eq!(ada.bytes(), 2 * 1500 + BESIDE_URI_BYTES);
-        assert_eq!(all.enter("y", &ada).unwrap_err(), StateFull::OfPrincipal { limit: 4096 });
-        let others = all.enter("y", &bob).unwrap();
-        drop(kept);
-        assert!(all.enter("z", &ada).is_err(), "its server was not notified yet");
-        let ended = all.table.lock().ended.pop_first();
-        drop((ended, others));
-        assert_eq!((ada.bytes(), all.any("x")), (0, false));
     }
 }

@@ -16,16 +16,16 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use mcpproxy_activity::record::Raw;
 use mcpproxy_catalog::{Notice, exposed};
-use mcpproxy_policy::{Access, ResourceRequest};
+use mcpproxy_policy::{Access, Principal, ResourceRequest, SessionFacts};
 use mcpproxy_runtime::io::line_budget::peer_line;
 use mcpproxy_upstream::{Pace, Upstream};
 
 use serde_json::json;
-use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, watch};
 
-use super::list_cache::ResourceSubscription;
-use super::{Forward, List};
+use super::subscribers::ResourceSubscription;
+use super::{Forward, List, revocation};
 use crate::proxy::call_trace::CallTrace;
 use crate::proxy::client::Peer;
 use crate::proxy::recorded::{OnRecord, ReplySource, recorded};
@@ -52,6 +52,7 @@ pub async fn follow(proxy: Arc<Proxy>) {
         notify(&proxy, Notice::Resources, || changed.resources.notified()),
         notify(&proxy, Notice::Prompts, || changed.prompts.notified()),
         unsubscribe(&proxy),
+        revocation::follow(&proxy),
     );
 }
 
@@ -226,7 +227,9 @@ async fn one(upstream: &Upstream, proxy: &Proxy, lists: &Changed) {
 #[derive(Debug)]
 pub(crate) struct Watch {
     proxy: Arc<Proxy>,
+    principal: Principal,
     resources: Vec<ResourceSubscription>,
+    revocations: watch::Receiver<u64>,
 }
 
 impl Watch {
@@ -238,7 +241,10 @@ impl Watch {
         id: &Bytes,
         uris: Vec<String>,
     ) -> Self {
-        let mut watch = Self { proxy: Arc::clone(&worker.proxy), resources: Vec::new() };
+        let proxy = Arc::clone(&worker.proxy);
+        let revocations = proxy.list_cache.subscribers.revocations();
+        let principal = peer.principal.clone();
+        let mut watch = Self { proxy, principal, resources: Vec::new(), revocations };
         for uri in uris {
             if !watch.has(&uri)
                 && let Some(subscription) = watch.enter(worker, peer, id, &uri).await
@@ -254,8 +260,30 @@ impl Watch {
         self.resources.iter().map(|resource| &**resource.uri())
     }
 
-    pub(crate) fn has(&self, uri: &str) -> bool {
+    fn has(&self, uri: &str) -> bool {
         self.uris().any(|known| known == uri)
+    }
+
+    /// Whether its client may be notified of updates of that resource now. If not, the subscription to it ends.
+    pub(crate) fn receives(&self, uri: &str) -> bool {
+        let watched = self.resources.iter().find(|resource| **resource.uri() == *uri);
+        watched.and_then(ResourceSubscription::subscriber).is_some_and(|subscriber| {
+            // A modern client has no session.
+            let facts = SessionFacts::default();
+            !revocation::revoke_if_denied(&self.proxy, subscriber, &self.principal, facts)
+        })
+    }
+
+    /// Waits until the last of its resources is revoked; forever if it has none.
+    pub(crate) async fn emptied(&mut self) {
+        while self.resources.iter().any(|resource| resource.subscriber().is_some()) {
+            if self.revocations.changed().await.is_err() {
+                break;
+            }
+        }
+        if self.resources.is_empty() {
+            std::future::pending().await
+        }
     }
 
     async fn enter(
@@ -281,13 +309,16 @@ impl Watch {
             let server = Arc::clone(upstream.name());
             let is_listed = self.proxy.list_cache.has(&server, List::Resources, own);
             on.is_for_offer(&server, !is_listed);
-            on.admit_at_once(Access::Resource { server, uri: own.into(), request })?;
+            let access = Access::Resource { server, uri: own.into(), request };
+            on.admit_at_once(access.clone())?;
             let account = self.proxy.state_accounts.of(&on.caller.principal);
-            let subscription = self.proxy.list_cache.subscribers.enter(uri, &account);
-            entered =
-                Some(subscription.map_err(|full| {
-                    Refusal::rejected(RefusalKind::Unreadable, full.to_string())
-                })?);
+            let subscribing = on.subscribing(&peer.client, access);
+            let subscribers = &self.proxy.list_cache.subscribers;
+            let subscription = subscribers.enter(uri, subscribing, &account);
+            let subscription = subscription
+                .map_err(|full| Refusal::rejected(RefusalKind::Unreadable, full.to_string()))?;
+            on.confirm(&subscription)?;
+            entered = Some(subscription);
             upstream.subscribe(own, None);
             Ok(ReplySource::Own(Bytes::from_static(b"{}")))
         };
