@@ -142,6 +142,7 @@ pub const PATCHABLE: &[&str] = &[
     "limits.concurrent",
     "limits.queue",
     "limits.rate_per_minute",
+    "limits.held_timeout",
     "limits.breaker.failures",
     "limits.breaker.open",
     "limits.tools.*.concurrent",

@@ -433,7 +433,7 @@ fn every_known_key_is_accepted() {
     let text = format!(
         r#"{{"listen": "127.0.0.1:1", "tls": {{"cert": "c.pem", "key": "k.pem", "client_ca": "a.pem"}}, "data_dir": "/d", "api_key": "", "require_mcp_auth": false,
             "allowed_hosts": [], "allowed_origins": [], "mcpServers": {{"s": {server}}},
-            "limits": {{"concurrent": 1, "refusals_per_second": 1, "refusals_burst": 1,
+            "limits": {{"concurrent": 1, "refusals_per_second": 1, "refusals_burst": 1, "held_timeout": "1s",
             "principals": {{"token:*": {{"rate_per_minute": 1}}}}, "tools": {{}}}},
             "tools_limit": 1, "stream_after": "1s", "keepalive": "1s", "offered_era": "legacy", "intent_declaration": {{"strict_server_validation": true,
             "operation_type": "required", "unannotated": "write"}}, "output_validation": {{"assert_formats": true,

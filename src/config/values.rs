@@ -218,6 +218,7 @@ impl Config {
             approval: self.approval.clone(),
             tools_limit: self.tools_limit,
             streams: self.streams,
+            held_timeout: self.limits.held_timeout,
             offered_era: self.offered_era,
             max_series: self.telemetry.max_series,
             traces: self.telemetry.otlp_endpoint.as_ref().map(|_| self.telemetry.traces_ratio),

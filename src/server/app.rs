@@ -39,6 +39,7 @@ use mcpproxy_gateway::downstream::session_table;
 use mcpproxy_gateway::downstream::session_table::Sessions;
 use mcpproxy_gateway::node_directory::NodeDirectory;
 use mcpproxy_gateway::proxy::client::DroppedMembers;
+use mcpproxy_gateway::proxy::held_calls::HeldCalls;
 use mcpproxy_gateway::proxy::memory_budget::RequestBodies;
 use mcpproxy_gateway::proxy::overview::OverviewCache;
 use mcpproxy_gateway::proxy::session_facts::PrincipalFacts;
@@ -247,6 +248,7 @@ impl App {
             identity,
             upstreams,
             approvals: approval_queue,
+            held_calls: Arc::new(HeldCalls::of_log(config.activity.queue_records)),
             settings: SettingsSwap::new(settings),
             principal_facts: Arc::<PrincipalFacts>::default(),
             state_accounts: StateAccounts::default(),
@@ -407,6 +409,7 @@ impl App {
         watching_keys.abort();
         embedding.end();
         shared.proxy.approvals.close();
+        shared.proxy.held_calls.close();
         webhook_task.abort();
         expiring.abort();
         sweeping.abort();
@@ -488,8 +491,9 @@ impl Server {
         if let Some(watching_tls) = watching_tls {
             watching_tls.abort();
         }
-        // Calls waiting for approval would delay the shutdown.
+        // Calls waiting for approval, or for their client's input, would delay the shutdown.
         app.shared.proxy.approvals.close();
+        app.shared.proxy.held_calls.close();
         app.drain.send_replace(true);
         if let Some(tls) = tls {
             tls.drain();

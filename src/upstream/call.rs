@@ -60,7 +60,22 @@ pub enum CallAttempt {
 struct Purpose<'a> {
     /// `None` for requests on the proxy's own behalf.
     call: Option<(CallClient, &'a Access)>,
+    /// What the client of a call can be asked on a legacy connection besides its capabilities.
+    held_capabilities: ClientCapabilities,
     attempt: CallAttempt,
+}
+
+impl Purpose<'_> {
+    /// The client of a call over a connection of that family.
+    fn client(&self, family: ProtocolFamily) -> Option<CallClient> {
+        let (client, _) = self.call?;
+        let is_held = family == ProtocolFamily::Legacy
+            && client.capabilities == ClientCapabilities::default();
+        Some(match is_held {
+            true => CallClient { capabilities: self.held_capabilities, ..client },
+            false => client,
+        })
+    }
 }
 
 /// A request over HTTP.
@@ -83,7 +98,15 @@ impl CallGuard {
     /// (stdio).
     pub async fn call(self, pool: &Rc<Pool>, call: PermittedCall<'_>) -> Result<Answer, CallError> {
         let PermittedCall { permit, body, extras, began, attempt } = call;
-        let CallExtras { meta, members, client_capabilities, session, trace, log_level } = extras;
+        let CallExtras {
+            meta,
+            members,
+            client_capabilities,
+            held_capabilities,
+            session,
+            trace,
+            log_level,
+        } = extras;
         let client = CallClient { session, capabilities: client_capabilities };
         let access = permit.access();
         let method = access.method();
@@ -107,7 +130,7 @@ impl CallGuard {
             false => ClientCapabilities::default(),
         };
         let params = Params { method, name, meta, trace, log_level, client_capabilities, fields };
-        let purpose = Purpose { call: Some((client, access)), attempt };
+        let purpose = Purpose { call: Some((client, access)), held_capabilities, attempt };
         self.request(pool, params, purpose, label, began).await
     }
 
@@ -147,7 +170,8 @@ impl Upstream {
         };
         let fields = Fields::Object(params);
         let params = Params { meta: None, fields, ..Params::of(method, Bytes::new()) };
-        let purpose = Purpose { call: None, attempt: CallAttempt::First };
+        let held_capabilities = ClientCapabilities::default();
+        let purpose = Purpose { call: None, held_capabilities, attempt: CallAttempt::First };
         guard.request(pool, params, purpose, method.into(), began).await
     }
 
@@ -157,14 +181,14 @@ impl Upstream {
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         params: Params,
-        Purpose { call, attempt }: Purpose<'_>,
+        purpose: Purpose<'_>,
         time: Allowance,
     ) -> Result<(AnswerSource, (u64, ProtocolFamily), Option<SecondUse>), (Cause, Sent)> {
-        let client = call.map(|(client, _)| client);
+        let attempt = purpose.attempt;
         let mut live = self.live(time.until).await.map_err(unsent)?;
         let mut used = None;
         if live.family == ProtocolFamily::Modern
-            && let Some((client, access)) = call
+            && let Some((client, access)) = purpose.call
             && client.capabilities != ClientCapabilities::default()
             && second::serves(access)
         {
@@ -181,6 +205,7 @@ impl Upstream {
         }
         let connection = |live: &LiveConnection| (live.generation, live.family);
         let of = connection(&live);
+        let client = purpose.client(live.family);
         match &live.link {
             Carrier::Http(_) => {
                 let id = request::fresh_id();
@@ -209,6 +234,8 @@ impl Upstream {
                 let again = self.successor(of.0, time.until).await.map_err(unsent)?;
                 let Carrier::Stdio(link) = &again.link else { return Err(failed) };
                 let line = |id| params.line(id, again.family);
+                let sent_for = purpose.client(again.family);
+                let sent_for = sent_for.map_or(SentFor::Nobody, SentFor::Caller);
                 let call = stdio::StdioCall::begin(link, line, time, sent_for).await?;
                 Ok((AnswerSource::Stdio(call), connection(&again), used))
             }

@@ -404,6 +404,9 @@ pub struct CallExtras {
     pub members: Bytes,
     /// Requests that a legacy client can be sent during the call; none for any other caller.
     pub client_capabilities: ClientCapabilities,
+    /// Requests of a legacy server that a modern client answers by repeating its request, while the call is held; none for
+    /// any other caller, and without effect on a modern connection.
+    pub held_capabilities: ClientCapabilities,
     /// Session of the client. `None`: no other call is known to be of the same client (REST, CLI, stateless revision).
     pub session: Option<CallSession>,
     /// Trace context for `_meta` and headers, which replaces the client's; `None`: the client's is forwarded.

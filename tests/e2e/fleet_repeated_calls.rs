@@ -6,6 +6,7 @@ use tempfile::TempDir;
 
 use crate::approvals_modern::{Hand, again, sent, value, waiting, write};
 use crate::harness::{Proxy, Recorder, error_text, free_port, stub_stdio, until};
+use crate::held_calls;
 use crate::request_state;
 
 const OLD: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -85,6 +86,28 @@ fn request_state_of_a_server_is_accepted_at_every_node() {
             assert!(sent.contains(request_state::STATE), "{sent}");
         }
     }
+}
+
+// PRO-42
+#[test]
+fn held_call_is_taken_over_by_a_request_to_another_node() {
+    let store = tempfile::tempdir().unwrap();
+    let [a, b] = two(&store, [json!([OLD, NEW]), json!([NEW, OLD])]);
+    let arguments = json!({"ask": "roots/list"});
+    let [at_a, at_b] =
+        [&a, &b].map(|node| held_calls::Call::of(node, "/mcp", "ask", arguments.clone()));
+    let answer = json!({"roots": [{"uri": "file:///a"}]});
+    let asked = at_a.asked();
+    let result = at_b.repeat(&asked, &answer).json()["result"].take();
+    assert_eq!(result["structuredContent"]["answered"], answer, "{result}");
+    let text = held_calls::refusal(&at_b.repeat(&asked, &answer));
+    assert!(text.contains("belongs to no waiting call: it was used before"), "{text}");
+    let asked = at_a.asked();
+    drop(a.end());
+    until_living(&b, 1);
+    let at_b = held_calls::Call::of(&b, "/mcp", "ask", arguments);
+    let text = held_calls::refusal(&at_b.repeat(&asked, &answer));
+    assert!(text.contains("belongs to a call that node 'a' holds"), "{text}");
 }
 
 #[test]

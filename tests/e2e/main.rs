@@ -45,6 +45,7 @@ mod fleet_starting;
 mod fleet_tls;
 mod fleet_unreachable;
 mod harness;
+mod held_calls;
 mod http2;
 mod identity;
 mod input_rounds;

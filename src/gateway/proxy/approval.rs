@@ -72,6 +72,8 @@ pub(super) enum PresentedState {
     Approval(RepeatedRequest),
     /// Of the server: the members to send, with the state as the server wrote it.
     Server(Bytes),
+    /// Of a held call (PRO-42), which is taken over once the request is admitted.
+    Held,
 }
 
 /// A call that its client repeats after it was asked.
@@ -119,6 +121,17 @@ pub(super) fn presented_state(
         StateRead::Ours(id) => match nodes.approval_holder(id.as_str()) {
             Some(ApprovalHolder { node, is_here: false }) => elsewhere(node),
             Some(_) | None => Ok(PresentedState::Approval(RepeatedRequest { id, response })),
+        },
+        StateRead::Held(id) => match nodes.approval_holder(id.as_str()) {
+            Some(ApprovalHolder { node, is_here: false }) => refused(&format_args!(
+                "requestState belongs to a call that node '{node}' holds, which cannot be reached; repeat the request"
+            )),
+            Some(_) | None => match access {
+                Access::Tool(_) => Ok(PresentedState::Held),
+                Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {
+                    refused(&"requestState belongs to a tool call; repeat that call")
+                }
+            },
         },
         StateRead::Forged => refused(&"requestState was not given to this client"),
     }

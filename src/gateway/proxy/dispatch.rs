@@ -523,8 +523,8 @@ pub(crate) async fn bound_to(worker: &Worker, endpoint: Endpoint, received: &Rec
     }
 }
 
-/// The approval that a repeated request of `principal` refers to in its request state, if a node of the fleet
-/// issued that.
+/// The approval or the held call that a repeated request of `principal` refers to in its request state, if a node of
+/// the fleet issued that.
 pub(crate) fn approval_of_repeat(
     worker: &Worker,
     principal: &Principal,
@@ -535,7 +535,7 @@ pub(crate) fn approval_of_repeat(
     };
     let state = member(std::str::from_utf8(params).ok()?, "requestState").and_then(string)?;
     match worker.proxy.approvals.read_state(&state, principal) {
-        StateRead::Ours(id) => Some(id),
+        StateRead::Ours(id) | StateRead::Held(id) => Some(id),
         StateRead::Foreign | StateRead::Forged => None,
     }
 }

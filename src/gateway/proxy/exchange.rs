@@ -34,19 +34,23 @@ use mcpproxy_upstream::{
 use tracing::Instrument;
 
 use super::call_record::{CallRecord, Departure};
+use super::held_answer::AnswerStream;
+use super::held_bounds::PreparedHold;
 use super::input_rounds;
 use super::input_rounds::{InputFault, InputRounds};
 use super::kept_results::{KEPT, KeepFailure, Keeping, NOT_KEPT};
 use super::question_record::{NotRecorded, QuestionRecord, RecordedSizes};
 use super::refusal::{Refusal, RefusalKind};
 use super::relay;
-use super::relay::{ASKED_LIMIT, AnsweringServer, AskedQuestion, Relay, Step};
+use super::relay::{ASKED_LIMIT, AnsweringServer, AskedQuestion, HeldQuestion, Relay, Step};
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::Rise;
 use super::shutdown::CUT_OFF;
 use super::worker::Worker;
 use super::{memory_budget, render};
 use crate::telemetry::call_metrics::Judged;
+
+mod hold;
 
 /// Maximum bytes gathered for one write of a streamed answer.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
@@ -65,7 +69,7 @@ pub(super) struct Exchange {
     worker: Rc<Worker>,
     permit: Permit,
     /// `None` once the answer is complete, or strict mode has closed it.
-    answer: Option<Answer>,
+    answer: Option<AnswerStream>,
     inspector: Inspector,
     treatment: Treatment,
     call_record: CallRecord,
@@ -84,6 +88,10 @@ pub(super) struct Exchange {
     /// How to repeat the request with input of its client, while the result may ask for some; nothing of it is sent
     /// meanwhile.
     rounds: Option<InputRounds>,
+    /// Arguments of a call that can be held.
+    holdable: Option<Bytes>,
+    /// What its server asked, once it is to be held.
+    held: Option<(HeldQuestion, Box<PreparedHold>)>,
     /// Facts to raise when the first part of the answer arrives.
     rise: Option<Rise>,
     /// Beginning of a `requestState` that has not ended.
@@ -101,6 +109,8 @@ enum Broken {
     Blocked(Failure),
     /// A server asked for input that the client did not declare: the JSON-RPC error for the client, and its text.
     Unable(Bytes, String),
+    /// The call is held for its client's input.
+    Held,
     /// Cut off at shutdown.
     CutOff,
 }
@@ -127,7 +137,7 @@ impl From<CallError> for Broken {
 impl Exchange {
     pub(super) fn new(
         worker: Rc<Worker>,
-        (permit, answer, retry, rounds): SentRequest,
+        SentRequest { permit, answer, holdable, retry, rounds }: SentRequest,
         call_record: CallRecord,
         relay: Relay,
         reply: Reply,
@@ -155,6 +165,8 @@ impl Exchange {
             foreign: 0,
             retry,
             rounds,
+            holdable,
+            held: None,
             rise,
             open_state: None,
             begun: false,
@@ -209,6 +221,7 @@ impl Exchange {
                     settle(&mut self.permit, outcome);
                     Box::pin(self.fail(&cause, RefusalKind::Upstream)).await
                 }
+                Err(Broken::Held) => Box::pin(self.hold_for_input()).await,
                 Err(Broken::CutOff) => Box::pin(self.fail(CUT_OFF, RefusalKind::Unavailable)).await,
             }
         }
@@ -246,7 +259,10 @@ impl Exchange {
                     }
                     InspectedMessage::Notification(parts) => {
                         self.relay(&joined(parts)).await;
-                        continue;
+                        match self.held {
+                            Some(_) => return Err(Broken::Held),
+                            None => continue,
+                        }
                     }
                     InspectedMessage::Foreign => {
                         self.foreign()?;
@@ -254,7 +270,7 @@ impl Exchange {
                     }
                 },
                 None => {
-                    let ended = self.answer.as_ref().map(Answer::without_response);
+                    let ended = self.answer.as_ref().map(AnswerStream::without_response);
                     return Err(ended.map_or(Broken::from(AnswerFault::Empty), Broken::from));
                 }
             };
@@ -335,7 +351,7 @@ impl Exchange {
         self.inspector =
             Inspector::new(self.treatment, &policy(&self.permit), answer.id(), hash_key);
         self.rounds = (answer.family() == ProtocolFamily::Modern).then_some(rounds);
-        self.answer = Some(answer);
+        self.answer = Some(answer.into());
         Ok(())
     }
 
@@ -490,10 +506,11 @@ impl Exchange {
             // Rare, so boxed to keep it out of every call's future.
             Step::Ask(question) => Box::pin(self.ask(question, generation)).await,
             Step::Respond(raw_id, payload) => self.respond(generation, raw_id, payload).await,
+            Step::Hold(question) => Box::pin(self.begin_hold(question)).await,
             // It may be a change of the server's lists or resources, which concerns all clients.
             Step::Drop => {
                 if let Some(answer) = &self.answer {
-                    answer.observe(message);
+                    answer.observe(message).await;
                 }
             }
         }
@@ -553,12 +570,12 @@ impl Exchange {
         if error.cause.quotes_server() {
             self.is_answered();
         }
-        let nothing_received = self.answer.as_ref().is_some_and(Answer::received_nothing);
+        let nothing_received = self.answer.as_ref().is_some_and(AnswerStream::received_nothing);
         if !(nothing_received && error.cause.is_broken_connection()) {
             return Err(error.into());
         }
         let guard = self.worker.proxy.upstreams.enter(self.permit.access().server());
-        let ended = self.answer.as_ref().is_some_and(Answer::may_have_crashed_server);
+        let ended = self.answer.as_ref().is_some_and(AnswerStream::may_have_crashed_server);
         let retry = self.retry.take().filter(|retry| !ended || retry.may_end_its_server());
         let (Some(retry), Some(guard)) = (retry, guard) else {
             return Err(error.into());
@@ -577,7 +594,7 @@ impl Exchange {
         let hash_key = self.worker.proxy.hash_key;
         let policy = policy(&self.permit);
         self.inspector = Inspector::new(self.treatment, &policy, answer.id(), hash_key);
-        self.answer = Some(answer);
+        self.answer = Some(answer.into());
         Ok(())
     }
 
@@ -854,8 +871,17 @@ impl Exchange {
     }
 }
 
-/// A request that was sent: its permit and answer, and how to repeat it after a failure and with input of its client.
-pub(super) type SentRequest = (Permit, Answer, Option<Box<Retry>>, Option<InputRounds>);
+/// A request that was sent.
+pub(super) struct SentRequest {
+    pub(super) permit: Permit,
+    pub(super) answer: AnswerStream,
+    /// Arguments of a call that can be held for its client's input.
+    pub(super) holdable: Option<Bytes>,
+    /// How to repeat it after a failure.
+    pub(super) retry: Option<Box<Retry>>,
+    /// How to repeat it with input of its client.
+    pub(super) rounds: Option<InputRounds>,
+}
 
 /// This call's share of the memory for held bytes.
 fn share(worker: &Worker, permit: &Permit, treatment: Treatment) -> Option<memory_budget::Share> {

@@ -22,8 +22,11 @@ use super::call_record::{CallRecord, INPUTS, META};
 use super::call_trace::CallTrace;
 use super::client::Caller;
 use super::client::Client;
-use super::exchange::Exchange;
-use super::exchange::{Retry, settle};
+use super::exchange::{Exchange, Retry, SentRequest, settle};
+use super::held_answer::AnswerStream;
+use super::held_calls::HELD_CALL;
+use super::held_repeats;
+use super::held_repeats::RepeatedCall;
 use super::input_rounds::InputRounds;
 use super::kept_results::Keeping;
 use super::log_routing;
@@ -39,20 +42,23 @@ use super::settings::CurrentSettings;
 use super::worker::Worker;
 use mcpproxy_activity::record::{Recording, Status};
 use mcpproxy_policy as policy;
+use mcpproxy_policy::approvals::ApprovalId;
 use mcpproxy_policy::intent::{Intent, Operation};
 use mcpproxy_policy::tool::{Annotations, Exposure, Rules, Tool, ToolName, Trust, World};
 use mcpproxy_policy::{
     Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Forecast, LimitDecision,
     Mismatch, NotApproved, PendingApproval, Permit, Queued, ServerOutcome, ToolAccess,
 };
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::message::SMALL_MESSAGE_BYTES;
 use mcpproxy_protocol::mcp::meta;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_protocol::mcp::trace_context::TraceContext;
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock;
 use mcpproxy_schema::output::AnswerMember;
 use mcpproxy_schema::violation::Violation;
-use mcpproxy_upstream::{Answer, CallAttempt, CallError, CallExtras, PermittedCall};
+use mcpproxy_upstream::{CallAttempt, CallError, CallExtras, PermittedCall};
 
 /// A recorded request in progress.
 pub(super) struct OnRecord<'a> {
@@ -116,7 +122,9 @@ pub(super) enum ReplySource {
     Own(Bytes),
     Server {
         permit: Permit,
-        answer: Answer,
+        answer: AnswerStream,
+        /// Arguments of a call that can be held for its client's input.
+        holdable: Option<Bytes>,
         /// The client's raw progress token.
         token: Option<Bytes>,
         /// How to repeat the request if it fails.
@@ -171,10 +179,10 @@ where
             rise: None,
         };
         match work(on).await {
-            Ok(ReplySource::Server { permit, answer, token, retry, rounds, rise }) => {
+            Ok(ReplySource::Server { permit, answer, holdable, token, retry, rounds, rise }) => {
                 let keeping = Keeping::of(&worker, &caller, kind, &permit);
-                let relay = Relay::new(caller.client, token);
-                let asked = (permit, answer, retry, rounds);
+                let relay = Relay::new(caller.client, token).holding(holdable.is_some());
+                let asked = SentRequest { permit, answer, holdable, retry, rounds };
                 let exchange = Exchange::new(worker, asked, record, relay, reply, (rise, keeping));
                 let ended = exchange.run().await;
                 if let Some(anonymous) = anonymous {
@@ -296,7 +304,7 @@ impl OnRecord<'_> {
             false => {
                 let (worker, caller, record) = (self.worker, self.caller, &mut *self.record);
                 match approval::presented_state(worker, caller, record, &access, &extras.members)? {
-                    PresentedState::None => None,
+                    PresentedState::None | PresentedState::Held => None,
                     PresentedState::Approval(repeated) => Some(repeated),
                     PresentedState::Server(members) => {
                         extras.members = members;
@@ -779,11 +787,21 @@ impl OnRecord<'_> {
         body: Bytes,
         mut extras: CallExtras,
     ) -> Result<ReplySource, Refusal> {
+        let holdable = holdable(self.caller, &permit, &body);
+        if let Some(id) =
+            held_repeats::named_in(self.worker, &self.caller.principal, &extras.members)
+        {
+            // Rare and large, so boxed to keep it out of every call's future.
+            return Box::pin(self.take_over(permit, (body, holdable), extras, &id)).await;
+        }
         let Self { worker, caller, user, record, rise, .. } = self;
         extras.trace = record.carried();
         if let Some((client, _)) = &caller.client {
             extras.session = client.session_key;
             extras.log_level = client.level_for_servers();
+            if holdable.is_some() {
+                extras.held_capabilities = client.client_capabilities;
+            }
         }
         let upstreams = &worker.proxy.upstreams;
         let Some(guard) = upstreams.enter(permit.access().server()) else {
@@ -795,12 +813,7 @@ impl OnRecord<'_> {
         if let Some(user) = user {
             worker.proxy.log_routing.enter(&upstream, user, &caller.principal, now);
         }
-        let token = extras.meta.as_ref().and_then(progress_token);
-        // A copy: the token is kept until the answer ends and would pin long arguments.
-        let token = token.map(|token| match body.len() > SMALL_MESSAGE_BYTES {
-            true => Bytes::copy_from_slice(&token),
-            false => token,
-        });
+        let token = kept_token(&extras, &body);
         let mut retry = Retry::of(&permit, &body, &extras);
         let rounds = InputRounds::of(caller, &permit, &body, &extras);
         let first = PermittedCall {
@@ -822,8 +835,8 @@ impl OnRecord<'_> {
         match answer {
             None => Err(Refusal::cut_off(upstream.name(), permit.access().label())),
             Some(Ok(answer)) => {
-                let retry = retry.map(Box::new);
-                Ok(ReplySource::Server { permit, answer, token, retry, rounds, rise })
+                let (answer, retry) = (AnswerStream::Direct(answer), retry.map(Box::new));
+                Ok(ReplySource::Server { permit, answer, holdable, token, retry, rounds, rise })
             }
             Some(Err(error)) => {
                 if let Some(rise) = rise.filter(|_| error.cause.quotes_server()) {
@@ -840,6 +853,59 @@ impl OnRecord<'_> {
             }
         }
     }
+
+    /// Continues a held call with the client's answer instead of sending it (PRO-42).
+    async fn take_over(
+        self,
+        permit: Permit,
+        (arguments, holdable): (Bytes, Option<Bytes>),
+        extras: CallExtras,
+        id: &ApprovalId,
+    ) -> Result<ReplySource, Refusal> {
+        let Self { worker, caller, user, record, rise, .. } = self;
+        record.add_metadata(HELD_CALL, &serde_json::json!(id.as_str()).to_string());
+        let server = permit.access().server();
+        let Some(upstream) = worker.proxy.upstreams.get(server) else {
+            return Err(Refusal::no_server(server));
+        };
+        let repeated = RepeatedCall {
+            id,
+            principal: &caller.principal,
+            access: permit.access(),
+            arguments: &arguments,
+            members: &extras.members,
+        };
+        let taken = held_repeats::take_over(worker, repeated, upstream.call_timeout()).await;
+        let held = taken.map_err(|why| {
+            Refusal::rejected(RefusalKind::Unreadable, format!("Invalid params: {why}"))
+        })?;
+        let now = clock::now();
+        record.sends(&upstream, now);
+        if let Some(user) = user {
+            worker.proxy.log_routing.enter(&upstream, user, &caller.principal, now);
+        }
+        let token = kept_token(&extras, &arguments);
+        let answer = AnswerStream::Held(held);
+        Ok(ReplySource::Server { permit, answer, holdable, token, retry: None, rounds: None, rise })
+    }
+}
+
+/// The client's raw progress token. A copy if it would pin long arguments: it is kept until the answer ends.
+fn kept_token(extras: &CallExtras, body: &Bytes) -> Option<Bytes> {
+    let token = extras.meta.as_ref().and_then(progress_token)?;
+    Some(match body.len() > SMALL_MESSAGE_BYTES {
+        true => Bytes::copy_from_slice(&token),
+        false => token,
+    })
+}
+
+/// The arguments of a call that can be held: its client is a modern one that declared what servers may ask (PRO-42).
+fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option<Bytes> {
+    let (client, _) = caller.client.as_ref()?;
+    let can = client.family == ProtocolFamily::Modern
+        && client.client_capabilities != ClientCapabilities::default()
+        && matches!(permit.access(), Access::Tool(_));
+    can.then(|| body.clone())
 }
 
 /// The call corrected so that the capability gate permits it; empty if no call would do, or if the tool is not

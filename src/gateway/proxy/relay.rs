@@ -14,7 +14,7 @@ use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerRequest};
 use mcpproxy_protocol::mcp::jsonrpc::{self, Code, Envelope};
 use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
 use mcpproxy_protocol::mcp::shapes;
-use mcpproxy_protocol::mcp::shapes::{Edit, Left};
+use mcpproxy_protocol::mcp::shapes::{Edit, Left, MemberRefused};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -38,6 +38,18 @@ pub(super) struct Relay {
     asked: Vec<u64>,
     /// Whether a message was sent, so that the reply is a stream already.
     streams: bool,
+    /// Whether the call can be held while a modern client answers the server (PRO-42).
+    holds: bool,
+}
+
+/// Request of a legacy server for the modern client of a call.
+#[derive(Debug)]
+pub(super) struct HeldQuestion {
+    pub(super) method: &'static str,
+    /// The server's raw id of the request.
+    pub(super) raw_id: Bytes,
+    /// The request as a modern server states it.
+    pub(super) request: String,
 }
 
 /// Treatment of a message.
@@ -49,6 +61,8 @@ pub(super) enum Step {
     Ask(AskedQuestion),
     /// Send this `error` or `result` member to the upstream, under the raw id.
     Respond(Bytes, Bytes),
+    /// Hold the call and ask its client by the response.
+    Hold(HeldQuestion),
     Drop,
 }
 
@@ -85,7 +99,13 @@ struct Params<'a> {
 impl Relay {
     /// A relay to `client`, if messages can be sent to it; `token` is that of its call.
     pub(super) fn new(client: Option<(ActiveCall, Channel)>, token: Option<Bytes>) -> Self {
-        Self { client, token, asked: Vec::new(), streams: false }
+        Self { client, token, asked: Vec::new(), streams: false, holds: false }
+    }
+
+    /// The same for a call that can be held.
+    pub(super) fn holding(mut self, holds: bool) -> Self {
+        self.holds = holds;
+        self
     }
 
     /// Takes a message that came before the answer to the request `id` of `asked`.
@@ -250,6 +270,7 @@ impl Relay {
             return refuse(&format!("{method}: this call came from no MCP client"));
         };
         match (client.family, channel) {
+            (ProtocolFamily::Modern, _) if self.holds => {}
             (ProtocolFamily::Modern, _) => {
                 return refuse(&format!(
                     "{method}: the client speaks {}, in which servers send no requests",
@@ -274,6 +295,20 @@ impl Relay {
         }
         // A copy, kept until the client answers: a slice would pin the message.
         let raw_id = Bytes::copy_from_slice(raw.get().as_bytes());
+        if client.family == ProtocolFamily::Modern {
+            let mut left = Left::default();
+            return match modern_request(request, params, client.revision(), &mut left) {
+                Ok(stated) => {
+                    asked.log_filter.of_server(asked.server, method, &left);
+                    let method = request.method();
+                    Step::Hold(HeldQuestion { method, raw_id, request: stated })
+                }
+                Err(refused) => {
+                    asked.log_filter.refused(asked.server, method, &refused);
+                    refuse_with(Code::InvalidParams, &format!("Invalid params: {refused}"))
+                }
+            };
+        }
         let (server, generation) = (Arc::clone(asked.server), asked.generation);
         let own_id = raw_id.clone();
         let question = ServerQuestion { server, method: method.into(), generation, raw_id };
@@ -316,6 +351,25 @@ impl Relay {
         let edits = [("requestId", Some(&*id.to_string()))];
         to_client(notification(message, client.revision(), &edits, asked))
     }
+}
+
+/// A legacy server's request as one of `inputRequests` (MCP 2026-07-28 §Multi Round-Trip Requests), reduced to the
+/// members that it has there.
+fn modern_request(
+    request: ServerRequest,
+    params: Option<&RawValue>,
+    revision: Revision,
+    left: &mut Left,
+) -> Result<String, MemberRefused> {
+    let method = request.method();
+    let shape = shapes::params(method).unwrap_or(shapes::Shape::Object(&[]));
+    let params = params.map_or("{}", RawValue::get);
+    let mut params = shapes::sift(shape, revision, params, &[], left)?;
+    if request == ServerRequest::ElicitForm && member(&params, "mode").is_none() {
+        let comma = if params == "{}" { "" } else { "," };
+        params = params.replacen('{', &format!(r#"{{"mode":"form"{comma}"#), 1);
+    }
+    Ok(format!(r#"{{"method":"{method}","params":{params}}}"#))
 }
 
 impl Drop for Relay {
@@ -428,7 +482,7 @@ mod tests {
                 Some(String::from_utf8(message.to_vec()).unwrap())
             }
             Step::Tell(piece) => panic!("{piece:?}"),
-            Step::Respond(..) | Step::Drop => None,
+            Step::Respond(..) | Step::Hold(_) | Step::Drop => None,
         }
     }
 
@@ -436,7 +490,7 @@ mod tests {
     fn refused(relay: &mut Relay, message: &'static str) -> Option<(Bytes, String)> {
         match take(relay, &Bytes::from_static(message.as_bytes())) {
             Step::Respond(id, outcome) => Some((id, String::from_utf8(outcome.to_vec()).unwrap())),
-            Step::Tell(_) | Step::Ask(_) | Step::Drop => None,
+            Step::Tell(_) | Step::Ask(_) | Step::Hold(_) | Step::Drop => None,
         }
     }
 
@@ -538,6 +592,41 @@ mod tests {
         assert_eq!(received(&mut ours, cancel), Some(expected));
         assert_eq!(received(&mut ours, cancel), None, "nothing to cancel");
         assert_eq!(client.answered(0), None);
+    }
+
+    #[test]
+    fn pro_42_request_for_a_modern_client_is_stated_in_its_revision() {
+        let modern = |capabilities| {
+            let (version, family) = ("2026-07-28", ProtocolFamily::Modern);
+            Arc::new(Client::new("".into(), "ide", version, family, capabilities))
+        };
+        let able = modern(ALL);
+        let mut ours = relay(&able, Channel::Answer, None).holding(true);
+        for (message, expected) in [
+            (
+                r#"{"jsonrpc":"2.0","id":"a\u0062","method":"elicitation/create","params":{"message":"\u0041","x":1,"requestedSchema":{ "Z":1.0}}}"#,
+                r#"{"method":"elicitation/create","params":{"mode":"form","message":"\u0041","requestedSchema":{ "Z":1.0}}}"#,
+            ),
+            (
+                r#"{"id":"a\u0062","method":"elicitation/create","params":{"mode":"url","url":"x:y","elicitationId":"e","message":"m"}}"#,
+                r#"{"method":"elicitation/create","params":{"mode":"url","url":"x:y","message":"m"}}"#,
+            ),
+            (r#"{"id":"a\u0062","method":"roots/list"}"#, r#"{"method":"roots/list","params":{}}"#),
+        ] {
+            let step = take(&mut ours, &Bytes::from_static(message.as_bytes()));
+            let Step::Hold(held) = step else { panic!("{message}: {step:?}") };
+            assert_eq!((&*held.request, &*held.raw_id), (expected, &br#""a\u0062""#[..]));
+        }
+        let unable = modern(ClientCapabilities { elicitation_urls: false, roots: false, ..ALL });
+        let mut theirs = relay(&unable, Channel::Answer, None).holding(true);
+        let (_, outcome) = refused(&mut theirs, r#"{"id":5,"method":"roots/list"}"#).unwrap();
+        assert!(outcome.contains("-32601"), "{outcome}");
+        let (_, outcome) = refused(&mut theirs, ASKS_FOR_URL).unwrap();
+        assert!(outcome.contains("-32602"), "{outcome}");
+        let variant =
+            r#"{"id":5,"method":"elicitation/create","params":{"message":"a","Message":"b"}}"#;
+        let (_, outcome) = refused(&mut ours, variant).unwrap();
+        assert!(outcome.contains("-32602") && outcome.contains("differs only by case"));
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Settings {
     pub tools_limit: usize,
     /// `stream_after` and `keepalive`: signs of life of a slow call.
     pub streams: StreamTiming,
+    /// `limits.held_timeout`: maximum wait of a held call for its client.
+    pub held_timeout: Duration,
     /// `offered_era`: the revisions offered to clients that ask.
     pub offered_era: Offered,
     /// `telemetry.max_series`: maximum named series of calls by tool.
@@ -203,6 +205,7 @@ mod tests {
             approval: approvals::Config::default(),
             tools_limit,
             streams: StreamTiming::DEFAULT,
+            held_timeout: Duration::from_secs(1),
             offered_era: Offered::Auto,
             max_series: 3,
             traces: None,

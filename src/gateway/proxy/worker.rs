@@ -32,6 +32,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 
 use super::client::DroppedMembers;
+use super::held_calls::HeldCalls;
 use super::log_routing::LogRouting;
 use super::memory_budget::RequestBodies;
 use super::overview::OverviewCache;
@@ -190,6 +191,8 @@ pub struct Proxy {
     pub log_routing: LogRouting,
     /// Pending approvals.
     pub approvals: Arc<ApprovalQueue>,
+    /// Calls that wait for the input of their clients.
+    pub held_calls: Arc<HeldCalls>,
     /// The activity log.
     pub activity: Activity,
     /// Nodes of the fleet; inert without one.

@@ -278,6 +278,15 @@ impl ApprovalQueue {
         self.state_key.as_ref().map(|key| key.write(id.as_str(), principal))
     }
 
+    /// Id of a call of `principal` that this node holds, and the request state with which that may be retried; `None`
+    /// if there can be none.
+    pub fn held_state(&self, principal: &Principal) -> Option<(ApprovalId, String)> {
+        let key = self.state_key.as_ref()?;
+        let id = ApprovalId::fresh(self.node.as_deref())?;
+        let state = key.write_held(id.as_str(), principal);
+        Some((id, state))
+    }
+
     /// Classifies a request state that `principal` presents.
     pub fn read_state(&self, state: &str, principal: &Principal) -> StateRead {
         self.state_key.as_ref().map_or(StateRead::Foreign, |key| key.read(state, principal))

@@ -18,8 +18,12 @@ use crate::approvals::sealed_state::{BoundRequest, SealingKey, StateRefused};
 use crate::approvals::{ApprovalId, ApprovalVerdict, Outcome};
 use crate::{CallDigest, NotApproved, PendingApproval, Principal};
 
-/// Prefix of every state, whichever proxy made it.
+/// Prefix of every state of an approval, whichever proxy made it.
 const PREFIX: &str = "mcpproxy-approval";
+/// Prefix of every state of a held call.
+const HELD_PREFIX: &str = "mcpproxy-held";
+/// Part of the hash of a held call's state, which distinguishes it from an approval's.
+const HELD_MARK: &str = "held";
 /// Maximum bytes of a state that is examined; ours are shorter.
 const MAX_STATE_BYTES: usize = 256;
 /// Random bytes that distinguish this proxy's states from those of another proxy behind it.
@@ -34,6 +38,8 @@ pub enum StateRead {
     Forged,
     /// Issued to this principal, for this approval.
     Ours(ApprovalId),
+    /// Issued to this principal, for this held call (PRO-42).
+    Held(ApprovalId),
 }
 
 /// Keys that sign and verify states.
@@ -49,6 +55,8 @@ struct HeadKey {
     key: [u8; 32],
     /// `PREFIX.PROXY.`, in a fleet `PREFIX.KEY.`
     head: Box<str>,
+    /// The same for held calls.
+    held_head: Box<str>,
     /// Seals the states of servers.
     sealing: SealingKey,
 }
@@ -91,6 +99,11 @@ impl StateKey {
         self.writes.write(id, principal)
     }
 
+    /// State for a held call, bound to `principal`.
+    pub(super) fn write_held(&self, id: &str, principal: &Principal) -> String {
+        self.writes.write_held(id, principal)
+    }
+
     /// Classifies a state that `principal` presents.
     pub(super) fn read(&self, state: &str, principal: &Principal) -> StateRead {
         let mut all = std::iter::once(&self.writes).chain(&self.others);
@@ -117,29 +130,47 @@ impl StateKey {
 
 impl HeadKey {
     fn of(key: [u8; 32], name: &str) -> Self {
-        let head = format!("{PREFIX}.{name}.").into_boxed_str();
-        Self { key, head, sealing: SealingKey::of(&key, name) }
+        let [head, held_head] =
+            [PREFIX, HELD_PREFIX].map(|prefix| format!("{prefix}.{name}.").into_boxed_str());
+        Self { key, head, held_head, sealing: SealingKey::of(&key, name) }
     }
 
     fn write(&self, id: &str, principal: &Principal) -> String {
+        format!("{}{id}.{}", self.head, self.hash(&[id, principal.id()]))
+    }
+
+    fn write_held(&self, id: &str, principal: &Principal) -> String {
+        format!("{}{id}.{}", self.held_head, self.hash(&[HELD_MARK, id, principal.id()]))
+    }
+
+    /// Keyed hash over these parts, in hexadecimal.
+    fn hash(&self, parts: &[&str]) -> String {
         let mut hasher = Hasher::new_keyed(&self.key);
-        for part in [id, principal.id()] {
+        for part in parts {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
-        format!("{}{id}.{}", self.head, hasher.finalize().to_hex())
+        hasher.finalize().to_hex().to_string()
     }
 
     /// `None` if another key made it.
     fn read(&self, state: &str, principal: &Principal) -> Option<StateRead> {
-        let rest = state.strip_prefix(&*self.head)?;
+        let (rest, is_held) = match state.strip_prefix(&*self.head) {
+            Some(rest) => (rest, false),
+            None => (state.strip_prefix(&*self.held_head)?, true),
+        };
         let Some((id, _)) = rest.split_once('.').filter(|_| state.len() <= MAX_STATE_BYTES) else {
             return Some(StateRead::Forged);
         };
-        let ours = self.write(id, principal);
-        Some(match bool::from(ours.as_bytes().ct_eq(state.as_bytes())) {
-            true => StateRead::Ours(ApprovalId::of_text(id)),
-            false => StateRead::Forged,
+        let ours = match is_held {
+            false => self.write(id, principal),
+            true => self.write_held(id, principal),
+        };
+        let id = ApprovalId::of_text(id);
+        Some(match (bool::from(ours.as_bytes().ct_eq(state.as_bytes())), is_held) {
+            (true, false) => StateRead::Ours(id),
+            (true, true) => StateRead::Held(id),
+            (false, _) => StateRead::Forged,
         })
     }
 }
@@ -287,6 +318,33 @@ mod tests {
         }
         let longer = format!("{state}{}", "0".repeat(1 << 20));
         assert_eq!(key.read(&longer, &Principal::Anonymous), StateRead::Forged);
+    }
+
+    #[test]
+    fn pro_42_state_of_a_held_call_is_bound_to_its_principal_and_is_no_approvals() {
+        let key = StateKey::fresh().unwrap();
+        let id = "0123456789abcdef-node";
+        let state = key.write_held(id, &Principal::Anonymous);
+        let held = StateRead::Held(ApprovalId::of_text(id));
+        assert_eq!(key.read(&state, &Principal::Anonymous), held);
+        assert_eq!(key.read(&state, &Principal::Admin), StateRead::Forged);
+        let approval = key.write(id, &Principal::Anonymous);
+        for (of, to) in [(HELD_PREFIX, PREFIX), (PREFIX, HELD_PREFIX)] {
+            let state = if of == PREFIX { &approval } else { &state };
+            let other = state.replacen(of, to, 1);
+            assert_eq!(key.read(&other, &Principal::Anonymous), StateRead::Forged, "{other}");
+        }
+        for at in 0..state.len() {
+            let mut altered = state.clone().into_bytes();
+            altered[at] ^= 1;
+            let altered = String::from_utf8(altered).unwrap();
+            for cut in [&*altered, &state[..at]] {
+                let read = key.read(cut, &Principal::Anonymous);
+                assert!(matches!(read, StateRead::Foreign | StateRead::Forged), "{cut}");
+            }
+        }
+        let theirs = StateKey::fresh().unwrap();
+        assert_eq!(theirs.read(&state, &Principal::Anonymous), StateRead::Foreign);
     }
 
     #[test]

@@ -24,7 +24,9 @@ pub const DEFAULT_REFUSALS: u32 = 50;
 /// Default of `refusals_burst`.
 pub const DEFAULT_REFUSALS_BURST: u32 = 500;
 pub(super) const MAX_REFUSALS: u32 = 1_000_000;
-/// Maximum of `open`.
+/// Default of `held_timeout`: a person may have to answer.
+const DEFAULT_HELD: Duration = Duration::from_secs(600);
+/// Maximum of `open` and `held_timeout`.
 pub(super) const MAX_OPEN: Duration = Duration::from_secs(3600);
 
 /// Config section `limits`.
@@ -46,6 +48,9 @@ pub struct Config {
     /// Burst of denials per principal.
     #[serde(deserialize_with = "refusals_burst")]
     pub refusals_burst: NonZeroU32,
+    /// Time for which a call waits for its client to return with the input that its server asked for (PRO-42).
+    #[serde(deserialize_with = "open")]
+    pub held_timeout: Duration,
     /// Default breaker of servers.
     pub breaker: Option<BreakerConfig>,
     /// By `server:tool` or pattern: limits per tool; rates per tool and principal.
@@ -62,6 +67,7 @@ impl Default for Config {
             rate_per_minute: None,
             refusals_per_second: DEFAULT_REFUSALS,
             refusals_burst: NonZeroU32::new(DEFAULT_REFUSALS_BURST).unwrap_or(NonZeroU32::MIN),
+            held_timeout: DEFAULT_HELD,
             breaker: None,
             tools: Rules::default(),
             principals: Rules::default(),
@@ -255,6 +261,8 @@ mod tests {
             (r#"{"breaker": {"open": "0s"}}"#, "'0s' is no time up to 1h"),
             (r#"{"breaker": {"open": "2h"}}"#, "'2h' is no time up to 1h"),
             (r#"{"breaker": {"open": 30}}"#, "expected a string"),
+            (r#"{"held_timeout": "0s"}"#, "'0s' is no time up to 1h"),
+            (r#"{"held_timeout": "61m"}"#, "'61m' is no time up to 1h"),
         ] {
             let error = read(json).unwrap_err();
             assert!(error.contains(cause), "{json}: {error}");

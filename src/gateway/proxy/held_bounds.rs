@@ -1,0 +1,140 @@
+//! Bounds of held calls, and each call's share in them (PRO-42).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mcpproxy_activity::Slot;
+use mcpproxy_policy::Principal;
+use mcpproxy_policy::approvals::ApprovalId;
+use parking_lot::Mutex;
+use thiserror::Error;
+
+/// Maximum held calls.
+const MAX_HELD: usize = 256;
+/// Maximum held calls of one principal.
+const MAX_HELD_PER_PRINCIPAL: usize = 32;
+/// Each waiting call has a slot in the activity log; together they use at most this part of it.
+const LOG_SHARE: usize = 12;
+/// Maximum rounds of one call.
+pub(super) const MAX_HELD_ROUNDS: u32 = 16;
+/// Maximum size of a question, in bytes.
+pub(super) const MAX_HELD_QUESTION_BYTES: usize = 256 * 1024;
+
+/// Why a call is not held. Sent to the server that asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(super) enum NotHeld {
+    #[error("{0} calls of its client wait for input already")]
+    TooManyOfPrincipal(usize),
+    #[error("{0} calls wait for input of their clients already")]
+    TooMany(usize),
+    #[error("its client was asked {MAX_HELD_ROUNDS} times during this call already")]
+    TooManyRounds,
+    #[error("its question is longer than {MAX_HELD_QUESTION_BYTES} bytes")]
+    TooLong,
+    #[error("the proxy cannot hold its call now")]
+    Unavailable,
+}
+
+/// Counts of the held calls, waiting or in flight.
+#[derive(Debug)]
+pub(super) struct HeldBounds {
+    all: usize,
+    of_one: usize,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    held: usize,
+    /// By the id of their principal.
+    of_principal: HashMap<Box<str>, usize>,
+}
+
+/// Share of a held call in the bounds, until it is dropped.
+#[derive(Debug)]
+pub(super) struct HeldPlace {
+    bounds: Arc<HeldBounds>,
+    principal: Box<str>,
+}
+
+/// What it takes to hold a call.
+#[derive(Debug)]
+pub(super) struct PreparedHold {
+    pub(super) id: ApprovalId,
+    /// The request state for the client.
+    pub(super) state: String,
+    /// The call's share of the bounds, unless it was held before.
+    pub(super) place: Option<HeldPlace>,
+    /// Slot for the record of a call whose client does not return.
+    pub(super) slot: Slot,
+}
+
+impl Drop for HeldPlace {
+    fn drop(&mut self) {
+        let mut counts = self.bounds.counts.lock();
+        counts.held = counts.held.saturating_sub(1);
+        if let Some(held) = counts.of_principal.get_mut(&*self.principal) {
+            *held = held.saturating_sub(1);
+            if *held == 0 {
+                counts.of_principal.remove(&*self.principal);
+            }
+        }
+    }
+}
+
+impl HeldBounds {
+    /// Bounds for an activity log with this many slots: waiting calls use at most a twelfth of them.
+    pub(super) fn of_log(places: usize) -> Self {
+        let all = (places / LOG_SHARE).clamp(1, MAX_HELD);
+        let of_one = all.div_ceil(2).min(MAX_HELD_PER_PRINCIPAL);
+        Self { all, of_one, counts: Mutex::default() }
+    }
+
+    /// Counts a call of `principal`.
+    pub(super) fn enter(self: &Arc<Self>, principal: &Principal) -> Result<HeldPlace, NotHeld> {
+        let mut counts = self.counts.lock();
+        if counts.held >= self.all {
+            return Err(NotHeld::TooMany(self.all));
+        }
+        let theirs = counts.of_principal.entry(principal.id().into()).or_default();
+        if *theirs >= self.of_one {
+            return Err(NotHeld::TooManyOfPrincipal(self.of_one));
+        }
+        *theirs += 1;
+        counts.held += 1;
+        Ok(HeldPlace { bounds: Arc::clone(self), principal: principal.id().into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pro_42_held_calls_are_bounded_per_principal_and_in_all() {
+        let bounds = Arc::new(HeldBounds::of_log(1 << 20));
+        let admin = Principal::Admin;
+        let mut places: Vec<HeldPlace> =
+            (0..MAX_HELD_PER_PRINCIPAL).map(|_| bounds.enter(&admin).unwrap()).collect();
+        assert_eq!(
+            bounds.enter(&admin).unwrap_err(),
+            NotHeld::TooManyOfPrincipal(MAX_HELD_PER_PRINCIPAL)
+        );
+        assert!(bounds.enter(&Principal::Anonymous).is_ok(), "of another");
+        places.pop();
+        places.push(bounds.enter(&admin).unwrap());
+        for of in 0..MAX_HELD / MAX_HELD_PER_PRINCIPAL - 1 {
+            let other = Principal::certificate(&of.to_string());
+            places.extend((0..MAX_HELD_PER_PRINCIPAL).map(|_| bounds.enter(&other).unwrap()));
+        }
+        let one_more = Principal::certificate("one more");
+        assert_eq!(bounds.enter(&one_more).unwrap_err(), NotHeld::TooMany(MAX_HELD));
+        places.clear();
+        let counts = bounds.counts.lock();
+        assert_eq!((counts.held, counts.of_principal.len()), (0, 0));
+        for (places, all, of_one) in [(1, 1, 1), (60, 5, 3), (600, 50, 25)] {
+            let bounds = HeldBounds::of_log(places);
+            assert_eq!((bounds.all, bounds.of_one), (all, of_one), "{places}");
+        }
+    }
+}

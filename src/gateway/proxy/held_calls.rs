@@ -1,0 +1,242 @@
+//! Calls to legacy servers that wait for the input of a modern client (PRO-42).
+//!
+//! A legacy server asks within a call, by a request of its own, and a modern client is asked by the response to its
+//! request. The call to the server is therefore held while its client is away: the client gets `input_required` with a
+//! request state that names the held call, and its repeated request takes the call over. The server sees one call.
+//!
+//! ```text
+//!                question            taken by its repeated request
+//!  in flight ──────────────▶ waiting ──────────────────────────────▶ in flight
+//!                               │ time over, shutdown
+//!                               ▼
+//!                            withdrawn: error to the server, its call cancelled, a record
+//! ```
+//!
+//! [`HeldCalls`] is the table of the waiting calls. `exchange::hold` puts them in, and the request that repeats one
+//! (`held_repeats`) takes it out, once, after its state, principal, arguments and answers have been checked.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mcpproxy_policy::Principal;
+use mcpproxy_policy::approvals::ApprovalId;
+use parking_lot::Mutex;
+use serde_json::Value;
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+use super::held_answer::HeldAnswer;
+use super::held_bounds::HeldBounds;
+use super::render::shown;
+use super::shutdown::CUT_OFF;
+
+/// Maximum arguments that are compared one by one, so that the one that differs can be named.
+const MAX_COMPARED: usize = 64;
+/// Key of the question in `inputRequests`. There is one: a legacy server waits for each answer.
+pub(super) const QUESTION: &str = "question";
+
+/// Member of `metadata` with the id of a held call.
+pub(super) const HELD_CALL: &str = "held_call";
+
+/// Why a request takes over no held call. The client's fault, or that of time.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum NotTaken {
+    #[error(
+        "requestState belongs to no waiting call: it was used before, or the call was withdrawn since its client did \
+         not return in time; make the call again without requestState and inputResponses"
+    )]
+    Gone,
+    #[error(
+        "requestState belongs to a call of {tool}, which waits for its input; repeat that call"
+    )]
+    OtherTool { tool: Box<str> },
+    #[error(
+        "requestState belongs to a call with other arguments ('{argument}' differs), which waits for its input; \
+         repeat that call with the same arguments"
+    )]
+    OtherArguments { argument: Box<str> },
+    #[error(
+        "inputResponses has no answer to '{QUESTION}' ({method}); repeat the call with its answer"
+    )]
+    NoAnswer { method: &'static str },
+    #[error("inputResponses.{QUESTION}: {why}")]
+    BadAnswer { why: Box<str> },
+}
+
+/// Table of the held calls.
+#[derive(Debug)]
+pub struct HeldCalls {
+    pub(super) bounds: Arc<HeldBounds>,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// No call waits any more.
+    is_closed: bool,
+    waiting: HashMap<ApprovalId, WaitingCall>,
+}
+
+/// A held call that waits for its client.
+#[derive(Debug)]
+pub(super) struct WaitingCall {
+    pub(super) principal: Principal,
+    /// `server:tool`.
+    pub(super) tool: Box<str>,
+    pub(super) arguments: ComparedArguments,
+    /// What the server asked.
+    pub(super) asked: AskedRequest,
+    /// Receives the request that takes the call over.
+    pub(super) taker: oneshot::Sender<Taker>,
+}
+
+/// Request of a server that its client has not answered.
+#[derive(Clone, Debug)]
+pub(super) struct AskedRequest {
+    pub(super) method: &'static str,
+    pub(super) raw_id: Bytes,
+}
+
+/// Takes a held call over.
+pub(super) type Taker = oneshot::Sender<Box<HeldAnswer>>;
+
+impl HeldCalls {
+    /// Table for an activity log with this many slots.
+    pub fn of_log(places: usize) -> Self {
+        Self { bounds: Arc::new(HeldBounds::of_log(places)), table: Mutex::default() }
+    }
+
+    /// Lets a call wait for its client; false after [`Self::close`].
+    pub(super) fn wait(&self, id: ApprovalId, call: WaitingCall) -> bool {
+        let mut table = self.table.lock();
+        if table.is_closed {
+            return false;
+        }
+        table.waiting.insert(id, call);
+        true
+    }
+
+    /// Ends the wait of a call; false if it has ended before.
+    pub(super) fn withdraw(&self, id: &ApprovalId) -> bool {
+        self.table.lock().waiting.remove(id).is_some()
+    }
+
+    /// Takes out a waiting call that `fits`; it can be taken once.
+    pub(super) fn take<T>(
+        &self,
+        id: &ApprovalId,
+        fits: impl FnOnce(&WaitingCall) -> Result<T, NotTaken>,
+    ) -> Result<(WaitingCall, T), NotTaken> {
+        let mut table = self.table.lock();
+        let fitting = fits(table.waiting.get(id).ok_or(NotTaken::Gone)?)?;
+        let call = table.waiting.remove(id).ok_or(NotTaken::Gone)?;
+        Ok((call, fitting))
+    }
+
+    /// Withdraws all calls and accepts no more: the proxy is shutting down.
+    pub fn close(&self) {
+        let mut table = self.table.lock();
+        table.is_closed = true;
+        // Their senders end the waits.
+        let waiting = std::mem::take(&mut table.waiting);
+        drop(table);
+        drop(waiting);
+    }
+}
+
+/// Arguments of a call, as hashes: those of the repeated call have to be equal. Order and white space do not count.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ComparedArguments {
+    whole: blake3::Hash,
+    /// The first arguments, by the hash of their names.
+    each: Vec<(blake3::Hash, blake3::Hash)>,
+}
+
+impl ComparedArguments {
+    pub(super) fn of(arguments: &[u8]) -> Self {
+        let Ok(Value::Object(all)) = serde_json::from_slice::<Value>(arguments) else {
+            return Self { whole: blake3::hash(arguments), each: Vec::new() };
+        };
+        let each = all.iter().take(MAX_COMPARED);
+        let each = each.map(|(name, value)| (blake3::hash(name.as_bytes()), hash(value)));
+        Self { each: each.collect(), whole: hash(&Value::Object(all)) }
+    }
+
+    /// Checks that `arguments` are the same; the name of one that differs.
+    pub(super) fn check(&self, arguments: &[u8]) -> Result<(), Box<str>> {
+        if Self::of(arguments).whole == self.whole {
+            return Ok(());
+        }
+        let all = serde_json::from_slice::<Value>(arguments).unwrap_or_default();
+        let empty = serde_json::Map::new();
+        let all = all.as_object().unwrap_or(&empty);
+        let kept: HashMap<_, _> = self.each.iter().copied().collect();
+        let differs = all
+            .iter()
+            .find(|(name, value)| kept.get(&blake3::hash(name.as_bytes())) != Some(&hash(value)));
+        let name = differs.map(|(name, _)| shown(name));
+        Err(name.unwrap_or_else(|| "one that is missing".to_owned()).into())
+    }
+}
+
+/// Hash of a value in which the order of an object's members does not count. The parser bounds its depth.
+fn hash(value: &Value) -> blake3::Hash {
+    match value {
+        Value::Object(all) => {
+            let each = all.iter().map(|(name, value)| (name.as_str(), hash(value)));
+            let mut each: Vec<_> = each.collect();
+            each.sort_unstable_by_key(|(name, _)| *name);
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(b"{");
+            for (name, value) in each {
+                hasher.update(blake3::hash(name.as_bytes()).as_bytes()).update(value.as_bytes());
+            }
+            hasher.finalize()
+        }
+        Value::Array(all) => {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(b"[");
+            for value in all {
+                hasher.update(hash(value).as_bytes());
+            }
+            hasher.finalize()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            blake3::hash(value.to_string().as_bytes())
+        }
+    }
+}
+
+/// Why a waiting call was withdrawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(super) enum Withdrawn {
+    #[error(
+        "the client did not return within {:?} with the input that the server asked for: the call was cancelled",
+        .0
+    )]
+    Late(Duration),
+    #[error("{}", CUT_OFF)]
+    CutOff,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pro_42_argument_that_differs_is_named() {
+        let compared = ComparedArguments::of(br#"{"a":1,"b":{"x":[1,2],"y":null}}"#);
+        assert_eq!(compared.check(br#"{ "b":{"y":null,"x":[1, 2]}, "a":1 }"#), Ok(()));
+        for (other, name) in [
+            (r#"{"a":2,"b":{"x":[1,2],"y":null}}"#, "a"),
+            (r#"{"a":1,"b":{"x":[2,1],"y":null}}"#, "b"),
+            (r#"{"a":1,"b":{"x":[1,2],"y":null},"c":1}"#, "c"),
+            (r#"{"a":1}"#, "one that is missing"),
+            (r#"{"a":"1","b":{"x":[1,2],"y":null}}"#, "a"),
+        ] {
+            assert_eq!(compared.check(other.as_bytes()), Err(name.into()), "{other}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Requests that take over a held call (PRO-42), and answers to the server that waits.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mcpproxy_json::members::{member, string};
+use mcpproxy_policy::approvals::{ApprovalId, StateRead};
+use mcpproxy_policy::{Access, Principal};
+use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::message;
+use mcpproxy_protocol::mcp::revisions::Revision;
+use mcpproxy_protocol::mcp::shapes::Left;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::held_answer::HeldAnswer;
+use super::held_calls::{NotTaken, QUESTION};
+use super::params;
+use super::worker::Worker;
+
+/// The held call that a repeated request of `principal` names among its `members`, raw JSON joined by commas.
+pub(super) fn named_in(
+    worker: &Worker,
+    principal: &Principal,
+    members: &[u8],
+) -> Option<ApprovalId> {
+    if members.is_empty() {
+        return None;
+    }
+    let text = format!("{{{}}}", std::str::from_utf8(members).ok()?);
+    let state = member(&text, "requestState").and_then(string)?;
+    match worker.proxy.approvals.read_state(&state, principal) {
+        StateRead::Held(id) => Some(id),
+        StateRead::Ours(_) | StateRead::Foreign | StateRead::Forged => None,
+    }
+}
+
+/// A request that takes over a held call.
+pub(super) struct RepeatedCall<'a> {
+    pub(super) id: &'a ApprovalId,
+    pub(super) principal: &'a Principal,
+    pub(super) access: &'a Access,
+    pub(super) arguments: &'a [u8],
+    /// Members beside the arguments, raw JSON joined by commas.
+    pub(super) members: &'a [u8],
+}
+
+/// Takes a held call over and passes the client's answer to its server. A refused request leaves the call as it is, so
+/// that it can be corrected.
+pub(super) async fn take_over(
+    worker: &Rc<Worker>,
+    RepeatedCall { id, principal, access, arguments, members }: RepeatedCall<'_>,
+    call_timeout: Duration,
+) -> Result<Box<HeldAnswer>, NotTaken> {
+    let (call, result) = worker.proxy.held_calls.take(id, |call| {
+        if call.principal != *principal {
+            return Err(NotTaken::Gone);
+        }
+        if *call.tool != *access.to_string() {
+            return Err(NotTaken::OtherTool { tool: call.tool.clone() });
+        }
+        let differs = |argument| NotTaken::OtherArguments { argument };
+        call.arguments.check(arguments).map_err(differs)?;
+        answer(members, call.asked.method)
+    })?;
+    let (taker, taken) = oneshot::channel();
+    // The task that waits is ending.
+    call.taker.send(taker).map_err(|_| NotTaken::Gone)?;
+    let mut held = taken.await.map_err(|_| NotTaken::Gone)?;
+    held.resumes();
+    held.extend_wait(call_timeout);
+    if held.is_awaited() {
+        let to = (access.server(), held.generation());
+        respond(worker, to, call.asked.raw_id, result).await;
+    }
+    Ok(held)
+}
+
+/// The raw member `result` for the server: the client's answer, reduced to the members that its method has.
+fn answer(members: &[u8], method: &'static str) -> Result<Bytes, NotTaken> {
+    let text = format!("{{{}}}", String::from_utf8_lossy(members));
+    let all = member(&text, "inputResponses").unwrap_or_default();
+    let Some(result) = member(all, QUESTION).filter(|result| result.starts_with('{')) else {
+        return Err(NotTaken::NoAnswer { method });
+    };
+    let response = message::Response { id: None, outcome: format!("\"result\":{result}").into() };
+    // Members of later revisions were removed with those of the request.
+    params::outcome(method, Revision::NEWEST, &response, &mut Left::default())
+        .map_err(|refused| NotTaken::BadAnswer { why: refused.to_string().into() })
+}
+
+/// Sends a `result` or `error` member to the server for its request.
+pub(super) async fn respond(
+    worker: &Worker,
+    (server, generation): (&Arc<str>, u64),
+    raw_id: Bytes,
+    outcome: Bytes,
+) {
+    if let Some(upstream) = worker.proxy.upstreams.connected_as(server, generation)
+        && let Err(lost) = upstream.respond(generation, raw_id, outcome).await
+    {
+        // The call's own wait ends with an error.
+        tracing::debug!(%server, %lost, "failed to send an answer to the server");
+    }
+}
+
+/// The raw member `error` with this text.
+pub(super) fn error(code: Code, text: &str) -> Bytes {
+    let error = json!({"code": code as i32, "message": text});
+    format!("\"error\":{error}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pro_42_answer_is_reduced_to_the_members_of_its_method() {
+        let members = br#""requestState":"s","inputResponses":{"question":{"action":"accept","content":{"n":1.0},"roots":[]}}"#;
+        let expected = r#""result":{"action":"accept","content":{"n":1.0}}"#;
+        assert_eq!(answer(members, "elicitation/create").unwrap(), expected);
+        assert_eq!(answer(members, "roots/list").unwrap(), r#""result":{"roots":[]}"#);
+        for none in [&b""[..], br#""inputResponses":{"question":7}"#, br#""inputResponses":{}"#] {
+            let refused = answer(none, "roots/list").unwrap_err();
+            assert_eq!(refused, NotTaken::NoAnswer { method: "roots/list" });
+        }
+    }
+}
