@@ -12,7 +12,8 @@ use super::folder;
 use super::record::Hash;
 use super::store::{DB, StoreError};
 
-const NAME: &str = "seal";
+/// Name of the file in the log's folder.
+pub(crate) const NAME: &str = "seal";
 const READ_BYTES: usize = 1 << 20;
 /// Folder name of tables, which never change once written and are too many to read at every start.
 const TABLES: &str = "tables";

@@ -343,6 +343,11 @@ impl Copy {
         &self.path
     }
 
+    /// Replaces the copy's path in a text by the original's.
+    pub(super) fn text_as_original(&self, dir: &Path, text: &str) -> String {
+        text.replace(&*self.path.to_string_lossy(), &dir.to_string_lossy())
+    }
+
     /// Replaces the copy's path in an error by the original's.
     pub(super) fn as_original(&self, dir: &Path, error: StoreError) -> StoreError {
         match error {

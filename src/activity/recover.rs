@@ -33,7 +33,8 @@ use crate::redact::Redactor;
 use crate::segment::{Builder, SegmentBounds};
 use crate::store::journal::{Evidence, Item};
 use crate::store::{
-    Batch, DB, Fresh, Part, Space, Store, StoreError, journal, journal_files, newest_journal,
+    Batch, DB, Fresh, Part, Space, Store, StoreError, StoreSnapshot, journal, journal_files,
+    newest_journal,
 };
 use crate::view::View;
 use crate::{append, chain_tip, codec, file_checksums, folder, keys, segment};
@@ -65,7 +66,7 @@ pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
     match file_checksums::check(dir, Depth::Quick)? {
         ChecksumFinding::Whole => {}
         ChecksumFinding::NotClosed => check_journals(dir)?,
-        ChecksumFinding::Altered(files) => return Err(altered(files)),
+        ChecksumFinding::Altered(files) => return Err(altered(dir, files)),
     }
     let copy = Copy::below(scratch, dir)?;
     let opened = ChainTipFile::read(dir).and_then(|reading| {
@@ -92,9 +93,11 @@ pub(super) fn check_journals(dir: &Path) -> Result<(), StoreError> {
     if db.try_exists()? { journal_files::check(&db, &evidence(dir)) } else { Ok(()) }
 }
 
-fn altered(files: Vec<PathBuf>) -> StoreError {
+fn altered(dir: &Path, files: Vec<PathBuf>) -> StoreError {
     let file = files.into_iter().next().unwrap_or_default();
-    StoreError::Damaged { file, why: "it changed after the log was closed".into() }
+    let checksums = dir.join(file_checksums::NAME);
+    let why = format!("it changed after the log was closed, or {} did", checksums.display());
+    StoreError::Damaged { file, why }
 }
 
 #[derive(Debug)]
@@ -124,7 +127,7 @@ pub(crate) fn open(dir: &Path) -> Result<OpenLog, StoreError> {
                 return Err(error);
             }
         }
-        ChecksumFinding::Altered(files) => return Err(altered(files)),
+        ChecksumFinding::Altered(files) => return Err(altered(dir, files)),
     }
     file_checksums::remove(dir)?;
     resume_rebuild(dir)?;
@@ -439,6 +442,14 @@ fn intact_blocks(damaged: &[u8], node: NodeId) -> Vec<Block> {
     found
 }
 
+/// Whether a part of the block that starts with record `first` is missing or unreadable. Heads and bodies are in tables of
+/// their own: one may have lost what the other still has. Other heads than these are not replaced.
+fn is_missing(snapshot: &StoreSnapshot, first: u64, heads: Option<&[u8]>) -> bool {
+    let get = |space| snapshot.get(space, &keys::number(first)).unwrap_or_default();
+    let (found, bodies) = (get(Space::Heads), get(Space::Bodies));
+    (found.is_none() || bodies.is_none()) && found.is_none_or(|found| Some(&*found) == heads)
+}
+
 /// Adds to `store`, an opened copy of the log in `dir`, the blocks that only the journals hold: those of
 /// intact batches, and those of damaged batches that are linked to the chain.
 pub(super) fn add_missing(
@@ -457,9 +468,9 @@ pub(super) fn add_missing(
             let batch = bytes.get(span.range.clone()).unwrap_or_default();
             let mut missing = Batch::default();
             for (number, (heads, bodies)) in blocks(journal::items(batch)) {
-                let exists = number < first
-                    || !matches!(snapshot.get(Space::Heads, &keys::number(number)), Ok(None));
-                if let (false, Some(heads), Some(bodies)) = (exists, heads.first(), bodies.first())
+                if let (Some(heads), Some(bodies)) = (heads.first(), bodies.first())
+                    && number >= first
+                    && is_missing(&snapshot, number, heads.value)
                     && let Some(block) = Block::read(heads, bodies, Some(store.node()))
                 {
                     block.put(&mut missing);
@@ -487,9 +498,8 @@ fn add_linked(
         let mut rest = Vec::new();
         for block in uncertain {
             let view = View::of_damaged(store.snapshot())?;
-            let key = keys::number(block.first);
             let is_free = block.first >= view.first()
-                && matches!(view.snapshot.get(Space::Heads, &key), Ok(None));
+                && is_missing(&view.snapshot, block.first, Some(&block.heads));
             if is_free && block.is_linked(&view, tip)? {
                 let mut batch = Batch::default();
                 block.put(&mut batch);
@@ -555,6 +565,32 @@ mod tests {
         let kept: Vec<_> = view.blocks(1, 1000).unwrap().map(|it| it.unwrap()).collect();
         let kept: Vec<_> = kept.iter().map(|it| (it.layout.first, it.end())).collect();
         assert_eq!(kept, [(1, 11), (31, 61), (61, 101)]);
+    }
+
+    #[test]
+    fn act_9_lost_bodies_are_restored_beside_their_own_heads_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let (blocks, tip) = chain(store.node(), genesis(store.node()), &[10, 20, 30]);
+        let mut kept = Batch::default();
+        for (number, block) in blocks.iter().enumerate() {
+            kept.put(Space::Heads, keys::number(block.first), block.heads.clone());
+            if number != 1 {
+                kept.put(Space::Bodies, keys::number(block.first), block.bodies.clone());
+            }
+        }
+        store.commit(kept).unwrap();
+        let verified = || {
+            let view = View::new(store.snapshot()).unwrap();
+            crate::verify::verify(&view, Some(tip), |_, _| {}).unwrap()
+        };
+        let mut other = blocks[1].clone();
+        other.heads = blocks[0].heads.clone();
+        add_linked(&store, vec![other], Some(tip)).unwrap();
+        assert_eq!(verified().broken.unwrap().seq, 11, "other heads are not replaced");
+        add_linked(&store, vec![blocks[1].clone()], Some(tip)).unwrap();
+        let report = verified();
+        assert!(report.is_sound() && report.records == 60, "{report:?}");
     }
 
     #[test]

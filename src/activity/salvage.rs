@@ -352,6 +352,9 @@ fn copy_intact(
     for (key, value) in view.marks().map_while(Result::ok) {
         appender.add_writes(|batch| batch.put(Space::State, key, value));
     }
+    // The damaged files are read in a copy, and are found where the log is moved to.
+    let copy = old.path().parent().unwrap_or(old.path()).to_string_lossy().into_owned();
+    let as_moved = |why: &str| why.replace(&copy, &aside.to_string_lossy());
     let (mut kept, mut gaps, mut known, mut end) = (0, Vec::new(), Vec::new(), None);
     let mut reported = losses::reported(&view).unwrap_or_default();
     let mut result = Ok(());
@@ -367,7 +370,7 @@ fn copy_intact(
             ChainStep::Hole(hole) => match (hole.gap(), hole.next) {
                 (Some(gap), Some((next, follows))) if gaps.len() < MAX_GAPS => {
                     appender.skip(next, follows);
-                    join(&mut gaps, gap, hole.broken.why);
+                    join(&mut gaps, gap, as_moved(&hole.broken.why));
                 }
                 _ => {
                     end = Some(hole.broken);
@@ -385,7 +388,8 @@ fn copy_intact(
     result?;
     if let Some((gap, tip)) = tail.gap(appender.tip(), end.is_some()) {
         appender.skip(tip.seq.saturating_add(1), tip.hash);
-        let why = end.map_or_else(|| "the log no longer holds them".to_owned(), |it| it.why);
+        let why =
+            end.map_or_else(|| "the log no longer holds them".to_owned(), |end| as_moved(&end.why));
         join(&mut gaps, gap, why);
     }
     for (gap, _) in &mut gaps {

@@ -14,6 +14,7 @@
 //! Keys and values are bytes here; `codec`, `segment`, `append` and `view` interpret them. In this crate only
 //! this file and its folder use fjall.
 
+mod damaged_table;
 mod error;
 pub mod journal;
 pub(super) mod journal_files;
@@ -30,6 +31,7 @@ use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, PersistMode, Readable};
 use parking_lot::Mutex;
 
+use self::damaged_table::{DamagedTables, KeyRead};
 use self::error::{guarded, read_error, write_error};
 use self::manifest::{DatabaseSize, META, Version, keyspaces, open_db};
 use self::precheck::{KnownTables, NOTE_EVERY, UnnamedTables};
@@ -74,6 +76,7 @@ pub struct Store {
     node: NodeId,
     path: PathBuf,
     notes: Arc<Mutex<Notes>>,
+    damaged: DamagedTables,
 }
 
 /// State of the list of tables.
@@ -142,7 +145,8 @@ impl Store {
             let spaces = keyspaces(&db, &path, size)?;
             let notes = Notes { known: KnownTables::default(), compared: None, has_failed: false };
             let notes = Arc::new(Mutex::new(notes));
-            let store = Self { db, spaces, node, path: path.clone(), notes };
+            let damaged = DamagedTables::default();
+            let store = Self { db, spaces, node, path: path.clone(), notes, damaged };
             let mut batch = Batch::default();
             batch.put(Space::State, "format", vec![FORMAT]);
             batch.put(Space::State, "node", node.0.to_vec());
@@ -170,7 +174,8 @@ impl Store {
         let notes = Notes { known, compared: None, has_failed: false };
         let store = Self::with_keyspaces(db, path, size, notes)?;
         let first = store.first()?;
-        unnamed.delete_redundant(|space, key| store.accounts_for(space, key, first))?;
+        unnamed
+            .delete_redundant(&store.path, |space, key| store.accounts_for(space, key, first))?;
         store.start_listing(is_first);
         Ok(store)
     }
@@ -183,8 +188,8 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let spaces = keyspaces(&db, &path, size)?;
         let [.., state] = &spaces;
-        let get =
-            |key: &str| guarded(&path, || state.get(key).map_err(|error| read_error(&path, error)));
+        let tables = DamagedTables::default();
+        let get = |key: &str| KeyRead::of(state, key.as_bytes()).run(&tables, || state.get(key));
         let damaged = |why: &str| StoreError::Damaged { file: path.clone(), why: why.into() };
         match get("format")?.as_deref() {
             Some([FORMAT]) => {}
@@ -193,7 +198,8 @@ impl Store {
         }
         let node = get("node")?.and_then(|node| <[u8; 16]>::try_from(&*node).ok());
         let node = NodeId(node.ok_or_else(|| damaged("has no node id"))?);
-        Ok(Self { db, spaces, node, path, notes: Arc::new(Mutex::new(notes)) })
+        let notes = Arc::new(Mutex::new(notes));
+        Ok(Self { db, spaces, node, path, notes, damaged: tables })
     }
 
     /// Number of the first retained record, according to the state.
@@ -455,23 +461,24 @@ impl StoreSnapshot {
     /// Returns the value of a key.
     pub fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         let keyspace = self.store.space(space);
-        let value = guarded(keyspace.path(), || {
-            let value = self.snapshot.get(keyspace, key);
-            value
-                .map(|value| value.map(Bytes::from))
-                .map_err(|error| read_error(&self.store.path, error))
-        });
+        let read = || self.snapshot.get(keyspace, key).map(|value| value.map(Bytes::from));
+        let value = KeyRead::of(keyspace, key).run(&self.store.damaged, read);
         value.inspect_err(|error| take(self.report.as_deref(), error))
     }
 
     /// Iterates over the keys from `from` up to but not including `below`, with their values.
     pub fn range(&self, space: Space, from: &[u8], below: &[u8]) -> Rows {
-        let rows = if from < below {
-            Some(self.snapshot.range(self.store.space(space), from..below))
-        } else {
-            None
-        };
-        Rows { rows, path: self.store.path.clone(), report: self.report.clone() }
+        let keyspace = self.store.space(space);
+        let rows =
+            if from < below { Some(self.snapshot.range(keyspace, from..below)) } else { None };
+        Rows {
+            rows,
+            from: Bytes::copy_from_slice(from),
+            to: Bytes::copy_from_slice(below),
+            keyspace: keyspace.clone(),
+            damaged: Arc::clone(&self.store.damaged),
+            report: self.report.clone(),
+        }
     }
 
     /// Error for a value that does not decode.
@@ -493,21 +500,26 @@ fn take(report: Option<&DamageReport>, error: &StoreError) {
 /// Double-ended iterator over keys and values in order.
 pub struct Rows {
     rows: Option<fjall::Iter>,
-    path: PathBuf,
+    /// The keys that are left: after the last one read from the front, and before the last one read from the back.
+    from: Bytes,
+    to: Bytes,
+    keyspace: Keyspace,
+    damaged: DamagedTables,
     report: Option<Arc<DamageReport>>,
 }
 
 impl Rows {
-    fn read(
-        &mut self,
-        next: impl FnOnce(&mut fjall::Iter) -> Option<fjall::Guard>,
-    ) -> Option<Result<(Bytes, Bytes), StoreError>> {
-        let (rows, path) = (self.rows.as_mut()?, &self.path);
-        let row = guarded(path, || {
-            let Some(row) = next(rows) else { return Ok(None) };
-            let (key, value) = row.into_inner().map_err(|error| read_error(path, error))?;
-            Ok(Some((key.into(), value.into())))
+    fn read(&mut self, is_backward: bool) -> Option<Result<(Bytes, Bytes), StoreError>> {
+        let rows = self.rows.as_mut()?;
+        let (keyspace, from, to) = (&self.keyspace, &*self.from, &*self.to);
+        let row = KeyRead { keyspace, from, to, is_backward }.run(&self.damaged, || {
+            let row = if is_backward { rows.next_back() } else { rows.next() };
+            let row = row.map(fjall::Guard::into_inner).transpose()?;
+            Ok(row.map(|(key, value)| (Bytes::from(key), Bytes::from(value))))
         });
+        if let Ok(Some((key, _))) = &row {
+            *(if is_backward { &mut self.to } else { &mut self.from }) = Bytes::clone(key);
+        }
         row.inspect_err(|error| take(self.report.as_deref(), error)).transpose()
     }
 }
@@ -516,13 +528,13 @@ impl Iterator for Rows {
     type Item = Result<(Bytes, Bytes), StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.read(Iterator::next)
+        self.read(false)
     }
 }
 
 impl DoubleEndedIterator for Rows {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.read(DoubleEndedIterator::next_back)
+        self.read(true)
     }
 }
 

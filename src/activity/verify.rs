@@ -23,7 +23,7 @@ use super::folder::Lock;
 use super::gap::{Gap, Unrecorded};
 use super::losses::{self, LossTally};
 use super::record::{Hash, Type};
-use super::store::{self, DB, Store, StoreError};
+use super::store::{self, DB, Store, StoreError, newest_journal};
 use super::view::{Block, View};
 use crate::folder::Copy;
 use crate::recover;
@@ -158,6 +158,9 @@ pub fn folder(
     let copy = Copy::below(scratch, dir)?;
     let result = verify_copy(dir, copy.path(), progress);
     let mut report = result.map_err(|error| copy.as_original(dir, error))?;
+    if let Some(broken) = &mut report.broken {
+        broken.why = copy.text_as_original(dir, &broken.why);
+    }
     report.altered.extend(altered);
     report.altered.sort();
     report.altered.dedup();
@@ -180,8 +183,14 @@ fn verify_copy(
     let is_listed = store::is_table_list_intact(copy)?;
     let damaged = journal_files::repair(&copy.join(DB), &recover::evidence(copy))?;
     let before = journals_used(copy)?;
-    let store = Store::open(copy)?;
-    let mut report = verify(&View::new(store.snapshot())?, reading.tip, progress)?;
+    let store = Store::open(copy).map_err(|error| match error {
+        // Tables may hold what the damaged batches held, and then seem to hold more than the store.
+        StoreError::Damaged { .. } => recover::check_journals(dir).err().unwrap_or(error),
+        error => error,
+    })?;
+    let view = View::new(store.snapshot())?;
+    let is_cut = reading.tip.is_some_and(|tip| view.next() <= tip.seq);
+    let mut report = verify(&view, reading.tip, progress)?;
     let (tally, is_whole) = LossTally::read(copy)?;
     report.unrecorded.extend(tally.unreported(losses::reported(&View::new(store.snapshot())?)?));
     if !is_listed {
@@ -192,6 +201,10 @@ fn verify_copy(
     }
     let original = |path: PathBuf| path.strip_prefix(copy).map_or(path.clone(), |it| dir.join(it));
     report.altered.extend(damaged.into_iter().map(original));
+    if is_cut && !file_checksums::exists(dir)? {
+        // Nothing but a journal holds the end of a log that was not closed.
+        report.altered.push(original(newest_journal(&copy.join(DB))));
+    }
     for table in store.damaged_tables()? {
         let table = table.path.strip_prefix(copy).map_or(table.path.clone(), |name| dir.join(name));
         report.altered.push(table);

@@ -213,6 +213,32 @@ fn verification_names_a_damaged_journal_and_the_first_record_in_it() {
     assert!((blocks[0].start..blocks.last().unwrap().end).contains(&first), "{first} {blocks:?}");
 }
 
+/// A table that was being written when the process was killed holds what a damaged batch held.
+#[test]
+fn verification_names_a_damaged_journal_whose_records_are_in_an_unnamed_table() {
+    let home = folder();
+    let (live, dir) = (home.path().join("live"), home.path().join("log"));
+    let (activity, writer) = open(&live);
+    for batch in 0..3 {
+        (0..CALLS).for_each(|n| drop(slot(&activity).submit(call(batch * CALLS + n))));
+        activity.flush().unwrap();
+    }
+    copy_files(&live, &dir);
+    writer.close().unwrap();
+    let is_table = |it: &PathBuf| it.to_string_lossy().contains("keyspaces/1/tables/");
+    let table = files(&live).into_iter().rfind(is_table).unwrap();
+    let tables = dir.join("db/keyspaces/1/tables");
+    fs::create_dir_all(&tables).unwrap();
+    fs::copy(table, tables.join("9999")).unwrap();
+    let name = journal(&dir);
+    let (span, _) = batches(&fs::read(&name).unwrap()).swap_remove(0);
+    flip(&name, (span.range.start + span.range.end) / 2);
+    match check(&dir) {
+        Err(StoreError::Damaged { file, .. }) => assert_eq!(file, name),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn clean_stop_flushes_the_journal_to_tables() {
     let home = folder();

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use mcpproxy_activity::store::{Space, Store};
 use mcpproxy_activity::{Activity, Config, Record, StoreError, salvage};
 
-use crate::support::{call, files, open, records, slot};
-use crate::tamper::{check, folder, log, with_copy};
+use crate::support::{call, copy_files, files, open, records, slot};
+use crate::tamper::{check, flip, folder, log, with_copy};
 
 /// fjall's own keyspace and those of the log.
 const KEYSPACES: [&str; 7] = ["0", "1", "2", "3", "4", "5", "6"];
@@ -233,6 +233,31 @@ fn act_9_unfinished_table_is_removed_once_its_records_are_accounted_for() {
                 assert_eq!(records(dir).len() as u64, count);
                 let all = files(&dir.join("db/keyspaces"));
                 assert!(!all.iter().any(|file| file.to_string_lossy().contains("9999")), "{all:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn act_9_salvage_completes_an_unfinished_table_from_the_journal() {
+    let home = folder();
+    let (dir, killed) = (home.path().join("log"), home.path().join("killed"));
+    let (activity, writer) = open(&dir);
+    // In one batch, of which a table that was being written has a part.
+    (0..500).for_each(|n| drop(slot(&activity).submit(call(n))));
+    activity.flush().unwrap();
+    copy_files(&dir, &killed);
+    writer.close().unwrap();
+    let before = with_copy(&killed, records);
+    for number in OF_RECORDS {
+        let bytes = fs::read(tables(&dir, number).pop().unwrap()).unwrap();
+        for parts in [1, 2, 3] {
+            with_copy(&killed, |dir| {
+                let tables = keyspace(dir, number).join("tables");
+                fs::create_dir_all(&tables).unwrap();
+                fs::write(tables.join("9999"), &bytes[..bytes.len() * parts / 4]).unwrap();
+                flip(&manifest(dir, number), 0);
+                assert_all_kept(dir, &before);
             });
         }
     }

@@ -145,6 +145,7 @@ fn act_9_damage_found_by_any_read_is_reported_without_starting_a_repair() {
             let health = activity.health();
             let damaged = health.damaged.unwrap_or_else(|| panic!("{space:?}: {found:?}"));
             assert!(damaged.contains("serve --salvage"), "{damaged}");
+            assert!(damaged.contains(&*table.to_string_lossy()), "{space:?}: {damaged}");
             assert!(health.failed.is_none(), "the writer continues");
             activity.flush().unwrap();
             drop(writer);

@@ -95,6 +95,24 @@ pub(crate) fn with_copy<T>(dir: &Path, work: impl FnOnce(&Path) -> T) -> T {
 }
 
 #[test]
+fn act_4_unreadable_record_is_reported_with_the_table_of_the_log() {
+    let home = folder();
+    let dir = home.path().join("log");
+    log(&dir);
+    let _ = fs::remove_file(dir.join("seal"));
+    for space in [Space::Heads, Space::Bodies] {
+        with_copy(&dir, |dir| {
+            let table = table_with(dir, space);
+            flip(&table, fs::metadata(&table).unwrap().len() as usize / 8);
+            let report = check(dir).unwrap();
+            let why = report.broken.unwrap().why;
+            assert!(why.contains(&*table.to_string_lossy()), "{space:?}: {why}");
+            assert_eq!(report.altered, [table]);
+        });
+    }
+}
+
+#[test]
 fn act_4_altered_byte_anywhere_is_detected_or_rejected() {
     let dir = folder();
     let dir = dir.path().join("log");

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use mcpproxy_activity::{Activity, Config, Draft, Raw, Source, Status, Text, Type, Writer};
 use mcpproxy_runtime::os::{private, state_file};
+use nix::unistd::{Whence, lseek};
 use serde_json::{Value, json};
 
 use crate::folder_sweep::{TIMEOUT, program};
@@ -81,10 +82,10 @@ impl Scene {
         found
     }
 
-    /// Makes a copy. Also returns the path of its config.
+    /// Makes a copy, whose tables are linked. Also returns the path of its config.
     pub(crate) fn copy(&self) -> (tempfile::TempDir, PathBuf) {
         let copy = tempfile::tempdir().unwrap();
-        copied(self.folder.path(), copy.path());
+        linked(self.folder.path(), copy.path());
         let path = written_config(&self.config, copy.path());
         (copy, path)
     }
@@ -108,16 +109,22 @@ pub(crate) fn all(tools: &Path, is_whole: bool) -> Vec<Scene> {
     let server = tools.join("server.sh");
     fs::write(&server, SERVER).unwrap();
     let servers = Servers { stdio: server, with_login: serve_with_login() };
-    let mut scenes = vec![
-        sealed("sealed", SMALL, &servers),
-        killed("killed", SMALL),
-        killed("with tables", LARGE),
-        of_a_fleet("fleet", "-TERM", &servers),
+    let servers = &servers;
+    // Alone, because they are copied while the log is open.
+    let mut scenes = vec![killed("killed", SMALL), killed("with tables", LARGE)];
+    let mut made: Vec<Box<dyn FnOnce() -> Scene + Send + '_>> = vec![
+        Box::new(|| sealed("sealed", SMALL, servers)),
+        Box::new(|| of_a_fleet("fleet", "-TERM", servers)),
     ];
     if is_whole {
-        scenes.push(sealed("large", LARGE, &servers));
-        scenes.push(of_a_fleet("killed fleet", "-KILL", &servers));
+        made.push(Box::new(|| sealed("large", LARGE, servers)));
+        made.push(Box::new(|| of_a_fleet("killed fleet", "-KILL", servers)));
     }
+    // They mostly wait for processes.
+    std::thread::scope(|scope| {
+        let made: Vec<_> = made.into_iter().map(|make| scope.spawn(make)).collect();
+        scenes.extend(made.into_iter().map(|scene| scene.join().unwrap()));
+    });
     scenes
 }
 
@@ -343,6 +350,45 @@ fn snapshot(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     copied(folder, copy.path());
     copy
+}
+
+/// Copies a folder. Tables are never changed in place and therefore linked; holes of files stay holes.
+fn linked(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            fs::create_dir(&target).unwrap();
+            fs::set_permissions(&target, fs::metadata(&path).unwrap().permissions()).unwrap();
+            linked(&path, &target);
+        } else if from.ends_with("tables") {
+            fs::hard_link(path, target).unwrap();
+        } else {
+            copied_file(&path, &target);
+        }
+    }
+}
+
+/// Copies a file and its permissions. Zeros at its end, which journals are preallocated with, become a hole.
+fn copied_file(from: &Path, to: &Path) {
+    fs::write(to, written(from)).unwrap();
+    let (file, found) = (fs::File::options().write(true).open(to), fs::metadata(from).unwrap());
+    let file = file.unwrap();
+    file.set_len(found.len()).unwrap();
+    file.set_permissions(found.permissions()).unwrap();
+}
+
+/// Contents of a file without the zeros at its end.
+pub(crate) fn written(path: &Path) -> Vec<u8> {
+    let file = fs::File::open(path).unwrap();
+    let (mut end, mut bytes) = (0, Vec::new());
+    while let Ok(data) = lseek(&file, end, Whence::SeekData) {
+        end = lseek(&file, data, Whence::SeekHole).unwrap();
+    }
+    lseek(&file, 0, Whence::SeekSet).unwrap();
+    file.take(end.unsigned_abs()).read_to_end(&mut bytes).unwrap();
+    bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+    bytes
 }
 
 fn copied(from: &Path, to: &Path) {

@@ -14,7 +14,8 @@
 //!
 //! `cargo test` runs a short form: four of the scenes, one kind of damage per file, in turns, without the comparison of
 //! messages and authority. `tools/faults` runs the full form: every scene and kind, and `FAULTS_BITS` bits of each file, on an
-//! optimized program. Several cases run at a time.
+//! optimized program. `FAULTS_ONLY` selects cases by a part of `scene: file`. Several cases run at a time. The full form
+//! prints each finding at once, and a table of outcomes at its end.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -39,14 +40,18 @@ use crate::sweep::build;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// Environment variable of the full form: the number of bits flipped in each file.
 const BITS: &str = "FAULTS_BITS";
+/// Environment variable that selects cases: a part of `scene: file`.
+const ONLY: &str = "FAULTS_ONLY";
 /// Maximum number of records that one damaged place may cost: two blocks of 64 (ACT-11), since a sector may span two.
 const BLOCK: u64 = 128;
-/// The same in the short form: a killed log with a damaged manifest loses up to 158 records, which the full form reports.
-const SHORT_BOUND: u64 = 512;
+/// The same for a place in a table, whose own blocks are the smallest part that can be read: 4 KiB of blocks of records and
+/// the one that ends it. Each record takes 32 bytes or more, for its hash, so that these are fewer than 128 and 64; twice,
+/// since a sector may span two.
+const TABLE_BLOCK: u64 = 2 * (4096 / 32 + 64);
 /// Time for servers to connect and for the facts of a fleet to be read.
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
-/// Number of findings that end the sweep.
-const MAX_FINDINGS: usize = 20;
+/// Maximum number of findings that are shown of a scene and a kind of damage.
+const MAX_FINDINGS: u64 = 3;
 const SECTOR: u64 = 512;
 /// Number of cases that run at a time on each core: a node of a fleet mostly waits for its lease.
 const CASES_PER_CORE: usize = 6;
@@ -88,12 +93,13 @@ impl Damage {
         let write = || fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
         match self {
             Self::Flip(per_mille) => {
-                // Journals are preallocated: only the written part matters.
                 let written = written_bytes(&path);
                 if written == 0 {
                     return false;
                 }
-                let bit = (written * 8).saturating_sub(1) * u64::from(per_mille) / 1000;
+                let bit = bit_at(written, per_mille);
+                // A table is shared with other copies.
+                unlinked(&path);
                 let (file, mut byte) = (write(), [0]);
                 file.read_exact_at(&mut byte, bit / 8).unwrap();
                 byte[0] ^= 1 << (bit % 8);
@@ -103,6 +109,7 @@ impl Damage {
                 if length < 2 {
                     return false;
                 }
+                unlinked(&path);
                 write().set_len(written_bytes(&path) / 2).unwrap();
             }
             Self::ZeroedSector => {
@@ -113,12 +120,14 @@ impl Damage {
                 if sector.iter().all(|byte| *byte == 0) {
                     return false;
                 }
+                unlinked(&path);
                 write().write_all_at(&vec![0; bytes], at).unwrap();
             }
             Self::Empty => {
                 if length == 0 {
                     return false;
                 }
+                unlinked(&path);
                 write().set_len(0).unwrap();
             }
             Self::Missing => fs::remove_file(&path).unwrap(),
@@ -127,12 +136,39 @@ impl Damage {
                 if !older.exists() || fs::read(&older).unwrap() == fs::read(&path).unwrap() {
                     return false;
                 }
+                unlinked(&path);
                 fs::copy(older, path).unwrap();
             }
             Self::Unreadable => return length > 0,
         }
         true
     }
+
+    /// Its name in the table.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Flip(_) => "bit flip",
+            Self::CutInHalf => "truncation",
+            Self::ZeroedSector => "zeroed sector",
+            Self::Empty => "empty",
+            Self::Missing => "missing",
+            Self::Older => "older copy",
+            Self::Unreadable => "EIO",
+        }
+    }
+}
+
+/// A bit of the first `bytes` of a file, by its position in per mille. Journals are preallocated: only the written part
+/// matters.
+fn bit_at(bytes: u64, per_mille: u32) -> u64 {
+    (bytes * 8).saturating_sub(1) * u64::from(per_mille) / 1000
+}
+
+/// Replaces a file by a copy, so that a change to it changes no other file that is linked to it.
+fn unlinked(path: &Path) {
+    let copy = path.with_extension("unlinked");
+    fs::copy(path, &copy).unwrap();
+    fs::rename(copy, path).unwrap();
 }
 
 #[test]
@@ -144,15 +180,26 @@ fn damaged_data_folder_files_are_reported_without_aborting() {
     let scenes = folder_scenes::all(tools.path(), is_whole);
     let files: Vec<_> = scenes.iter().map(Scene::files).collect();
     let programs = Programs::default();
-    let undamaged = scenes.iter().map(|scene| undamaged(scene, &shim, &programs, is_whole));
-    let undamaged: Vec<_> = undamaged.collect();
+    let undamaged: Vec<_> = std::thread::scope(|scope| {
+        let (shim, programs) = (&shim, &programs);
+        let of = |scene| scope.spawn(move || undamaged(scene, shim, programs, is_whole));
+        let seen: Vec<_> = scenes.iter().map(of).collect();
+        seen.into_iter().map(|seen| seen.join().unwrap()).collect()
+    });
+    let only = std::env::var(ONLY).unwrap_or_default();
     let mut cases = Vec::new();
     for ((scene, files), undamaged) in scenes.iter().zip(&files).zip(&undamaged) {
         for (number, file) in files.iter().enumerate() {
+            if !format!("{}: {}", scene.name, file.display()).contains(&only) {
+                continue;
+            }
             let damages: Vec<_> = match bits {
                 None => vec![Damage::KINDS[number % Damage::KINDS.len()]],
                 Some(bits) => {
-                    let flips = (0..bits).map(|bit| Damage::Flip(1000 * bit / bits));
+                    let written = written_bytes(&scene.folder.path().join(file));
+                    let mut places: Vec<_> = (0..bits).map(|bit| 1000 * bit / bits).collect();
+                    places.dedup_by_key(|place| bit_at(written, *place));
+                    let flips = places.into_iter().map(Damage::Flip);
                     flips.chain(Damage::KINDS.into_iter().skip(1)).collect()
                 }
             };
@@ -173,51 +220,115 @@ fn damaged_data_folder_files_are_reported_without_aborting() {
         for _ in 0..cores * CASES_PER_CORE {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = case.run();
-                    let mut result = result.lock();
-                    result.take(case, outcome);
-                    if result.findings.len() >= MAX_FINDINGS {
-                        return;
-                    }
-                    let done = result.done;
-                    if bits.is_some() && done % 500 == 0 {
+                    let outcome = case.outcome();
+                    let done = result.lock().take(case, outcome);
+                    if is_whole && done % PROGRESS_CASES == 0 {
                         println!("{done} of {} cases", cases.len());
                     }
                 }
             });
         }
     });
-    let Sweep { table, findings, .. } = result.into_inner();
-    for ((scene, damage), outcomes) in &table {
-        println!("{scene:<12} {damage:<12} {outcomes:?}");
+    let Sweep { table, findings, done } = result.into_inner();
+    if is_whole {
+        println!("\n{}", drawn(&table));
     }
-    assert!(findings.is_empty(), "{}", findings.join("\n\n"));
-    assert!(table.len() > 20, "too few cases were tried: {table:#?}");
+    let count = findings.values().map(|(count, _)| count).sum::<u64>();
+    let shown: Vec<_> = findings.into_values().flat_map(|(_, shown)| shown).collect();
+    assert!(shown.is_empty(), "{count} findings, for example:\n{}", shown.join("\n\n"));
+    assert!(done > 20 || !only.is_empty(), "too few cases were tried: {done}");
+}
+
+/// Commands of a case, as the columns of the table.
+const COMMANDS: [&str; 4] = ["verify", "doctor", "serve", "serve --salvage"];
+/// Number of cases between two lines about progress.
+const PROGRESS_CASES: u64 = 500;
+
+/// Outcomes of one case by command, and what is wrong with the last of them.
+#[derive(Default)]
+struct Outcome {
+    results: Vec<(&'static str, CommandResult)>,
+    finding: Option<String>,
+}
+
+/// Result of a command on a damaged folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum CommandResult {
+    /// The damage changes nothing: there is no case.
+    Unchanged,
+    /// Everything is as before, and no damage is reported.
+    Sound,
+    /// Nothing is lost, and the damage is reported.
+    Repaired,
+    /// The command fails and names the file.
+    Refused,
+    /// It runs, but fails to read records, which is a fault.
+    Unreadable,
+    /// Number of lost records.
+    Lost(u64),
+    Finding,
+}
+
+/// Number of cases by scene and kind of damage, then by command and result. [`CommandResult::Lost`] has the maximum.
+type Table = BTreeMap<(&'static str, &'static str), BTreeMap<(&'static str, CommandResult), u64>>;
+
+/// The table in Markdown.
+fn drawn(table: &Table) -> String {
+    let mut text = format!("| scene | damage | {} |\n", COMMANDS.join(" | "));
+    text += &format!("|---|---|{}\n", "---|".repeat(COMMANDS.len()));
+    for ((scene, damage), outcomes) in table {
+        let cells = COMMANDS.map(|command| {
+            let of_command = outcomes.iter().filter(|((of, _), _)| *of == command);
+            let (lost, other): (Vec<_>, Vec<_>) =
+                of_command.partition(|((_, result), _)| matches!(result, CommandResult::Lost(_)));
+            let mut parts: Vec<_> = other
+                .into_iter()
+                .map(|((_, result), count)| {
+                    format!("{} {count}", format!("{result:?}").to_lowercase())
+                })
+                .collect();
+            let count: u64 = lost.iter().map(|(_, count)| *count).sum();
+            if let Some(((_, CommandResult::Lost(most)), _)) = lost.last() {
+                parts.push(format!("at most {most} records lost {count}"));
+            }
+            parts.join(", ")
+        });
+        text += &format!("| {scene} | {damage} | {} |\n", cells.join(" | "));
+    }
+    text
 }
 
 /// Outcomes and findings of the cases so far.
 #[derive(Default)]
 struct Sweep {
-    done: usize,
-    /// Number of cases by scene, damage and outcome.
-    table: BTreeMap<(&'static str, String), BTreeMap<&'static str, u64>>,
-    findings: Vec<String>,
+    done: u64,
+    table: Table,
+    /// Number of findings by scene and kind of damage, and the first of them.
+    findings: BTreeMap<(&'static str, &'static str), (u64, Vec<String>)>,
 }
 
 impl Sweep {
-    fn take(&mut self, case: &Case<'_>, outcome: Result<&'static str, String>) {
-        let Case { scene, file, damage, .. } = case;
-        let outcome = outcome.unwrap_or_else(|finding| {
-            let place = format!("{}: {} {damage:?}", scene.name, file.display());
-            self.findings.push(format!("{place}: {finding}"));
-            "finding"
-        });
-        let kind = match damage {
-            Damage::Flip(_) => "Flip".to_owned(),
-            other => format!("{other:?}"),
-        };
-        *self.table.entry((scene.name, kind)).or_default().entry(outcome).or_default() += 1;
+    /// Adds the outcome of a case. Returns the number of cases so far.
+    fn take(&mut self, case: &Case<'_>, outcome: Outcome) -> u64 {
+        let Case { scene, file, damage, is_whole, .. } = case;
+        let key = (scene.name, damage.kind());
+        if let Some(finding) = outcome.finding {
+            let (count, shown) = self.findings.entry(key).or_default();
+            *count += 1;
+            if *count <= MAX_FINDINGS {
+                let finding = format!("{}: {} {damage:?}: {finding}", scene.name, file.display());
+                if *is_whole {
+                    println!("FINDING {finding}\n");
+                }
+                shown.push(finding);
+            }
+        }
+        let row = self.table.entry(key).or_default();
+        for result in outcome.results {
+            *row.entry(result).or_default() += 1;
+        }
         self.done += 1;
+        self.done
     }
 }
 
@@ -254,69 +365,99 @@ fn undamaged(scene: &Scene, shim: &Path, programs: &Programs, is_whole: bool) ->
 }
 
 impl Case<'_> {
-    /// Outcome of the case, or a finding.
-    fn run(&self) -> Result<&'static str, String> {
+    fn outcome(&self) -> Outcome {
+        let mut outcome = Outcome::default();
+        if let Err(finding) = self.run(&mut outcome.results) {
+            let is_counted = |it: &(_, CommandResult)| it.1 == CommandResult::Finding;
+            if !outcome.results.iter().any(is_counted) {
+                // Of the command that was to be added next.
+                let command = COMMANDS.get(outcome.results.len()).or(COMMANDS.last()).unwrap();
+                outcome.results.push((command, CommandResult::Finding));
+            }
+            outcome.finding = Some(finding);
+        }
+        outcome
+    }
+
+    /// Runs the commands and adds their results, in the order of [`COMMANDS`]. Returns a finding as an error.
+    fn run(&self, results: &mut Vec<(&'static str, CommandResult)>) -> Result<(), String> {
         let (copy, config) = self.scene.copy();
         if !self.damage.apply(self.scene, copy.path(), self.file) {
-            return Ok("unchanged");
+            results.extend(COMMANDS.map(|command| (command, CommandResult::Unchanged)));
+            return Ok(());
         }
-        let verify = self.output(&copy, &config, &["activity", "verify"])?;
-        let doctor = self.output(&copy, &config, &["doctor"])?;
-        if self.is_whole && !verify.status.success() {
-            self.names_file_and_command("verify", &verify.stderr)?;
+        let [verify, doctor, serve, salvage] = COMMANDS;
+        let mut ended = Vec::new();
+        for (command, args) in [(verify, &["activity", "verify"][..]), (doctor, &["doctor"])] {
+            let output = self.output(&copy, &config, args)?;
+            let is_sound = output.status.success();
+            if self.is_whole && !is_sound {
+                let text = match command == doctor {
+                    true => wrong_findings(&output.stderr),
+                    false => output.stderr.clone(),
+                };
+                self.names_file_and_command(command, &text)?;
+            }
+            let result = if is_sound { CommandResult::Sound } else { CommandResult::Refused };
+            results.push((command, result));
+            ended.push((command, output));
         }
-        if self.is_whole && !doctor.status.success() {
-            self.names_file_and_command("doctor", &wrong_findings(&doctor.stderr))?;
-        }
-        // Each start works on its own copy, because the first one may repair it.
-        let (again, config_again) = self.scene.copy();
-        self.damage.apply(self.scene, again.path(), self.file);
-        let (seen, outcome) = match self.serve(&copy, &config, &[])? {
+        let seen = match self.serve(&copy, &config, &[])? {
             Served::Started(seen) if !seen.is_unreadable => {
-                let outcome = self.judge(&seen, "serve")?;
-                (Some(seen), outcome)
+                results.push((serve, self.judge(&seen, "serve")?));
+                Some(seen)
             }
             started_or_refused => {
-                match started_or_refused {
+                let result = match started_or_refused {
                     // The next check of its tables repairs it.
                     Served::Started(seen) if seen.faults == "[]" => {
                         return Err(format!("unreadable records are no fault: {seen:?}"));
                     }
                     Served::Started(seen) => {
                         self.names_file_and_command("the fault", &seen.faults)?;
+                        CommandResult::Unreadable
                     }
                     Served::Refused(output) => {
                         self.names_file_and_command("the refusal", &output.stderr)?;
+                        CommandResult::Refused
                     }
-                }
-                (None, self.salvage(&again, &config_again)?)
+                };
+                results.push((serve, result));
+                // On a copy of its own, because the first start may have repaired part of it.
+                drop(copy);
+                let (again, config_again) = self.scene.copy();
+                self.damage.apply(self.scene, again.path(), self.file);
+                results.push((salvage, self.salvage(&again, &config_again)?));
+                None
             }
         };
         let is_found = seen.is_none_or(|seen| {
             seen.records < self.undamaged.records || !self.is_of_the_log() && seen.faults != "[]"
         });
-        for (name, output) in [("verify", &verify), ("doctor", &doctor)] {
-            let reads_it = name == "doctor" || self.is_of_the_log();
-            // `verify` reads a copy, of which every part can be read.
-            let reads_it = reads_it && (name == "doctor" || self.damage != Damage::Unreadable);
+        for (place, (command, output)) in ended.into_iter().enumerate() {
+            let reads_it = command == doctor || self.is_of_the_log();
             if self.is_whole && is_found && reads_it && output.status.success() {
-                return Err(format!("{name} finds nothing: {}", output.stderr));
+                results[place].1 = CommandResult::Finding;
+                return Err(format!("{command} finds nothing: {}", output.stderr));
             }
         }
-        Ok(outcome)
+        Ok(())
     }
 
-    fn salvage(&self, copy: &tempfile::TempDir, config: &Path) -> Result<&'static str, String> {
+    fn salvage(&self, copy: &tempfile::TempDir, config: &Path) -> Result<CommandResult, String> {
         match self.serve(copy, config, &["--salvage"])? {
             Served::Started(seen) if seen.is_unreadable => {
                 Err(format!("salvaged records are unreadable: {seen:?}"))
             }
-            Served::Started(seen) => self.judge(&seen, "serve --salvage").map(|_| "salvaged"),
+            Served::Started(seen) => {
+                let result = self.judge(&seen, "serve --salvage")?;
+                Ok(result.max(CommandResult::Repaired))
+            }
             Served::Refused(output) => {
                 self.names_file_and_command("the refusal", &output.stderr)?;
-                match self.is_of_the_log() && self.damage != Damage::Unreadable {
+                match self.is_of_the_log() {
                     true => Err(format!("salvage does not help: {}", output.stderr)),
-                    false => Ok("refused"),
+                    false => Ok(CommandResult::Refused),
                 }
             }
         }
@@ -341,7 +482,11 @@ impl Case<'_> {
     }
 
     /// Checks that changed authority and missing records are reported, and that the damage costs no more than it may.
-    fn judge(&self, seen: &Seen, command: &str) -> Result<&'static str, String> {
+    fn judge(&self, seen: &Seen, command: &str) -> Result<CommandResult, String> {
+        let reported = |is_reported| match is_reported {
+            true => CommandResult::Repaired,
+            false => CommandResult::Sound,
+        };
         let (before, older) = (self.undamaged, self.damage == Damage::Older);
         let is_named = names(self.file, &seen.log) || names(self.file, &seen.faults);
         if seen.permits_forbidden && !before.permits_forbidden {
@@ -360,27 +505,28 @@ impl Case<'_> {
             if seen.faults != "[]" {
                 self.names_file_and_command("the fault", &seen.faults)?;
             }
-            return Ok(if is_named { "reported" } else { "unharmed" });
+            return Ok(reported(is_named));
         }
         if self.is_whole && seen.authority != before.authority {
             return Err(format!("{command}: other authority, before: {before:?}, now: {seen:?}"));
         }
         let missing = before.records.saturating_sub(seen.records);
         if missing == 0 {
-            return Ok(if is_named || seen.gaps > 0 { "reported" } else { "unharmed" });
+            return Ok(reported(is_named || seen.gaps > 0));
         }
         if seen.gaps == 0 && !is_named {
             return Err(format!(
                 "{command} starts silently with {missing} records missing: {seen:?}"
             ));
         }
-        let bound = if self.is_whole { BLOCK } else { SHORT_BOUND };
+        let is_table = self.file.parent().is_some_and(|folder| folder.ends_with("tables"));
+        let bound = if is_table { TABLE_BLOCK } else { BLOCK };
         if self.is_local() && missing > bound {
             return Err(format!(
                 "{command}: {missing} records are lost, at most {bound} may be: {seen:?}"
             ));
         }
-        Ok("lost a block")
+        Ok(CommandResult::Lost(missing))
     }
 
     /// Whether the damage is to one place of a file. Other damage costs what was in the file.
@@ -389,11 +535,9 @@ impl Case<'_> {
     }
 
     fn names_file_and_command(&self, who: &str, text: &str) -> Result<(), String> {
-        // The store does not say which of its tables is damaged, and the checksums of an older time which of the files is.
-        let is_table = self.file.iter().any(|part| part == "tables");
-        let is_named = names(self.file, text)
-            || is_table && text.contains("db/keyspaces:")
-            || self.file.ends_with("seal") && text.contains("altered");
+        // Checksums of an older time do not say which of the files is older.
+        let is_named =
+            names(self.file, text) || self.file.ends_with("seal") && text.contains("altered");
         if self.is_whole && !is_named {
             return Err(format!("{who} does not name the file: {text}"));
         }
@@ -673,6 +817,5 @@ fn get(address: &str, path: &str) -> Result<(u16, Value), String> {
 
 /// Length of a file without trailing zeros.
 fn written_bytes(path: &Path) -> u64 {
-    let bytes = fs::read(path).unwrap();
-    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
+    folder_scenes::written(path).len() as u64
 }

@@ -2,7 +2,8 @@
  *
  * The plan is a file mapped by the process under test and by its test (`FAULT_PLAN`), so that faults
  * begin and end while the process runs. Operations on files count if their path begins with
- * `FAULT_DIR`; allocations always count. System calls that bypass libc are not seen.
+ * `FAULT_DIR`; allocations always count. If that is a file, reads and writes count by the file itself: through
+ * any link, and not for another one that replaces it. System calls that bypass libc are not seen.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -39,6 +40,8 @@ struct plan {
 static struct plan *plan;
 static char dir[4096];
 static size_t dir_length;
+static struct stat file_of_plan; /* the file that `FAULT_DIR` names, if it is one */
+static int is_file;
 static _Atomic unsigned char ours[MAX_FD];
 
 __attribute__((constructor)) static void begin(void) {
@@ -46,6 +49,10 @@ __attribute__((constructor)) static void begin(void) {
     if (!file || !folder || strlen(folder) >= sizeof dir) return;
     strcpy(dir, folder);
     dir_length = strlen(dir);
+    /* Stays open, so that its number is not given to another file. */
+    int named = open(dir, O_PATH | O_CLOEXEC);
+    is_file = named >= 0 && fstat(named, &file_of_plan) == 0 && S_ISREG(file_of_plan.st_mode);
+    if (named >= 0 && !is_file) close(named);
     int fd = open(file, O_RDWR | O_CLOEXEC);
     if (fd < 0) return;
     void *map = mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -79,7 +86,14 @@ static int path_is_ours(const char *path) {
 static int fd_is_ours(int fd) { return fd >= 0 && fd < MAX_FD && atomic_load(&ours[fd]); }
 
 static int opened(int fd, const char *path) {
-    if (fd >= 0 && fd < MAX_FD) atomic_store(&ours[fd], path_is_ours(path));
+    if (fd < 0 || fd >= MAX_FD) return fd;
+    int is_ours = path_is_ours(path), error = errno;
+    struct stat found;
+    if (is_file)
+        is_ours = fstat(fd, &found) == 0 && found.st_dev == file_of_plan.st_dev &&
+                  found.st_ino == file_of_plan.st_ino;
+    errno = error;
+    atomic_store(&ours[fd], is_ours);
     return fd;
 }
 

@@ -46,6 +46,8 @@ const MAX_SEQNO_STEP: u64 = 1 << 20;
 const SEQNO_WITNESSES: usize = 3;
 /// Bytes that may be read and hashed per byte passed by a search.
 const WORK_PER_BYTE: usize = 64;
+/// Bytes compared with zeros per step.
+const ZEROS_BYTES: usize = 4096;
 /// Initial budget of a search: two batches of the writer's maximum size.
 const FIRST_WORK: usize = 32 << 20;
 
@@ -339,8 +341,11 @@ fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
 
 /// Length without the zeros at the end.
 pub(crate) fn used(bytes: &[u8]) -> usize {
-    let words = bytes.rchunks(64).take_while(|chunk| chunk.iter().all(|byte| *byte == 0)).count();
-    let rest = bytes.len().saturating_sub(words * 64);
+    // Compared by the chunk, which is one call of `memcmp`: a preallocated journal has 64 MiB of zeros.
+    let zeros = [0; ZEROS_BYTES];
+    let is_zero = |chunk: &&[u8]| zeros.get(..chunk.len()) == Some(*chunk);
+    let chunks = bytes.rchunks(ZEROS_BYTES).take_while(is_zero).count();
+    let rest = bytes.len().saturating_sub(chunks * ZEROS_BYTES);
     let last = bytes.get(..rest).unwrap_or_default();
     last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
 }

@@ -46,7 +46,7 @@ use lsm_tree::table::{Block, DataBlock};
 use lsm_tree::{Cache, Checksum, Slice, Table, ValueType};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
-use super::error::{guarded, is_damage};
+use super::error::{guarded, is_damage, newest_journal};
 use super::manifest::{
     self, CURRENT, CURRENT_BYTES, Current, KEYSPACES, META, TRAILER_BYTES, VERSION, Version,
 };
@@ -426,14 +426,15 @@ impl UnnamedTables {
     }
 
     /// Deletes the tables, if `is_accounted_for` holds for every key in them. Otherwise nothing is deleted,
-    /// and the error names a table whose records would be lost.
+    /// and the error names a table whose records would be lost, and the journal that may have lost them.
     pub(super) fn delete_redundant(
         self,
+        db: &Path,
         is_accounted_for: impl Fn(Space, &[u8]) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
         for (space, table) in &self.0 {
             read_writes(&table.path, |write| match write.value {
-                Some(_) if !is_accounted_for(*space, &write.key)? => Err(lost(&table.path)),
+                Some(_) if !is_accounted_for(*space, &write.key)? => Err(lost(&table.path, db)),
                 Some(_) | None => Ok(()),
             })?;
         }
@@ -445,8 +446,14 @@ impl UnnamedTables {
     }
 }
 
-fn lost(table: &Path) -> StoreError {
-    let why = "it holds data that the rest of the store lacks, and no manifest names it".to_owned();
+/// Damage of the manifest or of the journal: the data of an unfinished table is in the journal as well.
+fn lost(table: &Path, db: &Path) -> StoreError {
+    let journal = newest_journal(db);
+    let journal = journal.strip_prefix(db.parent().unwrap_or(db)).unwrap_or(&journal).display();
+    let why = format!(
+        "it holds data that the rest of the store lacks, and no manifest names it: \
+         a manifest is older than it, or {journal} has lost batches"
+    );
     StoreError::Damaged { file: PathBuf::from(table), why }
 }
 
