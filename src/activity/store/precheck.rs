@@ -47,11 +47,12 @@ use lsm_tree::{Cache, Checksum, Slice, Table, ValueType};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 use super::error::{guarded, is_damage, newest_journal};
+use super::journal_files;
 use super::manifest::{
     self, CURRENT, CURRENT_BYTES, Current, KEYSPACES, META, TRAILER_BYTES, VERSION, Version,
 };
 use crate::folder;
-use crate::store::{Space, StoreError};
+use crate::store::{DB, Space, StoreError};
 use mcpproxy_runtime::os::private;
 
 /// Folder of a keyspace's tables.
@@ -77,6 +78,12 @@ pub(super) fn check(
 ) -> Result<BTreeMap<&'static str, Version>, StoreError> {
     read(&db.join(VERSION), MARKER_BYTES)?;
     let _lock = lock_database(db)?;
+    let journals = journal_files::list(db);
+    if journals.map_err(|error| StoreError::unreadable(db, error))?.is_empty() {
+        // fjall would begin a new one, and ignore what is in tables.
+        let why = format!("its journal is missing, {DB}/0.jnl or one with a higher number");
+        return Err(damaged(db, &why));
+    }
     let folders: Vec<_> = Space::ALL.map(Space::folder).into_iter().chain([META]).collect();
     let keyspaces = db.join(KEYSPACES);
     for entry in entries(&keyspaces)? {

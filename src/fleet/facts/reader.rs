@@ -74,7 +74,9 @@ pub enum FactFault {
     #[error("the object was removed")]
     Removed,
     /// Another process writes this node's object.
-    #[error("another node writes under this node's name")]
+    #[error(
+        "another node writes under this node's name, or data_dir/fleet was restored from a backup: compare `mcpproxy fleet status`"
+    )]
     Twin,
     /// The store loses uploads.
     #[error("the store confirms uploads but loses them")]
