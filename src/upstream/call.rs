@@ -60,7 +60,7 @@ pub enum CallAttempt {
 struct Purpose<'a> {
     /// `None` for requests on the proxy's own behalf.
     call: Option<(CallClient, &'a Access)>,
-    /// What the client of a call can be asked on a legacy connection besides its capabilities.
+    /// Further requests that the client of a call can answer, on a legacy connection.
     held_capabilities: ClientCapabilities,
     attempt: CallAttempt,
 }

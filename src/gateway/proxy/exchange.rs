@@ -90,7 +90,7 @@ pub(super) struct Exchange {
     rounds: Option<InputRounds>,
     /// Arguments of a call that can be held.
     holdable: Option<Bytes>,
-    /// What its server asked, once it is to be held.
+    /// The question of its server, once the call is to be held.
     held: Option<(HeldQuestion, Box<PreparedHold>)>,
     /// Facts to raise when the first part of the answer arrives.
     rise: Option<Rise>,

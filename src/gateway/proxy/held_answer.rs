@@ -175,7 +175,7 @@ pub(super) struct HeldAnswer {
     _place: HeldPlace,
 }
 
-/// What a server sent while the client was away.
+/// Messages of a server while the client is away.
 #[derive(Debug, Default)]
 struct Collected {
     /// Read before the channel.
@@ -246,7 +246,7 @@ impl HeldAnswer {
     /// Begins a wait for the answer to the question with this raw id.
     pub(super) fn waits_for(&mut self, raw_id: &Bytes) {
         let stash = std::mem::take(&mut self.collected.stash);
-        // Of an earlier wait and not reached yet: its end may belong to a message that goes on in the channel.
+        // Of an earlier wait and not reached yet: its end may belong to a message that continues in the channel.
         let is_full = self.collected.is_full && !stash.is_empty();
         self.collected = Collected {
             requests: stash.iter().filter(|part| matches!(part, Ok(Some(AnswerPart::End)))).count(),

@@ -57,7 +57,7 @@ pub(super) struct HeldPlace {
     principal: Box<str>,
 }
 
-/// What it takes to hold a call.
+/// Reservations for holding a call.
 #[derive(Debug)]
 pub(super) struct PreparedHold {
     pub(super) id: ApprovalId,

@@ -86,7 +86,7 @@ pub(super) struct WaitingCall {
     /// `server:tool`.
     pub(super) tool: Box<str>,
     pub(super) arguments: ComparedArguments,
-    /// What the server asked.
+    /// The server's question.
     pub(super) asked: AskedRequest,
     /// Receives the request that takes the call over.
     pub(super) taker: oneshot::Sender<Taker>,

@@ -221,7 +221,7 @@ impl HeldWait {
         }
     }
 
-    /// The call goes on: its end is recorded with the request that took it.
+    /// The call continues: its end is recorded with the request that took it.
     fn claimed(&mut self) -> Option<(Slot, Draft)> {
         self.ends.take()
     }
