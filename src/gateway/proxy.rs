@@ -19,6 +19,7 @@ pub mod describe;
 pub mod direct;
 pub mod dispatch;
 mod exchange;
+mod extension;
 mod input_rounds;
 mod kept_results;
 pub mod log_routing;

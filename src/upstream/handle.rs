@@ -32,7 +32,7 @@ use crate::login_flow::{LoginSession, LoginStanding};
 use crate::notifications::{Changes, LogDelivery, ServerEvents, Subscriptions};
 use crate::peer::Peer;
 use crate::second::{SecondConnection, SecondState};
-use crate::state::{Control, Phase, SECOND, ServerState, StateCell, Status, Transport};
+use crate::state::{Control, Introduced, Phase, SECOND, ServerState, StateCell, Status, Transport};
 use mcpproxy_catalog::ListNotes;
 use mcpproxy_policy::tool::ServerId;
 use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
@@ -213,7 +213,7 @@ impl Upstream {
     }
 
     /// Whether it is disabled in the config.
-    pub(super) fn is_disabled(&self) -> bool {
+    pub fn is_disabled(&self) -> bool {
         self.state.load().status() == Status::Disabled
     }
 
@@ -328,6 +328,11 @@ impl Upstream {
     /// Capabilities of its current or last connection.
     pub fn offers(&self) -> ServerCapabilities {
         self.state.load().about().offers
+    }
+
+    /// Introduction of its current or last connection whose tools were read; empty before.
+    pub fn introduced(&self) -> Arc<Introduced> {
+        Arc::clone(self.state.load().introduced())
     }
 
     /// Tools left out of its last list, with the reason.

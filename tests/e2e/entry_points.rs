@@ -79,6 +79,9 @@ impl Check {
             Self::Quarantine => Cell::Refused(format!(
                 "Tool 's:{TOOL}' is quarantined and waits for approval by an operator: `mcpproxy tools diff` shows why, `mcpproxy tools approve` accepts it"
             )),
+            Self::Scope | Self::Rule if entry_point.is_of_one() => {
+                Cell::None("the endpoint of a hidden server does not exist")
+            }
             Self::Scope if commanded => Cell::None("the command line holds the key"),
             Self::Scope if entry_point.is_pipe_alone() => Cell::None("a pipe carries no token"),
             Self::Scope if matches!(entry_point.way, Way::Bridge | Way::BridgeStateless) => {

@@ -138,7 +138,7 @@ impl Standing {
                 ListenEvent::Changes(notices) => notices
                     .iter()
                     .filter_map(|notice| {
-                        legacy_notification(&session.client, session.endpoint, notice)
+                        legacy_notification(&session.client, &session.endpoint, notice)
                     })
                     .collect(),
                 ListenEvent::Aside(message) => vec![message],
@@ -259,15 +259,17 @@ impl Subscription {
     ) -> Self {
         // A copy: the slice would pin the request as long as the subscription lasts.
         let id = Bytes::copy_from_slice(&id);
-        let mut filter = honoured(filter, &dispatch::capabilities(worker));
+        let mut filter = honoured(filter, &dispatch::capabilities(worker, &peer.endpoint));
         // Before the resources are watched, so that an immediate change is received.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
+        let uris = uris.iter().map(|uri| peer.endpoint.exposed_uri(uri).into_owned()).collect();
         let watch = Watch::begin(worker, peer, &id, uris).await;
-        filter.resource_subscriptions = watch.uris().map(str::to_owned).collect();
+        let shown = watch.uris().filter_map(|uri| peer.endpoint.shown_uri(uri));
+        filter.resource_subscriptions = shown.map(str::to_owned).collect();
         let out = VecDeque::new();
         let principal = peer.principal.clone();
-        let (over, endpoint) = (false, peer.endpoint);
+        let (over, endpoint) = (false, peer.endpoint.clone());
         let mut this =
             Self { id, filter, endpoint, watch, receiver, out, draining, over, principal };
         let agreed = json!({"notifications": this.filter});
@@ -304,7 +306,7 @@ impl Subscription {
     fn notification(&self, notice: &Notice) -> Option<Bytes> {
         let (wanted, what, params) = match notice {
             Notice::Tools | Notice::OwnTools => {
-                let ours = changes_tools(self.endpoint, notice);
+                let ours = changes_tools(&self.endpoint, notice);
                 (ours && self.filter.tools_list_changed, "tools/list_changed", json!({}))
             }
             Notice::Prompts => {
@@ -313,7 +315,10 @@ impl Subscription {
             Notice::Resources => {
                 (self.filter.resources_list_changed, "resources/list_changed", json!({}))
             }
-            Notice::Updated(uri) => (self.watch.has(uri), "resources/updated", json!({"uri": uri})),
+            Notice::Updated(uri) => {
+                let shown = self.endpoint.shown_uri(uri).filter(|_| self.watch.has(uri));
+                (shown.is_some(), "resources/updated", json!({"uri": shown}))
+            }
         };
         wanted.then(|| self.message(what, params))
     }
@@ -380,7 +385,7 @@ pub(super) fn changed(what: &str, params: Option<Value>) -> Bytes {
 /// The notification of a change for a legacy client; `None` if it does not receive it.
 pub(super) fn legacy_notification(
     client: &Client,
-    endpoint: Endpoint,
+    endpoint: &Endpoint,
     notice: &Notice,
 ) -> Option<Bytes> {
     match notice {
@@ -390,6 +395,7 @@ pub(super) fn legacy_notification(
         Notice::Prompts => Some(changed("prompts/list_changed", None)),
         Notice::Resources => Some(changed("resources/list_changed", None)),
         Notice::Updated(uri) if client.is_subscribed(uri) => {
+            let uri = endpoint.shown_uri(uri)?;
             Some(changed("resources/updated", Some(json!({"uri": uri}))))
         }
         Notice::Updated(_) => None,
@@ -398,11 +404,12 @@ pub(super) fn legacy_notification(
 
 /// Whether a change affects the tools that the endpoint lists: those of the servers at one; at the other the
 /// built-in ones, whose descriptions change.
-pub(super) fn changes_tools(endpoint: Endpoint, notice: &Notice) -> bool {
+pub(super) fn changes_tools(endpoint: &Endpoint, notice: &Notice) -> bool {
     match (notice, endpoint) {
-        (Notice::Tools, Endpoint::All) | (Notice::OwnTools, Endpoint::Search) => true,
+        (Notice::Tools, Endpoint::All | Endpoint::Server(_))
+        | (Notice::OwnTools, Endpoint::Search) => true,
         (Notice::Tools, Endpoint::Search)
-        | (Notice::OwnTools, Endpoint::All)
+        | (Notice::OwnTools, Endpoint::All | Endpoint::Server(_))
         | (Notice::Prompts | Notice::Resources | Notice::Updated(_), _) => false,
     }
 }
@@ -503,7 +510,7 @@ mod tests {
     fn client_receives_relevant_notifications_only() {
         let none = ClientCapabilities::default();
         let client = Client::new("s".into(), "", NEWEST_LEGACY, ProtocolFamily::Legacy, none);
-        let method = |endpoint, notice: &Notice| {
+        let method = |endpoint: &Endpoint, notice: &Notice| {
             let message: Value =
                 serde_json::from_slice(&legacy_notification(&client, endpoint, notice)?).unwrap();
             Some(message["method"].as_str().unwrap().to_owned())
@@ -523,8 +530,8 @@ mod tests {
             ),
             (Notice::Updated("a:x".into()), None, None),
         ] {
-            assert_eq!(method(Endpoint::Search, &notice).as_deref(), search, "{notice:?}");
-            assert_eq!(method(Endpoint::All, &notice).as_deref(), all, "{notice:?}");
+            assert_eq!(method(&Endpoint::Search, &notice).as_deref(), search, "{notice:?}");
+            assert_eq!(method(&Endpoint::All, &notice).as_deref(), all, "{notice:?}");
         }
     }
 

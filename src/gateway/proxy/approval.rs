@@ -367,9 +367,10 @@ fn asked(pending: PendingApproval, caller: &Caller, call: &WaitingCall<'_>) -> A
                 operation == Operation::Destructive || side_effect == SideEffect::Destructive;
             (Some(operation), destructive)
         }
-        Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {
-            (None, false)
-        }
+        Access::Resource { .. }
+        | Access::Prompt { .. }
+        | Access::Completion { .. }
+        | Access::Method { .. } => (None, false),
     };
     AskedCall {
         pending,

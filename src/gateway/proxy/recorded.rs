@@ -171,7 +171,7 @@ where
         match work(on).await {
             Ok(ReplySource::Server { permit, answer, token, retry, rounds, rise }) => {
                 let keeping = Keeping::of(&worker, &caller, kind, &permit);
-                let relay = Relay::new(caller.client, token);
+                let relay = Relay::new(caller.client, token).taking_extensions(caller.extensions);
                 let asked = (permit, answer, retry, rounds);
                 let exchange = Exchange::new(worker, asked, record, relay, reply, (rise, keeping));
                 let ended = exchange.run().await;
@@ -664,7 +664,10 @@ impl OnRecord<'_> {
                     None => ToolAccess::direct(tool),
                 })
             }
-            Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => access,
+            Access::Resource { .. }
+            | Access::Prompt { .. }
+            | Access::Completion { .. }
+            | Access::Method { .. } => access,
         })
     }
 
@@ -745,6 +748,7 @@ impl OnRecord<'_> {
     ) -> Result<ReplySource, Refusal> {
         let Self { worker, caller, user, record, rise, .. } = self;
         extras.trace = record.carried();
+        extras.extensions = caller.extensions;
         if let Some((client, _)) = &caller.client {
             extras.session = client.session_key;
             extras.log_level = client.level_for_servers();
