@@ -525,7 +525,7 @@ impl Client {
     }
 }
 
-/// What a request addresses, and under which names.
+/// Endpoint of a request: the servers it shows, and the names it shows them under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Endpoint {
     /// `/mcp`: the built-in tools.
