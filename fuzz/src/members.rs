@@ -149,7 +149,7 @@ fn called(revision: Revision, family: ProtocolFamily, text: Vec<u8>) {
     let (name, meta, members) = (Arc::from(OWN), read.extras.meta, read.extras.members);
     let fields = Fields::Call { arguments: read.arguments, members, parameter_headers: None };
     let sent = Params {
-        method: "tools/call",
+        method: "tools/call".into(),
         name: Some(name),
         meta: meta.clone(),
         trace: None,
@@ -180,7 +180,7 @@ fn forwarded(forward: Forward, revision: Revision, family: ProtocolFamily, text:
     let meta = read.meta(&text);
     let (method, fields) = (forward.method(), Fields::Object(read.params(OWN, &read.members())));
     let sent = Params {
-        method,
+        method: method.into(),
         name: None,
         meta: meta.clone(),
         trace: None,

@@ -282,10 +282,11 @@ impl DiscoveredTool {
         Listed::spelled(self.raw.get(), self.name_at, &self.name, key, &former)
     }
 
-    /// Listings for `/mcp/all` of its definition `listed`.
+    /// Listings for `/mcp/all` and under its own name of its definition `listed`.
     pub(crate) fn listings(&self, listed: &Listed) -> ToolListings {
         let json = with_string(self.raw.get().as_bytes(), self.name_at, &listed.key);
-        ToolListings::of(listed, json)
+        let token = self.name_at.start as usize..self.name_at.end as usize;
+        ToolListings::of(listed, json, self.raw.get().get(token).unwrap_or_default())
     }
 }
 

@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 
 use super::conform::{Conformed, ItemKind, NotListable, conform, without_output_schema};
 use super::exposed;
+use mcpproxy_json::members;
 use mcpproxy_json::span::Span;
 use mcpproxy_policy::tool::OutputSchema;
 use mcpproxy_protocol::mcp::bounds::{self, MAX_CURSOR_BYTES, OverLimit};
@@ -35,24 +36,38 @@ pub struct Listed {
     /// The server's own name or URI.
     pub own: Box<str>,
     json: Bytes,
+    /// The server's own spelling of it as raw JSON; `None` if that is the plain one.
+    token: Option<Box<str>>,
 }
 
 impl Listed {
     /// `element` with the value at `at` replaced by `key`.
     pub(crate) fn new(element: &str, at: Span, own: &str, key: String) -> Self {
         let json = with_string(element.as_bytes(), at, &key).into();
-        Self { key: key.into(), own: own.into(), json }
+        let token = element.get(at.start as usize..at.end as usize);
+        let token = token.filter(|token| **token != plain_token(own)).map(Box::from);
+        Self { key: key.into(), own: own.into(), json, token }
     }
 
     /// The same, spelled `spelling` within its JSON.
     pub(crate) fn spelled(element: &str, at: Span, own: &str, key: String, spelling: &str) -> Self {
         let json = with_string(element.as_bytes(), at, spelling).into();
-        Self { key: key.into(), own: own.into(), json }
+        Self { key: key.into(), own: own.into(), json, token: None }
     }
 
     /// An element that is already under its exposed name.
     pub(crate) fn stored(key: String, own: &str, json: &str) -> Self {
-        Self { key: key.into(), own: own.into(), json: Bytes::copy_from_slice(json.as_bytes()) }
+        let json = Bytes::copy_from_slice(json.as_bytes());
+        Self { key: key.into(), own: own.into(), json, token: None }
+    }
+
+    /// The element of a page of `list` under the server's own name or URI: the server's own bytes.
+    pub fn own_element(&self, list: List) -> PageElement<'_> {
+        let token = match &self.token {
+            Some(token) => Bytes::copy_from_slice(token.as_bytes()),
+            None => plain_token(&self.own).into(),
+        };
+        PageElement { key: &self.key, json: ElementJson::own(&self.json, list.key_member(), token) }
     }
 
     /// JSON of the element.
@@ -61,9 +76,14 @@ impl Listed {
     }
 }
 
+/// A name as raw JSON without needless escapes.
+fn plain_token(name: &str) -> String {
+    serde_json::Value::from(name).to_string()
+}
+
 /// `json` with the value at span `at` replaced by the string `new`.
 pub(crate) fn with_string(json: &[u8], at: Span, new: &str) -> Vec<u8> {
-    at.replaced(json, serde_json::Value::from(new).to_string().as_bytes())
+    at.replaced(json, plain_token(new).as_bytes())
 }
 
 /// Start of a page: after this key, or the beginning.
@@ -108,15 +128,47 @@ impl Start {
 }
 
 /// An element of a page: its exposed name or URI, and its JSON.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PageElement<'a> {
     pub key: &'a str,
-    pub json: &'a Bytes,
+    pub json: ElementJson<'a>,
+}
+
+/// JSON of an element under its exposed or its own name.
+#[derive(Clone, Debug)]
+pub enum ElementJson<'a> {
+    /// As it is stored: under the exposed name.
+    Exposed(&'a Bytes),
+    /// With the value at `at` replaced by the server's own name, raw JSON.
+    Own { json: &'a Bytes, at: Span, token: Bytes },
+}
+
+impl<'a> ElementJson<'a> {
+    /// `json` with the value of `member` replaced by `token`.
+    pub(super) fn own(json: &'a Bytes, member: &str, token: Bytes) -> Self {
+        let value = std::str::from_utf8(json).ok().and_then(|text| members::member(text, member));
+        match value {
+            Some(value) => Self::Own { json, at: Span::of(json, value.as_bytes()), token },
+            // Unreachable: every element has a name.
+            None => Self::Exposed(json),
+        }
+    }
+
+    fn push(&self, page: &mut Splice) {
+        match self {
+            Self::Exposed(json) => page.push((*json).clone()),
+            Self::Own { json, at, token } => {
+                page.push(Span::new(0, at.start).within(json, 0));
+                page.push(token.clone());
+                page.push(Span::new(at.end, json.len() as u64).within(json, 0));
+            }
+        }
+    }
 }
 
 impl<'a> From<&'a Listed> for PageElement<'a> {
     fn from(listed: &'a Listed) -> Self {
-        Self { key: &listed.key, json: &listed.json }
+        Self { key: &listed.key, json: ElementJson::Exposed(&listed.json) }
     }
 }
 
@@ -136,7 +188,7 @@ pub fn page<'a>(
         if count > 0 {
             page.push(COMMA);
         }
-        page.push(element.json.clone());
+        element.json.push(&mut page);
         count += 1;
         if elements.peek().is_some() && (count == PAGE_ELEMENTS || page.len() >= PAGE_BYTES) {
             let cursor = URL_SAFE_NO_PAD.encode(element.key.as_bytes());
@@ -173,6 +225,15 @@ impl List {
             Self::Resources => "resources/list",
             Self::Templates => "resources/templates/list",
             Self::Prompts => "prompts/list",
+        }
+    }
+
+    /// Member of an element that names it.
+    const fn key_member(self) -> &'static str {
+        match self {
+            Self::Resources => "uri",
+            Self::Templates => "uriTemplate",
+            Self::Prompts => "name",
         }
     }
 
@@ -337,11 +398,13 @@ fn shown(word: &str) -> String {
     word.chars().take(MAX_SHOWN_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Listings of one tool under `/mcp/all`.
+/// Listings of one tool under `/mcp/all`, and under its own name.
 #[derive(Debug)]
 pub(super) struct ToolListings {
     legacy: ToolListing,
     modern: ToolListing,
+    /// The server's own spelling of the name, raw JSON.
+    token: Bytes,
 }
 
 #[derive(Debug)]
@@ -380,8 +443,9 @@ impl ToolListing {
 }
 
 impl ToolListings {
-    /// Listings of a tool whose pinned definition is `listed`; `json` is the same under the exposed name.
-    pub(super) fn of(listed: &Listed, json: Vec<u8>) -> Self {
+    /// Listings of a tool whose pinned definition is `listed`; `json` is the same under the exposed name, and `token`
+    /// the server's own name as raw JSON.
+    pub(super) fn of(listed: &Listed, json: Vec<u8>, token: &str) -> Self {
         let text = std::str::from_utf8(&json).unwrap_or("{}");
         let [mut legacy, mut modern] = [ProtocolFamily::Legacy, ProtocolFamily::Modern]
             .map(|family| ToolListing::of(family, text));
@@ -393,7 +457,18 @@ impl ToolListings {
                 }
             }
         }
-        Self { legacy, modern }
+        Self { legacy, modern, token: Bytes::copy_from_slice(token.as_bytes()) }
+    }
+
+    /// [`json`](Self::json) under the server's own name.
+    pub(super) fn own_json<'a>(
+        &'a self,
+        family: ProtocolFamily,
+        listed: &'a Listed,
+        schema: &OutputSchema,
+    ) -> Option<ElementJson<'a>> {
+        let json = self.json(family, listed, schema)?;
+        Some(ElementJson::own(json, "name", self.token.clone()))
     }
 
     /// JSON for clients of `family`; `None` if the tool is left out. An output schema that cannot be compiled is not

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::definition::DefinitionDigest;
 use super::exposed;
-use super::listing::{ListNotes, Listed, PageElement, Start, ToolListings};
+use super::listing::{ElementJson, ListNotes, Listed, PageElement, Start, ToolListings};
 use super::pins::{Pin, PinHistory};
 use super::scan::{ScanFinding, Scanned};
 use super::search::{Index, Lexicon, QueryMeaning, Segment};
@@ -167,7 +167,25 @@ impl Snapshot {
         let shown = rest.filter(move |direct| shown(&direct.tool));
         shown.filter_map(move |direct| {
             let json = direct.listings.json(family, &direct.listed, &direct.tool.schema)?;
-            Some(PageElement { key: &direct.listed.key, json })
+            Some(PageElement { key: &direct.listed.key, json: ElementJson::Exposed(json) })
+        })
+    }
+
+    /// The same for the tools of one server, under their own names.
+    pub fn listed_of(
+        &self,
+        server: &str,
+        start: &Start,
+        family: ProtocolFamily,
+        shown: impl Fn(&Arc<Tool>) -> bool,
+    ) -> impl Iterator<Item = PageElement<'_>> {
+        let rest = start.rest(&self.direct, |direct| &direct.listed.key).iter();
+        let shown =
+            rest.filter(move |direct| *direct.tool.name.server == *server && shown(&direct.tool));
+        shown.filter_map(move |direct| {
+            let DirectTool { listings, listed, tool, .. } = direct;
+            let json = listings.own_json(family, listed, &tool.schema)?;
+            Some(PageElement { key: &listed.key, json })
         })
     }
 

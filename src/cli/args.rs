@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 pub(super) use crate::cli::args::subcommands::{
     ActivityCommand, ActivityExport, ActivityFilters, ActivityList, ActivityProve, ActivityVerify,
     ApprovalsCommand, CallArgs, CallCommand, ConnectArgs, FleetCommand, ImportArgs, PolicyCommand,
-    PolicyExplain, StatusArgs, TokenCommand, TokenCreate, UpstreamAdd, UpstreamCommand,
+    PolicyExplain, StatusArgs, StdioArgs, TokenCommand, TokenCreate, UpstreamAdd, UpstreamCommand,
 };
 
 /// mcpproxy is a proxy between AI agents and MCP servers: it admits or refuses each call, validates the results,
@@ -173,12 +173,13 @@ beside it until --undo. With require_mcp_auth the entry contains an agent token 
     #[command(after_help = "\
 Examples:
   mcpproxy stdio
+  mcpproxy stdio --server github
   {\"mcpServers\": {\"mcpproxy\": {\"command\": \"mcpproxy\", \"args\": [\"stdio\"]}}}
 
-The second line is the entry for a client's config. If a proxy runs with the same config, requests are \
+The last line is the entry for a client's config. If a proxy runs with the same config, requests are \
 forwarded to it; otherwise the proxy runs in this process. stdout carries MCP only; logs go to stderr. SIGINT, \
 SIGTERM and end of input let calls in flight finish; a second signal ends at once.")]
-    Stdio,
+    Stdio(StdioArgs),
     /// Show servers, recent calls, pending approvals and problems
     #[command(after_help = "\
 Examples:

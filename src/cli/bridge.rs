@@ -1,6 +1,6 @@
 //! `mcpproxy stdio` in front of a running server: lines on one side, HTTP on the other.
 //!
-//! Each line of the client becomes a POST to `/mcp`; replies, JSON or events, are written as lines, byte for byte
+//! Each line of the client becomes a POST to `/mcp`, or to the path of one server; replies, JSON or events, are written as lines, byte for byte
 //! except for raw line breaks between tokens. The server's own stream is opened where the protocol has one. All
 //! decisions are made by the server, so that a call is treated the same over either transport (FR-A2).
 //!
@@ -53,7 +53,12 @@ const OUT_QUEUE: usize = 64;
 const ONE_WAY_LIMIT: Duration = Duration::from_secs(10);
 /// Forwards one client's messages until its input ends, then lets requests in flight finish, for at most
 /// [`DRAIN_TIMEOUT`].
-pub(super) async fn run<R, W>(server: HttpClient, input: R, output: W) -> std::io::Result<()>
+pub(super) async fn run<R, W>(
+    server: HttpClient,
+    path: &str,
+    input: R,
+    output: W,
+) -> std::io::Result<()>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin + 'static,
@@ -61,7 +66,7 @@ where
     let (out, queue) = mpsc::channel(OUT_QUEUE);
     let writer = tokio::task::spawn_local(write(output, queue));
     let bridge = Rc::new(Bridge {
-        server: Rc::new(ServerSession::new(server)),
+        server: Rc::new(ServerSession::new(server, path)),
         out,
         in_flight: RefCell::default(),
         responses: RefCell::default(),
@@ -339,6 +344,8 @@ enum DeliveryError {
 /// The server and the client's session with it.
 struct ServerSession {
     client: HttpClient,
+    /// Path of its endpoint.
+    path: Box<str>,
     agreement: Agreement,
     long_messages: LongMessages,
     /// Serializes renewals: one request renews the session, the others wait.
@@ -347,9 +354,10 @@ struct ServerSession {
 
 impl ServerSession {
     /// Does not connect yet.
-    fn new(client: HttpClient) -> Self {
+    fn new(client: HttpClient, path: &str) -> Self {
         let (agreement, long_messages) = (Agreement::default(), LongMessages::default());
-        Self { client, agreement, long_messages, renewal: Semaphore::new(1) }
+        let path = path.into();
+        Self { client, path, agreement, long_messages, renewal: Semaphore::new(1) }
     }
 
     /// `host:port` of the server.
@@ -428,7 +436,7 @@ impl ServerSession {
         let give_up = tokio::time::Instant::now() + RESTART_WAIT;
         loop {
             let sent =
-                self.client.send(method.clone(), "/mcp", headers.clone(), body.clone()).await;
+                self.client.send(method.clone(), &self.path, headers.clone(), body.clone()).await;
             match sent {
                 Err(error) if error.is_not_sent() && tokio::time::Instant::now() < give_up => {
                     tokio::time::sleep(RESTART_STEP).await;
@@ -467,7 +475,7 @@ impl ServerSession {
         let mut headers = self.headers();
         if headers.contains_key(SESSION_ID) {
             headers.insert(ON_BEHALF_OF, HeaderValue::from_static(authentication::NOBODY));
-            let end = self.client.send(Method::DELETE, "/mcp", headers, Bytes::new());
+            let end = self.client.send(Method::DELETE, &self.path, headers, Bytes::new());
             let _ = tokio::time::timeout(END_LIMIT, end).await;
         }
     }

@@ -39,7 +39,7 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
         Command::Connect(flags) => connect::run(&flags, global, output),
         Command::Status(flags) => status::run(flags.alive, global, output),
         Command::Doctor { fix } => doctor::run(fix, global, output),
-        Command::Stdio => serve::run_stdio(global),
+        Command::Stdio(args) => serve::run_stdio(global, args.server.as_deref()),
         Command::Demo => demo::run(global),
         Command::DemoUpstream => demo::serve_upstream().map_err(CommandError::failed),
         Command::Config(command) => config::run(&command, global, output),

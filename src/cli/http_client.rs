@@ -541,6 +541,14 @@ async fn prove(
     }
 }
 
+/// Path of MCP, or of the endpoint of one server.
+pub(super) fn mcp_path(server: Option<&str>) -> String {
+    match server {
+        None => "/mcp".to_owned(),
+        Some(name) => format!("/mcp/server/{}", utf8_percent_encode(name, ESCAPED)),
+    }
+}
+
 /// Builds path and query: segments and values are percent-encoded, absent parameters omitted.
 pub(super) fn target(segments: &[&str], query: &[(&str, Option<&str>)]) -> String {
     let mut target = String::from("/api/v1");

@@ -22,6 +22,7 @@ mod placement;
 pub mod replay;
 mod reply;
 mod request;
+mod server_endpoint;
 pub mod session;
 pub mod session_eviction;
 pub mod session_table;

@@ -19,6 +19,7 @@ pub mod describe;
 pub mod direct;
 pub mod dispatch;
 mod exchange;
+mod extension;
 mod held_answer;
 mod held_bounds;
 pub mod held_calls;

@@ -145,8 +145,11 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked,
             warnings.extend(check_variant(call, &settings.intent)?);
             check_trust(call.tool())?;
         }
-        // Resources, prompts and completions have neither a stated intent nor a capability.
-        Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {}
+        // Resources, prompts, completions and other methods have neither a stated intent nor a capability.
+        Access::Resource { .. }
+        | Access::Prompt { .. }
+        | Access::Completion { .. }
+        | Access::Method { .. } => {}
     }
     scope::check(request.principal, &request.access)?;
     if let Some(tool) = request.access.tool() {
@@ -278,6 +281,8 @@ fn rule_target(access: &Access) -> (RuleAction, RuleTarget<'_>) {
         | Access::Completion { server, of: Reference::Resource(uri) } => resource(server, uri),
         Access::Prompt { server, name }
         | Access::Completion { server, of: Reference::Prompt(name) } => prompt(server, name),
+        // Rules see it as a resource whose URI is the method: the rules about a server's resources apply.
+        Access::Method { server, method } => resource(server, method),
     }
 }
 

@@ -109,6 +109,7 @@ impl ApprovalDenial {
             Access::Resource { uri, .. } => format!("Resource '{uri}'"),
             Access::Prompt { server, name } => format!("Prompt '{server}:{name}'"),
             Access::Completion { server, .. } => format!("Completion of '{server}'"),
+            Access::Method { server, method } => format!("Method '{method}' of '{server}'"),
         };
         Self { access: name.into(), why }
     }

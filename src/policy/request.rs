@@ -72,6 +72,12 @@ pub enum Access {
         /// Owner of the completed argument.
         of: Reference,
     },
+    /// A method that no revision of the protocol has, at the endpoint of one server.
+    Method {
+        /// The server's name in the config.
+        server: Arc<str>,
+        method: Arc<str>,
+    },
 }
 
 /// Tool call with an operation that agrees with its intent.
@@ -140,17 +146,19 @@ impl Access {
             Self::Tool(call) => &call.tool.name.server,
             Self::Resource { server, .. }
             | Self::Prompt { server, .. }
-            | Self::Completion { server, .. } => server,
+            | Self::Completion { server, .. }
+            | Self::Method { server, .. } => server,
         }
     }
 
     /// The method of the protocol.
-    pub fn method(&self) -> &'static str {
+    pub fn method(&self) -> &str {
         match self {
             Self::Tool(_) => TOOLS_CALL,
             Self::Resource { request, .. } => request.method(),
             Self::Prompt { .. } => PROMPTS_GET,
             Self::Completion { .. } => COMPLETION_COMPLETE,
+            Self::Method { method, .. } => method,
         }
     }
 
@@ -162,7 +170,7 @@ impl Access {
                 ResourceRequest::Read => true,
                 ResourceRequest::Subscribe | ResourceRequest::Unsubscribe => false,
             },
-            Self::Completion { .. } => false,
+            Self::Completion { .. } | Self::Method { .. } => false,
         }
     }
 
@@ -170,7 +178,10 @@ impl Access {
     pub fn label(&self) -> &str {
         match self {
             Self::Tool(call) => &call.tool.name.tool,
-            Self::Resource { .. } | Self::Prompt { .. } | Self::Completion { .. } => self.method(),
+            Self::Resource { .. }
+            | Self::Prompt { .. }
+            | Self::Completion { .. }
+            | Self::Method { .. } => self.method(),
         }
     }
 
@@ -178,7 +189,10 @@ impl Access {
     pub fn tool(&self) -> Option<&Arc<Tool>> {
         match self {
             Self::Tool(call) => Some(&call.tool),
-            Self::Resource { .. } | Self::Prompt { .. } | Self::Completion { .. } => None,
+            Self::Resource { .. }
+            | Self::Prompt { .. }
+            | Self::Completion { .. }
+            | Self::Method { .. } => None,
         }
     }
 }
@@ -316,6 +330,8 @@ fn asked(hasher: &mut Hasher, principal: &str, access: &Access) {
             part(hasher, b"resource");
             part(hasher, uri.as_bytes());
         }
+        // The method is hashed above.
+        Access::Method { .. } => part(hasher, b"method"),
     }
 }
 

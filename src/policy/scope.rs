@@ -47,6 +47,10 @@ impl Scope {
             Access::Resource { server, .. }
             | Access::Prompt { server, .. }
             | Access::Completion { server, .. } => self.has_offers(server),
+            // Nobody knows what it does, as with a tool without annotations.
+            Access::Method { server, .. } => {
+                self.has_offers(server) && self.has_operation(Operation::Write)
+            }
         }
     }
 
@@ -105,6 +109,7 @@ fn refused(token: &AgentToken, access: &Access) -> Denial {
             Reference::Prompt(name) => format!("completions for prompt '{name}' of '{server}'"),
             Reference::Resource(uri) => format!("completions for resource '{uri}' of '{server}'"),
         },
+        Access::Method { server, method } => format!("method '{method}' of '{server}'"),
     };
     Denial::Scope { token: token.name().into(), access: access.into() }
 }
@@ -167,6 +172,22 @@ impl Visibility<'_> {
     /// Whether the token's scope includes a tool of this name; if not, errors must not reveal its server.
     pub fn may_name(&self, name: &ToolName) -> bool {
         self.scope.is_none_or(|scope| scope.has_tool(name))
+    }
+
+    /// Whether the principal may know of a server, whose tools these are: of one that could have something to show.
+    /// Evaluates rules for its resources and prompts as such, and for at most `max_evaluated` tools.
+    pub fn server(&self, server: &str, tools: &[Arc<Tool>], max_evaluated: usize) -> bool {
+        let offers = self.scope.is_none_or(|scope| scope.has_offers(server));
+        match self.rules {
+            None => offers || tools.iter().any(|tool| self.in_scope(tool)),
+            Some(_) => {
+                let apart = tools.len().div_ceil(max_evaluated.max(1)).max(1);
+                let mut shown = self.first_tools(max_evaluated);
+                self.resource(server, "")
+                    || self.prompt(server, "")
+                    || tools.iter().step_by(apart).any(|tool| shown(tool))
+            }
+        }
     }
 
     pub fn resource(&self, server: &str, uri: &str) -> bool {

@@ -7,6 +7,7 @@
 pub mod mcp {
     pub mod bounds;
     pub mod capabilities;
+    pub mod extensions;
     pub mod headers;
     pub mod jsonrpc;
     pub mod lifecycle;

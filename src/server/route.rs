@@ -69,7 +69,7 @@ where
     if let Some(page) = page::answer(&request) {
         return page;
     }
-    let is_mcp = mcp::PATHS.contains(&request.uri().path());
+    let is_mcp = mcp::is_mcp(request.uri().path());
     if !is_mcp {
         return route_checked(shared, worker, connection, request, is_mcp).await;
     }

@@ -4,6 +4,7 @@
 //! after a lost session. Retries by policy are [`CallAttempt::Retry`]. Concurrency limits belong to
 //! [`policy`](mcpproxy_policy), the response to [`crate::answer`], connection attempts to [`crate::server_task`].
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ use crate::state::{Carrier, Control, LiveConnection, Phase, Status, UpstreamStat
 use crate::stdio::{self, SentFor};
 use crate::{notifications, request, second};
 use mcpproxy_catalog::listing::List;
-use mcpproxy_policy::{Access, Permit};
+use mcpproxy_policy::{Access, COMPLETION_COMPLETE, PROMPTS_GET, Permit, TOOLS_CALL};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::deadline::Allowance;
@@ -106,10 +107,17 @@ impl CallGuard {
             session,
             trace,
             log_level,
+            extensions,
         } = extras;
-        let client = CallClient { session, capabilities: client_capabilities };
+        let client = CallClient { session, capabilities: client_capabilities, extensions };
         let access = permit.access();
-        let method = access.method();
+        let method: Cow<'static, str> = match access {
+            Access::Tool(_) => Cow::Borrowed(TOOLS_CALL),
+            Access::Resource { request, .. } => Cow::Borrowed(request.method()),
+            Access::Prompt { .. } => Cow::Borrowed(PROMPTS_GET),
+            Access::Completion { .. } => Cow::Borrowed(COMPLETION_COMPLETE),
+            Access::Method { method, .. } => Cow::Owned(method.to_string()),
+        };
         let (label, name, fields) = match access {
             Access::Tool(call) => {
                 let name = &call.tool().name.tool;
@@ -118,12 +126,14 @@ impl CallGuard {
                 (name.clone(), Some(name.clone()), fields)
             }
             Access::Resource { uri, .. } => {
-                (method.into(), Some(Arc::from(&**uri)), Fields::Object(body))
+                (access.method().into(), Some(Arc::from(&**uri)), Fields::Object(body))
             }
             Access::Prompt { name, .. } => {
-                (method.into(), Some(Arc::from(&**name)), Fields::Object(body))
+                (access.method().into(), Some(Arc::from(&**name)), Fields::Object(body))
             }
-            Access::Completion { .. } => (method.into(), None, Fields::Object(body)),
+            Access::Completion { .. } | Access::Method { .. } => {
+                (access.method().into(), None, Fields::Object(body))
+            }
         };
         let client_capabilities = match access.may_require_input() {
             true => client_capabilities,
@@ -212,7 +222,8 @@ impl Upstream {
                 let request = HttpRequest { params, id, attempt, client, is_routed: false };
                 if live.family == ProtocolFamily::Legacy
                     && let Some(client) = client
-                    && request.params.may_receive_messages(client.capabilities)
+                    && (client.extensions
+                        || request.params.may_receive_messages(client.capabilities))
                 {
                     let request = HttpRequest { is_routed: true, ..request };
                     let call = self.dual_stream(pool, live, request, (client, time));

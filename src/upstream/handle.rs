@@ -33,7 +33,8 @@ use crate::notifications::{Changes, LogDelivery, ServerEvents, Subscriptions};
 use crate::peer::Peer;
 use crate::second::{SecondConnection, SecondState};
 use crate::state::{
-    Control, Phase, SECOND, ServerState, StateCell, Status, Transport, UpstreamState, Waiting,
+    Control, Introduced, Phase, SECOND, ServerState, StateCell, Status, Transport, UpstreamState,
+    Waiting,
 };
 use mcpproxy_catalog::ListNotes;
 use mcpproxy_policy::tool::ServerId;
@@ -215,7 +216,7 @@ impl Upstream {
     }
 
     /// Whether it is disabled in the config.
-    pub(super) fn is_disabled(&self) -> bool {
+    pub fn is_disabled(&self) -> bool {
         self.state.load().status() == Status::Disabled
     }
 
@@ -330,6 +331,11 @@ impl Upstream {
     /// Capabilities of its current or last connection.
     pub fn offers(&self) -> ServerCapabilities {
         self.state.load().about().offers
+    }
+
+    /// Introduction of its current or last connection whose tools were read; empty before.
+    pub fn introduced(&self) -> Arc<Introduced> {
+        Arc::clone(self.state.load().introduced())
     }
 
     /// Tools left out of its last list, with the reason.

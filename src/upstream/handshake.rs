@@ -17,13 +17,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use crate::error::{Cause, Human};
 use crate::http_transport::HttpLifecycle;
 use crate::peer::Peer;
-use crate::state::About;
+use crate::state::{About, Introduced};
 use crate::stdio::ChildLink;
 use mcpproxy_protocol::mcp::lifecycle::{
     self, DiscoverAnswer, INITIALIZED, Introduction, OpeningRequest, RpcError, ServerResponse,
@@ -43,6 +44,8 @@ pub(super) struct Greeting {
     /// Name and version of the server's implementation.
     pub(super) server_info: Option<Arc<str>>,
     pub(super) about: About,
+    /// Introduction for the clients that see this server alone.
+    pub(super) introduced: Arc<Introduced>,
     /// Whether a modern server lists a legacy revision, too.
     pub(super) lists_legacy: bool,
 }
@@ -57,6 +60,16 @@ pub(super) enum Start {
 }
 
 /// Why the handshake failed.
+/// The introduction as clients may see it.
+fn introduced(peer: &Peer, introduction: &Introduction) -> Introduced {
+    let instructions = introduction.instructions.as_deref().unwrap_or_default();
+    let capabilities = Value::from(introduction.declared.clone()).to_string();
+    Introduced {
+        instructions: peer.masked(instructions).into(),
+        capabilities: serde_json::from_str(&peer.masked(&capabilities)).unwrap_or_default(),
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct HandshakeFailure {
     /// One line.
@@ -200,6 +213,7 @@ pub(super) async fn perform(
             },
             offers: introduction.capabilities,
         },
+        introduced: Arc::new(introduced(peer, &introduction)),
         lists_legacy: introduction.lists_legacy,
         protocol_version: Some(peer.quote(introduction.revision)),
         server_info: introduction.server.map(|server| peer.quote(server)),

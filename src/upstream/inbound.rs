@@ -24,6 +24,7 @@ use mcpproxy_json::scan::{MessageKind, ScanLimits, Scanner};
 use mcpproxy_json::span::Span;
 use mcpproxy_protocol::mcp::bounds::MAX_URI_BYTES;
 use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerRequest};
+use mcpproxy_protocol::mcp::extensions;
 use mcpproxy_protocol::mcp::jsonrpc::{self, Code, Envelope, MAX_NUMERIC_ID_BYTES};
 
 /// Piece of a response.
@@ -141,6 +142,15 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
             Some(uri) => Destination::Updated(uri),
             None => Destination::Nobody("the change of a resource without a URI"),
         },
+        _ if extensions::is_notification(method) => match Recipient::of(calls) {
+            Recipient::Call { id, extensions: true, .. } => Destination::Call(id, None),
+            Recipient::Call { .. } | Recipient::Nobody => {
+                Destination::Nobody("a notification of an unknown kind")
+            }
+            Recipient::Ambiguous { .. } => Destination::Nobody(
+                "a notification of an unknown kind that could be for several clients",
+            ),
+        },
         _ => Destination::Nobody("a notification of an unknown kind"),
     }
 }
@@ -161,12 +171,28 @@ fn request(
     if method == "ping" {
         return Destination::Reply(jsonrpc::response(id.as_bytes(), b"{}"));
     }
+    let ambiguous = |calls: usize| {
+        let text = format!(
+            "{method}: {calls} calls are in flight or were abandoned recently, of more than one \
+             client, and the request does not say which one it belongs to"
+        );
+        reply(Code::Internal, &text)
+    };
     let Some(asked) = ServerRequest::of(method, params) else {
+        if extensions::is_method(method) && calls.iter().any(|call| call.client.extensions) {
+            match Recipient::of(calls) {
+                Recipient::Call { id: call, extensions: true, .. } => {
+                    return Destination::Call(call, Some(Bytes::copy_from_slice(id.as_bytes())));
+                }
+                Recipient::Ambiguous { calls } => return ambiguous(calls),
+                Recipient::Call { .. } | Recipient::Nobody => {}
+            }
+        }
         let shown: String = method.chars().take(MAX_QUOTED_CHARS).collect();
         return reply(Code::MethodNotFound, &format!("Method not found: {shown}"));
     };
     match Recipient::of(calls) {
-        Recipient::Call { id: call, capabilities } if capabilities.grant(asked) => {
+        Recipient::Call { id: call, capabilities, .. } if capabilities.grant(asked) => {
             Destination::Call(call, Some(Bytes::copy_from_slice(id.as_bytes())))
         }
         Recipient::Call { capabilities, .. } => match capabilities.refusal(asked) {
@@ -180,13 +206,7 @@ fn request(
             Code::Internal,
             &format!("{method}: no call is in flight whose client could be asked"),
         ),
-        Recipient::Ambiguous { calls } => reply(
-            Code::Internal,
-            &format!(
-                "{method}: {calls} calls are in flight or were abandoned recently, of more than one \
-                 client, and the request does not say which one it belongs to"
-            ),
-        ),
+        Recipient::Ambiguous { calls } => ambiguous(calls),
     }
 }
 
@@ -228,6 +248,8 @@ pub(crate) struct CallClient {
     pub(crate) session: Option<CallSession>,
     /// Capabilities of the client during this call.
     pub(crate) capabilities: ClientCapabilities,
+    /// Whether messages of extensions are passed to the client.
+    pub(crate) extensions: bool,
 }
 
 /// A call that the server may be working on.
@@ -264,7 +286,7 @@ pub(super) enum Recipient {
     /// No reachable call is in flight.
     Nobody,
     /// A call of the only session: the newest whose client has capabilities, else the newest.
-    Call { id: u64, capabilities: ClientCapabilities },
+    Call { id: u64, capabilities: ClientCapabilities, extensions: bool },
     /// Calls of more than one session.
     Ambiguous { calls: usize },
 }
@@ -274,7 +296,7 @@ impl Recipient {
     pub(super) fn of<'a>(calls: impl IntoIterator<Item = &'a CallInFlight>) -> Self {
         let (mut count, mut one_session) = (0_usize, true);
         let mut session = None;
-        let mut chosen: Option<((bool, u64), u64, ClientCapabilities)> = None;
+        let mut chosen: Option<((bool, u64), u64, CallClient)> = None;
         for &CallInFlight { client, route } in calls {
             one_session &= count == 0 || (session.is_some() && client.session == session);
             session = client.session;
@@ -282,14 +304,16 @@ impl Recipient {
             if let CallRoute::Reachable { id, order } = route {
                 let rank = (client.capabilities != ClientCapabilities::default(), order);
                 if chosen.is_none_or(|(best, ..)| rank > best) {
-                    chosen = Some((rank, id, client.capabilities));
+                    chosen = Some((rank, id, client));
                 }
             }
         }
         match chosen {
             None => Self::Nobody,
             Some(_) if !one_session => Self::Ambiguous { calls: count },
-            Some((_, id, capabilities)) => Self::Call { id, capabilities },
+            Some((_, id, CallClient { capabilities, extensions, .. })) => {
+                Self::Call { id, capabilities, extensions }
+            }
         }
     }
 }
@@ -336,7 +360,7 @@ impl AbandonedCalls {
         let unknown_until = self.unknown_until.filter(|until| now < *until).map(|_| None);
         let known = self.calls.iter().filter(move |call| now < call.until);
         known.map(|call| call.session).chain(unknown_until).map(|session| CallInFlight {
-            client: CallClient { session, capabilities: ClientCapabilities::default() },
+            client: CallClient { session, ..CallClient::default() },
             route: CallRoute::Abandoned,
         })
     }
@@ -426,7 +450,11 @@ mod tests {
     /// Calls in flight, each of its own session.
     fn in_flight(calls: &[(u64, ClientCapabilities)]) -> Vec<CallInFlight> {
         let calls = calls.iter().map(|(id, capabilities)| CallInFlight {
-            client: CallClient { session: Some(CallSession::fresh()), capabilities: *capabilities },
+            client: CallClient {
+                session: Some(CallSession::fresh()),
+                capabilities: *capabilities,
+                extensions: false,
+            },
             route: CallRoute::Reachable { id: *id, order: *id },
         });
         calls.collect()
@@ -505,7 +533,7 @@ mod tests {
         let roots = ClientCapabilities { roots: true, ..NONE };
         let session = Some(CallSession::fresh());
         let calls = [(A, NONE), (B, roots)].map(|(id, capabilities)| CallInFlight {
-            client: CallClient { session, capabilities },
+            client: CallClient { session, capabilities, extensions: false },
             route: CallRoute::Reachable { id, order: id },
         });
         let to_b = Destination::Call(B, Some(Bytes::from_static(b"1")));
@@ -586,6 +614,37 @@ mod tests {
     }
 
     #[test]
+    fn pro_41_message_of_an_extension_goes_to_the_only_session_that_takes_it() {
+        let call = |id, session, extensions| CallInFlight {
+            client: CallClient { session: Some(session), capabilities: NONE, extensions },
+            route: CallRoute::Reachable { id, order: id },
+        };
+        let [ours, other] = [(); 2].map(|()| CallSession::fresh());
+        let changed = br#"{"method":"notifications/skills/changed"}"#;
+        let asks = br#"{"id":1,"method":"skills/pick"}"#;
+        for (calls, told, asked) in [
+            (vec![call(A, ours, true)], Some(A), Some(A)),
+            (vec![call(A, ours, true), call(B, ours, true)], Some(B), Some(B)),
+            (vec![call(A, ours, false)], None, None),
+            (vec![call(A, ours, true), call(B, other, false)], None, None),
+            (vec![], None, None),
+        ] {
+            match (route(changed, &calls), told) {
+                (Destination::Call(id, None), Some(told)) => assert_eq!(id, told),
+                (Destination::Nobody(_), None) => {}
+                (found, _) => panic!("{calls:?}: {found:?}"),
+            }
+            match (route(asks, &calls), asked) {
+                (Destination::Call(id, Some(_)), Some(asked)) => assert_eq!(id, asked),
+                (Destination::Reply(_), None) => {}
+                (found, _) => panic!("{calls:?}: {found:?}"),
+            }
+        }
+        let taken = route(br#"{"method":"notifications/Progress"}"#, &[call(A, ours, true)]);
+        assert!(matches!(taken, Destination::Nobody(_)), "{taken:?}");
+    }
+
+    #[test]
     fn request_with_an_unusable_id_is_dropped() {
         for id in ["null", "{}", "[1]", "true", &format!("\"{}\"", "x".repeat(MAX_ID_BYTES))] {
             let asks = format!(r#"{{"id":{id},"method":"ping"}}"#);
@@ -652,7 +711,7 @@ mod tests {
         capabilities: ClientCapabilities,
         route: CallRoute,
     ) -> CallInFlight {
-        CallInFlight { client: CallClient { session, capabilities }, route }
+        CallInFlight { client: CallClient { session, capabilities, extensions: false }, route }
     }
 
     fn reachable(id: u64) -> CallRoute {
@@ -663,7 +722,7 @@ mod tests {
     fn recipient_is_the_newest_capable_call_of_a_single_session() {
         let (a, b) = (Some(CallSession::fresh()), Some(CallSession::fresh()));
         let (abandoned, unreachable) = (CallRoute::Abandoned, CallRoute::Unreachable);
-        let to = |id, capabilities| Recipient::Call { id, capabilities };
+        let to = |id, capabilities| Recipient::Call { id, capabilities, extensions: false };
         let ambiguous = |calls| Recipient::Ambiguous { calls };
         for (calls, expected) in [
             (vec![], Recipient::Nobody),

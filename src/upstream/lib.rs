@@ -63,6 +63,7 @@ pub use notifications::{Changes, LogDelivery};
 pub use reaper::WithheldVariables;
 pub use request::{CallExtras, CallSession};
 pub use second::{SecondState, SecondStatus};
+pub use state::Introduced;
 
 /// The log target of a library that logs servers' messages in full, without a rate limit, and the codes of logins. Only its
 /// errors may be logged.

@@ -362,7 +362,7 @@ mod tests {
 
     fn able() -> CallClient {
         let capabilities = ClientCapabilities { roots: true, ..ClientCapabilities::default() };
-        CallClient { session: Some(CallSession::fresh()), capabilities }
+        CallClient { session: Some(CallSession::fresh()), capabilities, ..CallClient::default() }
     }
 
     #[test]

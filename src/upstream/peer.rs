@@ -70,6 +70,11 @@ impl Peer {
         self.secrets.quote(words.as_ref())
     }
 
+    /// Text of it without secrets.
+    pub(super) fn masked(&self, text: &str) -> String {
+        String::from_utf8_lossy(&self.secrets.mask(text.as_bytes(), false)).into_owned()
+    }
+
     /// Tools left out of its last list.
     pub(super) fn list_notes(&self) -> ListNotes {
         self.list_notes.lock().clone()

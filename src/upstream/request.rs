@@ -6,6 +6,7 @@
 //! the values of a counter behind a permutation with a random key: unpredictable, and distinct without a table of those in
 //! flight.
 
+use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io::Write;
@@ -34,7 +35,7 @@ const COPY_BYTES: usize = 4096;
 /// A request without its id.
 #[derive(Debug)]
 pub struct Params {
-    pub method: &'static str,
+    pub method: Cow<'static, str>,
     /// Name of the tool; for other methods the value of `Mcp-Name`.
     pub name: Option<Arc<str>>,
     /// The client's `_meta`.
@@ -66,6 +67,7 @@ impl Params {
         let meta = Some(Bytes::from_static(EVERYTHING));
         let fields = Fields::Object(params);
         let client_capabilities = ClientCapabilities::default();
+        let method = Cow::Borrowed(method);
         Self { method, name: None, meta, trace: None, log_level: None, client_capabilities, fields }
     }
 }
@@ -141,7 +143,7 @@ impl Params {
         let mut head = Vec::with_capacity(384 + variable + copied);
         let mut id_text = itoa::Buffer::new();
         let id_text = id_text.format(id);
-        let envelope = [r#"{"jsonrpc":"2.0","id":"#, id_text, r#","method":""#, self.method];
+        let envelope = [r#"{"jsonrpc":"2.0","id":"#, id_text, r#","method":""#, &*self.method];
         for part in envelope.into_iter().chain([r#"","params":{"#]) {
             head.extend_from_slice(part.as_bytes());
         }
@@ -413,6 +415,8 @@ pub struct CallExtras {
     pub trace: Option<Arc<PropagatedContext>>,
     /// Minimum level of log messages that a legacy client has set, for modern servers.
     pub log_level: Option<&'static str>,
+    /// Whether messages of extensions are passed to the client.
+    pub extensions: bool,
 }
 
 #[cfg(test)]

@@ -49,6 +49,8 @@ pub(super) fn serves(access: &Access) -> bool {
         }
         Access::Resource { request, .. } => *request == ResourceRequest::Read,
         Access::Prompt { .. } | Access::Completion { .. } => true,
+        // An extension belongs to the connection whose capabilities show it.
+        Access::Method { .. } => false,
     }
 }
 

@@ -568,6 +568,7 @@ impl ServerTask {
             tools,
             protocol_version: greeting.protocol_version.clone(),
             server_info: greeting.server_info.clone(),
+            introduced: Arc::clone(&greeting.introduced),
             notice: self.lacking(),
         };
         let peer = &self.upstream.peer;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use serde_json::{Map, Value};
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -110,6 +111,7 @@ pub(super) struct UpstreamState {
     tools: usize,
     protocol_version: Option<Arc<str>>,
     server_info: Option<Arc<str>>,
+    introduced: Arc<Introduced>,
     /// When the status last changed.
     since: SystemTime,
     /// Whether it was discovered or has failed once, and no longer delays readiness.
@@ -124,6 +126,7 @@ pub(super) struct Discovered {
     pub(super) tools: usize,
     pub(super) protocol_version: Option<Arc<str>>,
     pub(super) server_info: Option<Arc<str>>,
+    pub(super) introduced: Arc<Introduced>,
     /// Missing scopes of its login, as text; empty if none.
     pub(super) notice: Arc<str>,
 }
@@ -148,6 +151,7 @@ impl UpstreamState {
             tools: 0,
             protocol_version: None,
             server_info: None,
+            introduced: Arc::default(),
             since: SystemTime::now(),
             settled: !enabled,
             discovered: false,
@@ -220,11 +224,12 @@ impl UpstreamState {
         let (Phase::Discovering { live } | Phase::Connected { live, .. }) = &self.phase else {
             return self.forbid("discover");
         };
-        let Discovered { tools, protocol_version, server_info, notice } = found;
+        let Discovered { tools, protocol_version, server_info, introduced, notice } = found;
         self.phase = Phase::Connected { live: Arc::clone(live), notice };
         self.past = Past::None;
         (self.tools, self.settled, self.discovered) = (tools, true, true);
         (self.protocol_version, self.server_info) = (protocol_version, server_info);
+        self.introduced = introduced;
         Ok(())
     }
 
@@ -335,6 +340,10 @@ impl UpstreamState {
 
     pub(super) fn about(&self) -> About {
         self.about
+    }
+
+    pub(super) fn introduced(&self) -> &Arc<Introduced> {
+        &self.introduced
     }
 
     pub(super) fn is_settled(&self) -> bool {
@@ -573,6 +582,15 @@ pub enum Event {
         principal: Arc<str>,
         outcome: LoginOutcome,
     },
+}
+
+/// Introduction of a server, for the clients that see it alone. Secrets of the config are masked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Introduced {
+    /// Its `instructions`; empty if it has none.
+    pub instructions: Box<str>,
+    /// Its declared capabilities.
+    pub capabilities: Map<String, Value>,
 }
 
 /// Protocol family and capabilities from the handshake.

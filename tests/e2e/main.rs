@@ -96,6 +96,7 @@ mod server_tls;
 mod session_facts;
 mod settings;
 mod shell;
+mod single_server;
 mod slow_peers;
 mod sockets;
 mod status;

@@ -226,6 +226,7 @@ fn caller(principal: Principal, headers: &HeaderMap, request_id: &str) -> Caller
         request_id: Bytes::copy_from_slice(request_id.as_bytes()),
         name: client.into(),
         client: None,
+        extensions: false,
         trace: None,
     }
 }

@@ -216,6 +216,13 @@ pub(in crate::cli) struct ConnectArgs {
 }
 
 #[derive(Debug, Args)]
+pub(in crate::cli) struct StdioArgs {
+    /// Serve one server under its own names, as at /mcp/server/NAME
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) server: Option<String>,
+}
+
+#[derive(Debug, Args)]
 pub(in crate::cli) struct StatusArgs {
     /// For health checks: only report whether the proxy answers
     #[arg(long)]

@@ -7,6 +7,7 @@
 
 use crate::cli::args::{Global, ServeArgs};
 use crate::cli::error::{CommandError, Exit};
+use crate::cli::http_client::mcp_path;
 use crate::cli::running_proxy::AddressFile;
 use crate::cli::{bridge, output, running_proxy, start_proxy};
 use mcpproxy_activity::salvage::Salvaged;
@@ -14,6 +15,7 @@ use mcpproxy_activity::{StoreError, restore, salvage};
 use mcpproxy_config::Config;
 use mcpproxy_gateway::downstream;
 use mcpproxy_gateway::proxy::Worker;
+use mcpproxy_gateway::proxy::client::Endpoint;
 use mcpproxy_gateway::telemetry::LogHandles;
 use mcpproxy_runtime::io::address::Address;
 use mcpproxy_server as server;
@@ -122,8 +124,8 @@ fn bind(address: &Address) -> Result<Listener, CommandError> {
     })
 }
 
-/// Serves one client over stdin and stdout until the input ends.
-pub(super) fn run_stdio(global: &Global) -> Result<(), CommandError> {
+/// Serves one client over stdin and stdout until the input ends, with all servers or the named one.
+pub(super) fn run_stdio(global: &Global, only: Option<&str>) -> Result<(), CommandError> {
     let loaded = start_proxy::load(global, None)?;
     let log = start_proxy::start_log(loaded.config.logging);
     start_proxy::note_warnings(&loaded);
@@ -137,13 +139,15 @@ pub(super) fn run_stdio(global: &Global) -> Result<(), CommandError> {
     });
     let mut second_signal = None;
     let served = if let Some(client) = found {
-        tracing::info!(server = client.authority(), "forwarding to the running server");
+        let path = mcp_path(only);
+        tracing::info!(server = client.authority(), path, "forwarding to the running server");
         let input = Input::new(|| {
             tracing::info!("SIGHUP ignored: the config is read by the running server");
         });
         runtime.block_on(async {
             let mut ended = std::pin::pin!(server::ended_by_signal());
-            let mut bridging = std::pin::pin!(bridge::run(client, input, tokio::io::stdout()));
+            let mut bridging =
+                std::pin::pin!(bridge::run(client, &path, input, tokio::io::stdout()));
             tokio::select! {
                 bridged = &mut bridging => return bridged,
                 ended = &mut ended => ended?,
@@ -161,7 +165,7 @@ pub(super) fn run_stdio(global: &Global) -> Result<(), CommandError> {
         })
     } else {
         let source = ConfigSource { path: loaded.path, flags: start_proxy::flags(global, None) };
-        serve_in_process(&runtime, loaded.config, log.handles(), source)?
+        serve_in_process(&runtime, loaded.config, log.handles(), source, only)?
     };
     // A pending read of stdin would block the shutdown.
     runtime.shutdown_background();
@@ -179,6 +183,7 @@ fn serve_in_process(
     config: Config,
     log: LogHandles,
     source: ConfigSource,
+    only: Option<&str>,
 ) -> Result<io::Result<()>, CommandError> {
     let app = App::start(config, log, Some(source)).map_err(|error| match error {
         StartError::Activity(StoreError::Locked) => {
@@ -187,6 +192,19 @@ fn serve_in_process(
         }
         error => start_proxy::not_started(&error),
     })?;
+    let endpoint = match only {
+        None => Endpoint::Search,
+        Some(name) => {
+            let known = app.shared().proxy.upstreams.get(name);
+            if known.is_none_or(|upstream| upstream.is_disabled()) {
+                app.close().map_err(|error| start_proxy::store(&error))?;
+                let next = "see 'mcpproxy upstream list'";
+                let text = format!("server '{name}' is not in the config, or is disabled; {next}");
+                return Err(CommandError::failed(text));
+            }
+            Endpoint::Server(name.into())
+        }
+    };
     let worker = Rc::new(Worker::new(app.shared().proxy.clone()));
     let (ending, mut second_signal) = (worker.ending.clone(), None);
     let served = runtime.block_on(async {
@@ -197,7 +215,7 @@ fn serve_in_process(
         });
         let mut ended = std::pin::pin!(server::ended_by_signal());
         let mut serving =
-            std::pin::pin!(downstream::stdio::serve(worker, input, tokio::io::stdout()));
+            std::pin::pin!(downstream::stdio::serve(worker, endpoint, input, tokio::io::stdout()));
         tokio::select! {
             served = &mut serving => return served,
             ended = &mut ended => ended?,

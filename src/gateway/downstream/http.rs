@@ -1,4 +1,4 @@
-//! `/mcp` and `/mcp/all`: MCP over streamable HTTP, legacy and modern, and requests forwarded by another node.
+//! `/mcp`, `/mcp/all` and `/mcp/server/NAME`: MCP over streamable HTTP, legacy and modern, and requests forwarded by another node.
 //!
 //! Checks what applies to every request and dispatches by protocol family; the modern one (MCP 2026-07-28) is
 //! served here, the other in `legacy`. Host, Origin and credentials are checked before; `proxy::dispatch` routes
@@ -34,7 +34,7 @@ use super::reply::reply;
 use super::request::{ClientRefused, Origin, PROTOCOL_VERSION, Post, RequestHead, RequestParams};
 use super::session_table::Sessions;
 use super::source::Source;
-use super::{authentication, legacy, listen, placement, request};
+use super::{authentication, legacy, listen, placement, request, server_endpoint};
 use crate::proxy::client::{Channel, Client, Endpoint, Peer};
 use crate::proxy::dispatch::{Incoming, Received};
 use crate::proxy::params::ParamHeaders;
@@ -46,9 +46,9 @@ pub use super::body::{
     BODY_TIMEOUT, BodyError, MAX_BODY_BYTES, UNNAMED_TYPE, body_error, collect, collect_within,
     name_type,
 };
-pub use super::request::{ClientConnection, PATHS};
+pub use super::request::{ClientConnection, PATHS, is_mcp};
 
-/// Serves a request to one of [`PATHS`]. `now_ms` is monotonic time of any origin.
+/// Serves a request to a path of MCP ([`is_mcp`]). `now_ms` is monotonic time of any origin.
 pub async fn handle<B>(
     worker: &Rc<Worker>,
     sessions: &Sessions,
@@ -61,9 +61,16 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let reading = RequestHead::of(head);
+    let mut reading = RequestHead::of(head);
     connection.belongs.set(false);
-    let post = Post::new(worker, sessions, connection, now_ms, head, reading);
+    if let Some(name) = server_endpoint::name(head.uri.path()) {
+        let principal = connection.principal.borrow().clone();
+        match server_endpoint::find(worker, name.as_deref(), &principal).await {
+            Some(server) => reading.endpoint = Endpoint::Server(server),
+            None => return plain(StatusCode::NOT_FOUND, server_endpoint::NOT_FOUND),
+        }
+    }
+    let post = Post::new(worker, sessions, connection, now_ms, head, &reading);
     match head.method {
         Method::POST => {}
         Method::GET => return legacy::get(&post).await,
@@ -101,14 +108,14 @@ pub async fn handle_whole(
     repeated: bool,
     body: Bytes,
 ) -> Response<Body> {
-    let known = connection.reading.get().filter(|_| repeated);
+    let known = connection.reading.take().filter(|_| repeated);
     let reading = known.unwrap_or_else(|| RequestHead::of(head));
-    connection.reading.set(Some(reading));
+    connection.reading.replace(Some(reading.clone()));
     connection.belongs.set(connection.belongs.get() && repeated);
     match reading.refusal() {
         Some(refused) => refused,
         None => {
-            let post = Post::new(worker, sessions, connection, now_ms, head, reading);
+            let post = Post::new(worker, sessions, connection, now_ms, head, &reading);
             answer(&post, reading.family, body).await
         }
     }
@@ -176,9 +183,9 @@ async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<B
     let headers = post.head.headers.iter();
     let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
     // The built-in tools have no parameters that headers repeat.
-    let headers = (post.endpoint == Endpoint::All).then(|| ParamHeaders::pick(headers));
+    let headers = (post.endpoint != Endpoint::Search).then(|| ParamHeaders::pick(headers));
     let (principal, channel) = (post.principal.clone(), post.channel);
-    let (endpoint, trace) = (post.endpoint, post.trace());
+    let (endpoint, trace) = (post.endpoint.clone(), post.trace());
     let peer = Peer { client, principal, endpoint, channel, headers, trace };
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Answer(answer) => json(StatusCode::OK, Body::from(answer)),
@@ -214,7 +221,7 @@ async fn record_mismatch(post: &Post<'_>, id: &Bytes, mismatch: &HeaderMismatch)
     let peer = Peer {
         client: unknown_client(),
         principal: post.principal.clone(),
-        endpoint: post.endpoint,
+        endpoint: post.endpoint.clone(),
         channel: post.channel,
         headers: None,
         trace: post.trace(),
@@ -266,7 +273,7 @@ pub async fn answer_forwarded(
     };
     // The budget is charged for as long as a slice of the body is alive.
     drop(sent);
-    if !PATHS.contains(&head.uri.path()) {
+    if !is_mcp(head.uri.path()) {
         return status(StatusCode::BAD_REQUEST);
     }
     let principal = match metadata.principal {

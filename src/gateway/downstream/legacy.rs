@@ -125,7 +125,7 @@ fn initialize(post: &Post<'_>, received: Received) -> Response<Body> {
     let client = Arc::new(anonymous_client(""));
     let channel = Channel::Answer;
     let principal = post.principal.clone();
-    let endpoint = post.endpoint;
+    let endpoint = post.endpoint.clone();
     let peer = Peer { client, principal, endpoint, channel, headers: None, trace: None };
     let id = received.request.id.clone();
     match dispatch::dispatch(post.worker, &peer, received) {
@@ -152,7 +152,7 @@ fn open(post: &Post<'_>, id: Option<&[u8]>, accepted: Initialize) -> Response<Bo
             ProtocolFamily::Legacy,
             client_capabilities,
         ),
-        endpoint: post.endpoint,
+        endpoint: post.endpoint.clone(),
         principal: post.principal.clone(),
         key: SessionKey::of(post.head),
         source: post.connection.source,
@@ -175,7 +175,7 @@ fn open(post: &Post<'_>, id: Option<&[u8]>, accepted: Initialize) -> Response<Bo
 /// The session of a request.
 fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
     const UNKNOWN: NoSession = (StatusCode::NOT_FOUND, "Session not found: send initialize again");
-    let Post { sessions, connection, now_ms, head, endpoint, .. } = *post;
+    let Post { sessions, connection, now_ms, head, ref endpoint, .. } = *post;
     if connection.belongs.get()
         && let Some(session) = &*connection.session.borrow()
         && session.touch(now_ms)
@@ -191,7 +191,7 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
         None => opened_elsewhere(post, id)?.ok_or(UNKNOWN)?,
     };
     // The response is that for an unknown id, so that it does not reveal which sessions exist.
-    if session.endpoint != endpoint || !session.belongs_to(head, &post.principal) {
+    if session.endpoint != *endpoint || !session.belongs_to(head, &post.principal) {
         return Err(UNKNOWN);
     }
     let mut versions = head.headers.get_all(&PROTOCOL_VERSION).iter();
@@ -244,11 +244,11 @@ fn opened_elsewhere(post: &Post<'_>, id: &str) -> Result<Option<Arc<Session>>, N
     }
     let Some(ticket) = sessions.ticket(id, unix_ms) else { return Ok(None) };
     // Checked before it takes a slot, so that nobody can fill the table with foreign sessions.
-    if !ticket.is_for(principal, post.endpoint) || !ticket.key.binds(principal, post.head) {
+    if !ticket.is_for(principal, &post.endpoint) || !ticket.key.binds(principal, post.head) {
         return Ok(None);
     }
     let home = Some(ticket.node);
-    let opening = ticket.opening(principal.clone(), connection.source);
+    let opening = ticket.opening(principal.clone(), connection.source, post.endpoint.clone());
     let session = sessions.open_as(id.into(), opening, home, post.now_ms).map_err(|_| {
         let text = "too many sessions are in use, or too much state is kept: wait";
         (StatusCode::SERVICE_UNAVAILABLE, text)
@@ -323,7 +323,7 @@ pub(super) async fn delete(post: &Post<'_>) -> Response<Body> {
 fn ended_elsewhere(post: &Post<'_>) -> Response<Body> {
     if let Ok(Some(id)) = session_id(&post.head.headers)
         && let Some(ticket) = post.sessions.ticket(id, unix_ms)
-        && ticket.is_for(&post.principal, post.endpoint)
+        && ticket.is_for(&post.principal, &post.endpoint)
         && ticket.key.binds(&post.principal, post.head)
     {
         post.sessions.end_by_ticket(id, &ticket, unix_ms);

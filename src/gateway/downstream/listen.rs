@@ -149,7 +149,7 @@ impl Standing {
                 ListenEvent::Changes(notices) => notices
                     .iter()
                     .filter_map(|notice| {
-                        legacy_notification(session.endpoint, notice, |uri| self.receives(uri))
+                        legacy_notification(&session.endpoint, notice, |uri| self.receives(uri))
                     })
                     .collect(),
                 ListenEvent::Aside(message) => vec![message],
@@ -179,7 +179,8 @@ impl Standing {
     /// Whether an event that waited, or is replayed, may be sent still: not the update of a resource that the client is no
     /// longer subscribed to.
     fn may_send(&self, framed: &[u8]) -> bool {
-        updated_uri(framed).is_none_or(|uri| self.receives(&uri))
+        updated_uri(framed)
+            .is_none_or(|uri| self.receives(&self.session.endpoint.exposed_uri(&uri)))
     }
 }
 
@@ -283,15 +284,17 @@ impl Subscription {
     ) -> Self {
         // A copy: the slice would pin the request as long as the subscription lasts.
         let id = Bytes::copy_from_slice(&id);
-        let mut filter = honoured(filter, &dispatch::capabilities(worker));
+        let mut filter = honoured(filter, &dispatch::capabilities(worker, &peer.endpoint));
         // Before the resources are watched, so that an immediate change is received.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
+        let uris = uris.iter().map(|uri| peer.endpoint.exposed_uri(uri).into_owned()).collect();
         let watch = Watch::begin(worker, peer, &id, uris).await;
-        filter.resource_subscriptions = watch.uris().map(str::to_owned).collect();
+        let shown = watch.uris().filter_map(|uri| peer.endpoint.shown_uri(uri));
+        filter.resource_subscriptions = shown.map(str::to_owned).collect();
         let out = VecDeque::new();
         let principal = peer.principal.clone();
-        let (over, endpoint) = (false, peer.endpoint);
+        let (over, endpoint) = (false, peer.endpoint.clone());
         let mut this =
             Self { id, filter, endpoint, watch, receiver, out, draining, over, principal };
         let agreed = json!({"notifications": this.filter});
@@ -336,7 +339,7 @@ impl Subscription {
     fn notification(&self, notice: &Notice) -> Option<Bytes> {
         let (wanted, what, params) = match notice {
             Notice::Tools | Notice::OwnTools => {
-                let ours = changes_tools(self.endpoint, notice);
+                let ours = changes_tools(&self.endpoint, notice);
                 (ours && self.filter.tools_list_changed, "tools/list_changed", json!({}))
             }
             Notice::Prompts => {
@@ -346,7 +349,8 @@ impl Subscription {
                 (self.filter.resources_list_changed, "resources/list_changed", json!({}))
             }
             Notice::Updated(uri) => {
-                (self.watch.receives(uri), "resources/updated", json!({"uri": uri}))
+                let shown = self.endpoint.shown_uri(uri).filter(|_| self.watch.receives(uri));
+                (shown.is_some(), "resources/updated", json!({"uri": shown}))
             }
         };
         wanted.then(|| self.message(what, params))
@@ -431,7 +435,7 @@ fn updated_uri(framed: &[u8]) -> Option<String> {
 /// The notification of a change for a legacy client, which `receives` updates of some resources; `None` if it does not
 /// receive this one.
 pub(super) fn legacy_notification(
-    endpoint: Endpoint,
+    endpoint: &Endpoint,
     notice: &Notice,
     receives: impl FnOnce(&str) -> bool,
 ) -> Option<Bytes> {
@@ -442,6 +446,7 @@ pub(super) fn legacy_notification(
         Notice::Prompts => Some(changed("prompts/list_changed", None)),
         Notice::Resources => Some(changed("resources/list_changed", None)),
         Notice::Updated(uri) if receives(uri) => {
+            let uri = endpoint.shown_uri(uri)?;
             Some(changed("resources/updated", Some(json!({"uri": uri}))))
         }
         Notice::Updated(_) => None,
@@ -450,11 +455,12 @@ pub(super) fn legacy_notification(
 
 /// Whether a change affects the tools that the endpoint lists: those of the servers at one; at the other the
 /// built-in ones, whose descriptions change.
-pub(super) fn changes_tools(endpoint: Endpoint, notice: &Notice) -> bool {
+pub(super) fn changes_tools(endpoint: &Endpoint, notice: &Notice) -> bool {
     match (notice, endpoint) {
-        (Notice::Tools, Endpoint::All) | (Notice::OwnTools, Endpoint::Search) => true,
+        (Notice::Tools, Endpoint::All | Endpoint::Server(_))
+        | (Notice::OwnTools, Endpoint::Search) => true,
         (Notice::Tools, Endpoint::Search)
-        | (Notice::OwnTools, Endpoint::All)
+        | (Notice::OwnTools, Endpoint::All | Endpoint::Server(_))
         | (Notice::Prompts | Notice::Resources | Notice::Updated(_), _) => false,
     }
 }
@@ -551,7 +557,7 @@ mod tests {
 
     #[test]
     fn client_receives_relevant_notifications_only() {
-        let method = |endpoint, notice: &Notice| {
+        let method = |endpoint: &Endpoint, notice: &Notice| {
             let message = legacy_notification(endpoint, notice, |uri| uri == "b:x")?;
             let message: Value = serde_json::from_slice(&message).unwrap();
             Some(message["method"].as_str().unwrap().to_owned())
@@ -576,19 +582,19 @@ mod tests {
                 Some("notifications/resources/updated"),
             ),
         ] {
-            assert_eq!(method(Endpoint::Search, &notice).as_deref(), search, "{notice:?}");
-            assert_eq!(method(Endpoint::All, &notice).as_deref(), all, "{notice:?}");
+            assert_eq!(method(&Endpoint::Search, &notice).as_deref(), search, "{notice:?}");
+            assert_eq!(method(&Endpoint::All, &notice).as_deref(), all, "{notice:?}");
         }
     }
 
     #[test]
     fn rul_8_event_of_an_updated_resource_is_recognized() {
         let notice = Notice::Updated("a:\"x\n}".into());
-        let message = legacy_notification(Endpoint::All, &notice, |_| true).unwrap();
+        let message = legacy_notification(&Endpoint::All, &notice, |_| true).unwrap();
         let head = Encoder::id("s0-1");
         let framed = [&head[..], &body::event(&message)].concat();
         assert_eq!(updated_uri(&framed).as_deref(), Some("a:\"x\n}"));
-        let other = legacy_notification(Endpoint::All, &Notice::Tools, |_| true).unwrap();
+        let other = legacy_notification(&Endpoint::All, &Notice::Tools, |_| true).unwrap();
         for none in [&body::event(&other)[..], &COMMENT[..], b"data: \n\n", b""] {
             assert_eq!(updated_uri(none), None);
         }

@@ -46,8 +46,10 @@ use super::request::{Origin, Post};
 use super::session::{Session, SessionHome};
 use super::source::Source;
 use crate::node_directory::{MAX_FORWARDED_BYTES, NodeTag, Whereabouts};
-use crate::proxy::client::node_of_question;
-use crate::proxy::dispatch::{BoundTo, Incoming, Received, approval_of_repeat, bound_to};
+use crate::proxy::client::{Endpoint, node_of_question};
+use crate::proxy::dispatch::{
+    BoundTo, Incoming, Received, approval_of_repeat, bound_to, is_for_server,
+};
 use crate::proxy::reply::Aborted;
 
 /// Methods whose state belongs to the session's notification stream, which is at its home node.
@@ -56,6 +58,10 @@ const SERVED_AT_HOME: [&str; 2] = ["resources/subscribe", "resources/unsubscribe
 /// Methods that send data to servers or return content of them.
 const RAISES_FACTS: [&str; 4] =
     ["tools/call", "resources/read", "prompts/get", "completion/complete"];
+
+fn raises_facts(endpoint: &Endpoint, method: &str) -> bool {
+    RAISES_FACTS.contains(&method) || (endpoint.server().is_some() && is_for_server(method))
+}
 
 /// Node that serves a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +170,7 @@ async fn of_request(post: &Post<'_>, session: &Session, received: &Received) -> 
     if post.worker.proxy.nodes.is_alone() {
         return MessagePlace::Here;
     }
-    match bound_to(post.worker, session.endpoint, received).await {
+    match bound_to(post.worker, &session.endpoint, received).await {
         BoundTo::Node(node) => return of_result(post, node),
         BoundTo::Session => return with_state(post, session),
         BoundTo::Nothing => {}
@@ -237,10 +243,10 @@ pub(super) async fn answer_modern_elsewhere(
     if let Some(id) = approval_of_repeat(post.worker, &post.principal, received) {
         return of_approval(post, &id).answer(post, body).await;
     }
-    match bound_to(post.worker, post.endpoint, received).await {
+    match bound_to(post.worker, &post.endpoint, received).await {
         BoundTo::Nothing => {
             let asks = post.worker.settings().policy.rules.as_ref()?.reads_session_facts();
-            if !(asks && RAISES_FACTS.contains(&&*received.request.method)) {
+            if !(asks && raises_facts(&post.endpoint, &received.request.method)) {
                 return None;
             }
             let node = of_principal(post)?;

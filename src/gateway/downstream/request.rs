@@ -31,6 +31,7 @@ use serde_json::value::RawValue;
 
 use super::body::{Body, plain};
 use super::in_flight::InFlight;
+use super::server_endpoint;
 use super::session::Session;
 use super::session_table::Sessions;
 use super::source::Source;
@@ -71,7 +72,7 @@ pub struct ClientConnection {
     pub(super) client: RefCell<Option<KnownClient>>,
     pub(super) in_flight: Arc<InFlight>,
     /// The parsed head of the last request that was received completely.
-    pub(super) reading: Cell<Option<RequestHead>>,
+    pub(super) reading: RefCell<Option<RequestHead>>,
     /// Whether the current head was matched with that session.
     pub(super) belongs: Cell<bool>,
 }
@@ -110,8 +111,10 @@ impl<'a> Post<'a> {
         connection: &'a ClientConnection,
         now_ms: u64,
         head: &'a Parts,
-        RequestHead { endpoint, media, is_traced, .. }: RequestHead,
+        of: &RequestHead,
     ) -> Self {
+        let RequestHead { endpoint, media, is_traced, .. } = of;
+        let (endpoint, is_traced) = (endpoint.clone(), *is_traced);
         let channel = if media.event_stream { Channel::Stream } else { Channel::Answer };
         let principal = connection.principal.borrow().clone();
         Self { worker, sessions, connection, now_ms, head, endpoint, channel, principal, is_traced }
@@ -121,7 +124,7 @@ impl<'a> Post<'a> {
         let client = Arc::clone(&session.client);
         // The request's principal, not the session's: a token's scope may have changed since.
         let principal = self.principal.clone();
-        let (endpoint, trace) = (self.endpoint, self.trace());
+        let (endpoint, trace) = (self.endpoint.clone(), self.trace());
         Peer { client, principal, endpoint, channel, headers: None, trace }
     }
 
@@ -142,8 +145,13 @@ pub const PATHS: [&str; 4] = ["/mcp", ALL_PATH, "/mcp/", ALL_PATH_SLASH];
 const ALL_PATH: &str = "/mcp/all";
 const ALL_PATH_SLASH: &str = "/mcp/all/";
 
+/// Whether MCP is served at this path: at one of [`PATHS`], or at that of one server.
+pub fn is_mcp(path: &str) -> bool {
+    PATHS.contains(&path) || path.starts_with(server_endpoint::PREFIX)
+}
+
 /// The part of a request's head that does not depend on the session.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RequestHead {
     pub(super) endpoint: Endpoint,
     pub(super) media: Media,
@@ -155,6 +163,7 @@ pub(super) struct RequestHead {
 
 impl RequestHead {
     pub(super) fn of(head: &Parts) -> Self {
+        // That of one server is set once its name is known to exist.
         let endpoint = match head.uri.path() {
             ALL_PATH | ALL_PATH_SLASH => Endpoint::All,
             _ => Endpoint::Search,

@@ -595,7 +595,7 @@ mod tests {
     fn reopened(node: &Sessions, id: &str, unix_ms: u64) -> Option<Arc<Session>> {
         let ticket = node.ticket(id, || unix_ms)?;
         let home = Some(ticket.node);
-        let opening = ticket.opening(Principal::Admin, Source::Loopback);
+        let opening = ticket.opening(Principal::Admin, Source::Loopback, Endpoint::All);
         node.open_as(id.into(), opening, home, 0).ok()
     }
 

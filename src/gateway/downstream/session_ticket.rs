@@ -25,8 +25,9 @@ use crate::proxy::client::{Client, Endpoint, MAX_CLIENT_NAME_BYTES};
 pub(crate) const TICKET_LIFE_MS: u64 = IDLE_MS;
 /// Format version, the first byte.
 const FORMAT: u8 = 1;
-/// Maximum size without the client's name: format, revision, flags, time, node, principal, key, length, padding.
-const MAX_FIXED_BYTES: usize = 1 + 1 + 1 + 8 + 16 + 16 + 32 + 1 + 2;
+/// Maximum size without the client's name: format, revision, flags, time, node, principal, key, server, length,
+/// padding.
+const MAX_FIXED_BYTES: usize = 1 + 1 + 1 + 8 + 16 + 16 + 32 + 16 + 1 + 2;
 const _: () = assert!(MAX_FIXED_BYTES + MAX_CLIENT_NAME_BYTES <= MAX_SEALED_BYTES);
 
 const SAMPLING: u8 = 1;
@@ -35,9 +36,40 @@ const ROOTS: u8 = 1 << 3;
 const ALL_TOOLS: u8 = 1 << 4;
 const KEYED: u8 = 1 << 5;
 const ELICITATION_URLS: u8 = 1 << 6;
+const ONE_SERVER: u8 = 1 << 7;
 /// Revisions with sessions, encoded by index. The order must never change.
 const REVISIONS: [Revision; 4] =
     [Revision::November2024, Revision::March2025, Revision::June2025, Revision::November2025];
+
+/// Endpoint that a ticket is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TicketEndpoint {
+    Search,
+    All,
+    /// The one of the server whose name has this hash.
+    Server([u8; 16]),
+}
+
+impl TicketEndpoint {
+    fn of(endpoint: &Endpoint) -> Self {
+        match endpoint {
+            Endpoint::Search => Self::Search,
+            Endpoint::All => Self::All,
+            Endpoint::Server(name) => {
+                let hash = blake3::hash(name.as_bytes());
+                Self::Server(hash.as_bytes().first_chunk().copied().unwrap_or_default())
+            }
+        }
+    }
+
+    /// Hash of the name of its only server.
+    fn server(self) -> Option<[u8; 16]> {
+        match self {
+            Self::Search | Self::All => None,
+            Self::Server(hash) => Some(hash),
+        }
+    }
+}
 
 /// Why an id opens no session. The client gets the response for any unknown id.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -61,7 +93,7 @@ pub struct SessionTicket {
     pub revision: Revision,
     /// Capabilities that the client declared.
     pub client_capabilities: ClientCapabilities,
-    pub endpoint: Endpoint,
+    pub endpoint: TicketEndpoint,
     /// Time of creation in milliseconds since 1970.
     pub made_ms: u64,
     /// Node that created it.
@@ -93,7 +125,7 @@ impl TicketOffice {
             salt,
             revision: client.revision(),
             client_capabilities: client.client_capabilities,
-            endpoint: *endpoint,
+            endpoint: TicketEndpoint::of(endpoint),
             made_ms: now_ms,
             node: self.node,
             principal: principal.mark(),
@@ -116,13 +148,13 @@ impl TicketOffice {
 }
 
 impl SessionTicket {
-    pub(crate) fn is_for(&self, principal: &Principal, endpoint: Endpoint) -> bool {
-        self.principal == principal.mark() && self.endpoint == endpoint
+    pub(crate) fn is_for(&self, principal: &Principal, endpoint: &Endpoint) -> bool {
+        self.principal == principal.mark() && self.endpoint == TicketEndpoint::of(endpoint)
     }
 
-    /// Parameters to reopen the session for `principal`, its owner, coming from `source`.
-    pub fn opening(self, principal: Principal, source: Source) -> Opening {
-        let Self { salt, revision, client_capabilities, endpoint, key, client_name, .. } = self;
+    /// Parameters to reopen the session for `principal`, its owner, coming from `source` to `endpoint`, its own.
+    pub fn opening(self, principal: Principal, source: Source, endpoint: Endpoint) -> Opening {
+        let Self { salt, revision, client_capabilities, key, client_name, .. } = self;
         let id = fresh_id(salt);
         let client = Client::new(
             id,
@@ -142,7 +174,8 @@ impl SessionTicket {
             (elicitation_forms, ELICITATION_FORMS),
             (elicitation_urls, ELICITATION_URLS),
             (roots, ROOTS),
-            (self.endpoint == Endpoint::All, ALL_TOOLS),
+            (self.endpoint == TicketEndpoint::All, ALL_TOOLS),
+            (self.endpoint.server().is_some(), ONE_SERVER),
             (self.key.hash().is_some(), KEYED),
         ];
         let set = flags.iter().filter(|(is_set, _)| *is_set);
@@ -153,6 +186,7 @@ impl SessionTicket {
         out.extend(self.node.bytes());
         out.extend(self.principal);
         out.extend(self.key.hash().into_iter().flatten());
+        out.extend(self.endpoint.server().into_iter().flatten());
         out.push(u8::try_from(self.client_name.len()).ok()?);
         out.extend(self.client_name.bytes());
         // Padding: the last character of an id must use all of its bits, since tables shard by it.
@@ -174,6 +208,11 @@ impl SessionTicket {
         let made_ms = u64::from_be_bytes(reader.array()?);
         let (node, principal) = (NodeTag::of_bytes(reader.array()?), reader.array()?);
         let key = if has(KEYED) { Some(reader.array()?) } else { None };
+        let endpoint = match (has(ONE_SERVER), has(ALL_TOOLS)) {
+            (true, _) => TicketEndpoint::Server(reader.array()?),
+            (false, true) => TicketEndpoint::All,
+            (false, false) => TicketEndpoint::Search,
+        };
         let length = usize::from(reader.byte()?);
         let name = reader.0.get(..length).ok_or(DecodeError::Short)?;
         Ok(Self {
@@ -185,7 +224,7 @@ impl SessionTicket {
                 elicitation_urls: has(ELICITATION_URLS),
                 roots: has(ROOTS),
             },
-            endpoint: if has(ALL_TOOLS) { Endpoint::All } else { Endpoint::Search },
+            endpoint,
             made_ms,
             node,
             principal,
@@ -296,10 +335,10 @@ pub(super) mod tests {
         let id = office(1, "a").seal(&opening([7; 16], Principal::Admin), [7; 16], 5).unwrap();
         let ticket = office(1, "b").open(&id, 6).unwrap();
         assert_eq!((ticket.node, ticket.made_ms), (office(1, "a").node, 5));
-        assert!(ticket.is_for(&Principal::Admin, Endpoint::All));
-        assert!(!ticket.is_for(&Principal::Anonymous, Endpoint::All));
-        assert!(!ticket.is_for(&Principal::Admin, Endpoint::Search));
-        let again = ticket.opening(Principal::Admin, Source::Loopback);
+        assert!(ticket.is_for(&Principal::Admin, &Endpoint::All));
+        assert!(!ticket.is_for(&Principal::Anonymous, &Endpoint::All));
+        assert!(!ticket.is_for(&Principal::Admin, &Endpoint::Search));
+        let again = ticket.opening(Principal::Admin, Source::Loopback, Endpoint::All);
         let first = opening([7; 16], Principal::Admin);
         assert_eq!(
             again.client.session_id, first.client.session_id,
@@ -308,6 +347,18 @@ pub(super) mod tests {
         assert_eq!((&again.client.name, again.client.version), (&first.client.name, "2025-06-18"));
         assert_eq!(again.client.client_capabilities, first.client.client_capabilities);
         assert_eq!((again.endpoint, again.key), (first.endpoint, first.key));
+    }
+
+    #[test]
+    fn pro_41_ticket_of_one_server_is_for_no_other() {
+        let of = |name: &str| Endpoint::Server(name.into());
+        let opening = Opening { endpoint: of("a"), ..opening([7; 16], Principal::Admin) };
+        let id = office(1, "a").seal(&opening, [7; 16], 5).unwrap();
+        let ticket = office(1, "b").open(&id, 6).unwrap();
+        assert!(ticket.is_for(&Principal::Admin, &of("a")));
+        for other in [of("b"), of("A"), Endpoint::All, Endpoint::Search] {
+            assert!(!ticket.is_for(&Principal::Admin, &other), "{other:?}");
+        }
     }
 
     #[test]
@@ -328,6 +379,7 @@ pub(super) mod tests {
         assert_eq!(refused, Err(TicketRefusal::Form(DecodeError::Version(FORMAT + 1))));
         let longest = SessionTicket {
             client_name: "x".repeat(MAX_CLIENT_NAME_BYTES).into(),
+            endpoint: TicketEndpoint::Server([1; 16]),
             key: SessionKey::of_hash(Some([1; 32])),
             ..office(1, "a")
                 .open(
@@ -337,7 +389,7 @@ pub(super) mod tests {
                 .unwrap()
         };
         let id = keys.seal([1; 16], &longest.encode().unwrap()).unwrap();
-        assert!(id.len() <= 328, "{}", id.len());
+        assert!(id.len() <= 352, "{}", id.len());
         assert_eq!(office(1, "b").open(&id, 0).unwrap().client_name, longest.client_name);
     }
 
@@ -345,14 +397,18 @@ pub(super) mod tests {
         #[test]
         fn ticket_round_trips(
             salt: IdSalt, made_ms: u64, node: [u8; 16], principal: [u8; 16], key: Option<[u8; 32]>,
-            revision in 0..4_usize, all: bool, sampling: bool, urls: bool, forms: bool, roots: bool,
+            revision in 0..4_usize, server: Option<[u8; 16]>, all: bool, sampling: bool, urls: bool, forms: bool, roots: bool,
             name in "\\PC{0,32}",
         ) {
             let ticket = SessionTicket {
                 salt, made_ms, principal,
                 revision: REVISIONS[revision],
                 client_capabilities: ClientCapabilities { sampling, elicitation_forms: forms, elicitation_urls: urls, roots },
-                endpoint: if all { Endpoint::All } else { Endpoint::Search },
+                endpoint: match (server, all) {
+                    (Some(server), _) => TicketEndpoint::Server(server),
+                    (None, true) => TicketEndpoint::All,
+                    (None, false) => TicketEndpoint::Search,
+                },
                 node: NodeTag::of_bytes(node),
                 key: SessionKey::of_hash(key),
                 client_name: name.into(),

@@ -26,6 +26,7 @@ use super::listen::{Subscription, legacy_notification, notices};
 use super::request;
 use crate::proxy::client::{Channel, Client, Endpoint, Level, Peer};
 use crate::proxy::dispatch::Incoming;
+use crate::proxy::passthrough::list_cache::LIST_WAIT;
 use crate::proxy::passthrough::revocation;
 use crate::proxy::reply::{Initialize, Piece, Reaction, Running};
 use crate::proxy::{Worker, dispatch, render};
@@ -42,15 +43,27 @@ const MAX_SUBSCRIPTIONS: usize = 32;
 const SESSION_ID: &str = "stdio";
 
 /// Serves one client until it closes its end, then lets the calls in flight finish.
-pub async fn serve<R, W>(worker: Rc<Worker>, input: R, output: W) -> std::io::Result<()>
+pub async fn serve<R, W>(
+    worker: Rc<Worker>,
+    endpoint: Endpoint,
+    input: R,
+    output: W,
+) -> std::io::Result<()>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin + 'static,
 {
+    if let Some(server) = endpoint.server()
+        && let Some(upstream) = worker.proxy.upstreams.get(server)
+    {
+        // Its tools and capabilities are not known before.
+        let _ = tokio::time::timeout(LIST_WAIT, upstream.settled()).await;
+    }
     let (replies, queue) = mpsc::channel::<Splice>(REPLY_QUEUE);
     let writer = tokio::task::spawn_local(write(output, queue));
     let mut client = Pipe {
         worker,
+        endpoint,
         client: Arc::new(anonymous_client(SESSION_ID)),
         replies,
         calls: JoinSet::new(),
@@ -82,6 +95,7 @@ where
 
 struct Pipe {
     worker: Rc<Worker>,
+    endpoint: Endpoint,
     /// The client described by `initialize`; a modern request describes its own.
     client: Arc<Client>,
     replies: mpsc::Sender<Splice>,
@@ -138,7 +152,7 @@ impl Pipe {
             client,
             // A pipe carries no key.
             principal: Principal::Anonymous,
-            endpoint: Endpoint::Search,
+            endpoint: self.endpoint.clone(),
             channel: Channel::Stream,
             headers: None,
             trace: None,
@@ -203,7 +217,7 @@ impl Pipe {
         // A client that initializes again is notified once, not twice.
         self.listeners.abort_all();
         let (client, replies) = (Arc::clone(&self.client), self.replies.clone());
-        let worker = Rc::clone(&self.worker);
+        let (worker, endpoint) = (Rc::clone(&self.worker), self.endpoint.clone());
         let mut receiver = worker.proxy.catalog.notices();
         let mut aside = client.listen();
         self.listeners.spawn_local(async move {
@@ -219,7 +233,7 @@ impl Pipe {
                     let receives = |uri: &str| {
                         revocation::receives(&worker.proxy, &client, &Principal::Anonymous, uri)
                     };
-                    let message = legacy_notification(Endpoint::Search, &notice, receives);
+                    let message = legacy_notification(&endpoint, &notice, receives);
                     if let Some(message) = message {
                         let _ = replies.send(Splice::from(message)).await;
                     }

@@ -128,7 +128,10 @@ pub(super) fn presented_state(
             )),
             Some(_) | None => match access {
                 Access::Tool(_) => Ok(PresentedState::Held),
-                Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {
+                Access::Resource { .. }
+                | Access::Prompt { .. }
+                | Access::Completion { .. }
+                | Access::Method { .. } => {
                     refused(&"requestState belongs to a tool call; repeat that call")
                 }
             },
@@ -380,9 +383,10 @@ fn asked(pending: PendingApproval, caller: &Caller, call: &WaitingCall<'_>) -> A
                 operation == Operation::Destructive || side_effect == SideEffect::Destructive;
             (Some(operation), destructive)
         }
-        Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {
-            (None, false)
-        }
+        Access::Resource { .. }
+        | Access::Prompt { .. }
+        | Access::Completion { .. }
+        | Access::Method { .. } => (None, false),
     };
     AskedCall {
         pending,

@@ -7,6 +7,7 @@
 //!
 //! [`DroppedMembers`] logs unsupported members of messages once per sender and member, bounded.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
@@ -16,6 +17,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use mcpproxy_activity::record::Source;
+use mcpproxy_catalog::exposed;
 use mcpproxy_policy::tool::ServerId;
 use mcpproxy_policy::{FactsCell, Principal};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
@@ -564,14 +566,44 @@ impl Client {
     }
 }
 
-/// Tool set that a request addresses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Endpoint of a request: the servers it shows, and the names it shows them under.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Endpoint {
     /// `/mcp`: the built-in tools.
     #[default]
     Search,
     /// `/mcp/all`: every upstream tool under a name of its own.
     All,
+    /// `/mcp/server/NAME`: one server under its own names and URIs.
+    Server(Arc<str>),
+}
+
+impl Endpoint {
+    /// The only server it shows.
+    pub(crate) fn server(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Search | Self::All => None,
+            Self::Server(server) => Some(server),
+        }
+    }
+
+    /// The internal URI of a resource that its clients call `uri`.
+    pub(crate) fn exposed_uri<'a>(&self, uri: &'a str) -> Cow<'a, str> {
+        match self {
+            Self::Search | Self::All => Cow::Borrowed(uri),
+            Self::Server(server) => Cow::Owned(exposed::uri(server, uri)),
+        }
+    }
+
+    /// The URI under which its clients know a resource; `None` if it does not show that.
+    pub(crate) fn shown_uri<'a>(&self, exposed: &'a str) -> Option<&'a str> {
+        match self {
+            Self::Search | Self::All => Some(exposed),
+            Self::Server(only) => {
+                exposed::split_uri(exposed).filter(|(server, _)| **server == **only).map(|it| it.1)
+            }
+        }
+    }
 }
 
 /// Messages that a reply can carry besides its response.
@@ -589,7 +621,7 @@ pub struct Peer {
     pub client: Arc<Client>,
     /// The principal it acts for.
     pub principal: Principal,
-    /// The tool set it addresses.
+    /// The endpoint it addresses.
     pub endpoint: Endpoint,
     /// Whether messages can precede the response.
     pub channel: Channel,
@@ -619,6 +651,7 @@ impl Peer {
             request_id: inside.map_or_else(|| id.clone(), |inside| id.slice_ref(inside)),
             name: Box::default(),
             client: Some((ActiveCall::of(Arc::clone(&self.client)), self.channel)),
+            extensions: self.endpoint.server().is_some(),
             trace: self.trace.clone(),
         }
     }
@@ -635,6 +668,8 @@ pub struct Caller {
     pub name: Box<str>,
     /// Recipient of messages and questions before the response, if any.
     pub client: Option<(ActiveCall, Channel)>,
+    /// Whether messages of extensions are passed to the client: at the endpoint of one server.
+    pub extensions: bool,
     /// Trace context in headers; `None` also if tracing is off.
     pub trace: Option<Box<PropagatedContext>>,
 }

@@ -1,4 +1,5 @@
-//! Direct mode (`/mcp/all`): each upstream tool under a name of its own.
+//! Direct mode: each upstream tool under a name of its own (`/mcp/all`), or those of one server under their own names
+//! (`/mcp/server/NAME`).
 //!
 //! Calls take the same admission and pipeline as those by a call tool (FR-A2). The operation is the tool's
 //! effective side effect, since the client states no intent: the matrix always fits, and only the operator's
@@ -48,21 +49,24 @@ pub(crate) fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &
     };
     let (worker, family, principal) =
         (Rc::clone(worker), peer.client.family, peer.principal.clone());
+    let only = peer.endpoint.server().cloned();
     let running = Running::new(|reply| async move {
         worker.proxy.upstreams.nudge();
-        first_sets(&worker).await;
-        compiled_schemas(&worker).await;
+        first_sets(&worker, only.as_deref()).await;
+        compiled_schemas(&worker, only.as_deref()).await;
         let own_members = render::own_members(family, Caching::Milliseconds(FRESH_MS));
         let (snapshot, settings) = (worker.proxy.catalog.load(), worker.settings());
         let visible = policy::visible(&principal, &settings.policy);
-        let page = match visible.is_all() {
-            true => {
-                let given = |tool: &Arc<Tool>| tool.trust == Trust::Given;
-                listing::page(&own_members, "tools", snapshot.listed(&start, family, given))
-            }
-            false => {
-                let shown = snapshot.listed(&start, family, |tool| visible.tool(tool));
-                listing::page(&own_members, "tools", shown)
+        let is_all = visible.is_all();
+        let shown = |tool: &Arc<Tool>| match is_all {
+            true => tool.trust == Trust::Given,
+            false => visible.tool(tool),
+        };
+        let page = match &only {
+            None => listing::page(&own_members, "tools", snapshot.listed(&start, family, shown)),
+            Some(server) => {
+                let tools = snapshot.listed_of(server, &start, family, shown);
+                listing::page(&own_members, "tools", tools)
             }
         };
         reply.put(Piece::Whole(AnswerMember::Result, page));
@@ -80,13 +84,17 @@ pub(crate) fn call_tool(
 ) -> Reaction {
     let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
     let CallParams { name, arguments, extras, left: _ } = params;
-    let named = Named { name: name.into(), arguments, headers: peer.headers.clone() };
+    let (only, headers) = (peer.endpoint.server().cloned(), peer.headers.clone());
+    let named = Named { name: name.into(), only, arguments, headers };
     let running = Running::new(|reply| call(worker, caller, named, extras, reply));
     Reaction::Call { id, running }
 }
 
 struct Named {
+    /// The listed name.
     name: Box<str>,
+    /// The only server of the endpoint.
+    only: Option<Arc<str>>,
     arguments: Bytes,
     headers: Option<ParamHeaders>,
 }
@@ -109,25 +117,23 @@ fn call(
 /// Finds the tool and asks for admission.
 async fn prepare(
     on: &mut OnRecord<'_>,
-    Named { name, arguments, headers }: &Named,
+    Named { name, only, arguments, headers }: &Named,
     extras: &mut CallExtras,
 ) -> Result<(Permit, Bytes), Stopped> {
-    on.record.name("", &shown(name));
+    on.record.name(only.as_deref().unwrap_or_default(), &shown(name));
     on.record.keep_arguments(arguments);
     if !arguments.starts_with(b"{") {
         let text = "Invalid params: arguments must be an object".to_owned();
         return Err(Refusal::rejected(RefusalKind::Unreadable, text).into());
     }
-    let tool = match find(on, name).await {
+    let only = only.as_ref();
+    let tool = match find(on, only, name).await {
         Ok(tool) => tool,
         Err(stop) => {
-            let stop = nearest(on, name, stop);
+            let stop = nearest(on, only, name, stop);
             let is_unknown = matches!(stop.kind, RefusalKind::Unreadable | RefusalKind::Upstream);
-            return Err(match exposed::split_name(name).filter(|_| is_unknown) {
-                Some((server, tool)) => {
-                    let name = ToolName { server: server.into(), tool: tool.into() };
-                    on.unknown(&name, arguments, None, stop).into()
-                }
+            return Err(match named(only, name).filter(|_| is_unknown) {
+                Some(name) => on.unknown(&name, arguments, None, stop).into(),
                 None => stop.into(),
             });
         }
@@ -146,15 +152,26 @@ async fn prepare(
     let permit = admitted.map_err(|stop| match stop {
         // An invisible tool is refused like an unknown one.
         Stopped::Refused(refusal) if refusal.kind == RefusalKind::Unknown => {
-            nearest(on, name, unknown(name)).into()
+            nearest(on, only, name, unknown(name)).into()
         }
         other => other,
     })?;
     Ok((permit, arguments))
 }
 
+/// Server and tool of a listed name, if they follow from the name itself.
+fn named(only: Option<&Arc<str>>, name: &str) -> Option<ToolName> {
+    match only {
+        Some(server) => Some(ToolName { server: Arc::clone(server), tool: name.into() }),
+        None => {
+            let (server, tool) = exposed::split_name(name)?;
+            Some(ToolName { server: server.into(), tool: tool.into() })
+        }
+    }
+}
+
 /// Adds the nearest visible tools to the refusal of an unknown one.
-fn nearest(on: &OnRecord<'_>, name: &str, refusal: Refusal) -> Refusal {
+fn nearest(on: &OnRecord<'_>, only: Option<&Arc<str>>, name: &str, refusal: Refusal) -> Refusal {
     if refusal.kind != RefusalKind::Unreadable {
         return refusal;
     }
@@ -163,8 +180,11 @@ fn nearest(on: &OnRecord<'_>, name: &str, refusal: Refusal) -> Refusal {
     let start = Start::default();
     let tools = snapshot.direct_tools(&start);
     let mut may_see = visible.first_tools(MAX_RULED);
-    let shown = tools.filter(|(_, tool)| tool.trust == Trust::Given && may_see(tool));
-    refusal.helping(advice::nearest_names(name, shown.map(|(listed, _)| &*listed.key)))
+    let of_server = |tool: &Tool| only.is_none_or(|server| *tool.name.server == **server);
+    let shown = tools
+        .filter(|(_, tool)| of_server(tool) && tool.trust == Trust::Given && may_see(tool))
+        .map(|(listed, _)| if only.is_some() { &*listed.own } else { &*listed.key });
+    refusal.helping(advice::nearest_names(name, shown))
 }
 
 fn unknown(name: &str) -> Refusal {
@@ -172,15 +192,24 @@ fn unknown(name: &str) -> Refusal {
     Refusal::rejected(RefusalKind::Unreadable, text)
 }
 
-async fn find(on: &OnRecord<'_>, name: &str) -> Result<Arc<Tool>, Refusal> {
+async fn find(
+    on: &OnRecord<'_>,
+    only: Option<&Arc<str>>,
+    name: &str,
+) -> Result<Arc<Tool>, Refusal> {
     let (worker, proxy) = (on.worker, &on.worker.proxy);
     let unknown = || unknown(name);
-    if let Some(tool) = proxy.catalog.load().direct(name) {
+    let snapshot = proxy.catalog.load();
+    let tool = match only {
+        Some(server) => snapshot.named(server, name),
+        None => snapshot.direct(name),
+    };
+    if let Some(tool) = tool {
         return Ok(Arc::clone(tool));
     }
+    drop(snapshot);
     // At startup the server's first tool list may still be pending.
-    if let Some((server, tool)) = exposed::split_name(name) {
-        let name = ToolName { server: server.into(), tool: tool.into() };
+    if let Some(name) = named(only, name) {
         return call::find(on, &name).await.map_err(|stop| match stop.kind {
             RefusalKind::Upstream => stop,
             RefusalKind::Unknown
@@ -196,15 +225,18 @@ async fn find(on: &OnRecord<'_>, name: &str) -> Result<Arc<Tool>, Refusal> {
             | RefusalKind::Failed => unknown(),
         });
     }
-    first_sets(worker).await;
+    first_sets(worker, None).await;
     proxy.catalog.load().direct(name).cloned().ok_or_else(unknown)
 }
 
-/// Waits for servers whose tools are unknown, with a limit: many clients fetch the list once, at startup.
-async fn first_sets(worker: &Worker) {
+/// Waits for servers whose tools are unknown, or for the `only` one, with a limit: many clients fetch the list once, at
+/// startup.
+async fn first_sets(worker: &Worker, only: Option<&str>) {
     let proxy = &worker.proxy;
     let snapshot = proxy.catalog.load();
-    let awaited = snapshot.servers().filter(|(_, set)| *set == ToolSet::Awaited);
+    let awaited = snapshot.servers().filter(|(server, set)| {
+        *set == ToolSet::Awaited && only.is_none_or(|only| ***server == *only)
+    });
     let awaited = awaited.filter_map(|(server, _)| proxy.upstreams.get(server));
     let settled =
         futures_util::future::join_all(awaited.map(async |upstream| upstream.settled().await));
@@ -212,10 +244,12 @@ async fn first_sets(worker: &Worker) {
 }
 
 /// Waits, with the same limit, until output schemas are compiled: only those that can be compiled are listed.
-async fn compiled_schemas(worker: &Worker) {
+async fn compiled_schemas(worker: &Worker, only: Option<&str>) {
     let catalog = &worker.proxy.catalog;
     let until = Instant::now() + LIST_WAIT;
-    for tool in catalog.load().tools() {
+    let snapshot = catalog.load();
+    let tools = only.map_or(snapshot.tools(), |server| snapshot.tools_of(server));
+    for tool in tools {
         if matches!(tool.schema.now(), OutputSchema::Compiling(_)) {
             catalog.compiled(tool, until).await;
         }

@@ -21,7 +21,7 @@ use mcpproxy_policy::approvals::{
     AnswerChannel, Answerer, ApprovalAnswer, ApprovalId, ApprovalVerdict, StateRead,
 };
 use mcpproxy_policy::intent::{NO_CALL_TOOL, Operation};
-use mcpproxy_policy::tool::ToolName;
+use mcpproxy_policy::tool::{Tool, ToolName, Trust};
 use mcpproxy_policy::{Principal, ResourceRequest};
 use mcpproxy_protocol::mcp::bounds::{MAX_ID_BYTES, MAX_URI_BYTES, MAX_URI_PREFIX_BYTES};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
@@ -29,7 +29,7 @@ use mcpproxy_protocol::mcp::jsonrpc::Code;
 use mcpproxy_protocol::mcp::message::{self, Message, Request, Response};
 use mcpproxy_protocol::mcp::revisions::{LEGACY, NEWEST_LEGACY, ProtocolFamily, Revision};
 use mcpproxy_protocol::mcp::shapes::Left;
-use mcpproxy_protocol::mcp::{bounds, jsonrpc};
+use mcpproxy_protocol::mcp::{bounds, extensions, jsonrpc};
 use mcpproxy_runtime::io::line_budget::peer_line;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -50,7 +50,7 @@ use super::render::Caching;
 use super::reply::{Initialize, NotificationFilter, Reaction, Running};
 use super::retrieve::{RETRIEVE_TOOLS, USAGE_INSTRUCTIONS};
 use super::worker::Worker;
-use super::{approval, builtin, call, describe, direct, params, passthrough, render};
+use super::{approval, builtin, call, describe, direct, extension, params, passthrough, render};
 use crate::results::ResultHandle;
 
 /// Routes a request. A call starts when its reply is first polled.
@@ -65,12 +65,14 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         return refuse(worker, peer, id, "", text);
     }
     let family = peer.client.family;
-    match (&*request.method, family, peer.endpoint) {
+    match (&*request.method, family, &peer.endpoint) {
         ("tools/call", _, Endpoint::Search) => call_tool(worker, peer, id, &params),
-        ("tools/call", _, Endpoint::All) => match read_call(worker, peer, &params) {
-            Ok(read) => direct::call_tool(worker, peer, id, read),
-            Err(text) => refuse(worker, peer, id, "", text),
-        },
+        ("tools/call", _, Endpoint::All | Endpoint::Server(_)) => {
+            match read_call(worker, peer, &params) {
+                Ok(read) => direct::call_tool(worker, peer, id, read),
+                Err(text) => refuse(worker, peer, id, "", text),
+            }
+        }
         ("tools/list", _, Endpoint::Search) => {
             let (settings, overview) = (worker.settings(), overview(worker, peer));
             let required = settings.policy.intent.operation_type;
@@ -78,7 +80,9 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
             let tools = builtin::tools_list(required, limit, &overview, keeps);
             Reaction::Answer(render::own(family, &id, &tools, Caching::Milliseconds(FRESH_MS)))
         }
-        ("tools/list", _, Endpoint::All) => direct::list_tools(worker, peer, &id, &params),
+        ("tools/list", _, Endpoint::All | Endpoint::Server(_)) => {
+            direct::list_tools(worker, peer, &id, &params)
+        }
         ("resources/list", ..) => passthrough::list(worker, peer, &id, List::Resources, &params),
         ("resources/templates/list", ..) => {
             passthrough::list(worker, peer, &id, List::Templates, &params)
@@ -110,6 +114,9 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         ),
         ("server/discover", ProtocolFamily::Modern, _) => discover(worker, peer, &id),
         ("subscriptions/listen", ProtocolFamily::Modern, _) => listen(id, &params),
+        (method, _, Endpoint::Server(server)) if extensions::is_method(method) => {
+            extension::forward(worker, peer, (id, server), method, params)
+        }
         (method, ..) => Reaction::unknown_method(&id, method),
     }
 }
@@ -159,12 +166,15 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
         .into_iter()
         .find(|known| **known == params.protocol_version)
         .unwrap_or(NEWEST_LEGACY);
-    let result = json!({
-        "protocolVersion": version,
-        "capabilities": capabilities(worker),
-        "serverInfo": render::server_info(),
-        "instructions": instructions(worker, peer),
-    });
+    let result = with_instructions(
+        worker,
+        peer,
+        json!({
+            "protocolVersion": version,
+            "capabilities": capabilities(worker, &peer.endpoint),
+            "serverInfo": render::server_info(),
+        }),
+    );
     Reaction::Initialize(Initialize {
         version,
         client_name: params.client_info.name,
@@ -175,11 +185,14 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
 
 /// `server/discover` (MCP 2026-07-28 §Discovery).
 fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
-    let result = json!({
-        "supportedVersions": supported(worker),
-        "capabilities": capabilities(worker),
-        "instructions": instructions(worker, peer),
-    });
+    let result = with_instructions(
+        worker,
+        peer,
+        json!({
+            "supportedVersions": supported(worker),
+            "capabilities": capabilities(worker, &peer.endpoint),
+        }),
+    );
     // Upstream capabilities may change at any time.
     Reaction::Answer(render::own(
         ProtocolFamily::Modern,
@@ -193,12 +206,38 @@ fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
 const DIRECT_INSTRUCTIONS: &str =
     "Each tool is one of an upstream server, listed as SERVER__TOOL: call it by the listed name.";
 
-/// Instructions for an agent: the built-in tools and, with them, the purpose of each server.
+/// An introduction with `instructions`, if there are any.
+fn with_instructions(worker: &Worker, peer: &Peer, mut introduction: Value) -> Value {
+    let text = instructions(worker, peer);
+    if let (false, Some(members)) = (text.is_empty(), introduction.as_object_mut()) {
+        members.insert("instructions".into(), text.into());
+    }
+    introduction
+}
+
+/// Instructions for an agent: the built-in tools and, with them, the purpose of each server; or those of the only
+/// server.
 fn instructions(worker: &Worker, peer: &Peer) -> String {
-    match (peer.endpoint, &*overview(worker, peer)) {
-        (Endpoint::All, _) => DIRECT_INSTRUCTIONS.to_owned(),
-        (Endpoint::Search, "") => USAGE_INSTRUCTIONS.to_owned(),
-        (Endpoint::Search, overview) => format!("{USAGE_INSTRUCTIONS} {overview}"),
+    match &peer.endpoint {
+        Endpoint::All => DIRECT_INSTRUCTIONS.to_owned(),
+        Endpoint::Search => match &*overview(worker, peer) {
+            "" => USAGE_INSTRUCTIONS.to_owned(),
+            overview => format!("{USAGE_INSTRUCTIONS} {overview}"),
+        },
+        Endpoint::Server(server) => own_instructions(worker, server),
+    }
+}
+
+/// A server's own instructions; empty while one of its tools is in quarantine: they come from the same author, and
+/// nobody reviews them.
+fn own_instructions(worker: &Worker, server: &str) -> String {
+    let snapshot = worker.proxy.catalog.load();
+    let is_withheld = |tool: &Arc<Tool>| tool.trust == Trust::Withheld;
+    match worker.proxy.upstreams.get(server) {
+        Some(upstream) if !snapshot.tools_of(server).iter().any(is_withheld) => {
+            upstream.introduced().instructions.to_string()
+        }
+        Some(_) | None => String::new(),
     }
 }
 
@@ -215,7 +254,12 @@ pub(crate) fn supported(worker: &Worker) -> Vec<&'static str> {
 }
 
 /// Server capabilities for `initialize` and `server/discover`.
-pub(crate) fn capabilities(worker: &Worker) -> Value {
+pub(crate) fn capabilities(worker: &Worker, endpoint: &Endpoint) -> Value {
+    if let Some(server) = endpoint.server() {
+        let upstream = worker.proxy.upstreams.get(server);
+        let capabilities = upstream.map(|upstream| passthrough::capabilities_of(&upstream));
+        return Value::Object(capabilities.unwrap_or_default());
+    }
     let mut capabilities = passthrough::capabilities(worker);
     // The built-in tools name the servers, so their definitions change as well.
     capabilities.insert("tools".into(), json!({"listChanged": true}));
@@ -500,8 +544,14 @@ pub(crate) enum BoundTo {
 
 /// Binding of a request at that endpoint. May fetch lists of servers to resolve a URI, each within the limit for
 /// lists.
-pub(crate) async fn bound_to(worker: &Worker, endpoint: Endpoint, received: &Received) -> BoundTo {
+pub(crate) async fn bound_to(worker: &Worker, endpoint: &Endpoint, received: &Received) -> BoundTo {
     let request = &received.request;
+    if let Some(server) = endpoint.server() {
+        return match is_for_server(&request.method) {
+            true => of_server(worker, server),
+            false => BoundTo::Nothing,
+        };
+    }
     let (Some(params), false) = (&request.params, received.is_ambiguous()) else {
         return BoundTo::Nothing;
     };
@@ -540,6 +590,19 @@ pub(crate) fn approval_of_repeat(
     }
 }
 
+/// Whether a request at the endpoint of one server is one to that server, except for lists.
+pub(crate) fn is_for_server(method: &str) -> bool {
+    let known = [
+        "tools/call",
+        "prompts/get",
+        "completion/complete",
+        "resources/read",
+        "resources/subscribe",
+        "resources/unsubscribe",
+    ];
+    known.contains(&method) || extensions::is_method(method)
+}
+
 async fn of_target(worker: &Worker, target: &Target) -> BoundTo {
     if let Some((server, _)) = target.split() {
         return of_server(worker, &server);
@@ -564,7 +627,7 @@ fn of_server(worker: &Worker, server: &str) -> BoundTo {
     }
 }
 
-fn of_call(worker: &Worker, endpoint: Endpoint, params: &[u8]) -> BoundTo {
+fn of_call(worker: &Worker, endpoint: &Endpoint, params: &[u8]) -> BoundTo {
     let Ok(params) = std::str::from_utf8(params) else { return BoundTo::Nothing };
     let [name, arguments] = ["name", "arguments"].map(|key| member(params, key));
     let Some(name) = name.and_then(string) else { return BoundTo::Nothing };
@@ -583,7 +646,8 @@ fn of_call(worker: &Worker, endpoint: Endpoint, params: &[u8]) -> BoundTo {
             let server = ToolName::split(&tool).map(|(server, _)| server.to_owned());
             server.unwrap_or_default().into()
         }
-        Endpoint::Search => return BoundTo::Nothing,
+        // Those of one server are decided above.
+        Endpoint::Search | Endpoint::Server(_) => return BoundTo::Nothing,
         Endpoint::All => {
             let catalog = worker.proxy.catalog.load();
             let known = catalog.direct(&name).map(|tool| tool.name.server.to_string());

@@ -939,7 +939,8 @@ fn required(permit: &Permit, family: ProtocolFamily) -> Required {
                 ..
             }
             | Access::Prompt { .. }
-            | Access::Completion { .. },
+            | Access::Completion { .. }
+            | Access::Method { .. },
         ) => Required::Type,
     }
 }

@@ -178,9 +178,10 @@ impl InputRounds {
         let extras = self.extras.clone();
         match permit.access() {
             Access::Tool(_) => (self.body.clone(), CallExtras { members, ..extras }),
-            Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {
-                (with_members(&self.body, &members), extras)
-            }
+            Access::Resource { .. }
+            | Access::Prompt { .. }
+            | Access::Completion { .. }
+            | Access::Method { .. } => (with_members(&self.body, &members), extras),
         }
     }
 }

@@ -676,7 +676,7 @@ mod tests {
                     Target::Prompt(name.into())
                 }
                 Access::Completion { of: Reference::Resource(uri), .. } => Target::Uri(uri.into()),
-                Access::Tool(_) => panic!("no tool is called"),
+                Access::Tool(_) | Access::Method { .. } => panic!("neither is requested"),
             };
             let renamed = match target {
                 Target::Uri(_) => Target::Uri(own.to_owned()),

@@ -70,6 +70,33 @@ pub(crate) fn capabilities(worker: &Worker) -> Map<String, Value> {
     offered.map(|(_, name, value)| (name.to_owned(), value)).collect()
 }
 
+/// Members of `capabilities` that the proxy serves itself, or refuses: tasks (PRO-33).
+const SERVED: [&str; 6] = ["tools", "resources", "prompts", "completions", "logging", "tasks"];
+/// The extension for tasks, of 2026-07-28.
+const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+/// Capabilities of one server: those that the proxy serves in its own form, all others as the server declares them.
+pub(crate) fn capabilities_of(upstream: &Upstream) -> Map<String, Value> {
+    let (offers, introduced) = (upstream.offers(), upstream.introduced());
+    let others = introduced.capabilities.iter();
+    let others = others.filter(|(name, _)| !SERVED.contains(&name.as_str()));
+    let mut all: Map<_, _> = others.map(|(name, value)| (name.clone(), value.clone())).collect();
+    if let Some(Value::Object(extensions)) = all.get_mut("extensions") {
+        extensions.remove(TASKS_EXTENSION);
+    }
+    let resources = json!({"subscribe": offers.resource_updates, "listChanged": true});
+    let served = [
+        (offers.tools, "tools", json!({"listChanged": true})),
+        (offers.resources, "resources", resources),
+        (offers.prompts, "prompts", json!({"listChanged": true})),
+        (offers.completions, "completions", json!({})),
+        (offers.logging, "logging", json!({})),
+    ];
+    let served = served.into_iter().filter(|(offered, ..)| *offered);
+    all.extend(served.map(|(_, name, value)| (name.to_owned(), value)));
+    all
+}
+
 pub(crate) fn list(
     worker: &Rc<Worker>,
     peer: &Peer,
@@ -83,8 +110,12 @@ pub(crate) fn list(
     };
     let (worker, family, principal) =
         (Rc::clone(worker), peer.client.family, peer.principal.clone());
+    let only = peer.endpoint.server().cloned();
     let running = Running::new(|reply| async move {
-        let sets = lists::all(&worker, list).await;
+        let sets = match &only {
+            None => lists::all(&worker, list).await,
+            Some(server) => lists::of_server(&worker, server, list).await,
+        };
         let own_members = render::own_members(family, Caching::Milliseconds(list_cache::FRESH_MS));
         let settings = worker.settings();
         let visible = policy::visible(&principal, &settings.policy);
@@ -92,8 +123,11 @@ pub(crate) fn list(
             List::Resources | List::Templates => visible.resource(server, own),
             List::Prompts => visible.prompt(server, own),
         });
-        let page =
-            listing::page(&own_members, list.member(), elements.into_iter().map(PageElement::from));
+        let elements = elements.into_iter().map(|listed| match only {
+            None => PageElement::from(listed),
+            Some(_) => listed.own_element(list),
+        });
+        let page = listing::page(&own_members, list.member(), elements);
         reply.put(Piece::Whole(AnswerMember::Result, page));
         Ok(())
     });
@@ -110,35 +144,41 @@ pub(crate) fn forward(
 ) -> Reaction {
     let (worker, caller, client_capabilities) =
         (Rc::clone(worker), peer.caller(&id), peer.client_capabilities());
-    let running = Running::new(|reply| {
-        forwarded(worker, caller, forward, client_capabilities, params, reply)
-    });
+    let only = peer.endpoint.server().cloned();
+    let asked = Forwarded { forward, only, client_capabilities, params };
+    let running = Running::new(|reply| forwarded(worker, caller, asked, reply));
     Reaction::Call { id, running }
+}
+
+/// A request to be forwarded.
+struct Forwarded {
+    forward: Forward,
+    /// The only server of the endpoint, which is addressed by its own names.
+    only: Option<Arc<str>>,
+    client_capabilities: ClientCapabilities,
+    params: Bytes,
 }
 
 fn forwarded(
     worker: Rc<Worker>,
     caller: Caller,
-    forward: Forward,
-    client_capabilities: ClientCapabilities,
-    params: Bytes,
+    asked: Forwarded,
     reply: Reply,
 ) -> impl Future<Output = Result<(), Aborted>> {
-    let kind = RecordKind::Forward(forward);
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(&params));
+    let Forwarded { forward, params, .. } = &asked;
+    let kind = RecordKind::Forward(*forward);
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(params));
     recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        on.record.name("", forward.method());
-        on.record.keep_arguments(&params);
-        send(on, forward, client_capabilities, &params).await
+        on.record.name("", asked.forward.method());
+        on.record.keep_arguments(&asked.params);
+        send(on, &asked).await
     })
 }
 
 /// Finds the server, asks for admission and sends the request; a result of the proxy if the server is not needed.
 async fn send(
     mut on: OnRecord<'_>,
-    forward: Forward,
-    client_capabilities: ClientCapabilities,
-    params: &Bytes,
+    &Forwarded { forward, ref only, client_capabilities, ref params }: &Forwarded,
 ) -> Result<ReplySource, Stopped> {
     let unreadable = |text| Refusal::rejected(RefusalKind::Unreadable, text);
     let nothing = || Ok(ReplySource::Own(Bytes::from_static(b"{}")));
@@ -149,11 +189,13 @@ async fn send(
     if let Some(client) = client {
         client.warn_of_dropped(&worker.proxy.dropped_members, forward.method(), &request.left);
     }
-    let (upstream, own) = match resolve(worker, request.target()).await {
+    let only = only.as_deref();
+    let (upstream, own) = match resolve(worker, only, request.target()).await {
         Ok(found) => found,
         Err(text) => {
             // For an unknown server, scope and rules decide as for a known one.
-            if let Some((server, own)) = request.target().split() {
+            let named = request.target().split().filter(|_| only.is_none());
+            if let Some((server, own)) = named {
                 let access = request.access(Arc::from(&*server), own);
                 if let Some(denial) = on.refused_by_name(access, b"", None) {
                     return Err(on.record.deny(&denial).into());
@@ -275,8 +317,17 @@ async fn follow(
 
 /// Resolves a name or URI to the upstream and its own name. Only a name that leads nowhere is refused here; the
 /// upstream knows whether the target exists.
-async fn resolve(worker: &Worker, target: &Target) -> Result<(Arc<Upstream>, String), String> {
+async fn resolve(
+    worker: &Worker,
+    only: Option<&str>,
+    target: &Target,
+) -> Result<(Arc<Upstream>, String), String> {
     let upstreams = &worker.proxy.upstreams;
+    if let Some(server) = only {
+        let upstream =
+            upstreams.get(server).ok_or_else(|| format!("Server '{server}' not found"))?;
+        return Ok((upstream, target.word().to_owned()));
+    }
     if let Some((server, own)) = target.split()
         && let Some(upstream) = upstreams.get(&server)
     {

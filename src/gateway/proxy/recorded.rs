@@ -181,7 +181,9 @@ where
         match work(on).await {
             Ok(ReplySource::Server { permit, answer, holdable, token, retry, rounds, rise }) => {
                 let keeping = Keeping::of(&worker, &caller, kind, &permit);
-                let relay = Relay::new(caller.client, token).holding(holdable.is_some());
+                let relay = Relay::new(caller.client, token)
+                    .holding(holdable.is_some())
+                    .taking_extensions(caller.extensions);
                 let asked = SentRequest { permit, answer, holdable, retry, rounds };
                 let exchange = Exchange::new(worker, asked, record, relay, reply, (rise, keeping));
                 let ended = exchange.run().await;
@@ -708,7 +710,10 @@ impl OnRecord<'_> {
                     None => ToolAccess::direct(tool),
                 })
             }
-            Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => access,
+            Access::Resource { .. }
+            | Access::Prompt { .. }
+            | Access::Completion { .. }
+            | Access::Method { .. } => access,
         })
     }
 
@@ -796,6 +801,7 @@ impl OnRecord<'_> {
         }
         let Self { worker, caller, user, record, rise, .. } = self;
         extras.trace = record.carried();
+        extras.extensions = caller.extensions;
         if let Some((client, _)) = &caller.client {
             extras.session = client.session_key;
             extras.log_level = client.level_for_servers();

@@ -274,6 +274,8 @@ pub(super) enum RecordKind {
     OwnTool,
     /// A request for a resource, prompt or completion.
     Forward(Forward),
+    /// A method that no revision has.
+    Extension,
 }
 
 impl RecordKind {
@@ -284,6 +286,7 @@ impl RecordKind {
             Self::Forward(Forward::Prompt) => Type::PromptGet,
             Self::Forward(Forward::Completion) => Type::Completion,
             Self::OwnTool
+            | Self::Extension
             | Self::Forward(Forward::Resource(
                 ResourceRequest::Subscribe | ResourceRequest::Unsubscribe,
             )) => Type::InternalToolCall,
@@ -295,6 +298,8 @@ impl RecordKind {
         match self {
             Self::ToolCall(_) | Self::OwnTool => TOOLS_CALL,
             Self::Forward(forward) => forward.method(),
+            // The word of the conventions for any method that they do not list.
+            Self::Extension => "_OTHER",
         }
     }
 
@@ -302,7 +307,7 @@ impl RecordKind {
     pub(super) fn variant(self) -> &'static str {
         match self {
             Self::ToolCall(variant) => variant,
-            Self::OwnTool | Self::Forward(_) => "",
+            Self::OwnTool | Self::Forward(_) | Self::Extension => "",
         }
     }
 
@@ -311,11 +316,11 @@ impl RecordKind {
         match (self, kind) {
             (Self::ToolCall(_) | Self::OwnTool, kind)
             | (
-                Self::Forward(_),
+                Self::Forward(_) | Self::Extension,
                 kind @ (RefusalKind::Unreadable | RefusalKind::Headers | RefusalKind::Throttled),
             ) => kind,
             (
-                Self::Forward(_),
+                Self::Forward(_) | Self::Extension,
                 RefusalKind::Parameters
                 | RefusalKind::Intent
                 | RefusalKind::Gate

@@ -13,8 +13,8 @@ use mcpproxy_json::members::{elements, member, string};
 use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerRequest};
 use mcpproxy_protocol::mcp::jsonrpc::{self, Code, Envelope};
 use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
-use mcpproxy_protocol::mcp::shapes;
 use mcpproxy_protocol::mcp::shapes::{Edit, Left, MemberRefused};
+use mcpproxy_protocol::mcp::{extensions, shapes};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -40,6 +40,8 @@ pub(super) struct Relay {
     streams: bool,
     /// Whether the call can be held while a modern client answers the server (PRO-42).
     holds: bool,
+    /// Whether messages of extensions are passed to the client.
+    extensions: bool,
 }
 
 /// Request of a legacy server for the modern client of a call.
@@ -99,12 +101,18 @@ struct Params<'a> {
 impl Relay {
     /// A relay to `client`, if messages can be sent to it; `token` is that of its call.
     pub(super) fn new(client: Option<(ActiveCall, Channel)>, token: Option<Bytes>) -> Self {
-        Self { client, token, asked: Vec::new(), streams: false, holds: false }
+        Self { client, token, asked: Vec::new(), streams: false, holds: false, extensions: false }
     }
 
     /// The same for a call that can be held.
     pub(super) fn holding(mut self, holds: bool) -> Self {
         self.holds = holds;
+        self
+    }
+
+    /// The relay, which passes messages of extensions if `extensions`.
+    pub(super) fn taking_extensions(mut self, extensions: bool) -> Self {
+        self.extensions = extensions;
         self
     }
 
@@ -127,6 +135,18 @@ impl Relay {
             return Step::Drop;
         };
         let Some(method) = &envelope.method else { return Step::Drop };
+        if self.extensions {
+            match envelope.id {
+                None if extensions::is_notification(method) => {
+                    let message = verbatim(method, envelope.params, None);
+                    return to_client(self.channel().map(|_| message));
+                }
+                Some(raw) if extensions::is_method(method) => {
+                    return self.request(message, (method, envelope.params), raw, asked);
+                }
+                Some(_) | None => {}
+            }
+        }
         let params = envelope.params.map(|raw| serde_json::from_str::<Params<'_>>(raw.get()));
         let Ok(params) = params.transpose() else { return Step::Drop };
         match (&**method, envelope.id) {
@@ -269,8 +289,9 @@ impl Relay {
         let Some((client, channel)) = &self.client else {
             return refuse(&format!("{method}: this call came from no MCP client"));
         };
+        let request = ServerRequest::of(method, params);
         match (client.family, channel) {
-            (ProtocolFamily::Modern, _) if self.holds => {}
+            (ProtocolFamily::Modern, _) if self.holds && request.is_some() => {}
             (ProtocolFamily::Modern, _) => {
                 return refuse(&format!(
                     "{method}: the client speaks {}, in which servers send no requests",
@@ -282,10 +303,13 @@ impl Relay {
             }
             (ProtocolFamily::Legacy, Channel::Stream) => {}
         }
-        let Some(request) = ServerRequest::of(method, params) else {
+        let is_extension = self.extensions && extensions::is_method(method);
+        if request.is_none() && !is_extension {
             return refuse(&format!("{method}: the client did not declare that it can"));
-        };
-        if !client.client_capabilities.grant(request) {
+        }
+        if let Some(request) = request
+            && !client.client_capabilities.grant(request)
+        {
             let (code, why) = client.client_capabilities.refusal(request);
             return refuse_with(code, &format!("{method}: {why}"));
         }
@@ -295,7 +319,7 @@ impl Relay {
         }
         // A copy, kept until the client answers: a slice would pin the message.
         let raw_id = Bytes::copy_from_slice(raw.get().as_bytes());
-        if client.family == ProtocolFamily::Modern {
+        if let (ProtocolFamily::Modern, Some(request)) = (client.family, request) {
             let mut left = Left::default();
             return match modern_request(request, params, client.revision(), &mut left) {
                 Ok(stated) => {
@@ -314,6 +338,11 @@ impl Relay {
         let question = ServerQuestion { server, method: method.into(), generation, raw_id };
         let Some(id) = client.ask(Question::Server(question)) else {
             return refuse(&format!("{method}: the client has too many requests open"));
+        };
+        let Some(request) = request else {
+            self.asked.push(id);
+            let message = verbatim(method, params, Some(id));
+            return Step::Ask(AskedQuestion { id, method: method.into(), message, raw_id: own_id });
         };
         let mut left = Left::default();
         match shapes::message(message, client.revision(), &[], Some(&id.to_string()), &mut left) {
@@ -380,6 +409,14 @@ impl Drop for Relay {
             client.answered(id);
         }
     }
+}
+
+/// A message of an extension with the server's params, byte for byte; a request under `id`.
+fn verbatim(method: &str, params: Option<&RawValue>, id: Option<u64>) -> Bytes {
+    let id = id.map(|id| format!(r#""id":{id},"#)).unwrap_or_default();
+    let method = serde_json::Value::from(method);
+    let params = params.map(|raw| format!(r#","params":{}"#, raw.get())).unwrap_or_default();
+    format!(r#"{{"jsonrpc":"2.0",{id}"method":{method}{params}}}"#).into()
 }
 
 fn to_client(message: Option<Bytes>) -> Step {
@@ -536,6 +573,30 @@ mod tests {
         assert_eq!(question.raw_id, r#""a\"b""#);
         drop(ours);
         assert_eq!(client.answered(1), None, "the question is void");
+    }
+
+    #[test]
+    fn pro_41_messages_of_extensions_are_passed_verbatim_where_they_are_taken() {
+        let client = client(ProtocolFamily::Legacy, ClientCapabilities::default());
+        let mut ours = relay(&client, Channel::Stream, None).taking_extensions(true);
+        let changed = r#"{"jsonrpc":"2.0","method":"notifications/skills/changed","params":{"a" : [1.0e5, {"b":1}]}}"#;
+        assert_eq!(received(&mut ours, changed).as_deref(), Some(changed));
+        let asks = r#"{"x":1,"id":"q","method":"skills/pick","params":{"from" : []}}"#;
+        let asked = r#"{"jsonrpc":"2.0","id":0,"method":"skills/pick","params":{"from" : []}}"#;
+        assert_eq!(received(&mut ours, asks).as_deref(), Some(asked));
+        assert!(matches!(client.answered(0), Some(Question::Server(_))));
+        for kept in [
+            r#"{"method":"notifications/tasks/status","params":{}}"#,
+            r#"{"method":"notifications/Progress","params":{"progressToken":7}}"#,
+        ] {
+            assert_eq!(received(&mut ours, kept), None, "{kept}");
+        }
+        assert!(refused(&mut ours, r#"{"id":1,"method":"Roots/list"}"#).is_some());
+        let mut others = relay(&client, Channel::Stream, None);
+        assert_eq!(received(&mut others, changed), None);
+        assert!(refused(&mut others, asks).is_some());
+        let mut silent = relay(&client, Channel::Answer, None).taking_extensions(true);
+        assert_eq!(received(&mut silent, changed), None);
     }
 
     #[test]

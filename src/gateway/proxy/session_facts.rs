@@ -254,7 +254,15 @@ mod tests {
         let client = client.map(|it| (ActiveCall::of(Arc::clone(it)), Channel::Answer));
         let request_id = bytes::Bytes::new();
         let name = name.into();
-        Caller { source: Source::Mcp, principal, request_id, name, client, trace: None }
+        Caller {
+            source: Source::Mcp,
+            principal,
+            request_id,
+            name,
+            client,
+            extensions: false,
+            trace: None,
+        }
     }
 
     fn token(made: u64) -> Principal {

@@ -131,6 +131,7 @@ fn target(access: &Access) -> &str {
         Access::Resource { uri, .. } => uri,
         Access::Prompt { name, .. } => name,
         Access::Completion { of: Reference::Prompt(name) | Reference::Resource(name), .. } => name,
+        Access::Method { .. } => "",
     }
 }
 

@@ -16,6 +16,10 @@ use super::revisions::{LEGACY, MODERN};
 
 /// Notification that ends the handshake of a legacy revision.
 pub const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+/// Maximum size of a server's `instructions` in bytes; longer ones are left out.
+pub const MAX_INSTRUCTIONS_BYTES: usize = 64 * 1024;
+/// Maximum size in bytes of a server's declared capabilities that are shown to clients; larger ones are left out.
+pub const MAX_CAPABILITIES_BYTES: usize = 64 * 1024;
 /// Maximum number of deviations that are named.
 const MAX_DEVIATIONS: usize = 8;
 
@@ -226,6 +230,10 @@ pub struct Introduction {
     /// Name and version of the implementation, as far as they are given.
     pub server: Option<String>,
     pub capabilities: ServerCapabilities,
+    /// The members of its capabilities, of at most [`MAX_CAPABILITIES_BYTES`].
+    pub declared: Map<String, Value>,
+    /// Its `instructions`, of at most [`MAX_INSTRUCTIONS_BYTES`].
+    pub instructions: Option<String>,
     /// Whether the answer to `server/discover` lists a legacy revision, too.
     pub lists_legacy: bool,
     /// Deviations from the protocol that were tolerated, at most [`MAX_DEVIATIONS`].
@@ -254,6 +262,7 @@ impl Introduction {
         let mut introduction = Self { revision, ..Self::default() };
         introduction.read_server("serverInfo", result.get("serverInfo"));
         introduction.read_capabilities(result.get("capabilities"));
+        introduction.read_instructions(result.get("instructions"));
         Ok(introduction)
     }
 
@@ -310,6 +319,26 @@ impl Introduction {
             completions: has("completions"),
             logging: has("logging"),
         };
+        match Value::from(declared.clone()).to_string().len() {
+            0..=MAX_CAPABILITIES_BYTES => self.declared = declared.clone(),
+            _ => self
+                .deviates(format!("capabilities are larger than {MAX_CAPABILITIES_BYTES} bytes")),
+        }
+    }
+
+    fn read_instructions(&mut self, instructions: Option<&Value>) {
+        match instructions {
+            Some(Value::String(text)) if text.len() <= MAX_INSTRUCTIONS_BYTES => {
+                self.instructions = Some(text.clone()).filter(|text| !text.is_empty());
+            }
+            Some(Value::String(_)) => {
+                self.deviates(format!(
+                    "instructions are longer than {MAX_INSTRUCTIONS_BYTES} bytes"
+                ));
+            }
+            Some(Value::Null) | None => {}
+            Some(_) => self.deviates("instructions is not a string".to_owned()),
+        }
     }
 
     fn deviates(&mut self, how: String) {
@@ -345,6 +374,7 @@ impl DiscoverAnswer {
             introduction.read_server("serverInfo", Some(info));
         }
         introduction.read_capabilities(result.get("capabilities"));
+        introduction.read_instructions(result.get("instructions"));
         Ok(Self::Modern(introduction))
     }
 }

@@ -31,6 +31,10 @@ pub(super) enum Way {
     AllSession,
     /// `/mcp/all`, without one.
     AllStateless,
+    /// `/mcp/server/NAME`, in a session.
+    OneSession,
+    /// `/mcp/server/NAME`, without one.
+    OneStateless,
     /// `mcpproxy stdio` with no proxy running, in both protocol families.
     Pipe,
     PipeStateless,
@@ -96,6 +100,8 @@ impl EntryPoint {
             Way::Stateless,
             Way::AllSession,
             Way::AllStateless,
+            Way::OneSession,
+            Way::OneStateless,
             Way::Pipe,
             Way::PipeStateless,
             Way::Bridge,
@@ -117,8 +123,9 @@ impl EntryPoint {
     }
 
     fn is_stateless(self) -> bool {
-        use Way::{AllStateless, BridgeStateless, PipeStateless, Stateless};
-        matches!(self.way, Stateless | AllStateless | PipeStateless | BridgeStateless)
+        use Way::{AllStateless, BridgeStateless, OneStateless, PipeStateless, Stateless};
+        let way = self.way;
+        matches!(way, Stateless | AllStateless | OneStateless | PipeStateless | BridgeStateless)
     }
 
     /// Whether it is the member of a filter, which has no answer of its own.
@@ -128,8 +135,13 @@ impl EntryPoint {
 
     /// Whether the client states an intent.
     pub(super) fn states_intent(self) -> bool {
-        let own_name = matches!(self.way, Way::AllSession | Way::AllStateless);
+        let own_name = matches!(self.way, Way::AllSession | Way::AllStateless) || self.is_of_one();
         self.asks == Asks::Tool && !own_name
+    }
+
+    /// Whether the endpoint shows one server, under its own names.
+    pub(super) fn is_of_one(self) -> bool {
+        matches!(self.way, Way::OneSession | Way::OneStateless)
     }
 
     /// `type`, `tool_name` and `source` of the record.
@@ -181,7 +193,15 @@ impl EntryPoint {
 
     /// Method and params of the message.
     fn message(self, server: &str, operation: &str, args: &Value) -> (&'static str, Value) {
-        let uri = |own: &str| json!({"uri": format!("mcpproxy://{server}/{own}")});
+        let address = |own: &str| match self.is_of_one() {
+            true => own.to_owned(),
+            false => format!("mcpproxy://{server}/{own}"),
+        };
+        let name = |own: &str| match self.is_of_one() {
+            true => own.to_owned(),
+            false => format!("{server}__{own}"),
+        };
+        let uri = |own: &str| json!({"uri": address(own)});
         let complete = |reference: Value| {
             let argument = json!({"name": "who", "value": ""});
             ("completion/complete", json!({"ref": reference, "argument": argument}))
@@ -191,23 +211,18 @@ impl EntryPoint {
                 let arguments = call_arguments(server, operation, args);
                 json!({"name": "call_tool_read", "arguments": arguments})
             }),
-            Asks::Tool => {
-                ("tools/call", json!({"name": format!("{server}__{TOOL}"), "arguments": args}))
-            }
+            Asks::Tool => ("tools/call", json!({"name": name(TOOL), "arguments": args})),
             Asks::Resource => ("resources/read", uri(RESOURCE)),
             Asks::OfTemplate => ("resources/read", uri(OF_TEMPLATE)),
             Asks::Subscription if self.is_stateless() => ("subscriptions/listen", {
-                let uris = [format!("mcpproxy://{server}/{RESOURCE}")];
+                let uris = [address(RESOURCE)];
                 json!({"notifications": {"resourceSubscriptions": uris}})
             }),
             Asks::Subscription => ("resources/subscribe", uri(RESOURCE)),
-            Asks::Prompt => ("prompts/get", json!({"name": format!("{server}__{PROMPT}")})),
-            Asks::PromptCompletion => {
-                complete(json!({"type": "ref/prompt", "name": format!("{server}__{PROMPT}")}))
-            }
+            Asks::Prompt => ("prompts/get", json!({"name": name(PROMPT)})),
+            Asks::PromptCompletion => complete(json!({"type": "ref/prompt", "name": name(PROMPT)})),
             Asks::TemplateCompletion => {
-                let uri = format!("mcpproxy://{server}/{TEMPLATE}");
-                complete(json!({"type": "ref/resource", "uri": uri}))
+                complete(json!({"type": "ref/resource", "uri": address(TEMPLATE)}))
             }
         }
     }
@@ -309,6 +324,8 @@ impl Proxies {
             Way::AllSession => self.in_session("/mcp/all", method, &params),
             Way::Stateless => self.stateless("/mcp", method, &params),
             Way::AllStateless => self.stateless("/mcp/all", method, &params),
+            Way::OneSession => self.in_session(&format!("/mcp/server/{server}"), method, &params),
+            Way::OneStateless => self.stateless(&format!("/mcp/server/{server}"), method, &params),
             Way::Pipe | Way::PipeStateless => {
                 piped(&mut self.pipe.lock().unwrap(), method, &params)
             }

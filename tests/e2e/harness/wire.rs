@@ -162,7 +162,7 @@ const JSON_ONLY: (&str, &str) = ("Accept", "application/json");
 pub(crate) struct Client {
     pub(crate) session: String,
     pub(crate) connection: Connection,
-    path: &'static str,
+    path: String,
     next_id: u64,
 }
 
@@ -171,7 +171,7 @@ impl Client {
         Self::open_at(port, "/mcp")
     }
 
-    pub(crate) fn open_at(port: u16, path: &'static str) -> Self {
+    pub(crate) fn open_at(port: u16, path: &str) -> Self {
         let mut connection = Connection::open(port);
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {},
@@ -180,6 +180,7 @@ impl Client {
         let response = connection.response();
         assert_eq!(response.status, 200, "{}", response.text());
         let session = response.header("mcp-session-id").expect("a session").to_owned();
+        let path = path.to_owned();
         let mut client = Self { session, connection, path, next_id: 1 };
         let noted = client.post(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         assert_eq!(noted.status, 202);
@@ -189,7 +190,7 @@ impl Client {
     /// Posts a message as it is.
     pub(crate) fn post(&mut self, body: &[u8]) -> Response {
         let headers = [JSON_ONLY, ("Mcp-Session-Id", self.session.as_str())];
-        self.connection.send("POST", self.path, &headers, body);
+        self.connection.send("POST", &self.path, &headers, body);
         self.connection.response()
     }
 
@@ -255,7 +256,7 @@ impl Client {
         let params = json!({"name": format!("call_tool_{operation}"), "arguments": arguments});
         let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
         let headers = [JSON_ONLY, ("Mcp-Session-Id", self.session.as_str())];
-        self.connection.send("POST", self.path, &headers, body.to_string().as_bytes());
+        self.connection.send("POST", &self.path, &headers, body.to_string().as_bytes());
     }
 
     /// Calls a tool that reads; the response with the bytes as they came.

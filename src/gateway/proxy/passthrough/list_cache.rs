@@ -45,6 +45,21 @@ impl ListCache {
         notes
     }
 
+    /// Whether `shown` holds for one of the first `max_asked` elements of a cached list of the server, by its own name.
+    pub(crate) fn has_shown(
+        &self,
+        server: &str,
+        max_asked: usize,
+        shown: impl Fn(List, &str) -> bool,
+    ) -> bool {
+        let slots = self.servers.lock().get(server).map(Arc::clone);
+        let lists = slots.iter().flat_map(|slots| slots.iter()).zip(List::ALL);
+        let mut lists = lists.map(|(slot, list)| (slot.last.load_full(), list));
+        lists.any(|(last, list)| {
+            last.elements.iter().take(max_asked).any(|listed| shown(list, &listed.own))
+        })
+    }
+
     /// Whether the server's cached list has an element that it calls `own`.
     pub(super) fn has(&self, server: &Arc<str>, list: List, own: &str) -> bool {
         let slots = self.servers.lock().get(server).map(Arc::clone);

@@ -46,6 +46,14 @@ pub(crate) async fn all(worker: &Worker, list: List) -> Vec<Arc<CachedList>> {
     futures_util::future::join_all(lists).await
 }
 
+/// The list of the server of that name, if there is one.
+pub(crate) async fn of_server(worker: &Worker, server: &str, list: List) -> Vec<Arc<CachedList>> {
+    match worker.proxy.upstreams.get(server) {
+        Some(upstream) => vec![of(worker, &upstream, list).await],
+        None => Vec::new(),
+    }
+}
+
 /// Elements from `start` on, at least one page, in key order: those that `shown` accepts by server and own name.
 pub(crate) fn merged<'a>(
     sets: &'a [Arc<CachedList>],

@@ -1,0 +1,88 @@
+//! Path of the endpoint of one server, `/mcp/server/NAME`, and the servers that a principal may reach there.
+//!
+//! `NAME` is one percent-encoded path segment. A server that does not exist, is disabled, or of which the principal may
+//! see nothing gets the same response, so that the path reveals no name.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use mcpproxy_catalog::listing::List;
+use mcpproxy_policy as policy;
+use mcpproxy_policy::Principal;
+use percent_encoding::percent_decode_str;
+
+use crate::proxy::Worker;
+use crate::proxy::passthrough::list_cache::LIST_WAIT;
+
+/// Beginning of the path.
+pub(super) const PREFIX: &str = "/mcp/server/";
+/// Response to a request for a server that the principal cannot reach.
+pub(super) const NOT_FOUND: &str = "no such MCP server";
+/// Maximum length of a name in the path, as written.
+pub(crate) const MAX_NAME_BYTES: usize = 3 * 1024;
+/// Maximum tools, resources, templates and prompts each for which rules are evaluated to decide whether a principal may
+/// know of a server.
+pub(crate) const MAX_RULED: usize = 16;
+
+/// The name in a path, `None` if the path is no such one; within, `None` if it holds no name.
+pub(super) fn name(path: &str) -> Option<Option<Cow<'_, str>>> {
+    let segment = path.strip_prefix(PREFIX)?;
+    // Some clients append a slash.
+    let segment = segment.strip_suffix('/').unwrap_or(segment);
+    if segment.is_empty() || segment.len() > MAX_NAME_BYTES || segment.contains('/') {
+        return Some(None);
+    }
+    Some(percent_decode_str(segment).decode_utf8().ok())
+}
+
+/// The server of that name, if the principal may know of it. Waits for a server that has not answered since the start,
+/// with a limit, since its tools and capabilities are not known before.
+pub(super) async fn find(
+    worker: &Worker,
+    name: Option<&str>,
+    principal: &Principal,
+) -> Option<Arc<str>> {
+    let upstream = worker.proxy.upstreams.get(name?).filter(|upstream| !upstream.is_disabled())?;
+    let _ = tokio::time::timeout(LIST_WAIT, upstream.settled()).await;
+    let server = upstream.name();
+    let settings = worker.settings();
+    let visible = policy::visible(principal, &settings.policy);
+    let is_visible = visible.is_all()
+        || visible.server(server, worker.proxy.catalog.load().tools_of(server), MAX_RULED)
+        || worker.proxy.list_cache.has_shown(server, MAX_RULED, |list, own| match list {
+            List::Resources | List::Templates => visible.resource(server, own),
+            List::Prompts => visible.prompt(server, own),
+        });
+    is_visible.then(|| Arc::clone(server))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pro_41_name_is_one_decoded_segment() {
+        let long = format!("/mcp/server/{}", "x".repeat(10 * 1024));
+        for (path, expected) in [
+            ("/mcp/server/a", Some(Some("a"))),
+            ("/mcp/server/a/", Some(Some("a"))),
+            ("/mcp/server/a%2Fb%20c", Some(Some("a/b c"))),
+            ("/mcp/server/%2e%2e", Some(Some(".."))),
+            ("/mcp/server/..", Some(Some(".."))),
+            ("/mcp/server/%", Some(Some("%"))),
+            ("/mcp/server/%ff", Some(None)),
+            ("/mcp/server/", Some(None)),
+            ("/mcp/server//", Some(None)),
+            ("/mcp/server/a/b", Some(None)),
+            ("/mcp/server/../all", Some(None)),
+            ("/mcp/server", None),
+            ("/mcp/servers/a", None),
+            ("/mcp/all", None),
+            (&*long, Some(None)),
+        ] {
+            let found = name(path);
+            let found = found.as_ref().map(|name| name.as_deref());
+            assert_eq!(found, expected, "{path}");
+        }
+    }
+}
