@@ -18,10 +18,11 @@ use super::advice;
 use super::advice::nearest_shown_tools;
 use super::approval;
 use super::approval::{PresentedState, RepeatedRequest, WaitingCall};
-use super::call_record::{CallRecord, INPUTS, META};
+use super::call_record::{CALL_EXTENSIONS, CallRecord, INPUTS, META};
 use super::call_trace::CallTrace;
 use super::client::Caller;
 use super::client::Client;
+use super::declared_extensions;
 use super::exchange::Exchange;
 use super::exchange::{Retry, settle};
 use super::input_rounds::InputRounds;
@@ -758,6 +759,12 @@ impl OnRecord<'_> {
             return Err(Refusal::no_server(permit.access().server()));
         };
         let upstream = Arc::clone(&guard);
+        if caller.extensions
+            && let Some(common) = declared_extensions::common(extras.meta.as_deref(), &upstream)
+        {
+            record.keep_member(CALL_EXTENSIONS, &common);
+            extras.client_extensions = Some(common.into());
+        }
         let now = clock::now();
         record.sends(&upstream, now);
         if let Some(user) = user {
