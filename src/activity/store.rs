@@ -42,14 +42,13 @@ use mcpproxy_runtime::os::private;
 
 pub use self::error::{DamageReport, StoreError};
 pub(super) use self::error::{is_damage, newest_journal};
+pub(crate) use self::manifest::DB;
 pub(crate) use self::precheck::TableFile;
 pub(super) use self::precheck::is_table_list_intact;
 pub(super) use self::rebuild::rebuild_keyspaces;
 pub use self::rebuild::{Fresh, Part};
 pub use super::keys::Space;
 
-/// Folder of the database in the log's folder.
-pub(crate) const DB: &str = "db";
 /// Folder in which a database is created.
 const DB_NEW: &str = "db.new";
 /// Format of keys and values, stored in the state keyspace.

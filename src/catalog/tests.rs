@@ -1,7 +1,7 @@
 //! Tests of replacing sets and of restarts.
 
 use super::definition::DefinitionDigest;
-use super::listing::Start;
+use super::listing::{ElementJson, PageElement, Start};
 use super::pin_decisions::{ApprovalRefused, ApprovalTarget};
 use super::pins::PinEvent;
 use super::*;
@@ -316,8 +316,7 @@ fn def_6_digests_are_over_the_servers_own_definition_and_listings_conform() {
     assert_eq!(reviewed.digest, DefinitionDigest::of(pinned.as_bytes()));
     let listed = |family| {
         let start = Start::default();
-        let json = snapshot.listed(&start, family, |_| true).next().unwrap().json.clone();
-        String::from_utf8(json.to_vec()).unwrap()
+        exposed_json(&snapshot.listed(&start, family, |_| true).next().unwrap())
     };
     let name = exposed::name("s", "a.b");
     assert_eq!(
@@ -334,6 +333,12 @@ fn def_6_digests_are_over_the_servers_own_definition_and_listings_conform() {
     assert!(again.is_empty(), "an unchanged one is not: {again:?}");
 }
 
+/// The JSON of an element under its exposed name.
+fn exposed_json(element: &PageElement<'_>) -> String {
+    let ElementJson::Exposed(json) = element.json else { panic!("{element:?}") };
+    String::from_utf8(json.to_vec()).unwrap()
+}
+
 #[test]
 fn def_6_output_schema_that_cannot_be_compiled_is_not_listed() {
     let catalog = Catalog::new(settings(&[("s", "{}")]));
@@ -343,7 +348,7 @@ fn def_6_output_schema_that_cannot_be_compiled_is_not_listed() {
     for family in [ProtocolFamily::Legacy, ProtocolFamily::Modern] {
         let start = Start::default();
         let listed = snapshot.listed(&start, family, |_| true).next().unwrap();
-        let json = String::from_utf8(listed.json.to_vec()).unwrap();
+        let json = exposed_json(&listed);
         assert_eq!(json, r#"{"name":"s__x","inputSchema":{"type":"object"}}"#);
     }
     let notes = snapshot.list_notes().remove(&Arc::<str>::from("s")).unwrap();

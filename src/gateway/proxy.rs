@@ -15,6 +15,7 @@ mod call_record;
 mod call_trace;
 pub mod client;
 mod coercion;
+mod declared_extensions;
 pub mod describe;
 pub mod direct;
 pub mod dispatch;

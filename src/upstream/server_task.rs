@@ -125,7 +125,7 @@ impl ServerTask {
             self.generation += 1;
             let for_operator = self.upstream.connect_requests.has_at_once(self.generation);
             self.step(|state| match for_operator {
-                true => state.begin_anew(self.generation, Instant::now()),
+                true => state.begin_requested(self.generation, Instant::now()),
                 false => state.begin(self.generation, Instant::now()),
             });
             let mut left_alone = Duration::ZERO;

@@ -173,7 +173,7 @@ impl UpstreamState {
     }
 
     /// Begins an attempt that an operator requested: the outcome of the last one is no longer shown.
-    pub(super) fn begin_anew(&mut self, attempt: u64, now: Instant) -> Transition {
+    pub(super) fn begin_requested(&mut self, attempt: u64, now: Instant) -> Transition {
         self.begin(attempt, now)?;
         self.past = Past::None;
         Ok(())

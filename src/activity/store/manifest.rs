@@ -143,6 +143,8 @@ fn wide(rest: &mut &[u8]) -> Option<u128> {
     array(rest).map(u128::from_le_bytes)
 }
 
+/// Folder of the database in the log's folder.
+pub(crate) const DB: &str = "db";
 /// Folder of keyspaces in a database.
 pub(super) const KEYSPACES: &str = "keyspaces";
 /// Folder of fjall's own keyspace.

@@ -208,7 +208,7 @@ fn connect(
     })
 }
 
-/// Which servers the client still reaches without the proxy; `None` if there are none.
+/// The servers that the client still reaches without the proxy, in a sentence; `None` if there are none.
 fn direct_servers(text: &str, client: McpClient) -> Option<String> {
     let servers = ClientText::read(text, client.facts().syntax).ok()?.servers().ok()?;
     let names: Vec<String> = servers

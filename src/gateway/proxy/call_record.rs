@@ -95,6 +95,9 @@ const MAX_META_BYTES: usize = 2048;
 /// Member of `metadata` with the `inputResponses` of the request.
 pub(super) const INPUTS: &str = "input_responses";
 
+/// Member of `metadata` with the extensions that the request declared to the server.
+pub(super) const CALL_EXTENSIONS: &str = "client_extensions";
+
 /// Such a value as raw JSON for the record.
 pub(super) fn recorded_member(meta: &str) -> Cow<'_, str> {
     match meta.get(..meta.floor_char_boundary(MAX_META_BYTES)) {

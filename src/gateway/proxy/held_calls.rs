@@ -42,7 +42,7 @@ pub(super) const HELD_CALL: &str = "held_call";
 
 /// Why a request takes over no held call. The client's fault, or that of time.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(super) enum NotTaken {
+pub(super) enum NotTakenOver {
     #[error(
         "requestState belongs to no waiting call: it was used before, or the call was withdrawn since its client did \
          not return in time; make the call again without requestState and inputResponses"
@@ -76,12 +76,12 @@ pub struct HeldCalls {
 struct Table {
     /// No call waits any more.
     is_closed: bool,
-    waiting: HashMap<ApprovalId, WaitingCall>,
+    waiting: HashMap<ApprovalId, HeldCallEntry>,
 }
 
 /// A held call that waits for its client.
 #[derive(Debug)]
-pub(super) struct WaitingCall {
+pub(super) struct HeldCallEntry {
     pub(super) principal: Principal,
     /// `server:tool`.
     pub(super) tool: Box<str>,
@@ -109,7 +109,7 @@ impl HeldCalls {
     }
 
     /// Lets a call wait for its client; false after [`Self::close`].
-    pub(super) fn wait(&self, id: ApprovalId, call: WaitingCall) -> bool {
+    pub(super) fn wait(&self, id: ApprovalId, call: HeldCallEntry) -> bool {
         let mut table = self.table.lock();
         if table.is_closed {
             return false;
@@ -127,11 +127,11 @@ impl HeldCalls {
     pub(super) fn take<T>(
         &self,
         id: &ApprovalId,
-        fits: impl FnOnce(&WaitingCall) -> Result<T, NotTaken>,
-    ) -> Result<(WaitingCall, T), NotTaken> {
+        fits: impl FnOnce(&HeldCallEntry) -> Result<T, NotTakenOver>,
+    ) -> Result<(HeldCallEntry, T), NotTakenOver> {
         let mut table = self.table.lock();
-        let fitting = fits(table.waiting.get(id).ok_or(NotTaken::Gone)?)?;
-        let call = table.waiting.remove(id).ok_or(NotTaken::Gone)?;
+        let fitting = fits(table.waiting.get(id).ok_or(NotTakenOver::Gone)?)?;
+        let call = table.waiting.remove(id).ok_or(NotTakenOver::Gone)?;
         Ok((call, fitting))
     }
 

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::held_answer::HeldAnswer;
-use super::held_calls::{NotTaken, QUESTION};
+use super::held_calls::{NotTakenOver, QUESTION};
 use super::params;
 use super::worker::Worker;
 
@@ -38,7 +38,7 @@ pub(super) fn named_in(
 }
 
 /// A request that takes over a held call.
-pub(super) struct RepeatedCall<'a> {
+pub(super) struct HeldCallRepeat<'a> {
     pub(super) id: &'a ApprovalId,
     pub(super) principal: &'a Principal,
     pub(super) access: &'a Access,
@@ -51,24 +51,24 @@ pub(super) struct RepeatedCall<'a> {
 /// that it can be corrected.
 pub(super) async fn take_over(
     worker: &Rc<Worker>,
-    RepeatedCall { id, principal, access, arguments, members }: RepeatedCall<'_>,
+    HeldCallRepeat { id, principal, access, arguments, members }: HeldCallRepeat<'_>,
     call_timeout: Duration,
-) -> Result<Box<HeldAnswer>, NotTaken> {
+) -> Result<Box<HeldAnswer>, NotTakenOver> {
     let (call, result) = worker.proxy.held_calls.take(id, |call| {
         if call.principal != *principal {
-            return Err(NotTaken::Gone);
+            return Err(NotTakenOver::Gone);
         }
         if *call.tool != *access.to_string() {
-            return Err(NotTaken::OtherTool { tool: call.tool.clone() });
+            return Err(NotTakenOver::OtherTool { tool: call.tool.clone() });
         }
-        let differs = |argument| NotTaken::OtherArguments { argument };
+        let differs = |argument| NotTakenOver::OtherArguments { argument };
         call.arguments.check(arguments).map_err(differs)?;
         answer(members, call.asked.method)
     })?;
     let (taker, taken) = oneshot::channel();
     // The task that waits is ending.
-    call.taker.send(taker).map_err(|_| NotTaken::Gone)?;
-    let mut held = taken.await.map_err(|_| NotTaken::Gone)?;
+    call.taker.send(taker).map_err(|_| NotTakenOver::Gone)?;
+    let mut held = taken.await.map_err(|_| NotTakenOver::Gone)?;
     held.resumes();
     held.extend_wait(call_timeout);
     if held.is_awaited() {
@@ -79,16 +79,16 @@ pub(super) async fn take_over(
 }
 
 /// The raw member `result` for the server: the client's answer, reduced to the members that its method has.
-fn answer(members: &[u8], method: &'static str) -> Result<Bytes, NotTaken> {
+fn answer(members: &[u8], method: &'static str) -> Result<Bytes, NotTakenOver> {
     let text = format!("{{{}}}", String::from_utf8_lossy(members));
     let all = member(&text, "inputResponses").unwrap_or_default();
     let Some(result) = member(all, QUESTION).filter(|result| result.starts_with('{')) else {
-        return Err(NotTaken::NoAnswer { method });
+        return Err(NotTakenOver::NoAnswer { method });
     };
     let response = message::Response { id: None, outcome: format!("\"result\":{result}").into() };
     // Members of later revisions were removed with those of the request.
     params::outcome(method, Revision::NEWEST, &response, &mut Left::default())
-        .map_err(|refused| NotTaken::BadAnswer { why: refused.to_string().into() })
+        .map_err(|refused| NotTakenOver::BadAnswer { why: refused.to_string().into() })
 }
 
 /// Sends a `result` or `error` member to the server for its request.
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(answer(members, "roots/list").unwrap(), r#""result":{"roots":[]}"#);
         for none in [&b""[..], br#""inputResponses":{"question":7}"#, br#""inputResponses":{}"#] {
             let refused = answer(none, "roots/list").unwrap_err();
-            assert_eq!(refused, NotTaken::NoAnswer { method: "roots/list" });
+            assert_eq!(refused, NotTakenOver::NoAnswer { method: "roots/list" });
         }
     }
 }

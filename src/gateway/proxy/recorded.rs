@@ -18,15 +18,16 @@ use super::advice;
 use super::advice::nearest_shown_tools;
 use super::approval;
 use super::approval::{PresentedState, RepeatedRequest, WaitingCall};
-use super::call_record::{CallRecord, INPUTS, META};
+use super::call_record::{CALL_EXTENSIONS, CallRecord, INPUTS, META};
 use super::call_trace::CallTrace;
 use super::client::Caller;
 use super::client::Client;
+use super::declared_extensions;
 use super::exchange::{Exchange, Retry, SentRequest, settle};
 use super::held_answer::AnswerStream;
 use super::held_calls::HELD_CALL;
 use super::held_repeats;
-use super::held_repeats::RepeatedCall;
+use super::held_repeats::HeldCallRepeat;
 use super::input_rounds::InputRounds;
 use super::kept_results::Keeping;
 use super::log_routing;
@@ -814,6 +815,12 @@ impl OnRecord<'_> {
             return Err(Refusal::no_server(permit.access().server()));
         };
         let upstream = Arc::clone(&guard);
+        if caller.extensions
+            && let Some(common) = declared_extensions::common(extras.meta.as_deref(), &upstream)
+        {
+            record.keep_member(CALL_EXTENSIONS, &common);
+            extras.client_extensions = Some(common.into());
+        }
         let now = clock::now();
         record.sends(&upstream, now);
         if let Some(user) = user {
@@ -874,7 +881,7 @@ impl OnRecord<'_> {
         let Some(upstream) = worker.proxy.upstreams.get(server) else {
             return Err(Refusal::no_server(server));
         };
-        let repeated = RepeatedCall {
+        let repeated = HeldCallRepeat {
             id,
             principal: &caller.principal,
             access: permit.access(),

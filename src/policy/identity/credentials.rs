@@ -435,7 +435,7 @@ fn agent_token(kept: &StoredToken) -> Arc<AgentToken> {
 }
 
 impl StoredToken {
-    /// What it grants.
+    /// Its scope.
     pub fn scope(&self) -> Scope {
         Scope {
             servers: self.servers.clone(),

@@ -25,7 +25,7 @@ use super::{Exchange, settle};
 use crate::proxy::held_answer::{AnswerStream, HeldAnswer};
 use crate::proxy::held_bounds::{MAX_HELD_QUESTION_BYTES, MAX_HELD_ROUNDS, NotHeld, PreparedHold};
 use crate::proxy::held_calls::{
-    AskedRequest, ComparedArguments, HELD_CALL, QUESTION, Taker, WaitingCall, Withdrawn,
+    AskedRequest, ComparedArguments, HELD_CALL, HeldCallEntry, QUESTION, Taker, Withdrawn,
 };
 use crate::proxy::held_repeats;
 use crate::proxy::refusal::RefusalKind;
@@ -103,7 +103,7 @@ impl Exchange {
         held.extend_wait(timeout + HELD_SLACK);
         let (taker, taken) = oneshot::channel();
         let access = self.permit.access();
-        let waiting = WaitingCall {
+        let waiting = HeldCallEntry {
             principal: self.permit.principal().clone(),
             tool: access.to_string().into(),
             arguments: ComparedArguments::of(self.holdable.as_deref().unwrap_or_default()),
