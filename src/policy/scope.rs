@@ -182,10 +182,10 @@ impl Visibility<'_> {
             None => offers || tools.iter().any(|tool| self.in_scope(tool)),
             Some(_) => {
                 let apart = tools.len().div_ceil(max_evaluated.max(1)).max(1);
-                let mut shown = self.first_tools(max_evaluated);
+                let shown = self.first_tools(max_evaluated);
                 self.resource(server, "")
                     || self.prompt(server, "")
-                    || tools.iter().step_by(apart).any(|tool| shown(tool))
+                    || tools.iter().step_by(apart).any(shown)
             }
         }
     }

@@ -534,8 +534,8 @@ pub(super) fn log_out(global: &Global, output: &Output, name: &str) -> Result<()
     };
     let revoked = logged_out == LoggedOut::Revoked;
     let mut outcome = json!({"server": name, "was_logged_in": was_logged_in, "revoked": revoked});
-    if let Some(reason) = not_revoked {
-        outcome["not_revoked"] = json!(reason);
+    if let (Some(reason), Some(members)) = (not_revoked, outcome.as_object_mut()) {
+        members.insert("not_revoked".to_owned(), json!(reason));
     }
     output.print(&outcome.to_string(), |_| {
         line(&match &logged_out {
