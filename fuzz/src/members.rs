@@ -155,7 +155,6 @@ fn called(revision: Revision, family: ProtocolFamily, text: Vec<u8>) {
         trace: None,
         log_level: None,
         client_capabilities: ClientCapabilities::default(),
-        client_extensions: None,
         fields,
     };
     let sent = sent.line(ID, family).concat();
@@ -187,7 +186,6 @@ fn forwarded(forward: Forward, revision: Revision, family: ProtocolFamily, text:
         trace: None,
         log_level: None,
         client_capabilities: ClientCapabilities::default(),
-        client_extensions: None,
         fields,
     };
     let sent = sent.line(ID, family).concat();

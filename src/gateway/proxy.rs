@@ -15,7 +15,6 @@ mod call_record;
 mod call_trace;
 pub mod client;
 mod coercion;
-mod declared_extensions;
 pub mod describe;
 pub mod direct;
 pub mod dispatch;

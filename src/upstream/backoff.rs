@@ -114,6 +114,14 @@ impl ConnectRequests {
         });
     }
 
+    /// Forgets an operator's request for an attempt after one that has succeeded.
+    pub(super) fn forget_at_once(&self) {
+        self.0.send_if_modified(|requested| {
+            requested.at_once = 0;
+            false
+        });
+    }
+
     /// Whether an operator has requested the attempt with this number.
     pub(super) fn has_at_once(&self, attempt: u64) -> bool {
         self.0.borrow().at_once == attempt

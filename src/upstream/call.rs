@@ -108,7 +108,6 @@ impl CallGuard {
             trace,
             log_level,
             extensions,
-            client_extensions,
         } = extras;
         let client = CallClient { session, capabilities: client_capabilities, extensions };
         let access = permit.access();
@@ -140,16 +139,7 @@ impl CallGuard {
             true => client_capabilities,
             false => ClientCapabilities::default(),
         };
-        let params = Params {
-            method,
-            name,
-            meta,
-            trace,
-            log_level,
-            client_capabilities,
-            client_extensions,
-            fields,
-        };
+        let params = Params { method, name, meta, trace, log_level, client_capabilities, fields };
         let purpose = Purpose { call: Some((client, access)), held_capabilities, attempt };
         self.request(pool, params, purpose, label, began).await
     }

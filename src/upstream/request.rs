@@ -46,8 +46,6 @@ pub struct Params {
     pub log_level: Option<&'static str>,
     /// Capabilities of a legacy client, which are declared to modern servers; without any, those in `meta` are.
     pub client_capabilities: ClientCapabilities,
-    /// Raw value of `extensions` among the client's capabilities in `meta`, for modern servers.
-    pub client_extensions: Option<Bytes>,
     /// The other members of `params`.
     pub fields: Fields,
 }
@@ -70,16 +68,7 @@ impl Params {
         let fields = Fields::Object(params);
         let client_capabilities = ClientCapabilities::default();
         let method = Cow::Borrowed(method);
-        Self {
-            method,
-            name: None,
-            meta,
-            trace: None,
-            log_level: None,
-            client_capabilities,
-            client_extensions: None,
-            fields,
-        }
+        Self { method, name: None, meta, trace: None, log_level: None, client_capabilities, fields }
     }
 }
 
@@ -163,10 +152,7 @@ impl Params {
         let declared = Some(self.client_capabilities).filter(|declared| {
             family == ProtocolFamily::Modern && *declared != ClientCapabilities::default()
         });
-        let extensions = self.client_extensions.clone().map(fit);
-        let extensions = extensions.as_deref();
-        let hop =
-            HopMembers { id, family, trace: self.trace.as_deref(), level, declared, extensions };
+        let hop = HopMembers { id, family, trace: self.trace.as_deref(), level, declared };
         push_meta(&mut head, meta.as_deref(), &hop);
         match &self.fields {
             Fields::Call { .. } => {
@@ -223,8 +209,6 @@ struct HopMembers<'a> {
     level: Option<&'static str>,
     /// `None` for legacy servers, and if the client's own `_meta` declares them.
     declared: Option<ClientCapabilities>,
-    /// Beside the capabilities that the client's own `_meta` declares.
-    extensions: Option<&'a [u8]>,
 }
 
 /// Writes the member `_meta`, unless it would be empty.
@@ -233,7 +217,7 @@ struct HopMembers<'a> {
 /// which progress returns; client info and revision are ours. Its log level and those of its capabilities that the
 /// proxy bridges are forwarded to modern servers only, whose requests are passed to the client verbatim.
 fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
-    let &HopMembers { id, family, trace, level, declared, extensions } = hop;
+    let &HopMembers { id, family, trace, level, declared } = hop;
     let client = client.or((level.is_some() || declared.is_some()).then_some(&b"{}"[..]));
     let Some(client) = client else {
         match (family, trace) {
@@ -294,7 +278,7 @@ fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
         push_string(out, &key);
         out.push(b':');
         match &*key {
-            CAPABILITIES_KEY => push_bridged(out, value, extensions),
+            CAPABILITIES_KEY => push_bridged(out, value),
             _ => out.extend_from_slice(value.as_bytes()),
         }
     }
@@ -433,8 +417,6 @@ pub struct CallExtras {
     pub log_level: Option<&'static str>,
     /// Whether messages of extensions are passed to the client.
     pub extensions: bool,
-    /// Extensions that a modern client and its server both declare: raw JSON, an object.
-    pub client_extensions: Option<Bytes>,
 }
 
 #[cfg(test)]

@@ -204,6 +204,7 @@ impl ServerTask {
                     due
                 }
                 Some(Ok(mut connection)) => {
+                    self.upstream.connect_requests.forget_at_once();
                     // Remembered for legacy servers only: they may dislike the probe, which is a modern server's first request anyway.
                     start = match connection.greeting.about.family {
                         family @ ProtocolFamily::Legacy => Start::Known(family),

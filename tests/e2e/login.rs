@@ -111,7 +111,7 @@ fn id_7_logout_revokes_both_tokens_and_removes_them_in_any_case() {
         std::mem::take(&mut authority.ways().revoked)
     };
     log_in(&proxy);
-    let revoked = log_out("its authorization server offers no revocation (RFC 7009)");
+    let revoked = log_out("no revocation endpoint (RFC 7009) was named at the login");
     assert_eq!(revoked, [""; 0]);
 
     authority.ways().metadata = with_revocation(&authority);

@@ -42,23 +42,6 @@ impl Server {
     }
 }
 
-/// A server of 2026-07-28 with an extension.
-fn modern_answer(asked: &Received) -> Reply {
-    let Ok(message) = serde_json::from_slice::<Value>(&asked.body) else {
-        return Reply::Http("405 Method Not Allowed", "", Vec::new());
-    };
-    let result = match message["method"].as_str().unwrap_or_default() {
-        "server/discover" => json!({"supportedVersions": ["2026-07-28"], "resultType": "complete",
-            "capabilities": {"tools": {}, "extensions": {"x.example/ui": {}}}}),
-        "tools/list" => json!({"tools": [{"name": "t", "inputSchema": {"type": "object"}}],
-            "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}),
-        _ => json!({"content": [], "resultType": "complete"}),
-    };
-    let body = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
-    let body = body.to_string().into_bytes();
-    Reply::Http("200 OK", "content-type: application/json\r\n", body)
-}
-
 fn answer(asked: &Received) -> Reply {
     let Ok(message) = serde_json::from_slice::<Value>(&asked.body) else {
         return Reply::Http("405 Method Not Allowed", "", Vec::new());
@@ -201,40 +184,6 @@ fn introduction_is_the_servers_own() {
     }
     let merged = proxy.request("POST", "/mcp/all", &[], hello.to_string().as_bytes()).json();
     assert_eq!(merged["result"]["capabilities"].get("extensions"), None, "{merged}");
-}
-
-// PRO-41
-#[test]
-fn extensions_of_a_modern_client_are_declared_if_its_server_declares_them_too() {
-    let server = Server(Recorder::start(|_, asked| modern_answer(asked)));
-    let proxy = Proxy::start(json!({"own": server.entry()}));
-    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {"roots": {"x": 1},
-            "extensions": {"x.example/ui": {"types": ["text/html"]}, "x.example/other": {}}}});
-    for (path, name, expected) in [
-        (PATH, "t", json!({"roots": {}, "extensions": {"x.example/ui": {"types": ["text/html"]}}})),
-        ("/mcp/all", "own__t", json!({"roots": {}})),
-    ] {
-        let params = json!({"name": name, "arguments": {}, "_meta": meta});
-        let call = json!({"jsonrpc": "2.0", "id": name, "method": "tools/call", "params": params});
-        let headers = [
-            ("MCP-Protocol-Version", "2026-07-28"),
-            ("Mcp-Method", "tools/call"),
-            ("Mcp-Name", name),
-        ];
-        let got = proxy.request("POST", path, &headers, call.to_string().as_bytes());
-        assert_eq!(got.status, 200, "{}", got.text());
-        let asked = server.asked("tools/call").pop().unwrap();
-        let declared = &asked["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
-        assert_eq!(*declared, expected, "{path}");
-    }
-    let records = until("both calls are recorded", || {
-        let records = proxy.activity("type=tool_call");
-        (records.len() == 2).then_some(records)
-    });
-    let recorded = json!({"x.example/ui": {"types": ["text/html"]}});
-    assert_eq!(records[1]["metadata"]["client_extensions"], recorded, "{}", records[1]);
-    assert_eq!(records[0]["metadata"].get("client_extensions"), None, "{}", records[0]);
 }
 
 // PRO-41

@@ -95,9 +95,6 @@ const MAX_META_BYTES: usize = 2048;
 /// Member of `metadata` with the `inputResponses` of the request.
 pub(super) const INPUTS: &str = "input_responses";
 
-/// Member of `metadata` with the extensions that the request declared to the server.
-pub(super) const CALL_EXTENSIONS: &str = "client_extensions";
-
 /// Such a value as raw JSON for the record.
 pub(super) fn recorded_member(meta: &str) -> Cow<'_, str> {
     match meta.get(..meta.floor_char_boundary(MAX_META_BYTES)) {
@@ -556,7 +553,14 @@ impl CallRecord {
         let outcome = refusal::outcome(status);
         self.tally.ended(self.server, outcome, CallDuration { total, waited, upstream });
         if let Some(server) = self.found {
-            self.tally.tool(server, entry.draft.text(Text::Tool), entry.draft.variant, outcome);
+            // The client chooses the method of an extension, which must not make a series of its own.
+            let tool = match self.kind {
+                RecordKind::Extension => self.kind.method(),
+                RecordKind::ToolCall(_) | RecordKind::OwnTool | RecordKind::Forward(_) => {
+                    entry.draft.text(Text::Tool)
+                }
+            };
+            self.tally.tool(server, tool, entry.draft.variant, outcome);
         }
         self.span.record("outcome", status.as_str()).record("duration_us", micros(total));
         let draft = &mut entry.draft;

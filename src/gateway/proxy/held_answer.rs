@@ -291,7 +291,7 @@ impl HeldAnswer {
 
 fn part_len(part: &Part) -> usize {
     match part {
-        Ok(Some(AnswerPart::Data(data))) => data.len(),
+        Ok(Some(AnswerPart::Data(data))) => data.len() + size_of::<Part>(),
         Ok(Some(AnswerPart::End) | None) | Err(_) => 0,
     }
 }
@@ -309,7 +309,8 @@ impl Collected {
     fn take(&mut self, part: Part) -> Taken {
         match part {
             Ok(Some(AnswerPart::Data(data))) => {
-                self.bytes += data.len();
+                // A part counts for itself as well: an answer may come byte by byte.
+                self.bytes += data.len() + size_of::<Part>();
                 self.message.push(data);
                 if self.bytes > MAX_STASH_BYTES {
                     // The answer, or too much else: it waits for the client.
@@ -341,6 +342,7 @@ impl Collected {
             #[serde(borrow)]
             request_id: &'a RawValue,
         }
+        self.bytes -= self.message.len() * size_of::<Part>();
         let message = Bytes::from(self.message.concat());
         let Ok(Envelope { id, method: Some(method), params }) = serde_json::from_slice(&message)
         else {

@@ -85,7 +85,7 @@ pub(super) struct HeldCallEntry {
     pub(super) principal: Principal,
     /// `server:tool`.
     pub(super) tool: Box<str>,
-    pub(super) arguments: ComparedArguments,
+    pub(super) arguments: Arc<ComparedArguments>,
     /// The server's question.
     pub(super) asked: AskedRequest,
     /// Receives the request that takes the call over.
@@ -123,16 +123,18 @@ impl HeldCalls {
         self.table.lock().waiting.remove(id).is_some()
     }
 
-    /// Takes out a waiting call that `fits`; it can be taken once.
-    pub(super) fn take<T>(
+    /// Looks at a waiting call. The table is locked meanwhile: `read` copies what takes longer to compare.
+    pub(super) fn read<T>(
         &self,
         id: &ApprovalId,
-        fits: impl FnOnce(&HeldCallEntry) -> Result<T, NotTakenOver>,
-    ) -> Result<(HeldCallEntry, T), NotTakenOver> {
-        let mut table = self.table.lock();
-        let fitting = fits(table.waiting.get(id).ok_or(NotTakenOver::Gone)?)?;
-        let call = table.waiting.remove(id).ok_or(NotTakenOver::Gone)?;
-        Ok((call, fitting))
+        read: impl FnOnce(&HeldCallEntry) -> Result<T, NotTakenOver>,
+    ) -> Result<T, NotTakenOver> {
+        read(self.table.lock().waiting.get(id).ok_or(NotTakenOver::Gone)?)
+    }
+
+    /// Takes out a waiting call; it can be taken once.
+    pub(super) fn take(&self, id: &ApprovalId) -> Result<HeldCallEntry, NotTakenOver> {
+        self.table.lock().waiting.remove(id).ok_or(NotTakenOver::Gone)
     }
 
     /// Withdraws all calls and accepts no more: the proxy is shutting down.

@@ -54,17 +54,21 @@ pub(super) async fn take_over(
     HeldCallRepeat { id, principal, access, arguments, members }: HeldCallRepeat<'_>,
     call_timeout: Duration,
 ) -> Result<Box<HeldAnswer>, NotTakenOver> {
-    let (call, result) = worker.proxy.held_calls.take(id, |call| {
+    let held_calls = &worker.proxy.held_calls;
+    let (compared, method) = held_calls.read(id, |call| {
         if call.principal != *principal {
             return Err(NotTakenOver::Gone);
         }
         if *call.tool != *access.to_string() {
             return Err(NotTakenOver::OtherTool { tool: call.tool.clone() });
         }
-        let differs = |argument| NotTakenOver::OtherArguments { argument };
-        call.arguments.check(arguments).map_err(differs)?;
-        answer(members, call.asked.method)
+        Ok((Arc::clone(&call.arguments), call.asked.method))
     })?;
+    let differs = |argument| NotTakenOver::OtherArguments { argument };
+    compared.check(arguments).map_err(differs)?;
+    let result = answer(members, method)?;
+    // An id is that of one call, so this is the one that was read.
+    let call = held_calls.take(id)?;
     let (taker, taken) = oneshot::channel();
     // The task that waits is ending.
     call.taker.send(taker).map_err(|_| NotTakenOver::Gone)?;

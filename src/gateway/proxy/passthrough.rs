@@ -23,7 +23,6 @@ use serde_json::{Map, Value, json};
 use super::call_trace::CallTrace;
 use super::client::Client;
 use super::client::{Caller, Peer};
-use super::declared_extensions::{EXTENSIONS, TASKS};
 use super::params::{AddressedRequest, Target};
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::RecordKind;
@@ -73,6 +72,8 @@ pub(crate) fn capabilities(worker: &Worker) -> Map<String, Value> {
 
 /// Members of `capabilities` that the proxy serves itself, or refuses: tasks (PRO-33).
 const SERVED: [&str; 6] = ["tools", "resources", "prompts", "completions", "logging", "tasks"];
+/// The extension for tasks, of 2026-07-28.
+const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// Capabilities of one server: those that the proxy serves in its own form, all others as the server declares them.
 pub(crate) fn capabilities_of(upstream: &Upstream) -> Map<String, Value> {
@@ -80,8 +81,8 @@ pub(crate) fn capabilities_of(upstream: &Upstream) -> Map<String, Value> {
     let others = introduced.capabilities.iter();
     let others = others.filter(|(name, _)| !SERVED.contains(&name.as_str()));
     let mut all: Map<_, _> = others.map(|(name, value)| (name.clone(), value.clone())).collect();
-    if let Some(Value::Object(extensions)) = all.get_mut(EXTENSIONS) {
-        extensions.remove(TASKS);
+    if let Some(Value::Object(extensions)) = all.get_mut("extensions") {
+        extensions.remove(TASKS_EXTENSION);
     }
     let resources = json!({"subscribe": offers.resource_updates, "listChanged": true});
     let served = [

@@ -18,11 +18,10 @@ use super::advice;
 use super::advice::nearest_shown_tools;
 use super::approval;
 use super::approval::{PresentedState, RepeatedRequest, WaitingCall};
-use super::call_record::{CALL_EXTENSIONS, CallRecord, INPUTS, META};
+use super::call_record::{CallRecord, INPUTS, META};
 use super::call_trace::CallTrace;
 use super::client::Caller;
 use super::client::Client;
-use super::declared_extensions;
 use super::exchange::{Exchange, Retry, SentRequest, settle};
 use super::held_answer::AnswerStream;
 use super::held_calls::HELD_CALL;
@@ -815,12 +814,6 @@ impl OnRecord<'_> {
             return Err(Refusal::no_server(permit.access().server()));
         };
         let upstream = Arc::clone(&guard);
-        if caller.extensions
-            && let Some(common) = declared_extensions::common(extras.meta.as_deref(), &upstream)
-        {
-            record.keep_member(CALL_EXTENSIONS, &common);
-            extras.client_extensions = Some(common.into());
-        }
         let now = clock::now();
         record.sends(&upstream, now);
         if let Some(user) = user {
@@ -888,15 +881,15 @@ impl OnRecord<'_> {
             arguments: &arguments,
             members: &extras.members,
         };
+        // Before the client that was held for is no longer one of the server's.
+        if let Some(user) = user {
+            worker.proxy.log_routing.enter(&upstream, user, &caller.principal, clock::now());
+        }
         let taken = held_repeats::take_over(worker, repeated, upstream.call_timeout()).await;
         let held = taken.map_err(|why| {
             Refusal::rejected(RefusalKind::Unreadable, format!("Invalid params: {why}"))
         })?;
-        let now = clock::now();
-        record.sends(&upstream, now);
-        if let Some(user) = user {
-            worker.proxy.log_routing.enter(&upstream, user, &caller.principal, now);
-        }
+        record.sends(&upstream, clock::now());
         let token = kept_token(&extras, &arguments);
         let answer = AnswerStream::Held(held);
         Ok(ReplySource::Server { permit, answer, holdable, token, retry: None, rounds: None, rise })

@@ -266,6 +266,11 @@ impl Relay {
         Some(Piece::Notification(cancelled.to_string().into()))
     }
 
+    /// The client of the call; it is active as long as the returned value is kept.
+    pub(super) fn active_client(&self) -> Option<ActiveCall> {
+        self.client.as_ref().map(|(client, _)| ActiveCall::of(Arc::clone(client)))
+    }
+
     /// The client, if it can receive messages now.
     fn channel(&self) -> Option<&Arc<Client>> {
         match &self.client {

@@ -39,9 +39,8 @@ const BRIDGED: [(&str, &[&str]); 3] =
     [("elicitation", &["form", "url"]), ("sampling", &["tools", "context"]), ("roots", &[])];
 
 /// Writes those of a client's declared capabilities that the proxy bridges; an empty object if they are none. Only known
-/// words are written, with empty objects as values: anything else would be a way to send data that nobody sees. Beside
-/// them the object `extensions` is written, which the caller records.
-pub fn push_bridged(out: &mut Vec<u8>, declared: &str, extensions: Option<&[u8]>) {
+/// words are written, with empty objects as values: anything else would be a way to send data that nobody sees.
+pub fn push_bridged(out: &mut Vec<u8>, declared: &str) {
     out.push(b'{');
     let start = out.len();
     for (name, value) in members(declared).ok().into_iter().flatten().map_while(Result::ok) {
@@ -61,12 +60,6 @@ pub fn push_bridged(out: &mut Vec<u8>, declared: &str, extensions: Option<&[u8]>
             }
         }
         out.push(b'}');
-    }
-    if let Some(extensions) = extensions {
-        let comma: &[u8] = if out.len() > start { b"," } else { b"" };
-        for part in [comma, br#""extensions":"#, extensions] {
-            out.extend_from_slice(part);
-        }
     }
     out.push(b'}');
 }
@@ -206,7 +199,7 @@ mod tests {
             ("7", "{}"),
         ] {
             let mut out = b"x".to_vec();
-            push_bridged(&mut out, declared, None);
+            push_bridged(&mut out, declared);
             assert_eq!(String::from_utf8(out).unwrap(), format!("x{expected}"), "{declared}");
         }
     }

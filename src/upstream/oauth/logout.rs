@@ -71,7 +71,7 @@ fn take(store: &TokenStore) -> Result<Result<Option<Grant>, TokenStoreError>, To
 async fn revoke(peer: &Peer, config: &Config, grant: &Grant) -> Result<(), String> {
     let endpoint =
         grant.metadata.additional_fields.get(REVOCATION_ENDPOINT).and_then(Value::as_str);
-    let endpoint = endpoint.ok_or("its authorization server offers no revocation (RFC 7009)")?;
+    let endpoint = endpoint.ok_or("no revocation endpoint (RFC 7009) was named at the login")?;
     let server = Url::parse(&grant.url).map_err(|error| error.to_string())?;
     let entry = entry_of(peer, config).await.map_err(|error| error.to_string())?;
     let transport = LoginTransport { egress: entry.egress, ..LoginTransport::default() };

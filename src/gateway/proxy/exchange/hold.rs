@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{Exchange, settle};
+use crate::proxy::client::ActiveCall;
 use crate::proxy::held_answer::{AnswerStream, HeldAnswer};
 use crate::proxy::held_bounds::{MAX_HELD_QUESTION_BYTES, MAX_HELD_ROUNDS, NotHeld, PreparedHold};
 use crate::proxy::held_calls::{
@@ -106,7 +107,9 @@ impl Exchange {
         let waiting = HeldCallEntry {
             principal: self.permit.principal().clone(),
             tool: access.to_string().into(),
-            arguments: ComparedArguments::of(self.holdable.as_deref().unwrap_or_default()),
+            arguments: Arc::new(ComparedArguments::of(
+                self.holdable.as_deref().unwrap_or_default(),
+            )),
             asked: AskedRequest { method, raw_id: raw_id.clone() },
             taker,
         };
@@ -123,6 +126,7 @@ impl Exchange {
             began: Instant::now(),
             timeout,
             ends: Some((slot, draft)),
+            _user: self.relay.active_client(),
         };
         if !worker.proxy.held_calls.wait(id, waiting) {
             drop(wait.claimed());
@@ -161,6 +165,8 @@ struct HeldWait {
     timeout: Duration,
     /// Slot and draft of the record of its end.
     ends: Option<(Slot, Draft)>,
+    /// The client, which counts as one of the server as long as the call is held (PRO-6).
+    _user: Option<ActiveCall>,
 }
 
 impl HeldWait {
