@@ -306,7 +306,7 @@ pub(super) async fn explain(worker: &Worker, body: &Bytes) -> Result<Bytes, ApiE
 enum TokenOutcome {
     /// Its scope does not include the call. The message for the agent.
     Denied(String),
-    /// There is no such token, or it has expired.
+    /// There is no such token. A note for the reader.
     Unknown(String),
 }
 
