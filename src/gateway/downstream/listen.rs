@@ -267,7 +267,10 @@ pub(super) struct Subscription {
     endpoint: Endpoint,
     watch: Watch,
     receiver: broadcast::Receiver<Notice>,
-    out: VecDeque<Bytes>,
+    /// The acknowledgement, until it is sent.
+    hello: Option<Bytes>,
+    /// Changes to notify of. Policy decides about an update when it is sent, not when it is queued (RUL-8).
+    pending: VecDeque<Notice>,
     draining: watch::Receiver<bool>,
     over: bool,
     principal: Principal,
@@ -290,16 +293,25 @@ impl Subscription {
         let uris = std::mem::take(&mut filter.resource_subscriptions);
         let uris = uris.iter().map(|uri| peer.endpoint.exposed_uri(uri).into_owned()).collect();
         let watch = Watch::begin(worker, peer, &id, uris).await;
-        let shown = watch.uris().filter_map(|uri| peer.endpoint.shown_uri(uri));
+        let shown = watch.live_uris().filter_map(|uri| peer.endpoint.shown_uri(uri));
         filter.resource_subscriptions = shown.map(str::to_owned).collect();
-        let out = VecDeque::new();
         let principal = peer.principal.clone();
         let (over, endpoint) = (false, peer.endpoint.clone());
-        let mut this =
-            Self { id, filter, endpoint, watch, receiver, out, draining, over, principal };
+        let (hello, pending) = (None, VecDeque::new());
+        let mut this = Self {
+            id,
+            filter,
+            endpoint,
+            watch,
+            receiver,
+            hello,
+            pending,
+            draining,
+            over,
+            principal,
+        };
         let agreed = json!({"notifications": this.filter});
-        let hello = this.message("subscriptions/acknowledged", agreed);
-        this.out.push_back(hello);
+        this.hello = Some(this.message("subscriptions/acknowledged", agreed));
         this
     }
 
@@ -313,8 +325,13 @@ impl Subscription {
     /// at shutdown, and when policy has ended all that it is subscribed to.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(message) = self.out.pop_front() {
-                return Some(message);
+            if let Some(hello) = self.hello.take() {
+                return Some(hello);
+            }
+            while let Some(notice) = self.pending.pop_front() {
+                if let Some(message) = self.notification(&notice) {
+                    return Some(message);
+                }
             }
             if self.over {
                 return None;
@@ -330,9 +347,7 @@ impl Subscription {
                 self.over = true;
                 return Some(self.farewell());
             };
-            let messages: Vec<_> =
-                notices.iter().filter_map(|notice| self.notification(notice)).collect();
-            self.out.extend(messages);
+            self.pending.extend(notices);
         }
     }
 

@@ -549,6 +549,18 @@ impl Client {
         question
     }
 
+    /// Takes out the question that the client answers, with its record. `None` for an id without an open question, and
+    /// before a server's question is put: its record is kept first, so an earlier answer is a guess.
+    pub(super) fn take_answered(&self, id: u64) -> Option<(Question, Option<QuestionRecord>)> {
+        let mut asked = self.asked.lock();
+        let is_put = match asked.open.get(&id)? {
+            Question::Approval(_) => true,
+            Question::Server(_) | Question::Input(_) => asked.records.contains_key(&id),
+        };
+        let question = is_put.then(|| asked.open.remove(&id)).flatten()?;
+        Some((question, asked.records.remove(&id)))
+    }
+
     /// Keeps the record of an open question.
     pub(super) fn keep_record(&self, id: u64, record: QuestionRecord) {
         let mut asked = self.asked.lock();
@@ -807,6 +819,14 @@ mod tests {
         assert_eq!(ours.answered(id), Some(question("7")));
         assert_eq!(ours.answered(id), None);
         assert_ne!(ours.ask(question("8")).unwrap(), id, "ids are unique");
+    }
+
+    #[test]
+    fn act_13_question_cannot_be_answered_before_its_record_is_kept() {
+        let client = client(ProtocolFamily::Legacy);
+        let id = client.ask(question("7")).unwrap();
+        assert!(client.take_answered(id).is_none());
+        assert_eq!(client.answered(id), Some(question("7")), "it is still open");
     }
 
     #[test]

@@ -441,8 +441,7 @@ pub(crate) async fn respond(
     response: Response,
 ) -> Result<(), Bytes> {
     let id = response.id.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
-    let record = id.and_then(|id| client.take_record(id));
-    let Some(question) = id.and_then(|id| client.answered(id)) else {
+    let Some((question, record)) = id.and_then(|id| client.take_answered(id)) else {
         tracing::debug!(session = %client.session_id, "an answer to what was not asked");
         return Ok(());
     };

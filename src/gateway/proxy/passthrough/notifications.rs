@@ -255,13 +255,14 @@ impl Watch {
         watch
     }
 
-    /// Watched URIs, as the client knows them.
-    pub(crate) fn uris(&self) -> impl Iterator<Item = &str> {
-        self.resources.iter().map(|resource| &**resource.uri())
+    /// Watched URIs, as the client knows them, without those that policy has revoked meanwhile.
+    pub(crate) fn live_uris(&self) -> impl Iterator<Item = &str> {
+        let live = self.resources.iter().filter(|resource| resource.subscriber().is_some());
+        live.map(|resource| &**resource.uri())
     }
 
     fn has(&self, uri: &str) -> bool {
-        self.uris().any(|known| known == uri)
+        self.resources.iter().any(|resource| **resource.uri() == *uri)
     }
 
     /// Whether its client may be notified of updates of that resource now. If not, the subscription to it ends.

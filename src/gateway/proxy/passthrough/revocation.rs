@@ -78,13 +78,7 @@ pub(in crate::proxy) fn denial(
     principal: &Principal,
     facts: SessionFacts,
 ) -> Option<Denial> {
-    // URIs of subscriptions name their servers.
-    let (server, own) = exposed::split_uri(&subscriber.uri)?;
-    let access = Access::Resource {
-        server: (&*server).into(),
-        uri: own.into(),
-        request: ResourceRequest::Subscribe,
-    };
+    let access = access(subscriber)?;
     let request = AdmissionRequest {
         principal,
         access: access.clone(),
@@ -104,6 +98,19 @@ pub(in crate::proxy) fn denial(
         Forecast::Asked { .. } if subscriber.of.is_approved => None,
         Forecast::Asked { .. } => Some(ApprovalDenial::new(&access, NotApproved::Changed).into()),
     }
+}
+
+/// Refusal of a subscription that was revoked before it was confirmed.
+pub(in crate::proxy) fn of_revoked(subscriber: &Subscriber) -> Option<Denial> {
+    let access = access(subscriber).filter(|_| !subscriber.is_live())?;
+    Some(ApprovalDenial::new(&access, NotApproved::Changed).into())
+}
+
+fn access(subscriber: &Subscriber) -> Option<Access> {
+    // URIs of subscriptions name their servers.
+    let (server, own) = exposed::split_uri(&subscriber.uri)?;
+    let server = (&*server).into();
+    Some(Access::Resource { server, uri: own.into(), request: ResourceRequest::Subscribe })
 }
 
 /// Logs and records revoked subscriptions. Waits while the log has no capacity.
@@ -143,5 +150,27 @@ async fn record(proxy: &Proxy) {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mcpproxy_activity::record::{Decision, Policy, Verdict};
+    use mcpproxy_policy::StateAccounts;
+
+    use super::super::subscribers::Subscribers;
+    use super::super::subscribers::tests::anyone;
+    use super::*;
+
+    #[test]
+    fn rul_8_subscription_revoked_before_it_is_confirmed_is_refused() {
+        let all = Arc::<Subscribers>::default();
+        let account = StateAccounts::default().of(&Principal::Anonymous);
+        let subscription =
+            all.enter(&mcpproxy_catalog::exposed::uri("files", "a:b"), anyone(), &account).unwrap();
+        assert!(of_revoked(subscription.requested()).is_none());
+        let decision = Decision::new(Verdict::Blocked, Policy::Rules, "forbidden");
+        all.revoke(subscription.requested(), decision);
+        assert!(of_revoked(subscription.requested()).is_some());
     }
 }

@@ -185,7 +185,7 @@ impl Subscriber {
         self.id
     }
 
-    fn is_live(&self) -> bool {
+    pub(super) fn is_live(&self) -> bool {
         !self.revoked.load(Ordering::Acquire)
     }
 }
@@ -194,6 +194,11 @@ impl ResourceSubscription {
     /// The URI as the client knows it.
     pub(crate) fn uri(&self) -> &Arc<str> {
         &self.subscriber.uri
+    }
+
+    /// The subscriber, revoked or not.
+    pub(crate) fn requested(&self) -> &Arc<Subscriber> {
+        &self.subscriber
     }
 
     /// The subscriber, unless it was revoked.
