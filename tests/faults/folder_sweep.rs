@@ -14,8 +14,9 @@
 //!
 //! `cargo test` runs a short form: four of the scenes, one kind of damage per file, in turns, without the comparison of
 //! messages and authority. `tools/faults` runs the full form: every scene and kind, and `FAULTS_BITS` bits of each file, on an
-//! optimized program. `FAULTS_ONLY` selects cases by a part of `scene: file`. Several cases run at a time. The full form
-//! prints each finding at once, and a table of outcomes at its end.
+//! optimized program. `FAULTS_ONLY` selects cases by a part of `scene: file`, `FAULTS_PART` one of equal parts: `1/10` is
+//! every tenth case. Several cases run at a time. The full form prints each finding at once, and a table of outcomes at its
+//! end.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -42,6 +43,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 const BITS: &str = "FAULTS_BITS";
 /// Environment variable that selects cases: a part of `scene: file`.
 const ONLY: &str = "FAULTS_ONLY";
+/// Environment variable that selects one of equal parts of the cases: `1/10` to `10/10`.
+const PART: &str = "FAULTS_PART";
 /// Maximum number of records that one damaged place may cost: two blocks of 64 (ACT-11), since a sector may span two.
 const BLOCK: u64 = 128;
 /// The same for a place in a table, whose own blocks are the smallest part that can be read: 4 KiB of blocks of records and
@@ -214,6 +217,11 @@ fn damaged_data_folder_files_are_reported_without_aborting() {
             }));
         }
     }
+    let (part, parts) = std::env::var(PART).map_or((1, 1), |part| {
+        let (part, parts) = part.split_once('/').expect("part/parts");
+        (part.parse::<usize>().unwrap(), parts.parse::<usize>().unwrap())
+    });
+    let cases: Vec<_> = cases.into_iter().skip(part - 1).step_by(parts).collect();
     let (next, result) = (AtomicUsize::new(0), Mutex::new(Sweep::default()));
     std::thread::scope(|scope| {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
