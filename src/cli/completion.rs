@@ -242,7 +242,7 @@ pub(super) async fn suggesting<T>(
 fn advice(suggestion: Option<&str>, all: Option<&str>) -> String {
     match (suggestion, all) {
         (Some(suggestion), _) => format!(": did you mean {}?", line(suggestion)),
-        (None, Some(command)) => format!(": `{command}` shows what there is"),
+        (None, Some(command)) => format!(": `{command}` lists them"),
         (None, None) => String::new(),
     }
 }
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn suggestions_show_hidden_characters() {
         assert_eq!(advice(Some("a\u{202e}b"), None), ": did you mean a\\u{202e}b?");
-        assert_eq!(advice(None, Some("x y")), ": `x y` shows what there is");
+        assert_eq!(advice(None, Some("x y")), ": `x y` lists them");
         assert_eq!(did_you_mean("flies", ["files", "git"].into_iter()), ": did you mean files?");
         assert_eq!(did_you_mean("zzz", ["files", "git"].into_iter()), "");
         let none = unknown_server("fils", ["files", "git"].into_iter());

@@ -649,7 +649,7 @@ mod tests {
         let last = Heartbeat { stopping: true, ..example(1, 3, 1_000_000_000) };
         let stopped = seen([beat(1, 1), beat(1, 2), Some(Ok(last))]);
         let silent = seen([beat(1, 1), beat(1, 2)].into_iter().chain(vec![None; 9]));
-        let anew = seen([beat(1, 1), beat(1, 2), beat(2, 1)]);
+        let restarted = seen([beat(1, 1), beat(1, 2), beat(2, 1)]);
         let twice = seen([beat(1, 1), beat(1, 2), beat(2, 1), beat(1, 3), beat(2, 2)]);
         for (what, now, makes_progress) in [
             ("lives", is_alive(), true),
@@ -657,7 +657,7 @@ mod tests {
             ("twice", twice, true),
             ("silent", silent, false),
             ("stopped", stopped, false),
-            ("anew", anew, false),
+            ("restarted", restarted, false),
             ("gone", Membership::default(), false),
         ] {
             let of = PeerSender { node: name("a"), boot: BootId([1; 16]) };

@@ -267,8 +267,8 @@ fn index_continues_after_a_crash_and_is_rebuilt_after_damage() {
     let folder = proxy.end();
     std::fs::write(copy.join("db/version"), b"nonsense").unwrap();
     let proxy = Proxy::unready(config(&store, "b", json!(true)), folder).ready();
-    let anew = caught_up(&proxy, "a", last);
-    assert_eq!(anew["made_anew"], true);
+    let rebuilt = caught_up(&proxy, "a", last);
+    assert_eq!(rebuilt["made_anew"], true);
     assert_eq!(ids(&proxy, "node=a"), all);
     let shown = get(&proxy, "/api/v1/status")["faults"].to_string();
     assert!(shown.contains("rebuilt"), "{shown}");

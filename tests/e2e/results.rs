@@ -352,8 +352,8 @@ fn client_without_a_session_reads_results_kept_for_its_principal() {
     let for_ben = handle(&ask(&token("ben"), "call_tool_read", call));
     let revoked = proxy.cli(&["token", "revoke", "ben"]);
     assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
-    let anew = ask(&token("ben"), "read_result", json!({"handle": for_ben}));
-    assert!(error_text(&anew).starts_with("No result is kept"), "{anew}");
+    let second = ask(&token("ben"), "read_result", json!({"handle": for_ben}));
+    assert!(error_text(&second).starts_with("No result is kept"), "{second}");
     assert_eq!(
         text(&ask(&ann, "read_result", read), 1).split("; ").nth(1),
         Some("this is the end")

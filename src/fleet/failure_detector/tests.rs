@@ -182,8 +182,8 @@ fn abandoned_heartbeat_may_arrive_late_once() {
     assert_eq!(scene.beats(1, 16), []);
     assert_eq!(scene.beats(1, 12), [NodeEvent::Fault(HeartbeatFault::Older)]);
     let at = WALL + scene.now + 900;
-    let anew = Heartbeat { given_up: vec![12], ..example(2, 13, at) };
-    assert_eq!(scene.reads(Some(Ok(anew))), []);
+    let restarted = Heartbeat { given_up: vec![12], ..example(2, 13, at) };
+    assert_eq!(scene.reads(Some(Ok(restarted))), []);
     assert_eq!(scene.beats(1, 12), [NodeEvent::Fault(HeartbeatFault::Older)]);
     assert_eq!(scene.beats(2, 12), [], "first arrival");
 }
@@ -494,12 +494,12 @@ fn small_fleet_reads_every_change_and_large_fleet_reads_suspected_nodes() {
     world.turns(6);
     world.turns(100);
     // It restarts before it is missed.
-    let anew = name("n0050");
+    let joined = name("n0050");
     let boot = |world: &World| {
         world.watch.snapshot(None).get("n0050").unwrap().heartbeat.as_ref().unwrap().boot
     };
     world.turn(&["n0050"]);
-    world.beating.insert(anew, (2, 0));
+    world.beating.insert(joined, (2, 0));
     world.turns(2);
     assert_eq!(boot(&world), BootId([1; 16]), "just read");
     world.turn(&["n0050", "unknown"]);
