@@ -59,7 +59,6 @@ pub(super) enum Start {
     Known(ProtocolFamily),
 }
 
-/// Why the handshake failed.
 /// The introduction as clients may see it.
 fn introduced(peer: &Peer, introduction: &Introduction) -> Introduced {
     let instructions = introduction.instructions.as_deref().unwrap_or_default();
@@ -70,6 +69,7 @@ fn introduced(peer: &Peer, introduction: &Introduction) -> Introduced {
     }
 }
 
+/// Why the handshake failed.
 #[derive(Debug)]
 pub(super) struct HandshakeFailure {
     /// One line.

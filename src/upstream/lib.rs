@@ -39,6 +39,7 @@ mod peer;
 mod pending;
 mod process;
 pub mod reaper;
+mod remembered_family;
 pub mod request;
 mod second;
 mod second_task;

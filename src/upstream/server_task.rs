@@ -9,7 +9,7 @@
 use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
 use futures_util::future::{self, Either, OptionFuture};
@@ -28,6 +28,7 @@ use crate::notifications::NotificationRouter;
 use crate::oauth::{self, ChallengeOutcome, Renewal};
 use crate::outbox::Outbox;
 use crate::reaper::Reaper;
+use crate::remembered_family::FamilyMemory;
 use crate::second_task::{self, FirstConnection, FirstEnded, SecondTask};
 use crate::state::{
     Carrier, Control, Discovered, Event, Forbidden, LiveConnection, ServerState, Status, Transport,
@@ -112,7 +113,10 @@ impl ServerTask {
     ) -> Result<(), String> {
         let mut target: Option<Target> = None;
         let mut backoff = Backoff::new();
-        let mut start = Start::Probe;
+        let memory = FamilyMemory::of(&self.upstream.name, &self.config);
+        let mut start = Self::remembered(&memory).await;
+        // Nothing waits for the disk.
+        let mut noting = JoinSet::new();
         let mut is_first = true;
         // Of the last connection over HTTP.
         let mut router: Option<Arc<NotificationRouter>> = None;
@@ -206,8 +210,12 @@ impl ServerTask {
                 Some(Ok(mut connection)) => {
                     self.upstream.connect_requests.forget_at_once();
                     // Remembered for legacy servers only: they may dislike the probe, which is a modern server's first request anyway.
-                    start = match connection.greeting.about.family {
-                        family @ ProtocolFamily::Legacy => Start::Known(family),
+                    let family = connection.greeting.about.family;
+                    if start_now == Start::Probe {
+                        self.remember(&mut noting, memory.clone(), family);
+                    }
+                    start = match family {
+                        ProtocolFamily::Legacy => Start::Known(family),
                         ProtocolFamily::Modern => Start::Probe,
                     };
                     let its_router = Arc::clone(&connection.router);
@@ -301,6 +309,24 @@ impl ServerTask {
     }
 
     /// Resolves the entry; its values are secret from then on.
+    /// How to start the first handshake, as far as a former process knew.
+    async fn remembered(memory: &FamilyMemory) -> Start {
+        let memory = memory.clone();
+        let read = tokio::task::spawn_blocking(move || memory.start(SystemTime::now()));
+        read.await.unwrap_or(Start::Probe)
+    }
+
+    /// Remembers the family of a server that was probed.
+    fn remember(&self, noting: &mut JoinSet<()>, memory: FamilyMemory, family: ProtocolFamily) {
+        let upstream = Arc::clone(&self.upstream);
+        noting.spawn_blocking(move || {
+            if let Err(error) = memory.note(family, SystemTime::now()) {
+                let server = &upstream.name;
+                peer_line!(warn, upstream.peer, %server, %error, "its protocol family is not remembered: it is probed at the next start");
+            }
+        });
+    }
+
     async fn read(&self) -> Result<Target, NotRead> {
         let (target, secrets) = read_entry(&self.config, &self.keyring).await?;
         self.upstream.peer.secrets.hold(self.key, secrets);
