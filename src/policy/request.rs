@@ -151,14 +151,35 @@ impl Access {
         }
     }
 
-    /// The method of the protocol.
+    /// The method of the request.
     pub fn method(&self) -> &str {
         match self {
-            Self::Tool(_) => TOOLS_CALL,
-            Self::Resource { request, .. } => request.method(),
-            Self::Prompt { .. } => PROMPTS_GET,
-            Self::Completion { .. } => COMPLETION_COMPLETE,
             Self::Method { method, .. } => method,
+            known => known.known_method().unwrap_or_default(),
+        }
+    }
+
+    /// The method, if the protocol has it.
+    pub fn known_method(&self) -> Option<&'static str> {
+        match self {
+            Self::Tool(_) => Some(TOOLS_CALL),
+            Self::Resource { request, .. } => Some(request.method()),
+            Self::Prompt { .. } => Some(PROMPTS_GET),
+            Self::Completion { .. } => Some(COMPLETION_COMPLETE),
+            Self::Method { .. } => None,
+        }
+    }
+
+    /// Name of the tool or prompt, or URI of the resource, as the server knows it; empty for other methods.
+    pub fn target(&self) -> &str {
+        match self {
+            Self::Tool(call) => &call.tool.name.tool,
+            Self::Resource { uri, .. } => uri,
+            Self::Prompt { name, .. } => name,
+            Self::Completion {
+                of: Reference::Prompt(name) | Reference::Resource(name), ..
+            } => name,
+            Self::Method { .. } => "",
         }
     }
 

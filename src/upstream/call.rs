@@ -27,7 +27,7 @@ use crate::state::{Carrier, Control, LiveConnection, Phase, Status, UpstreamStat
 use crate::stdio::{self, SentFor};
 use crate::{notifications, request, second};
 use mcpproxy_catalog::listing::List;
-use mcpproxy_policy::{Access, COMPLETION_COMPLETE, PROMPTS_GET, Permit, TOOLS_CALL};
+use mcpproxy_policy::{Access, Permit};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::deadline::Allowance;
@@ -111,13 +111,9 @@ impl CallGuard {
         } = extras;
         let client = CallClient { session, capabilities: client_capabilities, extensions };
         let access = permit.access();
-        let method: Cow<'static, str> = match access {
-            Access::Tool(_) => Cow::Borrowed(TOOLS_CALL),
-            Access::Resource { request, .. } => Cow::Borrowed(request.method()),
-            Access::Prompt { .. } => Cow::Borrowed(PROMPTS_GET),
-            Access::Completion { .. } => Cow::Borrowed(COMPLETION_COMPLETE),
-            Access::Method { method, .. } => Cow::Owned(method.to_string()),
-        };
+        let method = access
+            .known_method()
+            .map_or_else(|| Cow::Owned(access.method().to_owned()), Cow::Borrowed);
         let (label, name, fields) = match access {
             Access::Tool(call) => {
                 let name = &call.tool().name.tool;

@@ -1,11 +1,14 @@
 //! Translation between protocol families and revisions: capabilities, tasks, log levels, error codes, and elicitations
 //! by URL.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Connection, Events, Proxy, Received, Recorder, Reply, ask_modern, stub_stdio,
+    Connection, Events, Proxy, Received, Recorder, Reply, ask_modern, stub_stdio, until,
 };
+use crate::held_calls::Call;
 use crate::request_state::{answer as modern_server, entry};
 
 const MODERN: &str = "2026-07-28";
@@ -92,7 +95,9 @@ fn last_call(server: &Recorder) -> Value {
 }
 
 /// A legacy server over HTTP, with the tool `ask`; `reply` is the rest of the response after its head.
-fn legacy_server(reply: fn(&Value) -> (&'static str, String)) -> Recorder {
+fn legacy_server(
+    reply: impl Fn(&Value) -> (&'static str, String) + Send + Sync + 'static,
+) -> Recorder {
     Recorder::start(move |_, request: &Received| {
         if !request.head[0].starts_with("POST ") {
             return Reply::Http("405 Method Not Allowed", "", Vec::new());
@@ -228,6 +233,39 @@ fn error_codes_are_those_of_the_clients_family() {
         assert_eq!(ours["code"], new, "{ours}");
         assert_eq!((&ours["message"], &ours["data"]), (&theirs["message"], &theirs["data"]));
     }
+}
+
+#[test]
+fn pro_35_modern_client_is_asked_to_open_the_urls_of_an_error() {
+    let was_asked = AtomicBool::new(false);
+    let server = legacy_server(move |id| {
+        if was_asked.swap(true, Ordering::Relaxed) {
+            let result = json!({"content": [{"type": "text", "text": "done"}]});
+            return (JSON, json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string());
+        }
+        let asked = json!([{"mode": "url", "elicitationId": "e", "url": "https://a.example/",
+            "message": "Open"}]);
+        let error = json!({"code": -32042, "message": "open it", "data": {"elicitations": asked}});
+        (JSON, json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string())
+    });
+    let proxy = Proxy::start(json!({"s": entry(&server)}));
+    let call = Call::of(&proxy, "/mcp", "ask", json!({}));
+    let asked = call.asked();
+    assert_eq!(
+        asked["inputRequests"],
+        json!({"url_1": {"method": "elicitation/create", "params": {"mode": "url",
+            "url": "https://a.example/", "message": "Open"}}})
+    );
+    assert_eq!(asked.get("requestState"), None, "the repeated request is a new call");
+    let record =
+        until("the request is recorded", || proxy.activity("type=tool_call&tool=ask").pop());
+    assert_eq!(record["metadata"]["input_required"], true, "{record}");
+    assert_eq!(record["metadata"]["adapted"], "error", "{record}");
+    assert_eq!(record["status"], "success", "{record}");
+    let answers = json!({"inputResponses": {"url_1": {"action": "accept"}}});
+    let done = call.send(answers).json();
+    assert_eq!(done["result"]["content"][0]["text"], "done", "{done}");
+    assert_eq!(last_call(&server).get("inputResponses"), None, "its revision has none");
 }
 
 // PRO-36

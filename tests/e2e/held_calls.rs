@@ -85,8 +85,22 @@ impl Shared {
                     let _ = stream.write_all(head);
                     return self.call(&mut stream, &message);
                 }
+                ("POST", Some("prompts/get" | "resources/read")) => {
+                    let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+                    let _ = stream.write_all(head);
+                    return self.ask_once(&mut stream, &message);
+                }
+                ("POST", Some("prompts/list")) => {
+                    let arguments = json!([{"name": "who"}]);
+                    let prompts =
+                        ["ask", "other"].map(|name| json!({"name": name, "arguments": arguments}));
+                    reply(json!({"prompts": prompts}))
+                }
+                ("POST", Some("resources/list")) => reply(
+                    json!({"resources": [{"uri": "a:x", "name": "x"}, {"uri": "a:y", "name": "y"}]}),
+                ),
                 ("POST", Some("initialize")) => reply(json!({"protocolVersion": "2025-11-25",
-                    "capabilities": {"tools": {}}, "serverInfo": {"name": "a", "version": "1"}})),
+                    "capabilities": {"tools": {}, "prompts": {}, "resources": {}}, "serverInfo": {"name": "a", "version": "1"}})),
                 ("POST", Some("tools/list")) => {
                     let tools = ["ask", "other"].map(|name| {
                         json!({"name": name, "inputSchema": {"type": "object"},
@@ -163,6 +177,31 @@ impl Shared {
         }
     }
 
+    /// Asks for a form within a request for a prompt or a resource, whose result has the answer as text.
+    fn ask_once(&self, stream: &mut TcpStream, message: &Value) {
+        let number = {
+            let mut seen = self.seen();
+            seen.calls.push(message["params"].clone());
+            seen.asked += 1;
+            seen.asked - 1
+        };
+        let mut send = |message: &Value| {
+            let _ = stream.write_all(format!("data: {message}\n\n").as_bytes());
+        };
+        let mut question = ask("elicitation/create");
+        (question["jsonrpc"], question["id"]) = (json!("2.0"), json!(number));
+        send(&question);
+        let Some(answer) = self.answer(number) else { return };
+        let text = answer.to_string();
+        let result = match message["params"].get("uri") {
+            Some(uri) => json!({"contents": [{"uri": uri, "text": text}]}),
+            None => {
+                json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]})
+            }
+        };
+        send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": result}));
+    }
+
     /// Waits for the answer to a request: `result` or `error`.
     fn answer(&self, number: u64) -> Option<Value> {
         let waits = |seen: &mut Seen| !seen.is_cut && !seen.answers.contains_key(&number);
@@ -193,11 +232,12 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
     Some((method, serde_json::from_slice(&body).unwrap_or_default()))
 }
 
-/// A tool call of a modern client.
+/// A request of a modern client: a tool call, or one for a prompt or a resource.
 #[derive(Clone)]
 pub(crate) struct Call<'a> {
     proxy: &'a Proxy,
     path: &'static str,
+    method: &'static str,
     bearer: &'a str,
     capabilities: Value,
     params: Value,
@@ -210,9 +250,19 @@ impl<'a> Call<'a> {
             "/mcp" => read(&format!("s:{tool}"), arguments),
             _ => json!({"name": format!("s__{tool}"), "arguments": arguments}),
         };
+        Self::by_method(proxy, path, "tools/call", params)
+    }
+
+    /// The same for any method.
+    fn by_method(
+        proxy: &'a Proxy,
+        path: &'static str,
+        method: &'static str,
+        params: Value,
+    ) -> Self {
         let elicitation = json!({"form": {}, "url": {}});
         let capabilities = json!({"elicitation": elicitation, "sampling": {}, "roots": {}});
-        Self { proxy, path, bearer: "", capabilities, params }
+        Self { proxy, path, method, bearer: "", capabilities, params }
     }
 
     fn by(self, bearer: &'a str) -> Self {
@@ -223,7 +273,8 @@ impl<'a> Call<'a> {
         Self { capabilities, ..self }
     }
 
-    fn send(&self, members: Value) -> Response {
+    /// Makes the call with these members of its params.
+    pub(crate) fn send(&self, members: Value) -> Response {
         let mut params = self.params.clone();
         params["_meta"] = json!({
             "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -233,11 +284,12 @@ impl<'a> Call<'a> {
         for (name, value) in members.as_object().into_iter().flatten() {
             params[name] = value.clone();
         }
-        let name = params["name"].as_str().expect("a name").to_owned();
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let name = ["name", "uri"].iter().find_map(|key| params[*key].as_str());
+        let name = name.expect("a name").to_owned();
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": self.method, "params": params});
         let mut headers = vec![
             ("MCP-Protocol-Version", MODERN),
-            ("Mcp-Method", "tools/call"),
+            ("Mcp-Method", self.method),
             ("Mcp-Name", &*name),
         ];
         if !self.bearer.is_empty() {
@@ -293,6 +345,55 @@ pub(crate) fn refusal(answer: &Response) -> String {
     let answer = answer.json();
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
     answer["error"]["message"].as_str().expect("a message").to_owned()
+}
+
+#[test]
+fn pro_42_requests_for_prompts_and_resources_are_held_as_calls_are() {
+    let server = Asker::start();
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let answer = answer_to("elicitation/create");
+    for (path, method, params, other, kind) in [
+        (
+            "/mcp/server/s",
+            "prompts/get",
+            // The answer of an earlier round, which a server of that family does not know.
+            json!({"name": "ask", "arguments": {"who": "me"}, "inputResponses": {"url_1": {"action": "accept"}}}),
+            json!({"name": "other", "arguments": {"who": "me"}}),
+            "prompt_get",
+        ),
+        (
+            "/mcp/server/s",
+            "resources/read",
+            json!({"uri": "a:x"}),
+            json!({"uri": "a:y"}),
+            "resource_read",
+        ),
+        (
+            "/mcp",
+            "resources/read",
+            json!({"uri": "mcpproxy://s/a:x"}),
+            json!({"uri": "mcpproxy://s/a:y"}),
+            "resource_read",
+        ),
+    ] {
+        let before = server.seen().calls.len();
+        let request = Call::by_method(&proxy, path, method, params);
+        let asked = request.asked();
+        assert_eq!(asked["inputRequests"]["question"]["method"], "elicitation/create");
+        let other = Call::by_method(&proxy, path, method, other);
+        let refused = refusal(&other.repeat(&asked, &answer));
+        assert!(refused.contains("requestState belongs to a call of s:"), "{refused}");
+        let result = request.repeat(&asked, &answer).json()["result"].take();
+        let text = [&result["contents"][0]["text"], &result["messages"][0]["content"]["text"]];
+        let text = text.iter().find_map(|text| text.as_str()).unwrap_or_else(|| panic!("{result}"));
+        assert_eq!(serde_json::from_str::<Value>(text).unwrap(), answer);
+        assert_eq!(server.seen().calls.len(), before + 1, "the server sees one request");
+        until("each request is recorded", || {
+            let records = proxy.activity(&format!("type={kind}"));
+            let held = records.iter().filter(|it| it["metadata"]["held_call"].is_string());
+            (held.count() >= 2).then_some(())
+        });
+    }
 }
 
 // PRO-42

@@ -126,15 +126,7 @@ pub(super) fn presented_state(
             Some(ApprovalHolder { node, is_here: false }) => refused(&format_args!(
                 "requestState belongs to a call that node '{node}' holds, which cannot be reached; repeat the request"
             )),
-            Some(_) | None => match access {
-                Access::Tool(_) => Ok(PresentedState::Held),
-                Access::Resource { .. }
-                | Access::Prompt { .. }
-                | Access::Completion { .. }
-                | Access::Method { .. } => {
-                    refused(&"requestState belongs to a tool call; repeat that call")
-                }
-            },
+            Some(_) | None => Ok(PresentedState::Held),
         },
         StateRead::Forged => refused(&"requestState was not given to this client"),
     }

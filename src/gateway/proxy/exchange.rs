@@ -60,6 +60,8 @@ const MAX_ERROR_BYTES: usize = 1024 * 1024;
 const MAX_FOREIGN: u32 = 16;
 /// Member of `metadata` with the member of an answer that was changed into a form that the client accepts.
 const ADAPTED: &str = "adapted";
+/// Member of `metadata` of a call that was answered by a request for input.
+const INPUT_REQUIRED: &str = "input_required";
 /// Object around structured content that is none.
 const WRAPPER_BEGIN: &[u8] = br#"{"result":"#;
 const WRAPPER_END: &[u8] = b"}";
@@ -194,8 +196,13 @@ impl Exchange {
                     if status == Status::Error && member == AnswerMember::Result {
                         self.call_record.tool_failed();
                     }
-                    if member == AnswerMember::Error {
-                        self.repair_error();
+                    if member == AnswerMember::Error
+                        && let Some(result) = self.repair_error()
+                    {
+                        self.call_record.add_metadata(INPUT_REQUIRED, "true");
+                        self.call_record.close(Status::Success, "").await;
+                        self.reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
+                        return Ok(());
                     }
                     let is_result = member == AnswerMember::Result;
                     let judged = is_result && self.treatment == Treatment::ForwardAndJudge;
@@ -447,16 +454,21 @@ impl Exchange {
     }
 
     /// Masks configured secrets in a JSON-RPC error, and gives it the members that clients require and a code of the
-    /// client's family (PRO-35). It is otherwise forwarded verbatim.
-    fn repair_error(&mut self) {
+    /// client's family (PRO-35). It is otherwise forwarded verbatim. Returns the result to send instead if the error
+    /// requires URLs to be opened and the client can be asked to do so.
+    fn repair_error(&mut self) -> Option<Bytes> {
         let parts: Vec<Bytes> = std::mem::take(&mut self.waiting).into_iter().collect();
         let mut error = joined(parts);
         if let Some(masked) = self.worker.proxy.upstreams.masked(&error) {
             error = masked;
         }
         self.call_record.note_response(&error);
-        self.call_record.failed_with(&error);
         let text = std::str::from_utf8(&error).ok();
+        if let Some(result) = text.and_then(|text| self.input_for_urls(text)) {
+            self.call_record.add_metadata(ADAPTED, r#""error""#);
+            return Some(result.into());
+        }
+        self.call_record.failed_with(&error);
         let conforming = text.and_then(jsonrpc::conforming_error);
         let modern = match conforming.as_deref().or(text) {
             Some(text) if self.relay.family() == ProtocolFamily::Modern => {
@@ -477,6 +489,15 @@ impl Exchange {
             error = Bytes::from(repaired);
         }
         self.waiting = Splice::from(error);
+        None
+    }
+
+    fn input_for_urls(&self, error: &str) -> Option<String> {
+        let client = self.relay.modern_url_client()?;
+        let asks = self.permit.access().may_require_input();
+        (asks && jsonrpc::requires_url_elicitation(error))
+            .then(|| relay::input_for_urls(error, client))
+            .flatten()
     }
 
     /// Counts an answer with an unknown id.

@@ -16,12 +16,13 @@
 //! (`held_repeats`) takes it out, once, after its state, principal, arguments and answers have been checked.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mcpproxy_policy::Principal;
 use mcpproxy_policy::approvals::ApprovalId;
+use mcpproxy_policy::{Access, Principal, TOOLS_CALL};
 use parking_lot::Mutex;
 use serde_json::Value;
 use thiserror::Error;
@@ -49,9 +50,9 @@ pub(super) enum NotTakenOver {
     )]
     Gone,
     #[error(
-        "requestState belongs to a call of {tool}, which waits for its input; repeat that call"
+        "requestState belongs to a call of {request}, which waits for its input; repeat that call"
     )]
-    OtherTool { tool: Box<str> },
+    OtherRequest { request: HeldRequest },
     #[error(
         "requestState belongs to a call with other arguments ('{argument}' differs), which waits for its input; \
          repeat that call with the same arguments"
@@ -83,13 +84,40 @@ struct Table {
 #[derive(Debug)]
 pub(super) struct HeldCallEntry {
     pub(super) principal: Principal,
-    /// `server:tool`.
-    pub(super) tool: Box<str>,
+    pub(super) request: HeldRequest,
     pub(super) arguments: Arc<ComparedArguments>,
     /// The server's question.
     pub(super) asked: AskedRequest,
     /// Receives the request that takes the call over.
     pub(super) taker: oneshot::Sender<Taker>,
+}
+
+/// The request that is held: a repeated one has to be for the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HeldRequest {
+    server: Arc<str>,
+    method: Box<str>,
+    /// Tool, prompt or resource.
+    target: Box<str>,
+}
+
+impl HeldRequest {
+    pub(super) fn of(access: &Access) -> Self {
+        let (method, target) = (access.method().into(), access.target().into());
+        Self { server: Arc::clone(access.server()), method, target }
+    }
+}
+
+impl fmt::Display for HeldRequest {
+    /// `server:tool`, or `server:method 'target'`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, method, target } = self;
+        let target = shown(target);
+        match &**method {
+            TOOLS_CALL => write!(f, "{server}:{target}"),
+            method => write!(f, "{server}:{method} '{target}'"),
+        }
+    }
 }
 
 /// Request of a server that its client has not answered.

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::held_answer::HeldAnswer;
-use super::held_calls::{NotTakenOver, QUESTION};
+use super::held_calls::{HeldRequest, NotTakenOver, QUESTION};
 use super::params;
 use super::worker::Worker;
 
@@ -55,12 +55,13 @@ pub(super) async fn take_over(
     call_timeout: Duration,
 ) -> Result<Box<HeldAnswer>, NotTakenOver> {
     let held_calls = &worker.proxy.held_calls;
+    let requested = HeldRequest::of(access);
     let (compared, method) = held_calls.read(id, |call| {
         if call.principal != *principal {
             return Err(NotTakenOver::Gone);
         }
-        if *call.tool != *access.to_string() {
-            return Err(NotTakenOver::OtherTool { tool: call.tool.clone() });
+        if call.request != requested {
+            return Err(NotTakenOver::OtherRequest { request: call.request.clone() });
         }
         Ok((Arc::clone(&call.arguments), call.asked.method))
     })?;

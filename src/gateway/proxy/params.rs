@@ -464,6 +464,21 @@ fn brought(
     Ok(out)
 }
 
+/// The params of a forwarded request without the members of an earlier round.
+pub(super) fn without_brought(params: &Bytes) -> Bytes {
+    let all = std::str::from_utf8(params).ok().and_then(collect);
+    let is_brought = |(name, _): &Member<'_>| BROUGHT.contains(&&**name);
+    let Some(all) = all.filter(|all| all.iter().any(is_brought)) else { return params.clone() };
+    let mut out = String::from("{");
+    for (name, value) in all.iter().filter(|member| !is_brought(member)) {
+        let comma = if out.len() > 1 { "," } else { "" };
+        let name = serde_json::Value::from(&**name).to_string();
+        out.extend([comma, &name, ":", value]);
+    }
+    out.push('}');
+    out.into()
+}
+
 /// The members of an object.
 fn collect(text: &str) -> Option<Vec<Member<'_>>> {
     members(text).ok()?.collect::<Result<_, _>>().ok()

@@ -23,6 +23,7 @@ use serde_json::{Map, Value, json};
 use super::call_trace::CallTrace;
 use super::client::Client;
 use super::client::{Caller, Peer};
+use super::held_repeats;
 use super::params::{AddressedRequest, Target};
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::RecordKind;
@@ -264,9 +265,16 @@ async fn send(
             ResourceRequest::Read => {}
         }
     }
-    let sent = request.params(&own, &extras.members);
+    let principal = &on.caller.principal;
+    let (sent, extras) = match held_repeats::named_in(worker, principal, &extras.members) {
+        // Its members are for the held request.
+        Some(_) => (request.params(&own, b""), extras),
+        None => {
+            let sent = request.params(&own, &extras.members);
+            (sent, CallExtras { members: Bytes::new(), ..extras })
+        }
+    };
     on.record.keep_arguments(&sent);
-    let extras = CallExtras { members: Bytes::new(), ..extras };
     let outcome = on.send(permit, sent, extras).await.inspect_err(|_| {
         // The server was not asked.
         if let Some((client, uri)) = fresh {

@@ -30,7 +30,7 @@ use super::held_repeats::HeldCallRepeat;
 use super::input_rounds::InputRounds;
 use super::kept_results::Keeping;
 use super::log_routing;
-use super::params::progress_token;
+use super::params::{self, progress_token};
 use super::passthrough::revocation;
 use super::passthrough::subscribers::{ResourceSubscription, Subscribing};
 use super::refusal::RecordKind;
@@ -453,9 +453,10 @@ impl OnRecord<'_> {
         if self.worker.settings().is(&self.settings) {
             return Ok(());
         }
-        let Some(subscriber) = subscription.subscriber() else { return Ok(()) };
+        let subscriber = subscription.requested();
         let of = &subscriber.of;
-        match revocation::denial(&self.worker.proxy, subscriber, &of.principal, of.facts) {
+        let denial = revocation::denial(&self.worker.proxy, subscriber, &of.principal, of.facts);
+        match denial.or_else(|| revocation::of_revoked(subscriber)) {
             Some(denial) => Err(self.denied(&denial)),
             None => Ok(()),
         }
@@ -905,13 +906,16 @@ fn kept_token(extras: &CallExtras, body: &Bytes) -> Option<Bytes> {
     })
 }
 
-/// The arguments of a call that can be held: its client is a modern one that declared what servers may ask (PRO-42).
+/// The arguments of a request that can be held: its client is a modern one that declared what servers may ask (PRO-42).
 fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option<Bytes> {
     let (client, _) = caller.client.as_ref()?;
     let can = client.family == ProtocolFamily::Modern
         && client.client_capabilities != ClientCapabilities::default()
-        && matches!(permit.access(), Access::Tool(_));
-    can.then(|| body.clone())
+        && permit.access().may_require_input();
+    can.then(|| match permit.access().tool() {
+        Some(_) => body.clone(),
+        None => params::without_brought(body),
+    })
 }
 
 /// The call corrected so that the capability gate permits it; empty if no call would do, or if the tool is not

@@ -5,6 +5,7 @@
 //! other values are the server's bytes, except for a replaced token or id.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use mcpproxy_json::members::{elements, member, string};
 use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerRequest};
 use mcpproxy_protocol::mcp::jsonrpc::{self, Code, Envelope};
+use mcpproxy_protocol::mcp::meta::SERVER_KEY;
 use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
 use mcpproxy_protocol::mcp::shapes::{Edit, Left, MemberRefused};
 use mcpproxy_protocol::mcp::{extensions, shapes};
@@ -20,6 +22,7 @@ use serde_json::value::RawValue;
 
 use super::client::{ActiveCall, Channel, Client, DroppedMembers, Level, Question, ServerQuestion};
 use super::question_record::QuestionRecord;
+use super::render;
 use super::reply::Piece;
 
 /// Maximum size of the id of a server's request, in bytes.
@@ -222,6 +225,14 @@ impl Relay {
     /// Whether an MCP client of a legacy revision gets the answer.
     pub(super) fn is_for_legacy_client(&self) -> bool {
         self.legacy_client().is_some()
+    }
+
+    /// An MCP client of the modern revision that can open URLs, if one gets the answer.
+    pub(super) fn modern_url_client(&self) -> Option<&Client> {
+        let client = self.client.as_ref().map(|(client, _)| &***client);
+        client.filter(|client| {
+            client.family == ProtocolFamily::Modern && client.client_capabilities.elicitation_urls
+        })
     }
 
     /// An MCP client of a legacy revision, if one gets the answer.
@@ -465,6 +476,35 @@ pub(super) fn note_elicitations(client: &Client, server: &Arc<str>, error: &str)
             client.elicited(server, &id);
         }
     }
+}
+
+/// Maximum URLs of one error that a client is asked to open.
+pub(super) const MAX_URLS: usize = 16;
+
+/// The result that asks a modern client to open the URLs of error -32042, which its revision does not have (MCP
+/// 2026-07-28 §Multi Round-Trip Requests). It has no request state: the repeated request is a new call. `None` if there
+/// are none or too many, and if one of them is not the params of a URL elicitation.
+pub(super) fn input_for_urls(error: &str, client: &Client) -> Option<String> {
+    let asked = member(error, "data").and_then(|data| member(data, "elicitations"))?;
+    let mut requests = String::new();
+    for (at, elicitation) in elements(asked).ok()?.enumerate() {
+        let params: &RawValue = serde_json::from_str(elicitation.ok()?).ok()?;
+        let request = ServerRequest::of("elicitation/create", Some(params))?;
+        if request != ServerRequest::ElicitUrl || at >= MAX_URLS {
+            return None;
+        }
+        let left = &mut Left::default();
+        let stated = modern_request(request, Some(params), client.revision(), left).ok()?;
+        let comma = if at == 0 { "" } else { "," };
+        // Infallible: writing to a String.
+        let _ = write!(requests, r#"{comma}"url_{}":{stated}"#, at + 1);
+    }
+    let server = render::server_info();
+    (!requests.is_empty()).then(|| {
+        format!(
+            r#"{{"resultType":"input_required","inputRequests":{{{requests}}},"_meta":{{"{SERVER_KEY}":{server}}}}}"#
+        )
+    })
 }
 
 /// A notification with `edits` to its params; `None` if parsers could read it differently.
@@ -802,5 +842,40 @@ mod tests {
         assert!(received(&mut relay(&new, Channel::Stream, None), info).is_some());
         old.set_level(Level::Notice);
         assert!(received(&mut relay(&old, Channel::Stream, None), info).is_none());
+    }
+
+    #[test]
+    fn pro_35_urls_of_an_error_become_requests_for_input() {
+        let family = ProtocolFamily::Modern;
+        let client = &Client::new("".into(), "ide", "2026-07-28", family, ALL);
+        let error = |elicitations: &str| {
+            format!(r#"{{"code":-32042,"message":"m","data":{{"elicitations":{elicitations}}}}}"#)
+        };
+        let url = r#"{"mode":"url","message":"Sign in","url":"https://a.example/?x=1.0","elicitationId":"e"}"#;
+        let result = input_for_urls(&error(&format!("[{url}, {url}]")), client).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+        assert_eq!(result["resultType"], "input_required");
+        assert_eq!(result.get("requestState"), None);
+        for key in ["url_1", "url_2"] {
+            let request = &result["inputRequests"][key];
+            assert_eq!(request["method"], "elicitation/create");
+            assert_eq!(request["params"]["url"], "https://a.example/?x=1.0");
+            assert_eq!(request["params"]["mode"], "url");
+        }
+        let many = vec![url; MAX_URLS + 1].join(",");
+        let forms = r#"{"mode":"form","message":"m","requestedSchema":{}}"#;
+        for unusable in [
+            "[]",
+            "7",
+            "null",
+            "[7]",
+            "[{}]",
+            forms,
+            &format!("[{url},{forms}]"),
+            &format!("[{many}]"),
+        ] {
+            assert_eq!(input_for_urls(&error(unusable), client), None, "{unusable}");
+        }
+        assert_eq!(input_for_urls(r#"{"code":-32042,"message":""}"#, client), None);
     }
 }

@@ -18,7 +18,7 @@ use blake3::Hasher;
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
-use crate::{Access, Principal, Reference};
+use crate::{Access, Principal};
 
 /// Prefix of every sealed state, whichever proxy made it.
 const PREFIX: &str = "mcpproxy-state";
@@ -113,7 +113,7 @@ impl SealingKey {
 
     fn hash(&self, expiry: &str, state: &str, to: BoundRequest<'_>) -> blake3::Hash {
         let BoundRequest { principal, access } = to;
-        let (mark, target) = (principal.mark(), target(access).as_bytes());
+        let (mark, target) = (principal.mark(), access.target().as_bytes());
         let (server, method) = (access.server().as_bytes(), access.method().as_bytes());
         let mut hasher = Hasher::new_keyed(&self.key);
         for part in [&mark, server, method, target, expiry.as_bytes(), state.as_bytes()] {
@@ -125,16 +125,6 @@ impl SealingKey {
 }
 
 /// The server's own name or URI of what is requested.
-fn target(access: &Access) -> &str {
-    match access {
-        Access::Tool(call) => &call.tool().name.tool,
-        Access::Resource { uri, .. } => uri,
-        Access::Prompt { name, .. } => name,
-        Access::Completion { of: Reference::Prompt(name) | Reference::Resource(name), .. } => name,
-        Access::Method { .. } => "",
-    }
-}
-
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use mcpproxy_activity::Slot;
-use mcpproxy_activity::record::{Draft, MAX_METADATA_BYTES, Raw, Status, Text, Type};
+use mcpproxy_activity::record::{Draft, MAX_METADATA_BYTES, Raw, Status, Text};
 use mcpproxy_policy::ServerOutcome;
 use mcpproxy_policy::approvals::ApprovalId;
 use mcpproxy_protocol::mcp::jsonrpc::Code;
@@ -21,12 +21,13 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Exchange, settle};
+use super::{Exchange, INPUT_REQUIRED, settle};
 use crate::proxy::client::ActiveCall;
 use crate::proxy::held_answer::{AnswerStream, HeldAnswer};
 use crate::proxy::held_bounds::{MAX_HELD_QUESTION_BYTES, MAX_HELD_ROUNDS, NotHeld, PreparedHold};
 use crate::proxy::held_calls::{
-    AskedRequest, ComparedArguments, HELD_CALL, HeldCallEntry, QUESTION, Taker, Withdrawn,
+    AskedRequest, ComparedArguments, HELD_CALL, HeldCallEntry, HeldRequest, QUESTION, Taker,
+    Withdrawn,
 };
 use crate::proxy::held_repeats;
 use crate::proxy::refusal::RefusalKind;
@@ -106,7 +107,7 @@ impl Exchange {
         let access = self.permit.access();
         let waiting = HeldCallEntry {
             principal: self.permit.principal().clone(),
-            tool: access.to_string().into(),
+            request: HeldRequest::of(access),
             arguments: Arc::new(ComparedArguments::of(
                 self.holdable.as_deref().unwrap_or_default(),
             )),
@@ -114,8 +115,9 @@ impl Exchange {
             taker,
         };
         let name = json!(id.as_str()).to_string();
-        let mut draft = self.call_record.beside(Type::ToolCall);
-        draft.variant = self.call_record.kind().variant();
+        let kind = self.call_record.kind();
+        let mut draft = self.call_record.beside(kind.record_type());
+        draft.variant = kind.variant();
         let metadata = format!("{{\"{HELD_CALL}\":{name}}}");
         draft.keep(Raw::Metadata, metadata.as_bytes(), MAX_METADATA_BYTES);
         let mut wait = HeldWait {
@@ -137,7 +139,7 @@ impl Exchange {
         settle(&mut self.permit, Some(ServerOutcome::Answered));
         let result = input_required(&request, &state);
         self.call_record.add_metadata(HELD_CALL, &name);
-        self.call_record.add_metadata("input_required", "true");
+        self.call_record.add_metadata(INPUT_REQUIRED, "true");
         self.call_record.note_response(&result);
         self.call_record.close(Status::Success, "").await;
         self.reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
