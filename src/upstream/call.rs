@@ -29,6 +29,7 @@ use crate::{notifications, request, second};
 use mcpproxy_catalog::listing::List;
 use mcpproxy_policy::{Access, COMPLETION_COMPLETE, PROMPTS_GET, Permit, TOOLS_CALL};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::known_extensions::Extensions;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::deadline::Allowance;
 
@@ -109,7 +110,8 @@ impl CallGuard {
             log_level,
             extensions,
         } = extras;
-        let client = CallClient { session, capabilities: client_capabilities, extensions };
+        let capabilities = client_capabilities.requests();
+        let client = CallClient { session, capabilities, extensions };
         let access = permit.access();
         let method: Cow<'static, str> = match access {
             Access::Tool(_) => Cow::Borrowed(TOOLS_CALL),
@@ -137,7 +139,7 @@ impl CallGuard {
         };
         let client_capabilities = match access.may_require_input() {
             true => client_capabilities,
-            false => ClientCapabilities::default(),
+            false => client_capabilities.without_requests(),
         };
         let params = Params { method, name, meta, trace, log_level, client_capabilities, fields };
         let purpose = Purpose { call: Some((client, access)), held_capabilities, attempt };
@@ -179,7 +181,11 @@ impl Upstream {
             return Err(CallError { server, tool, cause, sent: Sent::No });
         };
         let fields = Fields::Object(params);
-        let params = Params { meta: None, fields, ..Params::of(method, Bytes::new()) };
+        // A server may list some only for clients with an extension.
+        let client_capabilities =
+            ClientCapabilities { extensions: Extensions::ALL, ..ClientCapabilities::default() };
+        let ours = Params::of(method, Bytes::new());
+        let params = Params { meta: None, client_capabilities, fields, ..ours };
         let held_capabilities = ClientCapabilities::default();
         let purpose = Purpose { call: None, held_capabilities, attempt: CallAttempt::First };
         guard.request(pool, params, purpose, method.into(), began).await

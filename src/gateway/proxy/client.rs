@@ -632,13 +632,14 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Requests that upstreams may send to the client before they answer.
+    /// Requests that upstreams may send to the client before they answer, and the extensions of a legacy client; a modern
+    /// one declares them in `_meta`.
     pub(crate) fn client_capabilities(&self) -> ClientCapabilities {
+        let declared = self.client.client_capabilities;
         match (self.client.family, self.channel) {
-            (ProtocolFamily::Legacy, Channel::Stream) => self.client.client_capabilities,
-            (ProtocolFamily::Legacy, Channel::Answer) | (ProtocolFamily::Modern, _) => {
-                ClientCapabilities::default()
-            }
+            (ProtocolFamily::Legacy, Channel::Stream) => declared,
+            (ProtocolFamily::Legacy, Channel::Answer) => declared.without_requests(),
+            (ProtocolFamily::Modern, _) => ClientCapabilities::default(),
         }
     }
 

@@ -50,7 +50,10 @@ use super::render::Caching;
 use super::reply::{Initialize, NotificationFilter, Reaction, Running};
 use super::retrieve::{RETRIEVE_TOOLS, USAGE_INSTRUCTIONS};
 use super::worker::Worker;
-use super::{approval, builtin, call, describe, direct, extension, params, passthrough, render};
+use super::{
+    approval, builtin, call, describe, direct, extension, merged_extensions, params, passthrough,
+    render,
+};
 use crate::results::ResultHandle;
 
 /// Routes a request. A call starts when its reply is first polled.
@@ -171,7 +174,7 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
         peer,
         json!({
             "protocolVersion": version,
-            "capabilities": capabilities(worker, &peer.endpoint),
+            "capabilities": declared_capabilities(worker, peer),
             "serverInfo": render::server_info(),
         }),
     );
@@ -190,7 +193,7 @@ fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
         peer,
         json!({
             "supportedVersions": supported(worker),
-            "capabilities": capabilities(worker, &peer.endpoint),
+            "capabilities": declared_capabilities(worker, peer),
         }),
     );
     // Upstream capabilities may change at any time.
@@ -253,7 +256,19 @@ pub(crate) fn supported(worker: &Worker) -> Vec<&'static str> {
     worker.settings().offered_era.revisions()
 }
 
-/// Server capabilities for `initialize` and `server/discover`.
+/// Server capabilities for `initialize` and `server/discover`, with the extensions of the servers that the principal may
+/// know of.
+fn declared_capabilities(worker: &Worker, peer: &Peer) -> Value {
+    let mut declared = capabilities(worker, &peer.endpoint);
+    if let (None, Some(members)) = (peer.endpoint.server(), declared.as_object_mut())
+        && let Some(extensions) = merged_extensions::declared(worker, &peer.principal)
+    {
+        members.insert("extensions".into(), extensions);
+    }
+    declared
+}
+
+/// Server capabilities at an endpoint; of the extensions, only those of a single server.
 pub(crate) fn capabilities(worker: &Worker, endpoint: &Endpoint) -> Value {
     if let Some(server) = endpoint.server() {
         let upstream = worker.proxy.upstreams.get(server);

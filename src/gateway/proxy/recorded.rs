@@ -806,7 +806,7 @@ impl OnRecord<'_> {
             extras.session = client.session_key;
             extras.log_level = client.level_for_servers();
             if holdable.is_some() {
-                extras.held_capabilities = client.client_capabilities;
+                extras.held_capabilities = client.client_capabilities.requests();
             }
         }
         let upstreams = &worker.proxy.upstreams;
@@ -909,7 +909,7 @@ fn kept_token(extras: &CallExtras, body: &Bytes) -> Option<Bytes> {
 fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option<Bytes> {
     let (client, _) = caller.client.as_ref()?;
     let can = client.family == ProtocolFamily::Modern
-        && client.client_capabilities != ClientCapabilities::default()
+        && client.client_capabilities.requests() != ClientCapabilities::default()
         && matches!(permit.access(), Access::Tool(_));
     can.then(|| body.clone())
 }
