@@ -5,7 +5,7 @@
 //! Discovery and aggregation are left to the callers.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 
 use super::conform::{Conformed, ItemKind, NotListable, conform, without_output_schema};
 use super::exposed;
+use super::exposed_uris::{self, TOOL};
 use mcpproxy_json::members;
 use mcpproxy_json::span::Span;
 use mcpproxy_policy::tool::OutputSchema;
@@ -139,6 +140,8 @@ pub struct PageElement<'a> {
 pub enum ElementJson<'a> {
     /// As it is stored: under the exposed name.
     Exposed(&'a Bytes),
+    /// The same with exposed URIs.
+    Rewritten(Splice),
     /// With the value at `at` replaced by the server's own name, raw JSON.
     Own { json: &'a Bytes, at: Span, token: Bytes },
 }
@@ -157,6 +160,7 @@ impl<'a> ElementJson<'a> {
     fn push(&self, page: &mut Splice) {
         match self {
             Self::Exposed(json) => page.push((*json).clone()),
+            Self::Rewritten(json) => page.extend(json.parts().cloned()),
             Self::Own { json, at, token } => {
                 page.push(Span::new(0, at.start).within(json, 0));
                 page.push(token.clone());
@@ -398,6 +402,11 @@ fn shown(word: &str) -> String {
     word.chars().take(MAX_SHOWN_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// Whether a definition has URIs to be exposed.
+fn has_page(definition: &Bytes) -> bool {
+    exposed_uris::rewritten(&TOOL, &Arc::from(""), definition).is_some()
+}
+
 /// Listings of one tool under `/mcp/all`, and under its own name.
 #[derive(Debug)]
 pub(super) struct ToolListings {
@@ -405,6 +414,8 @@ pub(super) struct ToolListings {
     modern: ToolListing,
     /// The server's own spelling of the name, raw JSON.
     token: Bytes,
+    /// Whether it names a page, whose URI is exposed under `/mcp/all`.
+    has_page: bool,
 }
 
 #[derive(Debug)]
@@ -457,7 +468,20 @@ impl ToolListings {
                 }
             }
         }
-        Self { legacy, modern, token: Bytes::copy_from_slice(token.as_bytes()) }
+        let has_page = has_page(listed.json());
+        Self { legacy, modern, token: Bytes::copy_from_slice(token.as_bytes()), has_page }
+    }
+
+    /// [`json`](Self::json) with exposed URIs.
+    pub(super) fn exposed_json<'a>(
+        &'a self,
+        family: ProtocolFamily,
+        (server, listed): (&Arc<str>, &'a Listed),
+        schema: &OutputSchema,
+    ) -> Option<ElementJson<'a>> {
+        let json = self.json(family, listed, schema)?;
+        let rewritten = self.has_page.then(|| exposed_uris::rewritten(&TOOL, server, json));
+        Some(rewritten.flatten().map_or(ElementJson::Exposed(json), ElementJson::Rewritten))
     }
 
     /// [`json`](Self::json) under the server's own name.

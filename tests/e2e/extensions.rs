@@ -183,3 +183,217 @@ fn requests_of_the_proxy_declare_all_known_extensions() {
     let called = until("the call arrives", || legacy.asked("tools/call").pop());
     assert_eq!(called.get("_meta"), None, "{called}");
 }
+
+/// Tools of a server with apps, as it writes them.
+const SHOW: &str = r#"{"name":"show","inputSchema":{"type":"object"},"_meta":{"n":1.0e5,"ui" : {"resourceUri":"ui:\/\/app/main","visibility":["model","app"]},"ui/resourceUri":"ui://app/main"}}"#;
+const REFRESH: &str = r#"{"name":"refresh","description":"unseen","inputSchema":{"type":"object"},"_meta":{"ui":{"resourceUri":"ui://app/main","visibility":["app"]}}}"#;
+const PAGE: &str = r#"{"uri":"ui://app/main","name":"page","mimeType":"text/html;profile=mcp-app"}"#;
+const CALLED: &str = r#"{"content":[ ],"_meta":{"ui":{"resourceUri":"ui://app/main"}}}"#;
+
+/// A page after so much text that it arrives in many pieces.
+fn page(text: &str) -> String {
+    let long = "<p>\\\"uri\\\":\\\"ui://app/main\\\"".repeat(20_000);
+    format!(
+        r#"{{"contents":[{{"text":"{text}{long}" , "uri":"ui://app/main","_meta":{{"uri":"ui://app/main"}}}}, {{"uri":"ui:\/\/app\/other","blob":""}}]}}"#
+    )
+}
+
+/// A server with apps, which shows `text` on its page, and the definitions of its tools.
+fn apps(text: &str, is_modern: bool, tools: &[&str]) -> Server {
+    let template = r#"{"name":"t","uriTemplate":"ui://app/{id}"}"#;
+    Server::start(Script {
+        is_modern,
+        extensions: json!({UI: {}}),
+        results: vec![
+            ("tools/list", format!(r#"{{"tools":[{}]}}"#, tools.join(","))),
+            ("tools/call", CALLED.to_owned()),
+            ("resources/list", format!(r#"{{"resources":[{PAGE}]}}"#)),
+            ("resources/templates/list", format!(r#"{{"resourceTemplates":[{template}]}}"#)),
+            ("resources/read", page(text)),
+        ],
+    })
+}
+
+/// A client that shows apps.
+fn app_host(proxy: &Proxy, path: &str) -> Client {
+    Client::open_with(proxy.port, path, &declared())
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A modern request on behalf of a token, and its response message.
+fn asked_by(proxy: &Proxy, token: &str, method: &str, params: Value) -> Value {
+    let bearer = format!("Bearer {token}");
+    let headers = [("Authorization", bearer.as_str()), ("Accept", "application/json")];
+    ask_modern(proxy, "/mcp/all", method, params, &headers).json()
+}
+
+// PRO-45
+#[test]
+fn page_of_a_tool_leads_back_to_its_server() {
+    let a = apps("of a", false, &[SHOW, REFRESH]);
+    let b = apps("of b", true, &[SHOW]);
+    let proxy = Proxy::start(json!({"a": a.entry(), "b": b.entry()}));
+    let mut client = app_host(&proxy, "/mcp/all");
+    let of = |server: &str, tool: &str| {
+        let own = format!("ui://{server}/app/main");
+        let named = tool.replace("\"name\":\"", &format!("\"name\":\"{server}__"));
+        named.replace(r"ui:\/\/app/main", &own).replace("ui://app/main", &own)
+    };
+    let listed = client.ask_raw("tools/list", "{}");
+    let expected = [of("a", REFRESH), of("a", SHOW), of("b", SHOW)].join(",");
+    assert_eq!(text(&listed), format!(r#"{{"tools":[{expected}]}}"#));
+    let resources = client.ask("resources/list", json!({}));
+    let uris: Vec<_> = (0..2).map(|at| resources["result"]["resources"][at]["uri"].clone()).collect();
+    assert_eq!(uris, ["ui://a/app/main", "ui://b/app/main"], "{resources}");
+    let templates = client.ask("resources/templates/list", json!({}));
+    assert_eq!(templates["result"]["resourceTemplates"][1]["uriTemplate"], "ui://b/app/{id}");
+    for (server, fake, text_of) in [("a", &a, "of a"), ("b", &b, "of b")] {
+        let own = page(text_of);
+        for asked in [format!("ui://{server}/app/main"), format!("mcpproxy://{server}/ui://app/main")] {
+            let read = client.ask_raw("resources/read", &json!({"uri": asked}).to_string());
+            let expected = own
+                .replacen(r#" , "uri":"ui://app/main""#, &format!(r#" , "uri":"{asked}""#), 1)
+                .replace(r"ui:\/\/app\/other", &format!("ui://{server}/app/other"));
+            assert!(text(&read) == expected, "{asked}: {} bytes", read.len());
+            assert_eq!(fake.asked("resources/read").pop().unwrap()["uri"], "ui://app/main");
+        }
+        let modern = ask_modern(
+            &proxy,
+            "/mcp/all",
+            "resources/read",
+            json!({"uri": format!("ui://{server}/app/7")}),
+            &[("Accept", "application/json")],
+        );
+        let result = &modern.json()["result"];
+        assert_eq!(result["contents"][0]["uri"], format!("ui://{server}/app/main"));
+        assert_eq!((&result["resultType"], &result["ttlMs"]), (&json!("complete"), &json!(0)));
+        assert_eq!(fake.asked("resources/read").pop().unwrap()["uri"], "ui://app/7");
+    }
+    let record = until("the reads are recorded", || {
+        client.records(&proxy, "type=internal_tool_call&server=a").into_iter().next()
+    });
+    assert_eq!(record["metadata"]["adapted"], "uri", "{record}");
+}
+
+// PRO-45
+#[test]
+fn one_server_alone_keeps_its_apps_verbatim() {
+    let a = apps("of a", false, &[SHOW, REFRESH]);
+    let proxy = Proxy::start(json!({"a": a.entry()}));
+    let mut client = Client::open_at(proxy.port, "/mcp/server/a");
+    let listed = client.ask_raw("tools/list", "{}");
+    assert_eq!(text(&listed), format!(r#"{{"tools":[{REFRESH},{SHOW}]}}"#));
+    assert_eq!(text(&client.ask_raw("resources/list", "{}")), format!(r#"{{"resources":[{PAGE}]}}"#));
+    let read = client.ask_raw("resources/read", r#"{"uri":"ui://app/main"}"#);
+    assert!(text(&read) == page("of a"), "{} bytes", read.len());
+}
+
+// PRO-45
+#[test]
+fn tool_for_apps_alone_is_hidden_from_models_and_called_by_apps() {
+    let a = apps("of a", true, &[SHOW, REFRESH]);
+    let proxy = Proxy::start(json!({"a": a.entry()}));
+    let names = |client: &mut Client| -> Vec<Value> {
+        let tools = client.ask("tools/list", json!({}))["result"]["tools"].take();
+        tools.as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect()
+    };
+    assert_eq!(names(&mut proxy.direct_client()), ["a__show"]);
+    assert_eq!(names(&mut app_host(&proxy, "/mcp/all")), ["a__refresh", "a__show"]);
+    let mut agent = proxy.client();
+    let found = agent.ask("tools/call", json!({"name": "retrieve_tools",
+        "arguments": {"query": "refresh unseen"}}));
+    assert!(!found.to_string().contains("a:refresh"), "{found}");
+    let described = agent.ask("tools/call", json!({"name": "describe_tool",
+        "arguments": {"name": "a:refresh"}}));
+    let said = described["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(said.starts_with("Tool 'a:refresh' not found"), "{said}");
+    for name in ["refresh", "a__refresh"] {
+        let called = proxy.direct_client().ask_raw("tools/call", &json!({"name": name}).to_string());
+        assert!(text(&called).contains(r#""_meta":{"ui":{"resourceUri":"ui://app/main"}}"#), "{name}");
+        assert_eq!(a.asked("tools/call").pop().unwrap()["name"], "refresh");
+    }
+}
+
+// PRO-45
+#[test]
+fn own_name_is_accepted_where_one_visible_server_has_it() {
+    let (a, b) = (apps("of a", false, &[SHOW, REFRESH]), apps("of b", true, &[SHOW]));
+    let proxy = Proxy::start(json!({"a": a.entry(), "b": b.entry()}));
+    let mut client = app_host(&proxy, "/mcp/all");
+    let unknown = client.ask("tools/call", json!({"name": "show"}));
+    let said = unknown["error"]["message"].as_str().unwrap_or_default();
+    assert!(said.starts_with("Unknown tool: show"), "{unknown}");
+    let of_b = create_token(&proxy, &["of-b", "--server", "b"]);
+    let called = asked_by(&proxy, &of_b, "tools/call", json!({"name": "show"}));
+    assert_eq!(called["result"]["content"], json!([]), "{called}");
+    assert_eq!((a.asked("tools/call").len(), b.asked("tools/call").len()), (0, 1));
+    // What the principal may not see does not exist.
+    for name in ["refresh", "nothing"] {
+        let hidden = asked_by(&proxy, &of_b, "tools/call", json!({"name": name}));
+        let said = hidden["error"]["message"].as_str().unwrap_or_default();
+        assert!(said.starts_with(&format!("Unknown tool: {name}")), "{hidden}");
+        assert!(!said.contains("a__"), "{said}");
+    }
+    let read = asked_by(&proxy, &of_b, "resources/read", json!({"uri": "ui://a/app/main"}));
+    assert!(read["error"]["message"].as_str().is_some_and(|said| said.contains("'of-b'")), "{read}");
+    assert_eq!((a.asked("tools/call").len(), a.asked("resources/read").len()), (0, 0));
+    let called = client.ask("tools/call", json!({"name": "refresh"}));
+    assert_eq!(called["result"]["content"], json!([]), "{called}");
+    assert_eq!(a.asked("tools/call").len(), 1);
+    let record = until("the call is recorded", || {
+        client.records(&proxy, "type=tool_call&server=a").into_iter().next()
+    });
+    assert_eq!(record["tool_name"], "refresh", "{record}");
+}
+
+// PRO-45
+#[test]
+fn hostile_uris_of_a_server_stay_its_own() {
+    let tool = |meta: &str| {
+        format!(r#"{{"name":"t","inputSchema":{{"type":"object"}},"_meta":{meta}}}"#)
+    };
+    let ui = |uri: &str| format!(r#"{{"ui":{{"resourceUri":"{uri}"}}}}"#);
+    let long = format!("ui://{}", "x".repeat(9 * 1024));
+    for (meta, exposed) in [
+        (ui("ui://victim/app/main"), Some("ui://evil/victim/app/main")),
+        (ui("ui://"), Some("mcpproxy://evil/ui://")),
+        (ui("ui://../victim/app/main"), Some("ui://evil/../victim/app/main")),
+        (ui("ui://victim%2Fapp/main"), Some("ui://evil/victim%2Fapp/main")),
+        (ui("UI://victim/app/main"), Some("mcpproxy://evil/UI://victim/app/main")),
+        (ui("mcpproxy://victim/ui://app/main"), Some("mcpproxy://evil/mcpproxy://victim/ui://app/main")),
+        (ui(r"ui://vic\u0000tim/\n"), Some("ui://evil/vic\0tim/\n")),
+        (ui(&long), Some(&*format!("ui://evil/{}", &long[5..]))),
+        (r#"{"ui":null}"#.to_owned(), None),
+        (r#"{"ui":["resourceUri"]}"#.to_owned(), None),
+        (r#"{"ui":{"resourceUri":7,"visibility":"app"}}"#.to_owned(), None),
+    ] {
+        let evil = apps("of evil", false, &[&tool(&meta)]);
+        let victim = apps("of victim", false, &[SHOW]);
+        let proxy = Proxy::start(json!({"evil": evil.entry(), "victim": victim.entry()}));
+        let mut client = app_host(&proxy, "/mcp/all");
+        let listed = client.ask("tools/list", json!({}));
+        let tool = &listed["result"]["tools"][0];
+        assert_eq!(tool["name"], "evil__t", "{listed}");
+        let shown = &tool["_meta"]["ui"]["resourceUri"];
+        let Some(exposed) = exposed else {
+            let meta: Value = serde_json::from_str(&meta).unwrap();
+            assert_eq!(tool["_meta"], meta);
+            continue;
+        };
+        assert_eq!(*shown, exposed);
+        let read = client.ask("resources/read", json!({"uri": shown}));
+        assert_eq!(victim.asked("resources/read"), Vec::<Value>::new(), "{meta}");
+        match meta.len() > 9 * 1024 {
+            true => assert_eq!(read["error"]["code"], -32602, "{meta}"),
+            false => {
+                let own: Value = serde_json::from_str(&meta).unwrap();
+                let asked = evil.asked("resources/read").pop().unwrap();
+                assert_eq!(asked["uri"], own["ui"]["resourceUri"]);
+                assert!(read["result"]["contents"][0]["text"].as_str().unwrap().contains("of evil"));
+            }
+        }
+    }
+}

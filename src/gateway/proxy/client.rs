@@ -587,18 +587,21 @@ impl Endpoint {
         }
     }
 
-    /// The internal URI of a resource that its clients call `uri`.
+    /// The internal URI of a resource that its clients call `uri`, in its one spelling.
     pub(crate) fn exposed_uri<'a>(&self, uri: &'a str) -> Cow<'a, str> {
         match self {
-            Self::Search | Self::All => Cow::Borrowed(uri),
+            Self::Search | Self::All => match exposed::split_uri(uri) {
+                Some((server, own)) => Cow::Owned(exposed::uri(&server, &own)),
+                None => Cow::Borrowed(uri),
+            },
             Self::Server(server) => Cow::Owned(exposed::uri(server, uri)),
         }
     }
 
     /// The URI under which its clients know a resource; `None` if it does not show that.
-    pub(crate) fn shown_uri<'a>(&self, exposed: &'a str) -> Option<&'a str> {
+    pub(crate) fn shown_uri<'a>(&self, exposed: &'a str) -> Option<Cow<'a, str>> {
         match self {
-            Self::Search | Self::All => Some(exposed),
+            Self::Search | Self::All => Some(Cow::Borrowed(exposed)),
             Self::Server(only) => {
                 exposed::split_uri(exposed).filter(|(server, _)| **server == **only).map(|it| it.1)
             }

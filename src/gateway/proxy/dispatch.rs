@@ -619,7 +619,9 @@ pub(crate) fn is_for_server(method: &str) -> bool {
 }
 
 async fn of_target(worker: &Worker, target: &Target) -> BoundTo {
-    if let Some((server, _)) = target.split() {
+    if let Some((server, _)) = target.split()
+        && (matches!(target, Target::Prompt(_)) || worker.proxy.upstreams.get(&server).is_some())
+    {
         return of_server(worker, &server);
     }
     match target {
@@ -667,7 +669,12 @@ fn of_call(worker: &Worker, endpoint: &Endpoint, params: &[u8]) -> BoundTo {
             let catalog = worker.proxy.catalog.load();
             let known = catalog.direct(&name).map(|tool| tool.name.server.to_string());
             let named = || exposed::split_name(&name).map(|(server, _)| server.to_owned());
-            known.or_else(named).unwrap_or_default().into()
+            let by_own_name = || {
+                let mut named = catalog.with_own_name(&name);
+                let first = named.next()?;
+                named.next().is_none().then(|| first.name.server.to_string())
+            };
+            known.or_else(by_own_name).or_else(named).unwrap_or_default().into()
         }
     };
     of_server(worker, &server)

@@ -34,6 +34,7 @@ use super::reply::Reaction;
 use super::reply::{Aborted, Piece, Reply, Running};
 use super::worker::Worker;
 use mcpproxy_catalog::exposed;
+use mcpproxy_catalog::exposed_uris::{CONTENTS, UriRewriter};
 use mcpproxy_catalog::listing;
 use mcpproxy_catalog::listing::{PageElement, Start};
 use mcpproxy_policy as policy;
@@ -196,7 +197,7 @@ async fn send(
             // For an unknown server, scope and rules decide as for a known one.
             let named = request.target().split().filter(|_| only.is_none());
             if let Some((server, own)) = named {
-                let access = request.access(Arc::from(&*server), own);
+                let access = request.access(Arc::from(&*server), &own);
                 if let Some(denial) = on.refused_by_name(access, b"", None) {
                     return Err(on.record.deny(&denial).into());
                 }
@@ -263,6 +264,11 @@ async fn send(
             }
             ResourceRequest::Read => {}
         }
+    }
+    let reads = forward == Forward::Resource(ResourceRequest::Read);
+    if reads && only.is_none() && exposed::keeps_scheme(&own) {
+        let rewriter = UriRewriter::new(&CONTENTS, upstream.name());
+        on.rewrite(rewriter.answering(&own, request.target().word()));
     }
     let sent = request.params(&own, &extras.members);
     on.record.keep_arguments(&sent);
@@ -331,7 +337,7 @@ async fn resolve(
     if let Some((server, own)) = target.split()
         && let Some(upstream) = upstreams.get(&server)
     {
-        return Ok((upstream, own.to_owned()));
+        return Ok((upstream, own.into_owned()));
     }
     let shown = shown(target.word());
     match target {

@@ -82,7 +82,7 @@ pub(in crate::proxy) fn denial(
     let (server, own) = exposed::split_uri(&subscriber.uri)?;
     let access = Access::Resource {
         server: (&*server).into(),
-        uri: own.into(),
+        uri: (&*own).into(),
         request: ResourceRequest::Subscribe,
     };
     let request = AdmissionRequest {
