@@ -70,7 +70,8 @@ pub fn keeps_scheme(own: &str) -> bool {
 
 /// A kept scheme and the rest of the URI, which is not empty.
 fn kept_scheme(uri: &str) -> Option<(&'static str, &str)> {
-    let split = KEPT_SCHEMES.into_iter().find_map(|scheme| Some((scheme, uri.strip_prefix(scheme)?)));
+    let split =
+        KEPT_SCHEMES.into_iter().find_map(|scheme| Some((scheme, uri.strip_prefix(scheme)?)));
     split.filter(|(_, rest)| !rest.is_empty())
 }
 

@@ -142,7 +142,9 @@ impl UriRewriter {
                         let token = std::mem::take(&mut self.held);
                         out.push(self.rewritten(token));
                         from = at + 1;
-                    } else if open.role == Role::Uri && self.string.is_none_or(|it| it.role != open.role) {
+                    } else if open.role == Role::Uri
+                        && self.string.is_none_or(|it| it.role != open.role)
+                    {
                         // It is too long.
                         out.push(std::mem::take(&mut self.held).into());
                         from = at + 1;

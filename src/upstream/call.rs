@@ -27,7 +27,9 @@ use crate::state::{Carrier, Control, LiveConnection, Phase, Status, UpstreamStat
 use crate::stdio::{self, SentFor};
 use crate::{notifications, request, second};
 use mcpproxy_catalog::listing::List;
-use mcpproxy_policy::{Access, COMPLETION_COMPLETE, PROMPTS_GET, Permit, TOOLS_CALL};
+use mcpproxy_policy::{
+    Access, COMPLETION_COMPLETE, PROMPTS_GET, Permit, ResourceRequest, TOOLS_CALL,
+};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::known_extensions::Extensions;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
@@ -127,8 +129,15 @@ impl CallGuard {
                 let fields = Fields::Call { arguments: body, members, parameter_headers };
                 (name.clone(), Some(name.clone()), fields)
             }
-            Access::Resource { uri, .. } => {
-                (access.method().into(), Some(Arc::from(&**uri)), Fields::Object(body))
+            Access::Resource { uri, request, .. } => {
+                // `Mcp-Name` is for methods of the protocol.
+                let name = match request {
+                    ResourceRequest::Read
+                    | ResourceRequest::Subscribe
+                    | ResourceRequest::Unsubscribe => Some(Arc::from(&**uri)),
+                    ResourceRequest::ReadDirectory | ResourceRequest::GetSkill => None,
+                };
+                (access.method().into(), name, Fields::Object(body))
             }
             Access::Prompt { name, .. } => {
                 (access.method().into(), Some(Arc::from(&**name)), Fields::Object(body))

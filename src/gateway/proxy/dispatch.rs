@@ -26,6 +26,7 @@ use mcpproxy_policy::{Principal, ResourceRequest};
 use mcpproxy_protocol::mcp::bounds::{MAX_ID_BYTES, MAX_URI_BYTES, MAX_URI_PREFIX_BYTES};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::known_extensions::Extension;
 use mcpproxy_protocol::mcp::message::{self, Message, Request, Response};
 use mcpproxy_protocol::mcp::revisions::{LEGACY, NEWEST_LEGACY, ProtocolFamily, Revision};
 use mcpproxy_protocol::mcp::shapes::Left;
@@ -91,6 +92,19 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
             passthrough::list(worker, peer, &id, List::Templates, &params)
         }
         ("prompts/list", ..) => passthrough::list(worker, peer, &id, List::Prompts, &params),
+        ("skills/list", _, Endpoint::Search | Endpoint::All) if shows_skills(worker, peer) => {
+            passthrough::list(worker, peer, &id, List::Skills, &params)
+        }
+        ("skills/get", _, Endpoint::Search | Endpoint::All) if shows_skills(worker, peer) => {
+            let request = ResourceRequest::GetSkill;
+            passthrough::forward(worker, peer, id, Forward::Resource(request), params)
+        }
+        ("resources/directory/read", ..)
+            if peer.endpoint.server().is_some() || shows_skills(worker, peer) =>
+        {
+            let request = ResourceRequest::ReadDirectory;
+            passthrough::forward(worker, peer, id, Forward::Resource(request), params)
+        }
         ("resources/read", ..) => {
             passthrough::forward(worker, peer, id, Forward::Resource(ResourceRequest::Read), params)
         }
@@ -122,6 +136,11 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         }
         (method, ..) => Reaction::unknown_method(&id, method),
     }
+}
+
+/// Whether skills are among the extensions that the peer is shown.
+fn shows_skills(worker: &Worker, peer: &Peer) -> bool {
+    merged_extensions::is_shown(worker, &peer.principal, Extension::Skills)
 }
 
 fn notification(method: &str, params: &[u8]) -> Reaction {
@@ -577,6 +596,8 @@ pub(crate) async fn bound_to(worker: &Worker, endpoint: &Endpoint, received: &Re
         "resources/read" => Forward::Resource(ResourceRequest::Read),
         "resources/subscribe" => Forward::Resource(ResourceRequest::Subscribe),
         "resources/unsubscribe" => Forward::Resource(ResourceRequest::Unsubscribe),
+        "resources/directory/read" => Forward::Resource(ResourceRequest::ReadDirectory),
+        "skills/get" => Forward::Resource(ResourceRequest::GetSkill),
         _ => return BoundTo::Nothing,
     };
     if worker.settings().session_servers.is_empty() {
@@ -614,6 +635,7 @@ pub(crate) fn is_for_server(method: &str) -> bool {
         "resources/read",
         "resources/subscribe",
         "resources/unsubscribe",
+        "resources/directory/read",
     ];
     known.contains(&method) || extensions::is_method(method)
 }

@@ -913,9 +913,14 @@ fn schema(permit: &Permit) -> Option<&Arc<Schema>> {
 fn required(permit: &Permit, family: ProtocolFamily) -> Required {
     match (family, permit.access()) {
         (ProtocolFamily::Legacy, _) => Required::Nothing,
-        (ProtocolFamily::Modern, Access::Resource { request: ResourceRequest::Read, .. }) => {
-            Required::TypeAndCaching
-        }
+        (
+            ProtocolFamily::Modern,
+            Access::Resource {
+                request:
+                    ResourceRequest::Read | ResourceRequest::ReadDirectory | ResourceRequest::GetSkill,
+                ..
+            },
+        ) => Required::TypeAndCaching,
         (
             ProtocolFamily::Modern,
             Access::Tool(_)

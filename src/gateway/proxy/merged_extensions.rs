@@ -4,7 +4,8 @@
 use mcpproxy_catalog::listing::List;
 use mcpproxy_policy as policy;
 use mcpproxy_policy::Principal;
-use mcpproxy_protocol::mcp::known_extensions::MergedExtensions;
+use mcpproxy_protocol::mcp::known_extensions::{Extension, MergedExtensions};
+use mcpproxy_upstream::Upstream;
 use serde_json::Value;
 
 use super::worker::Worker;
@@ -20,9 +21,21 @@ pub(crate) fn may_know(worker: &Worker, principal: &Principal, server: &str) -> 
     visible.is_all()
         || visible.server(server, worker.proxy.catalog.load().tools_of(server), MAX_RULED)
         || worker.proxy.list_cache.has_shown(server, MAX_RULED, |list, own| match list {
-            List::Resources | List::Templates => visible.resource(server, own),
+            List::Resources | List::Templates | List::Skills => visible.resource(server, own),
             List::Prompts => visible.prompt(server, own),
         })
+}
+
+/// Whether a server that the principal may know of declares the extension.
+pub(super) fn is_shown(worker: &Worker, principal: &Principal, extension: Extension) -> bool {
+    worker.proxy.upstreams.iter().any(|upstream| {
+        offers(&upstream, extension) && may_know(worker, principal, upstream.name())
+    })
+}
+
+/// Whether the server declares the extension.
+pub(super) fn offers(upstream: &Upstream, extension: Extension) -> bool {
+    MergedExtensions::has(&upstream.introduced().capabilities, extension)
 }
 
 /// The member `extensions` of the capabilities; `None` if no server declares a known extension.

@@ -110,7 +110,9 @@ impl ClientCapabilities {
         self.extensions.push(&mut extensions);
         out.push(b'{');
         let start = out.len();
-        for member in [elicitation, sampling, roots, &extensions].into_iter().filter(|it| !it.is_empty()) {
+        for member in
+            [elicitation, sampling, roots, &extensions].into_iter().filter(|it| !it.is_empty())
+        {
             if out.len() > start {
                 out.push(b',');
             }

@@ -174,10 +174,8 @@ mod tests {
 
     #[test]
     fn pro_44_settings_of_a_client_are_read_and_never_forwarded() {
-        let (ui, skills) = (
-            Extensions::NONE.with(Extension::Ui),
-            Extensions::NONE.with(Extension::Skills),
-        );
+        let (ui, skills) =
+            (Extensions::NONE.with(Extension::Ui), Extensions::NONE.with(Extension::Skills));
         for (declared, expected) in [
             ("{}", Extensions::NONE),
             ("7", Extensions::NONE),
