@@ -212,22 +212,23 @@ impl UriRewriter {
             }
             b'{' | b'[' if self.skipped > 0 => self.skipped += 1,
             b'}' | b']' if self.skipped > 0 => self.skipped -= 1,
-            b'{' | b'[' => match (byte, self.next.take()) {
-                (b'{', Some(place @ Members(_))) => {
-                    self.open.push(Container { place, expects_name: true });
-                }
-                (b'[', Some(place @ Each(each))) => {
-                    self.open.push(Container { place, expects_name: false });
-                    self.next = Some(each);
-                }
-                _ => self.skipped = 1,
+            b'{' | b'[' => match self.next.take() {
+                Some(place) => match (byte, place) {
+                    (b'{', Members(_)) => self.open.push(Container { place, expects_name: true }),
+                    (b'[', Each(each)) => {
+                        self.open.push(Container { place, expects_name: false });
+                        self.next = Some(*each);
+                    }
+                    _ => self.skipped = 1,
+                },
+                None => self.skipped = 1,
             },
             b'}' | b']' => {
                 self.open.pop();
                 self.next = None;
             }
             b',' if self.skipped == 0 => match self.open.last_mut() {
-                Some(Container { place: Each(each), .. }) => self.next = Some(each),
+                Some(Container { place: Each(each), .. }) => self.next = Some(*each),
                 Some(container) => {
                     container.expects_name = true;
                     self.next = None;

@@ -284,7 +284,7 @@ fn page_of_a_tool_leads_back_to_its_server() {
         assert_eq!(fake.asked("resources/read").pop().unwrap()["uri"], "ui://app/7");
     }
     let record = until("the reads are recorded", || {
-        client.records(&proxy, "type=internal_tool_call&server=a").into_iter().next()
+        client.records(&proxy, "type=resource_read&server=a").into_iter().next()
     });
     assert_eq!(record["metadata"]["adapted"], "uri", "{record}");
 }
