@@ -170,6 +170,12 @@ fn sse() {
     replay("sse", bodies::sse::run);
 }
 
+// PRO-45
+#[test]
+fn uris() {
+    replay("uris", bodies::uris::run);
+}
+
 #[test]
 fn validate() {
     replay("validate", bodies::validate::run);

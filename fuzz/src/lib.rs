@@ -33,4 +33,5 @@ pub mod signature;
 pub mod splice;
 pub mod sse;
 pub mod tickets;
+pub mod uris;
 pub mod validate;

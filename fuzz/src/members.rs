@@ -23,10 +23,12 @@ use super::envelope::Members;
 
 const VERSIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"];
 
-const FORWARDS: [Forward; 5] = [
+const FORWARDS: [Forward; 7] = [
     Forward::Resource(ResourceRequest::Read),
     Forward::Resource(ResourceRequest::Subscribe),
     Forward::Resource(ResourceRequest::Unsubscribe),
+    Forward::Resource(ResourceRequest::ReadDirectory),
+    Forward::Resource(ResourceRequest::GetSkill),
     Forward::Prompt,
     Forward::Completion,
 ];
@@ -127,8 +129,8 @@ pub fn run(data: &[u8]) {
     let text = if switches & 1 == 0 { text.to_vec() } else { grow(text) };
     let family = if switches & 2 == 0 { ProtocolFamily::Legacy } else { ProtocolFamily::Modern };
     match which % 16 {
-        0..=5 => called(revision, family, text),
-        6..=10 => forwarded(FORWARDS[usize::from(which % 16 - 6)], revision, family, text),
+        0..=3 => called(revision, family, text),
+        4..=10 => forwarded(FORWARDS[usize::from((which % 16 + 1) % 7)], revision, family, text),
         11..=13 => check(revision, switches & 4 != 0, &text),
         _ => answered(revision, SENT_BACK[usize::from(switches / 16) % 3], text),
     }

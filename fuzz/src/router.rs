@@ -19,6 +19,7 @@ use mcpproxy_gateway::proxy::reply::{Piece, Running};
 use mcpproxy_gateway::proxy::{dispatch, render};
 use mcpproxy_policy::Principal;
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::known_extensions::Extensions;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_server::App;
 use serde_json::Value;
@@ -79,6 +80,7 @@ fn peer(switches: u8) -> Peer {
         elicitation_forms: bit(4),
         elicitation_urls: bit(4),
         roots: bit(5),
+        extensions: Extensions::of_bits(switches >> 4),
     };
     Peer {
         client: Arc::new(Client::new("s".into(), "fuzz", version, family, client_capabilities)),

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::exposed;
 use super::listing::{Listed, ToolListings, with_string};
-use mcpproxy_json::members::{members, string};
+use mcpproxy_json::members::{elements, members, string};
 use mcpproxy_json::span::Span;
 use mcpproxy_policy::tool::{Annotations, InvalidHeaderAnnotation, ParameterHeaders};
 
@@ -195,6 +195,8 @@ pub struct DiscoveredTool {
     pub(super) annotations: Annotations,
     /// Parameter headers. Whether invalid ones matter depends on the transport.
     pub parameter_headers: Result<Option<Arc<ParameterHeaders>>, InvalidHeaderAnnotation>,
+    /// Whether its `visibility` excludes models.
+    pub(super) is_app_only: bool,
     pub(super) raw: Box<RawValue>,
     /// Span of the value of `name`.
     name_at: Span,
@@ -269,6 +271,7 @@ impl DiscoveredTool {
             output_schema: fields.output_schema,
             annotations_raw: fields.annotations,
             annotations,
+            is_app_only: is_app_only(raw.get()),
             raw: raw.to_owned(),
             name_at: Span::of(raw.get().as_bytes(), fields.name.get().as_bytes()),
         })
@@ -288,6 +291,21 @@ impl DiscoveredTool {
         let token = self.name_at.start as usize..self.name_at.end as usize;
         ToolListings::of(listed, json, self.raw.get().get(token).unwrap_or_default())
     }
+}
+
+/// Whether `_meta.ui.visibility` (SEP-1865) is a list without `model`. Anything but a list is the default, which includes
+/// it.
+fn is_app_only(definition: &str) -> bool {
+    // Of duplicates the last one counts, as for most parsers.
+    let last = |object: &'_ str, name: &str| {
+        let all = members(object).ok().into_iter().flatten().map_while(Result::ok);
+        all.filter(|(key, _)| key == name).last().map(|(_, value)| value.to_owned())
+    };
+    let meta = last(definition, "_meta");
+    let ui = meta.and_then(|meta| last(&meta, "ui"));
+    let Some(visibility) = ui.and_then(|ui| last(&ui, "visibility")) else { return false };
+    let Ok(users) = elements(&visibility) else { return false };
+    !users.map_while(Result::ok).any(|user| string(user).is_some_and(|user| user == "model"))
 }
 
 /// Annotations of which some hint is no boolean: such a hint has its most cautious value, since it must not count as
@@ -398,6 +416,29 @@ mod discovered_tests {
         assert_eq!(tool.output_schema.unwrap().get(), r#"{"type" : "object"}"#);
         assert_eq!(tool.annotations_raw.unwrap().get(), r#"{"readOnlyHint": true,"own":1.0}"#);
         assert_eq!(tool.annotations.read_only_hint, Some(true));
+    }
+
+    #[test]
+    fn pro_45_tool_is_app_only_if_its_visibility_is_a_list_without_model() {
+        for (meta, expected) in [
+            (r#"{"ui":{"visibility":["app"]}}"#, true),
+            (r#"{"ui":{"visibility":[ ]}}"#, true),
+            (r#"{"ui":{"visibility":["\u0061pp",7]}}"#, true),
+            (r#"{"ui":{"visibility":["model"]},"ui":{"visibility":["app"]}}"#, true),
+            (r#"{"ui":{"visibility":["app","mod\u0065l"]}}"#, false),
+            (r#"{"ui":{"visibility":null}}"#, false),
+            (r#"{"ui":{"visibility":"app"}}"#, false),
+            (r#"{"ui":{"visibility":{"app":true}}}"#, false),
+            (r#"{"ui":["visibility",["app"]]}"#, false),
+            (r#"{"ui":null}"#, false),
+            (r#"{"visibility":["app"]}"#, false),
+            ("null", false),
+            ("7", false),
+        ] {
+            let tool = format!(r#"{{"name":"t","inputSchema":{{}},"_meta":{meta}}}"#);
+            assert_eq!(parse(&tool).unwrap().is_app_only, expected, "{meta}");
+        }
+        assert!(!parse(r#"{"name":"t","inputSchema":{}}"#).unwrap().is_app_only);
     }
 
     #[test]

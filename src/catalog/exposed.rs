@@ -1,4 +1,5 @@
-//! Exposed names: `server__name` for tools and prompts, `mcpproxy://server/URI` for resources and templates.
+//! Exposed names: `server__name` for tools and prompts, `mcpproxy://server/URI` for resources and templates; `ui://server/rest`
+//! and `skill://server/rest` where the scheme of the URI is part of an extension's protocol.
 //!
 //! Each name depends only on server and own name, so it is stable whatever else is configured, and unique. Pure.
 //!
@@ -22,6 +23,9 @@ const HASH_DIGITS: usize = 12;
 
 /// URI scheme.
 const SCHEME: &str = "mcpproxy://";
+/// Schemes of apps (SEP-1865) and skills (SEP-2640), which clients recognize: they stay, and the server name is the
+/// authority before the server's own.
+const KEPT_SCHEMES: [&str; 2] = ["ui://", "skill://"];
 /// Escape set of a server name in a URI: all but RFC 3986 unreserved characters.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -55,14 +59,36 @@ pub fn split_name(exposed: &str) -> Option<(&str, &str)> {
 
 /// Exposed URI of a resource or URI template.
 pub fn uri(server: &str, own: &str) -> String {
-    format!("{SCHEME}{}/{own}", utf8_percent_encode(server, ESCAPED))
+    let (scheme, rest) = kept_scheme(own).unwrap_or((SCHEME, own));
+    format!("{scheme}{}/{rest}", utf8_percent_encode(server, ESCAPED))
 }
 
-/// Splits an exposed URI into server and own URI; `None` for any other.
-pub fn split_uri(exposed: &str) -> Option<(Cow<'_, str>, &str)> {
-    let (server, own) = exposed.strip_prefix(SCHEME)?.split_once('/')?;
+/// Whether the exposed form of a server's own URI keeps the scheme.
+pub fn keeps_scheme(own: &str) -> bool {
+    kept_scheme(own).is_some()
+}
+
+/// A kept scheme and the rest of the URI, which is not empty.
+fn kept_scheme(uri: &str) -> Option<(&'static str, &str)> {
+    let split =
+        KEPT_SCHEMES.into_iter().find_map(|scheme| Some((scheme, uri.strip_prefix(scheme)?)));
+    split.filter(|(_, rest)| !rest.is_empty())
+}
+
+/// Splits an exposed URI into server and own URI; `None` for any other. A server's own `ui://` or `skill://` URI is split
+/// like an exposed one: whether there is such a server is not checked.
+pub fn split_uri(exposed: &str) -> Option<(Cow<'_, str>, Cow<'_, str>)> {
+    let (scheme, rest) = match exposed.strip_prefix(SCHEME) {
+        Some(rest) => ("", rest),
+        None => kept_scheme(exposed)?,
+    };
+    let (server, rest) = rest.split_once('/')?;
     let server = percent_decode_str(server).decode_utf8().ok()?;
-    (!server.is_empty() && !own.is_empty()).then_some((server, own))
+    let own = match scheme {
+        "" => Cow::Borrowed(rest),
+        scheme => Cow::Owned(format!("{scheme}{rest}")),
+    };
+    (!server.is_empty() && !rest.is_empty()).then_some((server, own))
 }
 
 /// Characters that every model provider accepts in names; MCP 2025-11-25 §Tools also allows a dot.
@@ -170,12 +196,27 @@ mod tests {
             ("p", "mcpproxy://s/x", "mcpproxy://p/mcpproxy://s/x"),
             ("t", "test://{id}/{?q*}", "mcpproxy://t/test://{id}/{?q*}"),
             ("s", "/", "mcpproxy://s//"),
+            ("a/b c", "ui://app/{id}?x#y", "ui://a%2Fb%20c/app/{id}?x#y"),
+            ("s", "skill://acme/x/SKILL.md", "skill://s/acme/x/SKILL.md"),
+            ("s", "ui://o/..%2Fp", "ui://s/o/..%2Fp"),
+            ("s", "ui:///x", "ui://s//x"),
+            ("s", "ui://", "mcpproxy://s/ui://"),
+            ("s", "UI://x", "mcpproxy://s/UI://x"),
+            ("s", "ui:x", "mcpproxy://s/ui:x"),
         ] {
             assert_eq!(uri(server, own), exposed);
-            assert_eq!(split_uri(exposed), Some((server.into(), own)));
+            assert_eq!(split_uri(exposed), Some((server.into(), own.into())));
+            assert_eq!(keeps_scheme(own), !exposed.starts_with(SCHEME), "{own}");
         }
+        let former = "mcpproxy://s/ui://x";
+        assert_eq!(split_uri(former), Some(("s".into(), "ui://x".into())), "{former}");
         for foreign in [
             "",
+            "ui://",
+            "ui://s",
+            "ui://s/",
+            "ui:///x",
+            "skill://%ff/x",
             "file:///a",
             "mcpproxy://",
             "mcpproxy://s",
@@ -210,9 +251,9 @@ mod tests {
         }
 
         #[test]
-        fn every_uri_round_trips(server in "\\PC{1,9}", own in "\\PC{1,20}") {
+        fn every_uri_round_trips(server in "\\PC{1,9}", own in "(ui://|skill://)?\\PC{1,20}") {
             let exposed = uri(&server, &own);
-            prop_assert_eq!(split_uri(&exposed), Some((Cow::from(server), own.as_str())));
+            prop_assert_eq!(split_uri(&exposed), Some((Cow::from(server), Cow::from(own))));
         }
     }
 }

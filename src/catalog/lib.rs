@@ -12,6 +12,7 @@ mod conform;
 pub mod definition;
 pub mod embeddings;
 pub mod exposed;
+pub mod exposed_uris;
 pub mod grade;
 pub mod listing;
 pub mod persist;

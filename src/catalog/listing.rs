@@ -5,7 +5,7 @@
 //! Discovery and aggregation are left to the callers.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 
 use super::conform::{Conformed, ItemKind, NotListable, conform, without_output_schema};
 use super::exposed;
+use super::exposed_uris::{self, SKILL, TOOL};
 use mcpproxy_json::members;
 use mcpproxy_json::span::Span;
 use mcpproxy_policy::tool::OutputSchema;
@@ -139,6 +140,8 @@ pub struct PageElement<'a> {
 pub enum ElementJson<'a> {
     /// As it is stored: under the exposed name.
     Exposed(&'a Bytes),
+    /// The same with exposed URIs.
+    Rewritten(Splice),
     /// With the value at `at` replaced by the server's own name, raw JSON.
     Own { json: &'a Bytes, at: Span, token: Bytes },
 }
@@ -157,6 +160,7 @@ impl<'a> ElementJson<'a> {
     fn push(&self, page: &mut Splice) {
         match self {
             Self::Exposed(json) => page.push((*json).clone()),
+            Self::Rewritten(json) => page.extend(json.parts().cloned()),
             Self::Own { json, at, token } => {
                 page.push(Span::new(0, at.start).within(json, 0));
                 page.push(token.clone());
@@ -214,10 +218,12 @@ pub enum List {
     Templates,
     /// `prompts/list`
     Prompts,
+    /// `skills/list` (SEP-2640)
+    Skills,
 }
 
 impl List {
-    pub const ALL: [Self; 3] = [Self::Resources, Self::Templates, Self::Prompts];
+    pub const ALL: [Self; 4] = [Self::Resources, Self::Templates, Self::Prompts, Self::Skills];
 
     /// Protocol method.
     pub const fn method(self) -> &'static str {
@@ -225,13 +231,14 @@ impl List {
             Self::Resources => "resources/list",
             Self::Templates => "resources/templates/list",
             Self::Prompts => "prompts/list",
+            Self::Skills => "skills/list",
         }
     }
 
     /// Member of an element that names it.
     const fn key_member(self) -> &'static str {
         match self {
-            Self::Resources => "uri",
+            Self::Resources | Self::Skills => "uri",
             Self::Templates => "uriTemplate",
             Self::Prompts => "name",
         }
@@ -243,6 +250,7 @@ impl List {
             Self::Resources => "resources",
             Self::Templates => "resourceTemplates",
             Self::Prompts => "prompts",
+            Self::Skills => "skills",
         }
     }
 }
@@ -268,6 +276,8 @@ struct Fields<'a> {
     #[serde(borrow)]
     prompts: Option<Vec<&'a RawValue>>,
     #[serde(borrow)]
+    skills: Option<Vec<&'a RawValue>>,
+    #[serde(borrow)]
     next_cursor: Option<&'a RawValue>,
 }
 
@@ -282,6 +292,7 @@ impl OfferedPage {
             List::Resources => fields.resources,
             List::Templates => fields.resource_templates,
             List::Prompts => fields.prompts,
+            List::Skills => fields.skills,
         };
         let next = fields
             .next_cursor
@@ -334,6 +345,8 @@ fn conforming(list: List, json: &str) -> Result<Conformed, NotListable> {
         List::Resources => ItemKind::Resource,
         List::Templates => ItemKind::Template,
         List::Prompts => ItemKind::Prompt,
+        // The extension has no schema of its own.
+        List::Skills => return Ok(Conformed::default()),
     };
     // The rules are the same in all revisions.
     conform(kind, ProtocolFamily::Legacy, json)
@@ -350,23 +363,44 @@ struct Element<'a> {
     uri_template: Option<&'a RawValue>,
 }
 
+#[derive(Deserialize)]
+struct SkillElement<'a> {
+    #[serde(borrow)]
+    uri: &'a RawValue,
+}
+
 fn parse(server: &str, list: List, json: &str) -> Result<Listed, String> {
     if json.len() > MAX_ELEMENT_BYTES {
         return Err(format!("an element is larger than {MAX_ELEMENT_BYTES} bytes"));
+    }
+    if list == List::Skills {
+        return parse_skill(server, json);
     }
     let element: Element<'_> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let name = text("name", element.name)?;
     let (value, own) = match list {
         List::Prompts => (element.name, Cow::Borrowed(&*name)),
-        List::Resources => addressed("uri", element.uri, &name)?,
+        List::Resources | List::Skills => addressed("uri", element.uri, &name)?,
         List::Templates => addressed("uriTemplate", element.uri_template, &name)?,
     };
     let key = match list {
         List::Prompts => exposed::name(server, &own),
-        List::Resources | List::Templates => exposed::uri(server, &own),
+        List::Resources | List::Templates | List::Skills => exposed::uri(server, &own),
     };
     let at = Span::of(json.as_bytes(), value.get().as_bytes());
     Ok(Listed::new(json, at, &own, key))
+}
+
+/// An entry of `skills/list`, with the URIs of its files exposed.
+fn parse_skill(server: &str, json: &str) -> Result<Listed, String> {
+    let element: SkillElement<'_> =
+        serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let own = text("uri", element.uri)?;
+    let whole = Bytes::copy_from_slice(json.as_bytes());
+    let exposed = exposed_uris::rewritten(&SKILL, &Arc::from(server), &whole);
+    let exposed: Vec<Bytes> = exposed.map_or(vec![whole], |parts| parts.into_iter().collect());
+    let json = String::from_utf8(exposed.concat()).map_err(|error| error.to_string())?;
+    Ok(Listed::stored(exposed::uri(server, &own), &own, &json))
 }
 
 fn addressed<'a>(
@@ -398,6 +432,11 @@ fn shown(word: &str) -> String {
     word.chars().take(MAX_SHOWN_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// Whether a definition has URIs to be exposed.
+fn has_page(definition: &Bytes) -> bool {
+    exposed_uris::rewritten(&TOOL, &Arc::from(""), definition).is_some()
+}
+
 /// Listings of one tool under `/mcp/all`, and under its own name.
 #[derive(Debug)]
 pub(super) struct ToolListings {
@@ -405,6 +444,8 @@ pub(super) struct ToolListings {
     modern: ToolListing,
     /// The server's own spelling of the name, raw JSON.
     token: Bytes,
+    /// Whether it names a page, whose URI is exposed under `/mcp/all`.
+    has_page: bool,
 }
 
 #[derive(Debug)]
@@ -457,7 +498,20 @@ impl ToolListings {
                 }
             }
         }
-        Self { legacy, modern, token: Bytes::copy_from_slice(token.as_bytes()) }
+        let has_page = has_page(listed.json());
+        Self { legacy, modern, token: Bytes::copy_from_slice(token.as_bytes()), has_page }
+    }
+
+    /// [`json`](Self::json) with exposed URIs.
+    pub(super) fn exposed_json<'a>(
+        &'a self,
+        family: ProtocolFamily,
+        (server, listed): (&Arc<str>, &'a Listed),
+        schema: &OutputSchema,
+    ) -> Option<ElementJson<'a>> {
+        let json = self.json(family, listed, schema)?;
+        let rewritten = self.has_page.then(|| exposed_uris::rewritten(&TOOL, server, json));
+        Some(rewritten.flatten().map_or(ElementJson::Exposed(json), ElementJson::Rewritten))
     }
 
     /// [`json`](Self::json) under the server's own name.
@@ -608,6 +662,33 @@ mod offered_tests {
         let note =
             ListNote::new("resources/list", "b://1", NoteAction::Repaired, "description is null");
         assert_eq!(page.notes, [note]);
+    }
+
+    #[test]
+    fn pro_46_skill_is_verbatim_except_its_uris() {
+        let (key, json) = only(
+            List::Skills,
+            r#"{"frontmatter":{"name":"b","n":1.0e5},"uri" : "skill:\/\/a/b/SKILL.md","resources":[{"uri":"skill://a/b/x\u0041","digest":"d"}]}"#,
+        );
+        assert_eq!(key, "skill://s/a/b/SKILL.md");
+        assert_eq!(
+            json,
+            r#"{"frontmatter":{"name":"b","n":1.0e5},"uri" : "skill://s/a/b/SKILL.md","resources":[{"uri":"skill://s/a/b/xA","digest":"d"}]}"#
+        );
+        let (key, json) =
+            only(List::Skills, r#"{"uri":"github://o/SKILL.md","resources":"dynamic"}"#);
+        assert_eq!(key, "mcpproxy://s/github://o/SKILL.md");
+        assert_eq!(json, format!(r#"{{"uri":"{key}","resources":"dynamic"}}"#));
+        for (element, why) in [
+            ("7", "invalid type"),
+            (r#"{"frontmatter":{}}"#, "missing field `uri`"),
+            (r#"{"uri":null}"#, "uri: invalid type"),
+            (r#"{"uri":"skill://a","uri":"skill://b"}"#, "duplicate field"),
+        ] {
+            let page = page(List::Skills, &format!(r#"{{"skills":[{element}]}}"#));
+            assert!(page.notes[0].reason.contains(why), "{why}: {:?}", page.notes);
+            assert_eq!(page.elements.len(), 0, "{element}");
+        }
     }
 
     #[test]

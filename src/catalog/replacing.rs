@@ -225,6 +225,7 @@ fn build(
         input: Input::new(settings.input(all.input, &found.name)),
         result_limit: settings.result_limit.of(all.result_limit, &found.name).limits(),
         parameter_headers: found.parameter_headers.clone().ok().flatten(),
+        is_app_only: found.is_app_only,
         trust: Trust::Given,
         signature: OnceLock::new(),
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::definition::DefinitionDigest;
 use super::exposed;
-use super::listing::{ElementJson, ListNotes, Listed, PageElement, Start, ToolListings};
+use super::listing::{ListNotes, Listed, PageElement, Start, ToolListings};
 use super::pins::{Pin, PinHistory};
 use super::scan::{ScanFinding, Scanned};
 use super::search::{Index, Lexicon, QueryMeaning, Segment};
@@ -133,6 +133,11 @@ impl Snapshot {
         self.tools.get(self.position(server, tool)?)
     }
 
+    /// The tools that their servers call `own`, at most one of each server, ordered by server.
+    pub fn with_own_name<'a>(&'a self, own: &'a str) -> impl Iterator<Item = &'a Arc<Tool>> {
+        self.servers.keys().filter_map(move |server| self.named(server, own))
+    }
+
     fn position(&self, server: &str, tool: &str) -> Option<usize> {
         let order = |it: &Arc<Tool>| (*it.name.server).cmp(server).then((*it.name.tool).cmp(tool));
         self.tools.binary_search_by(order).ok()
@@ -166,8 +171,10 @@ impl Snapshot {
         let rest = start.rest(&self.direct, |direct| &direct.listed.key).iter();
         let shown = rest.filter(move |direct| shown(&direct.tool));
         shown.filter_map(move |direct| {
-            let json = direct.listings.json(family, &direct.listed, &direct.tool.schema)?;
-            Some(PageElement { key: &direct.listed.key, json: ElementJson::Exposed(json) })
+            let DirectTool { listings, listed, tool, .. } = direct;
+            let of = (&tool.name.server, &**listed);
+            let json = listings.exposed_json(family, of, &tool.schema)?;
+            Some(PageElement { key: &listed.key, json })
         })
     }
 

@@ -28,6 +28,7 @@ mod input_rounds;
 mod kept_results;
 pub mod log_routing;
 pub mod memory_budget;
+pub(crate) mod merged_extensions;
 pub mod overview;
 pub mod params;
 pub mod passthrough;

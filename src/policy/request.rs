@@ -96,6 +96,10 @@ pub enum ResourceRequest {
     Subscribe,
     /// `resources/unsubscribe`
     Unsubscribe,
+    /// `resources/directory/read` (SEP-2640)
+    ReadDirectory,
+    /// `skills/get` (SEP-2640)
+    GetSkill,
 }
 
 /// Owner of arguments that can be completed.
@@ -136,6 +140,8 @@ impl ResourceRequest {
             Self::Read => "resources/read",
             Self::Subscribe => "resources/subscribe",
             Self::Unsubscribe => "resources/unsubscribe",
+            Self::ReadDirectory => "resources/directory/read",
+            Self::GetSkill => "skills/get",
         }
     }
 }
@@ -189,7 +195,10 @@ impl Access {
             Self::Tool(_) | Self::Prompt { .. } => true,
             Self::Resource { request, .. } => match request {
                 ResourceRequest::Read => true,
-                ResourceRequest::Subscribe | ResourceRequest::Unsubscribe => false,
+                ResourceRequest::Subscribe
+                | ResourceRequest::Unsubscribe
+                | ResourceRequest::ReadDirectory
+                | ResourceRequest::GetSkill => false,
             },
             Self::Completion { .. } | Self::Method { .. } => false,
         }
@@ -541,6 +550,8 @@ mod tests {
             resource("a", ResourceRequest::Read),
             resource("b", ResourceRequest::Read),
             resource("a", ResourceRequest::Subscribe),
+            resource("a", ResourceRequest::ReadDirectory),
+            resource("a", ResourceRequest::GetSkill),
             prompt("a"),
             prompt("b"),
         ];

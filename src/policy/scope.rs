@@ -282,6 +282,8 @@ mod tests {
             resource(ResourceRequest::Read),
             resource(ResourceRequest::Subscribe),
             resource(ResourceRequest::Unsubscribe),
+            resource(ResourceRequest::ReadDirectory),
+            resource(ResourceRequest::GetSkill),
             (prompt, "prompt 'p' of 'a'"),
             (completion, "completions for resource 'f:{x}' of 'a'"),
         ];

@@ -100,6 +100,8 @@ pub struct Tool {
     pub result_limit: Option<ResultLimit>,
     /// Parameters that HTTP headers repeat; `None` if there are none or the annotations are invalid.
     pub parameter_headers: Option<Arc<ParameterHeaders>>,
+    /// Whether only apps may use it: it is hidden from models (SEP-1865, `visibility`).
+    pub is_app_only: bool,
     /// Whether its definition is trusted.
     pub trust: Trust,
     /// Cached result of [`Tool::signature`]; empty in a new tool.
@@ -138,6 +140,7 @@ impl Tool {
             policy: Policy::default(),
             input: Input::default(),
             result_limit: None,
+            is_app_only: false,
             trust: Trust::Given,
             parameter_headers: None,
             signature: OnceLock::new(),

@@ -10,6 +10,7 @@ pub mod mcp {
     pub mod extensions;
     pub mod headers;
     pub mod jsonrpc;
+    pub mod known_extensions;
     pub mod lifecycle;
     pub mod message;
     pub mod meta;

@@ -27,8 +27,9 @@ use crate::state::{Carrier, Control, LiveConnection, Phase, Status, UpstreamStat
 use crate::stdio::{self, SentFor};
 use crate::{notifications, request, second};
 use mcpproxy_catalog::listing::List;
-use mcpproxy_policy::{Access, Permit};
+use mcpproxy_policy::{Access, Permit, ResourceRequest};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::known_extensions::Extensions;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::deadline::Allowance;
 
@@ -109,7 +110,8 @@ impl CallGuard {
             log_level,
             extensions,
         } = extras;
-        let client = CallClient { session, capabilities: client_capabilities, extensions };
+        let capabilities = client_capabilities.requests();
+        let client = CallClient { session, capabilities, extensions };
         let access = permit.access();
         let method = access
             .known_method()
@@ -121,8 +123,15 @@ impl CallGuard {
                 let fields = Fields::Call { arguments: body, members, parameter_headers };
                 (name.clone(), Some(name.clone()), fields)
             }
-            Access::Resource { uri, .. } => {
-                (access.method().into(), Some(Arc::from(&**uri)), Fields::Object(body))
+            Access::Resource { uri, request, .. } => {
+                // `Mcp-Name` is for methods of the protocol.
+                let name = match request {
+                    ResourceRequest::Read
+                    | ResourceRequest::Subscribe
+                    | ResourceRequest::Unsubscribe => Some(Arc::from(&**uri)),
+                    ResourceRequest::ReadDirectory | ResourceRequest::GetSkill => None,
+                };
+                (access.method().into(), name, Fields::Object(body))
             }
             Access::Prompt { name, .. } => {
                 (access.method().into(), Some(Arc::from(&**name)), Fields::Object(body))
@@ -133,7 +142,7 @@ impl CallGuard {
         };
         let client_capabilities = match access.may_require_input() {
             true => client_capabilities,
-            false => ClientCapabilities::default(),
+            false => client_capabilities.without_requests(),
         };
         let params = Params { method, name, meta, trace, log_level, client_capabilities, fields };
         let purpose = Purpose { call: Some((client, access)), held_capabilities, attempt };
@@ -175,7 +184,11 @@ impl Upstream {
             return Err(CallError { server, tool, cause, sent: Sent::No });
         };
         let fields = Fields::Object(params);
-        let params = Params { meta: None, fields, ..Params::of(method, Bytes::new()) };
+        // A server may list some only for clients with an extension.
+        let client_capabilities =
+            ClientCapabilities { extensions: Extensions::ALL, ..ClientCapabilities::default() };
+        let ours = Params::of(method, Bytes::new());
+        let params = Params { meta: None, client_capabilities, fields, ..ours };
         let held_capabilities = ClientCapabilities::default();
         let purpose = Purpose { call: None, held_capabilities, attempt: CallAttempt::First };
         guard.request(pool, params, purpose, method.into(), began).await

@@ -432,6 +432,7 @@ fn ours(id: Span, chunks: &[Bytes]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use mcpproxy_protocol::mcp::known_extensions::Extensions;
     use serde_json::{Value, json};
 
     use super::*;
@@ -444,6 +445,7 @@ mod tests {
         elicitation_forms: false,
         elicitation_urls: false,
         roots: false,
+        extensions: Extensions::NONE,
     };
     const ELICITATION: ClientCapabilities = ClientCapabilities { elicitation_forms: true, ..NONE };
 

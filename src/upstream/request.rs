@@ -409,7 +409,7 @@ pub struct CallExtras {
     pub meta: Option<Bytes>,
     /// Further raw members of a tool's `params`, joined by commas: `inputResponses`, `requestState`.
     pub members: Bytes,
-    /// Requests that a legacy client can be sent during the call; none for any other caller.
+    /// Requests that a legacy client can be sent during the call, and its extensions; none for any other caller.
     pub client_capabilities: ClientCapabilities,
     /// Requests of a legacy server that a modern client answers by repeating its request, while the call is held; none for
     /// any other caller, and without effect on a modern connection.
@@ -500,7 +500,10 @@ mod tests {
 
     #[test]
     fn modern_server_gets_client_info_with_every_request() {
-        let all = json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {}});
+        let all = json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {},
+            "extensions": {
+                "io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]},
+                "io.modelcontextprotocol/skills": {}}});
         let own = Params::of("m", Bytes::from_static(b"{\"a\":1}"));
         for (params, capabilities) in [(call("t", "{}"), json!({})), (own, all)] {
             let [legacy, modern] = both(&params);

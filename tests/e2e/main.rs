@@ -28,6 +28,7 @@ mod direct;
 mod egress;
 mod ended_streams;
 mod entry_points;
+mod extensions;
 mod fleet;
 mod fleet_affinity;
 mod fleet_backlog;

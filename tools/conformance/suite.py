@@ -31,6 +31,8 @@ KEY = "conformance-key-of-more-than-thirty-two-characters"
 PACKAGE = "node_modules/@modelcontextprotocol/conformance"
 INSTALL_SECONDS = 600
 RUN_SECONDS = 240
+# Server scenarios of extensions that the backend offers.
+EXTENSIONS = ("sep-2640-skills-enumeration", "sep-2640-skills-manifest", "sep-2640-skills-directory")
 # Runs of the suite at a time: most of each is waiting.
 AT_A_TIME = 3
 # A check that is there more than once counts as the worst of them.
@@ -162,6 +164,10 @@ def ask_server(revision: str, name: str, url: str, face: dict, only) -> Found:
     into = fresh(WORK / "results" / f"server-{name}")
     argv = ["server", "--url", url, "--requirements", revision]
     run(script, argv, into, {**face, "TARGET": url} if face else {})
+    # Scenarios of extensions are in no requirement set.
+    for scenario in EXTENSIONS:
+        argv = ["server", "--url", url, "--scenario", scenario, "--spec-version", revision]
+        run(script, argv, into, {**face, "TARGET": url} if face else {})
     return found_in(into, "server-", only)
 
 

@@ -4,6 +4,7 @@
 //! Resumption (`Last-Event-ID`; MCP 2025-11-25 §Resumability) reads the events that [`replay`](super::replay)
 //! keeps. The catalog and the upstreams detect the changes that are notified here.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -294,7 +295,7 @@ impl Subscription {
         let uris = uris.iter().map(|uri| peer.endpoint.exposed_uri(uri).into_owned()).collect();
         let watch = Watch::begin(worker, peer, &id, uris).await;
         let shown = watch.live_uris().filter_map(|uri| peer.endpoint.shown_uri(uri));
-        filter.resource_subscriptions = shown.map(str::to_owned).collect();
+        filter.resource_subscriptions = shown.map(Cow::into_owned).collect();
         let principal = peer.principal.clone();
         let (over, endpoint) = (false, peer.endpoint.clone());
         let (hello, pending) = (None, VecDeque::new());

@@ -56,8 +56,14 @@ use crate::proxy::reply::Aborted;
 const SERVED_AT_HOME: [&str; 2] = ["resources/subscribe", "resources/unsubscribe"];
 
 /// Methods that send data to servers or return content of them.
-const RAISES_FACTS: [&str; 4] =
-    ["tools/call", "resources/read", "prompts/get", "completion/complete"];
+const RAISES_FACTS: [&str; 6] = [
+    "tools/call",
+    "resources/read",
+    "resources/directory/read",
+    "skills/get",
+    "prompts/get",
+    "completion/complete",
+];
 
 fn raises_facts(endpoint: &Endpoint, method: &str) -> bool {
     RAISES_FACTS.contains(&method) || (endpoint.server().is_some() && is_for_server(method))

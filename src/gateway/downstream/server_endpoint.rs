@@ -6,12 +6,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use mcpproxy_catalog::listing::List;
-use mcpproxy_policy as policy;
 use mcpproxy_policy::Principal;
 use percent_encoding::percent_decode_str;
 
 use crate::proxy::Worker;
+use crate::proxy::merged_extensions::may_know;
 use crate::proxy::passthrough::list_cache::LIST_WAIT;
 
 /// Beginning of the path.
@@ -20,9 +19,6 @@ pub(super) const PREFIX: &str = "/mcp/server/";
 pub(super) const NOT_FOUND: &str = "no such MCP server";
 /// Maximum length of a name in the path, as written.
 pub(crate) const MAX_NAME_BYTES: usize = 3 * 1024;
-/// Maximum tools, resources, templates and prompts each for which rules are evaluated to decide whether a principal may
-/// know of a server.
-pub(crate) const MAX_RULED: usize = 16;
 
 /// The name in a path, `None` if the path is no such one; within, `None` if it holds no name.
 pub(super) fn name(path: &str) -> Option<Option<Cow<'_, str>>> {
@@ -45,15 +41,7 @@ pub(super) async fn find(
     let upstream = worker.proxy.upstreams.get(name?).filter(|upstream| !upstream.is_disabled())?;
     let _ = tokio::time::timeout(LIST_WAIT, upstream.settled()).await;
     let server = upstream.name();
-    let settings = worker.settings();
-    let visible = policy::visible(principal, &settings.policy);
-    let is_visible = visible.is_all()
-        || visible.server(server, worker.proxy.catalog.load().tools_of(server), MAX_RULED)
-        || worker.proxy.list_cache.has_shown(server, MAX_RULED, |list, own| match list {
-            List::Resources | List::Templates => visible.resource(server, own),
-            List::Prompts => visible.prompt(server, own),
-        });
-    is_visible.then(|| Arc::clone(server))
+    may_know(worker, principal, server).then(|| Arc::clone(server))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use mcpproxy_activity::bytes::{DecodeError, Reader};
 use mcpproxy_fleet::cluster_key::{self, IdKeys, IdRefusal, IdSalt, MAX_SEALED_BYTES, OpenedId};
 use mcpproxy_policy::Principal;
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
+use mcpproxy_protocol::mcp::known_extensions::Extensions;
 use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -25,12 +26,14 @@ use crate::proxy::client::{Client, Endpoint, MAX_CLIENT_NAME_BYTES};
 pub(crate) const TICKET_LIFE_MS: u64 = IDLE_MS;
 /// Format version, the first byte.
 const FORMAT: u8 = 1;
-/// Maximum size without the client's name: format, revision, flags, time, node, principal, key, server, length,
+/// Maximum size without the client's name: format, revision, flags, extensions, time, node, principal, key, server, length,
 /// padding.
-const MAX_FIXED_BYTES: usize = 1 + 1 + 1 + 8 + 16 + 16 + 32 + 16 + 1 + 2;
+const MAX_FIXED_BYTES: usize = 1 + 1 + 1 + 1 + 8 + 16 + 16 + 32 + 16 + 1 + 2;
 const _: () = assert!(MAX_FIXED_BYTES + MAX_CLIENT_NAME_BYTES <= MAX_SEALED_BYTES);
 
 const SAMPLING: u8 = 1;
+/// A byte with the extensions of the client follows.
+const EXTENDED: u8 = 1 << 1;
 const ELICITATION_FORMS: u8 = 1 << 2;
 const ROOTS: u8 = 1 << 3;
 const ALL_TOOLS: u8 = 1 << 4;
@@ -167,13 +170,14 @@ impl SessionTicket {
     }
 
     fn encode(&self) -> Option<Vec<u8>> {
-        let ClientCapabilities { sampling, elicitation_forms, elicitation_urls, roots } =
+        let ClientCapabilities { sampling, elicitation_forms, elicitation_urls, roots, extensions } =
             self.client_capabilities;
         let flags = [
             (sampling, SAMPLING),
             (elicitation_forms, ELICITATION_FORMS),
             (elicitation_urls, ELICITATION_URLS),
             (roots, ROOTS),
+            (!extensions.is_empty(), EXTENDED),
             (self.endpoint == TicketEndpoint::All, ALL_TOOLS),
             (self.endpoint.server().is_some(), ONE_SERVER),
             (self.key.hash().is_some(), KEYED),
@@ -182,6 +186,9 @@ impl SessionTicket {
         let revision = REVISIONS.iter().position(|known| *known == self.revision)?;
         let mut out = vec![FORMAT, u8::try_from(revision).ok()?];
         out.push(set.fold(0, |flags, (_, flag)| flags | flag));
+        if !extensions.is_empty() {
+            out.push(extensions.bits());
+        }
         out.extend(self.made_ms.to_be_bytes());
         out.extend(self.node.bytes());
         out.extend(self.principal);
@@ -205,6 +212,7 @@ impl SessionTicket {
         let revision = REVISIONS.get(usize::from(reader.byte()?)).ok_or(DecodeError::Value)?;
         let flags = reader.byte()?;
         let has = |flag: u8| flags & flag != 0;
+        let extensions = if has(EXTENDED) { reader.byte()? } else { 0 };
         let made_ms = u64::from_be_bytes(reader.array()?);
         let (node, principal) = (NodeTag::of_bytes(reader.array()?), reader.array()?);
         let key = if has(KEYED) { Some(reader.array()?) } else { None };
@@ -223,6 +231,7 @@ impl SessionTicket {
                 elicitation_forms: has(ELICITATION_FORMS),
                 elicitation_urls: has(ELICITATION_URLS),
                 roots: has(ROOTS),
+                extensions: Extensions::of_bits(extensions),
             },
             endpoint,
             made_ms,
@@ -397,13 +406,15 @@ pub(super) mod tests {
         #[test]
         fn ticket_round_trips(
             salt: IdSalt, made_ms: u64, node: [u8; 16], principal: [u8; 16], key: Option<[u8; 32]>,
-            revision in 0..4_usize, server: Option<[u8; 16]>, all: bool, sampling: bool, urls: bool, forms: bool, roots: bool,
+            revision in 0..4_usize, server: Option<[u8; 16]>, all: bool, sampling: bool, urls: bool, forms: bool, roots: bool, extensions in 0..4_u8,
             name in "\\PC{0,32}",
         ) {
             let ticket = SessionTicket {
                 salt, made_ms, principal,
                 revision: REVISIONS[revision],
-                client_capabilities: ClientCapabilities { sampling, elicitation_forms: forms, elicitation_urls: urls, roots },
+                client_capabilities: ClientCapabilities {
+                    sampling, elicitation_forms: forms, elicitation_urls: urls, roots, extensions: Extensions::of_bits(extensions),
+                },
                 endpoint: match (server, all) {
                     (Some(server), _) => TicketEndpoint::Server(server),
                     (None, true) => TicketEndpoint::All,

@@ -278,7 +278,8 @@ pub(super) fn nearest_shown_tools(
     let snapshot = worker.proxy.catalog.load();
     let visible = policy::visible(&caller.principal, &settings.policy);
     let mut may_see = visible.first_tools(MAX_RULED);
-    let mut shown = |tool: &Arc<Tool>| tool.trust == Trust::Given && may_see(tool);
+    let mut shown =
+        |tool: &Arc<Tool>| tool.trust == Trust::Given && !tool.is_app_only && may_see(tool);
     let (server, words) = ToolName::split(name).unwrap_or(("", name));
     let words: String = words.chars().take(MAX_NAME_CHARS).collect();
     let found = snapshot.search_for(&words, MAX_TOOLS, None, &mut shown).tools;

@@ -599,18 +599,21 @@ impl Endpoint {
         }
     }
 
-    /// The internal URI of a resource that its clients call `uri`.
+    /// The internal URI of a resource that its clients call `uri`, in its one spelling.
     pub(crate) fn exposed_uri<'a>(&self, uri: &'a str) -> Cow<'a, str> {
         match self {
-            Self::Search | Self::All => Cow::Borrowed(uri),
+            Self::Search | Self::All => match exposed::split_uri(uri) {
+                Some((server, own)) => Cow::Owned(exposed::uri(&server, &own)),
+                None => Cow::Borrowed(uri),
+            },
             Self::Server(server) => Cow::Owned(exposed::uri(server, uri)),
         }
     }
 
     /// The URI under which its clients know a resource; `None` if it does not show that.
-    pub(crate) fn shown_uri<'a>(&self, exposed: &'a str) -> Option<&'a str> {
+    pub(crate) fn shown_uri<'a>(&self, exposed: &'a str) -> Option<Cow<'a, str>> {
         match self {
-            Self::Search | Self::All => Some(exposed),
+            Self::Search | Self::All => Some(Cow::Borrowed(exposed)),
             Self::Server(only) => {
                 exposed::split_uri(exposed).filter(|(server, _)| **server == **only).map(|it| it.1)
             }
@@ -644,13 +647,14 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Requests that upstreams may send to the client before they answer.
+    /// Requests that upstreams may send to the client before they answer, and the extensions of a legacy client; a modern
+    /// one declares them in `_meta`.
     pub(crate) fn client_capabilities(&self) -> ClientCapabilities {
+        let declared = self.client.client_capabilities;
         match (self.client.family, self.channel) {
-            (ProtocolFamily::Legacy, Channel::Stream) => self.client.client_capabilities,
-            (ProtocolFamily::Legacy, Channel::Answer) | (ProtocolFamily::Modern, _) => {
-                ClientCapabilities::default()
-            }
+            (ProtocolFamily::Legacy, Channel::Stream) => declared,
+            (ProtocolFamily::Legacy, Channel::Answer) => declared.without_requests(),
+            (ProtocolFamily::Modern, _) => ClientCapabilities::default(),
         }
     }
 

@@ -134,7 +134,7 @@ async fn find(on: &OnRecord<'_>, name: &str) -> Result<Arc<Tool>, Refusal> {
     };
     let visible = policy::visible(&on.caller.principal, &on.settings.policy);
     match found {
-        Ok(Some(tool)) if visible.tool(&tool) => return Ok(tool),
+        Ok(Some(tool)) if visible.tool(&tool) && !tool.is_app_only => return Ok(tool),
         Err(stop) if stop.kind != RefusalKind::Unknown => return Err(stop),
         // The same text for all of them: an invisible tool does not exist.
         Ok(_) | Err(_) => {}

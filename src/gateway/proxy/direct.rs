@@ -35,6 +35,7 @@ use mcpproxy_policy as policy;
 use mcpproxy_policy::tool::{OutputSchema, Tool, ToolName, Trust};
 use mcpproxy_policy::{Access, Permit, ToolAccess};
 use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::known_extensions::Extension;
 use mcpproxy_schema::output::AnswerMember;
 use mcpproxy_upstream::CallExtras;
 
@@ -50,6 +51,9 @@ pub(crate) fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &
     let (worker, family, principal) =
         (Rc::clone(worker), peer.client.family, peer.principal.clone());
     let only = peer.endpoint.server().cloned();
+    // Other clients would show them to the model (SEP-1865, Visibility).
+    let takes_app_tools =
+        only.is_some() || peer.client.client_capabilities.extensions.has(Extension::Ui);
     let running = Running::new(|reply| async move {
         worker.proxy.upstreams.nudge();
         first_sets(&worker, only.as_deref()).await;
@@ -58,10 +62,11 @@ pub(crate) fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &
         let (snapshot, settings) = (worker.proxy.catalog.load(), worker.settings());
         let visible = policy::visible(&principal, &settings.policy);
         let is_all = visible.is_all();
-        let shown = |tool: &Arc<Tool>| match is_all {
+        let may_see = |tool: &Arc<Tool>| match is_all {
             true => tool.trust == Trust::Given,
             false => visible.tool(tool),
         };
+        let shown = |tool: &Arc<Tool>| (takes_app_tools || !tool.is_app_only) && may_see(tool);
         let page = match &only {
             None => listing::page(&own_members, "tools", snapshot.listed(&start, family, shown)),
             Some(server) => {
@@ -182,7 +187,9 @@ fn nearest(on: &OnRecord<'_>, only: Option<&Arc<str>>, name: &str, refusal: Refu
     let mut may_see = visible.first_tools(MAX_RULED);
     let of_server = |tool: &Tool| only.is_none_or(|server| *tool.name.server == **server);
     let shown = tools
-        .filter(|(_, tool)| of_server(tool) && tool.trust == Trust::Given && may_see(tool))
+        .filter(|(_, tool)| {
+            of_server(tool) && tool.trust == Trust::Given && !tool.is_app_only && may_see(tool)
+        })
         .map(|(listed, _)| if only.is_some() { &*listed.own } else { &*listed.key });
     refusal.helping(advice::nearest_names(name, shown))
 }
@@ -208,6 +215,11 @@ async fn find(
         return Ok(Arc::clone(tool));
     }
     drop(snapshot);
+    if only.is_none()
+        && let Some(tool) = by_own_name(on, name).await
+    {
+        return Ok(tool);
+    }
     // At startup the server's first tool list may still be pending.
     if let Some(name) = named(only, name) {
         return call::find(on, &name).await.map_err(|stop| match stop.kind {
@@ -227,6 +239,21 @@ async fn find(
     }
     first_sets(worker, None).await;
     proxy.catalog.load().direct(name).cloned().ok_or_else(unknown)
+}
+
+/// The only visible tool that its server calls `own`: apps (SEP-1865) call the tools of their server by its names.
+async fn by_own_name(on: &OnRecord<'_>, own: &str) -> Option<Arc<Tool>> {
+    let proxy = &on.worker.proxy;
+    proxy.catalog.load().with_own_name(own).next()?;
+    // A server that has not answered may have one as well.
+    first_sets(on.worker, None).await;
+    let snapshot = proxy.catalog.load();
+    let visible = policy::visible(&on.caller.principal, &on.settings.policy);
+    let mut may_see = visible.first_tools(MAX_RULED);
+    let mut shown =
+        snapshot.with_own_name(own).filter(|tool| tool.trust == Trust::Given && may_see(tool));
+    let first = shown.next()?;
+    shown.next().is_none().then(|| Arc::clone(first))
 }
 
 /// Waits for servers whose tools are unknown, or for the `only` one, with a limit: many clients fetch the list once, at

@@ -26,6 +26,7 @@ use mcpproxy_policy::{Principal, ResourceRequest};
 use mcpproxy_protocol::mcp::bounds::{MAX_ID_BYTES, MAX_URI_BYTES, MAX_URI_PREFIX_BYTES};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::known_extensions::Extension;
 use mcpproxy_protocol::mcp::message::{self, Message, Request, Response};
 use mcpproxy_protocol::mcp::revisions::{LEGACY, NEWEST_LEGACY, ProtocolFamily, Revision};
 use mcpproxy_protocol::mcp::shapes::Left;
@@ -50,7 +51,10 @@ use super::render::Caching;
 use super::reply::{Initialize, NotificationFilter, Reaction, Running};
 use super::retrieve::{RETRIEVE_TOOLS, USAGE_INSTRUCTIONS};
 use super::worker::Worker;
-use super::{approval, builtin, call, describe, direct, extension, params, passthrough, render};
+use super::{
+    approval, builtin, call, describe, direct, extension, merged_extensions, params, passthrough,
+    render,
+};
 use crate::results::ResultHandle;
 
 /// Routes a request. A call starts when its reply is first polled.
@@ -88,6 +92,19 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
             passthrough::list(worker, peer, &id, List::Templates, &params)
         }
         ("prompts/list", ..) => passthrough::list(worker, peer, &id, List::Prompts, &params),
+        ("skills/list", _, Endpoint::Search | Endpoint::All) if shows_skills(worker, peer) => {
+            passthrough::list(worker, peer, &id, List::Skills, &params)
+        }
+        ("skills/get", _, Endpoint::Search | Endpoint::All) if shows_skills(worker, peer) => {
+            let request = ResourceRequest::GetSkill;
+            passthrough::forward(worker, peer, id, Forward::Resource(request), params)
+        }
+        ("resources/directory/read", ..)
+            if peer.endpoint.server().is_some() || shows_skills(worker, peer) =>
+        {
+            let request = ResourceRequest::ReadDirectory;
+            passthrough::forward(worker, peer, id, Forward::Resource(request), params)
+        }
         ("resources/read", ..) => {
             passthrough::forward(worker, peer, id, Forward::Resource(ResourceRequest::Read), params)
         }
@@ -119,6 +136,11 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         }
         (method, ..) => Reaction::unknown_method(&id, method),
     }
+}
+
+/// Whether skills are among the extensions that the peer is shown.
+fn shows_skills(worker: &Worker, peer: &Peer) -> bool {
+    merged_extensions::is_shown(worker, &peer.principal, Extension::Skills)
 }
 
 fn notification(method: &str, params: &[u8]) -> Reaction {
@@ -171,7 +193,7 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
         peer,
         json!({
             "protocolVersion": version,
-            "capabilities": capabilities(worker, &peer.endpoint),
+            "capabilities": declared_capabilities(worker, peer),
             "serverInfo": render::server_info(),
         }),
     );
@@ -190,7 +212,7 @@ fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
         peer,
         json!({
             "supportedVersions": supported(worker),
-            "capabilities": capabilities(worker, &peer.endpoint),
+            "capabilities": declared_capabilities(worker, peer),
         }),
     );
     // Upstream capabilities may change at any time.
@@ -253,7 +275,19 @@ pub(crate) fn supported(worker: &Worker) -> Vec<&'static str> {
     worker.settings().offered_era.revisions()
 }
 
-/// Server capabilities for `initialize` and `server/discover`.
+/// Server capabilities for `initialize` and `server/discover`, with the extensions of the servers that the principal may
+/// know of.
+fn declared_capabilities(worker: &Worker, peer: &Peer) -> Value {
+    let mut declared = capabilities(worker, &peer.endpoint);
+    if let (None, Some(members)) = (peer.endpoint.server(), declared.as_object_mut())
+        && let Some(extensions) = merged_extensions::declared(worker, &peer.principal)
+    {
+        members.insert("extensions".into(), extensions);
+    }
+    declared
+}
+
+/// Server capabilities at an endpoint; of the extensions, only those of a single server.
 pub(crate) fn capabilities(worker: &Worker, endpoint: &Endpoint) -> Value {
     if let Some(server) = endpoint.server() {
         let upstream = worker.proxy.upstreams.get(server);
@@ -561,6 +595,8 @@ pub(crate) async fn bound_to(worker: &Worker, endpoint: &Endpoint, received: &Re
         "resources/read" => Forward::Resource(ResourceRequest::Read),
         "resources/subscribe" => Forward::Resource(ResourceRequest::Subscribe),
         "resources/unsubscribe" => Forward::Resource(ResourceRequest::Unsubscribe),
+        "resources/directory/read" => Forward::Resource(ResourceRequest::ReadDirectory),
+        "skills/get" => Forward::Resource(ResourceRequest::GetSkill),
         _ => return BoundTo::Nothing,
     };
     if worker.settings().session_servers.is_empty() {
@@ -598,12 +634,15 @@ pub(crate) fn is_for_server(method: &str) -> bool {
         "resources/read",
         "resources/subscribe",
         "resources/unsubscribe",
+        "resources/directory/read",
     ];
     known.contains(&method) || extensions::is_method(method)
 }
 
 async fn of_target(worker: &Worker, target: &Target) -> BoundTo {
-    if let Some((server, _)) = target.split() {
+    if let Some((server, _)) = target.split()
+        && (matches!(target, Target::Prompt(_)) || worker.proxy.upstreams.get(&server).is_some())
+    {
         return of_server(worker, &server);
     }
     match target {
@@ -651,7 +690,12 @@ fn of_call(worker: &Worker, endpoint: &Endpoint, params: &[u8]) -> BoundTo {
             let catalog = worker.proxy.catalog.load();
             let known = catalog.direct(&name).map(|tool| tool.name.server.to_string());
             let named = || exposed::split_name(&name).map(|(server, _)| server.to_owned());
-            known.or_else(named).unwrap_or_default().into()
+            let by_own_name = || {
+                let mut named = catalog.with_own_name(&name);
+                let first = named.next()?;
+                named.next().is_none().then(|| first.name.server.to_string())
+            };
+            known.or_else(by_own_name).or_else(named).unwrap_or_default().into()
         }
     };
     of_server(worker, &server)

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use mcpproxy_activity::record::{Decision, Status};
 use mcpproxy_activity::{Durability, record};
+use mcpproxy_catalog::exposed_uris::UriRewriter;
 use mcpproxy_policy::approvals::{BoundRequest, MAX_SERVER_STATE_BYTES};
 use mcpproxy_policy::tool::{Idempotence, OutputSchema};
 use mcpproxy_policy::{Access, BreakerChange, Permit, ResourceRequest, ServerOutcome};
@@ -96,6 +97,8 @@ pub(super) struct Exchange {
     held: Option<(HeldQuestion, Box<PreparedHold>)>,
     /// Facts to raise when the first part of the answer arrives.
     rise: Option<Rise>,
+    /// Rewriter of the URIs in the result.
+    rewriter: Option<Box<UriRewriter>>,
     /// Beginning of a `requestState` that has not ended.
     open_state: Option<Vec<u8>>,
     /// Whether a byte of the answer was sent.
@@ -139,7 +142,7 @@ impl From<CallError> for Broken {
 impl Exchange {
     pub(super) fn new(
         worker: Rc<Worker>,
-        SentRequest { permit, answer, holdable, retry, rounds }: SentRequest,
+        SentRequest { permit, answer, holdable, retry, rounds, rewriter }: SentRequest,
         call_record: CallRecord,
         relay: Relay,
         reply: Reply,
@@ -170,6 +173,7 @@ impl Exchange {
             holdable,
             held: None,
             rise,
+            rewriter,
             open_state: None,
             begun: false,
             breached: false,
@@ -294,6 +298,7 @@ impl Exchange {
                 true => self.wrapped(&slice),
                 false => self.sealed(&slice, ending)?,
             };
+            let adapted = self.exposed(&slice, ending, adapted);
             self.call_record.receive(&slice, ending, adapted.as_ref());
             match self.treatment {
                 Treatment::Forward => {}
@@ -359,6 +364,9 @@ impl Exchange {
             Inspector::new(self.treatment, &policy(&self.permit), answer.id(), hash_key);
         self.rounds = (answer.family() == ProtocolFamily::Modern).then_some(rounds);
         self.answer = Some(answer.into());
+        if let Some(rewriter) = &mut self.rewriter {
+            rewriter.restart();
+        }
         Ok(())
     }
 
@@ -418,6 +426,30 @@ impl Exchange {
             None => sealed.push(rest),
         }
         Ok(Some(sealed))
+    }
+
+    /// The slice, or what it was `adapted` to, with exposed URIs; the beginning of one is held back.
+    fn exposed(
+        &mut self,
+        slice: &Bytes,
+        ending: Option<&'static [u8]>,
+        adapted: Option<Splice>,
+    ) -> Option<Splice> {
+        let Some(rewriter) = &mut self.rewriter else { return adapted };
+        let whole = adapted.unwrap_or_else(|| {
+            let mut whole = Splice::new();
+            match ending {
+                None => whole.push(slice.clone()),
+                Some(ending) => whole.push_ending(slice.clone(), ending),
+            }
+            whole
+        });
+        let (mut exposed, before) = (Splice::new(), rewriter.has_changed());
+        whole.into_iter().for_each(|part| rewriter.feed(&part, &mut exposed));
+        if rewriter.has_changed() && !before {
+            self.call_record.add_metadata(ADAPTED, r#""uri""#);
+        }
+        Some(exposed)
     }
 
     /// Seals a state for the principal that made this request; null is none.
@@ -853,6 +885,8 @@ pub(super) struct SentRequest {
     pub(super) retry: Option<Box<Retry>>,
     /// How to repeat it with input of its client.
     pub(super) rounds: Option<InputRounds>,
+    /// Rewriter of the URIs in its result.
+    pub(super) rewriter: Option<Box<UriRewriter>>,
 }
 
 /// This call's share of the memory for held bytes.
@@ -900,9 +934,14 @@ fn schema(permit: &Permit) -> Option<&Arc<Schema>> {
 fn required(permit: &Permit, family: ProtocolFamily) -> Required {
     match (family, permit.access()) {
         (ProtocolFamily::Legacy, _) => Required::Nothing,
-        (ProtocolFamily::Modern, Access::Resource { request: ResourceRequest::Read, .. }) => {
-            Required::TypeAndCaching
-        }
+        (
+            ProtocolFamily::Modern,
+            Access::Resource {
+                request:
+                    ResourceRequest::Read | ResourceRequest::ReadDirectory | ResourceRequest::GetSkill,
+                ..
+            },
+        ) => Required::TypeAndCaching,
         (
             ProtocolFamily::Modern,
             Access::Tool(_)

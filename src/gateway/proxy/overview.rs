@@ -79,7 +79,8 @@ fn overview(
     mut shown: impl FnMut(&Arc<Tool>) -> bool,
 ) -> String {
     let mut servers = snapshot.servers().filter_map(|(name, _)| {
-        let given = |tool: &&Arc<Tool>| tool.trust == Trust::Given && in_scope(tool);
+        let given =
+            |tool: &&Arc<Tool>| tool.trust == Trust::Given && !tool.is_app_only && in_scope(tool);
         let tools: Vec<_> = snapshot.tools_of(name).iter().filter(given).collect();
         let apart = tools.len().div_ceil(max).max(1);
         let tools = tools.into_iter().step_by(apart).filter(|tool| shown(tool));

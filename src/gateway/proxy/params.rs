@@ -213,11 +213,11 @@ pub(crate) enum Target {
 
 impl Target {
     /// The server and its own name, if they follow from the name itself.
-    pub(crate) fn split(&self) -> Option<(Cow<'_, str>, &str)> {
+    pub(crate) fn split(&self) -> Option<(Cow<'_, str>, Cow<'_, str>)> {
         match self {
             Self::Uri(uri) => exposed::split_uri(uri),
             Self::Prompt(name) => {
-                exposed::split_name(name).map(|(server, own)| (server.into(), own))
+                exposed::split_name(name).map(|(server, own)| (server.into(), own.into()))
             }
         }
     }
@@ -226,8 +226,8 @@ impl Target {
     fn check(&self, path: &'static str) -> Result<(), OverLimit> {
         match self {
             Self::Uri(uri) => {
-                let own = exposed::split_uri(uri).map_or(&**uri, |(_, own)| own);
-                bounds::within(path, own, MAX_URI_BYTES)
+                let own = exposed::split_uri(uri).map_or(Cow::Borrowed(&**uri), |(_, own)| own);
+                bounds::within(path, &*own, MAX_URI_BYTES)
             }
             Self::Prompt(name) => bounds::within(path, name, MAX_NAME_BYTES),
         }

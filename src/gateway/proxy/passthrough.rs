@@ -24,6 +24,7 @@ use super::call_trace::CallTrace;
 use super::client::Client;
 use super::client::{Caller, Peer};
 use super::held_repeats;
+use super::merged_extensions::offers;
 use super::params::{AddressedRequest, Target};
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::RecordKind;
@@ -35,12 +36,14 @@ use super::reply::Reaction;
 use super::reply::{Aborted, Piece, Reply, Running};
 use super::worker::Worker;
 use mcpproxy_catalog::exposed;
+use mcpproxy_catalog::exposed_uris::{CONTENTS, DIRECTORY, SKILL_RESULT, UriPlace, UriRewriter};
 use mcpproxy_catalog::listing;
 use mcpproxy_catalog::listing::{PageElement, Start};
 use mcpproxy_policy as policy;
 use mcpproxy_policy::ResourceRequest;
 use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
 use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::known_extensions::Extension;
 use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
 use mcpproxy_protocol::mcp::trace_context::meta_of;
 use mcpproxy_schema::output::AnswerMember;
@@ -121,7 +124,7 @@ pub(crate) fn list(
         let settings = worker.settings();
         let visible = policy::visible(&principal, &settings.policy);
         let elements = lists::merged(&sets, &start, |server, own| match list {
-            List::Resources | List::Templates => visible.resource(server, own),
+            List::Resources | List::Templates | List::Skills => visible.resource(server, own),
             List::Prompts => visible.prompt(server, own),
         });
         let elements = elements.into_iter().map(|listed| match only {
@@ -197,7 +200,7 @@ async fn send(
             // For an unknown server, scope and rules decide as for a known one.
             let named = request.target().split().filter(|_| only.is_none());
             if let Some((server, own)) = named {
-                let access = request.access(Arc::from(&*server), own);
+                let access = request.access(Arc::from(&*server), &own);
                 if let Some(denial) = on.refused_by_name(access, b"", None) {
                     return Err(on.record.deny(&denial).into());
                 }
@@ -226,6 +229,10 @@ async fn send(
     };
     on.is_for_offer(upstream.name(), carries);
     let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
+    if only.is_none() && is_of_skills(forward) && !offers(&upstream, Extension::Skills) {
+        let shown = shown(request.target().word());
+        return Err(unreadable(format!("'{shown}' is of a server without skills")).into());
+    }
     // The client's new subscription, if this request adds one.
     let mut fresh: Option<(Arc<Client>, String)> = None;
     if let (Some(client), Forward::Resource(asked)) = (client, forward) {
@@ -262,8 +269,12 @@ async fn send(
                     return nothing();
                 }
             }
-            ResourceRequest::Read => {}
+            ResourceRequest::Read | ResourceRequest::ReadDirectory | ResourceRequest::GetSkill => {}
         }
+    }
+    if let (None, Some(place)) = (only, exposed_places(forward, &own)) {
+        let rewriter = UriRewriter::new(place, upstream.name());
+        on.rewrite(rewriter.answering(&own, request.target().word()));
     }
     let principal = &on.caller.principal;
     let (sent, extras) = match held_repeats::named_in(worker, principal, &extras.members) {
@@ -287,6 +298,26 @@ async fn send(
         upstream.subscribe(&own, Some(answer.generation()));
     }
     Ok(outcome)
+}
+
+/// Whether it is a request of SEP-2640.
+fn is_of_skills(forward: Forward) -> bool {
+    match forward {
+        Forward::Resource(ResourceRequest::ReadDirectory | ResourceRequest::GetSkill) => true,
+        Forward::Resource(_) | Forward::Prompt | Forward::Completion => false,
+    }
+}
+
+/// Places of the URIs in the result of a request for the server's `own` URI that are exposed.
+fn exposed_places(forward: Forward, own: &str) -> Option<&'static UriPlace> {
+    match forward {
+        Forward::Resource(ResourceRequest::Read) => exposed::keeps_scheme(own).then_some(&CONTENTS),
+        Forward::Resource(ResourceRequest::ReadDirectory) => Some(&DIRECTORY),
+        Forward::Resource(ResourceRequest::GetSkill) => Some(&SKILL_RESULT),
+        Forward::Resource(ResourceRequest::Subscribe | ResourceRequest::Unsubscribe)
+        | Forward::Prompt
+        | Forward::Completion => None,
+    }
 }
 
 /// Protocol family of a server, once known; bounded.
@@ -339,7 +370,7 @@ async fn resolve(
     if let Some((server, own)) = target.split()
         && let Some(upstream) = upstreams.get(&server)
     {
-        return Ok((upstream, own.to_owned()));
+        return Ok((upstream, own.into_owned()));
     }
     let shown = shown(target.word());
     match target {

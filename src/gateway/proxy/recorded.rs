@@ -41,6 +41,7 @@ use super::session_facts::{FactsOf, Rise};
 use super::settings::CurrentSettings;
 use super::worker::Worker;
 use mcpproxy_activity::record::{Recording, Status};
+use mcpproxy_catalog::exposed_uris::UriRewriter;
 use mcpproxy_policy as policy;
 use mcpproxy_policy::approvals::ApprovalId;
 use mcpproxy_policy::intent::{Intent, Operation};
@@ -79,6 +80,15 @@ pub(super) struct OnRecord<'a> {
     inputs: Box<str>,
     /// Facts to raise when the answer begins.
     rise: Option<Rise>,
+    /// Rewriter of the URIs in the result.
+    rewriter: Option<Box<UriRewriter>>,
+}
+
+impl OnRecord<'_> {
+    /// Rewrites URIs in the result.
+    pub(super) fn rewrite(&mut self, rewriter: UriRewriter) {
+        self.rewriter = Some(Box::new(rewriter));
+    }
 }
 
 /// Exposure of a request for a resource, prompt or completion.
@@ -133,6 +143,8 @@ pub(super) enum ReplySource {
         rounds: Option<InputRounds>,
         /// Facts to raise when the answer begins.
         rise: Option<Rise>,
+        /// Rewriter of the URIs in the result.
+        rewriter: Option<Box<UriRewriter>>,
     },
 }
 
@@ -177,14 +189,24 @@ where
             meta: Box::default(),
             inputs: Box::default(),
             rise: None,
+            rewriter: None,
         };
         match work(on).await {
-            Ok(ReplySource::Server { permit, answer, holdable, token, retry, rounds, rise }) => {
+            Ok(ReplySource::Server {
+                permit,
+                answer,
+                holdable,
+                token,
+                retry,
+                rounds,
+                rise,
+                rewriter,
+            }) => {
                 let keeping = Keeping::of(&worker, &caller, kind, &permit);
                 let relay = Relay::new(caller.client, token)
                     .holding(holdable.is_some())
                     .taking_extensions(caller.extensions);
-                let asked = SentRequest { permit, answer, holdable, retry, rounds };
+                let asked = SentRequest { permit, answer, holdable, retry, rounds, rewriter };
                 let exchange = Exchange::new(worker, asked, record, relay, reply, (rise, keeping));
                 let ended = exchange.run().await;
                 if let Some(anonymous) = anonymous {
@@ -800,14 +822,14 @@ impl OnRecord<'_> {
             // Rare and large, so boxed to keep it out of every call's future.
             return Box::pin(self.take_over(permit, (body, holdable), extras, &id)).await;
         }
-        let Self { worker, caller, user, record, rise, .. } = self;
+        let Self { worker, caller, user, record, rise, rewriter, .. } = self;
         extras.trace = record.carried();
         extras.extensions = caller.extensions;
         if let Some((client, _)) = &caller.client {
             extras.session = client.session_key;
             extras.log_level = client.level_for_servers();
             if holdable.is_some() {
-                extras.held_capabilities = client.client_capabilities;
+                extras.held_capabilities = client.client_capabilities.requests();
             }
         }
         let upstreams = &worker.proxy.upstreams;
@@ -843,7 +865,16 @@ impl OnRecord<'_> {
             None => Err(Refusal::cut_off(upstream.name(), permit.access().label())),
             Some(Ok(answer)) => {
                 let (answer, retry) = (AnswerStream::Direct(answer), retry.map(Box::new));
-                Ok(ReplySource::Server { permit, answer, holdable, token, retry, rounds, rise })
+                Ok(ReplySource::Server {
+                    permit,
+                    answer,
+                    holdable,
+                    token,
+                    retry,
+                    rounds,
+                    rise,
+                    rewriter,
+                })
             }
             Some(Err(error)) => {
                 if let Some(rise) = rise.filter(|_| error.cause.quotes_server()) {
@@ -893,7 +924,16 @@ impl OnRecord<'_> {
         record.sends(&upstream, clock::now());
         let token = kept_token(&extras, &arguments);
         let answer = AnswerStream::Held(held);
-        Ok(ReplySource::Server { permit, answer, holdable, token, retry: None, rounds: None, rise })
+        Ok(ReplySource::Server {
+            permit,
+            answer,
+            holdable,
+            token,
+            retry: None,
+            rounds: None,
+            rise,
+            rewriter: None,
+        })
     }
 }
 
@@ -910,7 +950,7 @@ fn kept_token(extras: &CallExtras, body: &Bytes) -> Option<Bytes> {
 fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option<Bytes> {
     let (client, _) = caller.client.as_ref()?;
     let can = client.family == ProtocolFamily::Modern
-        && client.client_capabilities != ClientCapabilities::default()
+        && client.client_capabilities.requests() != ClientCapabilities::default()
         && permit.access().may_require_input();
     can.then(|| match permit.access().tool() {
         Some(_) => body.clone(),

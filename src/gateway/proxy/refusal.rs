@@ -288,7 +288,10 @@ impl RecordKind {
             Self::OwnTool
             | Self::Extension
             | Self::Forward(Forward::Resource(
-                ResourceRequest::Subscribe | ResourceRequest::Unsubscribe,
+                ResourceRequest::Subscribe
+                | ResourceRequest::Unsubscribe
+                | ResourceRequest::ReadDirectory
+                | ResourceRequest::GetSkill,
             )) => Type::InternalToolCall,
         }
     }

@@ -233,7 +233,7 @@ pub(crate) fn retrieve(
     let RetrieveArguments { query, limit, detail } = wanted;
     let (limit, detail) = (*limit, *detail);
     let mut shown = visible.first_tools(MAX_RULED);
-    let given = |tool: &Arc<Tool>| tool.trust == Trust::Given && shown(tool);
+    let given = |tool: &Arc<Tool>| tool.trust == Trust::Given && !tool.is_app_only && shown(tool);
     let FoundTools { tools: found, total } = snapshot.search_for(query, limit, meaning, given);
     let details = details(&found, detail);
     let tools = found.iter().zip(&details);

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::jsonrpc::Code;
+use super::known_extensions::Extensions;
 use super::revisions::Revision;
 
 /// Capabilities of a server. All false before the first connection.
@@ -26,7 +27,7 @@ pub struct ServerCapabilities {
     pub logging: bool,
 }
 
-/// Server requests that the client of a call supports. Legacy clients only: a modern client has none of these.
+/// Server requests and extensions that the client of a call supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCapabilities {
     /// `sampling/createMessage`
@@ -37,12 +38,31 @@ pub struct ClientCapabilities {
     pub elicitation_urls: bool,
     /// `roots/list`
     pub roots: bool,
+    /// Known extensions.
+    pub extensions: Extensions,
 }
 
 impl ClientCapabilities {
     /// All server requests.
-    pub const ALL: Self =
-        Self { sampling: true, elicitation_forms: true, elicitation_urls: true, roots: true };
+    pub const ALL: Self = Self {
+        sampling: true,
+        elicitation_forms: true,
+        elicitation_urls: true,
+        roots: true,
+        extensions: Extensions::NONE,
+    };
+
+    /// The server requests alone.
+    #[must_use]
+    pub fn requests(self) -> Self {
+        Self { extensions: Extensions::NONE, ..self }
+    }
+
+    /// The extensions alone.
+    #[must_use]
+    pub fn without_requests(self) -> Self {
+        Self { extensions: self.extensions, ..Self::default() }
+    }
 
     /// Whether the client supports the request.
     pub fn grant(self, request: ServerRequest) -> bool {
@@ -86,9 +106,13 @@ impl ClientCapabilities {
         };
         let sampling: &[u8] = if self.sampling { br#""sampling":{}"# } else { b"" };
         let roots: &[u8] = if self.roots { br#""roots":{}"# } else { b"" };
+        let mut extensions = Vec::new();
+        self.extensions.push(&mut extensions);
         out.push(b'{');
         let start = out.len();
-        for member in [elicitation, sampling, roots].into_iter().filter(|it| !it.is_empty()) {
+        for member in
+            [elicitation, sampling, roots, &extensions].into_iter().filter(|it| !it.is_empty())
+        {
             if out.len() > start {
                 out.push(b',');
             }
@@ -170,10 +194,12 @@ impl<'de> Deserialize<'de> for ClientCapabilities {
     /// Reads `ClientCapabilities`: a member that is present is declared. Elicitation without a mode means forms.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct Members {
+        struct Members<'a> {
             sampling: Option<Empty>,
             elicitation: Option<Modes>,
             roots: Option<Empty>,
+            #[serde(borrow)]
+            extensions: Option<&'a RawValue>,
         }
         #[derive(Deserialize)]
         struct Modes {
@@ -182,13 +208,15 @@ impl<'de> Deserialize<'de> for ClientCapabilities {
         }
         #[derive(Deserialize)]
         struct Empty {}
-        let Members { sampling, elicitation, roots } = Members::deserialize(deserializer)?;
+        let Members { sampling, elicitation, roots, extensions } =
+            Members::deserialize(deserializer)?;
         let elicits = |has: fn(&Modes) -> bool| elicitation.as_ref().is_some_and(has);
         Ok(Self {
             sampling: sampling.is_some(),
             elicitation_forms: elicits(|it| it.form.is_some() || it.url.is_none()),
             elicitation_urls: elicits(|it| it.url.is_some()),
             roots: roots.is_some(),
+            extensions: extensions.map(|it| Extensions::declared(it.get())).unwrap_or_default(),
         })
     }
 }
@@ -228,6 +256,10 @@ mod tests {
             client_capabilities(r#"{"experimental":{}}"#),
             Some(ClientCapabilities::default())
         );
+        for odd in ["7", "null", "[]", r#"{"io.modelcontextprotocol/ui":[]}"#] {
+            let declared = client_capabilities(&format!(r#"{{"extensions":{odd}}}"#));
+            assert_eq!(declared, Some(ClientCapabilities::default()), "{odd}");
+        }
         assert_eq!(client_capabilities("7"), None);
         assert_eq!(client_capabilities(r#"{"roots":7}"#), None);
     }
@@ -240,9 +272,11 @@ mod tests {
             ServerRequest::ElicitUrl,
             ServerRequest::Roots,
         ];
-        for set in 0..16 {
+        for set in 0..64 {
             let chosen = requests.into_iter().enumerate().filter(|(at, _)| set >> at & 1 == 1);
-            let declared = chosen.fold(ClientCapabilities::default(), |all, (_, it)| all.with(it));
+            let extensions = Extensions::of_bits(set >> 4);
+            let none = ClientCapabilities { extensions, ..ClientCapabilities::default() };
+            let declared = chosen.fold(none, |all, (_, it)| all.with(it));
             let mut out = b"x".to_vec();
             declared.push(&mut out);
             let text = String::from_utf8(out).unwrap();

@@ -9,8 +9,9 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::capabilities::ServerCapabilities;
+use super::capabilities::{ClientCapabilities, ServerCapabilities};
 use super::jsonrpc::{self, Code};
+use super::known_extensions::Extensions;
 use super::meta::{CLIENT_KEY, EVERYTHING, OURS, SERVER_KEY};
 use super::revisions::{LEGACY, MODERN};
 
@@ -50,9 +51,13 @@ impl OpeningRequest {
             Self::Discover => format!(r#"{{"_meta":{{{OURS},{members}}}"#),
             Self::Initialize(version) => {
                 // The same members, in the places of the legacy revisions.
-                let client = client_info();
+                let (client, mut capabilities) = (client_info(), Vec::new());
+                let all =
+                    ClientCapabilities { extensions: Extensions::ALL, ..ClientCapabilities::ALL };
+                all.push(&mut capabilities);
+                let capabilities = String::from_utf8_lossy(&capabilities);
                 format!(
-                    r#"{{"protocolVersion":"{version}","capabilities":{{"sampling":{{}},"elicitation":{{"form":{{}},"url":{{}}}},"roots":{{}}}},"clientInfo":{client}}}"#
+                    r#"{{"protocolVersion":"{version}","capabilities":{capabilities},"clientInfo":{client}}}"#
                 )
             }
         };
@@ -399,8 +404,10 @@ mod tests {
         let message = |opening: OpeningRequest| -> Value {
             serde_json::from_slice(&opening.message(7)).unwrap()
         };
-        let capabilities =
-            json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {}});
+        let capabilities = json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {},
+            "extensions": {
+                "io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]},
+                "io.modelcontextprotocol/skills": {}}});
         let client = json!({"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")});
         assert_eq!(
             message(OpeningRequest::Initialize("2025-11-25")),

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::known_extensions::Extensions;
 use super::trace_context;
 use mcpproxy_json::members::{members, string};
 
@@ -30,11 +31,18 @@ pub const OURS: &str = concat!(
 );
 /// Further member, with its comma, that declares no capabilities: for a request without a client, or whose client supports none.
 pub const NO_CAPABILITIES: &str = r#","io.modelcontextprotocol/clientCapabilities":{}"#;
-/// `_meta` of our own requests: all capabilities, so that a server hides nothing from its lists.
-pub const EVERYTHING: &[u8] = br#"{"io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{}}}"#;
+/// `_meta` of our own requests: all capabilities and known extensions, so that a server hides nothing from its lists.
+pub const EVERYTHING: &[u8] = concat!(
+    r#"{"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{},"#,
+    r#""extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"#,
+    r#""io.modelcontextprotocol/skills":{}}}}"#
+)
+.as_bytes();
 
-/// Capabilities of a client that its server may use through the proxy. Tasks, extensions and unknown ones are not
-/// among them: a server that uses one answers what the client cannot follow up. With the parts of each.
+/// Member of a client's capabilities with its extensions.
+const EXTENSIONS: &str = "extensions";
+/// Capabilities of a client that its server may use through the proxy, besides known extensions. Tasks and unknown ones
+/// are not among them: a server that uses one answers what the client cannot follow up. With the parts of each.
 const BRIDGED: [(&str, &[&str]); 3] =
     [("elicitation", &["form", "url"]), ("sampling", &["tools", "context"]), ("roots", &[])];
 
@@ -44,6 +52,17 @@ pub fn push_bridged(out: &mut Vec<u8>, declared: &str) {
     out.push(b'{');
     let start = out.len();
     for (name, value) in members(declared).ok().into_iter().flatten().map_while(Result::ok) {
+        let extensions = match &*name {
+            EXTENSIONS => Extensions::declared(value),
+            _ => Extensions::NONE,
+        };
+        if !extensions.is_empty() {
+            if out.len() > start {
+                out.push(b',');
+            }
+            extensions.push(out);
+            continue;
+        }
         let Some((name, parts)) = BRIDGED.iter().find(|(known, _)| *known == &*name) else {
             continue;
         };
@@ -127,6 +146,7 @@ pub fn log_level(value: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mcp::capabilities::ClientCapabilities;
     use crate::mcp::revisions::MODERN;
 
     #[test]
@@ -197,6 +217,10 @@ mod tests {
                 r#"{"elicitation":{"url":{}},"roots":{},"sampling":{"tools":{}}}"#,
             ),
             ("7", "{}"),
+            (
+                r#"{"roots":{},"extensions":{"x":{},"io.modelcontextprotocol/skills":{"data":1}},"sampling":{}}"#,
+                r#"{"roots":{},"extensions":{"io.modelcontextprotocol/skills":{}},"sampling":{}}"#,
+            ),
         ] {
             let mut out = b"x".to_vec();
             push_bridged(&mut out, declared);
@@ -211,6 +235,13 @@ mod tests {
         assert_eq!(said[CLIENT_KEY]["name"], "mcpproxy");
         assert!(said[CAPABILITIES_KEY].as_object().unwrap().is_empty());
         let all: Value = serde_json::from_slice(EVERYTHING).unwrap();
-        assert_eq!(all[CAPABILITIES_KEY].as_object().unwrap().len(), 3);
+        let declared: ClientCapabilities =
+            serde_json::from_str(&all[CAPABILITIES_KEY].to_string()).unwrap();
+        let everything =
+            ClientCapabilities { extensions: Extensions::ALL, ..ClientCapabilities::ALL };
+        assert_eq!(declared, everything);
+        let mut written = Vec::new();
+        everything.push(&mut written);
+        assert!(EVERYTHING.ends_with(&[&written[..], b"}"].concat()), "one form");
     }
 }

@@ -106,7 +106,9 @@ async fn whatever_refuses_the_probe_is_initialized() {
         let params = &initialize.body["params"]["capabilities"];
         assert_eq!(
             *params,
-            json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {}})
+            json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {}, "extensions": {
+                "io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]},
+                "io.modelcontextprotocol/skills": {}}})
         );
         bench.call("web:t", "{}").await.unwrap();
         let [call] = &server.seen("tools/call")[..] else { panic!("row {row}") };

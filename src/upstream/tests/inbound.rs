@@ -15,6 +15,7 @@ use crate::stdio::{self as pipes, CALL_PIECES, ChildLink};
 use crate::tests::stdio::SERVER;
 use crate::tests::{Fake, Request, Say, legacy, modern};
 use crate::{CallSession, Undelivered, pending};
+use mcpproxy_protocol::mcp::known_extensions::Extensions;
 use mcpproxy_runtime::io::deadline::Allowance;
 
 const ASKED: ClientCapabilities = ClientCapabilities {
@@ -22,6 +23,7 @@ const ASKED: ClientCapabilities = ClientCapabilities {
     elicitation_forms: true,
     elicitation_urls: false,
     roots: false,
+    extensions: Extensions::NONE,
 };
 
 fn asked() -> CallExtras {

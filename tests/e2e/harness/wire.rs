@@ -172,9 +172,14 @@ impl Client {
     }
 
     pub(crate) fn open_at(port: u16, path: &str) -> Self {
+        Self::open_with(port, path, &json!({}))
+    }
+
+    /// A session of a client that declares these capabilities.
+    pub(crate) fn open_with(port: u16, path: &str, capabilities: &Value) -> Self {
         let mut connection = Connection::open(port);
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-            "protocolVersion": "2025-11-25", "capabilities": {},
+            "protocolVersion": "2025-11-25", "capabilities": capabilities,
             "clientInfo": {"name": "e2e", "version": "1"}}});
         connection.send("POST", path, &[], hello.to_string().as_bytes());
         let response = connection.response();

@@ -2,7 +2,7 @@
 //! conformance suite asks for.
 //!
 //! What it lists and says is `offers.json`; here is what a table cannot hold: notifications,
-//! questions to the client, lists that change. Not here: tasks and skills, which are extensions.
+//! questions to the client, lists that change. Not here: tasks, which are an extension.
 //!
 //! ```text
 //! conformance_backend http  [--port N] [--era FAMILY]   streamable HTTP on 127.0.0.1/mcp; prints its port
@@ -20,6 +20,7 @@
 
 mod offers;
 mod rounds;
+mod skills;
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -34,11 +35,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ClientCapabilities, CompleteRequestParams,
     CompleteResult, CompletionInfo, ErrorData, GetPromptRequestParams, GetPromptResponse,
-    Implementation, InitializeResult, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, LoggingMessageNotificationParam, PaginatedRequestParams,
-    ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-    ServerCapabilities, ServerConfig, SetLevelRequestParams, SubscribeRequestParams,
-    SubscriptionFilter, Tool, UnsubscribeRequestParams,
+    GetSkillRequestParams, GetSkillResult, Implementation, InitializeResult, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult,
+    LoggingMessageNotificationParam, PaginatedRequestParams, ProgressNotificationParam,
+    ProtocolVersion, ReadResourceDirectoryRequestParams, ReadResourceDirectoryResult,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig,
+    SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool,
+    UnsubscribeRequestParams,
 };
 use rmcp::service::{
     NotificationContext, Peer, RequestContext, RoleServer, SubscriptionContext, SubscriptionSink,
@@ -293,6 +296,7 @@ impl ServerHandler for Backend {
             .enable_resources()
             .enable_resources_subscribe()
             .enable_resources_list_changed()
+            .enable_skills_with_directory_read()
             .enable_tools()
             .enable_tool_list_changed()
             .build();
@@ -399,7 +403,37 @@ impl ServerHandler for Backend {
         _: Option<PaginatedRequestParams>,
         _: Context,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(ListResourcesResult::with_all_items(self.0.offers.resources.clone()))
+        let skills = self.0.offers.skills().resources();
+        let resources = self.0.offers.resources.iter().cloned().chain(skills);
+        Ok(ListResourcesResult::with_all_items(resources.collect()))
+    }
+
+    async fn list_skills(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: Context,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        Ok(ListSkillsResult::with_all_items(self.0.offers.skills().entries(None)))
+    }
+
+    async fn get_skill(
+        &self,
+        request: GetSkillRequestParams,
+        _: Context,
+    ) -> Result<GetSkillResult, ErrorData> {
+        let skill = self.0.offers.skills().entries(Some(&request.uri)).pop();
+        let unknown = || ErrorData::invalid_params(format!("No skill: {}", request.uri), None);
+        skill.map(GetSkillResult::new).ok_or_else(unknown)
+    }
+
+    async fn read_resource_directory(
+        &self,
+        request: ReadResourceDirectoryRequestParams,
+        _: Context,
+    ) -> Result<ReadResourceDirectoryResult, ErrorData> {
+        let children = self.0.offers.skills().directory(&request.uri);
+        let unknown = || ErrorData::invalid_params(format!("No directory: {}", request.uri), None);
+        children.map(ListResourcesResult::with_all_items).ok_or_else(unknown)
     }
 
     async fn list_resource_templates(

@@ -1,6 +1,6 @@
 //! The table of what is offered, `offers.json`, read into rmcp's types where it is listed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use rmcp::model::{Prompt, Resource, ResourceTemplate, Tool};
 use serde::Deserialize;
@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::rounds::Rounds;
+use crate::skills::Skills;
 
 const TABLE: &str = include_str!("offers.json");
 
@@ -24,6 +25,8 @@ pub(crate) struct Offers {
     pub(crate) messages: HashMap<String, Value>,
     pub(crate) resources: Vec<Resource>,
     contents: HashMap<String, Value>,
+    /// Files of skills, by path.
+    skills: BTreeMap<String, String>,
     pub(crate) templates: Vec<ResourceTemplate>,
     /// Contents of the only template, with `{id}`.
     template: Value,
@@ -36,10 +39,17 @@ impl Offers {
         serde_json::from_str(TABLE).expect("the table has this form")
     }
 
+    pub(crate) fn skills(&self) -> Skills {
+        Skills(self.skills.clone())
+    }
+
     /// Content of a resource, or of one of the template's.
     pub(crate) fn contents(&self, uri: &str) -> Option<Value> {
         if let Some(contents) = self.contents.get(uri) {
             return Some(contents.clone());
+        }
+        if let Some(contents) = self.skills().contents(uri) {
+            return Some(contents);
         }
         let (before, after) = self.template["uri"].as_str()?.split_once("{id}")?;
         let id = uri.strip_prefix(before)?.strip_suffix(after)?;

@@ -64,11 +64,12 @@ impl ListCache {
     pub(super) fn has(&self, server: &Arc<str>, list: List, own: &str) -> bool {
         let slots = self.servers.lock().get(server).map(Arc::clone);
         let Some(slots) = slots else { return false };
-        let [resources, templates, prompts] = &*slots;
+        let [resources, templates, prompts, skills] = &*slots;
         let (slot, key) = match list {
             List::Resources => (resources, exposed::uri(server, own)),
             List::Templates => (templates, exposed::uri(server, own)),
             List::Prompts => (prompts, exposed::name(server, own)),
+            List::Skills => (skills, exposed::uri(server, own)),
         };
         slot.last.load().find(&key).is_some()
     }

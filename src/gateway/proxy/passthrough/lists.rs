@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use super::list_cache::{CacheSlot, CachedList, LIST_WAIT, ListRead};
+use crate::proxy::merged_extensions;
 use crate::proxy::worker::Worker;
 use mcpproxy_catalog::exposed;
 use mcpproxy_catalog::listing::{List, OfferedPage};
 use mcpproxy_catalog::listing::{Listed, PAGE_ELEMENTS, Start};
 use mcpproxy_catalog::{ListNote, ListNotes, NoteAction};
 use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::known_extensions::Extension;
 use mcpproxy_runtime::io::line_budget::peer_line;
 use mcpproxy_schema::output::{AnswerMember, InspectedMessage, Inspector, Policy, Treatment};
 use mcpproxy_upstream::{Answer, AnswerPart, Cause, Upstream};
@@ -96,11 +98,12 @@ pub(crate) async fn of_uri(worker: &Worker, uri: &str) -> Option<Arc<Upstream>> 
 /// The list of one server, as fresh as possible.
 async fn of(worker: &Worker, upstream: &Arc<Upstream>, list: List) -> Arc<CachedList> {
     let slots = worker.proxy.list_cache.slots(upstream.name());
-    let [resources, templates, prompts] = &*slots;
+    let [resources, templates, prompts, skills] = &*slots;
     let slot = match list {
         List::Resources => resources,
         List::Templates => templates,
         List::Prompts => prompts,
+        List::Skills => skills,
     };
     let fresh = tokio::time::timeout(LIST_WAIT, fresh(worker, upstream, list, slot)).await;
     fresh.unwrap_or_else(|_| {
@@ -123,6 +126,7 @@ async fn fresh(
     let offered = match list {
         List::Resources | List::Templates => offers.resources,
         List::Prompts => offers.prompts,
+        List::Skills => merged_extensions::offers(upstream, Extension::Skills),
     };
     let good = || {
         let last = slot.last.load();
@@ -166,7 +170,7 @@ async fn fresh(
 fn changes(upstream: &Upstream, list: List) -> u64 {
     let changes = *upstream.changes().borrow();
     match list {
-        List::Resources | List::Templates => changes.resources,
+        List::Resources | List::Templates | List::Skills => changes.resources,
         List::Prompts => changes.prompts,
     }
 }

@@ -64,7 +64,7 @@ async fn unsubscribe(proxy: &Proxy) {
                 && let Some(upstream) = proxy.upstreams.get(&server)
             {
                 let subscribers = &proxy.list_cache.subscribers;
-                subscribers.unless_wanted(&uri, || upstream.unsubscribe(own));
+                subscribers.unless_wanted(&uri, || upstream.unsubscribe(&own));
             }
         }
     }
@@ -308,9 +308,9 @@ impl Watch {
             on.record.keep(Raw::Arguments, json!({ "uri": uri }).to_string().as_bytes());
             let mut on = on;
             let server = Arc::clone(upstream.name());
-            let is_listed = self.proxy.list_cache.has(&server, List::Resources, own);
+            let is_listed = self.proxy.list_cache.has(&server, List::Resources, &own);
             on.is_for_offer(&server, !is_listed);
-            let access = Access::Resource { server, uri: own.into(), request };
+            let access = Access::Resource { server, uri: (&*own).into(), request };
             on.admit_at_once(access.clone())?;
             let account = self.proxy.state_accounts.of(&on.caller.principal);
             let subscribing = on.subscribing(&peer.client, access);
@@ -320,7 +320,7 @@ impl Watch {
                 .map_err(|full| Refusal::rejected(RefusalKind::Unreadable, full.to_string()))?;
             on.confirm(&subscription)?;
             entered = Some(subscription);
-            upstream.subscribe(own, None);
+            upstream.subscribe(&own, None);
             Ok(ReplySource::Own(Bytes::from_static(b"{}")))
         };
         // A refused URI is missing from the acknowledgement, which is the only reply.

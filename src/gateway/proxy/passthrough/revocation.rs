@@ -110,7 +110,7 @@ fn access(subscriber: &Subscriber) -> Option<Access> {
     // URIs of subscriptions name their servers.
     let (server, own) = exposed::split_uri(&subscriber.uri)?;
     let server = (&*server).into();
-    Some(Access::Resource { server, uri: own.into(), request: ResourceRequest::Subscribe })
+    Some(Access::Resource { server, uri: (&*own).into(), request: ResourceRequest::Subscribe })
 }
 
 /// Logs and records revoked subscriptions. Waits while the log has no capacity.

@@ -61,6 +61,9 @@ const ANSWERS: &[Known] = &[
 pub const TOOLS_CALL: &[Known] = &[plain("name"), plain("arguments"), META, TASK, INPUTS, STATE];
 const RESOURCES_READ: &[Known] = &[plain("uri"), META, INPUTS, STATE];
 const SUBSCRIBE: &[Known] = &[plain("uri"), META];
+/// `params` of SEP-2640, for every revision.
+const DIRECTORY_READ: &[Known] = &[plain("uri"), plain("cursor"), META];
+const SKILL_GET: &[Known] = &[plain("uri"), META];
 const PROMPTS_GET: &[Known] = &[plain("name"), plain("arguments"), META, INPUTS, STATE];
 const COMPLETE: &[Known] = &[
     known("ref", Object(REFERENCE)),
@@ -140,6 +143,8 @@ fn of_params(method: &str) -> Option<&'static [Known]> {
         "tools/call" => TOOLS_CALL,
         "resources/read" => RESOURCES_READ,
         "resources/subscribe" | "resources/unsubscribe" => SUBSCRIBE,
+        "resources/directory/read" => DIRECTORY_READ,
+        "skills/get" => SKILL_GET,
         "prompts/get" => PROMPTS_GET,
         "completion/complete" => COMPLETE,
         "sampling/createMessage" => CREATE_MESSAGE,
@@ -240,6 +245,8 @@ mod tests {
         ("resources/read", July2026, "_meta inputResponses requestState uri"),
         ("resources/subscribe", November2025, "_meta uri"),
         ("resources/unsubscribe", November2024, "_meta uri"),
+        ("resources/directory/read", November2025, "_meta cursor uri"),
+        ("skills/get", July2026, "_meta uri"),
         ("prompts/get", November2025, "_meta arguments name"),
         ("prompts/get", July2026, "_meta arguments inputResponses name requestState"),
         ("completion/complete", November2024, "_meta argument ref"),

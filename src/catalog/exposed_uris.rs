@@ -1,0 +1,460 @@
+//! Streaming rewriter of the URIs at known places of a server's JSON: each becomes the exposed URI, every other byte stays.
+//! Sans-I/O, incremental: every split of the input gives the same output.
+//!
+//! Follows the structure only where a URI can stand; all else is skipped by its brackets and strings. Malformed JSON
+//! passes as it is.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mcpproxy_json::members::string;
+use mcpproxy_protocol::mcp::bounds::{MAX_URI_BYTES, MAX_URI_PREFIX_BYTES};
+use mcpproxy_protocol::wire::splice::Splice;
+use memchr::memchr2;
+
+use super::exposed;
+
+/// Part of a JSON value in which URIs stand.
+#[derive(Debug)]
+pub enum UriPlace {
+    /// A string that is a URI.
+    Uri,
+    /// Every element of an array.
+    Each(&'static UriPlace),
+    /// Members of an object, by name.
+    Members(&'static [(&'static str, UriPlace)]),
+}
+
+use UriPlace::{Each, Members, Uri};
+
+/// An element of `tools/list`: its page (SEP-1865), in both forms.
+pub(crate) const TOOL: UriPlace = Members(&[(
+    "_meta",
+    Members(&[("ui", Members(&[("resourceUri", Uri)])), ("ui/resourceUri", Uri)]),
+)]);
+/// The result of `resources/read`.
+pub const CONTENTS: UriPlace = Members(&[("contents", Each(&Members(&[("uri", Uri)])))]);
+/// The result of `resources/directory/read`.
+pub const DIRECTORY: UriPlace = Members(&[("resources", Each(&Members(&[("uri", Uri)])))]);
+/// An entry of `skills/list` (SEP-2640).
+pub const SKILL: UriPlace =
+    Members(&[("uri", Uri), ("resources", Each(&Members(&[("uri", Uri)])))]);
+/// The result of `skills/get`.
+pub const SKILL_RESULT: UriPlace = Members(&[("skill", SKILL)]);
+
+/// Maximum length of a URI as written that is rewritten: that of the longest exposed one, with every character escaped. No
+/// longer one can be requested.
+pub(crate) const MAX_TOKEN_BYTES: usize = 6 * (MAX_URI_PREFIX_BYTES + MAX_URI_BYTES);
+/// Maximum length of a name as written that is compared: the longest one of a place, with every character escaped.
+const MAX_MEMBER_BYTES: usize = 6 * 16;
+
+/// The rewriter of one value.
+#[derive(Debug)]
+pub struct UriRewriter {
+    root: &'static UriPlace,
+    server: Arc<str>,
+    /// The server's own URI that was requested, and the client's spelling of it.
+    asked: Option<(Box<str>, Box<str>)>,
+    /// Open containers in which URIs stand; as deep as the place.
+    open: Vec<Container>,
+    /// Depth within a container in which none stands.
+    skipped: u64,
+    /// Place of the next value.
+    next: Option<&'static UriPlace>,
+    string: Option<OpenString>,
+    /// What was read of a member's name, or of a URI, which is held back until it is complete.
+    held: Vec<u8>,
+    changed: bool,
+}
+
+#[derive(Debug)]
+struct Container {
+    place: &'static UriPlace,
+    /// Whether a member's name is next.
+    expects_name: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Name of a member.
+    Name,
+    Uri,
+    Other,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenString {
+    role: Role,
+    escaped: bool,
+}
+
+impl UriRewriter {
+    pub fn new(place: &'static UriPlace, server: &Arc<str>) -> Self {
+        Self {
+            root: place,
+            server: Arc::clone(server),
+            asked: None,
+            open: Vec::new(),
+            skipped: 0,
+            next: Some(place),
+            string: None,
+            held: Vec::new(),
+            changed: false,
+        }
+    }
+
+    /// The rewriter of the answer to a request for the server's `own` URI, which the client spelled `asked`.
+    #[must_use]
+    pub fn answering(self, own: &str, asked: &str) -> Self {
+        Self { asked: Some((own.into(), asked.into())), ..self }
+    }
+
+    /// Begins with another value for the same request.
+    pub fn restart(&mut self) {
+        self.open.clear();
+        self.held.clear();
+        (self.skipped, self.next, self.string) = (0, Some(self.root), None);
+    }
+
+    /// Whether a URI was rewritten.
+    pub fn has_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// Appends the rewritten `chunk` to `out`; the beginning of a URI is held back.
+    pub fn feed(&mut self, chunk: &Bytes, out: &mut Splice) {
+        let (mut at, mut from) = (0, 0);
+        while let Some(byte) = chunk.get(at).copied() {
+            match self.string {
+                Some(OpenString { role: Role::Other, escaped: false }) => {
+                    let rest = chunk.get(at..).unwrap_or_default();
+                    at += memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+                    match chunk.get(at) {
+                        Some(b'"') => self.string = None,
+                        Some(_) => {
+                            self.string = Some(OpenString { role: Role::Other, escaped: true });
+                        }
+                        None => break,
+                    }
+                }
+                Some(open) => {
+                    if self.in_string(open, byte) {
+                        let token = std::mem::take(&mut self.held);
+                        out.push(self.rewritten(token));
+                        from = at + 1;
+                    } else if open.role == Role::Uri
+                        && self.string.is_none_or(|it| it.role != open.role)
+                    {
+                        // It is too long.
+                        out.push(std::mem::take(&mut self.held).into());
+                        from = at + 1;
+                    }
+                }
+                None => {
+                    self.structure(byte);
+                    if self.string.is_some_and(|it| it.role == Role::Uri) {
+                        out.push(chunk.slice(from..at));
+                    }
+                }
+            }
+            at += 1;
+        }
+        if self.string.is_none_or(|it| it.role != Role::Uri) && from < chunk.len() {
+            out.push(chunk.slice(from..));
+        }
+    }
+
+    /// Appends what is still held back: the beginning of a URI that never ended.
+    pub fn end(&mut self, out: &mut Splice) {
+        if self.string.take().is_some_and(|it| it.role == Role::Uri) {
+            out.push(std::mem::take(&mut self.held).into());
+        }
+    }
+
+    /// A byte of a string that is a name, a URI or escaped; whether it ends a URI.
+    fn in_string(&mut self, open: OpenString, byte: u8) -> bool {
+        let OpenString { role, escaped } = open;
+        let max = match role {
+            Role::Name => MAX_MEMBER_BYTES,
+            Role::Uri => MAX_TOKEN_BYTES,
+            Role::Other => 0,
+        };
+        if role != Role::Other {
+            self.held.push(byte);
+        }
+        if byte == b'"' && !escaped {
+            self.string = None;
+            if role == Role::Name {
+                let name = std::mem::take(&mut self.held);
+                self.next = self.place_of(&name);
+            }
+            return role == Role::Uri;
+        }
+        // Its end has to fit, too.
+        let role = if self.held.len() >= max { Role::Other } else { role };
+        self.string = Some(OpenString { role, escaped: byte == b'\\' && !escaped });
+        if role == Role::Other && open.role == Role::Name {
+            self.held.clear();
+        }
+        false
+    }
+
+    /// A byte outside of strings.
+    fn structure(&mut self, byte: u8) {
+        match byte {
+            b'"' => {
+                let role = self.role();
+                if role != Role::Other {
+                    self.held.clear();
+                    self.held.push(byte);
+                }
+                self.string = Some(OpenString { role, escaped: false });
+            }
+            b'{' | b'[' if self.skipped > 0 => self.skipped += 1,
+            b'}' | b']' if self.skipped > 0 => self.skipped -= 1,
+            b'{' | b'[' => match self.next.take() {
+                Some(place) => match (byte, place) {
+                    (b'{', Members(_)) => self.open.push(Container { place, expects_name: true }),
+                    (b'[', Each(each)) => {
+                        self.open.push(Container { place, expects_name: false });
+                        self.next = Some(*each);
+                    }
+                    _ => self.skipped = 1,
+                },
+                None => self.skipped = 1,
+            },
+            b'}' | b']' => {
+                self.open.pop();
+                self.next = None;
+            }
+            b',' if self.skipped == 0 => match self.open.last_mut() {
+                Some(Container { place: Each(each), .. }) => self.next = Some(*each),
+                Some(container) => {
+                    container.expects_name = true;
+                    self.next = None;
+                }
+                None => {}
+            },
+            b':' if self.skipped == 0 => {
+                if let Some(container) = self.open.last_mut() {
+                    container.expects_name = false;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Role of a string that begins here.
+    fn role(&mut self) -> Role {
+        if self.skipped > 0 {
+            return Role::Other;
+        }
+        if self.open.last().is_some_and(|it| it.expects_name && matches!(it.place, Members(_))) {
+            return Role::Name;
+        }
+        match self.next.take() {
+            Some(Uri) => Role::Uri,
+            Some(Each(_) | Members(_)) | None => Role::Other,
+        }
+    }
+
+    /// Place of the member with this name, a raw string.
+    fn place_of(&self, name: &[u8]) -> Option<&'static UriPlace> {
+        let Some(Container { place: Members(known), .. }) = self.open.last() else { return None };
+        let name = string(std::str::from_utf8(name).ok()?)?;
+        known.iter().find(|(known, _)| *known == &*name).map(|(_, place)| place)
+    }
+
+    /// The exposed URI as raw JSON; the token itself if it is no string, or empty.
+    fn rewritten(&mut self, token: Vec<u8>) -> Bytes {
+        let own = std::str::from_utf8(&token).ok().and_then(string);
+        let Some(own) = own.filter(|own| !own.is_empty()) else { return token.into() };
+        let exposed = match &self.asked {
+            Some((known, asked)) if **known == *own => asked.to_string(),
+            Some(_) | None => exposed::uri(&self.server, &own),
+        };
+        self.changed = true;
+        serde_json::Value::from(exposed).to_string().into()
+    }
+}
+
+/// A whole value with its URIs rewritten; `None` if there are none.
+pub fn rewritten(place: &'static UriPlace, server: &Arc<str>, json: &Bytes) -> Option<Splice> {
+    let (mut rewriter, mut out) = (UriRewriter::new(place, server), Splice::new());
+    rewriter.feed(json, &mut out);
+    rewriter.end(&mut out);
+    rewriter.has_changed().then_some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    static TOOLS: UriPlace = TOOL;
+    static READ: UriPlace = CONTENTS;
+    static SKILLS: UriPlace = SKILL_RESULT;
+
+    fn joined(out: Splice) -> String {
+        String::from_utf8(out.into_iter().collect::<Vec<_>>().concat()).unwrap()
+    }
+
+    /// Rewrites in chunks of `size`.
+    fn in_chunks(place: &'static UriPlace, json: &[u8], size: usize) -> Vec<u8> {
+        let (mut rewriter, mut out) = (UriRewriter::new(place, &"s".into()), Splice::new());
+        for chunk in json.chunks(size.max(1)) {
+            rewriter.feed(&Bytes::copy_from_slice(chunk), &mut out);
+        }
+        rewriter.end(&mut out);
+        out.into_iter().collect::<Vec<_>>().concat()
+    }
+
+    /// The same in every split.
+    fn check(place: &'static UriPlace, json: &str, expected: &str) {
+        for size in 1..=json.len() {
+            let got = String::from_utf8(in_chunks(place, json.as_bytes(), size)).unwrap();
+            assert_eq!(got, expected, "chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn pro_45_page_of_a_tool_is_exposed_in_both_forms_and_nothing_else() {
+        check(
+            &TOOLS,
+            r#"{"name":"t","ui/resourceUri":"ui://a","_meta" : {"x":{"ui":{"resourceUri":"ui://a"}},"ui/resourceUri" : "ui:\/\/a/b?c#d" ,"ui":{"resourceUri":"ui://o%2Fther/\u0041","visibility":["app"],"n":1.0e5,"resourceUri2":"ui://a"}},"z":"\"resourceUri\""}"#,
+            r#"{"name":"t","ui/resourceUri":"ui://a","_meta" : {"x":{"ui":{"resourceUri":"ui://a"}},"ui/resourceUri" : "ui://s/a/b?c#d" ,"ui":{"resourceUri":"ui://s/o%2Fther/A","visibility":["app"],"n":1.0e5,"resourceUri2":"ui://a"}},"z":"\"resourceUri\""}"#,
+        );
+    }
+
+    #[test]
+    fn pro_45_null_and_wrong_types_stay() {
+        for same in [
+            r#"{"_meta":null}"#,
+            r#"{"_meta":[{"ui":{"resourceUri":"ui://a"}}]}"#,
+            r#"{"_meta":{"ui":null,"ui/resourceUri":7}}"#,
+            r#"{"_meta":{"ui":["resourceUri","ui://a"],"ui/resourceUri":{"a":"ui://a"}}}"#,
+            r#"{"_meta":{"ui":"ui://a","ui/resourceUri":["ui://a"]}}"#,
+            r#"{"_meta":{"ui":{"resourceUri":""}}}"#,
+            r#"{"_meta":{"ui":{"resourceUri":{"resourceUri":"ui://a"}}}}"#,
+            r#"["_meta",{"ui/resourceUri":"ui://a"}]"#,
+            r#""_meta""#,
+            "7",
+            r#"{"_meta":{"ui/resourceUri":"ui://a"#,
+            r#"]}},:{"_meta":"#,
+        ] {
+            check(&TOOLS, same, same);
+        }
+    }
+
+    #[test]
+    fn pro_45_any_other_uri_becomes_one_of_its_server_too() {
+        for (own, exposed) in [
+            ("ui://B/x", "ui://s/B/x"),
+            ("ui://../B/x", "ui://s/../B/x"),
+            ("mcpproxy://B/ui://x", "mcpproxy://s/mcpproxy://B/ui://x"),
+            ("UI://B/x", "mcpproxy://s/UI://B/x"),
+            ("ui:B/x", "mcpproxy://s/ui:B/x"),
+            ("ui://", "mcpproxy://s/ui://"),
+            ("https://example.com/", "mcpproxy://s/https://example.com/"),
+            ("a\\nb", "mcpproxy://s/a\\nb"),
+        ] {
+            let json = |uri: &str| format!(r#"{{"_meta":{{"ui":{{"resourceUri":"{uri}"}}}}}}"#);
+            check(&TOOLS, &json(own), &json(exposed));
+        }
+    }
+
+    #[test]
+    fn pro_45_requested_uri_is_answered_as_it_was_spelled() {
+        let json = r#"{"contents":[{"uri":"ui:\/\/a","text":"{\"uri\":\"ui://a\"}","_meta":{"uri":"ui://a"}},{"text":"","uri":"ui://b"}],"uri":"ui://a"}"#;
+        let mut rewriter =
+            UriRewriter::new(&READ, &"s".into()).answering("ui://a", "mcpproxy://s/ui://a");
+        let mut out = Splice::new();
+        rewriter.feed(&Bytes::from_static(json.as_bytes()), &mut out);
+        let expected = r#"{"contents":[{"uri":"mcpproxy://s/ui://a","text":"{\"uri\":\"ui://a\"}","_meta":{"uri":"ui://a"}},{"text":"","uri":"ui://s/b"}],"uri":"ui://a"}"#;
+        assert_eq!(joined(out), expected);
+        assert!(rewriter.has_changed());
+        let none = Bytes::from_static(br#"{"contents":[{"text":"uri"}]}"#);
+        assert!(rewritten(&READ, &"s".into(), &none).is_none());
+    }
+
+    #[test]
+    fn pro_46_skill_and_its_files_are_exposed() {
+        check(
+            &SKILLS,
+            r#"{"skill":{"resources":[{"digest":"x","uri":"skill://a/b/SKILL.md"},{"uri":"github://o/r/x"}],"frontmatter":{"name":"b","uri":"skill://a"},"uri":"skill://a/b/SKILL.md"},"resources":[{"uri":"skill://a"}]}"#,
+            r#"{"skill":{"resources":[{"digest":"x","uri":"skill://s/a/b/SKILL.md"},{"uri":"mcpproxy://s/github://o/r/x"}],"frontmatter":{"name":"b","uri":"skill://a"},"uri":"skill://s/a/b/SKILL.md"},"resources":[{"uri":"skill://a"}]}"#,
+        );
+    }
+
+    #[test]
+    fn pro_45_uri_that_is_too_long_stays_and_the_next_one_is_exposed() {
+        let json = |length: usize, second: &str| {
+            let long = "x".repeat(length);
+            format!(r#"{{"contents":[{{"uri":"{long}"}},{{"uri":"{second}"}}]}}"#)
+        };
+        // With its quotation marks.
+        let fits = MAX_TOKEN_BYTES - 2;
+        for length in [fits + 1, 2 * MAX_TOKEN_BYTES] {
+            let (before, after) = (json(length, "ui://a"), json(length, "ui://s/a"));
+            for size in [1, 1000, before.len()] {
+                assert!(in_chunks(&READ, before.as_bytes(), size) == after.as_bytes(), "{length}");
+            }
+        }
+        let before = json(fits, "ui://a");
+        let after = in_chunks(&READ, before.as_bytes(), 777);
+        assert!(after.starts_with(br#"{"contents":[{"uri":"mcpproxy://s/xxx"#));
+    }
+
+    /// The same by a document tree.
+    fn by_tree(mut value: Value) -> Value {
+        if let Some(contents) = value.get_mut("contents").and_then(Value::as_array_mut) {
+            for uri in contents.iter_mut().filter_map(|it| it.get_mut("uri")) {
+                if let Some(own) = uri.as_str().filter(|own| !own.is_empty()) {
+                    *uri = exposed::uri("s", own).into();
+                }
+            }
+        }
+        value
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let key = || prop_oneof![Just("contents"), Just("uri"), Just("x\"\\")];
+        let leaf = prop_oneof![
+            Just(json!(null)),
+            Just(json!(1.5)),
+            "(ui://)?[a-z\"\\\\/é\u{1}]{0,6}".prop_map(Value::from)
+        ];
+        leaf.prop_recursive(5, 40, 4, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::hash_map(key(), inner, 0..3).prop_map(|members| {
+                    members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn output_is_that_of_a_document_tree(value in any_value(), size in 1_usize..20) {
+            let value = json!({"contents": [value.clone(), {"uri": value}]});
+            let got = in_chunks(&READ, value.to_string().as_bytes(), size);
+            prop_assert_eq!(serde_json::from_slice::<Value>(&got).unwrap(), by_tree(value));
+        }
+
+        #[test]
+        fn any_bytes_are_rewritten_alike_in_every_split(
+            pieces in prop::collection::vec(prop_oneof![
+                Just("{"), Just("}"), Just("["), Just("]"), Just("\"contents\""), Just("\"uri\""),
+                Just(":"), Just(","), Just("\\"), Just("\""), Just("a"),
+            ], 0..40),
+            size in 1_usize..8,
+        ) {
+            let json = pieces.concat();
+            let whole = in_chunks(&READ, json.as_bytes(), json.len());
+            prop_assert_eq!(in_chunks(&READ, json.as_bytes(), size), whole);
+        }
+    }
+}
