@@ -155,6 +155,7 @@ fn called(revision: Revision, family: ProtocolFamily, text: Vec<u8>) {
         trace: None,
         log_level: None,
         client_capabilities: ClientCapabilities::default(),
+        tasks: false,
         fields,
     };
     let sent = sent.line(ID, family).concat();
@@ -186,6 +187,7 @@ fn forwarded(forward: Forward, revision: Revision, family: ProtocolFamily, text:
         trace: None,
         log_level: None,
         client_capabilities: ClientCapabilities::default(),
+        tasks: false,
         fields,
     };
     let sent = sent.line(ID, family).concat();

@@ -108,6 +108,9 @@ impl CallGuard {
             trace,
             log_level,
             extensions,
+            tasks,
+            // A member of the call by now, if the server has tasks.
+            task: _,
         } = extras;
         let client = CallClient { session, capabilities: client_capabilities, extensions };
         let access = permit.access();
@@ -117,6 +120,7 @@ impl CallGuard {
             Access::Prompt { .. } => Cow::Borrowed(PROMPTS_GET),
             Access::Completion { .. } => Cow::Borrowed(COMPLETION_COMPLETE),
             Access::Method { method, .. } => Cow::Owned(method.to_string()),
+            Access::Task(task) => Cow::Borrowed(task.request().method()),
         };
         let (label, name, fields) = match access {
             Access::Tool(call) => {
@@ -134,12 +138,16 @@ impl CallGuard {
             Access::Completion { .. } | Access::Method { .. } => {
                 (access.method().into(), None, Fields::Object(body))
             }
+            Access::Task(task) => {
+                (access.method().into(), Some(Arc::clone(task.id())), Fields::Object(body))
+            }
         };
         let client_capabilities = match access.may_require_input() {
             true => client_capabilities,
             false => ClientCapabilities::default(),
         };
-        let params = Params { method, name, meta, trace, log_level, client_capabilities, fields };
+        let params =
+            Params { method, name, meta, trace, log_level, client_capabilities, tasks, fields };
         let purpose = Purpose { call: Some((client, access)), held_capabilities, attempt };
         self.request(pool, params, purpose, label, began).await
     }

@@ -46,6 +46,8 @@ pub struct Params {
     pub log_level: Option<&'static str>,
     /// Capabilities of a legacy client, which are declared to modern servers; without any, those in `meta` are.
     pub client_capabilities: ClientCapabilities,
+    /// Whether the extension for tasks is declared to modern servers beside the capabilities in `meta`.
+    pub tasks: bool,
     /// The other members of `params`.
     pub fields: Fields,
 }
@@ -68,7 +70,16 @@ impl Params {
         let fields = Fields::Object(params);
         let client_capabilities = ClientCapabilities::default();
         let method = Cow::Borrowed(method);
-        Self { method, name: None, meta, trace: None, log_level: None, client_capabilities, fields }
+        Self {
+            method,
+            name: None,
+            meta,
+            trace: None,
+            log_level: None,
+            client_capabilities,
+            tasks: true,
+            fields,
+        }
     }
 }
 
@@ -152,7 +163,8 @@ impl Params {
         let declared = Some(self.client_capabilities).filter(|declared| {
             family == ProtocolFamily::Modern && *declared != ClientCapabilities::default()
         });
-        let hop = HopMembers { id, family, trace: self.trace.as_deref(), level, declared };
+        let (trace, tasks) = (self.trace.as_deref(), self.tasks);
+        let hop = HopMembers { id, family, trace, level, declared, tasks };
         push_meta(&mut head, meta.as_deref(), &hop);
         match &self.fields {
             Fields::Call { .. } => {
@@ -209,6 +221,8 @@ struct HopMembers<'a> {
     level: Option<&'static str>,
     /// `None` for legacy servers, and if the client's own `_meta` declares them.
     declared: Option<ClientCapabilities>,
+    /// Whether the extension for tasks is declared beside those in the client's own `_meta`.
+    tasks: bool,
 }
 
 /// Writes the member `_meta`, unless it would be empty.
@@ -217,7 +231,7 @@ struct HopMembers<'a> {
 /// which progress returns; client info and revision are ours. Its log level and those of its capabilities that the
 /// proxy bridges are forwarded to modern servers only, whose requests are passed to the client verbatim.
 fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
-    let &HopMembers { id, family, trace, level, declared } = hop;
+    let &HopMembers { id, family, trace, level, declared, tasks } = hop;
     let client = client.or((level.is_some() || declared.is_some()).then_some(&b"{}"[..]));
     let Some(client) = client else {
         match (family, trace) {
@@ -278,7 +292,7 @@ fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
         push_string(out, &key);
         out.push(b':');
         match &*key {
-            CAPABILITIES_KEY => push_bridged(out, value),
+            CAPABILITIES_KEY => push_bridged(out, value, tasks),
             _ => out.extend_from_slice(value.as_bytes()),
         }
     }
@@ -417,6 +431,10 @@ pub struct CallExtras {
     pub log_level: Option<&'static str>,
     /// Whether messages of extensions are passed to the client.
     pub extensions: bool,
+    /// Whether the modern client and its server both declare the extension for tasks.
+    pub tasks: bool,
+    /// Raw `task` of a call, by which a legacy client asks for a task instead of a result.
+    pub task: Option<Bytes>,
 }
 
 #[cfg(test)]
@@ -440,6 +458,7 @@ mod tests {
             name: Some(name.into()),
             fields,
             meta: None,
+            tasks: false,
             ..Params::of("tools/call", "".into())
         }
     }
@@ -495,7 +514,8 @@ mod tests {
 
     #[test]
     fn modern_server_gets_client_info_with_every_request() {
-        let all = json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {}});
+        let all = json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {},
+            "extensions": {"io.modelcontextprotocol/tasks": {}}});
         let own = Params::of("m", Bytes::from_static(b"{\"a\":1}"));
         for (params, capabilities) in [(call("t", "{}"), json!({})), (own, all)] {
             let [legacy, modern] = both(&params);

@@ -131,7 +131,8 @@ pub(super) fn presented_state(
                 Access::Resource { .. }
                 | Access::Prompt { .. }
                 | Access::Completion { .. }
-                | Access::Method { .. } => {
+                | Access::Method { .. }
+                | Access::Task(_) => {
                     refused(&"requestState belongs to a tool call; repeat that call")
                 }
             },
@@ -386,7 +387,8 @@ fn asked(pending: PendingApproval, caller: &Caller, call: &WaitingCall<'_>) -> A
         Access::Resource { .. }
         | Access::Prompt { .. }
         | Access::Completion { .. }
-        | Access::Method { .. } => (None, false),
+        | Access::Method { .. }
+        | Access::Task(_) => (None, false),
     };
     AskedCall {
         pending,

@@ -39,6 +39,8 @@ use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::{FactsOf, Rise};
 use super::settings::CurrentSettings;
+use super::task_capability;
+use super::task_capability::TaskAnswer;
 use super::worker::Worker;
 use mcpproxy_activity::record::{Recording, Status};
 use mcpproxy_policy as policy;
@@ -79,6 +81,8 @@ pub(super) struct OnRecord<'a> {
     inputs: Box<str>,
     /// Facts to raise when the answer begins.
     rise: Option<Rise>,
+    /// The client's id of the task that the request is about.
+    pub(super) task: Option<Box<str>>,
 }
 
 /// Exposure of a request for a resource, prompt or completion.
@@ -133,6 +137,8 @@ pub(super) enum ReplySource {
         rounds: Option<InputRounds>,
         /// Facts to raise when the answer begins.
         rise: Option<Rise>,
+        /// Part of the answer that may be about a task.
+        tasks: Option<TaskAnswer>,
     },
 }
 
@@ -177,14 +183,24 @@ where
             meta: Box::default(),
             inputs: Box::default(),
             rise: None,
+            task: None,
         };
         match work(on).await {
-            Ok(ReplySource::Server { permit, answer, holdable, token, retry, rounds, rise }) => {
+            Ok(ReplySource::Server {
+                permit,
+                answer,
+                holdable,
+                token,
+                retry,
+                rounds,
+                rise,
+                tasks,
+            }) => {
                 let keeping = Keeping::of(&worker, &caller, kind, &permit);
                 let relay = Relay::new(caller.client, token)
                     .holding(holdable.is_some())
                     .taking_extensions(caller.extensions);
-                let asked = SentRequest { permit, answer, holdable, retry, rounds };
+                let asked = SentRequest { permit, answer, holdable, retry, rounds, tasks };
                 let exchange = Exchange::new(worker, asked, record, relay, reply, (rise, keeping));
                 let ended = exchange.run().await;
                 if let Some(anonymous) = anonymous {
@@ -714,6 +730,11 @@ impl OnRecord<'_> {
             | Access::Prompt { .. }
             | Access::Completion { .. }
             | Access::Method { .. } => access,
+            Access::Task(task) => {
+                let catalog = self.worker.proxy.catalog.load();
+                let tool = catalog.tool(&task.call().tool().name).cloned()?;
+                Access::Task(task.of_tool(tool))
+            }
         })
     }
 
@@ -799,7 +820,7 @@ impl OnRecord<'_> {
             // Rare and large, so boxed to keep it out of every call's future.
             return Box::pin(self.take_over(permit, (body, holdable), extras, &id)).await;
         }
-        let Self { worker, caller, user, record, rise, .. } = self;
+        let Self { worker, caller, user, record, rise, task, .. } = self;
         extras.trace = record.carried();
         extras.extensions = caller.extensions;
         if let Some((client, _)) = &caller.client {
@@ -814,6 +835,9 @@ impl OnRecord<'_> {
             return Err(Refusal::no_server(permit.access().server()));
         };
         let upstream = Arc::clone(&guard);
+        task_capability::settled(&upstream, &extras).await;
+        let creates =
+            task_capability::may_create(worker, caller, &upstream, permit.access(), &mut extras);
         let now = clock::now();
         record.sends(&upstream, now);
         if let Some(user) = user {
@@ -841,8 +865,18 @@ impl OnRecord<'_> {
         match answer {
             None => Err(Refusal::cut_off(upstream.name(), permit.access().label())),
             Some(Ok(answer)) => {
+                let tasks = TaskAnswer::of(task, permit.access(), &answer, creates);
                 let (answer, retry) = (AnswerStream::Direct(answer), retry.map(Box::new));
-                Ok(ReplySource::Server { permit, answer, holdable, token, retry, rounds, rise })
+                Ok(ReplySource::Server {
+                    permit,
+                    answer,
+                    holdable,
+                    token,
+                    retry,
+                    rounds,
+                    rise,
+                    tasks,
+                })
             }
             Some(Err(error)) => {
                 if let Some(rise) = rise.filter(|_| error.cause.quotes_server()) {
@@ -892,7 +926,16 @@ impl OnRecord<'_> {
         record.sends(&upstream, clock::now());
         let token = kept_token(&extras, &arguments);
         let answer = AnswerStream::Held(held);
-        Ok(ReplySource::Server { permit, answer, holdable, token, retry: None, rounds: None, rise })
+        Ok(ReplySource::Server {
+            permit,
+            answer,
+            holdable,
+            token,
+            retry: None,
+            rounds: None,
+            rise,
+            tasks: None,
+        })
     }
 }
 

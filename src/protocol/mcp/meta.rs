@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::trace_context;
-use mcpproxy_json::members::{members, string};
+use mcpproxy_json::members::{member, members, string};
 
 /// Key of the request's revision.
 pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
@@ -14,7 +14,7 @@ pub const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 /// Key of the minimum severity of log messages for the sender.
 pub const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 /// Key of the task of a message.
-pub(crate) const TASK_KEY: &str = "io.modelcontextprotocol/related-task";
+pub const TASK_KEY: &str = "io.modelcontextprotocol/related-task";
 /// Key of the subscription of a notification.
 pub const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
 pub const SERVER_KEY: &str = "io.modelcontextprotocol/serverInfo";
@@ -31,16 +31,30 @@ pub const OURS: &str = concat!(
 /// Further member, with its comma, that declares no capabilities: for a request without a client, or whose client supports none.
 pub const NO_CAPABILITIES: &str = r#","io.modelcontextprotocol/clientCapabilities":{}"#;
 /// `_meta` of our own requests: all capabilities, so that a server hides nothing from its lists.
-pub const EVERYTHING: &[u8] = br#"{"io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{}}}"#;
+pub const EVERYTHING: &[u8] = br#"{"io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}"#;
+/// Member of capabilities.
+pub const EXTENSIONS: &str = "extensions";
+/// The extension for tasks.
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// Capabilities of a client that its server may use through the proxy. Tasks, extensions and unknown ones are not
+/// Whether the `_meta` of a request declares the extension for tasks.
+pub fn declares_tasks(meta: &[u8]) -> bool {
+    let declared = || {
+        let meta = std::str::from_utf8(meta).ok()?;
+        member(member(member(meta, CAPABILITIES_KEY)?, EXTENSIONS)?, TASKS_EXTENSION)
+    };
+    declared().is_some_and(|settings| settings.starts_with('{'))
+}
+
+/// Capabilities of a client that its server may use through the proxy. Extensions and unknown ones are not
 /// among them: a server that uses one answers what the client cannot follow up. With the parts of each.
 const BRIDGED: [(&str, &[&str]); 3] =
     [("elicitation", &["form", "url"]), ("sampling", &["tools", "context"]), ("roots", &[])];
 
 /// Writes those of a client's declared capabilities that the proxy bridges; an empty object if they are none. Only known
 /// words are written, with empty objects as values: anything else would be a way to send data that nobody sees.
-pub fn push_bridged(out: &mut Vec<u8>, declared: &str) {
+/// `tasks` adds the extension for tasks, which the caller has found declared by both sides.
+pub fn push_bridged(out: &mut Vec<u8>, declared: &str, tasks: bool) {
     out.push(b'{');
     let start = out.len();
     for (name, value) in members(declared).ok().into_iter().flatten().map_while(Result::ok) {
@@ -60,6 +74,11 @@ pub fn push_bridged(out: &mut Vec<u8>, declared: &str) {
             }
         }
         out.push(b'}');
+    }
+    if tasks {
+        let comma = if out.len() > start { "," } else { "" };
+        let extension = format!("{comma}\"{EXTENSIONS}\":{{\"{TASKS_EXTENSION}\":{{}}}}");
+        out.extend_from_slice(extension.as_bytes());
     }
     out.push(b'}');
 }
@@ -199,8 +218,35 @@ mod tests {
             ("7", "{}"),
         ] {
             let mut out = b"x".to_vec();
-            push_bridged(&mut out, declared);
+            push_bridged(&mut out, declared, false);
             assert_eq!(String::from_utf8(out).unwrap(), format!("x{expected}"), "{declared}");
+        }
+    }
+
+    #[test]
+    fn pro_43_tasks_are_declared_without_anything_that_the_client_chooses() {
+        let tasks = r#""extensions":{"io.modelcontextprotocol/tasks":{}}"#;
+        for (declared, expected) in [
+            ("{}", format!("{{{tasks}}}")),
+            (
+                r#"{"roots":{},"extensions":{"io.modelcontextprotocol/tasks":{"x":"data"}}}"#,
+                format!(r#"{{"roots":{{}},{tasks}}}"#),
+            ),
+        ] {
+            let mut out = Vec::new();
+            push_bridged(&mut out, declared, true);
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{declared}");
+        }
+        for (declared, is_declared) in [
+            (r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#, true),
+            (r#"{"extensions":{"io.modelcontextprotocol\u002ftasks":{"x":1}}}"#, true),
+            (r#"{"extensions":{"io.modelcontextprotocol/tasks":true}}"#, false),
+            (r#"{"extensions":{"x":{}},"io.modelcontextprotocol/tasks":{}}"#, false),
+            (r#"{"tasks":{}}"#, false),
+            ("7", false),
+        ] {
+            let meta = format!("{{\"{CAPABILITIES_KEY}\":{declared}}}");
+            assert_eq!(declares_tasks(meta.as_bytes()), is_declared, "{declared}");
         }
     }
 
@@ -211,6 +257,7 @@ mod tests {
         assert_eq!(said[CLIENT_KEY]["name"], "mcpproxy");
         assert!(said[CAPABILITIES_KEY].as_object().unwrap().is_empty());
         let all: Value = serde_json::from_slice(EVERYTHING).unwrap();
-        assert_eq!(all[CAPABILITIES_KEY].as_object().unwrap().len(), 3);
+        assert_eq!(all[CAPABILITIES_KEY].as_object().unwrap().len(), 4);
+        assert!(declares_tasks(EVERYTHING));
     }
 }
