@@ -157,6 +157,7 @@ fn called(revision: Revision, family: ProtocolFamily, text: Vec<u8>) {
         trace: None,
         log_level: None,
         client_capabilities: ClientCapabilities::default(),
+        tasks: false,
         fields,
     };
     let sent = sent.line(ID, family).concat();
@@ -188,6 +189,7 @@ fn forwarded(forward: Forward, revision: Revision, family: ProtocolFamily, text:
         trace: None,
         log_level: None,
         client_capabilities: ClientCapabilities::default(),
+        tasks: false,
         fields,
     };
     let sent = sent.line(ID, family).concat();

@@ -44,6 +44,9 @@ pub mod rule_replay;
 pub mod session_facts;
 pub mod settings;
 pub mod shutdown;
+mod task_capability;
+pub mod task_subscription;
+mod tasks;
 pub mod worker;
 
 pub use worker::{Proxy, Worker};

@@ -145,6 +145,7 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked,
             warnings.extend(check_variant(call, &settings.intent)?);
             check_trust(call.tool())?;
         }
+        Access::Task(task) => check_trust(task.call().tool())?,
         // Resources, prompts, completions and other methods have neither a stated intent nor a capability.
         Access::Resource { .. }
         | Access::Prompt { .. }
@@ -152,6 +153,12 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked,
         | Access::Method { .. } => {}
     }
     scope::check(request.principal, &request.access)?;
+    if let Access::Task(task) = &request.access
+        && !task.sends_input()
+    {
+        // Rules and approvals have decided about the call, and this adds nothing to it.
+        return Ok(Checked { warnings, rules: decided_by, approval_need });
+    }
     if let Some(tool) = request.access.tool() {
         let (asked, warning) = permit::approval_required(tool);
         approval_need = asked;
@@ -283,6 +290,10 @@ fn rule_target(access: &Access) -> (RuleAction, RuleTarget<'_>) {
         | Access::Completion { server, of: Reference::Prompt(name) } => prompt(server, name),
         // Rules see it as a resource whose URI is the method: the rules about a server's resources apply.
         Access::Method { server, method } => resource(server, method),
+        // The input is a part of the call. Its arguments are not known any more.
+        Access::Task(task) => {
+            (task.call().operation().into(), RuleTarget::Tool(task.call().tool()))
+        }
     }
 }
 

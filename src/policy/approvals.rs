@@ -23,6 +23,7 @@ mod config;
 mod queue;
 mod request_state;
 mod sealed_state;
+mod sealed_task;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub use queue::{
 };
 pub use request_state::{MAX_MEMBERS_BYTES, StateRead, UserResponse, approval_named_in};
 pub use sealed_state::{BoundRequest, MAX_SERVER_STATE_BYTES, STATE_LIFETIME, StateRefused};
+pub use sealed_task::{MAX_TASK_ID_BYTES, OpenedTask, TASK_LIFETIME, server_named_in, task_digits};
 pub use standing::{MAX_SHARED_APPROVALS, SharedApproval, SharedApprovalKey, StandingApproval};
 
 /// Random bytes of an id, so that ids cannot be guessed.

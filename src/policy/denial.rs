@@ -110,6 +110,7 @@ impl ApprovalDenial {
             Access::Prompt { server, name } => format!("Prompt '{server}:{name}'"),
             Access::Completion { server, .. } => format!("Completion of '{server}'"),
             Access::Method { server, method } => format!("Method '{method}' of '{server}'"),
+            Access::Task(task) => format!("Task of tool '{}'", task.call().tool().name),
         };
         Self { access: name.into(), why }
     }

@@ -48,7 +48,7 @@ pub use permit::{
 pub use principal::{AgentToken, JwtSubject, Principal, Scope};
 pub use request::{
     Access, AdmissionRequest, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest,
-    TOOLS_CALL, ToolAccess,
+    TOOLS_CALL, TaskAccess, TaskRequest, ToolAccess,
 };
 pub use scope::{Visibility, token_denial, visible};
 pub use session_facts::{FactsCell, SessionFacts, WINDOW_SECONDS};

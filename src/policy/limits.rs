@@ -223,7 +223,7 @@ impl CallLimits {
         principal: &Principal,
         access: &Access,
     ) -> Result<Entrance, LimitReached> {
-        let serial = access.tool().is_some_and(|tool| !tool.capability.parallel_safe);
+        let serial = access.called_tool().is_some_and(|tool| !tool.capability.parallel_safe);
         if self.configured == Configured::Nothing && !serial {
             return Ok(Entrance::Free(Occupied::default()));
         }
@@ -260,7 +260,7 @@ impl CallLimits {
         let id = principal.id();
         let nodes = self.nodes();
         let Counted { tools, tool_rates, principals, keys, .. } = &*self.counted;
-        let of_tool = access.tool().map(|tool| {
+        let of_tool = access.called_tool().map(|tool| {
             let key =
                 keys.hash_one((&tool.name.server, &tool.name.tool, tool.capability.parallel_safe));
             tools.get((key, self.number), now, || self.of_tool(tool))
@@ -274,7 +274,8 @@ impl CallLimits {
             limit: rate.limit_of(nodes).get(),
             retry_after,
         };
-        if let (Some(tool), Some(limit)) = (access.tool(), of_tool.as_ref().and_then(|of| of.rate))
+        if let (Some(tool), Some(limit)) =
+            (access.called_tool(), of_tool.as_ref().and_then(|of| of.rate))
         {
             let key = keys.hash_one((id, &tool.name.server, &tool.name.tool));
             let rate = tool_rates.get((key, self.number), now, || Rate::new(limit));

@@ -205,7 +205,9 @@ impl PendingApproval {
         })?;
         // The server may read another value than the one shown to the approver.
         let is_unclear = has_case_twins(request.arguments)
-            || access.tool().is_some_and(|tool| tool.key_conflict(request.arguments).is_some());
+            || access
+                .called_tool()
+                .is_some_and(|tool| tool.key_conflict(request.arguments).is_some());
         if is_unclear {
             return Err(ApprovalDenial::new(access, NotApproved::CaseVariants).into());
         }

@@ -78,6 +78,30 @@ pub enum Access {
         server: Arc<str>,
         method: Arc<str>,
     },
+    /// `tasks/get`, `tasks/update`, `tasks/cancel`, `tasks/result`
+    Task(TaskAccess),
+}
+
+/// Request about the task that a server made of a tool call.
+#[derive(Clone, Debug)]
+pub struct TaskAccess {
+    call: ToolAccess,
+    request: TaskRequest,
+    /// The server's own id of the task.
+    id: Arc<str>,
+}
+
+/// Operation on a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskRequest {
+    /// `tasks/get`
+    Get,
+    /// `tasks/update`, of the extension of 2026-07-28.
+    Update,
+    /// `tasks/cancel`
+    Cancel,
+    /// `tasks/result`, of 2025-11-25.
+    Result,
 }
 
 /// Tool call with an operation that agrees with its intent.
@@ -133,6 +157,54 @@ impl ToolAccess {
     }
 }
 
+impl TaskRequest {
+    /// Protocol method.
+    pub const fn method(self) -> &'static str {
+        match self {
+            Self::Get => "tasks/get",
+            Self::Update => "tasks/update",
+            Self::Cancel => "tasks/cancel",
+            Self::Result => "tasks/result",
+        }
+    }
+}
+
+impl TaskAccess {
+    /// Request about the task `id` of a call.
+    pub fn new(call: ToolAccess, request: TaskRequest, id: Arc<str>) -> Self {
+        Self { call, request, id }
+    }
+
+    /// The call that the task is of. Its operation is the one recommended for the tool.
+    pub fn call(&self) -> &ToolAccess {
+        &self.call
+    }
+
+    /// The operation on the task.
+    pub fn request(&self) -> TaskRequest {
+        self.request
+    }
+
+    /// The server's own id of the task.
+    pub fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    /// Whether it sends the server data that the client chooses.
+    pub fn sends_input(&self) -> bool {
+        match self.request {
+            TaskRequest::Update => true,
+            TaskRequest::Get | TaskRequest::Cancel | TaskRequest::Result => false,
+        }
+    }
+
+    /// The same for the tool as it is now.
+    #[must_use]
+    pub fn of_tool(self, tool: Arc<Tool>) -> Self {
+        Self { call: ToolAccess::direct(tool), ..self }
+    }
+}
+
 impl ResourceRequest {
     /// Protocol method.
     pub const fn method(self) -> &'static str {
@@ -149,7 +221,7 @@ impl ResourceRequest {
 impl Access {
     pub fn server(&self) -> &Arc<str> {
         match self {
-            Self::Tool(call) => &call.tool.name.server,
+            Self::Tool(call) | Self::Task(TaskAccess { call, .. }) => &call.tool.name.server,
             Self::Resource { server, .. }
             | Self::Prompt { server, .. }
             | Self::Completion { server, .. }
@@ -172,6 +244,7 @@ impl Access {
             Self::Resource { request, .. } => Some(request.method()),
             Self::Prompt { .. } => Some(PROMPTS_GET),
             Self::Completion { .. } => Some(COMPLETION_COMPLETE),
+            Self::Task(task) => Some(task.request.method()),
             Self::Method { .. } => None,
         }
     }
@@ -186,6 +259,7 @@ impl Access {
                 of: Reference::Prompt(name) | Reference::Resource(name), ..
             } => name,
             Self::Method { .. } => "",
+            Self::Task(task) => task.id(),
         }
     }
 
@@ -200,7 +274,7 @@ impl Access {
                 | ResourceRequest::ReadDirectory
                 | ResourceRequest::GetSkill => false,
             },
-            Self::Completion { .. } | Self::Method { .. } => false,
+            Self::Completion { .. } | Self::Method { .. } | Self::Task(_) => false,
         }
     }
 
@@ -211,19 +285,25 @@ impl Access {
             Self::Resource { .. }
             | Self::Prompt { .. }
             | Self::Completion { .. }
-            | Self::Method { .. } => self.method(),
+            | Self::Method { .. }
+            | Self::Task(_) => self.method(),
         }
     }
 
-    /// The called tool, if any.
+    /// The tool whose result the answer may hold, if any: the called one, or that of a task.
     pub fn tool(&self) -> Option<&Arc<Tool>> {
         match self {
-            Self::Tool(call) => Some(&call.tool),
+            Self::Tool(call) | Self::Task(TaskAccess { call, .. }) => Some(&call.tool),
             Self::Resource { .. }
             | Self::Prompt { .. }
             | Self::Completion { .. }
             | Self::Method { .. } => None,
         }
+    }
+
+    /// The called tool, if any.
+    pub fn called_tool(&self) -> Option<&Arc<Tool>> {
+        self.tool().filter(|_| matches!(self, Self::Tool(_)))
     }
 }
 
@@ -362,6 +442,10 @@ fn asked(hasher: &mut Hasher, principal: &str, access: &Access) {
         }
         // The method is hashed above.
         Access::Method { .. } => part(hasher, b"method"),
+        Access::Task(task) => {
+            part(hasher, task.call.tool().name.tool.as_bytes());
+            part(hasher, task.id.as_bytes());
+        }
     }
 }
 

@@ -39,10 +39,8 @@ pub(super) fn check(principal: &Principal, access: &Access) -> Result<(), Denial
 impl Scope {
     fn allows(&self, access: &Access) -> bool {
         match access {
-            Access::Tool(call) => {
-                let tool = call.tool();
-                self.has_call(tool, call.operation())
-            }
+            Access::Tool(call) => self.has_call(call.tool(), call.operation()),
+            Access::Task(task) => self.has_call(task.call().tool(), task.call().operation()),
             // Unsubscribing, too: an answer would confirm that the server exists.
             Access::Resource { server, .. }
             | Access::Prompt { server, .. }
@@ -110,6 +108,7 @@ fn refused(token: &AgentToken, access: &Access) -> Denial {
             Reference::Resource(uri) => format!("completions for resource '{uri}' of '{server}'"),
         },
         Access::Method { server, method } => format!("method '{method}' of '{server}'"),
+        Access::Task(task) => format!("tool '{}'", task.call().tool().name),
     };
     Denial::Scope { token: token.name().into(), access: access.into() }
 }

@@ -109,6 +109,9 @@ impl CallGuard {
             trace,
             log_level,
             extensions,
+            tasks,
+            // A member of the call by now, if the server has tasks.
+            task: _,
         } = extras;
         let capabilities = client_capabilities.requests();
         let client = CallClient { session, capabilities, extensions };
@@ -139,12 +142,16 @@ impl CallGuard {
             Access::Completion { .. } | Access::Method { .. } => {
                 (access.method().into(), None, Fields::Object(body))
             }
+            Access::Task(task) => {
+                (access.method().into(), Some(Arc::clone(task.id())), Fields::Object(body))
+            }
         };
         let client_capabilities = match access.may_require_input() {
             true => client_capabilities,
             false => client_capabilities.without_requests(),
         };
-        let params = Params { method, name, meta, trace, log_level, client_capabilities, fields };
+        let params =
+            Params { method, name, meta, trace, log_level, client_capabilities, tasks, fields };
         let purpose = Purpose { call: Some((client, access)), held_capabilities, attempt };
         self.request(pool, params, purpose, label, began).await
     }

@@ -22,6 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use thiserror::Error;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::timeout;
 
@@ -29,7 +30,7 @@ use crate::backoff::ConnectRequests;
 use crate::endpoint::OwnTls;
 use crate::error::Undelivered;
 use crate::login_flow::{LoginSession, LoginStanding};
-use crate::notifications::{Changes, LogDelivery, ServerEvents, Subscriptions};
+use crate::notifications::{Changes, FollowedTasks, LogDelivery, ServerEvents, Subscriptions};
 use crate::peer::Peer;
 use crate::second::{SecondConnection, SecondState};
 use crate::state::{
@@ -66,6 +67,8 @@ pub struct Upstream {
     pub(super) server_events: Arc<ServerEvents>,
     /// Resources it was asked to report changes of.
     pub(super) subscriptions: Subscriptions,
+    /// Tasks whose changes clients follow.
+    pub(super) followed_tasks: FollowedTasks,
     /// Calls that it must not be ended under.
     pub(super) active_calls: ActiveCalls,
     /// Set when the server has to end.
@@ -426,6 +429,45 @@ impl Upstream {
 
     pub fn subscriptions(&self) -> Vec<Arc<str>> {
         self.subscriptions.uris()
+    }
+
+    /// Follows the changes of a task of a modern server, by the server's id, also on later connections. `None` if too many
+    /// are followed.
+    pub fn follow_task(self: &Arc<Self>, task: Arc<str>) -> Option<TaskFollower> {
+        let changes = self.server_events.tasks.subscribe();
+        self.followed_tasks.add(&task).then(|| TaskFollower {
+            upstream: Arc::clone(self),
+            task,
+            changes,
+        })
+    }
+}
+
+/// A follower of one task; ends when dropped.
+#[derive(Debug)]
+pub struct TaskFollower {
+    upstream: Arc<Upstream>,
+    task: Arc<str>,
+    changes: broadcast::Receiver<Arc<str>>,
+}
+
+impl TaskFollower {
+    /// Waits until the task has, or may have, changed; `None` once the server is gone. Cancel-safe.
+    pub async fn changed(&mut self) -> Option<()> {
+        loop {
+            match self.changes.recv().await {
+                Ok(task) if task == self.task => return Some(()),
+                Ok(_) => {}
+                Err(RecvError::Lagged(_)) => return Some(()),
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for TaskFollower {
+    fn drop(&mut self) {
+        self.upstream.followed_tasks.remove(&self.task);
     }
 }
 

@@ -22,6 +22,7 @@ use crate::pending;
 use crate::request::CallSession;
 use mcpproxy_json::scan::{MessageKind, ScanLimits, Scanner};
 use mcpproxy_json::span::Span;
+use mcpproxy_policy::approvals::MAX_TASK_ID_BYTES;
 use mcpproxy_protocol::mcp::bounds::MAX_URI_BYTES;
 use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerRequest};
 use mcpproxy_protocol::mcp::extensions;
@@ -65,6 +66,8 @@ pub(crate) enum Destination {
     Calls(Box<[u64]>),
     Changed(ChangedList),
     Updated(Box<str>),
+    /// The status of the task with this id of the server changed.
+    Task(Box<str>),
     /// A request that the proxy answers itself, with this message.
     Reply(Bytes),
     /// A message without a recipient; the reason for the log.
@@ -87,6 +90,7 @@ pub(crate) fn route(message: &[u8], calls: &[CallInFlight]) -> Destination {
         Destination::Lifecycle
         | Destination::Changed(_)
         | Destination::Updated(_)
+        | Destination::Task(_)
         | Destination::Reply(_)
         | Destination::Nobody(_) => {
             return route;
@@ -141,6 +145,10 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
             }
             Some(uri) => Destination::Updated(uri),
             None => Destination::Nobody("the change of a resource without a URI"),
+        },
+        "notifications/tasks" => match params.and_then(task_of) {
+            Some(task) if task.len() <= MAX_TASK_ID_BYTES => Destination::Task(task),
+            Some(_) | None => Destination::Nobody("the status of a task without a usable id"),
         },
         _ if extensions::is_notification(method) => match Recipient::of(calls) {
             Recipient::Call { id, extensions: true, .. } => Destination::Call(id, None),
@@ -225,6 +233,15 @@ fn progress_of(params: &RawValue) -> Option<u64> {
     }
     let token = serde_json::from_str::<Params<'_>>(params.get()).ok()?.progress_token.get();
     jsonrpc::numeric_id(token.as_bytes()).filter(|id| pending::is_ours(*id))
+}
+
+fn task_of(params: &RawValue) -> Option<Box<str>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Params {
+        task_id: Box<str>,
+    }
+    serde_json::from_str::<Params>(params.get()).ok().map(|params| params.task_id)
 }
 
 fn uri_of(params: &RawValue) -> Option<Box<str>> {

@@ -58,7 +58,7 @@ pub use config::{
 };
 pub use endpoint::ServerTls;
 pub use error::{CallError, Cause, Sent, Undelivered};
-pub use handle::{CallGuard, NotRestarted, RESPOND_WAIT, Upstream};
+pub use handle::{CallGuard, NotRestarted, RESPOND_WAIT, TaskFollower, Upstream};
 pub use inbound::AnswerPart;
 pub use notifications::{Changes, LogDelivery};
 pub use reaper::WithheldVariables;

@@ -231,6 +231,36 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     }
 }
 
+/// Follows the tasks of a modern server that clients follow. A changed set requires a new stream.
+pub(super) async fn follow_tasks(upstream: Arc<Upstream>, line: Line) {
+    let mut wanted = upstream.followed_tasks.subscribe();
+    let mut backoff = ReopenBackoff(RETRY.0);
+    loop {
+        let now: Vec<_> = wanted.borrow_and_update().keys().cloned().collect();
+        let params = json!({"notifications": {"taskIds": now}}).to_string();
+        let began = Instant::now();
+        // Changes before this may have been missed.
+        let opened = || now.iter().for_each(|task| upstream.server_events.task_changed(task));
+        let listening = async {
+            match now.is_empty() {
+                true => std::future::pending().await,
+                false => run_stream(&upstream, &line, &params, opened).await,
+            }
+        };
+        let end = tokio::select! {
+            end = listening => end,
+            changed = wanted.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+        };
+        match end {
+            End::Ended(asked) => backoff.after(began, asked).await,
+            End::Refused | End::Disconnected => return,
+        }
+    }
+}
+
 /// Runs one stream to its end; `opened` is called once the server has acknowledged it.
 async fn run_stream(upstream: &Upstream, line: &Line, params: &str, opened: impl FnOnce()) -> End {
     match line {

@@ -52,6 +52,8 @@ pub(super) struct ServerEvents {
     pub(super) changes: watch::Sender<Changes>,
     /// URIs of changed resources.
     pub(super) updates: broadcast::Sender<Arc<str>>,
+    /// The server's ids of changed tasks.
+    pub(super) tasks: broadcast::Sender<Arc<str>>,
     /// Delivers log messages and completions of elicitations outside of calls.
     consumer: OnceLock<LogConsumer>,
 }
@@ -70,6 +72,7 @@ impl Default for ServerEvents {
             tools: Notify::new(),
             changes: watch::Sender::default(),
             updates: broadcast::Sender::new(QUEUED_UPDATES),
+            tasks: broadcast::Sender::new(QUEUED_UPDATES),
             consumer: OnceLock::new(),
         }
     }
@@ -90,6 +93,7 @@ impl ServerEvents {
         match inbound::route(message, &[]) {
             Destination::Changed(list) => self.changed(list),
             Destination::Updated(uri) => self.updated(&uri),
+            Destination::Task(task) => self.task_changed(&task),
             Destination::Completed(_) => {
                 self.logged(&Bytes::copy_from_slice(message));
             }
@@ -127,6 +131,11 @@ impl ServerEvents {
     pub(super) fn updated(&self, uri: &str) {
         // Fails without a follower.
         let _ = self.updates.send(uri.into());
+    }
+
+    pub(super) fn task_changed(&self, task: &str) {
+        // Fails without a follower.
+        let _ = self.tasks.send(task.into());
     }
 }
 
@@ -246,6 +255,47 @@ impl NotificationRouter {
     }
 }
 
+/// Maximum tasks of one server whose changes are followed.
+const MAX_FOLLOWED_TASKS: usize = 1024;
+
+/// Tasks of one server whose changes clients follow, by the server's id, with the number of followers.
+#[derive(Debug, Default)]
+pub(super) struct FollowedTasks(watch::Sender<BTreeMap<Arc<str>, usize>>);
+
+impl FollowedTasks {
+    /// Adds a follower of a task; false if there are too many.
+    pub(super) fn add(&self, task: &Arc<str>) -> bool {
+        let mut has_room = true;
+        self.0.send_if_modified(|tasks| {
+            has_room = tasks.contains_key(task) || tasks.len() < MAX_FOLLOWED_TASKS;
+            if !has_room {
+                return false;
+            }
+            let followers = tasks.entry(Arc::clone(task)).or_default();
+            *followers += 1;
+            *followers == 1
+        });
+        has_room
+    }
+
+    /// Removes a follower of a task.
+    pub(super) fn remove(&self, task: &str) {
+        self.0.send_if_modified(|tasks| {
+            let Some(followers) = tasks.get_mut(task) else { return false };
+            *followers -= 1;
+            let is_last = *followers == 0;
+            if is_last {
+                tasks.remove(task);
+            }
+            is_last
+        });
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<BTreeMap<Arc<str>, usize>> {
+        self.0.subscribe()
+    }
+}
+
 /// Maximum wait for a modern server's subscription to be confirmed.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(10);
 
@@ -342,6 +392,27 @@ mod tests {
     use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 
     const ASKS: &[u8] = br#"{"id":1,"method":"roots/list"}"#;
+
+    #[test]
+    fn pro_43_task_is_followed_as_long_as_one_client_follows_it() {
+        let followed = FollowedTasks::default();
+        let mut changes = followed.subscribe();
+        let mut seen = || {
+            let is_changed = changes.has_changed().unwrap();
+            (is_changed, changes.borrow_and_update().len())
+        };
+        let task = Arc::from("t");
+        assert!(followed.add(&task));
+        assert_eq!(seen(), (true, 1));
+        assert!(followed.add(&task));
+        followed.remove("t");
+        followed.remove("unknown");
+        assert_eq!(seen(), (false, 1), "one is left");
+        followed.remove("t");
+        assert_eq!(seen(), (true, 0));
+        let added = (0..=MAX_FOLLOWED_TASKS).filter(|n| followed.add(&n.to_string().into()));
+        assert_eq!(added.count(), MAX_FOLLOWED_TASKS);
+    }
 
     #[test]
     fn new_connection_counts_the_calls_of_the_previous_one() {

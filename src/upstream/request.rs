@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use crate::pending;
 use crate::pending::FIRST_ID;
-use mcpproxy_json::members::{Member, members};
+use mcpproxy_json::members::{Member, member, members};
 use mcpproxy_policy::tool::ParameterHeaders;
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::headers;
@@ -46,6 +46,8 @@ pub struct Params {
     pub log_level: Option<&'static str>,
     /// Capabilities of a legacy client, which are declared to modern servers; without any, those in `meta` are.
     pub client_capabilities: ClientCapabilities,
+    /// Whether the extension for tasks is declared to modern servers beside the capabilities in `meta`.
+    pub tasks: bool,
     /// The other members of `params`.
     pub fields: Fields,
 }
@@ -68,7 +70,16 @@ impl Params {
         let fields = Fields::Object(params);
         let client_capabilities = ClientCapabilities::default();
         let method = Cow::Borrowed(method);
-        Self { method, name: None, meta, trace: None, log_level: None, client_capabilities, fields }
+        Self {
+            method,
+            name: None,
+            meta,
+            trace: None,
+            log_level: None,
+            client_capabilities,
+            tasks: true,
+            fields,
+        }
     }
 }
 
@@ -133,8 +144,7 @@ impl Params {
             Fields::Call { arguments, members, .. } => {
                 let further = match family {
                     ProtocolFamily::Modern => fit(members.clone()),
-                    // Its revisions have none of them.
-                    ProtocolFamily::Legacy => Bytes::new(),
+                    ProtocolFamily::Legacy => fit(legacy_members(members)),
                 };
                 (fit(arguments.clone()), further)
             }
@@ -157,7 +167,8 @@ impl Params {
         let declared = Some(self.client_capabilities).filter(|declared| {
             family == ProtocolFamily::Modern && *declared != ClientCapabilities::default()
         });
-        let hop = HopMembers { id, family, trace: self.trace.as_deref(), level, declared };
+        let (trace, tasks) = (self.trace.as_deref(), self.tasks);
+        let hop = HopMembers { id, family, trace, level, declared, tasks };
         push_meta(&mut head, meta.as_deref(), &hop);
         match &self.fields {
             Fields::Call { .. } => {
@@ -205,6 +216,15 @@ fn after_brace(object: &Bytes) -> Bytes {
     }
 }
 
+/// Those of a tool call's further members that legacy revisions have: `task`.
+fn legacy_members(all: &Bytes) -> Bytes {
+    if all.is_empty() {
+        return Bytes::new();
+    }
+    let text = format!("{{{}}}", String::from_utf8_lossy(all));
+    member(&text, "task").map_or_else(Bytes::new, |task| format!("\"task\":{task}").into())
+}
+
 /// Members that the proxy adds to the `_meta` of one request.
 struct HopMembers<'a> {
     id: u64,
@@ -214,6 +234,8 @@ struct HopMembers<'a> {
     level: Option<&'static str>,
     /// `None` for legacy servers, and if the client's own `_meta` declares them.
     declared: Option<ClientCapabilities>,
+    /// Whether the extension for tasks is declared beside those in the client's own `_meta`.
+    tasks: bool,
 }
 
 /// Writes the member `_meta`, unless it would be empty.
@@ -222,7 +244,7 @@ struct HopMembers<'a> {
 /// which progress returns; client info and revision are ours. Its log level and those of its capabilities that the
 /// proxy bridges are forwarded to modern servers only, whose requests are passed to the client verbatim.
 fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
-    let &HopMembers { id, family, trace, level, declared } = hop;
+    let &HopMembers { id, family, trace, level, declared, tasks } = hop;
     let client = client.or((level.is_some() || declared.is_some()).then_some(&b"{}"[..]));
     let Some(client) = client else {
         match (family, trace) {
@@ -283,7 +305,7 @@ fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
         push_string(out, &key);
         out.push(b':');
         match &*key {
-            CAPABILITIES_KEY => push_bridged(out, value),
+            CAPABILITIES_KEY => push_bridged(out, value, tasks),
             _ => out.extend_from_slice(value.as_bytes()),
         }
     }
@@ -422,6 +444,10 @@ pub struct CallExtras {
     pub log_level: Option<&'static str>,
     /// Whether messages of extensions are passed to the client.
     pub extensions: bool,
+    /// Whether the modern client and its server both declare the extension for tasks.
+    pub tasks: bool,
+    /// Raw `task` of a call, by which a legacy client asks for a task instead of a result.
+    pub task: Option<Bytes>,
 }
 
 #[cfg(test)]
@@ -445,6 +471,7 @@ mod tests {
             name: Some(name.into()),
             fields,
             meta: None,
+            tasks: false,
             ..Params::of("tools/call", "".into())
         }
     }
@@ -503,7 +530,8 @@ mod tests {
         let all = json!({"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {},
             "extensions": {
                 "io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]},
-                "io.modelcontextprotocol/skills": {}}});
+                "io.modelcontextprotocol/skills": {},
+                "io.modelcontextprotocol/tasks": {}}});
         let own = Params::of("m", Bytes::from_static(b"{\"a\":1}"));
         for (params, capabilities) in [(call("t", "{}"), json!({})), (own, all)] {
             let [legacy, modern] = both(&params);
@@ -700,13 +728,16 @@ mod tests {
             let arguments = format!("{{\"x\":\"{}\"}}", "y".repeat(size));
             let mut params = call("t", arguments);
             let Fields::Call { members, .. } = &mut params.fields else { panic!() };
-            *members = Bytes::from_static(b"\"requestState\":\"s\",\n\"inputResponses\":{}");
+            *members = Bytes::from_static(
+                b"\"requestState\":\"s\",\n\"inputResponses\":{},\"task\":{\"ttl\":1}",
+            );
             let [legacy, modern] = both(&params);
             assert_eq!(modern["params"]["requestState"], "s");
             assert_eq!(modern["params"]["inputResponses"], json!({}));
             assert_eq!(modern["params"]["name"], "t");
             assert_eq!(legacy["params"].get("requestState"), None, "its revisions have none");
             assert_eq!(legacy["params"].get("inputResponses"), None);
+            assert_eq!(legacy["params"]["task"], json!({"ttl": 1}));
         }
     }
 

@@ -51,6 +51,8 @@ pub(super) fn serves(access: &Access) -> bool {
         Access::Prompt { .. } | Access::Completion { .. } => true,
         // An extension belongs to the connection whose capabilities show it.
         Access::Method { .. } => false,
+        // A task belongs to the connection of its call.
+        Access::Task(_) => false,
     }
 }
 

@@ -373,6 +373,7 @@ impl ServerTask {
                 if updates {
                     following.spawn(listen::follow_resources(upstream(), line.clone()));
                 }
+                following.spawn(listen::follow_tasks(upstream(), line.clone()));
                 following.spawn(listen::follow(upstream(), line, about.offers));
             }
             (ProtocolFamily::Legacy, true) => {

@@ -30,7 +30,7 @@ use crate::config::{Config, ProtocolEra};
 use crate::endpoint::{OwnTls, TlsReload};
 use crate::handle::{ActiveCalls, CallGuard, CallTimeout, ListFaults, Upstream};
 use crate::login_flow::{LoginSession, NoLogin, WaitingLogin};
-use crate::notifications::Subscriptions;
+use crate::notifications::{FollowedTasks, Subscriptions};
 use crate::peer::Peer;
 use crate::reaper::{Reaper, WithheldVariables};
 use crate::second::SecondConnection;
@@ -482,6 +482,7 @@ impl Starter {
             second,
             server_events: Arc::default(),
             subscriptions: Subscriptions::default(),
+            followed_tasks: FollowedTasks::default(),
             active_calls: ActiveCalls::default(),
             stop,
             life: watch::Sender::default(),

@@ -105,6 +105,7 @@ mod stderr;
 mod stdio;
 mod streaming;
 mod subscriptions;
+mod tasks;
 mod tls;
 mod tracing;
 mod upstream;

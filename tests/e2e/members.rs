@@ -107,7 +107,7 @@ fn unknown_members_of_a_call_are_dropped_and_warned_about_once_per_client() {
 
 // PRO-33
 #[test]
-fn task_is_not_asked_for_since_its_result_could_not_be_fetched() {
+fn task_is_not_asked_of_a_server_without_tasks() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let mut client = proxy.client();

@@ -22,6 +22,7 @@ ROOT = HERE.parent.parent
 WORK = ROOT / "target/conformance"
 sys.path.insert(0, str(ROOT / "tools/interop"))
 
+import tasks_backend  # noqa: E402
 from stage import Failed, free_port, fresh, listening, started, wait_for  # noqa: E402
 
 REVISIONS = ("2025-11-25", "2026-07-28")
@@ -64,6 +65,7 @@ def renamed(script: str) -> str:
     """The suite, asking for the backend's things under the names that mcpproxy gives them."""
     offers = json.loads((HERE / "backend/offers.json").read_text())
     names = [each["name"] for kind in ("tools", "prompts") for each in offers[kind]]
+    names += tasks_backend.TOOLS
     name = re.compile("([\"'`])(" + "|".join(map(re.escape, names)) + r")\1")
     script = name.sub(rf"\1{SERVER}__\2\1", script)
     return re.sub("([\"'`])test://", rf"\1mcpproxy://{SERVER}/test://", script)
@@ -171,6 +173,43 @@ def ask_server(revision: str, name: str, url: str, face: dict, only) -> Found:
     return found_in(into, "server-", only)
 
 
+def task_runs(options, only) -> dict[str, Found]:
+    """The scenarios of the extension for tasks, which the set of 2026-07-28 has beside the required
+    ones: directly, and through each face, before a server of their own."""
+
+    def ask(column: str) -> Found:
+        name = f"tasks-{column.strip('/').replace('/', '-')}"
+        port = free_port()
+        argv = [sys.executable, str(HERE / "tasks_backend.py"), str(port)]
+        with started(argv, WORK / "logs" / f"backend-{name}.log") as child:
+            wait_for(lambda: listening(port), child, "the backend for tasks does not listen")
+            if column == "direct":
+                return ask_tasks(name, f"http://127.0.0.1:{port}/mcp", {}, only)
+            config = configured(port, name)
+            with served(options.binary, config):
+                stdio = [str(options.binary.resolve()), "stdio", "--config", str(config.path)]
+                url, face = {
+                    "/mcp": (config.url, {"FACE": "mcp"}),
+                    "stdio": (config.url, {"FACE": "stdio", "COMMAND": json.dumps(stdio)}),
+                }.get(column, (f"{config.url}/all", {}))
+                return ask_tasks(name, url, face, only)
+
+    columns = ("direct", "/mcp/all", "/mcp", "stdio")
+    with ThreadPoolExecutor(AT_A_TIME) as workers:
+        return dict(zip(columns, workers.map(ask, columns)))
+
+
+def ask_tasks(name: str, url: str, face: dict, only) -> Found:
+    script = "index.js" if name.endswith("direct") else "through.js"
+    into = fresh(WORK / "results" / f"server-{name}")
+    text = (WORK / PACKAGE / f"requirements/{MODERN}.yaml").read_text()
+    for scenario in re.findall(r"scenario: (tasks-\S+)", text):
+        if not only or scenario in only:
+            argv = ["server", "--url", url, "--scenario", scenario, "--force"]
+            run(script, argv, into, {**face, "TARGET": url} if face else {})
+    return found_in(into, "server-", only, tasks=True)
+
+
 def run(script: str, argv: list[str], into: Path, face: dict | None = None):
     node = [str(WORK / "node_modules/node/bin/node")]
     if face:
@@ -185,13 +224,13 @@ def run(script: str, argv: list[str], into: Path, face: dict | None = None):
             raise Failed(f"the suite did not end, see {into}/log") from None
 
 
-def found_in(folder: Path, prefix: str, only) -> Found:
+def found_in(folder: Path, prefix: str, only, tasks: bool = False) -> Found:
     found = {}
     for path in sorted(folder.rglob("checks.json"), key=lambda path: path.stat().st_mtime):
         name = str(path.parent.relative_to(folder)).removeprefix(prefix)
         scenario = re.sub(r"-\d{4}-\d\d-\d\dT[\d-]+Z$", "", name)
-        if (only and scenario not in only) or scenario.startswith("tasks-"):
-            # Tasks are an extension that the backend does not offer.
+        if (only and scenario not in only) or scenario.startswith("tasks-") != tasks:
+            # Tasks are an extension that the other backend does not offer.
             continue
         checks = {}
         for each in json.loads(path.read_text()):

@@ -192,6 +192,9 @@ async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<B
         Reaction::Error(Code::MethodNotFound, answer) => {
             json(StatusCode::NOT_FOUND, Body::from(answer))
         }
+        Reaction::Error(Code::MissingCapability, answer) => {
+            json(StatusCode::BAD_REQUEST, Body::from(answer))
+        }
         Reaction::Error(_, answer) => json(StatusCode::OK, Body::from(answer)),
         // Ends when the connection is closed.
         Reaction::Call { id, running } => {

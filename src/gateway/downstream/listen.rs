@@ -16,6 +16,7 @@ use mcpproxy_catalog::Notice;
 use mcpproxy_policy::Principal;
 use mcpproxy_protocol::mcp::jsonrpc;
 use mcpproxy_protocol::mcp::meta::SUBSCRIPTION_KEY;
+use mcpproxy_protocol::wire::lines::one_line;
 use mcpproxy_protocol::wire::sse::Encoder;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -31,6 +32,7 @@ use crate::proxy::client::{Endpoint, Peer};
 use crate::proxy::passthrough::notifications::Watch;
 use crate::proxy::passthrough::revocation;
 use crate::proxy::reply::{Aborted, NotificationFilter};
+use crate::proxy::task_subscription::TaskSubscription;
 use crate::proxy::{Worker, dispatch};
 
 /// Serves a GET with a new stream, or with the one that `seen` belongs to.
@@ -267,6 +269,7 @@ pub(super) struct Subscription {
     filter: NotificationFilter,
     endpoint: Endpoint,
     watch: Watch,
+    tasks: TaskSubscription,
     receiver: broadcast::Receiver<Notice>,
     /// The acknowledgement, until it is sent.
     hello: Option<Bytes>,
@@ -296,6 +299,9 @@ impl Subscription {
         let watch = Watch::begin(worker, peer, &id, uris).await;
         let shown = watch.live_uris().filter_map(|uri| peer.endpoint.shown_uri(uri));
         filter.resource_subscriptions = shown.map(Cow::into_owned).collect();
+        let wanted = std::mem::take(&mut filter.task_ids);
+        let tasks = TaskSubscription::begin(worker, peer, &id, wanted);
+        filter.task_ids = tasks.ids();
         let principal = peer.principal.clone();
         let (over, endpoint) = (false, peer.endpoint.clone());
         let (hello, pending) = (None, VecDeque::new());
@@ -304,6 +310,7 @@ impl Subscription {
             filter,
             endpoint,
             watch,
+            tasks,
             receiver,
             hello,
             pending,
@@ -337,11 +344,16 @@ impl Subscription {
             if self.over {
                 return None;
             }
-            let has_lists = self.has_lists();
+            let lasts = self.has_lists() || !self.tasks.is_empty();
+            let meta = self.meta();
             let notices = tokio::select! {
                 biased;
                 _ = self.draining.wait_for(|draining| *draining) => None,
-                () = self.watch.emptied(), if !has_lists => None,
+                () = self.watch.emptied(), if !lasts => None,
+                params = self.tasks.next(&meta) => {
+                    let message = r#"{"jsonrpc":"2.0","method":"notifications/tasks","params":"#;
+                    return Some(one_line(format!("{message}{params}}}").into()));
+                }
                 notices = notices(&mut self.receiver) => Some(notices),
             };
             let Some(notices) = notices else {
@@ -557,6 +569,7 @@ mod tests {
             prompts_list_changed: true,
             resources_list_changed: true,
             resource_subscriptions: vec!["a:x".into()],
+            task_ids: Vec::new(),
         };
         assert_eq!(
             honoured(all.clone(), &json!({"tools": {"listChanged": false}})),

@@ -48,7 +48,7 @@ use super::source::Source;
 use crate::node_directory::{MAX_FORWARDED_BYTES, NodeTag, Whereabouts};
 use crate::proxy::client::{Endpoint, node_of_question};
 use crate::proxy::dispatch::{
-    BoundTo, Incoming, Received, approval_of_repeat, bound_to, is_for_server,
+    BoundTo, Incoming, Received, approval_of_repeat, bound_to, is_for_server, is_task_request,
 };
 use crate::proxy::reply::Aborted;
 
@@ -66,7 +66,9 @@ const RAISES_FACTS: [&str; 6] = [
 ];
 
 fn raises_facts(endpoint: &Endpoint, method: &str) -> bool {
-    RAISES_FACTS.contains(&method) || (endpoint.server().is_some() && is_for_server(method))
+    RAISES_FACTS.contains(&method)
+        || is_task_request(method)
+        || (endpoint.server().is_some() && is_for_server(method))
 }
 
 /// Node that serves a message.

@@ -378,7 +378,8 @@ fn asked(pending: PendingApproval, caller: &Caller, call: &WaitingCall<'_>) -> A
         Access::Resource { .. }
         | Access::Prompt { .. }
         | Access::Completion { .. }
-        | Access::Method { .. } => (None, false),
+        | Access::Method { .. }
+        | Access::Task(_) => (None, false),
     };
     AskedCall {
         pending,

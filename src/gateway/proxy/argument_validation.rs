@@ -36,7 +36,7 @@ impl OnRecord<'_> {
     /// Validates the arguments of a call before admission, so that nobody is asked about an unacceptable call and
     /// it takes no slot under a limit.
     pub(super) fn judge_at_once(&self, access: &Access, arguments: &Bytes) -> JudgedArguments {
-        let Some(tool) = access.tool() else { return JudgedArguments::Settled };
+        let Some(tool) = access.called_tool() else { return JudgedArguments::Settled };
         // Definitions that await review are not read.
         if tool.input.policy.mode == InputMode::Off || tool.trust == Trust::Withheld {
             return JudgedArguments::Settled;
@@ -72,7 +72,7 @@ impl OnRecord<'_> {
         arguments: &Bytes,
         intent: Option<Intent<'_>>,
     ) -> Result<Option<Bytes>, Refusal> {
-        let Some(tool) = access.tool() else { return Ok(None) };
+        let Some(tool) = access.called_tool() else { return Ok(None) };
         let judged = self.worker.ending.unless_cut(pin!(self.judged(tool, arguments))).await;
         let cut_off = || Refusal::cut_off(&tool.name.server, &tool.name.tool);
         match judged.ok_or_else(cut_off)? {
@@ -87,7 +87,8 @@ impl OnRecord<'_> {
         access: &Access,
         arguments: &Bytes,
     ) -> Option<Bytes> {
-        let tool = access.tool().filter(|tool| tool.input.policy.mode == InputMode::Coerce)?;
+        let tool =
+            access.called_tool().filter(|tool| tool.input.policy.mode == InputMode::Coerce)?;
         let judged = self.worker.ending.unless_cut(pin!(self.judged(tool, arguments))).await?;
         let violation = judged?;
         let coerced = self.coerced(tool, arguments, &violation).await?;
@@ -104,7 +105,7 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
         violation: &Violation,
     ) -> Result<Option<Bytes>, Refusal> {
-        if let Some(tool) = access.tool()
+        if let Some(tool) = access.called_tool()
             && let Some(coerced) = self.coerced(tool, arguments, violation).await
         {
             self.note_coercion(tool, arguments, &coerced, violation);
@@ -256,7 +257,7 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
         violation: &Violation,
     ) -> Result<(), Refusal> {
-        let Some(tool) = access.tool() else { return Ok(()) };
+        let Some(tool) = access.called_tool() else { return Ok(()) };
         if let Forecast::Refused(_) = self.forecast(access.clone(), arguments, intent) {
             // Admission finds the same and reports it.
             return Ok(());

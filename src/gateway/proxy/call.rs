@@ -293,7 +293,11 @@ pub(super) async fn send(
 
 /// Waits for the tool's output schema if answers are validated against it, within the call's timeout, so that nothing is
 /// sent before its answer can be validated.
-async fn schema_compiled(worker: &Worker, tool: &Tool, began: Instant) -> Result<(), Refusal> {
+pub(super) async fn schema_compiled(
+    worker: &Worker,
+    tool: &Tool,
+    began: Instant,
+) -> Result<(), Refusal> {
     let is_judged = tool.policy.mode != Mode::Off;
     if !is_judged || !matches!(tool.schema.now(), OutputSchema::Compiling(_)) {
         return Ok(());

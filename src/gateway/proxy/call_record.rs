@@ -527,6 +527,10 @@ impl CallRecord {
                 self.close(Status::Rejected, &why).await;
                 self.reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
             }
+            Stopped::Lacking { error, why } => {
+                self.close(Status::Rejected, &why).await;
+                self.reply.put(Piece::Whole(AnswerMember::Error, Splice::from(error)));
+            }
         }
     }
 
@@ -556,9 +560,10 @@ impl CallRecord {
             // The client chooses the method of an extension, which must not make a series of its own.
             let tool = match self.kind {
                 RecordKind::Extension => self.kind.method(),
-                RecordKind::ToolCall(_) | RecordKind::OwnTool | RecordKind::Forward(_) => {
-                    entry.draft.text(Text::Tool)
-                }
+                RecordKind::ToolCall(_)
+                | RecordKind::OwnTool
+                | RecordKind::Forward(_)
+                | RecordKind::Task { .. } => entry.draft.text(Text::Tool),
             };
             self.tally.tool(server, tool, entry.draft.variant, outcome);
         }

@@ -163,6 +163,7 @@ impl CallTrace {
             Access::Tool(call) => SpanTarget::Tool(cut(&call.tool().name.tool)),
             Access::Prompt { name, .. } => SpanTarget::Prompt(cut(name)),
             Access::Resource { uri, .. } => SpanTarget::Resource(plain_uri(uri)),
+            Access::Task(task) => SpanTarget::Tool(cut(&task.call().tool().name.tool)),
             Access::Completion { .. } | Access::Method { .. } => SpanTarget::None,
         };
     }

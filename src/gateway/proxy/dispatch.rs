@@ -53,7 +53,7 @@ use super::retrieve::{RETRIEVE_TOOLS, USAGE_INSTRUCTIONS};
 use super::worker::Worker;
 use super::{
     approval, builtin, call, describe, direct, extension, merged_extensions, params, passthrough,
-    render,
+    render, task_capability, tasks,
 };
 use crate::results::ResultHandle;
 
@@ -131,6 +131,12 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         ),
         ("server/discover", ProtocolFamily::Modern, _) => discover(worker, peer, &id),
         ("subscriptions/listen", ProtocolFamily::Modern, _) => listen(id, &params),
+        (method, ..) if tasks::is_request(method) => {
+            match tasks::request_of(method, peer.client.revision()) {
+                Some(request) => tasks::forward(worker, peer, id, request, params),
+                None => Reaction::unknown_method(&id, method),
+            }
+        }
         (method, _, Endpoint::Server(server)) if extensions::is_method(method) => {
             extension::forward(worker, peer, (id, server), method, params)
         }
@@ -188,12 +194,14 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
         .into_iter()
         .find(|known| **known == params.protocol_version)
         .unwrap_or(NEWEST_LEGACY);
+    let mut capabilities = declared_capabilities(worker, peer);
+    task_capability::declare(&mut capabilities, worker, peer, Revision::of(version));
     let result = with_instructions(
         worker,
         peer,
         json!({
             "protocolVersion": version,
-            "capabilities": declared_capabilities(worker, peer),
+            "capabilities": capabilities,
             "serverInfo": render::server_info(),
         }),
     );
@@ -207,12 +215,14 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
 
 /// `server/discover` (MCP 2026-07-28 §Discovery).
 fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
+    let mut capabilities = declared_capabilities(worker, peer);
+    task_capability::declare(&mut capabilities, worker, peer, Revision::NEWEST);
     let result = with_instructions(
         worker,
         peer,
         json!({
             "supportedVersions": supported(worker),
-            "capabilities": declared_capabilities(worker, peer),
+            "capabilities": capabilities,
         }),
     );
     // Upstream capabilities may change at any time.
@@ -326,6 +336,11 @@ fn listen(id: Bytes, params: &[u8]) -> Reaction {
     #[derive(Deserialize)]
     struct Listen {
         notifications: NotificationFilter,
+    }
+    if let Some(why) = tasks::undeclared_subscription(params) {
+        let data = task_capability::required();
+        let error = jsonrpc::error_with(Some(&id), Code::MissingCapability, &why, &data);
+        return Reaction::Error(Code::MissingCapability, error);
     }
     match serde_json::from_slice::<Listen>(params) {
         Ok(Listen { notifications: filter }) => {
@@ -597,6 +612,10 @@ pub(crate) async fn bound_to(worker: &Worker, endpoint: &Endpoint, received: &Re
         "resources/unsubscribe" => Forward::Resource(ResourceRequest::Unsubscribe),
         "resources/directory/read" => Forward::Resource(ResourceRequest::ReadDirectory),
         "skills/get" => Forward::Resource(ResourceRequest::GetSkill),
+        method if tasks::is_request(method) => {
+            let server = std::str::from_utf8(params).ok().and_then(tasks::server_of);
+            return server.map_or(BoundTo::Nothing, |server| of_server(worker, &server));
+        }
         _ => return BoundTo::Nothing,
     };
     if worker.settings().session_servers.is_empty() {
@@ -636,7 +655,12 @@ pub(crate) fn is_for_server(method: &str) -> bool {
         "resources/unsubscribe",
         "resources/directory/read",
     ];
-    known.contains(&method) || extensions::is_method(method)
+    known.contains(&method) || tasks::is_request(method) || extensions::is_method(method)
+}
+
+/// Whether it is a request about a task, whose answer may hold content of a server.
+pub(crate) fn is_task_request(method: &str) -> bool {
+    tasks::is_request(method)
 }
 
 async fn of_target(worker: &Worker, target: &Target) -> BoundTo {

@@ -15,7 +15,7 @@ use mcpproxy_activity::record::{Decision, Status};
 use mcpproxy_activity::{Durability, record};
 use mcpproxy_catalog::exposed_uris::UriRewriter;
 use mcpproxy_policy::approvals::{BoundRequest, MAX_SERVER_STATE_BYTES};
-use mcpproxy_policy::tool::{Idempotence, OutputSchema};
+use mcpproxy_policy::tool::OutputSchema;
 use mcpproxy_policy::{Access, BreakerChange, Permit, ResourceRequest, ServerOutcome};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::jsonrpc;
@@ -29,9 +29,7 @@ use mcpproxy_schema::output::{
     AnswerFault, AnswerMember, BareContent, Failure, Finding, InspectedMessage, Inspector, Mode,
     Policy, Required, StatePart, Treatment,
 };
-use mcpproxy_upstream::{
-    Answer, AnswerPart, CallAttempt, CallError, CallExtras, CallGuard, PermittedCall,
-};
+use mcpproxy_upstream::{AnswerPart, CallAttempt, CallError, PermittedCall};
 use tracing::Instrument;
 
 use super::call_record::{CallRecord, Departure};
@@ -46,12 +44,17 @@ use super::relay::{ASKED_LIMIT, AnsweringServer, HeldQuestion, Relay, Step};
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::Rise;
 use super::shutdown::CUT_OFF;
+use super::task_capability::TaskAnswer;
 use super::worker::Worker;
 use super::{memory_budget, render};
 use crate::telemetry::call_metrics::Judged;
 
 mod ask;
 mod hold;
+mod retry;
+mod task;
+
+pub(super) use retry::Retry;
 
 /// Maximum bytes gathered for one write of a streamed answer.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
@@ -105,6 +108,12 @@ pub(super) struct Exchange {
     begun: bool,
     /// Whether a guard's final verdict is among the record's decisions (warn).
     breached: bool,
+    /// Part of the answer that may be about a task; nothing of it is sent meanwhile.
+    tasks: Option<TaskAnswer>,
+    /// The rest of an answer about a task, before and after the result of its call.
+    envelope: Option<Box<(Splice, Splice)>>,
+    /// Whether the task has failed.
+    task_failed: bool,
 }
 
 /// Early end of an answer.
@@ -142,18 +151,21 @@ impl From<CallError> for Broken {
 impl Exchange {
     pub(super) fn new(
         worker: Rc<Worker>,
-        SentRequest { permit, answer, holdable, retry, rounds, rewriter }: SentRequest,
+        SentRequest { permit, answer, holdable, retry, rounds, rewriter, tasks }: SentRequest,
         call_record: CallRecord,
         relay: Relay,
         reply: Reply,
         (rise, keeping): (Option<Rise>, Option<Box<Keeping>>),
     ) -> Self {
-        let treatment = permit.access().tool().map_or(Treatment::Forward, |tool| tool.treatment());
+        // An answer about a task is read before the result in it is judged.
+        let judged = permit.access().called_tool();
+        let treatment = judged.map_or(Treatment::Forward, |tool| tool.treatment());
         let policy = policy(&permit);
         let hash_key = worker.proxy.hash_key;
         let inspector = Inspector::new(treatment, &policy, answer.id(), hash_key);
         let waiting = Splice::new();
-        let share = share(&worker, &permit, treatment);
+        let held = if judged.is_none() && tasks.is_some() { Treatment::Hold } else { treatment };
+        let share = share(&worker, &permit, held);
         let rounds = rounds.filter(|_| answer.family() == ProtocolFamily::Modern);
         Self {
             worker,
@@ -177,6 +189,9 @@ impl Exchange {
             open_state: None,
             begun: false,
             breached: false,
+            tasks,
+            envelope: None,
+            task_failed: false,
         }
     }
 
@@ -240,7 +255,7 @@ impl Exchange {
 
     fn status(&self, member: AnswerMember) -> Status {
         match member {
-            AnswerMember::Result if self.inspector.is_error() => Status::Error,
+            AnswerMember::Result if self.inspector.is_error() || self.task_failed => Status::Error,
             AnswerMember::Result => Status::Success,
             AnswerMember::Error => Status::Error,
         }
@@ -264,7 +279,12 @@ impl Exchange {
                     InspectedMessage::Answer(member) => {
                         match self.rounds.take().filter(InputRounds::is_asked) {
                             Some(rounds) => Box::pin(self.repeat_with_input(rounds)).await?,
-                            None => return Ok(member),
+                            None => {
+                                if member == AnswerMember::Result {
+                                    self.read_task()?;
+                                }
+                                return Ok(member);
+                            }
                         }
                         continue;
                     }
@@ -293,6 +313,10 @@ impl Exchange {
                 self.gather_error(slice)?;
                 continue;
             }
+            if let Some(TaskAnswer::About(_)) = self.tasks {
+                self.gather(slice).await?;
+                continue;
+            }
             let ending = self.inspector.ending(required(&self.permit, self.relay.family()));
             let adapted = match self.relay.is_for_legacy_client() {
                 true => self.wrapped(&slice),
@@ -316,6 +340,9 @@ impl Exchange {
                 && !rounds.may_ask(&self.inspector, &self.waiting)?
             {
                 self.rounds = None;
+            }
+            if self.tasks.is_some() && !self.may_be_task() {
+                self.tasks = None;
             }
         }
     }
@@ -363,6 +390,7 @@ impl Exchange {
         self.inspector =
             Inspector::new(self.treatment, &policy(&self.permit), answer.id(), hash_key);
         self.rounds = (answer.family() == ProtocolFamily::Modern).then_some(rounds);
+        self.tasks = TaskAnswer::of(None, self.permit.access(), &answer, false);
         self.answer = Some(answer.into());
         if let Some(rewriter) = &mut self.rewriter {
             rewriter.restart();
@@ -607,6 +635,7 @@ impl Exchange {
         let forward_long_result = self.treatment != Treatment::Hold
             && self.keeping.is_none()
             && self.rounds.is_none()
+            && self.tasks.is_none()
             && self.inspector.member() != Some(AnswerMember::Error);
         if forward_long_result && !self.waiting.is_empty() {
             let at_hand = match &mut self.answer {
@@ -697,7 +726,14 @@ impl Exchange {
         }
         self.call_record.delivers(&self.waiting);
         self.call_record.close(status, "").await;
-        self.reply.put(Piece::Whole(AnswerMember::Result, std::mem::take(&mut self.waiting)));
+        let result = self.take_result();
+        self.reply.put(Piece::Whole(AnswerMember::Result, result));
+    }
+
+    /// The result that waits, within the rest of an answer about its task.
+    fn take_result(&mut self) -> Splice {
+        let result = std::mem::take(&mut self.waiting);
+        self.enveloped(result)
     }
 
     /// Completes the answer: strict validates a result; then it is recorded and sent.
@@ -715,7 +751,8 @@ impl Exchange {
         if self.begun {
             self.send_rest().await;
         } else {
-            self.reply.put(Piece::Whole(member, std::mem::take(&mut self.waiting)));
+            let value = self.take_result();
+            self.reply.put(Piece::Whole(member, value));
         }
     }
 
@@ -727,7 +764,7 @@ impl Exchange {
         let worker = Rc::clone(&self.worker);
         let reply = self.reply.clone();
         self.call_record.delivers(&self.waiting);
-        let rest = std::mem::take(&mut self.waiting);
+        let rest = self.take_result();
         let last = match self.begun {
             true => (!rest.is_empty()).then(|| Piece::Data(rest)),
             false => Some(Piece::Whole(AnswerMember::Result, rest)),
@@ -855,7 +892,8 @@ impl Exchange {
         let result = render::error_result(self.relay.family(), &text);
         self.call_record.replaces(whole, &result, Departure::Blocked);
         self.call_record.close(Status::Blocked, &text).await;
-        self.reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
+        let result = self.enveloped(Splice::from(result));
+        self.reply.put(Piece::Whole(AnswerMember::Result, result));
     }
 
     /// Ends an answer that failed midway or was cut off.
@@ -887,6 +925,8 @@ pub(super) struct SentRequest {
     pub(super) rounds: Option<InputRounds>,
     /// Rewriter of the URIs in its result.
     pub(super) rewriter: Option<Box<UriRewriter>>,
+    /// Part of its answer that may be about a task.
+    pub(super) tasks: Option<TaskAnswer>,
 }
 
 /// This call's share of the memory for held bytes.
@@ -951,53 +991,9 @@ fn required(permit: &Permit, family: ProtocolFamily) -> Required {
             }
             | Access::Prompt { .. }
             | Access::Completion { .. }
-            | Access::Method { .. },
+            | Access::Method { .. }
+            | Access::Task(_),
         ) => Required::Type,
-    }
-}
-
-/// How to repeat a call that its tool's capability declares idempotent.
-pub(super) struct Retry {
-    body: Bytes,
-    extras: CallExtras,
-    idempotence: Idempotence,
-}
-
-impl Retry {
-    pub(super) fn of(permit: &Permit, body: &Bytes, extras: &CallExtras) -> Option<Self> {
-        let idempotence = permit.access().tool().map_or(Idempotence::No, |tool| tool.idempotence);
-        match idempotence {
-            Idempotence::No => None,
-            Idempotence::Derived | Idempotence::Stated => {
-                Some(Self { body: body.clone(), extras: extras.clone(), idempotence })
-            }
-        }
-    }
-
-    /// Whether it may be repeated even if the call may have crashed its server: only if it is declared idempotent.
-    /// A read-only tool may still crash the server, and a fresh one would crash too.
-    pub(super) fn may_end_its_server(&self) -> bool {
-        match self.idempotence {
-            Idempotence::Stated => true,
-            Idempotence::Derived | Idempotence::No => false,
-        }
-    }
-
-    /// Repeats it under the same record within the remaining time. `failed` is the connection on which nothing
-    /// arrived, if known.
-    pub(super) async fn send(
-        self,
-        worker: &Worker,
-        guard: CallGuard,
-        permit: &Permit,
-        record: &mut CallRecord,
-        failed: Option<u64>,
-    ) -> Result<Answer, CallError> {
-        record.add_metadata("retried", "true");
-        let Self { body, extras, .. } = self;
-        let (began, attempt) = (record.began(), CallAttempt::Retry(failed));
-        let call = PermittedCall { permit, body, extras, began, attempt };
-        guard.call(&worker.pool, call).await
     }
 }
 

@@ -144,7 +144,7 @@ impl InputRounds {
                 }
                 Some(ResultTypePlace::Within(span)) => {
                     let (start, len) = (span.start as usize, span.len() as usize);
-                    self.is_asked = is_input_required(waiting, start, len);
+                    self.is_asked = is_type(waiting, (start, len), "input_required");
                 }
             }
         }
@@ -181,13 +181,14 @@ impl InputRounds {
             Access::Resource { .. }
             | Access::Prompt { .. }
             | Access::Completion { .. }
-            | Access::Method { .. } => (with_members(&self.body, &members), extras),
+            | Access::Method { .. }
+            | Access::Task(_) => (with_members(&self.body, &members), extras),
         }
     }
 }
 
-/// Whether the value at that place is the string `input_required`, in any spelling.
-fn is_input_required(waiting: &Splice, start: usize, len: usize) -> bool {
+/// Whether the value at that place, given by start and length, is this string, in any spelling.
+pub(super) fn is_type(waiting: &Splice, (start, len): (usize, usize), expected: &str) -> bool {
     let mut value = [0; MAX_TYPE_BYTES];
     let Some(value) = value.get_mut(..len) else { return false };
     let (mut before, mut filled) = (start, 0);
@@ -203,7 +204,7 @@ fn is_input_required(waiting: &Splice, start: usize, len: usize) -> bool {
         filled += fits;
     }
     let value = std::str::from_utf8(value).ok().and_then(string);
-    value.as_deref() == Some("input_required")
+    value.as_deref() == Some(expected)
 }
 
 /// The object with these members before its own.
@@ -421,7 +422,7 @@ impl<'a> InputRequest<'a> {
             (None, ServerRequest::Roots) => String::new(),
             (params, _) => {
                 let shape = shapes::params(method).unwrap_or(shapes::Shape::Object(&[]));
-                // Nobody could fetch the result of a task (PRO-33).
+                // The server could not fetch the result of a task of its client.
                 let edits = [("task", None)];
                 let params = params.unwrap_or_default();
                 let mut params = shapes::sift(shape, revision, params, &edits, left)?;
@@ -681,11 +682,13 @@ mod tests {
                 for piece in text.as_bytes().chunks(size) {
                     waiting.push(Bytes::copy_from_slice(piece));
                 }
-                assert_eq!(is_input_required(&waiting, start, value.len()), expected, "{value}");
+                let found = is_type(&waiting, (start, value.len()), "input_required");
+                assert_eq!(found, expected, "{value}");
             }
         }
         let long = format!("\"{}\"", "x".repeat(MAX_TYPE_BYTES));
-        assert!(!is_input_required(&Splice::from(Bytes::from(long.clone())), 0, long.len()));
+        let whole = Splice::from(Bytes::from(long.clone()));
+        assert!(!is_type(&whole, (0, long.len()), "input_required"));
     }
 
     #[test]

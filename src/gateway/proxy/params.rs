@@ -66,7 +66,7 @@ impl<'a> CallParams<'a> {
     ) -> Result<Self, Unreadable> {
         let text = std::str::from_utf8(params).map_err(|_| Unreadable::NotAnObject)?;
         let slice = |value: &str| params.slice_ref(value.as_bytes());
-        let (mut name, mut meta, mut others) = (None, None, String::new());
+        let (mut name, mut meta, mut task, mut others) = (None, None, None, String::new());
         let mut left = Left::default();
         let mut arguments = Bytes::from_static(b"{}");
         for member in members(text).map_err(|_| Unreadable::NotAnObject)? {
@@ -82,7 +82,10 @@ impl<'a> CallParams<'a> {
                     check_progress_token(Some(value))?;
                     meta = Some(slice(value));
                 }
-                _ => push_member(revision, &key, value, &mut others, &mut left)?,
+                _ => {
+                    let kept = push_member(revision, &key, value, &mut others, &mut left)?;
+                    task = task.or(kept);
+                }
             }
         }
         let name = name.ok_or(Unreadable::NoName)?;
@@ -94,6 +97,7 @@ impl<'a> CallParams<'a> {
                 meta,
                 members: others.into(),
                 client_capabilities,
+                task,
                 ..CallExtras::default()
             },
             left,
@@ -102,20 +106,23 @@ impl<'a> CallParams<'a> {
 }
 
 /// Member that asks for a task instead of a result (MCP 2025-11-25 §Tasks).
-const TASK: &str = "task";
+pub(super) const TASK: &str = "task";
 
-/// Handles any other member; `others` collects the forwarded ones as raw JSON.
+/// Handles any other member; `others` collects the forwarded ones as raw JSON. Returns [`TASK`], which only a server with
+/// tasks gets.
 fn push_member(
     revision: Revision,
     name: &str,
     value: &str,
     others: &mut String,
     left: &mut Left,
-) -> Result<(), MemberRefused> {
+) -> Result<Option<Bytes>, MemberRefused> {
     match shapes::find(shapes::TOOLS_CALL, revision, name) {
         MemberMatch::Variant(known) => return Err(MemberRefused::variant("", name, known)),
-        // No client could fetch the result of a task (PRO-33).
-        MemberMatch::Known(_) if name == TASK => left.push("", name),
+        MemberMatch::Known(shape) if name == TASK => {
+            let value = shapes::sift_value(shape, revision, name, value, left)?;
+            return Ok(Some(Bytes::copy_from_slice(value.as_bytes())));
+        }
         MemberMatch::Unknown => left.push("", name),
         MemberMatch::Known(shape) => {
             let comma = if others.is_empty() { "" } else { "," };
@@ -123,7 +130,7 @@ fn push_member(
             others.extend([comma, "\"", name, "\":", &value]);
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// A client's response to `method` as the member to forward, reduced to members of the client's revision.
@@ -543,8 +550,12 @@ mod tests {
         assert_eq!(read.left.names().collect::<Vec<_>>(), ["odd\"key", "task"]);
         let read =
             CallParams::read(&raw, Revision::November2025, ClientCapabilities::default()).unwrap();
-        assert_eq!(read.extras.members, "", "a task's result could not be fetched");
-        assert_eq!(read.left.names().last(), Some("task"));
+        assert_eq!(read.extras.members, "");
+        assert_eq!(
+            read.extras.task.as_deref(),
+            Some(&b"{}"[..]),
+            "only a server with tasks gets it"
+        );
     }
 
     #[test]
@@ -691,7 +702,9 @@ mod tests {
                     Target::Prompt(name.into())
                 }
                 Access::Completion { of: Reference::Resource(uri), .. } => Target::Uri(uri.into()),
-                Access::Tool(_) | Access::Method { .. } => panic!("neither is requested"),
+                Access::Tool(_) | Access::Method { .. } | Access::Task(_) => {
+                    panic!("none of them is requested")
+                }
             };
             let renamed = match target {
                 Target::Uri(_) => Target::Uri(own.to_owned()),

@@ -43,7 +43,8 @@ use mcpproxy_policy as policy;
 use mcpproxy_policy::ResourceRequest;
 use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
 use mcpproxy_protocol::mcp::jsonrpc::Code;
-use mcpproxy_protocol::mcp::known_extensions::Extension;
+use mcpproxy_protocol::mcp::known_extensions::{Extension, TASKS_EXTENSION};
+use mcpproxy_protocol::mcp::meta::EXTENSIONS;
 use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
 use mcpproxy_protocol::mcp::trace_context::meta_of;
 use mcpproxy_schema::output::AnswerMember;
@@ -74,10 +75,8 @@ pub(crate) fn capabilities(worker: &Worker) -> Map<String, Value> {
     offered.map(|(_, name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Members of `capabilities` that the proxy serves itself, or refuses: tasks (PRO-33).
+/// Members of `capabilities` that the proxy serves itself. [Tasks](super::task_capability) are declared apart.
 const SERVED: [&str; 6] = ["tools", "resources", "prompts", "completions", "logging", "tasks"];
-/// The extension for tasks, of 2026-07-28.
-const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// Capabilities of one server: those that the proxy serves in its own form, all others as the server declares them.
 pub(crate) fn capabilities_of(upstream: &Upstream) -> Map<String, Value> {
@@ -85,7 +84,7 @@ pub(crate) fn capabilities_of(upstream: &Upstream) -> Map<String, Value> {
     let others = introduced.capabilities.iter();
     let others = others.filter(|(name, _)| !SERVED.contains(&name.as_str()));
     let mut all: Map<_, _> = others.map(|(name, value)| (name.clone(), value.clone())).collect();
-    if let Some(Value::Object(extensions)) = all.get_mut("extensions") {
+    if let Some(Value::Object(extensions)) = all.get_mut(EXTENSIONS) {
         extensions.remove(TASKS_EXTENSION);
     }
     let resources = json!({"subscribe": offers.resource_updates, "listChanged": true});

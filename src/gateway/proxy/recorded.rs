@@ -39,6 +39,8 @@ use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::{FactsOf, Rise};
 use super::settings::CurrentSettings;
+use super::task_capability;
+use super::task_capability::TaskAnswer;
 use super::worker::Worker;
 use mcpproxy_activity::record::{Recording, Status};
 use mcpproxy_catalog::exposed_uris::UriRewriter;
@@ -82,6 +84,8 @@ pub(super) struct OnRecord<'a> {
     rise: Option<Rise>,
     /// Rewriter of the URIs in the result.
     rewriter: Option<Box<UriRewriter>>,
+    /// The client's id of the task that the request is about.
+    pub(super) task: Option<Box<str>>,
 }
 
 impl OnRecord<'_> {
@@ -145,6 +149,8 @@ pub(super) enum ReplySource {
         rise: Option<Rise>,
         /// Rewriter of the URIs in the result.
         rewriter: Option<Box<UriRewriter>>,
+        /// Part of the answer that may be about a task.
+        tasks: Option<TaskAnswer>,
     },
 }
 
@@ -190,6 +196,7 @@ where
             inputs: Box::default(),
             rise: None,
             rewriter: None,
+            task: None,
         };
         match work(on).await {
             Ok(ReplySource::Server {
@@ -201,12 +208,14 @@ where
                 rounds,
                 rise,
                 rewriter,
+                tasks,
             }) => {
                 let keeping = Keeping::of(&worker, &caller, kind, &permit);
                 let relay = Relay::new(caller.client, token)
                     .holding(holdable.is_some())
                     .taking_extensions(caller.extensions);
-                let asked = SentRequest { permit, answer, holdable, retry, rounds, rewriter };
+                let asked =
+                    SentRequest { permit, answer, holdable, retry, rounds, rewriter, tasks };
                 let exchange = Exchange::new(worker, asked, record, relay, reply, (rise, keeping));
                 let ended = exchange.run().await;
                 if let Some(anonymous) = anonymous {
@@ -737,6 +746,11 @@ impl OnRecord<'_> {
             | Access::Prompt { .. }
             | Access::Completion { .. }
             | Access::Method { .. } => access,
+            Access::Task(task) => {
+                let catalog = self.worker.proxy.catalog.load();
+                let tool = catalog.tool(&task.call().tool().name).cloned()?;
+                Access::Task(task.of_tool(tool))
+            }
         })
     }
 
@@ -822,7 +836,7 @@ impl OnRecord<'_> {
             // Rare and large, so boxed to keep it out of every call's future.
             return Box::pin(self.take_over(permit, (body, holdable), extras, &id)).await;
         }
-        let Self { worker, caller, user, record, rise, rewriter, .. } = self;
+        let Self { worker, caller, user, record, rise, rewriter, task, .. } = self;
         extras.trace = record.carried();
         extras.extensions = caller.extensions;
         if let Some((client, _)) = &caller.client {
@@ -837,6 +851,9 @@ impl OnRecord<'_> {
             return Err(Refusal::no_server(permit.access().server()));
         };
         let upstream = Arc::clone(&guard);
+        task_capability::settled(&upstream, &extras).await;
+        let creates =
+            task_capability::may_create(worker, caller, &upstream, permit.access(), &mut extras);
         let now = clock::now();
         record.sends(&upstream, now);
         if let Some(user) = user {
@@ -864,6 +881,7 @@ impl OnRecord<'_> {
         match answer {
             None => Err(Refusal::cut_off(upstream.name(), permit.access().label())),
             Some(Ok(answer)) => {
+                let tasks = TaskAnswer::of(task, permit.access(), &answer, creates);
                 let (answer, retry) = (AnswerStream::Direct(answer), retry.map(Box::new));
                 Ok(ReplySource::Server {
                     permit,
@@ -874,6 +892,7 @@ impl OnRecord<'_> {
                     rounds,
                     rise,
                     rewriter,
+                    tasks,
                 })
             }
             Some(Err(error)) => {
@@ -900,7 +919,7 @@ impl OnRecord<'_> {
         extras: CallExtras,
         id: &ApprovalId,
     ) -> Result<ReplySource, Refusal> {
-        let Self { worker, caller, user, record, rise, .. } = self;
+        let Self { worker, caller, user, record, rise, rewriter, .. } = self;
         record.add_metadata(HELD_CALL, &serde_json::json!(id.as_str()).to_string());
         let server = permit.access().server();
         let Some(upstream) = worker.proxy.upstreams.get(server) else {
@@ -932,7 +951,8 @@ impl OnRecord<'_> {
             retry: None,
             rounds: None,
             rise,
-            rewriter: None,
+            rewriter,
+            tasks: None,
         })
     }
 }

@@ -11,7 +11,9 @@ use bytes::Bytes;
 use http::StatusCode;
 use mcpproxy_activity::record::{Decision, Policy, Status, Type, Verdict};
 use mcpproxy_policy::tool::ToolName;
-use mcpproxy_policy::{Denial, DenialKind, ResourceRequest, TOOLS_CALL, TooManyRefusals};
+use mcpproxy_policy::{
+    Denial, DenialKind, ResourceRequest, TOOLS_CALL, TaskRequest, TooManyRefusals,
+};
 use mcpproxy_protocol::mcp::jsonrpc::{self, Code};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_upstream::CallError;
@@ -190,6 +192,13 @@ pub(super) enum Stopped {
         /// The error text of the record.
         why: String,
     },
+    /// The client did not declare a capability that the request needs.
+    Lacking {
+        /// The complete JSON-RPC error.
+        error: Bytes,
+        /// The error text of the record.
+        why: String,
+    },
 }
 
 impl Stopped {
@@ -197,7 +206,7 @@ impl Stopped {
     pub(super) fn counts(&self) -> bool {
         match self {
             Self::Refused(refusal) => refusal.kind != RefusalKind::Unavailable,
-            Self::InputRequired { .. } => true,
+            Self::InputRequired { .. } | Self::Lacking { .. } => true,
         }
     }
 
@@ -205,7 +214,9 @@ impl Stopped {
     pub(super) fn throttled(self, too_many: &TooManyRefusals) -> Self {
         let refusal = match self {
             Self::Refused(refusal) => refusal,
-            Self::InputRequired { why, .. } => Refusal::rejected(RefusalKind::Throttled, why),
+            Self::InputRequired { why, .. } | Self::Lacking { why, .. } => {
+                Refusal::rejected(RefusalKind::Throttled, why)
+            }
         };
         Self::Refused(refusal.throttled(too_many))
     }
@@ -276,6 +287,12 @@ pub(super) enum RecordKind {
     Forward(Forward),
     /// A method that no revision has.
     Extension,
+    /// A request about a task.
+    Task {
+        request: TaskRequest,
+        /// Whether it came to the endpoint of the call tools.
+        at_call_tools: bool,
+    },
 }
 
 impl RecordKind {
@@ -287,6 +304,7 @@ impl RecordKind {
             Self::Forward(Forward::Completion) => Type::Completion,
             Self::OwnTool
             | Self::Extension
+            | Self::Task { .. }
             | Self::Forward(Forward::Resource(
                 ResourceRequest::Subscribe
                 | ResourceRequest::Unsubscribe
@@ -303,6 +321,7 @@ impl RecordKind {
             Self::Forward(forward) => forward.method(),
             // The word of the conventions for any method that they do not list.
             Self::Extension => "_OTHER",
+            Self::Task { request, .. } => request.method(),
         }
     }
 
@@ -310,7 +329,7 @@ impl RecordKind {
     pub(super) fn variant(self) -> &'static str {
         match self {
             Self::ToolCall(variant) => variant,
-            Self::OwnTool | Self::Forward(_) | Self::Extension => "",
+            Self::OwnTool | Self::Forward(_) | Self::Extension | Self::Task { .. } => "",
         }
     }
 
@@ -319,11 +338,11 @@ impl RecordKind {
         match (self, kind) {
             (Self::ToolCall(_) | Self::OwnTool, kind)
             | (
-                Self::Forward(_) | Self::Extension,
+                Self::Forward(_) | Self::Extension | Self::Task { .. },
                 kind @ (RefusalKind::Unreadable | RefusalKind::Headers | RefusalKind::Throttled),
             ) => kind,
             (
-                Self::Forward(_) | Self::Extension,
+                Self::Forward(_) | Self::Extension | Self::Task { .. },
                 RefusalKind::Parameters
                 | RefusalKind::Intent
                 | RefusalKind::Gate

@@ -236,6 +236,9 @@ pub struct NotificationFilter {
     pub resources_list_changed: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_subscriptions: Vec<String>,
+    /// Of the extension for tasks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub task_ids: Vec<String>,
 }
 
 impl Reaction {

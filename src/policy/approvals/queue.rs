@@ -19,6 +19,7 @@ use crate::approvals::request_state::{
     Repeat, RepeatedCall, StateKey, StateRead, Unclaimed, UnclaimedCalls, UserResponse,
 };
 use crate::approvals::sealed_state::{BoundRequest, StateRefused};
+use crate::approvals::sealed_task::OpenedTask;
 use crate::approvals::standing::{
     Now, Reach, SharedApproval, SharedApprovalKey, StandingApproval, StandingApprovals,
 };
@@ -311,6 +312,26 @@ impl ApprovalQueue {
         now: SystemTime,
     ) -> Result<Vec<u8>, StateRefused> {
         self.state_key.as_ref().map_or(Err(StateRefused::Foreign), |key| key.open(sealed, to, now))
+    }
+
+    /// Seals a server's task id for the client of `principal`; `None` if the system has no randomness.
+    pub fn seal_task(
+        &self,
+        task: &OpenedTask,
+        principal: &Principal,
+        now: SystemTime,
+    ) -> Option<String> {
+        self.state_key.as_ref().map(|key| key.seal_task(task, principal, now))
+    }
+
+    /// Opens a task id that a client of `principal` presents.
+    pub fn open_task(
+        &self,
+        sealed: &str,
+        principal: &Principal,
+        now: SystemTime,
+    ) -> Option<OpenedTask> {
+        self.state_key.as_ref()?.open_task(sealed, principal, now)
     }
 
     /// A client retries a call: its response counts as an answer if it is the first. A decided call is consumed.

@@ -15,6 +15,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::oneshot;
 
 use crate::approvals::sealed_state::{BoundRequest, SealingKey, StateRefused};
+use crate::approvals::sealed_task::OpenedTask;
 use crate::approvals::{ApprovalId, ApprovalVerdict, Outcome};
 use crate::{CallDigest, NotApproved, PendingApproval, Principal};
 
@@ -125,6 +126,29 @@ impl StateKey {
         let mut all = std::iter::once(&self.writes).chain(&self.others);
         let opened = all.find_map(|key| key.sealing.open(sealed, to, now));
         opened.unwrap_or(Err(StateRefused::Foreign))
+    }
+}
+
+impl StateKey {
+    /// Seals a server's task id.
+    pub(super) fn seal_task(
+        &self,
+        task: &OpenedTask,
+        principal: &Principal,
+        now: SystemTime,
+    ) -> String {
+        self.writes.sealing.seal_task(task, principal, now)
+    }
+
+    /// Opens a sealed task id.
+    pub(super) fn open_task(
+        &self,
+        sealed: &str,
+        principal: &Principal,
+        now: SystemTime,
+    ) -> Option<OpenedTask> {
+        let mut all = std::iter::once(&self.writes).chain(&self.others);
+        all.find_map(|key| key.sealing.open_task(sealed, principal, now))
     }
 }
 

@@ -22,6 +22,8 @@ use crate::{Access, Principal};
 
 /// Prefix of every sealed state, whichever proxy made it.
 const PREFIX: &str = "mcpproxy-state";
+/// Prefix of every sealed id of a task.
+pub(super) const TASK_PREFIX: &str = "mcpproxy-task";
 /// Context of the key, which differs from that of the states of approvals.
 const CONTEXT: &str = "mcpproxy requestState of a server, 1";
 /// Time for which a state is valid.
@@ -59,6 +61,8 @@ pub(super) struct SealingKey {
     key: [u8; 32],
     /// `PREFIX.KEY.`
     head: Box<str>,
+    /// The same for the ids of tasks.
+    task_head: Box<str>,
 }
 
 impl SealingKey {
@@ -67,6 +71,7 @@ impl SealingKey {
         Self {
             key: blake3::derive_key(CONTEXT, key),
             head: format!("{PREFIX}.{name}.").into_boxed_str(),
+            task_head: format!("{}.{name}.", TASK_PREFIX).into_boxed_str(),
         }
     }
 
@@ -115,8 +120,18 @@ impl SealingKey {
         let BoundRequest { principal, access } = to;
         let (mark, target) = (principal.mark(), access.target().as_bytes());
         let (server, method) = (access.server().as_bytes(), access.method().as_bytes());
+        self.hash_of(&[&mark, server, method, target, expiry.as_bytes(), state.as_bytes()])
+    }
+
+    /// Beginning of the sealed ids of tasks.
+    pub(super) fn task_head(&self) -> &str {
+        &self.task_head
+    }
+
+    /// Keyed hash over these parts.
+    pub(super) fn hash_of(&self, parts: &[&[u8]]) -> blake3::Hash {
         let mut hasher = Hasher::new_keyed(&self.key);
-        for part in [&mark, server, method, target, expiry.as_bytes(), state.as_bytes()] {
+        for part in parts {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part);
         }
@@ -125,7 +140,7 @@ impl SealingKey {
 }
 
 /// The server's own name or URI of what is requested.
-fn seconds(time: SystemTime) -> u64 {
+pub(super) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 

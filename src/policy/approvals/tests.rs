@@ -7,10 +7,10 @@ use crate as policy;
 
 use super::standing::{MAX_ENDED, MAX_STANDING_HERE, Now, Reach, StandingApprovals};
 use super::*;
-use crate::tool::{Annotations, CapabilityOverride, Rules, Tool, ToolName};
+use crate::tool::{Annotations, CapabilityOverride, Rules, Tool, ToolName, Trust};
 use crate::{
-    Access, Admission, AdmissionRequest, Approved, NotApproved, PendingApproval, Principal,
-    SessionFacts, ToolAccess, intent,
+    Access, Admission, AdmissionRequest, AgentToken, Approved, DenialKind, NotApproved,
+    PendingApproval, Principal, Scope, SessionFacts, TaskAccess, TaskRequest, ToolAccess, intent,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -617,4 +617,43 @@ fn ids_are_short_and_unique() {
     }
     let id = ApprovalId::fresh(Some("abc0123")).unwrap();
     assert_eq!((id.as_str().len(), ApprovalId::node_in(id.as_str())), (24, Some("abc0123")));
+}
+
+#[test]
+fn pro_43_only_input_for_a_task_is_approved_apart_from_its_call() {
+    let decide = |principal: &Principal, tool: Arc<Tool>, request| {
+        let access = TaskAccess::new(ToolAccess::direct(tool), request, "1".into());
+        let request = AdmissionRequest {
+            principal,
+            access: Access::Task(access),
+            arguments: b"{}",
+            meta: b"",
+            inputs: b"",
+            intent: None,
+            client: "",
+            session: SessionFacts::default(),
+            carries_out: false,
+            now: SystemTime::UNIX_EPOCH,
+        };
+        match policy::admit(request, &policy::Settings::default()) {
+            Admission::Permit(_) => Ok("permit"),
+            Admission::Pending(_) => Ok("pending"),
+            Admission::Queued(_) => Ok("queued"),
+            Admission::Denial(denial) => Err(denial.kind()),
+        }
+    };
+    let scope = Scope { servers: vec!["other".into()], ..Scope::default() };
+    let token = Principal::Token(Arc::new(AgentToken::new("ci", 1, scope)));
+    let withheld = Arc::new(Tool { trust: Trust::Withheld, ..Tool::clone(&tool("")) });
+    for (request, expected) in [
+        (TaskRequest::Get, "permit"),
+        (TaskRequest::Cancel, "permit"),
+        (TaskRequest::Result, "permit"),
+        (TaskRequest::Update, "pending"),
+    ] {
+        assert_eq!(decide(&Principal::Admin, tool(""), request), Ok(expected), "{request:?}");
+        assert_eq!(decide(&token, tool(""), request), Err(DenialKind::Scope), "{request:?}");
+        let quarantined = decide(&Principal::Admin, Arc::clone(&withheld), request);
+        assert_eq!(quarantined, Err(DenialKind::Catalog), "{request:?}");
+    }
 }

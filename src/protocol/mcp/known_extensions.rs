@@ -7,6 +7,9 @@
 use mcpproxy_json::members::{elements, member, members, string};
 use serde_json::{Map, Value};
 
+/// The extension for tasks, which is declared for calls whose client and server have declared it (PRO-43).
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
 /// A known extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
@@ -106,14 +109,21 @@ impl Extensions {
 
     /// Writes the member `"extensions":{…}` of a client's capabilities; nothing for an empty set.
     pub fn push(self, out: &mut Vec<u8>) {
+        self.push_with(false, out);
+    }
+
+    /// The same with the extension for tasks, if `tasks`.
+    pub(super) fn push_with(self, tasks: bool, out: &mut Vec<u8>) {
         let declared = KNOWN.iter().filter(|known| self.has(known.extension));
-        for (at, Known { id, settings, .. }) in declared.enumerate() {
+        let declared = declared.map(|known| (known.id, known.settings));
+        let declared = declared.chain(tasks.then_some((TASKS_EXTENSION, "{}")));
+        for (at, (id, settings)) in declared.enumerate() {
             let before = if at == 0 { r#""extensions":{"# } else { "," };
             for part in [before, "\"", id, "\":", settings] {
                 out.extend_from_slice(part.as_bytes());
             }
         }
-        if !self.is_empty() {
+        if tasks || !self.is_empty() {
             out.push(b'}');
         }
     }

@@ -414,12 +414,14 @@ mod tests {
             json!({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": {
                 "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client}})
         );
+        let mut modern = capabilities;
+        modern["extensions"] = json!({"io.modelcontextprotocol/tasks": {}});
         assert_eq!(
             message(OpeningRequest::Discover),
             json!({"jsonrpc": "2.0", "id": 7, "method": "server/discover", "params": {"_meta": {
                 "io.modelcontextprotocol/protocolVersion": "2026-07-28",
                 "io.modelcontextprotocol/clientInfo": client,
-                "io.modelcontextprotocol/clientCapabilities": capabilities}}})
+                "io.modelcontextprotocol/clientCapabilities": modern}}})
         );
     }
 

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::known_extensions::Extensions;
+use super::known_extensions::{Extensions, TASKS_EXTENSION};
 use super::trace_context;
-use mcpproxy_json::members::{members, string};
+use mcpproxy_json::members::{member, members, string};
 
 /// Key of the request's revision.
 pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
@@ -15,7 +15,7 @@ pub const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 /// Key of the minimum severity of log messages for the sender.
 pub const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 /// Key of the task of a message.
-pub(crate) const TASK_KEY: &str = "io.modelcontextprotocol/related-task";
+pub const TASK_KEY: &str = "io.modelcontextprotocol/related-task";
 /// Key of the subscription of a notification.
 pub const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
 pub const SERVER_KEY: &str = "io.modelcontextprotocol/serverInfo";
@@ -35,32 +35,42 @@ pub const NO_CAPABILITIES: &str = r#","io.modelcontextprotocol/clientCapabilitie
 pub const EVERYTHING: &[u8] = concat!(
     r#"{"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{},"#,
     r#""extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"#,
-    r#""io.modelcontextprotocol/skills":{}}}}"#
+    r#""io.modelcontextprotocol/skills":{},"io.modelcontextprotocol/tasks":{}}}}"#
 )
 .as_bytes();
+/// Member of capabilities with the extensions.
+pub const EXTENSIONS: &str = "extensions";
 
-/// Member of a client's capabilities with its extensions.
-const EXTENSIONS: &str = "extensions";
-/// Capabilities of a client that its server may use through the proxy, besides known extensions. Tasks and unknown ones
-/// are not among them: a server that uses one answers what the client cannot follow up. With the parts of each.
+/// Whether the `_meta` of a request declares the extension for tasks.
+pub fn declares_tasks(meta: &[u8]) -> bool {
+    let declared = || {
+        let meta = std::str::from_utf8(meta).ok()?;
+        member(member(member(meta, CAPABILITIES_KEY)?, EXTENSIONS)?, TASKS_EXTENSION)
+    };
+    declared().is_some_and(|settings| settings.starts_with('{'))
+}
+
+/// Capabilities of a client that its server may use through the proxy, besides known extensions. Unknown ones are not
+/// among them: a server that uses one answers what the client cannot follow up. With the parts of each.
 const BRIDGED: [(&str, &[&str]); 3] =
     [("elicitation", &["form", "url"]), ("sampling", &["tools", "context"]), ("roots", &[])];
 
 /// Writes those of a client's declared capabilities that the proxy bridges; an empty object if they are none. Only known
 /// words are written, with empty objects as values: anything else would be a way to send data that nobody sees.
-pub fn push_bridged(out: &mut Vec<u8>, declared: &str) {
+/// `tasks` adds the extension for tasks, which the caller has found declared by both sides.
+pub fn push_bridged(out: &mut Vec<u8>, declared: &str, tasks: bool) {
     out.push(b'{');
     let start = out.len();
+    let mut has_tasks = !tasks;
     for (name, value) in members(declared).ok().into_iter().flatten().map_while(Result::ok) {
-        let extensions = match &*name {
-            EXTENSIONS => Extensions::declared(value),
-            _ => Extensions::NONE,
-        };
-        if !extensions.is_empty() {
-            if out.len() > start {
-                out.push(b',');
+        if name == EXTENSIONS {
+            let extensions = Extensions::declared(value);
+            if !extensions.is_empty() || !has_tasks {
+                if out.len() > start {
+                    out.push(b',');
+                }
+                extensions.push_with(!std::mem::replace(&mut has_tasks, true), out);
             }
-            extensions.push(out);
             continue;
         }
         let Some((name, parts)) = BRIDGED.iter().find(|(known, _)| *known == &*name) else {
@@ -79,6 +89,12 @@ pub fn push_bridged(out: &mut Vec<u8>, declared: &str) {
             }
         }
         out.push(b'}');
+    }
+    if !has_tasks {
+        if out.len() > start {
+            out.push(b',');
+        }
+        Extensions::NONE.push_with(true, out);
     }
     out.push(b'}');
 }
@@ -223,8 +239,35 @@ mod tests {
             ),
         ] {
             let mut out = b"x".to_vec();
-            push_bridged(&mut out, declared);
+            push_bridged(&mut out, declared, false);
             assert_eq!(String::from_utf8(out).unwrap(), format!("x{expected}"), "{declared}");
+        }
+    }
+
+    #[test]
+    fn pro_43_tasks_are_declared_without_anything_that_the_client_chooses() {
+        let tasks = r#""extensions":{"io.modelcontextprotocol/tasks":{}}"#;
+        for (declared, expected) in [
+            ("{}", format!("{{{tasks}}}")),
+            (
+                r#"{"roots":{},"extensions":{"io.modelcontextprotocol/tasks":{"x":"data"}}}"#,
+                format!(r#"{{"roots":{{}},{tasks}}}"#),
+            ),
+        ] {
+            let mut out = Vec::new();
+            push_bridged(&mut out, declared, true);
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{declared}");
+        }
+        for (declared, is_declared) in [
+            (r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#, true),
+            (r#"{"extensions":{"io.modelcontextprotocol\u002ftasks":{"x":1}}}"#, true),
+            (r#"{"extensions":{"io.modelcontextprotocol/tasks":true}}"#, false),
+            (r#"{"extensions":{"x":{}},"io.modelcontextprotocol/tasks":{}}"#, false),
+            (r#"{"tasks":{}}"#, false),
+            ("7", false),
+        ] {
+            let meta = format!("{{\"{CAPABILITIES_KEY}\":{declared}}}");
+            assert_eq!(declares_tasks(meta.as_bytes()), is_declared, "{declared}");
         }
     }
 
@@ -240,8 +283,9 @@ mod tests {
         let everything =
             ClientCapabilities { extensions: Extensions::ALL, ..ClientCapabilities::ALL };
         assert_eq!(declared, everything);
+        assert!(declares_tasks(EVERYTHING));
         let mut written = Vec::new();
-        everything.push(&mut written);
-        assert!(EVERYTHING.ends_with(&[&written[..], b"}"].concat()), "one form");
+        push_bridged(&mut written, &all[CAPABILITIES_KEY].to_string(), true);
+        assert_eq!(serde_json::from_slice::<Value>(&written).unwrap(), all[CAPABILITIES_KEY]);
     }
 }

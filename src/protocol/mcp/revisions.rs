@@ -65,6 +65,16 @@ impl Revision {
     pub fn primes_event_streams(self) -> bool {
         self == Self::November2025
     }
+
+    /// Whether tasks are a part of the revision (MCP 2025-11-25 §Tasks).
+    pub fn has_tasks(self) -> bool {
+        self == Self::November2025
+    }
+
+    /// Whether the extension for tasks is one of the revision.
+    pub fn has_tasks_extension(self) -> bool {
+        self == Self::July2026
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

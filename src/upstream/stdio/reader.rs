@@ -279,6 +279,10 @@ impl Reader<'_> {
                 self.link.server_events.updated(&uri);
                 true
             }
+            Destination::Task(task) => {
+                self.link.server_events.task_changed(&task);
+                true
+            }
             Destination::Reply(reply) => self.reply(reply),
             Destination::Nobody(what) => {
                 peer_line!(debug, self.link.peer, server = %self.link.peer.name, "dropped {what}");

@@ -2,7 +2,7 @@
 //! conformance suite asks for.
 //!
 //! What it lists and says is `offers.json`; here is what a table cannot hold: notifications,
-//! questions to the client, lists that change. Not here: tasks, which are an extension.
+//! questions to the client, lists that change. Not here: tasks, which have a backend of their own (`../tasks_backend.py`).
 //!
 //! ```text
 //! conformance_backend http  [--port N] [--era FAMILY]   streamable HTTP on 127.0.0.1/mcp; prints its port

@@ -1,7 +1,7 @@
 //! Table of the members of each forwarded message, by method and revision.
 //!
 //! From the schemas of MCP 2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25 and 2026-07-28. Every request, notification and result has
-//! `_meta`. The Tasks extension (SEP-2663) adds methods, none of which is forwarded, and no members.
+//! `_meta`. The Tasks extension (SEP-2663) adds methods, and no members of others.
 
 use Shape::{Each, Free, Object, Verbatim};
 
@@ -71,6 +71,9 @@ const COMPLETE: &[Known] = &[
     known("context", Object(&[plain("arguments")])).since(June2025),
     META,
 ];
+/// Requests about a task; of July2026 in the Tasks extension.
+const TASK_ID: &[Known] = &[plain("taskId"), META];
+const TASK_UPDATE: &[Known] = &[plain("taskId"), INPUTS, META];
 /// Reference to a prompt or a resource template.
 const REFERENCE: &[Known] =
     &[plain("type"), plain("name"), plain("title").since(June2025), plain("uri")];
@@ -147,6 +150,8 @@ fn of_params(method: &str) -> Option<&'static [Known]> {
         "skills/get" => SKILL_GET,
         "prompts/get" => PROMPTS_GET,
         "completion/complete" => COMPLETE,
+        "tasks/get" | "tasks/cancel" | "tasks/result" => TASK_ID,
+        "tasks/update" => TASK_UPDATE,
         "sampling/createMessage" => CREATE_MESSAGE,
         "elicitation/create" => ELICIT,
         "roots/list" => ONLY_META,
@@ -253,6 +258,10 @@ mod tests {
         ("completion/complete", March2025, "_meta argument ref"),
         ("completion/complete", June2025, "_meta argument context ref"),
         ("completion/complete", July2026, "_meta argument context ref"),
+        ("tasks/get", November2025, "_meta taskId"),
+        ("tasks/cancel", July2026, "_meta taskId"),
+        ("tasks/result", November2025, "_meta taskId"),
+        ("tasks/update", July2026, "_meta inputResponses taskId"),
         (
             "sampling/createMessage",
             June2025,

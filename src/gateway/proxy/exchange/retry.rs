@@ -1,0 +1,55 @@
+//! Repetition of an idempotent call whose connection failed before anything arrived (CAP-7).
+
+use bytes::Bytes;
+use mcpproxy_policy::Permit;
+use mcpproxy_policy::tool::Idempotence;
+use mcpproxy_upstream::{Answer, CallAttempt, CallError, CallExtras, CallGuard, PermittedCall};
+
+use crate::proxy::call_record::CallRecord;
+use crate::proxy::worker::Worker;
+
+/// How to repeat a call that its tool's capability declares idempotent.
+pub(in crate::proxy) struct Retry {
+    body: Bytes,
+    extras: CallExtras,
+    idempotence: Idempotence,
+}
+
+impl Retry {
+    pub(in crate::proxy) fn of(permit: &Permit, body: &Bytes, extras: &CallExtras) -> Option<Self> {
+        let tool = permit.access().called_tool();
+        let idempotence = tool.map_or(Idempotence::No, |tool| tool.idempotence);
+        match idempotence {
+            Idempotence::No => None,
+            Idempotence::Derived | Idempotence::Stated => {
+                Some(Self { body: body.clone(), extras: extras.clone(), idempotence })
+            }
+        }
+    }
+
+    /// Whether it may be repeated even if the call may have crashed its server: only if it is declared idempotent.
+    /// A read-only tool may still crash the server, and a fresh one would crash too.
+    pub(super) fn may_end_its_server(&self) -> bool {
+        match self.idempotence {
+            Idempotence::Stated => true,
+            Idempotence::Derived | Idempotence::No => false,
+        }
+    }
+
+    /// Repeats it under the same record within the remaining time. `failed` is the connection on which nothing
+    /// arrived, if known.
+    pub(in crate::proxy) async fn send(
+        self,
+        worker: &Worker,
+        guard: CallGuard,
+        permit: &Permit,
+        record: &mut CallRecord,
+        failed: Option<u64>,
+    ) -> Result<Answer, CallError> {
+        record.add_metadata("retried", "true");
+        let Self { body, extras, .. } = self;
+        let (began, attempt) = (record.began(), CallAttempt::Retry(failed));
+        let call = PermittedCall { permit, body, extras, began, attempt };
+        guard.call(&worker.pool, call).await
+    }
+}

@@ -1,0 +1,389 @@
+//! Tasks in an answer (PRO-43): a call that is answered with a task, and answers to requests about one.
+//!
+//! Clients get sealed ids in place of the server's; all other bytes are the server's own. A result that an answer about a
+//! task holds passes through inspector, verdict, receipt and record as if it were the answer to the call itself; the rest
+//! of the answer is put around the forwarded or replaced result.
+//!
+//! ```text
+//! tools/call ── {"resultType":"task","taskId":ID} ─▶ created ─▶ the same with the sealed id
+//! tasks/get ─── {"taskId":ID,"result":RESULT,…} ──▶ answered ─▶ envelope ┐
+//!                                    └─▶ Inspector ─▶ verdict ─▶ record ─┴▶ {"taskId":SEALED,"result":…,…}
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use mcpproxy_json::members::{member, string};
+use mcpproxy_policy::approvals::{MAX_TASK_ID_BYTES, OpenedTask, task_digits};
+use mcpproxy_policy::{Access, ServerOutcome, TaskRequest};
+use mcpproxy_protocol::mcp::meta::TASK_KEY;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_protocol::mcp::{jsonrpc, shapes};
+use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_schema::output::{
+    AnswerFault, AnswerMember, InspectedMessage, Inspector, ResultTypePlace, Treatment,
+};
+use serde_json::json;
+use thiserror::Error;
+
+use super::{ADAPTED, Broken, Exchange, joined, policy, required};
+use crate::proxy::input_rounds::is_type;
+use crate::proxy::task_capability::{TASK_DIGITS, TASK_STATUS, TaskAnswer, missing};
+
+/// Maximum size of a result that makes a task, in bytes. A longer one without a `resultType` before this position is none.
+const MAX_CREATED_BYTES: usize = 64 * 1024;
+/// Members of a task that are read; a name that could be taken for one is refused.
+const READ: [&str; 7] = ["taskId", "status", "result", "error", "resultType", "task", "_meta"];
+/// Statuses of the protocol.
+const STATUSES: [&str; 5] = ["working", "input_required", "completed", "failed", "cancelled"];
+/// Envelope in which a task's result is inspected, and its id.
+const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":"#;
+const TAIL: &[u8] = b"}";
+const ID: u64 = 1;
+
+/// Why an answer with a task is unusable. The server's fault; follows server and tool in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+enum TaskFault {
+    #[error("the server answered with a task that is no JSON that every parser reads alike")]
+    Ambiguous,
+    #[error("the server answered with a task without a taskId that is a string")]
+    NoId,
+    #[error(
+        "the server answered with a task whose taskId is longer than {MAX_TASK_ID_BYTES} bytes"
+    )]
+    LongId,
+    #[error("the server answered about another task than the one that was asked for")]
+    OtherTask,
+    #[error("the server answered with a task whose result is no object")]
+    NoObject,
+    #[error("the server answered with a completed task without its result")]
+    NoResult,
+    #[error("the task cannot be passed on: the system has no randomness")]
+    NotSealed,
+}
+
+impl From<TaskFault> for Broken {
+    fn from(fault: TaskFault) -> Self {
+        let outcome = (fault != TaskFault::NotSealed).then_some(ServerOutcome::Answered);
+        Self::Upstream(fault.to_string(), outcome)
+    }
+}
+
+/// Replacement of a part of an answer.
+#[derive(Debug)]
+struct Edit {
+    at: Range<usize>,
+    by: Bytes,
+}
+
+impl Exchange {
+    /// Whether the result that is arriving may still be a task.
+    pub(super) fn may_be_task(&self) -> bool {
+        match self.inspector.result_type() {
+            _ if self.waiting.len() > MAX_CREATED_BYTES => false,
+            None => true,
+            Some(ResultTypePlace::AfterContent) => false,
+            Some(ResultTypePlace::Within(_)) => self.has_task_type(),
+        }
+    }
+
+    /// Whether the result's `resultType` is that of a task.
+    fn has_task_type(&self) -> bool {
+        match self.inspector.result_type() {
+            Some(ResultTypePlace::Within(span)) if span.end <= MAX_CREATED_BYTES as u64 => {
+                is_type(&self.waiting, (span.start as usize, span.len() as usize), "task")
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// Collects a slice of an answer about a task, which is held until it is complete.
+    pub(super) async fn gather(&mut self, slice: Bytes) -> Result<(), Broken> {
+        let limit = policy(&self.permit).max_held_bytes;
+        if (self.waiting.len() + slice.len()) as u64 > limit {
+            let text = format!(
+                "answered about a task with more than output_validation.max_held_bytes {limit}"
+            );
+            return Err(Broken::Upstream(text, Some(ServerOutcome::Answered)));
+        }
+        if let Some(share) = &mut self.share {
+            let grown = share.grow((slice.len() + size_of::<Bytes>()) as u64).await;
+            grown.map_err(|full| Broken::Upstream(full.to_string(), None))?;
+        }
+        self.waiting.push(slice);
+        Ok(())
+    }
+
+    /// Reads a complete result that may be a task, or is about one.
+    pub(super) fn read_task(&mut self) -> Result<(), Broken> {
+        match self.tasks.take() {
+            Some(TaskAnswer::About(sealed)) => self.answered(&sealed),
+            Some(TaskAnswer::MayBe { declared }) => self.created(declared),
+            None => Ok(()),
+        }
+    }
+
+    /// Seals the id of a task that the server made of the call.
+    fn created(&mut self, declared: bool) -> Result<(), Broken> {
+        let is_modern = self.has_task_type();
+        let may_be_legacy = declared && self.inspector.result_type().is_none();
+        if !is_modern && !may_be_legacy {
+            return Ok(());
+        }
+        if !declared {
+            let access = self.permit.access();
+            let text = format!(
+                "{}: {}: the server answered with a task, which the client did not declare",
+                access.server(),
+                access.label()
+            );
+            return Err(Broken::Unable(missing(&text), text));
+        }
+        let result = joined(self.waiting.slices().cloned().collect());
+        let text = std::str::from_utf8(&result).map_err(|_| TaskFault::Ambiguous)?;
+        readable(text)?;
+        let task = match is_modern {
+            true => text,
+            false => match member(text, "task").filter(|task| task.starts_with('{')) {
+                Some(task) => task,
+                // An ordinary result without content.
+                None => return Ok(()),
+            },
+        };
+        readable(task)?;
+        let raw = member(task, "taskId").ok_or(TaskFault::NoId)?;
+        let id = string(raw).ok_or(TaskFault::NoId)?;
+        if id.len() > MAX_TASK_ID_BYTES {
+            return Err(TaskFault::LongId.into());
+        }
+        let (server, tool) = (self.permit.access().server(), self.permit.access().label());
+        let sealed = self.worker.proxy.approvals.seal_task(
+            &OpenedTask { server: (&**server).into(), tool: tool.into(), id: (&*id).into() },
+            self.permit.principal(),
+            SystemTime::now(),
+        );
+        let sealed = sealed.ok_or(TaskFault::NotSealed)?;
+        let edits = [Edit { at: range_in(text, raw), by: quoted(&sealed) }];
+        let adapted = spliced(&result, 0..result.len(), &edits);
+        self.call_record.discard_response();
+        self.call_record.receive(&result, None, Some(&adapted));
+        self.note_task(task, &sealed);
+        (self.waiting, self.treatment, self.keeping) = (adapted, Treatment::Forward, None);
+        Ok(())
+    }
+
+    /// Reads an answer about a task, and prepares the result in it, if there is one, for its verdict.
+    fn answered(&mut self, sealed: &str) -> Result<(), Broken> {
+        let Access::Task(access) = self.permit.access() else { return Ok(()) };
+        let (request, own) = (access.request(), Arc::clone(access.id()));
+        let ending = self.inspector.ending(required(&self.permit, self.relay.family()));
+        let answer = joined(std::mem::take(&mut self.waiting).into_iter().collect());
+        let text = std::str::from_utf8(&answer).map_err(|_| TaskFault::Ambiguous)?;
+        let by = quoted(sealed);
+        let mut edits = Vec::new();
+        let result = match request {
+            TaskRequest::Result => Some(text),
+            TaskRequest::Get | TaskRequest::Update | TaskRequest::Cancel => {
+                readable(text)?;
+                if let Some(raw) = member(text, "taskId") {
+                    if string(raw).as_deref() != Some(&*own) {
+                        return Err(TaskFault::OtherTask.into());
+                    }
+                    edits.push(Edit { at: range_in(text, raw), by: by.clone() });
+                }
+                self.note_task(text, sealed);
+                edits.extend(related(text, text, &own, &by));
+                member(text, "result")
+            }
+        };
+        let Some(result) = result else {
+            let completed = member(text, "status").and_then(string);
+            let is_modern = self.relay.family() == ProtocolFamily::Modern;
+            if request == TaskRequest::Get && is_modern && completed.as_deref() == Some("completed")
+            {
+                return Err(TaskFault::NoResult.into());
+            }
+            edits.extend(self.repaired_error(&answer, text));
+            let adapted = ended(spliced(&answer, 0..answer.len(), &edits), ending);
+            self.call_record.receive(&answer, ending, Some(&adapted));
+            (self.waiting, self.keeping) = (adapted, None);
+            return Ok(());
+        };
+        if !result.starts_with('{') {
+            return Err(TaskFault::NoObject.into());
+        }
+        edits.extend(related(text, result, &own, &by));
+        let at = range_in(text, result);
+        let result = answer.slice(at.clone());
+        self.inspect(&result)?;
+        let forwarded = spliced(&answer, at.clone(), &edits);
+        let is_changed = edits.iter().any(|edit| at.contains(&edit.at.start));
+        self.call_record.receive(&result, None, is_changed.then_some(&forwarded));
+        self.note_for_keeping(&result);
+        self.waiting = forwarded;
+        let before = spliced(&answer, 0..at.start, &edits);
+        let after = ended(spliced(&answer, at.end..answer.len(), &edits), ending);
+        if !(before.is_empty() && after.is_empty()) {
+            self.envelope = Some(Box::new((before, after)));
+        }
+        Ok(())
+    }
+
+    /// Inspects the result of a task like the answer to its call.
+    fn inspect(&mut self, result: &Bytes) -> Result<(), Broken> {
+        let tool = self.permit.access().tool();
+        self.treatment = tool.map_or(Treatment::Forward, |tool| tool.treatment());
+        let hash_key = self.worker.proxy.hash_key;
+        let mut inspector = Inspector::new(self.treatment, &policy(&self.permit), ID, hash_key);
+        for part in [&Bytes::from_static(HEAD), result, &Bytes::from_static(TAIL)] {
+            inspector.feed(part)?;
+        }
+        match inspector.end()? {
+            InspectedMessage::Answer(AnswerMember::Result) => self.inspector = inspector,
+            InspectedMessage::Answer(AnswerMember::Error)
+            | InspectedMessage::Notification(_)
+            | InspectedMessage::Foreign => return Err(AnswerFault::Empty.into()),
+        }
+        Ok(())
+    }
+
+    /// The JSON-RPC error of a task, repaired like that of a call.
+    fn repaired_error(&mut self, answer: &Bytes, text: &str) -> Option<Edit> {
+        let error = member(text, "error").filter(|error| error.starts_with('{'))?;
+        let at = range_in(text, error);
+        let received = answer.slice(at.clone());
+        let masked = self.worker.proxy.upstreams.masked(&received);
+        let error = masked.clone().unwrap_or(received);
+        self.call_record.failed_with(&error);
+        let modern = match self.relay.family() {
+            ProtocolFamily::Modern => {
+                std::str::from_utf8(&error).ok().and_then(jsonrpc::modern_error)
+            }
+            ProtocolFamily::Legacy => None,
+        };
+        Some(Edit { at, by: modern.map(Bytes::from).or(masked)? })
+    }
+
+    /// Records identification and status of a task.
+    fn note_task(&mut self, task: &str, sealed: &str) {
+        self.call_record.add_metadata(ADAPTED, r#""taskId""#);
+        if matches!(self.permit.access(), Access::Tool(_)) {
+            let digits = task_digits(sealed).unwrap_or_default();
+            self.call_record.add_metadata(TASK_DIGITS, &json!(digits).to_string());
+        }
+        let status = member(task, "status").and_then(string).unwrap_or_default();
+        if let Some(known) = STATUSES.into_iter().find(|known| **known == *status) {
+            self.call_record.add_metadata(TASK_STATUS, &json!(known).to_string());
+            self.task_failed = known == "failed";
+        }
+    }
+
+    /// The value of an answer's member, within the rest of an answer about its task.
+    pub(super) fn enveloped(&mut self, value: Splice) -> Splice {
+        let Some(envelope) = self.envelope.take() else { return value };
+        let (mut whole, after) = *envelope;
+        whole.append(value);
+        whole.append(after);
+        whole
+    }
+}
+
+/// Checks that every parser finds the same members.
+fn readable(task: &str) -> Result<(), TaskFault> {
+    shapes::check_free(&READ, "", task).map_err(|_| TaskFault::Ambiguous)
+}
+
+/// The id in the `_meta` of `object`, which is a part of `text`.
+fn related(text: &str, object: &str, own: &str, by: &Bytes) -> Option<Edit> {
+    let raw = member(member(member(object, "_meta")?, TASK_KEY)?, "taskId")?;
+    let is_own = string(raw).as_deref() == Some(own);
+    is_own.then(|| Edit { at: range_in(text, raw), by: by.clone() })
+}
+
+/// Place of a part of `text`.
+fn range_in(text: &str, part: &str) -> Range<usize> {
+    let start = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+    start..start + part.len()
+}
+
+/// A sealed id as JSON: no character of it is escaped.
+fn quoted(sealed: &str) -> Bytes {
+    format!("\"{sealed}\"").into()
+}
+
+/// That range of `bytes` with those of the edits that are in it.
+fn spliced(bytes: &Bytes, range: Range<usize>, edits: &[Edit]) -> Splice {
+    let mut within: Vec<&Edit> = edits
+        .iter()
+        .filter(|edit| range.start <= edit.at.start && edit.at.end <= range.end)
+        .collect();
+    within.sort_by_key(|edit| edit.at.start);
+    within.dedup_by_key(|edit| edit.at.start);
+    let (mut splice, mut from) = (Splice::new(), range.start);
+    for edit in within {
+        splice.push(bytes.slice(from..edit.at.start.max(from)));
+        splice.push(edit.by.clone());
+        from = edit.at.end.max(from);
+    }
+    splice.push(bytes.slice(from..range.end));
+    splice
+}
+
+/// The end of an answer with its last byte replaced.
+fn ended(splice: Splice, ending: Option<&'static [u8]>) -> Splice {
+    let Some(ending) = ending else { return splice };
+    let mut parts: Vec<Bytes> = splice.into_iter().collect();
+    let last = parts.pop().unwrap_or_default();
+    let mut splice: Splice = parts.into_iter().collect();
+    splice.push_ending(last, ending);
+    splice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(splice: Splice) -> String {
+        splice.into_iter().map(|part| String::from_utf8(part.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn pro_43_edits_replace_their_places_and_nothing_else() {
+        let text = r#"{"a":1,"taskId": "x","b":"x","_meta":{"k":1,"io.modelcontextprotocol/related-task":{"taskId":"x"}}}"#;
+        let bytes = Bytes::from_static(text.as_bytes());
+        let by = quoted("sealed");
+        let raw = member(text, "taskId").unwrap();
+        let mut edits = vec![Edit { at: range_in(text, raw), by: by.clone() }];
+        edits.extend(related(text, text, "x", &by));
+        assert_eq!(edits.len(), 2);
+        assert!(related(text, text, "y", &by).is_none(), "of another task");
+        edits.reverse();
+        let expected = text
+            .replace(r#""taskId": "x""#, r#""taskId": "sealed""#)
+            .replace(r#""taskId":"x""#, r#""taskId":"sealed""#);
+        assert_eq!(whole(spliced(&bytes, 0..text.len(), &edits)), expected);
+        for cut in 0..=text.len() {
+            let is_within = edits.iter().any(|it| it.at.start < cut && cut < it.at.end);
+            let parts = [0..cut, cut..text.len()].map(|it| whole(spliced(&bytes, it, &edits)));
+            assert_eq!(parts.concat() == expected, !is_within, "cut at {cut}");
+        }
+        let ended = ended(spliced(&bytes, 0..text.len(), &edits), Some(b",\"z\":1}"));
+        assert_eq!(whole(ended), format!("{},\"z\":1}}", &expected[..expected.len() - 1]));
+    }
+
+    #[test]
+    fn pro_43_names_that_could_be_taken_for_those_of_a_task_are_refused() {
+        for odd in [
+            r#"{"taskId":"a","TaskId":"b"}"#,
+            r#"{"taskId":"a","taskId":"b"}"#,
+            r#"{"RESULT":{}}"#,
+            r#"{"\u0072esult":{},"result":{}}"#,
+            "[]",
+        ] {
+            assert_eq!(readable(odd), Err(TaskFault::Ambiguous), "{odd}");
+        }
+        assert_eq!(readable(r#"{"taskId":"a","x":{"taskId":"b"}}"#), Ok(()));
+    }
+}

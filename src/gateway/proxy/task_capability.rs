@@ -1,0 +1,164 @@
+//! The capability for tasks, on both sides of the proxy (PRO-43).
+//!
+//! Clients are offered tasks if a server that they can see has them; a server sees a client's tasks if both have declared
+//! them, in the same protocol family. Names of the members of records are here, too.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mcpproxy_policy::Access;
+use mcpproxy_protocol::mcp::jsonrpc::Code;
+use mcpproxy_protocol::mcp::known_extensions::TASKS_EXTENSION;
+use mcpproxy_protocol::mcp::meta::{EXTENSIONS, declares_tasks};
+use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
+use mcpproxy_protocol::mcp::shapes::Left;
+use mcpproxy_upstream::{Answer, CallExtras, Upstream};
+use serde_json::{Value, json};
+
+use super::client::{Caller, Peer};
+use super::merged_extensions::may_know;
+use super::params::TASK;
+use super::worker::Worker;
+
+/// Member of `metadata` that joins the records of a task: that of the call, and those of requests about it.
+pub(super) const TASK_DIGITS: &str = "task";
+/// Member of `metadata` with the status of a task, as the server stated it.
+pub(super) const TASK_STATUS: &str = "task_status";
+/// Maximum wait for a server that has not answered since the start.
+const SETTLE_WAIT: Duration = Duration::from_secs(5);
+
+/// Part of an answer that may be a task, or be about one.
+#[derive(Debug)]
+pub(super) enum TaskAnswer {
+    /// Result of a tool call, as long as it may be a task; and whether client and server declared that.
+    MayBe { declared: bool },
+    /// Answer about the task with this sealed id.
+    About(Box<str>),
+}
+
+impl TaskAnswer {
+    /// For an answer to `access`: about the task with that sealed id, or to a call that `creates` tasks.
+    pub(super) fn of(
+        sealed: Option<Box<str>>,
+        access: &Access,
+        answer: &Answer,
+        creates: bool,
+    ) -> Option<Self> {
+        let may_be = creates || answer.family() == ProtocolFamily::Modern;
+        match sealed {
+            Some(sealed) => Some(Self::About(sealed)),
+            None => (access.called_tool().is_some() && may_be)
+                .then_some(Self::MayBe { declared: creates }),
+        }
+    }
+}
+
+/// `data` of the error for a client that did not declare tasks.
+pub(super) fn required() -> Value {
+    json!({"requiredCapabilities": {EXTENSIONS: {TASKS_EXTENSION: {}}}})
+}
+
+/// JSON-RPC error for such a client.
+pub(super) fn missing(text: &str) -> Bytes {
+    let error =
+        json!({"code": Code::MissingCapability as i32, "message": text, "data": required()});
+    error.to_string().into()
+}
+
+/// Whether a server has declared tasks for tool calls, as its protocol family does.
+fn has_tasks(upstream: &Upstream) -> bool {
+    let declared = upstream.introduced();
+    let is_object = |path: &[&str]| {
+        let mut at = path.iter();
+        let first = at.next().and_then(|name| declared.capabilities.get(*name));
+        at.try_fold(first?, |value, name| value.get(*name)).filter(|value| value.is_object())
+    };
+    let found = match upstream.family() {
+        ProtocolFamily::Modern => is_object(&[EXTENSIONS, TASKS_EXTENSION]),
+        ProtocolFamily::Legacy => is_object(&["tasks", "requests", "tools", "call"]),
+    };
+    found.is_some()
+}
+
+/// Declares tasks to a client of `revision`, if a server that it can see has them.
+pub(super) fn declare(capabilities: &mut Value, worker: &Worker, peer: &Peer, revision: Revision) {
+    let Some(capabilities) = capabilities.as_object_mut() else { return };
+    let family = peer.client.family;
+    let has_any = worker.proxy.upstreams.iter().any(|upstream| {
+        let name = upstream.name();
+        // A server that has not answered since the start may have them, and nothing is lost if it has not.
+        let unknown = family == ProtocolFamily::Modern && !upstream.state().settled;
+        (unknown || (upstream.family() == family && has_tasks(&upstream)))
+            && peer.endpoint.server().is_none_or(|only| only == name)
+            && may_know(worker, &peer.principal, name)
+    });
+    match family {
+        _ if !has_any => {}
+        ProtocolFamily::Modern => {
+            match capabilities.get_mut(EXTENSIONS).and_then(Value::as_object_mut) {
+                Some(extensions) => drop(extensions.insert(TASKS_EXTENSION.into(), json!({}))),
+                None => {
+                    capabilities.insert(EXTENSIONS.into(), json!({TASKS_EXTENSION: {}}));
+                }
+            }
+        }
+        ProtocolFamily::Legacy if revision.has_tasks() => {
+            let tasks = json!({"cancel": {}, "requests": {"tools": {"call": {}}}});
+            capabilities.insert("tasks".into(), tasks);
+        }
+        ProtocolFamily::Legacy => {}
+    }
+}
+
+/// Waits, with a limit, until it is known whether the server has tasks, for a call whose client declared them: at startup
+/// its tools may be known before.
+pub(super) async fn settled(upstream: &Upstream, extras: &CallExtras) {
+    let wants = extras.task.is_some() || extras.meta.as_deref().is_some_and(declares_tasks);
+    if wants && !upstream.state().settled {
+        let _ = tokio::time::timeout(SETTLE_WAIT, upstream.settled()).await;
+    }
+}
+
+/// Whether the server may answer with a task: client and server have declared tasks, in the same protocol family. Puts
+/// that into the request.
+pub(super) fn may_create(
+    worker: &Worker,
+    caller: &Caller,
+    upstream: &Upstream,
+    access: &Access,
+    extras: &mut CallExtras,
+) -> bool {
+    let asked = extras.task.take();
+    match access {
+        Access::Tool(_) => {}
+        Access::Task(_) => {
+            extras.tasks = true;
+            return false;
+        }
+        Access::Resource { .. }
+        | Access::Prompt { .. }
+        | Access::Completion { .. }
+        | Access::Method { .. } => return false,
+    }
+    let Some((client, _)) = &caller.client else { return false };
+    match (client.family, upstream.family(), &asked) {
+        (ProtocolFamily::Modern, ProtocolFamily::Modern, _) => {
+            extras.tasks =
+                extras.meta.as_deref().is_some_and(declares_tasks) && has_tasks(upstream);
+            extras.tasks
+        }
+        (ProtocolFamily::Legacy, ProtocolFamily::Legacy, Some(task)) if has_tasks(upstream) => {
+            let comma: &[u8] = if extras.members.is_empty() { b"" } else { b"," };
+            extras.members = [&*extras.members, comma, b"\"task\":", &**task].concat().into();
+            true
+        }
+        (_, _, asked) => {
+            if asked.is_some() {
+                let mut left = Left::default();
+                left.push("", TASK);
+                client.warn_of_dropped(&worker.proxy.dropped_members, "tools/call", &left);
+            }
+            false
+        }
+    }
+}

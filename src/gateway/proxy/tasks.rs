@@ -1,0 +1,266 @@
+//! Tasks: results of tool calls that are fetched later (MCP 2025-11-25 §Tasks, and the extension
+//! `io.modelcontextprotocol/tasks` of 2026-07-28; PRO-43).
+//!
+//! The proxy keeps nothing about a task: the id that a client gets is [sealed](mcpproxy_policy::approvals) and names
+//! server, tool and the server's own id. A request about it is admitted as [`Access::Task`], sent to that server and
+//! recorded beside the call; [`exchange`](super::exchange) reads the answer. Servers see a client's tasks only if both
+//! have declared them, in the same protocol family.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mcpproxy_json::members::{member, string};
+use mcpproxy_policy::approvals::{OpenedTask, server_named_in, task_digits};
+use mcpproxy_policy::tool::ToolName;
+use mcpproxy_policy::{Access, TaskAccess, TaskRequest, ToolAccess};
+use mcpproxy_protocol::mcp::known_extensions::TASKS_EXTENSION;
+use mcpproxy_protocol::mcp::meta::declares_tasks;
+use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
+use mcpproxy_protocol::mcp::shapes;
+use mcpproxy_protocol::mcp::shapes::Left;
+use mcpproxy_protocol::mcp::trace_context::meta_of;
+use mcpproxy_upstream::CallExtras;
+use serde_json::{Value, json};
+
+use super::call;
+use super::call_trace::CallTrace;
+use super::client::{Caller, Endpoint, Peer};
+use super::params::check_progress_token;
+use super::recorded::{OnRecord, ReplySource, recorded};
+use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
+use super::reply::{Aborted, Reaction, Reply, Running};
+use super::task_capability::{TASK_DIGITS, missing};
+use super::worker::Worker;
+
+/// Member of `metadata` with the method of a request about a task.
+const TASK_METHOD: &str = "task_method";
+/// Text for every id that a client may not use, whatever the reason, so that nothing can be probed.
+const UNKNOWN: &str = "Failed to retrieve task: Task not found";
+const META: &str = "_meta";
+const TASK_ID: &str = "taskId";
+const INPUTS: &str = "inputResponses";
+
+/// The request about a task that a client of that revision makes by `method`.
+pub(crate) fn request_of(method: &str, revision: Revision) -> Option<TaskRequest> {
+    let (own, extension) = (revision.has_tasks(), revision.has_tasks_extension());
+    Some(match method {
+        "tasks/get" if own || extension => TaskRequest::Get,
+        "tasks/cancel" if own || extension => TaskRequest::Cancel,
+        "tasks/update" if extension => TaskRequest::Update,
+        "tasks/result" if own => TaskRequest::Result,
+        _ => return None,
+    })
+}
+
+/// Why a client that subscribes to tasks and did not declare them is refused.
+pub(crate) fn undeclared_subscription(params: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(params).ok()?;
+    member(member(text, "notifications")?, "taskIds")?;
+    let declared = member(text, META).is_some_and(|meta| declares_tasks(meta.as_bytes()));
+    let why = "subscriptions/listen: the client did not declare";
+    (!declared).then(|| format!("{why} {TASKS_EXTENSION}"))
+}
+
+/// Whether it is the method of a request about a task, in any revision.
+pub(crate) fn is_request(method: &str) -> bool {
+    [Revision::November2025, Revision::NEWEST]
+        .into_iter()
+        .any(|revision| request_of(method, revision).is_some())
+}
+
+/// The server of the task in a client's params, unverified.
+pub(crate) fn server_of(params: &str) -> Option<Box<str>> {
+    server_named_in(&string(member(params, TASK_ID)?)?)
+}
+
+/// Forwards a request about a task to its server.
+pub(crate) fn forward(
+    worker: &Rc<Worker>,
+    peer: &Peer,
+    id: Bytes,
+    request: TaskRequest,
+    params: Bytes,
+) -> Reaction {
+    let (worker, caller, endpoint) = (Rc::clone(worker), peer.caller(&id), peer.endpoint.clone());
+    let asked = Asked { request, endpoint, params };
+    let running = Running::new(|reply| forwarded(worker, caller, asked, reply));
+    Reaction::Call { id, running }
+}
+
+struct Asked {
+    request: TaskRequest,
+    endpoint: Endpoint,
+    params: Bytes,
+}
+
+fn forwarded(
+    worker: Rc<Worker>,
+    caller: Caller,
+    asked: Asked,
+    reply: Reply,
+) -> impl Future<Output = Result<(), Aborted>> {
+    let at_call_tools = asked.endpoint == Endpoint::Search;
+    let kind = RecordKind::Task { request: asked.request, at_call_tools };
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(&asked.params));
+    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
+        let method = asked.request.method();
+        on.record.name("", method);
+        on.record.add_metadata(TASK_METHOD, &json!(method).to_string());
+        send(on, &asked).await
+    })
+}
+
+/// Finds the task, asks for admission and sends the request.
+async fn send(mut on: OnRecord<'_>, asked: &Asked) -> Result<ReplySource, Stopped> {
+    let Asked { request, endpoint, params } = asked;
+    let request = *request;
+    let unreadable = |text: String| Refusal::rejected(RefusalKind::Unreadable, text);
+    let client = on.caller.client.as_ref().map(|(client, _)| client);
+    let revision = client.map_or(Revision::NEWEST, |client| client.revision());
+    let read = TaskParams::read(request, revision, params)
+        .map_err(|problem| unreadable(format!("Invalid params: {problem}")))?;
+    let declared = read.meta.as_deref().is_some_and(declares_tasks);
+    if on.caller.family() == ProtocolFamily::Modern && !declared {
+        let why = format!("{}: the client did not declare {TASKS_EXTENSION}", request.method());
+        return Err(Stopped::Lacking { error: missing(&why), why });
+    }
+    if let Some(client) = client {
+        client.warn_of_dropped(&on.worker.proxy.dropped_members, request.method(), &read.left);
+    }
+    let (worker, principal) = (on.worker, &on.caller.principal);
+    let task = worker.proxy.approvals.open_task(&read.sealed, principal, on.record.time_of_day());
+    let is_shown = |task: &OpenedTask| endpoint.server().is_none_or(|only| **only == *task.server);
+    let Some(OpenedTask { server, tool, id }) = task.filter(is_shown) else {
+        return Err(unreadable(UNKNOWN.to_owned()).into());
+    };
+    let digits = task_digits(&read.sealed).unwrap_or_default();
+    on.record.add_metadata(TASK_DIGITS, &json!(digits).to_string());
+    on.record.name(&server, &tool);
+    on.record.keep_arguments(&read.recorded);
+    let name = ToolName { server: Arc::from(&*server), tool: Arc::from(&*tool) };
+    let tool = call::find(&on, &name).await?;
+    on.is_for_offer(&server, request == TaskRequest::Update);
+    let body = read.body(&id);
+    let mut extras = CallExtras { meta: read.meta, members: read.inputs, ..CallExtras::default() };
+    let access = Access::Task(TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(id)));
+    let mut arguments = Bytes::from_static(b"{}");
+    let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
+    if let Some(tool) = permit.access().tool() {
+        call::schema_compiled(worker, tool, on.record.began()).await?;
+    }
+    on.task = Some(read.sealed);
+    Ok(on.send(permit, body, CallExtras { members: Bytes::new(), ..extras }).await?)
+}
+
+/// Params of a request about a task.
+#[derive(Debug)]
+struct TaskParams {
+    sealed: Box<str>,
+    meta: Option<Bytes>,
+    /// `"inputResponses":VALUE`, or nothing.
+    inputs: Bytes,
+    /// Without the sealed id, which would let readers of the record fetch the result.
+    recorded: Bytes,
+    left: Left,
+}
+
+impl TaskParams {
+    /// Parses `params`, which are valid JSON without duplicate keys, by the client's `revision`.
+    fn read(request: TaskRequest, revision: Revision, params: &Bytes) -> Result<Self, String> {
+        let no_object = || "params must be an object".to_owned();
+        let text = std::str::from_utf8(params).map_err(|_| no_object())?;
+        let Some(shape) = shapes::params(request.method()) else { return Err(no_object()) };
+        let mut left = Left::default();
+        let edits = [(META, None), (TASK_ID, None)];
+        let rest = shapes::sift(shape, revision, text, &edits, &mut left)
+            .map_err(|refused| refused.to_string())?;
+        let sealed = member(text, TASK_ID).and_then(string);
+        let sealed = sealed.ok_or("taskId must be a string")?.into();
+        let meta = member(text, META);
+        if meta.is_some_and(|meta| !meta.starts_with('{')) {
+            return Err("_meta must be an object".to_owned());
+        }
+        check_progress_token(meta).map_err(|long| long.to_string())?;
+        let meta = meta.map(|meta| params.slice_ref(meta.as_bytes()));
+        let inputs = member(&rest, INPUTS);
+        let inputs = inputs.map(|inputs| Bytes::from(format!("\"{INPUTS}\":{inputs}")));
+        let (inputs, recorded) = (inputs.unwrap_or_default(), rest.into());
+        Ok(Self { sealed, meta, inputs, recorded, left })
+    }
+
+    /// The params for the server, which calls the task `id`.
+    fn body(&self, id: &str) -> Bytes {
+        let id = Value::from(id).to_string();
+        let comma: &[u8] = if self.inputs.is_empty() { b"" } else { b"," };
+        [&b"{\"taskId\":"[..], id.as_bytes(), comma, &*self.inputs, b"}"].concat().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pro_43_methods_are_those_of_the_clients_revision() {
+        use Revision::{July2026, June2025, November2025};
+        for (method, revision, expected) in [
+            ("tasks/get", July2026, Some(TaskRequest::Get)),
+            ("tasks/get", November2025, Some(TaskRequest::Get)),
+            ("tasks/get", June2025, None),
+            ("tasks/update", July2026, Some(TaskRequest::Update)),
+            ("tasks/update", November2025, None),
+            ("tasks/cancel", November2025, Some(TaskRequest::Cancel)),
+            ("tasks/result", November2025, Some(TaskRequest::Result)),
+            ("tasks/result", July2026, None),
+            ("tasks/list", July2026, None),
+            ("tasks/list", November2025, None),
+        ] {
+            assert_eq!(request_of(method, revision), expected, "{method} {revision:?}");
+        }
+        assert!(is_request("tasks/update") && !is_request("tasks/list"));
+    }
+
+    #[test]
+    fn pro_43_server_gets_its_id_and_the_members_of_the_method_only() {
+        let read = |request, params: &'static str| {
+            TaskParams::read(request, Revision::NEWEST, &Bytes::from_static(params.as_bytes()))
+        };
+        let params = r#"{ "inputResponses":{"q" : {"action":"accept","content":{"N":1.0},"x":1}},"taskId":"s\u0065aled","odd":1,"_meta":{"k":[ ]}}"#;
+        let update = read(TaskRequest::Update, params).unwrap();
+        assert_eq!(
+            (&*update.sealed, update.meta.as_deref()),
+            ("sealed", Some(&br#"{"k":[ ]}"#[..]))
+        );
+        let inputs = r#""inputResponses":{"q":{"action":"accept","content":{"N":1.0}}}"#;
+        assert_eq!(update.body("a\n\"b"), format!(r#"{{"taskId":"a\n\"b",{inputs}}}"#));
+        assert_eq!(update.recorded, format!("{{{inputs}}}"), "without the sealed id");
+        assert_eq!(update.left.names().collect::<Vec<_>>(), ["inputResponses.q.x", "odd"]);
+        let get = read(TaskRequest::Get, params).unwrap();
+        assert_eq!((get.body("x"), get.recorded), ("{\"taskId\":\"x\"}".into(), "{}".into()));
+        for (params, why) in [
+            ("[]", "it is not a JSON object"),
+            ("{}", "taskId must be a string"),
+            (r#"{"taskId":7}"#, "taskId must be a string"),
+            (r#"{"taskID":"x"}"#, "'taskID' differs only by case from 'taskId'"),
+            (r#"{"taskId":"x","_meta":7}"#, "it is not a JSON object"),
+        ] {
+            let refused = read(TaskRequest::Get, params).err();
+            assert_eq!(refused.as_deref(), Some(why), "{params}");
+        }
+    }
+
+    #[test]
+    fn pro_43_subscription_to_tasks_needs_their_declaration() {
+        let meta = r#""_meta":{"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}"#;
+        for (params, is_refused) in [
+            (r#"{"notifications":{"taskIds":["x"]}}"#.to_owned(), true),
+            (format!(r#"{{"notifications":{{"taskIds":["x"]}},{meta}}}"#), false),
+            (r#"{"notifications":{"toolsListChanged":true}}"#.to_owned(), false),
+            ("7".to_owned(), false),
+        ] {
+            let refused = undeclared_subscription(params.as_bytes());
+            assert_eq!(refused.is_some(), is_refused, "{params}");
+        }
+    }
+}
