@@ -403,7 +403,8 @@ impl ServerHandler for Backend {
         _: Option<PaginatedRequestParams>,
         _: Context,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let skills = self.0.offers.skills().resources();
+        let skills = self.0.offers.skills();
+        let skills = skills.resources();
         let resources = self.0.offers.resources.iter().cloned().chain(skills);
         Ok(ListResourcesResult::with_all_items(resources.collect()))
     }
