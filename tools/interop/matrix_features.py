@@ -565,7 +565,7 @@ IMPOSSIBLE = [
         ANY,
         ANY,
         "a page is found in `tools/list`, which has the proxy's five tools",
-        "extension `ui`, Tool metadata",
+        "SEP-1865, Resource Discovery",
         SEARCH,
     ),
     Impossible(
