@@ -41,7 +41,10 @@ class Entry:
         self.outcome, self.entry, self.used = outcome, entry, 0
 
     def holds_for(self, cell: Cell) -> bool:
-        named = {
+        return cell.outcome == self.outcome and self.names(cell)
+
+    def names(self, cell: Cell) -> bool:
+        members = {
             "feature": cell.feature,
             "client": cell.client,
             "pair": " to ".join(cell.pair),
@@ -49,7 +52,7 @@ class Entry:
             "server": cell.server,
         }
         asked = {key: value if isinstance(value, list) else [value] for key, value in self.entry.items() if key != "reason"}
-        return cell.outcome == self.outcome and all(named[key] in values for key, values in asked.items())
+        return all(members[key] in values for key, values in asked.items())
 
     def __str__(self):
         return f"{self.outcome} {self.entry}"
@@ -105,6 +108,11 @@ class Table:
                 print(f"{cell.outcome.upper()}  {cell}\n    {cell.why}")
             elif reasons:
                 print(f"{cell.outcome}  {cell}\n    {entry.entry['reason']}: {cell.why}")
+
+        for entry in self.entries:
+            passing = [cell for cell in self.cells if cell.outcome == PASS and entry.names(cell)]
+            if passing and entry.used:
+                print(f"passes  {len(passing)} cells though matrix.json has {entry}, the first is {passing[0]}")
 
     def verdict(self, whole: bool) -> int:
         stale = [each for each in self.entries if whole and not each.used]
