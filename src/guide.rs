@@ -3,7 +3,7 @@
 //! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`fleet`],
 //! [`fleet_setup`], [`fleet_scale`], [`configuration`], [`tls`], [`operation`],
 //! [`security`],
-//! [`speed`].
+//! [`speed`], [`compatibility`].
 
 pub mod clients {
     #![doc = include_str!("guide/clients.md")]
@@ -59,4 +59,8 @@ pub mod security {
 
 pub mod speed {
     #![doc = include_str!("guide/speed.md")]
+}
+
+pub mod compatibility {
+    #![doc = include_str!("guide/compatibility.md")]
 }

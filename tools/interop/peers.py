@@ -151,7 +151,7 @@ def clients(place: Place, here: Path) -> list[Client]:
         Client("client legacy", both),
         Client("client modern", both, mode=MODERN, short=True),
         Client("client auto", both, mode="auto"),
-        Client("fastmcp 4.1", fastmcp, mode="auto"),
+        Client("fastmcp 4.2", fastmcp, mode="auto"),
         # Over stdio it would start a proxy with all its servers for each call.
         Client("inspector", inspector, routes=("http",), most=3, short=True),
     ]

@@ -26,29 +26,35 @@ class Failed(Exception):
 
 
 def install():
-    """npm and PyPI peers, in the pinned versions; nothing where they stand already."""
-    npm, venv = WORK / "npm", WORK / "venv"
-    pinned = str(HERE / "requirements.txt")
-    pins = "".join((HERE / name).read_text() for name in ("package-lock.json", "requirements.txt"))
-    stamp = WORK / "installed"
-    if not (stamp.exists() and stamp.read_text() == pins):
-        stamp.unlink(missing_ok=True)
-        for old in (npm, venv):
-            shutil.rmtree(old, ignore_errors=True)
-        npm.mkdir(parents=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(HERE / name, npm)
-        print("installing the npm and PyPI peers", flush=True)
-        for step in (
-            ["npm", "ci", "--no-audit", "--no-fund", "--prefix", str(npm)],
-            [sys.executable, "-m", "venv", str(venv)],
-            [str(venv / "bin/pip"), "install", "--quiet", "--requirement", pinned],
-        ):
-            subprocess.run(step, check=True, timeout=INSTALL_SECONDS)
-        stamp.write_text(pins)
+    """npm and PyPI peers, in the pinned versions; nothing where they are there already."""
+    npm = WORK / "npm"
+    steps = [["npm", "ci", "--no-audit", "--no-fund", "--prefix", str(npm)]]
+    environment(npm, ("package.json", "package-lock.json"), steps)
+    install_python("venv", "requirements.txt")
     # A module finds its packages from the folder it stands in.
-    for name in ("client.mjs", "client_both.mjs", "corpus_client.mjs"):
+    for name in ("client.mjs", "client_both.mjs", "corpus_client.mjs", "matrix_client.mjs", "matrix_server.mjs"):
         shutil.copy(HERE / name, npm)
+
+
+def install_python(name: str, requirements: str):
+    folder = WORK / name
+    pip = [str(folder / "bin/pip"), "install", "--quiet", "--requirement", str(HERE / requirements)]
+    environment(folder, (requirements,), [[sys.executable, "-m", "venv", str(folder)], pip])
+
+
+def environment(folder: Path, pins: tuple, steps: list[list[str]]):
+    """A folder made by the steps, again whenever the files that pin its versions change."""
+    pinned = "".join((HERE / name).read_text() for name in pins)
+    stamp = folder / "installed"
+    if stamp.exists() and stamp.read_text() == pinned:
+        return
+    print(f"installing the peers in {folder.name}", flush=True)
+    fresh(folder)
+    for name in pins:
+        shutil.copy(HERE / name, folder)
+    for step in steps:
+        subprocess.run(step, check=True, timeout=INSTALL_SECONDS)
+    stamp.write_text(pinned)
 
 
 @contextlib.contextmanager

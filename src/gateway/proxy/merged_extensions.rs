@@ -26,10 +26,12 @@ pub(crate) fn may_know(worker: &Worker, principal: &Principal, server: &str) -> 
         })
 }
 
-/// Whether a server that the principal may know of declares the extension.
+/// Whether a server that the principal may know of declares the extension, or may declare it: it has not answered since
+/// the start.
 pub(super) fn is_shown(worker: &Worker, principal: &Principal, extension: Extension) -> bool {
     worker.proxy.upstreams.iter().any(|upstream| {
-        offers(&upstream, extension) && may_know(worker, principal, upstream.name())
+        (offers(&upstream, extension) || !upstream.state().settled)
+            && may_know(worker, principal, upstream.name())
     })
 }
 
@@ -38,15 +40,21 @@ pub(super) fn offers(upstream: &Upstream, extension: Extension) -> bool {
     MergedExtensions::has(&upstream.introduced().capabilities, extension)
 }
 
-/// The member `extensions` of the capabilities; `None` if no server declares a known extension.
+/// The member `extensions` of the capabilities; `None` if no server declares a known extension. For a server that has not
+/// answered since the start all are declared: a client asks for them once, and nothing is lost if the server has none.
 pub(super) fn declared(worker: &Worker, principal: &Principal) -> Option<Value> {
     let mut merged = MergedExtensions::default();
     for upstream in worker.proxy.upstreams.iter() {
         let introduced = upstream.introduced();
-        if MergedExtensions::has_any(&introduced.capabilities)
-            && may_know(worker, principal, upstream.name())
+        let is_unknown = !upstream.state().settled;
+        if !is_unknown && !MergedExtensions::has_any(&introduced.capabilities)
+            || !may_know(worker, principal, upstream.name())
         {
-            merged.add(&introduced.capabilities);
+            continue;
+        }
+        match is_unknown {
+            true => merged.add_all(),
+            false => merged.add(&introduced.capabilities),
         }
     }
     merged.into_value()

@@ -147,6 +147,13 @@ impl MergedExtensions {
         }
     }
 
+    /// Adds all known extensions, without flags.
+    pub fn add_all(&mut self) {
+        for Known { id, .. } in &KNOWN {
+            self.0.entry(*id).or_insert_with(|| Value::Object(Map::new()));
+        }
+    }
+
     /// Whether a server's capabilities declare this extension.
     pub fn has(capabilities: &Map<String, Value>, extension: Extension) -> bool {
         let declared = capabilities.get("extensions");
@@ -241,6 +248,12 @@ mod tests {
             merged.add(capabilities.as_object().unwrap());
         }
         assert_eq!(json!(merged.0), json!({"io.modelcontextprotocol/skills": {}}));
+        let mut all = MergedExtensions::default();
+        all.add_all();
+        assert_eq!(
+            json!(all.0),
+            json!({"io.modelcontextprotocol/ui": {}, "io.modelcontextprotocol/skills": {}})
+        );
         let last = json!({"extensions": {"io.modelcontextprotocol/ui": {"x": 1},
             "io.modelcontextprotocol/skills": {"directoryRead": true}}});
         let last = last.as_object().unwrap();
