@@ -181,6 +181,10 @@ impl TaskParams {
         if meta.is_some_and(|meta| !meta.starts_with('{')) {
             return Err("_meta must be an object".to_owned());
         }
+        if let Some(meta) = meta {
+            shapes::check_free(shapes::META_KEYS, META, meta)
+                .map_err(|refused| refused.to_string())?;
+        }
         check_progress_token(meta).map_err(|long| long.to_string())?;
         let meta = meta.map(|meta| params.slice_ref(meta.as_bytes()));
         let inputs = member(&rest, INPUTS);
@@ -243,11 +247,13 @@ mod tests {
             ("{}", "taskId must be a string"),
             (r#"{"taskId":7}"#, "taskId must be a string"),
             (r#"{"taskID":"x"}"#, "'taskID' differs only by case from 'taskId'"),
-            (r#"{"taskId":"x","_meta":7}"#, "it is not a JSON object"),
+            (r#"{"taskId":"x","_meta":7}"#, "_meta must be an object"),
         ] {
             let refused = read(TaskRequest::Get, params).err();
             assert_eq!(refused.as_deref(), Some(why), "{params}");
         }
+        let variant = read(TaskRequest::Get, r#"{"taskId":"x","_meta":{"ProgressToken":1}}"#);
+        assert!(variant.is_err_and(|why| why.contains("differs only by case")));
     }
 
     #[test]
