@@ -26,7 +26,7 @@ fn forwarded() -> Value {
 /// A server of one family with extensions.
 struct Server(Recorder);
 
-/// What a server answers: raw results by method, or by method and cursor with a space between; else errors.
+/// Answers of a server: raw results by method, or by method and cursor with a space between; else errors.
 #[derive(Clone, Default)]
 struct Script {
     is_modern: bool,
@@ -488,13 +488,19 @@ fn skills_of_all_servers_are_listed_together_and_lead_back() {
             let uri = format!("skill://{server}/git/SKILL.md");
             let params = json!({"uri": uri, "x": 1, "_meta": {"k": 1}}).to_string();
             let got = client.ask_raw("skills/get", &params);
-            let expected = format!(r#"{{"skill":{},"_meta":{{"x":1.0e5}}}}"#, skill_of(server, "git"));
+            let expected =
+                format!(r#"{{"skill":{},"_meta":{{"x":1.0e5}}}}"#, skill_of(server, "git"));
             assert_eq!(text(&got), expected, "{path}");
             let asked = fake.asked("skills/get").pop().unwrap();
-            assert_eq!((&asked["uri"], &asked["x"]), (&json!("skill://git/SKILL.md"), &Value::Null));
+            assert_eq!(
+                (&asked["uri"], &asked["x"]),
+                (&json!("skill://git/SKILL.md"), &Value::Null)
+            );
             assert_eq!(asked["_meta"]["k"], 1, "{asked}");
             let read = client.ask_raw("resources/read", &json!({"uri": uri}).to_string());
-            let same = format!(r##"{{"contents":[{{"uri":"{uri}","text":"# Git\nSee [x](x.md), skill://git/x.md"}}]}}"##);
+            let same = format!(
+                r##"{{"contents":[{{"uri":"{uri}","text":"# Git\nSee [x](x.md), skill://git/x.md"}}]}}"##
+            );
             assert_eq!(text(&read), same);
             let got = ask_modern(&proxy, path, "skills/get", json!({"uri": uri}), &[]).json();
             assert_eq!(got["result"]["skill"]["uri"], uri, "{got}");
@@ -518,11 +524,14 @@ fn directory_of_a_skill_is_read_where_its_server_serves_it() {
     let proxy = Proxy::start(json!({"a": a.entry(), "b": b.entry(), "none": none.entry()}));
     let mut client = proxy.client();
     let read = client.ask_raw("resources/directory/read", r#"{"uri":"skill://b/git"}"#);
-    let expected = DIRECTORY
-        .replacen("skill://git/refs", "skill://b/git/refs", 1)
-        .replacen(r"skill:\/\/git/x.md", "skill://b/git/x.md", 1);
+    let expected = DIRECTORY.replacen("skill://git/refs", "skill://b/git/refs", 1).replacen(
+        r"skill:\/\/git/x.md",
+        "skill://b/git/x.md",
+        1,
+    );
     assert_eq!(text(&read), expected);
-    let next = client.ask("resources/directory/read", json!({"uri": "skill://b/git", "cursor": "2"}));
+    let next =
+        client.ask("resources/directory/read", json!({"uri": "skill://b/git", "cursor": "2"}));
     assert_eq!(next["result"]["resources"], json!([]), "{next}");
     let asked = b.asked("resources/directory/read").pop().unwrap();
     assert_eq!((&asked["uri"], &asked["cursor"]), (&json!("skill://git"), &json!("2")));
@@ -532,7 +541,10 @@ fn directory_of_a_skill_is_read_where_its_server_serves_it() {
     });
     assert_eq!(record["tool_name"], "resources/directory/read", "{record}");
     for (uri, says) in [
-        ("mcpproxy://none/skill://git", "'mcpproxy://none/skill://git' is of a server without skills"),
+        (
+            "mcpproxy://none/skill://git",
+            "'mcpproxy://none/skill://git' is of a server without skills",
+        ),
         ("skill://nobody/git", "not found"),
         ("skill://", "not found"),
     ] {
@@ -543,7 +555,9 @@ fn directory_of_a_skill_is_read_where_its_server_serves_it() {
             assert!(said.contains(says), "{method} {uri}: {said}");
         }
     }
-    for params in [json!({}), json!({"uri": 7}), json!({"uri": format!("skill://b/{}", "x".repeat(9000))})] {
+    for params in
+        [json!({}), json!({"uri": 7}), json!({"uri": format!("skill://b/{}", "x".repeat(9000))})]
+    {
         let refused = client.ask("skills/get", params);
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
     }
@@ -597,7 +611,10 @@ fn one_server_alone_keeps_its_skills_verbatim() {
     let get = r#"{"uri":"skill://git/SKILL.md"}"#;
     let got = client.ask_raw("skills/get", get);
     assert_eq!(text(&got), format!(r#"{{"skill":{},"_meta":{{"x":1.0e5}}}}"#, skill("git")));
-    assert_eq!(text(&client.ask_raw("resources/directory/read", r#"{"uri":"skill://git"}"#)), DIRECTORY);
+    assert_eq!(
+        text(&client.ask_raw("resources/directory/read", r#"{"uri":"skill://git"}"#)),
+        DIRECTORY
+    );
     let read = client.ask("resources/read", json!({"uri": "skill://git/SKILL.md"}));
     assert_eq!(read["result"]["contents"][0]["uri"], "skill://git/SKILL.md");
 }

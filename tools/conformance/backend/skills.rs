@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use rmcp::model::{
-    DIRECTORY_MIME_TYPE, Resource, SKILL_MD, Skill, SkillFrontmatter, SkillResource,
-    SkillResources,
+    DIRECTORY_MIME_TYPE, Resource, SKILL_MD, Skill, SkillFrontmatter, SkillResource, SkillResources,
 };
 use serde_json::{Value, json};
 
