@@ -62,7 +62,7 @@ pub struct UriRewriter {
     /// Place of the next value.
     next: Option<&'static UriPlace>,
     string: Option<OpenString>,
-    /// What was read of a member's name, or of a URI, which is held back until it is complete.
+    /// Beginning of a member's name, or of a URI, which is held back until it is complete.
     held: Vec<u8>,
     changed: bool,
 }

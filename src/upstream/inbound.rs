@@ -590,7 +590,7 @@ mod tests {
                 elicitation_forms: !client_capabilities.elicitation_forms,
                 elicitation_urls: false,
                 roots: !client_capabilities.roots,
-                extensions: client_capabilities.extensions,
+                extensions: Extensions::NONE,
             };
             assert_eq!(refused(&asks, &[(A, others)]).0, -32601);
         }

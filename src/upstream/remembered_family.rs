@@ -32,7 +32,7 @@ struct LegacyServer {
     probed_at: u64,
 }
 
-/// What is remembered of one server. Its methods block.
+/// Memory of one server's family. Its methods block.
 #[derive(Clone, Debug)]
 pub(super) struct FamilyMemory {
     /// `None` if nothing is stored, or nothing is probed.

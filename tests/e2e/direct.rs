@@ -135,7 +135,7 @@ fn unknown_tool_is_a_protocol_error_and_recorded() {
         assert_eq!(answer["error"]["code"], -32602, "{answer}");
         answer["error"]["message"].as_str().unwrap().to_owned()
     };
-    let unknown = ["s__no_such", "t__read_item", "read_item", "call_tool_read", "", "__", "s__"];
+    let unknown = ["s__no_such", "t__read_item", "read_itm", "call_tool_read", "", "__", "s__"];
     for name in unknown {
         let error = refused(&mut client, name, json!({}));
         let (text, near) = error.split_once(". Nearest tools: ").unwrap_or((&error, ""));

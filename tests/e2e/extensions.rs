@@ -26,7 +26,7 @@ fn forwarded() -> Value {
 /// A server of one family with extensions.
 struct Server(Recorder);
 
-/// What a server answers: raw results by method, or by method and cursor with a space between; else errors.
+/// Answers of a server: raw results by method, or by method and cursor with a space between; else errors.
 #[derive(Clone, Default)]
 struct Script {
     is_modern: bool,

@@ -168,7 +168,8 @@ def ask_server(revision: str, name: str, url: str, face: dict, only) -> Found:
     run(script, argv, into, {**face, "TARGET": url} if face else {})
     # Scenarios of extensions are in no requirement set.
     for scenario in EXTENSIONS:
-        argv = ["server", "--url", url, "--scenario", scenario, "--spec-version", revision]
+        argv = ["server", "--url", url, "--scenario", scenario, "--force"]
+        argv += ["--spec-version", revision]
         run(script, argv, into, {**face, "TARGET": url} if face else {})
     return found_in(into, "server-", only)
 

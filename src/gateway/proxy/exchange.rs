@@ -18,7 +18,7 @@ use mcpproxy_policy::approvals::{BoundRequest, MAX_SERVER_STATE_BYTES};
 use mcpproxy_policy::tool::OutputSchema;
 use mcpproxy_policy::{Access, BreakerChange, Permit, ResourceRequest, ServerOutcome};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
-use mcpproxy_protocol::mcp::jsonrpc;
+
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock;
@@ -39,7 +39,7 @@ use super::input_rounds;
 use super::input_rounds::{InputFault, InputRounds};
 use super::kept_results::{KEPT, KeepFailure, Keeping, NOT_KEPT};
 use super::refusal::{Refusal, RefusalKind};
-use super::relay;
+
 use super::relay::{ASKED_LIMIT, AnsweringServer, HeldQuestion, Relay, Step};
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::Rise;
@@ -50,6 +50,7 @@ use super::{memory_budget, render};
 use crate::telemetry::call_metrics::Judged;
 
 mod ask;
+mod error_answer;
 mod hold;
 mod retry;
 mod task;
@@ -58,8 +59,6 @@ pub(super) use retry::Retry;
 
 /// Maximum bytes gathered for one write of a streamed answer.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
-/// Maximum size of a server's JSON-RPC error in bytes: it is searched for secrets before it is forwarded.
-const MAX_ERROR_BYTES: usize = 1024 * 1024;
 /// Maximum answers to unknown ids before the expected one.
 const MAX_FOREIGN: u32 = 16;
 /// Member of `metadata` with the member of an answer that was changed into a form that the client accepts.
@@ -501,63 +500,6 @@ impl Exchange {
         if let Some(rise) = self.rise.take() {
             rise.answered(&self.worker.proxy.principal_facts);
         }
-    }
-
-    /// Collects a JSON-RPC error, which is held until it is complete, since it may contain a secret.
-    fn gather_error(&mut self, slice: Bytes) -> Result<(), Broken> {
-        if self.waiting.len() + slice.len() > MAX_ERROR_BYTES {
-            let text = format!("answered with an error of more than {MAX_ERROR_BYTES} bytes");
-            return Err(Broken::Upstream(text, Some(ServerOutcome::Answered)));
-        }
-        self.waiting.push(slice);
-        Ok(())
-    }
-
-    /// Masks configured secrets in a JSON-RPC error, and gives it the members that clients require and a code of the
-    /// client's family (PRO-35). It is otherwise forwarded verbatim. Returns the result to send instead if the error
-    /// requires URLs to be opened and the client can be asked to do so.
-    fn repair_error(&mut self) -> Option<Bytes> {
-        let parts: Vec<Bytes> = std::mem::take(&mut self.waiting).into_iter().collect();
-        let mut error = joined(parts);
-        if let Some(masked) = self.worker.proxy.upstreams.masked(&error) {
-            error = masked;
-        }
-        self.call_record.note_response(&error);
-        let text = std::str::from_utf8(&error).ok();
-        if let Some(result) = text.and_then(|text| self.input_for_urls(text)) {
-            self.call_record.add_metadata(ADAPTED, r#""error""#);
-            return Some(result.into());
-        }
-        self.call_record.failed_with(&error);
-        let conforming = text.and_then(jsonrpc::conforming_error);
-        let modern = match conforming.as_deref().or(text) {
-            Some(text) if self.relay.family() == ProtocolFamily::Modern => {
-                jsonrpc::modern_error(text)
-            }
-            Some(text) => {
-                if let Some(client) = self.relay.legacy_client()
-                    && jsonrpc::requires_url_elicitation(text)
-                {
-                    relay::note_elicitations(client, self.permit.access().server(), text);
-                }
-                None
-            }
-            None => None,
-        };
-        if let Some(repaired) = modern.or(conforming) {
-            self.call_record.add_metadata(ADAPTED, r#""error""#);
-            error = Bytes::from(repaired);
-        }
-        self.waiting = Splice::from(error);
-        None
-    }
-
-    fn input_for_urls(&self, error: &str) -> Option<String> {
-        let client = self.relay.modern_url_client()?;
-        let asks = self.permit.access().may_require_input();
-        (asks && jsonrpc::requires_url_elicitation(error))
-            .then(|| relay::input_for_urls(error, client))
-            .flatten()
     }
 
     /// Counts an answer with an unknown id.

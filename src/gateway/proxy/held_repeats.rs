@@ -1,4 +1,4 @@
-//! Requests that take over a held call (PRO-42), and answers to the server that waits.
+//! Requests that can be held, and those that take over a held call (PRO-42); answers to the server that waits.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,18 +7,32 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcpproxy_json::members::{member, string};
 use mcpproxy_policy::approvals::{ApprovalId, StateRead};
-use mcpproxy_policy::{Access, Principal};
+use mcpproxy_policy::{Access, Permit, Principal};
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::jsonrpc::Code;
 use mcpproxy_protocol::mcp::message;
-use mcpproxy_protocol::mcp::revisions::Revision;
+use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
 use mcpproxy_protocol::mcp::shapes::Left;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::client::Caller;
 use super::held_answer::HeldAnswer;
 use super::held_calls::{HeldRequest, NotTakenOver, QUESTION};
 use super::params;
 use super::worker::Worker;
+
+/// The arguments of a request that can be held: its client is a modern one that declared what servers may ask (PRO-42).
+pub(super) fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option<Bytes> {
+    let (client, _) = caller.client.as_ref()?;
+    let can = client.family == ProtocolFamily::Modern
+        && client.client_capabilities.requests() != ClientCapabilities::default()
+        && permit.access().may_require_input();
+    can.then(|| match permit.access().tool() {
+        Some(_) => body.clone(),
+        None => params::without_brought(body),
+    })
+}
 
 /// The held call that a repeated request of `principal` names among its `members`, raw JSON joined by commas.
 pub(super) fn named_in(

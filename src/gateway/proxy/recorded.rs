@@ -30,7 +30,7 @@ use super::held_repeats::HeldCallRepeat;
 use super::input_rounds::InputRounds;
 use super::kept_results::Keeping;
 use super::log_routing;
-use super::params::{self, progress_token};
+use super::params::progress_token;
 use super::passthrough::revocation;
 use super::passthrough::subscribers::{ResourceSubscription, Subscribing};
 use super::refusal::RecordKind;
@@ -52,10 +52,8 @@ use mcpproxy_policy::{
     Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Forecast, LimitDecision,
     Mismatch, NotApproved, PendingApproval, Permit, Queued, ServerOutcome, ToolAccess,
 };
-use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::message::SMALL_MESSAGE_BYTES;
 use mcpproxy_protocol::mcp::meta;
-use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_protocol::mcp::trace_context::TraceContext;
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock;
@@ -829,7 +827,7 @@ impl OnRecord<'_> {
         body: Bytes,
         mut extras: CallExtras,
     ) -> Result<ReplySource, Refusal> {
-        let holdable = holdable(self.caller, &permit, &body);
+        let holdable = held_repeats::holdable(self.caller, &permit, &body);
         if let Some(id) =
             held_repeats::named_in(self.worker, &self.caller.principal, &extras.members)
         {
@@ -963,18 +961,6 @@ fn kept_token(extras: &CallExtras, body: &Bytes) -> Option<Bytes> {
     Some(match body.len() > SMALL_MESSAGE_BYTES {
         true => Bytes::copy_from_slice(&token),
         false => token,
-    })
-}
-
-/// The arguments of a request that can be held: its client is a modern one that declared what servers may ask (PRO-42).
-fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option<Bytes> {
-    let (client, _) = caller.client.as_ref()?;
-    let can = client.family == ProtocolFamily::Modern
-        && client.client_capabilities.requests() != ClientCapabilities::default()
-        && permit.access().may_require_input();
-    can.then(|| match permit.access().tool() {
-        Some(_) => body.clone(),
-        None => params::without_brought(body),
     })
 }
 

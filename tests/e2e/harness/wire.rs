@@ -285,7 +285,10 @@ pub(crate) fn ask_modern(
     meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
     let body = json!({"jsonrpc": "2.0", "id": "raw", "method": method, "params": params});
     let mut headers = vec![("MCP-Protocol-Version", version), ("Mcp-Method", method)];
+    // Only methods of the protocol repeat it.
+    let is_named = !["skills/get", "resources/directory/read"].contains(&method);
     let name = ["name", "uri"].iter().find_map(|key| body["params"][*key].as_str());
+    let name = name.filter(|_| is_named);
     headers.extend(name.map(|name| ("Mcp-Name", name)));
     headers.extend(more);
     proxy.request("POST", path, &headers, body.to_string().as_bytes())
