@@ -509,7 +509,7 @@ fn skills_of_all_servers_are_listed_together_and_lead_back() {
     }
     assert_eq!(c.asked("skills/list"), Vec::<Value>::new());
     let status = until("the odd entry is noted", || {
-        let listed = proxy.api("/servers");
+        let listed = proxy.api("servers");
         let text = listed.to_string();
         text.contains("skills/list").then_some(text)
     });
