@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use crate::pending;
 use crate::pending::FIRST_ID;
-use mcpproxy_json::members::{Member, member, members};
+use mcpproxy_json::members::{Member, members};
 use mcpproxy_policy::tool::ParameterHeaders;
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::headers;
@@ -142,11 +142,7 @@ impl Params {
     ) -> Slices {
         let (large, extra) = match &self.fields {
             Fields::Call { arguments, members, .. } => {
-                let further = match family {
-                    ProtocolFamily::Modern => fit(members.clone()),
-                    ProtocolFamily::Legacy => fit(legacy_members(members)),
-                };
-                (fit(arguments.clone()), further)
+                (fit(arguments.clone()), fit(members.clone()))
             }
             Fields::Object(params) => (fit(after_brace(params)), Bytes::new()),
         };
@@ -214,15 +210,6 @@ fn after_brace(object: &Bytes) -> Bytes {
         Some(at) if object.get(at) == Some(&b'{') => object.slice(at + 1..),
         Some(_) | None => Bytes::from_static(b"}"),
     }
-}
-
-/// Those of a tool call's further members that legacy revisions have: `task`.
-fn legacy_members(all: &Bytes) -> Bytes {
-    if all.is_empty() {
-        return Bytes::new();
-    }
-    let text = format!("{{{}}}", String::from_utf8_lossy(all));
-    member(&text, "task").map_or_else(Bytes::new, |task| format!("\"task\":{task}").into())
 }
 
 /// Members that the proxy adds to the `_meta` of one request.
@@ -723,21 +710,17 @@ mod tests {
     }
 
     #[test]
-    fn pro_35_further_members_follow_the_arguments_for_modern_servers() {
+    fn further_members_follow_the_arguments() {
         for size in [1, COPY_BYTES] {
             let arguments = format!("{{\"x\":\"{}\"}}", "y".repeat(size));
             let mut params = call("t", arguments);
             let Fields::Call { members, .. } = &mut params.fields else { panic!() };
-            *members = Bytes::from_static(
-                b"\"requestState\":\"s\",\n\"inputResponses\":{},\"task\":{\"ttl\":1}",
-            );
-            let [legacy, modern] = both(&params);
-            assert_eq!(modern["params"]["requestState"], "s");
-            assert_eq!(modern["params"]["inputResponses"], json!({}));
-            assert_eq!(modern["params"]["name"], "t");
-            assert_eq!(legacy["params"].get("requestState"), None, "its revisions have none");
-            assert_eq!(legacy["params"].get("inputResponses"), None);
-            assert_eq!(legacy["params"]["task"], json!({"ttl": 1}));
+            *members = Bytes::from_static(b"\"requestState\":\"s\",\n\"inputResponses\":{}");
+            for message in both(&params) {
+                assert_eq!(message["params"]["requestState"], "s");
+                assert_eq!(message["params"]["inputResponses"], json!({}));
+                assert_eq!(message["params"]["name"], "t");
+            }
         }
     }
 

@@ -308,7 +308,6 @@ impl ServerTask {
         if is_known { self.config.init_timeout } else { self.config.first_init_timeout() }
     }
 
-    /// Resolves the entry; its values are secret from then on.
     /// How to start the first handshake, as far as a former process knew.
     async fn remembered(memory: &FamilyMemory) -> Start {
         let memory = memory.clone();
@@ -318,6 +317,7 @@ impl ServerTask {
 
     /// Remembers the family of a server that was probed.
     fn remember(&self, noting: &mut JoinSet<()>, memory: FamilyMemory, family: ProtocolFamily) {
+        while noting.try_join_next().is_some() {}
         let upstream = Arc::clone(&self.upstream);
         noting.spawn_blocking(move || {
             if let Err(error) = memory.note(family, SystemTime::now()) {
@@ -327,6 +327,7 @@ impl ServerTask {
         });
     }
 
+    /// Resolves the entry; its values are secret from then on.
     async fn read(&self) -> Result<Target, NotRead> {
         let (target, secrets) = read_entry(&self.config, &self.keyring).await?;
         self.upstream.peer.secrets.hold(self.key, secrets);

@@ -265,7 +265,6 @@ fn pro_35_modern_client_is_asked_to_open_the_urls_of_an_error() {
     let answers = json!({"inputResponses": {"url_1": {"action": "accept"}}});
     let done = call.send(answers).json();
     assert_eq!(done["result"]["content"][0]["text"], "done", "{done}");
-    assert_eq!(last_call(&server).get("inputResponses"), None, "its revision has none");
 }
 
 // PRO-36

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::between_families::Session;
 use crate::harness::{
     Connection, Events, Pipe, Proxy, Received, Recorder, Reply, Response, create_token, raw_result,
+    until,
 };
 
 const MODERN: &str = "2026-07-28";
@@ -284,6 +285,29 @@ fn foreign_altered_and_unsealed_ids_are_refused_alike() {
     assert_eq!(got.json()["result"]["taskId"], sealed, "by its owner, at another endpoint");
 }
 
+// PRO-43, APR-1
+#[test]
+fn request_without_input_adds_nothing_to_what_was_approved() {
+    let server = Server::start();
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let sealed = create(&proxy, "/mcp/all", "s:slow", CREATED);
+    server.set(OWN, &completed(GOOD));
+    let meta = json!({"x.example/y": "smuggled", "baggage": "k=smuggled", "tracestate": "v=smuggled",
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"});
+    for method in ["tasks/get", "tasks/cancel"] {
+        let params = json!({"taskId": sealed, "_meta": meta});
+        let answered = ask(&proxy, "/mcp/all", method, params).json();
+        assert!(answered.get("result").is_some(), "{answered}");
+        let (_, asked) = server.asked(method).pop().expect("it arrived");
+        let keys: Vec<_> = asked["params"]["_meta"].as_object().unwrap().keys().collect();
+        assert!(
+            keys.iter().all(|key| key.starts_with("io.modelcontextprotocol/")),
+            "{method}: {keys:?}"
+        );
+        assert!(!asked.to_string().contains("smuggled"), "{asked}");
+    }
+}
+
 // PRO-43
 #[test]
 fn two_servers_with_the_same_task_id_are_distinguished() {
@@ -335,10 +359,17 @@ fn result_in_a_task_is_judged_and_recorded_like_the_answer_to_its_call() {
         } else {
             assert_eq!(text(&got), expected, "{mode}");
         }
-        let records = proxy.activity(&format!("server={mode}&tool=typed"));
+        // The newest ones, which the same task joins.
         let of = |kind: &str| {
-            let found = records.iter().find(|record| record["type"] == kind);
-            found.unwrap_or_else(|| panic!("{kind}: {records:?}")).clone()
+            let query = format!("server={mode}&tool=typed&type={kind}");
+            let digits = sealed.split('.').nth(3).expect("a hash");
+            until("the request is recorded", || {
+                let is_it = |record: &Value| {
+                    let task = record["metadata"]["task"].as_str().unwrap_or("none");
+                    digits.starts_with(task)
+                };
+                proxy.activity(&query).into_iter().find(is_it)
+            })
         };
         let (call, fetched) = (of("tool_call"), of("internal_tool_call"));
         assert_eq!(call["status"], "success", "{call}");
@@ -350,9 +381,11 @@ fn result_in_a_task_is_judged_and_recorded_like_the_answer_to_its_call() {
         assert_eq!(fetched["metadata"]["task"].as_str().map(str::len), Some(16));
         let hash = json!(blake3::hash(result.as_bytes()).to_hex().as_str());
         assert_eq!(fetched["metadata"]["receipt"]["received"], hash, "{fetched}");
-        let judged = proxy.activity("type=policy_decision");
-        let ours = judged.iter().filter(|it| it["parent_id"] == fetched["id"]).count();
-        assert_eq!(ours, decisions, "{mode} {result}: {judged:?}");
+        until("its decisions are recorded", || {
+            let judged = proxy.activity("type=policy_decision");
+            let ours = judged.iter().filter(|it| it["parent_id"] == fetched["id"]).count();
+            (ours == decisions).then_some(())
+        });
         assert!(
             !fetched.to_string().contains(&sealed),
             "records do not let their readers fetch: {fetched}"
@@ -431,6 +464,20 @@ fn unusable_task_is_a_failure_of_its_server() {
         let said = failed["result"]["content"][0]["text"].as_str().unwrap_or_default();
         assert!(said.contains(why) && failed["result"]["isError"] == true, "{failed}");
     }
+    let padded = format!(r#""x":"{}","taskId" : "#, "y".repeat(64 * 1024));
+    for (made, why) in [
+        (CREATED.replace(r#""x":1.0e5"#, r#""content":[]"#), "a task that holds content"),
+        (
+            CREATED.replace(r#""x":1.0e5"#, r#""structuredContent":{"n":"no number"}"#),
+            "a task that holds content",
+        ),
+        (CREATED.replace(r#""taskId" : "#, &padded), "a task of more than 65536 bytes"),
+    ] {
+        let failed =
+            ask(&proxy, "/mcp/all", "tools/call", call("/mcp/all", "s:typed", &made)).json();
+        let said = failed["result"]["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(said.contains(why) && failed["result"]["isError"] == true, "{why}: {failed}");
+    }
     // Control characters and quotes in an id are the server's own business.
     let odd = "a\u{1}\n\"\\\u{e9}\u{7f}";
     let made = CREATED.replace(r#""7\u0061""#, &json!(odd).to_string());
@@ -507,6 +554,12 @@ fn task_of_2025_11_25_passes_between_a_client_and_a_server_of_that_revision() {
             session.send(&asked).response()
         };
         let mut params = call(path, "s:typed", created);
+        for free in [json!("text"), json!({"ttl": "text"}), json!({"ttl": {"a": 1}})] {
+            params["task"] = free;
+            raw("tools/call", &params);
+            let (_, called) = with.asked("tools/call").pop().expect("a call");
+            assert_eq!(called["params"]["task"], json!({}), "nothing that nobody approves");
+        }
         params["task"] = json!({"ttl": 60000, "odd": 1});
         let made = raw("tools/call", &params);
         let sealed = made.json()["result"]["task"]["taskId"].as_str().expect("an id").to_owned();
@@ -594,7 +647,9 @@ fn failed_task_is_on_record_as_an_error_without_the_secrets_in_it() {
     let error = &got["result"]["error"];
     assert_eq!(error["code"], -32602, "{got}");
     assert!(!got.to_string().contains("s3cret"), "{got}");
-    let record = &proxy.activity("type=internal_tool_call&server=s&tool=slow")[0];
+    let record = until("the request is recorded", || {
+        proxy.activity("type=internal_tool_call&server=s&tool=slow").into_iter().next()
+    });
     assert_eq!(
         (&record["status"], &record["metadata"]["task_status"]),
         (&json!("error"), &json!("failed"))

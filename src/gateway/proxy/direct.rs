@@ -216,6 +216,7 @@ async fn find(
     }
     drop(snapshot);
     if only.is_none()
+        && !is_of_known_server(worker, name)
         && let Some(tool) = by_own_name(on, name).await
     {
         return Ok(tool);
@@ -239,6 +240,12 @@ async fn find(
     }
     first_sets(worker, None).await;
     proxy.catalog.load().direct(name).cloned().ok_or_else(unknown)
+}
+
+/// Whether the name is that of a tool of a server in the config: no other server can take it over by a name of its own.
+pub(super) fn is_of_known_server(worker: &Worker, name: &str) -> bool {
+    let server = exposed::split_name(name).map(|(server, _)| server);
+    server.is_some_and(|server| worker.proxy.upstreams.get(server).is_some())
 }
 
 /// The only visible tool that its server calls `own`: apps (SEP-1865) call the tools of their server by its names.

@@ -95,7 +95,7 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         ("skills/list", _, Endpoint::Search | Endpoint::All) if shows_skills(worker, peer) => {
             passthrough::list(worker, peer, &id, List::Skills, &params)
         }
-        ("skills/get", _, Endpoint::Search | Endpoint::All) if shows_skills(worker, peer) => {
+        ("skills/get", ..) if peer.endpoint.server().is_some() || shows_skills(worker, peer) => {
             let request = ResourceRequest::GetSkill;
             passthrough::forward(worker, peer, id, Forward::Resource(request), params)
         }
@@ -715,6 +715,9 @@ fn of_call(worker: &Worker, endpoint: &Endpoint, params: &[u8]) -> BoundTo {
             let known = catalog.direct(&name).map(|tool| tool.name.server.to_string());
             let named = || exposed::split_name(&name).map(|(server, _)| server.to_owned());
             let by_own_name = || {
+                if direct::is_of_known_server(worker, &name) {
+                    return None;
+                }
                 let mut named = catalog.with_own_name(&name);
                 let first = named.next()?;
                 named.next().is_none().then(|| first.name.server.to_string())

@@ -340,7 +340,7 @@ impl Exchange {
             {
                 self.rounds = None;
             }
-            if self.tasks.is_some() && !self.may_be_task() {
+            if self.tasks.is_some() && !self.may_be_task()? {
                 self.tasks = None;
             }
         }
@@ -568,6 +568,9 @@ impl Exchange {
         let hash_key = self.worker.proxy.hash_key;
         let policy = policy(&self.permit);
         self.inspector = Inspector::new(self.treatment, &policy, answer.id(), hash_key);
+        if let Some(tasks) = self.tasks.take() {
+            self.tasks = tasks.again(self.permit.access(), &answer);
+        }
         self.answer = Some(answer.into());
         Ok(())
     }

@@ -108,6 +108,13 @@ impl<'a> CallParams<'a> {
 /// Member that asks for a task instead of a result (MCP 2025-11-25 §Tasks).
 pub(super) const TASK: &str = "task";
 
+/// A client's [`TASK`] as a server gets it: with a whole number of milliseconds at most. Anything else would be a way to send data that
+/// nobody approves or sees.
+fn asked_task(value: &str) -> Bytes {
+    let ttl = member(value, "ttl").and_then(|ttl| ttl.parse::<u64>().ok());
+    ttl.map_or_else(|| "{}".into(), |ttl| format!("{{\"ttl\":{ttl}}}").into())
+}
+
 /// Handles any other member; `others` collects the forwarded ones as raw JSON. Returns [`TASK`], which only a server with
 /// tasks gets.
 fn push_member(
@@ -121,7 +128,7 @@ fn push_member(
         MemberMatch::Variant(known) => return Err(MemberRefused::variant("", name, known)),
         MemberMatch::Known(shape) if name == TASK => {
             let value = shapes::sift_value(shape, revision, name, value, left)?;
-            return Ok(Some(Bytes::copy_from_slice(value.as_bytes())));
+            return Ok(Some(asked_task(&value)));
         }
         MemberMatch::Unknown => left.push("", name),
         MemberMatch::Known(shape) => {
@@ -206,6 +213,9 @@ const OF_THE_HOP: [&str; 5] =
     [VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY, LOG_LEVEL_KEY, PROGRESS_KEY];
 /// Members of a repeated request (MCP 2026-07-28 §Multi Round-Trip Requests).
 const BROUGHT: [&str; 2] = ["inputResponses", "requestState"];
+
+/// Member of a directory read that the client may choose freely.
+const CURSOR: &str = "cursor";
 
 /// Members of a completion that hold what the client has typed.
 const COMPLETED: [&str; 2] = ["argument", "context"];
@@ -344,6 +354,13 @@ impl<'a> AddressedRequest<'a> {
                     input.map(|(name, value)| format!("\"{name}\":{value}")).collect();
                 Some(format!("{{{}}}", input.join(",")))
             }
+            Forward::Resource(ResourceRequest::ReadDirectory) => {
+                let cursor = find(&members, CURSOR).filter(|cursor| *cursor != "null");
+                if cursor.is_some_and(|cursor| string(cursor).is_none()) {
+                    return Err(UnreadableAddress::Word(CURSOR));
+                }
+                cursor.map(|cursor| format!("{{\"{CURSOR}\":{cursor}}}"))
+            }
             Forward::Resource(_) | Forward::Prompt => None,
         };
         Ok(Self {
@@ -389,13 +406,14 @@ impl<'a> AddressedRequest<'a> {
         };
         let is_foreign = |name: Cow<'_, str>| !OF_THE_HOP.contains(&&*name);
         !self.brought.is_empty()
+            || self.input.is_some()
             || self.arguments.is_some_and(|arguments| {
                 !arguments.starts_with('{') || names(arguments).next().is_some()
             })
             || self.meta.is_some_and(|meta| names(meta).any(is_foreign))
     }
 
-    /// Raw arguments of a prompt, or the input of a completion as one object; empty if there are none. `params` are those
+    /// Raw arguments of a prompt, or the input of a completion or of a directory read as one object; empty if there are none. `params` are those
     /// that were parsed.
     pub(crate) fn arguments(&self, params: &Bytes) -> Bytes {
         match &self.input {
@@ -712,6 +730,23 @@ mod tests {
             };
             assert_eq!(named, renamed, "the server's own name");
         }
+    }
+
+    #[test]
+    fn apr_1_cursor_of_a_directory_read_is_part_of_what_is_approved() {
+        const DIRECTORY: Forward = Forward::Resource(ResourceRequest::ReadDirectory);
+        for (params, arguments) in [
+            (r#"{"uri":"skill://s/x","cursor":"a"}"#, r#"{"cursor":"a"}"#),
+            (r#"{"uri":"skill://s/x"}"#, ""),
+            (r#"{"uri":"skill://s/x","cursor":null}"#, ""),
+        ] {
+            let params = Bytes::from_static(params.as_bytes());
+            let request = AddressedRequest::read(DIRECTORY, Revision::NEWEST, &params).unwrap();
+            assert_eq!(request.arguments(&params), arguments);
+            assert_eq!(request.carries_more(), !arguments.is_empty());
+        }
+        let params = Bytes::from_static(br#"{"uri":"skill://s/x","cursor":{"a":1}}"#);
+        assert!(AddressedRequest::read(DIRECTORY, Revision::NEWEST, &params).is_err());
     }
 
     #[test]

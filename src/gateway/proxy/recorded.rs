@@ -835,7 +835,9 @@ impl OnRecord<'_> {
             return Box::pin(self.take_over(permit, (body, holdable), extras, &id)).await;
         }
         let Self { worker, caller, user, record, rise, rewriter, task, .. } = self;
-        extras.trace = record.carried();
+        // Baggage would add to what was approved.
+        let may_add = !matches!(permit.access(), Access::Task(task) if !task.sends_input());
+        extras.trace = record.carried().filter(|_| may_add);
         extras.extensions = caller.extensions;
         if let Some((client, _)) = &caller.client {
             extras.session = client.session_key;

@@ -53,6 +53,16 @@ impl TaskAnswer {
     }
 }
 
+impl TaskAnswer {
+    /// The same for the answer to a repeated request, whose server may have changed its protocol family.
+    pub(super) fn again(self, access: &Access, answer: &Answer) -> Option<Self> {
+        match self {
+            Self::About(sealed) => Some(Self::About(sealed)),
+            Self::MayBe { declared } => Self::of(None, access, answer, declared),
+        }
+    }
+}
+
 /// `data` of the error for a client that did not declare tasks.
 pub(super) fn required() -> Value {
     json!({"requiredCapabilities": {EXTENSIONS: {TASKS_EXTENSION: {}}}})

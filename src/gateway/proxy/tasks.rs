@@ -15,7 +15,7 @@ use mcpproxy_policy::approvals::{OpenedTask, server_named_in, task_digits};
 use mcpproxy_policy::tool::ToolName;
 use mcpproxy_policy::{Access, TaskAccess, TaskRequest, ToolAccess};
 use mcpproxy_protocol::mcp::known_extensions::TASKS_EXTENSION;
-use mcpproxy_protocol::mcp::meta::declares_tasks;
+use mcpproxy_protocol::mcp::meta::{declares_tasks, of_hop};
 use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
 use mcpproxy_protocol::mcp::shapes;
 use mcpproxy_protocol::mcp::shapes::Left;
@@ -142,7 +142,12 @@ async fn send(mut on: OnRecord<'_>, asked: &Asked) -> Result<ReplySource, Stoppe
     let tool = call::find(&on, &name).await?;
     on.is_for_offer(&server, request == TaskRequest::Update);
     let body = read.body(&id);
-    let mut extras = CallExtras { meta: read.meta, members: read.inputs, ..CallExtras::default() };
+    // Rules and approvals have decided about the call: what sends no input adds nothing to it.
+    let meta = match request {
+        TaskRequest::Update => read.meta,
+        _ => read.meta.and_then(|meta| of_hop(&meta)).map(Bytes::from),
+    };
+    let mut extras = CallExtras { meta, members: read.inputs, ..CallExtras::default() };
     let access = Access::Task(TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(id)));
     let mut arguments = Bytes::from_static(b"{}");
     let permit = on.admit(access, &mut arguments, None, &mut extras).await?;

@@ -415,7 +415,7 @@ mod tests {
                 "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client}})
         );
         let mut modern = capabilities;
-        modern["extensions"] = json!({"io.modelcontextprotocol/tasks": {}});
+        modern["extensions"]["io.modelcontextprotocol/tasks"] = json!({});
         assert_eq!(
             message(OpeningRequest::Discover),
             json!({"jsonrpc": "2.0", "id": 7, "method": "server/discover", "params": {"_meta": {

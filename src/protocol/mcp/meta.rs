@@ -127,6 +127,13 @@ pub fn asked(meta: Option<&[u8]>, baggage: Option<&str>) -> Option<String> {
     }
 }
 
+/// The members of a `_meta` for one hop, without the trace: for a request that must add nothing to what was approved. `None`
+/// if there are none.
+pub fn of_hop(meta: &[u8]) -> Option<String> {
+    const TRACE: [&str; 2] = [trace_context::PARENT, trace_context::STATE];
+    selected(meta, |key| OF_THE_HOP.contains(&key) && !TRACE.contains(&key))
+}
+
 /// A `_meta` without the client's `traceparent` and `tracestate`. `None` if nothing else is in it.
 pub fn without_trace(meta: &[u8]) -> Option<String> {
     selected(meta, |key| key != trace_context::PARENT && key != trace_context::STATE)
@@ -186,6 +193,14 @@ mod tests {
         }
         assert_eq!(asked(Some(b"\xff"), None), None);
         assert_eq!(asked(None, None), None);
+    }
+
+    #[test]
+    fn pro_43_members_of_the_hop_hold_nothing_chosen_freely() {
+        let meta = r#"{"x/a":"text","baggage":"k=v","traceparent":"t","tracestate":"s","progressToken":7,"io.modelcontextprotocol/clientCapabilities":{}}"#;
+        let expected = r#"{"progressToken":7,"io.modelcontextprotocol/clientCapabilities":{}}"#;
+        assert_eq!(of_hop(meta.as_bytes()).as_deref(), Some(expected));
+        assert_eq!(of_hop(br#"{"x":1}"#), None);
     }
 
     #[test]

@@ -36,6 +36,8 @@ use crate::proxy::task_capability::{TASK_DIGITS, TASK_STATUS, TaskAnswer, missin
 const MAX_CREATED_BYTES: usize = 64 * 1024;
 /// Members of a task that are read; a name that could be taken for one is refused.
 const READ: [&str; 7] = ["taskId", "status", "result", "error", "resultType", "task", "_meta"];
+/// Members of a result that are validated. A task has none of them.
+const CONTENT: [&str; 3] = ["content", "structuredContent", "isError"];
 /// Statuses of the protocol.
 const STATUSES: [&str; 5] = ["working", "input_required", "completed", "failed", "cancelled"];
 /// Envelope in which a task's result is inspected, and its id.
@@ -50,6 +52,10 @@ enum TaskFault {
     Ambiguous,
     #[error("the server answered with a task without a taskId that is a string")]
     NoId,
+    #[error("the server answered with a task that holds content, which nothing would validate")]
+    WithContent,
+    #[error("the server answered with a task of more than {MAX_CREATED_BYTES} bytes")]
+    TooLong,
     #[error(
         "the server answered with a task whose taskId is longer than {MAX_TASK_ID_BYTES} bytes"
     )]
@@ -79,14 +85,19 @@ struct Edit {
 }
 
 impl Exchange {
-    /// Whether the result that is arriving may still be a task.
-    pub(super) fn may_be_task(&self) -> bool {
-        match self.inspector.result_type() {
-            _ if self.waiting.len() > MAX_CREATED_BYTES => false,
-            None => true,
+    /// Whether the result that is arriving may still be a task. One that is too long fails: its id could not be sealed.
+    pub(super) fn may_be_task(&self) -> Result<bool, Broken> {
+        let is_long = self.waiting.len() > MAX_CREATED_BYTES;
+        let may_be = match self.inspector.result_type() {
+            None => !is_long,
             Some(ResultTypePlace::AfterContent) => false,
             Some(ResultTypePlace::Within(_)) => self.has_task_type(),
+        };
+        let is_about = matches!(self.tasks, Some(TaskAnswer::About(_)));
+        if is_long && may_be && !is_about {
+            return Err(TaskFault::TooLong.into());
         }
+        Ok(may_be)
     }
 
     /// Whether the result's `resultType` is that of a task.
@@ -144,8 +155,12 @@ impl Exchange {
         let result = joined(self.waiting.slices().cloned().collect());
         let text = std::str::from_utf8(&result).map_err(|_| TaskFault::Ambiguous)?;
         readable(text)?;
+        let has_content = CONTENT.iter().any(|name| member(text, name).is_some());
         let task = match is_modern {
+            true if has_content => return Err(TaskFault::WithContent.into()),
             true => text,
+            // An ordinary result.
+            false if has_content => return Ok(()),
             false => match member(text, "task").filter(|task| task.starts_with('{')) {
                 Some(task) => task,
                 // An ordinary result without content.
