@@ -19,7 +19,7 @@ from mcp.client.subscriptions import listen
 from mcp.shared.subscriptions import event_to_notification
 from pydantic import ConfigDict, TypeAdapter
 
-from matrix_pipes import answer_question, drive, say
+from matrix_pipes import answers, drive, dump, say
 
 CALL_SECONDS = 10
 EXTENSIONS = {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}, "io.modelcontextprotocol/skills": {}}
@@ -52,22 +52,7 @@ class Tasks(ClientExtension):
         return types.CallToolResult(content=[types.TextContent(text=json.dumps(dump(made)))])
 
 
-def dump(value) -> dict:
-    return value if isinstance(value, dict) else value.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-async def elicit(_, params):
-    return types.ElicitResult.model_validate(answer_question("elicitation/create", dump(params)))
-
-
-async def sample(_, params):
-    answer = answer_question("sampling/createMessage", dump(params))
-    kind = types.CreateMessageResultWithTools if params.tools else types.CreateMessageResult
-    return kind.model_validate(answer)
-
-
-async def list_roots(_):
-    return types.ListRootsResult.model_validate(answer_question("roots/list", {}))
+elicit, sample, list_roots = answers(types)
 
 
 async def fast_elicit(message, response_type, params, context):

@@ -13,7 +13,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
 from pydantic import RootModel
 
-from matrix_pipes import answer_question, drive, say
+from matrix_pipes import answers, drive, dump, say
 
 CALL_SECONDS = 10
 
@@ -26,22 +26,7 @@ class AnyResult(RootModel[dict[str, Any]]):
     """A result as it came."""
 
 
-def dump(value) -> dict:
-    return value if isinstance(value, dict) else value.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-async def elicit(_, params):
-    return types.ElicitResult.model_validate(answer_question("elicitation/create", dump(params)))
-
-
-async def sample(_, params):
-    answer = answer_question("sampling/createMessage", dump(params))
-    kind = types.CreateMessageResultWithTools if params.tools else types.CreateMessageResult
-    return kind.model_validate(answer)
-
-
-async def list_roots(_):
-    return types.ListRootsResult.model_validate(answer_question("roots/list", {}))
+elicit, sample, list_roots = answers(types)
 
 
 async def on_message(message):

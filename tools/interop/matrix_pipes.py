@@ -27,6 +27,28 @@ def answer_question(method: str, params: dict) -> dict:
     return sampled
 
 
+def dump(value) -> dict:
+    return value if isinstance(value, dict) else value.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def answers(types):
+    """The answers to a server's questions, as callbacks of the PyPI SDK whose messages are in `types`: elicitation,
+    sampling and roots."""
+
+    async def elicit(_, params):
+        return types.ElicitResult.model_validate(answer_question("elicitation/create", dump(params)))
+
+    async def sample(_, params):
+        answer = answer_question("sampling/createMessage", dump(params))
+        kind = types.CreateMessageResultWithTools if params.tools else types.CreateMessageResult
+        return kind.model_validate(answer)
+
+    async def list_roots(_):
+        return types.ListRootsResult.model_validate(answer_question("roots/list", {}))
+
+    return elicit, sample, list_roots
+
+
 async def drive(operations, about: dict, error_type: type, dump):
     """Runs operations until the driver closes the pipe; then ends the process: nothing may keep it."""
     say(event="ready", params=about)
