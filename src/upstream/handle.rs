@@ -311,6 +311,11 @@ impl Upstream {
         self.list_faults.set(method, fault);
     }
 
+    /// Whether it was discovered or has failed once.
+    pub fn is_settled(&self) -> bool {
+        self.state.load().is_settled()
+    }
+
     /// Waits until it was discovered or has failed once.
     pub async fn settled(&self) {
         self.state.wait_for(|state| state.is_settled().then_some(())).await;

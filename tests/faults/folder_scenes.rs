@@ -26,7 +26,7 @@ const CLUSTER_KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191
 const BATCH: u64 = 200;
 /// Number of records of the small and the large scenes, and the size of their responses in bytes.
 const SMALL: (u64, usize) = (1500, 100);
-const LARGE: (u64, usize) = (6000, 6000);
+const LARGE: (u64, usize) = (3300, 6000);
 /// Access token of the login, and the only one that its server accepts.
 const ACCESS_TOKEN: &str = "access-token-of-the-login";
 /// Maximum size of a request to the server with a login, in bytes.

@@ -30,7 +30,7 @@ pub(crate) fn may_know(worker: &Worker, principal: &Principal, server: &str) -> 
 /// the start.
 pub(super) fn is_shown(worker: &Worker, principal: &Principal, extension: Extension) -> bool {
     worker.proxy.upstreams.iter().any(|upstream| {
-        (offers(&upstream, extension) || !upstream.state().settled)
+        (offers(&upstream, extension) || !upstream.is_settled())
             && may_know(worker, principal, upstream.name())
     })
 }
@@ -46,7 +46,7 @@ pub(super) fn declared(worker: &Worker, principal: &Principal) -> Option<Value> 
     let mut merged = MergedExtensions::default();
     for upstream in worker.proxy.upstreams.iter() {
         let introduced = upstream.introduced();
-        let is_unknown = !upstream.state().settled;
+        let is_unknown = !upstream.is_settled();
         if !is_unknown && !MergedExtensions::has_any(&introduced.capabilities)
             || !may_know(worker, principal, upstream.name())
         {

@@ -58,7 +58,7 @@ pub use mcpproxy_catalog::listing::List;
 pub(crate) fn capabilities(worker: &Worker) -> Map<String, Value> {
     let mut all = ServerCapabilities::default();
     for upstream in worker.proxy.upstreams.iter() {
-        let (offers, unknown) = (upstream.offers(), !upstream.state().settled);
+        let (offers, unknown) = (upstream.offers(), !upstream.is_settled());
         all.resources |= offers.resources || unknown;
         all.resource_updates |= offers.resource_updates || unknown;
         all.prompts |= offers.prompts || unknown;

@@ -97,7 +97,7 @@ pub(super) fn declare(capabilities: &mut Value, worker: &Worker, peer: &Peer, re
     let has_any = worker.proxy.upstreams.iter().any(|upstream| {
         let name = upstream.name();
         // A server that has not answered since the start may have them, and nothing is lost if it has not.
-        let unknown = family == ProtocolFamily::Modern && !upstream.state().settled;
+        let unknown = family == ProtocolFamily::Modern && !upstream.is_settled();
         (unknown || (upstream.family() == family && has_tasks(&upstream)))
             && peer.endpoint.server().is_none_or(|only| only == name)
             && may_know(worker, &peer.principal, name)
@@ -123,9 +123,13 @@ pub(super) fn declare(capabilities: &mut Value, worker: &Worker, peer: &Peer, re
 /// Waits, with a limit, until it is known whether the server has tasks, for a call whose client declared them: at startup
 /// its tools may be known before.
 pub(super) async fn settled(upstream: &Upstream, extras: &CallExtras) {
-    let wants = extras.task.is_some() || extras.meta.as_deref().is_some_and(declares_tasks);
-    if wants && !upstream.state().settled {
-        let _ = tokio::time::timeout(SETTLE_WAIT, upstream.settled()).await;
+    if upstream.is_settled() {
+        return;
+    }
+    if extras.task.is_some() || extras.meta.as_deref().is_some_and(declares_tasks) {
+        // Rare and large, so boxed to keep it out of every call's future.
+        let settled = Box::pin(tokio::time::timeout(SETTLE_WAIT, upstream.settled()));
+        let _ = settled.await;
     }
 }
 
@@ -154,7 +158,7 @@ pub(super) fn may_create(
     match (client.family, upstream.family(), &asked) {
         (ProtocolFamily::Modern, ProtocolFamily::Modern, _) => {
             extras.tasks =
-                extras.meta.as_deref().is_some_and(declares_tasks) && has_tasks(upstream);
+                has_tasks(upstream) && extras.meta.as_deref().is_some_and(declares_tasks);
             extras.tasks
         }
         (ProtocolFamily::Legacy, ProtocolFamily::Legacy, Some(task)) if has_tasks(upstream) => {

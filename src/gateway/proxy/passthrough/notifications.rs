@@ -296,7 +296,7 @@ impl Watch {
     ) -> Option<ResourceSubscription> {
         let (server, own) = exposed::split_uri(uri)?;
         let upstream = self.proxy.upstreams.get(&server)?;
-        let notifies = upstream.offers().resource_updates || !upstream.state().settled;
+        let notifies = upstream.offers().resource_updates || !upstream.is_settled();
         if !notifies {
             return None;
         }
