@@ -80,9 +80,12 @@ impl Purpose<'_> {
     }
 }
 
+/// Source of an answer, generation and family of its connection, and the use of the second one.
+type SentCall = (AnswerSource, (u64, ProtocolFamily), Option<SecondUse>);
+
 /// A request over HTTP.
-struct HttpRequest {
-    params: Params,
+struct HttpRequest<'a> {
+    params: &'a Params,
     id: u64,
     attempt: CallAttempt,
     /// The client of a call.
@@ -98,8 +101,11 @@ impl CallGuard {
     /// 10 seconds), a new session and a resend. A message before the response restarts it; within a message no gap may
     /// exceed [`http::STALL_LIMIT`]. Returns when the head of the response was received (HTTP) or the request is queued
     /// (stdio).
-    pub async fn call(self, pool: &Rc<Pool>, call: PermittedCall<'_>) -> Result<Answer, CallError> {
-        let PermittedCall { permit, body, extras, began, attempt } = call;
+    pub fn call<'a>(
+        self,
+        pool: &'a Rc<Pool>,
+        PermittedCall { permit, body, extras, began, attempt }: PermittedCall<'a>,
+    ) -> impl Future<Output = Result<Answer, CallError>> + use<'a> {
         let CallExtras {
             meta,
             members,
@@ -153,22 +159,25 @@ impl CallGuard {
         let params =
             Params { method, name, meta, trace, log_level, client_capabilities, tasks, fields };
         let purpose = Purpose { call: Some((client, access)), held_capabilities, attempt };
-        self.request(pool, params, purpose, label, began).await
+        self.request(pool, params, purpose, label, began)
     }
 
-    async fn request(
+    #[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
+    fn request<'a>(
         self,
-        pool: &Rc<Pool>,
+        pool: &'a Rc<Pool>,
         params: Params,
-        purpose: Purpose<'_>,
+        purpose: Purpose<'a>,
         label: Arc<str>,
         began: Instant,
-    ) -> Result<Answer, CallError> {
-        let time = Allowance::since(began, self.call_timeout());
-        match self.send(pool, params, purpose, time).await {
-            Ok(sent) => Ok(Answer::new(sent, self, label)),
-            Err((cause, sent)) => {
-                Err(CallError { server: self.name.clone(), tool: label, cause, sent })
+    ) -> impl Future<Output = Result<Answer, CallError>> + use<'a> {
+        async move {
+            let time = Allowance::since(began, self.call_timeout());
+            match self.send(pool, params, &purpose, time).await {
+                Ok(sent) => Ok(Answer::new(sent, self, label)),
+                Err((cause, sent)) => {
+                    Err(CallError { server: self.name.clone(), tool: label, cause, sent })
+                }
             }
         }
     }
@@ -201,70 +210,74 @@ impl Upstream {
         guard.request(pool, params, purpose, method.into(), began).await
     }
 
-    /// Waits for a connection and sends the request; also returns generation and family of the connection, and the use of
-    /// the second one.
-    async fn send(
-        self: &Arc<Self>,
-        pool: &Rc<Pool>,
+    /// Waits for a connection and sends the request.
+    #[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
+    fn send<'a>(
+        self: &'a Arc<Self>,
+        pool: &'a Rc<Pool>,
         params: Params,
-        purpose: Purpose<'_>,
+        purpose: &'a Purpose<'a>,
         time: Allowance,
-    ) -> Result<(AnswerSource, (u64, ProtocolFamily), Option<SecondUse>), (Cause, Sent)> {
-        let attempt = purpose.attempt;
-        let mut live = self.live(time.until).await.map_err(unsent)?;
-        let mut used = None;
-        if live.family == ProtocolFamily::Modern
-            && let Some((client, access)) = purpose.call
-            && client.capabilities != ClientCapabilities::default()
-            && second::serves(access)
-        {
-            // Boxed: a rare and large future.
-            let second = Box::pin(self.second_connection(time.until, params.log_level)).await;
-            if let Some((second, its_use)) = second {
-                (live, used) = (second, Some(its_use));
-            }
-        }
-        if let (Carrier::Stdio(_), CallAttempt::Retry(Some(failed))) = (&live.link, attempt)
-            && live.generation == failed
-        {
-            live = self.successor(failed, time.until).await.map_err(unsent)?;
-        }
-        let connection = |live: &LiveConnection| (live.generation, live.family);
-        let of = connection(&live);
-        let client = purpose.client(live.family);
-        match &live.link {
-            Carrier::Http(_) => {
-                let id = request::fresh_id();
-                let request = HttpRequest { params, id, attempt, client, is_routed: false };
-                if live.family == ProtocolFamily::Legacy
-                    && let Some(client) = client
-                    && (client.extensions
-                        || request.params.may_receive_messages(client.capabilities))
-                {
-                    let request = HttpRequest { is_routed: true, ..request };
-                    let call = self.dual_stream(pool, live, request, (client, time));
-                    return Ok((AnswerSource::DualStream(Box::new(call)), of, used));
+    ) -> impl Future<Output = Result<SentCall, (Cause, Sent)>> + use<'a> {
+        async move {
+            let attempt = purpose.attempt;
+            let mut live = self.live(time.until).await.map_err(unsent)?;
+            let mut used = None;
+            if live.family == ProtocolFamily::Modern
+                && let Some((client, access)) = purpose.call
+                && client.capabilities != ClientCapabilities::default()
+                && second::serves(access)
+            {
+                // Boxed: a rare and large future.
+                let second = Box::pin(self.second_connection(time.until, params.log_level)).await;
+                if let Some((second, its_use)) = second {
+                    (live, used) = (second, Some(its_use));
                 }
-                let (source, of) = self.post(pool, live, &request, time, connection).await?;
-                Ok((AnswerSource::Http(source), of, used))
             }
-            Carrier::Stdio(link) => {
-                let sent_for = client.map_or(SentFor::Nobody, SentFor::Caller);
-                let line = |id| params.line(id, live.family);
-                let sent = stdio::StdioCall::begin(link, line, time, sent_for).await;
-                let failed = match sent {
-                    Ok(call) => return Ok((AnswerSource::Stdio(call), of, used)),
-                    Err(failed) if !link.has_ended() => return Err(failed),
-                    Err(failed) => failed,
-                };
-                // The child ended before anything was sent; its task is about to reconnect.
-                let again = self.successor(of.0, time.until).await.map_err(unsent)?;
-                let Carrier::Stdio(link) = &again.link else { return Err(failed) };
-                let line = |id| params.line(id, again.family);
-                let sent_for = purpose.client(again.family);
-                let sent_for = sent_for.map_or(SentFor::Nobody, SentFor::Caller);
-                let call = stdio::StdioCall::begin(link, line, time, sent_for).await?;
-                Ok((AnswerSource::Stdio(call), connection(&again), used))
+            if let (Carrier::Stdio(_), CallAttempt::Retry(Some(failed))) = (&live.link, attempt)
+                && live.generation == failed
+            {
+                let successor = Box::pin(self.successor(failed, time.until));
+                live = successor.await.map_err(unsent)?;
+            }
+            let connection = |live: &LiveConnection| (live.generation, live.family);
+            let of = connection(&live);
+            let client = purpose.client(live.family);
+            match &live.link {
+                Carrier::Http(_) => {
+                    let id = request::fresh_id();
+                    if live.family == ProtocolFamily::Legacy
+                        && let Some(client) = client
+                        && (client.extensions || params.may_receive_messages(client.capabilities))
+                    {
+                        let call =
+                            self.dual_stream(pool, live, (params, id, attempt), (client, time));
+                        return Ok((AnswerSource::DualStream(Box::new(call)), of, used));
+                    }
+                    let params = &params;
+                    let request = HttpRequest { params, id, attempt, client, is_routed: false };
+                    let (source, of) = self.post(pool, live, &request, time, connection).await?;
+                    Ok((AnswerSource::Http(source), of, used))
+                }
+                Carrier::Stdio(link) => {
+                    let sent_for = client.map_or(SentFor::Nobody, SentFor::Caller);
+                    let line = |id| params.line(id, live.family);
+                    let sent = stdio::StdioCall::begin(link, line, time, sent_for).await;
+                    let failed = match sent {
+                        Ok(call) => return Ok((AnswerSource::Stdio(call), of, used)),
+                        Err(failed) if !link.has_ended() => return Err(failed),
+                        Err(failed) => failed,
+                    };
+                    // Boxed: the child ended before anything was sent, which is rare. Its task is about to reconnect.
+                    let again = Box::pin(self.successor(of.0, time.until)).await.map_err(unsent)?;
+                    let Carrier::Stdio(link) = &again.link else { return Err(failed) };
+                    let line = |id| params.line(id, again.family);
+                    let sent_for = purpose.client(again.family);
+                    let sent_for = sent_for.map_or(SentFor::Nobody, SentFor::Caller);
+                    let call =
+                        Box::pin(stdio::StdioCall::begin(link, line, time, sent_for)).await?;
+                    Ok((AnswerSource::Stdio(call), connection(&again), used))
+                }
             }
         }
     }
@@ -274,10 +287,10 @@ impl Upstream {
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         live: Arc<LiveConnection>,
-        request: HttpRequest,
+        (params, id, attempt): (Params, u64, CallAttempt),
         (client, time): (CallClient, Allowance),
     ) -> DualStreamCall {
-        let (id, send_state) = (request.id, Rc::new(SendState::default()));
+        let send_state = Rc::new(SendState::default());
         let (sender, messages) = mpsc::channel(notifications::QUEUED_MESSAGES);
         let (upstream, pool, state) = (self.clone(), pool.clone(), send_state.clone());
         let sending = async move {
@@ -286,6 +299,8 @@ impl Upstream {
             };
             // The dual-stream call has its own deadline.
             let time = Allowance::now(HEAD_LIMIT);
+            let (params, client) = (&params, Some(client));
+            let request = HttpRequest { params, id, attempt, client, is_routed: true };
             upstream.post(&pool, live, &request, time, register).await
         };
         DualStreamCall::new(id, send_state, messages, Box::pin(sending), time)
@@ -298,7 +313,7 @@ impl Upstream {
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         mut live: Arc<LiveConnection>,
-        outgoing: &HttpRequest,
+        outgoing: &HttpRequest<'_>,
         time: Allowance,
         register: impl Fn(&LiveConnection) -> P,
     ) -> Result<(Box<HttpSource>, P), (Cause, Sent)> {
@@ -356,7 +371,9 @@ impl Upstream {
                 }
                 return Err((refused.cause, refused.sent));
             }
-            live = self.renewed(live.generation, time.until).await.map_err(unsent)?;
+            // Boxed: rare.
+            let renewed = Box::pin(self.renewed(live.generation, time.until));
+            live = renewed.await.map_err(unsent)?;
             is_resent = true;
         }
     }

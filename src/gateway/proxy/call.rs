@@ -278,17 +278,20 @@ pub(super) async fn find(on: &OnRecord<'_>, name: &ToolName) -> Result<Arc<Tool>
 }
 
 /// Sends a permitted call, once its answer can be validated and the log has its marker.
-pub(super) async fn send(
+#[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
+pub(super) fn send(
     on: OnRecord<'_>,
     permit: Permit,
     arguments: Bytes,
     extras: CallExtras,
-) -> Result<ReplySource, Refusal> {
-    if let Some(tool) = permit.access().tool() {
-        schema_compiled(on.worker, tool, on.record.began()).await?;
-        on.record.begin(&tool.name).await?;
+) -> impl Future<Output = Result<ReplySource, Refusal>> {
+    async move {
+        if let Some(tool) = permit.access().tool() {
+            schema_compiled(on.worker, tool, on.record.began()).await?;
+            on.record.begin(&tool.name).await?;
+        }
+        on.send(permit, arguments, extras).await
     }
-    on.send(permit, arguments, extras).await
 }
 
 /// Waits for the tool's output schema if answers are validated against it, within the call's timeout, so that nothing is

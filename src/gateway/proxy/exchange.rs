@@ -92,7 +92,7 @@ pub(super) struct Exchange {
     retry: Option<Box<Retry>>,
     /// How to repeat the request with input of its client, while the result may ask for some; nothing of it is sent
     /// meanwhile.
-    rounds: Option<InputRounds>,
+    rounds: Option<Box<InputRounds>>,
     /// Arguments of a call that can be held.
     holdable: Option<Bytes>,
     /// The question of its server, once the call is to be held.
@@ -276,7 +276,7 @@ impl Exchange {
                 Some(AnswerPart::Data(chunk)) => chunk,
                 Some(AnswerPart::End) => match self.inspector.end()? {
                     InspectedMessage::Answer(member) => {
-                        match self.rounds.take().filter(InputRounds::is_asked) {
+                        match self.rounds.take().filter(|rounds| rounds.is_asked()) {
                             Some(rounds) => Box::pin(self.repeat_with_input(rounds)).await?,
                             None => {
                                 if member == AnswerMember::Result {
@@ -347,7 +347,7 @@ impl Exchange {
     }
 
     /// Asks the client what the server wants to know, and repeats the request with the answers (PRO-37).
-    async fn repeat_with_input(&mut self, mut rounds: InputRounds) -> Result<(), Broken> {
+    async fn repeat_with_input(&mut self, mut rounds: Box<InputRounds>) -> Result<(), Broken> {
         if let Some(answer) = self.answer.take() {
             answer.finish();
         }
@@ -867,7 +867,7 @@ pub(super) struct SentRequest {
     /// How to repeat it after a failure.
     pub(super) retry: Option<Box<Retry>>,
     /// How to repeat it with input of its client.
-    pub(super) rounds: Option<InputRounds>,
+    pub(super) rounds: Option<Box<InputRounds>>,
     /// Rewriter of the URIs in its result.
     pub(super) rewriter: Option<Box<UriRewriter>>,
     /// Part of its answer that may be about a task.

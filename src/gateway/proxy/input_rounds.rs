@@ -27,7 +27,7 @@ use mcpproxy_protocol::mcp::shapes;
 use mcpproxy_protocol::mcp::shapes::{Left, MemberRefused};
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_schema::output::{Inspector, ResultTypePlace};
-use mcpproxy_upstream::CallExtras;
+use mcpproxy_upstream::{CallExtras, Upstream};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -113,18 +113,19 @@ impl InputRounds {
     /// For a request of a legacy client that a modern server may answer by asking.
     pub(super) fn of(
         caller: &Caller,
+        upstream: &Upstream,
         permit: &Permit,
         body: &Bytes,
         extras: &CallExtras,
-    ) -> Option<Self> {
+    ) -> Option<Box<Self>> {
         let (client, _) = caller.client.as_ref()?;
-        let may_ask =
-            client.family == ProtocolFamily::Legacy && permit.access().may_require_input();
-        may_ask.then(|| Self {
-            body: body.clone(),
-            extras: extras.clone(),
-            count: 0,
-            is_asked: false,
+        let is_modern = upstream.family() == ProtocolFamily::Modern || !upstream.is_settled();
+        let may_ask = client.family == ProtocolFamily::Legacy
+            && is_modern
+            && permit.access().may_require_input();
+        may_ask.then(|| {
+            let (body, extras) = (body.clone(), extras.clone());
+            Box::new(Self { body, extras, count: 0, is_asked: false })
         })
     }
 

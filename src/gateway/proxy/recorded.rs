@@ -22,15 +22,11 @@ use super::call_record::{CallRecord, INPUTS, META};
 use super::call_trace::CallTrace;
 use super::client::Caller;
 use super::client::Client;
-use super::exchange::{Exchange, Retry, SentRequest, settle};
+use super::exchange::{Exchange, Retry, SentRequest};
 use super::held_answer::AnswerStream;
-use super::held_calls::HELD_CALL;
-use super::held_repeats;
-use super::held_repeats::HeldCallRepeat;
 use super::input_rounds::InputRounds;
 use super::kept_results::Keeping;
 use super::log_routing;
-use super::params::progress_token;
 use super::passthrough::revocation;
 use super::passthrough::subscribers::{ResourceSubscription, Subscribing};
 use super::refusal::RecordKind;
@@ -39,27 +35,26 @@ use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::{FactsOf, Rise};
 use super::settings::CurrentSettings;
-use super::task_capability;
 use super::task_capability::TaskAnswer;
 use super::worker::Worker;
 use mcpproxy_activity::record::{Recording, Status};
 use mcpproxy_catalog::exposed_uris::UriRewriter;
 use mcpproxy_policy as policy;
-use mcpproxy_policy::approvals::ApprovalId;
 use mcpproxy_policy::intent::{Intent, Operation};
 use mcpproxy_policy::tool::{Annotations, Exposure, Rules, Tool, ToolName, Trust, World};
 use mcpproxy_policy::{
     Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Forecast, LimitDecision,
-    Mismatch, NotApproved, PendingApproval, Permit, Queued, ServerOutcome, ToolAccess,
+    Mismatch, NotApproved, PendingApproval, Permit, Queued, ToolAccess,
 };
-use mcpproxy_protocol::mcp::message::SMALL_MESSAGE_BYTES;
 use mcpproxy_protocol::mcp::meta;
 use mcpproxy_protocol::mcp::trace_context::TraceContext;
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock;
 use mcpproxy_schema::output::AnswerMember;
 use mcpproxy_schema::violation::Violation;
-use mcpproxy_upstream::{CallAttempt, CallError, CallExtras, PermittedCall};
+use mcpproxy_upstream::CallExtras;
+
+mod sending;
 
 /// A recorded request in progress.
 pub(super) struct OnRecord<'a> {
@@ -142,7 +137,7 @@ pub(super) enum ReplySource {
         /// How to repeat the request if it fails.
         retry: Option<Box<Retry>>,
         /// How to repeat the request with input of its client.
-        rounds: Option<InputRounds>,
+        rounds: Option<Box<InputRounds>>,
         /// Facts to raise when the answer begins.
         rise: Option<Rise>,
         /// Rewriter of the URIs in the result.
@@ -818,152 +813,6 @@ impl OnRecord<'_> {
             Admission::Queued(queued) => Err(self.record.deny(&queued.late(waited))),
         }
     }
-
-    /// Sends what was permitted, with `body` as a [`PermittedCall`] has it. The only place that enters an upstream for a
-    /// first attempt.
-    pub(super) async fn send(
-        self,
-        mut permit: Permit,
-        body: Bytes,
-        mut extras: CallExtras,
-    ) -> Result<ReplySource, Refusal> {
-        let holdable = held_repeats::holdable(self.caller, &permit, &body);
-        if let Some(id) =
-            held_repeats::named_in(self.worker, &self.caller.principal, &extras.members)
-        {
-            // Rare and large, so boxed to keep it out of every call's future.
-            return Box::pin(self.take_over(permit, (body, holdable), extras, &id)).await;
-        }
-        let Self { worker, caller, user, record, rise, rewriter, task, .. } = self;
-        // Baggage would add to what was approved.
-        let may_add = !matches!(permit.access(), Access::Task(task) if !task.sends_input());
-        extras.trace = record.carried().filter(|_| may_add);
-        extras.extensions = caller.extensions;
-        if let Some((client, _)) = &caller.client {
-            extras.session = client.session_key;
-            extras.log_level = client.level_for_servers();
-            if holdable.is_some() {
-                extras.held_capabilities = client.client_capabilities.requests();
-            }
-        }
-        let upstreams = &worker.proxy.upstreams;
-        let Some(guard) = upstreams.enter(permit.access().server()) else {
-            return Err(Refusal::no_server(permit.access().server()));
-        };
-        let upstream = Arc::clone(&guard);
-        task_capability::settled(&upstream, &extras).await;
-        let creates =
-            task_capability::may_create(worker, caller, &upstream, permit.access(), &mut extras);
-        let now = clock::now();
-        record.sends(&upstream, now);
-        if let Some(user) = user {
-            worker.proxy.log_routing.enter(&upstream, user, &caller.principal, now);
-        }
-        let token = kept_token(&extras, &body);
-        let mut retry = Retry::of(&permit, &body, &extras);
-        let rounds = InputRounds::of(caller, &permit, &body, &extras);
-        let first = PermittedCall {
-            permit: &permit,
-            body,
-            extras,
-            began: record.began(),
-            attempt: CallAttempt::First,
-        };
-        let mut answer = worker.ending.unless_cut(pin!(guard.call(&worker.pool, first))).await;
-        if let Some(Err(CallError { cause, .. })) = &answer
-            && cause.is_broken_connection()
-            && let Some(retry) = retry.take()
-            && let Some(guard) = upstreams.enter(upstream.name())
-        {
-            let mut asked = Box::pin(retry.send(worker, guard, &permit, record, None));
-            answer = worker.ending.unless_cut(asked.as_mut()).await;
-        }
-        match answer {
-            None => Err(Refusal::cut_off(upstream.name(), permit.access().label())),
-            Some(Ok(answer)) => {
-                let tasks = TaskAnswer::of(task, permit.access(), &answer, creates);
-                let (answer, retry) = (AnswerStream::Direct(answer), retry.map(Box::new));
-                Ok(ReplySource::Server {
-                    permit,
-                    answer,
-                    holdable,
-                    token,
-                    retry,
-                    rounds,
-                    rise,
-                    rewriter,
-                    tasks,
-                })
-            }
-            Some(Err(error)) => {
-                if let Some(rise) = rise.filter(|_| error.cause.quotes_server()) {
-                    rise.answered(&worker.proxy.principal_facts);
-                }
-                settle(&mut permit, error.cause.blames_server().then_some(ServerOutcome::Failed));
-                let now = clock::now();
-                record.answered = Some(now);
-                if let Some(user) = user {
-                    user.was_active(now);
-                }
-                let help = advice::away(&upstream.state(), SystemTime::now());
-                Err(Refusal::upstream(&error).helping(help))
-            }
-        }
-    }
-
-    /// Continues a held call with the client's answer instead of sending it (PRO-42).
-    async fn take_over(
-        self,
-        permit: Permit,
-        (arguments, holdable): (Bytes, Option<Bytes>),
-        extras: CallExtras,
-        id: &ApprovalId,
-    ) -> Result<ReplySource, Refusal> {
-        let Self { worker, caller, user, record, rise, rewriter, .. } = self;
-        record.add_metadata(HELD_CALL, &serde_json::json!(id.as_str()).to_string());
-        let server = permit.access().server();
-        let Some(upstream) = worker.proxy.upstreams.get(server) else {
-            return Err(Refusal::no_server(server));
-        };
-        let repeated = HeldCallRepeat {
-            id,
-            principal: &caller.principal,
-            access: permit.access(),
-            arguments: &arguments,
-            members: &extras.members,
-        };
-        // Before the client that was held for is no longer one of the server's.
-        if let Some(user) = user {
-            worker.proxy.log_routing.enter(&upstream, user, &caller.principal, clock::now());
-        }
-        let taken = held_repeats::take_over(worker, repeated, upstream.call_timeout()).await;
-        let held = taken.map_err(|why| {
-            Refusal::rejected(RefusalKind::Unreadable, format!("Invalid params: {why}"))
-        })?;
-        record.sends(&upstream, clock::now());
-        let token = kept_token(&extras, &arguments);
-        let answer = AnswerStream::Held(held);
-        Ok(ReplySource::Server {
-            permit,
-            answer,
-            holdable,
-            token,
-            retry: None,
-            rounds: None,
-            rise,
-            rewriter,
-            tasks: None,
-        })
-    }
-}
-
-/// The client's raw progress token. A copy if it would pin long arguments: it is kept until the answer ends.
-fn kept_token(extras: &CallExtras, body: &Bytes) -> Option<Bytes> {
-    let token = extras.meta.as_ref().and_then(progress_token)?;
-    Some(match body.len() > SMALL_MESSAGE_BYTES {
-        true => Bytes::copy_from_slice(&token),
-        false => token,
-    })
 }
 
 /// The call corrected so that the capability gate permits it; empty if no call would do, or if the tool is not

@@ -116,6 +116,9 @@ impl Reply {
 
 type Call = Pin<Box<dyn Future<Output = Result<(), Aborted>>>>;
 
+/// Maximum size of a call's future. The compiler constructs one of more than 8 KiB on the stack and copies it.
+const MAX_CALL_BYTES: usize = 7 << 10;
+
 /// Downstream's side: a call in progress. Dropping it cancels the call.
 pub struct Running {
     call: Option<Call>,
@@ -136,6 +139,7 @@ impl Running {
     where
         F: Future<Output = Result<(), Aborted>> + 'static,
     {
+        const { assert!(size_of::<F>() <= MAX_CALL_BYTES, "box rare parts of the call's future") };
         let reply = Reply::default();
         // Allocated first, so that the call is constructed in place instead of being copied.
         let call = Box::into_pin(Box::write(Box::new_uninit(), make(reply.clone())));

@@ -120,17 +120,16 @@ pub(super) fn declare(capabilities: &mut Value, worker: &Worker, peer: &Peer, re
     }
 }
 
-/// Waits, with a limit, until it is known whether the server has tasks, for a call whose client declared them: at startup
-/// its tools may be known before.
-pub(super) async fn settled(upstream: &Upstream, extras: &CallExtras) {
-    if upstream.is_settled() {
-        return;
-    }
-    if extras.task.is_some() || extras.meta.as_deref().is_some_and(declares_tasks) {
-        // Rare and large, so boxed to keep it out of every call's future.
-        let settled = Box::pin(tokio::time::timeout(SETTLE_WAIT, upstream.settled()));
-        let _ = settled.await;
-    }
+/// Whether a call has to wait until it is known whether the server has tasks, since its client declared them: at startup its
+/// tools may be known before.
+pub(super) fn must_settle(upstream: &Upstream, extras: &CallExtras) -> bool {
+    !upstream.is_settled()
+        && (extras.task.is_some() || extras.meta.as_deref().is_some_and(declares_tasks))
+}
+
+/// Waits for that, with a limit.
+pub(super) async fn settled(upstream: &Upstream) {
+    let _ = tokio::time::timeout(SETTLE_WAIT, upstream.settled()).await;
 }
 
 /// Whether the server may answer with a task: client and server have declared tasks, in the same protocol family. Puts

@@ -16,13 +16,18 @@ pub(in crate::proxy) struct Retry {
 }
 
 impl Retry {
-    pub(in crate::proxy) fn of(permit: &Permit, body: &Bytes, extras: &CallExtras) -> Option<Self> {
+    pub(in crate::proxy) fn of(
+        permit: &Permit,
+        body: &Bytes,
+        extras: &CallExtras,
+    ) -> Option<Box<Self>> {
         let tool = permit.access().called_tool();
         let idempotence = tool.map_or(Idempotence::No, |tool| tool.idempotence);
         match idempotence {
             Idempotence::No => None,
             Idempotence::Derived | Idempotence::Stated => {
-                Some(Self { body: body.clone(), extras: extras.clone(), idempotence })
+                let (body, extras) = (body.clone(), extras.clone());
+                Some(Box::new(Self { body, extras, idempotence }))
             }
         }
     }

@@ -1,0 +1,180 @@
+//! Sending what was permitted: the last step on the record before the answer.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use mcpproxy_policy::approvals::ApprovalId;
+use mcpproxy_policy::{Access, Permit, ServerOutcome};
+use mcpproxy_protocol::mcp::message::SMALL_MESSAGE_BYTES;
+use mcpproxy_runtime::io::clock;
+use mcpproxy_upstream::{CallAttempt, CallError, CallExtras, PermittedCall};
+
+use super::{OnRecord, ReplySource};
+use crate::proxy::exchange::{Retry, settle};
+use crate::proxy::held_answer::AnswerStream;
+use crate::proxy::held_calls::HELD_CALL;
+use crate::proxy::held_repeats::HeldCallRepeat;
+use crate::proxy::input_rounds::InputRounds;
+use crate::proxy::params::progress_token;
+use crate::proxy::refusal::{Refusal, RefusalKind};
+use crate::proxy::task_capability::TaskAnswer;
+use crate::proxy::{advice, held_repeats, task_capability};
+
+impl OnRecord<'_> {
+    /// Sends what was permitted, with `body` as a [`PermittedCall`] has it. The only place that enters an upstream for a
+    /// first attempt.
+    #[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
+    pub(in crate::proxy) fn send(
+        self,
+        mut permit: Permit,
+        body: Bytes,
+        mut extras: CallExtras,
+    ) -> impl Future<Output = Result<ReplySource, Refusal>> {
+        async move {
+            let holdable = held_repeats::holdable(self.caller, &permit, &body);
+            if let Some(id) =
+                held_repeats::named_in(self.worker, &self.caller.principal, &extras.members)
+            {
+                // Rare and large, so boxed to keep it out of every call's future.
+                return Box::pin(self.take_over(permit, (body, holdable), extras, &id)).await;
+            }
+            let (worker, caller, user) = (self.worker, self.caller, self.user);
+            let record = self.record;
+            // Baggage would add to what was approved.
+            let may_add = !matches!(permit.access(), Access::Task(task) if !task.sends_input());
+            extras.trace = record.carried().filter(|_| may_add);
+            extras.extensions = caller.extensions;
+            if let Some((client, _)) = &caller.client {
+                extras.session = client.session_key;
+                extras.log_level = client.level_for_servers();
+                if holdable.is_some() {
+                    extras.held_capabilities = client.client_capabilities.requests();
+                }
+            }
+            let upstreams = &worker.proxy.upstreams;
+            let Some(guard) = upstreams.enter(permit.access().server()) else {
+                return Err(Refusal::no_server(permit.access().server()));
+            };
+            let upstream = Arc::clone(&guard);
+            if task_capability::must_settle(&upstream, &extras) {
+                // Rare and large, so boxed to keep it out of every call's future.
+                Box::pin(task_capability::settled(&upstream)).await;
+            }
+            let access = permit.access();
+            let creates =
+                task_capability::may_create(worker, caller, &upstream, access, &mut extras);
+            let now = clock::now();
+            record.sends(&upstream, now);
+            if let Some(user) = user {
+                worker.proxy.log_routing.enter(&upstream, user, &caller.principal, now);
+            }
+            let token = kept_token(&extras, &body);
+            let mut retry = Retry::of(&permit, &body, &extras);
+            let rounds = InputRounds::of(caller, &upstream, &permit, &body, &extras);
+            let first = PermittedCall {
+                permit: &permit,
+                body,
+                extras,
+                began: record.began(),
+                attempt: CallAttempt::First,
+            };
+            let mut answer = worker.ending.unless_cut(pin!(guard.call(&worker.pool, first))).await;
+            if let Some(Err(CallError { cause, .. })) = &answer
+                && cause.is_broken_connection()
+                && let Some(retry) = retry.take()
+                && let Some(guard) = upstreams.enter(upstream.name())
+            {
+                let mut asked = Box::pin(retry.send(worker, guard, &permit, record, None));
+                answer = worker.ending.unless_cut(asked.as_mut()).await;
+            }
+            match answer {
+                None => Err(Refusal::cut_off(upstream.name(), permit.access().label())),
+                Some(Ok(answer)) => {
+                    let tasks = TaskAnswer::of(self.task, permit.access(), &answer, creates);
+                    let (rise, rewriter) = (self.rise, self.rewriter);
+                    Ok(ReplySource::Server {
+                        permit,
+                        answer: AnswerStream::Direct(answer),
+                        holdable,
+                        token,
+                        retry,
+                        rounds,
+                        rise,
+                        rewriter,
+                        tasks,
+                    })
+                }
+                Some(Err(error)) => {
+                    if let Some(rise) = self.rise.filter(|_| error.cause.quotes_server()) {
+                        rise.answered(&worker.proxy.principal_facts);
+                    }
+                    let blamed = error.cause.blames_server();
+                    settle(&mut permit, blamed.then_some(ServerOutcome::Failed));
+                    let now = clock::now();
+                    record.answered = Some(now);
+                    if let Some(user) = user {
+                        user.was_active(now);
+                    }
+                    let help = advice::away(&upstream.state(), SystemTime::now());
+                    Err(Refusal::upstream(&error).helping(help))
+                }
+            }
+        }
+    }
+
+    /// Continues a held call with the client's answer instead of sending it (PRO-42).
+    async fn take_over(
+        self,
+        permit: Permit,
+        (arguments, holdable): (Bytes, Option<Bytes>),
+        extras: CallExtras,
+        id: &ApprovalId,
+    ) -> Result<ReplySource, Refusal> {
+        let Self { worker, caller, user, record, rise, rewriter, .. } = self;
+        record.add_metadata(HELD_CALL, &serde_json::json!(id.as_str()).to_string());
+        let server = permit.access().server();
+        let Some(upstream) = worker.proxy.upstreams.get(server) else {
+            return Err(Refusal::no_server(server));
+        };
+        let repeated = HeldCallRepeat {
+            id,
+            principal: &caller.principal,
+            access: permit.access(),
+            arguments: &arguments,
+            members: &extras.members,
+        };
+        // Before the client that was held for is no longer one of the server's.
+        if let Some(user) = user {
+            worker.proxy.log_routing.enter(&upstream, user, &caller.principal, clock::now());
+        }
+        let taken = held_repeats::take_over(worker, repeated, upstream.call_timeout()).await;
+        let held = taken.map_err(|why| {
+            Refusal::rejected(RefusalKind::Unreadable, format!("Invalid params: {why}"))
+        })?;
+        record.sends(&upstream, clock::now());
+        let token = kept_token(&extras, &arguments);
+        let answer = AnswerStream::Held(held);
+        Ok(ReplySource::Server {
+            permit,
+            answer,
+            holdable,
+            token,
+            retry: None,
+            rounds: None,
+            rise,
+            rewriter,
+            tasks: None,
+        })
+    }
+}
+
+/// The client's raw progress token. A copy if it would pin long arguments: it is kept until the answer ends.
+fn kept_token(extras: &CallExtras, body: &Bytes) -> Option<Bytes> {
+    let token = extras.meta.as_ref().and_then(progress_token)?;
+    Some(match body.len() > SMALL_MESSAGE_BYTES {
+        true => Bytes::copy_from_slice(&token),
+        false => token,
+    })
+}
