@@ -252,6 +252,7 @@ impl App {
             settings: SettingsSwap::new(settings),
             principal_facts: Arc::<PrincipalFacts>::default(),
             state_accounts: StateAccounts::default(),
+            followed_tasks: Arc::default(),
             activity,
             nodes: NodeDirectory::new(fleet),
             list_cache: passthrough::list_cache::ListCache::default(),

@@ -22,15 +22,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use thiserror::Error;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::timeout;
 
 use crate::backoff::ConnectRequests;
 use crate::endpoint::OwnTls;
 use crate::error::Undelivered;
+use crate::followed_tasks::TaskFollower;
 use crate::login_flow::{LoginSession, LoginStanding};
-use crate::notifications::{Changes, FollowedTasks, LogDelivery, ServerEvents, Subscriptions};
+use crate::notifications::{Changes, LogDelivery, ServerEvents, Subscriptions};
 use crate::peer::Peer;
 use crate::second::{SecondConnection, SecondState};
 use crate::state::{
@@ -67,8 +67,6 @@ pub struct Upstream {
     pub(super) server_events: Arc<ServerEvents>,
     /// Resources it was asked to report changes of.
     pub(super) subscriptions: Subscriptions,
-    /// Tasks whose changes clients follow.
-    pub(super) followed_tasks: FollowedTasks,
     /// Calls that it must not be ended under.
     pub(super) active_calls: ActiveCalls,
     /// Set when the server has to end.
@@ -436,43 +434,10 @@ impl Upstream {
         self.subscriptions.uris()
     }
 
-    /// Follows the changes of a task of a modern server, by the server's id, also on later connections. `None` if too many
-    /// are followed.
-    pub fn follow_task(self: &Arc<Self>, task: Arc<str>) -> Option<TaskFollower> {
-        let changes = self.server_events.tasks.subscribe();
-        self.followed_tasks.add(&task).then(|| TaskFollower {
-            upstream: Arc::clone(self),
-            task,
-            changes,
-        })
-    }
-}
-
-/// A follower of one task; ends when dropped.
-#[derive(Debug)]
-pub struct TaskFollower {
-    upstream: Arc<Upstream>,
-    task: Arc<str>,
-    changes: broadcast::Receiver<Arc<str>>,
-}
-
-impl TaskFollower {
-    /// Waits until the task has, or may have, changed; `None` once the server is gone. Cancel-safe.
-    pub async fn changed(&mut self) -> Option<()> {
-        loop {
-            match self.changes.recv().await {
-                Ok(task) if task == self.task => return Some(()),
-                Ok(_) => {}
-                Err(RecvError::Lagged(_)) => return Some(()),
-                Err(RecvError::Closed) => return None,
-            }
-        }
-    }
-}
-
-impl Drop for TaskFollower {
-    fn drop(&mut self) {
-        self.upstream.followed_tasks.remove(&self.task);
+    /// Follows the changes of a task, by the server's id, at all servers of this name, present and future. `None` if too
+    /// many are followed.
+    pub fn follow_task(&self, task: Arc<str>) -> Option<TaskFollower> {
+        self.server_events.tasks.follow(task)
     }
 }
 

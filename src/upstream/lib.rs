@@ -25,6 +25,8 @@ mod connection;
 mod discovery;
 mod endpoint;
 mod error;
+mod followed_set;
+mod followed_tasks;
 mod handle;
 mod handshake;
 pub mod http;
@@ -58,7 +60,8 @@ pub use config::{
 };
 pub use endpoint::ServerTls;
 pub use error::{CallError, Cause, Sent, Undelivered};
-pub use handle::{CallGuard, NotRestarted, RESPOND_WAIT, TaskFollower, Upstream};
+pub use followed_tasks::TaskFollower;
+pub use handle::{CallGuard, NotRestarted, RESPOND_WAIT, Upstream};
 pub use inbound::AnswerPart;
 pub use notifications::{Changes, LogDelivery};
 pub use reaper::WithheldVariables;

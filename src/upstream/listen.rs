@@ -4,7 +4,7 @@
 //! servers: `subscriptions/listen` streams. A stream that ends, or is refused for a reason that may pass, is reopened with
 //! exponential backoff, not before the server's `Retry-After`; then all lists are read again, since changes in between were
 //! not reported. A server that does not offer a stream is left alone. Notifications are routed like all unsolicited
-//! messages.
+//! messages. Streams for resources and tasks, whose sets change, are in [`crate::followed_set`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use crate::handle::Upstream;
 use crate::http::{self, HttpExchange, Limits, StreamRefusal};
 use crate::http_transport::{HttpLifecycle, MAX_MESSAGE_BYTES as MAX_SESSION_MESSAGE_BYTES};
 use crate::inbound::AnswerPart;
-use crate::notifications::{Followed, WantedResources};
 use crate::request;
 use crate::request::Params;
 use crate::stdio::{self, ChildLink, SentFor};
@@ -47,7 +46,7 @@ pub(super) enum Line {
 
 /// Reason for the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// The server does not support it.
     Refused,
     /// It can be reopened, after this time if the server named one.
@@ -57,11 +56,17 @@ enum End {
 }
 
 /// Exponential backoff between streams, within [`RETRY`].
-struct ReopenBackoff(Duration);
+pub(super) struct ReopenBackoff(Duration);
+
+impl Default for ReopenBackoff {
+    fn default() -> Self {
+        Self(RETRY.0)
+    }
+}
 
 impl ReopenBackoff {
     /// The delay after the end of a stream that lived for `lived`; at least `asked`.
-    fn delay(&mut self, lived: Duration, asked: Option<Duration>) -> Duration {
+    pub(super) fn delay(&mut self, lived: Duration, asked: Option<Duration>) -> Duration {
         if lived >= STABLE_AFTER {
             self.0 = RETRY.0;
         }
@@ -78,7 +83,7 @@ impl ReopenBackoff {
 
 /// Reads the GET stream of a legacy session.
 pub(super) async fn read_session_stream(upstream: Arc<Upstream>, http: Arc<HttpLifecycle>) {
-    let mut backoff = ReopenBackoff(RETRY.0);
+    let mut backoff = ReopenBackoff::default();
     let mut last_id = Vec::new();
     // Whether changes may have been missed, and whether the server resumes the stream without loss.
     let (mut gap, mut resumed) = (false, false);
@@ -100,7 +105,7 @@ pub(super) async fn read_session_stream(upstream: Arc<Upstream>, http: Arc<HttpL
                 // The server closes its streams on purpose and replays what was missed.
                 resumed = retry.is_some() && !last_id.is_empty();
                 if resumed {
-                    backoff = ReopenBackoff(RETRY.0);
+                    backoff = ReopenBackoff::default();
                 }
                 retry.map(|retry| retry.min(RETRY.1))
             }
@@ -162,7 +167,7 @@ fn interrupted(
 /// Follows the lists of a modern server.
 pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCapabilities) {
     let Some(params) = filter(offers) else { return };
-    let mut backoff = ReopenBackoff(RETRY.0);
+    let mut backoff = ReopenBackoff::default();
     let mut gap = false;
     loop {
         let began = Instant::now();
@@ -182,87 +187,13 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCa
     }
 }
 
-/// Follows the subscribed resources of a modern server. A changed set requires a new stream.
-pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
-    let mut wanted = upstream.subscriptions.wanted.subscribe();
-    let uris = |resources: &WantedResources| resources.wanted.keys().cloned().collect::<Vec<_>>();
-    // Changes of these may have been missed, also on the connection before.
-    let mut missed = uris(&wanted.borrow());
-    let mut backoff = ReopenBackoff(RETRY.0);
-    loop {
-        let now = uris(&wanted.borrow_and_update());
-        upstream.subscriptions.followed.send_replace(Followed::None);
-        let notifications = json!({"resourceSubscriptions": now});
-        let params = json!({"notifications": notifications}).to_string();
-        let began = Instant::now();
-        let opened = || {
-            missed.iter().for_each(|uri| upstream.server_events.updated(uri));
-            upstream.subscriptions.followed.send_replace(Followed::Confirmed(now.clone()));
-        };
-        let listening = async {
-            match now.is_empty() {
-                true => std::future::pending().await,
-                false => run_stream(&upstream, &line, &params, opened).await,
-            }
-        };
-        let end = tokio::select! {
-            end = listening => end,
-            changed = wanted.changed() => match changed {
-                Ok(()) => {
-                    missed = now;
-                    continue;
-                }
-                Err(_) => return,
-            },
-        };
-        let asked = match end {
-            End::Ended(asked) => {
-                missed = now;
-                asked
-            }
-            End::Refused => {
-                upstream.subscriptions.followed.send_replace(Followed::Refused);
-                return;
-            }
-            End::Disconnected => return,
-        };
-        upstream.subscriptions.followed.send_replace(Followed::None);
-        backoff.after(began, asked).await;
-    }
-}
-
-/// Follows the tasks of a modern server that clients follow. A changed set requires a new stream.
-pub(super) async fn follow_tasks(upstream: Arc<Upstream>, line: Line) {
-    let mut wanted = upstream.followed_tasks.subscribe();
-    let mut backoff = ReopenBackoff(RETRY.0);
-    loop {
-        let now: Vec<_> = wanted.borrow_and_update().keys().cloned().collect();
-        let params = json!({"notifications": {"taskIds": now}}).to_string();
-        let began = Instant::now();
-        // Changes before this may have been missed.
-        let opened = || now.iter().for_each(|task| upstream.server_events.task_changed(task));
-        let listening = async {
-            match now.is_empty() {
-                true => std::future::pending().await,
-                false => run_stream(&upstream, &line, &params, opened).await,
-            }
-        };
-        let end = tokio::select! {
-            end = listening => end,
-            changed = wanted.changed() => match changed {
-                Ok(()) => continue,
-                Err(_) => return,
-            },
-        };
-        match end {
-            End::Ended(asked) => backoff.after(began, asked).await,
-            End::Refused | End::Disconnected => return,
-        }
-    }
-}
-
 /// Runs one stream to its end; `opened` is called once the server has acknowledged it.
-async fn run_stream(upstream: &Upstream, line: &Line, params: &str, opened: impl FnOnce()) -> End {
+pub(super) async fn run_stream(
+    upstream: &Upstream,
+    line: &Line,
+    params: &str,
+    opened: impl FnOnce(),
+) -> End {
     match line {
         Line::Http(http) => over_http(upstream, http, params, opened).await,
         Line::Stdio(link) => over_stdio(link, params, opened).await,
@@ -433,7 +364,7 @@ mod tests {
 
     #[test]
     fn pro_13_reopening_slows_down_until_a_stream_lives_and_waits_as_asked() {
-        let mut backoff = ReopenBackoff(RETRY.0);
+        let mut backoff = ReopenBackoff::default();
         let brief = Duration::ZERO;
         let delays = |backoff: &mut ReopenBackoff, times: usize| -> Vec<u64> {
             (0..times).map(|_| backoff.delay(brief, None).as_secs()).collect()

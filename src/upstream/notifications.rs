@@ -13,6 +13,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 
+use crate::followed_tasks::FollowedTasks;
 use crate::inbound::{
     self, AbandonedCalls, CallClient, CallInFlight, CallRoute, ChangedList, Destination,
 };
@@ -52,8 +53,8 @@ pub(super) struct ServerEvents {
     pub(super) changes: watch::Sender<Changes>,
     /// URIs of changed resources.
     pub(super) updates: broadcast::Sender<Arc<str>>,
-    /// The server's ids of changed tasks.
-    pub(super) tasks: broadcast::Sender<Arc<str>>,
+    /// Tasks whose changes clients follow.
+    pub(super) tasks: Arc<FollowedTasks>,
     /// Delivers log messages and completions of elicitations outside of calls.
     consumer: OnceLock<LogConsumer>,
 }
@@ -72,13 +73,18 @@ impl Default for ServerEvents {
             tools: Notify::new(),
             changes: watch::Sender::default(),
             updates: broadcast::Sender::new(QUEUED_UPDATES),
-            tasks: broadcast::Sender::new(QUEUED_UPDATES),
+            tasks: Arc::default(),
             consumer: OnceLock::new(),
         }
     }
 }
 
 impl ServerEvents {
+    /// Events of a server, of which clients follow these tasks.
+    pub(super) fn with(tasks: Arc<FollowedTasks>) -> Self {
+        Self { tasks, ..Self::default() }
+    }
+
     pub(super) fn changed(&self, list: ChangedList) {
         match list {
             ChangedList::Tools => self.tools.notify_one(),
@@ -134,8 +140,7 @@ impl ServerEvents {
     }
 
     pub(super) fn task_changed(&self, task: &str) {
-        // Fails without a follower.
-        let _ = self.tasks.send(task.into());
+        self.tasks.changed(task);
     }
 }
 
@@ -255,47 +260,6 @@ impl NotificationRouter {
     }
 }
 
-/// Maximum tasks of one server whose changes are followed.
-const MAX_FOLLOWED_TASKS: usize = 1024;
-
-/// Tasks of one server whose changes clients follow, by the server's id, with the number of followers.
-#[derive(Debug, Default)]
-pub(super) struct FollowedTasks(watch::Sender<BTreeMap<Arc<str>, usize>>);
-
-impl FollowedTasks {
-    /// Adds a follower of a task; false if there are too many.
-    pub(super) fn add(&self, task: &Arc<str>) -> bool {
-        let mut has_room = true;
-        self.0.send_if_modified(|tasks| {
-            has_room = tasks.contains_key(task) || tasks.len() < MAX_FOLLOWED_TASKS;
-            if !has_room {
-                return false;
-            }
-            let followers = tasks.entry(Arc::clone(task)).or_default();
-            *followers += 1;
-            *followers == 1
-        });
-        has_room
-    }
-
-    /// Removes a follower of a task.
-    pub(super) fn remove(&self, task: &str) {
-        self.0.send_if_modified(|tasks| {
-            let Some(followers) = tasks.get_mut(task) else { return false };
-            *followers -= 1;
-            let is_last = *followers == 0;
-            if is_last {
-                tasks.remove(task);
-            }
-            is_last
-        });
-    }
-
-    pub(super) fn subscribe(&self) -> watch::Receiver<BTreeMap<Arc<str>, usize>> {
-        self.0.subscribe()
-    }
-}
-
 /// Maximum wait for a modern server's subscription to be confirmed.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(10);
 
@@ -392,27 +356,6 @@ mod tests {
     use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 
     const ASKS: &[u8] = br#"{"id":1,"method":"roots/list"}"#;
-
-    #[test]
-    fn pro_43_task_is_followed_as_long_as_one_client_follows_it() {
-        let followed = FollowedTasks::default();
-        let mut changes = followed.subscribe();
-        let mut seen = || {
-            let is_changed = changes.has_changed().unwrap();
-            (is_changed, changes.borrow_and_update().len())
-        };
-        let task = Arc::from("t");
-        assert!(followed.add(&task));
-        assert_eq!(seen(), (true, 1));
-        assert!(followed.add(&task));
-        followed.remove("t");
-        followed.remove("unknown");
-        assert_eq!(seen(), (false, 1), "one is left");
-        followed.remove("t");
-        assert_eq!(seen(), (true, 0));
-        let added = (0..=MAX_FOLLOWED_TASKS).filter(|n| followed.add(&n.to_string().into()));
-        assert_eq!(added.count(), MAX_FOLLOWED_TASKS);
-    }
 
     #[test]
     fn new_connection_counts_the_calls_of_the_previous_one() {

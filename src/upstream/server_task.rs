@@ -21,6 +21,7 @@ use crate::backoff::{AttemptEnd, Backoff, MAX_DELAY, Pace, STABLE_AFTER};
 use crate::config::{Config, Invalid, ProtocolEra, Target};
 use crate::connect::{ConnectFailure, ConnectOptions, GOODBYE_LIMIT, ServerConnection, establish};
 use crate::discovery::{self, Headers, ListFailure, Partial, ReadTools};
+use crate::followed_set;
 use crate::handle::{ServerStop, Upstream, WhyStopped};
 use crate::handshake::Start;
 use crate::listen;
@@ -372,9 +373,9 @@ impl ServerTask {
             (ProtocolFamily::Modern, updates) => {
                 let line = connection.line.clone();
                 if updates {
-                    following.spawn(listen::follow_resources(upstream(), line.clone()));
+                    following.spawn(followed_set::follow_resources(upstream(), line.clone()));
                 }
-                following.spawn(listen::follow_tasks(upstream(), line.clone()));
+                following.spawn(followed_set::follow_tasks(upstream(), line.clone()));
                 following.spawn(listen::follow(upstream(), line, about.offers));
             }
             (ProtocolFamily::Legacy, true) => {

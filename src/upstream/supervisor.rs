@@ -28,9 +28,10 @@ use tokio_rustls::TlsConnector;
 use crate::backoff::ConnectRequests;
 use crate::config::{Config, ProtocolEra};
 use crate::endpoint::{OwnTls, TlsReload};
+use crate::followed_tasks::FollowedTasksByName;
 use crate::handle::{ActiveCalls, CallGuard, CallTimeout, ListFaults, Upstream};
 use crate::login_flow::{LoginSession, NoLogin, WaitingLogin};
-use crate::notifications::{FollowedTasks, Subscriptions};
+use crate::notifications::{ServerEvents, Subscriptions};
 use crate::peer::Peer;
 use crate::reaper::{Reaper, WithheldVariables};
 use crate::second::SecondConnection;
@@ -95,6 +96,8 @@ struct Starter {
     runtime: Handle,
     /// Number of servers started so far.
     started: AtomicU64,
+    /// Tasks whose changes clients follow.
+    followed: FollowedTasksByName,
 }
 
 /// Plan for one server of a new config.
@@ -149,6 +152,7 @@ impl Supervisor {
                 stderr,
                 runtime: runtime.clone(),
                 started: AtomicU64::new(0),
+                followed: FollowedTasksByName::default(),
             },
             ids: Mutex::default(),
             tasks: Mutex::default(),
@@ -480,9 +484,8 @@ impl Starter {
             connect_requests: ConnectRequests::default(),
             control,
             second,
-            server_events: Arc::default(),
+            server_events: Arc::new(ServerEvents::with(self.followed.of(name))),
             subscriptions: Subscriptions::default(),
-            followed_tasks: FollowedTasks::default(),
             active_calls: ActiveCalls::default(),
             stop,
             life: watch::Sender::default(),

@@ -45,6 +45,7 @@ mod fleet_sessions;
 mod fleet_starting;
 mod fleet_tls;
 mod fleet_unreachable;
+mod followed_tasks;
 mod harness;
 mod held_calls;
 mod http2;

@@ -12,20 +12,21 @@ use crate::harness::{
     until,
 };
 
-const MODERN: &str = "2026-07-28";
-const TASKS: &str = "io.modelcontextprotocol/tasks";
+pub(crate) const MODERN: &str = "2026-07-28";
+pub(crate) const TASKS: &str = "io.modelcontextprotocol/tasks";
 /// A task with spellings that no serializer writes.
-const CREATED: &str = r#"{ "resultType":"task","createdAt" : "2026-11-25T10:30:00Z","taskId" : "7\u0061", "status":"working","lastUpdatedAt":"2026-11-25T10:30:00Z","ttlMs":6e4,"x":1.0e5}"#;
+pub(crate) const CREATED: &str = r#"{ "resultType":"task","createdAt" : "2026-11-25T10:30:00Z","taskId" : "7\u0061", "status":"working","lastUpdatedAt":"2026-11-25T10:30:00Z","ttlMs":6e4,"x":1.0e5}"#;
 /// The id in it.
-const OWN: &str = "7a";
+pub(crate) const OWN: &str = "7a";
 const ACK: &str = r#"{"resultType":"complete" }"#;
 /// A result of the tool `typed`, with spellings of its own.
-const GOOD: &str = r#"{ "content":[ ],"structuredContent":{"n" : 7.0}, "isError":false}"#;
+pub(crate) const GOOD: &str =
+    r#"{ "content":[ ],"structuredContent":{"n" : 7.0}, "isError":false}"#;
 const BAD: &str = r#"{"content":[],"structuredContent":{"n":"no number"}}"#;
 
 /// A server with tasks. A call is answered with the raw result in its argument `answer`.
-struct Server {
-    recorder: Recorder,
+pub(crate) struct Server {
+    pub(crate) recorder: Recorder,
     /// Raw results of `tasks/get` and `tasks/result` by task.
     states: Arc<Mutex<BTreeMap<String, String>>>,
 }
@@ -37,16 +38,34 @@ impl Server {
     }
 
     fn of(capabilities: Value, version: &'static str) -> Self {
+        Self::before((capabilities, version), |_| None)
+    }
+
+    /// A server of 2026-07-28 with the extension, which answers as `first` has it, if it has.
+    pub(crate) fn answering(
+        first: impl Fn(&Value) -> Option<Reply> + Send + Sync + 'static,
+    ) -> Self {
+        Self::before((json!({"tools": {}, "extensions": {TASKS: {}}}), MODERN), first)
+    }
+
+    fn before(
+        (capabilities, version): (Value, &'static str),
+        first: impl Fn(&Value) -> Option<Reply> + Send + Sync + 'static,
+    ) -> Self {
         let states = Arc::<Mutex<BTreeMap<String, String>>>::default();
         let known = Arc::clone(&states);
         let recorder = Recorder::start(move |_, asked| {
+            let message = serde_json::from_slice(&asked.body).unwrap_or_default();
+            if let Some(reply) = first(&message) {
+                return reply;
+            }
             let known = known.lock().unwrap_or_else(PoisonError::into_inner);
             answer(asked, &capabilities, version, &known)
         });
         Self { recorder, states }
     }
 
-    fn entry(&self) -> Value {
+    pub(crate) fn entry(&self) -> Value {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.recorder.port)})
     }
 
@@ -61,12 +80,12 @@ impl Server {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, task: &str, result: &str) {
+    pub(crate) fn set(&self, task: &str, result: &str) {
         self.states().insert(task.to_owned(), result.to_owned());
     }
 
     /// Requests of that method, oldest first.
-    fn asked(&self, method: &str) -> Vec<(Received, Value)> {
+    pub(crate) fn asked(&self, method: &str) -> Vec<(Received, Value)> {
         let all = self.recorder.received().into_iter();
         let all = all.filter_map(|it| Some((serde_json::from_slice(&it.body).ok()?, it)));
         all.filter(|(message, _): &(Value, _)| message["method"] == method)
@@ -138,7 +157,7 @@ fn answer(
     Reply::Http("200 OK", "content-type: application/json\r\n", body.into())
 }
 
-fn tasks() -> Value {
+pub(crate) fn tasks() -> Value {
     json!({"extensions": {TASKS: {}}})
 }
 
@@ -181,7 +200,7 @@ fn call(path: &str, tool: &str, answer: &str) -> Value {
 }
 
 /// Makes a task; its sealed id.
-fn create(proxy: &Proxy, path: &str, tool: &str, answer: &str) -> String {
+pub(crate) fn create(proxy: &Proxy, path: &str, tool: &str, answer: &str) -> String {
     let created = ask(proxy, path, "tools/call", call(path, tool, answer)).json();
     created["result"]["taskId"].as_str().unwrap_or_else(|| panic!("{created}")).to_owned()
 }
@@ -191,7 +210,7 @@ fn text(response: &Response) -> String {
 }
 
 /// A completed task with this result.
-fn completed(result: &str) -> String {
+pub(crate) fn completed(result: &str) -> String {
     format!(
         r#"{{"resultType":"complete","taskId":"7a" ,"status":"completed","ttlMs":1e3,"result" : {result} ,"pollIntervalMs":5}}"#
     )
@@ -379,8 +398,16 @@ fn result_in_a_task_is_judged_and_recorded_like_the_answer_to_its_call() {
         assert_eq!(fetched["metadata"]["task_status"], "completed", "{fetched}");
         assert_eq!(fetched["metadata"]["task"], call["metadata"]["task"], "{fetched}");
         assert_eq!(fetched["metadata"]["task"].as_str().map(str::len), Some(16));
-        let hash = json!(blake3::hash(result.as_bytes()).to_hex().as_str());
-        assert_eq!(fetched["metadata"]["receipt"]["received"], hash, "{fetched}");
+        // Record and receipt are of the whole answer.
+        let hash = |text: &str| json!(blake3::hash(text.as_bytes()).to_hex().as_str());
+        let receipt = &fetched["metadata"]["receipt"];
+        assert_eq!(receipt["received"], hash(&completed(result)), "{fetched}");
+        assert_eq!(receipt["delivered"], hash(&text(&got)), "{fetched}");
+        let why = if status == "blocked" { "blocked" } else { "adapted" };
+        assert_eq!(
+            (&receipt["why"], &fetched["response"]),
+            (&json!(why), &json!(completed(result)))
+        );
         until("its decisions are recorded", || {
             let judged = proxy.activity("type=policy_decision");
             let ours = judged.iter().filter(|it| it["parent_id"] == fetched["id"]).count();
@@ -390,6 +417,67 @@ fn result_in_a_task_is_judged_and_recorded_like_the_answer_to_its_call() {
             !fetched.to_string().contains(&sealed),
             "records do not let their readers fetch: {fetched}"
         );
+    }
+}
+
+// PRO-43
+#[test]
+fn members_beside_the_result_of_a_task_are_on_record_without_secrets() {
+    let server = Server::start();
+    let mut entry = server.in_mode("strict");
+    entry["headers"] = json!({"X-Secret": "s3cret-of-the-config"});
+    let proxy = Proxy::start(json!({"s": entry}));
+    for (n, result) in [GOOD, BAD].into_iter().enumerate() {
+        let sealed = create(&proxy, "/mcp/all", "s:typed", CREATED);
+        let beside = r#""statusMessage":"said so","inputRequests":{"q":{"method":"roots/list"}},"odd":[1.0],"#;
+        let error = r#""error":{"code":-32603,"message":"s3cret-of-the-config"},"#;
+        let state = completed(result);
+        server.set(OWN, &state.replacen('{', &format!("{{{beside}{error}"), 1));
+        let got = ask(&proxy, "/mcp/all", "tasks/get", json!({"taskId": sealed}));
+        let got = String::from_utf8_lossy(&got.body);
+        assert!(got.contains(beside) && !got.contains("s3cret"), "{got}");
+        let records = until("the requests are recorded", || {
+            let records = proxy.activity("type=internal_tool_call&server=s&tool=typed");
+            (records.len() > n).then_some(records)
+        });
+        let response = records[0]["response"].as_str().expect("a text");
+        assert!(response.contains(beside) && response.contains(result), "{response}");
+        assert!(!response.contains("s3cret"), "{response}");
+    }
+}
+
+// PRO-43
+#[test]
+fn task_that_its_client_does_not_get_is_cancelled_at_its_server() {
+    let server = Server::start();
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let with_content = CREATED.replace(r#""x":1.0e5"#, r#""content":[]"#);
+    for (n, (capabilities, made)) in
+        [(json!({"roots": {}}), CREATED), (tasks(), &*with_content)].into_iter().enumerate()
+    {
+        let params = call("/mcp/all", "s:slow", made);
+        let failed = ask_as(&proxy, ("", capabilities), "/mcp/all", "tools/call", params);
+        assert!(!failed.text().contains("mcpproxy-task"), "{}", failed.text());
+        let asked = until("it is cancelled", || server.asked("tasks/cancel").into_iter().nth(n));
+        assert_eq!(asked.0.headers("mcp-name"), [OWN]);
+        assert_eq!(asked.1["params"]["taskId"], OWN);
+        let cancelled = until("the cancellation is recorded", || {
+            let records = proxy.activity("type=internal_tool_call&server=s&tool=slow");
+            (records.len() > n).then(|| records[0].clone())
+        });
+        assert_eq!(
+            (&cancelled["metadata"]["task_method"], &cancelled["source"], &cancelled["status"]),
+            (&json!("tasks/cancel"), &json!("internal"), &json!("success")),
+            "{cancelled}"
+        );
+        let called = until("the call is recorded", || {
+            let records = proxy.activity("type=tool_call&server=s&tool=slow");
+            (records.len() > n).then(|| records[0].clone())
+        });
+        assert_eq!(called["status"], "error", "{called}");
+        assert_eq!(called["metadata"]["task"], cancelled["metadata"]["task"], "{called}");
+        assert_eq!(called["metadata"]["task"].as_str().map(str::len), Some(16), "{called}");
+        assert_eq!(called["request_id"], cancelled["request_id"], "{called}");
     }
 }
 

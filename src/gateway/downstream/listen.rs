@@ -300,7 +300,7 @@ impl Subscription {
         let shown = watch.live_uris().filter_map(|uri| peer.endpoint.shown_uri(uri));
         filter.resource_subscriptions = shown.map(Cow::into_owned).collect();
         let wanted = std::mem::take(&mut filter.task_ids);
-        let tasks = TaskSubscription::begin(worker, peer, &id, wanted);
+        let tasks = TaskSubscription::begin(worker, peer, &id, wanted).await;
         filter.task_ids = tasks.ids();
         let principal = peer.principal.clone();
         let (over, endpoint) = (false, peer.endpoint.clone());

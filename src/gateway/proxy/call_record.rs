@@ -374,8 +374,7 @@ impl CallRecord {
         }
     }
 
-    /// Adds a slice of a server's result to the receipt; the last one with the `ending` that replaces its last
-    /// byte. `adapted` is delivered instead of the slice.
+    /// Adds a slice of a server's result to record and receipt, as [`Self::note_receipt`] has it.
     pub(super) fn receive(
         &mut self,
         slice: &Bytes,
@@ -383,6 +382,17 @@ impl CallRecord {
         adapted: Option<&Splice>,
     ) {
         self.note_response(slice);
+        self.note_receipt(slice, ending, adapted);
+    }
+
+    /// Adds a slice of a server's result to the receipt; the last one with the `ending` that replaces its last
+    /// byte. `adapted` is delivered instead of the slice.
+    pub(super) fn note_receipt(
+        &mut self,
+        slice: &Bytes,
+        ending: Option<&[u8]>,
+        adapted: Option<&Splice>,
+    ) {
         if self.kept.receipts {
             let receipt = self.receipt.get_or_insert_default();
             receipt.adapt(slice, ending, adapted);
@@ -406,9 +416,13 @@ impl CallRecord {
     }
 
     /// Completes the receipt of a result that was replaced by `delivered`.
-    pub(super) fn replaces(&mut self, whole: bool, delivered: &[u8], why: Departure) {
+    pub(super) fn replaces(&mut self, whole: bool, delivered: &Splice, why: Departure) {
         if let Some(receipt) = self.receipt.take() {
-            self.add_late(receipt.replaced(whole, delivered, why));
+            let mut hashed = Hasher::new();
+            for part in delivered.parts() {
+                hashed.update(part);
+            }
+            self.add_late(receipt.replaced(whole, hashed.finalize(), why));
         }
     }
 
@@ -779,8 +793,7 @@ impl Receipt {
 
     /// Receipt of a result that was replaced by `delivered`. The server's data is hashed if it was received
     /// `whole`.
-    pub(super) fn replaced(self, whole: bool, delivered: &[u8], why: Departure) -> LateMember {
-        let delivered = blake3::hash(delivered);
+    pub(super) fn replaced(self, whole: bool, delivered: Hash, why: Departure) -> LateMember {
         LateMember::new(MEMBER, move || text(whole.then(|| self.received()), delivered, Some(why)))
     }
 }
@@ -960,11 +973,11 @@ mod tests {
     #[test]
     fn incomplete_result_has_no_hash() {
         let receipt = || of(&[b"{\"a\":1}"], None);
-        let shown = value(&receipt().replaced(true, b"no", Departure::Blocked));
+        let shown = value(&receipt().replaced(true, blake3::hash(b"no"), Departure::Blocked));
         assert_eq!(shown["received"], blake3::hash(br#"{"a":1}"#).to_hex().as_str());
         assert_eq!(shown["delivered"], blake3::hash(b"no").to_hex().as_str());
         assert_eq!(shown["why"], "blocked");
-        let shown = value(&receipt().replaced(false, b"no", Departure::Blocked));
+        let shown = value(&receipt().replaced(false, blake3::hash(b"no"), Departure::Blocked));
         assert_eq!(shown["received"], Value::Null);
     }
 }

@@ -54,6 +54,7 @@ mod error_answer;
 mod hold;
 mod retry;
 mod task;
+mod withheld_task;
 
 pub(super) use retry::Retry;
 
@@ -661,17 +662,20 @@ impl Exchange {
         match kept {
             Ok(kept) => {
                 self.call_record.add_metadata(KEPT, &kept.metadata);
-                self.call_record.replaces(true, &kept.short, Departure::Kept);
                 self.waiting = Splice::from(kept.short);
+                let result = self.take_result();
+                self.call_record.replaces(true, &result, Departure::Kept);
+                self.waiting = result;
             }
             Err(why) => {
                 self.forward_long_result(&why);
                 self.call_record.forwards();
+                self.waiting = self.take_result();
             }
         }
         self.call_record.delivers(&self.waiting);
         self.call_record.close(status, "").await;
-        let result = self.take_result();
+        let result = std::mem::take(&mut self.waiting);
         self.reply.put(Piece::Whole(AnswerMember::Result, result));
     }
 
@@ -835,9 +839,9 @@ impl Exchange {
         let text = failure.agent_text();
         self.call_record.decide(decision(record::Verdict::Blocked, Mode::Strict, failure));
         let result = render::error_result(self.relay.family(), &text);
+        let result = self.enveloped(Splice::from(result));
         self.call_record.replaces(whole, &result, Departure::Blocked);
         self.call_record.close(Status::Blocked, &text).await;
-        let result = self.enveloped(Splice::from(result));
         self.reply.put(Piece::Whole(AnswerMember::Result, result));
     }
 

@@ -40,6 +40,8 @@ pub struct Refusal {
     /// How to correct the call, sent as a content block of its own, or after the text in an error; may be empty.
     pub help: String,
     pub retry_after: Option<Duration>,
+    /// Whether the same request may succeed later.
+    pub(super) may_pass: bool,
 }
 
 /// Advice for an unknown tool.
@@ -48,7 +50,8 @@ pub(super) const FIND_TOOLS: &str = "Use retrieve_tools to find tools.";
 impl Refusal {
     pub fn new(status: Status, kind: RefusalKind, text: String) -> Self {
         let (advice, help) = (Cow::Borrowed(""), String::new());
-        Self { status, kind, text, advice, help, retry_after: None }
+        let may_pass = kind.may_pass();
+        Self { status, kind, text, advice, help, retry_after: None, may_pass }
     }
 
     pub fn rejected(kind: RefusalKind, text: String) -> Self {
@@ -147,6 +150,24 @@ impl Refusal {
 }
 
 impl RefusalKind {
+    /// Whether its reason may pass: limits, and servers and parts of the proxy that are away.
+    fn may_pass(self) -> bool {
+        match self {
+            Self::Limited
+            | Self::Throttled
+            | Self::Unknown
+            | Self::Upstream
+            | Self::Failed
+            | Self::Unavailable => true,
+            Self::Unreadable
+            | Self::Parameters
+            | Self::Headers
+            | Self::Intent
+            | Self::Gate
+            | Self::Arguments => false,
+        }
+    }
+
     /// HTTP status of [`Refusal::mcp_response`].
     pub(crate) fn mcp_status(self) -> StatusCode {
         match self {

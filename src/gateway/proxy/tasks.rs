@@ -104,9 +104,8 @@ fn forwarded(
     let kind = RecordKind::Task { request: asked.request, at_call_tools };
     let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(&asked.params));
     recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        let method = asked.request.method();
-        on.record.name("", method);
-        on.record.add_metadata(TASK_METHOD, &json!(method).to_string());
+        let mut on = on;
+        name(&mut on, asked.request.method());
         send(on, &asked).await
     })
 }
@@ -128,34 +127,78 @@ async fn send(mut on: OnRecord<'_>, asked: &Asked) -> Result<ReplySource, Stoppe
     if let Some(client) = client {
         client.warn_of_dropped(&on.worker.proxy.dropped_members, request.method(), &read.left);
     }
-    let (worker, principal) = (on.worker, &on.caller.principal);
-    let task = worker.proxy.approvals.open_task(&read.sealed, principal, on.record.time_of_day());
-    let is_shown = |task: &OpenedTask| endpoint.server().is_none_or(|only| **only == *task.server);
-    let Some(OpenedTask { server, tool, id }) = task.filter(is_shown) else {
-        return Err(unreadable(UNKNOWN.to_owned()).into());
-    };
-    let digits = task_digits(&read.sealed).unwrap_or_default();
-    on.record.add_metadata(TASK_DIGITS, &json!(digits).to_string());
-    on.record.name(&server, &tool);
+    let task = opened(&mut on, endpoint, &read.sealed)?;
     on.record.keep_arguments(&read.recorded);
-    let name = ToolName { server: Arc::from(&*server), tool: Arc::from(&*tool) };
-    let tool = call::find(&on, &name).await?;
-    on.is_for_offer(&server, request == TaskRequest::Update);
-    let body = read.body(&id);
     // Rules and approvals have decided about the call: what sends no input adds nothing to it.
     let meta = match request {
         TaskRequest::Update => read.meta,
         _ => read.meta.and_then(|meta| of_hop(&meta)).map(Bytes::from),
     };
-    let mut extras = CallExtras { meta, members: read.inputs, ..CallExtras::default() };
-    let access = Access::Task(TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(id)));
+    let delivery = Delivery { request, sealed: read.sealed, inputs: read.inputs, meta };
+    deliver(on, task, delivery).await
+}
+
+/// Opens a sealed id of the caller's; a refusal if no such task is shown to it at that endpoint. Puts it on record.
+pub(super) fn opened(
+    on: &mut OnRecord<'_>,
+    endpoint: &Endpoint,
+    sealed: &str,
+) -> Result<OpenedTask, Refusal> {
+    let approvals = &on.worker.proxy.approvals;
+    let task = approvals.open_task(sealed, &on.caller.principal, on.record.time_of_day());
+    let is_shown = |task: &OpenedTask| endpoint.server().is_none_or(|only| **only == *task.server);
+    let unknown = || Refusal::rejected(RefusalKind::Unreadable, UNKNOWN.to_owned());
+    let task = task.filter(is_shown).ok_or_else(unknown)?;
+    on.record
+        .add_metadata(TASK_DIGITS, &json!(task_digits(sealed).unwrap_or_default()).to_string());
+    on.record.name(&task.server, &task.tool);
+    Ok(task)
+}
+
+/// Names the method of a request about a task, before its server is known.
+pub(super) fn name(on: &mut OnRecord<'_>, method: &str) {
+    on.record.name("", method);
+    on.record.add_metadata(TASK_METHOD, &json!(method).to_string());
+}
+
+/// A request about a task, for its server.
+pub(super) struct Delivery {
+    pub(super) request: TaskRequest,
+    /// The client's id of the task.
+    pub(super) sealed: Box<str>,
+    /// `"inputResponses":VALUE`, or nothing.
+    pub(super) inputs: Bytes,
+    pub(super) meta: Option<Bytes>,
+}
+
+/// Asks for admission of a request about a task and sends it.
+pub(super) async fn deliver(
+    mut on: OnRecord<'_>,
+    task: OpenedTask,
+    Delivery { request, sealed, inputs, meta }: Delivery,
+) -> Result<ReplySource, Stopped> {
+    let access = access(&mut on, &task, request).await?;
+    let body = body(&task.id, &inputs);
+    let mut extras = CallExtras { meta, members: inputs, ..CallExtras::default() };
     let mut arguments = Bytes::from_static(b"{}");
     let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
     if let Some(tool) = permit.access().tool() {
-        call::schema_compiled(worker, tool, on.record.began()).await?;
+        call::schema_compiled(on.worker, tool, on.record.began()).await?;
     }
-    on.task = Some(read.sealed);
+    on.task = Some(sealed);
     Ok(on.send(permit, body, CallExtras { members: Bytes::new(), ..extras }).await?)
+}
+
+/// Access for a request about a task, once its tool is known.
+pub(super) async fn access(
+    on: &mut OnRecord<'_>,
+    OpenedTask { server, tool, id }: &OpenedTask,
+    request: TaskRequest,
+) -> Result<Access, Refusal> {
+    let name = ToolName { server: Arc::from(&**server), tool: Arc::from(&**tool) };
+    let tool = call::find(on, &name).await?;
+    on.is_for_offer(server, request == TaskRequest::Update);
+    Ok(Access::Task(TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(&**id))))
 }
 
 /// Params of a request about a task.
@@ -197,13 +240,13 @@ impl TaskParams {
         let (inputs, recorded) = (inputs.unwrap_or_default(), rest.into());
         Ok(Self { sealed, meta, inputs, recorded, left })
     }
+}
 
-    /// The params for the server, which calls the task `id`.
-    fn body(&self, id: &str) -> Bytes {
-        let id = Value::from(id).to_string();
-        let comma: &[u8] = if self.inputs.is_empty() { b"" } else { b"," };
-        [&b"{\"taskId\":"[..], id.as_bytes(), comma, &*self.inputs, b"}"].concat().into()
-    }
+/// The params for the server, which calls the task `id`, with the `inputs` of an update.
+fn body(id: &str, inputs: &[u8]) -> Bytes {
+    let id = Value::from(id).to_string();
+    let comma: &[u8] = if inputs.is_empty() { b"" } else { b"," };
+    [&b"{\"taskId\":"[..], id.as_bytes(), comma, inputs, b"}"].concat().into()
 }
 
 #[cfg(test)]
@@ -242,11 +285,14 @@ mod tests {
             ("sealed", Some(&br#"{"k":[ ]}"#[..]))
         );
         let inputs = r#""inputResponses":{"q":{"action":"accept","content":{"N":1.0}}}"#;
-        assert_eq!(update.body("a\n\"b"), format!(r#"{{"taskId":"a\n\"b",{inputs}}}"#));
+        assert_eq!(body("a\n\"b", &update.inputs), format!(r#"{{"taskId":"a\n\"b",{inputs}}}"#));
         assert_eq!(update.recorded, format!("{{{inputs}}}"), "without the sealed id");
         assert_eq!(update.left.names().collect::<Vec<_>>(), ["inputResponses.q.x", "odd"]);
         let get = read(TaskRequest::Get, params).unwrap();
-        assert_eq!((get.body("x"), get.recorded), ("{\"taskId\":\"x\"}".into(), "{}".into()));
+        assert_eq!(
+            (body("x", &get.inputs), get.recorded),
+            ("{\"taskId\":\"x\"}".into(), "{}".into())
+        );
         for (params, why) in [
             ("[]", "it is not a JSON object"),
             ("{}", "taskId must be a string"),

@@ -41,6 +41,7 @@ use super::reply::Running;
 use super::session_facts::{PrincipalFacts, RememberedFacts};
 use super::settings::{CurrentSettings, SettingsReader, SettingsSwap};
 use super::shutdown::Ending;
+use super::task_subscription::TaskShares;
 use crate::node_directory::NodeDirectory;
 use crate::results::ResultStore;
 use crate::telemetry::{Calls, SpanQueue, Tally, TraceIds};
@@ -204,6 +205,8 @@ pub struct Proxy {
     pub principal_facts: Arc<PrincipalFacts>,
     /// Memory accounts of principals.
     pub state_accounts: StateAccounts,
+    /// Followed tasks of principals.
+    pub followed_tasks: Arc<TaskShares>,
     /// Log-once filter for dropped members outside sessions.
     pub dropped_members: Arc<DroppedMembers>,
     /// Validates large documents off the workers.

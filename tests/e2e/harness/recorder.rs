@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -36,12 +37,15 @@ pub(crate) enum Reply {
     Raw(Vec<u8>),
     /// Nothing, until the other side goes.
     Hang,
+    /// These bytes of a stream, which stands until the other side goes.
+    Standing(Vec<u8>),
 }
 
 /// The server; it listens as long as the tests run.
 pub(crate) struct Recorder {
     pub(crate) port: u16,
     received: Arc<Mutex<Vec<Received>>>,
+    standing: Arc<AtomicUsize>,
 }
 
 impl Recorder {
@@ -77,19 +81,27 @@ impl Recorder {
         let port = listener.local_addr().expect("an address").port();
         let (received, answer) = (Arc::<Mutex<Vec<Received>>>::default(), Arc::new(answer));
         let kept = Arc::clone(&received);
+        let standing = Arc::<AtomicUsize>::default();
+        let open = Arc::clone(&standing);
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().flatten().enumerate() {
                 let (kept, answer, tls) = (Arc::clone(&kept), Arc::clone(&answer), tls.clone());
+                let open = Arc::clone(&open);
                 std::thread::spawn(move || match tls {
-                    None => serve(stream, number, &kept, &*answer),
+                    None => serve(stream, number, (&kept, &open), &*answer),
                     Some(tls) => {
                         let session = ServerConnection::new(tls).expect("a session");
-                        serve(StreamOwned::new(session, stream), number, &kept, &*answer);
+                        serve(StreamOwned::new(session, stream), number, (&kept, &open), &*answer);
                     }
                 });
             }
         });
-        Self { port, received }
+        Self { port, received, standing }
+    }
+
+    /// Number of [standing](Reply::Standing) streams.
+    pub(crate) fn standing(&self) -> usize {
+        self.standing.load(Ordering::SeqCst)
     }
 
     /// Requests received so far.
@@ -101,7 +113,7 @@ impl Recorder {
 fn serve(
     stream: impl Read + Write,
     connection: usize,
-    kept: &Mutex<Vec<Received>>,
+    (kept, standing): (&Mutex<Vec<Received>>, &AtomicUsize),
     answer: &(dyn Fn(usize, &Received) -> Reply + Send + Sync),
 ) {
     let mut reader = BufReader::new(stream);
@@ -127,6 +139,13 @@ fn serve(
             }
             Reply::Hang => {
                 let _ = reader.read_to_end(&mut Vec::new());
+                return;
+            }
+            Reply::Standing(bytes) => {
+                standing.fetch_add(1, Ordering::SeqCst);
+                let _ = reader.get_mut().write_all(&bytes);
+                let _ = reader.read_to_end(&mut Vec::new());
+                standing.fetch_sub(1, Ordering::SeqCst);
                 return;
             }
         }

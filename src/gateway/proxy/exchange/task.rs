@@ -1,8 +1,8 @@
 //! Tasks in an answer (PRO-43): a call that is answered with a task, and answers to requests about one.
 //!
 //! Clients get sealed ids in place of the server's; all other bytes are the server's own. A result that an answer about a
-//! task holds passes through inspector, verdict, receipt and record as if it were the answer to the call itself; the rest
-//! of the answer is put around the forwarded or replaced result.
+//! task holds passes through inspector and verdict as if it were the answer to the call itself; the rest of the answer is
+//! put around the forwarded or replaced result. Record and receipt are of the whole answer.
 //!
 //! ```text
 //! tools/call ── {"resultType":"task","taskId":ID} ─▶ created ─▶ the same with the sealed id
@@ -47,7 +47,7 @@ const ID: u64 = 1;
 
 /// Why an answer with a task is unusable. The server's fault; follows server and tool in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-enum TaskFault {
+pub(super) enum TaskFault {
     #[error("the server answered with a task that is no JSON that every parser reads alike")]
     Ambiguous,
     #[error("the server answered with a task without a taskId that is a string")]
@@ -101,7 +101,7 @@ impl Exchange {
     }
 
     /// Whether the result's `resultType` is that of a task.
-    fn has_task_type(&self) -> bool {
+    pub(super) fn has_task_type(&self) -> bool {
         match self.inspector.result_type() {
             Some(ResultTypePlace::Within(span)) if span.end <= MAX_CREATED_BYTES as u64 => {
                 is_type(&self.waiting, (span.start as usize, span.len() as usize), "task")
@@ -131,7 +131,13 @@ impl Exchange {
     pub(super) fn read_task(&mut self) -> Result<(), Broken> {
         match self.tasks.take() {
             Some(TaskAnswer::About(sealed)) => self.answered(&sealed),
-            Some(TaskAnswer::MayBe { declared }) => self.created(declared),
+            Some(TaskAnswer::MayBe { declared }) => {
+                let created = self.created(declared);
+                if created.is_err() {
+                    self.cancel_withheld();
+                }
+                created
+            }
             None => Ok(()),
         }
     }
@@ -220,9 +226,10 @@ impl Exchange {
             {
                 return Err(TaskFault::NoResult.into());
             }
-            edits.extend(self.repaired_error(&answer, text));
+            let masked = self.repaired_error(&answer, text, &mut edits);
             let adapted = ended(spliced(&answer, 0..answer.len(), &edits), ending);
-            self.call_record.receive(&answer, ending, Some(&adapted));
+            self.call_record.note_response(masked.as_ref().unwrap_or(&answer));
+            self.call_record.note_receipt(&answer, ending, Some(&adapted));
             (self.waiting, self.keeping) = (adapted, None);
             return Ok(());
         };
@@ -230,14 +237,20 @@ impl Exchange {
             return Err(TaskFault::NoObject.into());
         }
         edits.extend(related(text, result, &own, &by));
+        let masked = match request {
+            TaskRequest::Result => None,
+            _ => self.repaired_error(&answer, text, &mut edits),
+        };
         let at = range_in(text, result);
         let result = answer.slice(at.clone());
         self.inspect(&result)?;
-        let forwarded = spliced(&answer, at.clone(), &edits);
-        let is_changed = edits.iter().any(|edit| at.contains(&edit.at.start));
-        self.call_record.receive(&result, None, is_changed.then_some(&forwarded));
+        // The members beside the result reach the client, too.
+        self.call_record.note_response(masked.as_ref().unwrap_or(&answer));
+        let whole = ended(spliced(&answer, 0..answer.len(), &edits), ending);
+        let is_changed = !edits.is_empty();
+        self.call_record.note_receipt(&answer, ending, is_changed.then_some(&whole));
         self.note_for_keeping(&result);
-        self.waiting = forwarded;
+        self.waiting = spliced(&answer, at.clone(), &edits);
         let before = spliced(&answer, 0..at.start, &edits);
         let after = ended(spliced(&answer, at.end..answer.len(), &edits), ending);
         if !(before.is_empty() && after.is_empty()) {
@@ -264,21 +277,30 @@ impl Exchange {
         Ok(())
     }
 
-    /// The JSON-RPC error of a task, repaired like that of a call.
-    fn repaired_error(&mut self, answer: &Bytes, text: &str) -> Option<Edit> {
+    /// Repairs the JSON-RPC error of a task like that of a call. Returns the answer with its secrets masked, if there are
+    /// any: the form for the record.
+    fn repaired_error(
+        &mut self,
+        answer: &Bytes,
+        text: &str,
+        edits: &mut Vec<Edit>,
+    ) -> Option<Bytes> {
         let error = member(text, "error").filter(|error| error.starts_with('{'))?;
         let at = range_in(text, error);
         let received = answer.slice(at.clone());
         let masked = self.worker.proxy.upstreams.masked(&received);
-        let error = masked.clone().unwrap_or(received);
-        self.call_record.failed_with(&error);
+        let error = masked.as_ref().unwrap_or(&received);
+        self.call_record.failed_with(error);
         let modern = match self.relay.family() {
             ProtocolFamily::Modern => {
-                std::str::from_utf8(&error).ok().and_then(jsonrpc::modern_error)
+                std::str::from_utf8(error).ok().and_then(jsonrpc::modern_error)
             }
             ProtocolFamily::Legacy => None,
         };
-        Some(Edit { at, by: modern.map(Bytes::from).or(masked)? })
+        let by = modern.map(Bytes::from).or_else(|| masked.clone());
+        edits.extend(by.map(|by| Edit { at: at.clone(), by }));
+        let masked = masked.map(|by| Edit { at, by })?;
+        Some(joined(spliced(answer, 0..answer.len(), &[masked]).into_iter().collect()))
     }
 
     /// Records identification and status of a task.
@@ -306,7 +328,7 @@ impl Exchange {
 }
 
 /// Checks that every parser finds the same members.
-fn readable(task: &str) -> Result<(), TaskFault> {
+pub(super) fn readable(task: &str) -> Result<(), TaskFault> {
     shapes::check_free(&READ, "", task).map_err(|_| TaskFault::Ambiguous)
 }
 

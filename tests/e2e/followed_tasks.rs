@@ -1,0 +1,176 @@
+//! Tasks that clients follow (PRO-43): changes that are not lost, streams of servers that come and go, admission and
+//! shares.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Connection, Events, Proxy, Reply, until};
+use crate::reload::reload;
+use crate::tasks::{CREATED, GOOD, MODERN, OWN, Server, completed, create, tasks};
+
+const PATH: &str = "/mcp/all";
+const LISTEN: &str = "subscriptions/listen";
+
+/// A server that reports no changes on its streams, which stand; it refuses that many `tasks/get` for a moment.
+fn quiet(busy: usize) -> Server {
+    let busy = AtomicUsize::new(busy);
+    let (order, less) = (Ordering::SeqCst, |left: usize| left.checked_sub(1));
+    Server::answering(move |message| match message["method"].as_str()? {
+        LISTEN => {
+            let ids = message["params"]["notifications"].get("taskIds")?;
+            let agreed = json!({"jsonrpc": "2.0", "params": {"notifications": {"taskIds": ids}},
+                "method": "notifications/subscriptions/acknowledged"});
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+            Some(Reply::Standing(format!("{head}data: {agreed}\n\n").into_bytes()))
+        }
+        "tasks/get" if busy.fetch_update(order, order, less).is_ok() => {
+            let error = json!({"code": -32000, "message": "busy"});
+            let body = json!({"jsonrpc": "2.0", "id": message["id"], "error": error}).to_string();
+            Some(Reply::Http("200 OK", "content-type: application/json\r\n", body.into()))
+        }
+        _ => None,
+    })
+}
+
+/// The sets of tasks that a server was asked to report changes of, oldest first.
+fn listened(server: &Server) -> Vec<Value> {
+    let asked = server.asked(LISTEN).into_iter();
+    asked.filter_map(|(_, it)| it["params"]["notifications"].get("taskIds").cloned()).collect()
+}
+
+/// How often a server was asked for the state of a task.
+fn fetched(server: &Server, id: &str) -> usize {
+    server.asked("tasks/get").iter().filter(|(_, it)| it["params"]["taskId"] == id).count()
+}
+
+/// A working task of the server under this id; its sealed id.
+fn working(proxy: &Proxy, server: &Server, id: &str) -> String {
+    let created = CREATED.replace(r"7\u0061", id);
+    server.set(id, &created.replace(r#""task""#, r#""complete""#));
+    create(proxy, PATH, "s:slow", &created)
+}
+
+/// A subscription to tasks, and those that were agreed to.
+fn follow(proxy: &Proxy, ids: &[String]) -> (Events, Value) {
+    let asked = json!({"jsonrpc": "2.0", "id": "l", "method": LISTEN, "params": {
+        "_meta": {"io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": tasks()},
+        "notifications": {"taskIds": ids}}});
+    let mut connection = Connection::open(proxy.port);
+    let headers = [("MCP-Protocol-Version", MODERN), ("Mcp-Method", LISTEN)];
+    connection.send("POST", PATH, &headers, asked.to_string().as_bytes());
+    let mut events = Events::of(connection);
+    let agreed = events.message()["params"]["notifications"].clone();
+    (events, agreed)
+}
+
+/// The status in the next notification.
+fn status(events: &mut Events) -> Value {
+    let notified = events.message();
+    assert_eq!(notified["method"], "notifications/tasks", "{notified}");
+    notified["params"]["status"].clone()
+}
+
+// PRO-43
+#[test]
+fn state_that_is_refused_for_a_moment_reaches_its_follower_later() {
+    let server = quiet(2);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let sealed = working(&proxy, &server, OWN);
+    let (mut events, agreed) = follow(&proxy, &[sealed.clone()]);
+    assert_eq!(agreed, json!({"taskIds": [sealed]}));
+    until("it is refused", || (fetched(&server, OWN) > 0).then_some(()));
+    server.set(OWN, &completed(GOOD));
+    assert_eq!(status(&mut events), "completed", "the latest state counts");
+    assert_eq!((fetched(&server, OWN), listened(&server)), (3, vec![json!([OWN])]));
+}
+
+// PRO-43
+#[test]
+fn following_one_task_does_not_fetch_another() {
+    let server = quiet(0);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let ids = ["a", "b", "c"].map(|id| working(&proxy, &server, id));
+    let (mut of_a, _) = follow(&proxy, &ids[..1]);
+    assert_eq!(status(&mut of_a), "working");
+    let (mut of_b, _) = follow(&proxy, &ids[1..2]);
+    assert_eq!(status(&mut of_b), "working");
+    drop(of_b);
+    until("the server reports one only", || {
+        (listened(&server).last() == Some(&json!(["a"]))).then_some(())
+    });
+    let (mut of_c, _) = follow(&proxy, &ids[2..]);
+    assert_eq!(status(&mut of_c), "working");
+    assert_eq!(["a", "b", "c"].map(|id| fetched(&server, id)), [1, 1, 1]);
+    until("one stream is left", || (server.recorder.standing() == 1).then_some(()));
+}
+
+// PRO-43
+#[test]
+fn task_is_followed_at_the_server_that_its_entry_names_now() {
+    let [first, second, third] = [(); 3].map(|()| quiet(0));
+    let proxy = Proxy::start(json!({"s": first.entry()}));
+    let (mut events, _) = follow(&proxy, &[working(&proxy, &first, OWN)]);
+    assert_eq!(status(&mut events), "working");
+    second.set(OWN, &completed(GOOD));
+    reload(&proxy, &json!({"mcpServers": {"s": second.entry()}}));
+    assert_eq!(status(&mut events), "completed");
+    assert_eq!(listened(&second), [json!([OWN])]);
+    until("the old stream is closed", || (first.recorder.standing() == 0).then_some(()));
+    reload(&proxy, &json!({"mcpServers": {}}));
+    until("the stream is closed", || (second.recorder.standing() == 0).then_some(()));
+    third.set(OWN, &completed(GOOD).replace("completed", "cancelled"));
+    reload(&proxy, &json!({"mcpServers": {"s": third.entry()}}));
+    assert_eq!(status(&mut events), "cancelled");
+    assert_eq!((listened(&first).len(), listened(&second).len()), (1, 1));
+}
+
+// PRO-43
+#[test]
+fn following_a_task_is_admitted_and_recorded_like_a_request_about_it() {
+    for (rate, is_admitted) in [(1, false), (9, true)] {
+        let server = quiet(0);
+        let mut entry = server.entry();
+        entry["limits"] = json!({"rate_per_minute": rate});
+        let proxy = Proxy::start(json!({"s": entry}));
+        let sealed = working(&proxy, &server, OWN);
+        let (_events, agreed) = follow(&proxy, &[sealed.clone(), "odd".to_owned(), sealed.clone()]);
+        let expected = if is_admitted { json!({"taskIds": [sealed]}) } else { json!({}) };
+        assert_eq!(agreed, expected, "{rate}");
+        let record = until("it is recorded", || {
+            let records = proxy.activity("type=internal_tool_call&server=s&tool=slow");
+            records.into_iter().find(|it| it["metadata"]["task_method"] == LISTEN)
+        });
+        let status = if is_admitted { "success" } else { "rejected" };
+        assert_eq!(record["status"], status, "{record}");
+        let digits = record["metadata"]["task"].as_str().expect("digits");
+        assert!(sealed.contains(digits) && !record.to_string().contains(&sealed), "{record}");
+        if is_admitted {
+            until("the server is asked", || listened(&server).first().cloned());
+        } else {
+            assert!(listened(&server).is_empty());
+        }
+    }
+}
+
+// PRO-43
+#[test]
+fn principal_has_a_share_of_followed_tasks() {
+    let server = quiet(0);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let ids: Vec<_> = (0..257).map(|n| working(&proxy, &server, &format!("t{n}"))).collect();
+    let agreed = |ids: &[String]| {
+        let (events, agreed) = follow(&proxy, ids);
+        (events, agreed["taskIds"].as_array().map_or(0, Vec::len))
+    };
+    let mut streams = Vec::new();
+    for ids in ids[..256].chunks(64) {
+        let (events, count) = agreed(ids);
+        assert_eq!(count, 64);
+        streams.push(events);
+    }
+    assert_eq!(agreed(&ids[256..]).1, 0);
+    streams.pop();
+    until("the share is free", || (agreed(&ids[256..]).1 == 1).then_some(()));
+}
