@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Connection, HttpStub, PATIENCE, Proxy, Received, Recorder, Reply, stub_stdio, until};
+use crate::harness::{
+    Client, Connection, HttpStub, PATIENCE, Proxy, Received, Recorder, Reply, stub_stdio, until,
+};
 
 fn http() -> &'static HttpStub {
     static STUB: OnceLock<HttpStub> = OnceLock::new();
