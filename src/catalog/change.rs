@@ -66,7 +66,8 @@ impl Change {
     }
 
     /// Whether the set of tools changed.
-    pub(super) fn tools_differ(&self) -> bool {
+    #[must_use]
+    pub fn tools_differ(&self) -> bool {
         !(self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty())
     }
 }

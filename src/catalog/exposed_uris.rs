@@ -1,12 +1,16 @@
 //! Streaming rewriter of the URIs at known places of a server's JSON: each becomes the exposed URI, every other byte stays.
 //! Sans-I/O, incremental: every split of the input gives the same output.
 //!
+//! A client may read more than the standard has, so that no URI of a server stays where one can take it for its own: names of
+//! members count whatever their case and escapes, and a string that cannot be decoded gets the server before it as it is.
+//!
 //! Follows the structure only where a URI can stand; all else is skipped by its brackets and strings. Malformed JSON
 //! passes as it is.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use mcpproxy_json::fold;
 use mcpproxy_json::members::string;
 use mcpproxy_protocol::mcp::bounds::{MAX_URI_BYTES, MAX_URI_PREFIX_BYTES};
 use mcpproxy_protocol::wire::splice::Splice;
@@ -21,7 +25,7 @@ pub enum UriPlace {
     Uri,
     /// Every element of an array.
     Each(&'static UriPlace),
-    /// Members of an object, by name.
+    /// Members of an object, by name, in any case.
     Members(&'static [(&'static str, UriPlace)]),
 }
 
@@ -45,8 +49,9 @@ pub const SKILL_RESULT: UriPlace = Members(&[("skill", SKILL)]);
 /// Maximum length of a URI as written that is rewritten: that of the longest exposed one, with every character escaped. No
 /// longer one can be requested.
 pub(crate) const MAX_TOKEN_BYTES: usize = 6 * (MAX_URI_PREFIX_BYTES + MAX_URI_BYTES);
-/// Maximum length of a name as written that is compared: the longest one of a place, with every character escaped.
-const MAX_MEMBER_BYTES: usize = 6 * 16;
+/// Maximum length of a name as written that is compared: the longest one of a place, with every character escaped as two
+/// UTF-16 surrogates.
+const MAX_MEMBER_BYTES: usize = 12 * 16;
 
 /// The rewriter of one value.
 #[derive(Debug)]
@@ -262,16 +267,24 @@ impl UriRewriter {
     fn place_of(&self, name: &[u8]) -> Option<&'static UriPlace> {
         let Some(Container { place: Members(known), .. }) = self.open.last() else { return None };
         let name = string(std::str::from_utf8(name).ok()?)?;
-        known.iter().find(|(known, _)| *known == &*name).map(|(_, place)| place)
+        known.iter().find(|(known, _)| fold::same(known, &name)).map(|(_, place)| place)
     }
 
-    /// The exposed URI as raw JSON; the token itself if it is no string, or empty.
+    /// The exposed URI as raw JSON; the token itself if it is empty.
     fn rewritten(&mut self, token: Vec<u8>) -> Bytes {
         let own = std::str::from_utf8(&token).ok().and_then(string);
-        let Some(own) = own.filter(|own| !own.is_empty()) else { return token.into() };
-        let exposed = match &self.asked {
-            Some((known, asked)) if **known == *own => asked.to_string(),
-            Some(_) | None => exposed::uri(&self.server, &own),
+        let exposed = match (own, &self.asked) {
+            (Some(own), _) if own.is_empty() => return token.into(),
+            (Some(own), Some((known, asked))) if **known == *own => asked.to_string(),
+            (Some(own), _) => exposed::uri(&self.server, &own),
+            (None, _) => {
+                // An escaped surrogate without its other half, for example: nobody can request it.
+                let server = serde_json::Value::from(exposed::uri(&self.server, "")).to_string();
+                let server = server.strip_suffix('"').unwrap_or_default();
+                let rest = token.get(1..).unwrap_or_default();
+                self.changed = true;
+                return [server.as_bytes(), rest].concat().into();
+            }
         };
         self.changed = true;
         serde_json::Value::from(exposed).to_string().into()
@@ -361,6 +374,23 @@ mod tests {
             ("a\\nb", "mcpproxy://s/a\\nb"),
         ] {
             let json = |uri: &str| format!(r#"{{"_meta":{{"ui":{{"resourceUri":"{uri}"}}}}}}"#);
+            check(&TOOLS, &json(own), &json(exposed));
+        }
+    }
+
+    #[test]
+    fn pro_45_names_in_another_case_and_strings_that_cannot_be_decoded_are_exposed_too() {
+        check(
+            &TOOLS,
+            r#"{"_META":{"UI":{"ResourceURI":"ui://a","re\u017fourceUri":"ui://b","resource_uri":"ui://c"},"\u0055I/resourceuri":"ui://d"}}"#,
+            r#"{"_META":{"UI":{"ResourceURI":"ui://s/a","re\u017fourceUri":"ui://s/b","resource_uri":"ui://c"},"\u0055I/resourceuri":"ui://s/d"}}"#,
+        );
+        for (own, exposed) in [
+            (r"ui://B/\ud800", r"mcpproxy://s/ui://B/\ud800"),
+            (r"\udc00ui://B", r"mcpproxy://s/\udc00ui://B"),
+            (r"ui:\x", r"mcpproxy://s/ui:\x"),
+        ] {
+            let json = |uri: &str| format!(r#"{{"_meta":{{"ui/resourceUri":"{uri}","n":1}}}}"#);
             check(&TOOLS, &json(own), &json(exposed));
         }
     }

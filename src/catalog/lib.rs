@@ -144,6 +144,11 @@ impl Catalog {
         self.published.swaps()
     }
 
+    /// Marks the set of tools as changed, as a server reported although its definitions are the same.
+    pub fn report_changed(&self) {
+        self.published.changed.notify_one();
+    }
+
     /// Waits for the next change of the set of tools since the last wait.
     pub async fn changed(&self) {
         self.published.changed().await;

@@ -39,6 +39,8 @@ pub struct Listed {
     json: Bytes,
     /// The server's own spelling of it as raw JSON; `None` if that is the plain one.
     token: Option<Box<str>>,
+    /// The server's own bytes, if more than the name or URI differs.
+    verbatim: Option<Box<Bytes>>,
 }
 
 impl Listed {
@@ -47,23 +49,26 @@ impl Listed {
         let json = with_string(element.as_bytes(), at, &key).into();
         let token = element.get(at.start as usize..at.end as usize);
         let token = token.filter(|token| **token != plain_token(own)).map(Box::from);
-        Self { key: key.into(), own: own.into(), json, token }
+        Self { key: key.into(), own: own.into(), json, token, verbatim: None }
     }
 
     /// The same, spelled `spelling` within its JSON.
     pub(crate) fn spelled(element: &str, at: Span, own: &str, key: String, spelling: &str) -> Self {
         let json = with_string(element.as_bytes(), at, spelling).into();
-        Self { key: key.into(), own: own.into(), json, token: None }
+        Self { key: key.into(), own: own.into(), json, token: None, verbatim: None }
     }
 
     /// An element that is already under its exposed name.
     pub(crate) fn stored(key: String, own: &str, json: &str) -> Self {
         let json = Bytes::copy_from_slice(json.as_bytes());
-        Self { key: key.into(), own: own.into(), json, token: None }
+        Self { key: key.into(), own: own.into(), json, token: None, verbatim: None }
     }
 
     /// The element of a page of `list` under the server's own name or URI: the server's own bytes.
     pub fn own_element(&self, list: List) -> PageElement<'_> {
+        if let Some(verbatim) = &self.verbatim {
+            return PageElement { key: &self.key, json: ElementJson::Stored(verbatim) };
+        }
         let token = match &self.token {
             Some(token) => Bytes::copy_from_slice(token.as_bytes()),
             None => plain_token(&self.own).into(),
@@ -138,8 +143,8 @@ pub struct PageElement<'a> {
 /// JSON of an element under its exposed or its own name.
 #[derive(Clone, Debug)]
 pub enum ElementJson<'a> {
-    /// As it is stored: under the exposed name.
-    Exposed(&'a Bytes),
+    /// As it is stored: under the exposed name, or verbatim.
+    Stored(&'a Bytes),
     /// The same with exposed URIs.
     Rewritten(Splice),
     /// With the value at `at` replaced by the server's own name, raw JSON.
@@ -153,13 +158,13 @@ impl<'a> ElementJson<'a> {
         match value {
             Some(value) => Self::Own { json, at: Span::of(json, value.as_bytes()), token },
             // Unreachable: every element has a name.
-            None => Self::Exposed(json),
+            None => Self::Stored(json),
         }
     }
 
     fn push(&self, page: &mut Splice) {
         match self {
-            Self::Exposed(json) => page.push((*json).clone()),
+            Self::Stored(json) => page.push((*json).clone()),
             Self::Rewritten(json) => page.extend(json.parts().cloned()),
             Self::Own { json, at, token } => {
                 page.push(Span::new(0, at.start).within(json, 0));
@@ -172,7 +177,7 @@ impl<'a> ElementJson<'a> {
 
 impl<'a> From<&'a Listed> for PageElement<'a> {
     fn from(listed: &'a Listed) -> Self {
-        Self { key: &listed.key, json: ElementJson::Exposed(&listed.json) }
+        Self { key: &listed.key, json: ElementJson::Stored(&listed.json) }
     }
 }
 
@@ -399,8 +404,10 @@ fn parse_skill(server: &str, json: &str) -> Result<Listed, String> {
     let whole = Bytes::copy_from_slice(json.as_bytes());
     let exposed = exposed_uris::rewritten(&SKILL, &Arc::from(server), &whole);
     let exposed: Vec<Bytes> = exposed.map_or(vec![whole], |parts| parts.into_iter().collect());
-    let json = String::from_utf8(exposed.concat()).map_err(|error| error.to_string())?;
-    Ok(Listed::stored(exposed::uri(server, &own), &own, &json))
+    let exposed = String::from_utf8(exposed.concat()).map_err(|error| error.to_string())?;
+    let listed = Listed::stored(exposed::uri(server, &own), &own, &exposed);
+    let verbatim = Box::new(Bytes::copy_from_slice(json.as_bytes()));
+    Ok(Listed { verbatim: Some(verbatim), ..listed })
 }
 
 fn addressed<'a>(
@@ -511,7 +518,7 @@ impl ToolListings {
     ) -> Option<ElementJson<'a>> {
         let json = self.json(family, listed, schema)?;
         let rewritten = self.has_page.then(|| exposed_uris::rewritten(&TOOL, server, json));
-        Some(rewritten.flatten().map_or(ElementJson::Exposed(json), ElementJson::Rewritten))
+        Some(rewritten.flatten().map_or(ElementJson::Stored(json), ElementJson::Rewritten))
     }
 
     /// [`json`](Self::json) under the server's own name.

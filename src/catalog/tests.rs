@@ -335,7 +335,7 @@ fn def_6_digests_are_over_the_servers_own_definition_and_listings_conform() {
 
 /// The JSON of an element under its exposed name.
 fn exposed_json(element: &PageElement<'_>) -> String {
-    let ElementJson::Exposed(json) = element.json else { panic!("{element:?}") };
+    let ElementJson::Stored(json) = element.json else { panic!("{element:?}") };
     String::from_utf8(json.to_vec()).unwrap()
 }
 

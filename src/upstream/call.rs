@@ -225,13 +225,21 @@ impl Upstream {
             let mut used = None;
             if live.family == ProtocolFamily::Modern
                 && let Some((client, access)) = purpose.call
-                && client.capabilities != ClientCapabilities::default()
-                && second::serves(access)
             {
-                // Boxed: a rare and large future.
-                let second = Box::pin(self.second_connection(time.until, params.log_level)).await;
-                if let Some((second, its_use)) = second {
-                    (live, used) = (second, Some(its_use));
+                let is_asked =
+                    client.capabilities != ClientCapabilities::default() && second::serves(access);
+                let subscribes = second::subscribes(access) && !self.offers().resource_updates;
+                if is_asked || subscribes {
+                    // Boxed: a rare and large future.
+                    let second = self.second_connection(time.until, params.log_level);
+                    match Box::pin(second).await {
+                        Some((second, its_use)) => (live, used) = (second, Some(its_use)),
+                        None if subscribes => {
+                            let reason = "its second connection has ended".into();
+                            return Err(unsent(Cause::NotConnected { reason }));
+                        }
+                        None => {}
+                    }
                 }
             }
             if let (Carrier::Stdio(_), CallAttempt::Retry(Some(failed))) = (&live.link, attempt)
@@ -477,6 +485,22 @@ impl Upstream {
             second.lower_level(&live, level, (&self.server_events, &self.peer)).await;
         }
         Some((live, used))
+    }
+
+    /// Opens the second connection for subscriptions of legacy clients, if the first one reports no changes of resources;
+    /// `None` if the second one does not, either. It stays open as long as the value lives.
+    pub async fn legacy_subscriptions(&self, until: Instant) -> Option<impl Sized + use<>> {
+        if self.offers().resource_updates {
+            return None;
+        }
+        let (_, used) = self.second_connection(until, None).await?;
+        self.holds_legacy_subscriptions().then_some(used)
+    }
+
+    /// Whether the second connection is open and takes subscriptions that the first one does not.
+    pub fn holds_legacy_subscriptions(&self) -> bool {
+        let second = self.second.as_ref();
+        !self.offers().resource_updates && second.is_some_and(|second| second.reports_updates())
     }
 
     /// Waits for a connection newer than this generation, which has ended or is about to.

@@ -345,8 +345,11 @@ async fn send(
     uri: &str,
     limit: Duration,
 ) {
-    let live = upstream.state.live().filter(|live| live.generation == generation);
-    let Some(live) = live else { return };
+    let live = match upstream.second_of(generation) {
+        Some(second) => second.live(),
+        None => upstream.state.live(),
+    };
+    let Some(live) = live.filter(|live| live.generation == generation) else { return };
     let params = Params::of(method, json!({"uri": uri}).to_string().into());
     let _counted = live.router.count();
     let bound = (MAX_BYTES, SentFor::Clients);

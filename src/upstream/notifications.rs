@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,8 @@ type LogConsumer = Box<dyn Fn(&Bytes) -> LogDelivery + Send + Sync>;
 pub(super) struct ServerEvents {
     /// The tools have to be listed again.
     pub(super) tools: Notify,
+    /// Whether the server reported that its tools changed, and they were not listed since.
+    tools_reported: AtomicBool,
     pub(super) changes: watch::Sender<Changes>,
     /// URIs of changed resources.
     pub(super) updates: broadcast::Sender<Arc<str>>,
@@ -71,6 +73,7 @@ impl Default for ServerEvents {
     fn default() -> Self {
         Self {
             tools: Notify::new(),
+            tools_reported: AtomicBool::new(false),
             changes: watch::Sender::default(),
             updates: broadcast::Sender::new(QUEUED_UPDATES),
             tasks: Arc::default(),
@@ -87,7 +90,7 @@ impl ServerEvents {
 
     pub(super) fn changed(&self, list: ChangedList) {
         match list {
-            ChangedList::Tools => self.tools.notify_one(),
+            ChangedList::Tools => self.tools_changed(),
             ChangedList::Resources => self.changes.send_modify(|changes| changes.resources += 1),
             ChangedList::Prompts => self.changes.send_modify(|changes| changes.prompts += 1),
         }
@@ -107,9 +110,20 @@ impl ServerEvents {
         }
     }
 
+    /// Marks the tools as changed, as the server reported.
+    pub(super) fn tools_changed(&self) {
+        self.tools_reported.store(true, Ordering::Release);
+        self.tools.notify_one();
+    }
+
+    /// Whether the server reported a change of its tools since the last time.
+    pub(super) fn take_tools_report(&self) -> bool {
+        self.tools_reported.swap(false, Ordering::AcqRel)
+    }
+
     /// Marks all lists as changed, after a gap in which no change was reported.
     pub(super) fn missed(&self) {
-        self.changed(ChangedList::Tools);
+        self.tools.notify_one();
         self.reconnected();
     }
 

@@ -3,7 +3,8 @@
 //! A server cannot ask a legacy client over a modern connection. If it also supports `initialize`, calls of legacy clients
 //! that declared a capability use a connection of their own: a second child process, or a second session over HTTP. The
 //! first such call opens it; it is closed when idle, and ends with the first connection, within which
-//! its task runs (`second_task`). Catalog, limits and everything else that is known about the server are shared.
+//! its task runs (`second_task`). Subscriptions of legacy clients use it too if the server reports changes of resources
+//! only there; it is not idle as long as one is left, and opened again for them. Catalog, limits and everything else that is known about the server are shared.
 //!
 //! Invariants: at most one per server. A call that cannot use it uses the first connection. What the server sends over it
 //! goes to calls over it only ([`crate::inbound`]).
@@ -26,6 +27,7 @@ use crate::request::Params;
 use crate::state::{CONTROL_MESSAGES, Control, LiveConnection};
 use crate::stdio::SentFor;
 use mcpproxy_policy::{Access, ResourceRequest};
+use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::line_budget::peer_line;
 
@@ -39,8 +41,8 @@ const MAX_LEVEL_BYTES: usize = 64 * 1024;
 const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-/// Whether a request of a client that can be asked is sent over the second connection. Not subscriptions, which the first
-/// one holds, and not calls of tools whose declared results the legacy family cannot carry: they are no objects.
+/// Whether a request of a client that can be asked is sent over the second connection. Not subscriptions (see
+/// [`subscribes`]), and not calls of tools whose declared results the legacy family cannot carry: they are no objects.
 pub(super) fn serves(access: &Access) -> bool {
     let is_object = |schema: &str| member(schema, "type") == Some(r#""object""#);
     match access {
@@ -53,6 +55,21 @@ pub(super) fn serves(access: &Access) -> bool {
         Access::Method { .. } => false,
         // A task belongs to the connection of its call.
         Access::Task(_) => false,
+    }
+}
+
+/// Whether a request of a client subscribes to a resource, or ends that. It is sent over the second connection if the first
+/// one reports no changes of resources.
+pub(super) fn subscribes(access: &Access) -> bool {
+    match access {
+        Access::Resource { request, .. } => {
+            matches!(request, ResourceRequest::Subscribe | ResourceRequest::Unsubscribe)
+        }
+        Access::Tool(_)
+        | Access::Prompt { .. }
+        | Access::Completion { .. }
+        | Access::Method { .. }
+        | Access::Task(_) => false,
     }
 }
 
@@ -89,8 +106,8 @@ pub(super) enum SecondPhase {
 pub(super) struct OpenSecond {
     live: Arc<LiveConnection>,
     protocol_version: Option<Arc<str>>,
-    /// Whether the server takes `logging/setLevel`.
-    logs: bool,
+    /// Capabilities in the legacy family: whether the server takes `logging/setLevel`, and subscriptions.
+    offers: ServerCapabilities,
     /// Index of the lowest level that was set in [`LEVELS`].
     level: Mutex<Option<usize>>,
 }
@@ -228,15 +245,40 @@ impl SecondConnection {
         self.phase.send_replace(phase);
     }
 
-    /// The attempt succeeded; `logs`: the server takes `logging/setLevel`.
+    /// The attempt succeeded.
     pub(super) fn opened(
         &self,
         live: Arc<LiveConnection>,
         protocol_version: Option<Arc<str>>,
-        logs: bool,
+        offers: ServerCapabilities,
     ) {
         let level = Mutex::new(None);
-        self.publish(SecondPhase::Open(OpenSecond { live, protocol_version, logs, level }));
+        self.publish(SecondPhase::Open(OpenSecond { live, protocol_version, offers, level }));
+    }
+
+    /// Whether it is open, and the server reports changes of resources over it.
+    pub(super) fn reports_updates(&self) -> bool {
+        match &*self.phase.borrow() {
+            SecondPhase::Open(open) => open.offers.resource_updates,
+            SecondPhase::Absent
+            | SecondPhase::Closed
+            | SecondPhase::Opening { .. }
+            | SecondPhase::Failed { .. } => false,
+        }
+    }
+
+    /// Waits until another attempt may be made.
+    pub(super) async fn may_be_tried(&self) {
+        let until = match &*self.phase.borrow() {
+            SecondPhase::Failed { until, .. } => Some(*until),
+            SecondPhase::Absent
+            | SecondPhase::Closed
+            | SecondPhase::Opening { .. }
+            | SecondPhase::Open(_) => None,
+        };
+        if let Some(until) = until {
+            sleep_until(until.into()).await;
+        }
     }
 
     /// The connection continues with a new token.
@@ -295,7 +337,9 @@ impl SecondConnection {
     ) {
         let Some(at) = LEVELS.iter().position(|known| *known == level) else { return };
         let is_news = match &*self.phase.borrow() {
-            SecondPhase::Open(open) if open.logs && open.live.generation == live.generation => {
+            SecondPhase::Open(open)
+                if open.offers.logging && open.live.generation == live.generation =>
+            {
                 let mut lowest = open.level.lock();
                 let is_news = lowest.is_none_or(|lowest| at < lowest);
                 if is_news {

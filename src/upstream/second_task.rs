@@ -19,7 +19,7 @@ use crate::listen;
 use crate::notifications::NotificationRouter;
 use crate::oauth::{self, Renewal};
 use crate::outbox::Outbox;
-use crate::second::{SecondConnection, SecondPhase};
+use crate::second::{SecondConnection, SecondPhase, SecondUse};
 use crate::state::{ATTEMPTS, Control, LiveConnection, SECOND};
 use mcpproxy_protocol::mcp::revisions::{MODERN, ProtocolFamily};
 use mcpproxy_runtime::io::line_budget::peer_line;
@@ -109,6 +109,7 @@ impl SecondTask {
                 biased;
                 _ = &mut *ending => return,
                 () = second.wanted.notified() => {}
+                () = needed_for_subscriptions(upstream, second) => {}
             }
             let began = Instant::now();
             second.publish(SecondPhase::Opening { since: began });
@@ -196,9 +197,16 @@ impl SecondTask {
             })
         };
         let greeting = &connection.greeting;
-        let logs = greeting.about.offers.logging;
-        second.opened(live(connection), greeting.protocol_version.clone(), logs);
+        let offers = greeting.about.offers;
+        second.opened(live(connection), greeting.protocol_version.clone(), offers);
         let mut following = JoinSet::new();
+        if let (Some(second), false) = (&upstream.second, upstream.offers().resource_updates) {
+            following.spawn(hold_for_subscriptions(Arc::clone(upstream), second.enter()));
+            if offers.resource_updates {
+                let limit = first.options.limit;
+                following.spawn(listen::keep_subscribed(Arc::clone(upstream), generation, limit));
+            }
+        }
         if let listen::Line::Http(http) = &connection.line {
             following.spawn(listen::read_session_stream(Arc::clone(upstream), Arc::clone(http)));
         }
@@ -246,5 +254,31 @@ impl SecondTask {
                 () = second.closed_when_idle() => return End::Idle,
             }
         }
+    }
+}
+
+/// Waits until resources are subscribed that only the second connection reports changes of, and it may be opened.
+async fn needed_for_subscriptions(upstream: &Upstream, second: &SecondConnection) {
+    let mut wanted = upstream.subscriptions.wanted.subscribe();
+    let is_needed = !upstream.offers().resource_updates
+        && wanted.wait_for(|resources| !resources.wanted.is_empty()).await.is_ok();
+    match is_needed {
+        true => second.may_be_tried().await,
+        false => std::future::pending().await,
+    }
+}
+
+/// Keeps the second connection from being idle while resources are subscribed over it; `held` from its begin, so that one
+/// opened for subscriptions is not closed before this runs.
+async fn hold_for_subscriptions(upstream: Arc<Upstream>, held: SecondUse) {
+    let Some(second) = &upstream.second else { return };
+    let mut wanted = upstream.subscriptions.wanted.subscribe();
+    let mut held = Some(held);
+    while wanted.wait_for(|resources| resources.wanted.is_empty()).await.is_ok() {
+        drop(held.take());
+        if wanted.wait_for(|resources| !resources.wanted.is_empty()).await.is_err() {
+            return;
+        }
+        held = Some(second.enter());
     }
 }

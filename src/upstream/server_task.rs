@@ -542,6 +542,7 @@ impl ServerTask {
             let _ = upstream.server_events.tools.notified().now_or_never();
             let family = greeting.about.family;
             let events = &upstream.server_events;
+            let reported = events.take_tools_report();
             let fetch = |params, max_bytes| {
                 carrier.fetch(events, params, family, limit, (max_bytes, SentFor::Nobody))
             };
@@ -551,7 +552,13 @@ impl ServerTask {
                     Headers::Ignore
                 }
             };
-            let read = discovery::discover(&upstream.peer, &greeting, headers, fetch).await?;
+            let read = discovery::discover(&upstream.peer, &greeting, headers, fetch).await;
+            let read = read.inspect_err(|_| {
+                // The next attempt follows.
+                if reported {
+                    events.tools_changed();
+                }
+            })?;
             let ReadTools { tools, partial } = read;
             let may_be_read_later = partial.as_ref().is_some_and(|it| it.failure.is_some());
             // The name of a retired server belongs to its successor.
@@ -559,6 +566,10 @@ impl ServerTask {
                 return Ok(Refreshed { change: Change::default(), partial });
             }
             let change = catalog.take_up(&upstream.name, tools).await?;
+            if reported && !change.tools_differ() {
+                // Clients that know the server directly would be notified as well.
+                catalog.report_changed();
+            }
             Ok(Refreshed { change, partial })
         })
     }

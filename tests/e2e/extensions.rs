@@ -610,6 +610,13 @@ fn principal_sees_and_reads_the_skills_that_it_may() {
     assert_eq!(uris(&ann), [of("a/acme/pdf"), of("b/git"), of("b/zip")]);
     let unknown = asked_by(&proxy, &without, "skills/list", json!({}));
     assert_eq!(unknown["error"]["code"], -32601, "{unknown}");
+    // The same at the endpoint of one server.
+    let bearer = format!("Bearer {ann}");
+    let headers = [("Authorization", bearer.as_str())];
+    let of_a = ask_modern(&proxy, "/mcp/server/a", "skills/list", json!({}), &headers).json();
+    let own: Vec<_> = of_a["result"]["skills"].as_array().unwrap().iter().collect();
+    assert_eq!(own.len(), 1, "{of_a}");
+    assert_eq!(own[0]["uri"], "skill://acme/pdf/SKILL.md");
     let get = json!({"uri": "skill://a/git/SKILL.md"});
     for (token, says) in [(&of_b, "does not allow"), (&ann, "no-git")] {
         for method in ["skills/get", "resources/directory/read", "resources/read"] {
@@ -627,8 +634,10 @@ fn one_server_alone_keeps_its_skills_verbatim() {
     let b = skills(true, "git", "zip");
     let proxy = Proxy::start(json!({"b": b.entry()}));
     let mut client = Client::open_at(proxy.port, "/mcp/server/b");
+    // Pages are the proxy's, entries the server's.
     let listed = client.ask_raw("skills/list", "{}");
-    assert_eq!(text(&listed), format!(r#"{{"skills":[{}],"nextCursor":"c"}}"#, skill("git")));
+    let all = [skill("git"), skill("zip")].join(",");
+    assert_eq!(text(&listed), format!(r#"{{"skills":[{all}]}}"#));
     let get = r#"{"uri":"skill://git/SKILL.md"}"#;
     let got = client.ask_raw("skills/get", get);
     assert_eq!(text(&got), format!(r#"{{"skill":{},"_meta":{{"x":1.0e5}}}}"#, skill("git")));

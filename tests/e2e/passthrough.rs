@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Client, Connection, HttpStub, Proxy, Received, Recorder, Reply, stub_stdio, until,
+    Client, Connection, HttpStub, PATIENCE, Proxy, Received, Recorder, Reply, stub_stdio, until,
 };
 
 fn http() -> &'static HttpStub {
@@ -227,7 +228,9 @@ fn act_1_passed_through_requests_are_recorded() {
 /// Reads a session's stream of events until one holds `text`; all that was read.
 fn read_until(stream: &mut Connection, text: &str) -> String {
     let mut seen = String::new();
+    let until = Instant::now() + PATIENCE;
     while !seen.contains(text) {
+        assert!(Instant::now() < until, "'{text}' does not come: {seen}");
         let chunk = stream.chunk().expect("the stream stands");
         seen += std::str::from_utf8(&chunk).unwrap();
     }
@@ -261,6 +264,38 @@ fn list_changes_are_sent_to_all_and_updates_only_to_subscribers() {
     let new: Vec<_> = after.difference(&before).collect();
     assert_eq!(new, ["mcpproxy://s/test://grown/0"]);
     assert_eq!(one.ask("resources/unsubscribe", shared)["result"], json!({}));
+}
+
+/// A legacy server over stdio that reports changed tools during each call, and changes none.
+const REPORTS_NOTHING_NEW: &str = r#"
+while read -r line; do
+  id=${line#*\"id\":}; id=${id%%,*}
+  case $line in
+    *'"initialize"'*) out='{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}}}';;
+    *tools/list*) out='{"tools":[{"name":"t","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}';;
+    *tools/call*) echo '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; out='{"content":[]}';;
+    *server/discover*) echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"error\":{\"code\":-32601,\"message\":\"no\"}}"; continue;;
+    *) continue;;
+  esac
+  echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":$out}"
+done
+"#;
+
+// PRO-4
+#[test]
+fn reported_change_of_tools_is_passed_on_although_the_definitions_are_the_same() {
+    let entry = json!({"command": "sh", "args": ["-c", REPORTS_NOTHING_NEW]});
+    let proxy = Proxy::start(json!({"s": entry}));
+    let mut client = Client::open_at(proxy.port, "/mcp/all");
+    let mut stream = Connection::open(proxy.port);
+    let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
+    stream.send("GET", "/mcp/all", &headers, b"");
+    assert_eq!(stream.head().0, 200);
+    // One may be of the server's first list.
+    for _ in 0..2 {
+        client.ask("tools/call", json!({"name": "s__t", "arguments": {}}));
+        read_until(&mut stream, "notifications/tools/list_changed");
+    }
 }
 
 #[test]

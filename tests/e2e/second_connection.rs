@@ -9,6 +9,7 @@ use crate::harness::{
 };
 use crate::request_state::{answer as modern_server, entry};
 use crate::server_questions::Holder;
+use crate::subscriptions::{listen, updated_uri};
 
 const MODERN: &str = "2026-07-28";
 const LEGACY: &str = "2025-11-25";
@@ -423,4 +424,55 @@ fn resources_and_prompts_are_read_over_the_second_connection() {
         assert!(answer["result"].is_object(), "{method}: {answer}");
         assert_eq!(second(&proxy)["state"], "connected", "{method}");
     }
+}
+
+/// A server of both families over stdio that reports changes of resources in the legacy one only: of each that is subscribed
+/// to, a while after. It logs what it is asked in `$1`.
+const REPORTS_TO_LEGACY: &str = r#"
+while read -r line; do
+  id=${line#*\"id\":}; id=${id%%,*}
+  case $line in
+    *server/discover*) out='{"supportedVersions":["2026-07-28","2025-11-25"],"capabilities":{"resources":{}},"resultType":"complete"}';;
+    *tools/list*) out='{"tools":[],"resultType":"complete"}';;
+    *'"initialize"'*) out='{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}}}';;
+    *resources/unsubscribe*) echo unsubscribed >> "$1"; out='{}';;
+    *resources/subscribe*)
+      echo subscribed >> "$1"
+      (sleep 0.5; echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}') &
+      out='{}';;
+    *) continue;;
+  esac
+  echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":$out}"
+done
+"#;
+
+// PRO-40
+#[test]
+fn legacy_client_subscribes_where_only_the_legacy_family_reports_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let logged = |count: usize, word: &str| {
+        until("the server is asked", || {
+            let lines = std::fs::read_to_string(&log).unwrap_or_default();
+            (lines.lines().filter(|line| *line == word).count() == count).then_some(())
+        });
+    };
+    let args = json!(["-c", REPORTS_TO_LEGACY, "sh", log]);
+    // It would be closed long before the server reports anything.
+    let entry = json!({"command": "sh", "args": args, "second_idle_timeout": "1ms"});
+    let proxy = Proxy::start(json!({"s": entry}));
+    let mut client = proxy.client();
+    let mut stream = listen(&proxy, &client);
+    let uri = json!({"uri": "mcpproxy://s/a:b"});
+    assert_eq!(client.ask("resources/subscribe", uri.clone())["result"], json!({}));
+    assert_eq!(updated_uri(&mut stream), "mcpproxy://s/a:b");
+    assert_eq!(second(&proxy)["state"], "connected");
+    logged(1, "subscribed");
+    // It is subscribed again over the next connection, and what changed in between is reported.
+    proxy.cli(&["upstream", "restart", "s"]);
+    logged(2, "subscribed");
+    assert_eq!(updated_uri(&mut stream), "mcpproxy://s/a:b");
+    assert_eq!(client.ask("resources/unsubscribe", uri)["result"], json!({}));
+    logged(1, "unsubscribed");
+    until("it is closed", || second(&proxy).is_null().then_some(()));
 }

@@ -80,8 +80,11 @@ fn answer(asked: &Received) -> Reply {
         "prompts/get" => GOT.to_owned(),
         "completion/complete" => COMPLETED.to_owned(),
         "skills/list" => SKILLS.to_owned(),
-        "skills/fail" => {
-            let error = r#"{"code":-32099,"message":"no","data":{"n":1.0e5}}"#;
+        "skills/fail" | "skills/none" => {
+            let error = match message["method"].as_str().unwrap_or_default() {
+                "skills/fail" => r#"{"code":-32099,"message":"no","data":{"n":1.0e5}}"#,
+                _ => r#"{"code":-32601,"message":"none"}"#,
+            };
             let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
             return Reply::Http("200 OK", "content-type: application/json\r\n", body.into_bytes());
         }
@@ -220,6 +223,20 @@ fn method_of_an_extension_is_admitted_recorded_and_forwarded_there_only() {
         assert_eq!(modern.status, 404, "{path}");
     }
     assert_eq!(server.asked("skills/list").len(), 1);
+}
+
+// PRO-41
+#[test]
+fn method_that_the_server_does_not_have_is_not_found() {
+    let server = Server::start();
+    let proxy = proxy(&server);
+    for (method, status, code) in [("skills/none", 404, -32601), ("skills/fail", 200, -32099)] {
+        let modern = ask_modern(&proxy, PATH, method, json!({}), &[]);
+        assert_eq!((modern.status, &modern.json()["error"]["code"]), (status, &json!(code)));
+    }
+    // In the legacy family that status ends a session.
+    let mut client = Client::open_at(proxy.port, PATH);
+    assert_eq!(client.ask("skills/none", json!({}))["error"]["code"], -32601);
 }
 
 // PRO-41

@@ -135,7 +135,7 @@ fn serve(mut stream: TcpStream, tells: Tells, seen: &Mutex<Seen>) -> Option<()> 
 }
 
 /// A legacy client's standing stream.
-fn listen(proxy: &Proxy, client: &Client) -> Connection {
+pub(crate) fn listen(proxy: &Proxy, client: &Client) -> Connection {
     let mut stream = Connection::open(proxy.port);
     let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
     stream.send("GET", "/mcp", &headers, b"");
@@ -144,7 +144,7 @@ fn listen(proxy: &Proxy, client: &Client) -> Connection {
 }
 
 /// URI of the next resource update for a client.
-fn updated_uri(stream: &mut Connection) -> String {
+pub(crate) fn updated_uri(stream: &mut Connection) -> String {
     let mut seen = String::new();
     loop {
         seen += std::str::from_utf8(&stream.chunk().expect("the stream stands")).unwrap();

@@ -82,7 +82,7 @@ def server_runs(revision: str, options, only) -> dict[str, Found]:
         name = f"{revision}-{column.strip('/').replace('/', '-').replace(' ', '-')}"
         with backend(options.backend, columns[column], name) as port:
             if column == "direct":
-                return ask_server(revision, name, f"http://127.0.0.1:{port}/mcp", {}, only)
+                return ask_server(revision, name, f"http://127.0.0.1:{port}/mcp", {}, only, own_names=True)
             config = configured(port, name)
             with served(options.binary, config):
                 stdio = [str(options.binary.resolve()), "stdio", "--config", str(config.path)]
@@ -160,11 +160,11 @@ def proxy(binary: Path, upstream: int | str, name: str):
         yield f"{config.url}/all"
 
 
-def ask_server(revision: str, name: str, url: str, face: dict, only) -> Found:
-    """Runs the server scenarios of a requirement set against a server, or a face of mcpproxy."""
-    script = "index.js" if name.endswith("direct") else "through.js"
+def ask_server(revision: str, name: str, url: str, face: dict, only, own_names: bool = False) -> Found:
+    """Runs the server scenarios of a revision against a server, or a face of mcpproxy."""
+    script = "index.js" if own_names else "through.js"
     into = fresh(WORK / "results" / f"server-{name}")
-    argv = ["server", "--url", url, "--requirements", revision]
+    argv = ["server", "--url", url, *scenarios_of(revision)]
     run(script, argv, into, {**face, "TARGET": url} if face else {})
     # Scenarios of extensions are in no requirement set.
     for scenario in EXTENSIONS:
@@ -172,6 +172,13 @@ def ask_server(revision: str, name: str, url: str, face: dict, only) -> Found:
         argv += ["--spec-version", revision]
         run(script, argv, into, {**face, "TARGET": url} if face else {})
     return found_in(into, "server-", only)
+
+
+def scenarios_of(revision: str) -> list[str]:
+    """Of a requirement set, which revisions before 2025-11-25 have none of."""
+    if revision in REVISIONS:
+        return ["--requirements", revision]
+    return ["--suite", "all", "--spec-version", revision]
 
 
 def task_runs(options, only) -> dict[str, Found]:
@@ -268,7 +275,8 @@ def client_runs(revision: str, options, only) -> dict[str, Found]:
         column, scenario = what
         into = fresh(WORK / "results" / f"client-{revision}-{column.strip('/')}" / scenario)
         argv = ["client", "--command", " ".join(map(str, commands[column])), "--scenario", scenario]
-        run("index.js", [*argv, "--spec-version", revision], into)
+        # Extensions belong to no revision.
+        run("index.js", [*argv, "--spec-version", revision, "--force"], into)
         found = found_in(into, "", only)
         if column == "login":
             # Nothing to compare with: the client has to end as the scenario expects, too.
@@ -289,8 +297,9 @@ def client_runs(revision: str, options, only) -> dict[str, Found]:
 
 
 def client_scenarios(revision: str) -> list[str]:
-    """Those of a requirement set."""
+    """Those of a requirement set, and the ones of extensions that it names."""
     text = (WORK / PACKAGE / f"requirements/{revision}.yaml").read_text()
     required = re.search(r"^client:\n((?:  - .*\n)+)", text, re.MULTILINE).group(1)
     scenarios = re.findall(r"  - (\S+)", required)
-    return scenarios + re.findall(r"scenario: (\S+)\n    leg: client\n    reason: added", text)
+    named = re.findall(r"scenario: (\S+)\n    leg: client\n    reason: (?:added|extension)", text)
+    return scenarios + named

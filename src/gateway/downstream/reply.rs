@@ -85,9 +85,11 @@ pub(super) async fn reply(
 }
 
 /// HTTP status of an upstream's answer. A missing client capability is an error of the request (MCP 2026-07-28
-/// §Error Codes); other errors are regular responses.
+/// §Error Codes), and a method that the server does not have is not found (§Streamable HTTP); other errors are regular
+/// responses.
 fn status_of(family: ProtocolFamily, member: AnswerMember, value: &Splice) -> StatusCode {
     const MISSING_CAPABILITY: i64 = Code::MissingCapability as i64;
+    const METHOD_NOT_FOUND: i64 = Code::MethodNotFound as i64;
     #[derive(serde::Deserialize)]
     struct Error {
         code: i64,
@@ -99,6 +101,7 @@ fn status_of(family: ProtocolFamily, member: AnswerMember, value: &Splice) -> St
     let value: Vec<u8> = value.parts().flatten().copied().collect();
     match serde_json::from_slice(&value) {
         Ok(Error { code: MISSING_CAPABILITY }) => StatusCode::BAD_REQUEST,
+        Ok(Error { code: METHOD_NOT_FOUND }) => StatusCode::NOT_FOUND,
         _ => StatusCode::OK,
     }
 }

@@ -26,14 +26,12 @@ use crate::proxy::client::{Client, Endpoint, MAX_CLIENT_NAME_BYTES};
 pub(crate) const TICKET_LIFE_MS: u64 = IDLE_MS;
 /// Format version, the first byte.
 const FORMAT: u8 = 1;
-/// Maximum size without the client's name: format, revision, flags, extensions, time, node, principal, key, server, length,
+/// Maximum size without the client's name: format, revision, flags, time, node, principal, key, server, length, extensions,
 /// padding.
 const MAX_FIXED_BYTES: usize = 1 + 1 + 1 + 1 + 8 + 16 + 16 + 32 + 16 + 1 + 2;
 const _: () = assert!(MAX_FIXED_BYTES + MAX_CLIENT_NAME_BYTES <= MAX_SEALED_BYTES);
 
 const SAMPLING: u8 = 1;
-/// A byte with the extensions of the client follows.
-const EXTENDED: u8 = 1 << 1;
 const ELICITATION_FORMS: u8 = 1 << 2;
 const ROOTS: u8 = 1 << 3;
 const ALL_TOOLS: u8 = 1 << 4;
@@ -177,7 +175,6 @@ impl SessionTicket {
             (elicitation_forms, ELICITATION_FORMS),
             (elicitation_urls, ELICITATION_URLS),
             (roots, ROOTS),
-            (!extensions.is_empty(), EXTENDED),
             (self.endpoint == TicketEndpoint::All, ALL_TOOLS),
             (self.endpoint.server().is_some(), ONE_SERVER),
             (self.key.hash().is_some(), KEYED),
@@ -186,9 +183,6 @@ impl SessionTicket {
         let revision = REVISIONS.iter().position(|known| *known == self.revision)?;
         let mut out = vec![FORMAT, u8::try_from(revision).ok()?];
         out.push(set.fold(0, |flags, (_, flag)| flags | flag));
-        if !extensions.is_empty() {
-            out.push(extensions.bits());
-        }
         out.extend(self.made_ms.to_be_bytes());
         out.extend(self.node.bytes());
         out.extend(self.principal);
@@ -196,6 +190,10 @@ impl SessionTicket {
         out.extend(self.endpoint.server().into_iter().flatten());
         out.push(u8::try_from(self.client_name.len()).ok()?);
         out.extend(self.client_name.bytes());
+        // Nodes of a version without them read no further, as in a rolling upgrade; without any, zero like the padding.
+        if !extensions.is_empty() {
+            out.push(extensions.bits());
+        }
         // Padding: the last character of an id must use all of its bits, since tables shard by it.
         while !(out.len() + cluster_key::OVERHEAD_BYTES).is_multiple_of(3) {
             out.push(0);
@@ -212,7 +210,6 @@ impl SessionTicket {
         let revision = REVISIONS.get(usize::from(reader.byte()?)).ok_or(DecodeError::Value)?;
         let flags = reader.byte()?;
         let has = |flag: u8| flags & flag != 0;
-        let extensions = if has(EXTENDED) { reader.byte()? } else { 0 };
         let made_ms = u64::from_be_bytes(reader.array()?);
         let (node, principal) = (NodeTag::of_bytes(reader.array()?), reader.array()?);
         let key = if has(KEYED) { Some(reader.array()?) } else { None };
@@ -222,7 +219,8 @@ impl SessionTicket {
             (false, false) => TicketEndpoint::Search,
         };
         let length = usize::from(reader.byte()?);
-        let name = reader.0.get(..length).ok_or(DecodeError::Short)?;
+        let (name, rest) = reader.0.split_at_checked(length).ok_or(DecodeError::Short)?;
+        let extensions = rest.first().copied().unwrap_or_default();
         Ok(Self {
             salt,
             revision: *revision,
@@ -400,6 +398,21 @@ pub(super) mod tests {
         let id = keys.seal([1; 16], &longest.encode().unwrap()).unwrap();
         assert!(id.len() <= 352, "{}", id.len());
         assert_eq!(office(1, "b").open(&id, 0).unwrap().client_name, longest.client_name);
+    }
+
+    #[test]
+    fn pro_44_ticket_with_extensions_is_read_by_versions_that_do_not_know_them() {
+        let id = office(1, "a").seal(&opening([7; 16], Principal::Admin), [7; 16], 0).unwrap();
+        let plain = office(1, "b").open(&id, 0).unwrap();
+        let client_capabilities =
+            ClientCapabilities { extensions: Extensions::ALL, ..plain.client_capabilities };
+        let extended = SessionTicket { client_capabilities, ..plain.clone() };
+        let [before, after] = [&plain, &extended].map(|ticket| ticket.encode().unwrap());
+        // They read up to the end of the client's name, and ignore what follows it.
+        let name = plain.client_name.as_bytes();
+        let end = before.windows(name.len()).position(|part| part == name).unwrap() + name.len();
+        assert_eq!(before[..end], after[..end]);
+        assert_eq!(SessionTicket::decode([7; 16], &after), Ok(extended));
     }
 
     proptest! {

@@ -256,11 +256,31 @@ async fn by_own_name(on: &OnRecord<'_>, own: &str) -> Option<Arc<Tool>> {
     first_sets(on.worker, None).await;
     let snapshot = proxy.catalog.load();
     let visible = policy::visible(&on.caller.principal, &on.settings.policy);
-    let mut may_see = visible.first_tools(MAX_RULED);
-    let mut shown =
-        snapshot.with_own_name(own).filter(|tool| tool.trust == Trust::Given && may_see(tool));
-    let first = shown.next()?;
-    shown.next().is_none().then(|| Arc::clone(first))
+    let in_scope = |tool: &&Arc<Tool>| tool.trust == Trust::Given && visible.in_scope(tool);
+    let candidates = snapshot.with_own_name(own).filter(in_scope);
+    only_one(candidates, if visible.is_ruled() { MAX_RULED } else { usize::MAX }, |tool| {
+        visible.tool(tool)
+    })
+    .cloned()
+}
+
+/// The only candidate that `may_see` accepts, which is asked for at most `max_asked` of them; `None` if there are more: it is
+/// not known whether another one is visible.
+fn only_one<T>(
+    candidates: impl Iterator<Item = T>,
+    max_asked: usize,
+    may_see: impl Fn(&T) -> bool,
+) -> Option<T> {
+    let mut only = None;
+    for (number, candidate) in candidates.enumerate() {
+        if number == max_asked {
+            return None;
+        }
+        if may_see(&candidate) && only.replace(candidate).is_some() {
+            return None;
+        }
+    }
+    only
 }
 
 /// Waits for servers whose tools are unknown, or for the `only` one, with a limit: many clients fetch the list once, at
@@ -286,6 +306,29 @@ async fn compiled_schemas(worker: &Worker, only: Option<&str>) {
     for tool in tools {
         if matches!(tool.schema.now(), OutputSchema::Compiling(_)) {
             catalog.compiled(tool, until).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pro_45_own_name_counts_only_if_no_other_tool_can_be_visible() {
+        for (candidates, max_asked, expected) in [
+            (&[][..], 2, None),
+            (&[1], 2, Some(1)),
+            (&[0, 1], 2, Some(1)),
+            (&[1, 0, 0, 0], 4, Some(1)),
+            (&[1, 1], 4, None),
+            (&[1, 0, 0, 1], 4, None),
+            // The third one is not asked for.
+            (&[1, 0, 0], 2, None),
+            (&[1, 0, 1], 2, None),
+        ] {
+            let only = only_one(candidates.iter(), max_asked, |tool| **tool == 1);
+            assert_eq!(only.copied(), expected, "{candidates:?}");
         }
     }
 }

@@ -92,7 +92,7 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
             passthrough::list(worker, peer, &id, List::Templates, &params)
         }
         ("prompts/list", ..) => passthrough::list(worker, peer, &id, List::Prompts, &params),
-        ("skills/list", _, Endpoint::Search | Endpoint::All) if shows_skills(worker, peer) => {
+        ("skills/list", ..) if lists_skills(worker, peer) => {
             passthrough::list(worker, peer, &id, List::Skills, &params)
         }
         ("skills/get", ..) if peer.endpoint.server().is_some() || shows_skills(worker, peer) => {
@@ -141,6 +141,18 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
             extension::forward(worker, peer, (id, server), method, params)
         }
         (method, ..) => Reaction::unknown_method(&id, method),
+    }
+}
+
+/// Whether the proxy itself lists skills to the peer: those that its principal may read. Of a server that does not declare
+/// them it knows none.
+fn lists_skills(worker: &Worker, peer: &Peer) -> bool {
+    match peer.endpoint.server() {
+        Some(server) => {
+            let upstream = worker.proxy.upstreams.get(server);
+            upstream.is_some_and(|upstream| merged_extensions::offers(&upstream, Extension::Skills))
+        }
+        None => shows_skills(worker, peer),
     }
 }
 

@@ -234,6 +234,8 @@ async fn send(
     }
     // The client's new subscription, if this request adds one.
     let mut fresh: Option<(Arc<Client>, String)> = None;
+    // The connection that the request needs, for as long as it runs.
+    let held_open;
     if let (Some(client), Forward::Resource(asked)) = (client, forward) {
         let subscribers = &worker.proxy.list_cache.subscribers;
         let uri = || exposed::uri(upstream.name(), &own);
@@ -252,8 +254,12 @@ async fn send(
                     fresh = Some((Arc::clone(client), uri));
                 }
                 if family_of(&upstream).await == ProtocolFamily::Modern {
-                    follow(&on, &upstream, &own, fresh).await?;
-                    return nothing();
+                    let until = Instant::now() + list_cache::LIST_WAIT;
+                    held_open = upstream.legacy_subscriptions(until).await;
+                    if held_open.is_none() {
+                        follow(&on, &upstream, &own, fresh).await?;
+                        return nothing();
+                    }
                 }
             }
             ResourceRequest::Unsubscribe => {
@@ -264,7 +270,8 @@ async fn send(
                     None => !subscribers.any(&uri),
                 };
                 // Other clients share the subscription.
-                if !last || family_of(&upstream).await == ProtocolFamily::Modern {
+                let is_modern = family_of(&upstream).await == ProtocolFamily::Modern;
+                if !last || (is_modern && !upstream.holds_legacy_subscriptions()) {
                     return nothing();
                 }
             }
