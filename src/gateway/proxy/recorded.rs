@@ -33,8 +33,8 @@ use super::log_routing;
 use super::params::progress_token;
 use super::passthrough::revocation;
 use super::passthrough::subscribers::{ResourceSubscription, Subscribing};
-use super::refusal::RecordKind;
-use super::refusal::{FIND_TOOLS, Refusal, RefusalKind, Stopped};
+use super::refusal::{FIND_TOOLS, RecordKind, Refusal, RefusalKind, Stopped};
+use super::related_tasks;
 use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::{FactsOf, Rise};
@@ -310,6 +310,7 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
         extras: &mut CallExtras,
     ) -> Result<Permit, Stopped> {
+        related_tasks::open(self.worker, self.caller, &access, extras);
         let carried = self.record.carried();
         let baggage = carried.as_ref().and_then(|carried| carried.baggage.as_deref());
         if let Some(meta) = meta::asked(extras.meta.as_deref(), baggage) {
