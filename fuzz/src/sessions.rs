@@ -187,7 +187,9 @@ impl Run {
         let known = &mut self.known[at];
         let raw_id = Bytes::copy_from_slice(&[pick]);
         let (server, method) = ("s".into(), "roots/list".into());
-        let question = Question::Server(ServerQuestion { server, method, generation: 1, raw_id });
+        let (generation, task) = (1, None);
+        let question =
+            Question::Server(ServerQuestion { server, method, generation, raw_id, task });
         let id = known.session.client.ask(question.clone());
         assert_eq!(id.is_some(), is_open && known.asked.len() < MAX_ASKED);
         if let Some(id) = id {

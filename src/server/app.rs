@@ -40,6 +40,7 @@ use mcpproxy_gateway::downstream::session_table::Sessions;
 use mcpproxy_gateway::node_directory::NodeDirectory;
 use mcpproxy_gateway::proxy::client::DroppedMembers;
 use mcpproxy_gateway::proxy::held_calls::HeldCalls;
+use mcpproxy_gateway::proxy::known_tasks::KnownTasks;
 use mcpproxy_gateway::proxy::memory_budget::RequestBodies;
 use mcpproxy_gateway::proxy::overview::OverviewCache;
 use mcpproxy_gateway::proxy::session_facts::PrincipalFacts;
@@ -249,6 +250,7 @@ impl App {
             upstreams,
             approvals: approval_queue,
             held_calls: Arc::new(HeldCalls::of_log(config.activity.queue_records)),
+            known_tasks: KnownTasks::default(),
             settings: SettingsSwap::new(settings),
             principal_facts: Arc::<PrincipalFacts>::default(),
             state_accounts: StateAccounts::default(),

@@ -575,6 +575,7 @@ impl Reload {
         for upstream in &replaced.retired {
             if self.proxy.upstreams.get(upstream.name()).is_none() {
                 self.proxy.log_routing.forget(upstream.name());
+                self.proxy.known_tasks.forget(upstream.name());
             }
         }
     }

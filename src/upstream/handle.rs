@@ -359,6 +359,11 @@ impl Upstream {
         self.server_events.updates.subscribe()
     }
 
+    /// The server's ids of changed tasks.
+    pub fn changed_tasks(&self) -> broadcast::Receiver<Arc<str>> {
+        self.server_events.tasks.subscribe()
+    }
+
     /// Installs the consumer of log messages that name no call. To be called once at start; it must not block.
     pub fn log_to(&self, reader: impl Fn(&Bytes) -> LogDelivery + Send + Sync + 'static) {
         self.server_events.consume_log(reader);

@@ -146,7 +146,7 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
             Some(uri) => Destination::Updated(uri),
             None => Destination::Nobody("the change of a resource without a URI"),
         },
-        "notifications/tasks" => match params.and_then(task_of) {
+        "notifications/tasks" | "notifications/tasks/status" => match params.and_then(task_of) {
             Some(task) if task.len() <= MAX_TASK_ID_BYTES => Destination::Task(task),
             Some(_) | None => Destination::Nobody("the status of a task without a usable id"),
         },

@@ -480,3 +480,31 @@ fn final_result_is_judged_and_receipted_like_any_other() {
         }
     }
 }
+
+// PRO-37, PRO-45
+#[test]
+fn question_behind_an_exposed_uri_is_asked() {
+    let server = Recorder::start(|number, request: &Received| {
+        let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        if message["method"] != "resources/read" {
+            return scripted(number, request);
+        }
+        let asks = asking(&[FORM]);
+        let result = match message["params"].get("inputResponses") {
+            None => format!(r#"{{"contents":[{{"uri":"ui://a","text":""}}],{}"#, &asks[1..]),
+            Some(_) => {
+                r#"{"contents":[],"resultType":"complete","ttlMs":0,"cacheScope":"private"}"#
+                    .to_owned()
+            }
+        };
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, message["id"]);
+        Reply::Http("200 OK", "content-type: application/json\r\n", body.into())
+    });
+    let proxy = Proxy::start(json!({"s": entry(&server)}));
+    let session = Session::open(&proxy, "2025-11-25", everything());
+    let mut events = Events::of(session.ask("resources/read", &json!({"uri": "ui://s/a"})));
+    let asked = events.message();
+    assert_eq!(asked["method"], "elicitation/create", "{asked}");
+    session.answer(&asked, json!({"action": "accept", "content": {}}));
+    assert_eq!(events.message()["result"]["contents"], json!([]));
+}

@@ -55,6 +55,7 @@ mod inputs;
 mod intent;
 mod keyring;
 mod killed_calls;
+mod legacy_tasks;
 mod limits;
 mod log_budget;
 mod log_readers;

@@ -536,6 +536,107 @@ fn task_for_a_client_that_did_not_declare_tasks_is_an_error() {
 
 // PRO-43
 #[test]
+fn request_about_a_task_of_the_other_family_is_the_clients_mistake() {
+    let declared =
+        json!({"tools": {}, "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}});
+    let (new, old) = (Server::start(), Server::of(declared, "2025-11-25"));
+    let proxy = Proxy::start(json!({"new": new.entry(), "old": old.entry()}));
+    let path = "/mcp/all";
+    let session = Session::open_at(path, &proxy, "2025-11-25", json!({}));
+    let of_new = create(&proxy, path, "new:slow", CREATED);
+    let mut params = call(path, "old:slow", r#"{"task":{"taskId":"7a","status":"working"}}"#);
+    params["task"] = json!({});
+    let made = session.ask("tools/call", &params).response().json();
+    let of_old = made["result"]["task"]["taskId"].as_str().expect("an id");
+    let check = |refused: &Value, why: &str| {
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+        let text = refused["error"]["message"].as_str().unwrap_or_default();
+        assert!(text.contains(why), "{refused}");
+    };
+    for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+        let refused = session.ask(method, &json!({"taskId": of_new})).response().json();
+        check(&refused, "server 'new' speaks 2026-07-28");
+    }
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        let params = json!({"taskId": of_old, "inputResponses": {}});
+        let refused = ask(&proxy, path, method, params).json();
+        check(&refused, "server 'old' speaks 2025-11-25");
+    }
+    for (server, method) in [&new, &old].into_iter().flat_map(|server| {
+        ["tasks/get", "tasks/update", "tasks/result", "tasks/cancel"].map(|it| (server, it))
+    }) {
+        assert!(server.asked(method).is_empty(), "{method}: nothing is sent");
+    }
+}
+
+// PRO-43
+#[test]
+fn task_behind_a_sealed_state_is_sealed_and_recorded_as_received() {
+    let server = Server::start();
+    let servers = json!({"s": server.entry()});
+    let proxy = Proxy::with(json!({"mcpServers": servers, "activity": {"receipts": true}}));
+    let made = CREATED.replacen('{', r#"{"requestState" : "of the server","#, 1);
+    let answered = ask(&proxy, "/mcp/all", "tools/call", call("/mcp/all", "s:slow", &made)).json();
+    for (name, prefix) in [("taskId", "mcpproxy-task."), ("requestState", "mcpproxy-state.")] {
+        let sealed = answered["result"][name].as_str().unwrap_or_default();
+        assert!(sealed.starts_with(prefix), "{answered}");
+    }
+    let record = until("the call is recorded", || {
+        proxy.activity("type=tool_call&server=s&tool=slow").into_iter().next()
+    });
+    let hash = json!(blake3::hash(made.as_bytes()).to_hex().as_str());
+    assert_eq!(record["metadata"]["receipt"]["received"], hash, "{record}");
+}
+
+// PRO-43
+#[test]
+fn answer_about_a_task_has_no_unsealed_ids_and_states() {
+    let server = Server::start();
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let path = "/mcp/all";
+    let related = |id: &str| json!({"io.modelcontextprotocol/related-task": {"taskId": id}});
+    let meta = format!(r#""_meta":{},"taskId""#, related(OWN));
+    let made = CREATED.replace(r#""taskId""#, &meta);
+    let answered = ask(&proxy, path, "tools/call", call(path, "s:slow", &made)).json();
+    let sealed = answered["result"]["taskId"].as_str().expect("an id").to_owned();
+    assert_eq!(answered["result"]["_meta"], related(&sealed), "{answered}");
+    let requests = |own: &str, other: Value| {
+        json!({
+            "own": {"method": "elicitation/create", "params": {"message": "m", "_meta": related(own)}},
+            "other": {"method": "elicitation/create", "params": {"message": "m", "_meta": other}},
+        })
+    };
+    let asks = json!({"resultType": "complete", "taskId": OWN, "status": "input_required",
+        "requestState": "outer", "inputRequests": requests(OWN, related("of somebody else"))});
+    server.set(OWN, &asks.to_string());
+    let got = ask(&proxy, path, "tasks/get", json!({"taskId": sealed})).json()["result"].take();
+    assert_eq!(got["inputRequests"], requests(&sealed, json!({})), "{got}");
+    let state = got["requestState"].as_str().unwrap_or_default();
+    assert!(state.starts_with("mcpproxy-state."), "{got}");
+    let answer = |meta: Value| json!({"action": "accept", "content": {}, "_meta": meta});
+    let inputs =
+        |own: &str, other: Value| json!({"own": answer(related(own)), "other": answer(other)});
+    let params = json!({"taskId": sealed, "_meta": related(&sealed),
+        "inputResponses": inputs(&sealed, related("of somebody else"))});
+    assert_eq!(text(&ask(&proxy, path, "tasks/update", params)), ACK);
+    let (_, updated) = server.asked("tasks/update").pop().expect("it arrived");
+    assert_eq!(updated["params"]["inputResponses"], inputs(OWN, json!({})), "{updated}");
+    let key = "io.modelcontextprotocol/related-task";
+    assert_eq!(updated["params"]["_meta"][key], related(OWN)[key], "{updated}");
+    // A state in the result is one of the call, which the client repeats with it.
+    let result = r#"{"resultType":"input_required","requestState":"inner","inputRequests":{}}"#;
+    server.set(OWN, &completed(result));
+    let got = ask(&proxy, path, "tasks/get", json!({"taskId": sealed})).json()["result"].take();
+    let mut params = call(path, "s:slow", CREATED);
+    (params["requestState"], params["inputResponses"]) =
+        (got["result"]["requestState"].clone(), json!({}));
+    ask(&proxy, path, "tools/call", params);
+    let (_, called) = server.asked("tools/call").pop().expect("it arrived");
+    assert_eq!(called["params"]["requestState"], "inner", "{called}");
+}
+
+// PRO-43
+#[test]
 fn unusable_task_is_a_failure_of_its_server() {
     let server = Server::start();
     let proxy = Proxy::start(json!({"s": server.entry()}));
@@ -689,7 +790,7 @@ fn task_of_2025_11_25_passes_between_a_client_and_a_server_of_that_revision() {
         "protocolVersion": "2025-11-25", "capabilities": {},
         "clientInfo": {"name": "e2e", "version": "1"}}});
     for (path, expected) in [
-        ("/mcp/all", json!({"cancel": {}, "requests": {"tools": {"call": {}}}})),
+        ("/mcp/all", json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}})),
         ("/mcp/server/without", Value::Null),
     ] {
         let opened = proxy.request("POST", path, &[], hello.to_string().as_bytes()).json();

@@ -28,7 +28,8 @@ use super::body::{Body, COMMENT, response, too_many_streams};
 use super::replay::{EventId, EventKind, Next, StreamKind};
 use super::session::Session;
 use super::session_table::{Sessions, StreamPermits};
-use crate::proxy::client::{Endpoint, Peer};
+use crate::proxy::client::{Channel, Endpoint, Peer};
+use crate::proxy::legacy_tasks::TaskStatuses;
 use crate::proxy::passthrough::notifications::Watch;
 use crate::proxy::passthrough::revocation;
 use crate::proxy::reply::{Aborted, NotificationFilter};
@@ -73,7 +74,7 @@ pub(super) fn standing(
         source: Arc::clone(&session.notices)
             .try_lock_owned()
             .ok()
-            .map(|it| SessionMessages::new(it, session)),
+            .map(|it| SessionMessages::new(it, (worker, session, principal))),
         draining: sessions.draining(),
         _permits: permits,
     };
@@ -101,11 +102,25 @@ struct SessionMessages {
     notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>,
     /// Server messages that belong to no response.
     aside: mpsc::Receiver<Bytes>,
+    /// Status notifications of its tasks.
+    tasks: TaskStatuses,
 }
 
 impl SessionMessages {
-    fn new(notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>, of: &Session) -> Self {
-        Self { notices, aside: of.client.listen() }
+    fn new(
+        notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>,
+        (worker, session, principal): (&Rc<Worker>, &Session, &Principal),
+    ) -> Self {
+        let peer = Peer {
+            client: Arc::clone(&session.client),
+            principal: principal.clone(),
+            endpoint: session.endpoint.clone(),
+            channel: Channel::Answer,
+            headers: None,
+            trace: None,
+        };
+        let tasks = TaskStatuses::of(worker, &peer);
+        Self { notices, aside: session.client.listen(), tasks }
     }
 }
 
@@ -146,7 +161,10 @@ impl Standing {
                 () = tokio::time::sleep(self.worker.settings().streams.keepalive) => {
                     return Some(COMMENT);
                 }
-                news = next_event(&self.worker, &self.session, &mut self.source) => news,
+                news = next_event(
+                    (&self.worker, &self.session, &self.principal),
+                    &mut self.source,
+                ) => news,
             };
             let messages: Vec<Bytes> = match news {
                 ListenEvent::Changes(notices) => notices
@@ -195,15 +213,15 @@ impl Drop for Standing {
 
 /// Waits until this stream holds the session's receivers, then for a message.
 async fn next_event(
-    worker: &Worker,
-    session: &Session,
+    of: (&Rc<Worker>, &Session, &Principal),
     source: &mut Option<SessionMessages>,
 ) -> ListenEvent {
+    let (worker, session, _) = of;
     let held = match source {
         Some(held) => held,
         None => {
             let notices = Arc::clone(&session.notices).lock_owned().await;
-            source.insert(SessionMessages::new(notices, session))
+            source.insert(SessionMessages::new(notices, of))
         }
     };
     // The receiver stays in the session when the stream ends, so that a client that resumes misses nothing.
@@ -212,6 +230,7 @@ async fn next_event(
         changes = notices(receiver) => ListenEvent::Changes(changes),
         // The client keeps the sender until another stream takes over.
         Some(message) = held.aside.recv() => ListenEvent::Aside(message),
+        message = held.tasks.next() => ListenEvent::Aside(message),
     }
 }
 

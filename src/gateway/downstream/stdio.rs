@@ -26,6 +26,7 @@ use super::listen::{Subscription, legacy_notification, notices};
 use super::request;
 use crate::proxy::client::{Channel, Client, Endpoint, Level, Peer};
 use crate::proxy::dispatch::Incoming;
+use crate::proxy::legacy_tasks::TaskStatuses;
 use crate::proxy::passthrough::list_cache::LIST_WAIT;
 use crate::proxy::passthrough::revocation;
 use crate::proxy::reply::{Initialize, Piece, Reaction, Running};
@@ -148,15 +149,7 @@ impl Pipe {
             }
         };
         let family = client.family;
-        let peer = Peer {
-            client,
-            // A pipe carries no key.
-            principal: Principal::Anonymous,
-            endpoint: self.endpoint.clone(),
-            channel: Channel::Stream,
-            headers: None,
-            trace: None,
-        };
+        let peer = self.peer(client);
         match dispatch::dispatch(&self.worker, &peer, received) {
             Reaction::Noted => {}
             Reaction::Cancel(id) => {
@@ -183,6 +176,18 @@ impl Pipe {
                     Subscription::new(&self.worker, &peer, id.clone(), filter, draining).await;
                 self.listen(&id, subscription).await;
             }
+        }
+    }
+
+    fn peer(&self, client: Arc<Client>) -> Peer {
+        Peer {
+            client,
+            // A pipe carries no key.
+            principal: Principal::Anonymous,
+            endpoint: self.endpoint.clone(),
+            channel: Channel::Stream,
+            headers: None,
+            trace: None,
         }
     }
 
@@ -220,11 +225,16 @@ impl Pipe {
         let (worker, endpoint) = (Rc::clone(&self.worker), self.endpoint.clone());
         let mut receiver = worker.proxy.catalog.notices();
         let mut aside = client.listen();
+        let mut tasks = TaskStatuses::of(&worker, &self.peer(Arc::clone(&client)));
         self.listeners.spawn_local(async move {
             loop {
                 let changes = tokio::select! {
                     changes = notices(&mut receiver) => changes,
                     Some(message) = aside.recv() => {
+                        let _ = replies.send(Splice::from(one_line(message))).await;
+                        continue;
+                    }
+                    message = tasks.next() => {
                         let _ = replies.send(Splice::from(one_line(message))).await;
                         continue;
                     }

@@ -32,6 +32,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
+use super::known_tasks::ChangedTasks;
 use super::params::ParamHeaders;
 use super::passthrough::subscribers::{ResourceSubscription, Subscriber};
 use super::question_record::QuestionRecord;
@@ -144,6 +145,8 @@ pub struct Client {
     subscriptions: Mutex<Option<BTreeMap<Arc<str>, ResourceSubscription>>>,
     /// Dropped members that were logged, for a session.
     dropped_members: DroppedMembers,
+    /// Tasks with changes that it was not notified of.
+    pub(super) changed_tasks: ChangedTasks,
 }
 
 /// Calls in flight of a client, and when it last used a server.
@@ -256,6 +259,8 @@ pub struct ServerQuestion {
     pub generation: u64,
     /// The server's raw id of the request.
     pub raw_id: Bytes,
+    /// The server's id of the task that the request is related to.
+    pub task: Option<Box<str>>,
 }
 
 /// One of the requests in a server's `input_required` result, which the proxy makes of a legacy client (PRO-37).
@@ -334,6 +339,7 @@ impl Client {
             elicited: Mutex::default(),
             subscriptions: Mutex::new(Some(BTreeMap::new())),
             dropped_members: DroppedMembers::in_session(),
+            changed_tasks: ChangedTasks::default(),
         }
     }
 
@@ -812,7 +818,7 @@ mod tests {
     fn question(id: &'static str) -> Question {
         let raw_id = Bytes::from_static(id.as_bytes());
         let (server, method) = ("s".into(), "roots/list".into());
-        Question::Server(ServerQuestion { server, method, generation: 1, raw_id })
+        Question::Server(ServerQuestion { server, method, generation: 1, raw_id, task: None })
     }
 
     #[test]

@@ -52,8 +52,8 @@ use super::reply::{Initialize, NotificationFilter, Reaction, Running};
 use super::retrieve::{RETRIEVE_TOOLS, USAGE_INSTRUCTIONS};
 use super::worker::Worker;
 use super::{
-    approval, builtin, call, describe, direct, extension, merged_extensions, params, passthrough,
-    render, task_capability, tasks,
+    approval, builtin, call, describe, direct, extension, legacy_tasks, merged_extensions, params,
+    passthrough, related_tasks, render, task_capability, tasks,
 };
 use crate::results::ResultHandle;
 
@@ -131,6 +131,9 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         ),
         ("server/discover", ProtocolFamily::Modern, _) => discover(worker, peer, &id),
         ("subscriptions/listen", ProtocolFamily::Modern, _) => listen(id, &params),
+        ("tasks/list", ..) if peer.client.revision().has_tasks() => {
+            legacy_tasks::list(worker, peer, &id, &params)
+        }
         (method, ..) if tasks::is_request(method) => {
             match tasks::request_of(method, peer.client.revision()) {
                 Some(request) => tasks::forward(worker, peer, id, request, params),
@@ -511,7 +514,7 @@ pub(crate) async fn respond(
             record.answered(outcome);
         }
     };
-    let ServerQuestion { server, method, generation, raw_id } = match question {
+    let ServerQuestion { server, method, generation, raw_id, task } = match question {
         Question::Server(question) => question,
         Question::Approval(question) => {
             approve(worker, &question, &response);
@@ -527,6 +530,7 @@ pub(crate) async fn respond(
         }
     };
     let (outcome, answered) = outcome(worker, client, &method, client.revision(), &response);
+    let outcome = related_tasks::opened_answer(outcome, task.as_deref());
     recorded(&outcome);
     let Some(upstream) = worker.proxy.upstreams.connected_as(&server, generation) else {
         return answered;

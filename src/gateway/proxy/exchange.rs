@@ -114,6 +114,8 @@ pub(super) struct Exchange {
     envelope: Option<Box<(Splice, Splice)>>,
     /// Whether the task has failed.
     task_failed: bool,
+    /// The server's bytes of what waits, if they differ and places in them are to be found.
+    original: Option<Box<Splice>>,
 }
 
 /// Early end of an answer.
@@ -192,6 +194,7 @@ impl Exchange {
             tasks,
             envelope: None,
             task_failed: false,
+            original: None,
         }
     }
 
@@ -323,6 +326,7 @@ impl Exchange {
                 false => self.sealed(&slice, ending)?,
             };
             let adapted = self.exposed(&slice, ending, adapted);
+            self.keep_original(&slice, adapted.is_some());
             self.call_record.receive(&slice, ending, adapted.as_ref());
             match self.treatment {
                 Treatment::Forward => {}
@@ -337,7 +341,8 @@ impl Exchange {
                 (None, Some(ending)) => self.waiting.push_ending(slice, ending),
             }
             if let Some(rounds) = &mut self.rounds
-                && !rounds.may_ask(&self.inspector, &self.waiting)?
+                && !rounds
+                    .may_ask(&self.inspector, self.original.as_deref().unwrap_or(&self.waiting))?
             {
                 self.rounds = None;
             }
@@ -353,6 +358,7 @@ impl Exchange {
             answer.finish();
         }
         let question = joined(std::mem::take(&mut self.waiting).into_iter().collect());
+        self.original = None;
         self.call_record.discard_response();
         self.share = share(&self.worker, &self.permit, self.treatment);
         let server = Arc::clone(self.permit.access().server());
@@ -485,7 +491,12 @@ impl Exchange {
         if state == b"null" {
             return Ok(state.into());
         }
-        let to = BoundRequest { principal: self.permit.principal(), access: self.permit.access() };
+        // A task's is for the call that it is of.
+        let access = match self.permit.access() {
+            Access::Task(task) => &Access::Tool(task.call().clone()),
+            access => access,
+        };
+        let to = BoundRequest { principal: self.permit.principal(), access };
         let sealed = self.worker.proxy.approvals.seal_state(&state, to, SystemTime::now());
         let Some(sealed) = sealed else {
             let text = "its requestState cannot be sealed: the system has no randomness".to_owned();
@@ -520,11 +531,13 @@ impl Exchange {
 
     /// Relays a message that precedes the answer.
     async fn relay(&mut self, message: &Bytes) {
+        let (message, task) = self.related(message);
+        let (message, task) = (&message, task.as_deref());
         let Some(answer) = &self.answer else { return };
         let (id, generation) = (answer.id(), answer.generation());
         let server = self.permit.access().server();
-        let asked =
-            AnsweringServer { server, generation, log_filter: &self.worker.proxy.dropped_members };
+        let log_filter = &*self.worker.proxy.dropped_members;
+        let asked = AnsweringServer { server, generation, log_filter, task };
         match self.relay.take(message, id, &asked) {
             Step::Tell(piece) => self.reply.send(piece).await,
             // Rare, so boxed to keep it out of every call's future.

@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::client::{Active, Client, DroppedMembers, Level};
+use super::related_tasks;
 use super::relay::{ELICITATION_COMPLETE, elicitation_id, log_message};
 
 /// Time after its last call for which a client uses a server.
@@ -145,6 +146,7 @@ impl LogRoute {
 
     /// Sends a message outside of calls to the one client that it can concern.
     fn route(&self, message: &Bytes, now: Instant) -> LogDelivery {
+        let (message, _) = &related_tasks::sealed_message(message, |_| None);
         match serde_json::from_slice::<Envelope<'_>>(message) {
             Ok(Envelope { method: Some(method), params: Some(params), .. })
                 if method == ELICITATION_COMPLETE =>

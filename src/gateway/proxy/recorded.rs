@@ -29,8 +29,8 @@ use super::kept_results::Keeping;
 use super::log_routing;
 use super::passthrough::revocation;
 use super::passthrough::subscribers::{ResourceSubscription, Subscribing};
-use super::refusal::RecordKind;
-use super::refusal::{FIND_TOOLS, Refusal, RefusalKind, Stopped};
+use super::refusal::{FIND_TOOLS, RecordKind, Refusal, RefusalKind, Stopped};
+use super::related_tasks;
 use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::{FactsOf, Rise};
@@ -305,6 +305,7 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
         extras: &mut CallExtras,
     ) -> Result<Permit, Stopped> {
+        related_tasks::open(self.worker, self.caller, &access, extras);
         let carried = self.record.carried();
         let baggage = carried.as_ref().and_then(|carried| carried.baggage.as_deref());
         if let Some(meta) = meta::asked(extras.meta.as_deref(), baggage) {

@@ -25,7 +25,7 @@ pub(super) const TASK_DIGITS: &str = "task";
 /// Member of `metadata` with the status of a task, as the server stated it.
 pub(super) const TASK_STATUS: &str = "task_status";
 /// Maximum wait for a server that has not answered since the start.
-const SETTLE_WAIT: Duration = Duration::from_secs(5);
+pub(super) const SETTLE_WAIT: Duration = Duration::from_secs(5);
 
 /// Part of an answer that may be a task, or be about one.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ pub(super) fn declare(capabilities: &mut Value, worker: &Worker, peer: &Peer, re
             }
         }
         ProtocolFamily::Legacy if revision.has_tasks() => {
-            let tasks = json!({"cancel": {}, "requests": {"tools": {"call": {}}}});
+            let tasks = json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});
             capabilities.insert("tasks".into(), tasks);
         }
         ProtocolFamily::Legacy => {}

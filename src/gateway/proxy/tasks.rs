@@ -14,6 +14,7 @@ use mcpproxy_json::members::{member, string};
 use mcpproxy_policy::approvals::{OpenedTask, server_named_in, task_digits};
 use mcpproxy_policy::tool::ToolName;
 use mcpproxy_policy::{Access, TaskAccess, TaskRequest, ToolAccess};
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::known_extensions::TASKS_EXTENSION;
 use mcpproxy_protocol::mcp::meta::{declares_tasks, of_hop};
 use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
@@ -29,8 +30,9 @@ use super::client::{Caller, Endpoint, Peer};
 use super::params::check_progress_token;
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
+use super::related_tasks;
 use super::reply::{Aborted, Reaction, Reply, Running};
-use super::task_capability::{TASK_DIGITS, missing};
+use super::task_capability::{SETTLE_WAIT, TASK_DIGITS, missing};
 use super::worker::Worker;
 
 /// Member of `metadata` with the method of a request about a task.
@@ -83,7 +85,8 @@ pub(crate) fn forward(
     params: Bytes,
 ) -> Reaction {
     let (worker, caller, endpoint) = (Rc::clone(worker), peer.caller(&id), peer.endpoint.clone());
-    let asked = Asked { request, endpoint, params };
+    let client_capabilities = peer.client_capabilities();
+    let asked = Asked { request, endpoint, client_capabilities, params };
     let running = Running::new(|reply| forwarded(worker, caller, asked, reply));
     Reaction::Call { id, running }
 }
@@ -91,6 +94,8 @@ pub(crate) fn forward(
 struct Asked {
     request: TaskRequest,
     endpoint: Endpoint,
+    /// Requests that the server may send to the client before it answers.
+    client_capabilities: ClientCapabilities,
     params: Bytes,
 }
 
@@ -112,12 +117,11 @@ fn forwarded(
 
 /// Finds the task, asks for admission and sends the request.
 async fn send(mut on: OnRecord<'_>, asked: &Asked) -> Result<ReplySource, Stopped> {
-    let Asked { request, endpoint, params } = asked;
-    let request = *request;
+    let &Asked { request, ref endpoint, client_capabilities, ref params } = asked;
     let unreadable = |text: String| Refusal::rejected(RefusalKind::Unreadable, text);
     let client = on.caller.client.as_ref().map(|(client, _)| client);
     let revision = client.map_or(Revision::NEWEST, |client| client.revision());
-    let read = TaskParams::read(request, revision, params)
+    let mut read = TaskParams::read(request, revision, params)
         .map_err(|problem| unreadable(format!("Invalid params: {problem}")))?;
     let declared = read.meta.as_deref().is_some_and(declares_tasks);
     if on.caller.family() == ProtocolFamily::Modern && !declared {
@@ -128,13 +132,19 @@ async fn send(mut on: OnRecord<'_>, asked: &Asked) -> Result<ReplySource, Stoppe
         client.warn_of_dropped(&on.worker.proxy.dropped_members, request.method(), &read.left);
     }
     let task = opened(&mut on, endpoint, &read.sealed)?;
+    read.open_relations(&task.id);
+    if let Some(client) = client.filter(|client| client.family == ProtocolFamily::Legacy) {
+        let known = &on.worker.proxy.known_tasks;
+        known.asked(&read.sealed, &on.caller.principal, client);
+    }
     on.record.keep_arguments(&read.recorded);
     // Rules and approvals have decided about the call: what sends no input adds nothing to it.
     let meta = match request {
         TaskRequest::Update => read.meta,
         _ => read.meta.and_then(|meta| of_hop(&meta)).map(Bytes::from),
     };
-    let delivery = Delivery { request, sealed: read.sealed, inputs: read.inputs, meta };
+    let TaskParams { sealed, inputs, .. } = read;
+    let delivery = Delivery { request, sealed, inputs, meta, client_capabilities };
     deliver(on, task, delivery).await
 }
 
@@ -169,17 +179,20 @@ pub(super) struct Delivery {
     /// `"inputResponses":VALUE`, or nothing.
     pub(super) inputs: Bytes,
     pub(super) meta: Option<Bytes>,
+    /// Requests that the server may send to the client before it answers.
+    pub(super) client_capabilities: ClientCapabilities,
 }
 
 /// Asks for admission of a request about a task and sends it.
 pub(super) async fn deliver(
     mut on: OnRecord<'_>,
     task: OpenedTask,
-    Delivery { request, sealed, inputs, meta }: Delivery,
+    Delivery { request, sealed, inputs, meta, client_capabilities }: Delivery,
 ) -> Result<ReplySource, Stopped> {
     let access = access(&mut on, &task, request).await?;
     let body = body(&task.id, &inputs);
-    let mut extras = CallExtras { meta, members: inputs, ..CallExtras::default() };
+    let members = inputs;
+    let mut extras = CallExtras { meta, members, client_capabilities, ..CallExtras::default() };
     let mut arguments = Bytes::from_static(b"{}");
     let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
     if let Some(tool) = permit.access().tool() {
@@ -197,8 +210,25 @@ pub(super) async fn access(
 ) -> Result<Access, Refusal> {
     let name = ToolName { server: Arc::from(&**server), tool: Arc::from(&**tool) };
     let tool = call::find(on, &name).await?;
+    of_same_family(on, server).await?;
     on.is_for_offer(server, request == TaskRequest::Update);
     Ok(Access::Task(TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(&**id))))
+}
+
+/// Refuses a request about a task of the other protocol family, which is the client's mistake: tasks of the two families
+/// differ, and the server would not understand it.
+async fn of_same_family(on: &OnRecord<'_>, server: &str) -> Result<(), Refusal> {
+    let Some(upstream) = on.worker.proxy.upstreams.get(server) else { return Ok(()) };
+    let _ = tokio::time::timeout(SETTLE_WAIT, upstream.settled()).await;
+    match upstream.state().protocol_version {
+        Some(version) if upstream.family() != on.caller.family() => {
+            let text = format!(
+                "Failed to retrieve task: server '{server}' speaks {version}, and the client a revision whose tasks differ"
+            );
+            Err(Refusal::rejected(RefusalKind::Unreadable, text))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Params of a request about a task.
@@ -239,6 +269,15 @@ impl TaskParams {
         let inputs = inputs.map(|inputs| Bytes::from(format!("\"{INPUTS}\":{inputs}")));
         let (inputs, recorded) = (inputs.unwrap_or_default(), rest.into());
         Ok(Self { sealed, meta, inputs, recorded, left })
+    }
+
+    /// Opens the relations of the inputs to the task, which the server calls `id`.
+    fn open_relations(&mut self, id: &str) {
+        let recorded = std::str::from_utf8(&self.recorded).unwrap_or_default();
+        let Some(inputs) = member(recorded, INPUTS) else { return };
+        let opened = related_tasks::opened_inputs(inputs, &self.sealed, id);
+        self.inputs = format!("\"{INPUTS}\":{opened}").into();
+        self.recorded = format!("{{\"{INPUTS}\":{opened}}}").into();
     }
 }
 

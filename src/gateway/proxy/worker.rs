@@ -33,6 +33,7 @@ use tokio::task::JoinHandle;
 
 use super::client::DroppedMembers;
 use super::held_calls::HeldCalls;
+use super::known_tasks::KnownTasks;
 use super::log_routing::LogRouting;
 use super::memory_budget::RequestBodies;
 use super::overview::OverviewCache;
@@ -194,6 +195,8 @@ pub struct Proxy {
     pub approvals: Arc<ApprovalQueue>,
     /// Calls that wait for the input of their clients.
     pub held_calls: Arc<HeldCalls>,
+    /// Tasks that legacy servers made.
+    pub known_tasks: KnownTasks,
     /// The activity log.
     pub activity: Activity,
     /// Nodes of the fleet; inert without one.

@@ -321,7 +321,7 @@ impl ApprovalQueue {
         principal: &Principal,
         now: SystemTime,
     ) -> Option<String> {
-        self.state_key.as_ref().map(|key| key.seal_task(task, principal, now))
+        Some(self.state_key.as_ref()?.sealing().next()?.seal_task(task, principal, now))
     }
 
     /// Opens a task id that a client of `principal` presents.
@@ -331,7 +331,8 @@ impl ApprovalQueue {
         principal: &Principal,
         now: SystemTime,
     ) -> Option<OpenedTask> {
-        self.state_key.as_ref()?.open_task(sealed, principal, now)
+        let mut keys = self.state_key.as_ref()?.sealing();
+        keys.find_map(|key| key.open_task(sealed, principal, now))
     }
 
     /// A client retries a call: its response counts as an answer if it is the first. A decided call is consumed.

@@ -15,7 +15,6 @@ use subtle::ConstantTimeEq;
 use tokio::sync::oneshot;
 
 use crate::approvals::sealed_state::{BoundRequest, SealingKey, StateRefused};
-use crate::approvals::sealed_task::OpenedTask;
 use crate::approvals::{ApprovalId, ApprovalVerdict, Outcome};
 use crate::{CallDigest, NotApproved, PendingApproval, Principal};
 
@@ -111,6 +110,11 @@ impl StateKey {
         all.find_map(|key| key.read(state, principal)).unwrap_or(StateRead::Foreign)
     }
 
+    /// The keys of sealed states and tasks; the first one seals.
+    pub(super) fn sealing(&self) -> impl Iterator<Item = &SealingKey> {
+        std::iter::once(&self.writes).chain(&self.others).map(|key| &key.sealing)
+    }
+
     /// Seals a server's state, a raw JSON value.
     pub(super) fn seal(&self, state: &[u8], to: BoundRequest<'_>, now: SystemTime) -> String {
         self.writes.sealing.seal(state, to, now)
@@ -123,32 +127,8 @@ impl StateKey {
         to: BoundRequest<'_>,
         now: SystemTime,
     ) -> Result<Vec<u8>, StateRefused> {
-        let mut all = std::iter::once(&self.writes).chain(&self.others);
-        let opened = all.find_map(|key| key.sealing.open(sealed, to, now));
+        let opened = self.sealing().find_map(|key| key.open(sealed, to, now));
         opened.unwrap_or(Err(StateRefused::Foreign))
-    }
-}
-
-impl StateKey {
-    /// Seals a server's task id.
-    pub(super) fn seal_task(
-        &self,
-        task: &OpenedTask,
-        principal: &Principal,
-        now: SystemTime,
-    ) -> String {
-        self.writes.sealing.seal_task(task, principal, now)
-    }
-
-    /// Opens a sealed task id.
-    pub(super) fn open_task(
-        &self,
-        sealed: &str,
-        principal: &Principal,
-        now: SystemTime,
-    ) -> Option<OpenedTask> {
-        let mut all = std::iter::once(&self.writes).chain(&self.others);
-        all.find_map(|key| key.sealing.open_task(sealed, principal, now))
     }
 }
 

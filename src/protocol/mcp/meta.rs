@@ -139,6 +139,11 @@ pub fn without_trace(meta: &[u8]) -> Option<String> {
     selected(meta, |key| key != trace_context::PARENT && key != trace_context::STATE)
 }
 
+/// A `_meta` without the task that the message is related to. `None` if nothing else is in it.
+pub fn without_task(meta: &[u8]) -> Option<String> {
+    selected(meta, |key| key != TASK_KEY)
+}
+
 /// The selected members, verbatim and in order, as one JSON object. `None` if there are none, or if `meta` is not an object.
 fn selected(meta: &[u8], is_selected: impl Fn(&str) -> bool) -> Option<String> {
     let text = std::str::from_utf8(meta).ok()?;

@@ -12,16 +12,18 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use mcpproxy_json::members::{member, string};
-use mcpproxy_policy::approvals::{MAX_TASK_ID_BYTES, OpenedTask, task_digits};
+use mcpproxy_json::members::{member, members, string};
+use mcpproxy_policy::approvals::{
+    MAX_SERVER_STATE_BYTES, MAX_TASK_ID_BYTES, OpenedTask, task_digits,
+};
 use mcpproxy_policy::{Access, ServerOutcome, TaskRequest};
-use mcpproxy_protocol::mcp::meta::TASK_KEY;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_protocol::mcp::{jsonrpc, shapes};
 use mcpproxy_protocol::wire::splice::Splice;
+use mcpproxy_runtime::io::clock;
 use mcpproxy_schema::output::{
     AnswerFault, AnswerMember, InspectedMessage, Inspector, ResultTypePlace, Treatment,
 };
@@ -30,12 +32,25 @@ use thiserror::Error;
 
 use super::{ADAPTED, Broken, Exchange, joined, policy, required};
 use crate::proxy::input_rounds::is_type;
+use crate::proxy::known_tasks::CreatedTask;
+use crate::proxy::related_tasks;
+use crate::proxy::related_tasks::{Replaced, range_in};
 use crate::proxy::task_capability::{TASK_DIGITS, TASK_STATUS, TaskAnswer, missing};
 
 /// Maximum size of a result that makes a task, in bytes. A longer one without a `resultType` before this position is none.
 const MAX_CREATED_BYTES: usize = 64 * 1024;
 /// Members of a task that are read; a name that could be taken for one is refused.
-const READ: [&str; 7] = ["taskId", "status", "result", "error", "resultType", "task", "_meta"];
+const READ: [&str; 9] = [
+    "taskId",
+    "status",
+    "result",
+    "error",
+    "resultType",
+    "task",
+    "_meta",
+    "requestState",
+    "inputRequests",
+];
 /// Members of a result that are validated. A task has none of them.
 const CONTENT: [&str; 3] = ["content", "structuredContent", "isError"];
 /// Statuses of the protocol.
@@ -84,17 +99,68 @@ struct Edit {
     by: Bytes,
 }
 
+impl From<Replaced> for Edit {
+    fn from(Replaced { at, by }: Replaced) -> Self {
+        Self { at, by: by.into() }
+    }
+}
+
 impl Exchange {
+    /// Keeps the server's own bytes of a result that may be a task or a question, from the first change of one on: places
+    /// in the result are places in those.
+    pub(super) fn keep_original(&mut self, slice: &Bytes, is_adapted: bool) {
+        if self.tasks.is_none() && self.rounds.is_none() {
+            self.original = None;
+            return;
+        }
+        match &mut self.original {
+            Some(original) => original.push(slice.clone()),
+            None if is_adapted => {
+                let mut original: Splice = self.waiting.slices().cloned().collect();
+                original.push(slice.clone());
+                self.original = Some(Box::new(original));
+            }
+            None => {}
+        }
+    }
+
+    /// The result that waits, in the server's own bytes.
+    fn received(&self) -> &Splice {
+        self.original.as_deref().unwrap_or(&self.waiting)
+    }
+
+    /// A message of the server under the client's id of the task that it is related to; and the server's id of that.
+    pub(super) fn related(&self, message: &Bytes) -> (Bytes, Option<Box<str>>) {
+        let about = match &self.tasks {
+            Some(TaskAnswer::About(sealed)) => Some(&**sealed),
+            Some(TaskAnswer::MayBe { .. }) | None => None,
+        };
+        related_tasks::sealed_message(message, |id| self.sealed_id(id, about))
+    }
+
+    /// The client's id of a server's task: that of the task `about` which it asked, or another one of its own.
+    fn sealed_id(&self, id: &str, about: Option<&str>) -> Option<String> {
+        let access = self.permit.access();
+        if let (Access::Task(task), Some(sealed)) = (access, about)
+            && **task.id() == *id
+        {
+            return Some(sealed.to_owned());
+        }
+        let client = self.relay.legacy_client()?;
+        let known = &self.worker.proxy.known_tasks;
+        let sealed = known.sealed((access.server(), id), self.permit.principal(), client)?;
+        Some(sealed.to_string())
+    }
+
     /// Whether the result that is arriving may still be a task. One that is too long fails: its id could not be sealed.
     pub(super) fn may_be_task(&self) -> Result<bool, Broken> {
-        let is_long = self.waiting.len() > MAX_CREATED_BYTES;
+        let is_long = self.received().len() > MAX_CREATED_BYTES;
         let may_be = match self.inspector.result_type() {
             None => !is_long,
             Some(ResultTypePlace::AfterContent) => false,
             Some(ResultTypePlace::Within(_)) => self.has_task_type(),
         };
-        let is_about = matches!(self.tasks, Some(TaskAnswer::About(_)));
-        if is_long && may_be && !is_about {
+        if is_long && may_be {
             return Err(TaskFault::TooLong.into());
         }
         Ok(may_be)
@@ -104,7 +170,7 @@ impl Exchange {
     pub(super) fn has_task_type(&self) -> bool {
         match self.inspector.result_type() {
             Some(ResultTypePlace::Within(span)) if span.end <= MAX_CREATED_BYTES as u64 => {
-                is_type(&self.waiting, (span.start as usize, span.len() as usize), "task")
+                is_type(self.received(), (span.start as usize, span.len() as usize), "task")
             }
             Some(_) | None => false,
         }
@@ -158,6 +224,7 @@ impl Exchange {
             );
             return Err(Broken::Unable(missing(&text), text));
         }
+        let original = self.original.take().map(|original| joined(original.into_iter().collect()));
         let result = joined(self.waiting.slices().cloned().collect());
         let text = std::str::from_utf8(&result).map_err(|_| TaskFault::Ambiguous)?;
         readable(text)?;
@@ -186,10 +253,20 @@ impl Exchange {
             SystemTime::now(),
         );
         let sealed = sealed.ok_or(TaskFault::NotSealed)?;
-        let edits = [Edit { at: range_in(text, raw), by: quoted(&sealed) }];
+        let mut edits = vec![Edit { at: range_in(text, raw), by: quoted(&sealed) }];
+        for object in [text, task] {
+            let own = |of: &str| match of == id {
+                true => Some(sealed.clone()),
+                false => self.sealed_id(of, None),
+            };
+            edits.extend(related_tasks::replaced(text, object, own).map(Edit::from));
+        }
+        if !is_modern {
+            self.note_known(task, &id, &sealed);
+        }
         let adapted = spliced(&result, 0..result.len(), &edits);
         self.call_record.discard_response();
-        self.call_record.receive(&result, None, Some(&adapted));
+        self.call_record.receive(original.as_ref().unwrap_or(&result), None, Some(&adapted));
         self.note_task(task, &sealed);
         (self.waiting, self.treatment, self.keeping) = (adapted, Treatment::Forward, None);
         Ok(())
@@ -202,7 +279,6 @@ impl Exchange {
         let ending = self.inspector.ending(required(&self.permit, self.relay.family()));
         let answer = joined(std::mem::take(&mut self.waiting).into_iter().collect());
         let text = std::str::from_utf8(&answer).map_err(|_| TaskFault::Ambiguous)?;
-        let by = quoted(sealed);
         let mut edits = Vec::new();
         let result = match request {
             TaskRequest::Result => Some(text),
@@ -212,10 +288,11 @@ impl Exchange {
                     if string(raw).as_deref() != Some(&*own) {
                         return Err(TaskFault::OtherTask.into());
                     }
-                    edits.push(Edit { at: range_in(text, raw), by: by.clone() });
+                    edits.push(Edit { at: range_in(text, raw), by: quoted(sealed) });
                 }
                 self.note_task(text, sealed);
-                edits.extend(related(text, text, &own, &by));
+                edits.extend(self.relations(text, text, sealed));
+                edits.extend(self.state_of_call(text, text)?);
                 member(text, "result")
             }
         };
@@ -236,7 +313,8 @@ impl Exchange {
         if !result.starts_with('{') {
             return Err(TaskFault::NoObject.into());
         }
-        edits.extend(related(text, result, &own, &by));
+        edits.extend(self.relations(text, result, sealed));
+        edits.extend(self.state_of_call(text, result)?);
         let masked = match request {
             TaskRequest::Result => None,
             _ => self.repaired_error(&answer, text, &mut edits),
@@ -257,6 +335,43 @@ impl Exchange {
             self.envelope = Some(Box::new((before, after)));
         }
         Ok(())
+    }
+
+    /// Adds a task of a legacy server to the table of those that its client can list.
+    fn note_known(&self, task: &str, id: &str, sealed: &str) {
+        let Some(client) = self.relay.active_client() else { return };
+        // In milliseconds; negative or not a number is unlimited, and a long one is cut by the table.
+        let ttl = member(task, "ttl").and_then(|ttl| ttl.parse::<f64>().ok());
+        let ttl = ttl.and_then(|ttl| Duration::try_from_secs_f64(ttl / 1e3).ok());
+        let (principal, server) = (self.permit.principal(), self.permit.access().server());
+        let created = CreatedTask { principal, client: &client, server, id, sealed, ttl };
+        self.worker.proxy.known_tasks.created(&created, clock::now());
+    }
+
+    /// Replacements of the relations to tasks in `object`, a part of an answer about the task of this sealed id, and in the
+    /// requests for input that it holds.
+    fn relations(&self, text: &str, object: &str, sealed: &str) -> Vec<Edit> {
+        let inputs = member(object, "inputRequests").and_then(|inputs| members(inputs).ok());
+        let inputs = inputs.into_iter().flatten().map_while(Result::ok);
+        let params = inputs.filter_map(|(_, request)| member(request, "params"));
+        let replaced = std::iter::once(object).chain(params).filter_map(|object| {
+            related_tasks::replaced(text, object, |id| self.sealed_id(id, Some(sealed)))
+        });
+        replaced.map(Edit::from).collect()
+    }
+
+    /// The `requestState` in `object`, a part of an answer about a task, sealed for the call that the task is of.
+    fn state_of_call(&mut self, text: &str, object: &str) -> Result<Option<Edit>, Broken> {
+        let is_modern = self.relay.family() == ProtocolFamily::Modern;
+        let Some(raw) = member(object, "requestState").filter(|_| is_modern) else {
+            return Ok(None);
+        };
+        if raw.len() > MAX_SERVER_STATE_BYTES {
+            let text = format!("sent a requestState of more than {MAX_SERVER_STATE_BYTES} bytes");
+            return Err(Broken::Upstream(text, Some(ServerOutcome::Answered)));
+        }
+        let by = self.seal(raw.as_bytes().to_vec())?;
+        Ok(Some(Edit { at: range_in(text, raw), by }))
     }
 
     /// Inspects the result of a task like the answer to its call.
@@ -332,19 +447,6 @@ pub(super) fn readable(task: &str) -> Result<(), TaskFault> {
     shapes::check_free(&READ, "", task).map_err(|_| TaskFault::Ambiguous)
 }
 
-/// The id in the `_meta` of `object`, which is a part of `text`.
-fn related(text: &str, object: &str, own: &str, by: &Bytes) -> Option<Edit> {
-    let raw = member(member(member(object, "_meta")?, TASK_KEY)?, "taskId")?;
-    let is_own = string(raw).as_deref() == Some(own);
-    is_own.then(|| Edit { at: range_in(text, raw), by: by.clone() })
-}
-
-/// Place of a part of `text`.
-fn range_in(text: &str, part: &str) -> Range<usize> {
-    let start = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
-    start..start + part.len()
-}
-
 /// A sealed id as JSON: no character of it is escaped.
 fn quoted(sealed: &str) -> Bytes {
     format!("\"{sealed}\"").into()
@@ -393,9 +495,9 @@ mod tests {
         let by = quoted("sealed");
         let raw = member(text, "taskId").unwrap();
         let mut edits = vec![Edit { at: range_in(text, raw), by: by.clone() }];
-        edits.extend(related(text, text, "x", &by));
+        let own = |id: &str| (id == "x").then(|| "sealed".to_owned());
+        edits.extend(related_tasks::replaced(text, text, own).map(Edit::from));
         assert_eq!(edits.len(), 2);
-        assert!(related(text, text, "y", &by).is_none(), "of another task");
         edits.reverse();
         let expected = text
             .replace(r#""taskId": "x""#, r#""taskId": "sealed""#)

@@ -9,6 +9,7 @@ use mcpproxy_activity::record::{Source, Text, Type};
 use mcpproxy_json::members::{member, string};
 use mcpproxy_policy::TaskRequest;
 use mcpproxy_policy::approvals::{MAX_TASK_ID_BYTES, OpenedTask, task_digits};
+use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use serde_json::json;
 
@@ -61,7 +62,9 @@ impl Exchange {
                 on.record.add_metadata(TASK_DIGITS, &digits);
                 on.record.name(&task.server, &task.tool);
                 let (inputs, sealed) = (Bytes::new(), sealed.into());
-                tasks::deliver(on, task, Delivery { request, sealed, inputs, meta: None }).await
+                let client_capabilities = ClientCapabilities::default();
+                let delivery = Delivery { request, sealed, inputs, meta: None, client_capabilities };
+                tasks::deliver(on, task, delivery).await
             })
         });
         if !worker.adopt(cancelled(running)) {

@@ -180,6 +180,7 @@ fn warn_restless(upstream: &Upstream, which: &'static str, is_logged: bool) {
 
 async fn one(upstream: &Upstream, proxy: &Proxy, lists: &Changed) {
     let (mut changes, mut updates) = (upstream.changes(), upstream.updates());
+    let mut tasks = upstream.changed_tasks();
     let mut known = *changes.borrow_and_update();
     let mut before = upstream.offers();
     let (mut resources, mut prompts) = (PacedList::default(), PacedList::default());
@@ -218,7 +219,13 @@ async fn one(upstream: &Upstream, proxy: &Proxy, lists: &Changed) {
                     peer_line!(warn, upstream, %server, missed, "dropped resource update notifications: receiver lagged");
                 }
                 Err(RecvError::Closed) => return,
-            }
+            },
+            changed = tasks.recv() => match changed {
+                Ok(task) => proxy.known_tasks.changed(upstream.name(), &task, Instant::now()),
+                // Nobody may rely on them.
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return,
+            },
         }
     }
 }

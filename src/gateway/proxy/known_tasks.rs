@@ -1,0 +1,409 @@
+//! Table of the tasks that legacy servers made of calls through this process (MCP 2025-11-25 §Listing Tasks, §Task Status
+//! Notification; PRO-43).
+//!
+//! One credential at a server stands for many principals, so neither its list of tasks nor its status notifications can be
+//! forwarded as they are. The table maps a server's task to its principal, its session and its sealed id. A request about a
+//! task needs nothing of it. Bounded: the oldest task is evicted, and is then no longer listed or notified.
+//!
+//! A lookup scans the table, which is small and only used for tasks.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use mcpproxy_policy::Principal;
+use mcpproxy_policy::approvals::TASK_LIFETIME;
+use mcpproxy_upstream::CallSession;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::client::{Client, Peer};
+
+/// Maximum tasks in the table.
+const MAX_KNOWN: usize = 4096;
+/// Maximum tasks of one principal in the table.
+const MAX_KNOWN_OF_PRINCIPAL: usize = 256;
+/// Maximum tasks on one page of a list.
+pub(super) const PAGE_TASKS: usize = 16;
+/// Maximum changed tasks of one session that it was not notified of; further ones are dropped.
+const MAX_CHANGED: usize = 64;
+
+/// The table, in the order of creation.
+#[derive(Debug)]
+pub struct KnownTasks {
+    tasks: Mutex<VecDeque<KnownTask>>,
+    began: Instant,
+}
+
+#[derive(Debug)]
+struct KnownTask {
+    /// Microseconds from `began` to its creation; unique, so that it is a position in a list. A counter would tell one
+    /// principal about the tasks of others.
+    number: u64,
+    owner: Owner,
+    server: Arc<str>,
+    /// The server's id.
+    id: Box<str>,
+    sealed: Arc<str>,
+    /// The client that is notified.
+    client: Weak<Client>,
+    ends: Instant,
+}
+
+/// Owner of a task. Anonymous clients are told apart by their sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    principal: [u8; 16],
+    session: Option<CallSession>,
+}
+
+impl Owner {
+    fn of(principal: &Principal, client: &Client) -> Self {
+        let session = match principal {
+            Principal::Anonymous => client.session_key,
+            Principal::Admin
+            | Principal::Token(_)
+            | Principal::Subject(_)
+            | Principal::Certificate(_) => None,
+        };
+        Self { principal: principal.mark(), session }
+    }
+}
+
+/// A task that a server has just made.
+pub(super) struct CreatedTask<'a> {
+    pub(super) principal: &'a Principal,
+    pub(super) client: &'a Arc<Client>,
+    pub(super) server: &'a Arc<str>,
+    /// The server's id.
+    pub(super) id: &'a str,
+    pub(super) sealed: &'a str,
+    /// Time for which the server keeps it; `None` for unlimited.
+    pub(super) ttl: Option<Duration>,
+}
+
+/// Tasks on one page, oldest first.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct TaskPage {
+    pub(super) tasks: Vec<ListedTask>,
+    /// Position of the next page, if there is one.
+    pub(super) next: Option<u64>,
+}
+
+/// A task on a page.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ListedTask {
+    pub(super) number: u64,
+    pub(super) server: Arc<str>,
+    pub(super) sealed: Arc<str>,
+}
+
+impl Default for KnownTasks {
+    fn default() -> Self {
+        Self { tasks: Mutex::default(), began: Instant::now() }
+    }
+}
+
+impl KnownTasks {
+    /// Adds a task. An earlier one with the same id at its server is over, since ids are unique.
+    pub(super) fn created(&self, created: &CreatedTask<'_>, now: Instant) {
+        let CreatedTask { principal, client, server, id, sealed, ttl } = *created;
+        let owner = Owner::of(principal, client);
+        let task = KnownTask {
+            number: 0,
+            owner,
+            server: Arc::clone(server),
+            id: id.into(),
+            sealed: sealed.into(),
+            client: Arc::downgrade(client),
+            ends: now + ttl.unwrap_or(TASK_LIFETIME).min(TASK_LIFETIME),
+        };
+        let mut tasks = self.tasks.lock();
+        tasks.retain(|known| now < known.ends && !known.is(server, id));
+        let is_same = |known: &KnownTask| known.owner.principal == owner.principal;
+        if tasks.iter().filter(|known| is_same(known)).count() >= MAX_KNOWN_OF_PRINCIPAL {
+            let oldest = tasks.iter().position(is_same);
+            oldest.and_then(|oldest| tasks.remove(oldest));
+        } else if tasks.len() >= MAX_KNOWN {
+            tasks.pop_front();
+        }
+        let micros = now.saturating_duration_since(self.began).as_micros();
+        let after = tasks.back().map_or(1, |last| last.number + 1);
+        let number = u64::try_from(micros).unwrap_or(u64::MAX).max(after);
+        tasks.push_back(KnownTask { number, ..task });
+    }
+
+    /// The tasks of a client at its endpoint, from after that position.
+    pub(super) fn page(&self, peer: &Peer, after: u64, now: Instant) -> TaskPage {
+        let owner = Owner::of(&peer.principal, &peer.client);
+        let tasks = self.tasks.lock();
+        let shown = tasks.iter().filter(|known| {
+            known.number > after
+                && now < known.ends
+                && known.owner == owner
+                && peer.endpoint.server().is_none_or(|only| *only == known.server)
+        });
+        let listed = shown.take(PAGE_TASKS + 1).map(|known| ListedTask {
+            number: known.number,
+            server: Arc::clone(&known.server),
+            sealed: Arc::clone(&known.sealed),
+        });
+        let mut page = TaskPage { tasks: listed.collect(), next: None };
+        if page.tasks.len() > PAGE_TASKS {
+            page.tasks.truncate(PAGE_TASKS);
+            page.next = page.tasks.last().map(|last| last.number);
+        }
+        page
+    }
+
+    /// The sealed id of a server's task, if that belongs to the client of `principal`.
+    pub(super) fn sealed(
+        &self,
+        (server, id): (&str, &str),
+        principal: &Principal,
+        client: &Client,
+    ) -> Option<Arc<str>> {
+        let owner = Owner::of(principal, client);
+        let tasks = self.tasks.lock();
+        let known = tasks.iter().find(|known| known.is(server, id));
+        known.filter(|known| known.owner == owner).map(|known| Arc::clone(&known.sealed))
+    }
+
+    /// The client of that sealed id, which it may use, has asked about the task. It takes the place of a session that has
+    /// ended.
+    pub(super) fn asked(&self, sealed: &str, principal: &Principal, client: &Arc<Client>) {
+        let mut tasks = self.tasks.lock();
+        if let Some(known) = tasks.iter_mut().find(|known| *known.sealed == *sealed)
+            && known.live_client().is_none()
+        {
+            known.owner = Owner::of(principal, client);
+            known.client = Arc::downgrade(client);
+        }
+    }
+
+    /// Notes that a server's task has changed, for the session that it belongs to.
+    pub(super) fn changed(&self, server: &str, id: &str, now: Instant) {
+        let tasks = self.tasks.lock();
+        let known = tasks.iter().find(|known| known.is(server, id) && now < known.ends);
+        let Some(known) = known else { return };
+        if let Some(client) = known.live_client() {
+            client.changed_tasks.note(&known.sealed);
+        }
+    }
+
+    /// Removes a task that its server no longer has.
+    pub(super) fn gone(&self, sealed: &str) {
+        self.tasks.lock().retain(|known| *known.sealed != *sealed);
+    }
+
+    /// Removes the tasks of a server that is no longer configured.
+    pub fn forget(&self, server: &str) {
+        self.tasks.lock().retain(|known| *known.server != *server);
+    }
+}
+
+impl KnownTask {
+    fn is(&self, server: &str, id: &str) -> bool {
+        *self.id == *id && *self.server == *server
+    }
+
+    /// Its client, unless that has ended its session.
+    fn live_client(&self) -> Option<Arc<Client>> {
+        self.client.upgrade().filter(|client| !client.active().has_ended())
+    }
+}
+
+/// Changed tasks of one session that it was not notified of, by their sealed ids.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedTasks {
+    changed: Mutex<VecDeque<Arc<str>>>,
+    noted: Notify,
+}
+
+impl ChangedTasks {
+    fn note(&self, sealed: &Arc<str>) {
+        let mut changed = self.changed.lock();
+        if changed.len() < MAX_CHANGED && !changed.contains(sealed) {
+            changed.push_back(Arc::clone(sealed));
+            self.noted.notify_one();
+        }
+    }
+
+    /// Waits for the next changed task; for one reader. Cancel-safe.
+    pub(crate) async fn next(&self) -> Arc<str> {
+        loop {
+            if let Some(sealed) = self.changed.lock().pop_front() {
+                return sealed;
+            }
+            self.noted.notified().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mcpproxy_policy::{AgentToken, Scope};
+
+    use super::super::client::{Channel, Endpoint};
+    use super::*;
+
+    fn token(name: &str) -> Principal {
+        Principal::Token(Arc::new(AgentToken::new(name, 1, Scope::default())))
+    }
+
+    /// A client of that principal, with its session.
+    fn peer(principal: Principal) -> Peer {
+        let (client, endpoint) = (Client::of_test(), Endpoint::All);
+        Peer { client, principal, endpoint, channel: Channel::Answer, headers: None, trace: None }
+    }
+
+    fn created(table: &KnownTasks, peer: &Peer, id: &str, now: Instant) {
+        created_at(table, peer, ("s", id), None, now);
+    }
+
+    fn created_at(
+        table: &KnownTasks,
+        peer: &Peer,
+        (server, id): (&str, &str),
+        ttl: Option<Duration>,
+        now: Instant,
+    ) {
+        let sealed = format!("{server}/{id} of {}", peer.principal.id());
+        let (principal, client) = (&peer.principal, &peer.client);
+        let (server, sealed) = (&Arc::from(server), &*sealed);
+        table.created(&CreatedTask { principal, client, server, id, sealed, ttl }, now);
+    }
+
+    /// Sealed ids on all pages.
+    fn listed(table: &KnownTasks, peer: &Peer, now: Instant) -> Vec<String> {
+        let (mut after, mut all) = (0, Vec::new());
+        for _ in 0..=MAX_KNOWN / PAGE_TASKS {
+            let page = table.page(peer, after, now);
+            assert!(page.tasks.len() <= PAGE_TASKS);
+            all.extend(page.tasks.iter().map(|task| task.sealed.to_string()));
+            let Some(next) = page.next else { return all };
+            after = next;
+        }
+        panic!("the list has no end")
+    }
+
+    /// Whether a change of the task was noted for that client.
+    fn is_noted(peer: &Peer) -> bool {
+        peer.client.changed_tasks.changed.lock().pop_front().is_some()
+    }
+
+    #[test]
+    fn pro_43_tasks_are_listed_for_their_principal_only() {
+        let (table, now) = (KnownTasks::default(), Instant::now());
+        let (a, b) = (peer(token("a")), peer(token("b")));
+        let again = Peer { client: Client::of_test(), ..a.clone() };
+        let here = Peer { endpoint: Endpoint::Server("t".into()), ..a.clone() };
+        created(&table, &a, "1", now);
+        created(&table, &b, "2", now);
+        created_at(&table, &a, ("t", "1"), None, now);
+        assert_eq!(listed(&table, &a, now), ["s/1 of token:a", "t/1 of token:a"]);
+        assert_eq!(listed(&table, &again, now), listed(&table, &a, now), "in another session");
+        assert_eq!(listed(&table, &here, now), ["t/1 of token:a"]);
+        assert_eq!(listed(&table, &b, now), ["s/2 of token:b"]);
+        assert_eq!(listed(&table, &peer(Principal::Anonymous), now), [""; 0]);
+        let sealed = |peer: &Peer, id: &str| {
+            table.sealed(("s", id), &peer.principal, &peer.client).map(|id| id.to_string())
+        };
+        assert_eq!(sealed(&a, "1").as_deref(), Some("s/1 of token:a"));
+        assert_eq!((sealed(&b, "1"), sealed(&a, "2"), sealed(&a, "3")), (None, None, None));
+        // An id that its server uses again is that of the new task.
+        created(&table, &b, "1", now);
+        assert_eq!(listed(&table, &a, now), ["t/1 of token:a"]);
+        table.gone("t/1 of token:a");
+        assert_eq!(listed(&table, &a, now), [""; 0]);
+        table.forget("s");
+        assert_eq!(listed(&table, &b, now), [""; 0]);
+    }
+
+    #[test]
+    fn pro_43_anonymous_client_lists_the_tasks_of_its_session() {
+        let (table, now) = (KnownTasks::default(), Instant::now());
+        let (one, two) = (peer(Principal::Anonymous), peer(Principal::Anonymous));
+        created(&table, &one, "1", now);
+        assert_eq!(listed(&table, &one, now).len(), 1);
+        assert_eq!(listed(&table, &two, now), [""; 0]);
+        assert_eq!(table.sealed(("s", "1"), &two.principal, &two.client), None);
+        let sealed = listed(&table, &one, now).remove(0);
+        table.asked(&sealed, &two.principal, &two.client);
+        assert_eq!(listed(&table, &two, now), [""; 0], "its session is alive");
+        one.client.leave();
+        table.asked(&sealed, &two.principal, &two.client);
+        assert_eq!(listed(&table, &two, now), [sealed]);
+    }
+
+    #[test]
+    fn pro_43_known_task_ends_with_its_ttl_or_its_sealed_id() {
+        let (table, now) = (KnownTasks::default(), Instant::now());
+        let a = peer(token("a"));
+        let second = Duration::from_secs(1);
+        created_at(&table, &a, ("s", "short"), Some(second), now);
+        created_at(&table, &a, ("s", "long"), Some(Duration::MAX), now);
+        created_at(&table, &a, ("s", "unlimited"), None, now);
+        assert_eq!(listed(&table, &a, now + second / 2).len(), 3);
+        assert_eq!(listed(&table, &a, now + second).len(), 2);
+        table.changed("s", "short", now + second);
+        assert!(!is_noted(&a));
+        assert_eq!(listed(&table, &a, now + TASK_LIFETIME - second).len(), 2);
+        assert_eq!(listed(&table, &a, now + TASK_LIFETIME), [""; 0]);
+    }
+
+    #[test]
+    fn pro_43_known_tasks_are_bounded_and_the_oldest_is_evicted() {
+        let (table, now) = (KnownTasks::default(), Instant::now());
+        let first = peer(token("first"));
+        created(&table, &first, "kept", now);
+        let own = peer(token("own"));
+        for n in 0..=MAX_KNOWN_OF_PRINCIPAL {
+            created(&table, &own, &n.to_string(), now);
+        }
+        let mine = listed(&table, &own, now);
+        assert_eq!(mine.len(), MAX_KNOWN_OF_PRINCIPAL);
+        assert_eq!(mine.first().map(String::as_str), Some("s/1 of token:own"));
+        assert_eq!(listed(&table, &first, now).len(), 1, "nobody else's is evicted");
+        for n in 0..MAX_KNOWN {
+            let other = peer(token(&(n / MAX_KNOWN_OF_PRINCIPAL).to_string()));
+            created(&table, &other, &format!("{n} of them"), now);
+        }
+        assert_eq!(table.tasks.lock().len(), MAX_KNOWN);
+        assert_eq!(listed(&table, &first, now), [""; 0]);
+    }
+
+    #[test]
+    fn pro_43_changed_task_is_noted_for_its_session_only() {
+        let (table, now) = (KnownTasks::default(), Instant::now());
+        let (a, b) = (peer(token("a")), peer(token("b")));
+        let other = Peer { client: Client::of_test(), ..a.clone() };
+        created(&table, &a, "1", now);
+        for (server, id) in [("s", "2"), ("t", "1"), ("s", "s/1 of token:a")] {
+            table.changed(server, id, now);
+        }
+        assert!(!is_noted(&a));
+        table.changed("s", "1", now);
+        table.changed("s", "1", now);
+        assert!(is_noted(&a) && !is_noted(&a), "changes are merged");
+        assert!(!is_noted(&b) && !is_noted(&other));
+        a.client.leave();
+        table.changed("s", "1", now);
+        assert!(!is_noted(&a) && !is_noted(&other), "its session has ended");
+        table.asked("s/1 of token:a", &other.principal, &other.client);
+        table.changed("s", "1", now);
+        assert!(is_noted(&other) && !is_noted(&a));
+    }
+
+    #[tokio::test]
+    async fn pro_43_changes_that_wait_for_a_session_are_bounded() {
+        let changed = ChangedTasks::default();
+        for n in 0..2 * MAX_CHANGED {
+            changed.note(&n.to_string().into());
+        }
+        for n in 0..MAX_CHANGED {
+            assert_eq!(*changed.next().await, *n.to_string());
+        }
+        assert!(changed.changed.lock().is_empty());
+    }
+}
