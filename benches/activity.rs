@@ -108,7 +108,7 @@ fn activity(c: &mut Criterion) {
     let mut group = c.benchmark_group("activity/writer");
     group.throughput(Throughput::Elements(1));
     if let Ok(store) = Store::open(&dir.path().join("empty"))
-        && let Ok(view) = View::new(store.snapshot())
+        && let Ok(view) = store.snapshot().and_then(View::new)
         && let Ok(mut appender) = Appender::resume(&view, Redactor::new(&[]))
     {
         let entry = entry("request-1");

@@ -64,6 +64,33 @@ pub struct Config {
     pub queue_records: usize,
     /// Maximum memory of those calls in bytes.
     pub queue_bytes: usize,
+    /// Times of the scrubs, which no configuration sets.
+    #[serde(skip)]
+    pub scrubs: ScrubTimes,
+}
+
+/// Times at which the files of the log are read and compared with their checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubTimes {
+    /// Time of the first scrub of the tables after the start.
+    pub tables_after: Duration,
+    /// Interval between scrubs of the tables.
+    pub tables_every: Duration,
+    /// Time of the first scrub of the journals after the start.
+    pub journals_after: Duration,
+    /// Interval between scrubs of the journals.
+    pub journals_every: Duration,
+}
+
+impl Default for ScrubTimes {
+    fn default() -> Self {
+        Self {
+            tables_after: Duration::from_secs(10 * 60),
+            tables_every: Duration::from_secs(24 * 3600),
+            journals_after: Duration::from_secs(60),
+            journals_every: Duration::from_secs(5 * 60),
+        }
+    }
 }
 
 /// Limit of `max_payload_bytes` and `max_response_bytes`: records are read, sealed, fetched and proven as a
@@ -140,6 +167,7 @@ impl Default for Config {
             redact_keys: Vec::new(),
             queue_records: 8192,
             queue_bytes: 256 << 20,
+            scrubs: ScrubTimes::default(),
         }
     }
 }

@@ -181,7 +181,7 @@ impl Activity {
     pub fn stored(&self) -> Result<View, QueryError> {
         let store = self.shared.store.load_full();
         let store = store.as_ref().as_ref().ok_or(QueryError::Busy)?;
-        let snapshot = store.snapshot().reporting(&self.shared.damage);
+        let snapshot = store.snapshot()?.reporting(&self.shared.damage);
         Ok(View::new(snapshot)?.named(self.shared.node_name.get().cloned()))
     }
 

@@ -74,7 +74,7 @@ pub mod view;
 mod writer;
 
 pub use crate::handle::{Durable, Slot};
-pub use config::{Config, Durability, OnFailure, Retention};
+pub use config::{Config, Durability, OnFailure, Retention, ScrubTimes};
 pub use handle::Activity;
 pub use live::{Live, PORTION};
 pub use live_feed::{LiveEvent, Portion, Render};

@@ -73,7 +73,7 @@ pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
         let reading = reading.usable(dir)?;
         resume_rebuild(copy.path())?;
         let store = Store::open(copy.path())?;
-        let view = View::new(store.snapshot())?;
+        let view = View::new(store.snapshot()?)?;
         check_end(dir, reading.tip, &view)?;
         if view.marks().next().is_some() {
             // As the next start will do in the log itself.
@@ -133,7 +133,7 @@ pub(crate) fn open(dir: &Path) -> Result<OpenLog, StoreError> {
     resume_rebuild(dir)?;
     let opened = ChainTipFile::open(dir).and_then(|(head, reading)| {
         let store = Store::open(dir)?;
-        check_end(dir, reading.tip, &View::new(store.snapshot())?)?;
+        check_end(dir, reading.tip, &View::new(store.snapshot()?)?)?;
         folder::check_node(dir, store.node())?;
         Ok((store, head))
     });
@@ -238,7 +238,7 @@ pub(super) struct SettledMarks {
 /// understand it.
 pub(super) fn settle(store: &Store, appender: &mut Appender) -> Result<SettledMarks, StoreError> {
     let (mut calls, mut refusals, mut next_ticket) = (0, 0, 0);
-    for row in View::new(store.snapshot())?.marks() {
+    for row in View::new(store.snapshot()?)?.marks() {
         let (key, value) = row?;
         next_ticket = keys::ticket(&key).map_or(next_ticket, |ticket| ticket + 1);
         match CallMark::decode(&value).and_then(|mark| appender.push_marked_call(&mark)) {
@@ -289,7 +289,7 @@ fn derive_all(dir: &Path) -> Result<(), StoreError> {
         fresh.put(Part::Derived, &dir.join(DB))?;
         Store::open(dir)?
     };
-    let view = View::new(store.snapshot())?;
+    let view = View::new(store.snapshot()?)?;
     let whole = segment::of(view.first() - 1 + segment::RECORDS - 1)..segment::of(view.next());
     for number in whole {
         let mut derived = Builder::default();
@@ -462,8 +462,8 @@ pub(super) fn add_missing(
     for path in journal_files::list(&dir.join(DB))? {
         let bytes = journal_files::read_readable(&path)?;
         let survey = journal::survey(&bytes, &evidence);
-        let snapshot = store.snapshot();
-        let first = View::of_damaged(store.snapshot())?.first();
+        let snapshot = store.snapshot()?;
+        let first = View::of_damaged(store.snapshot()?)?.first();
         for span in &survey.batches {
             let batch = bytes.get(span.range.clone()).unwrap_or_default();
             let mut missing = Batch::default();
@@ -497,7 +497,7 @@ fn add_linked(
         let count = uncertain.len();
         let mut rest = Vec::new();
         for block in uncertain {
-            let view = View::of_damaged(store.snapshot())?;
+            let view = View::of_damaged(store.snapshot()?)?;
             let is_free = block.first >= view.first()
                 && is_missing(&view.snapshot, block.first, Some(&block.heads));
             if is_free && block.is_linked(&view, tip)? {
@@ -561,7 +561,7 @@ mod tests {
         let forged = LogEnd { next: 15, hash: Hash([3; 32]), stored_ms: 0 };
         blocks.extend(chain(node, forged, &[5]).0);
         add_linked(&store, blocks, Some(tip)).unwrap();
-        let view = View::of_damaged(store.snapshot()).unwrap();
+        let view = View::of_damaged(store.snapshot().unwrap()).unwrap();
         let kept: Vec<_> = view.blocks(1, 1000).unwrap().map(|it| it.unwrap()).collect();
         let kept: Vec<_> = kept.iter().map(|it| (it.layout.first, it.end())).collect();
         assert_eq!(kept, [(1, 11), (31, 61), (61, 101)]);
@@ -581,7 +581,7 @@ mod tests {
         }
         store.commit(kept).unwrap();
         let verified = || {
-            let view = View::new(store.snapshot()).unwrap();
+            let view = View::new(store.snapshot().unwrap()).unwrap();
             crate::verify::verify(&view, Some(tip), |_, _| {}).unwrap()
         };
         let mut other = blocks[1].clone();
@@ -600,7 +600,7 @@ mod tests {
         let forged = LogEnd { next: 15, hash: Hash([3; 32]), stored_ms: 0 };
         let (blocks, tip) = chain(store.node(), forged, &[5, 6]);
         add_linked(&store, blocks, Some(ChainTip { hash: Hash([1; 32]), ..tip })).unwrap();
-        let view = View::of_damaged(store.snapshot()).unwrap();
+        let view = View::of_damaged(store.snapshot().unwrap()).unwrap();
         assert_eq!(view.blocks(1, 1000).unwrap().count(), 0);
     }
 

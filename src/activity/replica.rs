@@ -67,7 +67,7 @@ pub struct ReplicaReader {
 
 impl ReplicaReader {
     pub fn view(&self) -> Result<View, StoreError> {
-        Ok(View::new(self.store.snapshot())?.named(Some(Arc::clone(&self.name))))
+        Ok(View::new(self.store.snapshot()?)?.named(Some(Arc::clone(&self.name))))
     }
 
     /// Size on disk in bytes.

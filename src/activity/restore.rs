@@ -132,7 +132,7 @@ impl LocalLog {
     /// Opens or creates the log in `dir`.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let open = recover::open(dir)?;
-        let view = View::new(open.store.snapshot())?;
+        let view = View::new(open.store.snapshot()?)?;
         Ok(Self { dir: dir.to_owned(), view, open })
     }
 
@@ -275,7 +275,7 @@ impl Restoring {
             return Ok(());
         }
         // A separate view, because the new log is written during the read.
-        let view = View::new(self.local.open.store.snapshot())?;
+        let view = View::new(self.local.open.store.snapshot()?)?;
         let mut result = Ok(());
         view.chained_from(first, |record| {
             if record.seq > last {
@@ -388,7 +388,7 @@ impl Restoring {
     /// Adds the diverged records of the old log under new numbers, and returns their number.
     fn renumber(&mut self) -> Result<u64, StoreError> {
         let Some(diverged) = self.diverged else { return Ok(0) };
-        let view = View::new(self.local.open.store.snapshot())?;
+        let view = View::new(self.local.open.store.snapshot()?)?;
         let is_same_log = view.node() == self.store.node();
         let since = self.appender.as_ref().map_or(0, Appender::stored_ms);
         let (mut count, mut runs, mut result) = (0, Vec::<(u64, u64)>::new(), Ok(()));

@@ -233,7 +233,7 @@ fn first_within(view: &View, store: &Store, limit: u64) -> Result<u64, StoreErro
 
 /// Clears one full segment that is no longer retained. Returns false if there is none.
 pub(crate) fn clear_segment(store: &Store) -> Result<bool, StoreError> {
-    let view = View::new(store.snapshot())?;
+    let view = View::new(store.snapshot()?)?;
     let Some(number) = view.oldest_sealed()?.filter(|it| segment::start(it + 1) <= view.first())
     else {
         return Ok(false);
@@ -256,12 +256,12 @@ pub(crate) fn clear_segment(store: &Store) -> Result<bool, StoreError> {
 pub(crate) fn free_space(store: &Store) -> Result<(), StoreError> {
     // An open snapshot would keep the removed records. The partly retained segment is kept from its start,
     // because it is read when the log is opened.
-    let below = View::new(store.snapshot())?.first();
+    let below = View::new(store.snapshot()?)?.first();
     let below = keys::number(segment::start(segment::of(below)));
     if store.table_bytes() <= REWRITE_BYTES {
         for space in [Space::Heads, Space::Bodies] {
             let mut batch = Batch::default();
-            for row in store.snapshot().range(space, &keys::number(0), &below) {
+            for row in store.snapshot()?.range(space, &keys::number(0), &below) {
                 batch.remove(space, row?.0);
             }
             store.commit(batch)?;

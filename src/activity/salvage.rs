@@ -286,7 +286,7 @@ fn open_empty(dir: &Path, copy: &Path) -> Result<Option<Store>, StoreError> {
 /// Opens the copy without some parts; `None` if the rest is damaged as well.
 fn open_without(copy: &Path, parts: &[Part], fresh: &Fresh) -> Result<Option<Store>, StoreError> {
     let opened = fresh.open_without(copy, parts).and_then(|store| {
-        View::of_damaged(store.snapshot())?.before_first()?;
+        View::of_damaged(store.snapshot()?)?.before_first()?;
         Ok(store)
     });
     match opened {
@@ -300,9 +300,9 @@ fn open_without(copy: &Path, parts: &[Part], fresh: &Fresh) -> Result<Option<Sto
 
 /// Restores the number of the first retained record, if the state lost it, from the last `retention` record.
 fn restore_first(store: &Store) -> Result<(), StoreError> {
-    let known = View::of_damaged(store.snapshot())?.first();
+    let known = View::of_damaged(store.snapshot()?)?.first();
     let mut first = None;
-    verify::walk(&View::of_damaged(store.snapshot())?, |step| {
+    verify::walk(&View::of_damaged(store.snapshot()?)?, |step| {
         if let ChainStep::Record { head, body, .. } = step
             && verify::kind(head) == Some(Type::Retention)
         {
@@ -338,7 +338,7 @@ fn copy_intact(
     (aside, why): (&Path, &str),
     now_ms: u64,
 ) -> Result<(u64, u64), StoreError> {
-    let Ok(view) = View::of_damaged(old.snapshot()) else { return Ok((0, 0)) };
+    let Ok(view) = old.snapshot().and_then(View::of_damaged) else { return Ok((0, 0)) };
     let Ok(before) = view.before_first() else { return Ok((0, 0)) };
     let store = Store::open_as(new, old.node())?;
     folder::write_node(new, old.node())?;
@@ -424,14 +424,8 @@ fn copy_intact(
     Ok((kept, lost))
 }
 
-/// Time of the first scrub of the tables after the start, and the interval between scrubs.
-pub(super) const SCRUB_AFTER: Duration = Duration::from_secs(10 * 60);
-pub(super) const SCRUB_EVERY: Duration = Duration::from_secs(24 * 3600);
 /// Minimum time between scrubs that are started early because damage was found.
 pub(super) const SCRUB_AGAIN: Duration = Duration::from_secs(60);
-/// Time of the first scrub of the journals after the start, and the interval between scrubs.
-pub(super) const JOURNALS_AFTER: Duration = Duration::from_secs(60);
-pub(super) const JOURNALS_EVERY: Duration = Duration::from_secs(5 * 60);
 /// Pause after each megabyte, to leave the disk to calls.
 pub(super) const SCRUB_PAUSE: Duration = Duration::from_millis(250);
 

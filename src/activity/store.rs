@@ -203,7 +203,7 @@ impl Store {
 
     /// Number of the first retained record, according to the state.
     fn first(&self) -> Result<u64, StoreError> {
-        let value = self.snapshot().get(Space::State, keys::FIRST)?;
+        let value = self.snapshot()?.get(Space::State, keys::FIRST)?;
         Ok(value.and_then(|bytes| bytes.first_chunk().copied()).map_or(1, u64::from_be_bytes))
     }
 
@@ -219,7 +219,7 @@ impl Store {
                 number <= segment::of(first)
             }
         };
-        Ok(may_be_removed || self.snapshot().get(space, key)?.is_some())
+        Ok(may_be_removed || self.snapshot()?.get(space, key)?.is_some())
     }
 
     /// Starts to maintain the list of tables.
@@ -238,22 +238,14 @@ impl Store {
         let Some(mut notes) = self.notes.try_lock() else { return };
         let Notes { known, compared: Some(compared), has_failed } = &mut *notes else { return };
         *compared = Instant::now();
-        let mut is_changed = is_changed || *has_failed;
-        for (space, keyspace) in Space::ALL.iter().zip(&self.spaces) {
-            let version = keyspace.tree.current_version();
-            if known.get(space.folder()).is_some_and(|known| known.number == version.id()) {
-                continue;
-            }
-            let tables = version.iter_tables();
-            let tables = tables.map(|table| (table.id(), table.checksum().into_u128())).collect();
-            known.set(space.folder(), Version { number: version.id(), tables });
-            is_changed = true;
-        }
-        if !is_changed {
-            return;
-        }
         let dir = self.path.parent().unwrap_or(&self.path);
-        match known.write(dir) {
+        let updated = self.update_known(known).and_then(|is_updated| {
+            match is_updated || is_changed || *has_failed {
+                true => Ok(known.write(dir)?),
+                false => Ok(()),
+            }
+        });
+        match updated {
             Ok(()) => *has_failed = false,
             Err(error) => {
                 if !std::mem::replace(has_failed, true) {
@@ -261,6 +253,26 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// Updates the list of tables. Returns whether it changed.
+    fn update_known(&self, known: &mut KnownTables) -> Result<bool, StoreError> {
+        let mut is_changed = false;
+        for (space, keyspace) in Space::ALL.iter().zip(&self.spaces) {
+            guarded(keyspace.path(), || {
+                let version = keyspace.tree.current_version();
+                if known.get(space.folder()).is_some_and(|known| known.number == version.id()) {
+                    return Ok(());
+                }
+                let tables = version.iter_tables();
+                let tables = tables.map(|table| (table.id(), table.checksum().into_u128()));
+                let tables = tables.collect();
+                known.set(space.folder(), Version { number: version.id(), tables });
+                is_changed = true;
+                Ok(())
+            })?;
+        }
+        Ok(is_changed)
     }
 
     /// Node id of the log.
@@ -276,22 +288,28 @@ impl Store {
                 && space.tree.l0_run_count() <= MAX_RUNS
         };
         self.wait_until(|| self.spaces.iter().all(is_keeping_up))?;
-        let mut out = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), batch.writes.len());
-        for (space, key, value) in batch.writes {
-            match value {
-                Some(value) => out.insert(self.space(space), key, value),
-                None => out.remove(self.space(space), key),
+        self.write(|| {
+            let writes = batch.writes;
+            let mut out = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), writes.len());
+            for (space, key, value) in writes {
+                match value {
+                    Some(value) => out.insert(self.space(space), key, value),
+                    None => out.remove(self.space(space), key),
+                }
             }
-        }
-        guarded(&self.path, || {
-            out.commit().map_err(|error| self.failed_write(error))?;
-            self.db.persist(PersistMode::Buffer).map_err(|error| self.failed_write(error))
+            out.commit()?;
+            self.db.persist(PersistMode::Buffer)
         })
+    }
+
+    /// Calls into fjall to write. Its errors are mapped, and a panic is reported as damage of the database.
+    fn write<T>(&self, call: impl FnOnce() -> fjall::Result<T>) -> Result<T, StoreError> {
+        guarded(&self.path, || call().map_err(|error| write_error(&self.path, error)))
     }
 
     /// Makes all written batches durable. After an error the store rejects writes until it is reopened.
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.db.persist(PersistMode::SyncData).map_err(|error| self.failed_write(error))?;
+        self.write(|| self.db.persist(PersistMode::SyncData))?;
         let is_due = |notes: &Notes| notes.compared.is_some_and(|at| at.elapsed() > NOTE_EVERY);
         if self.notes.try_lock().is_some_and(|notes| is_due(&notes)) {
             self.note_tables();
@@ -299,8 +317,9 @@ impl Store {
         Ok(())
     }
 
-    pub fn snapshot(&self) -> StoreSnapshot {
-        StoreSnapshot { snapshot: self.db.snapshot(), store: self.clone(), report: None }
+    pub fn snapshot(&self) -> Result<StoreSnapshot, StoreError> {
+        let snapshot = guarded(&self.path, || Ok(self.db.snapshot()))?;
+        Ok(StoreSnapshot { snapshot, store: self.clone(), report: None })
     }
 
     /// Size on disk in bytes, including the preallocated part of the journal. Waits for a running sync.
@@ -324,24 +343,24 @@ impl Store {
     }
 
     /// The current tables. Newer data is only in journals.
-    pub(crate) fn tables(&self) -> Vec<TableFile> {
-        let all = Space::ALL.iter().zip(&self.spaces).flat_map(|(space, keyspace)| {
-            let version = keyspace.tree.current_version();
-            let table =
-                |path: &PathBuf, hash| TableFile { space: *space, path: path.clone(), hash };
-            version
-                .iter_tables()
-                .map(|it| table(&it.path, it.checksum().into_u128()))
-                .collect::<Vec<_>>()
-        });
-        all.collect()
+    pub(crate) fn tables(&self) -> Result<Vec<TableFile>, StoreError> {
+        let mut all = Vec::new();
+        for (space, keyspace) in Space::ALL.iter().zip(&self.spaces) {
+            let version = guarded(keyspace.path(), || Ok(keyspace.tree.current_version()))?;
+            all.extend(version.iter_tables().map(|table| TableFile {
+                space: *space,
+                path: PathBuf::clone(&table.path),
+                hash: table.checksum().into_u128(),
+            }));
+        }
+        Ok(all)
     }
 
     /// Reads every table completely and returns the damaged ones. Compacting such a table would stop the
     /// store for good. Data not yet in tables is not checked.
     pub(crate) fn damaged_tables(&self) -> Result<Vec<TableFile>, StoreError> {
         let mut damaged = Vec::new();
-        for table in self.tables() {
+        for table in self.tables()? {
             match table.is_sound(|| true) {
                 Ok(true) => {}
                 Ok(false) => damaged.push(table),
@@ -368,7 +387,7 @@ impl Store {
         let keyspace = self.space(space);
         self.flush(keyspace)?;
         guarded(keyspace.path(), || {
-            keyspace.major_compact().map_err(|error| self.failed_write(error))
+            keyspace.major_compact().map_err(|error| write_error(&self.path, error))
         })
     }
 
@@ -376,29 +395,29 @@ impl Store {
     /// meanwhile.
     pub(crate) fn flush_all(&self) -> Result<bool, StoreError> {
         for keyspace in &self.spaces {
-            keyspace.rotate_memtable().map_err(|error| self.failed_write(error))?;
+            self.write(|| keyspace.rotate_memtable())?;
         }
         let is_done = || self.spaces.iter().all(|it| it.tree.sealed_memtable_count() == 0);
         self.wait_for(FLUSH_LIMIT, is_done)?;
-        Ok(!self.has_unflushed())
+        Ok(!self.has_unflushed()?)
     }
 
     /// Whether some data is only in memory and journals.
-    pub(crate) fn has_unflushed(&self) -> bool {
+    pub(crate) fn has_unflushed(&self) -> Result<bool, StoreError> {
         let is_empty = |space: &Keyspace| {
             space.tree.active_memtable().is_empty() && space.tree.sealed_memtable_count() == 0
         };
-        !self.spaces.iter().all(is_empty)
+        guarded(&self.path, || Ok(!self.spaces.iter().all(is_empty)))
     }
 
     /// Flushes the journal's buffer to the operating system.
     pub(crate) fn flush_journal(&self) -> Result<(), StoreError> {
-        self.db.persist(PersistMode::Buffer).map_err(|error| self.failed_write(error))
+        self.write(|| self.db.persist(PersistMode::Buffer))
     }
 
     /// Flushes a keyspace's memtable to a table.
     fn flush(&self, keyspace: &Keyspace) -> Result<(), StoreError> {
-        keyspace.rotate_memtable().map_err(|error| self.failed_write(error))?;
+        self.write(|| keyspace.rotate_memtable())?;
         self.wait_until(|| keyspace.tree.sealed_memtable_count() == 0)
     }
 
@@ -409,9 +428,9 @@ impl Store {
 
     fn wait_for(&self, limit: Duration, is_done: impl Fn() -> bool) -> Result<(), StoreError> {
         let deadline = Instant::now() + limit;
-        while !is_done() {
+        while !guarded(&self.path, || Ok(is_done()))? {
             // Fails once fjall's thread has given up.
-            self.db.persist(PersistMode::Buffer).map_err(|error| self.failed_write(error))?;
+            self.flush_journal()?;
             if Instant::now() > deadline {
                 let why = format!("its tables were not written within {limit:?}");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why).into());
@@ -419,10 +438,6 @@ impl Store {
             thread::sleep(STALL_POLL);
         }
         Ok(())
-    }
-
-    fn failed_write(&self, error: fjall::Error) -> StoreError {
-        write_error(&self.path, error)
     }
 
     fn space(&self, space: Space) -> &Keyspace {
@@ -566,5 +581,69 @@ impl Batch {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.writes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        (dir, store)
+    }
+
+    fn put(store: &Store, numbers: std::ops::Range<u64>) {
+        let mut batch = Batch::default();
+        numbers.for_each(|number| batch.put(Space::Bodies, keys::number(number), "body"));
+        store.commit(batch).unwrap();
+    }
+
+    fn numbers(store: &Store) -> Vec<u64> {
+        let rows = store.snapshot().unwrap().range(Space::Bodies, &[0; 8], &[u8::MAX; 8]);
+        let keys = rows.map(|row| row.unwrap().0);
+        keys.map(|key| u64::from_be_bytes(*key.first_chunk().unwrap())).collect()
+    }
+
+    // ACT-9
+    #[test]
+    fn panic_of_fjall_is_damage_and_not_a_panic_of_its_caller() {
+        let (_dir, store) = opened();
+        let mut batch = Batch::default();
+        // fjall panics because of the empty key.
+        batch.put(Space::State, "", "x");
+        let error = store.commit(batch).unwrap_err();
+        assert!(
+            matches!(&error, StoreError::Damaged { file, .. } if *file == store.path),
+            "{error}"
+        );
+        let error = store.write::<()>(|| panic!("lock is poisoned")).unwrap_err();
+        assert!(
+            error.to_string().ends_with("its contents are impossible: lock is poisoned"),
+            "{error}"
+        );
+        let error = store.wait_for(FLUSH_LIMIT, || panic!("lock is poisoned")).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        put(&store, 0..1);
+        assert_eq!(numbers(&store), [0]);
+    }
+
+    // ACT-6
+    #[test]
+    fn only_tables_with_nothing_but_removed_keys_are_dropped() {
+        let (_dir, store) = opened();
+        for numbers in [0..1000, 1000..2000, 2000..3000] {
+            put(&store, numbers);
+            store.flush(store.space(Space::Bodies)).unwrap();
+        }
+        let tables = || {
+            let all = store.tables().unwrap();
+            all.iter().filter(|table| table.space == Space::Bodies).count()
+        };
+        assert_eq!(tables(), 3);
+        store.drop_tables_below(Space::Bodies, &keys::number(1500)).unwrap();
+        assert_eq!(tables(), 2);
+        assert_eq!(numbers(&store), (1000..3000).collect::<Vec<_>>());
     }
 }

@@ -276,7 +276,7 @@ impl Activity {
         let _turn = self.shared.pruning.lock();
         let Some(store) = self.shared.store.load().as_ref().clone() else { return Ok(0) };
         store.note_tables();
-        let view = View::new(store.snapshot())?;
+        let view = View::new(store.snapshot()?)?;
         let now = (self.shared.clock)();
         let now = self.shared.opened.get().map_or(now, |opened| opened.age_from(now));
         let confirmed = self.shared.confirmed.load(Ordering::Acquire);
@@ -323,7 +323,7 @@ impl Activity {
     fn scrub_slowly(&self, pause: Duration) -> Result<Option<PathBuf>, QueryError> {
         // The store is not held meanwhile, because it may have to be reopened.
         let tables = self.shared.store.load().as_ref().as_ref().map(Store::tables);
-        let tables = tables.unwrap_or_default();
+        let tables = tables.transpose()?.unwrap_or_default();
         let keep_going = || !self.shared.is_closed.load(Ordering::Acquire);
         let damaged = salvage::scrub(tables, pause, keep_going)?;
         if let Some(table) = &damaged {
@@ -346,7 +346,7 @@ impl Activity {
     fn scrub_journals_slowly(&self, pause: Duration) -> Result<Option<PathBuf>, QueryError> {
         let store = || self.shared.store.load_full();
         let db = match store().as_ref() {
-            Some(store) if store.has_unflushed() => store.path().to_path_buf(),
+            Some(store) if store.has_unflushed()? => store.path().to_path_buf(),
             // Data in tables is read from there.
             Some(_) | None => return Ok(None),
         };
@@ -379,15 +379,16 @@ impl Activity {
 
     pub(super) fn run_scrubbing(&self) {
         let shared = &self.shared;
-        let (mut next, mut earliest) = (Instant::now() + salvage::SCRUB_AFTER, Instant::now());
-        let mut journals = Instant::now() + salvage::JOURNALS_AFTER;
+        let times = shared.config.scrubs;
+        let (mut next, mut earliest) = (Instant::now() + times.tables_after, Instant::now());
+        let mut journals = Instant::now() + times.journals_after;
         while !shared.is_closed.load(Ordering::Acquire) {
             let now = Instant::now();
             if now >= journals {
                 if let Err(error) = self.scrub_journals_slowly(salvage::SCRUB_PAUSE) {
                     tracing::warn!(%error, "cannot read the journals of the activity log");
                 }
-                journals = Instant::now() + salvage::JOURNALS_EVERY;
+                journals = Instant::now() + times.journals_every;
                 continue;
             }
             let is_suspect = shared.is_suspect.load(Ordering::Acquire);
@@ -402,7 +403,7 @@ impl Activity {
                 tracing::warn!(%error, "cannot read the tables of the activity log");
             }
             (next, earliest) =
-                (Instant::now() + salvage::SCRUB_EVERY, Instant::now() + salvage::SCRUB_AGAIN);
+                (Instant::now() + times.tables_every, Instant::now() + salvage::SCRUB_AGAIN);
         }
     }
 }

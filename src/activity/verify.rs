@@ -188,11 +188,11 @@ fn verify_copy(
         StoreError::Damaged { .. } => recover::check_journals(dir).err().unwrap_or(error),
         error => error,
     })?;
-    let view = View::new(store.snapshot())?;
+    let view = View::new(store.snapshot()?)?;
     let is_cut = reading.tip.is_some_and(|tip| view.next() <= tip.seq);
     let mut report = verify(&view, reading.tip, progress)?;
     let (tally, is_whole) = LossTally::read(copy)?;
-    report.unrecorded.extend(tally.unreported(losses::reported(&View::new(store.snapshot())?)?));
+    report.unrecorded.extend(tally.unreported(losses::reported(&View::new(store.snapshot()?)?)?));
     if !is_listed {
         report.notes.push("the list of tables is damaged; the next start rewrites it".into());
     }
@@ -209,7 +209,7 @@ fn verify_copy(
         let table = table.path.strip_prefix(copy).map_or(table.path.clone(), |name| dir.join(name));
         report.altered.push(table);
     }
-    let marks = View::new(store.snapshot())?.marks().count();
+    let marks = View::new(store.snapshot()?)?.marks().count();
     if marks > 0 {
         let text = "calls were in flight; they will be recorded with an unknown outcome when the log is opened";
         report.notes.push(format!("{marks} {text}"));

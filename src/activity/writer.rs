@@ -55,7 +55,7 @@ pub(super) fn start(
     messages: Receiver<WriterCommand>,
 ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
     let OpenLog { lock, store, tip_file: mut head } = recover::open(dir)?;
-    let view = View::new(store.snapshot())?;
+    let view = View::new(store.snapshot()?)?;
     let mut appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
     let left = recover::settle(&store, &mut appender)?;
     let tip = appender.tip();

@@ -174,6 +174,7 @@ impl ConfigDifference {
             redact_keys,
             queue_records,
             queue_bytes,
+            scrubs: _,
         } = next;
         let payloads = if fits(now, next) { &mut self.applied } else { &mut self.needs_restart };
         for (key, differs) in [

@@ -300,6 +300,33 @@ mod tests {
         }
     }
 
+    // SF-2
+    #[test]
+    fn key_with_any_changed_byte_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        NodeKey::open(dir.path()).unwrap();
+        let path = dir.path().join(KEY_FILE);
+        let sound = fs::read(&path).unwrap();
+        let mut changed: Vec<Vec<u8>> = (0..sound.len() * 8)
+            .map(|bit| {
+                let mut bytes = sound.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                bytes
+            })
+            .collect();
+        changed.extend((0..sound.len()).map(|length| sound[..length].to_vec()));
+        for (at, bytes) in changed.iter().enumerate() {
+            fs::write(&path, bytes).unwrap();
+            let error = NodeKey::stored(dir.path()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "change {at}");
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("{}: ", path.display())), "change {at}: {text}");
+            assert_eq!(fs::read(&path).unwrap(), *bytes, "no key is created instead");
+        }
+        fs::write(&path, &sound).unwrap();
+        assert!(NodeKey::stored(dir.path()).unwrap().is_some());
+    }
+
     #[test]
     fn unreadable_sealed_mark_is_named() {
         let dir = tempfile::tempdir().unwrap();

@@ -29,11 +29,13 @@ pub(super) async fn keep(queue: Arc<ApprovalQueue>, facts: FleetFacts) {
         let pause = match tokio::task::spawn_blocking(move || step(&at, &of)).await {
             Ok(Ok(())) => CLEANUP_INTERVAL,
             Ok(Err(error)) => {
-                tracing::error!(%error, "standing approvals cannot be stored for the fleet");
+                peer_line!(error, LinePeer::Part("approvals"), %error, "standing approvals cannot be stored for the fleet");
                 RETRY_INTERVAL
             }
             Err(_) => {
-                tracing::error!(
+                peer_line!(
+                    error,
+                    LinePeer::Part("approvals"),
                     "synchronization of standing approvals with the fleet has stopped: it panicked"
                 );
                 return;

@@ -116,7 +116,7 @@ impl FleetConfigTask {
                 set.set_value(&node, FactKind::ConfigRun, node.as_str(), &run.value())
             });
             if let Err(error) = said {
-                tracing::warn!(%error, "cannot store which config this node runs");
+                peer_line!(warn, FLEET_STORE, %error, "cannot store which config this node runs");
             }
         })
         .await;
@@ -141,7 +141,12 @@ impl FleetConfigTask {
         let reloaded = self.config_handle.apply_fleet_config().await;
         let refused = match reloaded {
             Ok(Ok(reloaded)) => {
-                tracing::info!(version = version.version, "applied the fleet's config");
+                peer_line!(
+                    info,
+                    FLEET_STORE,
+                    version = version.version,
+                    "applied the fleet's config"
+                );
                 return Ok(reloaded.needs_restart);
             }
             Ok(Err(refused)) => refused,
@@ -153,7 +158,7 @@ impl FleetConfigTask {
             None => SharedConfig::forget(&folder),
         });
         if let Some(Err(error)) = back.await {
-            tracing::error!(%error, "cannot restore the previous config");
+            peer_line!(error, FLEET_STORE, %error, "cannot restore the previous config");
         }
         Err(NotTaken::Refused(refused))
     }
@@ -268,16 +273,26 @@ pub(super) fn at_start(
             if next.api_key.is_none() {
                 next.api_key.clone_from(&config.api_key);
             }
-            tracing::info!(version = version.version, "starting with the fleet's config");
+            peer_line!(
+                info,
+                FLEET_STORE,
+                version = version.version,
+                "starting with the fleet's config"
+            );
             Ok(Some(next))
         }
         // Reported again, also to the other nodes, once it runs.
         Err(NotTaken::Refused(refused)) if runs_on => {
-            tracing::error!(reason = refused.cause(), "rejected the fleet's config at start");
+            peer_line!(
+                error,
+                FLEET_STORE,
+                reason = refused.cause(),
+                "rejected the fleet's config at start"
+            );
             Ok(None)
         }
         Err(NotTaken::Store(error) | NotTaken::Unopened(error)) if runs_on => {
-            tracing::warn!(%error, "cannot read the fleet's config at start");
+            peer_line!(warn, FLEET_STORE, %error, "cannot read the fleet's config at start");
             Ok(None)
         }
         Err(NotTaken::Refused(refused)) => {

@@ -21,6 +21,7 @@ use mcpproxy_fleet::facts::{
     FactKind, FactRefused, FactSet, FactState, FleetFacts, MAX_OWN_BYTES, MemoryError, NodeName,
 };
 use mcpproxy_policy::tool::ToolName;
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
 /// Minimum interval between steps.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
@@ -144,7 +145,7 @@ async fn publish(facts: &FleetFacts, now: Arc<Snapshot>) {
         Ok(())
     });
     if let Ok(Err(error)) = published.await {
-        tracing::error!(%error, "definition pins cannot be stored for the fleet");
+        peer_line!(error, LinePeer::Part("shared pins"), %error, "definition pins cannot be stored for the fleet");
     }
 }
 
@@ -152,11 +153,20 @@ async fn publish(facts: &FleetFacts, now: Arc<Snapshot>) {
 async fn apply(catalog: &Arc<Catalog>, activity: &Activity, pins: SharedPins) {
     let of = Arc::clone(catalog);
     let Ok(effect) = tokio::task::spawn_blocking(move || of.share(pins)).await else {
-        tracing::error!("applying the fleet's verdicts on definitions failed unexpectedly");
+        peer_line!(
+            error,
+            LinePeer::Part("shared pins"),
+            "applying the fleet's verdicts on definitions failed unexpectedly"
+        );
         return;
     };
     if let Some(error) = effect.disk {
-        tracing::warn!(error, "the fleet's verdicts on definitions will not survive a restart");
+        peer_line!(
+            warn,
+            LinePeer::Part("shared pins"),
+            error,
+            "the fleet's verdicts on definitions will not survive a restart"
+        );
     }
     for (tool, _) in effect.withheld {
         activity.note(held_elsewhere(&tool.server, &tool.tool));
@@ -186,7 +196,12 @@ async fn apply_approvals(
             continue;
         };
         if let Some(error) = approved.disk {
-            tracing::warn!(error, "an approval from the fleet will not survive a restart");
+            peer_line!(
+                warn,
+                LinePeer::Part("shared pins"),
+                error,
+                "an approval from the fleet will not survive a restart"
+            );
         }
         let mut draft = Draft::new(Type::Approval, Source::Internal, Status::Success);
         draft.set(Text::Server, &tool.server);

@@ -14,6 +14,7 @@ use mcpproxy_gateway::proxy::session_facts::{PrincipalFacts, SeenByPrincipal};
 use mcpproxy_gateway::proxy::settings::SettingsSwap;
 use mcpproxy_policy::intent::Sensitivity;
 use mcpproxy_policy::{SessionFacts, WINDOW_SECONDS};
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
 /// Seconds of a period. An active principal is stated once in each.
 const PERIOD_SECONDS: u64 = 600;
@@ -61,13 +62,17 @@ impl SeenSharing {
                     match stepped {
                         Ok(()) => STEP_INTERVAL,
                         Err(error) => {
-                            tracing::error!(%error, "facts of principals cannot be stored for the fleet");
+                            peer_line!(error, LinePeer::Part("shared facts"), %error, "facts of principals cannot be stored for the fleet");
                             RETRY_INTERVAL
                         }
                     }
                 }
                 Err(_) => {
-                    tracing::error!("replication of principals' facts has stopped: it panicked");
+                    peer_line!(
+                        error,
+                        LinePeer::Part("shared facts"),
+                        "replication of principals' facts has stopped: it panicked"
+                    );
                     return;
                 }
             };

@@ -34,6 +34,7 @@ use mcpproxy_gateway::proxy::Proxy;
 use mcpproxy_gateway::telemetry::build_info;
 use mcpproxy_policy::approvals::ApprovalQueue;
 use mcpproxy_policy::identity::{Identity, TokenFile};
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use mcpproxy_runtime::os::private;
 
 /// A node that has joined its fleet, before the program runs.
@@ -79,7 +80,9 @@ impl FleetEntry {
         };
         let restored = rejoin::rejoin(plan, &startup::local_runtime()?)?;
         if let Some(Restored { aside, fetched, renumbered, lost }) = restored {
-            tracing::warn!(
+            peer_line!(
+                warn,
+                LinePeer::Part("fleet start"),
                 fetched,
                 renumbered,
                 lost,
@@ -264,7 +267,7 @@ impl FleetSharing {
         let last = tokio::task::spawn_blocking(move || {
             step_tokens(&identity, &facts);
             if let Err(error) = fleet_approvals::step(&approvals, &facts) {
-                tracing::error!(%error, "standing approvals cannot be stored for the fleet");
+                peer_line!(error, LinePeer::Part("fleet start"), %error, "standing approvals cannot be stored for the fleet");
             }
         });
         let _ = last.await;
@@ -283,7 +286,9 @@ async fn keep_tokens(identity: Arc<Identity>, facts: FleetFacts) {
             let (identity, facts) = (Arc::clone(&identity), facts.clone());
             let stepped = tokio::task::spawn_blocking(move || step_tokens(&identity, &facts));
             if stepped.await.is_err() {
-                tracing::error!(
+                peer_line!(
+                    error,
+                    LinePeer::Part("fleet start"),
                     "synchronization of agent tokens with the fleet has stopped: it panicked"
                 );
                 return;
@@ -327,7 +332,7 @@ pub(super) async fn share_limits(proxy: Arc<Proxy>, node: Arc<FleetNode>, folder
             let folder = Arc::clone(&folder);
             let kept = tokio::task::spawn_blocking(move || remember(&folder, count)).await;
             if let Ok(Err(error)) = kept {
-                tracing::warn!(%error, "cannot store the number of nodes that share the limits");
+                peer_line!(warn, LinePeer::Part("fleet start"), %error, "cannot store the number of nodes that share the limits");
             }
         }
         tokio::time::sleep(SHARE_EVERY).await;

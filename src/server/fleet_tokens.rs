@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use mcpproxy_fleet::facts::{Fact, FactKind, FactRefused, FactSet, FleetFacts, NodeName};
 use mcpproxy_policy::identity::{Identity, MAX_TOKENS, StoredToken, TokenFileError};
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
 /// Key of the note with the last synchronized state.
 const NOTE: &str = "tokens";
@@ -127,12 +128,14 @@ fn merged_tokens(facts: &FactSet, refused: Vec<(StoredToken, FactRefused)>) -> V
     let of_fleet = of_fleet(facts).into_iter().map(|token| (token.name.clone(), token));
     let mut tokens: BTreeMap<_, _> = of_fleet.collect();
     for (token, why) in refused {
-        tracing::warn!(token = &*token.name, %why, "token is valid on this node only");
+        peer_line!(warn, LinePeer::Part("shared tokens"), token = &*token.name, %why, "token is valid on this node only");
         tokens.insert(token.name.clone(), token);
     }
     let mut tokens: Vec<_> = tokens.into_values().collect();
     if tokens.len() > MAX_TOKENS {
-        tracing::error!(
+        peer_line!(
+            error,
+            LinePeer::Part("shared tokens"),
             tokens = tokens.len(),
             "the fleet has more than {MAX_TOKENS} agent tokens: the last ones by name are ignored"
         );
@@ -175,20 +178,20 @@ pub(super) fn step(identity: &Identity, facts: &FleetFacts) -> Result<(), TokenF
                 next
             }
             Err(error) => {
-                tracing::error!(%error, "cannot store the state of the agent tokens; the file is unchanged, retrying");
+                peer_line!(error, LinePeer::Part("shared tokens"), %error, "cannot store the state of the agent tokens; the file is unchanged, retrying");
                 file.unwrap_or_default().to_vec()
             }
         }
     })?;
     if changed {
-        tracing::info!("agent tokens updated from the fleet");
+        peer_line!(info, LinePeer::Part("shared tokens"), "agent tokens updated from the fleet");
     }
     let Some(step) = done else { return Ok(()) };
     let note = StepNote { step, pending: None };
     let note = serde_json::to_string(&note).unwrap_or_default();
     // Without it the next step detects that the pending write was completed.
     if let Err(error) = facts.change(|_, notes| notes.insert(NOTE.to_owned(), note)) {
-        tracing::error!(%error, "cannot store which agent tokens are synchronized");
+        peer_line!(error, LinePeer::Part("shared tokens"), %error, "cannot store which agent tokens are synchronized");
     }
     Ok(())
 }

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use mcpproxy_activity::bytes::unpack;
 use mcpproxy_activity::codec::head_block;
 use mcpproxy_activity::store::journal::{self, BatchSpan, Evidence};
-use mcpproxy_activity::{Activity, Config, Record, StoreError, Type, salvage, verify::Report};
+use mcpproxy_activity::{
+    Activity, Config, Record, ScrubTimes, StoreError, Type, Writer, salvage, verify::Report,
+};
 
 use crate::support::{call, copy_files, files, open, records_of, slot};
 use crate::tamper::{check, flip, folder, with_copy};
@@ -273,6 +275,65 @@ fn repaired(activity: &Activity) {
     }
 }
 
+/// Flips a bit of the third batch in a journal, in place, because the log has the file open.
+fn flip_in_third_batch(journal: &Path) {
+    use std::os::unix::fs::FileExt;
+    let all = batches(&fs::read(journal).unwrap());
+    let at = (all[2].0.range.start + 100) as u64;
+    let file = fs::File::options().read(true).write(true).open(journal).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+/// Opens the log in `dir` with other times of the scrubs.
+fn scrubbed_at(dir: &Path, scrubs: ScrubTimes) -> (Activity, Writer) {
+    Activity::open(dir, Config { scrubs, ..Config::default() }).unwrap()
+}
+
+const SOON: Duration = Duration::from_millis(100);
+
+// ACT-11
+#[test]
+fn journals_are_scrubbed_at_intervals() {
+    let home = folder();
+    let dir = home.path().join("log");
+    let scrubs = ScrubTimes { journals_after: SOON, journals_every: SOON, ..ScrubTimes::default() };
+    let (activity, writer) = scrubbed_at(&dir, scrubs);
+    for batch in 0..5 {
+        (0..CALLS).for_each(|n| drop(slot(&activity).submit(call(batch * CALLS + n))));
+        activity.flush().unwrap();
+    }
+    let before = records_of(&activity);
+    flip_in_third_batch(&journal(&dir));
+    repaired(&activity);
+    assert_eq!(activity.health().repaired.unwrap().records_lost, 0);
+    assert_eq!(records_of(&activity)[..before.len()], before[..]);
+    writer.close().unwrap();
+    assert!(check(&dir).unwrap().is_sound());
+}
+
+// ACT-9
+#[test]
+fn tables_are_scrubbed_at_intervals() {
+    let home = folder();
+    let dir = home.path().join("log");
+    let (activity, writer) = open(&dir);
+    (0..500).for_each(|n| drop(slot(&activity).submit(call(n))));
+    let before = records_of(&activity).len() as u64;
+    writer.close().unwrap();
+    let scrubs = ScrubTimes { tables_after: SOON, tables_every: SOON, ..ScrubTimes::default() };
+    let (activity, writer) = scrubbed_at(&dir, scrubs);
+    let table = files(&dir).into_iter().filter(|it| it.to_string_lossy().contains("/2/tables/"));
+    let table = table.max_by_key(|it| fs::metadata(it).unwrap().len()).unwrap();
+    flip(&table, fs::metadata(&table).unwrap().len() as usize / 2);
+    repaired(&activity);
+    let lost = activity.health().repaired.unwrap().records_lost;
+    assert!(lost < before, "{lost} of {before}");
+    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
+    writer.close().unwrap();
+}
+
 // ACT-11
 #[test]
 fn scrub_finds_a_flipped_byte_in_a_live_journal_without_loss() {
@@ -286,16 +347,7 @@ fn scrub_finds_a_flipped_byte_in_a_live_journal_without_loss() {
     assert_eq!(activity.scrub_journals().unwrap(), None);
     let before = records_of(&activity);
     let name = journal(&dir);
-    let all = batches(&fs::read(&name).unwrap());
-    let at = all[2].0.range.start + 100;
-    {
-        // Overwritten in place, because the log has the file open.
-        use std::os::unix::fs::FileExt;
-        let file = fs::File::options().read(true).write(true).open(&name).unwrap();
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, at as u64).unwrap();
-        file.write_all_at(&[byte[0] ^ 1], at as u64).unwrap();
-    }
+    flip_in_third_batch(&name);
     assert_eq!(activity.scrub_journals().unwrap(), Some(name));
     repaired(&activity);
     assert_eq!(activity.health().repaired.unwrap().records_lost, 0);

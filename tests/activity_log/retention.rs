@@ -201,11 +201,18 @@ impl Clocks {
     }
 
     fn open(&self, dir: &std::path::Path) -> (Activity, mcpproxy_activity::Writer) {
+        self.open_with(dir, Config { max_records: 1000, retention_days: 0, ..Config::default() })
+    }
+
+    fn open_with(
+        &self,
+        dir: &std::path::Path,
+        config: Config,
+    ) -> (Activity, mcpproxy_activity::Writer) {
         let read = |clock: &Arc<AtomicU64>| {
             let clock = Arc::clone(clock);
             move || clock.load(Ordering::Relaxed)
         };
-        let config = Config { max_records: 1000, retention_days: 0, ..Config::default() };
         let (wall, steady) = (read(&self.wall), read(&self.steady));
         Activity::open_with_clocks(dir, config, wall, steady).unwrap()
     }
@@ -337,6 +344,85 @@ fn act_6_principal_that_fills_the_log_is_slowed_and_others_are_not() {
     assert!(activity.prune().unwrap() > 0);
     activity.prune().unwrap();
     assert_eq!(admitted("token:busy"), 1000);
+    writer.close().unwrap();
+}
+
+/// Writes records with incompressible responses of `bytes`.
+fn submit_noise(activity: &Activity, calls: std::ops::Range<u64>, bytes: usize) {
+    for n in calls {
+        let mut entry = call(n);
+        let noise = (0..bytes as u64 / 16).map(|at| {
+            let word = (n << 32 | at).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            format!("{:016x}", (word ^ word >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9))
+        });
+        entry.draft.keep(Raw::Response, noise.collect::<String>().as_bytes(), bytes);
+        drop(slot(activity).submit(entry));
+        if n % 100 == 0 {
+            activity.flush().unwrap();
+        }
+    }
+    activity.flush().unwrap();
+}
+
+#[test]
+fn act_6_records_older_than_the_minimum_age_are_removed_by_size_and_younger_ones_are_not() {
+    let (dir, clocks) = (tempfile::tempdir().unwrap(), Clocks::new());
+    let by_size = Config { max_records: 0, max_size_mb: 1, retention_days: 0, ..Config::default() };
+    let open = || clocks.open_with(dir.path(), by_size.clone());
+    // Three segments of 2 MiB each. They are in tables, which the limit is about, after a clean stop.
+    let (activity, writer) = open();
+    submit_noise(&activity, 0..3000, 2048);
+    let last_old = *seqs(&activity).last().unwrap();
+    writer.close().unwrap();
+    let (activity, writer) = open();
+    assert_eq!(activity.prune().unwrap(), 0, "all are young");
+    clocks.pass(&activity, 26);
+    let first_young = *seqs(&activity).last().unwrap() + 1;
+    submit_noise(&activity, 0..3000, 2048);
+    writer.close().unwrap();
+    let (activity, writer) = open();
+    let removed = activity.prune().unwrap();
+    assert!(removed >= last_old, "{removed} of {last_old}");
+    let kept = seqs(&activity);
+    assert!(kept[0] <= first_young, "the young ones exceed the limit and are kept: {}", kept[0]);
+    assert_eq!(activity.prune().unwrap(), 0);
+    let page = Page { limit: 1, ..Page::default() };
+    let newest = &activity.list(&Filter::default(), &page).unwrap().records[0];
+    let json = serde_json::to_value(newest).unwrap();
+    assert_eq!(newest.head.kind, Type::Retention);
+    assert_eq!(json["metadata"]["reason"], "max_size_mb");
+    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
+    writer.close().unwrap();
+}
+
+#[test]
+fn act_6_tables_of_a_large_log_are_deleted_without_being_rewritten() {
+    let (dir, clocks) = (tempfile::tempdir().unwrap(), Clocks::new());
+    // 80 MiB, more than is rewritten, in the first segment.
+    let unlimited =
+        Config { max_records: 0, max_size_mb: 0, retention_days: 0, ..Config::default() };
+    let (activity, writer) = clocks.open_with(dir.path(), unlimited.clone());
+    submit_noise(&activity, 0..800, 100 << 10);
+    writer.close().unwrap();
+    let tables = || size(&dir.path().join("db/keyspaces"));
+    assert!(tables() > 64 << 20, "{}", tables());
+    // The next segment is in memory and journals.
+    let (activity, writer) = clocks.open_with(dir.path(), unlimited.clone());
+    submit(&activity, 0..400);
+    activity.flush().unwrap();
+    let last = *seqs(&activity).last().unwrap();
+    assert!(last > 1024 + 100, "{last}");
+    let few = Config { max_records: 100, min_retention: Duration::ZERO, ..unlimited.clone() };
+    // The change of the limits wakes retention as well.
+    activity.set_retention(few.retention());
+    activity.prune().unwrap();
+    assert!(tables() < 8 << 20, "{}", tables());
+    let kept = seqs(&activity);
+    assert_eq!(kept, (last + 2 - 100..=last + 1).collect::<Vec<_>>());
+    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
+    writer.close().unwrap();
+    let (activity, writer) = clocks.open_with(dir.path(), unlimited);
+    assert_eq!(seqs(&activity)[..kept.len()], kept);
     writer.close().unwrap();
 }
 

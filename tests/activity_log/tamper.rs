@@ -188,7 +188,7 @@ fn act_4_truncated_log_is_rejected_and_keeps_its_evidence() {
 fn rewrite(dir: &Path, seq: u64, change: impl FnOnce(&mut Vec<(Vec<u8>, [u8; 32], Vec<u8>)>)) {
     fs::remove_file(dir.join("seal")).unwrap();
     let store = Store::open(dir).unwrap();
-    let snapshot = store.snapshot();
+    let snapshot = store.snapshot().unwrap();
     let mut rows = snapshot.range(Space::Heads, &[0; 8], &(seq + 1).to_be_bytes());
     let (key, heads) = rows.next_back().unwrap().unwrap();
     let bodies = snapshot.get(Space::Bodies, &key).unwrap().unwrap();
@@ -228,7 +228,7 @@ fn act_4_record_altered_removed_or_swapped_in_the_store_is_named() {
     };
     let first = {
         let store = Store::open(&dir).unwrap();
-        let snapshot = store.snapshot();
+        let snapshot = store.snapshot().unwrap();
         let mut rows = snapshot.range(Space::Heads, &[0; 8], &(seq + 1u64).to_be_bytes());
         u64::from_be_bytes(rows.next_back().unwrap().unwrap().0[..].try_into().unwrap())
     };
@@ -282,7 +282,7 @@ pub(crate) fn table_with(dir: &Path, what: Space) -> std::path::PathBuf {
 pub(crate) fn rows(dir: &Path, space: Space, last: u64) -> Vec<(Range<u64>, usize)> {
     let rows: Vec<(u64, usize)> = with_copy(dir, |copy| {
         let store = Store::open(copy).unwrap();
-        (store.snapshot().range(space, &[0; 8], &[u8::MAX; 8]))
+        (store.snapshot().unwrap().range(space, &[0; 8], &[u8::MAX; 8]))
             .map(Result::unwrap)
             .map(|(key, value)| (u64::from_be_bytes(key[..].try_into().unwrap()), 8 + value.len()))
             .collect()

@@ -9,6 +9,9 @@ use crate::harness::{
 
 const OTHER_KEY: &str = "another-key-of-more-than-thirty-two-characters";
 const PAGE: (&str, &str) = ("X-Mcpproxy-Source", "page");
+/// A keep-alive interval beyond the time limit of every test: a stream that ends within it was ended by the change of its
+/// credential, not because it was checked before its next comment.
+const ONLY_BY_SIGNAL: &str = "1h";
 
 /// Puts another API key in force by the config's file.
 fn replace_key(proxy: &Proxy, mut config: Value) {
@@ -105,9 +108,10 @@ fn events_of_a_replaced_api_key_end_and_deliver_nothing_recorded_after_it() {
 
 #[test]
 fn mcp_streams_of_a_replaced_api_key_end() {
-    let proxy = Proxy::with(json!({"require_mcp_auth": true}));
+    let config = json!({"require_mcp_auth": true, "keepalive": ONLY_BY_SIGNAL});
+    let proxy = Proxy::with(config.clone());
     let mut stream = Session::open(&proxy, API_KEY).listen(API_KEY);
-    replace_key(&proxy, json!({"require_mcp_auth": true}));
+    replace_key(&proxy, config);
     assert_ends_silently(&mut stream, "that of the old key");
 }
 
@@ -154,9 +158,11 @@ fn standing_stream_ends_only_for_a_rotated_revoked_or_expired_token() {
     assert_eq!(String::from_utf8_lossy(&of_lasting.chunk().unwrap()), ":\n\n");
 }
 
+// PRO-8
 #[test]
 fn subscription_of_a_rotated_token_ends_silently() {
-    let proxy = Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}}));
+    let servers = json!({"a": stub_stdio(&[])});
+    let proxy = Proxy::with(json!({"mcpServers": servers, "keepalive": ONLY_BY_SIGNAL}));
     let token = create_token(&proxy, &["ci"]);
     let (version, method) = ("2026-07-28", "subscriptions/listen");
     let params = json!({"notifications": {"toolsListChanged": true}, "_meta": {
@@ -202,6 +208,24 @@ fn call_in_flight_finishes_and_its_stream_resumes_only_with_the_new_secret() {
     let mut resumed = Events::of(session.send(&renewed, "GET", &seen, &Value::Null));
     assert_eq!(resumed.message()["result"]["structuredContent"]["answered"]["model"], "m");
     assert!(resumed.next().is_none());
+}
+
+// PRO-8
+#[test]
+fn standing_stream_of_a_revoked_token_ends_without_a_keep_alive() {
+    let proxy = Proxy::with(json!({"require_mcp_auth": true, "keepalive": ONLY_BY_SIGNAL}));
+    let (rotated, revoked) =
+        (create_token(&proxy, &["rotated"]), create_token(&proxy, &["revoked"]));
+    let expired = create_token(&proxy, &["expired", "--expires", "5s"]);
+    let sessions = [&rotated, &revoked, &expired].map(|token| Session::open(&proxy, token));
+    let [mut of_rotated, mut of_revoked, mut of_expired] =
+        [(&sessions[0], &rotated), (&sessions[1], &revoked), (&sessions[2], &expired)]
+            .map(|(session, token)| session.listen(token));
+    rotate(&proxy, "rotated");
+    assert_ends_silently(&mut of_rotated, "rotated");
+    assert_eq!(proxy.cli(&["token", "revoke", "revoked"]).code, Some(0));
+    assert_ends_silently(&mut of_revoked, "revoked");
+    assert_ends_silently(&mut of_expired, "expired");
 }
 
 // PRO-8

@@ -178,3 +178,27 @@ fn probe(path: &Path) -> io::Result<()> {
     let removed = fs::remove_file(&probe);
     result.and(removed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_of_a_guarded_call_is_damage_of_its_file() {
+        let file = Path::new("db/keyspaces/1");
+        let calls: [(fn() -> Result<(), StoreError>, &str); 3] = [
+            (|| panic!("lock is poisoned"), "lock is poisoned"),
+            (|| panic!("block {} is missing", 7), "block 7 is missing"),
+            (|| std::panic::panic_any(7), ""),
+        ];
+        for (call, message) in calls {
+            let error = guarded(file, call).unwrap_err();
+            let StoreError::Damaged { file: named, why } = &error else { panic!("{error}") };
+            assert_eq!(named, file);
+            assert_eq!(why, &format!("its contents are impossible: {message}"));
+        }
+        let failed = guarded::<()>(file, || Err(StoreError::Locked));
+        assert!(matches!(failed, Err(StoreError::Locked)), "{failed:?}");
+        assert_eq!(guarded(file, || Ok(7)).unwrap(), 7);
+    }
+}

@@ -643,7 +643,7 @@ impl WriterState {
             }
         }
         self.shared.damage.clear();
-        let view = View::new(store.snapshot())?;
+        let view = View::new(store.snapshot()?)?;
         let mut appender = Appender::resume(&view, Redactor::new(&self.shared.config.redact_keys))?;
         let Some(UnwrittenBatch { prepared, permits, .. }) = &self.unwritten else {
             return Ok(false);
@@ -679,7 +679,7 @@ impl WriterState {
         let store = Store::open(&self.dir).map_err(still_read)?;
         // The store is readable, whether or not the write succeeds.
         self.shared.store.store(Arc::new(Some(store.clone())));
-        let next = View::new(store.snapshot())?.next();
+        let next = View::new(store.snapshot()?)?.next();
         if next == unwritten.prepared.first() {
             store.commit(unwritten.prepared.batch.clone())?;
         } else if next != unwritten.prepared.tip.seq + 1 {

@@ -10,7 +10,6 @@
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use mcpproxy_activity::record::Raw;
@@ -348,12 +347,10 @@ async fn part(on: &OnRecord<'_>, query: PartQuery) -> Result<ResultPart, Refusal
     let refused = |text: String| Refusal::rejected(RefusalKind::Unknown, text);
     let failed = |text: String| Refusal::failed(RefusalKind::Unavailable, text);
     let proxy = &worker.proxy;
-    let owner = kept_results::owner(caller);
-    let kept = proxy.results.find(&query.handle, &owner, Instant::now());
+    let raise = |exposure| on.raise_facts(exposure);
+    let kept = kept_results::find(&proxy.results, &query.handle, caller, raise);
     let not_there = if query.handle.node() == 0 { NOT_THERE } else { NOT_THERE_IN_FLEET };
     let kept = kept.ok_or_else(|| refused(not_there.to_owned()))?;
-    // The facts raised by the original answer may have expired.
-    on.raise_facts(kept.exposure);
     let mut share = worker.settings().held.share(&kept.server);
     let grown = share.grow(kept.bytes.saturating_mul(COPIES)).await;
     grown.map_err(|full| failed(format!("The result cannot be read now: {full}")))?;

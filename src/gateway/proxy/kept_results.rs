@@ -11,7 +11,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use mcpproxy_policy::Permit;
 use mcpproxy_policy::intent::Operation;
-use mcpproxy_policy::tool::{ResultLimit, Tool, ToolName};
+use mcpproxy_policy::tool::{Exposure, ResultLimit, Tool, ToolName};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use serde_json::json;
 use thiserror::Error;
@@ -21,7 +21,9 @@ use super::refusal::RecordKind;
 use super::render::Caching;
 use super::worker::Worker;
 use super::{memory_budget, render};
-use crate::results::{KeepTerms, NotKept, Outline, ResultHandle, ResultOwner, StoreBounds};
+use crate::results::{
+    KeepTerms, KeptResult, NotKept, Outline, ResultHandle, ResultOwner, ResultStore, StoreBounds,
+};
 
 /// Name of the tool that reads kept results.
 pub(super) const READ_RESULT: &str = "read_result";
@@ -72,6 +74,19 @@ pub(super) enum KeepFailure {
 /// Owner of results for this caller.
 pub(super) fn owner(caller: &Caller) -> ResultOwner {
     ResultOwner { principal: caller.principal.mark(), session: caller.session_id().into() }
+}
+
+/// Finds a kept result of this caller, and raises the facts by the exposure of its tool: those that the original answer
+/// raised may have expired.
+pub(super) fn find(
+    results: &ResultStore,
+    handle: &ResultHandle,
+    caller: &Caller,
+    raise: impl FnOnce(Exposure),
+) -> Option<Arc<KeptResult>> {
+    let kept = results.find(handle, &owner(caller), Instant::now())?;
+    raise(kept.exposure);
+    Some(kept)
 }
 
 impl Keeping {

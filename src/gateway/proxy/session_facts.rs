@@ -243,10 +243,14 @@ fn second() -> u32 {
 mod tests {
     use super::super::client::ActiveCall;
     use super::super::client::Channel;
+    use super::super::kept_results;
     use super::*;
+    use crate::results::{KeepTerms, ResultHandle, ResultStore, StoreBounds};
     use mcpproxy_activity::record::Source;
     use mcpproxy_policy::tool::World;
     use mcpproxy_policy::{AgentToken, Scope};
+
+    use std::time::Duration;
 
     const OPEN: Exposure = Exposure { sensitivity: None, world: World::Open };
 
@@ -298,6 +302,39 @@ mod tests {
                 assert_eq!(of(&caller, worker), seen, "{principal:?} {name}");
             }
         }
+    }
+
+    // SES-1
+    #[test]
+    fn reading_a_kept_result_raises_the_facts_again_after_they_expired() {
+        let (table, worker) = (PrincipalFacts::default(), RememberedFacts::default());
+        let caller = caller(token(1), "a", None);
+        let home = tempfile::tempdir().unwrap();
+        let results = ResultStore::new(home.path().join("results"));
+        let handle = |number| ResultHandle::new([number; 16]);
+        let terms = KeepTerms {
+            owner: kept_results::owner(&caller),
+            server: "s".into(),
+            exposure: OPEN,
+            keep: Duration::from_secs(600),
+        };
+        let bounds = StoreBounds { max_bytes: 1000, max_results: 10 };
+        results.keep(handle(1), &["{}".into()], terms, bounds, Instant::now()).unwrap();
+        let of = || FactsOf::caller(&caller, &table, &worker);
+        let read = |handle: &ResultHandle, caller: &Caller| {
+            let raise = |exposure| of().rise(exposure).unwrap().answered(&table);
+            kept_results::find(&results, handle, caller, raise).is_some()
+        };
+        of().rise(OPEN).unwrap().answered(&table);
+        // The principal makes no request for longer than its facts are kept.
+        let cell = table.get(caller.principal.mark(), FIRST_SECOND);
+        cell.used(second() + 1 + WINDOW_SECONDS);
+        assert!(!of().now().open_world_seen);
+        let other = self::caller(token(2), "a", None);
+        assert!(!read(&handle(2), &caller) && !read(&handle(1), &other));
+        assert!(!of().now().open_world_seen, "nothing was read");
+        assert!(read(&handle(1), &caller));
+        assert!(of().now().open_world_seen);
     }
 
     #[test]

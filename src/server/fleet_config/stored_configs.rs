@@ -9,6 +9,7 @@ use mcpproxy_admin::api::config_handle::{ReloadRefused, ShownProblem};
 use mcpproxy_config::fleet_config::SharedConfig;
 use mcpproxy_fleet::bucket::BucketError;
 use mcpproxy_fleet::facts::{CONFIGS, ConfigFact, ConfigVersion, FactFault};
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
 /// Name of the re-encryption in reported faults.
 const SEALED_PART: &str = "config key";
@@ -135,7 +136,9 @@ impl Resealing {
             };
             if !is_now && !is_transient && elsewhere.is_none() {
                 let why = error.text();
-                tracing::warn!(
+                peer_line!(
+                    warn,
+                    LinePeer::Part("fleet config"),
                     version = number,
                     why,
                     "an earlier version of the fleet's config can no longer be rolled back to"

@@ -34,7 +34,7 @@ pub(crate) const READ_BYTES: usize = 64 * 1024;
 /// Minimum free space for a read; below it a new buffer is allocated.
 const READ_ROOM: usize = 8 * 1024;
 /// Maximum size of a lifecycle message, in bytes.
-const MAX_LIFECYCLE_BYTES: u64 = 4 * 1024 * 1024;
+pub(crate) const MAX_LIFECYCLE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Reads lines until the pipe closes; returns the reason. `inbox` receives lifecycle messages; `seed` as in
 /// [`ResponseMatcher::new`].

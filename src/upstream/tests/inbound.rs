@@ -648,6 +648,20 @@ async fn response_to_an_unsent_request_closes_the_pipe() {
     assert_eq!(&*reason, "it answered a request before it was sent");
 }
 
+#[tokio::test]
+async fn stray_responses_before_the_handshake_are_passed_over() {
+    let stray =
+        format!(r#"printf '{{"jsonrpc":"2.0","id":"x","result":{{}}}}\n%.0s' {}"#, "1 ".repeat(14));
+    let answer = r#"printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id""#;
+    let bench = Bench::start(
+        json!({"sh": {"command": "/bin/sh", "args": ["-c", SERVER, "s", answer, stray]}}),
+    );
+    bench.connected("sh").await;
+    let mut answer = bench.begin("sh:t", "{}").await.unwrap();
+    assert_eq!(next(&mut answer).await["result"], json!({}));
+    bench.stop().await;
+}
+
 /// Counts log lines.
 struct Lines(Arc<AtomicUsize>);
 

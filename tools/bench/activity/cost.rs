@@ -113,7 +113,7 @@ fn steps(dir: &Path) -> Result<(), Box<dyn Error>> {
     step("hash", &mut |_| last = codec::chain(last, NodeId([1; 16]), 1, &head, &body));
 
     let store = Store::open(dir)?;
-    let mut appender = Appender::resume(&View::new(store.snapshot())?, Redactor::new(&[]))?;
+    let mut appender = Appender::resume(&View::new(store.snapshot()?)?, Redactor::new(&[]))?;
     // The clock that counts only this thread is too coarse for a step of one batch.
     let before = probe::own_cpu();
     let mut laps = [Duration::ZERO; 4];
