@@ -63,7 +63,8 @@ impl Exchange {
                 on.record.name(&task.server, &task.tool);
                 let (inputs, sealed) = (Bytes::new(), sealed.into());
                 let client_capabilities = ClientCapabilities::default();
-                let delivery = Delivery { request, sealed, inputs, meta: None, client_capabilities };
+                let delivery =
+                    Delivery { request, sealed, inputs, meta: None, client_capabilities };
                 tasks::deliver(on, task, delivery).await
             })
         });
