@@ -48,6 +48,7 @@ pub mod session_facts;
 pub mod settings;
 pub mod shutdown;
 mod task_capability;
+pub mod task_shares;
 pub mod task_subscription;
 mod tasks;
 pub mod worker;

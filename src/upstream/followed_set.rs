@@ -22,14 +22,14 @@ use tokio::time::Instant;
 
 use crate::followed_tasks::FollowedTask;
 use crate::handle::Upstream;
-use crate::listen::{End, Line, ReopenBackoff, run_stream};
+use crate::listen::{Line, ListenEnd, ReopenBackoff, run_stream};
 use crate::notifications::{Followed, WantedResources};
 
 /// Time for a server to confirm a stream while the set changes.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
 
 type Keys = BTreeSet<Arc<str>>;
-type Stream = Pin<Box<dyn Future<Output = End> + Send>>;
+type Stream = Pin<Box<dyn Future<Output = ListenEnd> + Send>>;
 
 /// Follows the subscribed resources of a modern server, whose clients read them after they have subscribed.
 pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
@@ -114,7 +114,7 @@ struct OpenStream {
 /// Progress of a stream.
 enum Progress {
     Confirmed,
-    Ended(End),
+    Ended(ListenEnd),
 }
 
 impl OpenStream {
@@ -218,7 +218,7 @@ where
                         (current, refused) = (Some(opened), None);
                         continue;
                     }
-                    (Some(failed), Progress::Ended(End::Refused)) if current.is_some() => {
+                    (Some(failed), Progress::Ended(ListenEnd::Refused)) if current.is_some() => {
                         refused = Some(failed.keys);
                         continue;
                     }
@@ -236,12 +236,14 @@ where
                 },
             };
             match end {
-                End::Ended(asked) => retry_at = Some(Instant::now() + backoff.delay(lived, asked)),
-                End::Refused => {
+                ListenEnd::Ended(asked) => {
+                    retry_at = Some(Instant::now() + backoff.delay(lived, asked))
+                }
+                ListenEnd::Refused => {
                     (self.publish)(Followed::Refused);
                     return;
                 }
-                End::Disconnected => return,
+                ListenEnd::Disconnected => return,
             }
         }
     }
@@ -268,7 +270,7 @@ mod tests {
         keys: Vec<String>,
         confirm: oneshot::Sender<()>,
         /// Ends the stream; closed once the proxy has dropped it.
-        end: oneshot::Sender<End>,
+        end: oneshot::Sender<ListenEnd>,
     }
 
     /// Follows a set until `script` ends, which gets the set, the opened streams and the notified keys.
@@ -293,7 +295,7 @@ mod tests {
                 let keys = serde_json::from_value(params["notifications"]["ids"].clone()).unwrap();
                 let (end, ended) = oneshot::channel();
                 opened.send(Opened { keys, confirm, end }).unwrap();
-                Box::pin(async { ended.await.unwrap_or(End::Disconnected) })
+                Box::pin(async { ended.await.unwrap_or(ListenEnd::Disconnected) })
             },
             notify: |key: &str| notified.lock().unwrap().push(key.to_owned()),
             publish: |_| {},
@@ -364,12 +366,12 @@ mod tests {
             // It ends while the next one is being opened.
             wanted.send_replace(keys(&["a", "b", "c"]));
             let second = streams.recv().await.unwrap();
-            first.end.send(End::Ended(None)).unwrap();
+            first.end.send(ListenEnd::Ended(None)).unwrap();
             turn().await;
             second.confirm.send(()).unwrap();
             turn().await;
             assert_eq!(taken(notified), ["a", "b", "c"]);
-            second.end.send(End::Ended(None)).unwrap();
+            second.end.send(ListenEnd::Ended(None)).unwrap();
             let third = streams.recv().await.unwrap();
             third.confirm.send(()).unwrap();
             turn().await;
@@ -387,7 +389,7 @@ mod tests {
             taken(notified);
             wanted.send_replace(keys(&["a", "b", "odd"]));
             let refused = streams.recv().await.unwrap();
-            refused.end.send(End::Refused).unwrap();
+            refused.end.send(ListenEnd::Refused).unwrap();
             turn().await;
             assert!(!first.end.is_closed() && streams.try_recv().is_err());
             wanted.send_replace(keys(&["a", "b", "c"]));

@@ -46,7 +46,7 @@ pub(super) enum Line {
 
 /// Reason for the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ListenEnd {
     /// The server does not support it.
     Refused,
     /// It can be reopened, after this time if the server named one.
@@ -112,8 +112,8 @@ pub(super) async fn read_session_stream(upstream: Arc<Upstream>, http: Arc<HttpL
             Err(refusal) => {
                 resumed = false;
                 match interrupted(&upstream, &http, refusal, "GET") {
-                    End::Ended(asked) => asked,
-                    End::Refused | End::Disconnected => return,
+                    ListenEnd::Ended(asked) => asked,
+                    ListenEnd::Refused | ListenEnd::Disconnected => return,
                 }
             }
         };
@@ -147,19 +147,19 @@ fn interrupted(
     http: &HttpLifecycle,
     refusal: StreamRefusal,
     stream: &str,
-) -> End {
+) -> ListenEnd {
     match refusal {
         StreamRefusal::Unsupported(cause) => {
             tracing::debug!(server = %upstream.name, stream, %cause, "the server does not report changes on this stream");
-            End::Refused
+            ListenEnd::Refused
         }
         StreamRefusal::Unreachable(cause) => {
             http.report(&cause);
-            End::Disconnected
+            ListenEnd::Disconnected
         }
         StreamRefusal::Temporary(cause, asked) => {
             peer_line!(info, upstream.peer, server = %upstream.name, stream, %cause, "the server's stream of changes could not be opened: it is retried with backoff");
-            End::Ended(asked)
+            ListenEnd::Ended(asked)
         }
     }
 }
@@ -178,11 +178,11 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCa
             }
         };
         match run_stream(&upstream, &line, &params, opened).await {
-            End::Ended(asked) => {
+            ListenEnd::Ended(asked) => {
                 gap = true;
                 backoff.after(began, asked).await;
             }
-            End::Refused | End::Disconnected => return,
+            ListenEnd::Refused | ListenEnd::Disconnected => return,
         }
     }
 }
@@ -193,7 +193,7 @@ pub(super) async fn run_stream(
     line: &Line,
     params: &str,
     opened: impl FnOnce(),
-) -> End {
+) -> ListenEnd {
     match line {
         Line::Http(http) => over_http(upstream, http, params, opened).await,
         Line::Stdio(link) => over_stdio(link, params, opened).await,
@@ -221,7 +221,7 @@ async fn over_http(
     http: &Arc<HttpLifecycle>,
     params: &str,
     opened: impl FnOnce(),
-) -> End {
+) -> ListenEnd {
     let (session, params) = (http.session(), Params::of(LISTEN, params.to_owned().into()));
     let request = session.post(
         &params.lines(ProtocolFamily::Modern),
@@ -246,20 +246,20 @@ async fn over_http(
                 Some(end) => return end,
             },
             Err(Cause::NoAnswer { .. }) => {}
-            Ok(None) | Err(_) => return End::Ended(None),
+            Ok(None) | Err(_) => return ListenEnd::Ended(None),
         }
     }
 }
 
 /// Waits for the end of the subscription; its messages are routed by the pipe's reader.
-async fn over_stdio(link: &Arc<ChildLink>, params: &str, opened: impl FnOnce()) -> End {
+async fn over_stdio(link: &Arc<ChildLink>, params: &str, opened: impl FnOnce()) -> ListenEnd {
     let params = Params::of(LISTEN, params.to_owned().into());
     let line = |id| params.line(id, ProtocolFamily::Modern);
     // Not counted as a client's call, although it names resources of clients: it is always in flight, and servers of this
     // revision send no requests.
     let time = Allowance::now(FOREVER);
     let Ok(mut call) = stdio::StdioCall::begin(link, line, time, SentFor::Nobody).await else {
-        return End::Disconnected;
+        return ListenEnd::Disconnected;
     };
     opened();
     let mut message = Vec::new();
@@ -268,20 +268,22 @@ async fn over_stdio(link: &Arc<ChildLink>, params: &str, opened: impl FnOnce()) 
             Ok(Some(AnswerPart::Data(data))) if message.len() + data.len() <= MAX_MESSAGE_BYTES => {
                 message.extend_from_slice(&data);
             }
-            Ok(Some(AnswerPart::End)) => return outcome(&message).unwrap_or(End::Ended(None)),
-            Ok(Some(AnswerPart::Data(_))) => return End::Refused,
-            Ok(None) | Err(_) if link.has_ended() => return End::Disconnected,
-            Ok(None) | Err(_) => return End::Ended(None),
+            Ok(Some(AnswerPart::End)) => {
+                return outcome(&message).unwrap_or(ListenEnd::Ended(None));
+            }
+            Ok(Some(AnswerPart::Data(_))) => return ListenEnd::Refused,
+            Ok(None) | Err(_) if link.has_ended() => return ListenEnd::Disconnected,
+            Ok(None) | Err(_) => return ListenEnd::Ended(None),
         }
     }
 }
 
 /// Effect of a response on the stream; `None` for other messages.
-fn outcome(message: &[u8]) -> Option<End> {
+fn outcome(message: &[u8]) -> Option<ListenEnd> {
     let response = ServerResponse::parse(message)?;
     Some(match response.outcome {
-        Err(error) if lifecycle::is_lasting(error.code) => End::Refused,
-        Err(_) | Ok(_) => End::Ended(None),
+        Err(error) if lifecycle::is_lasting(error.code) => ListenEnd::Refused,
+        Err(_) | Ok(_) => ListenEnd::Ended(None),
     })
 }
 
@@ -381,10 +383,10 @@ mod tests {
     fn pro_13_only_lasting_errors_end_a_subscription() {
         for (message, end) in [
             (r#"{"method":"notifications/x"}"#, None),
-            (r#"{"id":1,"result":{}}"#, Some(End::Ended(None))),
-            (r#"{"id":1,"error":{"code":-32601}}"#, Some(End::Refused)),
-            (r#"{"id":1,"error":{"code":-32603}}"#, Some(End::Ended(None))),
-            (r#"{"id":1,"error":{"code":-32000,"message":"busy"}}"#, Some(End::Ended(None))),
+            (r#"{"id":1,"result":{}}"#, Some(ListenEnd::Ended(None))),
+            (r#"{"id":1,"error":{"code":-32601}}"#, Some(ListenEnd::Refused)),
+            (r#"{"id":1,"error":{"code":-32603}}"#, Some(ListenEnd::Ended(None))),
+            (r#"{"id":1,"error":{"code":-32000,"message":"busy"}}"#, Some(ListenEnd::Ended(None))),
             ("garbage", None),
         ] {
             assert_eq!(outcome(message.as_bytes()), end, "{message}");

@@ -7,7 +7,6 @@
 //!
 //! Following a task is admitted like `tasks/get`, and recorded. Each principal has a share of followed tasks.
 
-use std::collections::HashMap;
 use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use mcpproxy_json::members::{member, members};
-use mcpproxy_policy::{Principal, StateCharge, TaskRequest};
+use mcpproxy_policy::{StateCharge, TaskRequest};
 use mcpproxy_protocol::mcp::known_extensions::TASKS_EXTENSION;
 use mcpproxy_protocol::mcp::lifecycle;
 use mcpproxy_protocol::mcp::meta::{CAPABILITIES_KEY, EXTENSIONS};
@@ -27,7 +26,6 @@ use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use mcpproxy_schema::output::AnswerMember;
 use mcpproxy_upstream::{TaskFollower, Upstream};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -36,13 +34,12 @@ use super::client::{Endpoint, Peer};
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::{RecordKind, Refusal, RefusalKind};
 use super::reply::{Aborted, Piece, Reaction, Reply, Running};
+use super::task_shares::{MAX_TASKS_PER_PRINCIPAL, TaskShare};
 use super::tasks;
 use super::worker::Worker;
 
 /// Maximum tasks of one subscription; more are not agreed to.
 const MAX_TASKS: usize = 64;
-/// Maximum followed tasks of one principal, over all its subscriptions; more are not agreed to.
-const MAX_TASKS_PER_PRINCIPAL: usize = 256;
 /// Memory charge of a followed task besides its sealed id.
 const BESIDE_ID_BYTES: usize = 1024;
 /// Maximum wait for a server whose tools are not known yet, when a subscription is made.
@@ -329,40 +326,6 @@ async fn follow(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: String) ->
     Some(Followed { sealed, follower, due, _share: share, _charge: charge })
 }
 
-/// Followed tasks of all principals.
-#[derive(Debug, Default)]
-pub struct TaskShares(Mutex<HashMap<Principal, usize>>);
-
-/// One followed task of a principal, until dropped.
-#[derive(Debug)]
-struct TaskShare {
-    all: Arc<TaskShares>,
-    of: Principal,
-}
-
-impl TaskShares {
-    /// Counts one more; `None` if the principal has no share left.
-    fn take(self: &Arc<Self>, principal: &Principal) -> Option<TaskShare> {
-        let mut all = self.0.lock();
-        let count = all.get(principal).copied().unwrap_or_default();
-        if count >= MAX_TASKS_PER_PRINCIPAL {
-            return None;
-        }
-        all.insert(principal.clone(), count + 1);
-        Some(TaskShare { all: Arc::clone(self), of: principal.clone() })
-    }
-}
-
-impl Drop for TaskShare {
-    fn drop(&mut self) {
-        let mut all = self.all.0.lock();
-        match all.get_mut(&self.of) {
-            Some(count) if *count > 1 => *count -= 1,
-            Some(_) | None => drop(all.remove(&self.of)),
-        }
-    }
-}
-
 /// The state of a task as the params of a notification, each value as in the answer.
 fn params(result: Splice, meta: &Value) -> Option<String> {
     let whole: Vec<u8> = result.into_iter().flatten().collect();
@@ -431,24 +394,6 @@ mod tests {
         }
         let broken = Some(Err(Aborted("gone".into())));
         assert_eq!(Fetched::of(broken, &json!({})), Fetched::RefusedForNow(None));
-    }
-
-    #[test]
-    fn pro_43_each_principal_has_a_share_of_followed_tasks() {
-        let shares = Arc::<TaskShares>::default();
-        let other = Principal::certificate("other");
-        let mut taken: Vec<_> =
-            std::iter::from_fn(|| shares.take(&Principal::Anonymous)).take(1000).collect();
-        assert_eq!(taken.len(), MAX_TASKS_PER_PRINCIPAL);
-        taken.extend(shares.take(&other));
-        assert_eq!(taken.len(), MAX_TASKS_PER_PRINCIPAL + 1, "others have their own");
-        drop(taken.pop());
-        assert_eq!(shares.0.lock().len(), 1);
-        drop(taken.pop());
-        taken.extend(shares.take(&Principal::Anonymous));
-        assert_eq!(taken.len(), MAX_TASKS_PER_PRINCIPAL);
-        drop(taken);
-        assert!(shares.0.lock().is_empty());
     }
 
     #[test]

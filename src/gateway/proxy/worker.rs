@@ -42,7 +42,7 @@ use super::reply::Running;
 use super::session_facts::{PrincipalFacts, RememberedFacts};
 use super::settings::{CurrentSettings, SettingsReader, SettingsSwap};
 use super::shutdown::Ending;
-use super::task_subscription::TaskShares;
+use super::task_shares::TaskShares;
 use crate::node_directory::NodeDirectory;
 use crate::results::ResultStore;
 use crate::telemetry::{Calls, SpanQueue, Tally, TraceIds};
