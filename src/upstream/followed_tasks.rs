@@ -36,7 +36,12 @@ impl FollowedTasks {
             }
             let followed = tasks.entry(Arc::clone(&task)).or_default();
             followed.followers += 1;
-            changes = Some(followed.changes.subscribe());
+            let mut seen = followed.changes.subscribe();
+            if followed.followers > 1 {
+                // The task may have changed since its first follower was notified.
+                seen.mark_changed();
+            }
+            changes = Some(seen);
             followed.followers == 1
         });
         Some(TaskFollower { tasks: Arc::clone(self), task, changes: changes? })
@@ -97,7 +102,7 @@ impl Drop for TaskFollower {
 pub(super) struct FollowedTasksByName(Mutex<HashMap<Arc<str>, Weak<FollowedTasks>>>);
 
 impl FollowedTasksByName {
-    /// Those of the servers of that name, present and future. Kept as long as a server or a follower has them.
+    /// The followed tasks of all servers of that name, present and future. Kept as long as a server or a follower has them.
     pub(super) fn of(&self, name: &Arc<str>) -> Arc<FollowedTasks> {
         let mut all = self.0.lock();
         if let Some(known) = all.get(name).and_then(Weak::upgrade) {

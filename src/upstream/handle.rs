@@ -361,7 +361,7 @@ impl Upstream {
 
     /// The server's ids of changed tasks.
     pub fn changed_tasks(&self) -> broadcast::Receiver<Arc<str>> {
-        self.server_events.tasks.subscribe()
+        self.server_events.changed_tasks.subscribe()
     }
 
     /// Installs the consumer of log messages that name no call. To be called once at start; it must not block.

@@ -57,6 +57,8 @@ pub(super) struct ServerEvents {
     pub(super) updates: broadcast::Sender<Arc<str>>,
     /// Tasks whose changes clients follow.
     pub(super) tasks: Arc<FollowedTasks>,
+    /// Changed tasks, also those that no client follows.
+    pub(super) changed_tasks: broadcast::Sender<Arc<str>>,
     /// Delivers log messages and completions of elicitations outside of calls.
     consumer: OnceLock<LogConsumer>,
 }
@@ -77,6 +79,7 @@ impl Default for ServerEvents {
             changes: watch::Sender::default(),
             updates: broadcast::Sender::new(QUEUED_UPDATES),
             tasks: Arc::default(),
+            changed_tasks: broadcast::Sender::new(QUEUED_UPDATES),
             consumer: OnceLock::new(),
         }
     }
@@ -155,6 +158,8 @@ impl ServerEvents {
 
     pub(super) fn task_changed(&self, task: &str) {
         self.tasks.changed(task);
+        // Fails without a receiver.
+        let _ = self.changed_tasks.send(task.into());
     }
 }
 
