@@ -4,8 +4,11 @@
 //! ```text
 //! set changes ─▶ opening ── confirmed ──▶ current ── ends ──▶ backoff ─▶ opening
 //!                  │  the one before it stays open meanwhile       its keys may have changed unseen
-//!                  └─ refused ─▶ the one before it stays; without one nothing is followed
+//!                  └─ refused ─▶ the one before it stays; the new keys are tried in halves
 //! ```
+//!
+//! A key that the server refuses is left out until nobody wants it, so that it keeps no other from being followed: a server
+//! that has forgotten one task refuses a set with it as a whole.
 //!
 //! The stream before is closed when the new one is confirmed, so that nothing is missed when the set changes, and what
 //! others follow is not affected.
@@ -27,6 +30,8 @@ use crate::notifications::{Followed, WantedResources};
 
 /// Time for a server to confirm a stream while the set changes.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
+/// Maximum number of times that refused keys are halved before all of them are left out, until the set changes.
+const MAX_HALVINGS: u32 = 32;
 
 type Keys = BTreeSet<Arc<str>>;
 type Stream = Pin<Box<dyn Future<Output = ListenEnd> + Send>>;
@@ -143,6 +148,60 @@ impl OpenStream {
     }
 }
 
+impl OpenStream {
+    /// Its keys that are not those of the `other` one.
+    fn keys_beside(&self, other: Option<&Self>) -> impl Iterator<Item = Arc<str>> {
+        let is_new = |key: &&Arc<str>| other.is_none_or(|other| !other.keys.contains(*key));
+        self.keys.iter().filter(is_new).cloned()
+    }
+}
+
+/// Keys that a server refuses, and those of refused sets that wait while others are tried.
+#[derive(Debug, Default)]
+struct RefusedKeys {
+    /// Left out until nobody wants them.
+    keys: Keys,
+    /// Left out until the next stream is confirmed, or refused for a single key.
+    deferred: Keys,
+    /// Number of halvings since the set changed.
+    halvings: u32,
+    /// A refused set without a new key.
+    set: Option<Keys>,
+}
+
+impl RefusedKeys {
+    /// The wanted keys to be followed now.
+    fn without(&mut self, wanted: Keys) -> Keys {
+        self.keys.retain(|key| wanted.contains(key));
+        self.deferred.retain(|key| wanted.contains(key));
+        let is_left_out = |key: &Arc<str>| self.keys.contains(key) || self.deferred.contains(key);
+        wanted.into_iter().filter(|key| !is_left_out(key)).collect()
+    }
+
+    fn confirmed(&mut self) {
+        self.deferred.clear();
+        self.set = None;
+    }
+
+    /// Adds a refused set with these `new` keys. Returns whether nothing of them is left to be tried.
+    fn add(&mut self, set: Keys, new: Vec<Arc<str>>) -> bool {
+        if new.is_empty() {
+            self.set = Some(set);
+        } else if new.len() == 1 || self.halvings == MAX_HALVINGS {
+            self.keys.extend(new);
+            self.set = None;
+            let is_last = self.deferred.is_empty();
+            self.deferred.clear();
+            return is_last;
+        } else {
+            self.halvings += 1;
+            let half = new.len() / 2;
+            self.deferred.extend(new.into_iter().skip(half));
+        }
+        false
+    }
+}
+
 async fn progress(stream: &mut Option<OpenStream>) -> Progress {
     match stream {
         Some(stream) => stream.progress().await,
@@ -163,18 +222,17 @@ where
     Notify: Fn(&str),
     Publish: Fn(Followed),
 {
-    /// Follows `wanted` until the connection is lost or the server refuses.
+    /// Follows `wanted` until the connection is lost.
     async fn follow(&self, mut wanted: watch::Receiver<Of>) {
         (self.publish)(Followed::None);
         // Changes of these may have been missed, also on the connection before.
         let mut missed = (self.keys)(&wanted.borrow());
         let (mut current, mut opening) = (None::<OpenStream>, None::<OpenStream>);
         let (mut backoff, mut retry_at) = (ReopenBackoff::default(), None);
-        // A set that the server refused while another stream was open.
-        let mut refused = None;
+        let mut refused = RefusedKeys::default();
         loop {
-            let now = (self.keys)(&wanted.borrow_and_update());
-            missed.retain(|key| now.contains(key));
+            let now = refused.without((self.keys)(&wanted.borrow_and_update()));
+            missed.retain(|key| now.contains(key) || refused.deferred.contains(key));
             if self.notifies_of_new {
                 let followed = current.as_ref().map(|it| &it.keys);
                 let new = now.iter().filter(|key| followed.is_none_or(|it| !it.contains(*key)));
@@ -184,11 +242,17 @@ where
                 (self.publish)(Followed::None);
             }
             let is_open = now.is_empty() || current.as_ref().is_some_and(|it| it.keys == now);
-            opening = opening.filter(|it| {
+            let is_useless = |it: &mut OpenStream| {
                 let is_late = it.began.elapsed() >= self.confirm_limit;
-                !is_open && !(is_late && it.keys != now)
-            });
-            if !is_open && opening.is_none() && retry_at.is_none() && refused.as_ref() != Some(&now)
+                is_open || (is_late && it.keys != now)
+            };
+            if let Some(given_up) = opening.take_if(is_useless) {
+                missed.extend(given_up.keys_beside(current.as_ref()));
+            }
+            if !is_open
+                && opening.is_none()
+                && retry_at.is_none()
+                && refused.set.as_ref() != Some(&now)
             {
                 opening = Some(self.open(now.clone()));
             }
@@ -199,7 +263,7 @@ where
                     (Some(ended), Progress::Ended(end)) => {
                         (self.publish)(Followed::None);
                         missed.extend(ended.keys);
-                        refused = None;
+                        refused.set = None;
                         (ended.began.elapsed(), end)
                     }
                     (_, Progress::Confirmed) | (None, _) => continue,
@@ -215,14 +279,22 @@ where
                         });
                         let keys = opened.keys.iter().cloned().collect();
                         (self.publish)(Followed::Confirmed(keys));
-                        (current, refused) = (Some(opened), None);
+                        current = Some(opened);
+                        refused.confirmed();
                         continue;
                     }
-                    (Some(failed), Progress::Ended(ListenEnd::Refused)) if current.is_some() => {
-                        refused = Some(failed.keys);
+                    (Some(failed), Progress::Ended(ListenEnd::Refused)) => {
+                        let new = failed.keys_beside(current.as_ref()).collect();
+                        if refused.add(failed.keys, new) && current.is_none() {
+                            (self.publish)(Followed::Refused);
+                        }
                         continue;
                     }
-                    (Some(failed), Progress::Ended(end)) => (failed.began.elapsed(), end),
+                    (Some(failed), Progress::Ended(end)) => {
+                        // They may change until the next attempt.
+                        missed.extend(failed.keys_beside(current.as_ref()));
+                        (failed.began.elapsed(), end)
+                    }
                     (None, _) => continue,
                 },
                 () = elapsed(retry_at) => {
@@ -231,20 +303,20 @@ where
                 }
                 () = elapsed(replace_at) => continue,
                 changed = wanted.changed() => match changed {
-                    Ok(()) => continue,
+                    Ok(()) => {
+                        refused.halvings = 0;
+                        continue;
+                    }
                     Err(_) => return,
                 },
             };
-            match end {
-                ListenEnd::Ended(asked) => {
-                    retry_at = Some(Instant::now() + backoff.delay(lived, asked))
-                }
-                ListenEnd::Refused => {
-                    (self.publish)(Followed::Refused);
-                    return;
-                }
+            let asked = match end {
+                ListenEnd::Ended(asked) => asked,
+                // It was confirmed before.
+                ListenEnd::Refused => None,
                 ListenEnd::Disconnected => return,
-            }
+            };
+            retry_at = Some(Instant::now() + backoff.delay(lived, asked));
         }
     }
 
@@ -381,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_43_refused_set_leaves_the_stream_before_it_open() {
+    async fn pro_43_refused_key_keeps_no_other_from_being_followed() {
         following((true, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
             let first = streams.recv().await.unwrap();
             first.confirm.send(()).unwrap();
@@ -392,7 +464,66 @@ mod tests {
             refused.end.send(ListenEnd::Refused).unwrap();
             turn().await;
             assert!(!first.end.is_closed() && streams.try_recv().is_err());
+            wanted.send_replace(keys(&["a", "b", "c", "odd"]));
+            let second = streams.recv().await.unwrap();
+            assert_eq!(second.keys, ["a", "b", "c"]);
+            second.confirm.send(()).unwrap();
+            turn().await;
+            assert_eq!(taken(notified), ["c"]);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn pro_43_first_set_that_is_refused_is_tried_in_halves() {
+        following((true, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
+            wanted.send_replace(keys(&["a", "b", "c", "odd"]));
+            let (mut tried, mut standing) = (0, None);
+            while tried < 20 {
+                turn().await;
+                let Ok(opened) = streams.try_recv() else { break };
+                tried += 1;
+                if opened.keys.contains(&"odd".to_owned()) {
+                    opened.end.send(ListenEnd::Refused).unwrap();
+                } else {
+                    opened.confirm.send(()).unwrap();
+                    standing = Some((opened.keys, opened.end));
+                }
+            }
+            let (followed, _end) = standing.unwrap();
+            assert_eq!(followed, ["a", "b", "c"], "after {tried} attempts");
+            assert_eq!(taken(notified), ["a", "b", "c"]);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn pro_43_number_of_attempts_at_a_refused_set_is_limited() {
+        following((true, CONFIRM_LIMIT), async |wanted, mut streams, _| {
+            let many: Keys = (0..1024).map(|key| Arc::from(key.to_string())).collect();
+            wanted.send_replace(many);
+            let mut tried = 0;
+            while tried < 1000 {
+                turn().await;
+                let Ok(opened) = streams.try_recv() else { break };
+                tried += 1;
+                opened.end.send(ListenEnd::Refused).unwrap();
+            }
+            assert!((2..=2 * MAX_HALVINGS).contains(&tried), "{tried}");
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn pro_13_resource_may_have_changed_during_a_failed_attempt() {
+        following((false, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
+            let first = streams.recv().await.unwrap();
+            first.confirm.send(()).unwrap();
+            turn().await;
+            taken(notified);
             wanted.send_replace(keys(&["a", "b", "c"]));
+            let failed = streams.recv().await.unwrap();
+            failed.end.send(ListenEnd::Ended(Some(Duration::ZERO))).unwrap();
             let second = streams.recv().await.unwrap();
             second.confirm.send(()).unwrap();
             turn().await;

@@ -119,9 +119,9 @@ impl InputRounds {
         extras: &CallExtras,
     ) -> Option<Box<Self>> {
         let (client, _) = caller.client.as_ref()?;
-        let is_modern = upstream.family() == ProtocolFamily::Modern || !upstream.is_settled();
+        let is_legacy = upstream.is_connected() && upstream.family() == ProtocolFamily::Legacy;
         let may_ask = client.family == ProtocolFamily::Legacy
-            && is_modern
+            && !is_legacy
             && permit.access().may_require_input();
         may_ask.then(|| {
             let (body, extras) = (body.clone(), extras.clone());

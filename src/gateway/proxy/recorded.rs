@@ -513,7 +513,8 @@ impl OnRecord<'_> {
             Some(denial) => Refusal::rejected(RefusalKind::Gate, denial.to_string()),
             None => Refusal::no_tool(name),
         };
-        refusal.helping(self.nearest_tools(name))
+        // The denial lasts, whatever the text says.
+        Refusal { may_pass: false, ..refusal }.helping(self.nearest_tools(name))
     }
 
     fn nearest_tools(&self, name: &ToolName) -> String {

@@ -127,7 +127,7 @@ pub(super) fn must_settle(upstream: &Upstream, extras: &CallExtras) -> bool {
         && (extras.task.is_some() || extras.meta.as_deref().is_some_and(declares_tasks))
 }
 
-/// Waits for that, with a limit.
+/// Waits until it is known whether the server has tasks, with a limit.
 pub(super) async fn settled(upstream: &Upstream) {
     let _ = tokio::time::timeout(SETTLE_WAIT, upstream.settled()).await;
 }

@@ -299,8 +299,8 @@ async fn follow(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: String) ->
         on.admit_at_once(access)?;
         let proxy = &worker.proxy;
         let upstream = proxy.upstreams.get(&task.server);
-        let may_notify =
-            |it: &Arc<Upstream>| it.family() == ProtocolFamily::Modern || !it.state().settled;
+        // Its tool is known, so its family is, too.
+        let may_notify = |it: &Arc<Upstream>| it.family() == ProtocolFamily::Modern;
         let upstream = upstream.filter(may_notify);
         let upstream = upstream.ok_or_else(|| Refusal::no_server(&task.server))?;
         let too_many = |text| Refusal::rejected(RefusalKind::Limited, text);
