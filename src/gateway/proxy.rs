@@ -13,6 +13,7 @@ pub mod builtin;
 pub mod call;
 mod call_record;
 mod call_trace;
+mod changed_tasks;
 pub mod client;
 mod coercion;
 pub mod describe;

@@ -236,7 +236,7 @@ fn status(id: &str) -> Value {
         "status": "failed", "statusMessage": "smuggled"}})
 }
 
-/// What `tasks/get` answers, with spellings that no serializer writes.
+/// Answer to `tasks/get`, with spellings that no serializer writes.
 fn working(id: &str) -> String {
     format!(r#"{{ "taskId" : "{id}","_meta":{{"k":1}}, "status":"working","ttl":6.0e4,"x" : [ ]}}"#)
 }

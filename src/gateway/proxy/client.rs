@@ -32,7 +32,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use super::known_tasks::ChangedTasks;
+use super::changed_tasks::ChangedTasks;
 use super::params::ParamHeaders;
 use super::passthrough::subscribers::{ResourceSubscription, Subscriber};
 use super::question_record::QuestionRecord;

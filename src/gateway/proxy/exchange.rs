@@ -493,7 +493,7 @@ impl Exchange {
         }
         // A task's is for the call that it is of.
         let access = match self.permit.access() {
-            Access::Task(task) => &Access::Tool(task.call().clone()),
+            Access::Task(of) => &Access::Tool(of.call().clone()),
             access => access,
         };
         let to = BoundRequest { principal: self.permit.principal(), access };
@@ -531,13 +531,14 @@ impl Exchange {
 
     /// Relays a message that precedes the answer.
     async fn relay(&mut self, message: &Bytes) {
-        let (message, task) = self.related(message);
-        let (message, task) = (&message, task.as_deref());
+        let (message, related_to) = self.related(message);
+        let message = &message;
         let Some(answer) = &self.answer else { return };
         let (id, generation) = (answer.id(), answer.generation());
         let server = self.permit.access().server();
         let log_filter = &*self.worker.proxy.dropped_members;
-        let asked = AnsweringServer { server, generation, log_filter, task };
+        let related_to = related_to.as_deref();
+        let asked = AnsweringServer { server, generation, log_filter, related_to };
         match self.relay.take(message, id, &asked) {
             Step::Tell(piece) => self.reply.send(piece).await,
             // Rare, so boxed to keep it out of every call's future.

@@ -15,7 +15,6 @@ use mcpproxy_policy::Principal;
 use mcpproxy_policy::approvals::TASK_LIFETIME;
 use mcpproxy_upstream::CallSession;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use super::client::{Client, Peer};
 
@@ -25,8 +24,6 @@ const MAX_KNOWN: usize = 4096;
 const MAX_KNOWN_OF_PRINCIPAL: usize = 256;
 /// Maximum tasks on one page of a list.
 pub(super) const PAGE_TASKS: usize = 16;
-/// Maximum changed tasks of one session that it was not notified of; further ones are dropped.
-const MAX_CHANGED: usize = 64;
 
 /// The table, in the order of creation.
 #[derive(Debug)]
@@ -213,35 +210,9 @@ impl KnownTask {
     }
 }
 
-/// Changed tasks of one session that it was not notified of, by their sealed ids.
-#[derive(Debug, Default)]
-pub(crate) struct ChangedTasks {
-    changed: Mutex<VecDeque<Arc<str>>>,
-    noted: Notify,
-}
-
-impl ChangedTasks {
-    fn note(&self, sealed: &Arc<str>) {
-        let mut changed = self.changed.lock();
-        if changed.len() < MAX_CHANGED && !changed.contains(sealed) {
-            changed.push_back(Arc::clone(sealed));
-            self.noted.notify_one();
-        }
-    }
-
-    /// Waits for the next changed task; for one reader. Cancel-safe.
-    pub(crate) async fn next(&self) -> Arc<str> {
-        loop {
-            if let Some(sealed) = self.changed.lock().pop_front() {
-                return sealed;
-            }
-            self.noted.notified().await;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use mcpproxy_policy::{AgentToken, Scope};
 
     use super::super::client::{Channel, Endpoint};
@@ -289,7 +260,7 @@ mod tests {
 
     /// Whether a change of the task was noted for that client.
     fn is_noted(peer: &Peer) -> bool {
-        peer.client.changed_tasks.changed.lock().pop_front().is_some()
+        peer.client.changed_tasks.next().now_or_never().is_some()
     }
 
     #[test]
@@ -393,17 +364,5 @@ mod tests {
         table.asked("s/1 of token:a", &other.principal, &other.client);
         table.changed("s", "1", now);
         assert!(is_noted(&other) && !is_noted(&a));
-    }
-
-    #[tokio::test]
-    async fn pro_43_changes_that_wait_for_a_session_are_bounded() {
-        let changed = ChangedTasks::default();
-        for n in 0..2 * MAX_CHANGED {
-            changed.note(&n.to_string().into());
-        }
-        for n in 0..MAX_CHANGED {
-            assert_eq!(*changed.next().await, *n.to_string());
-        }
-        assert!(changed.changed.lock().is_empty());
     }
 }

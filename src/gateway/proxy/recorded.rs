@@ -305,7 +305,7 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
         extras: &mut CallExtras,
     ) -> Result<Permit, Stopped> {
-        related_tasks::open(self.worker, self.caller, &access, extras);
+        related_tasks::open(&self.worker.proxy.approvals, &self.caller.principal, &access, extras);
         let carried = self.record.carried();
         let baggage = carried.as_ref().and_then(|carried| carried.baggage.as_deref());
         if let Some(meta) = meta::asked(extras.meta.as_deref(), baggage) {

@@ -2,20 +2,18 @@
 //! Metadata; PRO-43).
 //!
 //! A client knows a task by its sealed id, the server by its own. So the relation is opened in what a client sends, and
-//! sealed in what a server sends; a relation to a task that is not the client's is removed. Pure, apart from [`open`].
+//! sealed in what a server sends; a relation to a task that is not the client's is removed. Pure; the caller supplies the keys and the table.
 
 use std::ops::Range;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use mcpproxy_json::members::{member, members, string};
-use mcpproxy_policy::Access;
+use mcpproxy_policy::approvals::ApprovalQueue;
+use mcpproxy_policy::{Access, Principal};
 use mcpproxy_protocol::mcp::meta::{TASK_KEY, without_task};
 use mcpproxy_upstream::CallExtras;
 use serde_json::Value;
-
-use super::client::Caller;
-use super::worker::Worker;
 
 /// End of [`TASK_KEY`], for a search before anything is parsed.
 const NAME: &[u8] = b"related-task";
@@ -23,12 +21,12 @@ const META: &str = "_meta";
 
 /// Replacement of a part of a text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Replaced {
+pub(super) struct RelationEdit {
     pub(super) at: Range<usize>,
     pub(super) by: String,
 }
 
-impl Replaced {
+impl RelationEdit {
     fn applied(&self, text: &str) -> Option<String> {
         Some([text.get(..self.at.start)?, &self.by, text.get(self.at.end..)?].concat())
     }
@@ -46,7 +44,7 @@ pub(super) fn replaced(
     text: &str,
     object: &str,
     other: impl FnOnce(&str) -> Option<String>,
-) -> Option<Replaced> {
+) -> Option<RelationEdit> {
     replaced_in_meta(text, member(object, META)?, other)
 }
 
@@ -54,28 +52,32 @@ fn replaced_in_meta(
     text: &str,
     meta: &str,
     other: impl FnOnce(&str) -> Option<String>,
-) -> Option<Replaced> {
+) -> Option<RelationEdit> {
     let related = member(meta, TASK_KEY)?;
     let raw = member(related, "taskId").unwrap_or_default();
     Some(match string(raw).and_then(|id| other(&id)) {
-        Some(id) => Replaced { at: range_in(text, raw), by: Value::from(id).to_string() },
+        Some(id) => RelationEdit { at: range_in(text, raw), by: Value::from(id).to_string() },
         None => {
             let by = without_task(meta.as_bytes()).unwrap_or_else(|| "{}".to_owned());
-            Replaced { at: range_in(text, meta), by }
+            RelationEdit { at: range_in(text, meta), by }
         }
     })
 }
 
 /// Opens the relation of a client's request, before it is decided about and recorded: a sealed id is not recorded.
-pub(super) fn open(worker: &Worker, caller: &Caller, access: &Access, extras: &mut CallExtras) {
+pub(super) fn open(
+    approvals: &ApprovalQueue,
+    principal: &Principal,
+    access: &Access,
+    extras: &mut CallExtras,
+) {
     let Some(meta) = &extras.meta else { return };
     // A key that is written with an escape is the server's to misunderstand.
     if memchr::memmem::find(meta, NAME).is_none() {
         return;
     }
     let own = |sealed: &str| {
-        let opened =
-            worker.proxy.approvals.open_task(sealed, &caller.principal, SystemTime::now())?;
+        let opened = approvals.open_task(sealed, principal, SystemTime::now())?;
         (*opened.server == **access.server()).then(|| opened.id.into())
     };
     let opened = std::str::from_utf8(meta).ok();
@@ -93,7 +95,7 @@ pub(super) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
     let answers = members(inputs).into_iter().flatten().map_while(Result::ok);
     let mut all: Vec<_> = answers.filter_map(|(_, answer)| replaced(inputs, answer, own)).collect();
     all.sort_by_key(|replaced| std::cmp::Reverse(replaced.at.start));
-    for Replaced { at, by } in all {
+    for RelationEdit { at, by } in all {
         opened.replace_range(at, &by);
     }
     opened

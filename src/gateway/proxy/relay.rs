@@ -90,7 +90,7 @@ pub(super) struct AnsweringServer<'a> {
     /// Log-once filter.
     pub(super) log_filter: &'a DroppedMembers,
     /// Its own id of the task that the message is related to.
-    pub(super) task: Option<&'a str>,
+    pub(super) related_to: Option<&'a str>,
 }
 
 #[derive(Deserialize)]
@@ -353,7 +353,7 @@ impl Relay {
         }
         let (server, generation) = (Arc::clone(asked.server), asked.generation);
         let own_id = raw_id.clone();
-        let task = asked.task.map(Box::from);
+        let task = asked.related_to.map(Box::from);
         let question = ServerQuestion { server, method: method.into(), generation, raw_id, task };
         let Some(id) = client.ask(Question::Server(question)) else {
             return refuse(&format!("{method}: the client has too many requests open"));
@@ -457,7 +457,7 @@ pub(super) fn log_message(
         message,
         client.revision(),
         &[],
-        &AnsweringServer { server, generation: 0, log_filter, task: None },
+        &AnsweringServer { server, generation: 0, log_filter, related_to: None },
     )
 }
 
@@ -555,7 +555,7 @@ mod tests {
             server: &"srv".into(),
             generation: 1,
             log_filter: &DroppedMembers::default(),
-            task: None,
+            related_to: None,
         };
         relay.take(message, 7, &asked)
     }

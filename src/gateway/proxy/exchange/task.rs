@@ -34,7 +34,7 @@ use super::{ADAPTED, Broken, Exchange, joined, policy, required};
 use crate::proxy::input_rounds::is_type;
 use crate::proxy::known_tasks::CreatedTask;
 use crate::proxy::related_tasks;
-use crate::proxy::related_tasks::{Replaced, range_in};
+use crate::proxy::related_tasks::{RelationEdit, range_in};
 use crate::proxy::task_capability::{TASK_DIGITS, TASK_STATUS, TaskAnswer, missing};
 
 /// Maximum size of a result that makes a task, in bytes. A longer one without a `resultType` before this position is none.
@@ -99,8 +99,8 @@ struct Edit {
     by: Bytes,
 }
 
-impl From<Replaced> for Edit {
-    fn from(Replaced { at, by }: Replaced) -> Self {
+impl From<RelationEdit> for Edit {
+    fn from(RelationEdit { at, by }: RelationEdit) -> Self {
         Self { at, by: by.into() }
     }
 }
