@@ -395,37 +395,6 @@ fn act_6_records_older_than_the_minimum_age_are_removed_by_size_and_younger_ones
     writer.close().unwrap();
 }
 
-#[test]
-fn act_6_tables_of_a_large_log_are_deleted_without_being_rewritten() {
-    let (dir, clocks) = (tempfile::tempdir().unwrap(), Clocks::new());
-    // 80 MiB, more than is rewritten, in the first segment.
-    let unlimited =
-        Config { max_records: 0, max_size_mb: 0, retention_days: 0, ..Config::default() };
-    let (activity, writer) = clocks.open_with(dir.path(), unlimited.clone());
-    submit_noise(&activity, 0..800, 100 << 10);
-    writer.close().unwrap();
-    let tables = || size(&dir.path().join("db/keyspaces"));
-    assert!(tables() > 64 << 20, "{}", tables());
-    // The next segment is in memory and journals.
-    let (activity, writer) = clocks.open_with(dir.path(), unlimited.clone());
-    submit(&activity, 0..400);
-    activity.flush().unwrap();
-    let last = *seqs(&activity).last().unwrap();
-    assert!(last > 1024 + 100, "{last}");
-    let few = Config { max_records: 100, min_retention: Duration::ZERO, ..unlimited.clone() };
-    // The change of the limits wakes retention as well.
-    activity.set_retention(few.retention());
-    activity.prune().unwrap();
-    assert!(tables() < 8 << 20, "{}", tables());
-    let kept = seqs(&activity);
-    assert_eq!(kept, (last + 2 - 100..=last + 1).collect::<Vec<_>>());
-    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
-    writer.close().unwrap();
-    let (activity, writer) = clocks.open_with(dir.path(), unlimited);
-    assert_eq!(seqs(&activity)[..kept.len()], kept);
-    writer.close().unwrap();
-}
-
 fn size(path: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(path).unwrap().map(|it| it.unwrap().path());
     entries.map(|it| if it.is_dir() { size(&it) } else { it.metadata().unwrap().len() }).sum()

@@ -53,6 +53,8 @@ const RULE: &str = r#"@id("no") forbid (principal, action, resource == Tool::"s:
 /// A data folder as left by a node.
 pub(crate) struct Scene {
     pub(crate) name: &'static str,
+    /// Ends of the names of files of which the earlier state has another version.
+    pub(crate) older: &'static [&'static str],
     pub(crate) folder: tempfile::TempDir,
     /// An earlier state of the folder.
     pub(crate) earlier: tempfile::TempDir,
@@ -80,6 +82,13 @@ impl Scene {
         }
         found.sort();
         found
+    }
+
+    /// The earlier version of a file, if there is one that differs.
+    pub(crate) fn older(&self, file: &Path) -> Option<PathBuf> {
+        let older = self.earlier.path().join(file);
+        let differs = older.exists() && written(&older) != written(&self.folder.path().join(file));
+        differs.then_some(older)
     }
 
     /// Makes a copy, whose tables are linked. Also returns the path of its config.
@@ -142,13 +151,13 @@ impl Servers {
         })
     }
 
-    /// Stores a login.
-    fn log_in(&self, folder: &Path) {
+    /// Stores a login, at another time for each half.
+    fn log_in(&self, folder: &Path, half: u64) {
         let url = &self.with_login;
         let grant = json!({
             "url": url, "resource": url, "client_id": "client", "access_token": ACCESS_TOKEN,
             "metadata": {"authorization_endpoint": url, "token_endpoint": url},
-            "scopes": [], "received_at": 1,
+            "scopes": [], "received_at": 1 + half,
         });
         let oauth = folder.join("data/oauth");
         private::folder(&oauth).unwrap();
@@ -222,7 +231,7 @@ fn sealed(name: &'static str, (records, bytes): (u64, usize), servers: &Servers)
         fill(&activity, half * records / 2, records / 2, bytes);
         writer.close().unwrap();
         drop(activity);
-        servers.log_in(folder.path());
+        servers.log_in(folder.path(), half);
         let config = config(json!({"mcpServers": servers.config(annotations)}));
         let path = written_config(&config, folder.path());
         let mut command = Command::new(program());
@@ -243,7 +252,20 @@ fn sealed(name: &'static str, (records, bytes): (u64, usize), servers: &Servers)
     run(0, DESTRUCTIVE);
     let earlier = snapshot(folder.path());
     let config = run(1, READ_ONLY);
-    Scene { name, folder, earlier, config, tokens }
+    let older = &[
+        "activity/head",
+        "activity/seal",
+        "activity/tables",
+        "keyspaces/1/current",
+        "data/tokens.json",
+        "tokens.json.last-good",
+        ".pins",
+        ".pins.last-good",
+        ".tools",
+        "oauth/login.json",
+        "oauth/login.json.last-good",
+    ];
+    Scene { name, older, folder, earlier, config, tokens }
 }
 
 /// A log whose process was killed: a copy of its files while it was open.
@@ -256,11 +278,12 @@ fn killed(name: &'static str, (records, bytes): (u64, usize)) -> Scene {
     let copy = snapshot(folder.path());
     writer.close().unwrap();
     let config = config(json!({}));
-    Scene { name, folder: copy, earlier, config, tokens: Vec::new() }
+    let older = &[".jnl", "activity/head"];
+    Scene { name, older, folder: copy, earlier, config, tokens: Vec::new() }
 }
 
-/// The folder of a fleet's node that `signal` ended, with its object store. The earlier state has half of the records
-/// and no shared config.
+/// The folder of a fleet's node that `signal` ended, with its object store. The earlier state has half of the records,
+/// one token less, and an earlier version of the shared config, without the login.
 fn of_a_fleet(name: &'static str, signal: &str, servers: &Servers) -> Scene {
     let (records, bytes) = SMALL;
     let folder = tempfile::tempdir().unwrap();
@@ -283,22 +306,25 @@ fn of_a_fleet(name: &'static str, signal: &str, servers: &Servers) -> Scene {
             output
         };
         tokens.push(secret(&cli(&["token", "create", ["ci", "dev"][half as usize]])));
-        if half == 1 {
-            let shared = folder.path().join("fleet.json");
-            fs::write(folder.path().join("r.cedar"), RULE).unwrap();
-            let rules = json!({"files": ["r.cedar"]});
-            let text = json!({"mcpServers": servers.config(READ_ONLY), "policy": rules});
-            fs::write(&shared, text.to_string()).unwrap();
-            servers.log_in(folder.path());
-            cli(&["fleet", "apply", shared.to_str().unwrap()]);
-            until("the shared config runs", || {
-                let servers = get(&address, "/api/v1/servers")["servers"].clone();
-                let servers = servers.as_array().unwrap();
-                servers.len() == 2 && servers.iter().all(|server| server["state"] == "connected")
-            });
-            for name in ["fleet.json", "r.cedar"] {
-                fs::remove_file(folder.path().join(name)).unwrap();
-            }
+        let mut of_half = servers.config([DESTRUCTIVE, READ_ONLY][half as usize]);
+        if half == 0 {
+            of_half.as_object_mut().unwrap().remove("login");
+        } else {
+            servers.log_in(folder.path(), half);
+        }
+        let shared = folder.path().join("fleet.json");
+        fs::write(folder.path().join("r.cedar"), RULE).unwrap();
+        let text = json!({"mcpServers": of_half, "policy": {"files": ["r.cedar"]}});
+        fs::write(&shared, text.to_string()).unwrap();
+        cli(&["fleet", "apply", shared.to_str().unwrap()]);
+        until("the shared config runs", || {
+            let running = get(&address, "/api/v1/servers")["servers"].clone();
+            let running = running.as_array().unwrap();
+            running.len() == of_half.as_object().unwrap().len()
+                && running.iter().all(|server| server["state"] == "connected")
+        });
+        for name in ["fleet.json", "r.cedar"] {
+            fs::remove_file(folder.path().join(name)).unwrap();
         }
         until("everything is uploaded", || {
             let fleet = get(&address, "/api/v1/fleet");
@@ -309,7 +335,17 @@ fn of_a_fleet(name: &'static str, signal: &str, servers: &Servers) -> Scene {
     run(0, "-TERM");
     let earlier = snapshot(folder.path());
     run(1, signal);
-    Scene { name, folder, earlier, config, tokens }
+    let older = &[
+        "activity/head",
+        "keyspaces/1/current",
+        "data/tokens.json",
+        ".pins",
+        ".tools",
+        "fleet/config.json",
+        "fleet/facts.json",
+        "fleet/sealed",
+    ];
+    Scene { name, older, folder, earlier, config, tokens }
 }
 
 /// Starts a proxy. Returns its address as well.

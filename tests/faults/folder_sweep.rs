@@ -56,6 +56,8 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of findings that are shown of a scene and a kind of damage.
 const MAX_FINDINGS: u64 = 3;
 const SECTOR: u64 = 512;
+/// In the short form, every so many of the files of which an older version exists are replaced by it.
+const OLDER_EVERY: usize = 3;
 /// Number of cases that run at a time on each core: a node of a fleet mostly waits for its lease.
 const CASES_PER_CORE: usize = 6;
 
@@ -135,10 +137,7 @@ impl Damage {
             }
             Self::Missing => fs::remove_file(&path).unwrap(),
             Self::Older => {
-                let older = scene.earlier.path().join(file);
-                if !older.exists() || fs::read(&older).unwrap() == fs::read(&path).unwrap() {
-                    return false;
-                }
+                let Some(older) = scene.older(file) else { return false };
                 unlinked(&path);
                 fs::copy(older, path).unwrap();
             }
@@ -190,20 +189,32 @@ fn damaged_data_folder_files_are_reported_without_aborting() {
         seen.into_iter().map(|seen| seen.join().unwrap()).collect()
     });
     let only = std::env::var(ONLY).unwrap_or_default();
+    for (scene, files) in scenes.iter().zip(&files) {
+        let older: Vec<_> = files.iter().filter(|file| scene.older(file).is_some()).collect();
+        let has = |end: &&str| older.iter().any(|file| file.to_string_lossy().ends_with(*end));
+        let same: Vec<_> = scene.older.iter().filter(|end| !has(end)).collect();
+        assert!(same.is_empty(), "{}: no earlier version of {same:?}: {older:?}", scene.name);
+    }
     let mut cases = Vec::new();
     for ((scene, files), undamaged) in scenes.iter().zip(&files).zip(&undamaged) {
+        let mut older_files = 0;
         for (number, file) in files.iter().enumerate() {
             if !format!("{}: {}", scene.name, file.display()).contains(&only) {
                 continue;
             }
+            let has_older = scene.older(file).is_some();
+            older_files += usize::from(has_older);
+            let mut kinds = Damage::KINDS.to_vec();
+            kinds.retain(|kind| has_older || *kind != Damage::Older);
             let damages: Vec<_> = match bits {
-                None => vec![Damage::KINDS[number % Damage::KINDS.len()]],
+                None if has_older && older_files % OLDER_EVERY == 0 => vec![Damage::Older],
+                None => vec![kinds[number % kinds.len()]],
                 Some(bits) => {
                     let written = written_bytes(&scene.folder.path().join(file));
                     let mut places: Vec<_> = (0..bits).map(|bit| 1000 * bit / bits).collect();
                     places.dedup_by_key(|place| bit_at(written, *place));
                     let flips = places.into_iter().map(Damage::Flip);
-                    flips.chain(Damage::KINDS.into_iter().skip(1)).collect()
+                    flips.chain(kinds.into_iter().skip(1)).collect()
                 }
             };
             cases.extend(damages.into_iter().map(|damage| Case {
