@@ -150,9 +150,11 @@ impl OpenStream {
 
 impl OpenStream {
     /// Its keys that are not those of the `other` one.
-    fn keys_beside(&self, other: Option<&Self>) -> impl Iterator<Item = Arc<str>> {
-        let is_new = |key: &&Arc<str>| other.is_none_or(|other| !other.keys.contains(*key));
-        self.keys.iter().filter(is_new).cloned()
+    fn keys_beside(&self, other: Option<&Self>) -> Keys {
+        match other {
+            Some(other) => self.keys.difference(&other.keys).cloned().collect(),
+            None => self.keys.clone(),
+        }
     }
 }
 
@@ -184,7 +186,7 @@ impl RefusedKeys {
     }
 
     /// Adds a refused set with these `new` keys. Returns whether nothing of them is left to be tried.
-    fn add(&mut self, set: Keys, new: Vec<Arc<str>>) -> bool {
+    fn add(&mut self, set: Keys, new: Keys) -> bool {
         if new.is_empty() {
             self.set = Some(set);
         } else if new.len() == 1 || self.halvings == MAX_HALVINGS {
@@ -284,7 +286,7 @@ where
                         continue;
                     }
                     (Some(failed), Progress::Ended(ListenEnd::Refused)) => {
-                        let new = failed.keys_beside(current.as_ref()).collect();
+                        let new = failed.keys_beside(current.as_ref());
                         if refused.add(failed.keys, new) && current.is_none() {
                             (self.publish)(Followed::Refused);
                         }
