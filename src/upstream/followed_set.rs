@@ -4,11 +4,11 @@
 //! ```text
 //! set changes ─▶ opening ── confirmed ──▶ current ── ends ──▶ backoff ─▶ opening
 //!                  │  the one before it stays open meanwhile       its keys may have changed unseen
-//!                  └─ refused ─▶ the one before it stays; the new keys are tried in halves
+//!                  └─ refused ─▶ the one before it stays; its keys are tried in halves
 //! ```
 //!
-//! A key that the server refuses is left out until nobody wants it, so that it keeps no other from being followed: a server
-//! that has forgotten one task refuses a set with it as a whole.
+//! A server that has forgotten one task refuses each set with it as a whole. A key that is refused alone is left out until
+//! nobody wants it, so that it keeps no other from being followed.
 //!
 //! The stream before is closed when the new one is confirmed, so that nothing is missed when the set changes, and what
 //! others follow is not affected.
@@ -30,8 +30,12 @@ use crate::notifications::{Followed, WantedResources};
 
 /// Time for a server to confirm a stream while the set changes.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
-/// Maximum number of times that refused keys are halved before all of them are left out, until the set changes.
-const MAX_HALVINGS: u32 = 32;
+/// Time after which a stream over a pipe counts as confirmed. The acknowledgment there is not told apart from other messages.
+const PIPE_CONFIRM: Duration = Duration::from_millis(500);
+/// Number of refusals after which the next attempt waits, as after the end of a stream.
+const MAX_REFUSALS: u32 = 32;
+/// Number of keys refused alone, without a confirmed stream, after which a server does not support such streams.
+const MAX_ALONE: u32 = 8;
 
 type Keys = BTreeSet<Arc<str>>;
 type Stream = Pin<Box<dyn Future<Output = ListenEnd> + Send>>;
@@ -74,11 +78,24 @@ fn stream(
 ) -> Stream {
     let (upstream, line) = (Arc::clone(upstream), line.clone());
     Box::pin(async move {
-        let confirmed = || {
-            // Fails if nobody waits for it any more.
-            let _ = confirm.send(());
+        let (opened, is_open) = oneshot::channel();
+        let confirming = async {
+            if is_open.await.is_ok() {
+                if let Line::Stdio(_) = line {
+                    tokio::time::sleep(PIPE_CONFIRM).await;
+                }
+                // Fails if nobody waits for it any more.
+                let _ = confirm.send(());
+            }
+            pending::<ListenEnd>().await
         };
-        run_stream(&upstream, &line, &params, confirmed).await
+        let opened = || {
+            let _ = opened.send(());
+        };
+        tokio::select! {
+            end = run_stream(&upstream, &line, &params, opened) => end,
+            end = confirming => end,
+        }
     })
 }
 
@@ -158,49 +175,85 @@ impl OpenStream {
     }
 }
 
-/// Keys that a server refuses, and those of refused sets that wait while others are tried.
+/// Keys that a server refuses, and the search for them in refused sets.
 #[derive(Debug, Default)]
 struct RefusedKeys {
-    /// Left out until nobody wants them.
+    /// Refused alone: left out until nobody wants them.
     keys: Keys,
-    /// Left out until the next stream is confirmed, or refused for a single key.
-    deferred: Keys,
-    /// Number of halvings since the set changed.
-    halvings: u32,
-    /// A refused set without a new key.
-    set: Option<Keys>,
+    /// Left out while the others of a refused set are tried.
+    held_back: Keys,
+    /// Keys of a stream that was confirmed during the search: not among those that the server refuses.
+    trusted: Keys,
+    /// Number of refusals since the last pause.
+    refusals: u32,
+    /// Number of keys that were refused alone before a stream was confirmed; `None` afterwards.
+    alone: Option<u32>,
+}
+
+/// Next step after a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterRefusal {
+    TryOthers,
+    Pause,
+    /// The server does not support such streams.
+    GiveUp,
 }
 
 impl RefusedKeys {
+    fn new() -> Self {
+        Self { alone: Some(0), ..Self::default() }
+    }
+
     /// The wanted keys to be followed now.
     fn without(&mut self, wanted: Keys) -> Keys {
-        self.keys.retain(|key| wanted.contains(key));
-        self.deferred.retain(|key| wanted.contains(key));
-        let is_left_out = |key: &Arc<str>| self.keys.contains(key) || self.deferred.contains(key);
+        for keys in [&mut self.keys, &mut self.held_back, &mut self.trusted] {
+            keys.retain(|key| wanted.contains(key));
+        }
+        let is_left_out = |key: &Arc<str>| self.keys.contains(key) || self.held_back.contains(key);
         wanted.into_iter().filter(|key| !is_left_out(key)).collect()
     }
 
-    fn confirmed(&mut self) {
-        self.deferred.clear();
-        self.set = None;
+    /// A stream for these keys is confirmed.
+    fn confirmed(&mut self, keys: &Keys) {
+        self.trusted = if self.held_back.is_empty() { Keys::new() } else { keys.clone() };
+        self.held_back.clear();
+        self.alone = None;
     }
 
-    /// Adds a refused set with these `new` keys. Returns whether nothing of them is left to be tried.
-    fn add(&mut self, set: Keys, new: Keys) -> bool {
-        if new.is_empty() {
-            self.set = Some(set);
-        } else if new.len() == 1 || self.halvings == MAX_HALVINGS {
-            self.keys.extend(new);
-            self.set = None;
-            let is_last = self.deferred.is_empty();
-            self.deferred.clear();
-            return is_last;
-        } else {
-            self.halvings += 1;
-            let half = new.len() / 2;
-            self.deferred.extend(new.into_iter().skip(half));
+    /// What is to be followed is followed. Returns whether keys that were held back are to be tried now.
+    fn settled(&mut self) -> bool {
+        self.trusted.clear();
+        !std::mem::take(&mut self.held_back).is_empty()
+    }
+
+    /// A set was refused; those of its keys that have a `current` stream are tried last.
+    fn refused(&mut self, set: &Keys, current: Option<&Keys>) -> AfterRefusal {
+        let mut suspects: Vec<_> = set.difference(&self.trusted).cloned().collect();
+        suspects.sort_by_key(|key| current.is_some_and(|keys| keys.contains(key)));
+        self.refusals += 1;
+        match suspects.len() {
+            // It was accepted a moment ago.
+            0 => {
+                self.trusted.clear();
+                return AfterRefusal::Pause;
+            }
+            1 => {
+                self.keys.extend(suspects);
+                self.held_back.clear();
+                if let Some(alone) = &mut self.alone {
+                    *alone += 1;
+                    if *alone == MAX_ALONE {
+                        return AfterRefusal::GiveUp;
+                    }
+                }
+            }
+            many => self.held_back.extend(suspects.into_iter().skip(many / 2)),
         }
-        false
+        if self.refusals < MAX_REFUSALS {
+            return AfterRefusal::TryOthers;
+        }
+        self.refusals = 0;
+        AfterRefusal::Pause
     }
 }
 
@@ -224,17 +277,17 @@ where
     Notify: Fn(&str),
     Publish: Fn(Followed),
 {
-    /// Follows `wanted` until the connection is lost.
+    /// Follows `wanted` until the connection is lost or the server turns out not to support it.
     async fn follow(&self, mut wanted: watch::Receiver<Of>) {
         (self.publish)(Followed::None);
         // Changes of these may have been missed, also on the connection before.
         let mut missed = (self.keys)(&wanted.borrow());
         let (mut current, mut opening) = (None::<OpenStream>, None::<OpenStream>);
         let (mut backoff, mut retry_at) = (ReopenBackoff::default(), None);
-        let mut refused = RefusedKeys::default();
+        let mut refused = RefusedKeys::new();
         loop {
             let now = refused.without((self.keys)(&wanted.borrow_and_update()));
-            missed.retain(|key| now.contains(key) || refused.deferred.contains(key));
+            missed.retain(|key| now.contains(key) || refused.held_back.contains(key));
             if self.notifies_of_new {
                 let followed = current.as_ref().map(|it| &it.keys);
                 let new = now.iter().filter(|key| followed.is_none_or(|it| !it.contains(*key)));
@@ -251,11 +304,10 @@ where
             if let Some(given_up) = opening.take_if(is_useless) {
                 missed.extend(given_up.keys_beside(current.as_ref()));
             }
-            if !is_open
-                && opening.is_none()
-                && retry_at.is_none()
-                && refused.set.as_ref() != Some(&now)
-            {
+            if is_open && refused.settled() {
+                continue;
+            }
+            if !is_open && opening.is_none() && retry_at.is_none() {
                 opening = Some(self.open(now.clone()));
             }
             let outdated = opening.as_ref().filter(|it| it.keys != now);
@@ -264,8 +316,11 @@ where
                 progress = progress(&mut current) => match (current.take(), progress) {
                     (Some(ended), Progress::Ended(end)) => {
                         (self.publish)(Followed::None);
+                        if end == ListenEnd::Refused {
+                            refused.trusted.clear();
+                            refused.refused(&ended.keys, None);
+                        }
                         missed.extend(ended.keys);
-                        refused.set = None;
                         (ended.began.elapsed(), end)
                     }
                     (_, Progress::Confirmed) | (None, _) => continue,
@@ -281,13 +336,28 @@ where
                         });
                         let keys = opened.keys.iter().cloned().collect();
                         (self.publish)(Followed::Confirmed(keys));
-                        current = Some(opened);
-                        refused.confirmed();
+                        refused.confirmed(&opened.keys);
+                        if let Some(before) = current.replace(opened) {
+                            // Those that are held back have no stream for a while.
+                            missed.extend(before.keys_beside(current.as_ref()));
+                        }
                         continue;
                     }
                     (Some(failed), Progress::Ended(ListenEnd::Refused)) => {
-                        let new = failed.keys_beside(current.as_ref());
-                        if refused.add(failed.keys, new) && current.is_none() {
+                        missed.extend(failed.keys_beside(current.as_ref()));
+                        let before = current.as_ref().map(|it| &it.keys);
+                        match refused.refused(&failed.keys, before) {
+                            AfterRefusal::TryOthers => {}
+                            AfterRefusal::Pause => {
+                                let delay = backoff.delay(Duration::ZERO, None);
+                                retry_at = Some(Instant::now() + delay);
+                            }
+                            AfterRefusal::GiveUp => {
+                                (self.publish)(Followed::Refused);
+                                return;
+                            }
+                        }
+                        if current.is_none() && failed.keys.len() == 1 {
                             (self.publish)(Followed::Refused);
                         }
                         continue;
@@ -305,16 +375,13 @@ where
                 }
                 () = elapsed(replace_at) => continue,
                 changed = wanted.changed() => match changed {
-                    Ok(()) => {
-                        refused.halvings = 0;
-                        continue;
-                    }
+                    Ok(()) => continue,
                     Err(_) => return,
                 },
             };
             let asked = match end {
                 ListenEnd::Ended(asked) => asked,
-                // It was confirmed before.
+                // Of a confirmed stream.
                 ListenEnd::Refused => None,
                 ListenEnd::Disconnected => return,
             };
@@ -462,9 +529,12 @@ mod tests {
             turn().await;
             taken(notified);
             wanted.send_replace(keys(&["a", "b", "odd"]));
-            let refused = streams.recv().await.unwrap();
-            refused.end.send(ListenEnd::Refused).unwrap();
-            turn().await;
+            for expected in [&["a", "b", "odd"][..], &["odd"]] {
+                let refused = streams.recv().await.unwrap();
+                assert_eq!(refused.keys, expected);
+                refused.end.send(ListenEnd::Refused).unwrap();
+                turn().await;
+            }
             assert!(!first.end.is_closed() && streams.try_recv().is_err());
             wanted.send_replace(keys(&["a", "b", "c", "odd"]));
             let second = streams.recv().await.unwrap();
@@ -480,40 +550,115 @@ mod tests {
     async fn pro_43_first_set_that_is_refused_is_tried_in_halves() {
         following((true, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
             wanted.send_replace(keys(&["a", "b", "c", "odd"]));
-            let (mut tried, mut standing) = (0, None);
-            while tried < 20 {
-                turn().await;
-                let Ok(opened) = streams.try_recv() else { break };
-                tried += 1;
-                if opened.keys.contains(&"odd".to_owned()) {
-                    opened.end.send(ListenEnd::Refused).unwrap();
-                } else {
-                    opened.confirm.send(()).unwrap();
-                    standing = Some((opened.keys, opened.end));
-                }
-            }
-            let (followed, _end) = standing.unwrap();
+            let mut standing = Vec::new();
+            let (followed, tried) = served(&mut streams, &mut standing, &["a", "b", "c"]).await;
             assert_eq!(followed, ["a", "b", "c"], "after {tried} attempts");
-            assert_eq!(taken(notified), ["a", "b", "c"]);
+            let notified: BTreeSet<_> = taken(notified).into_iter().collect();
+            assert_eq!(notified.into_iter().collect::<Vec<_>>(), ["a", "b", "c"]);
+        })
+        .await;
+    }
+
+    /// A confirmed stream: its keys, and its end, which is kept.
+    type Opening = (Vec<String>, oneshot::Sender<ListenEnd>);
+
+    /// Confirms streams for `known` keys only, until no further one is opened; returns what is followed then, and the
+    /// number of attempts.
+    async fn served(
+        streams: &mut mpsc::UnboundedReceiver<Opened>,
+        standing: &mut Vec<Opening>,
+        known: &[&str],
+    ) -> (Vec<String>, u32) {
+        let mut tried = 0;
+        loop {
+            turn().await;
+            let Ok(opened) = streams.try_recv() else { break };
+            tried += 1;
+            assert!(tried < 1000);
+            if opened.keys.iter().all(|key| known.contains(&&**key)) {
+                // Fails if it was given up for another set.
+                if opened.confirm.send(()).is_ok() {
+                    standing.push((opened.keys, opened.end));
+                }
+            } else {
+                let _ = opened.end.send(ListenEnd::Refused);
+            }
+        }
+        (standing.last().map(|it| it.0.clone()).unwrap_or_default(), tried)
+    }
+
+    #[tokio::test]
+    async fn pro_43_task_that_a_server_has_forgotten_keeps_no_new_one_from_being_followed() {
+        following((true, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
+            let mut standing = Vec::new();
+            let all = served(&mut streams, &mut standing, &["a", "b"]).await;
+            assert_eq!(all.0, ["a", "b"]);
+            taken(notified);
+            // `a` is forgotten while its stream stands.
+            wanted.send_replace(keys(&["a", "b", "c"]));
+            let all = served(&mut streams, &mut standing, &["b", "c"]).await;
+            assert_eq!(all.0, ["b", "c"], "after {} attempts", all.1);
+            let notified = taken(notified);
+            assert!(
+                ["b", "c"].iter().all(|key| notified.iter().any(|it| it == key)),
+                "{notified:?}"
+            );
         })
         .await;
     }
 
     #[tokio::test]
-    async fn pro_43_number_of_attempts_at_a_refused_set_is_limited() {
+    async fn pro_43_key_that_is_held_back_is_tried_after_the_others_left() {
         following((true, CONFIRM_LIMIT), async |wanted, mut streams, _| {
-            let many: Keys = (0..1024).map(|key| Arc::from(key.to_string())).collect();
-            wanted.send_replace(many);
-            let mut tried = 0;
-            while tried < 1000 {
-                turn().await;
-                let Ok(opened) = streams.try_recv() else { break };
-                tried += 1;
-                opened.end.send(ListenEnd::Refused).unwrap();
-            }
-            assert!((2..=2 * MAX_HALVINGS).contains(&tried), "{tried}");
+            let both = streams.recv().await.unwrap();
+            both.end.send(ListenEnd::Refused).unwrap();
+            let first = streams.recv().await.unwrap();
+            assert_eq!(first.keys, ["a"]);
+            wanted.send_replace(keys(&["b"]));
+            assert_eq!(streams.recv().await.unwrap().keys, ["b"]);
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn pro_43_confirmed_stream_that_is_refused_later_is_searched_for_the_key() {
+        following((true, CONFIRM_LIMIT), async |_wanted, mut streams, _| {
+            // As over a pipe, where the refusal comes last.
+            for expected in [&["a", "b"][..], &["a"]] {
+                let opened = streams.recv().await.unwrap();
+                assert_eq!(opened.keys, expected);
+                opened.confirm.send(()).unwrap();
+                turn().await;
+                if expected.len() > 1 {
+                    opened.end.send(ListenEnd::Refused).unwrap();
+                } else {
+                    let next = streams.recv().await.unwrap();
+                    assert_eq!(next.keys, ["a", "b"]);
+                    next.end.send(ListenEnd::Refused).unwrap();
+                    turn().await;
+                    assert!(streams.try_recv().is_err(), "`b` is left out");
+                    assert!(!opened.end.is_closed());
+                }
+            }
+        })
+        .await;
+    }
+
+    #[test]
+    fn pro_43_attempts_at_refused_sets_pause_and_end() {
+        let mut refused = RefusedKeys::new();
+        let wanted: Keys = (0..64).map(|key| Arc::from(key.to_string())).collect();
+        let mut steps = Vec::new();
+        while steps.last() != Some(&AfterRefusal::GiveUp) && steps.len() < 1000 {
+            let set = refused.without(wanted.clone());
+            steps.push(refused.refused(&set, None));
+        }
+        assert!(steps.len() < 64, "{}", steps.len());
+        assert_eq!(refused.keys.len() as u32, MAX_ALONE);
+        let mut refused = RefusedKeys::default();
+        let steps: Vec<_> =
+            (0..MAX_REFUSALS).map(|n| refused.refused(&keys(&[&n.to_string()]), None)).collect();
+        assert_eq!(steps.iter().filter(|it| **it == AfterRefusal::Pause).count(), 1);
     }
 
     #[tokio::test]

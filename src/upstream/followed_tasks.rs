@@ -155,6 +155,7 @@ mod tests {
             [(); 2].map(|()| followed.follow("a".into()).expect("there is room"));
         let mut other = followed.follow("b".into()).expect("there is room");
         assert!(!has_change(&mut first), "it was before");
+        assert!(has_change(&mut second), "it may have changed since the first one was notified");
         for _ in 0..1000 {
             followed.changed("a");
             followed.changed("unknown");

@@ -104,12 +104,14 @@ impl SecondTask {
         let peer = &upstream.peer;
         let server = &peer.name;
         let listed = first.lists_legacy;
+        // Whether it may report changes of resources.
+        let mut may_report = true;
         loop {
             tokio::select! {
                 biased;
                 _ = &mut *ending => return,
                 () = second.wanted.notified() => {}
-                () = needed_for_subscriptions(upstream, second) => {}
+                () = needed_for_subscriptions(upstream, second), if may_report => {}
             }
             let began = Instant::now();
             second.publish(SecondPhase::Opening { since: began });
@@ -123,6 +125,7 @@ impl SecondTask {
             let mut connection = match opened {
                 Ok(connection) => connection,
                 Err(ConnectFailure { reason, throttled, .. }) => {
+                    may_report = listed;
                     let remembered = if listed { RETRY_AFTER } else { UNLISTED_RETRY_AFTER };
                     let remembered = remembered.max(throttled.flatten().unwrap_or_default());
                     peer_line!(warn, peer, %server, reason, "opening a second connection (initialize) failed: calls of all clients use the first one");
@@ -133,6 +136,7 @@ impl SecondTask {
                 }
             };
             peer_line!(info, peer, %server, "opened a second connection (initialize) for clients that the server can ask");
+            may_report = connection.greeting.about.offers.resource_updates;
             self.router = Some(Arc::clone(&connection.router));
             self.attempts = self.attempts.wrapping_add(1);
             let end = self.serve(upstream, second, first, &mut connection, ending).await;
@@ -200,12 +204,11 @@ impl SecondTask {
         let offers = greeting.about.offers;
         second.opened(live(connection), greeting.protocol_version.clone(), offers);
         let mut following = JoinSet::new();
-        if let (Some(second), false) = (&upstream.second, upstream.offers().resource_updates) {
+        let subscribes = offers.resource_updates && !upstream.offers().resource_updates;
+        if let Some(second) = upstream.second.as_ref().filter(|_| subscribes) {
             following.spawn(hold_for_subscriptions(Arc::clone(upstream), second.enter()));
-            if offers.resource_updates {
-                let limit = first.options.limit;
-                following.spawn(listen::keep_subscribed(Arc::clone(upstream), generation, limit));
-            }
+            let limit = first.options.limit;
+            following.spawn(listen::keep_subscribed(Arc::clone(upstream), generation, limit));
         }
         if let listen::Line::Http(http) = &connection.line {
             following.spawn(listen::read_session_stream(Arc::clone(upstream), Arc::clone(http)));

@@ -41,11 +41,8 @@ mod reader;
 
 /// Capacity of the queue to the writer, in lines.
 const OUT_LINES: usize = 64;
-/// Capacity of the queue to the lifecycle, in messages of up to [`MAX_LIFECYCLE_BYTES`](reader::MAX_LIFECYCLE_BYTES). A
-/// handshake has three responses; the others are for stray ones.
+/// Capacity of the queue to the lifecycle, in messages. A handshake has three responses; the others are for stray ones.
 pub(crate) const LIFECYCLE_MESSAGES: usize = 16;
-/// A child that floods its handshake holds 64 MiB at most.
-const _: () = assert!(LIFECYCLE_MESSAGES as u64 * reader::MAX_LIFECYCLE_BYTES <= 64 << 20);
 
 /// One child's pipes as calls see them: pending calls and the queue to the writer.
 #[derive(Debug)]

@@ -209,7 +209,8 @@ fn method_of_an_extension_is_admitted_recorded_and_forwarded_there_only() {
     assert_eq!(of(&records[0]), ["own", "skills/list", "success"].map(Value::from));
     assert_eq!(of(&records[1]), ["own", "skills/fail", "error"].map(Value::from));
     // What could be taken for a method of the protocol is none of an extension.
-    for method in ["tools/x", "Tools/Call", "/tools/call", "tasks/list", "notifications/x", "a b"] {
+    for method in ["tools/x", "Tools/Call", "/tools/call", "tasks/lists", "notifications/x", "a b"]
+    {
         let refused = client.ask(method, json!({"name": "wipe"}));
         assert_eq!(refused["error"]["code"], -32601, "{method}: {refused}");
         assert_eq!(server.asked(method), Vec::<Value>::new(), "{method}");

@@ -72,8 +72,8 @@ pub(super) fn open(
     extras: &mut CallExtras,
 ) {
     let Some(meta) = &extras.meta else { return };
-    // A key that is written with an escape is the server's to misunderstand.
-    if memchr::memmem::find(meta, NAME).is_none() {
+    // The name may be written with escapes.
+    if memchr::memmem::find(meta, NAME).is_none() && memchr::memchr(b'\\', meta).is_none() {
         return;
     }
     let own = |sealed: &str| {

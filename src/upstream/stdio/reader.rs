@@ -25,7 +25,9 @@ use crate::error::Cause;
 use crate::inbound::{self, Destination, MessageRoute, ResponseMatcher};
 use crate::notifications::LogDelivery;
 use crate::pending::Unmatched;
-use crate::stdio::{CallPiece, ChildLink, Line, SPILL_PIECES, Spill, has_room, queued};
+use crate::stdio::{
+    CallPiece, ChildLink, LIFECYCLE_MESSAGES, Line, SPILL_PIECES, Spill, has_room, queued,
+};
 use mcpproxy_protocol::wire::lines::{self, MAX_LINE_BYTES, MarkSkipper};
 use mcpproxy_runtime::io::line_budget::peer_line;
 
@@ -34,7 +36,9 @@ pub(crate) const READ_BYTES: usize = 64 * 1024;
 /// Minimum free space for a read; below it a new buffer is allocated.
 const READ_ROOM: usize = 8 * 1024;
 /// Maximum size of a lifecycle message, in bytes.
-pub(crate) const MAX_LIFECYCLE_BYTES: u64 = 4 * 1024 * 1024;
+const MAX_LIFECYCLE_BYTES: u64 = 4 * 1024 * 1024;
+/// A child that floods its handshake holds 64 MiB at most.
+const _: () = assert!(LIFECYCLE_MESSAGES as u64 * MAX_LIFECYCLE_BYTES <= 64 << 20);
 
 /// Reads lines until the pipe closes; returns the reason. `inbox` receives lifecycle messages; `seed` as in
 /// [`ResponseMatcher::new`].

@@ -224,7 +224,6 @@ impl Exchange {
             );
             return Err(Broken::Unable(missing(&text), text));
         }
-        let original = self.original.take().map(|original| joined(original.into_iter().collect()));
         let result = joined(self.waiting.slices().cloned().collect());
         let text = std::str::from_utf8(&result).map_err(|_| TaskFault::Ambiguous)?;
         readable(text)?;
@@ -241,6 +240,7 @@ impl Exchange {
             },
         };
         readable(task)?;
+        let original = self.original.take().map(|original| joined(original.into_iter().collect()));
         let raw = member(task, "taskId").ok_or(TaskFault::NoId)?;
         let id = string(raw).ok_or(TaskFault::NoId)?;
         if id.len() > MAX_TASK_ID_BYTES {
