@@ -220,7 +220,7 @@ impl RefusedKeys {
         self.alone = None;
     }
 
-    /// What is to be followed is followed. Returns whether keys that were held back are to be tried now.
+    /// The wanted keys are followed. Returns whether keys that were held back are to be tried now.
     fn settled(&mut self) -> bool {
         self.trusted.clear();
         !std::mem::take(&mut self.held_back).is_empty()
