@@ -78,7 +78,7 @@ fn state_that_is_refused_for_a_moment_reaches_its_follower_later() {
     let server = quiet(2);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let sealed = working(&proxy, &server, OWN);
-    let (mut events, agreed) = follow(&proxy, &[sealed.clone()]);
+    let (mut events, agreed) = follow(&proxy, std::slice::from_ref(&sealed));
     assert_eq!(agreed, json!({"taskIds": [sealed]}));
     until("it is refused", || (fetched(&server, OWN) > 0).then_some(()));
     server.set(OWN, &completed(GOOD));
