@@ -186,7 +186,8 @@ mod tests {
     #[test]
     fn panic_of_a_guarded_call_is_damage_of_its_file() {
         let file = Path::new("db/keyspaces/1");
-        let calls: [(fn() -> Result<(), StoreError>, &str); 3] = [
+        type Guarded = fn() -> Result<(), StoreError>;
+        let calls: [(Guarded, &str); 3] = [
             (|| panic!("lock is poisoned"), "lock is poisoned"),
             (|| panic!("block {} is missing", 7), "block 7 is missing"),
             (|| std::panic::panic_any(7), ""),
