@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,7 +40,7 @@ def install() -> Path:
     if not (stamp.exists() and stamp.read_text() == SHA256):
         print(f"installing the reference server of {SOURCE}", flush=True)
         fresh(folder)
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "mcp"]
+        pip = [str(INSTALLED / "venv/bin/pip"), "download", "--quiet", "--no-deps", "--no-binary", "mcp"]
         subprocess.run([*pip, "--dest", str(folder), SOURCE], check=True, timeout=DOWNLOAD_SECONDS)
         (archive,) = folder.glob("mcp-*.tar.gz")
         if hashlib.sha256(archive.read_bytes()).hexdigest() != SHA256:
