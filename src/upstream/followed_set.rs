@@ -30,7 +30,7 @@ use crate::notifications::{Followed, WantedResources};
 
 /// Time for a server to confirm a stream while the set changes.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
-/// Time after which a stream over a pipe counts as confirmed. The acknowledgment there is not told apart from other messages.
+/// Time after which a stream over a pipe counts as confirmed. The acknowledgment there is not distinguished from other messages.
 const PIPE_CONFIRM: Duration = Duration::from_millis(500);
 /// Number of refusals after which the next attempt waits, as after the end of a stream.
 const MAX_REFUSALS: u32 = 32;
@@ -163,9 +163,7 @@ impl OpenStream {
             }
         }
     }
-}
 
-impl OpenStream {
     /// Its keys that are not those of the `other` one.
     fn keys_beside(&self, other: Option<&Self>) -> Keys {
         match other {

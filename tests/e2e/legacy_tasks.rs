@@ -265,7 +265,7 @@ fn tasks_list_has_the_tasks_of_its_principal_only() {
     assert_eq!(second.list(json!({"cursor": null})).0, both, "in another session");
     assert_eq!(other.list(json!({})).0, format!(r#"{{"tasks":[{}]}}"#, listed(&b1)));
     assert_eq!(Client::open(&proxy, "/mcp/server/t", &alice).ids(), [&*a2]);
-    // Anonymous clients are told apart by their sessions.
+    // Anonymous clients are distinguished by their sessions.
     let anonymous = [(); 2].map(|()| Client::open(&proxy, "/mcp/all", ""));
     let c1 = anonymous[0].create("s", "c1");
     s.set("c1", &working("c1"));

@@ -136,7 +136,10 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         }
         (method, ..) if tasks::is_request(method) => {
             match tasks::request_of(method, peer.client.revision()) {
-                Some(request) => tasks::forward(worker, peer, id, request, params),
+                Some(request) => {
+                    let running = tasks::running(worker, peer, &id, request, params);
+                    Reaction::Call { id, running }
+                }
                 None => Reaction::unknown_method(&id, method),
             }
         }

@@ -47,7 +47,7 @@ struct KnownTask {
     ends: Instant,
 }
 
-/// Owner of a task. Anonymous clients are told apart by their sessions.
+/// Owner of a task. Anonymous clients are distinguished by their sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     principal: [u8; 16],

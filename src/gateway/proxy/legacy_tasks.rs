@@ -120,7 +120,7 @@ async fn of_server(
     let mut of = ServerTasks::default();
     let deadline = Instant::now() + LIST_WAIT;
     for ListedTask { number, server, sealed } in tasks {
-        let Some(mut running) = get(worker, peer, id, &sealed) else { continue };
+        let mut running = get(worker, peer, id, &sealed);
         let Ok(piece) = tokio::time::timeout_at(deadline, answer(&mut running)).await else {
             let text = format!("{server}: tasks/list: no answer within {LIST_WAIT:?}");
             running.give_up(text.clone());
@@ -140,17 +140,9 @@ async fn of_server(
 }
 
 /// Asks for the state of a task on behalf of the client, under the raw id of its own request.
-fn get(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: &str) -> Option<Running> {
+fn get(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: &str) -> Running {
     let params = Bytes::from(json!({ "taskId": sealed }).to_string());
-    match tasks::forward(worker, peer, id.clone(), TaskRequest::Get, params) {
-        Reaction::Call { running, .. } => Some(running),
-        Reaction::Noted
-        | Reaction::Answer(_)
-        | Reaction::Error(..)
-        | Reaction::Cancel(_)
-        | Reaction::Listen { .. }
-        | Reaction::Initialize(_) => None,
-    }
+    tasks::running(worker, peer, id, TaskRequest::Get, params)
 }
 
 /// The piece that ends the reply; `None` if it broke off. Cancel-safe.
@@ -259,7 +251,7 @@ impl TaskStatuses {
                     self.not_before = Instant::now() + MIN_INTERVAL;
                     let id = Bytes::from_static(NOTIFIED_ID);
                     let running = get(&self.worker, &self.peer, &id, sealed);
-                    self.fetching = self.changed.take().zip(running);
+                    self.fetching = self.changed.take().map(|sealed| (sealed, running));
                 }
                 None => self.changed = Some(self.peer.client.changed_tasks.next().await),
             }

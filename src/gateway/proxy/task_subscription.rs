@@ -33,7 +33,7 @@ use super::call_trace::CallTrace;
 use super::client::{Endpoint, Peer};
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::{RecordKind, Refusal, RefusalKind};
-use super::reply::{Aborted, Piece, Reaction, Reply, Running};
+use super::reply::{Aborted, Piece, Reply, Running};
 use super::task_shares::{MAX_TASKS_PER_PRINCIPAL, TaskShare};
 use super::tasks;
 use super::worker::Worker;
@@ -243,16 +243,7 @@ impl TaskSubscription {
         let capabilities = json!({EXTENSIONS: {TASKS_EXTENSION: {}}});
         let params = json!({"taskId": sealed, "_meta": {CAPABILITIES_KEY: capabilities}});
         let params = Bytes::from(params.to_string());
-        let (worker, id) = (&self.worker, self.id.clone());
-        match tasks::forward(worker, &self.peer, id, TaskRequest::Get, params) {
-            Reaction::Call { running, .. } => Some(running),
-            Reaction::Noted
-            | Reaction::Answer(_)
-            | Reaction::Error(..)
-            | Reaction::Cancel(_)
-            | Reaction::Listen { .. }
-            | Reaction::Initialize(_) => None,
-        }
+        Some(tasks::running(&self.worker, &self.peer, &self.id, TaskRequest::Get, params))
     }
 }
 

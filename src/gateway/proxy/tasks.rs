@@ -31,7 +31,7 @@ use super::params::check_progress_token;
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
 use super::related_tasks;
-use super::reply::{Aborted, Reaction, Reply, Running};
+use super::reply::{Aborted, Reply, Running};
 use super::task_capability::{SETTLE_WAIT, TASK_DIGITS, missing};
 use super::worker::Worker;
 
@@ -76,19 +76,18 @@ pub(crate) fn server_of(params: &str) -> Option<Box<str>> {
     server_named_in(&string(member(params, TASK_ID)?)?)
 }
 
-/// Forwards a request about a task to its server.
-pub(crate) fn forward(
+/// Forwards a request about a task to its server, on behalf of the client and under the raw id of its request.
+pub(crate) fn running(
     worker: &Rc<Worker>,
     peer: &Peer,
-    id: Bytes,
+    id: &Bytes,
     request: TaskRequest,
     params: Bytes,
-) -> Reaction {
-    let (worker, caller, endpoint) = (Rc::clone(worker), peer.caller(&id), peer.endpoint.clone());
+) -> Running {
+    let (worker, caller, endpoint) = (Rc::clone(worker), peer.caller(id), peer.endpoint.clone());
     let client_capabilities = peer.client_capabilities();
     let asked = Asked { request, endpoint, client_capabilities, params };
-    let running = Running::new(|reply| forwarded(worker, caller, asked, reply));
-    Reaction::Call { id, running }
+    Running::new(|reply| forwarded(worker, caller, asked, reply))
 }
 
 struct Asked {
