@@ -218,6 +218,11 @@ impl RefusedKeys {
         self.alone = None;
     }
 
+    /// What is followed, with a confirmed stream for these keys.
+    fn beside(&self, confirmed: &Keys) -> Followed {
+        Followed::Answered { confirmed: confirmed.clone(), refused: self.keys.clone() }
+    }
+
     /// The wanted keys are followed. Returns whether keys that were held back are to be tried now.
     fn settled(&mut self) -> bool {
         self.trusted.clear();
@@ -332,9 +337,8 @@ where
                             }
                             !is_followed
                         });
-                        let keys = opened.keys.iter().cloned().collect();
-                        (self.publish)(Followed::Confirmed(keys));
                         refused.confirmed(&opened.keys);
+                        (self.publish)(refused.beside(&opened.keys));
                         if let Some(before) = current.replace(opened) {
                             // Those that are held back have no stream for a while.
                             missed.extend(before.keys_beside(current.as_ref()));
@@ -355,8 +359,10 @@ where
                                 return;
                             }
                         }
-                        if current.is_none() && failed.keys.len() == 1 {
-                            (self.publish)(Followed::Refused);
+                        match &current {
+                            Some(current) => (self.publish)(refused.beside(&current.keys)),
+                            None if failed.keys.len() == 1 => (self.publish)(Followed::Refused),
+                            None => {}
                         }
                         continue;
                     }

@@ -23,14 +23,16 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::{Notify, broadcast, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::backoff::ConnectRequests;
 use crate::endpoint::OwnTls;
 use crate::error::Undelivered;
 use crate::followed_tasks::TaskFollower;
 use crate::login_flow::{LoginSession, LoginStanding};
-use crate::notifications::{Changes, LogDelivery, ServerEvents, Subscriptions};
+use crate::notifications::{
+    Changes, LogDelivery, ServerEvents, SubscriptionAnswer, Subscriptions,
+};
 use crate::peer::Peer;
 use crate::second::{SecondConnection, SecondState};
 use crate::state::{
@@ -425,9 +427,9 @@ impl Upstream {
         self.subscriptions.add(uri, asked);
     }
 
-    /// Subscribes to a resource of a modern server and waits up to 10 seconds until it is confirmed; false if it is not.
-    pub async fn subscribe_and_wait(&self, uri: &str) -> bool {
-        self.subscriptions.add_and_wait(uri).await
+    /// Waits until `deadline` for the server's answer about a resource that was subscribed to.
+    pub async fn subscription_answer(&self, uri: &str, deadline: Instant) -> SubscriptionAnswer {
+        self.subscriptions.answer(uri, deadline).await
     }
 
     /// Ends a subscription and notifies the server.

@@ -63,7 +63,7 @@ pub use error::{CallError, Cause, Sent, Undelivered};
 pub use followed_tasks::TaskFollower;
 pub use handle::{CallGuard, NotRestarted, RESPOND_WAIT, Upstream};
 pub use inbound::AnswerPart;
-pub use notifications::{Changes, LogDelivery};
+pub use notifications::{Changes, LogDelivery, SUBSCRIPTION_LIMIT, SubscriptionAnswer};
 pub use reaper::WithheldVariables;
 pub use request::{CallExtras, CallSession};
 pub use second::{SecondState, SecondStatus};

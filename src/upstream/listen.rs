@@ -6,7 +6,7 @@
 //! not reported. A server that does not offer a stream is left alone. Notifications are routed like all unsolicited
 //! messages. Streams for resources and tasks, whose sets change, are in [`crate::followed_set`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::handle::Upstream;
 use crate::http::{self, HttpExchange, Limits, StreamRefusal};
 use crate::http_transport::{HttpLifecycle, MAX_MESSAGE_BYTES as MAX_SESSION_MESSAGE_BYTES};
 use crate::inbound::AnswerPart;
+use crate::notifications::{Followed, SUBSCRIPTION_LIMIT, SubscriptionAnswer, Subscriptions};
 use crate::request;
 use crate::request::Params;
 use crate::stdio::{self, ChildLink, SentFor};
@@ -292,22 +293,33 @@ const MAX_BYTES: usize = 64 * 1024;
 
 /// Keeps the subscriptions of a legacy server on one connection in line with the subscribed resources.
 pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, limit: Duration) {
-    let wanted = &upstream.subscriptions.wanted;
+    let Subscriptions { wanted, followed } = &upstream.subscriptions;
     let mut changed = wanted.subscribe();
+    let mut refused = BTreeSet::new();
+    // Those of the first turn may have changed before the connection.
+    let mut is_first = true;
     loop {
-        let missing: Vec<_> = {
+        let (missing, confirmed) = {
             let resources = changed.borrow_and_update();
-            let missing =
-                resources.wanted.iter().filter(|(_, run_stream)| **run_stream != generation);
-            missing.map(|(uri, run_stream)| (Arc::clone(uri), *run_stream)).collect()
+            refused.retain(|uri| resources.wanted.contains_key(uri));
+            let (mut missing, mut confirmed) = (Vec::new(), BTreeSet::new());
+            for (uri, asked) in &resources.wanted {
+                if *asked != generation {
+                    missing.push((Arc::clone(uri), *asked));
+                } else if !refused.contains(uri) {
+                    confirmed.insert(Arc::clone(uri));
+                }
+            }
+            (missing, confirmed)
         };
+        followed.send_replace(Followed::Answered { confirmed, refused: refused.clone() });
         let mut ended = BTreeMap::new();
         wanted.send_if_modified(|resources| {
             ended = std::mem::take(&mut resources.ended);
             false
         });
         // An earlier connection has no subscriptions left.
-        ended.retain(|_, run_stream| *run_stream == generation);
+        ended.retain(|_, asked| *asked == generation);
         for uri in ended.into_keys() {
             send(&upstream, "resources/unsubscribe", generation, &uri, limit).await;
             // A client may have subscribed again meanwhile, before the unsubscribe was processed.
@@ -319,8 +331,8 @@ pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, li
         for (uri, before) in missing {
             let mut still_wanted = false;
             wanted.send_if_modified(|resources| {
-                if let Some(run_stream) = resources.wanted.get_mut(&uri) {
-                    *run_stream = generation;
+                if let Some(asked) = resources.wanted.get_mut(&uri) {
+                    *asked = generation;
                     still_wanted = true;
                 }
                 false
@@ -328,38 +340,62 @@ pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, li
             if !still_wanted {
                 continue;
             }
-            send(&upstream, "resources/subscribe", generation, &uri, limit).await;
-            if before != 0 {
-                // Changes without a connection were missed.
+            let began = Instant::now();
+            let answer = send(&upstream, "resources/subscribe", generation, &uri, limit).await;
+            if answer == SubscriptionAnswer::Refused {
+                refused.insert(Arc::clone(&uri));
+            }
+            // Changes without a connection were missed, and those before a late answer.
+            if before != 0 || is_first || began.elapsed() >= SUBSCRIPTION_LIMIT {
                 upstream.server_events.updated(&uri);
             }
+            followed.send_modify(|answers| {
+                if let Followed::Answered { confirmed, refused } = answers {
+                    match answer {
+                        SubscriptionAnswer::Confirmed => _ = confirmed.insert(uri),
+                        SubscriptionAnswer::Refused => _ = refused.insert(uri),
+                        SubscriptionAnswer::Missing => {}
+                    }
+                }
+            });
         }
+        is_first = false;
         if changed.changed().await.is_err() {
             return;
         }
     }
 }
 
+/// Sends a request about a subscription.
 async fn send(
     upstream: &Upstream,
     method: &'static str,
     generation: u64,
     uri: &str,
     limit: Duration,
-) {
+) -> SubscriptionAnswer {
     let live = match upstream.second_of(generation) {
         Some(second) => second.live(),
         None => upstream.state.live(),
     };
-    let Some(live) = live.filter(|live| live.generation == generation) else { return };
+    let Some(live) = live.filter(|live| live.generation == generation) else {
+        return SubscriptionAnswer::Missing;
+    };
     let params = Params::of(method, json!({"uri": uri}).to_string().into());
     let _counted = live.router.count();
     let bound = (MAX_BYTES, SentFor::Clients);
     let events = &upstream.server_events;
     let family = ProtocolFamily::Legacy;
-    if let Err(failure) = live.link.fetch(events, params, family, limit, bound).await {
-        let cause = failure.cause;
-        peer_line!(debug, upstream.peer, server = %upstream.name, method, %cause, "updating a subscription failed");
+    match live.link.fetch(events, params, family, limit, bound).await {
+        Ok(message) => match ServerResponse::parse(&message).map(|response| response.outcome) {
+            Some(Err(_)) => SubscriptionAnswer::Refused,
+            Some(Ok(_)) | None => SubscriptionAnswer::Confirmed,
+        },
+        Err(failure) => {
+            let cause = failure.cause;
+            peer_line!(debug, upstream.peer, server = %upstream.name, method, %cause, "updating a subscription failed");
+            SubscriptionAnswer::Missing
+        }
     }
 }
 

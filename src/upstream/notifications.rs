@@ -3,7 +3,7 @@
 //! A child's pipe has its own table of calls; routing decisions are made in [`crate::inbound`]. Subscribed resources are
 //! requested from the server by [`crate::listen`]; which client wants which is not known here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -279,8 +279,8 @@ impl NotificationRouter {
     }
 }
 
-/// Maximum wait for a modern server's subscription to be confirmed.
-const FOLLOW_LIMIT: Duration = Duration::from_secs(10);
+/// Maximum wait of a client for a server's answer about its subscription.
+pub const SUBSCRIPTION_LIMIT: Duration = Duration::from_secs(10);
 
 /// Maximum number of ended subscriptions that a legacy server still has to be notified of.
 const MAX_ENDED: usize = 4096;
@@ -293,23 +293,32 @@ pub(super) struct WantedResources {
     pub(super) ended: BTreeMap<Arc<str>, u64>,
 }
 
-/// Resource subscription of a modern server.
+/// Progress of the resource subscriptions at a server, over the present connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Followed {
-    /// None is open.
+    /// None is confirmed.
     #[default]
     None,
-    /// Confirmed for these resources.
-    Confirmed(Vec<Arc<str>>),
+    /// The server's answers. Resources in neither of them are not answered.
+    Answered { confirmed: BTreeSet<Arc<str>>, refused: BTreeSet<Arc<str>> },
     /// Not supported on this connection.
     Refused,
+}
+
+/// A server's answer to a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubscriptionAnswer {
+    Confirmed,
+    Refused,
+    /// There was none within the limit.
+    Missing,
 }
 
 /// Resource subscriptions of one server.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     pub(super) wanted: watch::Sender<WantedResources>,
-    /// Confirmed subscription of a modern server.
+    /// Answers of the server.
     pub(super) followed: watch::Sender<Followed>,
 }
 
@@ -333,19 +342,32 @@ impl Subscriptions {
         });
     }
 
-    /// Adds a resource of a modern server and waits up to `FOLLOW_LIMIT` for the confirmation; false without one.
-    pub(super) async fn add_and_wait(&self, uri: &str) -> bool {
+    /// Waits until `deadline` for the server's answer about a resource that was added.
+    pub(super) async fn answer(
+        &self,
+        uri: &str,
+        deadline: tokio::time::Instant,
+    ) -> SubscriptionAnswer {
         let mut followed = self.followed.subscribe();
-        self.add(uri, None);
-        let settled = followed.wait_for(|now| match now {
-            Followed::None => false,
-            Followed::Confirmed(uris) => uris.iter().any(|known| &**known == uri),
-            Followed::Refused => true,
-        });
-        match tokio::time::timeout(FOLLOW_LIMIT, settled).await {
-            Ok(Ok(now)) => *now != Followed::Refused,
-            Ok(Err(_)) | Err(_) => false,
-        }
+        let answered = async {
+            loop {
+                match &*followed.borrow_and_update() {
+                    Followed::Answered { confirmed, .. } if confirmed.contains(uri) => {
+                        return SubscriptionAnswer::Confirmed;
+                    }
+                    Followed::Answered { refused, .. } if refused.contains(uri) => {
+                        return SubscriptionAnswer::Refused;
+                    }
+                    Followed::Answered { .. } | Followed::None => {}
+                    Followed::Refused => return SubscriptionAnswer::Refused,
+                }
+                if followed.changed().await.is_err() {
+                    return SubscriptionAnswer::Missing;
+                }
+            }
+        };
+        let answer = tokio::time::timeout_at(deadline, answered).await;
+        answer.unwrap_or(SubscriptionAnswer::Missing)
     }
 
     /// Removes a resource and notifies the server. Beyond [`MAX_ENDED`] the server is not notified and keeps sending.

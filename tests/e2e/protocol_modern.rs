@@ -29,7 +29,7 @@ fn request(method: &str, mut params: Value) -> Value {
 }
 
 /// Sends a request with the headers that belong to it.
-fn send(proxy: &Proxy, path: &str, method: &str, params: Value) -> Connection {
+pub(crate) fn send(proxy: &Proxy, path: &str, method: &str, params: Value) -> Connection {
     let body = request(method, params);
     let name = ["name", "uri"].iter().find_map(|key| body["params"][*key].as_str());
     let mut headers = vec![("MCP-Protocol-Version", VERSION), ("Mcp-Method", method)];

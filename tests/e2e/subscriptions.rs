@@ -4,10 +4,12 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Connection, PATIENCE, Proxy};
+use crate::harness::{Client, Connection, Events, PATIENCE, Proxy};
+use crate::protocol_modern::send;
 
 /// Behavior of the server on a request for resource notifications.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,9 +19,14 @@ enum Tells {
     Refuses,
     /// Declares none.
     No,
+    /// A legacy server, which answers `resources/subscribe` of `x:slow` late and refuses all others.
+    Legacy,
 }
 
-/// A server of 2026-07-28, played by hand.
+/// Time that a legacy server takes to answer `resources/subscribe`: longer than an acknowledgment without it.
+const SLOW: Duration = Duration::from_millis(300);
+
+/// A server of 2026-07-28, or a legacy one, played by hand.
 struct Server {
     port: u16,
     seen: Arc<Mutex<Seen>>,
@@ -103,7 +110,15 @@ fn serve(mut stream: TcpStream, tells: Tells, seen: &Mutex<Seen>) -> Option<()> 
     seen.lock().unwrap().methods.push(method.clone());
     let uris = &asked["params"]["notifications"]["resourceSubscriptions"];
     let outcome = match method.as_str() {
-        "server/discover" => json!({"result": {
+        "initialize" if tells == Tells::Legacy => json!({"result": {
+            "protocolVersion": "2025-06-18", "serverInfo": {"name": "legacy", "version": "1"},
+            "capabilities": {"resources": {"subscribe": true}}}}),
+        "resources/subscribe" if asked["params"]["uri"] == "x:slow" => {
+            std::thread::sleep(SLOW);
+            seen.lock().unwrap().methods.push("answer".to_owned());
+            json!({"result": {}})
+        }
+        "server/discover" if tells != Tells::Legacy => json!({"result": {
             "resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0,
             "cacheScope": "private",
             "capabilities": {"tools": {}, "resources": {"subscribe": tells != Tells::No}}}}),
@@ -203,4 +218,18 @@ fn modern_server_without_resource_notifications_yields_no_subscription() {
         assert_eq!(answer["error"]["message"], why, "{answer}");
         assert!(!server.was_asked("resources/subscribe"));
     }
+}
+
+// PRO-13
+#[test]
+fn pro_13_subscription_is_acknowledged_once_a_legacy_server_has_answered() {
+    let server = Server::start(Tells::Legacy);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let uris = ["mcpproxy://s/x:slow", "mcpproxy://s/x:refused"];
+    let wants = json!({"notifications": {"resourceSubscriptions": uris}});
+    let listening = send(&proxy, "/mcp", "subscriptions/listen", wants);
+    let agreed = Events::of(listening).message();
+    assert!(server.was_asked("answer"), "a change after the acknowledgment would be missed");
+    let notifications = &agreed["params"]["notifications"];
+    assert_eq!(*notifications, json!({"resourceSubscriptions": ["mcpproxy://s/x:slow"]}));
 }

@@ -48,7 +48,7 @@ use mcpproxy_protocol::mcp::meta::EXTENSIONS;
 use mcpproxy_protocol::mcp::revisions::{ProtocolFamily, Revision};
 use mcpproxy_protocol::mcp::trace_context::meta_of;
 use mcpproxy_schema::output::AnswerMember;
-use mcpproxy_upstream::{CallExtras, Upstream};
+use mcpproxy_upstream::{CallExtras, SUBSCRIPTION_LIMIT, SubscriptionAnswer, Upstream};
 
 pub use super::params::Forward;
 pub use mcpproxy_catalog::listing::List;
@@ -351,8 +351,14 @@ async fn follow(
         Ok(()) if !upstream.offers().resource_updates => {
             format!("{server}: the server does not notify of resource changes")
         }
-        Ok(()) if upstream.subscribe_and_wait(own).await => return Ok(()),
-        Ok(()) => format!("{server}: the server did not take the subscription"),
+        Ok(()) => {
+            upstream.subscribe(own, None);
+            let deadline = tokio::time::Instant::now() + SUBSCRIPTION_LIMIT;
+            if upstream.subscription_answer(own, deadline).await == SubscriptionAnswer::Confirmed {
+                return Ok(());
+            }
+            format!("{server}: the server did not take the subscription")
+        }
     };
     if let Some((client, uri)) = fresh {
         drop(client.unsubscribe(&uri));

@@ -18,7 +18,7 @@ use mcpproxy_activity::record::Raw;
 use mcpproxy_catalog::{Notice, exposed};
 use mcpproxy_policy::{Access, Principal, ResourceRequest, SessionFacts};
 use mcpproxy_runtime::io::line_budget::peer_line;
-use mcpproxy_upstream::{Pace, Upstream};
+use mcpproxy_upstream::{Pace, SUBSCRIPTION_LIMIT, SubscriptionAnswer, Upstream};
 
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
@@ -259,7 +259,26 @@ impl Watch {
                 watch.resources.push(subscription);
             }
         }
+        watch.answered().await;
         watch
+    }
+
+    /// Waits for the servers' answers, so that no change after the acknowledgment is missed, and ends the subscriptions
+    /// that are refused. A server that is not connected is asked later; the resource counts as changed then.
+    async fn answered(&mut self) {
+        let deadline = tokio::time::Instant::now() + SUBSCRIPTION_LIMIT;
+        let mut refused = Vec::new();
+        for (place, resource) in self.resources.iter().enumerate() {
+            let Some((server, own)) = exposed::split_uri(resource.uri()) else { continue };
+            let Some(upstream) = self.proxy.upstreams.get(&server) else { continue };
+            let answers = upstream.is_connected() && upstream.offers().resource_updates;
+            if answers
+                && upstream.subscription_answer(&own, deadline).await == SubscriptionAnswer::Refused
+            {
+                refused.push(place);
+            }
+        }
+        refused.into_iter().rev().for_each(|place| drop(self.resources.remove(place)));
     }
 
     /// Watched URIs, as the client knows them, without those that policy has revoked meanwhile.
