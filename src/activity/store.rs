@@ -629,6 +629,30 @@ mod tests {
         assert_eq!(numbers(&store), [0]);
     }
 
+    // ACT-11
+    #[test]
+    fn damaged_byte_of_a_table_costs_one_value() {
+        let (dir, store) = opened();
+        let mut batch = Batch::default();
+        (0..1000).for_each(|number: u64| {
+            batch.put(Space::Bodies, keys::number(number), format!("value of {number}."));
+        });
+        store.commit(batch).unwrap();
+        store.flush(store.space(Space::Bodies)).unwrap();
+        let table = store.tables().unwrap().remove(0).path;
+        drop(store);
+        let mut bytes = std::fs::read(&table).unwrap();
+        let wanted = b"value of 500.";
+        let at = bytes.windows(wanted.len()).position(|part| part == wanted).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(&table, bytes).unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let snapshot = store.snapshot().unwrap();
+        let is_unreadable = |number| snapshot.get(Space::Bodies, &keys::number(number)).is_err();
+        let unreadable: Vec<_> = (0..1000).filter(|number| is_unreadable(*number)).collect();
+        assert_eq!(unreadable, [500]);
+    }
+
     // ACT-6
     #[test]
     fn only_tables_with_nothing_but_removed_keys_are_dropped() {

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use fjall::config::BlockSizePolicy;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -199,6 +200,10 @@ pub(super) fn open_db(path: &Path, size: DatabaseSize) -> Result<Database, Store
     })
 }
 
+/// Block size of tables of records: a block of a table ends with the value that reaches it, so that each block of records
+/// has one of its own. Keyspaces that exist keep the size they were created with.
+const ONE_VALUE_BYTES: u32 = 1;
+
 /// Opens or creates the keyspaces, in the order of [`Space::ALL`].
 pub(super) fn keyspaces(
     db: &Database,
@@ -206,7 +211,16 @@ pub(super) fn keyspaces(
     size: DatabaseSize,
 ) -> Result<[Keyspace; Space::ALL.len()], StoreError> {
     let open = |space: Space| {
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(size.memtable_bytes);
+        let options = || {
+            let options = KeyspaceCreateOptions::default().max_memtable_size(size.memtable_bytes);
+            match space {
+                // A table's block is the smallest part of it that can be read after damage.
+                Space::Heads | Space::Bodies => {
+                    options.data_block_size_policy(BlockSizePolicy::all(ONE_VALUE_BYTES))
+                }
+                _ => options,
+            }
+        };
         guarded(&path.join(KEYSPACES).join(space.folder()), || {
             db.keyspace(space.name(), options).map_err(|error| read_error(path, error))
         })
