@@ -47,6 +47,9 @@ const ONLY: &str = "FAULTS_ONLY";
 const PART: &str = "FAULTS_PART";
 /// Maximum number of records that one damaged place may cost: two blocks of 64 (ACT-11), since a sector may span two.
 const BLOCK: u64 = 128;
+/// The same for a place in a table, whose own blocks are the smallest part that can be read: 512 bytes of blocks of records
+/// and the one that ends it. Each record takes 32 bytes or more, for its hash.
+const TABLE_BLOCK: u64 = 2 * (512 / 32 + 64);
 /// Time for servers to connect and for the facts of a fleet to be read.
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of findings that are shown of a scene and a kind of damage.
@@ -534,9 +537,11 @@ impl Case<'_> {
                 "{command} starts silently with {missing} records missing: {seen:?}"
             ));
         }
-        if self.is_local() && missing > BLOCK {
+        let is_table = self.file.parent().is_some_and(|folder| folder.ends_with("tables"));
+        let bound = if is_table { TABLE_BLOCK } else { BLOCK };
+        if self.is_local() && missing > bound {
             return Err(format!(
-                "{command}: {missing} records are lost, at most {BLOCK} may be: {seen:?}"
+                "{command}: {missing} records are lost, at most {bound} may be: {seen:?}"
             ));
         }
         Ok(CommandResult::Lost(missing))

@@ -200,9 +200,10 @@ pub(super) fn open_db(path: &Path, size: DatabaseSize) -> Result<Database, Store
     })
 }
 
-/// Block size of tables of records: a block of a table ends with the value that reaches it, so that each block of records
-/// has one of its own. Keyspaces that exist keep the size they were created with.
-const ONE_VALUE_BYTES: u32 = 1;
+/// Size at which a block of a table of records ends, in bytes: the smallest part of it that can be read after damage. A full
+/// block of records has one nearly of its own. With 1 byte, each would have one, and a log of single records would be larger
+/// by half. Keyspaces that exist keep the size they were created with.
+const TABLE_BLOCK_BYTES: u32 = 512;
 
 /// Opens or creates the keyspaces, in the order of [`Space::ALL`].
 pub(super) fn keyspaces(
@@ -214,9 +215,8 @@ pub(super) fn keyspaces(
         let options = || {
             let options = KeyspaceCreateOptions::default().max_memtable_size(size.memtable_bytes);
             match space {
-                // A table's block is the smallest part of it that can be read after damage.
                 Space::Heads | Space::Bodies => {
-                    options.data_block_size_policy(BlockSizePolicy::all(ONE_VALUE_BYTES))
+                    options.data_block_size_policy(BlockSizePolicy::all(TABLE_BLOCK_BYTES))
                 }
                 _ => options,
             }
