@@ -43,7 +43,7 @@ pub fn run() -> ExitCode {
         // stdout carries completions only at this point.
         Err(_) => return ExitCode::FAILURE,
     }
-    let typed = args::with_export_file(typed);
+    let typed = args::with_command_of_server(args::with_export_file(typed));
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
         Err(error) => return report_usage_error(&without_hidden_tips(error), &typed),

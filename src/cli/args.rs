@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
+use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use jiff::{SignedDuration, Timestamp};
 use mcpproxy_gateway::telemetry::build_info::LONG_VERSION;
@@ -460,6 +460,49 @@ pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec
     typed.into_iter().map(rewrite).collect()
 }
 
+/// Inserts `--` before the command of `upstream add NAME COMMAND`, so that its options are not ours. Options of ours are
+/// written before it; words after a URL stay as they are.
+pub(super) fn with_command_of_server(mut typed: Vec<OsString>) -> Vec<OsString> {
+    let text = |at: usize| typed.get(at).and_then(|word| word.to_str());
+    let adds =
+        (0..typed.len()).find(|at| text(*at) == Some("upstream") && text(at + 1) == Some("add"));
+    let Some(adds) = adds else { return typed };
+    let mut has_name = false;
+    let mut at = adds + 2;
+    while let Some(word) = text(at) {
+        at += match word {
+            "--" | "-h" | "--help" => break,
+            option if takes_value(option) => 2,
+            option if option.starts_with('-') => 1,
+            _ if !has_name => {
+                has_name = true;
+                1
+            }
+            url if subcommands::is_endpoint(url) => break,
+            _ => {
+                typed.insert(at, "--".into());
+                break;
+            }
+        }
+    }
+    typed
+}
+
+/// Whether the next word is the value of this option of `upstream add`.
+fn takes_value(word: &str) -> bool {
+    let program = Cli::command();
+    let upstream = program.find_subcommand("upstream");
+    let add = upstream.and_then(|upstream| upstream.find_subcommand("add"));
+    let ours = add.into_iter().flat_map(clap::Command::get_arguments);
+    let mut options =
+        program.get_arguments().chain(ours).filter(|it| it.get_action().takes_values());
+    options.any(|option| {
+        let long = option.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
+        let short = option.get_short().is_some_and(|short| word == format!("-{short}"));
+        long || short
+    })
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigSubcommand {
     /// Check the config and everything it refers to
@@ -613,7 +656,6 @@ fn from_reader(name: &str, reader: impl Read) -> Result<Arguments, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
 
     use super::*;
 
@@ -797,11 +839,40 @@ mod tests {
         let Command::Upstream(UpstreamCommand::Add(added)) = added else { panic!("{added:?}") };
         assert_eq!(added.endpoint.as_deref(), Some("https://h/mcp"));
         for bad in [
-            "mcpproxy upstream add web npx",
             "mcpproxy upstream add web https://h --url https://h",
             "mcpproxy upstream add web https://h -- npx",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn cli_1_command_of_a_server_needs_no_separator() {
+        let parse = |line: &str| {
+            let typed = line.split(' ').map(OsString::from).collect();
+            Cli::try_parse_from(with_command_of_server(typed)).map(|cli| cli.command)
+        };
+        for (line, env) in [
+            ("mcpproxy upstream add t npx -y pkg", 0),
+            ("mcpproxy upstream add t -- npx -y pkg", 0),
+            ("mcpproxy -c f --output json upstream add --disabled t --env A=1 npx -y pkg", 1),
+            ("mcpproxy upstream add --env=A=1 --env B=2 t -o yaml npx -y pkg", 2),
+        ] {
+            let Ok(Command::Upstream(UpstreamCommand::Add(added))) = parse(line) else {
+                panic!("{line}");
+            };
+            assert_eq!((&*added.name, added.env.len()), ("t", env), "{line}");
+            assert_eq!(added.command, ["npx", "-y", "pkg"], "{line}");
+        }
+        for line in [
+            "mcpproxy upstream add t https://h/mcp --disabled",
+            "mcpproxy upstream add t --url https://h/mcp",
+            "mcpproxy upstream add t",
+            "mcpproxy upstream list",
+        ] {
+            let typed: Vec<_> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(with_command_of_server(typed.clone()), typed);
+            assert!(parse(line).is_ok(), "{line}");
         }
     }
 

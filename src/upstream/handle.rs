@@ -30,9 +30,7 @@ use crate::endpoint::OwnTls;
 use crate::error::Undelivered;
 use crate::followed_tasks::TaskFollower;
 use crate::login_flow::{LoginSession, LoginStanding};
-use crate::notifications::{
-    Changes, LogDelivery, ServerEvents, SubscriptionAnswer, Subscriptions,
-};
+use crate::notifications::{Changes, LogDelivery, ServerEvents, SubscriptionAnswer, Subscriptions};
 use crate::peer::Peer;
 use crate::second::{SecondConnection, SecondState};
 use crate::state::{

@@ -24,7 +24,8 @@ Examples:
   mcpproxy upstream add github --url https://api.githubcopilot.com/mcp --header 'Authorization: Bearer ${env:GITHUB_TOKEN}'
   mcpproxy upstream add notes --env 'NOTES_KEY=${file:/run/secrets/notes}' --disabled -- notes-server --stdio
 
-Everything after -- is the command and its arguments; no shell interprets it. The rest of the file \
+What follows the name, or --, is the command and its arguments; no shell interprets it. Options of \
+mcpproxy are written before it. The rest of the file \
 is preserved, comments included. Reference secrets instead of writing them: ${env:NAME}, \
 ${file:/path}, ${credential:NAME}, ${keyring:service/user}. A running proxy is notified of the change.")]
     Add(UpstreamAdd),
@@ -158,14 +159,18 @@ pub(in crate::cli) struct UpstreamAdd {
     /// Skip the test whether the server is usable
     #[arg(long)]
     pub(in crate::cli) no_check: bool,
-    /// The command and its arguments, after --
+    /// The command and its arguments, after all options; -- may precede it
     #[arg(last = true, value_name = "COMMAND")]
     pub(in crate::cli) command: Vec<String>,
 }
 
+/// Whether a server's second word is a URL, and no command.
+pub(super) fn is_endpoint(text: &str) -> bool {
+    ["http://", "https://", "unix:", "${"].iter().any(|kind| text.starts_with(kind))
+}
+
 fn endpoint(text: &str) -> Result<String, String> {
-    let is_url = ["http://", "https://", "unix:", "${"].iter().any(|kind| text.starts_with(kind));
-    match is_url {
+    match is_endpoint(text) {
         true => Ok(text.to_owned()),
         false => Err("a URL begins with http:// or https://; write a command after --".to_owned()),
     }
