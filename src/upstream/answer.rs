@@ -8,7 +8,7 @@
 //! they start to respond. Such a call is sent while both streams are polled; the [notification router](crate::notifications)
 //! selects its messages. Calls that ask for no notifications do not pay for this.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use crate::handle::{CallGuard, Upstream};
 use crate::http::{Cursor, HttpExchange, Pool, Resuming, Session};
 use crate::inbound::AnswerPart;
 use crate::notifications::{Counted, NotificationRouter, Registration};
-use crate::request::CallSession;
+use crate::request::{CallSession, RepeatableCall};
 use crate::second::SecondUse;
 use crate::state::{Carrier, Control};
 use crate::stdio;
@@ -41,6 +41,18 @@ pub struct Answer {
     _second: Option<SecondUse>,
     /// Name of the tool, or the method of any other request.
     what: Arc<str>,
+    repeatable: Option<Box<RepeatableCall>>,
+}
+
+/// A request that was sent, and the source of its answer.
+pub(super) struct SentCall {
+    pub(super) source: AnswerSource,
+    /// Of its connection.
+    pub(super) generation: u64,
+    pub(super) family: ProtocolFamily,
+    /// Use of the second connection.
+    pub(super) second: Option<SecondUse>,
+    pub(super) repeatable: Option<Box<RepeatableCall>>,
 }
 
 pub(super) enum AnswerSource {
@@ -56,16 +68,9 @@ impl std::fmt::Debug for Answer {
 }
 
 impl Answer {
-    pub(super) fn new(
-        (source, (generation, family), second): (
-            AnswerSource,
-            (u64, ProtocolFamily),
-            Option<SecondUse>,
-        ),
-        upstream: CallGuard,
-        what: Arc<str>,
-    ) -> Self {
-        Self { source, generation, family, upstream, _second: second, what }
+    pub(super) fn new(sent: SentCall, upstream: CallGuard, what: Arc<str>) -> Self {
+        let SentCall { source, generation, family, second, repeatable } = sent;
+        Self { source, generation, family, upstream, _second: second, what, repeatable }
     }
 
     /// Id under which the request was sent; the response must carry it.
@@ -85,9 +90,21 @@ impl Answer {
         }
     }
 
-    /// Protocol family of its connection.
+    /// Protocol family of its connection; may change until the answer begins, if the session is lost.
     pub fn family(&self) -> ProtocolFamily {
-        self.family
+        match &self.source {
+            AnswerSource::DualStream(call) => call.family(),
+            AnswerSource::Http(_) | AnswerSource::Stdio(_) => self.family,
+        }
+    }
+
+    /// The call, once, if it asked for that ([`CallExtras::repeatable`](super::CallExtras::repeatable)) and a modern server
+    /// answers.
+    pub fn take_repeatable(&mut self) -> Option<Box<RepeatableCall>> {
+        match &self.source {
+            AnswerSource::DualStream(call) => call.take_repeatable(),
+            AnswerSource::Http(_) | AnswerSource::Stdio(_) => self.repeatable.take(),
+        }
     }
 
     /// Whether no byte of the response was received: over HTTP not even the head, over a pipe not even the beginning of
@@ -175,14 +192,33 @@ pub(crate) type Sending =
 pub(crate) struct SendState {
     /// Generation of the connection; a new one if the session was lost.
     generation: Cell<u64>,
+    /// Its protocol family.
+    family: Cell<ProtocolFamily>,
     /// Whether any byte may have been sent; false while it waits for a connection.
     sent: Cell<bool>,
+    pub(crate) repeatable: RefCell<Option<Box<RepeatableCall>>>,
 }
 
 impl SendState {
+    /// State of a call that is about to be sent over a connection of that family.
+    pub(crate) fn new(family: ProtocolFamily) -> Self {
+        Self { family: Cell::new(family), ..Self::default() }
+    }
+
+    /// Protocol family of its connection.
+    pub(crate) fn family(&self) -> ProtocolFamily {
+        self.family.get()
+    }
+
     /// Records that the call is sent over this connection.
-    pub(crate) fn attempt(self: &Rc<Self>, generation: u64, place: Registration) -> Attempt {
+    pub(crate) fn attempt(
+        self: &Rc<Self>,
+        generation: u64,
+        family: ProtocolFamily,
+        place: Registration,
+    ) -> Attempt {
         self.generation.set(generation);
+        self.family.set(family);
         self.sent.set(true);
         Attempt { _place: place, send_state: self.clone() }
     }
@@ -260,6 +296,14 @@ impl DualStreamCall {
 
     pub(crate) fn generation(&self) -> u64 {
         self.send_state.generation.get()
+    }
+
+    pub(crate) fn family(&self) -> ProtocolFamily {
+        self.send_state.family()
+    }
+
+    pub(crate) fn take_repeatable(&self) -> Option<Box<RepeatableCall>> {
+        self.send_state.repeatable.take()
     }
 
     /// Returns the next piece. Cancel-safe.

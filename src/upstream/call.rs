@@ -14,14 +14,14 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use crate::answer::{
-    Answer, AnswerSource, Cancel, CountedCall, DualStreamCall, HttpSource, SendState,
+    Answer, AnswerSource, Cancel, CountedCall, DualStreamCall, HttpSource, SendState, SentCall,
 };
 use crate::backoff::CONNECT_WAIT;
 use crate::error::{CallError, Cause, Human, Sent};
 use crate::handle::{CallGuard, Upstream};
 use crate::http::{self, Limits, Pool};
 use crate::inbound::CallClient;
-use crate::request::{CallExtras, Fields, Params};
+use crate::request::{CallExtras, Fields, Params, RepeatableCall};
 use crate::second::SecondUse;
 use crate::state::{Carrier, Control, LiveConnection, Phase, Status, UpstreamState, Waiting};
 use crate::stdio::{self, SentFor};
@@ -65,6 +65,8 @@ struct Purpose<'a> {
     /// Further requests that the client of a call can answer, on a legacy connection.
     held_capabilities: ClientCapabilities,
     attempt: CallAttempt,
+    /// [`CallExtras::repeatable`].
+    is_repeatable: bool,
 }
 
 impl Purpose<'_> {
@@ -78,10 +80,38 @@ impl Purpose<'_> {
             false => client,
         })
     }
+
+    /// The call for a repetition, if it was sent over a connection of the modern family.
+    fn repeatable(&self, family: ProtocolFamily, params: Params) -> Option<Box<RepeatableCall>> {
+        let (client, _) = self.call?;
+        let is_repeatable = self.is_repeatable && family == ProtocolFamily::Modern;
+        is_repeatable.then(|| repeatable(params, client))
+    }
 }
 
-/// Source of an answer, generation and family of its connection, and the use of the second one.
-type SentCall = (AnswerSource, (u64, ProtocolFamily), Option<SecondUse>);
+/// The call with these params, on behalf of `client`.
+fn repeatable(params: Params, client: CallClient) -> Box<RepeatableCall> {
+    let Params { meta, trace, log_level, client_capabilities, tasks, fields, .. } = params;
+    let body = match fields {
+        Fields::Call { arguments, .. } => arguments,
+        Fields::Object(params) => params,
+    };
+    let extras = CallExtras {
+        meta,
+        members: Bytes::new(),
+        client_capabilities,
+        // Of a modern client only, whose calls are not repeated.
+        held_capabilities: ClientCapabilities::default(),
+        session: client.session,
+        trace,
+        log_level,
+        extensions: client.extensions,
+        tasks,
+        task: None,
+        repeatable: true,
+    };
+    Box::new(RepeatableCall { body, extras })
+}
 
 /// A request over HTTP.
 struct HttpRequest<'a> {
@@ -118,6 +148,7 @@ impl CallGuard {
             tasks,
             // A member of the call by now, if the server has tasks.
             task: _,
+            repeatable: is_repeatable,
         } = extras;
         let capabilities = client_capabilities.requests();
         let client = CallClient { session, capabilities, extensions };
@@ -158,7 +189,8 @@ impl CallGuard {
         };
         let params =
             Params { method, name, meta, trace, log_level, client_capabilities, tasks, fields };
-        let purpose = Purpose { call: Some((client, access)), held_capabilities, attempt };
+        let call = Some((client, access));
+        let purpose = Purpose { call, held_capabilities, attempt, is_repeatable };
         self.request(pool, params, purpose, label, began)
     }
 
@@ -206,7 +238,8 @@ impl Upstream {
         let ours = Params::of(method, Bytes::new());
         let params = Params { meta: None, client_capabilities, fields, ..ours };
         let held_capabilities = ClientCapabilities::default();
-        let purpose = Purpose { call: None, held_capabilities, attempt: CallAttempt::First };
+        let attempt = CallAttempt::First;
+        let purpose = Purpose { call: None, held_capabilities, attempt, is_repeatable: false };
         guard.request(pool, params, purpose, method.into(), began).await
     }
 
@@ -222,7 +255,7 @@ impl Upstream {
         async move {
             let attempt = purpose.attempt;
             let mut live = self.live(time.until).await.map_err(unsent)?;
-            let mut used = None;
+            let mut second = None;
             if live.family == ProtocolFamily::Modern
                 && let Some((client, access)) = purpose.call
             {
@@ -231,9 +264,9 @@ impl Upstream {
                 let subscribes = second::subscribes(access) && !self.offers().resource_updates;
                 if is_asked || subscribes {
                     // Boxed: a rare and large future.
-                    let second = self.second_connection(time.until, params.log_level);
-                    match Box::pin(second).await {
-                        Some((second, its_use)) => (live, used) = (second, Some(its_use)),
+                    let opening = self.second_connection(time.until, params.log_level);
+                    match Box::pin(opening).await {
+                        Some((open, its_use)) => (live, second) = (open, Some(its_use)),
                         None if subscribes => {
                             let reason = "its second connection has ended".into();
                             return Err(unsent(Cause::NotConnected { reason }));
@@ -249,8 +282,8 @@ impl Upstream {
                 live = successor.await.map_err(unsent)?;
             }
             let connection = |live: &LiveConnection| (live.generation, live.family);
-            let of = connection(&live);
-            let client = purpose.client(live.family);
+            let (generation, family) = connection(&live);
+            let client = purpose.client(family);
             match &live.link {
                 Carrier::Http(_) => {
                     let id = request::fresh_id();
@@ -259,32 +292,50 @@ impl Upstream {
                         && (client.extensions || params.may_receive_messages(client.capabilities))
                     {
                         let call =
-                            self.dual_stream(pool, live, (params, id, attempt), (client, time));
-                        return Ok((AnswerSource::DualStream(Box::new(call)), of, used));
+                            self.dual_stream(pool, live, (params, id), (client, time), purpose);
+                        let source = AnswerSource::DualStream(Box::new(call));
+                        return Ok(SentCall {
+                            source,
+                            generation,
+                            family,
+                            second,
+                            repeatable: None,
+                        });
                     }
-                    let params = &params;
-                    let request = HttpRequest { params, id, attempt, client, is_routed: false };
-                    let (source, of) = self.post(pool, live, &request, time, connection).await?;
-                    Ok((AnswerSource::Http(source), of, used))
+                    let request =
+                        HttpRequest { params: &params, id, attempt, client, is_routed: false };
+                    let (source, (generation, family)) =
+                        self.post(pool, live, &request, time, connection).await?;
+                    let repeatable = purpose.repeatable(family, params);
+                    let source = AnswerSource::Http(source);
+                    Ok(SentCall { source, generation, family, second, repeatable })
                 }
                 Carrier::Stdio(link) => {
                     let sent_for = client.map_or(SentFor::Nobody, SentFor::Caller);
                     let line = |id| params.line(id, live.family);
                     let sent = stdio::StdioCall::begin(link, line, time, sent_for).await;
                     let failed = match sent {
-                        Ok(call) => return Ok((AnswerSource::Stdio(call), of, used)),
+                        Ok(call) => {
+                            let repeatable = purpose.repeatable(family, params);
+                            let source = AnswerSource::Stdio(call);
+                            return Ok(SentCall { source, generation, family, second, repeatable });
+                        }
                         Err(failed) if !link.has_ended() => return Err(failed),
                         Err(failed) => failed,
                     };
                     // Boxed: the child ended before anything was sent, which is rare. Its task is about to reconnect.
-                    let again = Box::pin(self.successor(of.0, time.until)).await.map_err(unsent)?;
+                    let successor = Box::pin(self.successor(generation, time.until));
+                    let again = successor.await.map_err(unsent)?;
                     let Carrier::Stdio(link) = &again.link else { return Err(failed) };
                     let line = |id| params.line(id, again.family);
                     let sent_for = purpose.client(again.family);
                     let sent_for = sent_for.map_or(SentFor::Nobody, SentFor::Caller);
                     let call =
                         Box::pin(stdio::StdioCall::begin(link, line, time, sent_for)).await?;
-                    Ok((AnswerSource::Stdio(call), connection(&again), used))
+                    let (generation, family) = connection(&again);
+                    let repeatable = purpose.repeatable(family, params);
+                    let source = AnswerSource::Stdio(call);
+                    Ok(SentCall { source, generation, family, second, repeatable })
                 }
             }
         }
@@ -295,21 +346,28 @@ impl Upstream {
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         live: Arc<LiveConnection>,
-        (params, id, attempt): (Params, u64, CallAttempt),
+        (params, id): (Params, u64),
         (client, time): (CallClient, Allowance),
+        &Purpose { attempt, is_repeatable, .. }: &Purpose<'_>,
     ) -> DualStreamCall {
-        let send_state = Rc::new(SendState::default());
+        let send_state = Rc::new(SendState::new(live.family));
         let (sender, messages) = mpsc::channel(notifications::QUEUED_MESSAGES);
         let (upstream, pool, state) = (self.clone(), pool.clone(), send_state.clone());
         let sending = async move {
             let register = |live: &LiveConnection| {
-                state.attempt(live.generation, live.router.register(id, sender.clone(), client))
+                let place = live.router.register(id, sender.clone(), client);
+                state.attempt(live.generation, live.family, place)
             };
             // The dual-stream call has its own deadline.
             let time = Allowance::now(HEAD_LIMIT);
-            let (params, client) = (&params, Some(client));
-            let request = HttpRequest { params, id, attempt, client, is_routed: true };
-            upstream.post(&pool, live, &request, time, register).await
+            let request =
+                HttpRequest { params: &params, id, attempt, client: Some(client), is_routed: true };
+            let sent = upstream.post(&pool, live, &request, time, register).await?;
+            // The server may have been replaced by a modern one, if the session was lost.
+            if is_repeatable && state.family() == ProtocolFamily::Modern {
+                state.repeatable.replace(Some(repeatable(params, client)));
+            }
+            Ok(sent)
         };
         DualStreamCall::new(id, send_state, messages, Box::pin(sending), time)
     }
@@ -495,6 +553,16 @@ impl Upstream {
         }
         let (_, used) = self.second_connection(until, None).await?;
         self.holds_legacy_subscriptions().then_some(used)
+    }
+
+    /// Finds out whether it reports changes of resources in the legacy family alone: opens the second connection, if that
+    /// is not known, with a limit. A server that lists no legacy revision is taken to have none.
+    pub async fn learn_legacy_updates(&self, until: Instant) {
+        let (offers, second) = (self.offers(), self.second.as_ref());
+        let is_unknown = second.is_some_and(|second| second.legacy_updates().is_none());
+        if is_unknown && offers.resources && !offers.resource_updates {
+            let _ = self.second_connection(until, None).await;
+        }
     }
 
     /// Whether the second connection is open and takes subscriptions that the first one does not.

@@ -30,8 +30,6 @@ use crate::notifications::{Followed, WantedResources};
 
 /// Time for a server to confirm a stream while the set changes.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
-/// Time after which a stream over a pipe counts as confirmed. The acknowledgment there is not distinguished from other messages.
-const PIPE_CONFIRM: Duration = Duration::from_millis(500);
 /// Number of refusals after which the next attempt waits, as after the end of a stream.
 const MAX_REFUSALS: u32 = 32;
 /// Number of keys refused alone, without a confirmed stream, after which a server does not support such streams.
@@ -81,9 +79,6 @@ fn stream(
         let (opened, is_open) = oneshot::channel();
         let confirming = async {
             if is_open.await.is_ok() {
-                if let Line::Stdio(_) = line {
-                    tokio::time::sleep(PIPE_CONFIRM).await;
-                }
                 // Fails if nobody waits for it any more.
                 let _ = confirm.send(());
             }

@@ -314,11 +314,6 @@ impl Upstream {
         self.state.load().is_settled()
     }
 
-    /// Whether it has a connection, of a known protocol family.
-    pub fn is_connected(&self) -> bool {
-        self.state.load().live().is_some()
-    }
-
     /// Waits until it was discovered or has failed once.
     pub async fn settled(&self) {
         self.state.wait_for(|state| state.is_settled().then_some(())).await;
@@ -342,6 +337,14 @@ impl Upstream {
     /// Capabilities of its current or last connection.
     pub fn offers(&self) -> ServerCapabilities {
         self.state.load().about().offers
+    }
+
+    /// Whether it reports changes of resources to clients of that family; to legacy ones also over its second connection,
+    /// as far as [that is known](Self::learn_legacy_updates).
+    pub fn reports_updates_to(&self, family: ProtocolFamily) -> bool {
+        let second = self.second.as_ref().filter(|_| family == ProtocolFamily::Legacy);
+        self.offers().resource_updates
+            || second.is_some_and(|second| second.legacy_updates() == Some(true))
     }
 
     /// Introduction of its current or last connection whose tools were read; empty before.

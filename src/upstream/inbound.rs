@@ -20,6 +20,7 @@ use serde_json::value::RawValue;
 
 use crate::pending;
 use crate::request::CallSession;
+use mcpproxy_json::members::member;
 use mcpproxy_json::scan::{MessageKind, ScanLimits, Scanner};
 use mcpproxy_json::span::Span;
 use mcpproxy_policy::approvals::MAX_TASK_ID_BYTES;
@@ -27,6 +28,7 @@ use mcpproxy_protocol::mcp::bounds::MAX_URI_BYTES;
 use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerRequest};
 use mcpproxy_protocol::mcp::extensions;
 use mcpproxy_protocol::mcp::jsonrpc::{self, Code, Envelope, MAX_NUMERIC_ID_BYTES};
+use mcpproxy_protocol::mcp::meta::SUBSCRIPTION_KEY;
 
 /// Piece of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +45,8 @@ const MAX_ID_BYTES: usize = 1024;
 const MAX_DELIVERED_BYTES: usize = 1024 * 1024;
 /// Maximum number of characters of a server's method name quoted in our error.
 const MAX_QUOTED_CHARS: usize = 100;
+/// The first message of a subscription.
+pub(crate) const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangedList {
@@ -68,6 +72,8 @@ pub(crate) enum Destination {
     Updated(Box<str>),
     /// The status of the task with this id of the server changed.
     Task(Box<str>),
+    /// The acknowledgment of the subscription that was opened by the request with this id.
+    Acknowledged(u64),
     /// A request that the proxy answers itself, with this message.
     Reply(Bytes),
     /// A message without a recipient; the reason for the log.
@@ -86,7 +92,10 @@ pub(crate) fn route(message: &[u8], calls: &[CallInFlight]) -> Destination {
     };
     let request = match &route {
         Destination::Call(_, request) => request.as_deref(),
-        Destination::Log(_) | Destination::Completed(_) | Destination::Calls(_) => None,
+        Destination::Log(_)
+        | Destination::Completed(_)
+        | Destination::Calls(_)
+        | Destination::Acknowledged(_) => None,
         Destination::Lifecycle
         | Destination::Changed(_)
         | Destination::Updated(_)
@@ -149,6 +158,10 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
         "notifications/tasks" | "notifications/tasks/status" => match params.and_then(task_of) {
             Some(task) if task.len() <= MAX_TASK_ID_BYTES => Destination::Task(task),
             Some(_) | None => Destination::Nobody("the status of a task without a usable id"),
+        },
+        ACKNOWLEDGED => match params.and_then(subscription_of) {
+            Some(id) => Destination::Acknowledged(id),
+            None => Destination::Nobody("the acknowledgment of no subscription of ours"),
         },
         _ if extensions::is_notification(method) => match Recipient::of(calls) {
             Recipient::Call { id, extensions: true, .. } => Destination::Call(id, None),
@@ -233,6 +246,12 @@ fn progress_of(params: &RawValue) -> Option<u64> {
     }
     let token = serde_json::from_str::<Params<'_>>(params.get()).ok()?.progress_token.get();
     jsonrpc::numeric_id(token.as_bytes()).filter(|id| pending::is_ours(*id))
+}
+
+/// The request that opened the acknowledged subscription (MCP 2026-07-28 §Subscriptions).
+fn subscription_of(params: &RawValue) -> Option<u64> {
+    let id = member(member(params.get(), "_meta")?, SUBSCRIPTION_KEY)?;
+    jsonrpc::numeric_id(id.as_bytes()).filter(|id| pending::is_ours(*id))
 }
 
 fn task_of(params: &RawValue) -> Option<Box<str>> {

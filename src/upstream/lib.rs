@@ -65,7 +65,7 @@ pub use handle::{CallGuard, NotRestarted, RESPOND_WAIT, Upstream};
 pub use inbound::AnswerPart;
 pub use notifications::{Changes, LogDelivery, SUBSCRIPTION_LIMIT, SubscriptionAnswer};
 pub use reaper::WithheldVariables;
-pub use request::{CallExtras, CallSession};
+pub use request::{CallExtras, CallSession, RepeatableCall};
 pub use second::{SecondState, SecondStatus};
 pub use state::Introduced;
 

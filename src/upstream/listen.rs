@@ -16,12 +16,13 @@ use crate::error::Cause;
 use crate::handle::Upstream;
 use crate::http::{self, HttpExchange, Limits, StreamRefusal};
 use crate::http_transport::{HttpLifecycle, MAX_MESSAGE_BYTES as MAX_SESSION_MESSAGE_BYTES};
-use crate::inbound::AnswerPart;
+use crate::inbound::{ACKNOWLEDGED, AnswerPart};
 use crate::notifications::{Followed, SUBSCRIPTION_LIMIT, SubscriptionAnswer, Subscriptions};
 use crate::request;
 use crate::request::Params;
 use crate::stdio::{self, ChildLink, SentFor};
 use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
+use mcpproxy_protocol::mcp::jsonrpc::Envelope;
 use mcpproxy_protocol::mcp::lifecycle::{self, ServerResponse};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::deadline::Allowance;
@@ -37,6 +38,8 @@ const STREAM_SILENCE: Duration = Duration::from_secs(3600);
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum size of a message on the stream, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
+/// Time after which a subscription over a pipe counts as acknowledged: less than clients and changed sets wait for it.
+const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(5);
 
 /// Transport of the stream.
 #[derive(Clone)]
@@ -188,7 +191,8 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCa
     }
 }
 
-/// Runs one stream to its end; `opened` is called once the server has acknowledged it.
+/// Runs one stream to its end; `opened` is called once the server has acknowledged it. Over a pipe, a server that sends no
+/// acknowledgment counts as having sent one after [`UNACKNOWLEDGED_LIMIT`].
 pub(super) async fn run_stream(
     upstream: &Upstream,
     line: &Line,
@@ -197,7 +201,7 @@ pub(super) async fn run_stream(
 ) -> ListenEnd {
     match line {
         Line::Http(http) => over_http(upstream, http, params, opened).await,
-        Line::Stdio(link) => over_stdio(link, params, opened).await,
+        Line::Stdio(link) => over_stdio(link, params, UNACKNOWLEDGED_LIMIT, opened).await,
     }
 }
 
@@ -252,22 +256,44 @@ async fn over_http(
     }
 }
 
-/// Waits for the end of the subscription; its messages are routed by the pipe's reader.
-async fn over_stdio(link: &Arc<ChildLink>, params: &str, opened: impl FnOnce()) -> ListenEnd {
+/// Waits for the acknowledgment, at most `limit`, and for the end of the subscription; its other messages are routed by the
+/// pipe's reader.
+async fn over_stdio(
+    link: &Arc<ChildLink>,
+    params: &str,
+    limit: Duration,
+    opened: impl FnOnce(),
+) -> ListenEnd {
     let params = Params::of(LISTEN, params.to_owned().into());
     let line = |id| params.line(id, ProtocolFamily::Modern);
-    // Not counted as a client's call, although it names resources of clients: it is always in flight, and servers of this
-    // revision send no requests.
     let time = Allowance::now(FOREVER);
-    let Ok(mut call) = stdio::StdioCall::begin(link, line, time, SentFor::Nobody).await else {
+    let Ok(mut call) = stdio::StdioCall::begin(link, line, time, SentFor::Subscription).await
+    else {
         return ListenEnd::Disconnected;
     };
-    opened();
+    let mut opened = Some(opened);
+    let acknowledged_by = tokio::time::Instant::now() + limit;
     let mut message = Vec::new();
     loop {
-        match call.next().await {
+        let part = tokio::select! {
+            biased;
+            part = call.next() => part,
+            () = tokio::time::sleep_until(acknowledged_by), if opened.is_some() => {
+                if let Some(opened) = opened.take() {
+                    opened();
+                }
+                continue;
+            }
+        };
+        match part {
             Ok(Some(AnswerPart::Data(data))) if message.len() + data.len() <= MAX_MESSAGE_BYTES => {
                 message.extend_from_slice(&data);
+            }
+            Ok(Some(AnswerPart::End)) if is_acknowledgment(&message) => {
+                message.clear();
+                if let Some(opened) = opened.take() {
+                    opened();
+                }
             }
             Ok(Some(AnswerPart::End)) => {
                 return outcome(&message).unwrap_or(ListenEnd::Ended(None));
@@ -277,6 +303,11 @@ async fn over_stdio(link: &Arc<ChildLink>, params: &str, opened: impl FnOnce()) 
             Ok(None) | Err(_) => return ListenEnd::Ended(None),
         }
     }
+}
+
+fn is_acknowledgment(message: &[u8]) -> bool {
+    let envelope = serde_json::from_slice::<Envelope<'_>>(message);
+    envelope.is_ok_and(|envelope| envelope.method.as_deref() == Some(ACKNOWLEDGED))
 }
 
 /// Effect of a response on the stream; `None` for other messages.
@@ -401,7 +432,94 @@ async fn send(
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, duplex};
+    use tokio::sync::{mpsc, oneshot};
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::pending::FIRST_ID;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const LATER: Duration = Duration::from_secs(3600);
+    const PIPE_BYTES: usize = 64 * 1024;
+
+    /// The pipes of a child that answers its first request with these lines, in which `ID` is the request's id.
+    fn child(answer: &'static [&'static str]) -> Arc<ChildLink> {
+        let (link, queue) = ChildLink::new(Arc::default(), Arc::default());
+        let (stdin, requests) = duplex(PIPE_BYTES);
+        let (mut answers, stdout) = duplex(PIPE_BYTES);
+        tokio::spawn(stdio::write(Arc::clone(&link), queue, stdin));
+        let reading = Arc::clone(&link);
+        tokio::spawn(async move {
+            let (inbox, _lifecycle) = mpsc::channel(1);
+            stdio::read(reading, stdout, inbox, 1).await
+        });
+        tokio::spawn(async move {
+            let mut requests = BufReader::new(requests).lines();
+            let request = requests.next_line().await.unwrap().unwrap();
+            let request: serde_json::Value = serde_json::from_str(&request).unwrap();
+            for line in answer {
+                let line = line.replace("ID", &request["id"].to_string());
+                answers.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+            }
+            // It keeps its pipes open.
+            std::future::pending::<()>().await;
+            drop((requests, answers));
+        });
+        link
+    }
+
+    const ACKNOWLEDGED_ID: &str = r#"{"method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":ID},"notifications":{}}}"#;
+    const END: &str = r#"{"id":ID,"result":{"resultType":"complete"}}"#;
+
+    #[tokio::test]
+    async fn pro_13_stream_over_a_pipe_is_open_once_it_is_acknowledged() {
+        const STRING: &str = r#"{"method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"ID"}}}"#;
+        const OTHER: &str = r#"{"method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":1073741824}}}"#;
+        const NO_ID: &str = r#"{"method":"notifications/subscriptions/acknowledged","params":{}}"#;
+        const UPDATED: &str = r#"{"method":"notifications/resources/updated","params":{"uri":"a:b","_meta":{"io.modelcontextprotocol/subscriptionId":ID}}}"#;
+        const UNSUPPORTED: &str = r#"{"id":ID,"error":{"code":-32601,"message":"?"}}"#;
+        assert_eq!(FIRST_ID, 1_073_741_824, "an id of ours");
+        let ended = ListenEnd::Ended(None);
+        let rows: [(&[&str], bool, ListenEnd); 7] = [
+            (&[ACKNOWLEDGED_ID, END], true, ended),
+            (&[ACKNOWLEDGED_ID, UPDATED, ACKNOWLEDGED_ID, END], true, ended),
+            (&[STRING, END], true, ended),
+            (&[OTHER, NO_ID, UPDATED, END], false, ended),
+            (&[END], false, ended),
+            (&[UNSUPPORTED], false, ListenEnd::Refused),
+            (&[ACKNOWLEDGED_ID, UNSUPPORTED], true, ListenEnd::Refused),
+        ];
+        for (answer, is_open, expected) in rows {
+            let (link, mut opened) = (child(answer), false);
+            let end = over_stdio(&link, "{}", LATER, || opened = true);
+            let end = timeout(PATIENCE, end).await.unwrap();
+            assert_eq!((opened, end), (is_open, expected), "{answer:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pro_13_stream_over_a_pipe_that_is_not_acknowledged_is_open_after_the_limit() {
+        let link = child(&[]);
+        let (open, is_open) = oneshot::channel();
+        let stream = over_stdio(&link, "{}", Duration::ZERO, || open.send(()).unwrap());
+        tokio::select! {
+            end = stream => panic!("it ended: {end:?}"),
+            is_open = timeout(PATIENCE, is_open) => is_open.unwrap().unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn pro_13_acknowledgment_reaches_no_other_request() {
+        let link = child(&[ACKNOWLEDGED_ID, END]);
+        let params = Params::of("tools/list", "{}".into());
+        let line = |id| params.line(id, ProtocolFamily::Modern);
+        let time = Allowance::now(PATIENCE);
+        let begun = stdio::StdioCall::begin(&link, line, time, SentFor::Nobody).await;
+        let mut call = begun.unwrap_or_else(|_| panic!("it is sent"));
+        let Ok(Some(AnswerPart::Data(first))) = call.next().await else { panic!("an answer") };
+        assert!(first.starts_with(b"{\"id\":"), "{first:?}");
+    }
 
     #[test]
     fn pro_13_reopening_slows_down_until_a_stream_lives_and_waits_as_asked() {

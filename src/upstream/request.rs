@@ -436,6 +436,17 @@ pub struct CallExtras {
     pub tasks: bool,
     /// Raw `task` of a call, by which a legacy client asks for a task instead of a result.
     pub task: Option<Bytes>,
+    /// Whether the answer is to come with a [`RepeatableCall`], if a modern server gives it.
+    pub repeatable: bool,
+}
+
+/// A call that was sent over a modern connection, for a repetition with the input that its result asks for.
+#[derive(Debug)]
+pub struct RepeatableCall {
+    /// As in [`PermittedCall`](super::PermittedCall).
+    pub body: Bytes,
+    /// Without members beside the arguments.
+    pub extras: CallExtras,
 }
 
 #[cfg(test)]

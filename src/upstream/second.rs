@@ -122,6 +122,8 @@ pub(super) struct SecondConnection {
     released: Notify,
     pub(super) control: mpsc::Sender<Control>,
     idle_timeout: Duration,
+    /// Whether the server reports changes of resources in the legacy family; `None` if unknown. Of the first connection.
+    legacy_updates: Mutex<Option<bool>>,
 }
 
 /// Calls that use the connection, or wait for it.
@@ -178,6 +180,7 @@ impl SecondConnection {
             released: Notify::new(),
             control,
             idle_timeout: idle_timeout.min(MAX_IDLE_TIMEOUT),
+            legacy_updates: Mutex::new(None),
         };
         (Arc::new(second), controls)
     }
@@ -239,6 +242,24 @@ impl SecondConnection {
         next.ok_or_else(|| Cause::NotConnected { reason: "its second connection has ended".into() })
     }
 
+    /// Whether the server reports changes of resources in the legacy family, as far as known since the first connection
+    /// began.
+    pub(super) fn legacy_updates(&self) -> Option<bool> {
+        *self.legacy_updates.lock()
+    }
+
+    /// Lets calls open it; `lists_legacy`: whether the server listed a legacy revision.
+    pub(super) fn begin(&self, lists_legacy: bool) {
+        *self.legacy_updates.lock() = (!lists_legacy).then_some(false);
+        self.publish(SecondPhase::Closed);
+    }
+
+    /// The first connection has ended.
+    pub(super) fn end(&self) {
+        *self.legacy_updates.lock() = None;
+        self.publish(SecondPhase::Absent);
+    }
+
     pub(super) fn publish(&self, phase: SecondPhase) {
         // Requests so far were for the phase before.
         let _ = self.wanted.notified().now_or_never();
@@ -253,6 +274,7 @@ impl SecondConnection {
         offers: ServerCapabilities,
     ) {
         let level = Mutex::new(None);
+        *self.legacy_updates.lock() = Some(offers.resource_updates);
         self.publish(SecondPhase::Open(OpenSecond { live, protocol_version, offers, level }));
     }
 

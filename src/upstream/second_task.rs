@@ -64,9 +64,9 @@ enum End {
 }
 
 /// Lets calls open the second connection, before they can use the first one.
-pub(super) fn begin(upstream: &Upstream, family: ProtocolFamily) {
+pub(super) fn begin(upstream: &Upstream, family: ProtocolFamily, lists_legacy: bool) {
     if let (Some(second), ProtocolFamily::Modern) = (&upstream.second, family) {
-        second.publish(SecondPhase::Closed);
+        second.begin(lists_legacy);
     }
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn run(
     match (task, &upstream.second, first.target) {
         (Some(task), Some(second), Some(target)) if first.family == ProtocolFamily::Modern => {
             task.keep(upstream, second, (&first, target), &mut ending).await;
-            second.publish(SecondPhase::Absent);
+            second.end();
         }
         _ => {
             // Without a sender the first one has ended, too.
@@ -154,7 +154,7 @@ impl SecondTask {
                     (reason, goodbye(), false)
                 }
                 End::Over(FirstEnded { deadline, reason }) => {
-                    second.publish(SecondPhase::Absent);
+                    second.end();
                     (reason, deadline, true)
                 }
             };

@@ -230,7 +230,7 @@ impl ServerTask {
                         lists_legacy: connection.greeting.lists_legacy,
                         responding_bytes: &self.responding_bytes,
                     };
-                    second_task::begin(&self.upstream, first.family);
+                    second_task::begin(&self.upstream, first.family, first.lists_legacy);
                     let second =
                         second_task::run(its_second.as_mut(), &self.upstream, first, ending);
                     let served = self.serve(&mut connection, &mut controls, stopping);

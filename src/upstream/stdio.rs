@@ -79,7 +79,10 @@ pub(super) struct Waiter {
 pub(crate) enum SentFor {
     /// Nobody's: it contains no client data, so messages caused by it reveal none (lists).
     Nobody,
-    /// Clients that are not reachable through it, but whose data it contains (subscriptions).
+    /// Nobody's: a stream of changes, which the server acknowledges by a message. It is always in flight, so that it
+    /// does not count as a client's call, although it names resources of clients; servers of its revision send no requests.
+    Subscription,
+    /// Clients that are not reachable through it, but whose data it contains (`resources/subscribe`).
     Clients,
     /// The client of a call.
     Caller(CallClient),
@@ -89,7 +92,7 @@ impl Waiter {
     /// The request as a call in flight, if it was written and its client may be asked because of it.
     fn in_flight(&self, id: u64) -> Option<CallInFlight> {
         let (client, route) = match self.sent_for {
-            SentFor::Nobody => return None,
+            SentFor::Nobody | SentFor::Subscription => return None,
             SentFor::Clients => (CallClient::default(), CallRoute::Unreachable),
             SentFor::Caller(client) => (client, CallRoute::Reachable { id, order: self.order }),
         };

@@ -1,6 +1,9 @@
 //! Input that a server of 2026-07-28 asks of a client that came by `initialize`: asked by the requests of its own
 //! revision within the call, answered by a repeated request, bounded on both sides.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
 
 use crate::between_families::{Session, read};
@@ -8,6 +11,7 @@ use crate::harness::{
     Events, Pipe, Proxy, Received, Recorder, Reply, Response, error_text, modern_server,
     modern_server_stdio, until,
 };
+use crate::reload::reload;
 use crate::request_state::{STATE, answer as asks_once, entry, requests, returned};
 
 const MODERN: &str = "2026-07-28";
@@ -507,4 +511,65 @@ fn question_behind_an_exposed_uri_is_asked() {
     assert_eq!(asked["method"], "elicitation/create", "{asked}");
     session.answer(&asked, json!({"action": "accept", "content": {}}));
     assert_eq!(events.message()["result"]["contents"], json!([]));
+}
+
+/// A legacy server with the tool `ask`, which leaves its calls unanswered until `is_over`, then breaks their connections.
+fn legacy_until(is_over: Arc<AtomicBool>) -> Recorder {
+    Recorder::start(move |_, request: &Received| {
+        if !request.head[0].starts_with("POST ") {
+            return Reply::Http("405 Method Not Allowed", "", Vec::new());
+        }
+        let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let Some(id) = message.get("id") else {
+            return Reply::Http("202 Accepted", "", Vec::new());
+        };
+        let outcome = match message["method"].as_str().unwrap_or_default() {
+            "initialize" => json!({"result": {"protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"}}}),
+            "tools/list" => {
+                json!({"result": {"tools": [{"name": "ask", "inputSchema": {"type": "object"},
+                    "annotations": {"readOnlyHint": true}}]}})
+            }
+            "tools/call" => {
+                until("it is over", || is_over.load(Ordering::SeqCst).then_some(()));
+                return Reply::Raw(Vec::new());
+            }
+            _ => json!({"error": {"code": -32601, "message": "Method not found"}}),
+        };
+        let mut body = json!({"jsonrpc": "2.0", "id": id});
+        body.as_object_mut().unwrap().extend(outcome.as_object().unwrap().clone());
+        Reply::Http("200 OK", "content-type: application/json\r\n", body.to_string().into())
+    })
+}
+
+// PRO-37
+#[test]
+fn input_is_asked_by_the_server_that_answers_whatever_it_replaced() {
+    for capabilities in [json!({"elicitation": {}}), json!({})] {
+        let is_over = Arc::<AtomicBool>::default();
+        let (old, new) = (legacy_until(Arc::clone(&is_over)), Recorder::start(scripted));
+        let proxy = Proxy::start(json!({"s": entry(&old)}));
+        let session = Session::open(&proxy, "2025-11-25", capabilities.clone());
+        let mut called = session.call("s:ask", script(&[&asking(&[FORM]), DONE]));
+        until("it is called", || (!calls(&old).is_empty()).then_some(()));
+        // The call, which its server has not answered, is repeated at the one that takes its place.
+        reload(&proxy, &json!({"mcpServers": {"s": entry(&new)}}));
+        is_over.store(true, Ordering::SeqCst);
+        let is_asked = capabilities != json!({});
+        if is_asked {
+            let mut events = Events::of(called);
+            let question = events.message();
+            assert_eq!(question["method"], "elicitation/create", "{question}");
+            session.answer(&question, json!({"action": "decline"}));
+            let last = events.message();
+            assert_eq!(last["result"], serde_json::from_str::<Value>(DONE).unwrap(), "{last}");
+        } else {
+            let refused = called.response().json();
+            assert_eq!(refused["error"]["code"], -32021, "{refused}");
+        }
+        let rounds = calls(&new);
+        assert_eq!(rounds.len(), 1 + usize::from(is_asked), "{rounds:?}");
+        let record = until("it is recorded", || proxy.activity("type=tool_call").pop());
+        assert_eq!(record["metadata"]["retried"], true, "{record}");
+    }
 }

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{HttpStub, Pipe, raw_result, stub_stdio};
+use crate::harness::{HttpStub, Pipe, Recorder, Reply, configure, raw_result, stub_stdio, until};
+use crate::tasks::{CREATED, Server, tasks};
 
 const VERSION: &str = "2026-07-28";
 
@@ -149,4 +150,65 @@ fn server_request_through_the_pipe_gets_the_clients_answer() {
         json!({"model": "m"}),
         "{answer}"
     );
+}
+
+/// Replaces the config of a pipe's own proxy, in one step as an editor does.
+fn reconfigure(pipe: &Pipe, mut config: Value) {
+    let beside = tempfile::tempdir_in(pipe.folder.path()).unwrap();
+    config["data_dir"] = json!(pipe.folder.path().join("data"));
+    let new = configure(config, beside.path());
+    std::fs::rename(new, pipe.folder.path().join("config.json")).unwrap();
+}
+
+// PRO-43, BND-1
+#[test]
+fn subscription_that_waits_for_its_server_delays_no_other_line() {
+    // `stdio::MAX_SUBSCRIPTIONS`.
+    const SUBSCRIPTIONS: usize = 32;
+    let server = Server::answering(|_| None);
+    let mut pipe = Pipe::open(json!({"mcpServers": {"s": server.entry()}}));
+    let mut meta = meta();
+    meta["io.modelcontextprotocol/clientCapabilities"] = tasks();
+    let arguments = json!({"name": "s:slow", "args": {"answer": CREATED},
+        "intent": {"operation_type": "read"}});
+    let create = json!({"jsonrpc": "2.0", "id": "t", "method": "tools/call", "params": {
+        "name": "call_tool_read", "arguments": arguments, "_meta": meta}});
+    let created: Value = serde_json::from_str(&pipe.ask(&create.to_string())).unwrap();
+    let task = created["result"]["taskId"].as_str().expect("a task").to_owned();
+    // Another server takes its place, and does not answer.
+    let silent = Recorder::start(|_, _| Reply::Hang);
+    let entry = json!({"url": format!("http://127.0.0.1:{}/mcp", silent.port)});
+    reconfigure(&pipe, json!({"mcpServers": {"s": entry}}));
+    until("it is asked", || (!silent.received().is_empty()).then_some(()));
+    let listen = |id: &str, notifications: Value| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "subscriptions/listen",
+            "params": {"_meta": meta, "notifications": notifications}})
+        .to_string()
+    };
+    for n in 0..=SUBSCRIPTIONS {
+        pipe.send(&listen(&n.to_string(), json!({"taskIds": [task]})));
+    }
+    let refused = line(&mut pipe);
+    assert_eq!(refused["id"], SUBSCRIPTIONS.to_string(), "{refused}");
+    let why = refused["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(why, "32 subscriptions are open: cancel one first");
+    // Those that wait can be cancelled.
+    for n in 0..SUBSCRIPTIONS {
+        let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+            "params": {"requestId": n.to_string()}});
+        pipe.send(&cancelled.to_string());
+    }
+    until("there is room", || {
+        pipe.send(&listen("last", json!({"toolsListChanged": true})));
+        let answer = line(&mut pipe);
+        let id = &answer["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];
+        (*id == "last").then_some(()).or_else(|| {
+            assert_eq!(answer["id"], "last", "{answer}");
+            None
+        })
+    });
+    let rest = pipe.close();
+    let rest = rest.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
+    let ids: Vec<Value> = rest.map(|mut message| message["id"].take()).collect();
+    assert_eq!(ids, ["last"], "none of the others was acknowledged");
 }

@@ -1,11 +1,13 @@
 //! Servers of both protocol families: the second connection, in the legacy one, for clients that they can ask only there.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use crate::between_families::Session;
 use crate::harness::{
-    API_KEY, Events, HttpStub, Proxy, Received, Recorder, Reply, children_of, is_running,
-    server_of_both_families, stub, stub_stdio, until,
+    API_KEY, Client, Events, HttpStub, Pipe, Proxy, Received, Recorder, Reply, ask_modern,
+    children_of, configure, is_running, mcpproxy, server_of_both_families, stub, stub_stdio, until,
 };
 use crate::request_state::{answer as modern_server, entry};
 use crate::server_questions::Holder;
@@ -427,14 +429,15 @@ fn resources_and_prompts_are_read_over_the_second_connection() {
 }
 
 /// A server of both families over stdio that reports changes of resources in the legacy one only: of each that is subscribed
-/// to, a while after. It logs what it is asked in `$1`.
+/// to, a while after. It logs what it is asked in `$1`; `$2` are its capabilities in the legacy family, and `$3` is what it
+/// lists beside the modern one.
 const REPORTS_TO_LEGACY: &str = r#"
 while read -r line; do
   id=${line#*\"id\":}; id=${id%%,*}
   case $line in
-    *server/discover*) out='{"supportedVersions":["2026-07-28","2025-11-25"],"capabilities":{"resources":{}},"resultType":"complete"}';;
+    *server/discover*) out='{"supportedVersions":["2026-07-28"'$3'],"capabilities":{"resources":{}},"resultType":"complete"}';;
     *tools/list*) out='{"tools":[],"resultType":"complete"}';;
-    *'"initialize"'*) out='{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}}}';;
+    *'"initialize"'*) echo initialized >> "$1"; out='{"protocolVersion":"2025-11-25","capabilities":{"resources":'$2'}}';;
     *resources/unsubscribe*) echo unsubscribed >> "$1"; out='{}';;
     *resources/subscribe*)
       echo subscribed >> "$1"
@@ -445,6 +448,15 @@ while read -r line; do
   echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":$out}"
 done
 "#;
+
+const SUBSCRIBES: &str = r#"{"subscribe":true}"#;
+const LISTED: &str = r#","2025-11-25""#;
+
+/// Its entry.
+fn reports_to_legacy(log: &Path, in_legacy: &str, listed: &str) -> Value {
+    let args = json!(["-c", REPORTS_TO_LEGACY, "sh", log, in_legacy, listed]);
+    json!({"command": "sh", "args": args})
+}
 
 // PRO-40
 #[test]
@@ -457,10 +469,9 @@ fn legacy_client_subscribes_where_only_the_legacy_family_reports_changes() {
             (lines.lines().filter(|line| *line == word).count() == count).then_some(())
         });
     };
-    let args = json!(["-c", REPORTS_TO_LEGACY, "sh", log]);
+    let entry = reports_to_legacy(&log, SUBSCRIBES, LISTED);
     // It would be closed long before the server reports anything.
-    let entry = json!({"command": "sh", "args": args, "second_idle_timeout": "1ms"});
-    let proxy = Proxy::start(json!({"s": entry}));
+    let proxy = Proxy::start(json!({"s": with(entry, "second_idle_timeout", json!("1ms"))}));
     let mut client = proxy.client();
     let mut stream = listen(&proxy, &client);
     let uri = json!({"uri": "mcpproxy://s/a:b"});
@@ -475,4 +486,54 @@ fn legacy_client_subscribes_where_only_the_legacy_family_reports_changes() {
     assert_eq!(client.ask("resources/unsubscribe", uri)["result"], json!({}));
     logged(1, "unsubscribed");
     until("it is closed", || second(&proxy).is_null().then_some(()));
+}
+
+// PRO-40, PRO-41
+#[test]
+fn subscriptions_of_a_single_server_are_declared_to_the_clients_for_which_they_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": LEGACY, "capabilities": {},
+        "clientInfo": {"name": "e2e", "version": "1"}}})
+    .to_string();
+    let declared = |answer: &Value| answer["result"]["capabilities"]["resources"].clone();
+    for (name, in_legacy, listed, expected, initialized) in [
+        ("reports", SUBSCRIBES, LISTED, true, 1),
+        ("reports_nothing", "{}", LISTED, false, 1),
+        // It would probably refuse.
+        ("lists_no_legacy", SUBSCRIBES, "", false, 0),
+    ] {
+        let log = folder.path().join(name);
+        let servers = json!({"s": reports_to_legacy(&log, in_legacy, listed)});
+        let times = || {
+            let asked = std::fs::read_to_string(&log).unwrap_or_default();
+            asked.lines().filter(|line| *line == "initialized").count()
+        };
+        let alone = tempfile::tempdir().unwrap();
+        let file = configure(json!({"mcpServers": servers}), alone.path());
+        let mut command = mcpproxy();
+        command.arg("--config").arg(&file).args(["stdio", "--server", "s"]);
+        let mut pipe = Pipe::launch(&mut command);
+        let opened: Value = serde_json::from_str(&pipe.ask(&hello)).unwrap();
+        let of_pipe = json!({"subscribe": expected, "listChanged": true});
+        assert_eq!((declared(&opened), times()), (of_pipe, initialized), "{name}: {opened}");
+        drop(pipe);
+        let proxy = Proxy::start(servers);
+        let path = "/mcp/server/s";
+        let expected = json!({"subscribe": expected, "listChanged": true});
+        let modern = ask_modern(&proxy, path, "server/discover", json!({}), &[]).json();
+        let in_modern = json!({"subscribe": false, "listChanged": true});
+        assert_eq!(declared(&modern), in_modern, "{name}: {modern}");
+        // It is asked once.
+        for _ in 0..2 {
+            let opened = proxy.request("POST", path, &[], hello.as_bytes()).json();
+            assert_eq!(declared(&opened), expected, "{name}: {opened}");
+        }
+        assert_eq!(times(), 2 * initialized, "{name}");
+        if !listed.is_empty() {
+            let mut client = Client::open_at(proxy.port, path);
+            let subscribed = client.ask("resources/subscribe", json!({"uri": "a:b"}));
+            assert_eq!(subscribed.get("result").is_some(), expected["subscribe"] == true, "{name}");
+        }
+    }
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Connection, Events, PATIENCE, Proxy};
+use crate::harness::{
+    Client, Connection, Events, PATIENCE, Proxy, create_token, stub_stdio, until,
+};
 use crate::protocol_modern::send;
 
 /// Behavior of the server on a request for resource notifications.
@@ -232,4 +234,77 @@ fn pro_13_subscription_is_acknowledged_once_a_legacy_server_has_answered() {
     assert!(server.was_asked("answer"), "a change after the acknowledgment would be missed");
     let notifications = &agreed["params"]["notifications"];
     assert_eq!(*notifications, json!({"resourceSubscriptions": ["mcpproxy://s/x:slow"]}));
+}
+
+/// A modern server over stdio that does `$1` with each subscription to resources, whose id is in `$id`.
+const CHILD: &str = r#"
+while read -r line; do
+  id=${line#*\"id\":}; id=${id%%,*}
+  case $line in
+    *server/discover*) out='{"supportedVersions":["2026-07-28"],"capabilities":{"resources":{"subscribe":true}},"resultType":"complete"}';;
+    *tools/list*) out='{"tools":[],"resultType":"complete"}';;
+    *resourceSubscriptions*) eval "$1"; continue;;
+    *) continue;;
+  esac
+  echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":$out}"
+done
+"#;
+const ACKNOWLEDGES: &str = r#"echo "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"_meta\":{\"io.modelcontextprotocol/subscriptionId\":$id},\"notifications\":{\"resourceSubscriptions\":[\"a:b\"]}}}"
+  echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}'"#;
+/// It takes a while to find out.
+const REFUSES_LATE: &str = r#"sleep 1; echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"error\":{\"code\":-32601,\"message\":\"?\"}}""#;
+
+// PRO-13
+#[test]
+fn subscription_at_a_child_is_taken_once_the_child_has_acknowledged_it() {
+    let proxy = |on_subscription| {
+        let args = json!(["-c", CHILD, "sh", on_subscription]);
+        Proxy::start(json!({"m": {"command": "sh", "args": args, "protocol_era": "modern"}}))
+    };
+    let uri = json!({"uri": "mcpproxy://m/a:b"});
+    let refusing = proxy(REFUSES_LATE);
+    let refused = refusing.client().ask("resources/subscribe", uri.clone());
+    let why = "m: the server did not take the subscription";
+    assert_eq!(refused["error"]["message"], why, "{refused}");
+    let proxy = proxy(ACKNOWLEDGES);
+    let mut client = proxy.client();
+    let mut stream = listen(&proxy, &client);
+    assert_eq!(client.ask("resources/subscribe", uri)["result"], json!({}));
+    assert_eq!(updated_uri(&mut stream), "mcpproxy://m/a:b");
+}
+
+// BND-1
+#[test]
+fn stream_beyond_the_bound_subscribes_to_nothing() {
+    // A quarter of `MAX_LISTENERS`.
+    const STREAMS: usize = 256;
+    let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "read_item"])}));
+    let bearer = format!("Bearer {}", create_token(&proxy, &["ada"]));
+    let open = |notifications: Value| {
+        let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {}});
+        let body = json!({"jsonrpc": "2.0", "id": "l", "method": "subscriptions/listen",
+            "params": {"_meta": meta, "notifications": notifications}});
+        let headers = [
+            ("Authorization", &*bearer),
+            ("MCP-Protocol-Version", "2026-07-28"),
+            ("Mcp-Method", "subscriptions/listen"),
+        ];
+        let mut connection = Connection::open(proxy.port);
+        connection.send("POST", "/mcp", &headers, body.to_string().as_bytes());
+        let status = connection.head().0;
+        (connection, status)
+    };
+    let lists = json!({"toolsListChanged": true});
+    let mut streams: Vec<_> = (0..STREAMS).map(|_| open(lists.clone())).collect();
+    assert!(streams.iter().all(|(_, status)| *status == 200));
+    let uris = json!({"resourceSubscriptions": ["mcpproxy://s/test://shared"]});
+    assert_eq!(open(uris.clone()).1, 429);
+    drop(streams.pop());
+    let _stream = until("a stream is free", || {
+        let (stream, status) = open(uris.clone());
+        (status == 200).then_some(stream)
+    });
+    let records = proxy.activity("type=internal_tool_call&tool=resources/subscribe");
+    assert_eq!(records.len(), 1, "{records:?}");
 }

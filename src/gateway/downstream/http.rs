@@ -28,7 +28,6 @@ use mcpproxy_protocol::mcp::revisions::{MODERN, ProtocolFamily};
 use mcpproxy_protocol::mcp::{headers, jsonrpc};
 
 use super::body::{Body, json, plain, status};
-use super::listen::Subscription;
 use super::placement::ForwardedPrincipal;
 use super::reply::reply;
 use super::request::{ClientRefused, Origin, PROTOCOL_VERSION, Post, RequestHead, RequestParams};
@@ -205,13 +204,7 @@ async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<B
             plain(StatusCode::NOT_ACCEPTABLE, "Accept must include text/event-stream")
         }
         Reaction::Listen { id, filter } => {
-            let draining = post.sessions.draining();
-            let subscription = Subscription::new(post.worker, &peer, id, filter, draining).await;
-            listen::subscribed(
-                post.sessions,
-                subscription,
-                post.worker.settings().streams.keepalive,
-            )
+            listen::subscribe(post.worker, post.sessions, &peer, id, filter).await
         }
         Reaction::Noted | Reaction::Cancel(_) | Reaction::Initialize(_) => {
             status(StatusCode::ACCEPTED)

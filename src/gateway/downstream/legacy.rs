@@ -29,7 +29,7 @@ use super::request::{
 };
 use super::session::{Opening, Session, SessionKey, fresh_id};
 use super::session_table::Sessions;
-use super::{listen, placement};
+use super::{listen, placement, server_endpoint};
 use crate::proxy::client::{Channel, Client, Peer};
 use crate::proxy::dispatch::{Incoming, Received};
 use crate::proxy::reply::{Aborted, Initialize, Piece, Reaction};
@@ -57,7 +57,7 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
 pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Response<Body> {
     let incoming = match incoming {
         Incoming::Request(received) if &*received.request.method == "initialize" => {
-            return initialize(post, received);
+            return initialize(post, received).await;
         }
         incoming => incoming,
     };
@@ -121,7 +121,8 @@ pub(super) fn anonymous_client(session_id: &str) -> Client {
     )
 }
 
-fn initialize(post: &Post<'_>, received: Received) -> Response<Body> {
+async fn initialize(post: &Post<'_>, received: Received) -> Response<Body> {
+    server_endpoint::prepare(post.worker, &post.endpoint).await;
     let client = Arc::new(anonymous_client(""));
     let channel = Channel::Answer;
     let principal = post.principal.clone();

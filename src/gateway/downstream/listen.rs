@@ -296,11 +296,10 @@ pub(super) struct Subscription {
     pending: VecDeque<Notice>,
     draining: watch::Receiver<bool>,
     over: bool,
-    principal: Principal,
 }
 
 impl Subscription {
-    /// Subscribes to the supported part of `filter`.
+    /// Subscribes to the supported part of `filter`. Waits for servers that have not answered yet, with a limit.
     pub(super) async fn new(
         worker: &Rc<Worker>,
         peer: &Peer,
@@ -310,7 +309,8 @@ impl Subscription {
     ) -> Self {
         // A copy: the slice would pin the request as long as the subscription lasts.
         let id = Bytes::copy_from_slice(&id);
-        let mut filter = honoured(filter, &dispatch::capabilities(worker, &peer.endpoint));
+        let mut filter =
+            honoured(filter, &dispatch::capabilities(worker, &peer.endpoint, peer.client.family));
         // Before the resources are watched, so that an immediate change is received.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
@@ -321,22 +321,10 @@ impl Subscription {
         let wanted = std::mem::take(&mut filter.task_ids);
         let tasks = TaskSubscription::begin(worker, peer, &id, wanted).await;
         filter.task_ids = tasks.ids();
-        let principal = peer.principal.clone();
         let (over, endpoint) = (false, peer.endpoint.clone());
         let (hello, pending) = (None, VecDeque::new());
-        let mut this = Self {
-            id,
-            filter,
-            endpoint,
-            watch,
-            tasks,
-            receiver,
-            hello,
-            pending,
-            draining,
-            over,
-            principal,
-        };
+        let mut this =
+            Self { id, filter, endpoint, watch, tasks, receiver, hello, pending, draining, over };
         let agreed = json!({"notifications": this.filter});
         this.hello = Some(this.message("subscriptions/acknowledged", agreed));
         this
@@ -435,15 +423,20 @@ fn honoured(mut filter: NotificationFilter, capabilities: &Value) -> Notificatio
     filter
 }
 
-/// Serves a subscription over HTTP.
-pub(super) fn subscribed(
+/// Opens a subscription and serves it over HTTP.
+pub(super) async fn subscribe(
+    worker: &Rc<Worker>,
     sessions: &Sessions,
-    subscription: Subscription,
-    keepalive: Duration,
+    peer: &Peer,
+    id: Bytes,
+    filter: NotificationFilter,
 ) -> Response<Body> {
-    let Some(permits) = sessions.stream_permits(&subscription.principal, None) else {
+    // First, since opening it may wait for a server.
+    let Some(permits) = sessions.stream_permits(&peer.principal, None) else {
         return too_many_streams();
     };
+    let subscription = Subscription::new(worker, peer, id, filter, sessions.draining()).await;
+    let keepalive = worker.settings().streams.keepalive;
     let state = (subscription, permits);
     body::response(state, async move |(subscription, _)| -> Result<Option<Bytes>, Aborted> {
         Ok(tokio::select! {

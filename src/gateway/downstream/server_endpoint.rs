@@ -5,11 +5,13 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use mcpproxy_policy::Principal;
 use percent_encoding::percent_decode_str;
 
 use crate::proxy::Worker;
+use crate::proxy::client::Endpoint;
 use crate::proxy::merged_extensions::may_know;
 use crate::proxy::passthrough::list_cache::LIST_WAIT;
 
@@ -42,6 +44,15 @@ pub(super) async fn find(
     let _ = tokio::time::timeout(LIST_WAIT, upstream.settled()).await;
     let server = upstream.name();
     may_know(worker, principal, server).then(|| Arc::clone(server))
+}
+
+/// Prepares the answer to `initialize`: at the endpoint of a server that reports changes of resources to legacy clients
+/// alone, that is known only once it was asked. Waits with a limit.
+pub(super) async fn prepare(worker: &Worker, endpoint: &Endpoint) {
+    let server = endpoint.server();
+    if let Some(upstream) = server.and_then(|server| worker.proxy.upstreams.get(server)) {
+        upstream.learn_legacy_updates(Instant::now() + LIST_WAIT).await;
+    }
 }
 
 #[cfg(test)]

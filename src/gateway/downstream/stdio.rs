@@ -23,13 +23,13 @@ use tokio::task::JoinSet;
 use super::in_flight::{InFlight, Owner, Taken, Watched};
 use super::legacy::anonymous_client;
 use super::listen::{Subscription, legacy_notification, notices};
-use super::request;
+use super::{request, server_endpoint};
 use crate::proxy::client::{Channel, Client, Endpoint, Level, Peer};
 use crate::proxy::dispatch::Incoming;
 use crate::proxy::legacy_tasks::TaskStatuses;
 use crate::proxy::passthrough::list_cache::LIST_WAIT;
 use crate::proxy::passthrough::revocation;
-use crate::proxy::reply::{Initialize, Piece, Reaction, Running};
+use crate::proxy::reply::{Initialize, NotificationFilter, Piece, Reaction, Running};
 use crate::proxy::{Worker, dispatch, render};
 
 /// Maximum calls in flight; further lines wait in the pipe.
@@ -38,7 +38,7 @@ pub(crate) const MAX_CALLS: usize = 256;
 const REPLY_QUEUE: usize = 64;
 /// Maximum responses of the client on their way to servers; further lines wait in the pipe.
 const MAX_ANSWERS: usize = 64;
-/// Maximum subscriptions.
+/// Maximum subscriptions, including those that are being opened.
 const MAX_SUBSCRIPTIONS: usize = 32;
 /// Session id in records of calls over a pipe.
 const SESSION_ID: &str = "stdio";
@@ -148,6 +148,9 @@ impl Pipe {
                 return self.send(refused.answer(&self.worker, Some(id))).await;
             }
         };
+        if &*received.request.method == "initialize" {
+            server_endpoint::prepare(&self.worker, &self.endpoint).await;
+        }
         let family = client.family;
         let peer = self.peer(client);
         match dispatch::dispatch(&self.worker, &peer, received) {
@@ -170,12 +173,7 @@ impl Pipe {
                     }
                 }));
             }
-            Reaction::Listen { id, filter } => {
-                let draining = self.draining.subscribe();
-                let subscription =
-                    Subscription::new(&self.worker, &peer, id.clone(), filter, draining).await;
-                self.listen(&id, subscription).await;
-            }
+            Reaction::Listen { id, filter } => self.listen(peer, id, filter).await,
         }
     }
 
@@ -252,18 +250,25 @@ impl Pipe {
         });
     }
 
-    /// Sends a subscription's messages until the client cancels it or closes its end.
-    async fn listen(&mut self, id: &Bytes, mut subscription: Subscription) {
+    /// Opens a subscription, which may wait for a server while further lines are read, and sends its messages until the
+    /// client cancels it or closes its end.
+    async fn listen(&mut self, peer: Peer, id: Bytes, filter: NotificationFilter) {
         while self.subscriptions.try_join_next().is_some() {}
         if self.subscriptions.len() >= MAX_SUBSCRIPTIONS {
             let text = format!("{MAX_SUBSCRIPTIONS} subscriptions are open: cancel one first");
-            return self.send(jsonrpc::error(Some(id), Code::Internal, &text)).await;
+            return self.send(jsonrpc::error(Some(&id), Code::Internal, &text)).await;
         }
         // Registered as a call that never completes, so that it is cancelled like any other.
         let mut until =
-            self.in_flight.watch(Owner::PIPE, id, Running::new(|_| std::future::pending()));
+            self.in_flight.watch(Owner::PIPE, &id, Running::new(|_| std::future::pending()));
+        let (worker, draining) = (Rc::clone(&self.worker), self.draining.subscribe());
         let replies = self.replies.clone();
         self.subscriptions.spawn_local(async move {
+            let opening = Subscription::new(&worker, &peer, id, filter, draining);
+            let mut subscription = tokio::select! {
+                subscription = opening => subscription,
+                _ = until.next() => return,
+            };
             loop {
                 let message = tokio::select! {
                     message = subscription.next() => message,

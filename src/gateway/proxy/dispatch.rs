@@ -306,7 +306,7 @@ pub(crate) fn supported(worker: &Worker) -> Vec<&'static str> {
 /// Server capabilities for `initialize` and `server/discover`, with the extensions of the servers that the principal may
 /// know of.
 fn declared_capabilities(worker: &Worker, peer: &Peer) -> Value {
-    let mut declared = capabilities(worker, &peer.endpoint);
+    let mut declared = capabilities(worker, &peer.endpoint, peer.client.family);
     if let (None, Some(members)) = (peer.endpoint.server(), declared.as_object_mut())
         && let Some(extensions) = merged_extensions::declared(worker, &peer.principal)
     {
@@ -315,14 +315,14 @@ fn declared_capabilities(worker: &Worker, peer: &Peer) -> Value {
     declared
 }
 
-/// Server capabilities at an endpoint; of the extensions, only those of a single server.
-pub(crate) fn capabilities(worker: &Worker, endpoint: &Endpoint) -> Value {
+/// Server capabilities at an endpoint for clients of that family; of the extensions, only those of a single server.
+pub(crate) fn capabilities(worker: &Worker, endpoint: &Endpoint, family: ProtocolFamily) -> Value {
     if let Some(server) = endpoint.server() {
         let upstream = worker.proxy.upstreams.get(server);
-        let capabilities = upstream.map(|upstream| passthrough::capabilities_of(&upstream));
+        let capabilities = upstream.map(|upstream| passthrough::capabilities_of(&upstream, family));
         return Value::Object(capabilities.unwrap_or_default());
     }
-    let mut capabilities = passthrough::capabilities(worker);
+    let mut capabilities = passthrough::capabilities(worker, family);
     // The built-in tools name the servers, so their definitions change as well.
     capabilities.insert("tools".into(), json!({"listChanged": true}));
     capabilities.insert("logging".into(), json!({}));

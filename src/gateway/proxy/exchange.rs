@@ -93,7 +93,7 @@ pub(super) struct Exchange {
     retry: Option<Box<Retry>>,
     /// How to repeat the request with input of its client, while the result may ask for some; nothing of it is sent
     /// meanwhile.
-    rounds: Option<Box<InputRounds>>,
+    rounds: Option<InputRounds>,
     /// Arguments of a call that can be held.
     holdable: Option<Bytes>,
     /// The question of its server, once the call is to be held.
@@ -153,7 +153,7 @@ impl From<CallError> for Broken {
 impl Exchange {
     pub(super) fn new(
         worker: Rc<Worker>,
-        SentRequest { permit, answer, holdable, retry, rounds, rewriter, tasks }: SentRequest,
+        SentRequest { permit, answer, holdable, retry, rewriter, tasks }: SentRequest,
         call_record: CallRecord,
         relay: Relay,
         reply: Reply,
@@ -168,7 +168,6 @@ impl Exchange {
         let waiting = Splice::new();
         let held = if judged.is_none() && tasks.is_some() { Treatment::Hold } else { treatment };
         let share = share(&worker, &permit, held);
-        let rounds = rounds.filter(|_| answer.family() == ProtocolFamily::Modern);
         Self {
             worker,
             permit,
@@ -183,7 +182,7 @@ impl Exchange {
             keeping,
             foreign: 0,
             retry,
-            rounds,
+            rounds: None,
             holdable,
             held: None,
             rise,
@@ -276,6 +275,9 @@ impl Exchange {
             };
             self.is_answered();
             self.retry = None;
+            if self.inspector.member().is_none() {
+                self.decide_rounds();
+            }
             let chunk = match part {
                 Some(AnswerPart::Data(chunk)) => chunk,
                 Some(AnswerPart::End) => match self.inspector.end()? {
@@ -352,8 +354,22 @@ impl Exchange {
         }
     }
 
+    /// Decides whether the answer may ask for input, by the connection over which it arrives: the server may have been
+    /// replaced by one of the other family while the request waited, or before it was repeated.
+    fn decide_rounds(&mut self) {
+        let Some(answer) = &mut self.answer else { return };
+        match answer.family() {
+            ProtocolFamily::Legacy => self.rounds = None,
+            ProtocolFamily::Modern => {
+                if let Some(call) = answer.take_repeatable() {
+                    self.rounds.get_or_insert_with(|| InputRounds::of(call));
+                }
+            }
+        }
+    }
+
     /// Asks the client what the server wants to know, and repeats the request with the answers (PRO-37).
-    async fn repeat_with_input(&mut self, mut rounds: Box<InputRounds>) -> Result<(), Broken> {
+    async fn repeat_with_input(&mut self, mut rounds: InputRounds) -> Result<(), Broken> {
         if let Some(answer) = self.answer.take() {
             answer.finish();
         }
@@ -395,7 +411,7 @@ impl Exchange {
         let hash_key = self.worker.proxy.hash_key;
         self.inspector =
             Inspector::new(self.treatment, &policy(&self.permit), answer.id(), hash_key);
-        self.rounds = (answer.family() == ProtocolFamily::Modern).then_some(rounds);
+        self.rounds = Some(rounds);
         self.tasks = TaskAnswer::of(None, self.permit.access(), &answer, false);
         self.answer = Some(answer.into());
         if let Some(rewriter) = &mut self.rewriter {
@@ -884,8 +900,6 @@ pub(super) struct SentRequest {
     pub(super) holdable: Option<Bytes>,
     /// How to repeat it after a failure.
     pub(super) retry: Option<Box<Retry>>,
-    /// How to repeat it with input of its client.
-    pub(super) rounds: Option<Box<InputRounds>>,
     /// Rewriter of the URIs in its result.
     pub(super) rewriter: Option<Box<UriRewriter>>,
     /// Part of its answer that may be about a task.

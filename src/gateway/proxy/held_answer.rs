@@ -22,7 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcpproxy_protocol::mcp::jsonrpc::{Code, Envelope};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
-use mcpproxy_upstream::{Answer, AnswerPart, CallError};
+use mcpproxy_upstream::{Answer, AnswerPart, CallError, RepeatableCall};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -58,6 +58,15 @@ impl From<Answer> for AnswerStream {
 }
 
 impl AnswerStream {
+    /// The call, once, if a modern server answers it and may ask for input.
+    pub(super) fn take_repeatable(&mut self) -> Option<Box<RepeatableCall>> {
+        match self {
+            Self::Direct(answer) => answer.take_repeatable(),
+            // Of a modern client.
+            Self::Held(_) => None,
+        }
+    }
+
     pub(super) fn id(&self) -> u64 {
         match self {
             Self::Direct(answer) => answer.id(),

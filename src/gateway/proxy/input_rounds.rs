@@ -27,13 +27,13 @@ use mcpproxy_protocol::mcp::shapes;
 use mcpproxy_protocol::mcp::shapes::{Left, MemberRefused};
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_schema::output::{Inspector, ResultTypePlace};
-use mcpproxy_upstream::{CallExtras, Upstream};
+use mcpproxy_upstream::{CallExtras, RepeatableCall};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use super::client::{Caller, DroppedMembers, InputAnswer, InputQuestion, MAX_ASKED, Question};
+use super::client::{Client, DroppedMembers, InputAnswer, InputQuestion, MAX_ASKED, Question};
 use super::question_record::QuestionRecord;
 use super::relay::{ASKED_LIMIT, Relay, elicitation_id};
 use super::render::shown;
@@ -101,8 +101,7 @@ pub(super) enum InputFault {
 
 /// How to repeat a request with the input of its client.
 pub(super) struct InputRounds {
-    body: Bytes,
-    extras: CallExtras,
+    call: Box<RepeatableCall>,
     /// Number of rounds so far.
     count: u32,
     /// Whether the result that is arriving asks.
@@ -110,23 +109,15 @@ pub(super) struct InputRounds {
 }
 
 impl InputRounds {
-    /// For a request of a legacy client that a modern server may answer by asking.
-    pub(super) fn of(
-        caller: &Caller,
-        upstream: &Upstream,
-        permit: &Permit,
-        body: &Bytes,
-        extras: &CallExtras,
-    ) -> Option<Box<Self>> {
-        let (client, _) = caller.client.as_ref()?;
-        let is_legacy = upstream.is_connected() && upstream.family() == ProtocolFamily::Legacy;
-        let may_ask = client.family == ProtocolFamily::Legacy
-            && !is_legacy
-            && permit.access().may_require_input();
-        may_ask.then(|| {
-            let (body, extras) = (body.clone(), extras.clone());
-            Box::new(Self { body, extras, count: 0, is_asked: false })
-        })
+    /// Whether a modern server may answer the request by asking. By which connection the answer comes is not known before
+    /// it arrives.
+    pub(super) fn may_be_asked(client: &Client, access: &Access) -> bool {
+        client.family == ProtocolFamily::Legacy && access.may_require_input()
+    }
+
+    /// For a call that a modern server answers.
+    pub(super) fn of(call: Box<RepeatableCall>) -> Self {
+        Self { call, count: 0, is_asked: false }
     }
 
     /// Whether the result may ask, `waiting` being all of it that has arrived.
@@ -176,14 +167,15 @@ impl InputRounds {
 
     /// The request with these members of a repeated one, raw JSON joined by commas.
     pub(super) fn repeated(&self, members: Bytes, permit: &Permit) -> (Bytes, CallExtras) {
-        let extras = self.extras.clone();
+        let RepeatableCall { body, extras } = &*self.call;
+        let extras = extras.clone();
         match permit.access() {
-            Access::Tool(_) => (self.body.clone(), CallExtras { members, ..extras }),
+            Access::Tool(_) => (body.clone(), CallExtras { members, ..extras }),
             Access::Resource { .. }
             | Access::Prompt { .. }
             | Access::Completion { .. }
             | Access::Method { .. }
-            | Access::Task(_) => (with_members(&self.body, &members), extras),
+            | Access::Task(_) => (with_members(body, &members), extras),
         }
     }
 }

@@ -53,14 +53,14 @@ use mcpproxy_upstream::{CallExtras, SUBSCRIPTION_LIMIT, SubscriptionAnswer, Upst
 pub use super::params::Forward;
 pub use mcpproxy_catalog::listing::List;
 
-/// Capabilities of the upstreams, besides `tools` and `logging`. A server that has not answered since the start may
-/// have any: an unfounded capability leads to an empty list, while a missing one is never used.
-pub(crate) fn capabilities(worker: &Worker) -> Map<String, Value> {
+/// Capabilities of the upstreams for clients of that family, besides `tools` and `logging`. A server that has not answered
+/// since the start may have any: an unfounded capability leads to an empty list, while a missing one is never used.
+pub(crate) fn capabilities(worker: &Worker, family: ProtocolFamily) -> Map<String, Value> {
     let mut all = ServerCapabilities::default();
     for upstream in worker.proxy.upstreams.iter() {
         let (offers, unknown) = (upstream.offers(), !upstream.is_settled());
         all.resources |= offers.resources || unknown;
-        all.resource_updates |= offers.resource_updates || unknown;
+        all.resource_updates |= upstream.reports_updates_to(family) || unknown;
         all.prompts |= offers.prompts || unknown;
         all.completions |= offers.completions || unknown;
     }
@@ -78,8 +78,9 @@ pub(crate) fn capabilities(worker: &Worker) -> Map<String, Value> {
 /// Members of `capabilities` that the proxy serves itself. [Tasks](super::task_capability) are declared apart.
 const SERVED: [&str; 6] = ["tools", "resources", "prompts", "completions", "logging", "tasks"];
 
-/// Capabilities of one server: those that the proxy serves in its own form, all others as the server declares them.
-pub(crate) fn capabilities_of(upstream: &Upstream) -> Map<String, Value> {
+/// Capabilities of one server for clients of that family: those that the proxy serves in its own form, all others as the
+/// server declares them.
+pub(crate) fn capabilities_of(upstream: &Upstream, family: ProtocolFamily) -> Map<String, Value> {
     let (offers, introduced) = (upstream.offers(), upstream.introduced());
     let others = introduced.capabilities.iter();
     let others = others.filter(|(name, _)| !SERVED.contains(&name.as_str()));
@@ -87,7 +88,8 @@ pub(crate) fn capabilities_of(upstream: &Upstream) -> Map<String, Value> {
     if let Some(Value::Object(extensions)) = all.get_mut(EXTENSIONS) {
         extensions.remove(TASKS_EXTENSION);
     }
-    let resources = json!({"subscribe": offers.resource_updates, "listChanged": true});
+    let subscribe = upstream.reports_updates_to(family);
+    let resources = json!({"subscribe": subscribe, "listChanged": true});
     let served = [
         (offers.tools, "tools", json!({"listChanged": true})),
         (offers.resources, "resources", resources),

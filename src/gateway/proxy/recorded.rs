@@ -24,7 +24,6 @@ use super::client::Caller;
 use super::client::Client;
 use super::exchange::{Exchange, Retry, SentRequest};
 use super::held_answer::AnswerStream;
-use super::input_rounds::InputRounds;
 use super::kept_results::Keeping;
 use super::log_routing;
 use super::passthrough::revocation;
@@ -136,8 +135,6 @@ pub(super) enum ReplySource {
         token: Option<Bytes>,
         /// How to repeat the request if it fails.
         retry: Option<Box<Retry>>,
-        /// How to repeat the request with input of its client.
-        rounds: Option<Box<InputRounds>>,
         /// Facts to raise when the answer begins.
         rise: Option<Rise>,
         /// Rewriter of the URIs in the result.
@@ -198,7 +195,6 @@ where
                 holdable,
                 token,
                 retry,
-                rounds,
                 rise,
                 rewriter,
                 tasks,
@@ -207,8 +203,7 @@ where
                 let relay = Relay::new(caller.client, token)
                     .holding(holdable.is_some())
                     .taking_extensions(caller.extensions);
-                let asked =
-                    SentRequest { permit, answer, holdable, retry, rounds, rewriter, tasks };
+                let asked = SentRequest { permit, answer, holdable, retry, rewriter, tasks };
                 let exchange = Exchange::new(worker, asked, record, relay, reply, (rise, keeping));
                 let ended = exchange.run().await;
                 if let Some(anonymous) = anonymous {

@@ -26,7 +26,7 @@ use crate::inbound::{self, Destination, MessageRoute, ResponseMatcher};
 use crate::notifications::LogDelivery;
 use crate::pending::Unmatched;
 use crate::stdio::{
-    CallPiece, ChildLink, LIFECYCLE_MESSAGES, Line, SPILL_PIECES, Spill, has_room, queued,
+    CallPiece, ChildLink, LIFECYCLE_MESSAGES, Line, SPILL_PIECES, SentFor, Spill, has_room, queued,
 };
 use mcpproxy_protocol::wire::lines::{self, MAX_LINE_BYTES, MarkSkipper};
 use mcpproxy_runtime::io::line_budget::peer_line;
@@ -274,6 +274,15 @@ impl Reader<'_> {
                     }
                 }
                 true
+            }
+            Destination::Acknowledged(id) => {
+                let waiting = self.link.waiting();
+                let subscription =
+                    waiting.get(id).filter(|it| it.sent_for == SentFor::Subscription);
+                // Of an earlier one, which was closed meanwhile, it has no effect.
+                subscription.is_none_or(|it| {
+                    has_room(&it.sender) && it.sender.try_send(CallPiece::Message(message)).is_ok()
+                })
             }
             Destination::Changed(list) => {
                 self.link.server_events.changed(list);

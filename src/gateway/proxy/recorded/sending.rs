@@ -49,6 +49,7 @@ impl OnRecord<'_> {
             if let Some((client, _)) = &caller.client {
                 extras.session = client.session_key;
                 extras.log_level = client.level_for_servers();
+                extras.repeatable = InputRounds::may_be_asked(client, permit.access());
                 if holdable.is_some() {
                     extras.held_capabilities = client.client_capabilities.requests();
                 }
@@ -72,7 +73,6 @@ impl OnRecord<'_> {
             }
             let token = kept_token(&extras, &body);
             let mut retry = Retry::of(&permit, &body, &extras);
-            let rounds = InputRounds::of(caller, &upstream, &permit, &body, &extras);
             let first = PermittedCall {
                 permit: &permit,
                 body,
@@ -100,7 +100,6 @@ impl OnRecord<'_> {
                         holdable,
                         token,
                         retry,
-                        rounds,
                         rise,
                         rewriter,
                         tasks,
@@ -162,7 +161,6 @@ impl OnRecord<'_> {
             holdable,
             token,
             retry: None,
-            rounds: None,
             rise,
             rewriter,
             tasks: None,
