@@ -155,7 +155,9 @@ where
                 return Ok(());
             }
         };
-        if let Err(retry_after) = worker.proxy.activity.within_share(caller.principal.id()) {
+        if !caller.is_proxy()
+            && let Err(retry_after) = worker.proxy.activity.within_share(caller.principal.id())
+        {
             record.recorded_as(Recording::Counted);
             record.stop(Refusal::over_share(caller.principal.id(), retry_after).into()).await;
             return Ok(());
@@ -208,7 +210,7 @@ where
 /// Counts a request that reached no server against its principal's rate of refusals. Beyond the rate the client
 /// gets a throttling error, and the request is recorded in summary (ACT-10).
 fn counted(worker: &Worker, caller: &Caller, record: &mut CallRecord, stop: Stopped) -> Stopped {
-    if record.was_sent() || !stop.counts() {
+    if record.was_sent() || !stop.counts() || caller.is_proxy() {
         return stop;
     }
     match worker.settings().policy.limits.refuse(&caller.principal) {
