@@ -35,6 +35,7 @@ pub(crate) mod merged_extensions;
 pub mod overview;
 pub mod params;
 pub mod passthrough;
+mod pending_cancellations;
 mod question_record;
 mod recorded;
 pub mod refusal;

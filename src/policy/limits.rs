@@ -9,6 +9,9 @@
 //!
 //! `parallel_safe: false` is a concurrency limit of 1 (CAP-6).
 //!
+//! A request that the proxy itself makes on behalf of a principal is subject to the server's breaker and concurrency, and to
+//! that of all servers, but to no rate and no limit of the principal.
+//!
 //! In a fleet limits apply to all nodes together: each node enforces its share, the limit divided by the number of
 //! live nodes, at least one ([`CallLimits::share_among`]). Breakers are per node.
 
@@ -259,13 +262,14 @@ impl CallLimits {
         }
         let id = principal.id();
         let nodes = self.nodes();
+        let is_by_proxy = access.is_by_proxy();
         let Counted { tools, tool_rates, principals, keys, .. } = &*self.counted;
         let of_tool = access.called_tool().map(|tool| {
             let key =
                 keys.hash_one((&tool.name.server, &tool.name.tool, tool.capability.parallel_safe));
             tools.get((key, self.number), now, || self.of_tool(tool))
         });
-        let of_principal = (!self.principal_rules.is_empty()).then(|| {
+        let of_principal = (!is_by_proxy && !self.principal_rules.is_empty()).then(|| {
             let make = || Cell::new(Limit::of(&self.principal_rules, id));
             principals.get((keys.hash_one(id), self.number), now, make)
         });
@@ -287,7 +291,7 @@ impl CallLimits {
             (Scope::All, Some(&self.all)),
         ];
         for (scope, cell) in cells {
-            if let Some(rate) = cell.and_then(|cell| cell.rate.as_ref()) {
+            if let Some(rate) = cell.and_then(|cell| cell.rate.as_ref()).filter(|_| !is_by_proxy) {
                 rate.take(nodes).map_err(|wait| refused(scope, rate, wait))?;
             }
         }
@@ -503,7 +507,7 @@ mod tests {
 
     use super::*;
     use crate::tool::{Annotations, CapabilityOverride, Tool, ToolName};
-    use crate::{ResourceRequest, ToolAccess};
+    use crate::{ResourceRequest, TaskAccess, TaskRequest, ToolAccess};
 
     fn tool(name: &str, capabilities: &str) -> Access {
         let rules: Rules<CapabilityOverride> = serde_json::from_str(capabilities).unwrap();
@@ -620,6 +624,34 @@ mod tests {
         let text = "Too many calls to 'admin' at a time: limit 3, queue 0";
         assert_eq!(refused(&limits, ADMIN, &resource("s")), text);
         free(&limits, ANYONE, &resource("s"));
+    }
+
+    // PRO-43
+    #[test]
+    fn request_by_the_proxy_is_subject_to_concurrency_of_servers_only() {
+        let call = ToolAccess::direct(Arc::clone(tool("s:t", "{}").tool().unwrap()));
+        let asked = TaskAccess::new(call, TaskRequest::Cancel, "1".into());
+        let (theirs, own) = (Access::Task(asked.clone()), Access::Task(asked.by_proxy()));
+        for (config, server) in [
+            (r#"{"rate_per_minute": 1}"#, "{}"),
+            ("{}", r#"{"rate_per_minute": 1}"#),
+            (r#"{"principals": {"*": {"rate_per_minute": 1}}}"#, "{}"),
+            (r#"{"principals": {"*": {"concurrent": 1, "queue": 0}}}"#, "{}"),
+        ] {
+            let limits = limits(config, &[("s", server)]);
+            let _kept = free(&limits, ADMIN, &theirs);
+            assert!(limits.enter(ADMIN, &theirs).is_err(), "{config} {server}");
+            for _ in 0..3 {
+                free(&limits, ADMIN, &own);
+            }
+        }
+        for (config, server) in
+            [(r#"{"concurrent": 1, "queue": 0}"#, "{}"), ("{}", r#"{"concurrent": 1, "queue": 0}"#)]
+        {
+            let limits = limits(config, &[("s", server)]);
+            let _kept = free(&limits, ADMIN, &own);
+            assert!(limits.enter(ADMIN, &own).is_err(), "{config} {server}");
+        }
     }
 
     #[test]

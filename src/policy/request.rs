@@ -89,6 +89,7 @@ pub struct TaskAccess {
     request: TaskRequest,
     /// The server's own id of the task.
     id: Arc<str>,
+    is_by_proxy: bool,
 }
 
 /// Operation on a task.
@@ -172,7 +173,14 @@ impl TaskRequest {
 impl TaskAccess {
     /// Request about the task `id` of a call.
     pub fn new(call: ToolAccess, request: TaskRequest, id: Arc<str>) -> Self {
-        Self { call, request, id }
+        Self { call, request, id, is_by_proxy: false }
+    }
+
+    /// The same request, made by the proxy itself on behalf of the principal: its number is bounded elsewhere, so that
+    /// rates and the limits of principals do not apply to it.
+    #[must_use]
+    pub fn by_proxy(self) -> Self {
+        Self { is_by_proxy: true, ..self }
     }
 
     /// The call that the task is of. Its operation is the one recommended for the tool.
@@ -299,6 +307,11 @@ impl Access {
             | Self::Completion { .. }
             | Self::Method { .. } => None,
         }
+    }
+
+    /// Whether the proxy itself makes the request.
+    pub(crate) fn is_by_proxy(&self) -> bool {
+        matches!(self, Self::Task(task) if task.is_by_proxy)
     }
 
     /// The called tool, if any.

@@ -111,3 +111,4 @@ mod tasks;
 mod tls;
 mod tracing;
 mod upstream;
+mod withheld_tasks;

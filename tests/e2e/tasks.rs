@@ -33,7 +33,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// A server of 2026-07-28 with the extension.
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::of(json!({"tools": {}, "extensions": {TASKS: {}}}), MODERN)
     }
 
@@ -70,7 +70,7 @@ impl Server {
     }
 
     /// The entry in a mode of `output_validation`.
-    fn in_mode(&self, mode: &str) -> Value {
+    pub(crate) fn in_mode(&self, mode: &str) -> Value {
         let mut entry = self.entry();
         entry["output_validation"] = json!({"mode": mode, "missing_structured_content": "block"});
         entry
@@ -162,7 +162,7 @@ pub(crate) fn tasks() -> Value {
 }
 
 /// Sends a request of a modern client with these capabilities, on behalf of a token's holder or anonymously.
-fn ask_as(
+pub(crate) fn ask_as(
     proxy: &Proxy,
     (bearer, capabilities): (&str, Value),
     path: &str,
@@ -183,12 +183,12 @@ fn ask_as(
     proxy.request("POST", path, &headers, body.to_string().as_bytes())
 }
 
-fn ask(proxy: &Proxy, path: &str, method: &str, params: Value) -> Response {
+pub(crate) fn ask(proxy: &Proxy, path: &str, method: &str, params: Value) -> Response {
     ask_as(proxy, ("", tasks()), path, method, params)
 }
 
 /// Params of a call at that endpoint, which the server answers with `answer`.
-fn call(path: &str, tool: &str, answer: &str) -> Value {
+pub(crate) fn call(path: &str, tool: &str, answer: &str) -> Value {
     let arguments = json!({"answer": answer});
     let (server, own) = tool.split_once(':').expect("server:tool");
     match path {
@@ -443,41 +443,6 @@ fn members_beside_the_result_of_a_task_are_on_record_without_secrets() {
         let response = records[0]["response"].as_str().expect("a text");
         assert!(response.contains(beside) && response.contains(result), "{response}");
         assert!(!response.contains("s3cret"), "{response}");
-    }
-}
-
-// PRO-43
-#[test]
-fn task_that_its_client_does_not_get_is_cancelled_at_its_server() {
-    let server = Server::start();
-    let proxy = Proxy::start(json!({"s": server.entry()}));
-    let with_content = CREATED.replace(r#""x":1.0e5"#, r#""content":[]"#);
-    for (n, (capabilities, made)) in
-        [(json!({"roots": {}}), CREATED), (tasks(), &*with_content)].into_iter().enumerate()
-    {
-        let params = call("/mcp/all", "s:slow", made);
-        let failed = ask_as(&proxy, ("", capabilities), "/mcp/all", "tools/call", params);
-        assert!(!failed.text().contains("mcpproxy-task"), "{}", failed.text());
-        let asked = until("it is cancelled", || server.asked("tasks/cancel").into_iter().nth(n));
-        assert_eq!(asked.0.headers("mcp-name"), [OWN]);
-        assert_eq!(asked.1["params"]["taskId"], OWN);
-        let cancelled = until("the cancellation is recorded", || {
-            let records = proxy.activity("type=internal_tool_call&server=s&tool=slow");
-            (records.len() > n).then(|| records[0].clone())
-        });
-        assert_eq!(
-            (&cancelled["metadata"]["task_method"], &cancelled["source"], &cancelled["status"]),
-            (&json!("tasks/cancel"), &json!("internal"), &json!("success")),
-            "{cancelled}"
-        );
-        let called = until("the call is recorded", || {
-            let records = proxy.activity("type=tool_call&server=s&tool=slow");
-            (records.len() > n).then(|| records[0].clone())
-        });
-        assert_eq!(called["status"], "error", "{called}");
-        assert_eq!(called["metadata"]["task"], cancelled["metadata"]["task"], "{called}");
-        assert_eq!(called["metadata"]["task"].as_str().map(str::len), Some(16), "{called}");
-        assert_eq!(called["request_id"], cancelled["request_id"], "{called}");
     }
 }
 

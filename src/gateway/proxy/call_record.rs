@@ -432,11 +432,11 @@ impl CallRecord {
         self.add_metadata("queued_ms", &waited.as_millis().to_string());
     }
 
-    /// Records whether the rest of the answer can be delivered after its connection broke.
-    pub(super) fn delivers(&mut self, rest: &Splice) {
-        if let Some(why) = self.reply.undelivered(rest) {
-            self.add_metadata(UNDELIVERED, &serde_json::json!(why).to_string());
-        }
+    /// Whether the rest of the answer can be delivered; if not, after its connection broke, the reason is recorded.
+    pub(super) fn delivers(&mut self, rest: &Splice) -> bool {
+        let Some(why) = self.reply.undelivered(rest) else { return true };
+        self.add_metadata(UNDELIVERED, &serde_json::json!(why).to_string());
+        false
     }
 
     /// Adds a decision about the call.

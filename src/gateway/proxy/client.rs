@@ -707,6 +707,11 @@ impl Caller {
         self.client.as_ref().map_or(&self.name, |(client, _)| &client.name)
     }
 
+    /// Whether the proxy itself makes the request, on behalf of the principal.
+    pub(super) fn is_proxy(&self) -> bool {
+        self.source == Source::Internal
+    }
+
     /// Protocol family of the client; legacy if there is none.
     pub(super) fn family(&self) -> ProtocolFamily {
         self.client.as_ref().map_or(ProtocolFamily::Legacy, |(client, _)| client.family)

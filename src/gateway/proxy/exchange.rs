@@ -207,6 +207,9 @@ impl Exchange {
             let now = clock::now();
             self.call_record.answered = Some(now);
             self.relay.was_active(now);
+            if received.is_err() {
+                self.withdraw_task();
+            }
             match received {
                 Ok(member) => {
                     if let Some(answer) = self.answer.take() {
@@ -280,7 +283,7 @@ impl Exchange {
             }
             let chunk = match part {
                 Some(AnswerPart::Data(chunk)) => chunk,
-                Some(AnswerPart::End) => match self.inspector.end()? {
+                Some(AnswerPart::End) => match self.end_message()? {
                     InspectedMessage::Answer(member) => {
                         match self.rounds.take().filter(|rounds| rounds.is_asked()) {
                             Some(rounds) => Box::pin(self.repeat_with_input(rounds)).await?,
@@ -310,7 +313,7 @@ impl Exchange {
                     return Err(ended.map_or(Broken::from(AnswerFault::Empty), Broken::from));
                 }
             };
-            let slice = self.inspector.feed(&chunk)?;
+            let slice = self.inspector.feed(&chunk).map_err(|fault| self.faulty(fault))?;
             if slice.is_empty() {
                 continue;
             }
@@ -325,16 +328,22 @@ impl Exchange {
             let ending = self.inspector.ending(required(&self.permit, self.relay.family()));
             let adapted = match self.relay.is_for_legacy_client() {
                 true => self.wrapped(&slice),
-                false => self.sealed(&slice, ending)?,
+                false => {
+                    let sealed = self.sealed(&slice, ending);
+                    sealed.map_err(|broken| self.ended_by(&slice, broken))?
+                }
             };
             let adapted = self.exposed(&slice, ending, adapted);
-            self.keep_original(&slice, adapted.is_some());
             self.call_record.receive(&slice, ending, adapted.as_ref());
             match self.treatment {
                 Treatment::Forward => {}
                 Treatment::ForwardAndJudge => self.note_breach(),
-                Treatment::Hold => self.hold(&slice).await?,
+                Treatment::Hold => {
+                    let held = self.hold(&slice).await;
+                    held.map_err(|broken| self.ended_by(&slice, broken))?;
+                }
             }
+            self.keep_original(&slice, adapted.is_some());
             self.note_for_keeping(&slice);
             // Recorded and validated are the server's bytes only.
             match (adapted, ending) {
@@ -366,6 +375,10 @@ impl Exchange {
                 }
             }
         }
+    }
+
+    fn end_message(&mut self) -> Result<InspectedMessage, Broken> {
+        self.inspector.end().map_err(|fault| self.faulty(fault))
     }
 
     /// Asks the client what the server wants to know, and repeats the request with the answers (PRO-37).
@@ -725,8 +738,12 @@ impl Exchange {
             return;
         }
         self.call_record.forwards();
-        self.call_record.delivers(&self.waiting);
+        if !self.call_record.delivers(&self.waiting) {
+            self.withdraw_task();
+        }
         self.call_record.close(status, "").await;
+        // The client gets a task that was made.
+        self.tasks = None;
         if self.begun {
             self.send_rest().await;
         } else {

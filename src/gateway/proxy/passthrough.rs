@@ -300,10 +300,10 @@ async fn send(
             drop(client.unsubscribe(&uri));
         }
     })?;
-    if let (Forward::Resource(ResourceRequest::Subscribe), ReplySource::Server { answer, .. }) =
+    if let (Forward::Resource(ResourceRequest::Subscribe), ReplySource::Server { sent, .. }) =
         (forward, &outcome)
     {
-        upstream.subscribe(&own, Some(answer.generation()));
+        upstream.subscribe(&own, Some(sent.answer.generation()));
     }
     Ok(outcome)
 }

@@ -22,8 +22,7 @@ use super::call_record::{CallRecord, INPUTS, META};
 use super::call_trace::CallTrace;
 use super::client::Caller;
 use super::client::Client;
-use super::exchange::{Exchange, Retry, SentRequest};
-use super::held_answer::AnswerStream;
+use super::exchange::{Exchange, SentRequest};
 use super::kept_results::Keeping;
 use super::log_routing;
 use super::passthrough::revocation;
@@ -34,7 +33,6 @@ use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::{FactsOf, Rise};
 use super::settings::CurrentSettings;
-use super::task_capability::TaskAnswer;
 use super::worker::Worker;
 use mcpproxy_activity::record::{Recording, Status};
 use mcpproxy_catalog::exposed_uris::UriRewriter;
@@ -127,20 +125,11 @@ pub(super) enum ReplySource {
     /// A result of the proxy.
     Own(Bytes),
     Server {
-        permit: Permit,
-        answer: AnswerStream,
-        /// Arguments of a call that can be held for its client's input.
-        holdable: Option<Bytes>,
+        sent: SentRequest,
         /// The client's raw progress token.
         token: Option<Bytes>,
-        /// How to repeat the request if it fails.
-        retry: Option<Box<Retry>>,
         /// Facts to raise when the answer begins.
         rise: Option<Rise>,
-        /// Rewriter of the URIs in the result.
-        rewriter: Option<Box<UriRewriter>>,
-        /// Part of the answer that may be about a task.
-        tasks: Option<TaskAnswer>,
     },
 }
 
@@ -166,7 +155,9 @@ where
                 return Ok(());
             }
         };
-        if let Err(retry_after) = worker.proxy.activity.within_share(caller.principal.id()) {
+        if !caller.is_proxy()
+            && let Err(retry_after) = worker.proxy.activity.within_share(caller.principal.id())
+        {
             record.recorded_as(Recording::Counted);
             record.stop(Refusal::over_share(caller.principal.id(), retry_after).into()).await;
             return Ok(());
@@ -189,22 +180,12 @@ where
             task: None,
         };
         match work(on).await {
-            Ok(ReplySource::Server {
-                permit,
-                answer,
-                holdable,
-                token,
-                retry,
-                rise,
-                rewriter,
-                tasks,
-            }) => {
-                let keeping = Keeping::of(&worker, &caller, kind, &permit);
+            Ok(ReplySource::Server { sent, token, rise }) => {
+                let keeping = Keeping::of(&worker, &caller, kind, &sent.permit);
                 let relay = Relay::new(caller.client, token)
-                    .holding(holdable.is_some())
+                    .holding(sent.holdable.is_some())
                     .taking_extensions(caller.extensions);
-                let asked = SentRequest { permit, answer, holdable, retry, rewriter, tasks };
-                let exchange = Exchange::new(worker, asked, record, relay, reply, (rise, keeping));
+                let exchange = Exchange::new(worker, sent, record, relay, reply, (rise, keeping));
                 let ended = exchange.run().await;
                 if let Some(anonymous) = anonymous {
                     anonymous.was_active(clock::lately());
@@ -229,7 +210,7 @@ where
 /// Counts a request that reached no server against its principal's rate of refusals. Beyond the rate the client
 /// gets a throttling error, and the request is recorded in summary (ACT-10).
 fn counted(worker: &Worker, caller: &Caller, record: &mut CallRecord, stop: Stopped) -> Stopped {
-    if record.was_sent() || !stop.counts() {
+    if record.was_sent() || !stop.counts() || caller.is_proxy() {
         return stop;
     }
     match worker.settings().policy.limits.refuse(&caller.principal) {

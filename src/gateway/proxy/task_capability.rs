@@ -32,8 +32,19 @@ pub(super) const SETTLE_WAIT: Duration = Duration::from_secs(5);
 pub(super) enum TaskAnswer {
     /// Result of a tool call, as long as it may be a task; and whether client and server declared that.
     MayBe { declared: bool },
+    /// Task that was made of the call, until its client gets it.
+    Created(Box<CreatedIds>),
     /// Answer about the task with this sealed id.
     About(Box<str>),
+}
+
+/// Ids of a task that a server has made.
+#[derive(Debug)]
+pub(super) struct CreatedIds {
+    /// The server's.
+    pub(super) own: Box<str>,
+    /// The client's; empty if the system has no randomness.
+    pub(super) sealed: Box<str>,
 }
 
 impl TaskAnswer {
@@ -59,6 +70,8 @@ impl TaskAnswer {
         match self {
             Self::About(sealed) => Some(Self::About(sealed)),
             Self::MayBe { declared } => Self::of(None, access, answer, declared),
+            // It is from an answer that has arrived.
+            Self::Created(_) => None,
         }
     }
 }

@@ -36,7 +36,7 @@ use super::task_capability::{SETTLE_WAIT, TASK_DIGITS, missing};
 use super::worker::Worker;
 
 /// Member of `metadata` with the method of a request about a task.
-const TASK_METHOD: &str = "task_method";
+pub(super) const TASK_METHOD: &str = "task_method";
 /// Text for every id that a client may not use, whatever the reason, so that nothing can be probed.
 const UNKNOWN: &str = "Failed to retrieve task: Task not found";
 const META: &str = "_meta";
@@ -209,9 +209,14 @@ pub(super) async fn access(
 ) -> Result<Access, Refusal> {
     let name = ToolName { server: Arc::from(&**server), tool: Arc::from(&**tool) };
     let tool = call::find(on, &name).await?;
-    of_same_family(on, server).await?;
     on.is_for_offer(server, request == TaskRequest::Update);
-    Ok(Access::Task(TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(&**id))))
+    let access = TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(&**id));
+    if on.caller.is_proxy() {
+        // It is about what the server has answered, whatever the client's family.
+        return Ok(Access::Task(access.by_proxy()));
+    }
+    of_same_family(on, server).await?;
+    Ok(Access::Task(access))
 }
 
 /// Refuses a request about a task of the other protocol family, which is the client's mistake: tasks of the two families

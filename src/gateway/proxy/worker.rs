@@ -38,6 +38,7 @@ use super::log_routing::LogRouting;
 use super::memory_budget::RequestBodies;
 use super::overview::OverviewCache;
 use super::passthrough::list_cache::ListCache;
+use super::pending_cancellations::PendingCancellations;
 use super::reply::Running;
 use super::session_facts::{PrincipalFacts, RememberedFacts};
 use super::settings::{CurrentSettings, SettingsReader, SettingsSwap};
@@ -59,6 +60,10 @@ pub struct Worker {
     pub busy_poll: BusyPoll,
     /// Cut-off signal.
     pub ending: Ending,
+    /// Signal that no request arrives any more: nothing is repeated.
+    pub(super) draining: Ending,
+    /// Pending cancellations of tasks that their clients do not get.
+    pub(super) cancellations: Rc<PendingCancellations>,
     settings: SettingsReader,
     credentials: CredentialsReader,
     /// Cache of the principals' facts cells.
@@ -98,6 +103,8 @@ impl Worker {
             scratch: RefCell::new(JudgeScratch::new()),
             busy_poll: BusyPoll::default(),
             ending: Ending::default(),
+            draining: Ending::default(),
+            cancellations: Rc::default(),
             deferred: Cell::new(0),
             settled: Notify::new(),
         }
@@ -153,8 +160,9 @@ impl Worker {
         self.deferred.get() < MAX_DEFERRED
     }
 
-    /// Waits until nothing deferred is pending.
+    /// Waits until nothing deferred is pending, after the last request.
     pub async fn settled(&self) {
+        self.draining.cut_off();
         while self.deferred.get() > 0 {
             self.settled.notified().await;
         }

@@ -35,12 +35,12 @@ use crate::proxy::input_rounds::is_type;
 use crate::proxy::known_tasks::CreatedTask;
 use crate::proxy::related_tasks;
 use crate::proxy::related_tasks::{RelationEdit, range_in};
-use crate::proxy::task_capability::{TASK_DIGITS, TASK_STATUS, TaskAnswer, missing};
+use crate::proxy::task_capability::{CreatedIds, TASK_DIGITS, TASK_STATUS, TaskAnswer, missing};
 
 /// Maximum size of a result that makes a task, in bytes. A longer one without a `resultType` before this position is none.
 const MAX_CREATED_BYTES: usize = 64 * 1024;
 /// Members of a task that are read; a name that could be taken for one is refused.
-const READ: [&str; 9] = [
+pub(super) const READ: [&str; 9] = [
     "taskId",
     "status",
     "result",
@@ -52,7 +52,7 @@ const READ: [&str; 9] = [
     "inputRequests",
 ];
 /// Members of a result that are validated. A task has none of them.
-const CONTENT: [&str; 3] = ["content", "structuredContent", "isError"];
+pub(super) const CONTENT: [&str; 3] = ["content", "structuredContent", "isError"];
 /// Statuses of the protocol.
 const STATUSES: [&str; 5] = ["working", "input_required", "completed", "failed", "cancelled"];
 /// Envelope in which a task's result is inspected, and its id.
@@ -125,7 +125,7 @@ impl Exchange {
     }
 
     /// The result that waits, in the server's own bytes.
-    fn received(&self) -> &Splice {
+    pub(super) fn received(&self) -> &Splice {
         self.original.as_deref().unwrap_or(&self.waiting)
     }
 
@@ -133,7 +133,7 @@ impl Exchange {
     pub(super) fn related(&self, message: &Bytes) -> (Bytes, Option<Box<str>>) {
         let about = match &self.tasks {
             Some(TaskAnswer::About(sealed)) => Some(&**sealed),
-            Some(TaskAnswer::MayBe { .. }) | None => None,
+            Some(TaskAnswer::MayBe { .. } | TaskAnswer::Created(_)) | None => None,
         };
         related_tasks::sealed_message(message, |id| self.sealed_id(id, about))
     }
@@ -200,11 +200,13 @@ impl Exchange {
             Some(TaskAnswer::MayBe { declared }) => {
                 let created = self.created(declared);
                 if created.is_err() {
-                    self.cancel_withheld();
+                    // A task in it is cancelled.
+                    self.tasks = Some(TaskAnswer::MayBe { declared });
                 }
                 created
             }
-            None => Ok(()),
+            // A created task was read.
+            Some(TaskAnswer::Created(_)) | None => Ok(()),
         }
     }
 
@@ -240,7 +242,8 @@ impl Exchange {
             },
         };
         readable(task)?;
-        let original = self.original.take().map(|original| joined(original.into_iter().collect()));
+        let original = self.original.as_ref();
+        let original = original.map(|original| joined(original.slices().cloned().collect()));
         let raw = member(task, "taskId").ok_or(TaskFault::NoId)?;
         let id = string(raw).ok_or(TaskFault::NoId)?;
         if id.len() > MAX_TASK_ID_BYTES {
@@ -269,6 +272,9 @@ impl Exchange {
         self.call_record.receive(original.as_ref().unwrap_or(&result), None, Some(&adapted));
         self.note_task(task, &sealed);
         (self.waiting, self.treatment, self.keeping) = (adapted, Treatment::Forward, None);
+        self.original = None;
+        let ids = CreatedIds { own: (&*id).into(), sealed: sealed.into() };
+        self.tasks = Some(TaskAnswer::Created(Box::new(ids)));
         Ok(())
     }
 

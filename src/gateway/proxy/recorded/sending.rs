@@ -12,7 +12,7 @@ use mcpproxy_runtime::io::clock;
 use mcpproxy_upstream::{CallAttempt, CallError, CallExtras, PermittedCall};
 
 use super::{OnRecord, ReplySource};
-use crate::proxy::exchange::{Retry, settle};
+use crate::proxy::exchange::{Retry, SentRequest, settle};
 use crate::proxy::held_answer::AnswerStream;
 use crate::proxy::held_calls::HELD_CALL;
 use crate::proxy::held_repeats::HeldCallRepeat;
@@ -94,16 +94,9 @@ impl OnRecord<'_> {
                 Some(Ok(answer)) => {
                     let tasks = TaskAnswer::of(self.task, permit.access(), &answer, creates);
                     let (rise, rewriter) = (self.rise, self.rewriter);
-                    Ok(ReplySource::Server {
-                        permit,
-                        answer: AnswerStream::Direct(answer),
-                        holdable,
-                        token,
-                        retry,
-                        rise,
-                        rewriter,
-                        tasks,
-                    })
+                    let answer = AnswerStream::Direct(answer);
+                    let sent = SentRequest { permit, answer, holdable, retry, rewriter, tasks };
+                    Ok(ReplySource::Server { sent, token, rise })
                 }
                 Some(Err(error)) => {
                     if let Some(rise) = self.rise.filter(|_| error.cause.quotes_server()) {
@@ -155,16 +148,9 @@ impl OnRecord<'_> {
         record.sends(&upstream, clock::now());
         let token = kept_token(&extras, &arguments);
         let answer = AnswerStream::Held(held);
-        Ok(ReplySource::Server {
-            permit,
-            answer,
-            holdable,
-            token,
-            retry: None,
-            rise,
-            rewriter,
-            tasks: None,
-        })
+        let (retry, tasks) = (None, None);
+        let sent = SentRequest { permit, answer, holdable, retry, rewriter, tasks };
+        Ok(ReplySource::Server { sent, token, rise })
     }
 }
 
