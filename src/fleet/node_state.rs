@@ -275,6 +275,9 @@ mod tests {
 
     use crate::checkpoint::tests::example;
 
+    /// End of the private key in a PKCS#8 key of Ed25519: a head of 16 bytes, and the seed.
+    const PRIVATE_END: usize = 16 + 32;
+
     #[test]
     fn key_is_created_once_private_and_signs_verifiable_notes() {
         let dir = tempfile::tempdir().unwrap();
@@ -325,6 +328,22 @@ mod tests {
         }
         fs::write(&path, &sound).unwrap();
         assert!(NodeKey::stored(dir.path()).unwrap().is_some());
+    }
+
+    // SF-2
+    #[test]
+    fn key_without_its_public_half_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        NodeKey::open(dir.path()).unwrap();
+        let path = dir.path().join(KEY_FILE);
+        let sound = fs::read(&path).unwrap();
+        // PKCS#8 v1 has no public key, by which a change of the private one would be noticed.
+        let mut without = sound[..PRIVATE_END].to_vec();
+        (without[1], without[4]) = (PRIVATE_END as u8 - 2, 0);
+        assert!(Ed25519KeyPair::from_pkcs8_maybe_unchecked(&without).is_ok());
+        fs::write(&path, &without).unwrap();
+        let error = NodeKey::stored(dir.path()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

@@ -9,8 +9,11 @@ use std::sync::{Arc, LazyLock};
 
 use boon::{Draft, Format};
 use jsonschema::Validator;
+use jsonschema::json::Json as _;
 use serde_json::{Value, json};
 
+use super::meter::Meter;
+use super::tape_json::{TapeJson, TapeNode};
 use super::unusable::{EXPLANATION_MAX, Unusable, cut};
 
 /// Documents that references may lead to, by URI. Empty outside of tests.
@@ -113,28 +116,95 @@ pub(super) fn same_draft(draft: Draft) -> jsonschema::Draft {
 }
 
 fn ask(draft: Draft, name: &'static str, value: &Value) -> Result<(), Box<dyn Error>> {
-    static VALIDATORS: LazyLock<HashMap<(Draft, &str), Validator>> = LazyLock::new(|| {
-        let all = DRAFTS.into_iter().flat_map(|draft| {
-            asserted(draft).into_iter().filter_map(move |format| {
-                let meant = if format.name == REGEX { "regex" } else { format.name };
-                let options = jsonschema::options()
-                    .with_draft(same_draft(draft))
-                    .should_validate_formats(true);
-                let validator = options.build(&json!({ "format": meant })).ok()?;
-                Some(((draft, format.name), validator))
-            })
+    // Of the tape, whose representation the crate is compiled for anyway.
+    static VALIDATORS: LazyLock<HashMap<(Draft, &str), Validator<TapeJson>>> =
+        LazyLock::new(|| {
+            let all = DRAFTS.into_iter().flat_map(|draft| {
+                asserted(draft).into_iter().filter_map(move |format| {
+                    let meant = if format.name == REGEX { "regex" } else { format.name };
+                    let options = jsonschema::options_for::<TapeJson>()
+                        .with_draft(same_draft(draft))
+                        .should_validate_formats(true);
+                    let validator = options.build(&json!({ "format": meant })).ok()?;
+                    Some(((draft, format.name), validator))
+                })
+            });
+            all.collect()
         });
-        all.collect()
-    });
-    match VALIDATORS.get(&(draft, name)) {
-        Some(validator) if !validator.is_valid(value) => Err("not of this format".into()),
-        Some(_) | None => Ok(()),
+    // No format is about other values.
+    let (Some(validator), Value::String(text)) = (VALIDATORS.get(&(draft, name)), value) else {
+        return Ok(());
+    };
+    let is_valid = |node: TapeNode<'_>| validator.is_valid(node);
+    match TapeJson::with_string_node(&mut Meter::default(), text, is_valid) {
+        true => Ok(()),
+        false => Err("not of this format".into()),
     }
 }
 
 #[cfg(test)]
 mod formats_tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+
+    #[test]
+    fn formats_of_the_tape_are_those_of_a_tree() {
+        let texts = [
+            "",
+            "(",
+            "a",
+            "<",
+            "{",
+            "-a-",
+            "\u{1}",
+            "127.0.0.1",
+            "300.0.0.1",
+            "::1",
+            "a.example",
+            "é.example",
+            "a@b.example",
+            "é@b.example",
+            "2026-01-02",
+            "2026-02-30",
+            "01:02:03Z",
+            "2026-01-02T03:04:05Z",
+            "P1D",
+            "/a",
+            "1/a",
+            "2eb8aa08-aa98-11ea-b4aa-73b441d16380",
+            "https://a.example/",
+            "https://é.example/",
+            "/é",
+            "https://a.example/{id}",
+            "^(a|b)$",
+        ];
+        let values = texts.map(Value::from).into_iter();
+        let values: Vec<_> =
+            values.chain([json!(1), json!(null), json!(["("]), json!({})]).collect();
+        let mut verdicts = BTreeMap::<_, [bool; 2]>::new();
+        for (draft, format) in DRAFTS
+            .into_iter()
+            .flat_map(|draft| asserted(draft).into_iter().map(move |it| (draft, it)))
+        {
+            let name = format.name;
+            let meant = if name == REGEX { "regex" } else { name };
+            let tree = jsonschema::options()
+                .with_draft(same_draft(draft))
+                .should_validate_formats(true)
+                .build(&json!({ "format": meant }))
+                .unwrap();
+            for value in &values {
+                let expected = tree.is_valid(value);
+                assert_eq!((format.func)(value).is_ok(), expected, "{draft:?} {name} {value}");
+                verdicts.entry(name).or_default()[usize::from(expected)] = true;
+            }
+        }
+        // A name that no draft has.
+        assert_eq!(verdicts.remove("period"), Some([false, true]));
+        assert_eq!(verdicts.len(), 19);
+        assert!(verdicts.values().all(|it| *it == [true, true]), "{verdicts:?}");
+    }
 
     #[test]
     fn format_is_asserted_in_every_draft_that_has_it() {

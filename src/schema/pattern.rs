@@ -364,13 +364,15 @@ fn outside_classes(text: &str) -> impl Iterator<Item = (usize, u8)> + '_ {
 /// Whether `pattern` compiles for the linear engine within `size` bytes.
 pub(super) fn is_linear(pattern: &str, size: usize) -> bool {
     let options = PatternOptions::regex().size_limit(size).dfa_size_limit(size);
-    builds(&jsonschema::options().with_pattern_options(options).build(&as_name(pattern)))
+    let options = jsonschema::options_for::<TapeJson>().with_pattern_options(options);
+    builds(&options.build(&as_name(pattern)))
 }
 
 /// Whether `pattern` compiles for the backtracking engine within `size` bytes.
 pub(super) fn is_backtracking(pattern: &str, size: usize) -> bool {
     let options = PatternOptions::fancy_regex().size_limit(size).dfa_size_limit(size);
-    builds(&jsonschema::options().with_pattern_options(options).build(&as_name(pattern)))
+    let options = jsonschema::options_for::<TapeJson>().with_pattern_options(options);
+    builds(&options.build(&as_name(pattern)))
 }
 
 /// Schema with `pattern` at a place that no meta-schema checks.

@@ -149,6 +149,24 @@ fn legacy_client_gets_the_servers_own_bytes_under_its_own_names() {
 
 // PRO-41
 #[test]
+fn tool_whose_own_name_differs_by_case_is_unknown() {
+    let server = Server::start();
+    let proxy = proxy(&server);
+    let mut client = Client::open_at(proxy.port, PATH);
+    client.ask("tools/list", json!({}));
+    for name in ["DO.IT", "do.It", " do.it", "do.it "] {
+        let arguments = json!({"n": 7});
+        let unknown = client.ask("tools/call", json!({"name": name, "arguments": arguments}));
+        let said = unknown["error"]["message"].as_str().unwrap_or_else(|| panic!("{unknown}"));
+        assert!(said.starts_with(&format!("Unknown tool: {name}")), "{said}");
+    }
+    assert_eq!(server.asked("tools/call"), Vec::<Value>::new());
+    client.ask_raw("tools/call", r#"{"name":"do.it","arguments":{"n":7}}"#);
+    assert_eq!(server.asked("tools/call").len(), 1);
+}
+
+// PRO-41
+#[test]
 fn modern_client_gets_the_same() {
     let server = Server::start();
     let proxy = proxy(&server);
