@@ -314,6 +314,11 @@ impl Upstream {
         self.state.load().is_settled()
     }
 
+    /// Whether it has a connection, of a known protocol family.
+    pub fn is_connected(&self) -> bool {
+        self.state.load().live().is_some()
+    }
+
     /// Waits until it was discovered or has failed once.
     pub async fn settled(&self) {
         self.state.wait_for(|state| state.is_settled().then_some(())).await;
