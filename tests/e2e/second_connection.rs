@@ -529,6 +529,11 @@ fn subscriptions_of_a_single_server_are_declared_to_the_clients_for_which_they_w
             let opened = proxy.request("POST", path, &[], hello.as_bytes()).json();
             assert_eq!(declared(&opened), expected, "{name}: {opened}");
         }
+        // The others declare what is known by now.
+        for path in ["/mcp", "/mcp/all"] {
+            let opened = proxy.request("POST", path, &[], hello.as_bytes()).json();
+            assert_eq!(declared(&opened), expected, "{name}: {opened}");
+        }
         assert_eq!(times(), 2 * initialized, "{name}");
         if !listed.is_empty() {
             let mut client = Client::open_at(proxy.port, path);

@@ -278,8 +278,8 @@ impl Exchange {
             };
             self.is_answered();
             self.retry = None;
-            if self.inspector.member().is_none() {
-                self.decide_rounds();
+            if let Some(call) = self.answer.as_mut().and_then(AnswerStream::take_repeatable) {
+                self.rounds.get_or_insert_with(|| InputRounds::of(call));
             }
             let chunk = match part {
                 Some(AnswerPart::Data(chunk)) => chunk,
@@ -351,10 +351,7 @@ impl Exchange {
                 (None, None) => self.waiting.push(slice),
                 (None, Some(ending)) => self.waiting.push_ending(slice, ending),
             }
-            if let Some(rounds) = &mut self.rounds
-                && !rounds
-                    .may_ask(&self.inspector, self.original.as_deref().unwrap_or(&self.waiting))?
-            {
+            if self.rounds.is_some() && !self.may_ask()? {
                 self.rounds = None;
             }
             if self.tasks.is_some() && !self.may_be_task()? {
@@ -363,17 +360,15 @@ impl Exchange {
         }
     }
 
-    /// Decides whether the answer may ask for input, by the connection over which it arrives: the server may have been
-    /// replaced by one of the other family while the request waited, or before it was repeated.
-    fn decide_rounds(&mut self) {
-        let Some(answer) = &mut self.answer else { return };
-        match answer.family() {
-            ProtocolFamily::Legacy => self.rounds = None,
-            ProtocolFamily::Modern => {
-                if let Some(call) = answer.take_repeatable() {
-                    self.rounds.get_or_insert_with(|| InputRounds::of(call));
-                }
+    /// Whether the result that is arriving may ask for input. It may if its connection is a modern one: the server may have
+    /// been replaced by one of the other family while the request waited, or before it was repeated.
+    fn may_ask(&mut self) -> Result<bool, InputFault> {
+        let family = self.answer.as_ref().map(AnswerStream::family);
+        match &mut self.rounds {
+            Some(rounds) if family == Some(ProtocolFamily::Modern) => {
+                rounds.may_ask(&self.inspector, self.original.as_deref().unwrap_or(&self.waiting))
             }
+            Some(_) | None => Ok(false),
         }
     }
 
