@@ -49,6 +49,7 @@ pub mod rule_replay;
 pub mod session_facts;
 pub mod settings;
 pub mod shutdown;
+mod state_fetches;
 mod task_capability;
 pub mod task_shares;
 pub mod task_subscription;

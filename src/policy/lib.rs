@@ -45,7 +45,7 @@ pub use limits::{BreakerChange, CallLimits, ServerOutcome};
 pub use permit::{
     ApprovalSubject, Approved, LimitDecision, PendingApproval, Permit, Queued, Settings,
 };
-pub use principal::{AgentToken, JwtSubject, Principal, Scope};
+pub use principal::{AgentToken, JwtSubject, Principal, Scope, heaviest};
 pub use request::{
     Access, AdmissionRequest, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest,
     TOOLS_CALL, TaskAccess, TaskRequest, ToolAccess,

@@ -4,6 +4,7 @@
 //! before it is kept, and its [`StateCharge`] releases the bytes when dropped. A principal that exhausted its account
 //! is rejected; others are unaffected as long as the total has space. No clock, no I/O.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -201,6 +202,17 @@ pub enum StateFull {
         /// In bytes.
         limit: usize,
     },
+}
+
+/// Holder of the most places in a full table, and their number: the one that gives way (max-min fairness). `holders` has one
+/// for each place; of equals, the first one counts.
+pub fn heaviest<H: Eq + Hash>(holders: impl Iterator<Item = H>) -> Option<(H, usize)> {
+    let mut held: HashMap<H, (usize, Reverse<usize>)> = HashMap::new();
+    for (at, holder) in holders.enumerate() {
+        held.entry(holder).or_insert((0, Reverse(at))).0 += 1;
+    }
+    let heaviest = held.into_iter().max_by_key(|(_, held)| *held);
+    heaviest.map(|(holder, (count, _))| (holder, count))
 }
 
 /// The limits of a set of accounts, in bytes.
@@ -464,5 +476,14 @@ mod tests {
         let _one = account.charge(1).unwrap();
         assert!(account.charge(usize::MAX).is_err());
         assert_eq!(account.bytes(), 1);
+    }
+
+    #[test]
+    fn heaviest_holder_is_the_first_of_equals() {
+        for (holders, expected) in
+            [("", None), ("a", Some(('a', 1))), ("abb", Some(('b', 2))), ("cabba", Some(('a', 2)))]
+        {
+            assert_eq!(heaviest(holders.chars()), expected, "{holders}");
+        }
     }
 }

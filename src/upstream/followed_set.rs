@@ -13,7 +13,7 @@
 //! The stream before is closed when the new one is confirmed, so that nothing is missed when the set changes, and what
 //! others follow is not affected.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::{pending, ready};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use crate::followed_tasks::FollowedTask;
+use crate::followed_tasks::FollowedById;
 use crate::handle::Upstream;
 use crate::listen::{Line, ListenEnd, ReopenBackoff, run_stream};
 use crate::notifications::{Followed, WantedResources};
@@ -57,7 +57,7 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
 pub(super) async fn follow_tasks(upstream: Arc<Upstream>, line: Line) {
     let set = FollowedSet {
         member: "taskIds",
-        keys: |tasks: &BTreeMap<Arc<str>, FollowedTask>| tasks.keys().cloned().collect(),
+        keys: |tasks: &FollowedById| tasks.keys().cloned().collect(),
         notifies_of_new: true,
         confirm_limit: CONFIRM_LIMIT,
         open: |params, confirm| stream(&upstream, &line, params, confirm),

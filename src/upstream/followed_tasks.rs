@@ -3,54 +3,94 @@
 //! They belong to a server's name in the config, like the sealed ids of tasks: each connection of a server of that name
 //! asks for their changes ([`crate::listen`]), also after its entry was replaced, or removed and added again. A follower
 //! pins neither connection nor entry.
+//!
+//! One principal may use all places that nobody needs. A newcomer to a full server gets the place of the oldest task of the
+//! principal that has the most.
 
 use std::collections::{BTreeMap, HashMap};
-use std::future::pending;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use mcpproxy_policy::{Principal, heaviest};
 use parking_lot::Mutex;
+use thiserror::Error;
 use tokio::sync::watch;
 
 /// Maximum tasks of one server whose changes are followed.
 const MAX_FOLLOWED_TASKS: usize = 1024;
 
-/// Followed tasks of the servers of one name, by the server's id.
+/// Followed tasks by the server's id.
+pub(super) type FollowedById = BTreeMap<Arc<str>, FollowedTask>;
+
+/// Followed tasks of the servers of one name.
 #[derive(Debug, Default)]
-pub(super) struct FollowedTasks(watch::Sender<BTreeMap<Arc<str>, FollowedTask>>);
+pub(super) struct FollowedTasks {
+    tasks: watch::Sender<FollowedById>,
+    /// Number of the next task.
+    next: AtomicU64,
+}
 
 /// A task with its followers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FollowedTask {
+    /// Position in the order in which tasks were followed; never reused.
+    number: u64,
+    /// The principal whose place it takes: its first follower.
+    owner: Principal,
     followers: usize,
     /// Number of changes so far.
     changes: watch::Sender<u64>,
 }
 
+/// A task that is not followed, since all places of its server are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{MAX_FOLLOWED_TASKS} tasks of the server are followed, which is the limit, and no other principal has more than its share: retry later"
+)]
+pub struct TooManyFollowed;
+
+/// A followed task that gave up its place to another principal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenUp;
+
 impl FollowedTasks {
-    /// Follows the changes of a task from now on. `None` if too many are followed.
-    pub(super) fn follow(self: &Arc<Self>, task: Arc<str>) -> Option<TaskFollower> {
-        let mut changes = None;
-        self.0.send_if_modified(|tasks| {
-            if !tasks.contains_key(&task) && tasks.len() >= MAX_FOLLOWED_TASKS {
+    /// Follows the changes of a task from now on.
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        task: Arc<str>,
+        principal: &Principal,
+    ) -> Result<TaskFollower, TooManyFollowed> {
+        let mut follower = None;
+        self.tasks.send_if_modified(|tasks| {
+            if let Some(followed) = tasks.get_mut(&task) {
+                followed.followers += 1;
+                let mut changes = followed.changes.subscribe();
+                // The task may have changed since its first follower was notified.
+                changes.mark_changed();
+                follower = Some((followed.number, changes));
                 return false;
             }
-            let followed = tasks.entry(Arc::clone(&task)).or_default();
-            followed.followers += 1;
-            let mut seen = followed.changes.subscribe();
-            if followed.followers > 1 {
-                // The task may have changed since its first follower was notified.
-                seen.mark_changed();
+            if tasks.len() >= MAX_FOLLOWED_TASKS && !give_way(tasks, principal) {
+                return false;
             }
-            changes = Some(seen);
-            followed.followers == 1
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let (changes, receiver) = watch::channel(0);
+            follower = Some((number, receiver));
+            let owner = principal.clone();
+            let followed = FollowedTask { number, owner, followers: 1, changes };
+            tasks.insert(Arc::clone(&task), followed);
+            true
         });
-        Some(TaskFollower { tasks: Arc::clone(self), task, changes: changes? })
+        let (number, changes) = follower.ok_or(TooManyFollowed)?;
+        Ok(TaskFollower { tasks: Arc::clone(self), task, number, changes })
     }
 
     /// Removes a follower of a task.
-    fn leave(&self, task: &str) {
-        self.0.send_if_modified(|tasks| {
-            let Some(followed) = tasks.get_mut(task) else { return false };
+    fn leave(&self, task: &str, number: u64) {
+        self.tasks.send_if_modified(|tasks| {
+            // A task that gave up its place may be followed again.
+            let followed = tasks.get_mut(task).filter(|followed| followed.number == number);
+            let Some(followed) = followed else { return false };
             followed.followers -= 1;
             let is_last = followed.followers == 0;
             if is_last {
@@ -62,15 +102,30 @@ impl FollowedTasks {
 
     /// Notifies the followers of a task that it has, or may have, changed.
     pub(super) fn changed(&self, task: &str) {
-        if let Some(followed) = self.0.borrow().get(task) {
+        if let Some(followed) = self.tasks.borrow().get(task) {
             followed.changes.send_modify(|changes| *changes += 1);
         }
     }
 
     /// Receiver of the set of followed tasks.
-    pub(super) fn wanted(&self) -> watch::Receiver<BTreeMap<Arc<str>, FollowedTask>> {
-        self.0.subscribe()
+    pub(super) fn wanted(&self) -> watch::Receiver<FollowedById> {
+        self.tasks.subscribe()
     }
+}
+
+/// Removes the oldest task of the principal with the most, if that keeps at least as many as the newcomer gets (max-min
+/// fairness). So two principals never take each other's places in turn.
+fn give_way(tasks: &mut FollowedById, newcomer: &Principal) -> bool {
+    let mut by_age: Vec<_> = tasks.values().map(|it| (it.number, &it.owner)).collect();
+    by_age.sort_unstable_by_key(|(number, _)| *number);
+    let of_newcomer = by_age.iter().filter(|(_, owner)| *owner == newcomer).count();
+    let heaviest = heaviest(by_age.iter().map(|(_, owner)| *owner));
+    let Some((heaviest, _)) = heaviest.filter(|(_, held)| *held > of_newcomer + 1) else {
+        return false;
+    };
+    let oldest = by_age.iter().find(|(_, owner)| *owner == heaviest).map(|(number, _)| *number);
+    tasks.retain(|_, it| Some(it.number) != oldest);
+    true
 }
 
 /// A follower of one task; ends when dropped.
@@ -78,22 +133,24 @@ impl FollowedTasks {
 pub struct TaskFollower {
     tasks: Arc<FollowedTasks>,
     task: Arc<str>,
+    number: u64,
     changes: watch::Receiver<u64>,
 }
 
 impl TaskFollower {
     /// Waits until the task has, or may have, changed since the last time; changes in between are one. Cancel-safe.
-    pub async fn changed(&mut self) {
-        if self.changes.changed().await.is_err() {
-            // The sender lives as long as its followers.
-            pending::<()>().await;
-        }
+    ///
+    /// # Errors
+    /// The task gave up its place, and is not followed any more.
+    pub async fn changed(&mut self) -> Result<(), GivenUp> {
+        // The sender lives as long as its followers, unless it gives way.
+        self.changes.changed().await.map_err(|_| GivenUp)
     }
 }
 
 impl Drop for TaskFollower {
     fn drop(&mut self) {
-        self.tasks.leave(&self.task);
+        self.tasks.leave(&self.task, self.number);
     }
 }
 
@@ -117,7 +174,13 @@ impl FollowedTasksByName {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    fn follow(followed: &Arc<FollowedTasks>, task: &str) -> TaskFollower {
+        followed.follow(task.into(), &Principal::Anonymous).expect("there is room")
+    }
 
     /// Whether a change is waiting for the follower, which is then seen.
     fn has_change(follower: &mut TaskFollower) -> bool {
@@ -134,26 +197,95 @@ mod tests {
             let is_changed = changes.has_changed().unwrap();
             (is_changed, changes.borrow_and_update().len())
         };
-        let first = followed.follow("t".into()).expect("there is room");
+        let first = follow(&followed, "t");
         assert_eq!(seen(), (true, 1));
-        let second = followed.follow("t".into()).expect("there is room");
+        let second = follow(&followed, "t");
         drop(first);
         assert_eq!(seen(), (false, 1), "one is left");
         drop(second);
         assert_eq!(seen(), (true, 0));
-        let all: Vec<_> =
-            (0..=MAX_FOLLOWED_TASKS).map_while(|n| followed.follow(n.to_string().into())).collect();
-        assert_eq!(all.len(), MAX_FOLLOWED_TASKS);
-        assert!(followed.follow("0".into()).is_some(), "a known one takes no room");
+    }
+
+    /// A principal that follows up to that many tasks more; as many as it can.
+    fn following(
+        followed: &Arc<FollowedTasks>,
+        name: &str,
+        count: usize,
+    ) -> (Principal, Vec<TaskFollower>) {
+        let principal = Principal::certificate(name);
+        let ids = (0..count).map(|n| format!("{n} of {name}").into());
+        let followers = ids.map_while(|id| followed.follow(id, &principal).ok()).collect();
+        (principal, followers)
+    }
+
+    /// Removes the followers that gave up their places; their number.
+    fn given_up(followers: &mut Vec<TaskFollower>) -> usize {
+        let before = followers.len();
+        followers.retain_mut(|it| it.changed().now_or_never() != Some(Err(GivenUp)));
+        before - followers.len()
+    }
+
+    #[test]
+    fn pro_43_one_principal_may_use_all_free_places() {
+        let followed = Arc::<FollowedTasks>::default();
+        let (own, mut all) = following(&followed, "a", MAX_FOLLOWED_TASKS + 1);
+        assert_eq!((all.len(), given_up(&mut all)), (MAX_FOLLOWED_TASKS, 0));
+        assert!(followed.follow("0 of a".into(), &own).is_ok(), "a known one takes no place");
+        assert!(followed.follow("one more".into(), &own).is_err());
+    }
+
+    #[test]
+    fn pro_43_heavy_principals_give_up_their_oldest_tasks_to_a_newcomer() {
+        let followed = Arc::<FollowedTasks>::default();
+        let mut heavy =
+            ["a", "b", "c", "d"].map(|name| following(&followed, name, MAX_FOLLOWED_TASKS / 4).1);
+        let fair = MAX_FOLLOWED_TASKS / 5;
+        let (newcomer, mut new) = following(&followed, "newcomer", MAX_FOLLOWED_TASKS);
+        assert_eq!((new.len(), given_up(&mut new)), (fair, 0));
+        let oldest: Vec<_> = (0..51).map(|n| format!("{n} of a")).collect();
+        let gone = heavy[0].iter_mut().take(51).filter_map(|it| {
+            let is_gone = it.changed().now_or_never() == Some(Err(GivenUp));
+            is_gone.then(|| it.task.to_string())
+        });
+        assert_eq!(gone.collect::<Vec<_>>(), oldest);
+        assert_eq!(heavy.each_mut().map(given_up), [51; 4]);
+        // None of them takes a place of another one with as many, nor of the newcomer.
+        assert_eq!(followed.tasks.borrow().len(), MAX_FOLLOWED_TASKS);
+        for name in ["a", "b", "c", "d"] {
+            let again =
+                followed.follow(format!("again {name}").into(), &Principal::certificate(name));
+            assert_eq!(again.map(|_| ()), Err(TooManyFollowed), "{name}");
+        }
+        assert!(followed.follow("one more".into(), &newcomer).is_err());
+        // One that holds little keeps it, regardless of how many others come.
+        for n in 0..MAX_FOLLOWED_TASKS {
+            new.extend(following(&followed, &format!("n{n}"), 1).1);
+        }
+        assert_eq!(followed.tasks.borrow().len(), MAX_FOLLOWED_TASKS);
+        assert_eq!(given_up(&mut new), fair - 1);
+        assert_eq!(heavy.each_mut().map(|it| it.len() - given_up(it)), [1; 4]);
+    }
+
+    #[test]
+    fn pro_43_task_that_gave_up_its_place_can_be_followed_again() {
+        let followed = Arc::<FollowedTasks>::default();
+        let (own, mut all) = following(&followed, "a", MAX_FOLLOWED_TASKS);
+        let other = followed.follow("other".into(), &Principal::Anonymous).expect("a place");
+        let first = all.remove(0);
+        drop(other);
+        let mut again = followed.follow(Arc::clone(&first.task), &own).expect("a place");
+        drop(first);
+        assert_eq!(given_up(&mut all), 0);
+        followed.changed("0 of a");
+        assert_eq!(again.changed().now_or_never(), Some(Ok(())), "it is still followed");
     }
 
     #[test]
     fn pro_43_change_reaches_the_followers_of_its_task_once() {
         let followed = Arc::<FollowedTasks>::default();
         followed.changed("a");
-        let [mut first, mut second] =
-            [(); 2].map(|()| followed.follow("a".into()).expect("there is room"));
-        let mut other = followed.follow("b".into()).expect("there is room");
+        let [mut first, mut second] = [(); 2].map(|()| follow(&followed, "a"));
+        let mut other = follow(&followed, "b");
         assert!(!has_change(&mut first), "it was before");
         assert!(has_change(&mut second), "it may have changed since the first one was notified");
         for _ in 0..1000 {
@@ -169,7 +301,7 @@ mod tests {
         let by_name = FollowedTasksByName::default();
         let (name, other) = ("s".into(), "t".into());
         let before = by_name.of(&name);
-        let mut follower = before.follow("a".into()).expect("there is room");
+        let mut follower = follow(&before, "a");
         // The server is removed from the config and added again.
         drop(before);
         drop(by_name.of(&other));

@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout};
 use crate::backoff::ConnectRequests;
 use crate::endpoint::OwnTls;
 use crate::error::Undelivered;
-use crate::followed_tasks::TaskFollower;
+use crate::followed_tasks::{TaskFollower, TooManyFollowed};
 use crate::login_flow::{LoginSession, LoginStanding};
 use crate::notifications::{Changes, LogDelivery, ServerEvents, SubscriptionAnswer, Subscriptions};
 use crate::peer::Peer;
@@ -38,6 +38,7 @@ use crate::state::{
     Waiting,
 };
 use mcpproxy_catalog::ListNotes;
+use mcpproxy_policy::Principal;
 use mcpproxy_policy::tool::ServerId;
 use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
@@ -452,10 +453,16 @@ impl Upstream {
         self.subscriptions.uris()
     }
 
-    /// Follows the changes of a task, by the server's id, at all servers of this name, present and future. `None` if too
-    /// many are followed.
-    pub fn follow_task(&self, task: Arc<str>) -> Option<TaskFollower> {
-        self.server_events.tasks.follow(task)
+    /// Follows the changes of a task, by the server's id, at all servers of this name, present and future.
+    ///
+    /// # Errors
+    /// Too many tasks are followed, and no principal has more of them than this one would have.
+    pub fn follow_task(
+        &self,
+        task: Arc<str>,
+        principal: &Principal,
+    ) -> Result<TaskFollower, TooManyFollowed> {
+        self.server_events.tasks.follow(task, principal)
     }
 }
 

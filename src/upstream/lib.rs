@@ -60,7 +60,7 @@ pub use config::{
 };
 pub use endpoint::ServerTls;
 pub use error::{CallError, Cause, Sent, Undelivered};
-pub use followed_tasks::TaskFollower;
+pub use followed_tasks::{GivenUp, TaskFollower, TooManyFollowed};
 pub use handle::{CallGuard, NotRestarted, RESPOND_WAIT, Upstream};
 pub use inbound::AnswerPart;
 pub use notifications::{Changes, LogDelivery, SUBSCRIPTION_LIMIT, SubscriptionAnswer};

@@ -84,6 +84,26 @@ fn assert_ends_silently(stream: &mut Connection, whose: &str) {
     assert_eq!(String::from_utf8_lossy(&chunk), "", "{whose}");
 }
 
+/// Asserts that standing streams end silently when their tokens are rotated, revoked or expire; returns the session of the
+/// rotated token, and its new secret.
+fn assert_ends_with_their_tokens(proxy: &Proxy) -> (Session<'_>, String) {
+    let [rotated, revoked] = ["rotated", "revoked"].map(|name| create_token(proxy, &[name]));
+    let expired = create_token(proxy, &["expired", "--expires", "5s"]);
+    let open = |token: &str| {
+        let session = Session::open(proxy, token);
+        let stream = session.listen(token);
+        (session, stream)
+    };
+    let [(session, mut of_rotated), (_, mut of_revoked), (_, mut of_expired)] =
+        [&rotated, &revoked, &expired].map(|token| open(token));
+    let renewed = rotate(proxy, "rotated");
+    assert_ends_silently(&mut of_rotated, "rotated");
+    assert_eq!(proxy.cli(&["token", "revoke", "revoked"]).code, Some(0));
+    assert_ends_silently(&mut of_revoked, "revoked");
+    assert_ends_silently(&mut of_expired, "expired");
+    (session, renewed)
+}
+
 // PRO-8
 #[test]
 fn events_of_a_replaced_api_key_end_and_deliver_nothing_recorded_after_it() {
@@ -138,22 +158,11 @@ fn events_of_a_page_session_end_with_the_api_key() {
 fn standing_stream_ends_only_for_a_rotated_revoked_or_expired_token() {
     let proxy = Proxy::with(json!({"require_mcp_auth": true}));
     let lasting = create_token(&proxy, &["lasting"]);
-    let (rotated, revoked) =
-        (create_token(&proxy, &["rotated"]), create_token(&proxy, &["revoked"]));
-    let expired = create_token(&proxy, &["expired", "--expires", "5s"]);
-    let sessions = [&rotated, &revoked, &expired].map(|token| Session::open(&proxy, token));
-    let [mut of_rotated, mut of_revoked, mut of_expired] =
-        [(&sessions[0], &rotated), (&sessions[1], &revoked), (&sessions[2], &expired)]
-            .map(|(session, token)| session.listen(token));
     let session = Session::open(&proxy, &lasting);
     let mut of_lasting = session.listen(&lasting);
-    let renewed = rotate(&proxy, "rotated");
-    assert_ends_silently(&mut of_rotated, "rotated");
-    assert_eq!(proxy.cli(&["token", "revoke", "revoked"]).code, Some(0));
-    assert_ends_silently(&mut of_revoked, "revoked");
-    assert_ends_silently(&mut of_expired, "expired");
+    let (of_rotated, renewed) = assert_ends_with_their_tokens(&proxy);
     // The session of a rotated token continues with the new secret.
-    drop(sessions[0].listen(&renewed));
+    drop(of_rotated.listen(&renewed));
     // Regardless of the others, this one shows that it is alive.
     assert_eq!(String::from_utf8_lossy(&of_lasting.chunk().unwrap()), ":\n\n");
 }
@@ -214,18 +223,7 @@ fn call_in_flight_finishes_and_its_stream_resumes_only_with_the_new_secret() {
 #[test]
 fn standing_stream_of_a_revoked_token_ends_without_a_keep_alive() {
     let proxy = Proxy::with(json!({"require_mcp_auth": true, "keepalive": ONLY_BY_SIGNAL}));
-    let (rotated, revoked) =
-        (create_token(&proxy, &["rotated"]), create_token(&proxy, &["revoked"]));
-    let expired = create_token(&proxy, &["expired", "--expires", "5s"]);
-    let sessions = [&rotated, &revoked, &expired].map(|token| Session::open(&proxy, token));
-    let [mut of_rotated, mut of_revoked, mut of_expired] =
-        [(&sessions[0], &rotated), (&sessions[1], &revoked), (&sessions[2], &expired)]
-            .map(|(session, token)| session.listen(token));
-    rotate(&proxy, "rotated");
-    assert_ends_silently(&mut of_rotated, "rotated");
-    assert_eq!(proxy.cli(&["token", "revoke", "revoked"]).code, Some(0));
-    assert_ends_silently(&mut of_revoked, "revoked");
-    assert_ends_silently(&mut of_expired, "expired");
+    assert_ends_with_their_tokens(&proxy);
 }
 
 // PRO-8

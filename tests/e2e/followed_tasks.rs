@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Connection, Events, Proxy, Reply, until};
+use crate::harness::{Connection, Events, Proxy, Reply, create_token, until};
 use crate::reload::reload;
-use crate::tasks::{CREATED, GOOD, MODERN, OWN, Server, completed, create, tasks};
+use crate::tasks::{CREATED, GOOD, MODERN, OWN, Server, completed, create_as, tasks};
 
 const PATH: &str = "/mcp/all";
 const LISTEN: &str = "subscriptions/listen";
@@ -46,19 +46,33 @@ fn fetched(server: &Server, id: &str) -> usize {
 
 /// A working task of the server under this id; its sealed id.
 fn working(proxy: &Proxy, server: &Server, id: &str) -> String {
+    working_as(proxy, "", server, id)
+}
+
+/// The same, on behalf of a token's holder or anonymously.
+fn working_as(proxy: &Proxy, bearer: &str, server: &Server, id: &str) -> String {
     let created = CREATED.replace(r"7\u0061", id);
     server.set(id, &created.replace(r#""task""#, r#""complete""#));
-    create(proxy, PATH, "s:slow", &created)
+    create_as(proxy, bearer, PATH, "s:slow", &created)
 }
 
 /// A subscription to tasks, and those that were agreed to.
 fn follow(proxy: &Proxy, ids: &[String]) -> (Events, Value) {
+    follow_as(proxy, "", ids)
+}
+
+/// The same, on behalf of a token's holder or anonymously.
+fn follow_as(proxy: &Proxy, bearer: &str, ids: &[String]) -> (Events, Value) {
     let asked = json!({"jsonrpc": "2.0", "id": "l", "method": LISTEN, "params": {
         "_meta": {"io.modelcontextprotocol/protocolVersion": MODERN,
             "io.modelcontextprotocol/clientCapabilities": tasks()},
         "notifications": {"taskIds": ids}}});
     let mut connection = Connection::open(proxy.port);
-    let headers = [("MCP-Protocol-Version", MODERN), ("Mcp-Method", LISTEN)];
+    let bearer = format!("Bearer {bearer}");
+    let mut headers = vec![("MCP-Protocol-Version", MODERN), ("Mcp-Method", LISTEN)];
+    if bearer != "Bearer " {
+        headers.push(("Authorization", &bearer));
+    }
     connection.send("POST", PATH, &headers, asked.to_string().as_bytes());
     let mut events = Events::of(connection);
     let agreed = events.message()["params"]["notifications"].clone();
@@ -117,9 +131,10 @@ fn task_is_followed_at_the_server_that_its_entry_names_now() {
     let proxy = Proxy::start(json!({"s": first.entry()}));
     let (mut events, _) = follow(&proxy, &[working(&proxy, &first, OWN)]);
     assert_eq!(status(&mut events), "working");
-    second.set(OWN, &completed(GOOD));
+    let asks = CREATED.replace(r#""task""#, r#""complete""#).replace("working", "input_required");
+    second.set(OWN, &asks);
     reload(&proxy, &json!({"mcpServers": {"s": second.entry()}}));
-    assert_eq!(status(&mut events), "completed");
+    assert_eq!(status(&mut events), "input_required");
     assert_eq!(listened(&second), [json!([OWN])]);
     until("the old stream is closed", || (first.recorder.standing() == 0).then_some(()));
     reload(&proxy, &json!({"mcpServers": {}}));
@@ -177,4 +192,72 @@ fn principal_has_a_share_of_followed_tasks() {
     assert_eq!(agreed(&ids[256..]).1, 0);
     streams.pop();
     until("the share is free", || (agreed(&ids[256..]).1 == 1).then_some(()));
+}
+
+// PRO-43
+#[test]
+fn task_that_has_ended_is_followed_no_longer() {
+    let server = quiet(0);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let ids = ["a", "b", "c", "d"].map(|id| working(&proxy, &server, id));
+    let ended = completed(GOOD);
+    for (id, status) in [("a", "completed"), ("b", "failed"), ("c", "cancelled")] {
+        let state = ended.replace("7a", id).replace("completed", status);
+        server.set(id, &state);
+    }
+    let (mut events, _) = follow(&proxy, &ids);
+    let mut statuses = ids.each_ref().map(|_| status(&mut events).to_string());
+    statuses.sort();
+    assert_eq!(statuses, [r#""cancelled""#, r#""completed""#, r#""failed""#, r#""working""#]);
+    until("the server reports one only", || {
+        (listened(&server).last() == Some(&json!(["d"]))).then_some(())
+    });
+    // The subscription continues with the one that is left.
+    let (_second, _) = follow(&proxy, &ids[3..]);
+    until("it is fetched for the second subscription", || {
+        (fetched(&server, "d") == 2).then_some(())
+    });
+    reload(&proxy, &json!({"mcpServers": {}}));
+    server.set("d", &ended.replace("7a", "d"));
+    reload(&proxy, &json!({"mcpServers": {"s": server.entry()}}));
+    assert_eq!(status(&mut events), "completed");
+    assert_eq!(["a", "b", "c"].map(|id| fetched(&server, id)), [1; 3]);
+}
+
+// PRO-43
+#[test]
+fn newcomer_gets_a_place_of_the_principals_that_follow_the_most_tasks() {
+    let server = quiet(0);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let (mut streams, per_stream) = (Vec::new(), 64);
+    for name in ["a", "b", "c", "d"] {
+        let bearer = create_token(&proxy, &[name]);
+        for stream in 0..4 {
+            let ids = (0..per_stream).map(|n| format!("{name}{stream}-{n}"));
+            let ids: Vec<_> = ids.map(|id| working_as(&proxy, &bearer, &server, &id)).collect();
+            let (events, agreed) = follow_as(&proxy, &bearer, &ids);
+            assert_eq!(agreed["taskIds"].as_array().map(Vec::len), Some(per_stream), "{name}");
+            streams.push(events);
+        }
+    }
+    let sealed = working(&proxy, &server, OWN);
+    let (_events, agreed) = follow(&proxy, std::slice::from_ref(&sealed));
+    assert_eq!(agreed, json!({"taskIds": [sealed]}));
+    // The oldest task of one of them is of its first stream, which ends with the answer to its request.
+    let first = &mut streams[0];
+    let notified = (0..=per_stream).map_while(|_| {
+        let message = first.message();
+        (message["id"] != "l").then_some(message)
+    });
+    assert!(notified.count() <= per_stream);
+    assert!(first.next().is_none());
+    proxy.assert_logged("a subscription to tasks ends");
+    until("its tasks are free again, and those of the others followed still", || {
+        let listened = listened(&server).pop()?;
+        let all = listened.as_array()?;
+        let is_of = |stream: &str| {
+            all.iter().any(|id| id.as_str().is_some_and(|id| id.starts_with(stream)))
+        };
+        (all.len() == 3 * 256 + 3 * 64 + 1 && is_of(OWN) && !is_of("a0-")).then_some(())
+    });
 }

@@ -31,6 +31,8 @@ struct State {
     tasks: Mutex<BTreeMap<String, String>>,
     /// Messages for its stream of notifications.
     outbox: Mutex<VecDeque<String>>,
+    /// Answers to the next requests for the state of a task: an error with this code, or none.
+    faults: Mutex<VecDeque<Option<i64>>>,
     /// Requests that it sends while it is asked for a result.
     questions: Mutex<Vec<Value>>,
     /// Answers to its requests.
@@ -84,6 +86,16 @@ fn answer(asked: &Received, state: &State) -> Reply {
         return Reply::Http("202 Accepted", "", Vec::new());
     };
     let Some(id) = message.get("id") else { return Reply::Http("202 Accepted", "", Vec::new()) };
+    let error = |code: i64| {
+        let error = json!({"code": code, "message": "theirs"});
+        let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
+        Reply::Http("200 OK", JSON, body.into())
+    };
+    if method == "tasks/get"
+        && let Some(fault) = lock(&state.faults).pop_front()
+    {
+        return fault.map_or(Reply::Hang, error);
+    }
     let params = &message["params"];
     let task = params["taskId"].as_str().unwrap_or_default();
     let arguments = &params["arguments"];
@@ -110,11 +122,7 @@ fn answer(asked: &Received, state: &State) -> Reply {
         "tasks/get" => match lock(&state.tasks).get(task) {
             Some(result) if result.is_empty() => return Reply::Raw(Vec::new()),
             Some(result) => result.clone(),
-            None => {
-                let error = json!({"code": -32602, "message": "no such task"});
-                let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
-                return Reply::Http("200 OK", JSON, body.into());
-            }
+            None => return error(-32602),
         },
         "tasks/result" => {
             let questions = std::mem::take(&mut *lock(&state.questions));
@@ -126,11 +134,7 @@ fn answer(asked: &Received, state: &State) -> Reply {
             drop(waited);
             json!({"content": [], "_meta": {RELATED: {"taskId": task}}}).to_string()
         }
-        _ => {
-            let error = json!({"code": -32601, "message": "no such method"});
-            let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
-            return Reply::Http("200 OK", JSON, body.into());
-        }
+        _ => return error(-32601),
     };
     let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
     Reply::Http("200 OK", JSON, body.into())
@@ -364,6 +368,61 @@ fn status_of_a_task_reaches_the_session_that_made_it_only() {
     lock(&s.state.outbox).push_back(status("a1").to_string());
     s.state.changed.notify_all();
     assert_eq!(own.message()["params"]["taskId"], a1);
+}
+
+// PRO-43
+#[test]
+fn status_that_is_refused_for_a_moment_reaches_its_session_later() {
+    let s = Server::start();
+    let proxy = Proxy::start(json!({"s": s.entry()}));
+    let client = Client::open(&proxy, "/mcp/all", "");
+    let a1 = client.create("s", "a1");
+    lock(&s.state.faults).extend([Some(-32000), Some(-32603)]);
+    s.set("a1", &working("a1"));
+    let mut events = client.stream();
+    client.call("s", json!({"id": "a2", "first": [status("a1")]}));
+    until("it is refused", || (!s.asked("tasks/get").is_empty()).then_some(()));
+    s.set("a1", &working("a1").replace("working", "input_required"));
+    let notified = events.message();
+    assert_eq!(notified["params"]["taskId"], a1, "{notified}");
+    assert_eq!(notified["params"]["status"], "input_required", "the latest state counts");
+    assert_eq!(s.asked("tasks/get").len(), 3);
+}
+
+// PRO-43
+#[test]
+fn status_outlives_the_stream_that_it_was_fetched_for() {
+    let s = Server::start();
+    let proxy = Proxy::start(json!({"s": s.entry()}));
+    let client = Client::open(&proxy, "/mcp/all", "");
+    let a1 = client.create("s", "a1");
+    lock(&s.state.faults).push_back(None);
+    s.set("a1", &working("a1"));
+    let events = client.stream();
+    client.call("s", json!({"id": "a2", "first": [status("a1")]}));
+    until("it is asked for", || (!s.asked("tasks/get").is_empty()).then_some(()));
+    drop(events);
+    assert_eq!(client.stream().message()["params"]["taskId"], a1);
+    assert_eq!(s.asked("tasks/get").len(), 2);
+}
+
+// PRO-43
+#[test]
+fn task_that_has_ended_is_notified_of_once_and_listed_still() {
+    let s = Server::start();
+    let proxy = Proxy::start(json!({"s": s.entry()}));
+    let client = Client::open(&proxy, "/mcp/all", "");
+    let [ended, other] = ["ended", "other"].map(|id| client.create("s", id));
+    s.set("ended", &working("ended").replace("working", "completed"));
+    s.set("other", &working("other"));
+    let mut events = client.stream();
+    client.call("s", json!({"id": "a3", "first": [status("ended")]}));
+    assert_eq!(events.message()["params"]["status"], "completed");
+    client.call("s", json!({"id": "a4", "first": [status("ended"), status("other")]}));
+    assert_eq!(events.message()["params"]["taskId"], other);
+    let of_ended = s.asked("tasks/get").into_iter();
+    assert_eq!(of_ended.filter(|it| it["params"]["taskId"] == "ended").count(), 1);
+    assert_eq!(client.ids().first(), Some(&ended));
 }
 
 // PRO-43

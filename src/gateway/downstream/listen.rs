@@ -337,7 +337,7 @@ impl Subscription {
     }
 
     /// The next message, the acknowledgement first. `None` after the response to the request itself, which is sent
-    /// at shutdown, and when policy has ended all that it is subscribed to.
+    /// at shutdown, when policy has ended all that it is subscribed to, and when a task gave up its place.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(hello) = self.hello.take() {
@@ -351,16 +351,20 @@ impl Subscription {
             if self.over {
                 return None;
             }
-            let lasts = self.has_lists() || !self.tasks.is_empty();
+            // Also when all of its tasks have ended.
+            let lasts = self.has_lists() || !self.filter.task_ids.is_empty();
             let meta = self.meta();
             let notices = tokio::select! {
                 biased;
                 _ = self.draining.wait_for(|draining| *draining) => None,
                 () = self.watch.emptied(), if !lasts => None,
-                params = self.tasks.next(&meta) => {
-                    let message = r#"{"jsonrpc":"2.0","method":"notifications/tasks","params":"#;
-                    return Some(one_line(format!("{message}{params}}}").into()));
-                }
+                params = self.tasks.next(&meta) => match params {
+                    Some(params) => {
+                        let message = r#"{"jsonrpc":"2.0","method":"notifications/tasks","params":"#;
+                        return Some(one_line(format!("{message}{params}}}").into()));
+                    }
+                    None => None,
+                },
                 notices = notices(&mut self.receiver) => Some(notices),
             };
             let Some(notices) = notices else {

@@ -30,9 +30,8 @@ use mcpproxy_upstream::CallSession;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
-use super::changed_tasks::ChangedTasks;
 use super::params::ParamHeaders;
 use super::passthrough::subscribers::{ResourceSubscription, Subscriber};
 use super::question_record::QuestionRecord;
@@ -145,8 +144,8 @@ pub struct Client {
     subscriptions: Mutex<Option<BTreeMap<Arc<str>, ResourceSubscription>>>,
     /// Dropped members that were logged, for a session.
     dropped_members: DroppedMembers,
-    /// Tasks with changes that it was not notified of.
-    pub(super) changed_tasks: ChangedTasks,
+    /// Notified of a change of one of its tasks in `known_tasks`, for its stream of notifications.
+    pub(super) task_changed: Notify,
 }
 
 /// Calls in flight of a client, and when it last used a server.
@@ -339,7 +338,7 @@ impl Client {
             elicited: Mutex::default(),
             subscriptions: Mutex::new(Some(BTreeMap::new())),
             dropped_members: DroppedMembers::in_session(),
-            changed_tasks: ChangedTasks::default(),
+            task_changed: Notify::new(),
         }
     }
 

@@ -3,7 +3,10 @@
 //!
 //! One credential at a server stands for many principals, so neither its list of tasks nor its status notifications can be
 //! forwarded as they are. The table maps a server's task to its principal, its session and its sealed id. A request about a
-//! task needs nothing of it. Bounded: the oldest task is evicted, and is then no longer listed or notified.
+//! task needs nothing of it. Bounded: the oldest task of the principal with the most is evicted, and is then no longer listed
+//! or notified.
+//!
+//! A change stays here until the state is fetched for the session's stream, also while it has none.
 //!
 //! A lookup scans the table, which is small and only used for tasks.
 
@@ -11,11 +14,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use mcpproxy_policy::Principal;
 use mcpproxy_policy::approvals::TASK_LIFETIME;
+use mcpproxy_policy::{Principal, heaviest};
 use mcpproxy_upstream::CallSession;
 use parking_lot::Mutex;
 
+use super::changed_tasks::{DueTask, FetchDue, FetchOutcome, Fetched, NotRepeated, TaskState};
 use super::client::{Client, Peer};
 
 /// Maximum tasks in the table.
@@ -44,6 +48,10 @@ struct KnownTask {
     sealed: Arc<str>,
     /// The client that is notified.
     client: Weak<Client>,
+    /// When its state is fetched for that client.
+    due: FetchDue,
+    /// Whether the client got its final state.
+    is_over: bool,
     ends: Instant,
 }
 
@@ -113,17 +121,21 @@ impl KnownTasks {
             id: id.into(),
             sealed: sealed.into(),
             client: Arc::downgrade(client),
+            due: FetchDue::default(),
+            is_over: false,
             ends: now + ttl.unwrap_or(TASK_LIFETIME).min(TASK_LIFETIME),
         };
         let mut tasks = self.tasks.lock();
         tasks.retain(|known| now < known.ends && !known.is(server, id));
-        let is_same = |known: &KnownTask| known.owner.principal == owner.principal;
-        if tasks.iter().filter(|known| is_same(known)).count() >= MAX_KNOWN_OF_PRINCIPAL {
-            let oldest = tasks.iter().position(is_same);
-            oldest.and_then(|oldest| tasks.remove(oldest));
-        } else if tasks.len() >= MAX_KNOWN {
-            tasks.pop_front();
-        }
+        let owners = || tasks.iter().map(|known| known.owner.principal);
+        let of_principal = owners().filter(|of| *of == owner.principal).count();
+        let giving_way = match (of_principal >= MAX_KNOWN_OF_PRINCIPAL, tasks.len() >= MAX_KNOWN) {
+            (true, _) => Some(owner.principal),
+            (false, true) => heaviest(owners()).map(|(principal, _)| principal),
+            (false, false) => None,
+        };
+        let oldest = giving_way.and_then(|giving| owners().position(|of| of == giving));
+        oldest.and_then(|oldest| tasks.remove(oldest));
         let micros = now.saturating_duration_since(self.began).as_micros();
         let after = tasks.back().map_or(1, |last| last.number + 1);
         let number = u64::try_from(micros).unwrap_or(u64::MAX).max(after);
@@ -175,17 +187,50 @@ impl KnownTasks {
         {
             known.owner = Owner::of(principal, client);
             known.client = Arc::downgrade(client);
+            // It gets the state that it asks for.
+            known.due = FetchDue::default();
         }
     }
 
-    /// Notes that a server's task has changed, for the session that it belongs to.
+    /// Notes that a server's task has changed, for the session that it belongs to. One that is over changes no more.
     pub(super) fn changed(&self, server: &str, id: &str, now: Instant) {
-        let tasks = self.tasks.lock();
-        let known = tasks.iter().find(|known| known.is(server, id) && now < known.ends);
-        let Some(known) = known else { return };
-        if let Some(client) = known.live_client() {
-            client.changed_tasks.note(&known.sealed);
+        let mut tasks = self.tasks.lock();
+        let mut known = tasks.iter_mut().filter(|known| known.is(server, id));
+        let Some(known) = known.find(|known| now < known.ends && !known.is_over) else { return };
+        if let Some(client) = known.live_client()
+            && known.due.changed(now.into())
+        {
+            client.task_changed.notify_one();
         }
+    }
+
+    /// The client's task whose state is fetched next.
+    pub(super) fn due(&self, client: &Arc<Client>, now: Instant) -> Option<DueTask> {
+        let tasks = self.tasks.lock();
+        let is_own = |known: &&KnownTask| known.client.as_ptr() == Arc::as_ptr(client);
+        let own = tasks.iter().filter(is_own).filter(|known| now < known.ends);
+        own.filter_map(|known| known.due.task(&known.sealed)).min_by_key(|due| due.at)
+    }
+
+    /// Takes the outcome of a request for the state of a task. Returns the state for the client, if there is one.
+    pub(super) fn fetched(
+        &self,
+        outcome: FetchOutcome,
+        now: Instant,
+    ) -> Result<Option<TaskState>, NotRepeated> {
+        let mut tasks = self.tasks.lock();
+        let known = tasks.iter_mut().find(|known| known.sealed == outcome.sealed);
+        // A task that is evicted meanwhile has no further request.
+        let Some(known) = known else { return FetchDue::default().take(outcome, now.into()) };
+        if outcome.fetched == Fetched::Gone {
+            tasks.retain(|known| known.sealed != outcome.sealed);
+            return Ok(None);
+        }
+        known.is_over = outcome.fetched.is_over();
+        if known.is_over {
+            known.due = FetchDue::default();
+        }
+        known.due.take(outcome, now.into())
     }
 
     /// Removes a task that its server no longer has.
@@ -212,7 +257,6 @@ impl KnownTask {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
     use mcpproxy_policy::{AgentToken, Scope};
 
     use super::super::client::{Channel, Endpoint};
@@ -258,9 +302,17 @@ mod tests {
         panic!("the list has no end")
     }
 
-    /// Whether a change of the task was noted for that client.
-    fn is_noted(peer: &Peer) -> bool {
-        peer.client.changed_tasks.next().now_or_never().is_some()
+    /// The request for the state of a task that changed, with this outcome.
+    fn fetched(table: &KnownTasks, peer: &Peer, fetched: Fetched, now: Instant) -> Option<Instant> {
+        let DueTask { at, changes, sealed } = table.due(&peer.client, now)?;
+        table.fetched(FetchOutcome { sealed, changes, fetched }, now).expect("a first request");
+        Some(at.into_std())
+    }
+
+    /// Whether a change of a task was noted for that client, which then gets its state.
+    fn is_noted(table: &KnownTasks, peer: &Peer, now: Instant) -> bool {
+        let state = TaskState::of_test(r#""taskId":"x""#, false);
+        fetched(table, peer, Fetched::State(state), now).is_some()
     }
 
     #[test]
@@ -318,7 +370,7 @@ mod tests {
         assert_eq!(listed(&table, &a, now + second / 2).len(), 3);
         assert_eq!(listed(&table, &a, now + second).len(), 2);
         table.changed("s", "short", now + second);
-        assert!(!is_noted(&a));
+        assert!(!is_noted(&table, &a, now));
         assert_eq!(listed(&table, &a, now + TASK_LIFETIME - second).len(), 2);
         assert_eq!(listed(&table, &a, now + TASK_LIFETIME), [""; 0]);
     }
@@ -336,12 +388,18 @@ mod tests {
         assert_eq!(mine.len(), MAX_KNOWN_OF_PRINCIPAL);
         assert_eq!(mine.first().map(String::as_str), Some("s/1 of token:own"));
         assert_eq!(listed(&table, &first, now).len(), 1, "nobody else's is evicted");
-        for n in 0..MAX_KNOWN {
+        for n in 0..MAX_KNOWN - MAX_KNOWN_OF_PRINCIPAL {
             let other = peer(token(&(n / MAX_KNOWN_OF_PRINCIPAL).to_string()));
             created(&table, &other, &format!("{n} of them"), now);
         }
         assert_eq!(table.tasks.lock().len(), MAX_KNOWN);
-        assert_eq!(listed(&table, &first, now), [""; 0]);
+        assert_eq!(listed(&table, &first, now).len(), 1, "it has fewer than others");
+        let newcomer = peer(token("newcomer"));
+        created(&table, &newcomer, "new", now);
+        assert_eq!(
+            (table.tasks.lock().len(), listed(&table, &newcomer, now).len()),
+            (MAX_KNOWN, 1)
+        );
     }
 
     #[test]
@@ -353,16 +411,53 @@ mod tests {
         for (server, id) in [("s", "2"), ("t", "1"), ("s", "s/1 of token:a")] {
             table.changed(server, id, now);
         }
-        assert!(!is_noted(&a));
+        assert!(!is_noted(&table, &a, now));
         table.changed("s", "1", now);
         table.changed("s", "1", now);
-        assert!(is_noted(&a) && !is_noted(&a), "changes are merged");
-        assert!(!is_noted(&b) && !is_noted(&other));
+        assert!(!is_noted(&table, &b, now) && !is_noted(&table, &other, now));
+        assert!(is_noted(&table, &a, now) && !is_noted(&table, &a, now), "changes are merged");
         a.client.leave();
         table.changed("s", "1", now);
-        assert!(!is_noted(&a) && !is_noted(&other), "its session has ended");
+        assert!(!is_noted(&table, &a, now), "its session has ended");
         table.asked("s/1 of token:a", &other.principal, &other.client);
+        assert!(!is_noted(&table, &other, now), "it gets the state that it asked for");
         table.changed("s", "1", now);
-        assert!(is_noted(&other) && !is_noted(&a));
+        assert!(!is_noted(&table, &a, now) && is_noted(&table, &other, now));
+    }
+
+    #[test]
+    fn pro_43_change_stays_until_its_state_is_fetched() {
+        let (table, now) = (KnownTasks::default(), Instant::now());
+        let (a, second) = (peer(token("a")), Duration::from_secs(1));
+        created(&table, &a, "1", now);
+        created(&table, &a, "2", now);
+        table.changed("s", "2", now);
+        table.changed("s", "1", now + second);
+        let first = table.due(&a.client, now).expect("a change");
+        assert_eq!(*first.sealed, *"s/2 of token:a");
+        assert_eq!(table.due(&a.client, now), Some(first), "the stream before ended");
+        let refused = Fetched::RefusedForNow(Some(30 * second));
+        assert_eq!(fetched(&table, &a, refused, now), Some(now));
+        assert_eq!(fetched(&table, &a, Fetched::Nothing, now), Some(now + second));
+        assert_eq!(fetched(&table, &a, Fetched::Gone, now), Some(now + 30 * second));
+        assert_eq!(listed(&table, &a, now), ["s/1 of token:a"]);
+        assert_eq!(table.due(&a.client, now), None);
+    }
+
+    #[test]
+    fn pro_43_task_that_is_over_is_listed_but_changes_no_more() {
+        let (table, now) = (KnownTasks::default(), Instant::now());
+        let a = peer(token("a"));
+        created(&table, &a, "1", now);
+        table.changed("s", "1", now);
+        let due = table.due(&a.client, now).expect("a change");
+        // A notification that arrives during the request for the final state.
+        table.changed("s", "1", now);
+        let last = Fetched::State(TaskState::of_test(r#""taskId":"1""#, true));
+        let outcome = FetchOutcome { sealed: due.sealed, changes: due.changes, fetched: last };
+        assert!(table.fetched(outcome, now).is_ok_and(|state| state.is_some()));
+        table.changed("s", "1", now);
+        assert_eq!(table.due(&a.client, now), None);
+        assert_eq!(listed(&table, &a, now).len(), 1);
     }
 }

@@ -1,0 +1,99 @@
+//! Requests for the states of tasks on behalf of their clients (PRO-43). The states of [changed
+//! tasks](super::changed_tasks) are fetched one at a time for each stream of a client, and paced.
+
+use std::future::pending;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mcpproxy_policy::TaskRequest;
+use mcpproxy_protocol::mcp::known_extensions::TASKS_EXTENSION;
+use mcpproxy_protocol::mcp::meta::{CAPABILITIES_KEY, EXTENSIONS};
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
+use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::changed_tasks::{
+    DueTask, FetchOutcome, Fetched, MAX_STATE_BYTES, NotRepeated, TaskState,
+};
+use super::client::Peer;
+use super::reply::{Piece, Running};
+use super::tasks;
+use super::worker::Worker;
+
+/// Minimum time between two requests for one client's stream, however often its servers report changes.
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Asks for the state of a task on behalf of the client, under the raw id of its own request.
+pub(super) fn get(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: &str) -> Running {
+    let mut params = json!({ "taskId": sealed });
+    if peer.client.family == ProtocolFamily::Modern {
+        let capabilities = json!({EXTENSIONS: {TASKS_EXTENSION: {}}});
+        params["_meta"] = json!({ CAPABILITIES_KEY: capabilities });
+    }
+    let params = Bytes::from(params.to_string());
+    tasks::running(worker, peer, id, TaskRequest::Get, params)
+}
+
+/// The piece that ends the reply; `None` if it broke off. Cancel-safe.
+pub(super) async fn last(running: &mut Running) -> Option<Piece> {
+    loop {
+        match running.next().await?.ok()? {
+            Piece::Notification(_) | Piece::Request(_) | Piece::Alive => {}
+            piece @ (Piece::Whole(..) | Piece::Begin(_) | Piece::Data(_) | Piece::Refused(_)) => {
+                return Some(piece);
+            }
+        }
+    }
+}
+
+/// Requests for the states of changed tasks for one stream of a client: one at a time, and paced.
+pub(super) struct StateFetches {
+    pub(super) worker: Rc<Worker>,
+    pub(super) peer: Peer,
+    /// Raw id of the requests, in records.
+    id: Bytes,
+    /// When the next request may be sent.
+    not_before: Instant,
+    fetching: Option<(DueTask, Running)>,
+}
+
+impl StateFetches {
+    pub(super) fn new(worker: &Rc<Worker>, peer: Peer, id: Bytes) -> Self {
+        let (worker, not_before) = (Rc::clone(worker), Instant::now());
+        Self { worker, peer, id, not_before, fetching: None }
+    }
+
+    /// Waits for the outcome of the request in flight; `None` if there is no request. Cancel-safe.
+    pub(super) async fn outcome(&mut self) -> Option<FetchOutcome> {
+        let (_, running) = self.fetching.as_mut()?;
+        let last = last(running).await;
+        let (DueTask { sealed, changes, .. }, running) = self.fetching.take()?;
+        self.worker.defer(running);
+        let max_bytes = match self.peer.client.family {
+            ProtocolFamily::Legacy => MAX_STATE_BYTES,
+            ProtocolFamily::Modern => usize::MAX,
+        };
+        let fetched = Fetched::of(last, &sealed, max_bytes);
+        Some(FetchOutcome { sealed, changes, fetched })
+    }
+
+    /// Sends the request about a task at its time; waits forever if there is none. Cancel-safe.
+    pub(super) async fn begin(&mut self, due: Option<DueTask>) {
+        let Some(due) = due else { return pending().await };
+        tokio::time::sleep_until(due.at.max(self.not_before)).await;
+        self.not_before = Instant::now() + MIN_INTERVAL;
+        let running = get(&self.worker, &self.peer, &self.id, &due.sealed);
+        self.fetching = Some((due, running));
+    }
+
+    /// The state for the client in a taken outcome; logs that a request is not repeated any more.
+    pub(super) fn state(&self, taken: Result<Option<TaskState>, NotRepeated>) -> Option<TaskState> {
+        taken.unwrap_or_else(|NotRepeated| {
+            let principal = self.peer.principal.id();
+            peer_line!(info, LinePeer::Client(principal), %principal, "the state of a changed task could not be fetched for its client");
+            None
+        })
+    }
+}
