@@ -463,22 +463,21 @@ pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec
 /// Inserts `--` before the command of `upstream add NAME COMMAND`, so that its options are not ours. Options of ours are
 /// written before it; words after a URL stay as they are.
 pub(super) fn with_command_of_server(mut typed: Vec<OsString>) -> Vec<OsString> {
-    let text = |at: usize| typed.get(at).and_then(|word| word.to_str());
-    let adds =
-        (0..typed.len()).find(|at| text(*at) == Some("upstream") && text(at + 1) == Some("add"));
-    let Some(adds) = adds else { return typed };
-    let mut has_name = false;
-    let mut at = adds + 2;
-    while let Some(word) = text(at) {
-        at += match word {
+    let words: Vec<_> = typed.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let path = ["upstream", "add"];
+    let (mut at, mut seen) = (1, 0);
+    while let Some(word) = words.get(at) {
+        at += match *word {
             "--" | "-h" | "--help" => break,
             option if takes_value(option) => 2,
             option if option.starts_with('-') => 1,
-            _ if !has_name => {
-                has_name = true;
+            // The name comes after the path.
+            word if path.get(seen).is_none_or(|next| *next == word) && seen <= path.len() => {
+                seen += 1;
                 1
             }
-            url if subcommands::is_endpoint(url) => break,
+            _ if seen <= path.len() => break,
+            url if url.contains("://") || subcommands::is_endpoint(url) => break,
             _ => {
                 typed.insert(at, "--".into());
                 break;
@@ -857,6 +856,7 @@ mod tests {
             ("mcpproxy upstream add t -- npx -y pkg", 0),
             ("mcpproxy -c f --output json upstream add --disabled t --env A=1 npx -y pkg", 1),
             ("mcpproxy upstream add --env=A=1 --env B=2 t -o yaml npx -y pkg", 2),
+            ("mcpproxy upstream -o json add t npx -y pkg", 0),
         ] {
             let Ok(Command::Upstream(UpstreamCommand::Add(added))) = parse(line) else {
                 panic!("{line}");
@@ -869,6 +869,7 @@ mod tests {
             "mcpproxy upstream add t --url https://h/mcp",
             "mcpproxy upstream add t",
             "mcpproxy upstream list",
+            "mcpproxy call tool-read a:b -- upstream add t npx",
         ] {
             let typed: Vec<_> = line.split(' ').map(OsString::from).collect();
             assert_eq!(with_command_of_server(typed.clone()), typed);

@@ -13,7 +13,7 @@
 //! The stream before is closed when the new one is confirmed, so that nothing is missed when the set changes, and what
 //! others follow is not affected.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{pending, ready};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use tokio::time::Instant;
 
 use crate::followed_tasks::FollowedById;
 use crate::handle::Upstream;
-use crate::listen::{Line, ListenEnd, ReopenBackoff, run_stream};
-use crate::notifications::{Followed, WantedResources};
+use crate::listen::{Line, ListenEnd, ReopenBackoff, elapsed, run_stream};
+use crate::notifications::{Followed, SUBSCRIPTION_LIMIT, WantedResources};
 
 /// Time for a server to confirm a stream while the set changes.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
@@ -213,9 +213,9 @@ impl RefusedKeys {
         self.alone = None;
     }
 
-    /// What is followed, with a confirmed stream for these keys.
-    fn beside(&self, confirmed: &Keys) -> Followed {
-        Followed::Answered { confirmed: confirmed.clone(), refused: self.keys.clone() }
+    /// The server's answers, with a confirmed stream for these keys.
+    fn beside(&self, confirmed: Keys) -> Followed {
+        Followed::Answered { confirmed, refused: self.keys.clone() }
     }
 
     /// The wanted keys are followed. Returns whether keys that were held back are to be tried now.
@@ -255,16 +255,18 @@ impl RefusedKeys {
     }
 }
 
-async fn progress(stream: &mut Option<OpenStream>) -> Progress {
-    match stream {
-        Some(stream) => stream.progress().await,
-        None => pending().await,
+/// Notes since when keys wait for a stream.
+fn note_waiting(waiting: &mut BTreeMap<Arc<str>, Instant>, all: &Keys, followed: Option<&Keys>) {
+    let waits = |key: &Arc<str>| followed.is_none_or(|followed| !followed.contains(key));
+    waiting.retain(|key, _| all.contains(key) && waits(key));
+    for key in all.iter().filter(|key| waits(key)) {
+        waiting.entry(Arc::clone(key)).or_insert_with(Instant::now);
     }
 }
 
-async fn elapsed(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
+async fn progress(stream: &mut Option<OpenStream>) -> Progress {
+    match stream {
+        Some(stream) => stream.progress().await,
         None => pending().await,
     }
 }
@@ -283,8 +285,12 @@ where
         let (mut current, mut opening) = (None::<OpenStream>, None::<OpenStream>);
         let (mut backoff, mut retry_at) = (ReopenBackoff::default(), None);
         let mut refused = RefusedKeys::new();
+        // Keys without a stream, each with the time since when.
+        let mut waiting = BTreeMap::<Arc<str>, Instant>::new();
         loop {
-            let now = refused.without((self.keys)(&wanted.borrow_and_update()));
+            let all = (self.keys)(&wanted.borrow_and_update());
+            note_waiting(&mut waiting, &all, current.as_ref().map(|it| &it.keys));
+            let now = refused.without(all);
             missed.retain(|key| now.contains(key) || refused.held_back.contains(key));
             if self.notifies_of_new {
                 let followed = current.as_ref().map(|it| &it.keys);
@@ -325,6 +331,9 @@ where
                 },
                 progress = progress(&mut opening) => match (opening.take(), progress) {
                     (Some(opened), Progress::Confirmed) => {
+                        // Nobody waits that long for the confirmation.
+                        let late = waiting.iter().filter(|(_, at)| at.elapsed() >= SUBSCRIPTION_LIMIT);
+                        missed.extend(late.map(|(key, _)| Arc::clone(key)));
                         missed.retain(|key| {
                             let is_followed = opened.keys.contains(key);
                             if is_followed {
@@ -333,7 +342,7 @@ where
                             !is_followed
                         });
                         refused.confirmed(&opened.keys);
-                        (self.publish)(refused.beside(&opened.keys));
+                        (self.publish)(refused.beside(opened.keys.clone()));
                         if let Some(before) = current.replace(opened) {
                             // Those that are held back have no stream for a while.
                             missed.extend(before.keys_beside(current.as_ref()));
@@ -354,11 +363,8 @@ where
                                 return;
                             }
                         }
-                        match &current {
-                            Some(current) => (self.publish)(refused.beside(&current.keys)),
-                            None if failed.keys.len() == 1 => (self.publish)(Followed::Refused),
-                            None => {}
-                        }
+                        let followed = current.as_ref().map(|it| it.keys.clone());
+                        (self.publish)(refused.beside(followed.unwrap_or_default()));
                         continue;
                     }
                     (Some(failed), Progress::Ended(end)) => {

@@ -17,7 +17,9 @@ use crate::handle::Upstream;
 use crate::http::{self, HttpExchange, Limits, StreamRefusal};
 use crate::http_transport::{HttpLifecycle, MAX_MESSAGE_BYTES as MAX_SESSION_MESSAGE_BYTES};
 use crate::inbound::{ACKNOWLEDGED, AnswerPart};
-use crate::notifications::{Followed, SUBSCRIPTION_LIMIT, SubscriptionAnswer, Subscriptions};
+use crate::notifications::{
+    Followed, SUBSCRIPTION_LIMIT, SubscriptionAnswer, Subscriptions, WantedResource,
+};
 use crate::request;
 use crate::request::Params;
 use crate::stdio::{self, ChildLink, SentFor};
@@ -322,79 +324,111 @@ fn outcome(message: &[u8]) -> Option<ListenEnd> {
 /// Maximum size of a response, which is empty, in bytes.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// Keeps the subscriptions of a legacy server on one connection in line with the subscribed resources.
+/// Waits until that time; forever without one.
+pub(super) async fn elapsed(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Keeps the subscriptions of a legacy server on one connection in line with the subscribed resources. What the server
+/// does not answer is asked again with backoff.
 pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, limit: Duration) {
     let Subscriptions { wanted, followed } = &upstream.subscriptions;
     let mut changed = wanted.subscribe();
-    let mut refused = BTreeSet::new();
+    let (mut backoff, mut retry_at) = (ReopenBackoff::default(), None);
     // Those of the first turn may have changed before the connection.
     let mut is_first = true;
     loop {
-        let (missing, confirmed) = {
-            let resources = changed.borrow_and_update();
-            refused.retain(|uri| resources.wanted.contains_key(uri));
-            let (mut missing, mut confirmed) = (Vec::new(), BTreeSet::new());
-            for (uri, asked) in &resources.wanted {
-                if *asked != generation {
-                    missing.push((Arc::clone(uri), *asked));
-                } else if !refused.contains(uri) {
-                    confirmed.insert(Arc::clone(uri));
-                }
-            }
-            (missing, confirmed)
-        };
-        followed.send_replace(Followed::Answered { confirmed, refused: refused.clone() });
-        let mut ended = BTreeMap::new();
+        changed.mark_unchanged();
+        let is_due = retry_at.take_if(|at| *at <= tokio::time::Instant::now()).is_some();
+        let (mut ended, mut missing) = (BTreeMap::new(), Vec::new());
+        let (mut confirmed, mut refused) = (BTreeSet::new(), BTreeSet::new());
         wanted.send_if_modified(|resources| {
             ended = std::mem::take(&mut resources.ended);
+            for (uri, resource) in &resources.wanted {
+                match resource.answer {
+                    _ if resource.asked != generation => missing.push(Arc::clone(uri)),
+                    SubscriptionAnswer::Missing if is_due => missing.push(Arc::clone(uri)),
+                    SubscriptionAnswer::Missing => {}
+                    SubscriptionAnswer::Confirmed => _ = confirmed.insert(Arc::clone(uri)),
+                    SubscriptionAnswer::Refused => _ = refused.insert(Arc::clone(uri)),
+                }
+            }
             false
         });
+        followed.send_replace(Followed::Answered { confirmed, refused });
         // An earlier connection has no subscriptions left.
         ended.retain(|_, asked| *asked == generation);
         for uri in ended.into_keys() {
             send(&upstream, "resources/unsubscribe", generation, &uri, limit).await;
-            // A client may have subscribed again meanwhile, before the unsubscribe was processed.
-            if wanted.borrow().wanted.get(&uri) == Some(&generation) {
+            // A client's own request may have subscribed again before the unsubscribe was processed.
+            if wanted.borrow().wanted.get(&uri).is_some_and(|it| it.asked == generation) {
                 send(&upstream, "resources/subscribe", generation, &uri, limit).await;
                 upstream.server_events.updated(&uri);
             }
         }
-        for (uri, before) in missing {
-            let mut still_wanted = false;
+        let mut is_unanswered = false;
+        for uri in missing {
+            let mut before = None;
             wanted.send_if_modified(|resources| {
-                if let Some(asked) = resources.wanted.get_mut(&uri) {
-                    *asked = generation;
-                    still_wanted = true;
+                before = resources.wanted.get_mut(&uri).map(|resource| {
+                    let before = *resource;
+                    resource.asked = generation;
+                    resource.answer = SubscriptionAnswer::Missing;
+                    before
+                });
+                false
+            });
+            let Some(WantedResource { since, asked, .. }) = before else { continue };
+            let answer = send(&upstream, "resources/subscribe", generation, &uri, limit).await;
+            wanted.send_if_modified(|resources| {
+                if let Some(resource) = resources.wanted.get_mut(&uri) {
+                    resource.answer = answer;
                 }
                 false
             });
-            if !still_wanted {
-                continue;
-            }
-            let began = Instant::now();
-            let answer = send(&upstream, "resources/subscribe", generation, &uri, limit).await;
-            if answer == SubscriptionAnswer::Refused {
-                refused.insert(Arc::clone(&uri));
-            }
-            // Changes without a connection were missed, and those before a late answer.
-            if before != 0 || is_first || began.elapsed() >= SUBSCRIPTION_LIMIT {
-                upstream.server_events.updated(&uri);
-            }
-            followed.send_modify(|answers| {
-                if let Followed::Answered { confirmed, refused } = answers {
-                    match answer {
-                        SubscriptionAnswer::Confirmed => _ = confirmed.insert(uri),
-                        SubscriptionAnswer::Refused => _ = refused.insert(uri),
-                        SubscriptionAnswer::Missing => {}
-                    }
+            followed.send_if_modified(|answers| match (answers, answer) {
+                (Followed::Answered { confirmed, .. }, SubscriptionAnswer::Confirmed) => {
+                    confirmed.insert(Arc::clone(&uri))
                 }
+                (Followed::Answered { refused, .. }, SubscriptionAnswer::Refused) => {
+                    refused.insert(Arc::clone(&uri))
+                }
+                _ => false,
             });
+            match answer {
+                SubscriptionAnswer::Missing => is_unanswered = true,
+                // Changes without a connection were missed, those before a repetition, and those before a late answer.
+                SubscriptionAnswer::Confirmed
+                    if asked != 0 || is_first || since.elapsed() >= SUBSCRIPTION_LIMIT =>
+                {
+                    upstream.server_events.updated(&uri);
+                }
+                SubscriptionAnswer::Confirmed | SubscriptionAnswer::Refused => {}
+            }
         }
         is_first = false;
-        if changed.changed().await.is_err() {
-            return;
+        if is_unanswered && retry_at.is_none() {
+            let delay = backoff.delay(Duration::ZERO, None);
+            retry_at = Some(tokio::time::Instant::now() + delay);
+        } else if is_due && !is_unanswered {
+            backoff = ReopenBackoff::default();
+        }
+        tokio::select! {
+            changed = changed.changed() => if changed.is_err() { return },
+            () = elapsed(retry_at) => {}
         }
     }
+}
+
+/// Error code of legacy servers for a resource that does not exist (MCP 2025-11-25 §Resources).
+const RESOURCE_NOT_FOUND: i64 = -32_002;
+
+/// Whether a legacy server refuses a subscription for good with an error of this code.
+fn is_refusal(code: i64) -> bool {
+    lifecycle::is_lasting(code) || code == RESOURCE_NOT_FOUND
 }
 
 /// Sends a request about a subscription.
@@ -419,8 +453,9 @@ async fn send(
     let family = ProtocolFamily::Legacy;
     match live.link.fetch(events, params, family, limit, bound).await {
         Ok(message) => match ServerResponse::parse(&message).map(|response| response.outcome) {
-            Some(Err(_)) => SubscriptionAnswer::Refused,
-            Some(Ok(_)) | None => SubscriptionAnswer::Confirmed,
+            Some(Ok(_)) => SubscriptionAnswer::Confirmed,
+            Some(Err(error)) if is_refusal(error.code) => SubscriptionAnswer::Refused,
+            Some(Err(_)) | None => SubscriptionAnswer::Missing,
         },
         Err(failure) => {
             let cause = failure.cause;

@@ -285,12 +285,22 @@ pub const SUBSCRIPTION_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum number of ended subscriptions that a legacy server still has to be notified of.
 const MAX_ENDED: usize = 4096;
 
-/// Subscribed resources by URI, each with the generation over which a legacy server was asked; 0 for none.
+/// Subscribed resources by URI.
 #[derive(Debug, Default)]
 pub(super) struct WantedResources {
-    pub(super) wanted: BTreeMap<Arc<str>, u64>,
-    /// No longer subscribed, but the server was asked for them.
+    pub(super) wanted: BTreeMap<Arc<str>, WantedResource>,
+    /// No longer subscribed, but the server was asked for them, over connections of these generations.
     pub(super) ended: BTreeMap<Arc<str>, u64>,
+}
+
+/// A subscribed resource, and what a legacy server was asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WantedResource {
+    pub(super) since: Instant,
+    /// Generation of the connection over which the server was asked; 0 if it was not.
+    pub(super) asked: u64,
+    /// Its answer there.
+    pub(super) answer: SubscriptionAnswer,
 }
 
 /// Progress of the resource subscriptions at a server, over the present connection.
@@ -328,14 +338,20 @@ impl Subscriptions {
         self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
             // The server was not notified of its end yet.
             let asked = asked.or(ended.remove(uri));
+            let answer = match asked {
+                Some(_) => SubscriptionAnswer::Confirmed,
+                None => SubscriptionAnswer::Missing,
+            };
             match (wanted.get_mut(uri), asked) {
                 (Some(known), Some(asked)) => {
-                    *known = asked;
-                    false
+                    (known.asked, known.answer) = (asked, answer);
+                    // Its new answer is published.
+                    true
                 }
                 (Some(_), None) => false,
                 (None, asked) => {
-                    wanted.insert(uri.into(), asked.unwrap_or_default());
+                    let (since, asked) = (Instant::now(), asked.unwrap_or_default());
+                    wanted.insert(uri.into(), WantedResource { since, asked, answer });
                     true
                 }
             }
@@ -373,9 +389,11 @@ impl Subscriptions {
     /// Removes a resource and notifies the server. Beyond [`MAX_ENDED`] the server is not notified and keeps sending.
     pub(super) fn remove(&self, uri: &str) {
         self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
-            let Some((uri, asked)) = wanted.remove_entry(uri) else { return false };
-            if asked != 0 && ended.len() < MAX_ENDED {
-                ended.insert(uri, asked);
+            let Some((uri, resource)) = wanted.remove_entry(uri) else { return false };
+            let is_subscribed =
+                resource.asked != 0 && resource.answer != SubscriptionAnswer::Refused;
+            if is_subscribed && ended.len() < MAX_ENDED {
+                ended.insert(uri, resource.asked);
             }
             true
         });
@@ -482,7 +500,8 @@ mod tests {
         // Subscribed again before the server was notified.
         subscriptions.add("asked", None);
         assert_eq!(pending_unsubscriptions(&subscriptions), []);
-        assert_eq!(subscriptions.wanted.borrow().wanted.get("asked"), Some(&7));
+        let asked = subscriptions.wanted.borrow().wanted.get("asked").map(|it| it.asked);
+        assert_eq!(asked, Some(7));
     }
 
     #[test]

@@ -364,8 +364,8 @@ pub(super) fn fresh_id() -> u64 {
 const PERMUTED_BITS: u32 = 29;
 /// Number of bits in the lower half of a permuted number; the upper half has the others.
 const LOW_BITS: u32 = 14;
-/// Number of rounds: with four, the ids are indistinguishable from random ones (Luby and Rackoff).
-const ROUNDS: u64 = 4;
+/// More than the four that make a permutation strong (Luby and Rackoff), since the halves are small.
+const ROUNDS: u64 = 6;
 
 /// Ids of one key: a counter behind a keyed permutation, an alternating Feistel network with SipHash as its round function.
 #[derive(Default)]

@@ -242,21 +242,24 @@ impl SecondConnection {
         next.ok_or_else(|| Cause::NotConnected { reason: "its second connection has ended".into() })
     }
 
-    /// Whether the server reports changes of resources in the legacy family, as far as known since the first connection
-    /// began.
+    /// Whether the server reports changes of resources in the legacy family, as far as known.
     pub(super) fn legacy_updates(&self) -> Option<bool> {
         *self.legacy_updates.lock()
     }
 
     /// Lets calls open it; `lists_legacy`: whether the server listed a legacy revision.
     pub(super) fn begin(&self, lists_legacy: bool) {
-        *self.legacy_updates.lock() = (!lists_legacy).then_some(false);
+        let mut updates = self.legacy_updates.lock();
+        *updates = match (lists_legacy, *updates) {
+            (false, _) => Some(false),
+            (true, known) => known.filter(|reports| *reports),
+        };
+        drop(updates);
         self.publish(SecondPhase::Closed);
     }
 
-    /// The first connection has ended.
+    /// The first connection has ended. What is known of its updates stays: a client may ask before the next one.
     pub(super) fn end(&self) {
-        *self.legacy_updates.lock() = None;
         self.publish(SecondPhase::Absent);
     }
 

@@ -212,3 +212,19 @@ fn subscription_that_waits_for_its_server_delays_no_other_line() {
     let ids: Vec<Value> = rest.map(|mut message| message["id"].take()).collect();
     assert_eq!(ids, ["last"], "none of the others was acknowledged");
 }
+
+// PRO-43
+#[test]
+fn pro_43_task_is_cancelled_although_its_client_has_closed_its_end() {
+    let server = Server::answering(|_| None);
+    let mut pipe = Pipe::open(json!({"mcpServers": {"s": server.entry()}}));
+    let params = crate::tasks::call("/mcp", "s:slow", CREATED);
+    let mut request =
+        json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params});
+    request["params"]["_meta"] = meta();
+    let refused: Value = serde_json::from_str(&pipe.ask(&request.to_string())).unwrap();
+    assert_eq!(refused["error"]["code"], -32021, "{refused}");
+    assert!(pipe.close().is_empty());
+    assert_eq!(pipe.process.wait(), Some(0));
+    assert_eq!(server.asked("tasks/cancel").len(), 1);
+}

@@ -21,7 +21,8 @@ enum Tells {
     Refuses,
     /// Declares none.
     No,
-    /// A legacy server, which answers `resources/subscribe` of `x:slow` late and refuses all others.
+    /// A legacy server, which answers `resources/subscribe` of `x:slow` late, of `x:busy` at the second attempt, and
+    /// refuses all others.
     Legacy,
 }
 
@@ -126,6 +127,17 @@ fn serve(mut stream: TcpStream, tells: Tells, seen: &Mutex<Seen>) -> Option<()> 
             "capabilities": {"tools": {}, "resources": {"subscribe": tells != Tells::No}}}}),
         "tools/list" => json!({"result": {
             "resultType": "complete", "tools": [], "ttlMs": 0, "cacheScope": "private"}}),
+        "subscriptions/listen" if uris.to_string().contains("x:refused") => {
+            json!({"error": {"code": -32602, "message": "no such resource"}})
+        }
+        // The first one gets no answer that lasts.
+        "resources/subscribe" if asked["params"]["uri"] == "x:busy" => {
+            let asked = |it: &&String| *it == "resources/subscribe";
+            match seen.lock().unwrap().methods.iter().filter(asked).count() {
+                1 => json!({"error": {"code": -32603, "message": "busy"}}),
+                _ => json!({"result": {}}),
+            }
+        }
         "subscriptions/listen" if uris.is_array() && tells == Tells::Yes => {
             let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
                 transfer-encoding: chunked\r\n\r\n";
@@ -227,13 +239,9 @@ fn modern_server_without_resource_notifications_yields_no_subscription() {
 fn pro_13_subscription_is_acknowledged_once_a_legacy_server_has_answered() {
     let server = Server::start(Tells::Legacy);
     let proxy = Proxy::start(json!({"s": server.entry()}));
-    let uris = ["mcpproxy://s/x:slow", "mcpproxy://s/x:refused"];
-    let wants = json!({"notifications": {"resourceSubscriptions": uris}});
-    let listening = send(&proxy, "/mcp", "subscriptions/listen", wants);
-    let agreed = Events::of(listening).message();
+    let (_events, agreed) = subscribed(&proxy, &["x:slow", "x:refused"]);
     assert!(server.was_asked("answer"), "a change after the acknowledgment would be missed");
-    let notifications = &agreed["params"]["notifications"];
-    assert_eq!(*notifications, json!({"resourceSubscriptions": ["mcpproxy://s/x:slow"]}));
+    assert_eq!(agreed, json!(["mcpproxy://s/x:slow"]));
 }
 
 /// A modern server over stdio that does `$1` with each subscription to resources, whose id is in `$id`.
@@ -307,4 +315,39 @@ fn stream_beyond_the_bound_subscribes_to_nothing() {
     });
     let records = proxy.activity("type=internal_tool_call&tool=resources/subscribe");
     assert_eq!(records.len(), 1, "{records:?}");
+}
+
+/// A subscription of a modern client to resources of the server `s`, and the resources that it was acknowledged for.
+fn subscribed(proxy: &Proxy, own: &[&str]) -> (Events, Value) {
+    let uris: Vec<_> = own.iter().map(|own| format!("mcpproxy://s/{own}")).collect();
+    let wants = json!({"notifications": {"resourceSubscriptions": uris}});
+    let mut events = Events::of(send(proxy, "/mcp", "subscriptions/listen", wants));
+    let agreed = events.message()["params"]["notifications"]["resourceSubscriptions"].take();
+    (events, agreed)
+}
+
+// PRO-13
+#[test]
+fn pro_13_resource_that_a_modern_server_refuses_keeps_no_other_from_being_followed() {
+    let server = Server::start(Tells::Yes);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    assert_eq!(subscribed(&proxy, &["x:refused"]).1, Value::Null);
+    let good = json!(["mcpproxy://s/x:good"]);
+    assert_eq!(subscribed(&proxy, &["x:good"]).1, good);
+    let (_events, agreed) = subscribed(&proxy, &["x:refused", "x:good"]);
+    assert_eq!(agreed, good);
+}
+
+// PRO-13
+#[test]
+fn pro_13_subscription_without_an_answer_of_a_legacy_server_is_repeated() {
+    let server = Server::start(Tells::Legacy);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let (mut events, agreed) = subscribed(&proxy, &["x:busy"]);
+    assert_eq!(agreed, json!(["mcpproxy://s/x:busy"]));
+    // It may have changed between the two requests.
+    let updated = events.message();
+    assert_eq!(updated["params"]["uri"], "mcpproxy://s/x:busy", "{updated}");
+    let methods = server.seen.lock().unwrap().methods.clone();
+    assert_eq!(methods.iter().filter(|it| *it == "resources/subscribe").count(), 2, "{methods:?}");
 }

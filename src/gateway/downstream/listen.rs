@@ -371,6 +371,11 @@ impl Subscription {
                 self.over = true;
                 return Some(self.farewell());
             };
+            // Those that were missed may have been of any of its resources.
+            if notices == MISSED {
+                let uris = self.watch.live_uris().map(|uri| Notice::Updated(uri.into()));
+                self.pending.extend(uris);
+            }
             self.pending.extend(notices);
         }
     }

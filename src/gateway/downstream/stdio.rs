@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use mcpproxy_policy::Principal;
@@ -40,6 +41,8 @@ const REPLY_QUEUE: usize = 64;
 const MAX_ANSWERS: usize = 64;
 /// Maximum subscriptions, including those that are being opened.
 const MAX_SUBSCRIPTIONS: usize = 32;
+/// Time for what calls have left to be done after the client has closed its end.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// Session id in records of calls over a pipe.
 const SESSION_ID: &str = "stdio";
 
@@ -59,11 +62,12 @@ where
     {
         // Its tools and capabilities are not known before.
         let _ = tokio::time::timeout(LIST_WAIT, upstream.settled()).await;
+        server_endpoint::prepare(&worker, &endpoint).await;
     }
     let (replies, queue) = mpsc::channel::<Splice>(REPLY_QUEUE);
     let writer = tokio::task::spawn_local(write(output, queue));
     let mut client = Pipe {
-        worker,
+        worker: Rc::clone(&worker),
         endpoint,
         client: Arc::new(anonymous_client(SESSION_ID)),
         replies,
@@ -91,7 +95,10 @@ where
     while client.subscriptions.join_next().await.is_some() {}
     client.listeners.shutdown().await;
     drop(client);
-    writer.await.map_err(std::io::Error::other)?
+    let written = writer.await.map_err(std::io::Error::other)?;
+    // Tasks that the client did not get are cancelled at their servers.
+    let _ = tokio::time::timeout(SETTLE_TIME, worker.settled()).await;
+    written
 }
 
 struct Pipe {
@@ -148,9 +155,6 @@ impl Pipe {
                 return self.send(refused.answer(&self.worker, Some(id))).await;
             }
         };
-        if &*received.request.method == "initialize" {
-            server_endpoint::prepare(&self.worker, &self.endpoint).await;
-        }
         let family = client.family;
         let peer = self.peer(client);
         match dispatch::dispatch(&self.worker, &peer, received) {
@@ -262,12 +266,15 @@ impl Pipe {
         let mut until =
             self.in_flight.watch(Owner::PIPE, &id, Running::new(|_| std::future::pending()));
         let (worker, draining) = (Rc::clone(&self.worker), self.draining.subscribe());
+        let mut closed = self.draining.subscribe();
         let replies = self.replies.clone();
         self.subscriptions.spawn_local(async move {
             let opening = Subscription::new(&worker, &peer, id, filter, draining);
             let mut subscription = tokio::select! {
                 subscription = opening => subscription,
                 _ = until.next() => return,
+                // The client has closed its end, and reads no acknowledgment.
+                _ = closed.wait_for(|closed| *closed) => return,
             };
             loop {
                 let message = tokio::select! {

@@ -18,7 +18,6 @@ use mcpproxy_policy::approvals::{BoundRequest, MAX_SERVER_STATE_BYTES};
 use mcpproxy_policy::tool::OutputSchema;
 use mcpproxy_policy::{Access, BreakerChange, Permit, ResourceRequest, ServerOutcome};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
-
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock;
@@ -35,11 +34,9 @@ use tracing::Instrument;
 use super::call_record::{CallRecord, Departure};
 use super::held_answer::AnswerStream;
 use super::held_bounds::PreparedHold;
-use super::input_rounds;
-use super::input_rounds::{InputFault, InputRounds};
+use super::input_rounds::{self, InputFault, InputRounds};
 use super::kept_results::{KEPT, KeepFailure, Keeping, NOT_KEPT};
 use super::refusal::{Refusal, RefusalKind};
-
 use super::relay::{ASKED_LIMIT, AnsweringServer, HeldQuestion, Relay, Step};
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::Rise;
