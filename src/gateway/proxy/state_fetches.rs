@@ -27,11 +27,13 @@ const MIN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Asks for the state of a task on behalf of the client, under the raw id of its own request.
 pub(super) fn get(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: &str) -> Running {
-    let mut params = json!({ "taskId": sealed });
-    if peer.client.family == ProtocolFamily::Modern {
-        let capabilities = json!({EXTENSIONS: {TASKS_EXTENSION: {}}});
-        params["_meta"] = json!({ CAPABILITIES_KEY: capabilities });
-    }
+    let capabilities = json!({EXTENSIONS: {TASKS_EXTENSION: {}}});
+    let params = match peer.client.family {
+        ProtocolFamily::Modern => {
+            json!({"taskId": sealed, "_meta": {CAPABILITIES_KEY: capabilities}})
+        }
+        ProtocolFamily::Legacy => json!({ "taskId": sealed }),
+    };
     let params = Bytes::from(params.to_string());
     tasks::running(worker, peer, id, TaskRequest::Get, params)
 }
