@@ -469,8 +469,7 @@ pub(super) fn with_command_of_server(mut typed: Vec<OsString>) -> Vec<OsString> 
     while let Some(word) = words.get(at) {
         at += match *word {
             "--" | "-h" | "--help" => break,
-            option if takes_value(option) => 2,
-            option if option.starts_with('-') => 1,
+            option if option.starts_with('-') => 1 + usize::from(takes_value(option)),
             // The name comes after the path.
             word if path.get(seen).is_none_or(|next| *next == word) && seen <= path.len() => {
                 seen += 1;
