@@ -189,8 +189,8 @@ static STEMS: [u64; SLOTS / 64] = {
     set
 };
 
-/// Chosen so that one slot in three hundred is set: each false one costs a comparison with the prefixes of its letter.
-const SLOTS: usize = 32_768;
+/// Chosen so that one slot in eighty is set.
+const SLOTS: usize = 8192;
 
 const fn slot([a, b, c]: [u8; 3]) -> usize {
     (u32::from_le_bytes([a, b, c, 0]).wrapping_mul(0x9e37_79b1) >> (u32::BITS - SLOTS.ilog2()))
