@@ -19,7 +19,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -35,17 +36,23 @@ const MAX_REFUSALS: u32 = 32;
 /// Number of keys refused alone, without a confirmed stream, after which a server does not support such streams.
 const MAX_ALONE: u32 = 8;
 
+/// Members of the filter.
+const RESOURCES: &str = "resourceSubscriptions";
+const TASKS: &str = "taskIds";
+
 type Keys = BTreeSet<Arc<str>>;
+/// Keys that the server follows; `None` for all that it was asked for.
+type Honored = Option<Keys>;
 type Stream = Pin<Box<dyn Future<Output = ListenEnd> + Send>>;
 
 /// Follows the subscribed resources of a modern server, whose clients read them after they have subscribed.
 pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     let set = FollowedSet {
-        member: "resourceSubscriptions",
+        member: RESOURCES,
         keys: |resources: &WantedResources| resources.wanted.keys().cloned().collect(),
         notifies_of_new: false,
         confirm_limit: CONFIRM_LIMIT,
-        open: |params, confirm| stream(&upstream, &line, params, confirm),
+        open: |params, confirm| stream(&upstream, &line, (RESOURCES, params), confirm),
         notify: |uri: &str| upstream.server_events.updated(uri),
         publish: |state| drop(upstream.subscriptions.followed.send_replace(state)),
     };
@@ -56,11 +63,11 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
 /// Follows the tasks of a modern server that clients follow. They may have changed before that.
 pub(super) async fn follow_tasks(upstream: Arc<Upstream>, line: Line) {
     let set = FollowedSet {
-        member: "taskIds",
+        member: TASKS,
         keys: |tasks: &FollowedById| tasks.keys().cloned().collect(),
         notifies_of_new: true,
         confirm_limit: CONFIRM_LIMIT,
-        open: |params, confirm| stream(&upstream, &line, params, confirm),
+        open: |params, confirm| stream(&upstream, &line, (TASKS, params), confirm),
         notify: |task: &str| upstream.server_events.task_changed(task),
         publish: |_| {},
     };
@@ -71,27 +78,49 @@ pub(super) async fn follow_tasks(upstream: Arc<Upstream>, line: Line) {
 fn stream(
     upstream: &Arc<Upstream>,
     line: &Line,
-    params: String,
-    confirm: oneshot::Sender<()>,
+    (member, params): (&'static str, String),
+    confirm: oneshot::Sender<Honored>,
 ) -> Stream {
     let (upstream, line) = (Arc::clone(upstream), line.clone());
     Box::pin(async move {
         let (opened, is_open) = oneshot::channel();
         let confirming = async {
-            if is_open.await.is_ok() {
+            if let Ok(honored) = is_open.await {
                 // Fails if nobody waits for it any more.
-                let _ = confirm.send(());
+                let _ = confirm.send(honored);
             }
             pending::<ListenEnd>().await
         };
-        let opened = || {
-            let _ = opened.send(());
+        let opened = |acknowledgment: &[u8]| {
+            let _ = opened.send(honored_keys(acknowledgment, member));
         };
         tokio::select! {
             end = run_stream(&upstream, &line, &params, opened) => end,
             end = confirming => end,
         }
     })
+}
+
+/// The keys in the `member` of an acknowledgment, which has those that the server agreed to follow (MCP 2026-07-28
+/// §Subscriptions). `None`: it does not say.
+fn honored_keys(acknowledgment: &[u8], member: &str) -> Honored {
+    #[derive(Deserialize)]
+    struct Acknowledgment {
+        params: Agreed,
+    }
+    #[derive(Deserialize)]
+    struct Agreed {
+        notifications: BTreeMap<String, Value>,
+    }
+    let Acknowledgment { params: Agreed { mut notifications } } =
+        serde_json::from_slice(acknowledgment).ok()?;
+    let keys = match notifications.remove(member) {
+        // Not a member of the core protocol: what acknowledges may not know it.
+        None if member == TASKS => return None,
+        keys => keys.unwrap_or_default(),
+    };
+    let keys = keys.as_array().map(Vec::as_slice).unwrap_or_default();
+    Some(keys.iter().filter_map(Value::as_str).map(Arc::from).collect())
 }
 
 /// Ends `following` when the server's entry is replaced: the server that takes its place is asked from then on.
@@ -124,13 +153,14 @@ struct OpenStream {
     keys: Keys,
     began: Instant,
     /// Completes when the server confirms it; `None` afterwards.
-    confirmed: Option<oneshot::Receiver<()>>,
+    confirmed: Option<oneshot::Receiver<Honored>>,
     stream: Stream,
 }
 
 /// Progress of a stream.
 enum Progress {
-    Confirmed,
+    /// For its keys, which are less these.
+    Confirmed(Keys),
     Ended(ListenEnd),
 }
 
@@ -140,23 +170,27 @@ impl OpenStream {
         let Some(confirmed) = &mut self.confirmed else {
             return Progress::Ended((&mut self.stream).await);
         };
-        let ended = tokio::select! {
+        let (honored, ended) = tokio::select! {
             biased;
-            Ok(()) = &mut *confirmed => None,
-            end = &mut self.stream => Some(end),
+            Ok(honored) = &mut *confirmed => (honored, None),
+            end = &mut self.stream => match confirmed.try_recv() {
+                Ok(honored) => (honored, Some(end)),
+                Err(_) => return Progress::Ended(end),
+            },
         };
-        let is_confirmed = ended.is_none() || confirmed.try_recv().is_ok();
-        match ended {
-            Some(end) if !is_confirmed => Progress::Ended(end),
-            ended => {
-                self.confirmed = None;
-                if let Some(end) = ended {
-                    // It ended at once.
-                    self.stream = Box::pin(ready(end));
-                }
-                Progress::Confirmed
-            }
+        self.confirmed = None;
+        if let Some(end) = ended {
+            // It ended at once.
+            self.stream = Box::pin(ready(end));
         }
+        let Some(honored) = honored else { return Progress::Confirmed(Keys::new()) };
+        if honored.is_disjoint(&self.keys) {
+            return Progress::Ended(ListenEnd::Refused);
+        }
+        let all = std::mem::take(&mut self.keys);
+        let (followed, others) = all.into_iter().partition(|key| honored.contains(key));
+        self.keys = followed;
+        Progress::Confirmed(others)
     }
 
     /// Its keys that are not those of the `other` one.
@@ -206,8 +240,9 @@ impl RefusedKeys {
         wanted.into_iter().filter(|key| !is_left_out(key)).collect()
     }
 
-    /// A stream for these keys is confirmed.
-    fn confirmed(&mut self, keys: &Keys) {
+    /// A stream for these keys is confirmed, though not for the `others`.
+    fn confirmed(&mut self, keys: &Keys, others: Keys) {
+        self.keys.extend(others);
         self.trusted = if self.held_back.is_empty() { Keys::new() } else { keys.clone() };
         self.held_back.clear();
         self.alone = None;
@@ -273,7 +308,7 @@ async fn progress(stream: &mut Option<OpenStream>) -> Progress {
 
 impl<Of, Open, Notify, Publish> FollowedSet<Of, Open, Notify, Publish>
 where
-    Open: Fn(String, oneshot::Sender<()>) -> Stream,
+    Open: Fn(String, oneshot::Sender<Honored>) -> Stream,
     Notify: Fn(&str),
     Publish: Fn(Followed),
 {
@@ -327,10 +362,10 @@ where
                         missed.extend(ended.keys);
                         (ended.began.elapsed(), end)
                     }
-                    (_, Progress::Confirmed) | (None, _) => continue,
+                    (_, Progress::Confirmed(_)) | (None, _) => continue,
                 },
                 progress = progress(&mut opening) => match (opening.take(), progress) {
-                    (Some(opened), Progress::Confirmed) => {
+                    (Some(opened), Progress::Confirmed(others)) => {
                         // Nobody waits that long for the confirmation.
                         let late = waiting.iter().filter(|(_, at)| at.elapsed() >= SUBSCRIPTION_LIMIT);
                         missed.extend(late.map(|(key, _)| Arc::clone(key)));
@@ -341,7 +376,7 @@ where
                             }
                             !is_followed
                         });
-                        refused.confirmed(&opened.keys);
+                        refused.confirmed(&opened.keys, others);
                         (self.publish)(refused.beside(opened.keys.clone()));
                         if let Some(before) = current.replace(opened) {
                             // Those that are held back have no stream for a while.
@@ -414,7 +449,7 @@ mod tests {
     /// A stream that was opened, as its server sees it.
     struct Opened {
         keys: Vec<String>,
-        confirm: oneshot::Sender<()>,
+        confirm: oneshot::Sender<Honored>,
         /// Ends the stream; closed once the proxy has dropped it.
         end: oneshot::Sender<ListenEnd>,
     }
@@ -477,7 +512,7 @@ mod tests {
                 let first = streams.recv().await.unwrap();
                 assert_eq!(first.keys, ["a", "b"]);
                 assert!(taken(notified).is_empty(), "it is not confirmed");
-                first.confirm.send(()).unwrap();
+                first.confirm.send(None).unwrap();
                 turn().await;
                 assert_eq!(taken(notified), of_first);
                 wanted.send_replace(keys(&["a", "b", "c"]));
@@ -485,13 +520,13 @@ mod tests {
                 assert_eq!(second.keys, ["a", "b", "c"]);
                 turn().await;
                 assert!(!first.end.is_closed(), "the new one is not confirmed");
-                second.confirm.send(()).unwrap();
+                second.confirm.send(None).unwrap();
                 turn().await;
                 assert!(first.end.is_closed());
                 assert_eq!(taken(notified), of_new, "the others were followed all the time");
                 wanted.send_replace(keys(&["b"]));
                 let third = streams.recv().await.unwrap();
-                third.confirm.send(()).unwrap();
+                third.confirm.send(None).unwrap();
                 turn().await;
                 assert!(second.end.is_closed() && taken(notified).is_empty());
                 wanted.send_replace(Keys::new());
@@ -506,7 +541,7 @@ mod tests {
     async fn pro_43_keys_without_a_stream_may_have_changed() {
         following((true, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
             let first = streams.recv().await.unwrap();
-            first.confirm.send(()).unwrap();
+            first.confirm.send(None).unwrap();
             turn().await;
             taken(notified);
             // It ends while the next one is being opened.
@@ -514,12 +549,12 @@ mod tests {
             let second = streams.recv().await.unwrap();
             first.end.send(ListenEnd::Ended(None)).unwrap();
             turn().await;
-            second.confirm.send(()).unwrap();
+            second.confirm.send(None).unwrap();
             turn().await;
             assert_eq!(taken(notified), ["a", "b", "c"]);
             second.end.send(ListenEnd::Ended(None)).unwrap();
             let third = streams.recv().await.unwrap();
-            third.confirm.send(()).unwrap();
+            third.confirm.send(None).unwrap();
             turn().await;
             assert_eq!(taken(notified), ["a", "b", "c"]);
         })
@@ -530,7 +565,7 @@ mod tests {
     async fn pro_43_refused_key_keeps_no_other_from_being_followed() {
         following((true, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
             let first = streams.recv().await.unwrap();
-            first.confirm.send(()).unwrap();
+            first.confirm.send(None).unwrap();
             turn().await;
             taken(notified);
             wanted.send_replace(keys(&["a", "b", "odd"]));
@@ -544,11 +579,59 @@ mod tests {
             wanted.send_replace(keys(&["a", "b", "c", "odd"]));
             let second = streams.recv().await.unwrap();
             assert_eq!(second.keys, ["a", "b", "c"]);
-            second.confirm.send(()).unwrap();
+            second.confirm.send(None).unwrap();
             turn().await;
             assert_eq!(taken(notified), ["c"]);
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn pro_43_server_follows_what_its_acknowledgment_names() {
+        following((true, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
+            let both = streams.recv().await.unwrap();
+            assert_eq!(both.keys, ["a", "b"]);
+            both.confirm.send(Some(keys(&["b", "other"]))).unwrap();
+            turn().await;
+            assert_eq!(taken(notified), ["b"]);
+            assert!(!both.end.is_closed() && streams.try_recv().is_err(), "`a` is not asked again");
+            wanted.send_replace(keys(&["a", "b", "c"]));
+            let next = streams.recv().await.unwrap();
+            assert_eq!(next.keys, ["b", "c"]);
+            next.confirm.send(Some(Keys::new())).unwrap();
+            assert_eq!(streams.recv().await.unwrap().keys, ["c"], "refused as a whole");
+            assert!(!both.end.is_closed());
+        })
+        .await;
+    }
+
+    #[test]
+    fn pro_13_acknowledgment_names_what_is_followed() {
+        let honored = |acknowledgment: &str| honored_keys(acknowledgment.as_bytes(), RESOURCES);
+        let of = |notifications: &str| {
+            honored(&format!(
+                r#"{{"method":"notifications/subscriptions/acknowledged","params":{{{notifications}}}}}"#
+            ))
+        };
+        assert_eq!(
+            of(r#""notifications":{"resourceSubscriptions":["a","b\/c",1]}"#),
+            Some(keys(&["a", "b/c"]))
+        );
+        for none in ["{}", r#"{"toolsListChanged":true}"#, r#"{"resourceSubscriptions":true}"#] {
+            assert_eq!(of(&format!("\"notifications\":{none}")), Some(Keys::new()), "{none}");
+        }
+        for silent in ["", r#""notifications":null"#] {
+            assert_eq!(of(silent), None, "{silent}");
+        }
+        assert_eq!(honored(""), None);
+        let tasks = |notifications: &str| {
+            honored_keys(
+                format!(r#"{{"params":{{"notifications":{notifications}}}}}"#).as_bytes(),
+                TASKS,
+            )
+        };
+        assert_eq!(tasks("{}"), None);
+        assert_eq!(tasks(r#"{"taskIds":["t"]}"#), Some(keys(&["t"])));
     }
 
     #[tokio::test]
@@ -582,7 +665,7 @@ mod tests {
             assert!(tried < 1000);
             if opened.keys.iter().all(|key| known.contains(&&**key)) {
                 // Fails if it was given up for another set.
-                if opened.confirm.send(()).is_ok() {
+                if opened.confirm.send(None).is_ok() {
                     standing.push((opened.keys, opened.end));
                 }
             } else {
@@ -632,7 +715,7 @@ mod tests {
             for expected in [&["a", "b"][..], &["a"]] {
                 let opened = streams.recv().await.unwrap();
                 assert_eq!(opened.keys, expected);
-                opened.confirm.send(()).unwrap();
+                opened.confirm.send(None).unwrap();
                 turn().await;
                 if expected.len() > 1 {
                     opened.end.send(ListenEnd::Refused).unwrap();
@@ -670,14 +753,14 @@ mod tests {
     async fn pro_13_resource_may_have_changed_during_a_failed_attempt() {
         following((false, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
             let first = streams.recv().await.unwrap();
-            first.confirm.send(()).unwrap();
+            first.confirm.send(None).unwrap();
             turn().await;
             taken(notified);
             wanted.send_replace(keys(&["a", "b", "c"]));
             let failed = streams.recv().await.unwrap();
             failed.end.send(ListenEnd::Ended(Some(Duration::ZERO))).unwrap();
             let second = streams.recv().await.unwrap();
-            second.confirm.send(()).unwrap();
+            second.confirm.send(None).unwrap();
             turn().await;
             assert_eq!(taken(notified), ["c"]);
         })
@@ -699,7 +782,7 @@ mod tests {
                         streams.try_recv().is_err(),
                         "toggling a set keeps nobody from following"
                     );
-                    slow.confirm.send(()).unwrap();
+                    slow.confirm.send(None).unwrap();
                     assert_eq!(streams.recv().await.unwrap().keys, ["c"]);
                 }
             })

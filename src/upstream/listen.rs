@@ -177,7 +177,7 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCa
     let mut gap = false;
     loop {
         let began = Instant::now();
-        let opened = || {
+        let opened = |_: &[u8]| {
             if gap {
                 // Changes in between were not reported.
                 upstream.server_events.missed();
@@ -193,13 +193,13 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCa
     }
 }
 
-/// Runs one stream to its end; `opened` is called once the server has acknowledged it. Over a pipe, a server that sends no
-/// acknowledgment counts as having sent one after [`UNACKNOWLEDGED_LIMIT`].
+/// Runs one stream to its end; `opened` is called once the server has acknowledged it, with the acknowledgment. Over a pipe,
+/// a server that sends none counts as having sent an empty one after [`UNACKNOWLEDGED_LIMIT`].
 pub(super) async fn run_stream(
     upstream: &Upstream,
     line: &Line,
     params: &str,
-    opened: impl FnOnce(),
+    opened: impl FnOnce(&[u8]),
 ) -> ListenEnd {
     match line {
         Line::Http(http) => over_http(upstream, http, params, opened).await,
@@ -227,7 +227,7 @@ async fn over_http(
     upstream: &Upstream,
     http: &Arc<HttpLifecycle>,
     params: &str,
-    opened: impl FnOnce(),
+    opened: impl FnOnce(&[u8]),
 ) -> ListenEnd {
     let (session, params) = (http.session(), Params::of(LISTEN, params.to_owned().into()));
     let request = session.post(
@@ -246,7 +246,7 @@ async fn over_http(
                 None => {
                     // The first message is the acknowledgment.
                     if let Some(opened) = opened.take() {
-                        opened();
+                        opened(&message);
                     }
                     http.deliver(message);
                 }
@@ -264,7 +264,7 @@ async fn over_stdio(
     link: &Arc<ChildLink>,
     params: &str,
     limit: Duration,
-    opened: impl FnOnce(),
+    opened: impl FnOnce(&[u8]),
 ) -> ListenEnd {
     let params = Params::of(LISTEN, params.to_owned().into());
     let line = |id| params.line(id, ProtocolFamily::Modern);
@@ -282,7 +282,7 @@ async fn over_stdio(
             part = call.next() => part,
             () = tokio::time::sleep_until(acknowledged_by), if opened.is_some() => {
                 if let Some(opened) = opened.take() {
-                    opened();
+                    opened(&[]);
                 }
                 continue;
             }
@@ -292,10 +292,10 @@ async fn over_stdio(
                 message.extend_from_slice(&data);
             }
             Ok(Some(AnswerPart::End)) if is_acknowledgment(&message) => {
-                message.clear();
                 if let Some(opened) = opened.take() {
-                    opened();
+                    opened(&message);
                 }
+                message.clear();
             }
             Ok(Some(AnswerPart::End)) => {
                 return outcome(&message).unwrap_or(ListenEnd::Ended(None));
@@ -527,7 +527,7 @@ mod tests {
         ];
         for (answer, is_open, expected) in rows {
             let (link, mut opened) = (child(answer), false);
-            let end = over_stdio(&link, "{}", LATER, || opened = true);
+            let end = over_stdio(&link, "{}", LATER, |_| opened = true);
             let end = timeout(PATIENCE, end).await.unwrap();
             assert_eq!((opened, end), (is_open, expected), "{answer:?}");
         }
@@ -537,7 +537,7 @@ mod tests {
     async fn pro_13_stream_over_a_pipe_that_is_not_acknowledged_is_open_after_the_limit() {
         let link = child(&[]);
         let (open, is_open) = oneshot::channel();
-        let stream = over_stdio(&link, "{}", Duration::ZERO, || open.send(()).unwrap());
+        let stream = over_stdio(&link, "{}", Duration::ZERO, |_| open.send(()).unwrap());
         tokio::select! {
             end = stream => panic!("it ended: {end:?}"),
             is_open = timeout(PATIENCE, is_open) => is_open.unwrap().unwrap(),
