@@ -143,9 +143,11 @@ fn serve(mut stream: TcpStream, tells: Tells, seen: &Mutex<Seen>) -> Option<()> 
                 transfer-encoding: chunked\r\n\r\n";
             stream.write_all(head.as_bytes()).ok()?;
             let mut seen = seen.lock().unwrap();
+            let agreed: Vec<_> =
+                uris.as_array()?.iter().filter(|uri| *uri != "x:left-out").collect();
             let hello = json!({"jsonrpc": "2.0",
                 "method": "notifications/subscriptions/acknowledged",
-                "params": {"notifications": {"resourceSubscriptions": uris}}});
+                "params": {"notifications": {"resourceSubscriptions": agreed}}});
             event(&mut stream, &hello).ok()?;
             seen.streams.push((uris.clone(), stream));
             return Some(());
@@ -244,6 +246,19 @@ fn pro_13_subscription_is_acknowledged_once_a_legacy_server_has_answered() {
     assert_eq!(agreed, json!(["mcpproxy://s/x:slow"]));
 }
 
+// PRO-13
+#[test]
+fn pro_13_resource_that_a_modern_server_leaves_out_is_not_acknowledged() {
+    let server = Server::start(Tells::Yes);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let (_events, agreed) = subscribed(&proxy, &["x:left-out", "x:kept"]);
+    assert_eq!(agreed, json!(["mcpproxy://s/x:kept"]));
+    let uri = json!({"uri": "mcpproxy://s/x:left-out"});
+    let refused = proxy.client().ask("resources/subscribe", uri);
+    let why = "s: the server did not take the subscription";
+    assert_eq!(refused["error"]["message"], why, "{refused}");
+}
+
 /// A modern server over stdio that does `$1` with each subscription to resources, whose id is in `$id`.
 const CHILD: &str = r#"
 while read -r line; do
@@ -259,6 +274,7 @@ done
 "#;
 const ACKNOWLEDGES: &str = r#"echo "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"_meta\":{\"io.modelcontextprotocol/subscriptionId\":$id},\"notifications\":{\"resourceSubscriptions\":[\"a:b\"]}}}"
   echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}'"#;
+const LEAVES_OUT: &str = r#"echo "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"_meta\":{\"io.modelcontextprotocol/subscriptionId\":$id},\"notifications\":{}}}""#;
 /// It takes a while to find out.
 const REFUSES_LATE: &str = r#"sleep 1; echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"error\":{\"code\":-32601,\"message\":\"?\"}}""#;
 
@@ -270,10 +286,12 @@ fn subscription_at_a_child_is_taken_once_the_child_has_acknowledged_it() {
         Proxy::start(json!({"m": {"command": "sh", "args": args, "protocol_era": "modern"}}))
     };
     let uri = json!({"uri": "mcpproxy://m/a:b"});
-    let refusing = proxy(REFUSES_LATE);
-    let refused = refusing.client().ask("resources/subscribe", uri.clone());
-    let why = "m: the server did not take the subscription";
-    assert_eq!(refused["error"]["message"], why, "{refused}");
+    for on_subscription in [REFUSES_LATE, LEAVES_OUT] {
+        let refusing = proxy(on_subscription);
+        let refused = refusing.client().ask("resources/subscribe", uri.clone());
+        let why = "m: the server did not take the subscription";
+        assert_eq!(refused["error"]["message"], why, "{refused}");
+    }
     let proxy = proxy(ACKNOWLEDGES);
     let mut client = proxy.client();
     let mut stream = listen(&proxy, &client);
