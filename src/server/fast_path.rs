@@ -153,7 +153,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
             self.input.advance(post.head.len());
             let (reply, last) = match self.body(post.length, &charge).await? {
                 Received::Whole(body) => {
-                    (self.unless_gone(answer(&post.parts, repeated, body)).await?, false)
+                    // Pinned here, since it is large and would be copied.
+                    let work = pin!(answer(&post.parts, repeated, body));
+                    (self.unless_gone(work).await?, false)
                 }
                 Received::Late => (Some(body_error(&BodyError::Late)), true),
                 Received::BodiesFull(none) => (Some(body_error(&none.into())), true),
@@ -283,8 +285,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
     }
 
     /// Waits for `work` while reading ahead; `None` if the client disconnects first.
-    async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> io::Result<Option<T>> {
-        let mut work = pin!(work);
+    async fn unless_gone<T>(
+        &mut self,
+        mut work: Pin<&mut impl Future<Output = T>>,
+    ) -> io::Result<Option<T>> {
         poll_fn(|cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Ok(Some(done)));

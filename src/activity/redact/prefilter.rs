@@ -142,15 +142,25 @@ impl Prefilter {
 fn has_credential(text: &[u8], cut: bool) -> bool {
     let open = open_run(text).filter(|_| cut);
     let mut finds = 0;
+    let mut begins_at = |at: usize| {
+        let rest = text.get(at..).unwrap_or_default();
+        rest.first_chunk().is_some_and(|three| may_be_stem(*three)) && is_stem(rest) && {
+            finds += 1;
+            finds > MAX_FINDS || may_be_credential(rest, cut)
+        }
+    };
     long_runs(text).chain(open).any(|run| {
-        let starts = text.get(run.clone()).unwrap_or_default().array_windows();
-        starts.zip(run).filter(|(three, _)| may_be_stem(**three)).any(|(_, at)| {
-            let rest = text.get(at..).unwrap_or_default();
-            is_stem(rest) && {
-                finds += 1;
-                finds > MAX_FINDS || may_be_credential(rest, cut)
+        let mut at = run.start;
+        while at < run.end {
+            let is_escape = at.checked_sub(1).and_then(|before| text.get(before)) == Some(&b'\\');
+            // Behind an escape, the word starts after its letter, or after the digits of `\u00e9`.
+            if begins_at(at) || (is_escape && (begins_at(at + 1) || begins_at(at + 5))) {
+                return true;
             }
-        })
+            let word = text.get(at..run.end).unwrap_or_default();
+            at += span(word, is_word) + 1;
+        }
+        false
     })
 }
 

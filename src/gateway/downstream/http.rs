@@ -169,7 +169,8 @@ async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<B
             if let (ClientRefused::Headers(mismatch), "tools/call") =
                 (&refused, &*received.request.method)
             {
-                record_mismatch(post, &id, mismatch).await;
+                // Rare and large, so boxed to keep it out of every request's future.
+                Box::pin(record_mismatch(post, &id, mismatch)).await;
             }
             return refuse(refused.answer(post.worker, Some(&id)));
         }
@@ -204,7 +205,7 @@ async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<B
             plain(StatusCode::NOT_ACCEPTABLE, "Accept must include text/event-stream")
         }
         Reaction::Listen { id, filter } => {
-            listen::subscribe(post.worker, post.sessions, &peer, id, filter).await
+            Box::pin(listen::subscribe(post.worker, post.sessions, &peer, id, filter)).await
         }
         Reaction::Noted | Reaction::Cancel(_) | Reaction::Initialize(_) => {
             status(StatusCode::ACCEPTED)

@@ -45,7 +45,7 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
         && let Ok(session) = find(post)
         && session.client.revision().has_batches()
     {
-        return many(post, &session, &body).await;
+        return Box::pin(many(post, &session, &body)).await;
     }
     match dispatch::read(post.worker, &body) {
         Ok(incoming) => one(post, incoming, body).await,
@@ -57,7 +57,8 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
 pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Response<Body> {
     let incoming = match incoming {
         Incoming::Request(received) if &*received.request.method == "initialize" => {
-            return initialize(post, received).await;
+            // Rare and large, so boxed to keep it out of every request's future.
+            return Box::pin(initialize(post, received)).await;
         }
         incoming => incoming,
     };
@@ -74,7 +75,8 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Res
     let received = match incoming {
         Incoming::Request(received) => received,
         Incoming::Response(response) => {
-            return match dispatch::respond(post.worker, &session.client, response).await {
+            let responding = dispatch::respond(post.worker, &session.client, response);
+            return match Box::pin(responding).await {
                 Ok(()) => status(StatusCode::ACCEPTED),
                 Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
             };

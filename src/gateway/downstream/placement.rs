@@ -100,8 +100,9 @@ impl MessagePlace {
     async fn answer(self, post: &Post<'_>, body: &[u8]) -> Option<Response<Body>> {
         match self {
             Self::Here => None,
-            Self::On(node) => Some(forward(post, &node, body).await),
-            Self::OnOrHere(node) => match ask(post, &node, body).await {
+            // Large, and not on the path of a node's own calls: boxed to keep it out of their futures.
+            Self::On(node) => Some(Box::pin(forward(post, &node, body)).await),
+            Self::OnOrHere(node) => match Box::pin(ask(post, &node, body)).await {
                 Ok(response) => Some(response),
                 Err(error) if was_not_asked(&error) => None,
                 Err(error) => Some(refused(&error)),
@@ -263,7 +264,7 @@ pub(super) async fn answer_modern_elsewhere(
         BoundTo::Node(node) => of_result(post, node).answer(post, body).await,
         BoundTo::Session => {
             let node = of_principal(post)?;
-            Some(match ask(post, &node, body).await {
+            Some(match Box::pin(ask(post, &node, body)).await {
                 Ok(response) => response,
                 // There is no session to reopen; once the node is found dead, another one serves it.
                 Err(error) => unanswered(&error),
