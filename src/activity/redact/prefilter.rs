@@ -531,6 +531,20 @@ mod tests {
     }
 
     #[test]
+    fn act_8_credential_behind_an_escape_is_not_passed() {
+        let keys = Keys::new(&[]);
+        let prefilter = Prefilter::new(&keys).unwrap();
+        for before in ["", " ", "/", r"\n", r"\\n", r"\/", r"\u00e9", r"\\u00e9", r"\ud83d\ude00"] {
+            for credential in ["ghp_abcdefghijklmnopqrstuvwxyz0123456789", "AKIAIOSFODNN7EXAMPLE"] {
+                let text = format!(r#"{{"a":"{before}{credential}"}}"#);
+                assert!(!prefilter.is_clean(text.as_bytes(), false, &keys), "{text}");
+            }
+        }
+        let inside = br#"{"a":"xghp_abcdefghijklmnopqrstuvwxyz0123456789"}"#;
+        assert!(prefilter.is_clean(inside, false, &keys), "no word starts there");
+    }
+
+    #[test]
     fn prefilter_passes_ordinary_texts_without_a_secret() {
         let keys = Keys::new(&[]);
         let prefilter = Prefilter::new(&keys).unwrap();
