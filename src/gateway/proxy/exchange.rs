@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use mcpproxy_activity::record::{Decision, Status};
 use mcpproxy_activity::{Durability, record};
-use mcpproxy_catalog::exposed_uris::UriRewriter;
+use mcpproxy_catalog::exposed_uris::AnswerRewriter;
 use mcpproxy_policy::approvals::{BoundRequest, MAX_SERVER_STATE_BYTES};
 use mcpproxy_policy::tool::OutputSchema;
 use mcpproxy_policy::{Access, BreakerChange, Permit, ResourceRequest, ServerOutcome};
@@ -97,8 +97,8 @@ pub(super) struct Exchange {
     held: Option<(HeldQuestion, Box<PreparedHold>)>,
     /// Facts to raise when the first part of the answer arrives.
     rise: Option<Rise>,
-    /// Rewriter of the URIs in the result.
-    rewriter: Option<Box<UriRewriter>>,
+    /// Rewriter of the URIs in the answer.
+    rewriter: Option<Box<AnswerRewriter>>,
     /// Beginning of a `requestState` that has not ended.
     open_state: Option<Vec<u8>>,
     /// Whether a byte of the answer was sent.
@@ -419,7 +419,7 @@ impl Exchange {
         self.rounds = Some(rounds);
         self.tasks = TaskAnswer::of(None, self.permit.access(), &answer, false);
         self.answer = Some(answer.into());
-        if let Some(rewriter) = &mut self.rewriter {
+        if let Some(rewriter) = self.rewriter.as_mut().and_then(|it| it.result.as_mut()) {
             rewriter.restart();
         }
         Ok(())
@@ -490,7 +490,8 @@ impl Exchange {
         ending: Option<&'static [u8]>,
         adapted: Option<Splice>,
     ) -> Option<Splice> {
-        let Some(rewriter) = &mut self.rewriter else { return adapted };
+        let rewriter = self.rewriter.as_mut().and_then(|it| it.result.as_mut());
+        let Some(rewriter) = rewriter else { return adapted };
         let whole = adapted.unwrap_or_else(|| {
             let mut whole = Splice::new();
             match ending {
@@ -909,8 +910,8 @@ pub(super) struct SentRequest {
     pub(super) holdable: Option<Bytes>,
     /// How to repeat it after a failure.
     pub(super) retry: Option<Box<Retry>>,
-    /// Rewriter of the URIs in its result.
-    pub(super) rewriter: Option<Box<UriRewriter>>,
+    /// Rewriter of the URIs in its answer.
+    pub(super) rewriter: Option<Box<AnswerRewriter>>,
     /// Part of its answer that may be about a task.
     pub(super) tasks: Option<TaskAnswer>,
 }
