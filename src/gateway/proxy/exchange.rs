@@ -49,6 +49,7 @@ use crate::telemetry::call_metrics::Judged;
 mod ask;
 mod error_answer;
 mod hold;
+mod lost_stream;
 mod retry;
 mod task;
 mod withheld_task;
@@ -280,6 +281,10 @@ impl Exchange {
             }
             let chunk = match part {
                 Some(AnswerPart::Data(chunk)) => chunk,
+                Some(AnswerPart::Interrupted) => {
+                    Box::pin(self.interrupted()).await;
+                    continue;
+                }
                 Some(AnswerPart::End) => match self.end_message()? {
                     InspectedMessage::Answer(member) => {
                         match self.rounds.take().filter(|rounds| rounds.is_asked()) {
@@ -574,42 +579,6 @@ impl Exchange {
                 }
             }
         }
-    }
-
-    /// Repeats the request if nothing has arrived and the connection is to blame (CAP-7).
-    async fn retry_call(&mut self, error: CallError) -> Result<(), Broken> {
-        if error.cause.quotes_server() {
-            self.is_answered();
-        }
-        let nothing_received = self.answer.as_ref().is_some_and(AnswerStream::received_nothing);
-        if !(nothing_received && error.cause.is_broken_connection()) {
-            return Err(error.into());
-        }
-        let guard = self.worker.proxy.upstreams.enter(self.permit.access().server());
-        let ended = self.answer.as_ref().is_some_and(AnswerStream::may_have_crashed_server);
-        let retry = self.retry.take().filter(|retry| !ended || retry.may_end_its_server());
-        let (Some(retry), Some(guard)) = (retry, guard) else {
-            return Err(error.into());
-        };
-        let failed = self.answer.take().map(|answer| answer.generation());
-        let record = &mut self.call_record;
-        let answer = match retry.send(&self.worker, guard, &self.permit, record, failed).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                if error.cause.quotes_server() {
-                    self.is_answered();
-                }
-                return Err(error.into());
-            }
-        };
-        let hash_key = self.worker.proxy.hash_key;
-        let policy = policy(&self.permit);
-        self.inspector = Inspector::new(self.treatment, &policy, answer.id(), hash_key);
-        if let Some(tasks) = self.tasks.take() {
-            self.tasks = tasks.again(self.permit.access(), &answer);
-        }
-        self.answer = Some(answer.into());
-        Ok(())
     }
 
     /// Next part from the upstream. Gathered bytes are sent while none is available.
