@@ -45,6 +45,8 @@ pub const SKILL: UriPlace =
     Members(&[("uri", Uri), ("resources", Each(&Members(&[("uri", Uri)])))]);
 /// The result of `skills/get`.
 pub const SKILL_RESULT: UriPlace = Members(&[("skill", SKILL)]);
+/// A JSON-RPC error about a resource (SEP-2164).
+const ERROR: UriPlace = Members(&[("data", Members(&[("uri", Uri)]))]);
 
 /// Maximum length of a URI as written that is rewritten: that of the longest exposed one, with every character escaped. No
 /// longer one can be requested.
@@ -53,13 +55,59 @@ pub(crate) const MAX_TOKEN_BYTES: usize = 6 * (MAX_URI_PREFIX_BYTES + MAX_URI_BY
 /// UTF-16 surrogates.
 const MAX_MEMBER_BYTES: usize = 12 * 16;
 
+/// A URI that was requested.
+#[derive(Debug)]
+struct RequestedUri {
+    /// The server's own.
+    own: Box<str>,
+    /// The client's spelling of it.
+    asked: Box<str>,
+}
+
+/// Rewriter of the answer to a request for one URI of a server.
+#[derive(Debug)]
+pub struct AnswerRewriter {
+    requested: Arc<RequestedUri>,
+    /// Rewriter of the result, if URIs in it are exposed.
+    pub result: Option<UriRewriter>,
+}
+
+impl AnswerRewriter {
+    /// The rewriter for a request for `own` of `server`, which the client spelled `asked`; `exposed` is the place of exposed
+    /// URIs in the result.
+    #[must_use]
+    pub fn new(
+        exposed: Option<&'static UriPlace>,
+        server: &Arc<str>,
+        own: &str,
+        asked: &str,
+    ) -> Self {
+        let requested = Arc::new(RequestedUri { own: own.into(), asked: asked.into() });
+        let result = exposed.map(|place| {
+            let requested = Some(Arc::clone(&requested));
+            UriRewriter { requested, ..UriRewriter::new(place, server) }
+        });
+        Self { requested, result }
+    }
+
+    /// A JSON-RPC error in which `data.uri` is the client's spelling if it is the requested URI; `None` if nothing changes.
+    #[must_use]
+    pub fn error(&self, error: &Bytes) -> Option<Splice> {
+        if self.requested.own == self.requested.asked {
+            return None;
+        }
+        let requested = Some(Arc::clone(&self.requested));
+        UriRewriter { requested, ..UriRewriter::of(&ERROR, None) }.whole(error)
+    }
+}
+
 /// The rewriter of one value.
 #[derive(Debug)]
 pub struct UriRewriter {
     root: &'static UriPlace,
-    server: Arc<str>,
-    /// The server's own URI that was requested, and the client's spelling of it.
-    asked: Option<(Box<str>, Box<str>)>,
+    /// The server under whose name URIs are exposed; without it all but the requested one stay.
+    server: Option<Arc<str>>,
+    requested: Option<Arc<RequestedUri>>,
     /// Open containers in which URIs stand; as deep as the place.
     open: Vec<Container>,
     /// Depth within a container in which none stands.
@@ -95,10 +143,14 @@ struct OpenString {
 
 impl UriRewriter {
     pub fn new(place: &'static UriPlace, server: &Arc<str>) -> Self {
+        Self::of(place, Some(Arc::clone(server)))
+    }
+
+    fn of(place: &'static UriPlace, server: Option<Arc<str>>) -> Self {
         Self {
             root: place,
-            server: Arc::clone(server),
-            asked: None,
+            server,
+            requested: None,
             open: Vec::new(),
             skipped: 0,
             next: Some(place),
@@ -106,12 +158,6 @@ impl UriRewriter {
             held: Vec::new(),
             changed: false,
         }
-    }
-
-    /// The rewriter of the answer to a request for the server's `own` URI, which the client spelled `asked`.
-    #[must_use]
-    pub fn answering(self, own: &str, asked: &str) -> Self {
-        Self { asked: Some((own.into(), asked.into())), ..self }
     }
 
     /// Begins with another value for the same request.
@@ -273,13 +319,16 @@ impl UriRewriter {
     /// The exposed URI as raw JSON; the token itself if it is empty.
     fn rewritten(&mut self, token: Vec<u8>) -> Bytes {
         let own = std::str::from_utf8(&token).ok().and_then(string);
-        let exposed = match (own, &self.asked) {
-            (Some(own), _) if own.is_empty() => return token.into(),
-            (Some(own), Some((known, asked))) if **known == *own => asked.to_string(),
-            (Some(own), _) => exposed::uri(&self.server, &own),
-            (None, _) => {
+        let exposed = match (own, &self.requested, &self.server) {
+            (Some(own), ..) if own.is_empty() => return token.into(),
+            (Some(own), Some(requested), _) if *requested.own == *own => {
+                requested.asked.to_string()
+            }
+            (_, _, None) => return token.into(),
+            (Some(own), _, Some(server)) => exposed::uri(server, &own),
+            (None, _, Some(server)) => {
                 // An escaped surrogate without its other half, for example: nobody can request it.
-                let server = serde_json::Value::from(exposed::uri(&self.server, "")).to_string();
+                let server = serde_json::Value::from(exposed::uri(server, "")).to_string();
                 let server = server.strip_suffix('"').unwrap_or_default();
                 let rest = token.get(1..).unwrap_or_default();
                 self.changed = true;
@@ -289,14 +338,19 @@ impl UriRewriter {
         self.changed = true;
         serde_json::Value::from(exposed).to_string().into()
     }
+
+    /// A whole value; `None` if nothing changes.
+    fn whole(mut self, json: &Bytes) -> Option<Splice> {
+        let mut out = Splice::new();
+        self.feed(json, &mut out);
+        self.end(&mut out);
+        self.has_changed().then_some(out)
+    }
 }
 
 /// A whole value with its URIs rewritten; `None` if there are none.
 pub fn rewritten(place: &'static UriPlace, server: &Arc<str>, json: &Bytes) -> Option<Splice> {
-    let (mut rewriter, mut out) = (UriRewriter::new(place, server), Splice::new());
-    rewriter.feed(json, &mut out);
-    rewriter.end(&mut out);
-    rewriter.has_changed().then_some(out)
+    UriRewriter::new(place, server).whole(json)
 }
 
 #[cfg(test)]
@@ -398,8 +452,8 @@ mod tests {
     #[test]
     fn pro_45_requested_uri_is_answered_as_it_was_spelled() {
         let json = r#"{"contents":[{"uri":"ui:\/\/a","text":"{\"uri\":\"ui://a\"}","_meta":{"uri":"ui://a"}},{"text":"","uri":"ui://b"}],"uri":"ui://a"}"#;
-        let mut rewriter =
-            UriRewriter::new(&READ, &"s".into()).answering("ui://a", "mcpproxy://s/ui://a");
+        let answer = AnswerRewriter::new(Some(&READ), &"s".into(), "ui://a", "mcpproxy://s/ui://a");
+        let mut rewriter = answer.result.unwrap();
         let mut out = Splice::new();
         rewriter.feed(&Bytes::from_static(json.as_bytes()), &mut out);
         let expected = r#"{"contents":[{"uri":"mcpproxy://s/ui://a","text":"{\"uri\":\"ui://a\"}","_meta":{"uri":"ui://a"}},{"text":"","uri":"ui://s/b"}],"uri":"ui://a"}"#;
@@ -407,6 +461,38 @@ mod tests {
         assert!(rewriter.has_changed());
         let none = Bytes::from_static(br#"{"contents":[{"text":"uri"}]}"#);
         assert!(rewritten(&READ, &"s".into(), &none).is_none());
+    }
+
+    #[test]
+    fn pro_4_requested_uri_in_an_error_is_answered_as_it_was_spelled() {
+        let answer = AnswerRewriter::new(None, &"s".into(), "t://a/b", "mcpproxy://s/t://a/b");
+        let rewritten =
+            |error: &str| answer.error(&Bytes::copy_from_slice(error.as_bytes())).map(joined);
+        for own in ["t://a/b", r"t:\/\/a\/b", r"\u0074://a/b"] {
+            let error = |uri: &str| {
+                format!(
+                    r#"{{"code" : -32602,"data":{{"n":1.50,"uri" :"{uri}", "x":"\/"}},"message":"t://a/b"}}"#
+                )
+            };
+            assert_eq!(rewritten(&error(own)), Some(error("mcpproxy://s/t://a/b")), "{own}");
+        }
+        for same in [
+            r#"{"data":{"uri":"t://a/c"}}"#,
+            r#"{"data":{"uri":"t://a/b/"}}"#,
+            r#"{"data":{"uri":["t://a/b"]}}"#,
+            r#"{"data":{"uri":{"uri":"t://a/b"}}}"#,
+            r#"{"data":{"uri":""}}"#,
+            r#"{"data":{"uri":"t://a/b\ud800"}}"#,
+            r#"{"data":{"data":{"uri":"t://a/b"}}}"#,
+            r#"{"data":[{"uri":"t://a/b"}]}"#,
+            r#"{"data":"t://a/b","uri":"t://a/b"}"#,
+            r#"{"data":{"uris":"t://a/b"}}"#,
+            r#"{"data":{"uri":"t://a/b"#,
+        ] {
+            assert_eq!(rewritten(same), None, "{same}");
+        }
+        let own = AnswerRewriter::new(None, &"s".into(), "t://a/b", "t://a/b");
+        assert!(own.error(&Bytes::from_static(br#"{"data":{"uri":"t:\/\/a\/b"}}"#)).is_none());
     }
 
     #[test]

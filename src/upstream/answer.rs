@@ -334,6 +334,7 @@ impl DualStreamCall {
         match &part {
             Ok(Some(AnswerPart::Data(_))) => self.last = Last::Part,
             Ok(Some(AnswerPart::End)) => self.last = Last::Whole,
+            Ok(Some(AnswerPart::Interrupted)) => {}
             Ok(None) | Err(_) => self.phase = Phase::Over,
         }
         part.map_err(|cause| (cause, Sent::Maybe))
@@ -504,7 +505,7 @@ impl HttpSource {
                         }
                     };
                     if event.is_none() && self.resume() {
-                        continue;
+                        return Ok(Some(AnswerPart::Interrupted));
                     }
                     if let Stage::Streaming(exchange) = &self.stage
                         && exchange.is_complete()

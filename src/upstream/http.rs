@@ -565,6 +565,7 @@ pub(crate) async fn next_message(
                 return Err(Cause::TooLong { limit });
             }
             AnswerPart::Data(data) => message.extend_from_slice(&data),
+            AnswerPart::Interrupted => {}
         }
     }
     Ok(None)
@@ -755,7 +756,9 @@ pub(super) async fn beginning(exchange: &mut HttpExchange) -> Beginning {
                     return Beginning { bytes, cut: true };
                 }
             }
-            Ok(Some(AnswerPart::End) | None) => return Beginning { bytes, cut: false },
+            Ok(Some(AnswerPart::End | AnswerPart::Interrupted) | None) => {
+                return Beginning { bytes, cut: false };
+            }
             Err(_) => return Beginning { bytes, cut: true },
         }
     }

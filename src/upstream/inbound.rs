@@ -37,6 +37,8 @@ pub enum AnswerPart {
     Data(Bytes),
     /// End of the message: one JSON body, one event, one line.
     End,
+    /// The event stream ended between two messages, before the response, and is being resumed.
+    Interrupted,
 }
 
 /// Maximum length of a server request's id, in bytes as written.

@@ -301,6 +301,7 @@ async fn over_stdio(
                 return outcome(&message).unwrap_or(ListenEnd::Ended(None));
             }
             Ok(Some(AnswerPart::Data(_))) => return ListenEnd::Refused,
+            Ok(Some(AnswerPart::Interrupted)) => {}
             Ok(None) | Err(_) if link.has_ended() => return ListenEnd::Disconnected,
             Ok(None) | Err(_) => return ListenEnd::Ended(None),
         }

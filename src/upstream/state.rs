@@ -691,6 +691,7 @@ impl Carrier {
                     return Err(Cause::TooLong { limit: max_bytes }.into());
                 }
                 AnswerPart::Data(data) => message.extend_from_slice(&data),
+                AnswerPart::Interrupted => {}
             }
         }
         Err(FetchFailure::of(link, Cause::NoAnswerAtAll { reason: "".into() }))

@@ -191,6 +191,7 @@ async fn next_message(answer: &mut Answer) -> Result<Option<String>, CallError> 
                 message.extend_from_slice(&data);
             }
             Some(AnswerPart::End) => return Ok(Some(String::from_utf8(message).unwrap())),
+            Some(AnswerPart::Interrupted) => assert!(message.is_empty(), "within a message"),
             None => {
                 assert!(message.is_empty(), "the stream ended within a message");
                 return Ok(None);

@@ -392,8 +392,9 @@ fn cap_8_client_with_a_progress_token_is_notified_that_its_call_waits() {
 fn cap_8_client_without_a_progress_token_gets_a_stream_with_keep_alives() {
     let proxy = proxy();
     let (session, connection) = session_stream(&proxy, json!({}));
-    // The head of a stream comes though nothing was said.
+    // The head of a stream comes though nothing was said, and an event from which it can be resumed.
     let mut events = streamed(&session, connection, &json!({}));
+    assert_eq!(events.next().unwrap().data, "");
     let id = id(&until_waiting(&proxy, 1));
     assert_eq!(answer(&proxy, &id, &json!({"decision": "deny"})).status, 200);
     let text = "Tool 's:write_item': approval was denied";

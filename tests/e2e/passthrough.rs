@@ -8,7 +8,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Client, Connection, HttpStub, PATIENCE, Proxy, Received, Recorder, Reply, stub_stdio, until,
+    Client, Connection, HttpStub, PATIENCE, Proxy, Received, Recorder, Reply, ask_modern,
+    stub_stdio, until,
 };
 
 fn http() -> &'static HttpStub {
@@ -197,6 +198,103 @@ fn error_of_a_server_is_returned_verbatim_and_ours_names_the_fault() {
         error(&client.ask_raw("resources/read", r#"{"uri":"mcpproxy://gone/x:y"}"#));
     assert_eq!(code, -32603);
     assert!(message.starts_with("gone: resources/read: the server is not connected"), "{message}");
+}
+
+/// Own URIs of resources that are missing, and the `data` of the error that says so.
+const MISSING: [(&str, &str); 6] = [
+    ("t://a/b", r#"{"n":1.0e5,"uri" :"t://a/b", "x":"\/"}"#),
+    ("t://escaped", r#"{"uri":"\u0074:\/\/escaped"}"#),
+    ("t://another", r#"{"uri":"t://another/one"}"#),
+    ("t://number", r#"{"uri":7}"#),
+    ("t://nested", r#"{"of":{"uri":"t://nested"},"uris":["t://nested"]}"#),
+    ("t://text", r#""t://text""#),
+];
+
+/// The error about a missing resource, with this code.
+fn missing(code: i64, own: &str, data: &str) -> String {
+    format!(r#"{{ "code" : {code},"message":"{own} is missing","uri":"{own}","data":{data}}}"#)
+}
+
+/// A server that misses all resources.
+fn without_resources(is_modern: bool) -> Recorder {
+    Recorder::start(move |_, request: &Received| {
+        let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let Some(id) = message.get("id") else {
+            return Reply::Http("202 Accepted", "", Vec::new());
+        };
+        let capabilities = json!({"tools": {}, "resources": {}});
+        let member = match (message["method"].as_str().unwrap_or_default(), is_modern) {
+            ("initialize", false) => format!(
+                r#""result":{}"#,
+                json!({"protocolVersion": "2025-11-25", "capabilities": capabilities,
+                    "serverInfo": {"name": "s", "version": "1"}})
+            ),
+            ("server/discover", true) => format!(
+                r#""result":{}"#,
+                json!({"supportedVersions": ["2026-07-28"], "capabilities": capabilities,
+                    "resultType": "complete", "ttlMs": 0, "cacheScope": "private"})
+            ),
+            ("tools/list", _) => r#""result":{"tools":[]}"#.to_owned(),
+            ("resources/read", _) => {
+                let own = message["params"]["uri"].as_str().unwrap();
+                let (_, data) = MISSING.iter().find(|(known, _)| *known == own).unwrap();
+                let code = if is_modern { -32602 } else { -32002 };
+                format!(r#""error":{}"#, missing(code, own, data))
+            }
+            _ => r#""error":{"code":-32601,"message":"Method not found"}"#.to_owned(),
+        };
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},{member}}}"#);
+        Reply::Http("200 OK", "content-type: application/json\r\n", body.into())
+    })
+}
+
+#[test]
+fn pro_4_missing_resource_is_named_in_the_clients_spelling_and_other_bytes_stay() {
+    let servers = [without_resources(false), without_resources(true)];
+    let [old, new] = &servers;
+    let entry = |server: &Recorder| json!({"url": format!("http://127.0.0.1:{}/mcp", server.port)});
+    let proxy = Proxy::start(json!({"old": entry(old), "new": entry(new)}));
+    let error = |answer: &[u8]| {
+        let answer = std::str::from_utf8(answer).unwrap();
+        let (_, error) = answer.split_once(r#""error":"#).unwrap_or_else(|| panic!("{answer}"));
+        error.strip_suffix('}').unwrap().to_owned()
+    };
+    for (server, code) in [("old", -32002), ("new", -32602)] {
+        let single = format!("/mcp/server/{server}");
+        for path in ["/mcp", "/mcp/all", &single] {
+            let mut legacy = Client::open_at(proxy.port, path);
+            for (own, data) in MISSING {
+                let (asked, shown) = match path == single {
+                    true => (own.to_owned(), data.to_owned()),
+                    false => {
+                        let asked = format!("mcpproxy://{server}/{own}");
+                        let shown = data
+                            .replace(r#""uri" :"t://a/b""#, &format!(r#""uri" :"{asked}""#))
+                            .replace(r"\u0074:\/\/escaped", &asked);
+                        (asked, shown)
+                    }
+                };
+                let params = json!({"uri": asked});
+                let ours = legacy.ask_raw("resources/read", &params.to_string());
+                assert_eq!(error(&ours), missing(code, own, &shown), "{path} {server}");
+                let json = [("Accept", "application/json")];
+                let ours = ask_modern(&proxy, path, "resources/read", params, &json);
+                assert_eq!(
+                    error(ours.text().as_bytes()),
+                    missing(-32602, own, &shown),
+                    "{path} {server}"
+                );
+            }
+        }
+    }
+    let mut client = Client::open_at(proxy.port, "/mcp/all");
+    client.ask("resources/read", json!({"uri": "mcpproxy://new/t://a/b"}));
+    let record = until("the read is recorded", || {
+        client.records(&proxy, "type=resource_read").into_iter().next()
+    });
+    assert_eq!(record["metadata"]["adapted"], "error", "{record}");
+    let kept = record["response"].to_string();
+    assert!(kept.contains("t://a/b") && !kept.contains("mcpproxy://"), "the server's: {kept}");
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! The revisions with sessions, 2024-11-05 to 2025-11-25, over HTTP.
 
-use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, OnceLock};
 
 use serde_json::{Value, json};
 
-use crate::harness::{API_KEY, Connection, Events, HttpStub, Proxy, Response, until};
+use crate::harness::{
+    API_KEY, Connection, Events, HttpStub, PATIENCE, Proxy, Received, Recorder, Reply, Response,
+    ask_modern, until,
+};
 
 fn stub() -> &'static HttpStub {
     static STUB: OnceLock<HttpStub> = OnceLock::new();
@@ -294,6 +298,111 @@ fn broken_stream_resumes_after_the_last_event_seen() {
     for bad in ["", "x", "r99-1", "s1", "r1-99999999999999999999"] {
         let status = session.get(&[("Last-Event-ID", bad)]).response().status;
         assert_eq!(status, 400, "{bad}");
+    }
+}
+
+/// A server that ends the stream of a call before its answer. The stream that resumes it has the answer, as soon as that is
+/// released.
+struct Interrupting {
+    server: Recorder,
+    released: Sender<()>,
+}
+
+impl Interrupting {
+    fn start() -> Self {
+        let (released, answers) = channel();
+        let answers = Mutex::new(answers);
+        let server = Recorder::start(move |_, asked| answer(asked, &answers));
+        Self { server, released }
+    }
+
+    fn proxy(&self) -> Proxy {
+        let url = format!("http://127.0.0.1:{}/mcp", self.server.port);
+        Proxy::with(json!({"stream_after": "1h", "mcpServers": {"s": {"url": url}}}))
+    }
+
+    fn release(&self) {
+        self.released.send(()).unwrap();
+    }
+}
+
+fn answer(asked: &Received, answers: &Mutex<Receiver<()>>) -> Reply {
+    const EVENTS: &str = "content-type: text/event-stream\r\n";
+    let message: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
+    let result = match message["method"].as_str() {
+        Some("initialize") => json!({"protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}),
+        Some("tools/list") => json!({"tools": [{"name": "t", "inputSchema": {"type": "object"},
+            "annotations": {"readOnlyHint": true}}]}),
+        Some("tools/call") => {
+            // Its id leads back to the call.
+            let event = format!("id: {}\nretry: 1\ndata: \n\n", message["id"]);
+            return Reply::Http("200 OK", EVENTS, event.into());
+        }
+        Some(_) => return Reply::Http("202 Accepted", "", Vec::new()),
+        None => {
+            let [id] = asked.headers("last-event-id")[..] else {
+                return Reply::Http("405 Method Not Allowed", "", Vec::new());
+            };
+            answers.lock().unwrap().recv_timeout(PATIENCE).expect("it is released");
+            let result = r#"{"content":[],"structuredContent":{"n":7}}"#;
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+            return Reply::Http("200 OK", EVENTS, format!("id: x\ndata: {answer}\n\n").into());
+        }
+    };
+    let body = json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string();
+    Reply::Http("200 OK", "content-type: application/json\r\n", body.into())
+}
+
+#[test]
+fn pro_7_interrupted_call_opens_a_stream_that_is_resumed_before_its_first_message() {
+    let server = Interrupting::start();
+    let proxy = server.proxy();
+    let session = Session::open(&proxy, "/mcp", "2025-11-25", json!({}));
+    let mut call = session.call("s:t", json!({}), json!({}));
+    assert_eq!(call.head().0, 200);
+    let primed = String::from_utf8(call.chunk().unwrap()).unwrap();
+    let id =
+        primed.strip_prefix("id: ").and_then(|it| it.strip_suffix("\nretry: 1000\ndata: \n\n"));
+    let id = id.unwrap_or_else(|| panic!("{primed}"));
+    drop(call);
+    server.release();
+    let mut resumed = Events::of(session.get(&[("Last-Event-ID", id)]));
+    let answer = resumed.message();
+    assert_eq!(
+        (&answer["id"], &answer["result"]["structuredContent"]["n"]),
+        (&json!("c"), &json!(7))
+    );
+    assert!(resumed.next().is_none());
+    // A client that stays gets the answer on the same stream.
+    let mut call = session.call("s:t", json!({}), json!({}));
+    call.head();
+    assert!(String::from_utf8(call.chunk().unwrap()).unwrap().ends_with("data: \n\n"));
+    server.release();
+    let answer = String::from_utf8(call.chunk().unwrap()).unwrap();
+    assert!(answer.starts_with("id: r"), "{answer}");
+}
+
+#[test]
+fn pro_7_interrupted_call_is_a_comment_or_json_for_clients_that_are_not_primed() {
+    let server = Interrupting::start();
+    let proxy = server.proxy();
+    let session = Session::open(&proxy, "/mcp", "2025-06-18", json!({}));
+    let mut call = session.call("s:t", json!({}), json!({}));
+    call.head();
+    assert_eq!(String::from_utf8(call.chunk().unwrap()).unwrap(), ":\n\n");
+    server.release();
+    assert!(String::from_utf8(call.chunk().unwrap()).unwrap().starts_with("id: r"));
+    let session = Session::open(&proxy, "/mcp", "2025-11-25", json!({}));
+    server.release();
+    let body = read("c", "s:t", json!({}), json!({})).to_string();
+    let plain = session.send("POST", &[("Accept", "application/json")], &body).response();
+    server.release();
+    let params = json!({"name": "s__t", "arguments": {}});
+    let modern = ask_modern(&proxy, "/mcp/all", "tools/call", params, &[]);
+    for answer in [plain, modern] {
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+        assert_eq!(answer.json()["result"]["structuredContent"]["n"], 7, "{}", answer.text());
     }
 }
 

@@ -425,8 +425,10 @@ fn silent_call_becomes_an_event_stream_if_the_client_accepts_one() {
     let streamed = client.connection.response();
     assert_eq!(streamed.header("content-type"), Some("text/event-stream"));
     let text = streamed.text();
-    assert!(text.starts_with(":\n\n:\n\n"), "a comment at once and comments after it: {text}");
-    let event = text.split("\n\n").find(|event| event.contains("data: ")).unwrap();
+    let (head, rest) = text.split_once("retry: 1000\ndata: \n\n").expect("a priming event");
+    assert!(head.starts_with("id: r") && head.ends_with("-0\n"), "at once: {text}");
+    assert!(rest.starts_with(":\n\n"), "comments after it: {text}");
+    let event = rest.split("\n\n").find(|event| event.contains("data: ")).unwrap();
     assert!(event.contains("event: message\n") && event.contains("isError"), "{text}");
     // A client without event streams waits for its JSON.
     let plain = client.read_raw("s:never", json!({}));

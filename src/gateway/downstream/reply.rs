@@ -143,6 +143,9 @@ const BESIDE_DATA_BYTES: usize = 1024;
 /// Size of a framed line end within the data.
 const LINE_END_BYTES: usize = "\r\ndata: ".len();
 
+/// A priming event after its id: the delay before a client resumes the stream, in milliseconds, and no data.
+const PRIMING: &[u8] = b"retry: 1000\ndata: \n\n";
+
 /// Whether a piece was the last of its stream.
 #[derive(PartialEq, Eq)]
 enum Was {
@@ -165,7 +168,10 @@ impl ReplyStream {
             Framer { id: id.clone(), family, encoder: Encoder::new(), line, inside: false };
         let mut reply =
             Self { worker: Rc::clone(worker), call: Some(call), framer, out: VecDeque::new() };
-        reply.framer.piece(first, &mut reply.out);
+        match first {
+            Piece::Alive => reply.framer.open(&mut reply.out),
+            first => drop(reply.framer.piece(first, &mut reply.out)),
+        }
         response(reply, async |reply| reply.next().await)
     }
 
@@ -288,6 +294,13 @@ fn not_kept(why: &ReplayFull) -> String {
 }
 
 impl Framer {
+    /// Begins a stream that has no event yet.
+    fn open(&self, out: &mut VecDeque<Bytes>) {
+        let line = self.line.as_ref();
+        let primed = line.filter(|line| line.session.client.revision().primes_event_streams());
+        out.push_back(primed.map_or(COMMENT, KeptEvents::priming));
+    }
+
     fn piece(&mut self, piece: Piece, out: &mut VecDeque<Bytes>) -> Was {
         match piece {
             Piece::Notification(message) => {
@@ -420,6 +433,11 @@ impl KeptEvents {
     fn id(&self) -> Bytes {
         let id = EventId { kind: StreamKind::Reply, stream: self.stream, event: self.event };
         Encoder::id(&id.to_string())
+    }
+
+    /// Event without data, from which a client can resume the stream before its first event.
+    fn priming(&self) -> Bytes {
+        [&*self.id(), PRIMING].concat().into()
     }
 
     fn put(&mut self, part: &Bytes) {

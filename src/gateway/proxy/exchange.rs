@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use mcpproxy_activity::record::{Decision, Status};
 use mcpproxy_activity::{Durability, record};
-use mcpproxy_catalog::exposed_uris::UriRewriter;
+use mcpproxy_catalog::exposed_uris::AnswerRewriter;
 use mcpproxy_policy::approvals::{BoundRequest, MAX_SERVER_STATE_BYTES};
 use mcpproxy_policy::tool::OutputSchema;
 use mcpproxy_policy::{Access, BreakerChange, Permit, ResourceRequest, ServerOutcome};
@@ -49,6 +49,7 @@ use crate::telemetry::call_metrics::Judged;
 mod ask;
 mod error_answer;
 mod hold;
+mod lost_stream;
 mod retry;
 mod task;
 mod withheld_task;
@@ -97,8 +98,8 @@ pub(super) struct Exchange {
     held: Option<(HeldQuestion, Box<PreparedHold>)>,
     /// Facts to raise when the first part of the answer arrives.
     rise: Option<Rise>,
-    /// Rewriter of the URIs in the result.
-    rewriter: Option<Box<UriRewriter>>,
+    /// Rewriter of the URIs in the answer.
+    rewriter: Option<Box<AnswerRewriter>>,
     /// Beginning of a `requestState` that has not ended.
     open_state: Option<Vec<u8>>,
     /// Whether a byte of the answer was sent.
@@ -280,6 +281,10 @@ impl Exchange {
             }
             let chunk = match part {
                 Some(AnswerPart::Data(chunk)) => chunk,
+                Some(AnswerPart::Interrupted) => {
+                    Box::pin(self.interrupted()).await;
+                    continue;
+                }
                 Some(AnswerPart::End) => match self.end_message()? {
                     InspectedMessage::Answer(member) => {
                         match self.rounds.take().filter(|rounds| rounds.is_asked()) {
@@ -419,7 +424,7 @@ impl Exchange {
         self.rounds = Some(rounds);
         self.tasks = TaskAnswer::of(None, self.permit.access(), &answer, false);
         self.answer = Some(answer.into());
-        if let Some(rewriter) = &mut self.rewriter {
+        if let Some(rewriter) = self.rewriter.as_mut().and_then(|it| it.result.as_mut()) {
             rewriter.restart();
         }
         Ok(())
@@ -490,7 +495,8 @@ impl Exchange {
         ending: Option<&'static [u8]>,
         adapted: Option<Splice>,
     ) -> Option<Splice> {
-        let Some(rewriter) = &mut self.rewriter else { return adapted };
+        let rewriter = self.rewriter.as_mut().and_then(|it| it.result.as_mut());
+        let Some(rewriter) = rewriter else { return adapted };
         let whole = adapted.unwrap_or_else(|| {
             let mut whole = Splice::new();
             match ending {
@@ -573,42 +579,6 @@ impl Exchange {
                 }
             }
         }
-    }
-
-    /// Repeats the request if nothing has arrived and the connection is to blame (CAP-7).
-    async fn retry_call(&mut self, error: CallError) -> Result<(), Broken> {
-        if error.cause.quotes_server() {
-            self.is_answered();
-        }
-        let nothing_received = self.answer.as_ref().is_some_and(AnswerStream::received_nothing);
-        if !(nothing_received && error.cause.is_broken_connection()) {
-            return Err(error.into());
-        }
-        let guard = self.worker.proxy.upstreams.enter(self.permit.access().server());
-        let ended = self.answer.as_ref().is_some_and(AnswerStream::may_have_crashed_server);
-        let retry = self.retry.take().filter(|retry| !ended || retry.may_end_its_server());
-        let (Some(retry), Some(guard)) = (retry, guard) else {
-            return Err(error.into());
-        };
-        let failed = self.answer.take().map(|answer| answer.generation());
-        let record = &mut self.call_record;
-        let answer = match retry.send(&self.worker, guard, &self.permit, record, failed).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                if error.cause.quotes_server() {
-                    self.is_answered();
-                }
-                return Err(error.into());
-            }
-        };
-        let hash_key = self.worker.proxy.hash_key;
-        let policy = policy(&self.permit);
-        self.inspector = Inspector::new(self.treatment, &policy, answer.id(), hash_key);
-        if let Some(tasks) = self.tasks.take() {
-            self.tasks = tasks.again(self.permit.access(), &answer);
-        }
-        self.answer = Some(answer.into());
-        Ok(())
     }
 
     /// Next part from the upstream. Gathered bytes are sent while none is available.
@@ -909,8 +879,8 @@ pub(super) struct SentRequest {
     pub(super) holdable: Option<Bytes>,
     /// How to repeat it after a failure.
     pub(super) retry: Option<Box<Retry>>,
-    /// Rewriter of the URIs in its result.
-    pub(super) rewriter: Option<Box<UriRewriter>>,
+    /// Rewriter of the URIs in its answer.
+    pub(super) rewriter: Option<Box<AnswerRewriter>>,
     /// Part of its answer that may be about a task.
     pub(super) tasks: Option<TaskAnswer>,
 }

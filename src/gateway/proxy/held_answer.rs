@@ -301,7 +301,7 @@ impl HeldAnswer {
 fn part_len(part: &Part) -> usize {
     match part {
         Ok(Some(AnswerPart::Data(data))) => data.len() + size_of::<Part>(),
-        Ok(Some(AnswerPart::End) | None) | Err(_) => 0,
+        Ok(Some(AnswerPart::End | AnswerPart::Interrupted) | None) | Err(_) => 0,
     }
 }
 
@@ -328,6 +328,7 @@ impl Collected {
                 Taken::Kept
             }
             Ok(Some(AnswerPart::End)) => self.message(),
+            Ok(Some(AnswerPart::Interrupted)) => Taken::Kept,
             ended @ (Ok(None) | Err(_)) => {
                 self.fill(Some(ended));
                 Taken::Kept

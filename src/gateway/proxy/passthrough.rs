@@ -36,7 +36,7 @@ use super::reply::Reaction;
 use super::reply::{Aborted, Piece, Reply, Running};
 use super::worker::Worker;
 use mcpproxy_catalog::exposed;
-use mcpproxy_catalog::exposed_uris::{CONTENTS, DIRECTORY, SKILL_RESULT, UriPlace, UriRewriter};
+use mcpproxy_catalog::exposed_uris::{AnswerRewriter, CONTENTS, DIRECTORY, SKILL_RESULT, UriPlace};
 use mcpproxy_catalog::listing;
 use mcpproxy_catalog::listing::{PageElement, Start};
 use mcpproxy_policy as policy;
@@ -280,9 +280,9 @@ async fn send(
             ResourceRequest::Read | ResourceRequest::ReadDirectory | ResourceRequest::GetSkill => {}
         }
     }
-    if let (None, Some(place)) = (only, exposed_places(forward, &own)) {
-        let rewriter = UriRewriter::new(place, upstream.name());
-        on.rewrite(rewriter.answering(&own, request.target().word()));
+    if let (None, Target::Uri(asked)) = (only, request.target()) {
+        let exposed = exposed_places(forward, &own);
+        on.rewrite(AnswerRewriter::new(exposed, upstream.name(), &own, asked));
     }
     let principal = &on.caller.principal;
     let (sent, extras) = match held_repeats::named_in(worker, principal, &extras.members) {

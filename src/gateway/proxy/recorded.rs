@@ -35,7 +35,7 @@ use super::session_facts::{FactsOf, Rise};
 use super::settings::CurrentSettings;
 use super::worker::Worker;
 use mcpproxy_activity::record::{Recording, Status};
-use mcpproxy_catalog::exposed_uris::UriRewriter;
+use mcpproxy_catalog::exposed_uris::AnswerRewriter;
 use mcpproxy_policy as policy;
 use mcpproxy_policy::intent::{Intent, Operation};
 use mcpproxy_policy::tool::{Annotations, Exposure, Rules, Tool, ToolName, Trust, World};
@@ -72,15 +72,15 @@ pub(super) struct OnRecord<'a> {
     inputs: Box<str>,
     /// Facts to raise when the answer begins.
     rise: Option<Rise>,
-    /// Rewriter of the URIs in the result.
-    rewriter: Option<Box<UriRewriter>>,
+    /// Rewriter of the URIs in the answer.
+    rewriter: Option<Box<AnswerRewriter>>,
     /// The client's id of the task that the request is about.
     pub(super) task: Option<Box<str>>,
 }
 
 impl OnRecord<'_> {
-    /// Rewrites URIs in the result.
-    pub(super) fn rewrite(&mut self, rewriter: UriRewriter) {
+    /// Rewrites URIs in the answer.
+    pub(super) fn rewrite(&mut self, rewriter: AnswerRewriter) {
         self.rewriter = Some(Box::new(rewriter));
     }
 }

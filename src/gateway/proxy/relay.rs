@@ -284,6 +284,12 @@ impl Relay {
         self.client.as_ref().map(|(client, _)| ActiveCall::of(Arc::clone(client)))
     }
 
+    /// The piece that makes the reply to a legacy client an event stream, if it accepts one and has none yet.
+    pub(super) fn opens_stream(&mut self) -> Option<Piece> {
+        let is_legacy = self.channel()?.family == ProtocolFamily::Legacy;
+        (is_legacy && !std::mem::replace(&mut self.streams, true)).then_some(Piece::Alive)
+    }
+
     /// The client, if it can receive messages now.
     fn channel(&self) -> Option<&Arc<Client>> {
         match &self.client {

@@ -556,6 +556,7 @@ async fn collect(
     while let Some(part) = within(call.next()).await? {
         match part {
             AnswerPart::Data(data) => message.extend_from_slice(&data),
+            AnswerPart::Interrupted => panic!("a pipe is not resumed"),
             AnswerPart::End => {
                 messages.push(String::from_utf8(std::mem::take(&mut message)).unwrap());
             }

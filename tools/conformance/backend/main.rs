@@ -27,6 +27,7 @@ use std::error::Error;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use hyper::server::conn::http1;
@@ -59,6 +60,12 @@ use rounds::Seal;
 
 type Context = RequestContext<RoleServer>;
 
+/// Number of streams of a session that are ended.
+const MAX_STREAMS: u64 = 64;
+/// Time after which a client resumes an ended stream.
+const RESUMED_AFTER: Duration = Duration::from_millis(100);
+/// Time after which the call is answered, on the stream that resumes it.
+const ANSWERED_AFTER: Duration = Duration::from_secs(1);
 const LEGACY: [ProtocolVersion; 4] = [
     ProtocolVersion::V_2024_11_05,
     ProtocolVersion::V_2025_03_26,
@@ -106,7 +113,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn serve(backend: Backend, port: u16) -> Result<(), Box<dyn Error>> {
     let config = StreamableHttpServerConfig::default()
         .with_allowed_origins(["http://127.0.0.1:*", "http://localhost:*"]);
-    let sessions = Arc::new(LocalSessionManager::default());
+    let sessions = backend.0.sessions.clone();
     let service = StreamableHttpService::new(move || Ok(backend.clone()), sessions, config);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     println!("{}", listener.local_addr()?.port());
@@ -138,6 +145,8 @@ struct Shared {
     /// Whether the tool and the prompt that come and go are there.
     more_tools: AtomicBool,
     more_prompts: AtomicBool,
+    /// Sessions of legacy clients over HTTP.
+    sessions: Arc<LocalSessionManager>,
     /// Receivers of a changed list: legacy clients and modern subscriptions.
     peers: Mutex<Vec<Peer<RoleServer>>>,
     sinks: Mutex<Vec<SubscriptionSink>>,
@@ -157,6 +166,7 @@ impl Backend {
             seal: Seal::new(),
             more_tools: AtomicBool::new(false),
             more_prompts: AtomicBool::new(false),
+            sessions: Arc::default(),
             peers: Mutex::default(),
             sinks: Mutex::default(),
         }))
@@ -183,6 +193,21 @@ impl Backend {
                 List::Prompts => sink.notify_prompt_list_changed().await,
             });
         }
+    }
+
+    /// Ends the streams of the responses in the session of a call, which its client resumes. rmcp counts streams and gives a
+    /// tool no number, so all of them end; those that are over already are no error.
+    async fn end_streams(&self, context: &Context) {
+        let head = context.extensions.get::<http::request::Parts>();
+        let id = head.and_then(|head| head.headers.get("mcp-session-id")?.to_str().ok());
+        let sessions = self.0.sessions.sessions.read().await;
+        let Some(session) = id.and_then(|id| sessions.get(id)) else { return };
+        for stream in 0..MAX_STREAMS {
+            drop(session.close_sse_stream(stream, Some(RESUMED_AFTER)).await);
+        }
+        drop(sessions);
+        // An answer to an ended stream is lost in rmcp.
+        tokio::time::sleep(ANSWERED_AFTER).await;
     }
 
     /// The side effect of a tool, and its answer if that is not a constant.
@@ -218,6 +243,7 @@ impl Backend {
                     }
                 }
             }
+            "test_reconnection" => self.end_streams(context).await,
             "test_trigger_tool_change" => self.change(List::Tools).await,
             "test_trigger_prompt_change" => self.change(List::Prompts).await,
             "test_missing_capability" => {

@@ -24,8 +24,8 @@ impl Exchange {
     }
 
     /// Masks configured secrets in a JSON-RPC error, and gives it the members that clients require and a code of the
-    /// client's family (PRO-35). It is otherwise forwarded verbatim. Returns the result to send instead if the error
-    /// requires URLs to be opened and the client can be asked to do so.
+    /// client's family (PRO-35), and the requested URI as the client spelled it (PRO-4). It is otherwise forwarded verbatim.
+    /// Returns the result to send instead if the error requires URLs to be opened and the client can be asked to do so.
     pub(super) fn repair_error(&mut self) -> Option<Bytes> {
         let parts: Vec<Bytes> = std::mem::take(&mut self.waiting).into_iter().collect();
         let mut error = joined(parts);
@@ -54,11 +54,14 @@ impl Exchange {
             }
             None => None,
         };
-        if let Some(repaired) = modern.or(conforming) {
+        let repaired = modern.or(conforming);
+        let is_repaired = repaired.is_some();
+        let error = repaired.map_or(error, Bytes::from);
+        let exposed = self.rewriter.as_ref().and_then(|rewriter| rewriter.error(&error));
+        if is_repaired || exposed.is_some() {
             self.call_record.add_metadata(ADAPTED, r#""error""#);
-            error = Bytes::from(repaired);
         }
-        self.waiting = Splice::from(error);
+        self.waiting = exposed.unwrap_or_else(|| Splice::from(error));
         None
     }
 

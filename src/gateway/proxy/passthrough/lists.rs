@@ -334,6 +334,7 @@ async fn whole(mut answer: Answer, hash_key: u64) -> Result<(AnswerMember, Vec<u
                 InspectedMessage::Notification(parts) => answer.observe(&parts.concat()),
                 InspectedMessage::Foreign => {}
             },
+            Some(AnswerPart::Interrupted) => {}
             None => return Err(answer.without_response().cause()),
         }
     }
