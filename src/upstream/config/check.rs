@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use crate::config::reference::{Invalid, KINDS, Lookup, fill};
-use crate::config::{Config, Kind, PROXY_SETTING};
+use crate::config::{Config, Kind, OauthSettings, PROXY_SETTING};
 use crate::endpoint::{UrlForm, parse_url};
 use mcpproxy_runtime::io::address::UNIX;
 use mcpproxy_runtime::io::egress_proxy::Egress;
@@ -77,6 +77,10 @@ impl Config {
         }
         if let Some(secret) = self.oauth.as_ref().and_then(|it| it.client_secret.as_deref()) {
             filled(secret, &["oauth", "client_secret"], lookup, &mut found);
+        }
+        if let Some(key) = self.oauth.as_ref().and_then(OauthSettings::missing_credential) {
+            let invalid = Invalid::NoCredential { key };
+            found.push(mistake(&["oauth", key], format!("{invalid}: {}", form(&invalid))));
         }
         found
     }
@@ -277,6 +281,10 @@ const fn form(invalid: &Invalid) -> &'static str {
         Invalid::Missing { .. } => "set it, or write the value itself",
         Invalid::Unread { .. } => "fix that, or write the value itself",
         Invalid::Unclosed { .. } | Invalid::Input { .. } => "write ${env:NAME}",
+        Invalid::NoCredential { .. } => {
+            "write the id and the secret of a client that is registered at the authorization \
+             server, or remove oauth.grant to log in with a browser"
+        }
         Invalid::Proxy { .. } => "write \"proxy\" like \"http://host:3128\", or \"none\"",
     }
 }
@@ -310,6 +318,9 @@ mod tests {
             serde_json::json!({"url": "http://h", "command": "x", "protocol": "http"}),
             serde_json::json!({"url": "https://h", "proxy": "http://u:${env:TOKEN}@p:3128"}),
             serde_json::json!({"url": "https://h", "proxy": "none"}),
+            serde_json::json!({"url": "https://h", "oauth": {"grant": "authorization_code"}}),
+            serde_json::json!({"url": "https://h", "oauth": {"grant": "client_credentials",
+                "client_id": "c", "client_secret": "${env:TOKEN}"}}),
         ] {
             assert_eq!(problems(entry.clone()), [""; 0], "{entry}");
         }
@@ -379,6 +390,17 @@ mod tests {
             (
                 serde_json::json!({"url": "http://h", "oauth": {"client_secret": "${env:S}"}}),
                 vec!["oauth.client_secret: environment variable S is not set"],
+            ),
+            (
+                serde_json::json!({"url": "http://h", "oauth": {"grant": "client_credentials", "client_secret": "s"}}),
+                vec![
+                    "oauth.client_id: oauth.grant is client_credentials, which needs \
+                     oauth.client_id: write the id and the secret of a client",
+                ],
+            ),
+            (
+                serde_json::json!({"url": "http://h", "oauth": {"grant": "client_credentials", "client_id": "c", "client_secret": ""}}),
+                vec!["oauth.client_secret: oauth.grant is client_credentials"],
             ),
         ] {
             let found = problems(entry.clone());
