@@ -41,6 +41,11 @@ fn until_reason(proxy: &Proxy, state: &str, words: &str) -> String {
     })
 }
 
+fn restart(proxy: &Proxy) {
+    let restarted = proxy.cli(&["upstream", "restart", "s"]);
+    assert_eq!(restarted.code, Some(0), "{}", restarted.stderr);
+}
+
 fn works(proxy: &Proxy) {
     let result = proxy.client().read("s:read_item", json!({}));
     assert_eq!(result["content"][0]["text"], "seven", "{result}");
@@ -126,12 +131,14 @@ fn id_6_refused_client_is_reported_and_asks_a_bounded_number_of_times() {
     for words in ["oauth.client_id, oauth.client_secret", "run mcpproxy upstream login s"] {
         assert!(reason.contains(words) && !reason.contains(SECRET), "{reason}");
     }
-    let mut client = proxy.client();
-    for _ in 0..3 {
-        let refused = client.read("s:read_item", json!({}));
-        assert!(!error_text(&refused).contains("needs a login"), "{refused}");
+    let refused = proxy.client().read("s:read_item", json!({}));
+    assert!(!error_text(&refused).contains("needs a login"), "{refused}");
+    for _ in 0..2 {
+        // An attempt that no backoff of the connection delays.
+        let restarted = proxy.cli(&["upstream", "restart", "s"]);
+        assert_ne!(restarted.code, Some(0), "{}", restarted.stdout);
     }
-    assert_eq!(authority.ways().exchanged.len(), 1, "calls cause no further request");
+    assert_eq!(authority.ways().exchanged.len(), 1, "attempts cause no further request");
     let failed = proxy.cli(&["upstream", "login", "s"]);
     assert_eq!(failed.code, Some(1), "{}", failed.stderr);
     assert!(failed.stderr.contains("nothing was granted: invalid_client"), "{}", failed.stderr);
@@ -269,8 +276,10 @@ fn id_6_scope_that_the_server_requires_is_requested_once_unless_scopes_are_confi
                 });
             }
         }
-        assert_eq!(authority.ways().asked, asked);
+        // Another connection looks for what the token lacks.
+        restart(&proxy);
         until_reason(&proxy, "connected", reason);
+        assert_eq!(authority.ways().asked, asked);
     }
 }
 
@@ -283,7 +292,7 @@ fn id_6_refused_scope_leaves_the_token_of_a_client_in_use_and_renewable() {
     client.read("s:read_item", json!({}));
     until_reason(&proxy, "connected", "has to be granted to client robot");
     until("it is requested", || (authority.ways().exchanged.len() == 2).then_some(()));
-    client.read("s:read_item", json!({}));
+    restart(&proxy);
     until_reason(&proxy, "connected", "has to be granted to client robot");
     {
         let mut ways = authority.ways();
