@@ -10,6 +10,9 @@
 //!                              └──── client ─────┘
 //! ```
 //!
+//! With the grant `client_credentials` there is no person: [`client_credentials`] requests each token, for both sides of the
+//! diagram.
+//!
 //! Any request may be challenged: a server may require a login, or a further scope, only at a call. [`Challenges`]
 //! collects them for the server's task, which renews tokens and reports the state.
 

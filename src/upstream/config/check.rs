@@ -153,6 +153,15 @@ impl Config {
         if self.proxy.is_some() && is_socket {
             odd(&["proxy"], "is not used: the url is a Unix socket");
         }
+        let has_own = self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
+        if self.is_unattended() && (has_own || is_socket) {
+            let why = if is_socket {
+                "the url is a Unix socket"
+            } else {
+                "headers hold an Authorization"
+            };
+            odd(&["oauth", "grant"], &format!("is not used: {why}"));
+        }
         if self.tls.is_some() && self.kind() == Ok(Kind::Http) && plain() {
             let problem = "is not used: the url is none of https";
             found.push((vec!["tls".to_owned()], problem.to_owned()));
@@ -425,5 +434,14 @@ mod tests {
             odd(serde_json::json!({"url": "http://h/${X}", "args": ["a"]})),
             ["url", "args"]
         );
+        let oauth = serde_json::json!({"grant": "client_credentials", "client_id": "c", "client_secret": "s"});
+        for (url, name, expected) in [
+            ("https://h", "X-Key", &[][..]),
+            ("https://h", "authorization", &["oauth.grant"]),
+            ("unix:/s.sock:/mcp", "X-Key", &["oauth.grant"]),
+        ] {
+            let entry = serde_json::json!({"url": url, "headers": {name: "x"}, "oauth": oauth});
+            assert_eq!(odd(entry), expected, "{url} {name}");
+        }
     }
 }

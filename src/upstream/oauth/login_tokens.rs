@@ -2,6 +2,8 @@
 //!
 //! Used by the server's task, so a token is renewed once regardless of the number of calls; the store's lock excludes
 //! other processes. A login or logout from the command line is noticed by the changed file.
+//!
+//! With the grant `client_credentials` a token is requested when there is none ([`Lack`]), with pauses after failures.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
