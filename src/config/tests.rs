@@ -428,7 +428,7 @@ fn every_known_key_is_accepted() {
         "input_validation": {"mode": "warn", "tools": {"t": {"mode": "off"}}},
         "result_limit": {"bytes": 0, "keep": "1m", "tools": {"t": {"bytes": 4096, "keep": "1s"}}},
         "tls": {"ca": "ca.pem", "cert": "c.pem", "key": "k.pem"}, "proxy": "none",
-        "oauth": {"client_id": "", "client_secret": "", "issuer": "",
+        "oauth": {"grant": "authorization_code", "client_id": "", "client_secret": "", "issuer": "",
             "client_metadata_url": "https://c.example/id", "scopes": []}}"#;
     let text = format!(
         r#"{{"listen": "127.0.0.1:1", "tls": {{"cert": "c.pem", "key": "k.pem", "client_ca": "a.pem"}}, "data_dir": "/d", "api_key": "", "require_mcp_auth": false,

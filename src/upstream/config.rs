@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::check::Mistake;
 pub(super) use self::reference::{Invalid, fill_without_keyring};
@@ -195,7 +195,13 @@ enum Kind {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Target {
     Stdio(ChildCommand),
-    Http { url: String, headers: Vec<(String, String)>, egress: Egress },
+    Http {
+        url: String,
+        headers: Vec<(String, String)>,
+        egress: Egress,
+        /// With the grant `client_credentials`.
+        client: Option<ClientCredentials>,
+    },
 }
 
 /// Command line of a stdio server.
@@ -259,6 +265,7 @@ impl Config {
                 url: fill(url, "url", lookup)?,
                 headers: fill_all(&self.headers, "headers", lookup)?,
                 egress: self.egress(lookup)?,
+                client: self.client_credentials(lookup)?,
             }),
         }
     }
@@ -345,6 +352,32 @@ impl Config {
         let secret = self.oauth.as_ref().and_then(|oauth| oauth.client_secret.as_deref());
         secret.map(|secret| fill(secret, "oauth.client_secret", lookup)).transpose()
     }
+
+    /// The resolved client of the grant `client_credentials`; `None` with another grant.
+    fn client_credentials(
+        &self,
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<ClientCredentials>, Invalid> {
+        let Some(oauth) = self.oauth.as_ref().filter(|oauth| oauth.grant.is_unattended()) else {
+            return Ok(None);
+        };
+        if let Some(key) = oauth.missing_credential() {
+            return Err(Invalid::NoCredential { key });
+        }
+        Ok(Some(ClientCredentials {
+            settings: ClientSettings {
+                id: oauth.client_id.clone().unwrap_or_default(),
+                issuer: oauth.issuer.clone(),
+                scopes: oauth.scopes.clone(),
+            },
+            secret: self.oauth_secret(lookup)?.unwrap_or_default(),
+        }))
+    }
+
+    /// Whether the server's tokens are requested without a person: by the grant `client_credentials`.
+    pub(super) fn is_unattended(&self) -> bool {
+        self.oauth.as_ref().is_some_and(|oauth| oauth.grant.is_unattended())
+    }
 }
 
 /// Resolves `value`, found under `key`; `lookup` reads environment variables. Reads files.
@@ -402,10 +435,48 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
         })
 }
 
+/// OAuth grant by which a server's tokens are obtained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OauthGrant {
+    /// A person logs in with a browser (RFC 6749 §4.1, with PKCE).
+    #[default]
+    AuthorizationCode,
+    /// The proxy requests tokens by itself, as the configured client (RFC 6749 §4.4).
+    ClientCredentials,
+}
+
+impl OauthGrant {
+    const fn is_unattended(self) -> bool {
+        match self {
+            Self::AuthorizationCode => false,
+            Self::ClientCredentials => true,
+        }
+    }
+}
+
+/// Client of the grant `client_credentials`. No `Debug`: it contains the secret.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct ClientCredentials {
+    pub(super) settings: ClientSettings,
+    pub(super) secret: String,
+}
+
+/// Settings of such a client that its tokens depend on. Tokens of other settings are not used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ClientSettings {
+    pub(super) id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) issuer: Option<String>,
+    /// Empty: those the server asks for.
+    pub(super) scopes: Vec<String>,
+}
+
 /// OAuth client of a server's entry, for authorization servers without dynamic registration. `Debug` hides secrets.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct OauthSettings {
+    pub grant: OauthGrant,
     /// Preregistered client id.
     pub client_id: Option<String>,
     /// Its secret. References are resolved.
@@ -417,6 +488,16 @@ pub struct OauthSettings {
     pub client_metadata_url: Option<String>,
     /// Requested scopes; empty: those the server asks for.
     pub scopes: Vec<String>,
+}
+
+impl OauthSettings {
+    /// The key that the grant `client_credentials` requires and that is missing or empty.
+    fn missing_credential(&self) -> Option<&'static str> {
+        let is_missing = |value: &Option<String>| value.as_ref().is_none_or(String::is_empty);
+        let keys = [("client_id", &self.client_id), ("client_secret", &self.client_secret)];
+        let mut missing = keys.into_iter().filter(|(_, value)| is_missing(value));
+        missing.next().map(|(key, _)| key).filter(|_| self.grant.is_unattended())
+    }
 }
 
 impl std::fmt::Debug for OauthSettings {

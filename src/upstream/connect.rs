@@ -187,15 +187,14 @@ async fn log_in_and_reach(
         Err(refused) if !refused.wants_login => return Err(refused.into()),
         Err(_) => first,
     };
-    let needs_login = || oauth::needs_login(&options.peer.name);
-    let Some(refused) = refused else { return Err(ConnectFailure::new(needs_login())) };
+    let Some(refused) = refused else { return Err(ConnectFailure::new(login.no_token())) };
     login.refuse(&refused);
     let second = login.bearer().await.map_err(ConnectFailure::new)?;
-    let second = second.ok_or_else(|| ConnectFailure::new(needs_login()))?;
+    let second = second.ok_or_else(|| ConnectFailure::new(login.no_token()))?;
     match reach(options, target, Some(&second), start).await {
         Err(refused) if refused.wants_login => {
             login.refuse(&second);
-            Err(ConnectFailure::new(needs_login()))
+            Err(ConnectFailure::new(login.no_token()))
         }
         reached => reached.map_err(ConnectFailure::from),
     }
@@ -225,7 +224,7 @@ async fn reach(
     bearer: Option<&Bearer>,
     start: Start,
 ) -> Result<ServerConnection, Unreached> {
-    let Target::Http { url, headers, egress } = target else {
+    let Target::Http { url, headers, egress, client: _ } = target else {
         return Err("the server is a command".to_owned().into());
     };
     let (tls, peer) = (options.tls.clone(), options.peer.clone());

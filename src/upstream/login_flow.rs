@@ -85,6 +85,12 @@ impl LoginSession {
         Self { config: config.clone(), standing: watch::Sender::default() }
     }
 
+    /// Why no person can log in, if tokens are requested without one.
+    pub(crate) fn unattended(&self) -> Option<FailedLogin> {
+        let why = "it needs no person: oauth.grant is client_credentials, and mcpproxy requests its tokens";
+        self.config.is_unattended().then(|| FailedLogin::new(why, true))
+    }
+
     pub(crate) fn standing(&self) -> LoginStanding {
         self.standing.borrow().clone()
     }

@@ -10,6 +10,9 @@
 //!                              └──── client ─────┘
 //! ```
 //!
+//! With the grant `client_credentials` there is no person: [`client_credentials`] requests each token, for both sides of the
+//! diagram.
+//!
 //! Any request may be challenged: a server may require a login, or a further scope, only at a call. [`Challenges`]
 //! collects them for the server's task, which renews tokens and reports the state.
 
@@ -23,6 +26,7 @@ use url::Url;
 
 pub use self::authority::LoginError;
 pub use self::client::{check_key_set_url, fetch_key_set};
+pub(super) use self::client_credentials::basic;
 pub use self::login::{LoggedIn, login};
 pub(super) use self::login_tokens::{
     Bearer, ChallengeOutcome, LoginTokens, Renewal, challenged, changed, renewal,
@@ -32,6 +36,7 @@ pub use self::store::TokenStoreError;
 
 mod authority;
 mod client;
+mod client_credentials;
 mod login;
 mod login_tokens;
 mod logout;
@@ -100,6 +105,8 @@ pub(super) fn union(scopes: impl IntoIterator<Item = String>) -> Vec<String> {
 #[derive(Debug)]
 pub(crate) struct Challenges {
     server: Arc<str>,
+    /// Whether tokens are requested without a person.
+    is_unattended: bool,
     state: Mutex<State>,
     recorded: Notify,
 }
@@ -111,15 +118,15 @@ struct State {
 }
 
 impl Challenges {
-    pub(super) fn new(server: Arc<str>) -> Self {
-        Self { server, state: Mutex::default(), recorded: Notify::new() }
+    pub(super) fn new(server: Arc<str>, is_unattended: bool) -> Self {
+        Self { server, is_unattended, state: Mutex::default(), recorded: Notify::new() }
     }
 
     /// Records a challenge for the server's task; returns the resulting error text.
     pub(crate) fn record(&self, challenge: Challenge) -> Arc<str> {
         let reason: Arc<str> = match &challenge {
-            Challenge::Token(_) => needs_login(&self.server).into(),
-            Challenge::Scopes(scopes) => needs_scopes(&self.server, scopes).into(),
+            Challenge::Token(_) => self.no_token().into(),
+            Challenge::Scopes(scopes) => self.lacks_scopes(scopes).into(),
         };
         let mut state = self.state();
         // A rejected token makes its scopes irrelevant.
@@ -130,6 +137,22 @@ impl Challenges {
         drop(state);
         self.recorded.notify_one();
         reason
+    }
+
+    /// Error text for a request that was rejected for its token, or for having none.
+    pub(super) fn no_token(&self) -> String {
+        match self.is_unattended {
+            true => "its token was rejected, another one is requested".to_owned(),
+            false => needs_login(&self.server),
+        }
+    }
+
+    /// Error text for a request that requires further scopes.
+    pub(super) fn lacks_scopes(&self, scopes: &[String]) -> String {
+        match self.is_unattended && !scopes.is_empty() {
+            true => format!("its token lacks scope {}", scopes.join(" ")),
+            false => needs_scopes(&self.server, scopes),
+        }
     }
 
     /// Waits for a challenge.
@@ -238,7 +261,7 @@ mod tests {
 
     #[test]
     fn rejected_token_outweighs_missing_scopes() {
-        let challenges = Challenges::new("s".into());
+        let challenges = Challenges::new("s".into(), false);
         let recorded = challenges.record(Challenge::Scopes(vec!["a".into()]));
         assert_eq!(&*recorded, "needs login with scope a: run mcpproxy upstream login s");
         let refused = Challenge::Token(Some(HeaderValue::from_static("Bearer t1")));

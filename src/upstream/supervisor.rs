@@ -363,6 +363,9 @@ impl Supervisor {
         if upstream.is_disabled() {
             return Err(NoLogin::Disabled);
         }
+        if let Some(unattended) = upstream.login.unattended() {
+            return Err(NoLogin::Failed(unattended));
+        }
         if upstream.login.claim() {
             let (upstream, events) = (Arc::clone(upstream), Arc::clone(&self.starter.events));
             let principal: Arc<str> = principal.into();

@@ -16,6 +16,7 @@ mod bridge;
 mod changes_while_waiting;
 mod check_order;
 mod cli;
+mod client_credentials;
 mod client_state_bounds;
 mod clients;
 mod closed_log;

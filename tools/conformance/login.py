@@ -2,7 +2,8 @@
 
 A person's part is played here: `mcpproxy upstream login`, the page it names, and the same again
 where a server asks for more. Between logins the proxy is started anew, so that what it found is
-what it says and nothing has to be waited for.
+what it says and nothing has to be waited for. A client that needs no person gets its tokens without
+any of this.
 """
 
 import contextlib
@@ -26,9 +27,10 @@ LOGIN_COMMAND = f"mcpproxy upstream login {suite.SERVER}"
 def main() -> int:
     binary, node, client, url = sys.argv[1:]
     name = f"login-{os.environ['MCP_CONFORMANCE_SCENARIO'].replace('/', '-')}-{os.getpid()}"
-    config = suite.configured(url, name, oauth=settings())
+    oauth = settings()
+    config = suite.configured(url, name, oauth=oauth)
     for _ in range(LOGINS):
-        if not logged_in([binary, "--config", config.path, "-o", "json"]):
+        if "grant" not in oauth and not logged_in([binary, "--config", config.path, "-o", "json"]):
             return 1
         with suite.served(binary, config):
             env = os.environ | {"PREFIX": f"{suite.SERVER}__"}
@@ -56,6 +58,8 @@ def settings() -> dict:
     describes itself at a URL."""
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
     known = {name: context[name] for name in ("client_id", "client_secret", "issuer") if name in context}
+    if os.environ["MCP_CONFORMANCE_SCENARIO"] == "auth/client-credentials-basic":
+        known["grant"] = "client_credentials"
     if os.environ["MCP_CONFORMANCE_SCENARIO"] == "auth/basic-cimd":
         known["client_metadata_url"] = "https://conformance-test.local/client-metadata.json"
     return known

@@ -110,7 +110,8 @@ Examples:
 
 The URL to open is printed; your browser is redirected to this command on 127.0.0.1, so it must run \
 on the same machine. The tokens are stored in the data directory, readable only by you, and renewed by the \
-proxy; a running proxy picks them up by itself.")]
+proxy; a running proxy picks them up by itself. With oauth.grant client_credentials no browser is needed: \
+a token is requested at once.")]
     Login {
         /// The server's name in the config
         #[arg(value_name = "NAME")]

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use crate::config::reference::{Invalid, KINDS, Lookup, fill};
-use crate::config::{Config, Kind, PROXY_SETTING};
+use crate::config::{Config, Kind, OauthSettings, PROXY_SETTING};
 use crate::endpoint::{UrlForm, parse_url};
 use mcpproxy_runtime::io::address::UNIX;
 use mcpproxy_runtime::io::egress_proxy::Egress;
@@ -77,6 +77,10 @@ impl Config {
         }
         if let Some(secret) = self.oauth.as_ref().and_then(|it| it.client_secret.as_deref()) {
             filled(secret, &["oauth", "client_secret"], lookup, &mut found);
+        }
+        if let Some(key) = self.oauth.as_ref().and_then(OauthSettings::missing_credential) {
+            let invalid = Invalid::NoCredential { key };
+            found.push(mistake(&["oauth", key], format!("{invalid}: {}", form(&invalid))));
         }
         found
     }
@@ -148,6 +152,15 @@ impl Config {
         let is_socket = self.url.as_deref().is_some_and(|url| url.starts_with(UNIX));
         if self.proxy.is_some() && is_socket {
             odd(&["proxy"], "is not used: the url is a Unix socket");
+        }
+        let has_own = self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
+        if self.is_unattended() && (has_own || is_socket) {
+            let why = if is_socket {
+                "the url is a Unix socket"
+            } else {
+                "headers hold an Authorization"
+            };
+            odd(&["oauth", "grant"], &format!("is not used: {why}"));
         }
         if self.tls.is_some() && self.kind() == Ok(Kind::Http) && plain() {
             let problem = "is not used: the url is none of https";
@@ -277,6 +290,10 @@ const fn form(invalid: &Invalid) -> &'static str {
         Invalid::Missing { .. } => "set it, or write the value itself",
         Invalid::Unread { .. } => "fix that, or write the value itself",
         Invalid::Unclosed { .. } | Invalid::Input { .. } => "write ${env:NAME}",
+        Invalid::NoCredential { .. } => {
+            "write the id and the secret of a client that is registered at the authorization \
+             server, or remove oauth.grant to log in with a browser"
+        }
         Invalid::Proxy { .. } => "write \"proxy\" like \"http://host:3128\", or \"none\"",
     }
 }
@@ -310,6 +327,9 @@ mod tests {
             serde_json::json!({"url": "http://h", "command": "x", "protocol": "http"}),
             serde_json::json!({"url": "https://h", "proxy": "http://u:${env:TOKEN}@p:3128"}),
             serde_json::json!({"url": "https://h", "proxy": "none"}),
+            serde_json::json!({"url": "https://h", "oauth": {"grant": "authorization_code"}}),
+            serde_json::json!({"url": "https://h", "oauth": {"grant": "client_credentials",
+                "client_id": "c", "client_secret": "${env:TOKEN}"}}),
         ] {
             assert_eq!(problems(entry.clone()), [""; 0], "{entry}");
         }
@@ -380,6 +400,17 @@ mod tests {
                 serde_json::json!({"url": "http://h", "oauth": {"client_secret": "${env:S}"}}),
                 vec!["oauth.client_secret: environment variable S is not set"],
             ),
+            (
+                serde_json::json!({"url": "http://h", "oauth": {"grant": "client_credentials", "client_secret": "s"}}),
+                vec![
+                    "oauth.client_id: oauth.grant is client_credentials, which needs \
+                     oauth.client_id: write the id and the secret of a client",
+                ],
+            ),
+            (
+                serde_json::json!({"url": "http://h", "oauth": {"grant": "client_credentials", "client_id": "c", "client_secret": ""}}),
+                vec!["oauth.client_secret: oauth.grant is client_credentials"],
+            ),
         ] {
             let found = problems(entry.clone());
             assert_eq!(found.len(), expected.len(), "{entry}: {found:?}");
@@ -403,5 +434,14 @@ mod tests {
             odd(serde_json::json!({"url": "http://h/${X}", "args": ["a"]})),
             ["url", "args"]
         );
+        let oauth = serde_json::json!({"grant": "client_credentials", "client_id": "c", "client_secret": "s"});
+        for (url, name, expected) in [
+            ("https://h", "X-Key", &[][..]),
+            ("https://h", "authorization", &["oauth.grant"]),
+            ("unix:/s.sock:/mcp", "X-Key", &["oauth.grant"]),
+        ] {
+            let entry = serde_json::json!({"url": url, "headers": {name: "x"}, "oauth": oauth});
+            assert_eq!(odd(entry), expected, "{url} {name}");
+        }
     }
 }

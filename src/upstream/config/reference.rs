@@ -238,6 +238,8 @@ pub(crate) enum Invalid {
     Input { name: String, key: String },
     #[error("{why}")]
     Proxy { why: String },
+    #[error("oauth.grant is client_credentials, which needs oauth.{key}")]
+    NoCredential { key: &'static str },
 }
 
 impl Invalid {
@@ -251,7 +253,8 @@ impl Invalid {
             | Self::Missing { .. }
             | Self::Unclosed { .. }
             | Self::Input { .. }
-            | Self::Proxy { .. } => true,
+            | Self::Proxy { .. }
+            | Self::NoCredential { .. } => true,
             Self::Unread { .. } => false,
         }
     }

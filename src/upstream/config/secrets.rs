@@ -13,6 +13,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::config::{Config, Target, fill_without_keyring};
+use crate::oauth::basic;
 use mcpproxy_runtime::io::egress_proxy::{Egress, EgressProxy};
 use mcpproxy_runtime::secrets::MIN_BYTES;
 
@@ -78,10 +79,14 @@ impl Config {
     pub(crate) fn secrets_of(&self, target: &Target) -> Vec<String> {
         let found = match target {
             Target::Stdio(child) => self.found(&child.env, &[], None),
-            Target::Http { url, headers, egress } => {
+            Target::Http { url, headers, egress, client } => {
                 let mut found = self.found(&[], headers, Some(url.clone()));
                 if let Egress::Proxy(proxy) = egress {
                     proxy.secrets().iter().for_each(|secret| found.keep(secret));
+                }
+                if let Some(client) = client {
+                    found.keep(&client.secret);
+                    found.keep(&basic(&client.settings.id, &client.secret));
                 }
                 found
             }

@@ -22,7 +22,7 @@ use thiserror::Error;
 use url::Url;
 
 use crate::oauth::client::{AddressPolicy, LoginClient};
-use crate::oauth::store::TokenStoreError;
+use crate::oauth::store::{Grant, TokenStoreError};
 use crate::peer::Peer;
 use crate::request::Params;
 use mcpproxy_protocol::mcp::headers;
@@ -107,6 +107,10 @@ pub(super) fn check(
     if !methods.iter().any(|method| method == "S256") {
         return refuse("its authorization server does not support PKCE with S256".to_owned());
     }
+    if metadata.authorization_endpoint.is_empty() {
+        let why = "its authorization server has no endpoint for people (authorization_endpoint)";
+        return refuse(why.to_owned());
+    }
     let endpoints = [
         Some(&metadata.authorization_endpoint),
         Some(&metadata.token_endpoint),
@@ -119,6 +123,51 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+/// Checks that a registered client is known at the authorization server: its secret is sent to no other. `at` is the
+/// configured issuer; without one the issuer of the last grant of this client counts.
+pub(super) fn check_issuer(
+    metadata: &AuthorizationMetadata,
+    client_id: &str,
+    at: Option<&String>,
+    before: Option<&Grant>,
+) -> Result<(), LoginError> {
+    let used = before.filter(|before| before.client_id == client_id);
+    let at = at.or(used.and_then(|before| before.metadata.issuer.as_ref()));
+    let issuer = metadata.issuer.as_deref().unwrap_or_default();
+    match at.filter(|at| *at != issuer) {
+        None => Ok(()),
+        Some(at) => Err(LoginError::Config(format!(
+            "oauth.client_id is registered at {at}, and the authorization server is {issuer} now: \
+             register a client there, and put its id and that issuer into oauth"
+        ))),
+    }
+}
+
+/// Resource parameter of token requests (RFC 8707). rmcp shows it in the URL of an authorization only, which is built for it
+/// and not used.
+pub(super) async fn resource(
+    manager: &mut AuthorizationManager,
+    metadata: &AuthorizationMetadata,
+) -> Result<String, LoginError> {
+    let mut shown = AuthorizationMetadata::default();
+    shown.authorization_endpoint.clone_from(&metadata.token_endpoint);
+    shown.token_endpoint.clone_from(&metadata.token_endpoint);
+    shown.code_challenge_methods_supported = Some(vec!["S256".to_owned()]);
+    manager.set_metadata(shown);
+    manager.configure_client_id("unused").map_err(unusable)?;
+    let url = manager.get_authorization_url(&[]).await.map_err(unusable)?;
+    let url = Url::parse(&url).map_err(|error| LoginError::Unusable(error.to_string()))?;
+    query(&url, "resource")
+}
+
+/// A parameter of the URL of an authorization.
+pub(super) fn query(url: &Url, name: &str) -> Result<String, LoginError> {
+    let value = url.query_pairs().find(|(key, _)| key == name);
+    value
+        .map(|(_, value)| value.into_owned())
+        .ok_or_else(|| LoginError::Unusable(format!("the login's URL has no {name}")))
 }
 
 /// Whether `issuer` matches the authorization server (RFC 9207 §2.4).

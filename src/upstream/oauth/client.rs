@@ -259,6 +259,23 @@ impl LoginClient {
         self.execute(request).await.map_err(|error| error.to_string())
     }
 
+    /// Sends a token request, unless the endpoint limits its requests. Returns the normalized response.
+    pub(super) async fn request_token(
+        &self,
+        request: Request<Vec<u8>>,
+    ) -> Result<Response<Vec<u8>>, String> {
+        self.exchange(request).await.map_err(|error| error.to_string())
+    }
+
+    async fn exchange(&self, request: Request<Vec<u8>>) -> Answer {
+        let origin = origin(&Url::parse(&request.uri().to_string())?);
+        let throttle = &self.transport.throttle;
+        throttle.check(&origin, Instant::now())?;
+        let answer = self.execute(request).await?;
+        throttle.observe(&origin, &answer, Instant::now());
+        Ok(normalized(answer))
+    }
+
     async fn execute(&self, request: Request<Vec<u8>>) -> Answer {
         let exchange = async {
             let reply = self.send(request, "application/json").await?;
@@ -370,15 +387,10 @@ impl OAuthHttpClient for LoginClient {
         // Which redirects are followed is decided here, whatever rmcp asks for.
         let is_token = is_token_request(&request.request);
         Box::pin(async move {
-            if !is_token {
-                return Self::execute(self, request.request).await;
+            match is_token {
+                true => self.exchange(request.request).await,
+                false => Self::execute(self, request.request).await.map(completed),
             }
-            let origin = origin(&Url::parse(&request.request.uri().to_string())?);
-            let throttle = &self.transport.throttle;
-            throttle.check(&origin, Instant::now())?;
-            let answer = Self::execute(self, request.request).await?;
-            throttle.observe(&origin, &answer, Instant::now());
-            Ok(normalized(answer))
         })
     }
 }
@@ -411,6 +423,22 @@ const MAX_SECONDS: f64 = 315_360_000.0;
 pub(super) fn is_token_request(request: &Request<Vec<u8>>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     request.method() == Method::POST && kind.starts_with(b"application/x-www-form-urlencoded")
+}
+
+/// Adds an empty authorization endpoint to the metadata of an authorization server without one, which rmcp rejects: servers
+/// of clients alone need none (RFC 8414 §2). Leaves other responses as they are.
+fn completed(answer: Response<Vec<u8>>) -> Response<Vec<u8>> {
+    const ENDPOINT: &str = "authorization_endpoint";
+    match serde_json::from_slice(answer.body()) {
+        Ok(Value::Object(mut members))
+            if members.get("token_endpoint").is_some_and(Value::is_string)
+                && members.get(ENDPOINT).is_none_or(Value::is_null) =>
+        {
+            members.insert(ENDPOINT.to_owned(), "".into());
+            answer.map(|_| Value::Object(members).to_string().into_bytes())
+        }
+        Ok(_) | Err(_) => answer,
+    }
 }
 
 /// Rewrites the response of a token endpoint.
@@ -618,6 +646,31 @@ mod token_response_tests {
         assert_eq!(answered(400, &refused), (400, refused.clone()));
         let granted = json!({"access_token": "t", "token_type": "Bearer", "error": ""});
         assert_eq!(answered(200, &granted), (200, granted.clone()));
+    }
+
+    #[test]
+    fn id_6_metadata_without_an_authorization_endpoint_is_completed() {
+        const TOKEN: &str = "https://as.example/token";
+        for (metadata, expected) in [
+            (
+                json!({"token_endpoint": TOKEN}),
+                json!({"token_endpoint": TOKEN, "authorization_endpoint": ""}),
+            ),
+            (
+                json!({"token_endpoint": TOKEN, "authorization_endpoint": null}),
+                json!({"token_endpoint": TOKEN, "authorization_endpoint": ""}),
+            ),
+            (
+                json!({"token_endpoint": TOKEN, "authorization_endpoint": "a"}),
+                json!({"token_endpoint": TOKEN, "authorization_endpoint": "a"}),
+            ),
+            (json!({"resource": "https://s.example"}), json!({"resource": "https://s.example"})),
+            (json!("text"), json!("text")),
+        ] {
+            let answer = completed(Response::new(metadata.to_string().into_bytes()));
+            let body: Value = serde_json::from_slice(answer.body()).unwrap();
+            assert_eq!(body, expected);
+        }
     }
 
     #[test]

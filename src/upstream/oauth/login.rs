@@ -18,11 +18,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use url::Url;
 
-use crate::config::{Config, Target};
+use crate::config::{ClientCredentials, Config, Target};
 use crate::oauth;
 use crate::oauth::authority;
-use crate::oauth::authority::{LoginError, error_chain, probe, unusable};
+use crate::oauth::authority::{LoginError, error_chain, probe, query, unusable};
 use crate::oauth::client::{AddressPolicy, LoginClient, LoginTransport};
+use crate::oauth::client_credentials::TokenRequest;
 use crate::oauth::store::{Grant, TokenStore, take};
 use crate::peer::Peer;
 use mcpproxy_runtime::io::address::UNIX;
@@ -64,16 +65,22 @@ async fn attempt(
     limit: Duration,
     show: impl FnOnce(&str),
 ) -> Result<LoggedIn, LoginError> {
-    let EntryRead { url, headers, egress, client_secret } = entry_of(peer, config).await?;
+    let EntryRead { url, headers, egress, client_secret, client } = entry_of(peer, config).await?;
+    let transport = LoginTransport { egress, ..LoginTransport::default() };
+    let store = TokenStore::new(data_dir, &peer.name);
+    if let Some(client) = &client {
+        let request = TokenRequest { url: &url, headers: &headers, client, transport: &transport };
+        let grant = request.obtain(before(&store, &url).await.as_ref()).await?;
+        peer.secrets.learn(grant.secrets());
+        return keep(store, grant).await;
+    }
     let policy = AddressPolicy::new(&url);
     policy.check(&url).map_err(LoginError::Config)?;
-    let transport = LoginTransport { egress, ..LoginTransport::default() };
     let client = LoginClient::new(policy.clone(), transport);
     let answered = probe(&client, &url, &headers).await.map_err(LoginError::Unreachable)?;
     let (mut manager, metadata) = authority::find(&url, client, &answered).await?;
     authority::check(&metadata, &policy)?;
     let issuer = metadata.issuer.clone().unwrap_or_default();
-    let store = TokenStore::new(data_dir, &peer.name);
     let before = before(&store, &url).await;
     manager.set_metadata(metadata.clone());
     let callback =
@@ -157,20 +164,26 @@ impl Ending<'_> {
             fruitless: before.filter(Grant::requested_in_vain).map_or(0, |before| before.fruitless),
             received_at: 0,
             expires_at: None,
+            client: None,
         };
         let grant = take(grant, &response).map_err(LoginError::Unusable)?;
-        let logged_in = LoggedIn {
-            issuer,
-            scopes: grant.scopes.clone(),
-            renewable: grant.refresh_token.is_some(),
-        };
-        let kept = tokio::task::spawn_blocking(move || {
-            let _lock = store.lock()?;
-            store.save(&grant)
-        });
-        kept.await.map_err(|error| LoginError::Unusable(error.to_string()))??;
-        Ok(logged_in)
+        keep(store, grant).await
     }
+}
+
+/// Stores the tokens of a login.
+async fn keep(store: TokenStore, grant: Grant) -> Result<LoggedIn, LoginError> {
+    let logged_in = LoggedIn {
+        issuer: grant.metadata.issuer.clone().unwrap_or_default(),
+        scopes: grant.scopes.clone(),
+        renewable: grant.refresh_token.is_some() || grant.client.is_some(),
+    };
+    let kept = tokio::task::spawn_blocking(move || {
+        let _lock = store.lock()?;
+        store.save(&grant)
+    });
+    kept.await.map_err(|error| LoginError::Unusable(error.to_string()))??;
+    Ok(logged_in)
 }
 
 /// Resolved entry of a server.
@@ -181,6 +194,8 @@ pub(super) struct EntryRead {
     pub(super) egress: Egress,
     /// Secret of the preregistered client.
     client_secret: Option<String>,
+    /// With the grant `client_credentials`.
+    pub(super) client: Option<ClientCredentials>,
 }
 
 /// Resolves the entry, possibly with a keyring prompt. Its values are secret from then on.
@@ -193,10 +208,10 @@ pub(super) async fn entry_of(peer: &Peer, config: &Config) -> Result<EntryRead, 
         let secret = registered.then(|| config.oauth_secret(&|name| std::env::var(name).ok()));
         let client_secret = secret.transpose().map_err(|it| LoginError::Config(it.to_string()))?;
         let client_secret = client_secret.flatten();
-        let Target::Http { headers, egress, .. } = target else {
+        let Target::Http { headers, egress, client, .. } = target else {
             return Err(LoginError::Config(NO_URL.to_owned()));
         };
-        Ok((EntryRead { url, headers, egress, client_secret }, secrets))
+        Ok((EntryRead { url, headers, egress, client_secret, client }, secrets))
     });
     let (read, secrets) =
         read.await.map_err(|error| LoginError::Unusable(error.to_string())).flatten()?;
@@ -254,15 +269,7 @@ fn client_identity(
     let settings = config.oauth.clone().unwrap_or_default();
     let refuse = |why: String| Err(LoginError::Config(why));
     if let Some(id) = settings.client_id {
-        let used = before.filter(|before| before.client_id == id);
-        let used = used.and_then(|before| before.metadata.issuer.clone());
-        let issuer = metadata.issuer.clone().unwrap_or_default();
-        if let Some(at) = settings.issuer.or(used).filter(|at| *at != issuer) {
-            return refuse(format!(
-                "oauth.client_id is registered at {at}, and the authorization server is {issuer} \
-                 now: register a client there, and put its id and that issuer into oauth"
-            ));
-        }
+        authority::check_issuer(metadata, &id, settings.issuer.as_ref(), before)?;
         return Ok(Known::As { id, secret });
     }
     let Some(place) = settings.client_metadata_url else { return Ok(Known::Unknown) };
@@ -333,13 +340,6 @@ async fn begin(
     }
     let session = AuthorizationSession::new(manager, request).await;
     Ok((session.map_err(|(_, error)| unusable(error))?, client))
-}
-
-fn query(url: &Url, name: &str) -> Result<String, LoginError> {
-    let value = url.query_pairs().find(|(key, _)| key == name);
-    value
-        .map(|(_, value)| value.into_owned())
-        .ok_or_else(|| LoginError::Unusable(format!("the login's URL has no {name}")))
 }
 
 /// Maximum size of a request head, in bytes.

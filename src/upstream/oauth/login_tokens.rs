@@ -2,6 +2,8 @@
 //!
 //! Used by the server's task, so a token is renewed once regardless of the number of calls; the store's lock excludes
 //! other processes. A login or logout from the command line is noticed by the changed file.
+//!
+//! With the grant `client_credentials` a token is requested when there is none ([`Lack`]), with pauses after failures.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -18,11 +20,14 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use crate::config::{Config, Target};
-use crate::oauth::authority::error_chain;
+use crate::config::{ClientCredentials, ClientSettings, Config, Target};
+use crate::oauth::authority::{LoginError, error_chain};
 use crate::oauth::client::{AddressPolicy, LoginClient, LoginTransport};
+use crate::oauth::client_credentials::{Pause, TokenRequest};
 use crate::oauth::store::{Grant, Stamp, TokenStore, seconds, take};
-use crate::oauth::{Challenge, Challenges, authority, needs_login, needs_scopes, union};
+use crate::oauth::{
+    Challenge, Challenges, MAX_SCOPES, authority, how_to_log_in, needs_login, needs_scopes, union,
+};
 use crate::peer::Peer;
 use mcpproxy_runtime::io::address::UNIX;
 use mcpproxy_runtime::io::line_budget::peer_line;
@@ -46,10 +51,20 @@ pub(crate) struct LoginTokens {
     url: String,
     store: TokenStore,
     transport: LoginTransport,
+    /// With the grant `client_credentials`: tokens are requested without a person.
+    unattended: Option<Arc<Unattended>>,
     challenges: Arc<Challenges>,
     refused: Arc<Mutex<Refused>>,
     /// Renewals in progress. They must finish even if nobody waits: the authorization server has consumed the old token.
     renewals: TaskTracker,
+}
+
+/// Client that requests its tokens by itself.
+struct Unattended {
+    client: ClientCredentials,
+    /// Headers set by the operator.
+    headers: Vec<(String, String)>,
+    pause: Mutex<Pause>,
 }
 
 /// Consecutively rejected tokens.
@@ -143,7 +158,8 @@ impl LoginTokens {
         target: &Target,
         tls: &Arc<OnceLock<TlsConnector>>,
     ) -> Option<Self> {
-        let (Target::Http { url, headers, egress }, Some(folder)) = (target, &config.data_dir)
+        let (Target::Http { url, headers, egress, client }, Some(folder)) =
+            (target, &config.data_dir)
         else {
             return None;
         };
@@ -158,15 +174,37 @@ impl LoginTokens {
             egress: egress.clone(),
             throttle: Arc::default(),
         };
-        (!given).then(|| Self::new(Arc::clone(peer), url, store, transport))
+        if given {
+            return None;
+        }
+        let tokens = Self::new(Arc::clone(peer), url, store, transport);
+        Some(match client {
+            Some(client) => tokens.unattended(client.clone(), headers.clone()),
+            None => tokens,
+        })
     }
 
     fn new(peer: Arc<Peer>, url: &str, store: TokenStore, transport: LoginTransport) -> Self {
         // Normalized like in the login.
         let url = url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
-        let challenges = Arc::new(Challenges::new(peer.name.clone()));
-        let renewals = TaskTracker::new();
-        Self { peer, url, store, transport, challenges, refused: Arc::default(), renewals }
+        let challenges = Arc::new(Challenges::new(peer.name.clone(), false));
+        Self {
+            peer,
+            url,
+            store,
+            transport,
+            unattended: None,
+            challenges,
+            refused: Arc::default(),
+            renewals: TaskTracker::new(),
+        }
+    }
+
+    /// Tokens that `client` requests by itself.
+    fn unattended(self, client: ClientCredentials, headers: Vec<(String, String)>) -> Self {
+        let challenges = Arc::new(Challenges::new(self.peer.name.clone(), true));
+        let unattended = Arc::new(Unattended { client, headers, pause: Mutex::default() });
+        Self { unattended: Some(unattended), challenges, ..self }
     }
 
     pub(crate) fn challenges(&self) -> &Arc<Challenges> {
@@ -188,7 +226,7 @@ impl LoginTokens {
                 }
                 // The connection has another token by now.
                 (Some(_), _) | (None, Some(_)) => return ChallengeOutcome::Nothing,
-                (None, None) => needs_login(&self.peer.name),
+                (None, None) => self.no_token(),
             },
             Some(Challenge::Scopes(scopes)) => {
                 let guard = self.clone();
@@ -210,23 +248,45 @@ impl LoginTokens {
     /// Stores missing scopes; returns the notice. Blocks.
     fn store_wanted(&self, scopes: &[String]) -> Result<String, String> {
         if scopes.is_empty() {
-            return Ok(needs_scopes(&self.peer.name, scopes));
+            return Ok(self.challenges.lacks_scopes(scopes));
         }
         let _lock = self.store.lock().map_err(|error| error.to_string())?;
         let grant = self.store.load().map_err(|error| error.to_string())?;
-        let Some(mut grant) = grant.filter(|grant| grant.url == self.url && grant.is_login())
-        else {
-            return Ok(needs_scopes(&self.peer.name, scopes));
+        let is_current = |grant: &Grant| {
+            grant.url == self.url && grant.is_login() && grant.client.as_ref() == self.settings()
+        };
+        let Some(mut grant) = grant.filter(is_current) else {
+            return Ok(self.challenges.lacks_scopes(scopes));
         };
         let wanted = union(grant.wanted.iter().chain(scopes).cloned());
-        if wanted != grant.wanted {
+        // A further step-up of a client is attempted only after a change of the file.
+        let is_due = grant.client.is_some() && lack(&grant, seconds()) == Lack::Scopes;
+        if wanted != grant.wanted || is_due {
             // Counted once per login, at the first refusal of a requested scope.
             let again = scopes.iter().all(|scope| grant.requested.contains(scope));
             grant.fruitless += u32::from(again && !grant.requested_in_vain());
             grant.wanted = wanted;
             self.store.save(&grant).map_err(|error| error.to_string())?;
         }
-        Ok(notice(&self.peer.name, &grant))
+        Ok(self.notice_of(&grant))
+    }
+
+    /// Error text for a connection whose token was rejected, or that has none.
+    pub(crate) fn no_token(&self) -> String {
+        self.challenges.no_token()
+    }
+
+    /// Settings of the client that requests its tokens by itself.
+    fn settings(&self) -> Option<&ClientSettings> {
+        self.unattended.as_ref().map(|unattended| &unattended.client.settings)
+    }
+
+    /// Missing scopes of a grant, as text; empty if none.
+    fn notice_of(&self, grant: &Grant) -> String {
+        match &grant.client {
+            Some(client) => client_notice(client, grant),
+            None => notice(&self.peer.name, grant),
+        }
     }
 
     /// Records a rejected token; returns whether a renewal is worthwhile.
@@ -240,6 +300,9 @@ impl LoginTokens {
     /// Resets the count of rejected tokens.
     pub(crate) fn reset_refusals(&self) {
         *self.refused() = Refused::default();
+        if let Some(unattended) = &self.unattended {
+            *unattended.pause.lock() = Pause::default();
+        }
     }
 
     fn refused(&self) -> MutexGuard<'_, Refused> {
@@ -248,6 +311,9 @@ impl LoginTokens {
 
     /// The current token, renewed if it expires soon or was rejected; `None` without a login. The error is one line.
     pub(crate) async fn bearer(&self) -> Result<Option<Bearer>, String> {
+        if let Some(unattended) = &self.unattended {
+            return self.client_bearer(unattended).await.map(Some);
+        }
         let Some((grant, stamp)) = self.load().await? else { return Ok(None) };
         let bearer = bearer(&grant, stamp);
         let (was_refused, count) = {
@@ -269,6 +335,126 @@ impl LoginTokens {
         };
         let renewed = self.renewals.spawn(renewal).await;
         renewed.map_err(|error| error.to_string()).flatten().map(Some)
+    }
+
+    /// Like [`bearer`](Self::bearer) for a client that requests its tokens by itself, also without a stored token.
+    async fn client_bearer(&self, unattended: &Arc<Unattended>) -> Result<Bearer, String> {
+        let stored = self.load().await?;
+        let Some((grant, stamp)) = stored else {
+            return self.spawn_request(unattended, None, Lack::Token).await;
+        };
+        let current = bearer(&grant, stamp);
+        let lack = match self.refused().is(&current.token) {
+            true => Lack::Token,
+            false => lack(&grant, seconds()),
+        };
+        match lack {
+            Lack::Nothing => Ok(current),
+            Lack::Token | Lack::Time => self.spawn_request(unattended, Some(current), lack).await,
+            Lack::Scopes => {
+                let token = Some(current.clone());
+                let requested = self.spawn_request(unattended, token, lack).await;
+                // The token is good for everything else.
+                Ok(requested.unwrap_or_else(|reason| {
+                    peer_line!(warn, self.peer, server = %self.peer.name, "no token with further scopes: {reason}");
+                    current
+                }))
+            }
+        }
+    }
+
+    /// Requests a token in a task of its own, which finishes even if nobody waits.
+    async fn spawn_request(
+        &self,
+        unattended: &Arc<Unattended>,
+        old: Option<Bearer>,
+        lack: Lack,
+    ) -> Result<Bearer, String> {
+        let (this, unattended) = (self.clone(), Arc::clone(unattended));
+        let request = async move { this.request(&unattended, old.as_ref(), lack).await };
+        let requested = self.renewals.spawn(request).await;
+        requested.map_err(|error| error.to_string()).flatten()
+    }
+
+    /// Requests a token unless another process or connection did, or the last request has failed just before.
+    async fn request(
+        &self,
+        unattended: &Unattended,
+        old: Option<&Bearer>,
+        lack: Lack,
+    ) -> Result<Bearer, String> {
+        let store = self.store.clone();
+        let lock = tokio::task::spawn_blocking(move || store.lock()).await;
+        let _lock = lock.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+        let stored = self.load().await?;
+        if let Some((grant, stamp)) = &stored
+            && old.is_none_or(|old| grant.access_token != old.token)
+        {
+            return Ok(bearer(grant, *stamp));
+        }
+        if let Some(reason) = unattended.pause.lock().reason(Instant::now()) {
+            return Err(reason.to_owned());
+        }
+        let url = Url::parse(&self.url).map_err(|error| error.to_string())?;
+        let Unattended { client, headers, .. } = unattended;
+        let request = TokenRequest { url: &url, headers, client, transport: &self.transport };
+        let requested = match (&stored, lack) {
+            (Some((grant, _)), Lack::Time) => request.renew(grant.clone()).await,
+            (Some((grant, _)), Lack::Scopes) => request.step_up(grant.clone()).await,
+            // The server may name another authorization server than that of an expired or rejected token.
+            (Some(_) | None, _) => {
+                let store = self.store.clone();
+                let before = tokio::task::spawn_blocking(move || store.load()).await;
+                let before = before.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+                request.obtain(before.filter(|grant| grant.url == self.url).as_ref()).await
+            }
+        };
+        let error = match requested {
+            Ok(grant) => {
+                self.pace(unattended, &grant, old);
+                return self.store_token(grant).await;
+            }
+            Err(error) => error.quoted(&self.peer),
+        };
+        let reason = not_granted(&self.peer.name, &error);
+        match (stored, &error) {
+            // The scopes are not requested again, which pauses nothing else.
+            (Some((grant, _)), LoginError::Denied(_)) if lack == Lack::Scopes => {
+                self.store_token(grant.with_wanted_requested()).await?;
+            }
+            (_, error) => unattended.pause.lock().fail(error, reason.clone(), Instant::now()),
+        }
+        Err(reason)
+    }
+
+    /// Stores a grant of a client and returns its token.
+    async fn store_token(&self, grant: Grant) -> Result<Bearer, String> {
+        self.peer.secrets.learn(grant.secrets());
+        self.challenges.set_notice(self.notice_of(&grant).into());
+        let store = self.store.clone();
+        let save = move || {
+            store.save(&grant).map_err(|error| error.to_string())?;
+            Ok(bearer(&grant, store.stamp()))
+        };
+        tokio::task::spawn_blocking(save).await.map_err(|error| error.to_string())?
+    }
+
+    /// Paces the next token request after a successful one: a server that rejects every token gets [`MAX_REFUSED`] at once,
+    /// further ones after pauses.
+    fn pace(&self, unattended: &Unattended, grant: &Grant, old: Option<&Bearer>) {
+        let mut refused = self.refused();
+        let was_refused = old.is_some_and(|old| refused.is(&old.token));
+        refused.renewed = Some(grant.access_token.clone());
+        if was_refused && refused.count >= MAX_REFUSED {
+            let issuer = grant.metadata.issuer.as_deref().unwrap_or_default();
+            let reason = format!(
+                "it rejects every token of {issuer}: check what the client may do there, then {}",
+                how_to_log_in(&self.peer.name)
+            );
+            unattended.pause.lock().rest(reason, Instant::now());
+        } else if !was_refused {
+            *unattended.pause.lock() = Pause::default();
+        }
     }
 
     /// Waits for renewals in progress, until `deadline`.
@@ -294,7 +480,7 @@ impl LoginTokens {
             match self.bearer().await {
                 Ok(Some(bearer)) if bearer.is(current) => {}
                 Ok(Some(bearer)) => return Renewal::Bearer(bearer),
-                Ok(None) => return Renewal::Gone(needs_login(&self.peer.name)),
+                Ok(None) => return Renewal::Gone(self.no_token()),
                 Err(reason) if self.ended(current) => return Renewal::Gone(reason),
                 Err(reason) => {
                     if logged != reason {
@@ -343,20 +529,24 @@ impl LoginTokens {
 
     async fn load(&self) -> Result<Option<(Grant, Option<Stamp>)>, String> {
         let (store, peer, url) = (self.store.clone(), self.peer.clone(), self.url.clone());
+        let settings = self.settings().cloned();
         let load = move || {
             let stamp = store.stamp();
             let grant = store.load().map_err(|error| error.to_string())?;
             let Some(grant) = grant.filter(Grant::is_login) else { return Ok(None) };
             peer.secrets.learn(grant.secrets());
-            // Tokens are only valid for the URL they were issued for.
-            match grant.url == url {
-                true => Ok(Some((grant, stamp))),
-                false => Err(format!("its url has changed since; {}", needs_login(&peer.name))),
+            // Tokens are only valid for the URL they were issued for, and for the client that requested them.
+            match (grant.url == url, grant.client == settings) {
+                (true, true) => Ok(Some((grant, stamp))),
+                (false, true) if settings.is_none() => {
+                    Err(format!("its url has changed since; {}", needs_login(&peer.name)))
+                }
+                (_, _) => Ok(None),
             }
         };
         let loaded = tokio::task::spawn_blocking(load).await.map_err(|error| error.to_string())?;
         let grant = loaded.as_ref().ok().and_then(Option::as_ref);
-        let notice = grant.map(|(grant, _)| notice(&self.peer.name, grant));
+        let notice = grant.map(|(grant, _)| self.notice_of(grant));
         self.challenges.set_notice(notice.unwrap_or_default().into());
         loaded
     }
@@ -416,16 +606,83 @@ fn notice(server: &str, grant: &Grant) -> String {
     }
 }
 
+/// The same for a token that its client has requested by itself.
+fn client_notice(client: &ClientSettings, grant: &Grant) -> String {
+    let wanted = grant.wanted.join(" ");
+    let issuer = grant.metadata.issuer.as_deref().unwrap_or_default();
+    match (grant.wanted.is_empty(), client.scopes.is_empty()) {
+        (true, _) => String::new(),
+        (false, true) => format!(
+            "it asks for scope {wanted}, which is requested and has to be granted to client {} at {issuer}",
+            client.id
+        ),
+        (false, false) => format!("it asks for scope {wanted}: add it to oauth.scopes"),
+    }
+}
+
+/// Need for another token of a client that requests its tokens by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    Nothing,
+    /// There is none, or it has expired or was rejected.
+    Token,
+    /// It expires soon.
+    Time,
+    /// The server has required scopes that no request has named yet.
+    Scopes,
+}
+
+/// The need for another token than that of `grant`. Configured scopes are final.
+fn lack(grant: &Grant, now: u64) -> Lack {
+    let has_own_scopes = grant.client.as_ref().is_some_and(|client| !client.scopes.is_empty());
+    if grant.expires_at.is_some_and(|at| now >= at) {
+        Lack::Token
+    } else if renew_at(grant).is_some_and(|at| now >= at) {
+        Lack::Time
+    } else if !has_own_scopes
+        && grant.requested.len() < MAX_SCOPES
+        && grant.wanted.iter().any(|scope| !grant.requested.contains(scope))
+    {
+        Lack::Scopes
+    } else {
+        Lack::Nothing
+    }
+}
+
+/// Why a client got no token, and the next step, in one line.
+fn not_granted(server: &str, error: &LoginError) -> String {
+    let test = how_to_log_in(server);
+    match error {
+        LoginError::Denied(_) => format!(
+            "no token: {error}; check oauth.client_id, oauth.client_secret and oauth.scopes, then {test}"
+        ),
+        LoginError::Config(_) => format!("no token: {error}"),
+        LoginError::NotAsked(_) => {
+            format!("no token: {error}; remove oauth.grant if it needs none")
+        }
+        LoginError::Unreachable(_)
+        | LoginError::Unusable(_)
+        | LoginError::Late(_)
+        | LoginError::Store(_) => {
+            format!("no token: {error}; it is requested again, or at once: {test}")
+        }
+    }
+}
+
+/// When to renew the token of a grant, in seconds since 1970.
+fn renew_at(grant: &Grant) -> Option<u64> {
+    let end = grant.expires_at?;
+    let life = end.saturating_sub(grant.received_at);
+    let due = end.saturating_sub(MARGIN_SECONDS.min(life / 5));
+    Some(due.max(grant.received_at + MIN_SECONDS))
+}
+
 fn bearer(grant: &Grant, stamp: Option<Stamp>) -> Bearer {
     let header = format!("Bearer {}", grant.access_token);
     // Validated when it was received.
     let mut header = HeaderValue::from_str(&header).unwrap_or(HeaderValue::from_static(""));
     header.set_sensitive(true);
-    let renew_at = grant.expires_at.map(|end| {
-        let life = end.saturating_sub(grant.received_at);
-        end.saturating_sub(MARGIN_SECONDS.min(life / 5)).max(grant.received_at + MIN_SECONDS)
-    });
-    Bearer { header, token: grant.access_token.clone(), renew_at, stamp }
+    Bearer { header, token: grant.access_token.clone(), renew_at: renew_at(grant), stamp }
 }
 
 /// Why a renewal failed.
@@ -540,6 +797,67 @@ mod tests {
         assert_eq!(at(Some(10)), Some(1008));
         assert_eq!(at(Some(0)), Some(1003));
         assert_eq!(at(None), None);
+    }
+
+    /// A token of a client with these configured scopes.
+    fn of_client(scopes: &[&str]) -> Grant {
+        let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
+        let client = ClientSettings { id: "c".to_owned(), issuer: None, scopes };
+        Grant { client: Some(client), ..grant("https://a.example/mcp", "t1") }
+    }
+
+    #[test]
+    fn id_6_token_of_a_client_is_replaced_when_it_lacks_something() {
+        let of = |expires_at, wanted: &str, configured: &[&str], now| {
+            let wanted = wanted.split_terminator(' ').map(str::to_owned).collect();
+            lack(&Grant { expires_at, wanted, received_at: 1000, ..of_client(configured) }, now)
+        };
+        for (expires_at, wanted, configured, now, expected) in [
+            (None, "", &[][..], 9000, Lack::Nothing),
+            (Some(2000), "", &[], 1900, Lack::Nothing),
+            (Some(2000), "", &[], 1940, Lack::Time),
+            (Some(2000), "", &[], 2000, Lack::Token),
+            (None, "mcp", &[], 9000, Lack::Nothing),
+            (None, "mcp more", &[], 9000, Lack::Scopes),
+            (Some(2000), "more", &[], 1940, Lack::Time),
+            (None, "more", &["mcp"], 9000, Lack::Nothing),
+        ] {
+            let found = of(expires_at, wanted, configured, now);
+            assert_eq!(found, expected, "{expires_at:?} {wanted} {configured:?} {now}");
+        }
+        let mut full = of_client(&[]);
+        full.requested = (0..MAX_SCOPES).map(|n| n.to_string()).collect();
+        full.wanted = vec!["more".to_owned()];
+        assert_eq!(lack(&full, 0), Lack::Nothing, "a server cannot require scopes without end");
+    }
+
+    #[tokio::test]
+    async fn id_6_tokens_of_other_settings_are_not_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let login = guard(folder.path(), "https://a.example/mcp");
+        let stored = of_client(&["a"]);
+        login.store.save(&stored).unwrap();
+        assert!(login.bearer().await.unwrap().is_none(), "no login of a person");
+        let settings = stored.client.unwrap();
+        let loads = async |url: &str, settings: ClientSettings| {
+            let client = ClientCredentials { settings, secret: "s3cret".to_owned() };
+            let tokens = guard(folder.path(), url).unattended(client, Vec::new());
+            tokens.load().await.unwrap().is_some()
+        };
+        let changed = |change: fn(&mut ClientSettings)| {
+            let mut changed = settings.clone();
+            change(&mut changed);
+            changed
+        };
+        assert!(loads("https://a.example/mcp", settings.clone()).await);
+        assert!(!loads("https://b.example/mcp", settings.clone()).await);
+        for change in [
+            |settings: &mut ClientSettings| settings.id = "d".to_owned(),
+            |settings: &mut ClientSettings| settings.issuer = Some("https://as".to_owned()),
+            |settings: &mut ClientSettings| settings.scopes.clear(),
+        ] {
+            assert!(!loads("https://a.example/mcp", changed(change)).await);
+        }
     }
 
     #[tokio::test]

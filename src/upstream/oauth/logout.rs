@@ -6,16 +6,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, Request};
+use http::Request;
 use serde_json::Value;
-use url::{Url, form_urlencoded};
+use url::Url;
 
 use crate::config::Config;
 use crate::oauth::authority::{LoginError, REVOCATION_ENDPOINT, REVOCATION_METHODS, TOKEN_METHODS};
 use crate::oauth::client::{AddressPolicy, LoginClient, LoginTransport};
+use crate::oauth::client_credentials;
 use crate::oauth::login::entry_of;
 use crate::oauth::store::{Grant, TokenStore, TokenStoreError};
 use crate::peer::Peer;
@@ -76,11 +74,15 @@ async fn revoke(peer: &Peer, config: &Config, grant: &Grant) -> Result<(), Strin
     let entry = entry_of(peer, config).await.map_err(|error| error.to_string())?;
     let transport = LoginTransport { egress: entry.egress, ..LoginTransport::default() };
     let client = LoginClient::new(AddressPolicy::new(&server), transport);
+    let mut grant = grant.clone();
+    if let Some(own) = entry.client.filter(|own| grant.client.as_ref() == Some(&own.settings)) {
+        grant.client_secret = Some(own.secret);
+    }
     let refresh = grant.refresh_token.as_deref().map(|token| (token, "refresh_token"));
     let access = (&*grant.access_token, "access_token");
     let mut result = Ok(());
     for (token, hint) in refresh.into_iter().chain([access]) {
-        let request = request(endpoint, grant, token, hint)?;
+        let request = request(endpoint, &grant, token, hint)?;
         // Both are tried.
         let answer = client.fetch(request).await.and_then(|answer| match answer.status() {
             status if status.is_success() => Ok(()),
@@ -99,45 +101,18 @@ fn request(
     token: &str,
     hint: &str,
 ) -> Result<Request<Vec<u8>>, String> {
-    let mut form = form_urlencoded::Serializer::new(String::new());
-    form.append_pair("token", token).append_pair("token_type_hint", hint);
-    let mut request =
-        Request::post(endpoint).header(CONTENT_TYPE, "application/x-www-form-urlencoded");
-    match &grant.client_secret {
-        Some(secret) if is_basic(grant) => {
-            let encoded = |text: &str| -> String {
-                form_urlencoded::byte_serialize(text.as_bytes()).collect()
-            };
-            // RFC 6749 §2.3.1
-            let pair = format!("{}:{}", encoded(&grant.client_id), encoded(secret));
-            let mut header = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(pair)))
-                .map_err(|error| error.to_string())?;
-            header.set_sensitive(true);
-            request = request.header(AUTHORIZATION, header);
-        }
-        Some(secret) => {
-            form.append_pair("client_id", &grant.client_id).append_pair("client_secret", secret);
-        }
-        None => {
-            form.append_pair("client_id", &grant.client_id);
-        }
-    }
-    request.body(form.finish().into_bytes()).map_err(|error| error.to_string())
-}
-
-/// Whether the client's secret is sent in a header: where the authorization server names only that (RFC 8414 §2).
-fn is_basic(grant: &Grant) -> bool {
-    let named = |name| grant.metadata.additional_fields.get(name).and_then(Value::as_array);
-    let Some(methods) = named(REVOCATION_METHODS).or_else(|| named(TOKEN_METHODS)) else {
-        return false;
-    };
-    let has = |method: &str| methods.iter().any(|it| it.as_str() == Some(method));
-    has("client_secret_basic") && !has("client_secret_post")
+    let fields = [("token", token), ("token_type_hint", hint)];
+    let is_basic =
+        client_credentials::is_basic(&grant.metadata, &[REVOCATION_METHODS, TOKEN_METHODS]);
+    let secret = grant.client_secret.as_deref();
+    client_credentials::authenticated(endpoint, &fields, &grant.client_id, secret, is_basic)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    use http::header::AUTHORIZATION;
 
     use super::*;
     use crate::oauth::store::tests::grant;
@@ -160,13 +135,16 @@ mod tests {
         assert_eq!(sent(&grant), (format!("{plain}&client_id=c+1"), None));
         grant.client_secret = Some("p:w".to_owned());
         let posted = format!("{plain}&client_id=c+1&client_secret=p%3Aw");
-        assert_eq!(sent(&grant), (posted.clone(), None));
-        let members = &mut grant.metadata.additional_fields;
-        members.insert(TOKEN_METHODS.to_owned(), json!(["client_secret_basic"]));
         // The base64 of `c+1:p%3Aw`.
-        assert_eq!(sent(&grant), (plain.to_owned(), Some("Basic YysxOnAlM0F3".to_owned())));
-        let members = &mut grant.metadata.additional_fields;
-        members.insert(REVOCATION_METHODS.to_owned(), json!(["client_secret_post"]));
-        assert_eq!(sent(&grant), (posted, None));
+        let in_header = (plain.to_owned(), Some("Basic YysxOnAlM0F3".to_owned()));
+        assert_eq!(sent(&grant), in_header, "the default of RFC 8414 §2, as for rmcp");
+        for (list, method, expected) in [
+            (TOKEN_METHODS, "client_secret_post", (posted.clone(), None)),
+            (TOKEN_METHODS, "client_secret_basic", in_header),
+            (REVOCATION_METHODS, "client_secret_post", (posted, None)),
+        ] {
+            grant.metadata.additional_fields.insert(list.to_owned(), json!([method]));
+            assert_eq!(sent(&grant), expected, "{list} {method}");
+        }
     }
 }

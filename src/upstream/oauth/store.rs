@@ -15,6 +15,8 @@ use rmcp::transport::auth::{AuthorizationMetadata, OAuthTokenResponse};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::config::ClientSettings;
+use crate::oauth::union;
 use mcpproxy_runtime::os::bounded_file::Unreadable;
 use mcpproxy_runtime::os::private;
 use mcpproxy_runtime::os::state_file::{self, StateFileError};
@@ -53,6 +55,9 @@ pub(super) struct Grant {
     /// Seconds since 1970; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<u64>,
+    /// Settings of the client that requested the token for itself; absent after the login of a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) client: Option<ClientSettings>,
 }
 
 impl Grant {
@@ -65,6 +70,12 @@ impl Grant {
     /// Whether it contains a token.
     pub(super) fn is_login(&self) -> bool {
         !self.access_token.is_empty()
+    }
+
+    /// Counts the scopes that the server has required as requested.
+    pub(super) fn with_wanted_requested(mut self) -> Self {
+        self.requested = union(self.requested.iter().chain(&self.wanted).cloned());
+        self
     }
 
     /// Whether the server required a scope that the login had requested.
@@ -265,6 +276,7 @@ pub(super) mod tests {
             fruitless: 0,
             received_at: 1,
             expires_at: None,
+            client: None,
         }
     }
 

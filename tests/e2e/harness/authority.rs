@@ -42,6 +42,12 @@ pub(crate) struct Ways {
     pub(crate) scope: Option<(&'static str, &'static str)>,
     /// The client that is known, where none registers itself.
     pub(crate) client: Option<&'static str>,
+    /// Its secret, with which it gets tokens for itself.
+    pub(crate) secret: Option<&'static str>,
+    /// The secret is expected in the form, not in the header.
+    pub(crate) posts_secret: bool,
+    /// Status and body of the answers to requests of the client for itself.
+    pub(crate) refuses_client: Option<(u16, Value)>,
     /// Token type, instead of `access`.
     pub(crate) tokens: Option<&'static str>,
     /// The server that the tokens are for, if it is not this one.
@@ -215,7 +221,7 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
         }
         ("POST", "/revoke") => {
             let asked = |name| parameter(&request.body, name);
-            assert_eq!(asked("client_id"), "c1");
+            assert!(asked("client_id") == "c1" || is_client(request, ways), "{}", request.body);
             ways.revoked.push(format!("{} {}", asked("token_type_hint"), asked("token")));
             ways.valid.retain(|token| *token != asked("token"));
             (ways.refuses_revocation.unwrap_or(200), String::new(), String::new())
@@ -223,6 +229,9 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
         ("POST", "/token" | "/moved/token") => {
             let asked = |name| parameter(&request.body, name);
             ways.exchanged.push(format!("{:?} {}", request.authorization, request.body));
+            if asked("grant_type") == "client_credentials" {
+                return token_for_client(request, &base, ways);
+            }
             let proven = match asked("grant_type").as_str() {
                 "authorization_code" => {
                     asked("code") == "code-1" && s256(&asked("code_verifier")) == ways.challenge
@@ -249,6 +258,45 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
         }
         _ => (404, String::new(), String::new()),
     }
+}
+
+/// Whether a request has the credentials of the known client, in the expected place only.
+fn is_client(request: &Request, ways: &Ways) -> bool {
+    let (Some(client), Some(secret)) = (ways.client, ways.secret) else { return false };
+    let pair = base64::engine::general_purpose::STANDARD.encode(format!("{client}:{secret}"));
+    let posted = |name| parameter(&request.body, name);
+    match ways.posts_secret {
+        true => {
+            request.authorization.is_none()
+                && (posted("client_id"), posted("client_secret")) == (client.into(), secret.into())
+        }
+        false => {
+            request.authorization == Some(format!("Basic {pair}"))
+                && posted("client_secret").is_empty()
+        }
+    }
+}
+
+/// The answer to a token request of the client for itself: no refresh token.
+fn token_for_client(request: &Request, base: &str, ways: &mut Ways) -> (u16, String, String) {
+    if let Some((status, body)) = &ways.refuses_client {
+        return (*status, String::new(), body.to_string());
+    }
+    if !is_client(request, ways) {
+        return (401, String::new(), json!({"error": "invalid_client"}).to_string());
+    }
+    if parameter(&request.body, "resource") != ways.audience(base) {
+        return (400, String::new(), json!({"error": "invalid_target"}).to_string());
+    }
+    ways.asked.push(parameter(&request.body, "scope"));
+    ways.given += 1;
+    let token = format!("{}-{}", ways.tokens.unwrap_or("access"), ways.given);
+    ways.valid = vec![token.clone()];
+    let mut tokens = json!({"access_token": token, "token_type": "Bearer"});
+    if let Some(life) = ways.life {
+        tokens["expires_in"] = json!(life);
+    }
+    (200, String::new(), with(tokens, &ways.tokens_as).to_string())
 }
 
 /// The server itself: one tool, `read_item`.
