@@ -185,7 +185,11 @@ impl OpenStream {
         }
         let Some(honored) = honored else { return Progress::Confirmed(Keys::new()) };
         if honored.is_disjoint(&self.keys) {
-            return Progress::Ended(ListenEnd::Refused);
+            return match honored.len() >= self.keys.len() {
+                // It spells all of them otherwise.
+                true => Progress::Confirmed(Keys::new()),
+                false => Progress::Ended(ListenEnd::Refused),
+            };
         }
         let all = std::mem::take(&mut self.keys);
         let (followed, others) = all.into_iter().partition(|key| honored.contains(key));
@@ -233,8 +237,10 @@ impl RefusedKeys {
 
     /// The wanted keys to be followed now.
     fn without(&mut self, wanted: Keys) -> Keys {
+        // What is wanted once more is another allocation of the same text, and is tried again.
+        let is_wanted = |key: &Arc<str>| wanted.get(key).is_some_and(|it| Arc::ptr_eq(it, key));
         for keys in [&mut self.keys, &mut self.held_back, &mut self.trusted] {
-            keys.retain(|key| wanted.contains(key));
+            keys.retain(is_wanted);
         }
         let is_left_out = |key: &Arc<str>| self.keys.contains(key) || self.held_back.contains(key);
         wanted.into_iter().filter(|key| !is_left_out(key)).collect()
@@ -439,6 +445,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::sync::Mutex;
 
     use serde_json::Value;
@@ -488,8 +495,23 @@ mod tests {
         }
     }
 
+    thread_local! {
+        /// Keys of this test, so that what stays wanted is the same allocation.
+        static KNOWN: RefCell<Keys> = RefCell::default();
+    }
+
     fn keys(of: &[&str]) -> Keys {
-        of.iter().map(|key| Arc::from(*key)).collect()
+        KNOWN.with_borrow_mut(|known| {
+            let key = |key: &&str| match known.get(*key) {
+                Some(known) => Arc::clone(known),
+                None => {
+                    let key = Arc::from(*key);
+                    known.insert(Arc::clone(&key));
+                    key
+                }
+            };
+            of.iter().map(key).collect()
+        })
     }
 
     fn taken(notified: &Mutex<Vec<String>>) -> Vec<String> {
@@ -601,6 +623,31 @@ mod tests {
             next.confirm.send(Some(Keys::new())).unwrap();
             assert_eq!(streams.recv().await.unwrap().keys, ["c"], "refused as a whole");
             assert!(!both.end.is_closed());
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn pro_13_key_that_left_and_came_back_is_asked_for_again() {
+        following((true, CONFIRM_LIMIT), async |wanted, mut streams, _| {
+            let both = streams.recv().await.unwrap();
+            both.confirm.send(Some(keys(&["b"]))).unwrap();
+            turn().await;
+            // It left and came back before anyone looked.
+            let both = keys(&["b"]).into_iter().chain([Arc::from("a")]).collect();
+            wanted.send_replace(both);
+            assert_eq!(streams.recv().await.unwrap().keys, ["a", "b"]);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn pro_13_acknowledgment_in_another_spelling_is_one_of_all() {
+        following((true, CONFIRM_LIMIT), async |_wanted, mut streams, notified| {
+            let both = streams.recv().await.unwrap();
+            both.confirm.send(Some(keys(&["A", "B"]))).unwrap();
+            turn().await;
+            assert_eq!(taken(notified), ["a", "b"]);
         })
         .await;
     }

@@ -315,6 +315,14 @@ pub(super) enum Followed {
     Refused,
 }
 
+impl Followed {
+    /// Whether the server has refused this resource since it is wanted: refusals before are of another allocation.
+    fn refuses(&self, wanted: &Arc<str>) -> bool {
+        let Self::Answered { refused, .. } = self else { return false };
+        refused.get(wanted).is_some_and(|refused| Arc::ptr_eq(refused, wanted))
+    }
+}
+
 /// A server's answer to a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubscriptionAnswer {
@@ -335,6 +343,7 @@ pub(super) struct Subscriptions {
 impl Subscriptions {
     /// Adds a resource. `asked` is the generation over which the server was asked already.
     pub(super) fn add(&self, uri: &str, asked: Option<u64>) {
+        let is_refused = self.key(uri).is_some_and(|key| self.followed.borrow().refuses(&key));
         self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
             // The server was not notified of its end yet.
             let asked = asked.or(ended.remove(uri));
@@ -348,14 +357,21 @@ impl Subscriptions {
                     // Its new answer is published.
                     true
                 }
-                (Some(_), None) => false,
-                (None, asked) => {
+                // One that was refused is another one from now on, and asked for again.
+                (Some(_), None) if !is_refused => false,
+                (_, asked) => {
+                    wanted.remove(uri);
                     let (since, asked) = (Instant::now(), asked.unwrap_or_default());
                     wanted.insert(uri.into(), WantedResource { since, asked, answer });
                     true
                 }
             }
         });
+    }
+
+    /// The key of a wanted resource.
+    fn key(&self, uri: &str) -> Option<Arc<str>> {
+        self.wanted.borrow().wanted.get_key_value(uri).map(|(key, _)| Arc::clone(key))
     }
 
     /// Waits until `deadline` for the server's answer about a resource that was added.
@@ -367,11 +383,12 @@ impl Subscriptions {
         let mut followed = self.followed.subscribe();
         let answered = async {
             loop {
+                let key = self.key(uri);
                 match &*followed.borrow_and_update() {
                     Followed::Answered { confirmed, .. } if confirmed.contains(uri) => {
                         return SubscriptionAnswer::Confirmed;
                     }
-                    Followed::Answered { refused, .. } if refused.contains(uri) => {
+                    followed if key.is_some_and(|key| followed.refuses(&key)) => {
                         return SubscriptionAnswer::Refused;
                     }
                     Followed::Answered { .. } | Followed::None => {}

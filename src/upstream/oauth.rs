@@ -149,9 +149,12 @@ impl Challenges {
 
     /// Error text for a request that requires further scopes.
     pub(super) fn lacks_scopes(&self, scopes: &[String]) -> String {
-        match self.is_unattended && !scopes.is_empty() {
-            true => format!("its token lacks scope {}", scopes.join(" ")),
-            false => needs_scopes(&self.server, scopes),
+        match (self.is_unattended, scopes) {
+            (true, []) => {
+                "its token lacks a scope that it does not name: set oauth.scopes".to_owned()
+            }
+            (true, scopes) => format!("its token lacks scope {}", scopes.join(" ")),
+            (false, scopes) => needs_scopes(&self.server, scopes),
         }
     }
 

@@ -143,8 +143,13 @@ fn serve(mut stream: TcpStream, tells: Tells, seen: &Mutex<Seen>) -> Option<()> 
                 transfer-encoding: chunked\r\n\r\n";
             stream.write_all(head.as_bytes()).ok()?;
             let mut seen = seen.lock().unwrap();
-            let agreed: Vec<_> =
-                uris.as_array()?.iter().filter(|uri| *uri != "x:left-out").collect();
+            let asked = uris.as_array()?;
+            if asked.contains(&json!("x:later")) {
+                seen.methods.push("x:later".to_owned());
+            }
+            let is_first = seen.methods.iter().filter(|it| *it == "x:later").count() == 1;
+            let agrees = |uri: &&Value| *uri != "x:left-out" && !(*uri == "x:later" && is_first);
+            let agreed: Vec<_> = asked.iter().filter(agrees).collect();
             let hello = json!({"jsonrpc": "2.0",
                 "method": "notifications/subscriptions/acknowledged",
                 "params": {"notifications": {"resourceSubscriptions": agreed}}});
@@ -257,6 +262,21 @@ fn pro_13_resource_that_a_modern_server_leaves_out_is_not_acknowledged() {
     let refused = proxy.client().ask("resources/subscribe", uri);
     let why = "s: the server did not take the subscription";
     assert_eq!(refused["error"]["message"], why, "{refused}");
+}
+
+// PRO-13
+#[test]
+fn pro_13_resource_that_was_left_out_once_is_asked_for_again() {
+    let server = Server::start(Tells::Yes);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let (_events, agreed) = subscribed(&proxy, &["x:kept"]);
+    assert_eq!(agreed, json!(["mcpproxy://s/x:kept"]));
+    let mut client = proxy.client();
+    let mut ask = || client.ask("resources/subscribe", json!({"uri": "mcpproxy://s/x:later"}));
+    let why = "s: the server did not take the subscription";
+    assert_eq!(ask()["error"]["message"], why);
+    let again = ask();
+    assert_eq!(again["result"], json!({}), "{again}");
 }
 
 /// A modern server over stdio that does `$1` with each subscription to resources, whose id is in `$id`.

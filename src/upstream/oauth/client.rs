@@ -234,11 +234,18 @@ fn wait_of((origin, until): &(String, Instant), now: Instant) -> Option<String> 
 pub(super) struct LoginClient {
     policy: AddressPolicy,
     transport: LoginTransport,
+    /// Whether an authorization server needs no endpoint for persons.
+    unattended: bool,
 }
 
 impl LoginClient {
     pub(super) fn new(policy: AddressPolicy, transport: LoginTransport) -> Self {
-        Self { policy, transport }
+        Self { policy, transport, unattended: false }
+    }
+
+    /// Accepts authorization servers without an endpoint for persons (RFC 8414 §2).
+    pub(super) fn unattended(self) -> Self {
+        Self { unattended: true, ..self }
     }
 
     /// Sends a request and returns the head of the response.
@@ -389,7 +396,10 @@ impl OAuthHttpClient for LoginClient {
         Box::pin(async move {
             match is_token {
                 true => self.exchange(request.request).await,
-                false => Self::execute(self, request.request).await.map(completed),
+                false if self.unattended => {
+                    Self::execute(self, request.request).await.map(completed)
+                }
+                false => Self::execute(self, request.request).await,
             }
         })
     }

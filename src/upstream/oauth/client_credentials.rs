@@ -100,7 +100,8 @@ impl TokenRequest<'_> {
     fn http(&self) -> Result<(LoginClient, AddressPolicy), LoginError> {
         let policy = AddressPolicy::new(self.url);
         policy.check(self.url).map_err(LoginError::Config)?;
-        Ok((LoginClient::new(policy.clone(), self.transport.clone()), policy))
+        let client = LoginClient::new(policy.clone(), self.transport.clone());
+        Ok((client.unattended(), policy))
     }
 
     /// Requests the token of a grant for these scopes.

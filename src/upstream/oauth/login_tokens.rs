@@ -86,6 +86,16 @@ impl Refused {
         }
         last
     }
+
+    /// Notes the stored token. Returns whether it came from no renewal here.
+    fn is_new(&mut self, token: &str) -> bool {
+        let known = [&self.last, &self.renewed];
+        let is_new = !known.iter().any(|known| known.as_deref() == Some(token));
+        if is_new {
+            *self = Self { renewed: Some(token.to_owned()), ..Self::default() };
+        }
+        is_new
+    }
 }
 
 /// Token of a session.
@@ -344,6 +354,10 @@ impl LoginTokens {
             return self.spawn_request(unattended, None, Lack::Token).await;
         };
         let current = bearer(&grant, stamp);
+        if self.refused().is_new(&current.token) {
+            // A login, or another process, got it in spite of what the pause is for.
+            *unattended.pause.lock() = Pause::default();
+        }
         let lack = match self.refused().is(&current.token) {
             true => Lack::Token,
             false => lack(&grant, seconds()),
@@ -412,7 +426,7 @@ impl LoginTokens {
         let error = match requested {
             Ok(grant) => {
                 self.pace(unattended, &grant, old);
-                return self.store_token(grant).await;
+                return self.store_token(unattended, grant).await;
             }
             Err(error) => error.quoted(&self.peer),
         };
@@ -420,15 +434,15 @@ impl LoginTokens {
         match (stored, &error) {
             // The scopes are not requested again, which pauses nothing else.
             (Some((grant, _)), LoginError::Denied(_)) if lack == Lack::Scopes => {
-                self.store_token(grant.with_wanted_requested()).await?;
+                self.store_token(unattended, grant.with_wanted_requested()).await?;
             }
             (_, error) => unattended.pause.lock().fail(error, reason.clone(), Instant::now()),
         }
         Err(reason)
     }
 
-    /// Stores a grant of a client and returns its token.
-    async fn store_token(&self, grant: Grant) -> Result<Bearer, String> {
+    /// Stores a grant of a client and returns its token. The next request waits if it cannot be stored.
+    async fn store_token(&self, unattended: &Unattended, grant: Grant) -> Result<Bearer, String> {
         self.peer.secrets.learn(grant.secrets());
         self.challenges.set_notice(self.notice_of(&grant).into());
         let store = self.store.clone();
@@ -436,7 +450,11 @@ impl LoginTokens {
             store.save(&grant).map_err(|error| error.to_string())?;
             Ok(bearer(&grant, store.stamp()))
         };
-        tokio::task::spawn_blocking(save).await.map_err(|error| error.to_string())?
+        let saved = tokio::task::spawn_blocking(save).await.map_err(|error| error.to_string());
+        saved.flatten().inspect_err(|reason| {
+            let error = LoginError::Unusable(reason.clone());
+            unattended.pause.lock().fail(&error, reason.clone(), Instant::now());
+        })
     }
 
     /// Paces the next token request after a successful one: a server that rejects every token gets [`MAX_REFUSED`] at once,
@@ -783,6 +801,16 @@ mod tests {
             let error_chain = format!("{token} to-renew-{token} first-token");
             assert_eq!(&*guard.peer.quote(error_chain), "[redacted] [redacted] [redacted]");
         }
+    }
+
+    #[test]
+    fn id_6_token_that_no_renewal_brought_ends_the_pause_once() {
+        let token = |token: &str| Some(token.to_owned());
+        let mut refused = Refused { last: token("a"), renewed: token("b"), count: 3 };
+        assert!(!refused.is_new("a") && !refused.is_new("b"));
+        assert!(refused.is_new("c"));
+        assert_eq!(refused.count, 0);
+        assert!(!refused.is_new("c") && !refused.is("c"));
     }
 
     #[test]
