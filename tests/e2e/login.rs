@@ -153,9 +153,7 @@ fn token_is_renewed_before_it_expires_and_survives_a_restart() {
     authority.ways().life = None;
     until("the new one is used", || {
         works(&proxy);
-        let ways = authority.ways();
-        (ways.seen.last() == ways.valid.last().map(|token| format!("Bearer {token}")).as_ref())
-            .then_some(())
+        authority.saw_newest_token().then_some(())
     });
     let again = Proxy::unready(json!({"mcpServers": servers(&authority)}), proxy.end()).ready();
     until_state(&again, "connected");

@@ -79,22 +79,23 @@ struct Refused {
 impl Refused {
     /// Whether this token was rejected. A token that came from no renewal is a new login and resets the count.
     fn is(&mut self, token: &str) -> bool {
-        let is = |of: &Option<String>| of.as_deref() == Some(token);
-        let (last, renewed) = (is(&self.last), is(&self.renewed));
-        if !last && !renewed {
+        if !self.knows(token) {
             *self = Self::default();
         }
-        last
+        self.last.as_deref() == Some(token)
     }
 
     /// Notes the stored token. Returns whether it came from no renewal here.
     fn is_new(&mut self, token: &str) -> bool {
-        let known = [&self.last, &self.renewed];
-        let is_new = !known.iter().any(|known| known.as_deref() == Some(token));
+        let is_new = !self.knows(token);
         if is_new {
             *self = Self { renewed: Some(token.to_owned()), ..Self::default() };
         }
         is_new
+    }
+
+    fn knows(&self, token: &str) -> bool {
+        [&self.last, &self.renewed].iter().any(|known| known.as_deref() == Some(token))
     }
 }
 

@@ -109,6 +109,12 @@ impl Authority {
         self.ways.lock().expect("nobody panicked")
     }
 
+    /// Whether the last request had the newest token.
+    pub(crate) fn saw_newest_token(&self) -> bool {
+        let ways = self.ways();
+        ways.seen.last() == ways.valid.last().map(|token| format!("Bearer {token}")).as_ref()
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("{}/mcp", self.issuer())
     }
