@@ -193,12 +193,17 @@ impl Catalog {
         compiled.await.ok()
     }
 
-    /// Loads the stored sets (FR-A1) and returns the changes, including files that cannot be used. Blocks on the disk
-    /// and until every schema is compiled; tools are available before that.
+    /// Loads the stored sets (FR-A1). Returns what is worth a record: files that cannot be used, unusable schemas,
+    /// findings; not the tools themselves, which were added when the sets were stored. Blocks on the disk and until
+    /// every schema is compiled; tools are available before that.
     pub fn restore(&self) -> Vec<(Arc<str>, Change)> {
         let servers: Vec<_> = self.settings.load().servers.keys().cloned().collect();
         let (mut changes, late) = self.remember(&servers);
         self.compile(late, &mut changes);
+        for (_, change) in &mut changes {
+            (change.added, change.noted) = Default::default();
+        }
+        changes.retain(|(_, change)| !change.is_empty());
         changes
     }
 

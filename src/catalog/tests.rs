@@ -107,8 +107,7 @@ fn fr_a1_sets_survive_a_restart() {
     first.replace_server("gone", vec![tool("x", "")]);
 
     let second = Catalog::new(with_folder(&[("s", r#"{"disabled_tools":["y"]}"#), ("new", "{}")]));
-    let changes = second.restore();
-    assert_eq!(changes.len(), 1);
+    assert!(second.restore().is_empty(), "stored tools are no change");
     assert_eq!(names(&second.load()), ["s:x"], "the operator's words are today's");
     let schema = lookup(&second, "s:x").unwrap().output_schema.clone().unwrap();
     assert_eq!(schema.get(), r#"{"type": "object"}"#);

@@ -1,4 +1,4 @@
-//! Trial of servers: waits for one in the running proxy, or starts all of a config in a temporary proxy.
+//! Trial of servers: waits for one in the running proxy, or starts one or all of a config in a proxy of this process.
 
 use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
@@ -7,6 +7,7 @@ use crate::cli::start_proxy::TemporaryFolder;
 use crate::cli::terminal_safe::line;
 use crate::cli::{logging, output, start_proxy};
 use mcpproxy_config::Config;
+use mcpproxy_config::servers::ServerEntry;
 use mcpproxy_gateway::telemetry::LogHandles;
 use mcpproxy_server as server;
 use mcpproxy_server::App;
@@ -107,24 +108,55 @@ impl ServerTrial {
     }
 }
 
-/// Starts the enabled servers of a config, all at once, and stops them again.
+/// Starts the enabled servers of a config, all at once, and stops them again. Nothing is stored.
 pub(super) fn try_servers(config: Config) -> Result<Vec<ServerTrial>, CommandError> {
     let scratch = TemporaryFolder::watched("check")?;
-    let longest = config.servers.iter().map(|it| it.upstream.init_timeout).max();
+    let limit = trial_limit(config.servers.iter());
+    let app = App::try_out(config, scratch.path(), LogHandles::default());
+    trials(app.map_err(|error| start_proxy::not_started(&error))?, limit)
+}
+
+/// Starts a server of a config alone, and stops it again. Its tools are stored like those of a first call, so that they
+/// are found before the proxy runs. Nothing is stored if the data directory is in use, unusable or that of a fleet node.
+pub(super) fn try_new_server(
+    mut config: Config,
+    name: &str,
+) -> Result<Option<ServerTrial>, CommandError> {
+    let limit = trial_limit(config.servers.iter().filter(|server| &*server.name == name));
+    let stored = match config.cluster.membership() {
+        None => App::start_only(config.clone(), LogHandles::default(), Some(name)).ok(),
+        Some(_) => None,
+    };
+    let trials = match stored {
+        Some(app) => trials(app, limit)?,
+        None => {
+            config.servers.retain(|server| &*server.name == name);
+            try_servers(config)?
+        }
+    };
+    Ok(trials.into_iter().find(|trial| trial.name == name))
+}
+
+/// Maximum wait for these servers.
+fn trial_limit<'a>(servers: impl Iterator<Item = &'a ServerEntry> + Clone) -> Duration {
+    let longest = servers.clone().map(|it| it.upstream.init_timeout).max();
     let longest = longest.unwrap_or_default().saturating_mul(2).min(LIMIT);
     // A server that is being installed is not interrupted.
-    let upstreams = config.servers.iter().map(|it| &it.upstream);
+    let upstreams = servers.map(|it| &it.upstream);
     let installing = upstreams.filter(|it| it.first_init_timeout() != it.init_timeout);
     let installing = installing.map(|it| it.first_init_timeout()).max();
-    let limit = longest.max(installing.unwrap_or_default() + STEP);
-    let app = App::try_out(config, scratch.path(), LogHandles::default());
-    let app = app.map_err(|error| start_proxy::not_started(&error))?;
+    longest.max(installing.unwrap_or_default() + STEP)
+}
+
+/// Waits for the servers of a proxy, at most until the limit, and closes the proxy.
+fn trials(app: App, limit: Duration) -> Result<Vec<ServerTrial>, CommandError> {
     let start = Instant::now();
     let upstreams = &app.shared().proxy.upstreams;
     let mut trials: Vec<Option<ServerTrial>> = upstreams.iter().map(|_| None).collect();
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let message = || {
-        let states = upstreams.states();
+        let mut states = upstreams.states();
+        states.retain(|state| state.status != Status::Disabled);
         let settled = states.iter().filter(|state| state.settled).count();
         format!("trying servers: {settled} of {} ready", states.len())
     };

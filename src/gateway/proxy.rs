@@ -51,7 +51,6 @@ pub mod settings;
 pub mod shutdown;
 mod state_fetches;
 mod task_capability;
-pub mod task_shares;
 pub mod task_subscription;
 mod tasks;
 pub mod worker;

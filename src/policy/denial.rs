@@ -22,11 +22,13 @@ pub enum Denial {
     #[error(transparent)]
     Approval(#[from] ApprovalDenial),
     /// Outside the scope of the principal's token.
-    #[error("Token '{token}' does not allow {access}")]
+    #[error("Token '{token}' does not allow {access}: it is limited to {limit}")]
     Scope {
         token: Box<str>,
         /// Kind and name of the target.
         access: Box<str>,
+        /// The part of the scope that excludes the request.
+        limit: Box<str>,
     },
     /// The token was revoked or expired while the request waited.
     #[error("The token of {who} does not count any more: it was revoked, or has expired")]

@@ -13,6 +13,9 @@ use super::request::{Access, Reference};
 use super::rules::{RuleSet, Subject};
 use super::tool::{Pattern, Tool, ToolName};
 
+/// Maximum names of a scope that a denial shows.
+const MAX_SHOWN: usize = 5;
+
 /// Scope that limits the principal; `None` if nothing does.
 pub(super) fn of(principal: &Principal) -> Option<&Scope> {
     match principal {
@@ -75,6 +78,22 @@ impl Scope {
         self.has_server(&name.server) && (self.tools.is_empty() || self.tools.iter().any(fits))
     }
 
+    /// The part of the scope that excludes a request on this server: servers, else tools, else operations. `tool` is
+    /// the tool of a call.
+    fn limit_of(&self, server: &str, tool: Option<&ToolName>) -> String {
+        let is_in_tools = match tool {
+            Some(name) => self.has_tool(name),
+            None => !self.servers.is_empty() || self.tools.is_empty(),
+        };
+        if !self.has_server(server) {
+            quoted("server", self.servers.iter().map(|name| &**name))
+        } else if !is_in_tools {
+            quoted("tool", self.tools.iter().map(Pattern::as_str))
+        } else {
+            quoted("operation", self.operations.iter().map(|operation| operation.as_str()))
+        }
+    }
+
     fn has_operation(&self, operation: Operation) -> bool {
         self.operations.is_empty() || self.operations.contains(&operation)
     }
@@ -93,13 +112,16 @@ pub fn token_denial(
     tool: &Tool,
     operation: Operation,
 ) -> Option<Denial> {
-    let denial =
-        || Denial::Scope { token: name.into(), access: format!("tool '{}'", tool.name).into() };
+    let denial = || Denial::Scope {
+        token: name.into(),
+        access: format!("tool '{}'", tool.name).into(),
+        limit: scope.limit_of(&tool.name.server, Some(&tool.name)).into(),
+    };
     (!scope.has_call(tool, operation)).then(denial)
 }
 
-fn refused(token: &AgentToken, access: &Access) -> Denial {
-    let access = match access {
+fn refused(token: &AgentToken, on: &Access) -> Denial {
+    let access = match on {
         Access::Tool(call) => format!("tool '{}'", call.tool().name),
         Access::Resource { server, uri, .. } => format!("resource '{uri}' of '{server}'"),
         Access::Prompt { server, name } => format!("prompt '{name}' of '{server}'"),
@@ -110,7 +132,19 @@ fn refused(token: &AgentToken, access: &Access) -> Denial {
         Access::Method { server, method } => format!("method '{method}' of '{server}'"),
         Access::Task(task) => format!("tool '{}'", task.call().tool().name),
     };
-    Denial::Scope { token: token.name().into(), access: access.into() }
+    let limit = token.scope().limit_of(on.server(), on.tool().map(|tool| &tool.name));
+    Denial::Scope { token: token.name().into(), access: access.into(), limit: limit.into() }
+}
+
+/// Quotes at most [`MAX_SHOWN`] names, and counts the others.
+fn quoted<'a>(what: &str, names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let (count, plural) = (names.len(), if names.len() == 1 { "" } else { "s" });
+    let shown: Vec<_> = names.take(MAX_SHOWN).map(|name| format!("'{name}'")).collect();
+    let more = match count.saturating_sub(MAX_SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{what}{plural} {}{more}", shown.join(", "))
 }
 
 pub(super) fn subject(principal: &Principal) -> Subject<'_> {
@@ -240,28 +274,40 @@ mod tests {
     #[test]
     fn scope_limits_server_pattern_and_operation() {
         use Operation::{Destructive, Read, Write};
-        for (principal, name, annotations, by, allowed) in [
-            (token(&[], &[], &[]), "a:x", DESTRUCTIVE, Destructive, true),
-            (token(&["a"], &[], &[]), "a:x", UNMARKED, Write, true),
-            (token(&["a"], &[], &[]), "b:x", UNMARKED, Write, false),
-            (token(&[], &["get_*"], &[]), "b:get_x", UNMARKED, Write, true),
-            (token(&[], &["a:get_*"], &[]), "b:get_x", UNMARKED, Write, false),
-            (token(&[], &["a:get_*", "b:*x"], &[]), "b:get_x", UNMARKED, Write, true),
-            (token(&["a"], &["get_*"], &[]), "b:get_x", UNMARKED, Write, false),
-            (token(&[], &[], &[Read]), "a:x", READ_ONLY, Read, true),
-            (token(&[], &[], &[Read]), "a:x", READ_ONLY, Write, false),
+        for (principal, name, annotations, by, limit) in [
+            (token(&[], &[], &[]), "a:x", DESTRUCTIVE, Destructive, None),
+            (token(&["a"], &[], &[]), "a:x", UNMARKED, Write, None),
+            (token(&["a"], &[], &[]), "b:x", UNMARKED, Write, Some("server 'a'")),
+            (token(&[], &["get_*"], &[]), "b:get_x", UNMARKED, Write, None),
+            (token(&[], &["a:get_*"], &[]), "b:get_x", UNMARKED, Write, Some("tool 'a:get_*'")),
+            (token(&[], &["a:get_*", "b:*x"], &[]), "b:get_x", UNMARKED, Write, None),
+            (token(&["a"], &["get_*"], &[]), "b:get_x", UNMARKED, Write, Some("server 'a'")),
+            (token(&[], &[], &[Read]), "a:x", READ_ONLY, Read, None),
+            (token(&[], &[], &[Read]), "a:x", READ_ONLY, Write, Some("operation 'read'")),
             // Stating read does not make an unmarked tool read-only.
-            (token(&[], &[], &[Read]), "a:x", UNMARKED, Read, false),
-            (token(&[], &[], &[Read, Write]), "a:x", UNMARKED, Read, true),
-            (token(&[], &[], &[Read, Write]), "a:x", DESTRUCTIVE, Destructive, false),
-            (token(&[], &[], &[Destructive]), "a:x", READ_ONLY, Read, false),
+            (token(&[], &[], &[Read]), "a:x", UNMARKED, Read, Some("operation 'read'")),
+            (token(&[], &[], &[Read, Write]), "a:x", UNMARKED, Read, None),
+            (
+                token(&[], &[], &[Read, Write]),
+                "a:x",
+                DESTRUCTIVE,
+                Destructive,
+                Some("operations 'read', 'write'"),
+            ),
+            (token(&[], &[], &[Destructive]), "a:x", READ_ONLY, Read, Some("operation 'destructive'")),
         ] {
-            let checked = check(&principal, &called(name, annotations, by));
-            assert_eq!(checked.is_ok(), allowed, "{principal:?} {name} {annotations} {by:?}");
-            if let Err(denial) = checked {
-                assert_eq!(denial.to_string(), format!("Token 'ci' does not allow tool '{name}'"));
-            }
+            let denied = check(&principal, &called(name, annotations, by)).err();
+            let expected = limit.map(|limit| {
+                format!("Token 'ci' does not allow tool '{name}': it is limited to {limit}")
+            });
+            let denied = denied.map(|denial| denial.to_string());
+            assert_eq!(denied, expected, "{principal:?} {name} {annotations} {by:?}");
         }
+        let many: Vec<String> = (0..8).map(|at| format!("s{at}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let denial = check(&token(&many, &[], &[]), &called("b:x", UNMARKED, Write)).unwrap_err();
+        let text = denial.to_string();
+        assert!(text.ends_with("servers 's0', 's1', 's2', 's3', 's4' and 3 more"), "{text}");
     }
 
     #[test]
@@ -287,21 +333,22 @@ mod tests {
             (completion, "completions for resource 'f:{x}' of 'a'"),
         ];
         for (access, shown) in &all {
-            for (principal, allowed) in [
-                (token(&[], &[], &[]), true),
-                (token(&["a"], &["x"], &[]), true),
-                (token(&["b"], &[], &[]), false),
-                (token(&[], &["a:*"], &[]), false),
-                (token(&["a"], &[], &[Operation::Write]), false),
-                (Principal::Anonymous, true),
-                (Principal::Admin, true),
+            for (principal, limit) in [
+                (token(&[], &[], &[]), None),
+                (token(&["a"], &["x"], &[]), None),
+                (token(&["b"], &[], &[]), Some("server 'b'")),
+                (token(&[], &["a:*"], &[]), Some("tool 'a:*'")),
+                (token(&["a"], &[], &[Operation::Write]), Some("operation 'write'")),
+                (Principal::Anonymous, None),
+                (Principal::Admin, None),
             ] {
-                let checked = check(&principal, access);
-                assert_eq!(checked.is_ok(), allowed, "{principal:?} {access:?}");
-                assert_eq!(visible(&principal, &Settings::default()).prompt("a", "p"), allowed);
-                if let Err(denial) = checked {
-                    assert_eq!(denial.to_string(), format!("Token 'ci' does not allow {shown}"));
-                }
+                let denied = check(&principal, access).err().map(|denial| denial.to_string());
+                let expected = limit.map(|limit| {
+                    format!("Token 'ci' does not allow {shown}: it is limited to {limit}")
+                });
+                assert_eq!(denied, expected, "{principal:?} {access:?}");
+                let is_shown = visible(&principal, &Settings::default()).prompt("a", "p");
+                assert_eq!(is_shown, limit.is_none(), "{principal:?} {access:?}");
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Runtime services shared by all crates: clocks, deadlines, HTTP/1.1 framing, TLS, files and secrets.
 
 pub mod hidden_text;
+pub mod keyed_counts;
 pub mod nearest;
 pub mod secrets;
 

@@ -121,10 +121,11 @@ pub(super) fn catalog_changes(server: &Arc<str>, change: &Change) -> Vec<Entry> 
             json!(change.duplicates),
         ),
     );
+    let is_said = change.tools_differ() || change.disk.is_some() || !change.duplicates.is_empty();
     let mut drafts = drafts(server, change);
     let unusable = change.unusable.iter().map(|(tool, reason)| unusable_schema(tool, reason));
     add(&mut drafts, server, "tools with unusable schemas", unusable.collect());
-    std::iter::once(draft).chain(drafts).map(Entry::from).collect()
+    is_said.then_some(draft).into_iter().chain(drafts).map(Entry::from).collect()
 }
 
 /// Renders the differences that fit, and counts the others.

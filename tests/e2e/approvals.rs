@@ -109,6 +109,9 @@ fn cap_8_call_waits_until_approved_and_is_recorded_completely() {
     let mut client = proxy.client();
     begin(&mut client);
     let approval = until_waiting(&proxy, 1);
+    let explained = ["policy", "explain", "--as", "anonymous", "--tool", "s:write_item"];
+    let explained = proxy.cli(&explained).stdout;
+    assert!(explained.starts_with("allow: after a person's approval"), "{explained}");
     let call = &approval["call"];
     assert_eq!(approval["access"], "s:write_item");
     assert_eq!(

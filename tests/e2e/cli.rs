@@ -277,7 +277,12 @@ fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
     assert_eq!(run(&["call", "tool-read", "a:read_item"]).code, Some(0));
     assert_eq!(began(), "a\n", "a call starts its own server alone");
     let records = || run(&["activity", "list", "--json"]).json()["activities"].clone();
+    assert_eq!(run(&["call", "tool-read", "b:read_item"]).code, Some(0));
+    let again = run(&["call", "tool-read", "a:read_item"]);
+    assert_eq!((again.code, began()), (Some(0), "a\nb\na\n".to_owned()));
     let before = records();
+    let added = before.as_array().unwrap().iter().filter(|it| it["type"] == "catalog_change");
+    assert_eq!(added.count(), 2, "one of the first list of each server: {before}");
     let errors = before.as_array().unwrap().iter().filter(|it| it["status"] == "error");
     assert_eq!(errors.count(), 0, "the end of a server with the proxy is no error: {before}");
     for args in [
@@ -291,7 +296,7 @@ fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
         assert_eq!(output.code, Some(0), "{args:?}: {}", output.stderr);
         assert!(output.stdout.contains('a'), "{args:?}: {}", output.stdout);
     }
-    assert_eq!((began(), records()), ("a\n".to_owned(), before), "nothing is started or recorded");
+    assert_eq!((began(), records()), ("a\nb\na\n".to_owned(), before), "nothing is started or recorded");
 }
 
 #[test]

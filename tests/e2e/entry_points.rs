@@ -87,7 +87,9 @@ impl Check {
             Self::Scope if matches!(entry_point.way, Way::Bridge | Way::BridgeStateless) => {
                 Cell::None("a pipe carries no token")
             }
-            Self::Scope => Cell::Refused(format!("Token 'ci' does not allow {scoped}")),
+            Self::Scope => Cell::Refused(format!(
+                "Token 'ci' does not allow {scoped}: it is limited to server 't'"
+            )),
             Self::Rule => Cell::Refused(format!("{ruled} is not allowed by rule 'not-s': ask ann")),
             Self::Approval(outcome) | Self::RuleAsks(outcome) => {
                 let why = match outcome {

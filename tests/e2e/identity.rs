@@ -99,7 +99,13 @@ fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
     assert!(token.starts_with("mcpp_"), "{token}");
     let mut holder = Holder::open(&proxy, &token, "/mcp");
     assert_ne!(holder.call("read", "a:read_item")["isError"], true);
-    let text = |tool: &str| format!("Token 'ci' does not allow tool '{tool}'");
+    let text = |tool: &str| {
+        let limit = match tool.starts_with("a:") {
+            true => "operation 'read'",
+            false => "server 'a'",
+        };
+        format!("Token 'ci' does not allow tool '{tool}': it is limited to {limit}")
+    };
     assert_eq!(refused(&holder.call("read", "b:read_item")), text("b:read_item"));
     assert_eq!(refused(&holder.call("write", "a:write_item")), text("a:write_item"));
     assert_eq!(refused(&holder.call("destructive", "a:delete_item")), text("a:delete_item"));

@@ -549,7 +549,7 @@ fn caller_without_access_to_a_tool_learns_nothing_about_its_schema() {
             proxy.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes());
         answer.json()["error"].as_str().unwrap().to_owned()
     };
-    let scope = format!("Token 'ci' does not allow tool '{TOOL}'");
+    let scope = format!("Token 'ci' does not allow tool '{TOOL}': it is limited to server 'none'");
     assert_eq!(call(TOOL, json!({"secret": 1})), scope);
     // Once its schema is compiled, arguments are judged before a call is admitted.
     error_text(&proxy.client().read(TOOL, json!({})));

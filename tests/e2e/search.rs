@@ -211,18 +211,20 @@ fn token_learns_nothing_about_servers_outside_its_scope() {
         let arguments = json!({"name": name, "args": {}, "intent": intent});
         ask(bearer, "/mcp", "call_tool_read", arguments)
     };
+    let outside = |name: &str| {
+        format!("Token 'ci' does not allow tool '{name}': it is limited to server 'ours'")
+    };
     for server in ["gone", "nowhere", "theirs"] {
         let name = format!("{server}:no_such");
         let text = format!("Tool '{name}' not found. Use retrieve_tools to find tools.");
         let called = read(&ours, &name);
         // Of a tool that is there and of one that is not, the scope says the same.
-        assert_eq!(error_text(&called), format!("Token 'ci' does not allow tool '{name}'"));
+        assert_eq!(error_text(&called), outside(&name));
+        assert_eq!(called["content"][1], Value::Null, "another spelling would not help: {called}");
         let described = ask(&ours, "/mcp", "describe_tool", json!({"name": name}));
         assert_eq!(error_text(&described), text);
-        for answer in [&called, &described] {
-            let nearest = answer["content"][1]["text"].as_str().unwrap();
-            assert!(nearest.contains("'ours:") && !nearest.contains("theirs"), "{answer}");
-        }
+        let nearest = described["content"][1]["text"].as_str().unwrap();
+        assert!(nearest.contains("'ours:") && !nearest.contains("theirs"), "{described}");
     }
     // A caller with access gets its state.
     let (down, none) = (read(&reads, "gone:x"), read(&reads, "nowhere:x"));
@@ -233,7 +235,7 @@ fn token_learns_nothing_about_servers_outside_its_scope() {
     assert!(error_text(&none).starts_with("Tool 'nowhere:x' not found"), "{none}");
     // The gate says nothing of a tool that the caller is not shown.
     let theirs = read(&ours, "theirs:delete_item");
-    assert_eq!(error_text(&theirs), "Token 'ci' does not allow tool 'theirs:delete_item'");
+    assert_eq!(error_text(&theirs), outside("theirs:delete_item"));
     let again = read(&ours, "ours:delete_item");
     assert!(
         again["content"][1]["text"].as_str().unwrap().starts_with("Call again with"),

@@ -255,6 +255,21 @@ fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
 }
 
 #[test]
+fn act_7_list_of_n_has_n_rows_although_decisions_are_folded() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    for round in 0..6 {
+        let refused = client.read("s:delete_item", json!({"round": round}));
+        assert_eq!(refused["isError"], true, "{refused}");
+    }
+    let table = proxy.cli(&["activity", "list", "-n", "4", "-o", "table"]).stdout;
+    let rows = table.lines().filter(|row| row.starts_with(|first: char| first.is_ascii_digit()));
+    let rows: Vec<_> = rows.collect();
+    assert_eq!(rows.len(), 4, "{table}");
+    assert!(rows.iter().all(|row| row.contains("delete_item")), "{table}");
+}
+
+#[test]
 fn every_row_states_its_reason_and_outcome() {
     let list = |args: &[&str]| wide(300, &[&["activity", "list"], args].concat()).stdout;
     let row = |table: &str, part: &str| {

@@ -285,7 +285,8 @@ fn rules_limits_and_scope_apply_to_methods_of_extensions() {
     let headers = [("Authorization", bearer.as_str())];
     let refused = ask_modern(&proxy, PATH, "skills/list", json!({}), &headers).json();
     let said = refused["error"]["message"].as_str().unwrap();
-    assert_eq!(said, "Token 'reader' does not allow method 'skills/list' of 'own'");
+    let expected = "Token 'reader' does not allow method 'skills/list' of 'own': it is limited to operation 'read'";
+    assert_eq!(said, expected);
 }
 
 // PRO-41

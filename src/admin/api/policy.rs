@@ -31,7 +31,7 @@ use mcpproxy_policy::rules::{
     Explained, KnownTools, RuleAction, RuleOptions, RuleOutcome, RuleProblem, RuleRequest, RuleSet,
     RuleTarget, RuleText, RuleTrace, RulesDefault, Ruling, Subject,
 };
-use mcpproxy_policy::tool::{Tool, ToolName};
+use mcpproxy_policy::tool::{Approval, Tool, ToolName, Trust};
 use mcpproxy_policy::{ApprovalDemand, SessionFacts, token_denial};
 
 /// Maximum number of groups in a request.
@@ -186,7 +186,8 @@ struct Explanation {
     /// Deciding rules; empty if the call is allowed by default, or denied by the token's scope.
     #[schema(value_type = Vec<String>)]
     decided_by: Vec<Box<str>>,
-    /// Message for the agent if the call is denied; a note about the principal, or empty, if it is allowed.
+    /// Message for the agent if the call is denied; if it is allowed, a note on the principal, an approval that it needs or the
+    /// tool's quarantine, or empty.
     text: String,
     /// `enforce`, `shadow`, or `none` without rules.
     #[schema(value_type = String, pattern = "^(enforce|shadow|none)$")]
@@ -299,7 +300,23 @@ pub(super) async fn explain(worker: &Worker, body: &Bytes) -> Result<Bytes, ApiE
         Some(TokenOutcome::Unknown(text)) if explanation.text.is_empty() => explanation.text = text,
         Some(TokenOutcome::Unknown(_)) | None => {}
     }
+    if explanation.decision == "allow" && explanation.text.is_empty() {
+        explanation.text = what_else_applies(&tool).to_owned();
+    }
     Ok(encode(&explanation))
+}
+
+/// Note on an allowed call of a tool that is in quarantine or waits for a person; empty for other tools.
+fn what_else_applies(tool: &Tool) -> &'static str {
+    match (tool.trust, tool.capability.approval) {
+        (Trust::Withheld, _) => {
+            "the rules allow it, but the tool's definition is in quarantine, and its calls are refused"
+        }
+        (Trust::Given, Approval::Required) => {
+            "after a person's approval, which the tool's capabilities require, or by a standing approval"
+        }
+        (Trust::Given, Approval::Auto | Approval::Suggest) => "",
+    }
 }
 
 /// Effect of the principal's token on a call.

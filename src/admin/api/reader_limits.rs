@@ -4,16 +4,15 @@
 //! An idle reader costs little; an active one uses part of a low-priority thread (`activity::Activity::run_on_reader`). The limits
 //! bound memory and that share.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use parking_lot::Mutex;
 
 use super::response::ApiError;
 use mcpproxy_activity::Record;
 use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_runtime::keyed_counts::{CountedUse, KeyedCounts, UsedUp};
 
 /// Maximum number of concurrent readers of `/events`.
 const MAX_WATCHERS: usize = 64;
@@ -38,23 +37,16 @@ pub(super) enum Purpose {
     Search,
 }
 
+/// Used slots by source address.
 #[derive(Debug, Default)]
 pub struct ReaderSlots {
-    watchers: Arc<UsedSlots>,
-    exports: Arc<UsedSlots>,
-    searches: Arc<UsedSlots>,
+    watchers: Arc<KeyedCounts<Source>>,
+    exports: Arc<KeyedCounts<Source>>,
+    searches: Arc<KeyedCounts<Source>>,
 }
-
-/// Number of used slots by source address.
-#[derive(Debug, Default)]
-struct UsedSlots(Mutex<HashMap<Source, usize>>);
 
 /// A reader's slot, released when dropped.
-#[derive(Debug)]
-pub(super) struct ReaderSlot {
-    taken: Arc<UsedSlots>,
-    source: Source,
-}
+pub(super) type ReaderSlot = CountedUse<Source>;
 
 impl ReaderSlots {
     /// Takes a slot for a reader at `source`; 503 with `Retry-After` if none is free.
@@ -64,35 +56,17 @@ impl ReaderSlots {
             Purpose::Export => (&self.exports, MAX_EXPORTS, "exports of the activity log"),
             Purpose::Search => (&self.searches, MAX_SEARCHES, "searches of the activity log"),
         };
-        let mut table = taken.0.lock();
-        let (all, of_source) =
-            (table.values().sum::<usize>(), table.get(&source).copied().unwrap_or_default());
-        let full = if all >= limit {
-            format!("{limit} {what} are under way, which is the maximum")
-        } else if of_source >= source.share(limit) {
-            format!(
-                "{of_source} {what} are under way from your address, which is the maximum per address"
-            )
-        } else {
-            *table.entry(source).or_default() += 1;
-            return Ok(ReaderSlot { taken: Arc::clone(taken), source });
+        let full = match taken.take(source, source.share(limit), limit) {
+            Ok(slot) => return Ok(slot),
+            Err(UsedUp::All) => format!("{limit} {what} are under way, which is the maximum"),
+            Err(UsedUp::Key(used)) => format!(
+                "{used} {what} are under way from your address, which is the maximum per address"
+            ),
         };
         let text = format!("{full}: end one or retry in {} s", RETRY_AFTER.as_secs());
         let mut failure = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text);
         failure.retry_after = Some(RETRY_AFTER);
         Err(failure)
-    }
-}
-
-impl Drop for ReaderSlot {
-    fn drop(&mut self) {
-        let mut table = self.taken.0.lock();
-        if let Some(count) = table.get_mut(&self.source) {
-            *count -= 1;
-            if *count == 0 {
-                table.remove(&self.source);
-            }
-        }
     }
 }
 
@@ -174,7 +148,7 @@ mod tests {
         open.pop();
         assert!(enter(remote(2)).is_ok());
         drop(open);
-        assert!(readers.watchers.0.lock().is_empty());
+        assert_eq!(readers.watchers.keys(), 0);
     }
 
     #[test]

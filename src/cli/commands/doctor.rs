@@ -479,24 +479,37 @@ fn unannotated(server: &str, tools: &[String], read: Unannotated) -> Option<Diag
 
 /// Number of a failed server's last lines that are shown.
 const LAST_LINES: usize = 5;
+/// Number of lines read for them, since a server may repeat one.
+const READ_LINES: usize = 50;
 
 /// A server that is not usable, with its last output.
 fn failed(config: &Config, name: &str, reason: &str) -> Diagnosis {
     let name_word = quoted(name).unwrap_or_else(|| "NAME".into());
     let needs_login = reason.contains("upstream login");
-    let command = if needs_login { "login" } else { "logs" };
-    let kept = stderr_log::read(&config.stderr_folder(), name, None, LAST_LINES);
-    // Its log is an addition: the reason is known without it.
-    let lines = kept.map(|kept| kept.lines).unwrap_or_default().into_iter();
-    let lines = lines.filter(|_| !needs_login).map(|it| format!("{} {}", it.time, it.line));
-    Diagnosis {
-        lines: lines.collect(),
-        ..Diagnosis::wrong(
-            "server",
-            format!("{name}: {reason}"),
-            format!("mcpproxy upstream {command} {name_word}"),
-        )
-    }
+    let lines = match needs_login {
+        true => Vec::new(),
+        false => last_lines(&config.stderr_folder(), name),
+    };
+    let fix = match lines.is_empty() {
+        _ if needs_login => format!("mcpproxy upstream login {name_word}"),
+        // It did not start, so that its log has nothing to add.
+        true => format!(
+            "$EDITOR \"$(mcpproxy config path)\", then mcpproxy upstream restart {name_word}"
+        ),
+        false => format!("mcpproxy upstream logs {name_word}"),
+    };
+    Diagnosis { lines, ..Diagnosis::wrong("server", format!("{name}: {reason}"), fix) }
+}
+
+/// The last [`LAST_LINES`] of a server's log with their times, of repeated ones the last; none if the log is unreadable,
+/// since the reason is known without it.
+fn last_lines(folder: &Path, name: &str) -> Vec<String> {
+    let kept = stderr_log::read(folder, name, None, READ_LINES);
+    let mut lines = kept.map(|kept| kept.lines).unwrap_or_default();
+    lines.reverse();
+    lines.dedup_by(|older, newer| older.line == newer.line);
+    lines.truncate(LAST_LINES);
+    lines.iter().rev().map(|it| format!("{} {}", it.time, it.line)).collect()
 }
 
 /// A path quoted for a shell.

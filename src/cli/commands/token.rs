@@ -7,7 +7,7 @@ use crate::cli::args::{Global, TokenCommand, TokenCreate};
 use crate::cli::backend::{Backend, target};
 use crate::cli::completion::{Vocabulary, did_you_mean, suggesting, unknown_server};
 use crate::cli::error::CommandError;
-use crate::cli::format::{list, text};
+use crate::cli::format::{Times, list, text};
 use crate::cli::output::Output;
 use crate::cli::table::{Column, Fit, cell};
 use crate::cli::terminal_safe::line;
@@ -36,6 +36,10 @@ const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
     (("EXPIRES", Fit::Whole), "/expires"),
 ];
 
+/// Note on a new token while clients need none.
+const OPEN_NOTE: &str = "\n\nClients without a token are not limited: /mcp is open until the config has \
+     \"require_mcp_auth\": true.";
+
 /// Runs a token command.
 pub(super) fn run(
     command: TokenCommand,
@@ -48,13 +52,13 @@ pub(super) fn run(
         TokenCommand::Create(flags) => unknown_servers(&loaded.config, &flags.servers),
         TokenCommand::List | TokenCommand::Rotate { .. } | TokenCommand::Revoke { .. } => None,
     };
+    let is_open = matches!(command, TokenCommand::Create(_)) && !loaded.config.require_mcp_auth;
     let json = change(&loaded, command)?;
-    output.print(
-        &json,
-        |response| {
-            if is_list { table(response, output) } else { summary(response) }
-        },
-    )?;
+    output.print(&json, |response| match is_list {
+        true => table(response, output),
+        false if is_open => summary(response) + OPEN_NOTE,
+        false => summary(response),
+    })?;
     unknown.map_or(Ok(()), |why| Err(CommandError::failed(why)))
 }
 
@@ -179,6 +183,7 @@ fn new(flags: TokenCreate) -> NewAgentToken {
 }
 
 fn table(response: &Value, output: &Output) -> String {
+    let times = Times::new(None, output.terminal);
     let words = |token: &Value, column: &str| match token.pointer(column) {
         Some(Value::Array(words)) if words.is_empty() => "all".to_owned(),
         Some(Value::Array(words)) => {
@@ -188,6 +193,7 @@ fn table(response: &Value, output: &Output) -> String {
         Some(_) if column == "/expires" && token.pointer("/expired") == Some(&true.into()) => {
             format!("{} (expired)", text(token, column))
         }
+        Some(_) if column == "/created" => times.exact_text(&text(token, column)),
         Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_)) => {
             text(token, column).into_owned()
         }

@@ -55,7 +55,7 @@ pub(super) async fn run(
 fn table(found: &Value, output: &Output) -> String {
     let tools = list(found, "/tools");
     if tools.is_empty() {
-        return "No tools found. `mcpproxy upstream list` shows the connected servers.".to_owned();
+        return "No tools found. `mcpproxy upstream list` shows each server with its number of tools.".to_owned();
     }
     let rows = tools.iter().map(|tool| {
         vec![

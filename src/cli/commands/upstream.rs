@@ -13,7 +13,7 @@ use crate::cli::format::{
 };
 use crate::cli::output::{Output, Paragraph, of_state};
 use crate::cli::running_proxy::ReloadReport;
-use crate::cli::server_state::try_servers;
+use crate::cli::server_state::try_new_server;
 use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::terminal_safe::{line, quoted};
 use crate::cli::{backend, logging, output, running_proxy, server_state, start_proxy};
@@ -32,6 +32,7 @@ use mcpproxy_upstream::oauth::{LoggedOut, LoginError};
 use mcpproxy_upstream::supervisor::Status;
 use mcpproxy_upstream::{oauth, stderr_log};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -116,7 +117,11 @@ fn table(servers: &Value, output: &Output) -> String {
         let value = text(server, at);
         // A column of zeros gives way to others.
         let is_none = at == "/quarantined" && value == "0" && output.view.width.is_some();
-        let value = if is_none { "".into() } else { value };
+        let value = match at {
+            _ if is_none => "".into(),
+            "/reason" => error_first(value),
+            _ => value,
+        };
         let style = if at == "/state" { of_state(&value) } else { Style::new() };
         Cell::styled(cell(&value), style)
     };
@@ -151,6 +156,14 @@ fn table(servers: &Value, output: &Output) -> String {
     }
 }
 
+/// Puts the line with which a process ended before its exit status, since a table cuts the end.
+fn error_first(reason: Cow<'_, str>) -> Cow<'_, str> {
+    match reason.split_once("; last stderr line: ") {
+        Some((ended, line)) => format!("{line} ({ended})").into(),
+        None => reason,
+    }
+}
+
 /// Reconnects a server and waits for the result.
 async fn restart(name: &str, backend: &Backend, output: &Output) -> Result<(), CommandError> {
     let response = backend.post(&target(&["servers", name, "restart"], &[]), String::new()).await;
@@ -168,7 +181,7 @@ async fn restart(name: &str, backend: &Backend, output: &Output) -> Result<(), C
         | Status::Failed
         | Status::NeedsLogin
         | Status::Throttled => Err(CommandError::failed(format!(
-            "server '{}' is not usable: see `mcpproxy upstream logs {0}`",
+            "server '{}' is not usable: correct its entry in the config, or see `mcpproxy upstream logs {0}`",
             line(name)
         ))),
     }
@@ -224,9 +237,8 @@ pub(super) fn add(
             Some(runtime.block_on(server_state::settled(&Backend::Remote(client), name, until))?)
         }
         (false, ..) => {
-            let mut config = start_proxy::load(global, None)?.config;
-            config.servers.retain(|server| &*server.name == name);
-            try_servers(config)?.into_iter().next()
+            let config = start_proxy::load(global, None)?.config;
+            try_new_server(config, name)?
         }
     };
     let response = json!({
@@ -243,7 +255,8 @@ pub(super) fn add(
     })?;
     match trial.map(|trial| trial.status) {
         Some(Status::Failed | Status::Connecting) => Err(CommandError::failed(format!(
-            "server '{name}' was added, but is not usable: see `mcpproxy upstream logs {}`",
+            "server '{name}' was added, but is not usable: correct its entry in {}, or see `mcpproxy upstream logs {}`",
+            line(&loaded.path.display().to_string()),
             quoted(name).unwrap_or_else(|| "NAME".into())
         ))),
         Some(Status::Connected | Status::Disabled | Status::NeedsLogin | Status::Throttled)
@@ -447,7 +460,11 @@ pub(super) fn logs(
     if !follow {
         let times = times();
         return output.print(&response, |response| match list(response, "/lines") {
-            [] => format!("no output of '{}' is stored", line(name)),
+            [] => format!(
+                "No output of '{}' is stored: it has written nothing, or it did not start; \
+                 `mcpproxy doctor` shows its state.",
+                line(name)
+            ),
             lines => lines.iter().map(|it| shown(it, &times, width) + "\n").collect(),
         });
     }
@@ -593,8 +610,9 @@ mod tests {
             let why = format!("command '/{}/server' was not found", "a-folder/".repeat(20));
             let servers = json!({"servers": [
                 server(&name, "connected", ""), server("gone", "failed", &why),
+                server("ended", "failed", "the process ended with 1; last stderr line: no key"),
             ]});
-            let keeps = ["STATE", "connected", "failed", "gone", "command '/a-"];
+            let keeps = ["STATE", "connected", "failed", "gone", "command '/a-", "no key"];
             fits(|output| table(&servers, output), &keeps);
         }
     }

@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use mcpproxy_policy::identity::Identity;
 use mcpproxy_policy::{Principal, StateAccounts, StateFull};
-use parking_lot::{Mutex, RwLock};
+use mcpproxy_runtime::keyed_counts::{CountedUse, KeyedCounts};
+use parking_lot::RwLock;
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -315,33 +316,16 @@ pub async fn run(sessions: Arc<Sessions>, identity: Arc<Identity>, now_ms: impl 
 /// Maximum open notification streams over all clients.
 pub(super) const MAX_LISTENERS: usize = 1024;
 
-/// Permits over all clients.
-#[derive(Debug)]
-pub(super) struct Listeners {
-    all: Arc<Semaphore>,
-    of_principals: Arc<Mutex<HashMap<Principal, usize>>>,
-}
+/// Notification streams of all clients.
+#[derive(Debug, Default)]
+pub(super) struct Listeners(Arc<KeyedCounts<Principal>>);
 
 /// Permits of an open stream.
 #[derive(Debug)]
 pub(crate) struct StreamPermits {
-    _all: OwnedSemaphorePermit,
     /// The session's permit, if there is a session.
-    _own: Option<OwnedSemaphorePermit>,
-    _of_principal: Counted,
-}
-
-/// Counts a stream of a principal until it is dropped.
-#[derive(Debug)]
-struct Counted {
-    principal: Principal,
-    streams: Arc<Mutex<HashMap<Principal, usize>>>,
-}
-
-impl Default for Listeners {
-    fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(MAX_LISTENERS)), of_principals: Arc::default() }
-    }
+    _of_session: Option<OwnedSemaphorePermit>,
+    _of_principal: CountedUse<Principal>,
 }
 
 impl Listeners {
@@ -352,32 +336,13 @@ impl Listeners {
         principal: &Principal,
         session: Option<&Arc<Semaphore>>,
     ) -> Option<StreamPermits> {
-        let all = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        let own = match session {
+        let of_session = match session {
             Some(session) => Some(Arc::clone(session).try_acquire_owned().ok()?),
             None => None,
         };
-        let mut streams = self.of_principals.lock();
-        let count = streams.get(principal).copied().unwrap_or_default();
-        if count >= principal.share(MAX_LISTENERS) {
-            return None;
-        }
-        streams.insert(principal.clone(), count + 1);
-        drop(streams);
-        let (principal, streams) = (principal.clone(), Arc::clone(&self.of_principals));
-        Some(StreamPermits { _all: all, _own: own, _of_principal: Counted { principal, streams } })
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut streams = self.streams.lock();
-        if let Some(count) = streams.get_mut(&self.principal) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                streams.remove(&self.principal);
-            }
-        }
+        let quota = principal.share(MAX_LISTENERS);
+        let of_principal = self.0.take(principal.clone(), quota, MAX_LISTENERS).ok()?;
+        Some(StreamPermits { _of_session: of_session, _of_principal: of_principal })
     }
 }
 
@@ -672,11 +637,10 @@ mod tests {
         assert!(listeners.permits(&ada, None).is_none());
         let other = listeners.permits(&bob, None).unwrap();
         drop(open);
-        assert_eq!(listeners.of_principals.lock().len(), 1);
+        assert_eq!(listeners.0.keys(), 1);
         assert!(listeners.permits(&ada, None).is_some());
         drop(other);
-        assert_eq!(listeners.of_principals.lock().len(), 0);
-        assert_eq!(listeners.all.available_permits(), MAX_LISTENERS);
+        assert_eq!(listeners.0.keys(), 0);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Every text is bounded, names only tools that are visible to the caller, and never quotes definitions that await
 //! review.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -60,7 +61,13 @@ pub(super) fn places(tool: &Tool, found: &Misfits, arguments: &[u8]) -> Vec<Stri
     let arguments = std::str::from_utf8(arguments).unwrap_or_default();
     let (mut known, mut effort) = (KnownNames::default(), Effort::default());
     let describe = |misfit: &Misfit| {
-        let wrong = wrong(tool, misfit, &mut known, &mut effort);
+        let mut wrong = wrong(tool, misfit, &mut known, &mut effort);
+        if let MisfitFault::Missing(name) = &misfit.fault {
+            let given = undeclared_members(tool, found, misfit, arguments, &mut known);
+            if let Some(given) = nearest_within(&mut effort, name, given.iter().map(|it| &**it)) {
+                wrong = format!("missing (required; '{}' is not a parameter)", shown_name(given));
+            }
+        }
         match coercion::contained(arguments, misfit) {
             Some(kind) => format!(
                 "{}: {wrong}; this string contains {kind}; send the {} itself",
@@ -71,6 +78,31 @@ pub(super) fn places(tool: &Tool, found: &Misfits, arguments: &[u8]) -> Vec<Stri
         }
     };
     found.listed.iter().map(describe).collect()
+}
+
+/// Members beside a missing one that its object's schema does not declare, apart from those that are reported
+/// themselves; none if it declares nothing.
+fn undeclared_members(
+    tool: &Tool,
+    found: &Misfits,
+    misfit: &Misfit,
+    arguments: &str,
+    known: &mut KnownNames,
+) -> Vec<String> {
+    let object = misfit.place.rsplit_once('/').map_or("", |(object, _)| object);
+    let mut declared: HashSet<&str> =
+        known.of(tool, misfit).iter().map(String::as_str).collect();
+    if declared.is_empty() {
+        return Vec::new();
+    }
+    declared.extend(found.listed.iter().filter_map(|misfit| match &misfit.fault {
+        MisfitFault::Unknown(reported) => Some(reported.as_str()),
+        _ => None,
+    }));
+    let given = value_at(arguments, object).ok().and_then(|object| members(object).ok());
+    let given = given.into_iter().flatten().map_while(Result::ok).take(MAX_COMPARED);
+    let given = given.map(|(name, _)| name).filter(|name| !declared.contains(&**name));
+    given.map(|name| name.into_owned()).collect()
 }
 
 fn wrong(tool: &Tool, misfit: &Misfit, known: &mut KnownNames, effort: &mut Effort) -> String {
@@ -352,6 +384,12 @@ mod tests {
         ] {
             assert!(help.contains(expected), "{expected}: {help}");
         }
+        let open = r#"{"required":["repo_path"],"properties":{"repo_path":{},"ref":{}}}"#;
+        let (text, _) = explain(open, r#"{"ref": "main", "repopath": "/tmp", "xyzzy": 1}"#);
+        let expected = "/repo_path: missing (required; 'repopath' is not a parameter)";
+        assert!(text.ends_with(expected), "{text}");
+        let (text, _) = explain(open, r#"{"ref": "main", "xyzzy": 1}"#);
+        assert!(text.ends_with("/repo_path: missing (required)"), "{text}");
         let (text, help) = explain(SCHEMA, r#"{"owner": "a", "xyzzy": 1}"#);
         assert!(text.ends_with("/xyzzy: unknown (no such parameter)"), "{text}");
         assert_eq!(help, "Known in (root): owner, labels");

@@ -1,12 +1,11 @@
 //! Bounds of held calls, and each call's share in them (PRO-42).
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use mcpproxy_activity::Slot;
 use mcpproxy_policy::Principal;
 use mcpproxy_policy::approvals::ApprovalId;
-use parking_lot::Mutex;
+use mcpproxy_runtime::keyed_counts::{CountedUse, KeyedCounts, UsedUp};
 use thiserror::Error;
 
 /// Maximum held calls.
@@ -40,22 +39,12 @@ pub(super) enum NotHeld {
 pub(super) struct HeldBounds {
     all: usize,
     of_one: usize,
-    counts: Mutex<Counts>,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    held: usize,
     /// By the id of their principal.
-    of_principal: HashMap<Box<str>, usize>,
+    held: Arc<KeyedCounts<Box<str>>>,
 }
 
 /// Share of a held call in the bounds, until it is dropped.
-#[derive(Debug)]
-pub(super) struct HeldPlace {
-    bounds: Arc<HeldBounds>,
-    principal: Box<str>,
-}
+pub(super) type HeldPlace = CountedUse<Box<str>>;
 
 /// Reservations for holding a call.
 #[derive(Debug)]
@@ -69,40 +58,21 @@ pub(super) struct PreparedHold {
     pub(super) slot: Slot,
 }
 
-impl Drop for HeldPlace {
-    fn drop(&mut self) {
-        let mut counts = self.bounds.counts.lock();
-        counts.held = counts.held.saturating_sub(1);
-        if let Some(held) = counts.of_principal.get_mut(&*self.principal) {
-            *held = held.saturating_sub(1);
-            if *held == 0 {
-                counts.of_principal.remove(&*self.principal);
-            }
-        }
-    }
-}
-
 impl HeldBounds {
     /// Bounds for an activity log with this many slots: waiting calls use at most a twelfth of them.
     pub(super) fn of_log(places: usize) -> Self {
         let all = (places / LOG_SHARE).clamp(1, MAX_HELD);
         let of_one = all.div_ceil(2).min(MAX_HELD_PER_PRINCIPAL);
-        Self { all, of_one, counts: Mutex::default() }
+        Self { all, of_one, held: Arc::default() }
     }
 
     /// Counts a call of `principal`.
-    pub(super) fn enter(self: &Arc<Self>, principal: &Principal) -> Result<HeldPlace, NotHeld> {
-        let mut counts = self.counts.lock();
-        if counts.held >= self.all {
-            return Err(NotHeld::TooMany(self.all));
-        }
-        let theirs = counts.of_principal.entry(principal.id().into()).or_default();
-        if *theirs >= self.of_one {
-            return Err(NotHeld::TooManyOfPrincipal(self.of_one));
-        }
-        *theirs += 1;
-        counts.held += 1;
-        Ok(HeldPlace { bounds: Arc::clone(self), principal: principal.id().into() })
+    pub(super) fn enter(&self, principal: &Principal) -> Result<HeldPlace, NotHeld> {
+        let place = self.held.take(principal.id().into(), self.of_one, self.all);
+        place.map_err(|used_up| match used_up {
+            UsedUp::All => NotHeld::TooMany(self.all),
+            UsedUp::Key(_) => NotHeld::TooManyOfPrincipal(self.of_one),
+        })
     }
 }
 
@@ -130,8 +100,7 @@ mod tests {
         let one_more = Principal::certificate("one more");
         assert_eq!(bounds.enter(&one_more).unwrap_err(), NotHeld::TooMany(MAX_HELD));
         places.clear();
-        let counts = bounds.counts.lock();
-        assert_eq!((counts.held, counts.of_principal.len()), (0, 0));
+        assert_eq!(bounds.held.keys(), 0);
         for (places, all, of_one) in [(1, 1, 1), (60, 5, 3), (600, 50, 25)] {
             let bounds = HeldBounds::of_log(places);
             assert_eq!((bounds.all, bounds.of_one), (all, of_one), "{places}");

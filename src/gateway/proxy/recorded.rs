@@ -485,16 +485,21 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
     ) -> Refusal {
         self.denied(denial);
-        let refusal = match self.denial_of_name(name, arguments, intent) {
+        let by_name = self.denial_of_name(name, arguments, intent);
+        let refusal = match &by_name {
             Some(denial) => Refusal::rejected(RefusalKind::Gate, denial.to_string()),
             None => Refusal::no_tool(name),
         };
         // The denial lasts, whatever the text says.
-        Refusal { may_pass: false, ..refusal }.helping(self.nearest_tools(name))
+        Refusal { may_pass: false, ..refusal }.helping(self.nearest_tools(name, by_name.as_ref()))
     }
 
-    fn nearest_tools(&self, name: &ToolName) -> String {
-        nearest_shown_tools(self.worker, self.caller, &self.settings, &name.to_string())
+    /// Tools with similar names; none if the token's scope is the reason, which another spelling does not change.
+    fn nearest_tools(&self, name: &ToolName, denial: Option<&Denial>) -> String {
+        match denial {
+            Some(Denial::Scope { .. }) => String::new(),
+            _ => nearest_shown_tools(self.worker, self.caller, &self.settings, &name.to_string()),
+        }
     }
 
     /// Refusal of an unknown tool. A denial by scope or rules of its name takes precedence, as for a known one.
@@ -506,7 +511,10 @@ impl OnRecord<'_> {
         otherwise: Refusal,
     ) -> Refusal {
         match self.denial_of_name(name, arguments, intent) {
-            Some(denial) => self.record.deny(&denial).helping(self.nearest_tools(name)),
+            Some(denial) => {
+                let help = self.nearest_tools(name, Some(&denial));
+                self.record.deny(&denial).helping(help)
+            }
             None => otherwise,
         }
     }

@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 
 use super::direct;
 use mcpproxy_activity::redact::REDACTED;
+use mcpproxy_activity::record::Status;
 use mcpproxy_activity::{Filter, Type};
 use mcpproxy_catalog::Snapshot;
 use mcpproxy_policy::SessionFacts;
@@ -30,6 +31,9 @@ const MAX_PAIRS: usize = 10_000;
 const MAX_RULES_NAMED: usize = 20;
 /// Label of further pairs.
 const OTHERS: &str = "(others)";
+
+/// Status of a request that was refused before it was sent.
+const REJECTED: &str = Status::Rejected.as_str();
 
 /// Record types of requests to servers.
 pub const REPLAYED: [Type; 3] = [Type::ToolCall, Type::ResourceRead, Type::PromptGet];
@@ -54,6 +58,8 @@ struct LoggedRequest<'a> {
     arguments: Option<&'a RawValue>,
     #[serde(default)]
     arguments_truncated: bool,
+    #[serde(borrow, default)]
+    status: Cow<'a, str>,
     #[serde(borrow)]
     timestamp: Cow<'a, str>,
     #[serde(default)]
@@ -79,7 +85,7 @@ struct LoggedMetadata<'a> {
 pub(crate) struct ReplayCounts {
     /// Requests evaluated by both sets.
     pub calls: u64,
-    /// Refused by the new rules only.
+    /// Refused by the new rules only; not a request that was refused for another reason when it was made.
     pub newly_refused: u64,
     /// Refused by the present rules only.
     pub newly_allowed: u64,
@@ -280,6 +286,8 @@ impl RuleReplay {
             return Some(Found::Undecidable("tool is gone"));
         }
         Some(match (self.now.decide(&asked), self.new.decide(&asked)) {
+            // Refused by scope, intent, a limit or a person: new rules change nothing.
+            (Ruling::Permitted(_), Ruling::Refused(_)) if line.status == REJECTED => Found::Same,
             (Ruling::Permitted(_), Ruling::Refused(denial)) => Found::Refused(denial.rules),
             (Ruling::Refused(before), Ruling::Permitted(by)) => {
                 Found::Allowed(if by.is_empty() { before.rules } else { by })
@@ -361,16 +369,19 @@ mod tests {
                    "timestamp": "", "metadata": {"tool_variant": "call_tool_write",
                    "input_required": true}}),
         ];
+        let mut out_of_scope = call("token:a", "put", json!({"path": "/etc/x"}));
+        out_of_scope["status"] = json!("rejected");
+        let lines = [&lines[..], &[out_of_scope]].concat();
         let old = r#"@id("no b") forbid(principal == Agent::"token:b", action, resource);"#;
         let report = replay(old, BY_PATH, &lines);
         assert_eq!(
             report["total"],
-            json!({"calls": 3, "newly_refused": 1, "newly_allowed": 1, "undecidable": 0,
+            json!({"calls": 4, "newly_refused": 1, "newly_allowed": 1, "undecidable": 0,
                    "rules": ["etc", "no b"]})
         );
         let first = &report["by_tool_and_principal"][0];
         assert_eq!((&first["tool"], &first["principal"]), (&json!("s:get"), &json!("token:b")));
-        assert_eq!(report["by_tool_and_principal"][1]["calls"], 2);
+        assert_eq!(report["by_tool_and_principal"][1]["calls"], 3);
     }
 
     #[test]

@@ -16,9 +16,10 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use mcpproxy_policy::{StateCharge, TaskRequest};
+use mcpproxy_policy::{Principal, StateCharge, TaskRequest};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
+use mcpproxy_runtime::keyed_counts::CountedUse;
 use mcpproxy_upstream::{GivenUp, TaskFollower, Upstream};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -30,12 +31,13 @@ use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::{RecordKind, Refusal, RefusalKind};
 use super::reply::Reply;
 use super::state_fetches::StateFetches;
-use super::task_shares::{MAX_TASKS_PER_PRINCIPAL, TaskShare};
 use super::tasks;
 use super::worker::Worker;
 
 /// Maximum tasks of one subscription; more are not agreed to.
 const MAX_TASKS: usize = 64;
+/// Maximum followed tasks of one principal, over all its subscriptions; more are not agreed to.
+const MAX_TASKS_PER_PRINCIPAL: usize = 256;
 /// Memory charge of a followed task besides its sealed id.
 const BESIDE_ID_BYTES: usize = 1024;
 /// Maximum wait for a server whose tools are not known yet, when a subscription is made.
@@ -53,7 +55,7 @@ struct Followed {
     sealed: Arc<str>,
     follower: TaskFollower,
     due: FetchDue,
-    _share: TaskShare,
+    _share: CountedUse<Principal>,
     _charge: StateCharge,
 }
 
@@ -162,9 +164,11 @@ async fn follow(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: String) ->
         let upstream = upstream.ok_or_else(|| Refusal::no_server(&task.server))?;
         let too_many = |text| Refusal::rejected(RefusalKind::Limited, text);
         let principal = &on.caller.principal;
-        let share = proxy.followed_tasks.take(principal).ok_or_else(|| {
+        let max = MAX_TASKS_PER_PRINCIPAL;
+        let share = proxy.followed_tasks.take(principal.clone(), max, usize::MAX);
+        let share = share.map_err(|_| {
             let who = principal.id();
-            too_many(format!("'{who}' follows {MAX_TASKS_PER_PRINCIPAL} tasks, which is the limit"))
+            too_many(format!("'{who}' follows {max} tasks, which is the limit"))
         })?;
         let account = proxy.state_accounts.of(principal);
         let charge = account.charge(sealed.len() + BESIDE_ID_BYTES);

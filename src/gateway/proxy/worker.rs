@@ -19,9 +19,10 @@ use bytes::Bytes;
 use mcpproxy_activity::Activity;
 use mcpproxy_catalog::Catalog;
 use mcpproxy_catalog::embeddings::QueryEmbedder;
-use mcpproxy_policy::StateAccounts;
 use mcpproxy_policy::approvals::ApprovalQueue;
 use mcpproxy_policy::identity::{CredentialsReader, CurrentCredentials, Identity};
+use mcpproxy_policy::{Principal, StateAccounts};
+use mcpproxy_runtime::keyed_counts::KeyedCounts;
 use mcpproxy_schema::compile::Schema;
 use mcpproxy_schema::judge::{JudgeScratch, Judgement};
 use mcpproxy_upstream::http::Pool;
@@ -43,7 +44,6 @@ use super::reply::Running;
 use super::session_facts::{PrincipalFacts, RememberedFacts};
 use super::settings::{CurrentSettings, SettingsReader, SettingsSwap};
 use super::shutdown::Ending;
-use super::task_shares::TaskShares;
 use crate::node_directory::NodeDirectory;
 use crate::results::ResultStore;
 use crate::telemetry::{Calls, SpanQueue, Tally, TraceIds};
@@ -217,7 +217,7 @@ pub struct Proxy {
     /// Memory accounts of principals.
     pub state_accounts: StateAccounts,
     /// Followed tasks of principals.
-    pub followed_tasks: Arc<TaskShares>,
+    pub followed_tasks: Arc<KeyedCounts<Principal>>,
     /// Log-once filter for dropped members outside sessions.
     pub dropped_members: Arc<DroppedMembers>,
     /// Validates large documents off the workers.
