@@ -2,7 +2,8 @@
 //!
 //! A table that is too wide truncates its free-text column and drops columns, the least important first. Names and
 //! values are truncated to a share of the width, so that one long cell does not displace other columns. Ids and
-//! states are never truncated or dropped, and a row is always one line. Terminal width and colors are arguments.
+//! states are never truncated or dropped, and a row is always one line. Numbers are aligned to the right. Terminal
+//! width and colors are arguments.
 
 use crate::cli::output::{Colors, HEADER, Paragraph};
 use crate::cli::terminal_safe::clean;
@@ -39,16 +40,33 @@ pub(super) enum Fit {
     Free,
 }
 
-/// A column's header and treatment.
+/// Side on which the header and the cells of a column begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Align {
+    Left,
+    /// For numbers, so that digits of equal value are below each other.
+    Right,
+}
+
+/// A column's header, treatment and alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
     name: Cow<'static, str>,
     fit: Fit,
+    align: Align,
 }
 
 impl Column {
+    /// A column of text, aligned to the left.
     pub(super) fn new(name: impl Into<Cow<'static, str>>, fit: Fit) -> Self {
-        Self { name: name.into(), fit }
+        Self { name: name.into(), fit, align: Align::Left }
+    }
+
+    /// Aligns the columns of these names to the right: numbers.
+    pub(super) fn with_numbers(mut columns: Vec<Self>, names: &[&str]) -> Vec<Self> {
+        let numbers = columns.iter_mut().filter(|column| names.contains(&&*column.name));
+        numbers.for_each(|column| column.align = Align::Right);
+        columns
     }
 
     /// Builds the columns of a table.
@@ -102,6 +120,7 @@ struct Shown {
     whole: usize,
     width: usize,
     fit: Fit,
+    align: Align,
 }
 
 impl TableLayout {
@@ -114,9 +133,9 @@ impl TableLayout {
     ) -> Self {
         let named = columns.iter().zip(widths.iter().copied()).enumerate();
         let mut shown: Vec<Shown> = named
-            .map(|(index, (Column { name, fit }, width))| {
-                let width = width.max(name.width());
-                Shown { index, name: name.to_string(), whole: width, width, fit: *fit }
+            .map(|(index, (Column { name, fit, align }, width))| {
+                let (name, width) = (name.to_string(), width.max(name.width()));
+                Shown { index, name, whole: width, width, fit: *fit, align: *align }
             })
             .collect();
         let is_empty = |it: &Shown| !filled.get(it.index).copied().unwrap_or_default();
@@ -175,6 +194,12 @@ impl TableLayout {
         for shown in &self.shown {
             let (text, style) = cell(shown);
             let width = text.width();
+            let padding = shown.width.saturating_sub(width);
+            let (before, after) = match shown.align {
+                Align::Left => (0, padding),
+                Align::Right => (padding, 0),
+            };
+            blanks += before;
             if width > 0 {
                 line.extend(std::iter::repeat_n(' ', blanks));
                 blanks = 0;
@@ -185,7 +210,7 @@ impl TableLayout {
                     Colors::Styled | Colors::Plain => line.push_str(&text),
                 }
             }
-            blanks += shown.width.saturating_sub(width) + GAP;
+            blanks += after + GAP;
         }
         line
     }
@@ -476,6 +501,32 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_aligned_to_the_right_with_their_header() {
+        let columns = Column::all([
+            ("ID", Fit::Whole),
+            ("NAME", Fit::Whole),
+            ("CALLS", Fit::Rank(1)),
+            ("TIME", Fit::Rank(2)),
+            ("REASON", Fit::Free),
+        ]);
+        let columns = Column::with_numbers(columns, &["ID", "CALLS", "TIME"]);
+        let rows = vec![
+            ["9", "a", "7", "12ms", "x"].map(Cell::from).to_vec(),
+            ["1234", "long name", "", "1.5s", ""].map(Cell::from).to_vec(),
+            ["10", "日本", "123456", "", "y"].map(Cell::from).to_vec(),
+        ];
+        let expected = "\
+  ID  NAME        CALLS  TIME  REASON
+   9  a               7  12ms  x
+1234  long name          1.5s
+  10  日本       123456        y
+";
+        for width in [0, 80] {
+            assert_eq!(draw(&columns, rows.clone(), view(width)), expected, "{width}");
+        }
+    }
+
+    #[test]
     fn colors_do_not_affect_alignment() {
         let columns = Column::all([("A", Fit::Whole), ("B", Fit::Whole)]);
         let red = crate::cli::output::of_state("failed");
@@ -483,6 +534,9 @@ mod tests {
         let view = TableView { width: Some(10), colors: Colors::Styled };
         let drawn = draw(&columns, rows, view);
         assert_eq!(drawn.lines().nth(1), Some("\u{1b}[31mx\u{1b}[0m  y"));
+        let columns = Column::with_numbers(Column::all([("ABC", Fit::Whole)]), &["ABC"]);
+        let drawn = draw(&columns, vec![vec![Cell::styled("1", red)]], view);
+        assert_eq!(drawn.lines().nth(1), Some("  \u{1b}[31m1\u{1b}[0m"));
     }
 
     #[test]

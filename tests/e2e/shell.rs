@@ -69,6 +69,11 @@ fn in_terminal(inner: &Command, columns: usize, variables: &[(&str, &str)]) -> S
     output.stdout.replace('\r', "")
 }
 
+/// First word of a row: its id. Numbers are aligned to the right.
+fn first_word(row: &str) -> &str {
+    row.split_whitespace().next().unwrap()
+}
+
 #[test]
 fn table_is_as_wide_as_the_terminal_and_no_wider() {
     let list = |columns| at_terminal(columns, &[("NO_COLOR", "1")], &["activity", "list"]);
@@ -226,7 +231,7 @@ fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
         table.lines().rfind(|row| row.contains("rejected")).unwrap_or_else(|| panic!("{table}"));
     assert!(row.contains("marked destructive by server"), "the row says why: {row}");
     assert!(!table.contains("policy_decision"), "the decision has no row of its own: {table}");
-    let number = row.split(' ').next().unwrap();
+    let number = first_word(row);
     assert!(number.parse::<u64>().is_ok(), "{row}");
     let shown = cli(&["activity", "show", number]).stdout;
     for part in ["rejected", "decision", "blocked by intent: Tool", "marked destructive"] {
@@ -235,7 +240,7 @@ fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
     // The decision by itself is found by its type, and names the call.
     let decisions = wide(200, &["activity", "list", "--type", "policy_decision"]).stdout;
     let of_call = decisions.lines().rfind(|row| row.contains("delete_item")).expect("a decision");
-    let decision = cli(&["activity", "show", of_call.split(' ').next().unwrap()]).stdout;
+    let decision = cli(&["activity", "show", first_word(of_call)]).stdout;
     assert!(decision.contains("decided on") && decision.contains(number), "{decision}");
 
     let all = cli(&["activity", "list", "--json", "-n", "1000"]).json();
@@ -270,9 +275,9 @@ fn every_row_states_its_reason_and_outcome() {
     assert!(row(&decisions, "violate").contains("at '/value'"), "{decisions}");
     assert!(row(&decisions, "delete_item").contains("marked destructive"), "{decisions}");
     let number = row(&decisions, "violate");
-    let shown = cli(&["activity", "show", number.split(' ').next().unwrap()]).stdout;
+    let shown = cli(&["activity", "show", first_word(&number)]).stdout;
     assert!(shown.contains("output_validation"), "{shown}");
-    let call = cli(&["activity", "show", of_call.split(' ').next().unwrap()]).stdout;
+    let call = cli(&["activity", "show", first_word(&of_call)]).stdout;
     assert!(call.contains("warning by output_validation: "), "{call}");
     // What is no call says what happened.
     let changes = list(&["--type", "server_change"]);

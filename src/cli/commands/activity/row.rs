@@ -83,7 +83,11 @@ impl RowStyle {
         if self.reader == Reader::Person {
             columns.insert(columns.len() - 1, Column::new("PRINCIPAL", Fit::Rank(5)));
         }
-        columns
+        // The ids of programs are as long as each other, and no numbers.
+        match self.reader {
+            Reader::Person => Column::with_numbers(columns, &["ID", "DURATION"]),
+            Reader::Program => Column::with_numbers(columns, &["DURATION"]),
+        }
     }
 
     /// Cells of one record, in the order of [`RowStyle::columns`]; `decisions` are those about it without rows of
