@@ -1,8 +1,9 @@
 //! Tables for people, fitted to a width.
 //!
 //! A table that is too wide truncates its free-text column and drops columns, the least important first. Names and
-//! values are truncated to a share of the width, so that one long cell does not displace other columns. Ids and
-//! states are never truncated or dropped, and a row is always one line. Numbers are aligned to the right. Terminal
+//! values are truncated to a share of the width, so that one long cell does not displace other columns; those that tell
+//! rows apart are truncated in the middle and dropped last. Ids and states are never truncated or dropped, and a row is
+//! always one line. Numbers are aligned to the right. Terminal
 //! width and colors are arguments.
 
 use crate::cli::output::{Colors, HEADER, Paragraph};
@@ -26,6 +27,8 @@ const NAME_SHARE: usize = 60;
 const RANK_SHARE: usize = 25;
 /// Minimum width of a truncated name.
 const MIN_NAME: usize = 4;
+/// Minimum widths of truncated key columns, each with the width of free text for which they are narrowed so far.
+const KEY_WIDTHS: [(usize, usize); 2] = [(FREE_WIDTH, 16), (MIN_FREE, 10)];
 
 /// Treatment of a column if not everything fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub(super) enum Fit {
     Name,
     /// Truncated to its share, and dropped in order of rank, highest first.
     Rank(u8),
+    /// Truncated in the middle, and dropped in order of rank only if free text would lose its minimum width.
+    Key(u8),
     /// Truncated. A table has at most one such column.
     Free,
 }
@@ -144,14 +149,16 @@ impl TableLayout {
             if required_width(&shown, FREE_WIDTH) > width {
                 shown.iter_mut().for_each(|it| it.width = it.share_of(width));
             }
-            while required_width(&shown, FREE_WIDTH) > width {
-                let ranks = shown.iter().enumerate().filter_map(|(at, it)| match it.fit {
-                    Fit::Rank(rank) => Some(((is_empty(it), rank), at)),
-                    Fit::Whole | Fit::Name | Fit::Free => None,
-                });
-                let Some((_, at)) = ranks.max() else { break };
-                dropped.push(shown.remove(at));
-            }
+            drop_by_rank(&mut shown, &mut dropped, (width, FREE_WIDTH), |it| match it.fit {
+                Fit::Rank(rank) => Some((is_empty(it), rank)),
+                Fit::Key(rank) => is_empty(it).then_some((true, rank)),
+                Fit::Whole | Fit::Name | Fit::Free => None,
+            });
+            KEY_WIDTHS.iter().for_each(|(free, min)| narrow_keys(&mut shown, (width, *free), *min));
+            drop_by_rank(&mut shown, &mut dropped, (width, MIN_FREE), |it| match it.fit {
+                Fit::Key(rank) => Some((false, rank)),
+                Fit::Rank(_) | Fit::Whole | Fit::Name | Fit::Free => None,
+            });
             // A dropped column may still fit next to a narrower selection.
             let mut rest = Vec::new();
             while let Some(column) = dropped.pop() {
@@ -182,8 +189,9 @@ impl TableLayout {
                 (Fit::Free, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
                     (cut(&text, it.width), style)
                 }
+                (Fit::Key(_), Some(_)) => (cut_middle(&text, it.width), style),
                 // Output to a pipe is not truncated.
-                (Fit::Name | Fit::Rank(_), None) | (Fit::Whole, _) => (text, style),
+                (Fit::Name | Fit::Rank(_) | Fit::Key(_), None) | (Fit::Whole, _) => (text, style),
             }
         })
     }
@@ -221,13 +229,40 @@ impl Shown {
     fn share_of(&self, width: usize) -> usize {
         match self.fit {
             Fit::Name => self.capped(width * NAME_SHARE / 100),
-            Fit::Rank(_) => self.capped(width * RANK_SHARE / 100),
+            Fit::Rank(_) | Fit::Key(_) => self.capped(width * RANK_SHARE / 100),
             Fit::Whole | Fit::Free => self.whole,
         }
     }
 
     fn capped(&self, share: usize) -> usize {
         self.whole.min(share.max(self.name.width()))
+    }
+}
+
+/// Moves columns to `dropped`, highest rank first, until the others fit `width` beside `free` columns of free text. A
+/// column without a rank is kept.
+fn drop_by_rank(
+    shown: &mut Vec<Shown>,
+    dropped: &mut Vec<Shown>,
+    (width, free): (usize, usize),
+    rank: impl Fn(&Shown) -> Option<(bool, u8)>,
+) {
+    while required_width(shown, free) > width {
+        let ranks = shown.iter().enumerate().filter_map(|(at, it)| Some((rank(it)?, at)));
+        let Some((_, at)) = ranks.max() else { break };
+        dropped.push(shown.remove(at));
+    }
+}
+
+/// Narrows key columns down to `min`, the widest first, until everything fits `width` beside `free` columns of free
+/// text.
+fn narrow_keys(shown: &mut [Shown], (width, free): (usize, usize), min: usize) {
+    while required_width(shown, free) > width {
+        let keys = shown.iter_mut().filter(|it| matches!(it.fit, Fit::Key(_)));
+        let widest =
+            keys.filter(|it| it.width > min.max(it.name.width())).max_by_key(|it| it.width);
+        let Some(widest) = widest else { break };
+        widest.width -= 1;
     }
 }
 
@@ -242,7 +277,7 @@ fn distribute(shown: &mut Vec<Shown>, width: usize) {
     shown.iter_mut().filter(|it| it.fit == Fit::Free).for_each(|it| it.width = 0);
     let priority = |fit: Fit| match fit {
         Fit::Free => 0,
-        Fit::Name => 1,
+        Fit::Name | Fit::Key(_) => 1,
         Fit::Rank(_) | Fit::Whole => 2,
     };
     for now in 0..=2 {
@@ -269,7 +304,7 @@ fn total_width(shown: &[Shown]) -> usize {
 fn required_width(shown: &[Shown], free: usize) -> usize {
     let of = |it: &Shown| match it.fit {
         Fit::Free => it.width.min(free.max(it.name.width())) + GAP,
-        Fit::Whole | Fit::Name | Fit::Rank(_) => it.width + GAP,
+        Fit::Whole | Fit::Name | Fit::Rank(_) | Fit::Key(_) => it.width + GAP,
     };
     shown.iter().map(of).sum::<usize>().saturating_sub(GAP)
 }
@@ -333,6 +368,30 @@ pub(super) fn cut(text: &str, max: usize) -> String {
     kept
 }
 
+/// Truncates to `max` terminal columns, with an ellipsis in the middle; a name after a prefix, such as that of
+/// `server:tool`, stays whole if it fits.
+fn cut_middle(text: &str, max: usize) -> String {
+    if text.width() <= max {
+        return text.to_owned();
+    }
+    let Some(kept) = max.checked_sub(1) else { return String::new() };
+    let name = text.find(':').and_then(|at| text.get(at..)).unwrap_or_default().width();
+    let end = if name < kept { name.max(kept.div_ceil(2)) } else { kept.div_ceil(2) };
+    let start = fitting(text.chars(), kept - end);
+    let end: String = fitting(text.chars().rev(), end).chars().rev().collect();
+    format!("{start}…{end}")
+}
+
+/// The first letters, as many as fit into `max` terminal columns.
+fn fitting(letters: impl Iterator<Item = char>, max: usize) -> String {
+    let mut width = 0;
+    let fits = |letter: &char| {
+        width += letter.width().unwrap_or_default();
+        width <= max
+    };
+    letters.take_while(fits).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -393,7 +452,7 @@ mod tests {
         assert_eq!(names(12), "NAME");
     }
 
-    /// A table like that of `activity list`, with a long cell.
+    /// A table of ranked columns, with a long cell.
     fn calls(tool: &str) -> (Vec<Column>, Vec<Vec<Cell>>) {
         let columns = Column::all([
             ("ID", Fit::Whole),
@@ -437,6 +496,64 @@ mod tests {
             assert_eq!(names(&tool, 120), "ID TIME (UTC) TYPE SERVER TOOL STATUS REASON", "{tool}");
             assert_eq!(names(&tool, 200), "ID TIME (UTC) TYPE SERVER TOOL STATUS REASON", "{tool}");
             assert_eq!(names(&tool, 20), "ID STATUS REASON", "{tool}");
+        }
+    }
+
+    #[test]
+    fn key_columns_are_narrowed_and_dropped_last() {
+        let columns = Column::all([
+            ("ID", Fit::Whole),
+            ("TYPE", Fit::Rank(6)),
+            ("TOOL", Fit::Key(1)),
+            ("PRINCIPAL", Fit::Key(5)),
+            ("STATUS", Fit::Whole),
+            ("REASON", Fit::Free),
+        ]);
+        let drawn = |principal: &str, width| {
+            let why = "is marked destructive by server, use call_tool_destructive";
+            let cells =
+                ["1", "tool_call", "knowledge-base:delete_entities", principal, "rejected", why];
+            draw(&columns, vec![cells.map(Cell::from).to_vec()], view(width))
+        };
+        for (width, header, row) in [
+            (
+                80,
+                "ID  TOOL                 PRINCIPAL            STATUS    REASON",
+                "1   kn…:delete_entities  token:res…assistant  rejected  is marked destructive…",
+            ),
+            (
+                64,
+                "ID  TOOL              PRINCIPAL         STATUS    REASON",
+                "1   knowled…entities  token:r…ssistant  rejected  is marked…",
+            ),
+            (44, "ID  TOOL        STATUS    REASON", "1   know…ities  rejected  is marked…"),
+            (30, "ID  STATUS    REASON", "1   rejected  is marked…"),
+        ] {
+            let shown = drawn("token:research-assistant", width);
+            assert!(shown.lines().all(|line| line.width() <= width), "{width}:\n{shown}");
+            assert!(shown.starts_with(&format!("{header}\n{row}\n")), "{width}:\n{shown}");
+        }
+        // One without content gives way first.
+        let empty = drawn("", 64);
+        assert!(!empty.lines().next().unwrap().contains("PRINCIPAL"), "{empty}");
+        assert!(drawn("token:ci", 0).contains("knowledge-base:delete_entities"), "not in a pipe");
+    }
+
+    #[test]
+    fn truncation_in_the_middle_keeps_the_name_after_a_prefix() {
+        for (text, max, shown) in [
+            ("files:list_directory", 20, "files:list_directory"),
+            ("files:list_directory", 19, "fil…:list_directory"),
+            ("files:list_directory", 17, "f…:list_directory"),
+            ("files:list_directory", 16, "files:l…irectory"),
+            ("0123456789", 6, "01…789"),
+            ("日本語日本語", 8, "日…本語"),
+            ("ab", 1, "…"),
+            ("ab", 0, ""),
+        ] {
+            let cut = cut_middle(text, max);
+            assert!(cut.width() <= max, "{text} in {max}: {cut}");
+            assert_eq!(cut, shown, "{text} in {max}");
         }
     }
 
