@@ -7,7 +7,7 @@ use crate::cli::args::{Cli, Format};
 use crate::cli::error::{CommandError, Exit};
 use crate::cli::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use mcpproxy_upstream::reaper;
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -44,7 +44,9 @@ pub fn run() -> ExitCode {
         Err(_) => return ExitCode::FAILURE,
     }
     let typed = args::with_command_of_server(args::with_export_file(typed));
-    let cli = match Cli::try_parse_from(&typed) {
+    let command = Cli::command().color(args::color_of(&typed));
+    let parsed = command.try_get_matches_from(&typed);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return report_usage_error(&without_hidden_tips(error), &typed),
     };
@@ -121,6 +123,7 @@ fn report(failure: &CommandError, json: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn usage_error_is_one_line() {

@@ -441,6 +441,19 @@ Examples:
     },
 }
 
+/// Color choice of a command line that is not parsed yet, for its help and its usage errors.
+pub(super) fn color_of(typed: &[OsString]) -> ColorChoice {
+    let words = typed.iter().map(|word| word.to_str().unwrap_or_default());
+    let words: Vec<&str> = words.take_while(|word| *word != "--").collect();
+    let joined = words.iter().find_map(|word| word.strip_prefix("--color="));
+    let next = words.iter().skip_while(|word| **word != "--color").nth(1).copied();
+    match joined.or(next) {
+        Some("always") => ColorChoice::Always,
+        Some("never") => ColorChoice::Never,
+        Some(_) | None => ColorChoice::Auto,
+    }
+}
+
 /// Rewrites `--output FILE` after `activity export` to `--file FILE`: everywhere else `--output` is the output
 /// format.
 pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
@@ -768,6 +781,21 @@ mod tests {
         let long = ["mcpproxy", "call", "tool-read", "--tool-name=a:b", "--json_args", "{\"x\":1}"];
         assert_eq!(parse(&short), parse(&long));
         assert_eq!(parse(&short).0.as_deref(), Some("a:b"));
+    }
+
+    #[test]
+    fn color_of_help_is_found_on_unparsed_lines() {
+        for (line, expected) in [
+            ("mcpproxy --help", ColorChoice::Auto),
+            ("mcpproxy --color never --help", ColorChoice::Never),
+            ("mcpproxy tools list --help --color=never", ColorChoice::Never),
+            ("mcpproxy --color always nonsense", ColorChoice::Always),
+            ("mcpproxy --color", ColorChoice::Auto),
+            ("mcpproxy upstream add t -- npx --color never", ColorChoice::Auto),
+        ] {
+            let typed: Vec<_> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(color_of(&typed), expected, "{line}");
+        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn fr_a3_bridge_bytes_equal_http_bytes_except_raw_line_breaks() {
         let over_http = client.post(line.as_bytes()).body;
         assert_eq!(pipe.ask(line).as_bytes(), over_http, "{line}");
     }
-    pipe.assert_logged("forwarding to the running server");
+    pipe.assert_logged("forwarding to the running proxy");
 }
 
 #[test]

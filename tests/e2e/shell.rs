@@ -366,6 +366,35 @@ fn colors_are_used_at_terminals_only() {
 }
 
 #[test]
+fn log_and_help_are_styled_only_if_colors_are_wanted() {
+    let is_styled = |variables: &[(&str, &str)], args: &[&str]| {
+        let inner = proxy().command(&[args, &["stdio"][..]].concat());
+        let mut words = vec![format!("{:?}", inner.get_program())];
+        words.extend(inner.get_args().map(|arg| format!("{arg:?}")));
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("{} < /dev/null", words.join(" ")));
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        let log = in_terminal(&shell, 200, variables);
+        assert!(log.contains("forwarding to the running proxy"), "{log}");
+        let help = at_terminal(100, variables, &[args, &["--help"][..]].concat());
+        assert!(help.contains("Usage:"), "{help}");
+        let styled = [log, help].map(|shown| shown.contains('\u{1b}'));
+        assert_eq!(styled[0], styled[1], "{variables:?} {args:?}");
+        styled[0]
+    };
+    assert!(is_styled(&[], &[]));
+    assert!(is_styled(&[("NO_COLOR", "1")], &["--color", "always"]));
+    assert!(!is_styled(&[("NO_COLOR", "1")], &[]));
+    assert!(!is_styled(&[("TERM", "dumb")], &[]));
+    assert!(!is_styled(&[], &["--color", "never"]));
+}
+
+#[test]
 fn cli_2_hidden_characters_are_escaped_in_json_and_yaml_at_a_terminal_only() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "echo"])}));
     let hidden = "a\u{202e}b\u{200b}";
