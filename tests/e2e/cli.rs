@@ -227,7 +227,9 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     assert_eq!(json["activity"]["intent"]["operation_type"], "read");
     let yaml = cli(&["activity", "show", id, "-o", "yaml"]);
     assert!(yaml.stdout.contains("operation_type: read"), "{}", yaml.stdout);
-    fails(&cli(&["activity", "show", "nonsense"]), 1, &["Activity not found"]);
+    fails(&cli(&["activity", "show", "nonsense"]), 1, &["Activity not found: 'nonsense'"]);
+    let unknown = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2";
+    fails(&cli(&["activity", "show", unknown]), 1, &[unknown, "`mcpproxy activity list`"]);
 }
 
 // CLI-1

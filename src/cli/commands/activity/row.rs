@@ -378,8 +378,9 @@ pub(super) async fn resolve(typed: &str, backend: &Backend) -> Result<String, Co
 /// Message for an argument that identifies no record.
 fn no_id(typed: &str) -> String {
     format!(
-        "Activity not found: expected `last`, a record number or a full id from `mcpproxy activity \
-         list`{}",
+        "Activity not found: '{}'; expected `last`, a record number or a full id from `mcpproxy \
+         activity list`{}",
+        line(typed),
         did_you_mean(typed, [LAST].into_iter())
     )
 }
@@ -463,7 +464,8 @@ pub(super) async fn show(
     output: &Output,
 ) -> Result<(), CommandError> {
     let id = resolve(id, backend).await?;
-    let record = backend.get(&target(&["activity", &id], &[])).await?;
+    let record = backend.get(&target(&["activity", &id], &[])).await;
+    let record = record.map_err(|failure| failure.naming(&id, "mcpproxy activity list"))?;
     let related = match output.format {
         Format::Table => related(&parse(record.json()?)?, backend).await?,
         Format::Json | Format::Yaml => Vec::new(),
@@ -829,6 +831,7 @@ pub(super) mod tests {
     #[test]
     fn unknown_id_explains_valid_forms() {
         let message = no_id("lastt");
+        assert!(message.starts_with("Activity not found: 'lastt'; "), "{message}");
         assert!(message.ends_with("list`: did you mean last?"), "{message}");
         assert!(no_id("x7").ends_with("a full id from `mcpproxy activity list`"));
     }
