@@ -246,7 +246,7 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  mcpproxy activity list --status blocked,rejected
+  mcpproxy activity list --status refused
   mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2
   mcpproxy activity summary --period 7d
   mcpproxy activity watch"

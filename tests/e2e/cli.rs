@@ -216,6 +216,18 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     fails(&list(&["--since", "yesterday"]), 2, &["--since", "yesterday"]);
     fails(&list(&["--intent-type", "delete"]), 2, &["Invalid intent_type 'delete'"]);
     fails(&list(&["--status", "ok"]), 2, &["Invalid status 'ok'"]);
+    let count = |more: &[&str]| {
+        list(&[more, &["--json"][..]].concat()).json()["activities"].as_array().unwrap().len()
+    };
+    // The call and the decision.
+    assert_eq!(count(&["--status", "refused"]), 2);
+    assert_eq!(count(&["--status", "refused"]), count(&["--status", "rejected,blocked"]));
+    let calls = count(&["--tool", "delete_item", "--type", "tool_call"]);
+    assert_eq!(count(&["--tool", "s:delete_item", "--type", "tool_call"]), calls);
+    assert_eq!((calls, count(&["--tool", "t:delete_item"])), (2, 0));
+    let waiting = list(&["--status", "waiting"]);
+    assert_eq!(waiting.code, Some(2), "{}", waiting.stdout);
+    assert!(waiting.stderr.contains("`mcpproxy approvals list`"), "{}", waiting.stderr);
 
     let records = list(&["--json"]).json();
     let id = records["activities"][1]["id"].as_str().unwrap();

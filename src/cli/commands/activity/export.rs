@@ -208,10 +208,11 @@ pub(super) fn filters<'a>(
     since: Option<&'a str>,
     until: Option<&'a str>,
 ) -> Vec<(&'static str, Option<&'a str>)> {
+    let (server, tool) = flags.server_and_tool();
     vec![
         ("type", flags.kind.as_deref()),
-        ("server", flags.server.as_deref()),
-        ("tool", flags.tool.as_deref()),
+        ("server", server),
+        ("tool", tool),
         ("status", flags.status.as_deref()),
         ("intent_type", flags.intent_type.as_deref()),
         ("session_id", flags.session.as_deref()),
