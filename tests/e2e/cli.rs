@@ -486,7 +486,7 @@ fn act_7_activity_is_summarized_and_exported() {
     let done = cli(&[&export[..], &["--session", &session, "-o", "json"]].concat());
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let text = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(done.json(), json!({"file": path, "bytes": text.len()}));
+    assert_eq!(done.json(), json!({"file": path, "bytes": text.len(), "records": 1}));
     assert!(text.starts_with("id,seq,"), "{text}");
     assert_eq!(text.matches("policy_decision").count(), 1);
     fails(&cli(&["activity", "export", "--output", "/nowhere/a.csv"]), 1, &["/nowhere/a.csv"]);

@@ -591,12 +591,12 @@ Examples:
     /// Export all records that match a filter, oldest first
     #[command(after_help = "\
 Examples:
-  mcpproxy activity export --output activity.ndjson
-  mcpproxy activity export --output blocked.csv --status blocked --since 7d
-  mcpproxy activity export --output - --type tool_call
-  mcpproxy activity export --output activity.parquet
+  mcpproxy activity export --file activity.ndjson
+  mcpproxy activity export --file refused.csv --status refused --since 7d
+  mcpproxy activity export --file - --type tool_call
+  mcpproxy activity export --file activity.parquet
 
-After `export`, --output is the file, '-' for stdout; -o and --json set the format of the summary. \
+--output FILE after `export` is the same as --file FILE; -o and --json set the format of the summary. \
 json is one object per line. In csv, a text that a spreadsheet would interpret as a formula gets a ' \
 prefix. The file appears under its name once it is complete.")]
     Export(ActivityExport),
