@@ -39,7 +39,7 @@ Start here:
   mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
   mcpproxy activity list        recorded calls and decisions
 
-Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 server unreachable or port in use, \
+Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 mcpproxy unreachable or port in use, \
 4 activity store locked or damaged, 5 config error, 130/143 terminated by a second SIGINT/SIGTERM."
 )]
 pub(super) struct Cli {

@@ -114,7 +114,7 @@ pub(super) enum Exit {
     Failed = 1,
     /// Bad usage.
     Usage = 2,
-    /// The server is unreachable, or the port is in use.
+    /// mcpproxy is unreachable, or the port is in use.
     Unreachable = 3,
     /// The activity store is locked or damaged.
     Store = 4,
