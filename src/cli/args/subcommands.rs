@@ -139,7 +139,7 @@ otherwise they stay valid there until they expire, which is reported.")]
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct UpstreamAdd {
-    /// The server's name: letters, digits, '-', '_', '.'
+    /// The server's name: letters, digits, '-', '_', '.', and spaces within
     #[arg(value_name = "NAME")]
     pub(in crate::cli) name: String,
     /// Its MCP endpoint (same as --url)
