@@ -7,7 +7,7 @@ use crate::cli::args::{Cli, Format};
 use crate::cli::error::{CommandError, Exit};
 use crate::cli::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use mcpproxy_upstream::reaper;
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -44,9 +44,13 @@ pub fn run() -> ExitCode {
         Err(_) => return ExitCode::FAILURE,
     }
     let typed = args::with_command_of_server(args::with_export_file(typed));
-    let cli = match Cli::try_parse_from(&typed) {
+    let command = Cli::command().color(args::color_of(&typed));
+    let parsed = command.try_get_matches_from(&typed);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return report_usage_error(&without_hidden_tips(error), &typed),
+        Err(error) => {
+            return report_usage_error(&with_tip(without_hidden_tips(error), &typed), &typed);
+        }
     };
     let output = Output::new(&cli.global);
     match commands::run(cli, &output) {
@@ -95,6 +99,43 @@ fn without_hidden_tips(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// Adds what was probably meant to an error.
+fn with_tip(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
+    if let Some(tip) = tip(&error, typed) {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
+/// The option or command that a rejected command line probably meant.
+fn tip(error: &clap::Error, typed: &[OsString]) -> Option<String> {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        Some(_) | None => None,
+    };
+    let follows = |pair: [&str; 2]| typed.windows(2).any(|words| words == pair);
+    match error.kind() {
+        // -o is the format of results, although `--output` of this command is its file.
+        ErrorKind::InvalidValue if follows(["activity", "export"]) => {
+            context(ContextKind::InvalidArg).filter(|arg| arg.starts_with("--output"))?;
+            let file = terminal_safe::quoted(context(ContextKind::InvalidValue)?)?;
+            Some(format!("for a file, use `--file {file}`"))
+        }
+        ErrorKind::InvalidSubcommand => {
+            let word = context(ContextKind::InvalidSubcommand)?;
+            if !word.contains(':') || !follows(["call", word]) {
+                return None;
+            }
+            let tool = terminal_safe::quoted(word)?;
+            Some(format!(
+                "did you mean `mcpproxy call tool-read {tool}`? tool-write and tool-destructive \
+                 are for tools that change something"
+            ))
+        }
+        _ => None,
+    }
+}
+
 /// Returns clap's message without label, usage and advice.
 fn usage_message(message: &str) -> &str {
     let end = message.find("\nUsage:").or_else(|| message.find("\nFor more information"));
@@ -121,6 +162,7 @@ fn report(failure: &CommandError, json: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn usage_error_is_one_line() {
@@ -138,6 +180,26 @@ mod tests {
             let (_, tips) = text.split_once('\n').unwrap();
             assert!(!tips.contains("demo-upstream") && !tips.contains("'man'"), "{text}");
             assert!(tips.contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn near_misses_are_answered_with_what_was_meant() {
+        for (line, expected) in [
+            ("activity export -o week.csv", "use `--file week.csv`"),
+            ("--json activity export --since 7d -oweek.csv", "use `--file week.csv`"),
+            ("call files:list_directory", "did you mean `mcpproxy call tool-read files:list_dir"),
+            ("activity list -o week.csv", ""),
+            ("call files", ""),
+            ("policy files:list_directory", ""),
+        ] {
+            let typed: Vec<OsString> =
+                std::iter::once("mcpproxy").chain(line.split(' ')).map(OsString::from).collect();
+            let error = with_tip(Cli::try_parse_from(&typed).unwrap_err(), &typed);
+            let message = usage_message(&error.to_string()).to_owned();
+            assert!(message.contains(expected), "{line}: {message}");
+            let is_tip = message.contains("--file") || message.contains("did you mean");
+            assert_eq!(is_tip, !expected.is_empty(), "{line}: {message}");
         }
     }
 

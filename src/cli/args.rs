@@ -39,7 +39,7 @@ Start here:
   mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
   mcpproxy activity list        recorded calls and decisions
 
-Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 server unreachable or port in use, \
+Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 mcpproxy unreachable or port in use, \
 4 activity store locked or damaged, 5 config error, 130/143 terminated by a second SIGINT/SIGTERM."
 )]
 pub(super) struct Cli {
@@ -246,7 +246,7 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  mcpproxy activity list --status blocked,rejected
+  mcpproxy activity list --status refused
   mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2
   mcpproxy activity summary --period 7d
   mcpproxy activity watch"
@@ -439,6 +439,19 @@ Examples:
         #[arg(value_name = "SERVER:TOOL")]
         name: String,
     },
+}
+
+/// Color choice of a command line that is not parsed yet, for its help and its usage errors.
+pub(super) fn color_of(typed: &[OsString]) -> ColorChoice {
+    let words = typed.iter().map(|word| word.to_str().unwrap_or_default());
+    let words: Vec<&str> = words.take_while(|word| *word != "--").collect();
+    let joined = words.iter().find_map(|word| word.strip_prefix("--color="));
+    let next = words.iter().skip_while(|word| **word != "--color").nth(1).copied();
+    match joined.or(next) {
+        Some("always") => ColorChoice::Always,
+        Some("never") => ColorChoice::Never,
+        Some(_) | None => ColorChoice::Auto,
+    }
 }
 
 /// Rewrites `--output FILE` after `activity export` to `--file FILE`: everywhere else `--output` is the output
@@ -768,6 +781,21 @@ mod tests {
         let long = ["mcpproxy", "call", "tool-read", "--tool-name=a:b", "--json_args", "{\"x\":1}"];
         assert_eq!(parse(&short), parse(&long));
         assert_eq!(parse(&short).0.as_deref(), Some("a:b"));
+    }
+
+    #[test]
+    fn color_of_help_is_found_on_unparsed_lines() {
+        for (line, expected) in [
+            ("mcpproxy --help", ColorChoice::Auto),
+            ("mcpproxy --color never --help", ColorChoice::Never),
+            ("mcpproxy tools list --help --color=never", ColorChoice::Never),
+            ("mcpproxy --color always nonsense", ColorChoice::Always),
+            ("mcpproxy --color", ColorChoice::Auto),
+            ("mcpproxy upstream add t -- npx --color never", ColorChoice::Auto),
+        ] {
+            let typed: Vec<_> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(color_of(&typed), expected, "{line}");
+        }
     }
 
     #[test]

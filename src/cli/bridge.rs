@@ -1,4 +1,4 @@
-//! `mcpproxy stdio` in front of a running server: lines on one side, HTTP on the other.
+//! `mcpproxy stdio` in front of a running proxy: lines on one side, HTTP on the other.
 //!
 //! Each line of the client becomes a POST to `/mcp`, or to the path of one server; replies, JSON or events, are written as lines, byte for byte
 //! except for raw line breaks between tokens. The server's own stream is opened where the protocol has one. All

@@ -50,6 +50,14 @@ impl CommandError {
         Self::new(Exit::Usage, message)
     }
 
+    /// Names the object that a response says is unknown, and the command that lists the existing ones.
+    pub(super) fn naming(mut self, id: &str, listing: &str) -> Self {
+        if self.status == Some(StatusCode::NOT_FOUND) {
+            self.message = format!("{}: '{id}'; `{listing}` lists the ids", self.message);
+        }
+        self
+    }
+
     /// The line, or one per config problem, for stderr; a JSON object if results are JSON.
     pub(super) fn line(&self, json: bool) -> String {
         if !json && !self.problems.is_empty() {
@@ -106,7 +114,7 @@ pub(super) enum Exit {
     Failed = 1,
     /// Bad usage.
     Usage = 2,
-    /// The server is unreachable, or the port is in use.
+    /// mcpproxy is unreachable, or the port is in use.
     Unreachable = 3,
     /// The activity store is locked or damaged.
     Store = 4,
@@ -132,5 +140,16 @@ mod tests {
         assert_eq!(json["exit_code"], 5);
         assert_eq!(json["success"], false);
         assert!(json.get("request_id").is_none());
+    }
+
+    #[test]
+    fn unknown_id_is_named_with_the_command_that_lists_ids() {
+        let mut failure = CommandError::failed("Approval not found");
+        failure.status = Some(StatusCode::NOT_FOUND);
+        let named = failure.clone().naming("zzzz", "mcpproxy approvals list");
+        let expected = "Approval not found: 'zzzz'; `mcpproxy approvals list` lists the ids";
+        assert_eq!(named.message, expected);
+        failure.status = Some(StatusCode::CONFLICT);
+        assert_eq!(failure.clone().naming("zzzz", "mcpproxy approvals list"), failure);
     }
 }

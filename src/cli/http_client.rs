@@ -56,14 +56,14 @@ pub(super) struct HttpResponse {
     pub(super) body: Bytes,
 }
 
-/// Failure of a request. Each variant names the server's `host:port`.
+/// Failure of a request. Each variant names the proxy's `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
     /// The connection was refused.
-    #[error("no server listens on {0}")]
+    #[error("no mcpproxy runs on {0}")]
     NoListener(String),
     /// Another program is listening; nothing was sent to it.
-    #[error("the server on {0} is not the mcpproxy of this config: {1}; nothing was sent to it")]
+    #[error("the program on {0} is not the mcpproxy of this config: {1}; nothing was sent to it")]
     UnexpectedServer(String, NotProven),
     /// No connection was made: nothing was sent.
     #[error("{0}: {1}")]
@@ -74,12 +74,12 @@ pub(super) enum RequestError {
 }
 
 impl RequestError {
-    /// The cause without the server's address.
+    /// The cause without the proxy's address.
     pub(super) fn cause(&self) -> String {
         match self {
-            Self::NoListener(_) => "unreachable: no server listens there".to_owned(),
+            Self::NoListener(_) => "unreachable: no mcpproxy runs there".to_owned(),
             Self::UnexpectedServer(_, why) => format!(
-                "unreachable: the server there is not the mcpproxy of this config: {why}; nothing \
+                "unreachable: the program there is not the mcpproxy of this config: {why}; nothing \
                  was sent to it"
             ),
             Self::NotSent(_, why) => format!("unreachable: {why}"),
@@ -87,7 +87,7 @@ impl RequestError {
         }
     }
 
-    /// Whether the server certainly did not receive the request.
+    /// Whether the proxy certainly did not receive the request.
     pub(super) fn is_not_sent(&self) -> bool {
         match self {
             Self::NoListener(_) | Self::UnexpectedServer(..) | Self::NotSent(..) => true,
@@ -354,7 +354,7 @@ fn is_health(body: &[u8]) -> bool {
 pub(super) fn hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => {
-            " (the running server uses another key: pass its config with -c, or set MCPPROXY_API_KEY)"
+            " (the running proxy uses another key: pass its config with -c, or set MCPPROXY_API_KEY)"
         }
         _ => "",
     }

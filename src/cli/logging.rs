@@ -1,20 +1,22 @@
 //! Logging to stderr, as text for people or JSON for machines, and direct lines on stderr. stdout is reserved for
 //! results.
 //!
-//! In text, a value that could pass for another field or line is quoted ([`QuotedFields`]). Errors of stderr itself
-//! are ignored.
+//! In text, a value that could pass for another field or line is quoted ([`QuotedFields`]). Colors follow `--color`
+//! and the usual variables, like those of results. Errors of stderr itself are ignored.
 
 use crate::cli::args::Global;
+use crate::cli::style::Colors;
 use crate::cli::terminal_safe;
 use crate::cli::terminal_safe::Visible;
 use anstyle::Style;
+use clap::ColorChoice;
 use mcpproxy_config::LogFormat;
 use mcpproxy_gateway::telemetry::{LogFilter, LogHandles, LogLines, LogTap};
 use mcpproxy_runtime::hidden_text::is_hidden;
 use mcpproxy_upstream::TALKATIVE;
 use std::fmt::{Debug, Display};
 use std::fs::File;
-use std::io::{IsTerminal, Write as _};
+use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use std::{fmt, io};
@@ -46,14 +48,14 @@ impl Drop for Log {
 }
 
 /// Starts logging at `level`. A second start in one process has no effect.
-pub(super) fn start(level: &str, format: LogFormat) -> Log {
+pub(super) fn start(level: &str, format: LogFormat, color: ColorChoice) -> Log {
     // `TALKATIVE` logs messages of servers and login codes: only its errors are shown, at any level.
     let filter = LogFilter::new(level, &[TALKATIVE]);
     // Without a thread or stderr nothing is logged, and lines are counted as dropped.
     let lines = stderr().and_then(LogLines::to).unwrap_or_default();
     let writer = lines.clone();
-    let shown =
-        tracing_subscriber::fmt::layer().with_target(false).with_ansi(io::stderr().is_terminal());
+    let is_colored = Colors::of_stderr(color) == Colors::Styled;
+    let shown = tracing_subscriber::fmt::layer().with_target(false).with_ansi(is_colored);
     let tap = LogTap::default();
     let log = tracing_subscriber::registry().with(filter.clone()).with(tap.clone());
     // Fails only if a subscriber is already set, which then stays in place.
@@ -69,7 +71,7 @@ pub(super) fn start(level: &str, format: LogFormat) -> Log {
 
 /// Starts logging for a command that prints results: at `--log-level`, else errors only, as text.
 pub(super) fn start_quiet(global: &Global) -> Log {
-    start(global.log_level.as_deref().unwrap_or("error"), LogFormat::Text)
+    start(global.log_level.as_deref().unwrap_or("error"), LogFormat::Text, global.color)
 }
 
 /// stderr without the standard library's lock, so that a blocked reader does not block other writers.

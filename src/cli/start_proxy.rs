@@ -98,8 +98,8 @@ pub(super) fn after_disk_failure(error: &io::Error) -> &'static str {
 }
 
 /// Starts logging as configured.
-pub(super) fn start_log(config: Logging) -> Log {
-    logging::start(config.level.as_str(), config.format)
+pub(super) fn start_log(config: Logging, global: &Global) -> Log {
+    logging::start(config.level.as_str(), config.format, global.color)
 }
 
 /// Logs the config's warnings.

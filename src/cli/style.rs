@@ -133,13 +133,14 @@ impl Paragraph {
     }
 }
 
-/// Splits a line at `width_limit` columns, between words unless that leaves more than half of a line empty.
+/// Splits a line at `width_limit` columns: between words, or after a comma of text without blanks such as JSON, unless
+/// that leaves more than half of a line empty.
 fn wrapped(line: &str, width_limit: usize) -> Vec<&str> {
     let (mut lines, mut rest) = (Vec::new(), line);
     loop {
         let mut end = 0;
         let mut width = 0;
-        let mut blank = None;
+        let (mut blank, mut comma) = (None, None);
         // Looks at one line at a time: the text may be very long.
         for (at, letter) in rest.char_indices() {
             width += letter.width().unwrap_or_default();
@@ -151,12 +152,15 @@ fn wrapped(line: &str, width_limit: usize) -> Vec<&str> {
                 break;
             }
             end = at + letter.len_utf8();
+            if letter == ',' {
+                comma = Some(end);
+            }
         }
         if end == rest.len() {
             break;
         }
-        let between =
-            blank.filter(|at| rest.get(..*at).is_some_and(|it| it.width() * 2 >= width_limit));
+        let is_late = |at: &usize| rest.get(..*at).is_some_and(|it| it.width() * 2 >= width_limit);
+        let between = blank.filter(is_late).or(comma.filter(is_late));
         // At least one character, however wide.
         let first = rest.chars().next().map_or(0, char::len_utf8);
         let (before, after) = rest.split_at(between.unwrap_or(end).max(first));
@@ -210,6 +214,11 @@ mod tests {
             ("a 0123456789", 6, &["a 0123", "456789"]),
             ("abc 0123456789", 6, &["abc", "012345", "6789"]),
             ("  indented code", 10, &["  indented", "code"]),
+            ("{\"a\":true,\"open\":false}", 14, &["{\"a\":true,", "\"open\":false}"]),
+            ("{\"a\":[1,22,333]}", 12, &["{\"a\":[1,22,", "333]}"]),
+            ("a,0123456789", 6, &["a,0123", "456789"]),
+            ("one two,three", 10, &["one two,", "three"]),
+            ("one two three,x", 14, &["one two", "three,x"]),
             ("日本語日本", 5, &["日本", "語日", "本"]),
             ("日", 1, &["日"]),
             ("", 5, &[""]),

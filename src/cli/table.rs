@@ -1,8 +1,9 @@
 //! Tables for people, fitted to a width.
 //!
 //! A table that is too wide truncates its free-text column and drops columns, the least important first. Names and
-//! values are truncated to a share of the width, so that one long cell does not displace other columns. Ids and
-//! states are never truncated or dropped, and a row is always one line. Terminal width and colors are arguments.
+//! values are truncated to a share of the width, so that one long cell does not displace other columns; key columns
+//! are truncated in the middle and dropped last. Ids and states are never truncated or dropped, and a row is always
+//! one line. Numbers are aligned to the right. Terminal width and colors are arguments.
 
 use crate::cli::output::{Colors, HEADER, Paragraph};
 use crate::cli::terminal_safe::clean;
@@ -25,6 +26,8 @@ const NAME_SHARE: usize = 60;
 const RANK_SHARE: usize = 25;
 /// Minimum width of a truncated name.
 const MIN_NAME: usize = 4;
+/// Minimum widths of truncated key columns, each with the width of free text for which they are narrowed so far.
+const KEY_WIDTHS: [(usize, usize); 2] = [(FREE_WIDTH, 16), (MIN_FREE, 10)];
 
 /// Treatment of a column if not everything fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,20 +38,39 @@ pub(super) enum Fit {
     Name,
     /// Truncated to its share, and dropped in order of rank, highest first.
     Rank(u8),
+    /// Truncated in the middle, and dropped in order of rank only if free text would lose its minimum width.
+    Key(u8),
     /// Truncated. A table has at most one such column.
     Free,
 }
 
-/// A column's header and treatment.
+/// Side on which the header and the cells of a column begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Align {
+    Left,
+    /// For numbers, so that digits of equal value are below each other.
+    Right,
+}
+
+/// A column's header, treatment and alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
     name: Cow<'static, str>,
     fit: Fit,
+    align: Align,
 }
 
 impl Column {
+    /// A column of text, aligned to the left.
     pub(super) fn new(name: impl Into<Cow<'static, str>>, fit: Fit) -> Self {
-        Self { name: name.into(), fit }
+        Self { name: name.into(), fit, align: Align::Left }
+    }
+
+    /// Aligns the columns of these names to the right: numbers.
+    pub(super) fn with_numbers(mut columns: Vec<Self>, names: &[&str]) -> Vec<Self> {
+        let numbers = columns.iter_mut().filter(|column| names.contains(&&*column.name));
+        numbers.for_each(|column| column.align = Align::Right);
+        columns
     }
 
     /// Builds the columns of a table.
@@ -102,6 +124,7 @@ struct Shown {
     whole: usize,
     width: usize,
     fit: Fit,
+    align: Align,
 }
 
 impl TableLayout {
@@ -114,9 +137,9 @@ impl TableLayout {
     ) -> Self {
         let named = columns.iter().zip(widths.iter().copied()).enumerate();
         let mut shown: Vec<Shown> = named
-            .map(|(index, (Column { name, fit }, width))| {
-                let width = width.max(name.width());
-                Shown { index, name: name.to_string(), whole: width, width, fit: *fit }
+            .map(|(index, (Column { name, fit, align }, width))| {
+                let (name, width) = (name.to_string(), width.max(name.width()));
+                Shown { index, name, whole: width, width, fit: *fit, align: *align }
             })
             .collect();
         let is_empty = |it: &Shown| !filled.get(it.index).copied().unwrap_or_default();
@@ -125,14 +148,16 @@ impl TableLayout {
             if required_width(&shown, FREE_WIDTH) > width {
                 shown.iter_mut().for_each(|it| it.width = it.share_of(width));
             }
-            while required_width(&shown, FREE_WIDTH) > width {
-                let ranks = shown.iter().enumerate().filter_map(|(at, it)| match it.fit {
-                    Fit::Rank(rank) => Some(((is_empty(it), rank), at)),
-                    Fit::Whole | Fit::Name | Fit::Free => None,
-                });
-                let Some((_, at)) = ranks.max() else { break };
-                dropped.push(shown.remove(at));
-            }
+            drop_by_rank(&mut shown, &mut dropped, (width, FREE_WIDTH), |it| match it.fit {
+                Fit::Rank(rank) => Some((is_empty(it), rank)),
+                Fit::Key(rank) => is_empty(it).then_some((true, rank)),
+                Fit::Whole | Fit::Name | Fit::Free => None,
+            });
+            KEY_WIDTHS.iter().for_each(|(free, min)| narrow_keys(&mut shown, (width, *free), *min));
+            drop_by_rank(&mut shown, &mut dropped, (width, MIN_FREE), |it| match it.fit {
+                Fit::Key(rank) => Some((false, rank)),
+                Fit::Rank(_) | Fit::Whole | Fit::Name | Fit::Free => None,
+            });
             // A dropped column may still fit next to a narrower selection.
             let mut rest = Vec::new();
             while let Some(column) = dropped.pop() {
@@ -163,8 +188,9 @@ impl TableLayout {
                 (Fit::Free, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
                     (cut(&text, it.width), style)
                 }
+                (Fit::Key(_), Some(_)) => (cut_middle(&text, it.width), style),
                 // Output to a pipe is not truncated.
-                (Fit::Name | Fit::Rank(_), None) | (Fit::Whole, _) => (text, style),
+                (Fit::Name | Fit::Rank(_) | Fit::Key(_), None) | (Fit::Whole, _) => (text, style),
             }
         })
     }
@@ -175,6 +201,12 @@ impl TableLayout {
         for shown in &self.shown {
             let (text, style) = cell(shown);
             let width = text.width();
+            let padding = shown.width.saturating_sub(width);
+            let (before, after) = match shown.align {
+                Align::Left => (0, padding),
+                Align::Right => (padding, 0),
+            };
+            blanks += before;
             if width > 0 {
                 line.extend(std::iter::repeat_n(' ', blanks));
                 blanks = 0;
@@ -185,7 +217,7 @@ impl TableLayout {
                     Colors::Styled | Colors::Plain => line.push_str(&text),
                 }
             }
-            blanks += shown.width.saturating_sub(width) + GAP;
+            blanks += after + GAP;
         }
         line
     }
@@ -196,13 +228,40 @@ impl Shown {
     fn share_of(&self, width: usize) -> usize {
         match self.fit {
             Fit::Name => self.capped(width * NAME_SHARE / 100),
-            Fit::Rank(_) => self.capped(width * RANK_SHARE / 100),
+            Fit::Rank(_) | Fit::Key(_) => self.capped(width * RANK_SHARE / 100),
             Fit::Whole | Fit::Free => self.whole,
         }
     }
 
     fn capped(&self, share: usize) -> usize {
         self.whole.min(share.max(self.name.width()))
+    }
+}
+
+/// Moves columns to `dropped`, highest rank first, until the others fit `width` beside `free` columns of free text. A
+/// column without a rank is kept.
+fn drop_by_rank(
+    shown: &mut Vec<Shown>,
+    dropped: &mut Vec<Shown>,
+    (width, free): (usize, usize),
+    rank: impl Fn(&Shown) -> Option<(bool, u8)>,
+) {
+    while required_width(shown, free) > width {
+        let ranks = shown.iter().enumerate().filter_map(|(at, it)| Some((rank(it)?, at)));
+        let Some((_, at)) = ranks.max() else { break };
+        dropped.push(shown.remove(at));
+    }
+}
+
+/// Narrows key columns down to `min`, the widest first, until everything fits `width` beside `free` columns of free
+/// text.
+fn narrow_keys(shown: &mut [Shown], (width, free): (usize, usize), min: usize) {
+    while required_width(shown, free) > width {
+        let keys = shown.iter_mut().filter(|it| matches!(it.fit, Fit::Key(_)));
+        let widest =
+            keys.filter(|it| it.width > min.max(it.name.width())).max_by_key(|it| it.width);
+        let Some(widest) = widest else { break };
+        widest.width -= 1;
     }
 }
 
@@ -217,7 +276,7 @@ fn distribute(shown: &mut Vec<Shown>, width: usize) {
     shown.iter_mut().filter(|it| it.fit == Fit::Free).for_each(|it| it.width = 0);
     let priority = |fit: Fit| match fit {
         Fit::Free => 0,
-        Fit::Name => 1,
+        Fit::Name | Fit::Key(_) => 1,
         Fit::Rank(_) | Fit::Whole => 2,
     };
     for now in 0..=2 {
@@ -244,7 +303,7 @@ fn total_width(shown: &[Shown]) -> usize {
 fn required_width(shown: &[Shown], free: usize) -> usize {
     let of = |it: &Shown| match it.fit {
         Fit::Free => it.width.min(free.max(it.name.width())) + GAP,
-        Fit::Whole | Fit::Name | Fit::Rank(_) => it.width + GAP,
+        Fit::Whole | Fit::Name | Fit::Rank(_) | Fit::Key(_) => it.width + GAP,
     };
     shown.iter().map(of).sum::<usize>().saturating_sub(GAP)
 }
@@ -308,6 +367,30 @@ pub(super) fn cut(text: &str, max: usize) -> String {
     kept
 }
 
+/// Truncates to `max` terminal columns, with an ellipsis in the middle; a name after a prefix, such as that of
+/// `server:tool`, stays whole if it fits.
+fn cut_middle(text: &str, max: usize) -> String {
+    if text.width() <= max {
+        return text.to_owned();
+    }
+    let Some(kept) = max.checked_sub(1) else { return String::new() };
+    let name = text.find(':').and_then(|at| text.get(at..)).unwrap_or_default().width();
+    let end = if name < kept { name.max(kept.div_ceil(2)) } else { kept.div_ceil(2) };
+    let start = fitting(text.chars(), kept - end);
+    let end: String = fitting(text.chars().rev(), end).chars().rev().collect();
+    format!("{start}…{end}")
+}
+
+/// The first letters, as many as fit into `max` terminal columns.
+fn fitting(letters: impl Iterator<Item = char>, max: usize) -> String {
+    let mut width = 0;
+    let fits = |letter: &char| {
+        width += letter.width().unwrap_or_default();
+        width <= max
+    };
+    letters.take_while(fits).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -368,7 +451,7 @@ mod tests {
         assert_eq!(names(12), "NAME");
     }
 
-    /// A table like that of `activity list`, with a long cell.
+    /// A table of ranked columns, with a long cell.
     fn calls(tool: &str) -> (Vec<Column>, Vec<Vec<Cell>>) {
         let columns = Column::all([
             ("ID", Fit::Whole),
@@ -412,6 +495,64 @@ mod tests {
             assert_eq!(names(&tool, 120), "ID TIME (UTC) TYPE SERVER TOOL STATUS REASON", "{tool}");
             assert_eq!(names(&tool, 200), "ID TIME (UTC) TYPE SERVER TOOL STATUS REASON", "{tool}");
             assert_eq!(names(&tool, 20), "ID STATUS REASON", "{tool}");
+        }
+    }
+
+    #[test]
+    fn key_columns_are_narrowed_and_dropped_last() {
+        let columns = Column::all([
+            ("ID", Fit::Whole),
+            ("TYPE", Fit::Rank(6)),
+            ("TOOL", Fit::Key(1)),
+            ("PRINCIPAL", Fit::Key(5)),
+            ("STATUS", Fit::Whole),
+            ("REASON", Fit::Free),
+        ]);
+        let drawn = |principal: &str, width| {
+            let why = "is marked destructive by server, use call_tool_destructive";
+            let cells =
+                ["1", "tool_call", "knowledge-base:delete_entities", principal, "rejected", why];
+            draw(&columns, vec![cells.map(Cell::from).to_vec()], view(width))
+        };
+        for (width, header, row) in [
+            (
+                80,
+                "ID  TOOL                 PRINCIPAL            STATUS    REASON",
+                "1   kn…:delete_entities  token:res…assistant  rejected  is marked destructive…",
+            ),
+            (
+                64,
+                "ID  TOOL              PRINCIPAL         STATUS    REASON",
+                "1   knowled…entities  token:r…ssistant  rejected  is marked…",
+            ),
+            (44, "ID  TOOL        STATUS    REASON", "1   know…ities  rejected  is marked…"),
+            (30, "ID  STATUS    REASON", "1   rejected  is marked…"),
+        ] {
+            let shown = drawn("token:research-assistant", width);
+            assert!(shown.lines().all(|line| line.width() <= width), "{width}:\n{shown}");
+            assert!(shown.starts_with(&format!("{header}\n{row}\n")), "{width}:\n{shown}");
+        }
+        // One without content gives way first.
+        let empty = drawn("", 64);
+        assert!(!empty.lines().next().unwrap().contains("PRINCIPAL"), "{empty}");
+        assert!(drawn("token:ci", 0).contains("knowledge-base:delete_entities"), "not in a pipe");
+    }
+
+    #[test]
+    fn truncation_in_the_middle_keeps_the_name_after_a_prefix() {
+        for (text, max, shown) in [
+            ("files:list_directory", 20, "files:list_directory"),
+            ("files:list_directory", 19, "fil…:list_directory"),
+            ("files:list_directory", 17, "f…:list_directory"),
+            ("files:list_directory", 16, "files:l…irectory"),
+            ("0123456789", 6, "01…789"),
+            ("日本語日本語", 8, "日…本語"),
+            ("ab", 1, "…"),
+            ("ab", 0, ""),
+        ] {
+            let cut = cut_middle(text, max);
+            assert!(cut.width() <= max, "{text} in {max}: {cut}");
+            assert_eq!(cut, shown, "{text} in {max}");
         }
     }
 
@@ -476,6 +617,33 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_aligned_to_the_right_with_their_header() {
+        let columns = Column::all([
+            ("ID", Fit::Whole),
+            ("NAME", Fit::Whole),
+            ("CALLS", Fit::Rank(1)),
+            ("TIME", Fit::Rank(2)),
+            ("REASON", Fit::Free),
+        ]);
+        let columns = Column::with_numbers(columns, &["ID", "CALLS", "TIME"]);
+        let rows = vec![
+            ["9", "a", "7", "12ms", "x"].map(Cell::from).to_vec(),
+            ["1234", "long name", "", "1.5s", ""].map(Cell::from).to_vec(),
+            ["10", "日本", "123456", "", "y"].map(Cell::from).to_vec(),
+        ];
+        let expected = [
+            "  ID  NAME        CALLS  TIME  REASON",
+            "   9  a               7  12ms  x",
+            "1234  long name          1.5s",
+            "  10  日本       123456        y",
+        ];
+        for width in [0, 80] {
+            let drawn = draw(&columns, rows.clone(), view(width));
+            assert_eq!(drawn.lines().collect::<Vec<_>>(), expected, "{width}");
+        }
+    }
+
+    #[test]
     fn colors_do_not_affect_alignment() {
         let columns = Column::all([("A", Fit::Whole), ("B", Fit::Whole)]);
         let red = crate::cli::output::of_state("failed");
@@ -483,6 +651,9 @@ mod tests {
         let view = TableView { width: Some(10), colors: Colors::Styled };
         let drawn = draw(&columns, rows, view);
         assert_eq!(drawn.lines().nth(1), Some("\u{1b}[31mx\u{1b}[0m  y"));
+        let columns = Column::with_numbers(Column::all([("ABC", Fit::Whole)]), &["ABC"]);
+        let drawn = draw(&columns, vec![vec![Cell::styled("1", red)]], view);
+        assert_eq!(drawn.lines().nth(1), Some("  \u{1b}[31m1\u{1b}[0m"));
     }
 
     #[test]

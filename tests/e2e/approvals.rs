@@ -318,8 +318,12 @@ fn cap_8_command_line_lists_shows_and_answers_approvals() {
     let again = proxy.cli(&["approvals", "deny", &id]);
     assert_eq!(again.code, Some(1));
     assert!(again.stderr.contains("approved by admin over cli"), "{}", again.stderr);
-    let unknown = proxy.cli(&["approvals", "show", "0123456789abcdef"]);
-    assert_eq!((unknown.code, unknown.stderr.trim()), (Some(1), "error: Approval not found"));
+    for (decision, id) in [("show", "0123456789abcdef"), ("approve", "zzzz"), ("deny", "zzzz")] {
+        let unknown = proxy.cli(&["approvals", decision, id]);
+        let listing = "`mcpproxy approvals list` lists the ids";
+        let expected = format!("error: Approval not found: '{id}'; {listing}");
+        assert_eq!((unknown.code, unknown.stderr.trim()), (Some(1), &*expected));
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `mcpproxy stdio` in front of a running server: the same bytes, the same record, no second proxy.
+//! `mcpproxy stdio` in front of a running proxy: the same bytes, the same record, no second proxy.
 
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ fn fr_a3_bridge_bytes_equal_http_bytes_except_raw_line_breaks() {
         let over_http = client.post(line.as_bytes()).body;
         assert_eq!(pipe.ask(line).as_bytes(), over_http, "{line}");
     }
-    pipe.assert_logged("forwarding to the running server");
+    pipe.assert_logged("forwarding to the running proxy");
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn request_without_a_server_is_an_error_and_the_pipe_stays_open() {
     let answer: Value = parse(pipe.ask(r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#).as_bytes());
     assert_eq!(answer["id"], 9);
     let text = answer["error"]["message"].as_str().unwrap();
-    assert!(text.contains("no server listens there"), "{text}");
+    assert!(text.contains("no mcpproxy runs there"), "{text}");
     assert_eq!(pipe.close(), Vec::<Vec<u8>>::new());
     assert_eq!(pipe.process.wait(), Some(0));
 }

@@ -216,6 +216,18 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     fails(&list(&["--since", "yesterday"]), 2, &["--since", "yesterday"]);
     fails(&list(&["--intent-type", "delete"]), 2, &["Invalid intent_type 'delete'"]);
     fails(&list(&["--status", "ok"]), 2, &["Invalid status 'ok'"]);
+    let count = |more: &[&str]| {
+        list(&[more, &["--json"][..]].concat()).json()["activities"].as_array().unwrap().len()
+    };
+    // The call and the decision.
+    assert_eq!(count(&["--status", "refused"]), 2);
+    assert_eq!(count(&["--status", "refused"]), count(&["--status", "rejected,blocked"]));
+    let calls = count(&["--tool", "delete_item", "--type", "tool_call"]);
+    assert_eq!(count(&["--tool", "s:delete_item", "--type", "tool_call"]), calls);
+    assert_eq!((calls, count(&["--tool", "t:delete_item"])), (2, 0));
+    let waiting = list(&["--status", "waiting"]);
+    assert_eq!(waiting.code, Some(2), "{}", waiting.stdout);
+    assert!(waiting.stderr.contains("`mcpproxy approvals list`"), "{}", waiting.stderr);
 
     let records = list(&["--json"]).json();
     let id = records["activities"][1]["id"].as_str().unwrap();
@@ -227,7 +239,9 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     assert_eq!(json["activity"]["intent"]["operation_type"], "read");
     let yaml = cli(&["activity", "show", id, "-o", "yaml"]);
     assert!(yaml.stdout.contains("operation_type: read"), "{}", yaml.stdout);
-    fails(&cli(&["activity", "show", "nonsense"]), 1, &["Activity not found"]);
+    fails(&cli(&["activity", "show", "nonsense"]), 1, &["Activity not found: 'nonsense'"]);
+    let unknown = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2";
+    fails(&cli(&["activity", "show", unknown]), 1, &[unknown, "`mcpproxy activity list`"]);
 }
 
 // CLI-1
@@ -477,7 +491,7 @@ fn act_7_activity_is_summarized_and_exported() {
     let done = cli(&[&export[..], &["--session", &session, "-o", "json"]].concat());
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let text = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(done.json(), json!({"file": path, "bytes": text.len()}));
+    assert_eq!(done.json(), json!({"file": path, "bytes": text.len(), "records": 1}));
     assert!(text.starts_with("id,seq,"), "{text}");
     assert_eq!(text.matches("policy_decision").count(), 1);
     fails(&cli(&["activity", "export", "--output", "/nowhere/a.csv"]), 1, &["/nowhere/a.csv"]);

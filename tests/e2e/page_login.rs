@@ -213,7 +213,9 @@ fn command_prints_an_address_that_opens_the_page() {
     let folder = proxy.end();
     let mut nobody = mcpproxy();
     nobody.arg("--config").arg(folder.path().join("config.json")).arg("page");
-    assert_eq!(crate::harness::Output::of(&mut nobody).code, Some(3));
+    let nobody = crate::harness::Output::of(&mut nobody);
+    assert_eq!(nobody.code, Some(3));
+    assert!(nobody.stderr.contains("no mcpproxy runs on "), "{}", nobody.stderr);
 }
 
 #[test]

@@ -69,6 +69,11 @@ fn in_terminal(inner: &Command, columns: usize, variables: &[(&str, &str)]) -> S
     output.stdout.replace('\r', "")
 }
 
+/// First word of a row: its id. Numbers are aligned to the right.
+fn first_word(row: &str) -> &str {
+    row.split_whitespace().next().unwrap()
+}
+
 #[test]
 fn table_is_as_wide_as_the_terminal_and_no_wider() {
     let list = |columns| at_terminal(columns, &[("NO_COLOR", "1")], &["activity", "list"]);
@@ -78,7 +83,14 @@ fn table_is_as_wide_as_the_terminal_and_no_wider() {
     }
     let header = |columns| list(columns).lines().next().unwrap().to_owned();
     assert!(header(200).contains("TYPE"), "{}", header(200));
-    assert!(header(80).contains("INTENT") && !header(80).contains("TYPE"), "{}", header(80));
+    // Long names of servers, tools and principals are cut, and displace none of these.
+    let names: Vec<String> = header(80).split_whitespace().map(str::to_owned).collect();
+    assert_eq!(names, ["ID", "AGE", "TOOL", "INTENT", "STATUS", "PRINCIPAL", "REASON"]);
+    assert!(list(80).contains("(no room for DURATION, TYPE: -o json has all)"), "{}", list(80));
+    let refused = ["activity", "list", "--tool", "delete_item", "--status", "rejected"];
+    let refused = at_terminal(80, &[("NO_COLOR", "1")], &refused);
+    let row = refused.lines().nth(1).unwrap();
+    assert!(row.contains(" s:delete_item ") && row.contains(" is marked destru"), "{row}");
 }
 
 #[test]
@@ -145,8 +157,10 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
                     output.stdout
                 );
             }
-            // The last column is cut, and of the others what is longer than its share.
-            let cut = rows.iter().filter(|row| row.contains('…') && !row.contains("a-server-with"));
+            // The last column is cut, and of the others what is longer than its share; of records also the middle of
+            // names.
+            let is_cut = |row: &&&str| row.contains('…') && !row.contains("a-server-with");
+            let cut = rows.iter().filter(is_cut).filter(|_| table[0] != "activity");
             cut.for_each(|row| assert!(row.ends_with('…'), "only the last column is cut: {row}"));
         }
     }
@@ -160,7 +174,6 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
             "TIME",
             "(UTC)",
             "TYPE",
-            "SERVER",
             "TOOL",
             "INTENT",
             "STATUS",
@@ -226,7 +239,7 @@ fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
         table.lines().rfind(|row| row.contains("rejected")).unwrap_or_else(|| panic!("{table}"));
     assert!(row.contains("marked destructive by server"), "the row says why: {row}");
     assert!(!table.contains("policy_decision"), "the decision has no row of its own: {table}");
-    let number = row.split(' ').next().unwrap();
+    let number = first_word(row);
     assert!(number.parse::<u64>().is_ok(), "{row}");
     let shown = cli(&["activity", "show", number]).stdout;
     for part in ["rejected", "decision", "blocked by intent: Tool", "marked destructive"] {
@@ -235,7 +248,7 @@ fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
     // The decision by itself is found by its type, and names the call.
     let decisions = wide(200, &["activity", "list", "--type", "policy_decision"]).stdout;
     let of_call = decisions.lines().rfind(|row| row.contains("delete_item")).expect("a decision");
-    let decision = cli(&["activity", "show", of_call.split(' ').next().unwrap()]).stdout;
+    let decision = cli(&["activity", "show", first_word(of_call)]).stdout;
     assert!(decision.contains("decided on") && decision.contains(number), "{decision}");
 
     let all = cli(&["activity", "list", "--json", "-n", "1000"]).json();
@@ -285,9 +298,9 @@ fn every_row_states_its_reason_and_outcome() {
     assert!(row(&decisions, "violate").contains("at '/value'"), "{decisions}");
     assert!(row(&decisions, "delete_item").contains("marked destructive"), "{decisions}");
     let number = row(&decisions, "violate");
-    let shown = cli(&["activity", "show", number.split(' ').next().unwrap()]).stdout;
+    let shown = cli(&["activity", "show", first_word(&number)]).stdout;
     assert!(shown.contains("output_validation"), "{shown}");
-    let call = cli(&["activity", "show", of_call.split(' ').next().unwrap()]).stdout;
+    let call = cli(&["activity", "show", first_word(&of_call)]).stdout;
     assert!(call.contains("warning by output_validation: "), "{call}");
     // What is no call says what happened.
     let changes = list(&["--type", "server_change"]);
@@ -365,6 +378,35 @@ fn colors_are_used_at_terminals_only() {
         at_terminal(120, &[("NO_COLOR", "1")], &[&["--color", "always"][..], &list].concat())
             .contains(red)
     );
+}
+
+#[test]
+fn log_and_help_are_styled_only_if_colors_are_wanted() {
+    let is_styled = |variables: &[(&str, &str)], args: &[&str]| {
+        let inner = proxy().command(&[args, &["stdio"][..]].concat());
+        let mut words = vec![format!("{:?}", inner.get_program())];
+        words.extend(inner.get_args().map(|arg| format!("{arg:?}")));
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("{} < /dev/null", words.join(" ")));
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        let log = in_terminal(&shell, 200, variables);
+        assert!(log.contains("forwarding to the running proxy"), "{log}");
+        let help = at_terminal(100, variables, &[args, &["--help"][..]].concat());
+        assert!(help.contains("Usage:"), "{help}");
+        let styled = [log, help].map(|shown| shown.contains('\u{1b}'));
+        assert_eq!(styled[0], styled[1], "{variables:?} {args:?}");
+        styled[0]
+    };
+    assert!(is_styled(&[], &[]));
+    assert!(is_styled(&[("NO_COLOR", "1")], &["--color", "always"]));
+    assert!(!is_styled(&[("NO_COLOR", "1")], &[]));
+    assert!(!is_styled(&[("TERM", "dumb")], &[]));
+    assert!(!is_styled(&[], &["--color", "never"]));
 }
 
 #[test]

@@ -139,7 +139,7 @@ otherwise they stay valid there until they expire, which is reported.")]
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct UpstreamAdd {
-    /// The server's name: letters, digits, '-', '_', '.'
+    /// The server's name: letters, digits, '-', '_', '.', and spaces within
     #[arg(value_name = "NAME")]
     pub(in crate::cli) name: String,
     /// Its MCP endpoint (same as --url)
@@ -550,7 +550,8 @@ pub(in crate::cli) enum ActivityCommand {
         after_help = "\
 Examples:
   mcpproxy activity list
-  mcpproxy activity list --status blocked,rejected --since 2h
+  mcpproxy activity list --status refused --since 2h
+  mcpproxy activity list --tool github:create_issue
   mcpproxy activity list --intent-type destructive --server github -n 200
   mcpproxy activity list --type policy_decision -o json
   mcpproxy activity list --text 'no such file' --since 7d
@@ -558,7 +559,7 @@ Examples:
 Sorted by the time shown: when a record was stored. --since and --until filter by when a \
 call began. Filters combine; separate several values of one filter with commas. A decision about a \
 listed call is shown in that call's row. At a terminal, or with COLUMNS set, ids are record \
-numbers, and columns that do not fit are omitted; a pipe gets full ids and all columns."
+numbers, and columns that do not fit are omitted, DURATION and TYPE first; a pipe gets full ids and all columns."
     )]
     List(ActivityList),
     /// Show one record in full: intent, verdict, arguments, result
@@ -590,12 +591,12 @@ Examples:
     /// Export all records that match a filter, oldest first
     #[command(after_help = "\
 Examples:
-  mcpproxy activity export --output activity.ndjson
-  mcpproxy activity export --output blocked.csv --status blocked --since 7d
-  mcpproxy activity export --output - --type tool_call
-  mcpproxy activity export --output activity.parquet
+  mcpproxy activity export --file activity.ndjson
+  mcpproxy activity export --file refused.csv --status refused --since 7d
+  mcpproxy activity export --file - --type tool_call
+  mcpproxy activity export --file activity.parquet
 
-After `export`, --output is the file, '-' for stdout; -o and --json set the format of the summary. \
+--output FILE after `export` is the same as --file FILE; -o and --json set the format of the summary. \
 json is one object per line. In csv, a text that a spreadsheet would interpret as a formula gets a ' \
 prefix. The file appears under its name once it is complete.")]
     Export(ActivityExport),
@@ -724,11 +725,11 @@ pub(in crate::cli) struct ActivityFilters {
     /// Upstream server
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) server: Option<String>,
-    /// Tool, without the server's name
+    /// Tool, alone or as server:tool
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) tool: Option<String>,
-    /// Status: success, error, blocked, rejected, warning or unknown
-    #[arg(long, value_name = "STATUS")]
+    /// Status: success, error, rejected, blocked, warning or unknown; refused means rejected or blocked
+    #[arg(long, value_name = "STATUS", value_parser = statuses)]
     pub(in crate::cli) status: Option<String>,
     /// Declared intent: read, write or destructive
     #[arg(long, value_name = "TYPE")]
@@ -751,4 +752,75 @@ pub(in crate::cli) struct ActivityFilters {
     /// Not after: RFC 3339, or an age like 30m
     #[arg(long, value_name = "TIME")]
     pub(in crate::cli) until: Option<String>,
+}
+
+impl ActivityFilters {
+    /// Server and tool to filter by: `--tool SERVER:TOOL` names both. A URI, or the name of a tool of another server,
+    /// stays whole.
+    pub(in crate::cli) fn server_and_tool(&self) -> (Option<&str>, Option<&str>) {
+        let (server, tool) = (self.server.as_deref(), self.tool.as_deref());
+        match (server, tool.and_then(|tool| tool.split_once(':'))) {
+            (None, Some((prefix, name))) if !name.starts_with("//") => (Some(prefix), Some(name)),
+            (Some(server), Some((prefix, name))) if prefix == server => (Some(server), Some(name)),
+            _ => (server, tool),
+        }
+    }
+}
+
+/// Reads `--status`, in which `refused` stands for the two statuses of refused calls.
+fn statuses(text: &str) -> Result<String, String> {
+    let mut statuses = Vec::new();
+    for word in text.split(',') {
+        match word {
+            "refused" => statuses.extend(["rejected", "blocked"]),
+            "waiting" | "pending" => {
+                return Err("`mcpproxy approvals list` lists the calls that wait".to_owned());
+            }
+            word => statuses.push(word),
+        }
+    }
+    Ok(statuses.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tool_with_its_server_filters_by_both() {
+        for (server, tool, expected) in [
+            (None, Some("files:read"), (Some("files"), Some("read"))),
+            (Some("files"), Some("files:read"), (Some("files"), Some("read"))),
+            (Some("web"), Some("files:read"), (Some("web"), Some("files:read"))),
+            (None, Some("read"), (None, Some("read"))),
+            (None, Some("file:///tmp/a"), (None, Some("file:///tmp/a"))),
+            (None, Some("files:file:///tmp/a"), (Some("files"), Some("file:///tmp/a"))),
+            (Some("files"), None, (Some("files"), None)),
+            (None, None, (None, None)),
+        ] {
+            let own = |name: Option<&str>| name.map(str::to_owned);
+            let filters = ActivityFilters {
+                kind: None,
+                server: own(server),
+                tool: own(tool),
+                status: None,
+                intent_type: None,
+                session: None,
+                request_id: None,
+                principal: None,
+                node: None,
+                since: None,
+                until: None,
+            };
+            assert_eq!(filters.server_and_tool(), expected, "{server:?} {tool:?}");
+        }
+    }
+
+    #[test]
+    fn refused_is_an_alias_and_waiting_calls_are_elsewhere() {
+        assert_eq!(statuses("refused"), Ok("rejected,blocked".to_owned()));
+        assert_eq!(statuses("error,refused"), Ok("error,rejected,blocked".to_owned()));
+        assert_eq!(statuses("nonsense"), Ok("nonsense".to_owned()), "the proxy names the words");
+        assert!(statuses("success,waiting").unwrap_err().contains("mcpproxy approvals list"));
+    }
 }

@@ -198,11 +198,9 @@ pub(super) fn draw_summary(summary: &Value, width: Option<usize>) -> String {
 /// Path of the event stream.
 const EVENTS: &str = "/events";
 
-/// Default column widths for [`RowStyle::columns`]; longer cells push the rest. Ids are shorter for people than for
-/// programs.
-const WIDTHS: [usize; 10] = [7, 14, 18, 14, 22, 11, 8, 8, 20, 160];
-const ID_WIDTH: usize = 26;
-const PRINCIPAL_AT: usize = 8;
+/// Default column widths for [`RowStyle::columns`], for people and for programs; longer cells push the rest.
+const WIDTHS_FOR_PEOPLE: [usize; 9] = [7, 14, 18, 30, 11, 8, 8, 20, 160];
+const WIDTHS_FOR_PROGRAMS: [usize; 9] = [26, 14, 18, 14, 22, 11, 8, 8, 160];
 
 /// Presentation of records.
 struct Lines<'a> {
@@ -229,17 +227,12 @@ pub(super) async fn watch(
     // Records are shown as they arrive, so that ages would be meaningless.
     let time = time.or_else(|| output.terminal.then_some(TimeStyle::Local));
     let style = RowStyle::of(output, no_icons, time);
-    let mut widths = WIDTHS;
-    if let ([id, ..], None) = (&mut widths, output.view.width) {
-        *id = ID_WIDTH;
-    }
-    let columns = style.columns();
-    let mut widths = widths.to_vec();
-    if columns.len() < widths.len() {
-        // Programs have no column for the principal.
-        widths.remove(PRINCIPAL_AT);
-    }
-    let layout = TableLayout::new(&columns, &widths, &[true; WIDTHS.len()], output.view);
+    let widths = match output.view.width {
+        Some(_) => WIDTHS_FOR_PEOPLE,
+        None => WIDTHS_FOR_PROGRAMS,
+    };
+    let filled = [true; WIDTHS_FOR_PEOPLE.len()];
+    let layout = TableLayout::new(&style.columns(), &widths, &filled, output.view);
     let lines = Lines { output, style, layout };
     let events = events(node);
     let watch = async {

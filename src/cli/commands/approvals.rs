@@ -40,6 +40,8 @@ const STANDING: [((&str, Fit), &str); 5] = [
 
 /// Header of a time column; the zone is added.
 const UNTIL: &str = "UNTIL";
+/// Command that lists the ids.
+const LISTING: &str = "mcpproxy approvals list";
 
 /// Runs an approvals command.
 pub(super) async fn run(
@@ -55,7 +57,8 @@ pub(super) async fn run(
         }
         ApprovalsCommand::Show { id } => {
             let id = full_id(id, backend).await?;
-            let approval = backend.get(&target(&["approvals", &id], &[])).await?;
+            let approval = backend.get(&target(&["approvals", &id], &[])).await;
+            let approval = approval.map_err(|failure| failure.naming(&id, LISTING))?;
             output.print(approval.json()?, |approval| show(approval, output.view.width))
         }
         ApprovalsCommand::Approve { id, how_long } => {
@@ -78,7 +81,8 @@ async fn decide(
     output: &Output,
 ) -> Result<(), CommandError> {
     let id = full_id(id, backend).await?;
-    let decided = backend.post(&target(&["approvals", &id], &[]), decision.to_string()).await?;
+    let decided = backend.post(&target(&["approvals", &id], &[]), decision.to_string()).await;
+    let decided = decided.map_err(|failure| failure.naming(&id, LISTING))?;
     output.print(decided.json()?, |data| {
         let approval = data.get("approval").unwrap_or(data);
         format!("{}: {}", line(&text(approval, "/access")), line(&text(approval, "/state")))

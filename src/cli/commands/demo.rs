@@ -324,6 +324,7 @@ async fn draw_activity(report: &mut String, backend: &Backend) -> Result<(), Com
         ("DURATION", Fit::Rank(1)),
         ("REASON", Fit::Free),
     ]);
+    let columns = Column::with_numbers(columns, &["DURATION"]);
     let view = TableView { width: Some(usize::from(WIDTH) - 2), colors: Colors::Plain };
     let table = draw(&columns, rows, view);
     let _ = writeln!(report, "\nThe resulting activity log (mcpproxy activity list):\n");

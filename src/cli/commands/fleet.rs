@@ -84,6 +84,7 @@ fn drawn(all: &Value, output: &Output) -> String {
         ("CLOCK", Fit::Rank(4)),
         ("REACHED", Fit::Rank(8)),
     ]);
+    let columns = Column::with_numbers(columns, &["STORED", "SESSIONS", "CLOCK"]);
     let rows = list(all, "/nodes").iter().map(row).collect();
     drawn += &output.table(&columns, rows);
     let gaps = list(all, "/chains");
@@ -281,7 +282,9 @@ pub(super) fn drawn_config(status: &Value, output: &Output) -> String {
     if rows.is_empty() {
         return drawn;
     }
-    format!("{drawn}\n{}", output.table(&Column::all(COLUMNS.map(|(column, _)| column)), rows))
+    let columns = Column::all(COLUMNS.map(|(column, _)| column));
+    let columns = Column::with_numbers(columns, &["VERSION"]);
+    format!("{drawn}\n{}", output.table(&columns, rows))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `mcpproxy serve` and `mcpproxy stdio`: the proxy as a server, and for one client on stdin and stdout.
 //!
-//! `stdio` forwards to a running server or, without one, runs the proxy in this process. SIGINT and SIGTERM act as
+//! `stdio` forwards to a running proxy or, without one, runs the proxy in this process. SIGINT and SIGTERM act as
 //! the end of input: calls in flight finish, and are aborted by a second signal. The terminal belongs to the client,
 //! which decides what its end means. A proxy in this process reloads its config like `serve`, when the file changes
 //! and at SIGHUP.
@@ -35,7 +35,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 /// Serves HTTP until SIGINT, SIGTERM or the end of its terminal.
 pub(super) fn run(global: &Global, flags: &ServeArgs) -> Result<(), CommandError> {
     let mut loaded = start_proxy::load(global, flags.listen.as_deref())?;
-    let log = start_proxy::start_log(loaded.config.logging);
+    let log = start_proxy::start_log(loaded.config.logging, global);
     start_proxy::note_warnings(&loaded);
     let tls = loaded.config.tls.clone().map(ListenerTls::load).transpose();
     let tls = tls.map_err(|problem| start_proxy::not_started(&problem.into()))?;
@@ -127,7 +127,7 @@ fn bind(address: &Address) -> Result<Listener, CommandError> {
 /// Serves one client over stdin and stdout until the input ends, with all servers or the named one.
 pub(super) fn run_stdio(global: &Global, only: Option<&str>) -> Result<(), CommandError> {
     let loaded = start_proxy::load(global, None)?;
-    let log = start_proxy::start_log(loaded.config.logging);
+    let log = start_proxy::start_log(loaded.config.logging, global);
     start_proxy::note_warnings(&loaded);
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let found = runtime.block_on(async {
@@ -140,9 +140,9 @@ pub(super) fn run_stdio(global: &Global, only: Option<&str>) -> Result<(), Comma
     let mut second_signal = None;
     let served = if let Some(client) = found {
         let path = mcp_path(only);
-        tracing::info!(server = client.authority(), path, "forwarding to the running server");
+        tracing::info!(server = client.authority(), path, "forwarding to the running proxy");
         let input = Input::new(|| {
-            tracing::info!("SIGHUP ignored: the config is read by the running server");
+            tracing::info!("SIGHUP ignored: the config is read by the running proxy");
         });
         runtime.block_on(async {
             let mut ended = std::pin::pin!(server::ended_by_signal());

@@ -7,7 +7,7 @@
 use crate::cli::args::{ActivityExport, ActivityFilters};
 use crate::cli::backend::{Backend, StreamedBody, target};
 use crate::cli::error::{CommandError, Exit};
-use crate::cli::format::text;
+use crate::cli::format::{counted, text};
 use crate::cli::output::Output;
 use crate::cli::terminal_safe::line;
 use crate::cli::{args, output};
@@ -58,10 +58,14 @@ pub(super) async fn run(
     let failed = |error: std::io::Error| unwritten(&flags.file, &error);
     let mut sink = Sink::create(&flags.file).map_err(failed)?;
     let write = |bytes: &[u8]| sink.out.write_all(bytes).map(|()| true);
-    let Exported { bytes, missing } = copy(backend, &export_query, flags, &bar, write).await?;
+    let Exported { bytes, records, missing } =
+        copy(backend, &export_query, flags, &bar, write).await?;
     sink.finish().map_err(failed)?;
     bar.finish_and_clear();
-    let done = json!({"file": flags.file.display().to_string(), "bytes": bytes});
+    let mut done = json!({"file": flags.file.display().to_string(), "bytes": bytes});
+    if let (Some(records), Some(members)) = (records, done.as_object_mut()) {
+        members.insert("records".to_owned(), records.into());
+    }
     output.print(&done.to_string(), draw)?;
     check_complete(missing)
 }
@@ -69,6 +73,8 @@ pub(super) async fn run(
 /// Result of an export.
 struct Exported {
     bytes: usize,
+    /// Number of records; `None` if the format does not show it.
+    records: Option<u64>,
     /// Fleet nodes with missing records, and the reasons.
     missing: Option<String>,
 }
@@ -105,7 +111,7 @@ async fn copy(
                         // Parquet names missing nodes in its footer and in a header.
                         let named = headers.get(FLEET_MISSING).and_then(|it| it.to_str().ok());
                         let missing = lines.missing.take().or_else(|| named.map(str::to_owned));
-                        return Ok(Exported { bytes, missing });
+                        return Ok(Exported { bytes, records: lines.records(), missing });
                     }
                     Err(failure) => break failure,
                 };
@@ -113,7 +119,7 @@ async fn copy(
                 advance(bar, &whole);
                 bytes += whole.len();
                 if !write(&whole).map_err(|error| unwritten(&flags.file, &error))? {
-                    return Ok(Exported { bytes, missing: None });
+                    return Ok(Exported { bytes, records: lines.records(), missing: None });
                 }
                 if !whole.is_empty() {
                     retries.reset();
@@ -135,7 +141,12 @@ async fn copy(
 }
 
 fn draw(done: &Value) -> String {
-    format!("{} bytes in {}", text(done, "/bytes"), line(&text(done, "/file")))
+    let [bytes, records, file] = ["/bytes", "/records", "/file"].map(|at| text(done, at));
+    let records = match records.is_empty() {
+        true => String::new(),
+        false => format!("{}, ", counted(&records, "record")),
+    };
+    format!("{records}{} in {}", counted(&bytes, "byte"), line(&file))
 }
 
 /// Lines approximate records; line breaks within CSV cells make the bar run slightly ahead.
@@ -208,10 +219,11 @@ pub(super) fn filters<'a>(
     since: Option<&'a str>,
     until: Option<&'a str>,
 ) -> Vec<(&'static str, Option<&'a str>)> {
+    let (server, tool) = flags.server_and_tool();
     vec![
         ("type", flags.kind.as_deref()),
-        ("server", flags.server.as_deref()),
-        ("tool", flags.tool.as_deref()),
+        ("server", server),
+        ("tool", tool),
         ("status", flags.status.as_deref()),
         ("intent_type", flags.intent_type.as_deref()),
         ("session_id", flags.session.as_deref()),
@@ -268,12 +280,22 @@ pub(super) struct ExportLines {
     pub(super) missing: Option<String>,
     /// Id of the last complete record.
     pub(super) last: Option<String>,
+    /// Number of complete records.
+    records: u64,
 }
 
 impl ExportLines {
     pub(super) fn new(format: ExportFormat) -> Self {
         let (rest, message, missing, last) = (Vec::new(), None, None, None);
-        Self { format, rest, seen: 0, quoted: false, message, missing, last }
+        Self { format, rest, seen: 0, quoted: false, message, missing, last, records: 0 }
+    }
+
+    /// Number of complete records; `None` for Parquet, which has no lines.
+    fn records(&self) -> Option<u64> {
+        match self.format {
+            ExportFormat::Json | ExportFormat::Csv => Some(self.records),
+            ExportFormat::Parquet => None,
+        }
     }
 
     /// Adds a chunk; returns the lines that are complete now.
@@ -289,6 +311,7 @@ impl ExportLines {
             match record(self.format, line) {
                 Line::Record(id) => {
                     self.last = Some(id);
+                    self.records += 1;
                     whole.extend_from_slice(line);
                 }
                 Line::Header => whole.extend_from_slice(line),
@@ -440,6 +463,14 @@ mod tests {
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 
+    #[test]
+    fn summary_counts_records_where_the_format_shows_them() {
+        let shown = draw(&json!({"file": "a.csv", "bytes": 10, "records": 1}));
+        assert_eq!(shown, "1 record, 10 bytes in a.csv");
+        assert_eq!(draw(&json!({"file": "a\u{1b}", "bytes": 0})), "0 bytes in a\\u{1b}");
+        assert_eq!(ExportLines::new(ExportFormat::Parquet).records(), None);
+    }
+
     const ONE: &str = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2";
     const TWO: &str = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B3";
 
@@ -449,7 +480,7 @@ mod tests {
             let mut lines = ExportLines::new(format);
             let whole = [lines.push(one), lines.push(two)].concat();
             assert_eq!(String::from_utf8_lossy(&whole), records, "{cut}");
-            assert_eq!(lines.last.as_deref(), Some(TWO));
+            assert_eq!((lines.last.as_deref(), lines.records()), (Some(TWO), Some(2)));
             assert_eq!(lines.restart().as_deref(), words, "{cut}");
             assert!(
                 lines.push(format!("{ONE},x").as_bytes()).is_empty(),

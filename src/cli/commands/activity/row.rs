@@ -66,54 +66,90 @@ impl RowStyle {
     }
 
     /// Columns of `activity list`. The time is when the record was stored, which is the order of the list; `activity
-    /// show` has the start of the call. Programs get the columns of earlier versions.
+    /// show` has the start of the call. Programs get the columns of earlier versions; for people the tool includes the
+    /// server.
     pub(super) fn columns(&self) -> Vec<Column> {
-        let time = Column::new(self.times.header("AGE", "TIME"), Fit::Rank(3));
-        let mut columns = Column::all([
-            ("ID", Fit::Whole),
-            ("TYPE", Fit::Rank(6)),
-            ("SERVER", Fit::Rank(4)),
-            ("TOOL", Fit::Rank(1)),
-            ("INTENT", Fit::Rank(2)),
-            ("STATUS", Fit::Whole),
-            ("DURATION", Fit::Rank(8)),
-            ("REASON", Fit::Free),
-        ]);
-        columns.insert(1, time);
-        if self.reader == Reader::Person {
-            columns.insert(columns.len() - 1, Column::new("PRINCIPAL", Fit::Rank(5)));
+        let time = self.times.header("AGE", "TIME");
+        match self.reader {
+            Reader::Person => {
+                let mut columns = Column::all([
+                    ("ID", Fit::Whole),
+                    ("TYPE", Fit::Rank(6)),
+                    ("TOOL", Fit::Key(1)),
+                    ("INTENT", Fit::Key(2)),
+                    ("STATUS", Fit::Whole),
+                    ("DURATION", Fit::Rank(8)),
+                    ("PRINCIPAL", Fit::Key(5)),
+                    ("REASON", Fit::Free),
+                ]);
+                columns.insert(1, Column::new(time, Fit::Key(3)));
+                Column::with_numbers(columns, &["ID", "DURATION"])
+            }
+            Reader::Program => {
+                let mut columns = Column::all([
+                    ("ID", Fit::Whole),
+                    ("TYPE", Fit::Rank(6)),
+                    ("SERVER", Fit::Rank(4)),
+                    ("TOOL", Fit::Rank(1)),
+                    ("INTENT", Fit::Rank(2)),
+                    ("STATUS", Fit::Whole),
+                    ("DURATION", Fit::Rank(8)),
+                    ("REASON", Fit::Free),
+                ]);
+                columns.insert(1, Column::new(time, Fit::Rank(3)));
+                Column::with_numbers(columns, &["DURATION"])
+            }
         }
-        columns
     }
 
     /// Cells of one record, in the order of [`RowStyle::columns`]; `decisions` are those about it without rows of
     /// their own.
     pub(in crate::cli::commands) fn row(&self, record: &Value, decisions: &[&Value]) -> Vec<Cell> {
+        let [id, number, kind, server, tool, operation, principal] = [
+            "/id",
+            "/seq",
+            "/type",
+            "/server_name",
+            "/tool_name",
+            "/intent/operation_type",
+            "/principal",
+        ]
+        .map(|at| text(record, at));
         let status = self.status(record);
-        let tool = text(record, "/tool_name");
-        let mut cells: Vec<Cell> = vec![
-            match self.reader {
-                Reader::Person => cell(&text(record, "/seq")).into(),
-                Reader::Program => cell(&text(record, "/id")).into(),
-            },
-            stored(record).map(|time| self.times.show(time)).unwrap_or_default().into(),
-            cell(&text(record, "/type")).into(),
-            cell(&text(record, "/server_name")).into(),
-            match (tool.is_empty(), self.reader) {
-                (true, Reader::Person) => {
-                    Cell::styled(format!("({})", cell(&text(record, "/type"))), FAINT)
-                }
-                (_, Reader::Person | Reader::Program) => cell(&tool).into(),
-            },
-            self.intent(&text(record, "/intent/operation_type")).into(),
-            Cell::styled(cell(&status), of_state(&status)),
-            taken(record).into(),
-        ];
-        if self.reader == Reader::Person {
-            cells.push(cell(&text(record, "/principal")).into());
+        let time = Cell::from(stored(record).map(|time| self.times.show(time)).unwrap_or_default());
+        let intent: Cell = self.intent(&operation).into();
+        let outcome = Cell::styled(cell(&status), of_state(&status));
+        let reason: Cell = cell(&self.reason(record, decisions)).into();
+        match self.reader {
+            Reader::Person => {
+                let tool = match tool.is_empty() {
+                    true => Cell::styled(format!("({})", cell(&kind)), FAINT),
+                    false => cell(&full_name(record)).into(),
+                };
+                vec![
+                    cell(&number).into(),
+                    time,
+                    cell(&kind).into(),
+                    tool,
+                    intent,
+                    outcome,
+                    taken(record).into(),
+                    cell(&principal).into(),
+                    reason,
+                ]
+            }
+            Reader::Program => vec![
+                cell(&id).into(),
+                time,
+                cell(&kind).into(),
+                cell(&server).into(),
+                cell(&tool).into(),
+                intent,
+                outcome,
+                taken(record).into(),
+                reason,
+            ],
         }
-        cells.push(cell(&self.reason(record, decisions)).into());
-        cells
     }
 
     /// Status of the record. For people, an approval that was not given is no success.
@@ -126,14 +162,20 @@ impl RowStyle {
         }
     }
 
-    /// Reason of the outcome. For people, rows without a tool start with the server, whose column is dropped early.
+    /// Reason of the outcome. For people, rows without a tool start with the server, and the tool that a row has is not
+    /// repeated.
     fn reason(&self, record: &Value, decisions: &[&Value]) -> String {
-        let (server, reason) = (text(record, "/server_name"), reason(record, decisions));
+        let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
         match self.reader {
-            Reader::Person if text(record, "/tool_name").is_empty() && !server.is_empty() => {
+            Reader::Program => reason(record, decisions),
+            Reader::Person if tool.is_empty() && !server.is_empty() => {
+                let reason = reason(record, decisions);
                 format!("{server}: {reason}").trim_end_matches([':', ' ']).to_owned()
             }
-            Reader::Person | Reader::Program => reason,
+            Reader::Person => {
+                let names = [full_name(record), tool.into_owned()];
+                shortened_reason(record, decisions, |reason| without_tool(reason, &names))
+            }
         }
     }
 
@@ -147,6 +189,25 @@ impl RowStyle {
             (other, Intents::Icons | Intents::Words) => cell(other).into(),
         }
     }
+}
+
+/// The tool of a record as `server:tool`; only the tool if the record names no server.
+fn full_name(record: &Value) -> String {
+    let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
+    if server.is_empty() { tool.into_owned() } else { format!("{server}:{tool}") }
+}
+
+/// A reason without the beginning that repeats one of the tool's names, such as `Tool 'server:tool' `.
+fn without_tool<'r>(reason: &'r str, names: &[String]) -> &'r str {
+    let after = |start: &str, name: &String| {
+        let rest = reason.strip_prefix(start)?.strip_prefix(name.as_str())?;
+        rest.strip_prefix("' ").or_else(|| rest.strip_prefix("': "))
+    };
+    let starts = ["Tool '", "Arguments of '"];
+    starts
+        .iter()
+        .find_map(|start| names.iter().find_map(|name| after(start, name)))
+        .unwrap_or(reason)
 }
 
 /// Groups decisions with the records they are about, if those are in the list.
@@ -191,16 +252,26 @@ pub(super) fn duration(ms: f64) -> String {
 }
 
 /// Reason of the outcome: the record's own, and those of the decisions about it.
-pub(super) fn reason(record: &Value, decisions: &[&Value]) -> String {
+fn reason(record: &Value, decisions: &[&Value]) -> String {
+    shortened_reason(record, decisions, |reason| reason)
+}
+
+/// Like [`reason`], with each part shortened.
+fn shortened_reason(
+    record: &Value,
+    decisions: &[&Value],
+    shorten: impl Fn(&str) -> &str,
+) -> String {
     let mut reasons = own(record);
     for decision in decisions {
         let why = text(decision, "/metadata/reason");
+        let why = shorten(&why);
         // A refusal usually contains the decision's reason.
-        if why.is_empty() || !reasons.iter().any(|reason| reason.contains(&*why)) {
+        if why.is_empty() || !reasons.iter().any(|reason| reason.contains(why)) {
             reasons.push(format!("{}: {why}", text(decision, "/status")));
         }
     }
-    let reasons = reasons.iter().map(|reason| reason.trim_end_matches([':', ' ']));
+    let reasons = reasons.iter().map(|reason| shorten(reason).trim_end_matches([':', ' ']));
     let reasons = reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ");
     match record.pointer("/metadata/repeated").and_then(Value::as_u64) {
         Some(repeated @ 2..) => format!("{repeated} times: {reasons}"),
@@ -307,8 +378,9 @@ pub(super) async fn resolve(typed: &str, backend: &Backend) -> Result<String, Co
 /// Message for an argument that identifies no record.
 fn no_id(typed: &str) -> String {
     format!(
-        "Activity not found: expected `last`, a record number or a full id from `mcpproxy activity \
-         list`{}",
+        "Activity not found: '{}'; expected `last`, a record number or a full id from `mcpproxy \
+         activity list`{}",
+        line(typed),
         did_you_mean(typed, [LAST].into_iter())
     )
 }
@@ -392,7 +464,8 @@ pub(super) async fn show(
     output: &Output,
 ) -> Result<(), CommandError> {
     let id = resolve(id, backend).await?;
-    let record = backend.get(&target(&["activity", &id], &[])).await?;
+    let record = backend.get(&target(&["activity", &id], &[])).await;
+    let record = record.map_err(|failure| failure.naming(&id, "mcpproxy activity list"))?;
     let related = match output.format {
         Format::Table => related(&parse(record.json()?)?, backend).await?,
         Format::Json | Format::Yaml => Vec::new(),
@@ -558,7 +631,9 @@ pub(super) mod tests {
         let cells = texts(&people, &record(), &[]);
         assert_eq!(cells.len(), people.columns().len());
         assert_eq!(cells[..2], ["1", "11-21 02:12:56"]);
-        assert_eq!((&*cells[5], &*cells[7], &*cells[8]), ("🗑 destr", "12ms", "token:ops"));
+        let [tool, intent, took, principal] = [3, 4, 6, 7].map(|at| &*cells[at]);
+        assert_eq!((tool, intent), ("github:delete_repo", "🗑 destr"));
+        assert_eq!((took, principal), ("12ms", "token:ops"));
         let plain = texts(&RowStyle::plain(), &record(), &[]);
         assert_eq!((&*plain[0], &*plain[5]), ("01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "destr"));
         let words = styled(Intents::Words, Reader::Person);
@@ -597,7 +672,7 @@ pub(super) mod tests {
         let start =
             serde_json::json!({"id": "x", "seq": 3, "type": "system_start", "tool_name": ""});
         assert_eq!(
-            texts(&styled(Intents::Words, Reader::Person), &start, &[])[4],
+            texts(&styled(Intents::Words, Reader::Person), &start, &[])[3],
             "(system_start)"
         );
         assert_eq!(texts(&RowStyle::plain(), &start, &[])[4], "");
@@ -608,7 +683,39 @@ pub(super) mod tests {
         let change =
             serde_json::json!({"id": "x", "type": "server_change", "server_name": "files"});
         let cells = texts(&styled(Intents::Words, Reader::Person), &change, &[]);
-        assert_eq!((&*cells[4], &*cells[9]), ("(server_change)", "files"));
+        assert_eq!((&*cells[3], &*cells[8]), ("(server_change)", "files"));
+    }
+
+    #[test]
+    fn reason_for_people_omits_the_tool_of_its_row() {
+        let reasons = |reader, error: &str, decisions: &[&Value]| {
+            let mut record = record();
+            record["error_message"] = error.into();
+            texts(&styled(Intents::Words, reader), &record, decisions).pop().unwrap()
+        };
+        for (error, shown) in [
+            (
+                "Tool 'github:delete_repo' is marked destructive by server",
+                "is marked destructive by server",
+            ),
+            ("Tool 'github:delete_repo': approval was denied", "approval was denied"),
+            ("Arguments of 'github:delete_repo' do not fit: /a: text", "do not fit: /a: text"),
+            ("Tool 'delete_repo' not found", "not found"),
+            ("Tool 'github:delete_repos' not found", "Tool 'github:delete_repos' not found"),
+            ("Tool 'files:delete_repo' not found", "Tool 'files:delete_repo' not found"),
+            ("no such Tool 'github:delete_repo' here", "no such Tool 'github:delete_repo' here"),
+        ] {
+            assert_eq!(reasons(Reader::Person, error, &[]), shown);
+            assert_eq!(reasons(Reader::Program, error, &[]), error, "unchanged for programs");
+        }
+        // So does that of a decision beside it, which is not repeated.
+        let decision = json!({"status": "warning",
+            "metadata": {"reason": "Tool 'github:delete_repo' is not marked read-only"}});
+        let shown = reasons(Reader::Person, "", &[&decision, &decision]);
+        assert_eq!(shown, "warning: is not marked read-only");
+        let error = "Tool 'github:delete_repo' is not marked read-only, use call_tool_write";
+        let shown = reasons(Reader::Person, error, &[&decision]);
+        assert_eq!(shown, "is not marked read-only, use call_tool_write");
     }
 
     #[test]
@@ -724,6 +831,7 @@ pub(super) mod tests {
     #[test]
     fn unknown_id_explains_valid_forms() {
         let message = no_id("lastt");
+        assert!(message.starts_with("Activity not found: 'lastt'; "), "{message}");
         assert!(message.ends_with("list`: did you mean last?"), "{message}");
         assert!(no_id("x7").ends_with("a full id from `mcpproxy activity list`"));
     }

@@ -415,7 +415,7 @@ fn socket(path: &Path, silent_process: Option<Pid>) -> Diagnosis {
     }
     match path.parent().map(Path::is_dir) {
         Some(true) => {
-            Diagnosis::fine(PORT_CHECK, format!("no server listens on {}", path.display()))
+            Diagnosis::fine(PORT_CHECK, format!("no mcpproxy runs on {}", path.display()))
         }
         Some(false) | None => Diagnosis::wrong(
             PORT_CHECK,
