@@ -65,6 +65,21 @@ impl Change {
         *self == Self { first_sight: self.first_sight, ..Self::default() }
     }
 
+    /// Adds a later change of the same server.
+    pub(crate) fn append(&mut self, later: Self) {
+        self.added.extend(later.added);
+        self.removed.extend(later.removed);
+        self.changed.extend(later.changed);
+        self.differences.extend(later.differences);
+        self.unusable.extend(later.unusable);
+        self.noted.extend(later.noted);
+        self.duplicates.extend(later.duplicates);
+        self.pinned.extend(later.pinned);
+        self.found.extend(later.found);
+        self.disk = later.disk.or(self.disk.take());
+        self.first_sight = later.first_sight;
+    }
+
     /// Whether the set of tools changed.
     #[must_use]
     pub fn tools_differ(&self) -> bool {

@@ -81,9 +81,19 @@ pub struct Catalog {
     threads: BlockingWork,
     /// Servers whose definitions are to be scanned again even if unchanged.
     unscanned: Mutex<BTreeSet<Arc<str>>>,
+    /// Changes of published sets whose callers do not have them yet.
+    unreported: Mutex<BTreeMap<Arc<str>, Unreported>>,
     notices: broadcast::Sender<Notice>,
     /// Verdicts of other fleet nodes on definitions.
     shared: ArcSwap<SharedPins>,
+}
+
+/// Changes of a server's published sets.
+#[derive(Debug, Default)]
+struct Unreported {
+    change: Change,
+    /// Number of sets.
+    sets: usize,
 }
 
 /// A published set and the work that remains for it.
@@ -108,6 +118,7 @@ impl Catalog {
             pins_on_disk: Mutex::default(),
             settings: ArcSwap::from_pointee(settings),
             unscanned: Mutex::default(),
+            unreported: Mutex::default(),
             arriving: Arc::default(),
             small: Arc::new(Semaphore::new(cores)),
             large: Arc::new(Semaphore::new(1)),
@@ -193,15 +204,16 @@ impl Catalog {
         compiled.await.ok()
     }
 
-    /// Loads the stored sets (FR-A1). Returns what is worth a record: files that cannot be used, unusable schemas,
-    /// findings; not the tools themselves, which were added when the sets were stored. Blocks on the disk and until
-    /// every schema is compiled; tools are available before that.
+    /// Loads the stored sets (FR-A1). Returns files that cannot be used, new findings and changes of pins; the tools
+    /// themselves are no change, since they were added when the sets were stored. Blocks on the disk and until every
+    /// schema is compiled; tools are available before that.
     pub fn restore(&self) -> Vec<(Arc<str>, Change)> {
         let servers: Vec<_> = self.settings.load().servers.keys().cloned().collect();
         let (mut changes, late) = self.remember(&servers);
         self.compile(late, &mut changes);
         for (_, change) in &mut changes {
-            (change.added, change.noted) = Default::default();
+            let Change { disk, found, pinned, first_sight, .. } = std::mem::take(change);
+            *change = Change { disk, found, pinned, first_sight, ..Change::default() };
         }
         changes.retain(|(_, change)| !change.is_empty());
         changes
@@ -383,13 +395,31 @@ impl Catalog {
         }
         let (small, large) = late.into_iter().partition(PendingSchema::is_small);
         let change = self.compile_by(&self.small, server, small, change).await?;
-        self.compile_by(&self.large, server, large, change).await
+        let change = self.compile_by(&self.large, server, large, change).await?;
+        Ok(match self.unreported.lock().remove(server) {
+            Some(Unreported { change: all, sets: 2.. }) => {
+                Change { unusable: change.unusable, disk: change.disk.or(all.disk), ..all }
+            }
+            Some(Unreported { .. }) | None => change,
+        })
     }
 
-    /// Waits for all started work (sets, writes, schemas), at most until `deadline`.
-    pub async fn close(&self, deadline: Instant) {
+    /// Waits for all started work (sets, writes, schemas), at most until `deadline`. Returns the changes that nobody
+    /// has reported.
+    pub async fn close(&self, deadline: Instant) -> Vec<(Arc<str>, Change)> {
         // Remaining work ends with the process.
         let _ = tokio::time::timeout_at(deadline.into(), self.threads.ended()).await;
+        let unreported = std::mem::take(&mut *self.unreported.lock());
+        unreported.into_iter().map(|(server, Unreported { change, .. })| (server, change)).collect()
+    }
+
+    /// Keeps the change of a published set until the caller of [`Self::take_up`] has it. If that is gone by then, the
+    /// next caller gets the changes of both sets.
+    fn report_later(&self, server: &Arc<str>, change: &Change) {
+        let mut unreported = self.unreported.lock();
+        let all = unreported.entry(Arc::clone(server)).or_default();
+        all.change.append(change.clone());
+        all.sets += 1;
     }
 
     /// Publishes the sets of several servers in one snapshot.
@@ -407,6 +437,7 @@ impl Catalog {
             let of_server =
                 changes_of.extract_if(.., |(changes_of, _)| *changes_of == server).collect();
             add_problems(of_server, &server, &mut change);
+            self.report_later(&server, &change);
             let late = std::iter::from_fn(|| late.next_if(|late| late.tool.server == server));
             let late = late.collect();
             TakenUp { change, late, unsaved: self.saving.unsaved(&server, tools) }

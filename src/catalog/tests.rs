@@ -1,5 +1,7 @@
 //! Tests of replacing sets and of restarts.
 
+use std::task::{Context, Waker};
+
 use super::definition::DefinitionDigest;
 use super::listing::{ElementJson, PageElement, Start};
 use super::pin_decisions::{ApprovalRefused, ApprovalTarget};
@@ -165,6 +167,32 @@ fn damaged_file_is_reported_and_replaced() {
     assert!(message.contains(&*file.to_string_lossy()), "{message}");
     assert!(catalog.replace_server("s", vec![tool("x", "")]).disk.is_none());
     assert_eq!(persist::read(folder.path(), "s").unwrap().unwrap().tools.len(), 1);
+}
+
+#[tokio::test]
+async fn fr_a1_change_of_a_caller_that_is_gone_is_reported_by_the_next_or_at_the_end() {
+    let catalog = Arc::new(Catalog::new(settings(&[("s", "{}")])));
+    let (server, name): (Arc<str>, _) = ("s".into(), ToolName::parse("s:x").unwrap());
+    let in_an_hour = Instant::now() + std::time::Duration::from_secs(3600);
+    let added = |change: &Change| change.added.iter().map(|it| it.to_string()).collect::<Vec<_>>();
+    let abandon = |tools: &[&str]| {
+        // Nothing is published before the caller is gone.
+        let _held = catalog.writing.lock();
+        let tools = tools.iter().map(|name| tool(name, "")).collect();
+        let mut taking = Box::pin(catalog.take_up(&server, tools));
+        let polled = taking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending(), "{polled:?}");
+    };
+    abandon(&["x"]);
+    assert!(catalog.wait_for(&name, in_an_hour).await.is_some());
+    let next = catalog.take_up(&server, vec![tool("x", "")]).await.unwrap();
+    assert_eq!(added(&next), ["x"], "the next caller has the change of both");
+    let next = catalog.take_up(&server, vec![tool("x", "")]).await.unwrap();
+    assert!(next.is_empty(), "once: {next:?}");
+    abandon(&["x", "y"]);
+    let rest = catalog.close(in_an_hour).await;
+    let rest: Vec<_> = rest.iter().map(|(server, change)| (&**server, added(change))).collect();
+    assert_eq!(rest, [("s", vec!["y".to_owned()])]);
 }
 
 #[tokio::test]

@@ -24,7 +24,9 @@ use super::shutdown::{
 };
 use super::startup::{StartError, cores};
 use super::workers::{ShutdownSignals, WorkerEntrance, WorkerThread, accept, max_connections};
-use super::{fleet_approvals, fleet_pins, identity_watch, listener, startup, webhook};
+use super::{
+    audit_records, fleet_approvals, fleet_pins, identity_watch, listener, startup, webhook,
+};
 use mcpproxy_activity::record::{Draft, Source, Status, Type};
 use mcpproxy_activity::{Activity, StoreError, Writer};
 use mcpproxy_admin::api::config_handle::{ConfigHandle, ConfigStanding};
@@ -420,10 +422,14 @@ impl App {
         let timeout = if patient { CHILDREN_TIMEOUT } else { Duration::ZERO };
         let deadline = Instant::now() + timeout;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
-        control.block_on(shared.proxy.catalog.close(deadline));
+        let unreported = control.block_on(shared.proxy.catalog.close(deadline));
         // All calls have ended.
         control.block_on(join_all(exporting.into_iter().map(|export| export.end(patient))));
         if !writer.is_read_only() {
+            for (server, change) in unreported {
+                let entries = audit_records::catalog_changes(&server, &change);
+                audit_records::put(&shared.proxy.activity, entries);
+            }
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);
         }

@@ -136,8 +136,11 @@ fn table(servers: &Value, output: &Output) -> String {
                 .to_owned()
         }
         false => {
-            let mut shown =
-                output.table(&Column::all(UPSTREAM_COLUMNS.map(|(column, _)| column)), rows);
+            let columns = Column::with_numbers(
+                Column::all(UPSTREAM_COLUMNS.map(|(column, _)| column)),
+                &["TOOLS", "QUARANTINED", "CALLS", "ERRORS"],
+            );
+            let mut shown = output.table(&columns, rows);
             let notes = Paragraph::new(output.view.width).behind(NOTE_INDENT);
             for server in list(servers, "/servers") {
                 let name = cell(&text(server, "/name"));

@@ -60,6 +60,8 @@ struct LoggedRequest<'a> {
     arguments_truncated: bool,
     #[serde(borrow, default)]
     status: Cow<'a, str>,
+    #[serde(borrow, default)]
+    error_message: Cow<'a, str>,
     #[serde(borrow)]
     timestamp: Cow<'a, str>,
     #[serde(default)]
@@ -286,9 +288,14 @@ impl RuleReplay {
             return Some(Found::Undecidable("tool is gone"));
         }
         Some(match (self.now.decide(&asked), self.new.decide(&asked)) {
-            // Refused by scope, intent, a limit or a person: new rules change nothing.
-            (Ruling::Permitted(_), Ruling::Refused(_)) if line.status == REJECTED => Found::Same,
-            (Ruling::Permitted(_), Ruling::Refused(denial)) => Found::Refused(denial.rules),
+            (Ruling::Permitted(_), Ruling::Refused(denial)) => {
+                let was_refused_otherwise =
+                    line.status == REJECTED && line.error_message != denial.to_string();
+                match was_refused_otherwise {
+                    true => Found::Same,
+                    false => Found::Refused(denial.rules),
+                }
+            }
             (Ruling::Refused(before), Ruling::Permitted(by)) => {
                 Found::Allowed(if by.is_empty() { before.rules } else { by })
             }
