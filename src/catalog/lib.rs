@@ -58,6 +58,10 @@ pub use snapshot::{FoundTools, Reviewed, Snapshot, ToolSet};
 /// Maximum number of notices buffered for a slow listener; beyond that it learns that it missed some.
 const NOTICES: usize = 256;
 
+/// Maximum sets of a server whose changes are kept until a caller has them: of a server that disconnects each time
+/// before that.
+const MAX_UNREPORTED: usize = 16;
+
 /// The catalog of a running proxy.
 #[derive(Debug)]
 pub struct Catalog {
@@ -418,7 +422,9 @@ impl Catalog {
     fn report_later(&self, server: &Arc<str>, change: &Change) {
         let mut unreported = self.unreported.lock();
         let all = unreported.entry(Arc::clone(server)).or_default();
-        all.change.append(change.clone());
+        if all.sets < MAX_UNREPORTED {
+            all.change.append(change.clone());
+        }
         all.sets += 1;
     }
 
