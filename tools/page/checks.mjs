@@ -13,7 +13,7 @@ const DESK = { width: 1280, height: 860 };
 const PHONE = { width: 390, height: 844 };
 const AXE = readFileSync(createRequire(join(SHOTS, 'package.json')).resolve('axe-core/axe.min.js'), 'utf8');
 
-export const VIEWS = ['now', 'activity', 'approvals', 'servers', 'tools', 'policy', 'fleet', 'settings'];
+export const VIEWS = ['now', 'activity', 'approvals', 'principals', 'servers', 'tools', 'policy', 'fleet', 'settings'];
 
 export function step(name) {
   console.log(`- ${name}`);

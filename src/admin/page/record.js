@@ -150,7 +150,7 @@ function details(activity, exact, about, call) {
       ['server', activity.server_name && [activity.server_name, only({ server: activity.server_name })]],
       ['tool', activity.tool_name && [el('a', { href: link('tools', { q: activity.tool_name, server: activity.server_name }) }, activity.tool_name),
         only({ server: activity.server_name, tool: activity.tool_name })]],
-      ['principal', activity.principal && [activity.principal, only({ principal: activity.principal })]],
+      ['principal', activity.principal && [el('a', { href: link('principals', { name: activity.principal }) }, activity.principal), only({ principal: activity.principal })]],
       ['client', client], ['source', activity.source],
       ['session', activity.session_id && [el('span', { class: 'mono' }, activity.session_id), only({ session_id: activity.session_id })]],
       ['request', activity.request_id && [activity.request_id, only({ request_id: activity.request_id })]],
