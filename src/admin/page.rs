@@ -1,4 +1,4 @@
-//! The web page at `/ui/`: overview, activity, approvals, servers, tools, rules and settings.
+//! The web page at `/ui/`: overview, activity, approvals, principals, servers, tools, rules and settings.
 //!
 //! Owns the files of the page, which are compiled in, and their security headers: only its own script runs, it connects only
 //! to its own server and cannot be framed. It contains no data and needs no key; the script loads the data from `/api/v1` and
@@ -48,7 +48,7 @@ const STYLE: Asset =
     Asset { kind: "text/css; charset=utf-8", text: include_str!("page/style.css") };
 
 /// JavaScript modules: one per view, and shared ones.
-const SCRIPTS: [(&str, &str); 17] = [
+const SCRIPTS: [(&str, &str); 18] = [
     ("activity.js", include_str!("page/activity.js")),
     ("app.js", include_str!("page/app.js")),
     ("approvals.js", include_str!("page/approvals.js")),
@@ -58,6 +58,7 @@ const SCRIPTS: [(&str, &str); 17] = [
     ("now.js", include_str!("page/now.js")),
     ("plot.js", include_str!("page/plot.js")),
     ("policy.js", include_str!("page/policy.js")),
+    ("principals.js", include_str!("page/principals.js")),
     ("record.js", include_str!("page/record.js")),
     ("rest.js", include_str!("page/rest.js")),
     ("route.js", include_str!("page/route.js")),
@@ -157,6 +158,30 @@ mod tests {
         let scripts: usize = SCRIPTS.iter().map(|(_, text)| text.len()).sum();
         let all = INDEX.text.len() + STYLE.text.len() + scripts;
         assert!(all <= MAX_PAGE_BYTES, "{all} bytes");
+    }
+
+    /// Distances outside the scale: padding of keys and badges, room for a button, edge of a scrolling row, centering.
+    const OWN_DISTANCES: [&str; 5] =
+        ["0 .3em", "0 .35em", "4.5rem", "2px var(--space-4)", "0 auto"];
+
+    #[test]
+    fn style_takes_sizes_and_distances_from_its_scales() {
+        for scale in ["--font-", "--space-"] {
+            let steps = STYLE.text.matches(&format!(" {scale}")).count();
+            assert!((1..=6).contains(&steps), "{scale}: {steps}");
+        }
+        let declarations =
+            STYLE.text.split(['{', '}', ';']).filter_map(|it| it.trim().split_once(": "));
+        for (name, value) in declarations.filter(|(name, _)| !name.starts_with("--")) {
+            let of_text = matches!(name, "font-size" | "font") && value != "inherit";
+            assert!(!of_text || value.starts_with("var(--font-"), "{name}: {value}");
+            let of_space = ["margin", "padding", "gap"].iter().any(|it| name.starts_with(it));
+            let from_scale = value.split(' ').all(|it| it == "0" || it.contains("var(--space-"))
+                || value.starts_with("calc(-1 * var(--space-")
+                || OWN_DISTANCES.contains(&value)
+                || value == "auto";
+            assert!(!of_space || from_scale, "{name}: {value}");
+        }
     }
 
     /// PAGE-2.

@@ -13,7 +13,7 @@ const DESK = { width: 1280, height: 860 };
 const PHONE = { width: 390, height: 844 };
 const AXE = readFileSync(createRequire(join(SHOTS, 'package.json')).resolve('axe-core/axe.min.js'), 'utf8');
 
-export const VIEWS = ['now', 'activity', 'approvals', 'servers', 'tools', 'policy', 'fleet', 'settings'];
+export const VIEWS = ['now', 'activity', 'approvals', 'principals', 'servers', 'tools', 'policy', 'fleet', 'settings'];
 
 export function step(name) {
   console.log(`- ${name}`);
@@ -92,12 +92,15 @@ export async function sound(page, name) {
   await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'reduce' });
 }
 
+/** Waits until what came is drawn. */
+export const drawn = (page) => page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); }));
+
 /** Reads the page's state again, as when a user returns to the tab; `asks` are the paths that it asks then. */
 export async function refresh(page, ...asks) {
   const came = asks.map((path) => page.waitForResponse((it) => new URL(it.url()).pathname === `/api/v1/${path}`));
   await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
   for (const response of await Promise.all(came)) await response.finished();
-  await page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); })); // what came is drawn
+  await drawn(page);
 }
 
 /** Holds back what is asked of `path`. What it returns lets it go on, as `answer` says, and is done when that would be drawn. */

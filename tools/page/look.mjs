@@ -16,6 +16,7 @@ import * as fleet from './views/fleet.mjs';
 import * as login from './views/login.mjs';
 import * as now from './views/now.mjs';
 import * as policy from './views/policy.mjs';
+import * as principals from './views/principals.mjs';
 import * as servers from './views/servers.mjs';
 import * as settings from './views/settings.mjs';
 import * as tools from './views/tools.mjs';
@@ -44,7 +45,7 @@ try {
     await empty.look(context);
     await page.bringToFront();
     await makeCalls();
-    for (const view of [activity, now, approvals, servers, tools, policy, fleet, settings]) await view.look(context);
+    for (const view of [activity, now, approvals, servers, tools, policy, principals, fleet, settings]) await view.look(context);
     await login.leave(context);
     context.wrong.none();
     await page.goto('about:blank');

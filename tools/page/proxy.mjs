@@ -25,6 +25,9 @@ forbid(principal == Agent::"token:ci", action, resource == Tool::"stub:records")
 
 @id("interns-write-nothing-private")
 forbid(principal in Group::"interns", action == Action::"write", resource) when { context.intent.data_sensitivity == "private" };
+
+@id("nobody-reads-etc")
+forbid(principal, action == Action::"read", resource == Tool::"stub:blob") when { context.args has path && context.args.path like "/etc*" };
 `;
 
 const binary = resolve(process.argv[2]);

@@ -10,7 +10,7 @@ import { change, here, link } from './route.js';
 const PAGE = 50; // page size
 const MAX_ROWS = 500; // rows kept while records arrive; older ones are a click away
 const MAX_PAGES = 20; // maximum requests per text search before the user has to continue it
-const RANGES = { '15m': 900, '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
+export const RANGES = { '15m': 900, '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
 const FILTERS = ['type', 'status', 'intent_type', 'server', 'tool', 'principal', 'session_id', 'request_id', 'node'];
 
 /** Time when a record was stored, from the first 48 bits of its id, which orders the list. */
@@ -43,7 +43,9 @@ const form = el('form', { id: 'filters', class: 'chips', 'aria-label': 'Filters'
   chip('Intent', select('intent_type', ['read', 'write', 'destructive'])),
   Object.entries(ADDED).map(([name, words]) => chip(words, text(name, { list: LISTS[name] }), { hidden: true })),
   adder, el('button', { type: 'reset' }, 'Clear'), copyLink, pause);
-const rows = el('ol', { id: 'rows', 'aria-label': 'Records, newest first' });
+/** Column headings of the lines. */
+export const heads = () => el('div', { class: 'row head', 'aria-hidden': 'true' }, ['Time', 'What and why', 'Who', 'Intent', 'Status', 'Took'].map((name) => el('span', {}, name)));
+const rows = el('ol', { id: 'rows', class: 'records', 'aria-label': 'Records, newest first' });
 const none = el('div', { id: 'none', hidden: true });
 const older = button('Older', () => list.older(), { id: 'older', hidden: true });
 const names = el('datalist', { id: 'server-names' });
@@ -58,7 +60,7 @@ export const activity = {
   root: el('div', {}, form, names, nodes, searched, lacking,
     el('div', { class: 'split' },
       el('div', { class: 'list' },
-        el('div', { class: 'row head', 'aria-hidden': 'true' }, ['Time', 'What and why', 'Who', 'Intent', 'Status', 'Took'].map((name) => el('span', {}, name))),
+        heads(),
         rows, none, older,
         el('p', { class: 'quiet keys' }, el('kbd', {}, '↑'), ' ', el('kbd', {}, '↓'), ' move, ', el('kbd', {}, 'Enter'), ' opens, ',
           el('kbd', {}, 'Esc'), ' closes, ', el('kbd', {}, '/'), ' searches')),
@@ -368,15 +370,20 @@ function why(it) {
 const who = ({ principal, metadata }) => el('span', { class: 'who' }, el('bdi', {}, principal ?? ''),
   metadata?.client_name && el('bdi', { class: 'quiet' }, metadata.client_name));
 
-function row(it) {
+/** The line of a record: a link to the record in the list of this `filter`. */
+export function line(it, filter, more = {}) {
   const kind = it.type === 'tool_call' ? '' : TYPES[it.type] ?? it.type;
   const what = el('span', { class: 'what' },
     el('span', { class: 'name-line' }, kind && el('span', { class: 'quiet' }, kind, ' '), el('bdi', { class: 'name' }, subject(it))),
     el('span', { class: 'why' }, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi', { class: 'quiet' }, words))));
+  return el('a', { class: 'row', href: link('activity', { ...filter, record: it.id }), ...more },
+    when(stored(it.id)), what, who(it), tag(it.intent?.operation_type) ?? el('span', { class: 'none' }),
+    el('span', {}, tag(it.status)), el('span', { class: 'took' }, took(it.duration_ms)));
+}
+
+function row(it) {
   const made = el('li', { id: `r-${it.id}`, 'data-parent': it.type === 'policy_decision' ? it.parent_id : undefined },
-    el('a', { class: 'row', href: link('activity', { ...here().parameters, record: it.id }), tabindex: -1 },
-      when(stored(it.id)), what, who(it), tag(it.intent?.operation_type) ?? el('span', { class: 'none' }),
-      el('span', {}, tag(it.status)), el('span', { class: 'took' }, took(it.duration_ms))));
+    line(it, here().parameters, { tabindex: -1 }));
   made.it = it;
   return made;
 }

@@ -10,6 +10,7 @@ import { fleet } from './fleet.js';
 import { live } from './live.js';
 import { now } from './now.js';
 import { policy } from './policy.js';
+import { principals } from './principals.js';
 import { ask, forgetAsked, send, whenLocked } from './rest.js';
 import { here, link } from './route.js';
 import { servers } from './servers.js';
@@ -17,7 +18,7 @@ import { settings } from './settings.js';
 import { startTheme } from './theme.js';
 import { tools } from './tools.js';
 
-const VIEWS = [now, activity, approvals, servers, tools, policy, fleet, settings];
+const VIEWS = [now, activity, approvals, principals, servers, tools, policy, fleet, settings];
 const REFRESH_MS = 10000; // of data without a stream
 let view;
 

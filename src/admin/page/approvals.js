@@ -15,7 +15,7 @@ const none = el('div', { id: 'none-waits', role: 'status', hidden: true },
   empty('No call waits for approval.', el('p', {}, 'A call waits if the ', el('code', {}, 'capabilities'), ' of its tool say ',
     el('code', {}, 'approval: required'), ', or if a rule requires it: see ', el('a', { href: link('policy') }, 'Policy'), '.')));
 const unseen = el('ul', { id: 'approvals-unseen', class: 'card fault', hidden: true, 'aria-label': 'Nodes whose waiting calls are unknown' });
-const standing = el('ul', { id: 'standing', class: 'cards' });
+const standing = el('ul', { id: 'standing', class: 'cards standing' });
 const stood = el('div', { id: 'standing-part', hidden: true }, el('h2', {}, 'Standing approvals'), standing);
 let asked = 0;
 let inFleet = false;
@@ -71,7 +71,8 @@ function listed() {
   waiting.hidden = !none.hidden;
 }
 
-const cards = () => [...waiting.children, ...standing.children];
+/** The cards of this view, and those of standing approvals in others. */
+const cards = () => [...waiting.children, ...document.querySelectorAll('.standing > li')];
 
 /** Runs work that may move cards. Clicks on moved and new cards are ignored for a moment. */
 function shift(work) {
@@ -201,8 +202,8 @@ function waits(it) {
   return card;
 }
 
-/** The card of a standing approval. */
-function stands(it) {
+/** The card of a standing approval; `reload` lists them anew once it was ended. */
+export function stands(it, reload = load) {
   const end = (event) => meant(event) && card.dataset.asked === undefined && act(async () => {
     card.dataset.asked = '';
     const focused = card.contains(document.activeElement);
@@ -210,7 +211,7 @@ function stands(it) {
       await send(`approvals/${segment(it.id)}`, { decision: 'deny' });
     } finally {
       delete card.dataset.asked;
-      await load();
+      await reload();
       if (focused && !card.isConnected) $('main').focus();
     }
   });

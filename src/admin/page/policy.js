@@ -1,7 +1,8 @@
 // The operator's rules: what is in force, and what they say of a call that nobody makes.
 
-import { button, code, command, el, empty, fill, labelled, number, option, pairs, tag } from './dom.js';
-import { Refused, act, ask, attempt, send } from './rest.js';
+import { button, code, command, editable, el, empty, exactly, fill, json, labelled, number, option, pairs, tag } from './dom.js';
+import { explainable, subject } from './record.js';
+import { Refused, act, ask, attempt, segment, send } from './rest.js';
 import { link } from './route.js';
 
 const about = el('div', {});
@@ -13,9 +14,12 @@ const form = el('form', { id: 'explain-form', class: 'trial card', 'aria-label':
   labelled('Tool', text('tool', { required: true, placeholder: 'server:tool', list: 'tool-names' })),
   labelled('As', el('select', { name: 'action' }, option('', 'what the tool is marked for'), ['read', 'write', 'destructive'].map((name) => option(name)))),
   labelled('Sensitivity', el('select', { name: 'sensitivity' }, option('', 'not stated'), ['public', 'internal', 'private', 'unknown'].map((name) => option(name)))),
+  labelled('Reason', text('reason', { maxlength: 1000 })),
+  labelled('Client', text('client', { maxlength: 1024, placeholder: 'its own name' })),
   labelled('Arguments', el('textarea', { name: 'args', rows: 3, spellcheck: 'false' }, '{}')),
   el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Explain')));
 const names = el('datalist', { id: 'tool-names' });
+const source = el('div', { id: 'explain-source', role: 'status' });
 const said = el('div', { id: 'explained', 'aria-live': 'polite' });
 const stop = button('Stop', () => {
   replay += 1;
@@ -26,7 +30,9 @@ const replayForm = el('form', { id: 'replay-form', class: 'trial card', 'aria-la
   labelled('Calls of', el('select', { name: 'days' }, option('1', 'the last day'), option('7', 'the last 7 days'), option('30', 'the last 30 days'), option('', 'the whole log'))),
   el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Replay'), stop));
 const replayed = el('div', { id: 'replayed', 'aria-live': 'polite' });
+const REDACTED = '[redacted]'; // replacement of secrets in the log
 let asked = 0;
+let filled = 0; // number of times that the form was filled from the address; answers to earlier ones are dropped
 let replay = 0; // the number of the last one: another one, or a stop, ends it
 
 export const policy = {
@@ -34,14 +40,16 @@ export const policy = {
   label: 'Policy',
   root: el('div', {}, about, rules,
     el('h2', {}, 'Explain'), el('p', { class: 'quiet' }, 'Which rules decide a call, and what each of them sees. Nothing is called.'),
-    form, names, said,
+    source, form, names, said,
     el('h2', {}, 'Replay'), el('p', { class: 'quiet' }, 'What other rules would have decided about the calls in the log, instead of the rules in force. Nothing is called, and nothing changed.'),
     replayForm, replayed,
     el('p', { class: 'more' }, el('a', { href: link('activity', { type: 'policy_decision' }) }, 'What was decided'))),
 
   show(parameters) {
+    const mine = ++filled;
     for (const name of ['principal', 'tool']) if (parameters[name]) form.elements[name].value = parameters[name];
     this.refresh();
+    if (parameters.record) fromRecord(parameters.record, () => mine === filled);
     attempt(async () => {
       const { data } = await ask('tools', { limit: 100 });
       fill(names, data.tools.map((it) => option(it.name)));
@@ -52,10 +60,11 @@ export const policy = {
 
   forget() {
     asked += 1;
+    filled += 1;
     replay += 1;
     stop.hidden = true;
     for (const it of [form, replayForm]) it.reset();
-    for (const place of [about, rules, names, said, replayed]) fill(place);
+    for (const place of [about, rules, names, source, said, replayed]) fill(place);
   },
 };
 
@@ -85,19 +94,75 @@ async function load() {
 
 form.addEventListener('submit', (event) => {
   event.preventDefault();
+  explain();
+});
+form.addEventListener('input', () => fill(source));
+
+function explain() {
   const given = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]));
-  act(async () => {
+  return act(async () => {
     try {
-      const body = { principal: given.principal, tool: given.tool, args: JSON.parse(given.args || '{}') };
+      // Numbers keep their spelling, as rules compare them.
+      const body = { principal: given.principal, tool: given.tool, args: json(given.args || '{}') };
       if (given.groups) body.groups = given.groups.split(',').map((name) => name.trim()).filter(Boolean);
-      for (const name of ['action', 'sensitivity']) if (given[name]) body[name] = given[name];
+      for (const name of ['action', 'sensitivity', 'reason', 'client']) if (given[name]) body[name] = given[name];
       explained((await send('policy/explain', body)).data);
     } catch (error) {
       if (error.status === 401 || !(error instanceof Refused || error instanceof SyntaxError)) throw error;
       fill(said, el('p', { class: 'wrong' }, error instanceof SyntaxError ? `The arguments are not JSON: ${error.message}` : error.message));
     }
   });
-});
+}
+
+/** Fills the form with the call of a record, and explains it. */
+function fromRecord(id, wanted) {
+  return act(async () => {
+    for (const place of [source, said]) fill(place);
+    form.reset();
+    let call;
+    try {
+      call = json((await ask(`activity/${segment(id)}`)).text).data.activity;
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      if (wanted()) fill(source, el('p', {}, 'This record is not kept any more.'));
+      return;
+    }
+    if (!wanted()) return;
+    if (!explainable(call)) {
+      fill(source, el('p', {}, 'Only calls of tools can be explained.'));
+      return;
+    }
+    const { data_sensitivity: sensitivity, reason } = call.intent ?? {};
+    const { tool_variant: variant, groups = [], client_name: client } = call.metadata;
+    const lacks = lacking(call);
+    const given = {
+      principal: call.principal, groups: groups.join(', '), tool: subject(call), action: variant.replace(/^(call_tool_|direct$)/, ''),
+      sensitivity, reason, client, args: lacks.whole ? editable(call.arguments ?? {}) : '{}',
+    };
+    for (const [name, value] of Object.entries(given)) {
+      const field = form.elements[name];
+      field.value = value ?? '';
+      if (field.tagName === 'SELECT' && field.selectedIndex < 0) field.value = ''; // stated by the agent, right or wrong
+    }
+    fill(source, el('p', {}, 'The call of ', el('a', { href: link('activity', { record: call.id }) }, 'this record'), ', ', exactly(call.timestamp),
+      ', evaluated with the current rules and tools. Its session and time are left out.'),
+    lacks.words.length > 0 && el('p', { class: 'wrong' }, lacks.words.map((words) => `${words} `), 'The answer may differ from what was decided.'));
+    await explain();
+    if (wanted()) said.scrollIntoView({ block: 'nearest' });
+  });
+}
+
+/** Parts of a call that rules may read and its record lacks. `whole`: whether the arguments are complete. */
+function lacking({ arguments: args, arguments_truncated: cut, metadata }) {
+  const whole = args !== undefined && !cut;
+  const words = [
+    cut && 'Its arguments were cut in the log, so that the rules see none.',
+    args === undefined && 'Its arguments are not kept any more.',
+    whole && JSON.stringify(args ?? {}).includes(REDACTED) && `Secrets in its arguments were replaced by ${REDACTED}.`,
+    metadata.groups_left_out && 'Some of the principal\'s groups are not in the log.',
+  ].filter(Boolean);
+  return { whole, words };
+}
 
 function explained(data) {
   fill(said, el('div', { class: 'card' },

@@ -61,8 +61,8 @@ export function open(place, id, wanted, close) {
   return act(async () => {
     try {
       const { data, text } = await ask(`activity/${segment(id)}`);
-      const about = await decisions(data.activity);
-      if (wanted()) show(place, details(data.activity, json(text).data.activity, about), close);
+      const [about, call] = await Promise.all([decisions(data.activity), callOf(data.activity)]);
+      if (wanted()) show(place, details(data.activity, json(text).data.activity, about, call), close);
     } catch (error) {
       if (error.status !== 404) throw error;
       if (wanted()) show(place, [el('p', {}, 'This record is not kept any more.')], close);
@@ -89,10 +89,25 @@ async function decisions(activity) {
   return data.activities.filter((other) => other.parent_id === activity.id).reverse();
 }
 
+/** The call that a record is about: itself, or that of a decision if it is still kept. */
+async function callOf(activity) {
+  if (activity.type !== 'policy_decision' || !activity.parent_id) return activity;
+  try {
+    return (await ask(`activity/${segment(activity.parent_id)}`)).data.activity;
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    return activity;
+  }
+}
+
+/** Whether the rules can be asked about the call of a record. The endpoint explains calls of upstream tools only. */
+export const explainable = ({ type, server_name: server, tool_name: tool, principal, metadata }) => Boolean(
+  type === 'tool_call' && server && tool && principal && /^(direct|call_tool_\w+)$/.test(metadata?.tool_variant));
+
 /** A link to the records that share a value. */
 const only = (parameters) => [' ', el('a', { class: 'more', href: link('activity', parameters) }, 'all of it')];
 
-function details(activity, exact, about) {
+function details(activity, exact, about, call) {
   const { queued_ms: queue = 0, approval_wait_ms: approval = 0 } = activity.metadata ?? {};
   const proxy = activity.overhead_us / 1000;
   const spent = { queue, approval, proxy, upstream: Math.max(activity.duration_ms - proxy - queue, 0) };
@@ -111,8 +126,7 @@ function details(activity, exact, about) {
     (decided.length > 0 || activity.error_message) && heading('Verdict'),
     activity.error_message && el('p', { class: 'message' }, activity.error_message),
     decided.map((decision) => verdict(decision.metadata ?? {}, decision.status)),
-    ['tool_call', 'policy_decision'].includes(activity.type) && activity.tool_name && activity.principal
-      && el('p', {}, el('a', { href: link('policy', { principal: activity.principal, tool: name }) }, 'What the rules say about this call')),
+    explainable(call) && el('p', {}, el('a', { href: link('policy', { record: call.id }) }, 'What the rules say about this call')),
 
     (activity.intent || variant) && heading('Intent'),
     pairs(['operation', intent.operation_type], ['sensitivity', intent.data_sensitivity],
@@ -136,7 +150,7 @@ function details(activity, exact, about) {
       ['server', activity.server_name && [activity.server_name, only({ server: activity.server_name })]],
       ['tool', activity.tool_name && [el('a', { href: link('tools', { q: activity.tool_name, server: activity.server_name }) }, activity.tool_name),
         only({ server: activity.server_name, tool: activity.tool_name })]],
-      ['principal', activity.principal && [activity.principal, only({ principal: activity.principal })]],
+      ['principal', activity.principal && [el('a', { href: link('principals', { name: activity.principal }) }, activity.principal), only({ principal: activity.principal })]],
       ['client', client], ['source', activity.source],
       ['session', activity.session_id && [el('span', { class: 'mono' }, activity.session_id), only({ session_id: activity.session_id })]],
       ['request', activity.request_id && [activity.request_id, only({ request_id: activity.request_id })]],

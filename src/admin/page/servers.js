@@ -1,6 +1,7 @@
 // The servers view: one line each, and a panel with the details and actions of the one that is open.
 
 import { button, chip, clock, command, copy, el, empty, fill, markChips, nodes, number, option, pairs, panel, redraw, settled, tag, took, visible, when } from './dom.js';
+import { listen } from './live.js';
 import { spark } from './plot.js';
 import { happened } from './record.js';
 import { act, ask, attempt, segment, send } from './rest.js';
@@ -13,11 +14,13 @@ const STATES = ['failed', 'needs-login', 'throttled', 'connecting', 'connected',
 const PAGE = 100; // lines shown before somebody asks for more
 const KEPT = 60; // samples of a server's calls: ten minutes
 const SAMPLE_MS = 9000; // minimum time between two samples
-const CHANGES = 5; // latest state changes in the panel
+const CHANGES = 5; // latest changes in each list of the panel
 
 const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'Search servers', 'aria-label': 'Search', maxlength: 256 });
 const state = el('select', { name: 'state' }, option('', 'all'), STATES.map((name) => option(name)));
-const form = el('form', { id: 'server-form', class: 'chips', role: 'search' }, search, chip('State', state));
+const adder = button('Add', () => showAdding(adding.hidden), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
+const form = el('form', { id: 'server-form', class: 'chips', role: 'search' }, search, chip('State', state), adder);
+const adding = el('div', { id: 'adding', class: 'empty card', role: 'group', 'aria-label': 'Add', hidden: true });
 const count = el('p', { id: 'server-count', class: 'quiet', role: 'status' });
 const none = el('div', {});
 const table = el('div', { id: 'servers' });
@@ -32,7 +35,7 @@ const samples = new Map(); // by server: { at, total }, oldest first
 export const servers = {
   name: 'servers',
   label: 'Servers',
-  root: el('div', {}, form, count, none, el('div', { class: 'split' }, el('div', { class: 'list' }, table, more), details)),
+  root: el('div', {}, form, adding, count, none, el('div', { class: 'split' }, el('div', { class: 'list' }, table, more), details)),
 
   show(parameters) {
     if (document.activeElement !== search) search.value = parameters.q ?? '';
@@ -52,6 +55,7 @@ export const servers = {
     [limit, all] = [PAGE, []];
     samples.clear();
     form.reset();
+    showAdding(false);
     closePanel();
     for (const place of [table, count, none, details]) fill(place);
   },
@@ -130,6 +134,16 @@ export const nextSteps = () => [
   el('p', {}, 'Or import those of another program: ', command('mcpproxy import')),
 ];
 
+/** Shows or hides the commands that add servers and tokens: a page session may neither start programs nor create credentials. */
+function showAdding(shown) {
+  if (!adding.childElementCount) {
+    fill(adding, nextSteps(), el('p', {}, 'Create a token for an agent: ', command('mcpproxy token create NAME --server SERVER')),
+      el('p', { class: 'quiet' }, 'Run these on the machine of the proxy: this page can neither start programs nor create tokens.'));
+  }
+  adding.hidden = !shown;
+  adder.setAttribute('aria-expanded', shown);
+}
+
 // ---- The panel
 
 function openPanel(server) {
@@ -158,9 +172,10 @@ function content(name) {
   const about = el('div', {});
   const actions = el('div', { class: 'answer' });
   const reach = el('div', { class: 'reach' });
-  const history = el('div', { class: 'history' });
-  const parts = [about, actions, el('h3', {}, 'How it is reached'), reach, el('h3', {}, 'Latest changes of its state'), history, log(name)];
-  let [drawn, since] = [];
+  const [states, definitions] = [el('div', { class: 'history' }), el('div', { id: 'definitions', class: 'history' })];
+  const parts = [about, actions, el('h3', {}, 'How it is reached'), reach, el('h3', {}, 'Latest changes of its state'), states,
+    el('h3', {}, 'Latest changes of its definitions'), definitions, log(name)];
+  let [drawn, changed] = [];
   attempt(async () => {
     const { data } = await ask('config');
     const { command: program, args, url, cwd } = data.standing.mcpServers?.[name] ?? {};
@@ -168,15 +183,22 @@ function content(name) {
     fill(reach, pairs(['command', words.length > 0 && el('code', {}, words.map(quoted).join(' '))], ['URL', url && el('code', {}, url)], ['folder', cwd && el('code', {}, cwd)])
       ?? el('p', { class: 'quiet' }, 'It is not in the config in force.'));
   });
-  const look = () => attempt(async () => {
-    const { data } = await ask('activity', { type: 'server_change', server: name, limit: CHANGES });
-    fill(history, el('ul', {}, data.activities.map((it) => el('li', {}, when(it.timestamp), ' ', el('bdi', {}, happened(it)), it.error_message && [': ', el('bdi', { class: 'cause' }, it.error_message)]))),
-      el('p', {}, el('a', { href: link('activity', { server: name, type: 'server_change' }) }, 'All state changes')));
+  const latest = (place, type, words) => attempt(async () => {
+    const { data } = await ask('activity', { type, server: name, limit: CHANGES });
+    const said = (it) => [happened(it), it.error_message].filter(Boolean).map((part, at) => [at ? ': ' : ' ', el('bdi', {}, part)]);
+    fill(place, data.activities.length ? el('ul', {}, data.activities.map((it) => el('li', {}, when(it.timestamp), said(it))))
+      : el('p', { class: 'quiet' }, 'No records.'),
+    el('p', {}, el('a', { href: link('activity', { server: name, type }) }, words)));
   });
+  const look = (type) => {
+    if (type !== 'catalog_change') latest(states, 'server_change', 'All state changes');
+    if (type !== 'server_change') latest(definitions, 'catalog_change', 'All definition changes');
+  };
   return {
     name,
     title,
     parts,
+    look,
     draw(server) {
       const said = JSON.stringify(server);
       if (said === drawn) return;
@@ -190,8 +212,9 @@ function content(name) {
         fill(actions, wanted);
         if (focused) actions.firstElementChild.focus();
       }
-      if (server.since !== since) look();
-      since = server.since;
+      const now = `${server.since} ${server.tools} ${server.quarantined}`;
+      if (now !== changed) look();
+      changed = now;
     },
   };
 }
@@ -279,6 +302,10 @@ function log(name) {
   const made = el('details', { toggle: () => (made.open ? follow() : clearTimeout(timer)) }, el('summary', {}, 'Log'), lines);
   return made;
 }
+
+listen((record) => {
+  if (open?.name === record.server_name && ['server_change', 'catalog_change'].includes(record.type)) open.look(record.type);
+});
 
 const typed = () => change({ q: search.value.trim(), state: state.value }, true);
 form.addEventListener('submit', (event) => event.preventDefault());

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { ZONE, all, copies, count, go, hold, shot, sound, step, until, visit } from '../checks.mjs';
+import { ZONE, all, copies, count, drawn, go, hold, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
 const CANCEL_PX = 20; // what a browser keeps free in a search field
@@ -192,7 +192,7 @@ export async function look({ page, wrong }) {
   assert.ok(shown.includes('\\u{202e}') && !shown.includes('\u202e'), `the turning character is shown: ${HOSTILE}`);
   assert.equal(await record.locator('img, script').count(), 0);
   assert.equal(await page.title(), 'Activity – mcpproxy');
-  await shot(page, 'hostile');
+  await sound(page, 'hostile');
 
   step('a record stays open when the form says once more what it said');
   await page.evaluate(() => {
@@ -235,12 +235,64 @@ export async function look({ page, wrong }) {
   assert.ok(parts.every(([, x, width], at) => width > 0 && (at === 0 ? x === 0 : Math.abs(x - parts[at - 1][1] - parts[at - 1][2]) < 0.1)), `${parts}`);
   assert.match(await record.locator('.timeline svg').getAttribute('aria-label'), /waiting for approval, .* in the proxy, .* at the server$/);
 
-  step('the rules are asked about the call of a record');
-  await record.getByRole('link', { name: 'What the rules say about this call' }).click();
-  await page.locator('#explain-form').waitFor();
-  assert.deepEqual(await Promise.all(['principal', 'tool'].map((name) => page.locator(`#explain-form [name=${name}]`).inputValue())), ['admin', 'stub:no_hints']);
+  step('the rules are asked about the call of a record, with its arguments');
+  const asks = record.getByRole('link', { name: 'What the rules say about this call' });
+  const form = page.locator('#explain-form');
+  const explained = async (...expected) => {
+    await page.locator('#explained .card').waitFor();
+    const names = ['principal', 'tool', 'action', 'sensitivity', 'reason', 'args'];
+    assert.deepEqual(await Promise.all(names.map((name) => form.locator(`[name=${name}]`).inputValue())), expected);
+    return page.locator('#explained').innerText();
+  };
+  await asks.click();
+  assert.match(await explained('admin', 'stub:no_hints', 'write', 'internal', 'waited for a person', '{}'), /It is allowed/);
   await page.goBack();
   await record.locator('.timeline').waitFor();
+
+  const openRecord = async (reason) => {
+    await go(page, '#activity');
+    await page.locator('#rows li', { hasText: reason }).first().getByRole('link').click();
+    await record.locator('dd', { hasText: reason }).waitFor();
+  };
+  assert.equal(await call('read', 'stub:blob', { path: '/etc/passwd' }, 'reads what nobody may', 'private'), 403);
+  await openRecord('reads what nobody may');
+  await asks.click();
+  const args = '{\n  "path": "/etc/passwd"\n}';
+  assert.match(await explained('admin', 'stub:blob', 'read', 'private', 'reads what nobody may', args), /It is refused[\s\S]*nobody-reads-etc/);
+  const source = page.locator('#explain-source');
+  assert.ok(!/may differ/.test(await source.innerText()), 'nothing is missing from the record');
+  await sound(page, 'policy-record');
+  await page.reload();
+  await page.getByText('It is refused').waitFor();
+  await source.getByRole('link', { name: 'this record' }).click();
+  await record.locator('dd', { hasText: 'reads what nobody may' }).waitFor();
+
+  step('a decision leads to the same question, and an answer that may differ says so');
+  await go(page, '#activity?type=policy_decision&tool=blob');
+  await page.locator('#rows li', { hasText: 'nobody-reads-etc' }).getByRole('link').click();
+  await record.locator('.tags').getByText('decision', { exact: true }).waitFor();
+  await asks.click();
+  await page.getByText('It is refused').waitFor();
+  for (const [words, more, says] of [
+    ['names a secret', { password: 'correct horse battery' }, 'Secrets in its arguments were replaced by [redacted].'],
+    ['says too much', { path: `/etc/${'x'.repeat(100_000)}` }, 'Its arguments were cut in the log'],
+  ]) {
+    await call('read', 'stub:blob', more, words);
+    await openRecord(words);
+    await asks.click();
+    await source.getByText(says).waitFor();
+    await source.getByText('The answer may differ').waitFor();
+    await page.locator('#explained .card').waitFor();
+  }
+  await form.locator('[name=client]').fill('another');
+  assert.equal(await source.innerText(), '', 'it is no longer the call of the record');
+  await go(page, '#activity?type=server_change');
+  await page.locator('#rows li').first().getByRole('link').click();
+  await record.locator('.tags').getByText('server', { exact: true }).waitFor();
+  assert.equal(await asks.count(), 0, 'the rules have no answer about it');
+  await go(page, `#policy?record=${(await rest('GET', 'activity?type=server_change&limit=1')).data.activities[0].id}`);
+  await source.getByText('Only calls of tools can be explained.').waitFor();
+  await openRecord('waited for a person');
 
   step('an id is copied, and what belongs together is a click away');
   await copies(page, record, 'Copy id', /^[0-9A-Z]{26}$/);
@@ -287,7 +339,11 @@ export async function look({ page, wrong }) {
   const all_of_them = (await reasons()).filter((why) => /one of many/.test(why));
   assert.deepEqual(all_of_them.map((why) => Number(/one of many, (\d+)/.exec(why)[1])),
     Array.from({ length: PAGE + 5 }, (_, at) => PAGE + 4 - at), 'each once, in their order');
-  while (await page.getByRole('button', { name: 'Older' }).isVisible()) await page.getByRole('button', { name: 'Older' }).click();
+  while (await page.getByRole('button', { name: 'Older' }).isVisible()) {
+    const [came] = await Promise.all([page.waitForResponse(/api\/v1\/activity\?.*cursor=/), page.getByRole('button', { name: 'Older' }).click()]);
+    await came.finished();
+    await drawn(page);
+  }
   assert.match(await page.locator('#rows li').last().innerText(), /start|connected|server/i);
 
   step('older records that come late are not put into another list');

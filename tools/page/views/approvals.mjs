@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { count, keepsFocus, shot, sound, step, until, visit } from '../checks.mjs';
+import { count, keepsFocus, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
 // What `src/cli/terminal_safe.rs` shows: each passes for nothing, or for another character.
@@ -124,7 +124,7 @@ export async function look({ page, dialogs, wrong }) {
   assert.match(dialogs.asked.pop(), /1 hour, any arguments/);
   await page.locator('#standing li').getByText('stub:both_hints').waitFor();
   await none();
-  await shot(page, 'approvals-standing');
+  await sound(page, 'approvals-standing');
   assert.equal(await call('destructive', 'stub:both_hints', {}, 'goes without asking'), 200);
   const end = page.locator('#standing li:not([data-moved])').getByRole('button', { name: 'End' });
   await keepsFocus(page, end, ['approvals']);

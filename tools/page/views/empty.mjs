@@ -21,6 +21,7 @@ export async function look({ browser }) {
       ['now', 'No server is configured.', [ADDS, 'mcpproxy import']],
       ['activity', 'No agent has called anything yet.', [`${proxy.base}/mcp`]],
       ['approvals', 'No call waits for approval.', []],
+      ['principals', 'Nobody has called a tool in this period.', []],
       ['servers', 'No server is configured.', [ADDS, 'mcpproxy import']],
       ['tools', 'No server offers a tool.', []],
       ['policy', 'There are no rules', ['mcpproxy policy check rules.cedar']],

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { count, go, keepsFocus, refresh, shot, sound, step, until, visit } from '../checks.mjs';
+import { count, drawn, go, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
 import { base, call, configure, rest } from '../proxy.mjs';
 import { LONG_NAME } from '../talker.mjs';
 
@@ -144,7 +144,9 @@ export async function look({ page }) {
     const before = [place().get('from'), place().get('to')].map(Date.parse);
     const pressed = page.getByRole('button', { name, exact: true });
     await pressed.focus();
-    await page.keyboard.press('Enter');
+    const [came] = await Promise.all([page.waitForResponse(/activity\/summary\?/), page.keyboard.press('Enter')]);
+    await came.finished();
+    await drawn(page); // the next press is about what is drawn then
     await until(async () => `${before}` !== `${[place().get('from'), place().get('to')].map(Date.parse)}`, () => `${name}: ${page.url()}`);
     assert.ok(await pressed.evaluate((it) => it === document.activeElement), `${name} keeps the focus`);
     const after = [place().get('from'), place().get('to')].map(Date.parse);
@@ -161,7 +163,7 @@ export async function look({ page }) {
   assert.ok(later.moved > 0 && later.span === later.was, JSON.stringify(later));
   const farther = await press('Zoom out');
   assert.ok(farther.span > farther.was, JSON.stringify(farther));
-  await shot(page, 'zoomed');
+  await sound(page, 'zoomed');
   await press('All of the period');
   await count(page, '#outcomes g', STEPS);
 

@@ -59,7 +59,7 @@ export async function look({ page, wrong }) {
   await page.getByRole('button', { name: 'Replay' }).click();
   await page.getByText(/newly refused, \d+ newly allowed/).waitFor();
   await page.locator('#replay-rows', { hasText: 'nobody-reads' }).waitFor();
-  await sound(page, 'policy');
+  await sound(page, 'policy-replay');
 
   step('how far back calls are replayed is chosen');
   for (const [words, days] of [['the last 7 days', 7], ['the last 30 days', 30], ['the whole log', undefined], ['the last day', 1]]) {

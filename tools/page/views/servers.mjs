@@ -2,8 +2,8 @@
 
 import assert from 'node:assert/strict';
 
-import { ZONE, copies, count, keepsFocus, refresh, shot, sound, step, until, visit } from '../checks.mjs';
-import { HOSTILE, call, configured, rest } from '../proxy.mjs';
+import { ZONE, copies, count, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
+import { HOSTILE, call, configured, offers, rest } from '../proxy.mjs';
 
 const [MANY, SHOWN] = [150, 100]; // servers, and those shown before more are asked for
 
@@ -71,6 +71,19 @@ export async function look({ page, dialogs, wrong }) {
   await page.reload();
   await row('stub').waitFor();
 
+  step('commands that add servers and tokens are copied, also where there are servers');
+  const add = page.locator('#server-form').getByRole('button', { name: 'Add', exact: true });
+  const adding = page.locator('#adding');
+  assert.deepEqual([await add.getAttribute('aria-expanded'), await adding.isVisible()], ['false', false]);
+  await add.click();
+  for (const command of ['mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp', 'mcpproxy import', 'mcpproxy token create NAME --server SERVER']) {
+    await copies(page, adding, `Copy ${command}`, command);
+  }
+  assert.equal(await add.getAttribute('aria-expanded'), 'true');
+  await sound(page, 'servers-add');
+  await add.click();
+  await adding.waitFor({ state: 'hidden' });
+
   step('a line opens a panel with the keyboard, and closes it, where it was');
   await row('stub').getByRole('rowheader').getByRole('link').focus();
   await page.keyboard.press('Enter');
@@ -78,12 +91,34 @@ export async function look({ page, dialogs, wrong }) {
   assert.match(page.url(), /name=stub/);
   await panel.getByText(/examples\/stub stdio$/).waitFor(); // how it is reached
   await panel.locator('.history li', { hasText: /connected, \d+ tools/ }).first().waitFor();
+  await panel.locator('#definitions li', { hasText: 'added' }).first().waitFor();
   await sound(page, 'server');
   await page.keyboard.press('Escape');
   await panel.waitFor({ state: 'hidden' });
   assert.equal(await page.evaluate(() => document.activeElement.textContent), 'stub');
   await open('locked');
   await panel.locator('.reach').getByText(/^http:\/\/127/).waitFor();
+  await panel.getByRole('button', { name: 'Close' }).click();
+  await panel.waitFor({ state: 'hidden' });
+
+  step('a definition that changes is listed on its server at once');
+  await open('notes');
+  const definitions = panel.locator('#definitions li');
+  await definitions.filter({ hasText: 'added add_tool' }).first().waitFor();
+  offers([{ name: 'shown_on_its_server', inputSchema: { type: 'object' } }]);
+  assert.equal(await call('write', 'notes:add_tool', {}, 'makes it say that its tools changed'), 200);
+  await definitions.filter({ hasText: /added shown_on_its_server$/ }).waitFor();
+  await definitions.filter({ hasText: /:\d\d new tools on a known server: shown_on_its_server/ }).waitFor();
+  offers([{ name: 'shown_on_its_server', description: 'Another text', inputSchema: { type: 'object' } }]);
+  assert.equal(await call('write', 'notes:add_tool', {}, 'leaves the number of tools as it is'), 200);
+  await definitions.filter({ hasText: /changed shown_on_its_server/ }).first().waitFor();
+  offers([]);
+  assert.equal(await call('write', 'notes:add_tool', {}, 'makes it say so again'), 200);
+  await definitions.filter({ hasText: /removed shown_on_its_server$/ }).waitFor();
+  await panel.getByRole('link', { name: 'All definition changes' }).click();
+  await page.locator('#rows li', { hasText: 'added shown_on_its_server' }).waitFor();
+  assert.match(page.url(), /#activity\?server=notes&type=catalog_change$/);
+  await page.goBack();
   await panel.getByRole('button', { name: 'Close' }).click();
   await panel.waitFor({ state: 'hidden' });
 
@@ -111,7 +146,7 @@ export async function look({ page, dialogs, wrong }) {
   await notes.locator('.disabled').waitFor();
   dialogs.asked.length = 0;
   assert.equal(configured().mcpServers.notes.enabled, false);
-  await shot(page, 'server-disabled');
+  await sound(page, 'server-disabled');
   await notes.getByRole('button', { name: 'Enable' }).click();
   await notes.locator('.connected').waitFor();
   assert.notEqual(configured().mcpServers.notes.enabled, false);

@@ -1,0 +1,111 @@
+// The principals: who has called, and of one of them its calls, its standing approvals, its records, and how to revoke it.
+
+import assert from 'node:assert/strict';
+
+import { copies, go, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
+import { HOSTILE, base, rest, session } from '../proxy.mjs';
+
+export async function look({ page, wrong }) {
+  const row = (name) => page.locator('#principals tbody tr', { has: page.getByRole('link', { name, exact: true }) });
+  const one = page.locator('#principal');
+  const open = (name) => go(page, `#principals?name=${encodeURIComponent(name)}`);
+
+  step('who has called is listed, with how it went');
+  const { data: { name: token, token: secret } } = await rest('POST', 'tokens', { name: 'helper', servers: ['stub'], operations: ['read'] });
+  const { status } = await fetch(`${base}/api/v1/tools/call`, {
+    method: 'POST', headers: { 'X-API-Key': secret, 'Content-Type': 'application/json' },
+    body: JSON.stringify({ tool_name: 'call_tool_read', arguments: { name: 'stub:echo', args: {}, intent: { operation_type: 'read', data_sensitivity: 'internal', reason: 'of a token' } } }),
+  });
+  assert.deepEqual([token, status], ['helper', 200]);
+  const agent = await session();
+  assert.equal(await agent('read', 'stub:echo', {}, 'of nobody known'), true);
+  await visit(page, 'principals');
+  for (const name of ['admin', 'anonymous', 'token:helper']) await row(name).waitFor();
+  await page.locator('#principal-count', { hasText: /^3 principals in the newest 500 calls|^3 principals in \d+ calls/ }).waitFor();
+  assert.deepEqual((await row('token:helper').locator('td').allInnerTexts()).slice(0, 3), ['1', '0', '0']);
+  await sound(page, 'principals');
+  await keepsFocus(page, row('admin').getByRole('link'), ['activity']);
+
+  step('one of them has its calls by status, which lead to their records, and its latest records');
+  await row('admin').getByRole('link').click();
+  await one.getByRole('heading', { name: 'admin', exact: true }).waitFor();
+  await one.getByText('The holder of the API key').waitFor();
+  const calls = page.locator('#principal-calls');
+  const total = async (parameters) => (await rest('GET', `activity?type=tool_call&limit=1&with_total=true&${parameters}`)).data.total;
+  for (const name of ['success', 'error', 'blocked', 'rejected']) {
+    const expected = await total(`principal=admin&status=${name}`);
+    assert.ok(expected > 0, name);
+    await calls.getByRole('link', { name: `${name} ${expected.toLocaleString('en')}`, exact: true }).waitFor();
+  }
+  await until(async () => await one.locator('.records > li').count() > 5, () => one.innerText());
+  await keepsFocus(page, one.locator('.records a').first(), ['activity', 'approvals']);
+  await sound(page, 'principal');
+  await calls.getByRole('link', { name: /^rejected/ }).click();
+  await page.locator('#rows li').first().waitFor();
+  assert.match(page.url(), /#activity\?type=tool_call&principal=admin&range=24h&status=rejected$/);
+  await page.goBack();
+  await one.locator('.records a').first().click();
+  await page.locator('#record').waitFor();
+  assert.match(page.url(), /#activity\?principal=admin&record=/);
+
+  step('a period without calls counts none, and stands in the address');
+  await page.clock.install();
+  await open('admin');
+  await page.clock.fastForward(40 * 60_000);
+  await page.locator('#principal-form [name=period]').selectOption('15m');
+  assert.match(page.url(), /#principals\?name=admin&period=15m$/);
+  await until(async () => /success 0/.test(await calls.innerText()), () => calls.innerText());
+  assert.equal(await calls.getByRole('link').count(), 0);
+  await one.getByRole('link', { name: 'All principals' }).click();
+  await page.getByText('Nobody has called a tool in this period.').waitFor();
+  await page.clock.resume();
+  await page.reload();
+
+  step('a record leads to its principal');
+  await go(page, '#activity?principal=token%3Ahelper');
+  await page.locator('#rows a').first().click();
+  await page.locator('#record dd').getByRole('link', { name: 'token:helper', exact: true }).click();
+  await one.getByRole('heading', { name: 'token:helper' }).waitFor();
+
+  step('what a token may is shown and ended by commands, and the rules are asked about it');
+  for (const command of ['mcpproxy token list', 'mcpproxy token revoke helper']) await copies(page, one, `Copy ${command}`, command);
+  await sound(page, 'principal-token');
+  await one.getByRole('link', { name: 'What the rules say' }).click();
+  await until(async () => await page.locator('#explain-form [name=principal]').inputValue() === 'token:helper', () => page.url());
+  const read = await page.evaluate(async () => (await fetch('/api/v1/tokens', { headers: { 'X-Mcpproxy-Source': 'page' } })).status);
+  assert.equal(read, 401, 'a session of the page reads no tokens');
+  wrong.expected(/401/);
+
+  step('what an attacker calls itself stays text, and is in no command');
+  await open(`token:${HOSTILE}; rm -rf ~`);
+  await one.getByText('No principal has such a name.').waitFor();
+  assert.equal(await page.locator('#view-principals').locator('img, script, .command').count(), 0);
+  assert.ok((await one.innerText()).includes('\\u{202e}'));
+
+  step('a standing approval is ended here');
+  await open('anonymous');
+  await one.getByText('"require_mcp_auth": true').waitFor();
+  await one.getByText('None.', { exact: true }).waitFor();
+  const waits = agent('write', 'stub:no_hints', {}, 'to be approved for an hour');
+  let waiting;
+  await until(async () => {
+    [waiting] = (await rest('GET', 'approvals')).data.approvals;
+    return waiting !== undefined;
+  }, () => 'nothing waits');
+  const { id, call: { digest } } = waiting;
+  await rest('POST', `approvals/${id}`, { decision: 'approve', digest, for: '1h' });
+  assert.equal(await waits, true);
+  await refresh(page, 'approvals');
+  const card = one.locator('.standing > li:not([data-moved])', { hasText: 'stub:no_hints' });
+  await card.waitFor();
+  await keepsFocus(page, card.getByRole('button', { name: 'End' }), ['approvals', 'activity']);
+  await sound(page, 'principal-standing');
+  await open('admin');
+  await one.getByText('None.', { exact: true }).waitFor();
+  assert.equal(await one.locator('.standing > li').count(), 0, 'it is of another principal');
+  await open('anonymous');
+  await card.getByRole('button', { name: 'End' }).click();
+  await one.getByText('None.', { exact: true }).waitFor();
+  assert.deepEqual((await rest('GET', 'approvals')).data.standing, []);
+  await rest('DELETE', 'tokens/helper');
+}
