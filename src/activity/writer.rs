@@ -1,5 +1,5 @@
-//! Writer thread: gathers submitted entries into a batch, commits and syncs it, and updates the chain tip
-//! (ACT-3, ACT-4).
+//! Writer thread with group commit: gathers submitted entries into a batch, commits it with one sync, and updates
+//! the chain tip (ACT-3, ACT-4).
 //!
 //! ```text
 //!   Asleep ── an entry ──▶ Gathering (28 ms) ──▶ commit ──▶ sync ──▶ chain tip ──▶ Gathering …

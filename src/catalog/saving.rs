@@ -206,7 +206,7 @@ impl<J: Send + 'static, R: Send + 'static> JobQueue<J, R> {
     }
 }
 
-/// Tracked blocking work: a thread cannot be cancelled, so that shutdown waits for it even if the caller is gone.
+/// Tracked blocking work: a thread cannot be canceled, so that shutdown waits for it even if the caller is gone.
 #[derive(Debug, Default)]
 pub(super) struct BlockingWork(TaskTracker);
 

@@ -113,7 +113,7 @@ impl Queued {
         &self.cleared.access
     }
 
-    /// Waits for a slot. Cancelled and polled again, it waits at the end of the queue.
+    /// Waits for a slot. Canceled and polled again, it waits at the end of the queue.
     ///
     /// # Errors
     /// It may not, after all.

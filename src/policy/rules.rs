@@ -646,7 +646,7 @@ fn types(needs: &RuleNeeds, target: RuleTarget<'_>) -> InputMembers {
     needs::members(wanted, &[&schema], Completeness::All)
 }
 
-/// Plans that one thread keeps; one more, and it forgets all of them.
+/// Maximum plans in a thread's cache; the cache is cleared when full.
 const MAX_PLANS: usize = 4096;
 
 /// A cached plan and its key.

@@ -69,7 +69,7 @@ pub enum Unusable {
         limit: usize,
     },
     /// More than [`Bounds::expansion`](super::bounds::Bounds::expansion).
-    #[error("one value could be visited {} times, more than {limit}: alternatives multiply", or_endlessly(*visits))]
+    #[error("evaluating one value could take {} steps (limit {limit}): nested alternatives multiply the work", or_endlessly(*visits))]
     Expansion {
         /// Maximum number of visits; `u64::MAX` if unbounded.
         visits: u64,

@@ -1,6 +1,6 @@
 //! Export of traced calls and log lines to the configured OTLP collector, over HTTP in protobuf.
 //!
-//! One task each, which no call waits for, takes batches from a bounded queue and sends them one after another. Failed batches are
+//! One task per signal sends batches from a bounded queue; calls never wait for it. Failed batches are
 //! retried with exponential backoff, not before the collector's `Retry-After`, until they are too old (OTLP §OTLP/HTTP Response,
 //! §Retryable Response Codes). Meanwhile the queue may fill up; further items are dropped and counted. An unavailable collector is
 //! reported once until it recovers. At shutdown the rest is sent within [`FLUSH_LIMIT`].

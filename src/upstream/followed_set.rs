@@ -756,7 +756,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_43_confirmed_stream_that_is_refused_later_is_searched_for_the_key() {
+    async fn pro_43_stream_refused_after_confirmation_is_bisected_for_the_rejected_key() {
         following((true, CONFIRM_LIMIT), async |_wanted, mut streams, _| {
             // As over a pipe, where the refusal comes last.
             for expected in [&["a", "b"][..], &["a"]] {

@@ -782,9 +782,9 @@ const SESSION_ERROR_CODE: &str = "-32001";
 const DENIAL_WAIT: Duration = Duration::from_secs(1);
 /// Maximum size of a first part that is searched for that code. Results are usually larger, and are not searched.
 const MAX_SESSION_ERROR_BYTES: usize = 512;
-/// Part of the texts in which common servers refuse an unknown session ("Session not found", "No valid session ID").
+/// Part of the texts with which common servers reject an unknown session ("Session not found", "No valid session ID").
 const SESSION: &str = "ession";
-/// The same for a server that was restarted and has no session at all ("Server not initialized").
+/// Part of the text with which a restarted server without sessions rejects a request ("Server not initialized").
 const NOT_INITIALIZED: &str = "ot initialized";
 
 /// JSON-RPC error in a response.

@@ -469,7 +469,7 @@ impl ServerTask {
                     let refresh = pace.changed(Instant::now());
                     if refresh.warn {
                         let server = &self.upstream.name;
-                        peer_line!(warn, self.upstream.peer, %server, "its list of tools changes constantly: it is refreshed less and less often, at most every {MAX_DELAY:?}");
+                        peer_line!(warn, self.upstream.peer, %server, "tool list changes too often; refresh interval raised to up to {MAX_DELAY:?}");
                     }
                     discovery = Some(self.discovery(connection, refresh.after, complete));
                 }

@@ -134,7 +134,7 @@ pub struct FactReader {
     fresh: bool,
     /// Change counter of the remembered state.
     remembered: u64,
-    /// Change counter of what else, besides the facts, decides what to upload.
+    /// Change counter of upload inputs other than the facts.
     publication_changes: u64,
 }
 
@@ -181,7 +181,7 @@ impl FactReader {
         self.remembered
     }
 
-    /// Change counter of what else, besides the facts, decides what to upload.
+    /// Change counter of upload inputs other than the facts.
     pub(crate) fn publication_changes(&self) -> u64 {
         self.publication_changes
     }

@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use crate::bucket::{Bucket, BucketError};
 use crate::chain::check::{ChainFault, NotBelieved, SegmentFacts};
 use crate::chain::follow::{
-    ChainFollower, FollowMark, FollowStep, MAX_AHEAD, SeenObject, SeenPart, SegmentJudgement,
+    ChainFollower, FollowMark, FollowStep, MAX_AHEAD, SeenObject, SeenPart, SegmentJudgment,
 };
 use crate::chain::place::{
     DAYS, JoinedStore, NodeClaim, StoreMismatch, claim_key, segments_folder,
@@ -304,7 +304,7 @@ impl FollowedChain {
             }
             let fetched = fetched?;
             match self.follower.judge(fetched.as_ref().map(|it| &it.0), now()) {
-                SegmentJudgement::Take(mark) => {
+                SegmentJudgment::Take(mark) => {
                     if self.follower.needs_place(&mark) {
                         self.confirm(context).await?;
                     }
@@ -319,8 +319,8 @@ impl FollowedChain {
                     self.publish(None);
                     context.index.has_changed();
                 }
-                SegmentJudgement::Pass(mark) => self.pass(context, *mark).await?,
-                SegmentJudgement::Again => break,
+                SegmentJudgment::Pass(mark) => self.pass(context, *mark).await?,
+                SegmentJudgment::Again => break,
             }
         }
         Ok(())
@@ -538,7 +538,7 @@ fn canonical(rows: &RecordRows) -> impl Iterator<Item = (&[u8], &[u8])> {
 const OPENED: usize = 3;
 /// Range of the listing interval; within it, it equals the nodes' sealing interval.
 const EVERY: std::ops::RangeInclusive<Duration> = Duration::from_millis(250)..=LONGEST_WAIT;
-/// Maximum time between two turns of a node.
+/// Maximum interval between two polls of a node's chain.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// Interval for listing nodes and checking claims, in listing intervals.
 const LOOK_EVERY: u32 = 2;

@@ -481,7 +481,7 @@ impl Wait {
                 Outcome::Approved { .. } => "",
                 Outcome::Denied { .. } => "approval was denied",
                 Outcome::TimedOut { .. } => "nobody answered in time",
-                Outcome::Withdrawn => "the client went away before anybody answered",
+                Outcome::Withdrawn => "the client disconnected before anybody answered",
                 Outcome::Ending => "mcpproxy shut down before anybody answered",
             },
         );
@@ -514,11 +514,11 @@ impl Wait {
     async fn take_back(&mut self, reply: &Reply) {
         let Some((client, id)) = self.question.take() else { return };
         if client.answered(id).is_some() {
-            let cancelled = json!({
+            let canceled = json!({
                 "jsonrpc": "2.0", "method": "notifications/cancelled",
                 "params": {"requestId": id, "reason": "it is decided"},
             });
-            reply.send(Piece::Notification(cancelled.to_string().into())).await;
+            reply.send(Piece::Notification(canceled.to_string().into())).await;
         }
     }
 }

@@ -67,7 +67,7 @@ pub(super) struct CallRecord {
     asking_since: Option<Instant>,
     /// When the request was sent.
     sent: Option<Instant>,
-    /// The server it was sent to.
+    /// Server that the request was sent to.
     server: Option<ServerId>,
     /// The server of an existing tool or of another request; such calls are counted by name.
     found: Option<ServerId>,
@@ -75,7 +75,7 @@ pub(super) struct CallRecord {
     pub(super) answered: Option<Instant>,
     /// How often a modern server asked a legacy client for input (PRO-37).
     pub(super) input_rounds: u32,
-    /// Whether a dropped call was cancelled by its client.
+    /// Whether a dropped call was canceled by its client.
     reply: Reply,
     /// Whether it was cut off at shutdown.
     ending: Ending,
@@ -507,7 +507,7 @@ impl CallRecord {
         }
     }
 
-    /// The record is delayed. If the reply was sent, the call's marker stands in for it.
+    /// Marks the record as delayed; a reply that was already sent is represented by the in-flight mark.
     pub(super) fn record_is_late(&mut self) {
         if let Some((slot, entry)) = &mut self.record {
             slot.record_is_late(entry);
@@ -640,12 +640,12 @@ impl Drop for CallRecord {
             return;
         }
         let given_up = self.reply.given_up();
-        let (text, word) = match (&given_up, self.reply.is_cancelled(), self.ending.is_cut()) {
+        let (text, word) = match (&given_up, self.reply.is_canceled(), self.ending.is_cut()) {
             (Some(why), ..) => (&**why, "client_gone"),
             (None, true, _) => ("the client cancelled the call", "cancelled"),
             (None, false, true) => (CUT_OFF, "cut_off"),
             (None, false, false) => {
-                ("the client went away before the reply was complete", "client_gone")
+                ("the client disconnected before the reply was complete", "client_gone")
             }
         };
         self.trace.fails(SpanError::Own(word));
@@ -725,7 +725,7 @@ impl Receipt {
         self.ending = ending.map(Box::from);
     }
 
-    /// Notes that `adapted`, which includes the `ending`, is delivered instead of the next slice, if it differs.
+    /// Hashes `adapted` (including `ending`) as the delivered bytes if it differs from `slice`.
     fn adapt(&mut self, slice: &[u8], ending: Option<&[u8]>, adapted: Option<&Splice>) {
         match (adapted, &mut self.adapted) {
             (None, None) => {}
@@ -906,7 +906,8 @@ mod tests {
 
     #[tokio::test]
     async fn dropped_call_records_the_cause() {
-        for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client went away")] {
+        for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client disconnected")]
+        {
             let (reply, ending) = (Reply::default(), Ending::default());
             let calls = calls::Calls::default();
             let (call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;

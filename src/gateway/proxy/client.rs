@@ -135,7 +135,7 @@ pub struct Client {
     aside: Mutex<Option<mpsc::Sender<Bytes>>>,
     /// Servers it has used, one bit for each id below 64.
     used: AtomicU64,
-    /// Its activity; shared with [`LogRouting`](super::relay), which outlives the client.
+    /// Last-activity clock, shared with [`LogRouting`](super::relay), which outlives the client.
     active: Arc<Active>,
     asked: Mutex<OpenQuestions>,
     /// URLs that servers asked its user to open and that are not completed: server and elicitation id, oldest first.

@@ -170,11 +170,11 @@ impl PacedList {
     }
 }
 
-/// Warns of a server whose lists change constantly, if `is_logged`.
+/// Warns of a server whose lists change too often, if `is_logged`.
 fn warn_restless(upstream: &Upstream, which: &'static str, is_logged: bool) {
     if is_logged {
         let server = upstream.name();
-        peer_line!(warn, upstream, %server, "its {which} change constantly: notifications to clients are throttled");
+        peer_line!(warn, upstream, %server, "list of {which} changes too often; notifications to clients are throttled");
     }
 }
 
