@@ -80,7 +80,7 @@ pub(super) fn start(
         ran_ms: ages.ran_ms,
     });
     shared.lost.store(shared.ledger.open(dir, losses::reported(&view)?)?, Ordering::Relaxed);
-    shared.send(WriterCommand::Lost);
+    shared.enqueue(WriterCommand::Lost);
     shared.durable_seq.store(tip.seq, Ordering::Relaxed);
     shared.live.wrote(tip.seq);
     shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);

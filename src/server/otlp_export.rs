@@ -200,13 +200,13 @@ impl<T: Exported> ExportTask<T> {
             if began.elapsed() + wait > self.timeouts.batch {
                 return self.settle(&delivery);
             }
-            self.is_down(why);
+            self.report_down(why);
             tokio::time::sleep(wait).await;
         }
     }
 
     /// Reports an unavailable collector once.
-    fn is_down(&mut self, why: &str) {
+    fn report_down(&mut self, why: &str) {
         if !self.is_down {
             self.is_down = true;
             let what = T::WHAT;
@@ -240,11 +240,11 @@ impl<T: Exported> ExportTask<T> {
             }
             Delivery::Retry(why, _) => {
                 counts.count_dropped(DropReason::NotTaken, all);
-                self.is_down(why);
+                self.report_down(why);
             }
             Delivery::Rejected(why) => {
                 counts.count_dropped(DropReason::Refused, all);
-                self.is_down(why);
+                self.report_down(why);
             }
         }
     }

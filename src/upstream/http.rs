@@ -373,7 +373,7 @@ pub(crate) async fn exchange(
 ) -> Result<HttpExchange, HttpRefused> {
     let now = clock::now();
     while let Some(mut connection) = pool.take(session, now) {
-        match connection.send(request, limits.first, limits.answer).await {
+        match connection.send_request(request, limits.first, limits.answer).await {
             Ok(head) if redirect::keeps_method(head.status) => {
                 let answered = (connection, head);
                 let following = follow(session, request, limits, answered);
@@ -478,7 +478,7 @@ async fn send_once(
     let opened = tokio::time::timeout_at(limits.first.into(), opening).await;
     let late = |_| Err(Cause::NoAnswer { limit: limits.answer });
     let mut connection = opened.unwrap_or_else(late).map_err(HttpRefused::unsent)?;
-    match connection.send(request, limits.first, limits.answer).await {
+    match connection.send_request(request, limits.first, limits.answer).await {
         Ok(head) => Ok((connection, head)),
         Err(SendError::Stale) => {
             let no_answer = || Cause::NoAnswerAtAll { reason: "".into() };

@@ -293,7 +293,7 @@ impl SecondConnection {
     }
 
     /// Waits until another attempt may be made.
-    pub(super) async fn may_be_tried(&self) {
+    pub(super) async fn wait_for_retry(&self) {
         let until = match &*self.phase.borrow() {
             SecondPhase::Failed { until, .. } => Some(*until),
             SecondPhase::Absent

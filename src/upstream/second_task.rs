@@ -266,7 +266,7 @@ async fn needed_for_subscriptions(upstream: &Upstream, second: &SecondConnection
     let is_needed = !upstream.offers().resource_updates
         && wanted.wait_for(|resources| !resources.wanted.is_empty()).await.is_ok();
     match is_needed {
-        true => second.may_be_tried().await,
+        true => second.wait_for_retry().await,
         false => std::future::pending().await,
     }
 }

@@ -201,7 +201,7 @@ impl FollowedChain {
 
     /// Marks the copy as damaged; it is rebuilt when the node is followed again.
     pub(crate) fn give_up(self, context: &FollowContext) {
-        is_damaged(&self.dir);
+        mark_damaged(&self.dir);
         self.close(context);
     }
 
@@ -317,7 +317,7 @@ impl FollowedChain {
                     self.report(&mark);
                     self.follower.committed(*mark);
                     self.publish(None);
-                    context.index.has_changed();
+                    context.index.mark_changed();
                 }
                 SegmentJudgment::Pass(mark) => self.pass(context, *mark).await?,
                 SegmentJudgment::Again => break,
@@ -382,7 +382,7 @@ impl FollowedChain {
             );
             self.follower.healed(*mark);
             self.publish(None);
-            context.index.has_changed();
+            context.index.mark_changed();
             found = true;
         }
         Ok(found)
@@ -672,7 +672,7 @@ pub(crate) struct IndexCopy {
 }
 
 /// Marks the copy as damaged.
-pub(crate) fn is_damaged(dir: &Path) {
+pub(crate) fn mark_damaged(dir: &Path) {
     let _ = std::fs::write(dir.join(DAMAGED), b"");
 }
 

@@ -234,11 +234,11 @@ pub(super) async fn wait(
             }
         });
     }
-    record.asks_person(began);
+    record.begin_wait_for_person(began);
     wait.ask(&reads, caller, &question, record.reply()).await;
     let outcome = wait.outcome(&reads, &call, record.reply()).await;
     wait.end(&outcome);
-    record.has_asked_person(Instant::now());
+    record.end_wait_for_person(Instant::now());
     wait.take_back(record.reply()).await;
     approved(outcome).map_err(|why| record.deny(&ApprovalDenial::new(&access, why).into()).into())
 }
@@ -265,11 +265,11 @@ pub(super) async fn claim(
         }
         Ok(Repeated::Waits(mut wait)) => {
             let members = wait.members();
-            record.asks_person(Instant::now());
+            record.begin_wait_for_person(Instant::now());
             let reads = reader(caller);
             let ending = &worker.ending;
             let outcome = awake(wait.outcome(), &reads, &call, &id, ending, record.reply()).await;
-            record.has_asked_person(Instant::now());
+            record.end_wait_for_person(Instant::now());
             (outcome.unwrap_or(Outcome::Ending), members)
         }
         Err(why) => return Err(record.deny(&ApprovalDenial::new(&access, why).into()).into()),

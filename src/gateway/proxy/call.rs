@@ -58,7 +58,7 @@ pub fn call(
     let trace = CallTrace::begin(&worker, &caller, kind.method(), || extras.meta.as_deref());
     recorded(worker, caller, (kind, trace), reply, async move |mut on: OnRecord<'_>| {
         let (permit, arguments) = prepare(&mut on, variant, &given, &mut extras).await?;
-        Ok(send(on, permit, arguments, extras).await?)
+        Ok(send_permitted(on, permit, arguments, extras).await?)
     })
 }
 
@@ -279,7 +279,7 @@ pub(super) async fn find(on: &OnRecord<'_>, name: &ToolName) -> Result<Arc<Tool>
 
 /// Sends a permitted call, once its answer can be validated and the log has its marker.
 #[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
-pub(super) fn send(
+pub(super) fn send_permitted(
     on: OnRecord<'_>,
     permit: Permit,
     arguments: Bytes,
@@ -290,7 +290,7 @@ pub(super) fn send(
             schema_compiled(on.worker, tool, on.record.began()).await?;
             on.record.begin(&tool.name).await?;
         }
-        on.send(permit, arguments, extras).await
+        on.send_recorded(permit, arguments, extras).await
     }
 }
 

@@ -217,8 +217,8 @@ impl CallRecord {
     }
 
     /// Sets the target in the trace.
-    pub(super) fn is_about(&mut self, access: &Access) {
-        self.trace.is_about(access);
+    pub(super) fn set_target(&mut self, access: &Access) {
+        self.trace.set_target(access);
     }
 
     /// Trace context to be sent to the server.
@@ -249,12 +249,12 @@ impl CallRecord {
     }
 
     /// Begins a wait for a person, which is neither overhead nor latency.
-    pub(super) fn asks_person(&mut self, since: Instant) {
+    pub(super) fn begin_wait_for_person(&mut self, since: Instant) {
         self.asking_since = Some(since);
     }
 
     /// Ends the wait for a person.
-    pub(super) fn has_asked_person(&mut self, now: Instant) {
+    pub(super) fn end_wait_for_person(&mut self, now: Instant) {
         let Some(since) = self.asking_since.take() else { return };
         let time = now.saturating_duration_since(since);
         self.waited += time;
@@ -551,7 +551,7 @@ impl CallRecord {
     /// Takes the completed record of a call that ended at `now`.
     fn end(&mut self, now: Instant, status: Status, error: &str) -> Option<(Slot, Box<Entry>)> {
         // The client may have left during the wait.
-        self.has_asked_person(now);
+        self.end_wait_for_person(now);
         if !self.waited_for_person.is_zero() {
             let waited = self.waited_for_person.as_millis().to_string();
             self.add_metadata("approval_wait_ms", &waited);
@@ -869,9 +869,9 @@ mod tests {
             let (mut call_record, _activity, writer, _folder) = open(&reply, &ending, &calls).await;
             let at = |seconds| call_record.began + Duration::from_secs(seconds);
             let [asked, answer, ends] = [at(1), at(194), at(195)];
-            call_record.asks_person(asked);
+            call_record.begin_wait_for_person(asked);
             if answered {
-                call_record.has_asked_person(answer);
+                call_record.end_wait_for_person(answer);
             }
             let (slot, entry) = call_record.end(ends, Status::Error, "").unwrap();
             assert_eq!(entry.draft.duration_us, latency_s * 1_000_000);

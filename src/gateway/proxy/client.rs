@@ -60,7 +60,7 @@ pub(crate) fn node_of_question(id: u64) -> u64 {
     id >> QUESTION_BITS
 }
 
-/// Epoch of [`Client::was_active`].
+/// Epoch of [`Client::note_use`].
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Severity of a log message (RFC 5424), lowest first.
@@ -200,7 +200,7 @@ impl Deref for ActiveCall {
 impl Drop for ActiveCall {
     fn drop(&mut self) {
         // Its server may still be working on an abandoned call.
-        self.0.was_active(clock::lately());
+        self.0.note_use(clock::lately());
         // Pairs with `Active::has_calls`.
         self.0.active.in_flight.fetch_sub(1, Ordering::Release);
     }
@@ -402,7 +402,7 @@ impl Client {
     }
 
     /// Records the use of a server.
-    pub(crate) fn was_active(&self, now: Instant) {
+    pub(crate) fn note_use(&self, now: Instant) {
         let seconds = now.duration_since(*EPOCH).as_secs() + 1;
         // Written once per second, not for each call.
         if self.active.last_use.load(Ordering::Relaxed) != seconds {

@@ -115,7 +115,7 @@ fn call(
     let trace = CallTrace::begin(&worker, &caller, kind.method(), || extras.meta.as_deref());
     recorded(worker, caller, (kind, trace), reply, async move |mut on: OnRecord<'_>| {
         let (permit, arguments) = prepare(&mut on, &named, &mut extras).await?;
-        Ok(call::send(on, permit, arguments, extras).await?)
+        Ok(call::send_permitted(on, permit, arguments, extras).await?)
     })
 }
 

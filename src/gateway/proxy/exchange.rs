@@ -204,7 +204,7 @@ impl Exchange {
                 ending.unless_cut(pin!(self.receive())).await.unwrap_or(Err(Broken::CutOff));
             let now = clock::now();
             self.call_record.answered = Some(now);
-            self.relay.was_active(now);
+            self.relay.note_use(now);
             if received.is_err() {
                 self.withdraw_task();
             }
@@ -274,7 +274,7 @@ impl Exchange {
                     continue;
                 }
             };
-            self.is_answered();
+            self.mark_answered();
             self.retry = None;
             if let Some(call) = self.answer.as_mut().and_then(AnswerStream::take_repeatable) {
                 self.rounds.get_or_insert_with(|| InputRounds::of(call));
@@ -535,7 +535,7 @@ impl Exchange {
     }
 
     /// Applies the pending raise: server content reaches the client.
-    fn is_answered(&mut self) {
+    fn mark_answered(&mut self) {
         if let Some(rise) = self.rise.take() {
             rise.answered(&self.worker.proxy.principal_facts);
         }

@@ -128,10 +128,10 @@ impl Relay {
         step
     }
 
-    /// Its client has just used a server.
-    pub(super) fn was_active(&self, now: Instant) {
+    /// Records that its client used a server.
+    pub(super) fn note_use(&self, now: Instant) {
         if let Some((client, _)) = &self.client {
-            client.was_active(now);
+            client.note_use(now);
         }
     }
 

@@ -335,7 +335,7 @@ impl Watch {
             let mut on = on;
             let server = Arc::clone(upstream.name());
             let is_listed = self.proxy.list_cache.has(&server, List::Resources, &own);
-            on.is_for_offer(&server, !is_listed);
+            on.set_offer(&server, !is_listed);
             let access = Access::Resource { server, uri: (&*own).into(), request };
             on.admit_at_once(access.clone())?;
             let account = self.proxy.state_accounts.of(&on.caller.principal);
