@@ -460,14 +460,7 @@ impl Slot {
     pub(super) fn send(&self, message: WriterCommand) {
         let waits = match &message {
             WriterCommand::Entry { done, .. } => done.is_some(),
-            WriterCommand::Mark(_)
-            | WriterCommand::Behind(_)
-            | WriterCommand::Barrier(_)
-            | WriterCommand::Flush(_)
-            | WriterCommand::Cut(..)
-            | WriterCommand::Lost
-            | WriterCommand::Damaged(_)
-            | WriterCommand::Close => true,
+            _ => true,
         };
         self.shared.enqueue(message);
         if waits {

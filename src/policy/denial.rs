@@ -241,14 +241,7 @@ impl Denial {
     pub fn rules(&self) -> &[Box<str>] {
         match self {
             Self::Rule(denial) => &denial.rules,
-            Self::Intent(_)
-            | Self::Gate(_)
-            | Self::Unannotated(_)
-            | Self::Approval(_)
-            | Self::Scope { .. }
-            | Self::Lapsed { .. }
-            | Self::Quarantined(_)
-            | Self::Limit(_) => &[],
+            _ => &[],
         }
     }
 
@@ -256,14 +249,7 @@ impl Denial {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limit(limit) => limit.retry_after(),
-            Self::Intent(_)
-            | Self::Gate(_)
-            | Self::Unannotated(_)
-            | Self::Approval(_)
-            | Self::Scope { .. }
-            | Self::Lapsed { .. }
-            | Self::Quarantined(_)
-            | Self::Rule(_) => None,
+            _ => None,
         }
     }
 }

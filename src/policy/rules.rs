@@ -838,12 +838,7 @@ fn values(
         for name in rest {
             value = match value {
                 EvalResult::Record(record) => record.get(name)?.clone(),
-                EvalResult::Bool(_)
-                | EvalResult::Long(_)
-                | EvalResult::String(_)
-                | EvalResult::EntityUid(_)
-                | EvalResult::Set(_)
-                | EvalResult::ExtensionValue(_) => return None,
+                _ => return None,
             };
         }
         let shown = value.to_string();

@@ -590,11 +590,7 @@ impl Upstream {
                 .await_state(|now| match now.phase() {
                     Phase::Waiting(Waiting { attempt, .. }) => *attempt > last,
                     Phase::Connecting { attempt, .. } => *attempt > last,
-                    Phase::Disabled
-                    | Phase::Discovering { .. }
-                    | Phase::Connected { .. }
-                    | Phase::Closing { .. }
-                    | Phase::Stopped => true,
+                    _ => true,
                 })
                 .await;
         };

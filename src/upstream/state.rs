@@ -164,11 +164,7 @@ impl UpstreamState {
                 self.phase = Phase::Connecting { attempt, since: now };
                 Ok(())
             }
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Discovering { .. }
-            | Phase::Connected { .. }
-            | Phase::Stopped => self.forbid("begin"),
+            _ => self.forbid("begin"),
         }
     }
 
@@ -204,19 +200,10 @@ impl UpstreamState {
 
     /// Records that the server's rate limit delays the listing of tools. The connection is kept.
     pub(super) fn throttle(&mut self, reason: &str) -> Transition {
-        match self.phase {
-            Phase::Discovering { .. } => {
-                self.past = Past::Throttled(reason.into());
-                self.settled = true;
-                Ok(())
-            }
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Connected { .. }
-            | Phase::Closing { .. }
-            | Phase::Waiting(_)
-            | Phase::Stopped => self.forbid("throttle"),
-        }
+        let Phase::Discovering { .. } = self.phase else { return self.forbid("throttle") };
+        self.past = Past::Throttled(reason.into());
+        self.settled = true;
+        Ok(())
     }
 
     /// Records the listed tools.
@@ -235,33 +222,20 @@ impl UpstreamState {
 
     /// Replaces the connection by the same one with a new token.
     pub(super) fn renew(&mut self, other: Arc<LiveConnection>) -> Transition {
-        match &mut self.phase {
-            Phase::Discovering { live } | Phase::Connected { live, .. } => {
-                *live = other;
-                Ok(())
-            }
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Closing { .. }
-            | Phase::Waiting(_)
-            | Phase::Stopped => self.forbid("renew"),
-        }
+        let (Phase::Discovering { live } | Phase::Connected { live, .. }) = &mut self.phase else {
+            return self.forbid("renew");
+        };
+        *live = other;
+        Ok(())
     }
 
-    /// The missing scopes of the login of a connected server have changed.
+    /// Records a change of the missing scopes of a connected server's login.
     pub(super) fn notice(&mut self, now: Arc<str>) -> Transition {
-        match &mut self.phase {
-            Phase::Connected { notice, .. } => {
-                *notice = now;
-                Ok(())
-            }
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Discovering { .. }
-            | Phase::Closing { .. }
-            | Phase::Waiting(_)
-            | Phase::Stopped => self.forbid("notice"),
-        }
+        let Phase::Connected { notice, .. } = &mut self.phase else {
+            return self.forbid("notice");
+        };
+        *notice = now;
+        Ok(())
     }
 
     /// Records the loss of the connection.
@@ -269,11 +243,7 @@ impl UpstreamState {
         let (attempt, worked) = match &self.phase {
             Phase::Discovering { live } => (live.generation, false),
             Phase::Connected { live, .. } => (live.generation, true),
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Closing { .. }
-            | Phase::Waiting(_)
-            | Phase::Stopped => return self.forbid("lose"),
+            _ => return self.forbid("lose"),
         };
         if worked {
             self.past = Past::Lost(format!("reconnecting: {reason}").into());
@@ -330,11 +300,7 @@ impl UpstreamState {
     pub(super) fn live(&self) -> Option<&Arc<LiveConnection>> {
         match &self.phase {
             Phase::Discovering { live } | Phase::Connected { live, .. } => Some(live),
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Closing { .. }
-            | Phase::Waiting(_)
-            | Phase::Stopped => None,
+            _ => None,
         }
     }
 

@@ -138,7 +138,7 @@ pub fn items(batch: &[u8]) -> impl Iterator<Item = Item<'_>> {
                     return Some(item);
                 }
                 Entry::Clear(end) => at = end,
-                Entry::End(_) | Entry::Short | Entry::Other => return None,
+                _ => return None,
             }
         }
     })

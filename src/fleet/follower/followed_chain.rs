@@ -624,24 +624,12 @@ pub(crate) enum NotFollowed {
 impl NotFollowed {
     /// True if the error concerns the copy, not the store.
     pub(crate) fn is_local(&self) -> bool {
-        match self {
-            Self::Copy(_) | Self::Local(_) | Self::Folder(_) | Self::Thread => true,
-            Self::Store(_) | Self::Claim(_) | Self::Displaced(_) | Self::OtherFleet { .. } => false,
-        }
+        matches!(self, Self::Copy(_) | Self::Local(_) | Self::Folder(_) | Self::Thread)
     }
 
     /// True if the error concerns the node's folder in the store: it persists until that is changed.
     pub(crate) fn is_of_claim(&self) -> bool {
-        match self {
-            Self::Claim(_) => true,
-            Self::Store(_)
-            | Self::Copy(_)
-            | Self::Local(_)
-            | Self::Folder(_)
-            | Self::Displaced(_)
-            | Self::OtherFleet { .. }
-            | Self::Thread => false,
-        }
+        matches!(self, Self::Claim(_))
     }
 
     /// True if the copy is damaged.

@@ -257,7 +257,7 @@ impl BodyError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::BodiesFull(_) => Some(BODIES_FULL_RETRY_AFTER),
-            Self::Late | Self::TooLarge | Self::Broken(_) => None,
+            _ => None,
         }
     }
 }

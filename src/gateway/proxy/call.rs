@@ -168,16 +168,7 @@ pub(super) fn unknown(
 ) -> Refusal {
     match stop.kind {
         RefusalKind::Unknown | RefusalKind::Upstream => on.unknown(name, arguments, intent, stop),
-        RefusalKind::Parameters
-        | RefusalKind::Unreadable
-        | RefusalKind::Headers
-        | RefusalKind::Intent
-        | RefusalKind::Gate
-        | RefusalKind::Arguments
-        | RefusalKind::Limited
-        | RefusalKind::Throttled
-        | RefusalKind::Failed
-        | RefusalKind::Unavailable => stop,
+        _ => stop,
     }
 }
 
@@ -211,18 +202,8 @@ fn corrected_call(on: &OnRecord<'_>, variant: Operation, read: &CallArguments<'_
 
 /// Adds the nearest visible tools to the refusal of an unknown one.
 pub(super) fn nearest(on: &OnRecord<'_>, name: &str, refusal: Refusal) -> Refusal {
-    match refusal.kind {
-        RefusalKind::Unknown | RefusalKind::Parameters => {}
-        RefusalKind::Unreadable
-        | RefusalKind::Headers
-        | RefusalKind::Intent
-        | RefusalKind::Gate
-        | RefusalKind::Arguments
-        | RefusalKind::Limited
-        | RefusalKind::Throttled
-        | RefusalKind::Upstream
-        | RefusalKind::Failed
-        | RefusalKind::Unavailable => return refusal,
+    if !matches!(refusal.kind, RefusalKind::Unknown | RefusalKind::Parameters) {
+        return refusal;
     }
     refusal.helping(nearest_shown_tools(on.worker, on.caller, &on.settings, name))
 }

@@ -574,10 +574,7 @@ impl CallRecord {
             // The client chooses the method of an extension, which must not make a series of its own.
             let tool = match self.kind {
                 RecordKind::Extension => self.kind.method(),
-                RecordKind::ToolCall(_)
-                | RecordKind::OwnTool
-                | RecordKind::Forward(_)
-                | RecordKind::Task { .. } => entry.draft.text(Text::Tool),
+                _ => entry.draft.text(Text::Tool),
             };
             self.tally.tool(server, tool, entry.draft.variant, outcome);
         }

@@ -225,17 +225,7 @@ async fn find(
     if let Some(name) = named(only, name) {
         return call::find(on, &name).await.map_err(|stop| match stop.kind {
             RefusalKind::Upstream => stop,
-            RefusalKind::Unknown
-            | RefusalKind::Unreadable
-            | RefusalKind::Parameters
-            | RefusalKind::Headers
-            | RefusalKind::Intent
-            | RefusalKind::Gate
-            | RefusalKind::Arguments
-            | RefusalKind::Limited
-            | RefusalKind::Throttled
-            | RefusalKind::Unavailable
-            | RefusalKind::Failed => unknown(),
+            _ => unknown(),
         });
     }
     first_sets(worker, None).await;

@@ -171,11 +171,7 @@ impl InputRounds {
         let extras = extras.clone();
         match permit.access() {
             Access::Tool(_) => (body.clone(), CallExtras { members, ..extras }),
-            Access::Resource { .. }
-            | Access::Prompt { .. }
-            | Access::Completion { .. }
-            | Access::Method { .. }
-            | Access::Task(_) => (with_members(body, &members), extras),
+            _ => (with_members(body, &members), extras),
         }
     }
 }

@@ -108,13 +108,7 @@ fn name(certificate: &X509Certificate<'_>) -> Result<Box<str>, Unnamed> {
         GeneralName::DNSName(text) | GeneralName::RFC822Name(text) | GeneralName::URI(text) => {
             Some(*text)
         }
-        GeneralName::OtherName(..)
-        | GeneralName::X400Address(_)
-        | GeneralName::DirectoryName(_)
-        | GeneralName::EDIPartyName(_)
-        | GeneralName::IPAddress(_)
-        | GeneralName::RegisteredID(_)
-        | GeneralName::Invalid(..) => None,
+        _ => None,
     });
     fit(texts.next().ok_or(Unnamed::Absent)?)
 }
