@@ -61,9 +61,9 @@ enum Form {
 /// Consequence of a missing or invalid member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// It is dropped.
+    /// The member is dropped.
     Optional,
-    /// Its object is left out.
+    /// The object of the member is left out.
     Required,
 }
 

@@ -88,7 +88,7 @@ pub enum NotApproved {
         /// Queue size.
         limit: usize,
     },
-    /// Nobody can answer: the proxy does not listen.
+    /// No channel for an answer: the proxy does not listen.
     #[error("approval is required, and nobody can be asked: no `mcpproxy serve` is running")]
     Nobody,
     /// Requested by a filter, which is answered immediately.

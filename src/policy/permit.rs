@@ -55,7 +55,7 @@ pub struct Queued {
 pub enum LimitDecision {
     /// The request may be sent.
     Permit(Permit),
-    /// It waits for a slot.
+    /// Waits for a slot.
     Queued(Box<Queued>),
 }
 
@@ -116,7 +116,7 @@ impl Queued {
     /// Waits for a slot. Canceled and polled again, it waits at the end of the queue.
     ///
     /// # Errors
-    /// It may not, after all.
+    /// The reason why the request is denied after its wait.
     pub async fn acquire(&mut self) -> Result<Permit, Denial> {
         let Cleared { principal, access, .. } = &self.cleared;
         let occupied = self.queue.acquire(principal, access).await?;

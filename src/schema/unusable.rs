@@ -15,7 +15,7 @@ pub enum Unusable {
     /// More text than [`Bounds::bytes`](super::bounds::Bounds::bytes).
     #[error("the schema has {bytes} bytes, more than {limit}")]
     TooLarge {
-        /// Its length in bytes.
+        /// Length in bytes.
         bytes: usize,
         /// The bound in bytes.
         limit: usize,
@@ -47,7 +47,7 @@ pub enum Unusable {
     /// [`Bounds::pattern_bytes`](super::bounds::Bounds::pattern_bytes).
     #[error("a pattern of the schema has {bytes} bytes, more than {limit}")]
     PatternTooLong {
-        /// Its length in bytes.
+        /// Length in bytes.
         bytes: usize,
         /// The bound in bytes.
         limit: usize,

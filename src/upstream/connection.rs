@@ -435,7 +435,7 @@ impl Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdleStatus {
     Silent,
-    /// It delivered unsolicited data.
+    /// Connection that delivered unsolicited data.
     Unsolicited,
     Closed,
 }

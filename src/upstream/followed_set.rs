@@ -197,7 +197,7 @@ impl OpenStream {
         Progress::Confirmed(others)
     }
 
-    /// Its keys that are not those of the `other` one.
+    /// Keys that the `other` set does not have.
     fn keys_beside(&self, other: Option<&Self>) -> Keys {
         match other {
             Some(other) => self.keys.difference(&other.keys).cloned().collect(),

@@ -41,7 +41,7 @@ pub(super) struct SecondTask {
 /// The server as its first connection found it.
 pub(super) struct FirstConnection<'a> {
     pub(super) options: ConnectOptions<'a>,
-    /// Its resolved entry.
+    /// Resolved entry of the server.
     pub(super) target: Option<&'a Target>,
     pub(super) family: ProtocolFamily,
     /// Whether the server listed a legacy revision.

@@ -453,9 +453,9 @@ pub enum Status {
     Connected,
     /// The last attempt failed; it is retried.
     Failed,
-    /// It requires a login that is missing or no longer valid. In the public view only; a failure otherwise.
+    /// Required login is missing or no longer valid. In the public view only; a failure otherwise.
     NeedsLogin,
-    /// It limits its requests (HTTP 429, or 503 with `Retry-After`); it is asked again when it said so.
+    /// Rejected by the server's rate limit (HTTP 429, or 503 with `Retry-After`); retried at the time it names.
     Throttled,
 }
 

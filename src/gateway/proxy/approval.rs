@@ -57,7 +57,7 @@ pub(super) struct WaitingCall<'a> {
     pub(super) arguments: &'a [u8],
     /// Members of `_meta` that are part of the question, or empty.
     pub(super) meta: &'a str,
-    /// Its `inputResponses`, or empty.
+    /// The call's `inputResponses`, or empty.
     pub(super) inputs: &'a str,
     /// The caller's reason, or empty.
     pub(super) reason: &'a str,
@@ -626,7 +626,7 @@ pub(super) struct StateNotAString;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RepeatMembers {
     pub(super) state: String,
-    /// Its answer to the question, if the state is valid.
+    /// Answer of the client to the question, if the state is valid.
     pub(super) response: UserResponse,
 }
 

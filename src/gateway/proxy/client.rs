@@ -116,7 +116,7 @@ const SILENT: u8 = u8::MAX;
 pub struct Client {
     /// Session id; empty outside a session.
     pub session_id: Arc<str>,
-    /// Its name for itself, cut at [`MAX_CLIENT_NAME_BYTES`]; empty if none.
+    /// Name that the client states, cut at [`MAX_CLIENT_NAME_BYTES`]; empty if none.
     pub name: Arc<str>,
     pub version: &'static str,
     pub family: ProtocolFamily,
@@ -220,12 +220,12 @@ struct OpenQuestions {
 /// Why a client is not subscribed to a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum SubscriptionRefused {
-    /// It has [`MAX_SUBSCRIPTIONS`].
+    /// Client that has [`MAX_SUBSCRIPTIONS`].
     #[error(
         "subscription limit reached: {MAX_SUBSCRIPTIONS} resources per session; unsubscribe from one first"
     )]
     TooMany,
-    /// Its session has ended.
+    /// Session that has ended.
     #[error("the session has ended: send initialize again")]
     Left,
 }
@@ -252,7 +252,7 @@ pub struct ApprovalQuestion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerQuestion {
     pub server: Arc<str>,
-    /// Its method.
+    /// Method of the question.
     pub method: Box<str>,
     /// Generation of the connection that the request came on.
     pub generation: u64,
@@ -265,9 +265,9 @@ pub struct ServerQuestion {
 /// One of the requests in a server's `input_required` result, which the proxy makes of a legacy client (PRO-37).
 #[derive(Clone, Debug)]
 pub struct InputQuestion {
-    /// Its method.
+    /// Method of the question.
     pub method: Box<str>,
-    /// Its index among the requests of the result.
+    /// Index among the requests of the result.
     pub index: usize,
     /// Receives the answer; has room for those to all requests of the result.
     pub answers: mpsc::Sender<InputAnswer>,
@@ -492,7 +492,7 @@ impl Client {
         self.subscriber(uri).is_some()
     }
 
-    /// Its subscription to that URI.
+    /// Subscription of the client to that URI.
     pub(crate) fn subscriber(&self, uri: &str) -> Option<Arc<Subscriber>> {
         self.subscriptions.lock().as_ref()?.get(uri)?.subscriber().cloned()
     }

@@ -102,7 +102,7 @@ impl OfferExposure {
 
 /// Outcome of validating arguments before admission.
 pub(super) enum JudgedArguments {
-    /// They conform, or are not validated.
+    /// Arguments that conform, or are not validated.
     Settled,
     /// The schema is not compiled yet, or validation takes too long for other calls to wait.
     Later(Access),

@@ -89,7 +89,7 @@ pub(super) struct AnsweringServer<'a> {
     pub(super) generation: u64,
     /// Log-once filter.
     pub(super) log_filter: &'a DroppedMembers,
-    /// Its own id of the task that the message is related to.
+    /// The server's own id of the task that the message is related to.
     pub(super) related_to: Option<&'a str>,
 }
 

@@ -24,7 +24,7 @@ const PARENT_IS_REMOTE: u32 = 0x200;
 pub struct ExportAck {
     /// Number of items that it did not keep.
     pub rejected: u64,
-    /// Its message, cut.
+    /// Message, cut.
     pub message: Box<str>,
 }
 
