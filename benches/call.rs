@@ -29,8 +29,8 @@ fn answer(
     let body = inspector.feed(whole).unwrap_or_default();
     assert!(inspector.end().is_ok());
     if inspector.finding(MissingContent::Allow) == Finding::AskTheSchema {
-        let judgement = schema.judge(inspector.document(), scratch);
-        assert_eq!(judgement.verdict, Verdict::Conforms);
+        let judgment = schema.judge(inspector.document(), scratch);
+        assert_eq!(judgment.verdict, Verdict::Conforms);
     }
     let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
     draft.keep(Raw::Response, &body, RESPONSE_BYTES);

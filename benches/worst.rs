@@ -38,9 +38,9 @@ fn judge(line: &str, schema: &Schema, document: &[Bytes; 1], compiling: Duration
     let (mut verdict, mut took) = (String::new(), Duration::ZERO);
     let allocated = allocation_counter::measure(|| {
         let began = Instant::now();
-        let judgement = schema.judge(document, &mut scratch);
+        let judgment = schema.judge(document, &mut scratch);
         took = began.elapsed();
-        verdict = match judgement.verdict {
+        verdict = match judgment.verdict {
             Verdict::Conforms => "conforms".to_owned(),
             Verdict::Violates(violation) => violation.reason.code().to_owned(),
         };

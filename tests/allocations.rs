@@ -22,8 +22,8 @@ fn judge(schema: &mcpproxy_schema::compile::Schema, scratch: &mut JudgeScratch, 
     assert!(inspector.feed(whole).is_ok());
     assert!(inspector.end().is_ok());
     assert_eq!(inspector.finding(MissingContent::Allow), Finding::AskTheSchema);
-    let judgement = schema.judge(inspector.document(), scratch);
-    assert_eq!(judgement.verdict, Verdict::Conforms);
+    let judgment = schema.judge(inspector.document(), scratch);
+    assert_eq!(judgment.verdict, Verdict::Conforms);
 }
 
 // SC-003, SC-006

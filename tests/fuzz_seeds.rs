@@ -22,73 +22,73 @@ fn replay(target: &str, body: fn(&[u8])) {
 
 // FR-A14
 #[test]
-fn accept() {
+fn accept_seeds_pass() {
     replay("accept", bodies::accept::run);
 }
 
 #[test]
-fn answers() {
+fn answers_seeds_pass() {
     replay("answers", bodies::answers::run);
 }
 
 #[test]
-fn arguments() {
+fn arguments_seeds_pass() {
     replay("arguments", bodies::arguments::run);
 }
 
 #[test]
-fn ledger() {
+fn ledger_seeds_pass() {
     replay("ledger", bodies::ledger::run);
 }
 
 #[test]
-fn scan() {
+fn scan_seeds_pass() {
     replay("scan", bodies::scan::run);
 }
 
 #[test]
-fn sessions() {
+fn sessions_seeds_pass() {
     replay("sessions", bodies::sessions::run);
 }
 
 #[test]
-fn tickets() {
+fn tickets_seeds_pass() {
     replay("tickets", bodies::tickets::run);
 }
 
 #[test]
-fn envelope() {
+fn envelope_seeds_pass() {
     replay("envelope", bodies::envelope::run);
 }
 
 #[test]
-fn framing() {
+fn framing_seeds_pass() {
     replay("framing", bodies::framing::run);
 }
 
 #[test]
-fn guard() {
+fn guard_seeds_pass() {
     replay("guard", bodies::guard::run);
 }
 
 #[test]
-fn headers() {
+fn headers_seeds_pass() {
     replay("headers", bodies::headers::run);
 }
 
 #[test]
-fn intent() {
+fn intent_seeds_pass() {
     replay("intent", bodies::intent::run);
 }
 
 #[test]
-fn journal() {
+fn journal_seeds_pass() {
     replay("journal", bodies::journal::run);
 }
 
 /// Beside the seeds: journals grown out of bytes at random, the same in each run.
 #[test]
-fn journals_grown() {
+fn grown_journals_pass() {
     const RUNS: u64 = 1000;
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for run in 0..RUNS {
@@ -104,23 +104,23 @@ fn journals_grown() {
 }
 
 #[test]
-fn kept() {
+fn kept_seeds_pass() {
     replay("kept", bodies::kept::run);
 }
 
 #[test]
-fn lines() {
+fn lines_seeds_pass() {
     replay("lines", bodies::lines::run);
 }
 
 #[test]
-fn members() {
+fn members_seeds_pass() {
     replay("members", bodies::members::run);
 }
 
 /// Beside the seeds: what `grow` makes of bytes at random, the same in each run.
 #[test]
-fn members_grown() {
+fn grown_members_pass() {
     const RUNS: u64 = 2000;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for run in 0..RUNS {
@@ -136,47 +136,47 @@ fn members_grown() {
 }
 
 #[test]
-fn peers() {
+fn peers_seeds_pass() {
     replay("peers", bodies::peers::run);
 }
 
 #[test]
-fn record() {
+fn record_seeds_pass() {
     replay("record", bodies::record::run);
 }
 
 #[test]
-fn results() {
+fn results_seeds_pass() {
     replay("results", bodies::results::run);
 }
 
 #[test]
-fn router() {
+fn router_seeds_pass() {
     replay("router", bodies::router::run);
 }
 
 #[test]
-fn signature() {
+fn signature_seeds_pass() {
     replay("signature", bodies::signature::run);
 }
 
 #[test]
-fn splice() {
+fn splice_seeds_pass() {
     replay("splice", bodies::splice::run);
 }
 
 #[test]
-fn sse() {
+fn sse_seeds_pass() {
     replay("sse", bodies::sse::run);
 }
 
 // PRO-45
 #[test]
-fn uris() {
+fn uris_seeds_pass() {
     replay("uris", bodies::uris::run);
 }
 
 #[test]
-fn validate() {
+fn validate_seeds_pass() {
     replay("validate", bodies::validate::run);
 }

@@ -7,20 +7,20 @@
 use bytes::Bytes;
 use mcpproxy_json::tape;
 use mcpproxy_schema::compile::{Engine, Settings, compile};
-use mcpproxy_schema::judge::{JudgeScratch, Judgement, Verdict};
+use mcpproxy_schema::judge::{JudgeScratch, Judgment, Verdict};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn judge(engine: Engine, schema: &str, document: &str) -> Judgement {
+fn judge(engine: Engine, schema: &str, document: &str) -> Judgment {
     let settings = Settings { engine, assert_formats: false };
     let schema = compile(schema.as_bytes(), &settings).unwrap();
     schema.judge(&[Bytes::copy_from_slice(document.as_bytes())], &mut JudgeScratch::new())
 }
 
-/// Both judgements, and that they agree.
-fn agreed(schema: &str, document: &str) -> [Judgement; 2] {
+/// Both judgments, and that they agree.
+fn agreed(schema: &str, document: &str) -> [Judgment; 2] {
     let both = [Engine::Tape, Engine::Boon].map(|engine| judge(engine, schema, document));
-    let [tape, boon] = both.each_ref().map(|judgement| judgement.verdict == Verdict::Conforms);
+    let [tape, boon] = both.each_ref().map(|judgment| judgment.verdict == Verdict::Conforms);
     assert_eq!(tape, boon, "{schema} {document}");
     both
 }
@@ -111,8 +111,8 @@ proptest! {
         let other: Value = serde_json::from_str(&other).unwrap();
         let root = json!({ "allOf": [schema], "$defs": { "other": other } }).to_string();
         let document = document.to_string();
-        for judgement in agreed(&root, &document) {
-            prop_assert!(!judgement.disagreement, "{root} {document}");
+        for judgment in agreed(&root, &document) {
+            prop_assert!(!judgment.disagreement, "{root} {document}");
         }
     }
 
@@ -390,12 +390,12 @@ fn fr_a14_document_accepted_in_one_pass_conforms_for_both_engines() {
         for _ in 0..PER_SCHEMA {
             let document = conforming(&root, &root, &mut choices, 0);
             let document = Bytes::from(damaged(&document, &mut choices));
-            let judgement = boon.judge(std::slice::from_ref(&document), &mut scratch);
-            let conforms = judgement.verdict == Verdict::Conforms;
+            let judgment = boon.judge(std::slice::from_ref(&document), &mut scratch);
+            let conforms = judgment.verdict == Verdict::Conforms;
             valid += u32::from(conforms);
             if tape.accepts_in_one_pass(&document, &mut scratch) {
                 let shown = String::from_utf8_lossy(&document);
-                assert!(conforms && !judgement.disagreement, "seed {seed}: {raw} {shown}");
+                assert!(conforms && !judgment.disagreement, "seed {seed}: {raw} {shown}");
                 accepted += 1;
             }
         }

@@ -337,8 +337,8 @@ fn one_pass(schema: &Schema, data: &str) -> bool {
 /// Whether `data` conforms, and whether the engines disagree.
 fn judged(schema: &Schema, data: &str) -> (bool, bool) {
     let document = [Bytes::copy_from_slice(data.as_bytes())];
-    let judgement = schema.judge(&document, &mut JudgeScratch::new());
-    (judgement.verdict == Verdict::Conforms, judgement.disagreement)
+    let judgment = schema.judge(&document, &mut JudgeScratch::new());
+    (judgment.verdict == Verdict::Conforms, judgment.disagreement)
 }
 
 /// Verdicts of each engine and of the judge; for an unusable schema its error.

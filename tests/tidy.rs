@@ -11,6 +11,8 @@ mod documents;
 mod idiom;
 #[path = "tidy/log_lines.rs"]
 mod log_lines;
+#[path = "tidy/predicates.rs"]
+mod predicates;
 #[path = "tidy/protocol.rs"]
 mod protocol;
 #[path = "tidy/requirements.rs"]

@@ -89,9 +89,9 @@ fn accepts(schema: &Schema, boon: &Schema, document: &[u8], scratch: &mut JudgeS
     );
     assert!(serde_json::from_slice::<Value>(document).is_ok(), "serde_json refuses it");
     let whole = [Bytes::copy_from_slice(document)];
-    let judgement = boon.judge(&whole, scratch);
-    assert_eq!(judgement.verdict, Verdict::Conforms, "boon refuses it");
-    assert!(!judgement.disagreement, "the tape engine refuses it");
+    let judgment = boon.judge(&whole, scratch);
+    assert_eq!(judgment.verdict, Verdict::Conforms, "boon refuses it");
+    assert!(!judgment.disagreement, "the tape engine refuses it");
     let halves = document.split_at(document.len() / 2);
     let halves = [halves.0, halves.1].map(Bytes::copy_from_slice);
     assert_eq!(

@@ -8,7 +8,7 @@
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
 use mcpproxy_schema::compile::{Engine, Settings, compile};
-use mcpproxy_schema::judge::{JudgeScratch, Judgement, Verdict};
+use mcpproxy_schema::judge::{JudgeScratch, Judgment, Verdict};
 use serde_json::Value;
 
 use super::grow::Grow;
@@ -63,40 +63,40 @@ fn compare(raw: &[u8], document: &[u8]) {
     let halves =
         [Bytes::copy_from_slice(&document[..cut]), Bytes::copy_from_slice(&document[cut..])];
     let mut scratch = JudgeScratch::new();
-    let judgement = schema.judge(&whole, &mut scratch);
+    let judgment = schema.judge(&whole, &mut scratch);
     let again = schema.judge(&halves, &mut scratch);
-    assert_eq!(kind(&judgement), kind(&again), "slicing changes the verdict");
+    assert_eq!(kind(&judgment), kind(&again), "slicing changes the verdict");
     let fresh = schema.judge(&whole, &mut JudgeScratch::new());
-    assert_eq!(kind(&judgement), kind(&fresh), "scratch changes it");
+    assert_eq!(kind(&judgment), kind(&fresh), "scratch changes it");
     let arbitrated = arbiter.judge(&whole, &mut scratch);
-    if let Verdict::Violates(violation) = &judgement.verdict {
+    if let Verdict::Violates(violation) = &judgment.verdict {
         assert!(violation.for_agent().len() <= 500 && !violation.for_agent().is_empty());
     }
     let parsed = |json| serde_json::from_slice::<Value>(json);
     let (Ok(schema), Ok(document)) = (parsed(raw), parsed(document)) else {
-        return assert_eq!(judgement.verdict, arbitrated.verdict, "a document that is none");
+        return assert_eq!(judgment.verdict, arbitrated.verdict, "a document that is none");
     };
     if divides_differently(&schema, &document) {
         return;
     }
     assert_eq!(
-        judgement.verdict == Verdict::Conforms,
+        judgment.verdict == Verdict::Conforms,
         arbitrated.verdict == Verdict::Conforms,
         "the engine setting changes the verdict"
     );
     assert!(
-        !judgement.disagreement && !arbitrated.disagreement || repeats_zero(&schema, &document),
+        !judgment.disagreement && !arbitrated.disagreement || repeats_zero(&schema, &document),
         "the engines disagree"
     );
 }
 
 /// A verdict without its text: boon lists violations in random order.
-fn kind(judgement: &Judgement) -> (Option<&'static str>, bool) {
-    let code = match &judgement.verdict {
+fn kind(judgment: &Judgment) -> (Option<&'static str>, bool) {
+    let code = match &judgment.verdict {
         Verdict::Conforms => None,
         Verdict::Violates(violation) => Some(violation.reason.code()),
     };
-    (code, judgement.disagreement)
+    (code, judgment.disagreement)
 }
 
 /// True where a `multipleOf` meets a number that is a multiple of it in decimals and not in boon's

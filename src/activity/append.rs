@@ -1,8 +1,7 @@
-//! Appender at the tail of the log: assigns each record its number, id and hash, and collects entries into
-//! batches.
+//! Appender to the hash chain: assigns each record its number, id and hash over its predecessor, and collects
+//! entries into batches.
 //!
-//! Owned by the writer thread. It does no I/O: a [`Prepared`] batch can be committed again after a failure,
-//! and its
+//! Owned by the writer thread. It does no I/O: a [`Prepared`] batch can be committed again after a failure, and its
 //! [`ChainTip`] is the chain's tip once it is written.
 
 use std::borrow::Cow;

@@ -50,11 +50,11 @@ impl Gap {
         let text = match unknown_from {
             None => format!("records {first_lost_seq} to {last_lost_seq} are lost: {why}"),
             Some(from) if from == first_lost_seq => format!(
-                "numbers {from} to {last_lost_seq} are left unused, as it is not known whether records had them: {why}"
+                "numbers {from} to {last_lost_seq} are skipped because they may have been assigned: {why}"
             ),
             Some(from) => format!(
-                "records {first_lost_seq} to {} are lost, and numbers {from} to {last_lost_seq} are left unused, \
-                 as it is not known whether records had them: {why}",
+                "records {first_lost_seq} to {} are lost; numbers {from} to {last_lost_seq} are skipped because they may \
+                 have been assigned: {why}",
                 from - 1
             ),
         };
@@ -187,12 +187,14 @@ mod tests {
         assert_eq!(gap.records(), 4);
         assert!(gap.is_same_hole(&Gap::new(17, 80, Hash([7; 32]))));
         assert!(!gap.is_same_hole(&Gap::new(17, 81, Hash([7; 32]))));
-        let text = "records 17 to 20 are lost, and numbers 21 to 80 are left unused, as it is not known \
-                    whether records had them: why";
+        let text = "records 17 to 20 are lost; numbers 21 to 80 are skipped because they may have been \
+                    assigned: why";
         assert_eq!(gap.draft("why", 1).text(Text::Error), text);
         let unused = Gap { unknown_from: Some(17), ..gap.clone() };
         assert_eq!(unused.records(), 0);
-        assert!(unused.draft("why", 1).text(Text::Error).starts_with("numbers 17 to 80 are left"));
+        assert!(
+            unused.draft("why", 1).text(Text::Error).starts_with("numbers 17 to 80 are skipped")
+        );
         let json = serde_json::to_value(&gap).unwrap();
         assert_eq!(serde_json::from_value::<Gap>(json).unwrap(), gap);
     }

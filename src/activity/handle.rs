@@ -122,7 +122,7 @@ impl Activity {
             entry.draft.started = unix_micros();
         }
         let counted = self.shared.try_reserve();
-        self.shared.send(WriterCommand::Entry { entry, ticket: None, done: None, counted });
+        self.shared.enqueue(WriterCommand::Entry { entry, ticket: None, done: None, counted });
         self.shared.wake_if_asleep();
     }
 
@@ -263,7 +263,7 @@ impl Activity {
             if shared.is_suspended.swap(false, Ordering::AcqRel) {
                 shared.suspended.store(Arc::new(None));
                 tracing::info!("activity recording resumed");
-                shared.send(WriterCommand::Lost);
+                shared.enqueue(WriterCommand::Lost);
                 shared.wake();
             }
             return;
@@ -460,16 +460,9 @@ impl Slot {
     pub(super) fn send(&self, message: WriterCommand) {
         let waits = match &message {
             WriterCommand::Entry { done, .. } => done.is_some(),
-            WriterCommand::Mark(_)
-            | WriterCommand::Behind(_)
-            | WriterCommand::Barrier(_)
-            | WriterCommand::Flush(_)
-            | WriterCommand::Cut(..)
-            | WriterCommand::Lost
-            | WriterCommand::Damaged(_)
-            | WriterCommand::Close => true,
+            _ => true,
         };
-        self.shared.send(message);
+        self.shared.enqueue(message);
         if waits {
             self.shared.wake();
         } else {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! call ── reserve ─▶ Slot ── begin, submit(Entry) ─▶ bounded queue ─▶ writer thread
-//!                             redact → encode → chain → compress → one atomic batch → fsync → chain tip
+//!                             redact → encode → hash chain → compress → group commit (one fsync) → chain tip
 //! ```
 //!
 //! # How a record gets to disk and back
@@ -14,7 +14,7 @@
 //!    head (the fields for filters and lists) and a body (payloads), and hashes both together with the previous
 //!    record ([`append`], [`codec`]). At most 64 records or 32 KiB form a *block*, heads and bodies separately,
 //!    each compressed by LZ4 ([`bytes`]).
-//! 3. *Committed.* 28 ms after its first entry the batch is one atomic write to the store's journal: blocks, marks
+//! 3. *Committed*, in groups. 28 ms after its first entry the batch is one atomic write to the store's journal: blocks, marks
 //!    of calls in flight, and for every full run of 1024 records, a *segment*, its index, counters and time bounds
 //!    ([`segment`]). After one `fdatasync` the chain tip is written to a file of its own ([`chain_tip`]). A clean
 //!    stop flushes everything to tables and empties the journals, so that a damaged journal then costs nothing.

@@ -296,7 +296,7 @@ mod tests {
     use base64::Engine;
     use proptest::prelude::*;
 
-    use super::table::{FORMS, KEYS, PREFIXES, SecretForm, Whole};
+    use super::table::{FORMS, KEYS, KeyMatch, PREFIXES, SecretForm};
     use crate::redact::*;
 
     const SECRET: &str = "zq9hunterzq9hunter";
@@ -412,7 +412,7 @@ mod tests {
             for more in ["2", "_hash", "Value"] {
                 names.push(format!("{}{more}", names[0]));
             }
-            if key.whole == Whole::No {
+            if key.matches == KeyMatch::NameEnd {
                 names.extend(spellings(&format!("db {}", key.words)));
             }
             for name in names {

@@ -211,8 +211,8 @@ impl Shared {
         self.capacity - self.permits.available_permits().min(self.capacity)
     }
 
-    /// Sends a command to the writer. Without a writer its entry is lost.
-    pub(super) fn send(&self, message: WriterCommand) {
+    /// Enqueues a command for the writer. Without a writer its entry is lost.
+    pub(super) fn enqueue(&self, message: WriterCommand) {
         if let Err(SendError(WriterCommand::Entry { .. })) = self.queue.send(message) {
             self.lost.fetch_add(1, Ordering::Relaxed);
             tracing::error!("record lost: the activity log is closed");

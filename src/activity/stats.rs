@@ -50,19 +50,7 @@ impl Stats {
                 self.warnings += u64::from(head.status == Status::Warning);
                 return;
             }
-            Type::InternalToolCall
-            | Type::ResourceRead
-            | Type::PromptGet
-            | Type::Completion
-            | Type::ServerQuestion
-            | Type::ServerChange
-            | Type::CatalogChange
-            | Type::Approval
-            | Type::ConfigChange
-            | Type::Retention
-            | Type::Gap
-            | Type::SystemStart
-            | Type::SystemStop => return,
+            _ => return,
         }
         bump(&mut self.statuses, usize::from(head.status.code()) - 1, 1);
         bump(&mut self.operations, head.operation.map_or(0, |it| usize::from(it.code())), 1);

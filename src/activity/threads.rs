@@ -300,7 +300,7 @@ impl Activity {
             let (removed, first, limit) = (cut.removed, cut.first, cut.reason.as_str());
             tracing::info!(removed, first, limit, "removing old activity records");
             let (sender, reply) = mpsc::sync_channel(1);
-            self.shared.send(WriterCommand::Cut(cut.clone(), sender));
+            self.shared.enqueue(WriterCommand::Cut(cut.clone(), sender));
             self.shared.wake();
             reply.recv_timeout(QUERY_TIMEOUT).map_err(|_| QueryError::Busy)?;
         }
@@ -328,7 +328,7 @@ impl Activity {
         let damaged = salvage::scrub(tables, pause, keep_going)?;
         if let Some(table) = &damaged {
             tracing::error!(table = %table.display(), "a table of the activity log is damaged");
-            self.shared.send(WriterCommand::Damaged(table.clone()));
+            self.shared.enqueue(WriterCommand::Damaged(table.clone()));
             self.shared.wake();
         } else {
             // Damage reported by a reader is gone.
@@ -371,7 +371,7 @@ impl Activity {
                 journal = %journal.display(),
                 "a journal of the activity log is damaged; saving its records from memory"
             );
-            self.shared.send(WriterCommand::Damaged(journal.clone()));
+            self.shared.enqueue(WriterCommand::Damaged(journal.clone()));
             self.shared.wake();
         }
         Ok(damaged)

@@ -134,9 +134,9 @@ impl Broken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordFault {
-    /// It differs from what was written.
+    /// Record that differs from what was written.
     Altered,
-    /// It does not exist.
+    /// Record that does not exist.
     Missing,
     /// Another record is in its place.
     OutOfPlace,

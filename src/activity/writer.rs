@@ -1,5 +1,5 @@
-//! Writer thread: gathers submitted entries into a batch, commits and syncs it, and updates the chain tip
-//! (ACT-3, ACT-4).
+//! Writer thread with group commit: gathers submitted entries into a batch, commits it with one sync, and updates
+//! the chain tip (ACT-3, ACT-4).
 //!
 //! ```text
 //!   Asleep ── an entry ──▶ Gathering (28 ms) ──▶ commit ──▶ sync ──▶ chain tip ──▶ Gathering …
@@ -80,7 +80,7 @@ pub(super) fn start(
         ran_ms: ages.ran_ms,
     });
     shared.lost.store(shared.ledger.open(dir, losses::reported(&view)?)?, Ordering::Relaxed);
-    shared.send(WriterCommand::Lost);
+    shared.enqueue(WriterCommand::Lost);
     shared.durable_seq.store(tip.seq, Ordering::Relaxed);
     shared.live.wrote(tip.seq);
     shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);

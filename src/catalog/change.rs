@@ -54,7 +54,7 @@ pub enum FirstSight {
     Known,
     /// Never seen before.
     NewServer(ChangeAction),
-    /// Its pins are lost.
+    /// Loss of the server's pins.
     Lost(ChangeAction),
 }
 

@@ -1,7 +1,7 @@
 //! Compilation of schemas off the worker threads, so that slow schemas delay only their own calls.
 //!
 //! Small schemas are compiled before their tools are published, for at most [`BEFORE_SHOWN`]; large ones afterwards,
-//! one at a time on a dedicated thread, while calls to such a tool wait. Threads cannot be cancelled, so limits on
+//! one at a time on a dedicated thread, while calls to such a tool wait. Threads cannot be canceled, so limits on
 //! the schema end them; one that takes longer than [`LIMIT`] makes the schema unusable, and the next begins when it
 //! has ended.
 

@@ -61,9 +61,9 @@ enum Form {
 /// Consequence of a missing or invalid member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// It is dropped.
+    /// The member is dropped.
     Optional,
-    /// Its object is left out.
+    /// The object of the member is left out.
     Required,
 }
 
@@ -380,7 +380,7 @@ impl Repairs {
             return Fit::Same;
         }
         let odd = all.len() - kept.len();
-        self.add(|| format!("{path} has {odd} other elements, expected {expected}"));
+        self.add(|| format!("{path}: {odd} elements left out, expected {expected}"));
         Fit::Replaced(format!("[{}]", kept.join(",")))
     }
 
@@ -601,8 +601,8 @@ fn wrapped(json: &str) -> Option<String> {
 /// Pointer of the wrapped schema within its wrapper.
 const WRAPPED_AT: &str = "#/properties/result";
 
-/// Value of a schema's member with its local references rebased. `is_name`: the member is no keyword but a name of
-/// the schema's author.
+/// Value of a schema's member with its local references rebased. `is_name`: the key is an author-chosen name,
+/// not a keyword.
 fn rebased_member<'a>(
     name: &str,
     value: &'a str,

@@ -475,7 +475,7 @@ impl Catalog {
         if origin == ToolSet::Discovered {
             self.unscanned.lock().retain(|server| sets.iter().all(|(set, _)| **set != **server));
         }
-        unsaved.iter().for_each(|server| self.saving.is_newer(server));
+        unsaved.iter().for_each(|server| self.saving.mark_outdated(server));
         self.published.swap(next, differs);
         (changes, late)
     }

@@ -99,10 +99,10 @@ pub struct Start(Option<Box<str>>);
 /// A cursor that is not ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCursor {
-    /// It does not decode to a list position.
+    /// Cursor that does not decode to a list position.
     #[error("Invalid cursor")]
     Unknown,
-    /// It is too long.
+    /// Cursor that is too long.
     #[error("Invalid cursor: {0}")]
     OverLimit(#[from] OverLimit),
 }
@@ -466,7 +466,7 @@ struct ToolListing {
 enum ListingForm {
     /// The pinned definition.
     Verbatim,
-    /// It has another spelling of the name there.
+    /// Listed under another spelling of its name.
     Renamed(Bytes),
     Repaired {
         json: Bytes,
@@ -731,7 +731,7 @@ const MAX_NOTE_CHARS: usize = 256;
 pub enum NoteAction {
     /// Listed without its nonconforming members.
     Repaired,
-    /// It is not listed.
+    /// Not listed.
     Omitted,
 }
 

@@ -27,12 +27,12 @@ pub enum ApprovalTarget {
 /// Reason an approval is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApprovalRefused {
-    #[error("Nothing of '{0}' waits for approval")]
+    #[error("'{0}': no definition is pending approval")]
     NothingWaits(String),
-    #[error("'{0}' has changed since it was looked at: look again at its diff")]
+    #[error("'{0}' changed since it was reviewed; review the diff again")]
     Changed(String),
     /// Internal failure.
-    #[error("'{0}' could not be approved")]
+    #[error("internal error while approving '{0}'; see the proxy's log")]
     Failed(String),
 }
 

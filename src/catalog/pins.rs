@@ -66,7 +66,7 @@ pub struct ServerPins(pub(super) BTreeMap<Arc<str>, Pin>);
 /// Stored pins of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum PinHistory {
-    /// It was never seen.
+    /// Server that was never seen.
     #[default]
     New,
     Known(Arc<ServerPins>),

@@ -58,7 +58,7 @@ impl Saving {
     }
 
     /// Marks the stored set of `server` as outdated.
-    pub(super) fn is_newer(&self, server: &Arc<str>) {
+    pub(super) fn mark_outdated(&self, server: &Arc<str>) {
         let mut newest = self.newest.lock();
         newest.last += 1;
         let number = newest.last;
@@ -89,7 +89,7 @@ impl Saving {
             let (number, ((server, _), written)) = (number?, written.next()?);
             match written {
                 Ok(()) => {
-                    self.is_written(server, number);
+                    self.mark_written(server, number);
                     None
                 }
                 Err(error) => {
@@ -102,7 +102,7 @@ impl Saving {
     }
 
     /// Marks a set as written; its server is saved unless a newer set exists.
-    fn is_written(&self, server: &Arc<str>, number: u64) {
+    fn mark_written(&self, server: &Arc<str>, number: u64) {
         let unsaved = &mut self.newest.lock().unsaved;
         if unsaved.get(server) == Some(&number) {
             unsaved.remove(server);
@@ -206,7 +206,7 @@ impl<J: Send + 'static, R: Send + 'static> JobQueue<J, R> {
     }
 }
 
-/// Tracked blocking work: a thread cannot be cancelled, so that shutdown waits for it even if the caller is gone.
+/// Tracked blocking work: a thread cannot be canceled, so that shutdown waits for it even if the caller is gone.
 #[derive(Debug, Default)]
 pub(super) struct BlockingWork(TaskTracker);
 
@@ -251,7 +251,7 @@ mod tests {
 
     /// Takes up a set, as far as the disk is concerned.
     fn take_up(saving: &Saving, name: &str) -> UnsavedSet {
-        saving.is_newer(&Arc::from("s"));
+        saving.mark_outdated(&Arc::from("s"));
         saving.unsaved("s", set(name)).unwrap()
     }
 
@@ -276,7 +276,7 @@ mod tests {
         let saving = Saving::new(Some(folder.path().to_owned()));
         let old = take_up(&saving, "old");
         // The newer set is published; before it is written the older write ends.
-        saving.is_newer(&Arc::from("s"));
+        saving.mark_outdated(&Arc::from("s"));
         write(&saving, old);
         let new = saving.unsaved("s", set("new")).expect("it is not on disk");
         write(&saving, new);
@@ -289,10 +289,10 @@ mod tests {
         let saving = Saving::new(Some(folder.path().to_owned()));
         let server = Arc::from("s");
         let old = take_up(&saving, "old");
-        saving.is_newer(&server);
-        saving.is_written(&server, old.number);
+        saving.mark_outdated(&server);
+        saving.mark_written(&server, old.number);
         let new = saving.unsaved("s", set("new")).expect("it is not on disk");
-        saving.is_written(&server, new.number);
+        saving.mark_written(&server, new.number);
         assert!(saving.unsaved("s", set("new")).is_none());
     }
 

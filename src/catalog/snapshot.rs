@@ -34,7 +34,7 @@ pub(super) struct KnownServer {
     pub(super) words: Arc<Segment>,
     /// Pins of its tools.
     pub(super) pins: PinHistory,
-    /// Its stored set predates pins.
+    /// True if the stored set predates pins.
     pub(super) unpinned: bool,
 }
 

@@ -176,10 +176,7 @@ impl Container {
                 let items = array.elements.iter().map(|it| it.start()..it.end());
                 Some(Self { whole: array.start()..array.end(), items: items.collect() })
             }
-            Node::StringLit(_)
-            | Node::NumberLit(_)
-            | Node::BooleanLit(_)
-            | Node::NullKeyword(_) => None,
+            _ => None,
         }
     }
 

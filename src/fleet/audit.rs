@@ -272,7 +272,7 @@ const MAX_CANDIDATES: usize = 256;
 pub enum ProofError {
     #[error("not a record proof: {0}")]
     Form(String),
-    /// Its parts contradict each other.
+    /// Parts that contradict each other.
     #[error("invalid proof: {0}")]
     False(String),
     /// None of the given keys is the node's.

@@ -367,8 +367,8 @@ pub(crate) fn root_from_path(
     let (mut found, mut at, mut width, mut rest) = (leaf, at, count, path.iter());
     while width > 1 {
         if at ^ 1 < width {
-            let neighbour = rest.next()?;
-            let pair = if at & 1 == 0 { [found, *neighbour] } else { [*neighbour, found] };
+            let neighbor = rest.next()?;
+            let pair = if at & 1 == 0 { [found, *neighbor] } else { [*neighbor, found] };
             found = domain_hash(NODE, &pair);
         }
         at /= 2;

@@ -222,7 +222,7 @@ impl FailureDetector {
         let asked: Vec<_> = at_once.into_iter().chain(in_turn).map(|(_, name)| name).collect();
         for name in &asked {
             if let Some(node) = self.nodes.get_mut(name) {
-                node.is_asked(now);
+                node.record_request(now);
             }
         }
         asked
@@ -247,7 +247,7 @@ impl FailureDetector {
                 false
             }
             Some(Ok(beat)) if is_self && beat.boot == own_boot => {
-                node.is_own(beat);
+                node.set_own(beat);
                 true
             }
             Some(Ok(beat)) => match node.follows(&beat) {
@@ -280,7 +280,7 @@ impl FailureDetector {
                 }
             },
         };
-        news.extend(node.was_read(fault, late, now).map(NodeEvent::Fault));
+        news.extend(node.record_read(fault, late, now).map(NodeEvent::Fault));
         if !is_self {
             news.extend(node.judge(is_new, had_changed));
         }
@@ -506,8 +506,8 @@ impl WatchedNode {
         self.asked_at
     }
 
-    /// Records a read request.
-    pub(crate) fn is_asked(&mut self, now: u64) {
+    /// Records a request to read its heartbeat.
+    pub(crate) fn record_request(&mut self, now: u64) {
         self.asked_at = Some(now);
     }
 
@@ -522,7 +522,7 @@ impl WatchedNode {
     }
 
     /// Records this node's own heartbeat.
-    pub(crate) fn is_own(&mut self, beat: Heartbeat) {
+    pub(crate) fn set_own(&mut self, beat: Heartbeat) {
         self.heartbeat = Some(Arc::new(beat));
     }
 
@@ -581,7 +581,7 @@ impl WatchedNode {
 
     /// Records a read of the listed object, with the number `late` of an abandoned heartbeat if it was one.
     /// Returns the fault if it is new.
-    pub(crate) fn was_read(
+    pub(crate) fn record_read(
         &mut self,
         fault: Option<HeartbeatFault>,
         late: Option<u64>,

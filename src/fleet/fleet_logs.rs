@@ -448,7 +448,7 @@ impl FleetIndex {
     pub(crate) fn insert(&self, node: Arc<FollowedNode>) {
         self.not_followed.lock().remove(node.name());
         self.nodes.write().insert(Arc::clone(&node.name), node);
-        self.has_changed();
+        self.mark_changed();
     }
 
     pub(crate) fn remove(&self, name: &str) {
@@ -473,7 +473,8 @@ impl FleetIndex {
         *self.error.lock() = error;
     }
 
-    pub(crate) fn has_changed(&self) {
+    /// Notifies readers of a change.
+    pub(crate) fn mark_changed(&self) {
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
     }
 

@@ -42,8 +42,8 @@ pub use crate::follower::followed_chain::FollowSettings;
 
 /// Number of nodes processed concurrently.
 const TURNS: usize = 4;
-/// Time limit for unfinished turns at shutdown.
-const ENDS_WITHIN: Duration = Duration::from_secs(1);
+/// Time limit for polls in progress at shutdown.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct FleetFollower(BackgroundTask);
@@ -61,7 +61,7 @@ impl FleetFollower {
 
     /// Stops after pending writes; pending store requests are abandoned.
     pub async fn end(self) {
-        self.0.end_within(ENDS_WITHIN).await;
+        self.0.end_within(SHUTDOWN_LIMIT).await;
     }
 }
 

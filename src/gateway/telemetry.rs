@@ -87,7 +87,9 @@ impl CertificateHealth {
     pub fn fault(&self, now: SystemTime) -> Option<String> {
         let problem = self.problem.lock().clone();
         problem
-            .map(|problem| format!("the previous one stays in force: {problem}"))
+            .map(|problem| {
+                format!("certificate not reloaded, the previous one is still in use: {problem}")
+            })
             .or_else(|| self.end_is_near(now))
     }
 }
@@ -115,7 +117,7 @@ mod tests {
         health.set_problem(Some("key.pem: no".into()));
         assert_eq!(
             health.fault(at(0)).as_deref(),
-            Some("the previous one stays in force: key.pem: no")
+            Some("certificate not reloaded, the previous one is still in use: key.pem: no")
         );
         health.set_problem(None);
         health.renew(at(200));

@@ -20,7 +20,7 @@ pub enum Admission {
     Permit(Permit),
     /// A person has to approve it first.
     Pending(PendingApproval),
-    /// It waits for a slot under the limits.
+    /// Waits for a slot under the limits.
     Queued(Box<Queued>),
     Denial(Denial),
 }
@@ -51,7 +51,7 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
 /// Result of [`admit`] without its effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forecast {
-    /// It would be sent, limits aside.
+    /// Would be sent, limits aside.
     Allowed {
         /// Warnings that would be recorded.
         warnings: Vec<Warning>,
@@ -61,7 +61,7 @@ pub enum Forecast {
         /// Warnings that would be recorded.
         warnings: Vec<Warning>,
     },
-    /// It would be denied.
+    /// Would be denied.
     Refused(Denial),
 }
 
@@ -211,7 +211,7 @@ fn check_variant(
 /// Comparison of a tool's effective side effect with the variant it is called by.
 enum Mark {
     Fits,
-    /// Nobody marks the tool read-only or destructive, and it is called by the read variant.
+    /// The tool is not marked read-only or destructive, and is called by the read variant.
     None,
     /// The tool only reads and is called by the write variant.
     Less,

@@ -224,7 +224,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Its word in records and answers.
+    /// Word in records and answers.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Approved { .. } => "approved",

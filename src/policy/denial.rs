@@ -90,7 +90,7 @@ pub enum NotApproved {
         /// Queue size.
         limit: usize,
     },
-    /// Nobody can answer: the proxy does not listen.
+    /// No channel for an answer: the proxy does not listen.
     #[error("approval is required, and nobody can be asked: no `mcpproxy serve` is running")]
     Nobody,
     /// Requested by a filter, which is answered immediately.
@@ -243,14 +243,7 @@ impl Denial {
     pub fn rules(&self) -> &[Box<str>] {
         match self {
             Self::Rule(denial) => &denial.rules,
-            Self::Intent(_)
-            | Self::Gate(_)
-            | Self::Unannotated(_)
-            | Self::Approval(_)
-            | Self::Scope { .. }
-            | Self::Lapsed { .. }
-            | Self::Quarantined(_)
-            | Self::Limit(_) => &[],
+            _ => &[],
         }
     }
 
@@ -258,14 +251,7 @@ impl Denial {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limit(limit) => limit.retry_after(),
-            Self::Intent(_)
-            | Self::Gate(_)
-            | Self::Unannotated(_)
-            | Self::Approval(_)
-            | Self::Scope { .. }
-            | Self::Lapsed { .. }
-            | Self::Quarantined(_)
-            | Self::Rule(_) => None,
+            _ => None,
         }
     }
 }

@@ -44,7 +44,7 @@ pub struct BadEntry {
 }
 
 impl BadEntry {
-    /// The problem without the key's name.
+    /// Error text without the config key.
     pub fn problem(&self) -> String {
         format!("'{}' is not {}", self.entry, self.expected)
     }

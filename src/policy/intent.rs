@@ -419,7 +419,7 @@ impl<'a> Words<'a> {
         Ok(())
     }
 
-    /// Stores a field's `word`, the decoded string `value`.
+    /// Stores a field: `word` is its decoded string, `value` its raw JSON.
     fn put(
         &mut self,
         key: &str,

@@ -450,7 +450,7 @@ impl Occupied {
 }
 
 impl Queue {
-    /// Waits for a slot under every limit. Cancelled and polled again, it requeues at the end.
+    /// Waits for a slot under every limit. Canceled and polled again, it requeues at the end.
     pub(super) async fn acquire(
         &mut self,
         principal: &Principal,
@@ -718,7 +718,7 @@ mod tests {
         let expected =
             "Too many calls to 's:t' at a time: limit 1, queue 256; none was free within 1s";
         assert_eq!(text, expected);
-        // Half are cancelled, the others get a slot one after another.
+        // Half are canceled, the others get a slot one after another.
         let mut place = Some(first);
         for (at, mut queue) in waiting.into_iter().enumerate() {
             if at % 2 == 0 {
@@ -796,7 +796,7 @@ mod tests {
 
     // LIM-3
     #[test]
-    fn cancelled_wait_leaves_nothing_behind() {
+    fn canceled_wait_leaves_nothing_behind() {
         let limits = limits(r#"{"concurrent": 4, "queue": 50}"#, &[]);
         let access = tool("s:t", "{}");
         let mut inside: Vec<Occupied> = (0..4).map(|_| free(&limits, ADMIN, &access)).collect();

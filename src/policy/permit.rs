@@ -55,7 +55,7 @@ pub struct Queued {
 pub enum LimitDecision {
     /// The request may be sent.
     Permit(Permit),
-    /// It waits for a slot.
+    /// Waits for a slot.
     Queued(Box<Queued>),
 }
 
@@ -113,10 +113,10 @@ impl Queued {
         &self.cleared.access
     }
 
-    /// Waits for a slot. Cancelled and polled again, it waits at the end of the queue.
+    /// Waits for a slot. Canceled and polled again, it waits at the end of the queue.
     ///
     /// # Errors
-    /// It may not, after all.
+    /// The reason why the request is denied after its wait.
     pub async fn acquire(&mut self) -> Result<Permit, Denial> {
         let Cleared { principal, access, .. } = &self.cleared;
         let occupied = self.queue.acquire(principal, access).await?;

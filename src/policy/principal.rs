@@ -114,7 +114,7 @@ pub struct Scope {
     /// Tool patterns: `server:tool` if the pattern has a colon, otherwise the tool's own name. A token with tools and
     /// no servers excludes resources and prompts.
     pub tools: Vec<Pattern>,
-    /// Operations. Anything but a tool counts as read.
+    /// Allowed operations; resources, prompts and completions count as reads.
     pub operations: Vec<Operation>,
 }
 

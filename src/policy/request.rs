@@ -290,11 +290,7 @@ impl Access {
     pub fn label(&self) -> &str {
         match self {
             Self::Tool(call) => &call.tool.name.tool,
-            Self::Resource { .. }
-            | Self::Prompt { .. }
-            | Self::Completion { .. }
-            | Self::Method { .. }
-            | Self::Task(_) => self.method(),
+            _ => self.method(),
         }
     }
 

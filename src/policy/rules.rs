@@ -158,9 +158,9 @@ pub struct RuleOptions {
 /// A rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleText {
-    /// Its name in problems.
+    /// Name of the file in problems.
     pub file: Arc<str>,
-    /// Its text.
+    /// Text of the file.
     pub text: String,
 }
 
@@ -174,7 +174,7 @@ pub struct ListedRule<'a> {
     pub message: &'a str,
     /// Whether an approval lifts its denial.
     pub approval: ApprovalDemand,
-    /// Its file.
+    /// File of the rule.
     pub file: &'a str,
     /// First line, from 1.
     pub line: usize,
@@ -459,7 +459,7 @@ fn too_long(bytes: usize, most: usize) -> String {
 enum Truth {
     Yes,
     No,
-    /// It cannot be evaluated.
+    /// Rule that cannot be evaluated.
     Error(String),
 }
 
@@ -646,7 +646,7 @@ fn types(needs: &RuleNeeds, target: RuleTarget<'_>) -> InputMembers {
     needs::members(wanted, &[&schema], Completeness::All)
 }
 
-/// Plans that one thread keeps; one more, and it forgets all of them.
+/// Maximum plans in a thread's cache; the cache is cleared when full.
 const MAX_PLANS: usize = 4096;
 
 /// A cached plan and its key.
@@ -774,7 +774,7 @@ pub struct Explained {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleTrace {
     pub rule: Box<str>,
-    /// Its file.
+    /// File of the rule.
     pub file: Arc<str>,
     /// First line, from 1.
     pub line: usize,
@@ -838,12 +838,7 @@ fn values(
         for name in rest {
             value = match value {
                 EvalResult::Record(record) => record.get(name)?.clone(),
-                EvalResult::Bool(_)
-                | EvalResult::Long(_)
-                | EvalResult::String(_)
-                | EvalResult::EntityUid(_)
-                | EvalResult::Set(_)
-                | EvalResult::ExtensionValue(_) => return None,
+                _ => return None,
             };
         }
         let shown = value.to_string();

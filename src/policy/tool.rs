@@ -227,9 +227,9 @@ pub struct InputPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InputMode {
-    /// They are not validated.
+    /// Not validated.
     Off,
-    /// They are sent, and the violation is recorded.
+    /// Sent, and the violation is recorded.
     Warn,
     /// Arguments that no server could accept ([`misfit`](mcpproxy_schema::misfit)) are not sent, others as in `warn`.
     Strict,

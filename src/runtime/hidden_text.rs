@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_hidden_invisible_and_reordering_characters_true_others_false() {
+    fn invisible_and_reordering_characters_are_hidden() {
         let hidden = "\0\n\u{7f}\u{85}\u{ad}\u{34f}\u{115f}\u{1160}\u{180b}\u{200b}\u{2028}\u{202e}\u{2066}\u{2800}\u{3164}\
                       \u{e000}\u{feff}\u{ffa0}\u{fff9}\u{1d173}\u{e0041}\u{10ffff}";
         assert_eq!(hidden.chars().find(|letter| !is_hidden(*letter)), None);

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_rebuilt_only_when_the_set_of_values_changes() {
+    fn mask_is_rebuilt_only_when_the_set_of_values_changes() {
         let secrets = secrets(&["fixed-value"]);
         let is_rebuilt = |change: &dyn Fn()| {
             let before = secrets.mask.load_full();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_secret_anywhere_only_the_secret_replaced() {
+    fn mask_replaces_only_the_secret_wherever_it_is() {
         let secrets = secrets(&["s3cr3t-token", "short"]);
         for (text, expected) in [
             ("s3cr3t-token", "[redacted]"),
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_overlapping_and_nested_secrets_nothing_left() {
+    fn mask_leaves_nothing_of_overlapping_and_nested_secrets() {
         let secrets = secrets(&["abcdefgh", "efghijkl", "abcdefghijklmnop", "mnopqrst"]);
         assert_eq!(masked(&secrets, "<abcdefghijkl>"), "<[redacted]>");
         assert_eq!(masked(&secrets, "<abcdefghijklmnopqrst>"), "<[redacted]>");
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_encoded_forms_found() {
+    fn encoded_secrets_are_masked() {
         let secrets = secrets(&["pä\"s/s<w>&\\ö'rd 1"]);
         for form in [
             "pä\"s/s<w>&\\ö'rd 1",
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_truncated_text_beginning_of_a_secret_masked() {
+    fn mask_covers_the_beginning_of_a_truncated_secret() {
         let secrets = secrets(&["s3cr3t-token"]);
         for cut in 1.."s3cr3t-token".len() {
             let text = format!("key {}", &"s3cr3t-token"[..cut]);
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn quote_any_text_one_printable_bounded_line() {
+    fn quote_turns_any_text_into_one_printable_bounded_line() {
         let none = Secrets::default();
         assert_eq!(&*none.quote(b"\n <h1>\tBad\x1b[31m\x00 </h1>\n"), "<h1> Bad[31m </h1>");
         assert_eq!(&*none.quote(b"\xff!"), "\u{fffd}!");
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn quote_secret_at_the_limit_neither_split_nor_joined() {
+    fn quote_neither_splits_nor_joins_a_secret_at_the_limit() {
         let secrets = secrets(&["s3cr3t-token"]);
         for before in QUOTED_CHARS - 14..QUOTED_CHARS + 2 {
             let text = format!("{}s3cr3t-token and more", "x".repeat(before));
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn learn_values_masked_and_number_bounded() {
+    fn learned_values_are_masked_and_their_number_is_bounded() {
         let secrets = secrets(&["fixed-secret"]);
         secrets.learn(["token-0", "five5"]);
         assert_eq!(masked(&secrets, "token-0 five5"), "[redacted] five5");

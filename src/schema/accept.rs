@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a14_names_of_equal_hash_bits_are_compared() {
+    fn fr_a14_names_with_colliding_hashes_are_compared() {
         let schema = compiled(Engine::Tape, "true");
         let object = |names: &[String]| {
             let members: Vec<_> = names.iter().map(|name| format!("\"{name}\":0")).collect();

@@ -16,13 +16,14 @@ use serde_json::{Map, Value};
 
 use crate::dialect;
 
-/// Kind of a place in a schema.
+/// Content of a schema location: subschemas, a plain value, or unknown content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Holds {
-    /// Subschema, or list of subschemas.
+pub(super) enum LocationKind {
+    /// A subschema, or a list of subschemas.
     Schema,
+    /// An object whose members are subschemas.
     Schemas,
-    /// Value without keywords.
+    /// A value without keywords.
     Value,
     /// Content of an unknown keyword.
     Unknown,
@@ -64,22 +65,28 @@ pub const SUBSCHEMA_KEYWORDS: [&str; 16] = [
 const IDENTITY: [&str; 7] =
     ["$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$ref"];
 
-/// Kind of member `name` of an object of the given kind.
-pub(super) fn holds(kind: Holds, name: &str) -> Holds {
+/// Content of member `name` of an object of the given kind.
+pub(super) fn location_kind(kind: LocationKind, name: &str) -> LocationKind {
     let among = |names: &[&str]| names.contains(&name);
     match kind {
-        Holds::Schema if among(&DEFINITIONS) || among(&SCHEMAS) => Holds::Schemas,
-        Holds::Schema if among(&COMPARED) || among(&["default", "examples"]) => Holds::Value,
-        Holds::Schema | Holds::Schemas if kind == Holds::Schemas || among(&SUBSCHEMA_KEYWORDS) => {
-            Holds::Schema
+        LocationKind::Schema if among(&DEFINITIONS) || among(&SCHEMAS) => LocationKind::Schemas,
+        LocationKind::Schema if among(&COMPARED) || among(&["default", "examples"]) => {
+            LocationKind::Value
         }
-        Holds::Schema | Holds::Schemas | Holds::Unknown => Holds::Unknown,
-        Holds::Value => Holds::Value,
+        LocationKind::Schema | LocationKind::Schemas
+            if kind == LocationKind::Schemas || among(&SUBSCHEMA_KEYWORDS) =>
+        {
+            LocationKind::Schema
+        }
+        LocationKind::Schema | LocationKind::Schemas | LocationKind::Unknown => {
+            LocationKind::Unknown
+        }
+        LocationKind::Value => LocationKind::Value,
     }
 }
 
-impl Holds {
-    /// Kind of the items of a list at this place.
+impl LocationKind {
+    /// Content of the items of a list at this location.
     pub(super) fn of_items(self) -> Self {
         match self {
             Self::Schemas => Self::Unknown,

@@ -75,7 +75,7 @@ pub enum Verdict {
 
 /// Verdict, and what is to be counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judgement {
+pub struct Judgment {
     /// Whether the document may pass.
     pub verdict: Verdict,
     /// Whether the engines disagreed; the verdict is boon's.
@@ -123,11 +123,11 @@ impl Schema {
     /// Evaluates the one value in the slices of `document`.
     ///
     /// Takes up to seconds for documents of many megabytes, and cannot be interrupted.
-    pub fn judge(&self, document: &[Bytes], scratch: &mut JudgeScratch) -> Judgement {
+    pub fn judge(&self, document: &[Bytes], scratch: &mut JudgeScratch) -> Judgment {
         let len = document.iter().map(Bytes::len).sum::<usize>() as u64;
         let judged = self.judge_within(Budget::of(len), document, scratch);
         // Only a limited budget ends without a verdict.
-        judged.unwrap_or_else(|| Judgement {
+        judged.unwrap_or_else(|| Judgment {
             verdict: Verdict::Violates(Violation::of_steps()),
             disagreement: false,
         })
@@ -139,7 +139,7 @@ impl Schema {
         &self,
         document: &[Bytes],
         scratch: &mut JudgeScratch,
-    ) -> Option<Judgement> {
+    ) -> Option<Judgment> {
         self.judge_within(Budget::quick(), document, scratch)
     }
 
@@ -154,8 +154,8 @@ impl Schema {
         budget: Budget,
         document: &[Bytes],
         scratch: &mut JudgeScratch,
-    ) -> Option<Judgement> {
-        let agreed = |verdict| Some(Judgement { verdict, disagreement: false });
+    ) -> Option<Judgment> {
+        let agreed = |verdict| Some(Judgment { verdict, disagreement: false });
         let JudgeScratch { tape, meter, accept } = scratch;
         let slices = document.iter().map(Bytes::as_ref);
         if let Some(program) = &self.accept
@@ -208,7 +208,7 @@ impl Schema {
         Pass::Done(Verdict::Violates(self.words(MeteredDocument { document, meter })))
     }
 
-    fn ask_boon(&self, document: &[Bytes], opinion: Option<bool>) -> Judgement {
+    fn ask_boon(&self, document: &[Bytes], opinion: Option<bool>) -> Judgment {
         let value: Result<Value, _> = match document {
             [whole] => serde_json::from_slice(whole),
             slices => serde_json::from_slice(&slices.concat()),
@@ -222,7 +222,7 @@ impl Schema {
             (Err(_), _) => Some(Violation::of_document(TapeFault::Syntax)),
             (Ok(_), None) => None,
         };
-        Judgement {
+        Judgment {
             disagreement: opinion.is_some_and(|accepted| accepted != violation.is_none()),
             verdict: violation.map_or(Verdict::Conforms, Verdict::Violates),
         }
@@ -285,7 +285,7 @@ mod tests {
     use super::super::violation::{AGENT_MAX, RECORD_MAX, ViolationReason};
     use super::*;
 
-    fn judge_as(engine: Engine, schema: &str, document: &str) -> Judgement {
+    fn judge_as(engine: Engine, schema: &str, document: &str) -> Judgment {
         let settings = Settings { engine, assert_formats: false };
         let schema = compile(schema.as_bytes(), &settings).unwrap();
         schema.judge(&[Bytes::copy_from_slice(document.as_bytes())], &mut JudgeScratch::new())
@@ -328,10 +328,10 @@ mod tests {
             ),
         ] {
             for engine in [Engine::Tape, Engine::Boon] {
-                let judgement = judge_as(engine, schema, document);
-                let found = judgement.verdict == Verdict::Conforms;
+                let judgment = judge_as(engine, schema, document);
+                let found = judgment.verdict == Verdict::Conforms;
                 assert_eq!(found, conforms, "{schema} {document} {engine:?}");
-                assert!(!judgement.disagreement, "{schema} {document} {engine:?}");
+                assert!(!judgment.disagreement, "{schema} {document} {engine:?}");
             }
         }
     }

@@ -143,36 +143,7 @@ impl Misfits {
             | ErrorKind::AllOf => {
                 error.causes.iter().for_each(|cause| self.collect_boon(cause, base, required));
             }
-            ErrorKind::ContentSchema
-            | ErrorKind::PropertyName { .. }
-            | ErrorKind::RefCycle { .. }
-            | ErrorKind::FalseSchema
-            | ErrorKind::Enum { .. }
-            | ErrorKind::Const { .. }
-            | ErrorKind::Format { .. }
-            | ErrorKind::MinProperties { .. }
-            | ErrorKind::MaxProperties { .. }
-            | ErrorKind::Dependency { .. }
-            | ErrorKind::DependentRequired { .. }
-            | ErrorKind::MinItems { .. }
-            | ErrorKind::MaxItems { .. }
-            | ErrorKind::Contains
-            | ErrorKind::MinContains { .. }
-            | ErrorKind::MaxContains { .. }
-            | ErrorKind::UniqueItems { .. }
-            | ErrorKind::AdditionalItems { .. }
-            | ErrorKind::MinLength { .. }
-            | ErrorKind::MaxLength { .. }
-            | ErrorKind::Pattern { .. }
-            | ErrorKind::ContentEncoding { .. }
-            | ErrorKind::ContentMediaType { .. }
-            | ErrorKind::Minimum { .. }
-            | ErrorKind::Maximum { .. }
-            | ErrorKind::ExclusiveMinimum { .. }
-            | ErrorKind::ExclusiveMaximum { .. }
-            | ErrorKind::MultipleOf { .. }
-            | ErrorKind::Not
-            | ErrorKind::OneOf(Some(_)) => {}
+            _ => {}
         }
     }
 

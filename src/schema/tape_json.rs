@@ -119,14 +119,14 @@ impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
     fn as_object(&self) -> Option<TapeObject<'a>> {
         match self.look() {
             Raw::Object { len, .. } => Some(TapeObject { node: *self, len }),
-            Raw::Array { .. } | Raw::String(_) | Raw::Static(_) => None,
+            _ => None,
         }
     }
 
     fn as_array(&self) -> Option<TapeArray<'a>> {
         match self.look() {
             Raw::Array { len, .. } => Some(TapeArray { node: *self, len }),
-            Raw::Object { .. } | Raw::String(_) | Raw::Static(_) => None,
+            _ => None,
         }
     }
 
@@ -150,7 +150,7 @@ impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
     fn as_boolean(&self) -> Option<bool> {
         match self.look() {
             Raw::Static(StaticNode::Bool(truth)) => Some(truth),
-            Raw::Object { .. } | Raw::Array { .. } | Raw::String(_) | Raw::Static(_) => None,
+            _ => None,
         }
     }
 
@@ -547,10 +547,7 @@ fn number(raw: Raw<'_>) -> Option<Digits> {
         Raw::Static(StaticNode::I64(n)) => Some(Digits::Signed(n)),
         Raw::Static(StaticNode::U64(n)) => Some(Digits::Unsigned(n)),
         Raw::Static(StaticNode::F64(n)) => Some(Digits::Double(n)),
-        Raw::Static(StaticNode::Null | StaticNode::Bool(_))
-        | Raw::Object { .. }
-        | Raw::Array { .. }
-        | Raw::String(_) => None,
+        _ => None,
     }
 }
 

@@ -15,7 +15,7 @@ pub enum Unusable {
     /// More text than [`Bounds::bytes`](super::bounds::Bounds::bytes).
     #[error("the schema has {bytes} bytes, more than {limit}")]
     TooLarge {
-        /// Its length in bytes.
+        /// Length in bytes.
         bytes: usize,
         /// The bound in bytes.
         limit: usize,
@@ -47,7 +47,7 @@ pub enum Unusable {
     /// [`Bounds::pattern_bytes`](super::bounds::Bounds::pattern_bytes).
     #[error("a pattern of the schema has {bytes} bytes, more than {limit}")]
     PatternTooLong {
-        /// Its length in bytes.
+        /// Length in bytes.
         bytes: usize,
         /// The bound in bytes.
         limit: usize,
@@ -69,7 +69,7 @@ pub enum Unusable {
         limit: usize,
     },
     /// More than [`Bounds::expansion`](super::bounds::Bounds::expansion).
-    #[error("one value could be visited {} times, more than {limit}: alternatives multiply", or_endlessly(*visits))]
+    #[error("evaluating one value could take {} steps (limit {limit}): nested alternatives multiply the work", or_endlessly(*visits))]
     Expansion {
         /// Maximum number of visits; `u64::MAX` if unbounded.
         visits: u64,

@@ -1,6 +1,6 @@
 //! Export of traced calls and log lines to the configured OTLP collector, over HTTP in protobuf.
 //!
-//! One task each, which no call waits for, takes batches from a bounded queue and sends them one after another. Failed batches are
+//! One task per signal sends batches from a bounded queue; calls never wait for it. Failed batches are
 //! retried with exponential backoff, not before the collector's `Retry-After`, until they are too old (OTLP §OTLP/HTTP Response,
 //! §Retryable Response Codes). Meanwhile the queue may fill up; further items are dropped and counted. An unavailable collector is
 //! reported once until it recovers. At shutdown the rest is sent within [`FLUSH_LIMIT`].
@@ -200,13 +200,13 @@ impl<T: Exported> ExportTask<T> {
             if began.elapsed() + wait > self.timeouts.batch {
                 return self.settle(&delivery);
             }
-            self.is_down(why);
+            self.report_down(why);
             tokio::time::sleep(wait).await;
         }
     }
 
     /// Reports an unavailable collector once.
-    fn is_down(&mut self, why: &str) {
+    fn report_down(&mut self, why: &str) {
         if !self.is_down {
             self.is_down = true;
             let what = T::WHAT;
@@ -240,11 +240,11 @@ impl<T: Exported> ExportTask<T> {
             }
             Delivery::Retry(why, _) => {
                 counts.count_dropped(DropReason::NotTaken, all);
-                self.is_down(why);
+                self.report_down(why);
             }
             Delivery::Rejected(why) => {
                 counts.count_dropped(DropReason::Refused, all);
-                self.is_down(why);
+                self.report_down(why);
             }
         }
     }

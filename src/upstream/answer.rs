@@ -192,7 +192,7 @@ pub(crate) type Sending =
 pub(crate) struct SendState {
     /// Generation of the connection; a new one if the session was lost.
     generation: Cell<u64>,
-    /// Its protocol family.
+    /// Protocol family of the connection.
     family: Cell<ProtocolFamily>,
     /// Whether any byte may have been sent; false while it waits for a connection.
     sent: Cell<bool>,

@@ -479,7 +479,7 @@ pub struct OauthSettings {
     pub grant: OauthGrant,
     /// Preregistered client id.
     pub client_id: Option<String>,
-    /// Its secret. References are resolved.
+    /// Client secret. References are resolved.
     pub client_secret: Option<String>,
     /// Authorization server where the client is registered; id and secret are sent to no other. Absent: the first one used.
     pub issuer: Option<String>,

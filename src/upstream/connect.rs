@@ -44,7 +44,7 @@ pub(super) struct ConnectOptions<'a> {
     pub(super) server_events: &'a Arc<ServerEvents>,
     /// Ends the child if this process is killed.
     pub(super) reaper: &'a Arc<Reaper>,
-    /// Its OAuth tokens, if it can have some.
+    /// OAuth tokens of the server, if it can have some.
     pub(super) login: Option<&'a oauth::LoginTokens>,
     /// Router of the HTTP connection before, whose calls the server may still be working on.
     pub(super) before: Option<&'a NotificationRouter>,
@@ -100,7 +100,7 @@ pub(super) async fn establish(
 }
 
 enum Unstarted {
-    /// It exited or closed its pipes.
+    /// Server that exited or closed its pipes.
     Ended(String),
     Other(ConnectFailure),
 }

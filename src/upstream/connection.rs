@@ -186,7 +186,7 @@ impl Connection {
 
     /// Sends a request and waits until `deadline` for the head of its response, which may arrive before the request was
     /// sent completely. `limit` is the duration to name in the error.
-    pub(super) async fn send(
+    pub(super) async fn send_request(
         &mut self,
         request: &HttpRequest,
         deadline: Instant,
@@ -435,7 +435,7 @@ impl Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdleStatus {
     Silent,
-    /// It delivered unsolicited data.
+    /// Connection that delivered unsolicited data.
     Unsolicited,
     Closed,
 }
@@ -506,7 +506,7 @@ mod tests {
         for n in 0..5 {
             let mut connection = Connection::open(&endpoint).await.unwrap();
             let limit = Duration::from_secs(10);
-            assert!(connection.send(&request, Instant::now() + limit, limit).await.is_ok());
+            assert!(connection.send_request(&request, Instant::now() + limit, limit).await.is_ok());
             let data = poll_fn(|cx| connection.poll_body(cx)).await.unwrap().unwrap();
             assert_eq!(data, format!("[\"{n}n\"]"));
             connection.release_memory();

@@ -368,9 +368,9 @@ impl OwnTls {
 /// A TLS alert that ended a connection, in words.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TlsAlert {
-    /// It concerns our certificate: later connections will fail in the same way.
+    /// Failure of our certificate: later connections will fail in the same way.
     OurCertificate(String),
-    /// It may concern this connection alone.
+    /// Failure that may concern this connection alone.
     Other(String),
 }
 

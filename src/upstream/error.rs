@@ -16,7 +16,7 @@ const FIRST: &str = Revision::November2024.name();
 pub enum Sent {
     /// Certainly not: the call was not executed.
     No,
-    /// It may have been executed.
+    /// May have been executed.
     Maybe,
 }
 

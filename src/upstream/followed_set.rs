@@ -197,7 +197,7 @@ impl OpenStream {
         Progress::Confirmed(others)
     }
 
-    /// Its keys that are not those of the `other` one.
+    /// Keys that the `other` set does not have.
     fn keys_beside(&self, other: Option<&Self>) -> Keys {
         match other {
             Some(other) => self.keys.difference(&other.keys).cloned().collect(),
@@ -756,7 +756,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_43_confirmed_stream_that_is_refused_later_is_searched_for_the_key() {
+    async fn pro_43_stream_refused_after_confirmation_is_bisected_for_the_rejected_key() {
         following((true, CONFIRM_LIMIT), async |_wanted, mut streams, _| {
             // As over a pipe, where the refusal comes last.
             for expected in [&["a", "b"][..], &["a"]] {

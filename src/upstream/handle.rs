@@ -110,7 +110,7 @@ pub(super) enum Life {
     Active,
     /// Removed from the config, or replaced.
     Retired,
-    /// Its task has ended.
+    /// The server's task has ended.
     Over,
 }
 
@@ -125,7 +125,7 @@ pub(super) struct ServerStop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WhyStopped {
     ProxyEnds,
-    /// It was retired, and its calls have ended or timed out.
+    /// Retired server whose calls have ended or timed out.
     Retired,
 }
 
@@ -590,11 +590,7 @@ impl Upstream {
                 .await_state(|now| match now.phase() {
                     Phase::Waiting(Waiting { attempt, .. }) => *attempt > last,
                     Phase::Connecting { attempt, .. } => *attempt > last,
-                    Phase::Disabled
-                    | Phase::Discovering { .. }
-                    | Phase::Connected { .. }
-                    | Phase::Closing { .. }
-                    | Phase::Stopped => true,
+                    _ => true,
                 })
                 .await;
         };

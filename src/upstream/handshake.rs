@@ -162,7 +162,7 @@ struct Handshake<'a> {
 /// Outcome of the probe.
 enum Probed {
     Modern(Introduction),
-    /// It is no modern server, for this reason.
+    /// Not a modern server, for this reason.
     Legacy(String),
 }
 

@@ -373,7 +373,7 @@ pub(crate) async fn exchange(
 ) -> Result<HttpExchange, HttpRefused> {
     let now = clock::now();
     while let Some(mut connection) = pool.take(session, now) {
-        match connection.send(request, limits.first, limits.answer).await {
+        match connection.send_request(request, limits.first, limits.answer).await {
             Ok(head) if redirect::keeps_method(head.status) => {
                 let answered = (connection, head);
                 let following = follow(session, request, limits, answered);
@@ -478,7 +478,7 @@ async fn send_once(
     let opened = tokio::time::timeout_at(limits.first.into(), opening).await;
     let late = |_| Err(Cause::NoAnswer { limit: limits.answer });
     let mut connection = opened.unwrap_or_else(late).map_err(HttpRefused::unsent)?;
-    match connection.send(request, limits.first, limits.answer).await {
+    match connection.send_request(request, limits.first, limits.answer).await {
         Ok(head) => Ok((connection, head)),
         Err(SendError::Stale) => {
             let no_answer = || Cause::NoAnswerAtAll { reason: "".into() };
@@ -782,9 +782,9 @@ const SESSION_ERROR_CODE: &str = "-32001";
 const DENIAL_WAIT: Duration = Duration::from_secs(1);
 /// Maximum size of a first part that is searched for that code. Results are usually larger, and are not searched.
 const MAX_SESSION_ERROR_BYTES: usize = 512;
-/// Part of the texts in which common servers refuse an unknown session ("Session not found", "No valid session ID").
+/// Part of the texts with which common servers reject an unknown session ("Session not found", "No valid session ID").
 const SESSION: &str = "ession";
-/// The same for a server that was restarted and has no session at all ("Server not initialized").
+/// Part of the text with which a restarted server without sessions rejects a request ("Server not initialized").
 const NOT_INITIALIZED: &str = "ot initialized";
 
 /// JSON-RPC error in a response.

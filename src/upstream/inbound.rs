@@ -225,10 +225,9 @@ fn request(
             ),
             (code, why) => reply(code, &format!("{method}: {why}")),
         },
-        Recipient::Nobody => reply(
-            Code::Internal,
-            &format!("{method}: no call is in flight whose client could be asked"),
-        ),
+        Recipient::Nobody => {
+            reply(Code::Internal, &format!("{method}: no client is available to answer it"))
+        }
         Recipient::Ambiguous { calls } => ambiguous(calls),
     }
 }
@@ -554,7 +553,7 @@ mod tests {
         check(asks, &[(B, ELICITATION)], &to_b);
         let (code, text) = refused(asks, &[]);
         assert_eq!(code, -32603);
-        assert_eq!(text, "elicitation/create: no call is in flight whose client could be asked");
+        assert_eq!(text, "elicitation/create: no client is available to answer it");
         let (code, text) =
             refused(asks, &[(A, ClientCapabilities { sampling: true, roots: true, ..NONE })]);
         assert_eq!(code, -32601);

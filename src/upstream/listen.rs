@@ -55,7 +55,7 @@ pub(super) enum Line {
 pub(super) enum ListenEnd {
     /// The server does not support it.
     Refused,
-    /// It can be reopened, after this time if the server named one.
+    /// Stream that can be reopened, after this time if the server named one.
     Ended(Option<Duration>),
     /// The connection is lost, and its task knows.
     Disconnected,

@@ -36,11 +36,11 @@ pub struct Changes {
 /// Outcome of delivering a log message that names no call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogDelivery {
-    /// Its recipient got it, or does not want it.
+    /// Received or unwanted by its recipient.
     Delivered,
     /// A single client uses the server: the call in flight may deliver it, if there is only one.
     ViaCall,
-    /// It could concern several clients, or none.
+    /// No unique recipient: several clients, or none.
     Nobody,
 }
 
@@ -299,7 +299,7 @@ pub(super) struct WantedResource {
     pub(super) since: Instant,
     /// Generation of the connection over which the server was asked; 0 if it was not.
     pub(super) asked: u64,
-    /// Its answer there.
+    /// Answer of that server.
     pub(super) answer: SubscriptionAnswer,
 }
 

@@ -61,16 +61,10 @@ pub(super) fn serves(access: &Access) -> bool {
 /// Whether a request of a client subscribes to a resource, or ends that. It is sent over the second connection if the first
 /// one reports no changes of resources.
 pub(super) fn subscribes(access: &Access) -> bool {
-    match access {
-        Access::Resource { request, .. } => {
-            matches!(request, ResourceRequest::Subscribe | ResourceRequest::Unsubscribe)
-        }
-        Access::Tool(_)
-        | Access::Prompt { .. }
-        | Access::Completion { .. }
-        | Access::Method { .. }
-        | Access::Task(_) => false,
-    }
+    matches!(
+        access,
+        Access::Resource { request: ResourceRequest::Subscribe | ResourceRequest::Unsubscribe, .. }
+    )
 }
 
 /// Phase of the second connection.
@@ -188,10 +182,7 @@ impl SecondConnection {
     pub(super) fn live(&self) -> Option<Arc<LiveConnection>> {
         match &*self.phase.borrow() {
             SecondPhase::Open(open) => Some(Arc::clone(&open.live)),
-            SecondPhase::Absent
-            | SecondPhase::Closed
-            | SecondPhase::Opening { .. }
-            | SecondPhase::Failed { .. } => None,
+            _ => None,
         }
     }
 
@@ -230,10 +221,7 @@ impl SecondConnection {
         let mut phase = self.phase.subscribe();
         let is_over = |phase: &SecondPhase| match phase {
             SecondPhase::Open(open) => open.live.generation != generation,
-            SecondPhase::Absent
-            | SecondPhase::Closed
-            | SecondPhase::Opening { .. }
-            | SecondPhase::Failed { .. } => true,
+            _ => true,
         };
         let limit = until.min(Instant::now() + CONNECT_WAIT);
         let over =
@@ -283,27 +271,16 @@ impl SecondConnection {
 
     /// Whether it is open, and the server reports changes of resources over it.
     pub(super) fn reports_updates(&self) -> bool {
-        match &*self.phase.borrow() {
-            SecondPhase::Open(open) => open.offers.resource_updates,
-            SecondPhase::Absent
-            | SecondPhase::Closed
-            | SecondPhase::Opening { .. }
-            | SecondPhase::Failed { .. } => false,
-        }
+        matches!(&*self.phase.borrow(), SecondPhase::Open(open) if open.offers.resource_updates)
     }
 
     /// Waits until another attempt may be made.
-    pub(super) async fn may_be_tried(&self) {
+    pub(super) async fn wait_for_retry(&self) {
         let until = match &*self.phase.borrow() {
-            SecondPhase::Failed { until, .. } => Some(*until),
-            SecondPhase::Absent
-            | SecondPhase::Closed
-            | SecondPhase::Opening { .. }
-            | SecondPhase::Open(_) => None,
+            SecondPhase::Failed { until, .. } => *until,
+            _ => return,
         };
-        if let Some(until) = until {
-            sleep_until(until.into()).await;
-        }
+        sleep_until(until.into()).await;
     }
 
     /// The connection continues with a new token.

@@ -41,7 +41,7 @@ pub(super) struct SecondTask {
 /// The server as its first connection found it.
 pub(super) struct FirstConnection<'a> {
     pub(super) options: ConnectOptions<'a>,
-    /// Its resolved entry.
+    /// Resolved entry of the server.
     pub(super) target: Option<&'a Target>,
     pub(super) family: ProtocolFamily,
     /// Whether the server listed a legacy revision.
@@ -266,7 +266,7 @@ async fn needed_for_subscriptions(upstream: &Upstream, second: &SecondConnection
     let is_needed = !upstream.offers().resource_updates
         && wanted.wait_for(|resources| !resources.wanted.is_empty()).await.is_ok();
     match is_needed {
-        true => second.may_be_tried().await,
+        true => second.wait_for_retry().await,
         false => std::future::pending().await,
     }
 }

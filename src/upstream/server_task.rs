@@ -60,7 +60,7 @@ pub(super) struct ServerTask {
     /// Permit to ask a keyring.
     pub(super) keyring: Arc<Semaphore>,
     pub(super) generation: u64,
-    /// Its OAuth tokens, if it can have some; `None` before its entry was resolved.
+    /// OAuth tokens of the server, if it can have some; `None` before its entry was resolved.
     pub(super) login: Option<oauth::LoginTokens>,
     /// Last failure and the number of consecutive repetitions.
     pub(super) failed: Option<(String, u64)>,
@@ -469,7 +469,7 @@ impl ServerTask {
                     let refresh = pace.changed(Instant::now());
                     if refresh.warn {
                         let server = &self.upstream.name;
-                        peer_line!(warn, self.upstream.peer, %server, "its list of tools changes constantly: it is refreshed less and less often, at most every {MAX_DELAY:?}");
+                        peer_line!(warn, self.upstream.peer, %server, "tool list changes too often; refresh interval raised to up to {MAX_DELAY:?}");
                     }
                     discovery = Some(self.discovery(connection, refresh.after, complete));
                 }
@@ -736,7 +736,7 @@ async fn done(discovery: &mut Option<Discovery>) -> Result<Refreshed, ListFailur
 /// Why the entry could not be resolved, in one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotRead {
-    /// It names no server, regardless of what its references resolve to.
+    /// Entry that names no server, regardless of what its references resolve to.
     NoServer(String),
     /// A reference cannot be resolved now.
     NotNow(String),

@@ -164,22 +164,18 @@ impl UpstreamState {
                 self.phase = Phase::Connecting { attempt, since: now };
                 Ok(())
             }
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Discovering { .. }
-            | Phase::Connected { .. }
-            | Phase::Stopped => self.forbid("begin"),
+            _ => self.forbid("begin"),
         }
     }
 
-    /// Begins an attempt that an operator requested: the outcome of the last one is no longer shown.
+    /// Begins an attempt that an operator requested and clears the outcome of the previous one.
     pub(super) fn begin_requested(&mut self, attempt: u64, now: Instant) -> Transition {
         self.begin(attempt, now)?;
         self.past = Past::None;
         Ok(())
     }
 
-    /// The attempt succeeded: the connection can be used by calls.
+    /// Records a successful attempt: calls can use the connection.
     pub(super) fn reach(&mut self, live: Arc<LiveConnection>, about: About) -> Transition {
         let Phase::Connecting { .. } = self.phase else { return self.forbid("reach") };
         self.phase = Phase::Discovering { live };
@@ -187,14 +183,14 @@ impl UpstreamState {
         Ok(())
     }
 
-    /// The attempt failed.
+    /// Records a failed attempt.
     pub(super) fn fail(&mut self, reason: &str, due: Due) -> Transition {
         let Phase::Connecting { attempt, .. } = self.phase else { return self.forbid("fail") };
         self.wait(Waiting { attempt, failed: true, due }, reason);
         Ok(())
     }
 
-    /// The attempt failed because the server limits its requests.
+    /// Records an attempt rejected by the server's rate limit.
     pub(super) fn refuse(&mut self, reason: &str, due: Due) -> Transition {
         let Phase::Connecting { attempt, .. } = self.phase else { return self.forbid("refuse") };
         self.wait(Waiting { attempt, failed: true, due }, reason);
@@ -202,24 +198,15 @@ impl UpstreamState {
         Ok(())
     }
 
-    /// The list of tools cannot be read yet, because the server limits its requests. The connection is kept.
+    /// Records that the server's rate limit delays the listing of tools. The connection is kept.
     pub(super) fn throttle(&mut self, reason: &str) -> Transition {
-        match self.phase {
-            Phase::Discovering { .. } => {
-                self.past = Past::Throttled(reason.into());
-                self.settled = true;
-                Ok(())
-            }
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Connected { .. }
-            | Phase::Closing { .. }
-            | Phase::Waiting(_)
-            | Phase::Stopped => self.forbid("throttle"),
-        }
+        let Phase::Discovering { .. } = self.phase else { return self.forbid("throttle") };
+        self.past = Past::Throttled(reason.into());
+        self.settled = true;
+        Ok(())
     }
 
-    /// The tools were read.
+    /// Records the listed tools.
     pub(super) fn discover(&mut self, found: Discovered) -> Transition {
         let (Phase::Discovering { live } | Phase::Connected { live, .. }) = &self.phase else {
             return self.forbid("discover");
@@ -233,47 +220,30 @@ impl UpstreamState {
         Ok(())
     }
 
-    /// The connection continues with a new token.
+    /// Replaces the connection by the same one with a new token.
     pub(super) fn renew(&mut self, other: Arc<LiveConnection>) -> Transition {
-        match &mut self.phase {
-            Phase::Discovering { live } | Phase::Connected { live, .. } => {
-                *live = other;
-                Ok(())
-            }
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Closing { .. }
-            | Phase::Waiting(_)
-            | Phase::Stopped => self.forbid("renew"),
-        }
+        let (Phase::Discovering { live } | Phase::Connected { live, .. }) = &mut self.phase else {
+            return self.forbid("renew");
+        };
+        *live = other;
+        Ok(())
     }
 
-    /// The missing scopes of the login of a connected server have changed.
+    /// Records a change of the missing scopes of a connected server's login.
     pub(super) fn notice(&mut self, now: Arc<str>) -> Transition {
-        match &mut self.phase {
-            Phase::Connected { notice, .. } => {
-                *notice = now;
-                Ok(())
-            }
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Discovering { .. }
-            | Phase::Closing { .. }
-            | Phase::Waiting(_)
-            | Phase::Stopped => self.forbid("notice"),
-        }
+        let Phase::Connected { notice, .. } = &mut self.phase else {
+            return self.forbid("notice");
+        };
+        *notice = now;
+        Ok(())
     }
 
-    /// The connection was lost.
+    /// Records the loss of the connection.
     pub(super) fn lose(&mut self, reason: &str) -> Transition {
         let (attempt, worked) = match &self.phase {
             Phase::Discovering { live } => (live.generation, false),
             Phase::Connected { live, .. } => (live.generation, true),
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Closing { .. }
-            | Phase::Waiting(_)
-            | Phase::Stopped => return self.forbid("lose"),
+            _ => return self.forbid("lose"),
         };
         if worked {
             self.past = Past::Lost(format!("reconnecting: {reason}").into());
@@ -282,14 +252,14 @@ impl UpstreamState {
         Ok(())
     }
 
-    /// The lost connection was closed. If it never worked, the attempt counts as failed.
+    /// Records that the lost connection was closed. If it never worked, the attempt counts as failed.
     pub(super) fn rest(&mut self, reason: &str, due: Due) -> Transition {
         let Phase::Closing { attempt, worked } = self.phase else { return self.forbid("rest") };
         self.wait(Waiting { attempt, failed: !worked, due }, reason);
         Ok(())
     }
 
-    /// No further attempts will be made.
+    /// Ends all attempts.
     pub(super) fn stop(&mut self, reason: &str) -> Transition {
         if let Phase::Disabled = self.phase {
             return self.forbid("stop");
@@ -330,11 +300,7 @@ impl UpstreamState {
     pub(super) fn live(&self) -> Option<&Arc<LiveConnection>> {
         match &self.phase {
             Phase::Discovering { live } | Phase::Connected { live, .. } => Some(live),
-            Phase::Disabled
-            | Phase::Connecting { .. }
-            | Phase::Closing { .. }
-            | Phase::Waiting(_)
-            | Phase::Stopped => None,
+            _ => None,
         }
     }
 
@@ -487,9 +453,9 @@ pub enum Status {
     Connected,
     /// The last attempt failed; it is retried.
     Failed,
-    /// It requires a login that is missing or no longer valid. In the public view only; a failure otherwise.
+    /// Required login is missing or no longer valid. In the public view only; a failure otherwise.
     NeedsLogin,
-    /// It limits its requests (HTTP 429, or 503 with `Retry-After`); it is asked again when it said so.
+    /// Rejected by the server's rate limit (HTTP 429, or 503 with `Retry-After`); retried at the time it names.
     Throttled,
 }
 
@@ -587,9 +553,9 @@ pub enum Event {
 /// Introduction of a server, for the clients that see it alone. Secrets of the config are masked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduced {
-    /// Its `instructions`; empty if it has none.
+    /// Instructions of the server; empty if it has none.
     pub instructions: Box<str>,
-    /// Its declared capabilities.
+    /// Capabilities declared by the server.
     pub capabilities: Map<String, Value>,
 }
 

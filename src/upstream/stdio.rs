@@ -104,7 +104,7 @@ impl Waiter {
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(super) parts: [Bytes; 3],
-    /// Its call; the line is skipped if the call was abandoned.
+    /// Call of the line, which is skipped if the call was abandoned.
     pub(super) call: Option<u64>,
 }
 

@@ -91,7 +91,7 @@ fn arguments_with_keys_that_differ_only_by_case_cannot_be_approved() {
     for args in [
         json!({"value": 1, "Value": 2}),
         json!({"value": 1, "other": [{"a": 1, "A": 2}]}),
-        json!({"Behaviour": "normal"}),
+        json!({"Behavior": "normal"}),
         json!({"value": 1, "s": {"s": 1, "\u{17f}": 2}}),
     ] {
         let refused = client.call("write", "s:write_item", args.clone());
@@ -241,8 +241,8 @@ fn cap_8_client_that_disconnects_or_cancels_withdraws_its_call() {
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
         "params": {"requestId": "raw"}});
     assert_eq!(post(&proxy, &client.session, &cancel), 202);
-    let cancelled = client.connection.response().json();
-    assert_eq!(cancelled["error"]["message"], "the client cancelled the request");
+    let canceled = client.connection.response().json();
+    assert_eq!(canceled["error"]["message"], "the client cancelled the request");
     until("it is withdrawn", || waiting(&proxy).is_empty().then_some(()));
     assert_eq!(states(&proxy), ["waiting", "withdrawn", "waiting", "withdrawn"]);
     let [record] = &client.records(&proxy, "type=tool_call")[..] else { panic!("one record") };
@@ -450,9 +450,9 @@ fn cap_8_answer_through_another_channel_wins_and_closes_the_clients_dialogue() {
     let asked = events.message();
     let second = id(&until_waiting(&proxy, 1));
     assert_eq!(answer(&proxy, &second, &json!({"decision": "deny"})).status, 200);
-    let cancelled = events.message();
-    assert_eq!(cancelled["method"], "notifications/cancelled");
-    assert_eq!(cancelled["params"]["requestId"], asked["id"]);
+    let canceled = events.message();
+    assert_eq!(canceled["method"], "notifications/cancelled");
+    assert_eq!(canceled["params"]["requestId"], asked["id"]);
     assert!(error_text(&events.message()["result"]).ends_with("approval was denied"));
     // Too late.
     let late = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}});

@@ -87,7 +87,7 @@ impl Scene {
             (self.proxy.api("status")["calls"]["in_flight"] == 0).then_some(())
         });
         let mut client = self.proxy.client();
-        client.begin_read(&format!("{server}:added_more"), json!({"behaviour": "never"}));
+        client.begin_read(&format!("{server}:added_more"), json!({"behavior": "never"}));
         until("the call is under way", || {
             (self.proxy.api("status")["calls"]["in_flight"] != 0).then_some(())
         });
@@ -146,7 +146,7 @@ fn limits_are_checked_last_and_in_their_order() {
         assert!(text.contains("Too many calls to 'approval_limit' at a time"), "{text}");
     }
     let mut client = scene.proxy.client();
-    let failed = client.read("breaker_rate:added_notes", json!({"behaviour": "drop"}));
+    let failed = client.read("breaker_rate:added_notes", json!({"behavior": "drop"}));
     assert_eq!(failed["isError"], true);
     let text = scene.refused("breaker_rate", "read", API_KEY);
     assert!(text.starts_with("Server 'breaker_rate' is set aside after 1 failures"), "{text}");

@@ -181,7 +181,8 @@ fn quarantine_and_approval_survive_a_restart() {
     assert_eq!(answer["isError"], Value::Null, "{answer}");
     let again = scene.proxy.cli(&approve);
     assert!(
-        again.code == Some(1) && again.stderr.contains("Nothing of 's:added_notes' waits"),
+        again.code == Some(1)
+            && again.stderr.contains("'s:added_notes': no definition is pending approval"),
         "{}",
         again.stderr
     );
@@ -197,10 +198,7 @@ fn approval_of_a_definition_that_changed_meanwhile_is_refused() {
     scene.offers(&json!([tool("added_notes", other)]));
     let (status, body) = scene.post("tools/s:added_notes/approve", &json!({"digest": seen}));
     assert_eq!(status, 409, "{body}");
-    assert!(
-        body["error"].as_str().unwrap().contains("has changed since it was looked at"),
-        "{body}"
-    );
+    assert!(body["error"].as_str().unwrap().contains("changed since it was reviewed"), "{body}");
     assert_eq!(scene.shown()["quarantined"], true);
     let record = &scene.proxy.activity("type=approval")[0];
     assert_eq!((&record["status"], &record["principal"]), (&json!("rejected"), &json!("admin")));

@@ -204,7 +204,7 @@ impl Scene {
             Check::Breaker => {
                 for entry_point in behind_both {
                     let failed =
-                        scene.proxies.ask_with(entry_point, "s", &json!({"behaviour": "drop"}));
+                        scene.proxies.ask_with(entry_point, "s", &json!({"behavior": "drop"}));
                     assert!(failed.refused.unwrap().contains("without an answer"));
                 }
             }

@@ -87,8 +87,8 @@ fn faults(proxy: &Proxy) -> String {
     proxy.api("status")["faults"].to_string()
 }
 
-/// The size of the backlog is reported.
-fn is_reported(proxy: &Proxy, before: u64, away: Away) {
+/// Checks that the size of the backlog is reported.
+fn assert_backlog_reported(proxy: &Proxy, before: u64, away: Away) {
     let ledger = proxy.api("fleet")["ledger"].clone();
     let number = |key: &str| ledger[key].as_u64().unwrap();
     assert!(number("stored") >= before, "{ledger}; {before} are in the store");
@@ -134,7 +134,7 @@ fn calls_are_refused_and_nothing_is_lost(away: Away) {
         is_refused.then_some(answer)
     });
     assert!(refusal.to_string().contains("cluster.backlog_bytes"), "{refusal}");
-    is_reported(&proxy, before, away);
+    assert_backlog_reported(&proxy, before, away);
     assert_eq!(call(&mut client)["isError"], true, "and the next one, too");
     absent.comes_back();
     all_is_stored(proxy, &store, &mut client);
@@ -162,7 +162,7 @@ fn calls_go_on_and_what_they_leave_is_counted(away: Away) {
     // What came before the first that is lost is in the log by now.
     let kept = are_lost(5);
     assert_eq!(are_lost(10), kept, "the log does not grow");
-    is_reported(&proxy, before, away);
+    assert_backlog_reported(&proxy, before, away);
     absent.comes_back();
     all_is_stored(proxy, &store, &mut client);
 }

@@ -470,7 +470,7 @@ fn new_node_serves_no_client_before_it_has_read_the_facts_of_its_fleet() {
 }
 
 #[test]
-fn definition_approved_on_one_node_is_approved_on_all_and_no_other_is() {
+fn approval_of_a_definition_applies_on_all_nodes_and_to_nothing_else() {
     let store = Store::new();
     let new = json!({"catalog": {"on_new_server": "quarantine"}});
     let [a, b] = ["a", "b"].map(|name| Proxy::with(store.config(name, new.clone())));

@@ -48,13 +48,13 @@ fn seen(by: &Proxy, node: &str, query: &str) -> Option<Value> {
     fleet["nodes"].as_array().unwrap().iter().find(|it| it["node"] == node).cloned()
 }
 
-fn is_seen(by: &Proxy, node: &str, state: &str) {
+fn wait_until_seen(by: &Proxy, node: &str, state: &str) {
     until(&format!("{node} is {state}"), || {
         seen(by, node, "").filter(|it| it["state"] == state).map(drop)
     });
 }
 
-fn has_fault(by: &Proxy, words: &str) {
+fn wait_for_fault(by: &Proxy, words: &str) {
     until(words, || {
         let faults = by.api("status")["faults"].as_array().unwrap().clone();
         let has =
@@ -82,10 +82,10 @@ fn heartbeat_that_hangs_does_not_hide_the_others() {
     nix::unistd::mkfifo(&hangs.join("claim.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     put(&fleet.heartbeat("hangs"), b"{}");
     let mut b = fleet.node("b");
-    is_seen(&a, "b", "living");
+    wait_until_seen(&a, "b", "living");
     b.process.0.kill().unwrap();
     b.process.wait();
-    is_seen(&a, "b", "silent");
+    wait_until_seen(&a, "b", "silent");
 }
 
 // FLT-4
@@ -94,7 +94,7 @@ fn living_stopped_and_killed_nodes_are_distinguished() {
     let fleet = Fleet::new();
     let (a, b, mut c) = (fleet.node("a"), fleet.node("b"), fleet.node("c"));
     for (by, other) in [(&a, "b"), (&a, "c"), (&b, "a"), (&b, "c"), (&c, "a"), (&c, "b")] {
-        is_seen(by, other, "living");
+        wait_until_seen(by, other, "living");
     }
     b.client();
     let said = until("b has shared its session", || {
@@ -121,11 +121,11 @@ fn living_stopped_and_killed_nodes_are_distinguished() {
     assert_eq!(table["nodes"][1]["reached"], true, "{table}");
 
     drop(b.end());
-    is_seen(&a, "b", "stopped");
-    is_seen(&c, "b", "stopped");
+    wait_until_seen(&a, "b", "stopped");
+    wait_until_seen(&c, "b", "stopped");
     c.process.0.kill().unwrap();
     c.process.wait();
-    is_seen(&a, "c", "silent");
+    wait_until_seen(&a, "c", "silent");
     let all = a.api("fleet");
     let faults = all["faults"].as_array().unwrap();
     assert_eq!((&all["living"], faults.len()), (&json!(1), 1), "who stopped is no fault: {all}");
@@ -141,7 +141,7 @@ fn living_stopped_and_killed_nodes_are_distinguished() {
     // It comes back under its name, with its chain.
     let folder = std::mem::replace(&mut c.folder, tempfile::tempdir().unwrap());
     let c = Proxy::unready(fleet.config("c", KEY, free_port()), folder).ready();
-    is_seen(&a, "c", "living");
+    wait_until_seen(&a, "c", "living");
     drop(c);
 }
 
@@ -151,8 +151,8 @@ fn altered_replayed_foreign_or_oversized_heartbeat_is_reported_and_rejected() {
     let (fleet, elsewhere) = (Fleet::new(), Fleet::new());
     let (a, b) = (fleet.node("a"), fleet.node("b"));
     let other = elsewhere.node("b");
-    is_seen(&a, "b", "living");
-    is_seen(&b, "a", "living");
+    wait_until_seen(&a, "b", "living");
+    wait_until_seen(&b, "a", "living");
     let path = fleet.heartbeat("b");
     let old = std::fs::read(&path).unwrap();
     let at = serde_json::from_slice::<Value>(&old).unwrap()["heartbeat"]["at"].as_u64();
@@ -178,13 +178,13 @@ fn altered_replayed_foreign_or_oversized_heartbeat_is_reported_and_rejected() {
         (&b"{}".to_vec(), "node 'b': invalid heartbeat"),
     ] {
         put(&path, object);
-        has_fault(&a, words);
+        wait_for_fault(&a, words);
         assert_eq!(
             seen(&a, "b", "").unwrap()["said"]["advertise"],
             format!("http://127.0.0.1:{}", b.port)
         );
     }
-    is_seen(&a, "b", "silent");
+    wait_until_seen(&a, "b", "silent");
     put(&path, &last);
     // If its last heartbeat had not been read before it was killed, it counts as alive for one more interval.
     until("it is well again", || {
@@ -202,7 +202,7 @@ fn altered_replayed_foreign_or_oversized_heartbeat_is_reported_and_rejected() {
 fn name_used_by_two_processes_is_reported_by_all_nodes() {
     let fleet = Fleet::new();
     let (a, b) = (fleet.node("a"), fleet.node("b"));
-    is_seen(&a, "b", "living");
+    wait_until_seen(&a, "b", "living");
     let folder = b.end();
     // Its whole data folder once more, as of a volume that was copied.
     let copy = tempfile::tempdir().unwrap();
@@ -220,10 +220,10 @@ fn name_used_by_two_processes_is_reported_by_all_nodes() {
         config
     };
     let b = Proxy::unready(config(), folder).ready();
-    is_seen(&a, "b", "living");
+    wait_until_seen(&a, "b", "living");
     let twin = Proxy::unready(config(), copy).ready();
     for by in [&a, &b, &twin] {
-        has_fault(by, "two processes use the name of node 'b'");
+        wait_for_fault(by, "two processes use the name of node 'b'");
     }
     assert_eq!(seen(&a, "b", "").unwrap()["used_twice"], true);
     let status = a.cli(&["fleet", "status"]);
@@ -236,8 +236,8 @@ fn name_used_by_two_processes_is_reported_by_all_nodes() {
 fn no_node_is_declared_dead_while_the_store_is_away() {
     let fleet = Fleet::new();
     let (a, b) = (fleet.node("a"), fleet.node("b"));
-    is_seen(&a, "b", "living");
-    is_seen(&b, "a", "living");
+    wait_until_seen(&a, "b", "living");
+    wait_until_seen(&b, "a", "living");
     let (nodes, aside) = (fleet.0.path().join("nodes"), fleet.0.path().join("aside"));
     std::fs::rename(&nodes, &aside).unwrap();
     // Nothing can be made there; what was made meanwhile goes.
@@ -245,7 +245,7 @@ fn no_node_is_declared_dead_while_the_store_is_away() {
         let _ = std::fs::remove_dir_all(&nodes);
         std::fs::write(&nodes, "").ok()
     });
-    has_fault(&a, "cannot observe the fleet's nodes");
+    wait_for_fault(&a, "cannot observe the fleet's nodes");
     for _ in 0..20 {
         let all = a.api("fleet");
         assert_eq!(all["living"], 2, "{all}");
@@ -256,7 +256,7 @@ fn no_node_is_declared_dead_while_the_store_is_away() {
         std::fs::rename(&aside, &nodes).ok()
     });
     until("it is seen again", || a.api("fleet")["away"].is_null().then_some(()));
-    is_seen(&a, "b", "living");
+    wait_until_seen(&a, "b", "living");
 }
 
 /// Proxy in front of a node that keeps its requests, and corrupts its answers on demand.
@@ -326,8 +326,8 @@ fn peer_request_is_accepted_once_and_its_answer_authenticated() {
     let mut config = fleet.config("b", KEY, port);
     config["cluster"]["advertise"] = json!(format!("http://127.0.0.1:{}", between.port));
     let b = Proxy::with(config);
-    is_seen(&a, "b", "living");
-    is_seen(&b, "a", "living");
+    wait_until_seen(&a, "b", "living");
+    wait_until_seen(&b, "a", "living");
     let reached = || seen(&a, "b", "?reach=true").unwrap();
     assert_eq!((&reached()["reached"], &reached()["unreached"]), (&json!(true), &Value::Null));
     let request = between.asked.lock().unwrap()[0].clone();
@@ -366,15 +366,15 @@ fn node_with_another_key_is_rejected_and_one_with_overlapping_keys_accepted() {
     let fleet = Fleet::new();
     let a = fleet.node("a");
     let stranger = Proxy::with(fleet.config("b", OTHER_KEY, free_port()));
-    has_fault(&a, "node 'b': heartbeat not authenticated by this fleet's cluster.key");
-    has_fault(&stranger, "node 'a': heartbeat not authenticated by this fleet's cluster.key");
+    wait_for_fault(&a, "node 'b': heartbeat not authenticated by this fleet's cluster.key");
+    wait_for_fault(&stranger, "node 'a': heartbeat not authenticated by this fleet's cluster.key");
     assert_eq!(a.api("fleet")["living"], 1);
     let folder = stranger.end();
     let mut config = fleet.config("b", KEY, free_port());
     config["cluster"]["key"] = json!([KEY, OTHER_KEY]);
     let b = Proxy::unready(config, folder).ready();
-    is_seen(&a, "b", "living");
-    is_seen(&b, "a", "living");
+    wait_until_seen(&a, "b", "living");
+    wait_until_seen(&b, "a", "living");
     assert_eq!(seen(&a, "b", "?reach=true").unwrap()["reached"], true);
     assert_eq!(seen(&b, "a", "?reach=true").unwrap()["reached"], true);
 }

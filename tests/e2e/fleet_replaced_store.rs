@@ -63,8 +63,8 @@ impl Fleet {
         });
     }
 
-    /// Everything that is there is somewhere else.
-    fn is_emptied(&self) {
+    /// Moves everything that is there aside.
+    fn empty(&self) {
         std::fs::create_dir(self.aside()).unwrap();
         // What a node puts there meanwhile is not among them.
         let entries: Vec<_> = std::fs::read_dir(self.store()).unwrap().collect();
@@ -74,8 +74,8 @@ impl Fleet {
         }
     }
 
-    /// Each record of a node up to its last is in the store, once.
-    fn has_all_of(&self, node: &str, last: u64) {
+    /// Checks that each record of a node up to its last is in the store, once.
+    fn assert_all_of(&self, node: &str, last: u64) {
         let url = format!("file://{}", self.store().display());
         let verified =
             Output::of(mcpproxy().args(["activity", "verify", "--store", &url, "--json"]));
@@ -162,7 +162,7 @@ fn objects_of_a_replaced_store_are_ignored_and_records_are_uploaded_again() {
     until("nothing is wrong any more", || (faults(&b) == "[]").then_some(()));
     let last = until_stored(&b);
     assert!(last > before + 20);
-    fleet.has_all_of("b", last);
+    fleet.assert_all_of("b", last);
     let header = [("X-API-Key", token.as_str().unwrap())];
     until("the token is good at the other node", || {
         (a.request("GET", "/api/v1/tools", &header, b"").status == 200).then_some(())
@@ -176,13 +176,13 @@ fn emptied_store_is_reported_by_the_only_node_and_continued_when_it_is_restored(
     let mut client = a.client();
     client.read("s:stats", json!({}));
     until_stored(&a);
-    fleet.is_emptied();
+    fleet.empty();
     client.read("s:stats", json!({}));
     until_reported(&a);
     assert_ne!(ledger(&a)["lag_records"], 0);
     fleet.comes_back();
     until("nothing is wrong any more", || (faults(&a) == "[]").then_some(()));
-    fleet.has_all_of("a", until_stored(&a));
+    fleet.assert_all_of("a", until_stored(&a));
 }
 
 /// Progress of a node that follows another.

@@ -84,8 +84,8 @@ fn asked(names: &[(&str, usize)]) -> Vec<String> {
     each.flat_map(|(name, count)| (0..*count).map(move |at| format!("{name}-{at}"))).collect()
 }
 
-/// The store is sound, and has a chain of the node up to a record.
-fn is_sound(store: &TempDir, node: &str, last: u64) {
+/// Checks that the store is sound, and has a chain of the node up to a record.
+fn assert_sound(store: &TempDir, node: &str, last: u64) {
     let url = format!("file://{}", store.path().display());
     let verified = Output::of(mcpproxy().args(["activity", "verify", "--store", &url, "--json"]));
     assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
@@ -94,8 +94,8 @@ fn is_sound(store: &TempDir, node: &str, last: u64) {
     assert!(of["last"].as_u64().unwrap() >= last, "{of}");
 }
 
-/// An index node has the same records of a node as the node itself, each once.
-fn is_followed(index: &Proxy, proxy: &Proxy, node: &str) {
+/// Checks that an index node has the same records of a node as the node itself, each once.
+fn assert_followed(index: &Proxy, proxy: &Proxy, node: &str) {
     let last = until_stored(proxy);
     until("the index has all of it", || {
         let nodes = index.api("status")["index"]["nodes"].clone();
@@ -126,13 +126,13 @@ fn salvaged_node_fetches_its_sealed_records_and_continues_under_its_own_name() {
     assert_eq!(calls(&a, "").0, asked(&[("before", 12), ("after", 3)]));
     let verified = a.cli(&["activity", "verify", "--json"]);
     assert_eq!(verified.json()["sound"], true, "{}", verified.stdout);
-    is_sound(&store, "a", after);
-    is_followed(&index, &a, "a");
+    assert_sound(&store, "a", after);
+    assert_followed(&index, &a, "a");
     // Another start has nothing more to do.
     let a = Proxy::unready(config(&store, "a", json!(false)), a.end()).ready();
     assert!(!a.log().contains("restored"), "{}", a.log());
     assert!(calls(&a, "").0.len() == 15 && until_stored(&a) >= after);
-    is_sound(&store, "a", after);
+    assert_sound(&store, "a", after);
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn records_between_a_salvage_and_the_next_fleet_start_get_new_numbers() {
     assert_eq!(said, asked(&[("before", 12), ("alone", 9)]));
     assert_eq!(now[..12], ids, "what others have keeps its ids");
     let last = called(&a, "after", 1);
-    is_sound(&store, "a", last);
-    is_followed(&index, &a, "a");
+    assert_sound(&store, "a", last);
+    assert_followed(&index, &a, "a");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn log_that_was_lost_completely_is_fetched_completely() {
     let a = Proxy::unready_under(SALVAGE, config(&store, "a", json!(false)), folder).ready();
     assert_eq!(calls(&a, "").1, ids);
     assert!(called(&a, "after", 2) > before);
-    is_sound(&store, "a", before);
+    assert_sound(&store, "a", before);
 }
 
 #[test]
@@ -204,5 +204,5 @@ fn chain_is_not_continued_while_its_node_runs_or_under_another_name() {
     let renamed = serve("a2", &[]);
     assert_eq!(renamed.code, Some(5), "{}", renamed.stderr);
     assert!(renamed.stderr.contains("belongs to node 'a' of this fleet"), "{}", renamed.stderr);
-    is_sound(&store, "a", until_stored(&a));
+    assert_sound(&store, "a", until_stored(&a));
 }

@@ -270,7 +270,7 @@ fn state_on_one_node_is_reachable_through_any_and_its_end_starts_a_new_session()
     assert_eq!(session.answer(&a, &asked.json()).status, 202);
     let event = again.next().unwrap().json();
     assert_eq!(event["result"]["structuredContent"]["answered"], json!({"model": "m"}));
-    // A call is cancelled wherever the client says so.
+    // A call is canceled wherever the client says so.
     let mut events = session.ask(&b, "cancelled");
     events.next().unwrap();
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "cancelled"}});

@@ -33,8 +33,8 @@ struct Seen {
     /// Number of requests sent to the client.
     asked: u64,
     answers: HashMap<u64, Value>,
-    /// Cancelled calls.
-    cancelled: usize,
+    /// Canceled calls.
+    canceled: usize,
     /// Whether open responses break off.
     is_cut: bool,
 }
@@ -109,7 +109,7 @@ impl Shared {
                     reply(json!({"tools": tools}))
                 }
                 ("POST", Some("notifications/cancelled")) => {
-                    self.seen().cancelled += 1;
+                    self.seen().canceled += 1;
                     Value::Null
                 }
                 ("POST", None) => {
@@ -468,7 +468,7 @@ fn call_is_held_for_several_rounds_over_http() {
             assert_eq!(server.seen().calls.len(), before + 1);
         }
     }
-    assert_eq!(server.seen().cancelled, 0);
+    assert_eq!(server.seen().canceled, 0);
 }
 
 // PRO-42
@@ -545,7 +545,7 @@ fn held_call_is_taken_over_once_by_the_same_call_of_the_same_principal() {
     let text = refusal(&call.repeat(&asked, &answer));
     assert!(text.contains("requestState belongs to no waiting call: it was used before"), "{text}");
     let seen = server.seen();
-    assert_eq!((seen.calls.len(), seen.cancelled), (1, 0));
+    assert_eq!((seen.calls.len(), seen.canceled), (1, 0));
 }
 
 // PRO-42
@@ -558,7 +558,7 @@ fn call_whose_client_does_not_return_is_withdrawn() {
     }));
     let call = Call::of(&proxy, "/mcp", "ask", json!({"ask": [ask("roots/list")]}));
     let asked = call.asked();
-    until("the server has seen the cancellation", || (server.seen().cancelled == 1).then_some(()));
+    until("the server has seen the cancellation", || (server.seen().canceled == 1).then_some(()));
     let record = until("its end is recorded", || {
         let mut records = proxy.activity("type=tool_call&tool=ask&status=error");
         records.pop()

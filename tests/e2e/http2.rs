@@ -88,7 +88,7 @@ fn nth(n: u32) -> u32 {
     2 * n + 1
 }
 
-fn is_served(proxy: &Proxy, ca: &CertificateAuthority) {
+fn assert_served(proxy: &Proxy, ca: &CertificateAuthority) {
     let mut other = Http2::open(proxy.port, ca, &[]);
     other.send(&get("/api/v1/status", 1));
     assert!(other.wait_for(kind::HEADERS, 1).is_ok());
@@ -113,7 +113,7 @@ fn streams_above_the_bound_are_refused_and_the_others_continue() {
     connection.send(&all);
     let refused = connection.wait_for(kind::RST_STREAM, 0);
     assert_eq!((refused.stream, refused.code()), (nth(MAX_STREAMS), REFUSED_STREAM));
-    is_served(&proxy, &ca);
+    assert_served(&proxy, &ca);
     connection.send(&[reset(1), get("/healthz", nth(MAX_STREAMS + 1))].concat());
     assert!(connection.wait_for(kind::HEADERS, nth(MAX_STREAMS + 1)).is_ok());
     drop(connection);
@@ -131,7 +131,7 @@ fn flood_of_immediately_reset_requests_ends_the_connection() {
     assert!(flood.len() < 16 * 1024);
     connection.send(&flood);
     assert_eq!(connection.ended(), Some(ENHANCE_YOUR_CALM));
-    is_served(&proxy, &ca);
+    assert_served(&proxy, &ca);
     proxy.end();
 }
 
@@ -157,7 +157,7 @@ fn client_with_continuous_errors_loses_its_connection() {
     );
     connection.send(&mistake(MAX_ERROR_RESETS + 1));
     assert_eq!(connection.ended(), Some(ENHANCE_YOUR_CALM));
-    is_served(&proxy, &ca);
+    assert_served(&proxy, &ca);
     proxy.end();
 }
 
@@ -186,7 +186,7 @@ fn oversized_heads_are_refused_and_endless_heads_end_the_connection() {
     // It may be over before all of it has been sent.
     let _ = connection.0.write_all(&flood);
     assert_eq!(connection.ended(), Some(ENHANCE_YOUR_CALM));
-    is_served(&proxy, &ca);
+    assert_served(&proxy, &ca);
     let grown = peak(&proxy).saturating_sub(before);
     assert!(grown < 8 * 1024, "the peak grew by {grown} KB");
     proxy.end();
@@ -214,7 +214,7 @@ fn replies_without_client_window_wait_at_their_servers() {
     for _ in 0..REPLIES {
         assert!(stalled.wait_for(kind::HEADERS, 0).is_ok());
     }
-    is_served(&proxy, &ca);
+    assert_served(&proxy, &ca);
     stalled.send(&frame(kind::WINDOW_UPDATE, 0, 1, &100u32.to_be_bytes()));
     let first = stalled.wait_for(kind::DATA, 0);
     assert!(first.stream == 1 && (1..=100).contains(&first.payload.len()), "{}", first.stream);
@@ -244,7 +244,7 @@ fn frames_that_require_answers_are_not_read_while_answers_are_blocked() {
                 break;
             }
         }
-        is_served(&proxy, &ca);
+        assert_served(&proxy, &ca);
         let grown = peak(&proxy).saturating_sub(before);
         assert!(grown < 8 * 1024, "the peak grew by {grown} KB");
     }

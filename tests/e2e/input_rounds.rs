@@ -320,28 +320,40 @@ fn server_that_asks_without_end_or_too_much_is_at_fault() {
     let variant = asking(&[&FORM.replace("message", "Message")]);
     let again = r#"{"resultType":"input_required","requestState":"0"}"#;
     for (result, rounds, expected) in [
-        (again, Some(10), "asked its client for input more than 10 times for one request"),
-        (&many(17), None, "asked its client more than 16 questions at once"),
-        (&many(1000), None, "asked its client more than 16 questions at once"),
-        (&state, None, "sent a requestState of more than 262144 bytes"),
-        (&long, None, "asked its client for input in more than 1048576 bytes"),
-        (&twice, None, "asked for input by a result that is no JSON that every parser reads alike"),
+        (
+            again,
+            Some(10),
+            "the server asked its client for input more than 10 times for one request",
+        ),
+        (&many(17), None, "the server asked its client more than 16 questions at once"),
+        (&many(1000), None, "the server asked its client more than 16 questions at once"),
+        (&state, None, "the server sent a requestState of more than 262144 bytes"),
+        (&long, None, "the server's input request exceeds 1048576 bytes"),
+        (
+            &twice,
+            None,
+            "the server asked for input by a result that is no JSON that every parser reads alike",
+        ),
         (
             r#"{"resultType":"input_required"}"#,
             None,
-            "asked for input without a question: its result has neither inputRequests nor requestState",
+            "the server asked for input without a question: its result has neither inputRequests nor requestState",
         ),
-        (&variant, Some(1), "asked its client with params of elicitation/create that are invalid"),
+        (
+            &variant,
+            Some(1),
+            "the server asked its client with params of elicitation/create that are invalid",
+        ),
     ] {
         let before = calls(&server).len();
         let answer = session.call("s:ask", script(&[result])).response();
-        assert_eq!(failure(&answer), format!("s: ask: the server {expected}"));
+        assert_eq!(failure(&answer), format!("s: ask: {expected}"));
         let sent = calls(&server).len() - before;
         assert_eq!(sent, if result == again { 11 } else { 1 }, "{expected}");
         let record = &proxy.activity(&format!("type=tool_call&session_id={}", session.id()))[0];
         let counted = rounds.map_or(Value::Null, Value::from);
         assert_eq!(record["metadata"]["input_rounds"], counted, "{record}");
-        assert_eq!(record["error_message"], format!("s: ask: the server {expected}"));
+        assert_eq!(record["error_message"], format!("s: ask: {expected}"));
     }
     // Each question of an endless series is asked.
     let mut events = Events::of(session.call("s:ask", script(&[&asking(&[FORM])])));
@@ -386,9 +398,9 @@ fn answers_of_a_client_count_once_and_only_from_the_client_that_was_asked() {
     let error = json!({"code": -1, "message": "User rejected sampling request"});
     let answer = json!({"jsonrpc": "2.0", "id": sampling["id"], "error": error});
     assert_eq!(session.send(&answer).response().status, 202);
-    let cancelled = events.message();
-    assert_eq!(cancelled["method"], "notifications/cancelled", "{cancelled}");
-    assert_eq!(cancelled["params"]["requestId"], form["id"]);
+    let canceled = events.message();
+    assert_eq!(canceled["method"], "notifications/cancelled", "{canceled}");
+    assert_eq!(canceled["params"]["requestId"], form["id"]);
     let text = error_text(&events.message()["result"]).to_owned();
     let expected = "s: ask: the client answered the server's sampling/createMessage with error -1: \
                     User rejected sampling request";
@@ -409,7 +421,7 @@ fn answers_of_a_client_count_once_and_only_from_the_client_that_was_asked() {
 
 // PRO-37
 #[test]
-fn cancelled_calls_free_their_questions() {
+fn canceled_calls_free_their_questions() {
     /// More than the questions that may be open to one client.
     const CALLS: usize = 70;
     let server = Recorder::start(scripted);

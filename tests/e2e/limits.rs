@@ -145,7 +145,7 @@ fn cap_6_flood_of_disconnecting_clients_leaves_nothing() {
         }
     }
     assert!(server.arguments("plain_held").iter().all(|args| args.get("first").is_some()));
-    let gone = "the client went away before the reply was complete";
+    let gone = "the client disconnected before the reply was complete";
     let recorded = proxy.activity("status=error");
     assert!(
         recorded.iter().all(|record| record["error_message"] == gone),
@@ -183,8 +183,8 @@ fn open_breaker_refuses_calls_to_a_failing_server_until_one_call_probes_it() {
     assert_ne!(client.call("write", "s:plain_up", json!({}))["isError"], true);
     let arrived = server.arrived();
     assert_eq!((arrived["plain_down"], arrived["plain_up"]), (4, 1), "what is refused is not sent");
-    proxy.assert_logged("is set aside");
-    proxy.assert_logged("is used again");
+    proxy.assert_logged("circuit breaker opened");
+    proxy.assert_logged("circuit breaker closed");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn client_that_sends_refused_requests_causes_few_log_lines() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     for _ in 0..500 {
-        let refused = client.read("s:read_item", json!({"behaviour": 7}));
+        let refused = client.read("s:read_item", json!({"behavior": 7}));
         assert!(error_text(&refused).contains("do not fit"), "{refused}");
     }
     proxy.assert_logged("log lines about a peer were left out");

@@ -46,7 +46,7 @@ fn seq(json: &str) -> u64 {
 }
 
 /// Asks for what there is no place left for.
-fn has_no_place(proxy: &Proxy, path: &str, words: &str) {
+fn assert_no_place(proxy: &Proxy, path: &str, words: &str) {
     // Without a body first: that of an accepted reader has no end.
     let mut connection = Connection::open(proxy.port);
     connection.send("HEAD", path, &[("X-API-Key", API_KEY)], b"");
@@ -62,11 +62,11 @@ fn readers_and_exports_are_limited_and_surplus_ones_get_a_retry_time() {
     let proxy = proxy();
     let mut client = proxy.client();
     let watchers: Vec<_> = (0..64).map(|_| open(&proxy, "/events", &[])).collect();
-    has_no_place(&proxy, "/events", "64 readers of /events are under way");
+    assert_no_place(&proxy, "/events", "64 readers of /events are under way");
     make_calls(&proxy, CALLS);
     let path = "/api/v1/activity/export";
     let exports: Vec<_> = (0..4).map(|_| open(&proxy, path, &[])).collect();
-    has_no_place(&proxy, path, "4 exports of the activity log are under way");
+    assert_no_place(&proxy, path, "4 exports of the activity log are under way");
     assert_eq!(client.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
     drop((watchers, exports));
     until("a place is free", || {

@@ -61,7 +61,7 @@ fn many_servers_at_once_are_all_listed_with_few_threads_and_again_after_a_restar
 
 #[test]
 fn server_that_continuously_announces_tool_changes_is_listed_increasingly_rarely() {
-    const TOLD: &str = "its list of tools changes constantly";
+    const TOLD: &str = "tool list changes too often";
     let proxy = Proxy::start(json!({
         "storm": stub_stdio(&["--restless", "--only", "read_item,stats"]),
         "calm": stub_stdio(&[]),
@@ -88,7 +88,8 @@ fn server_that_continuously_announces_tool_changes_is_listed_increasingly_rarely
 
 #[test]
 fn clients_are_notified_increasingly_rarely_of_a_continuously_changing_list() {
-    const TOLD: &str = "its resources change constantly: notifications to clients are throttled";
+    const TOLD: &str =
+        "list of resources changes too often; notifications to clients are throttled";
     // Sent at once, and after 0.5, 1, 2, 4, 8, 16 and 30 seconds: no more in the minute after.
     const MOST: usize = 8;
     let proxy = Proxy::start(json!({

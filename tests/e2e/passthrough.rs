@@ -407,9 +407,8 @@ fn resource_of_any_size_is_streamed() {
 
 #[test]
 fn ten_thousand_prompts_and_a_failing_server_leave_the_rest_listed() {
-    let broken =
-        HttpStub::start(&["--offers", "--behaviour", "status_500", "--on", "prompts/list"]);
-    let garbage = HttpStub::start(&["--offers", "--behaviour", "garbage", "--on", "prompts/list"]);
+    let broken = HttpStub::start(&["--offers", "--behavior", "status_500", "--on", "prompts/list"]);
+    let garbage = HttpStub::start(&["--offers", "--behavior", "garbage", "--on", "prompts/list"]);
     let proxy = Proxy::start(json!({
         "many": stub_stdio(&["--offers", "--many", "10000", "--page", "999", "--only", "echo"]),
         "broken": broken.entry(),

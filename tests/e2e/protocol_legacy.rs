@@ -222,9 +222,9 @@ fn error_of_the_client_reaches_the_requesting_server() {
 }
 
 #[test]
-fn cancelled_call_ends_upstream_and_in_the_record_within_its_own_session_only() {
+fn canceled_call_ends_upstream_and_in_the_record_within_its_own_session_only() {
     let (session, other) = (Session::plain(), Session::plain());
-    // The first call of a tool waits for its input schema, and the server need not be notified of one that is cancelled
+    // The first call of a tool waits for its input schema, and the server need not be notified of one that is canceled
     // before it is sent.
     let refused = session.call("s:never", json!({"size": "none"}), json!({})).response().json();
     assert_eq!(refused["result"]["isError"], true, "{refused}");

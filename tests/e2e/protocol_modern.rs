@@ -239,7 +239,7 @@ fn closing_the_stream_cancels_the_call() {
     let gone = until("the call is given up", || {
         proxy.activity("type=tool_call&status=error").into_iter().next()
     });
-    assert!(gone["error_message"].as_str().unwrap().contains("went away"), "{gone}");
+    assert!(gone["error_message"].as_str().unwrap().contains("disconnected"), "{gone}");
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn messages_before_an_answer_are_lines_of_their_own() {
 }
 
 #[test]
-fn cancelled_call_has_no_answer() {
+fn canceled_call_has_no_answer() {
     let mut pipe = Pipe::start(servers());
     pipe.send(&call("stuck", "s:never", json!({})));
     pipe.send(
@@ -192,11 +192,11 @@ fn subscription_that_waits_for_its_server_delays_no_other_line() {
     assert_eq!(refused["id"], SUBSCRIPTIONS.to_string(), "{refused}");
     let why = refused["error"]["message"].as_str().unwrap_or_default();
     assert_eq!(why, "32 subscriptions are open: cancel one first");
-    // Those that wait can be cancelled.
+    // Those that wait can be canceled.
     for n in 0..SUBSCRIPTIONS {
-        let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+        let canceled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
             "params": {"requestId": n.to_string()}});
-        pipe.send(&cancelled.to_string());
+        pipe.send(&canceled.to_string());
     }
     until("there is room", || {
         pipe.send(&listen("last", json!({"toolsListChanged": true})));
@@ -215,7 +215,7 @@ fn subscription_that_waits_for_its_server_delays_no_other_line() {
 
 // PRO-43
 #[test]
-fn pro_43_task_is_cancelled_although_its_client_has_closed_its_end() {
+fn pro_43_task_is_canceled_although_its_client_has_closed_its_end() {
     let server = Server::answering(|_| None);
     let mut pipe = Pipe::open(json!({"mcpServers": {"s": server.entry()}}));
     let params = crate::tasks::call("/mcp", "s:slow", CREATED);

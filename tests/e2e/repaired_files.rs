@@ -60,7 +60,7 @@ fn rejected(proxy: &Proxy) -> Option<String> {
     rejected["problems"][0]["problem"].as_str().map(str::to_owned)
 }
 
-fn is_well(proxy: &Proxy) {
+fn wait_until_well(proxy: &Proxy) {
     until("it is well", || rejected(proxy).is_none().then_some(()));
     assert_eq!(proxy.get("/readyz").json()["config"], json!({"state": "ok"}));
     assert_eq!(proxy.api("status")["faults"], json!([]));
@@ -127,7 +127,7 @@ fn broken_rules_are_reported_with_rejected_configs_until_they_are_repaired() {
     is_reported("with another config");
     assert!(is_refused(&proxy), "those in force stay");
     put_rules(&proxy, "");
-    is_well(&proxy);
+    wait_until_well(&proxy);
     assert!(!is_refused(&proxy), "the repaired ones are in force");
     until("so is the rest of the config", || {
         changes(&proxy, "success").iter().find(|it| it.to_string().contains("tools_limit")).cloned()
@@ -147,7 +147,7 @@ fn rules_that_stay_broken_are_recorded_once() {
     until("it is reported", || rejected(&proxy).filter(|reason| reason.contains("not finished")));
     // As it was before.
     put_rules(&proxy, FORBIDS);
-    is_well(&proxy);
+    wait_until_well(&proxy);
     assert!(is_refused(&proxy));
 }
 
@@ -172,7 +172,7 @@ fn rules_are_not_healthy_while_the_config_is_invalid() {
         })
     });
     put_rules(&proxy, FORBIDS);
-    is_well(&proxy);
+    wait_until_well(&proxy);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn config_with_repaired_rules_is_applied_and_its_rejection_reported_once() {
     until("it is reported", || rejected(&proxy).filter(|reason| reason.contains("not finished")));
     assert!(!is_refused(&proxy));
     put_rules(&proxy, FORBIDS);
-    is_well(&proxy);
+    wait_until_well(&proxy);
     assert!(is_refused(&proxy));
 }
 
@@ -200,7 +200,7 @@ fn config_whose_value_appears_later_is_applied() {
     edit(&proxy, |config| config["approval"] = json!({"webhook": webhook}));
     until("it is reported", || rejected(&proxy));
     put(&secret, "0123456789abcdef0123456789abcdef\n");
-    is_well(&proxy);
+    wait_until_well(&proxy);
     let change = until("it is on record", || changes(&proxy, "success").first().cloned());
     assert_eq!(change["metadata"]["applied"], json!(["approval"]));
 }

@@ -17,7 +17,7 @@ when { context.args has size && context.args.size > 100 };
 
 @id("known-words")
 permit (principal, action in [Action::"read", Action::"write"], resource == Tool::"s:echo")
-when { context.args has behaviour && context.args.behaviour == "known" };
+when { context.args has behavior && context.args.behavior == "known" };
 
 @id("no-secret")
 forbid (principal, action, resource == Resource::"s:test://shared");
@@ -89,10 +89,10 @@ fn arguments_that_cannot_be_presented_to_a_rule_are_refused() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();
     // The rules do not need it, so that they let it pass; the tool's schema does not, which is asked after them.
-    let good = client.read("s:read_item", json!({"size": 3, "behaviour": 7}));
-    let misfit = "Arguments of 's:read_item' do not fit: /behaviour: expected string";
+    let good = client.read("s:read_item", json!({"size": 3, "behavior": 7}));
+    let misfit = "Arguments of 's:read_item' do not fit: /behavior: expected string";
     assert!(error_text(&good).starts_with(misfit), "{good}");
-    for name in ["behaviour", "other"] {
+    for name in ["behavior", "other"] {
         let good = client.read("s:read_item", json!({"size": 3, name: null}));
         assert_ne!(good["isError"], true, "{good}");
     }
@@ -284,9 +284,9 @@ fn rule_can_test_the_name_of_the_client() {
 fn permitting_rules_are_recorded() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();
-    client.read("s:echo", json!({"behaviour": "known"}));
+    client.read("s:echo", json!({"behavior": "known"}));
     assert_eq!(proxy.activity("type=tool_call")[0]["metadata"]["rules"], json!(["known-words"]));
-    client.read("s:echo", json!({"behaviour": "other"}));
+    client.read("s:echo", json!({"behavior": "other"}));
     assert_eq!(proxy.activity("type=tool_call")[0]["metadata"].get("rules"), None);
 }
 

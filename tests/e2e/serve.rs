@@ -144,7 +144,7 @@ fn fr_a1_schemas_from_an_earlier_process_are_evaluated() {
     let folder = first.end();
     // The same tool, whose list cannot be read any more.
     let port = http.stop().to_string();
-    let mute = ["--stateless", "--port", &port, "--behaviour", "never", "--on", "tools/list"];
+    let mute = ["--stateless", "--port", &port, "--behavior", "never", "--on", "tools/list"];
     let http = HttpStub::start(&mute);
     let second = Proxy::unready(config(http.entry()), folder);
     let mut client = second.client();
@@ -228,7 +228,7 @@ fn mute_slow_and_dead_servers_delay_no_other() {
         "mute": deaf(),
         "dead": {"command": "/nowhere/at/all"},
         "refusing": {"url": format!("http://{nobody}/mcp")},
-        "unlisted": stub_stdio(&["--behaviour", "never", "--on", "tools/list"]),
+        "unlisted": stub_stdio(&["--behavior", "never", "--on", "tools/list"]),
         "good": stub_stdio(&[]),
     }});
     let proxy = Proxy::unready(config, tempfile::tempdir().unwrap());

@@ -225,7 +225,7 @@ fn requests_to_a_closed_world_server_are_permitted() {
 // SES-1
 #[test]
 fn any_content_of_a_server_raises_the_facts_seen() {
-    let failing = HttpStub::start(&["--offers", "--behaviour", "html", "--on", "resources/read"]);
+    let failing = HttpStub::start(&["--offers", "--behavior", "html", "--on", "resources/read"]);
     let proxy = proxy_with(&json!(["no-exfiltration"]), &json!({}), Some(failing.entry()));
     let shared = json!({"uri": "mcpproxy://s/test://shared"});
     let complete = json!({"ref": {"type": "ref/prompt", "name": "s__greet"},

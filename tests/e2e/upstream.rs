@@ -12,8 +12,8 @@ fn before(server: Value) -> Proxy {
     Proxy::start(json!({"s": server, "hasty": hasty}))
 }
 
-/// A call without an answer gets an error, and others are answered.
-fn is_not_waited_for(proxy: &Proxy, client: &mut Client) {
+/// Checks that a call without an answer gets an error, and others are answered.
+fn assert_not_waited_for(proxy: &Proxy, client: &mut Client) {
     let text = error_text(&client.read("hasty:never", json!({}))).to_owned();
     assert_eq!(text, "hasty: never: no answer within 300ms");
     let records = client.records(proxy, "type=tool_call&tool=never");
@@ -79,7 +79,7 @@ fn stdio_server_that_dies_is_restarted() {
 fn stdio_server_that_sends_nothing_or_garbage_fails_its_calls() {
     let proxy = before(stub_stdio(&[]));
     let mut client = proxy.client();
-    is_not_waited_for(&proxy, &mut client);
+    assert_not_waited_for(&proxy, &mut client);
     for tool in ["garbage", "foreign_id", "odd_framing", "flood_stderr", "normal"] {
         works(&mut client, tool);
     }
@@ -116,7 +116,7 @@ fn each_http_failure_is_named_and_the_next_call_works() {
     ] {
         fails(&proxy, &mut client, tool, words);
     }
-    is_not_waited_for(&proxy, &mut client);
+    assert_not_waited_for(&proxy, &mut client);
     for tool in ["gzip", "odd_framing", "flood_stderr", "slow", "normal"] {
         works(&mut client, tool);
     }
@@ -147,7 +147,7 @@ fn sse_framing_is_read_as_the_standard_defines() {
         works(&mut client, tool);
     }
     fails(&proxy, &mut client, "cut", &[]);
-    is_not_waited_for(&proxy, &mut client);
+    assert_not_waited_for(&proxy, &mut client);
 }
 
 #[test]

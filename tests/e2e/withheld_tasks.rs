@@ -1,4 +1,4 @@
-//! Tasks that their clients do not get are cancelled at their servers (PRO-43).
+//! Tasks that their clients do not get are canceled at their servers (PRO-43).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ use crate::tasks::{CREATED, MODERN, OWN, Server, TASKS, ask, ask_as, call, tasks
 const PATH: &str = "/mcp/all";
 
 /// Waits for the `n`th cancellation at the server, counted from 0, and for its record and that of its call.
-fn cancelled(server: &Server, proxy: &Proxy, n: usize) -> (Value, Value) {
+fn canceled(server: &Server, proxy: &Proxy, n: usize) -> (Value, Value) {
     let asked = until("it is cancelled", || server.asked("tasks/cancel").into_iter().nth(n));
     assert_eq!(asked.0.headers("mcp-name"), [OWN]);
     assert_eq!(asked.1["params"]["taskId"], OWN);
@@ -21,16 +21,16 @@ fn cancelled(server: &Server, proxy: &Proxy, n: usize) -> (Value, Value) {
             (records.len() > n).then(|| records[records.len() - 1 - n].clone())
         })
     };
-    let (called, cancelled) = (nth("tool_call"), nth("internal_tool_call"));
+    let (called, canceled) = (nth("tool_call"), nth("internal_tool_call"));
     assert_eq!(
-        (&cancelled["metadata"]["task_method"], &cancelled["source"]),
+        (&canceled["metadata"]["task_method"], &canceled["source"]),
         (&json!("tasks/cancel"), &json!("internal")),
-        "{cancelled}"
+        "{canceled}"
     );
-    assert_eq!(called["metadata"]["task"], cancelled["metadata"]["task"], "{called}");
+    assert_eq!(called["metadata"]["task"], canceled["metadata"]["task"], "{called}");
     assert_eq!(called["metadata"]["task"].as_str().map(str::len), Some(16), "{called}");
-    assert_eq!(called["request_id"], cancelled["request_id"], "{called}");
-    (called, cancelled)
+    assert_eq!(called["request_id"], canceled["request_id"], "{called}");
+    (called, canceled)
 }
 
 /// A result that makes a task and is longer than such a result may be.
@@ -40,7 +40,7 @@ fn long() -> String {
 
 // PRO-43
 #[test]
-fn task_that_its_client_does_not_get_is_cancelled_at_its_server() {
+fn task_that_its_client_does_not_get_is_canceled_at_its_server() {
     let server = Server::start();
     let proxy = Proxy::start(json!({"s": server.in_mode("strict")}));
     let with_content = CREATED.replace(r#""x":1.0e5"#, r#""content":[]"#);
@@ -59,21 +59,21 @@ fn task_that_its_client_does_not_get_is_cancelled_at_its_server() {
         let params = call(PATH, tool, made);
         let failed = ask_as(&proxy, ("", capabilities), PATH, "tools/call", params);
         assert!(!failed.text().contains("mcpproxy-task"), "{}", failed.text());
-        let (called, cancelled) = cancelled(&server, &proxy, n);
-        assert_eq!((&called["status"], &cancelled["status"]), (&json!(status), &json!("success")));
+        let (called, canceled) = canceled(&server, &proxy, n);
+        assert_eq!((&called["status"], &canceled["status"]), (&json!(status), &json!("success")));
     }
 }
 
 // PRO-43
 #[test]
-fn task_for_a_client_of_the_other_family_is_cancelled_at_its_server() {
+fn task_for_a_client_of_the_other_family_is_canceled_at_its_server() {
     let server = Server::start();
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let session = Session::open_at(PATH, &proxy, "2025-11-25", json!({}));
     let refused = session.ask("tools/call", &call(PATH, "s:slow", CREATED)).response().json();
     assert_eq!(refused["error"]["code"], -32021, "{refused}");
-    let (_, cancelled) = cancelled(&server, &proxy, 0);
-    assert_eq!(cancelled["status"], "success", "{cancelled}");
+    let (_, canceled) = canceled(&server, &proxy, 0);
+    assert_eq!(canceled["status"], "success", "{canceled}");
 }
 
 /// A server that begins to answer a call with a task, after a message about the call, and then either stops or breaks off.
@@ -105,19 +105,19 @@ fn breaking_off(stops: bool) -> Server {
 
 // PRO-43
 #[test]
-fn task_in_an_answer_that_breaks_off_is_cancelled_at_its_server() {
+fn task_in_an_answer_that_breaks_off_is_canceled_at_its_server() {
     let server = breaking_off(false);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let failed = ask(&proxy, PATH, "tools/call", call(PATH, "s:slow", "")).json();
     assert_eq!(failed["result"]["isError"], true, "{failed}");
-    let (called, cancelled) = cancelled(&server, &proxy, 0);
+    let (called, canceled) = canceled(&server, &proxy, 0);
     assert_eq!(called["status"], "error", "{called}");
-    assert_eq!(cancelled["status"], "success", "{cancelled}");
+    assert_eq!(canceled["status"], "success", "{canceled}");
 }
 
 // PRO-43
 #[test]
-fn task_whose_client_goes_before_it_is_delivered_is_cancelled_at_its_server() {
+fn task_whose_client_goes_before_it_is_delivered_is_canceled_at_its_server() {
     let server = breaking_off(true);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let mut params = call(PATH, "s:slow", "");
@@ -135,10 +135,10 @@ fn task_whose_client_goes_before_it_is_delivered_is_cancelled_at_its_server() {
     assert_eq!(events.message()["method"], "notifications/progress");
     assert!(server.asked("tasks/cancel").is_empty());
     drop(events);
-    let (called, cancelled) = cancelled(&server, &proxy, 0);
+    let (called, canceled) = canceled(&server, &proxy, 0);
     let why = called["error_message"].as_str().unwrap_or_default();
-    assert!(why.starts_with("the client went away"), "{called}");
-    assert_eq!(cancelled["status"], "success", "{cancelled}");
+    assert!(why.starts_with("the client disconnected"), "{called}");
+    assert_eq!(canceled["status"], "success", "{canceled}");
 }
 
 // PRO-43
@@ -151,8 +151,8 @@ fn cancellation_by_the_proxy_is_not_refused_by_rates_and_limits_of_the_principal
     let proxy = Proxy::with(json!({"mcpServers": {"s": entry}, "limits": limits}));
     let made = ask_as(&proxy, ("", json!({})), PATH, "tools/call", call(PATH, "s:slow", CREATED));
     assert_eq!(made.json()["error"]["code"], -32021, "{}", made.text());
-    let (_, cancelled) = cancelled(&server, &proxy, 0);
-    assert_eq!(cancelled["status"], "success", "{cancelled}");
+    let (_, canceled) = canceled(&server, &proxy, 0);
+    assert_eq!(canceled["status"], "success", "{canceled}");
     let refused = ask(&proxy, PATH, "tools/call", call(PATH, "s:slow", CREATED));
     assert!(refused.text().contains("limit"), "the client has used up its own: {}", refused.text());
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use mcpproxy_activity::record::{Hash, NodeId};
 use mcpproxy_fleet::chain::check::{ChainFault, NotBelieved, SegmentFacts};
-use mcpproxy_fleet::chain::follow::{ChainFollower, FollowMark, FollowStep, SegmentJudgement};
+use mcpproxy_fleet::chain::follow::{ChainFollower, FollowMark, FollowStep, SegmentJudgment};
 use mcpproxy_fleet::checkpoint::Checkpoint;
 use mcpproxy_fleet::segment::day_folder;
 
@@ -299,12 +299,11 @@ impl IndexNode {
             kept_from: Vec::new(),
         });
         let Some(follower) = &mut self.follower else { return Ok(Ok(false)) };
-        let mut judgement = follower.judge(opened.as_ref(), local);
-        if let (SegmentJudgement::Pass(mark), Variant::KeepsQuiet) = (&mut judgement, self.variant)
-        {
+        let mut judgment = follower.judge(opened.as_ref(), local);
+        if let (SegmentJudgment::Pass(mark), Variant::KeepsQuiet) = (&mut judgment, self.variant) {
             **mark = follower.mark().clone();
         }
-        if let SegmentJudgement::Take(mark) | SegmentJudgement::Pass(mark) = &judgement
+        if let SegmentJudgment::Take(mark) | SegmentJudgment::Pass(mark) = &judgment
             && is_away
             && self.variant != Variant::BelievesHoles
             && follower.needs_place(mark)
@@ -312,13 +311,11 @@ impl IndexNode {
             follower.displaced(local);
             return Ok(Ok(false));
         }
-        match (judgement, opened) {
-            (SegmentJudgement::Again, _) => Ok(Ok(false)),
-            (SegmentJudgement::Pass(mark), _) => Ok(self.pass(*mark).map(|()| true)),
-            (SegmentJudgement::Take(_), Err(_)) => {
-                Err(format!("{key} was accepted but is invalid"))
-            }
-            (SegmentJudgement::Take(mark), Ok(facts)) => {
+        match (judgment, opened) {
+            (SegmentJudgment::Again, _) => Ok(Ok(false)),
+            (SegmentJudgment::Pass(mark), _) => Ok(self.pass(*mark).map(|()| true)),
+            (SegmentJudgment::Take(_), Err(_)) => Err(format!("{key} was accepted but is invalid")),
+            (SegmentJudgment::Take(mark), Ok(facts)) => {
                 if !matches!(content, Some(Content::Sealed(_))) {
                     return Err(format!("{key} was accepted but is altered"));
                 }

@@ -179,7 +179,7 @@ impl SharingWorld {
             }
             Event::Answer { life, number, answers } if life == node.life => {
                 if let Some((.., object)) = self.puts.get(number).filter(|_| answers) {
-                    node.has_put(object);
+                    node.record_upload(object);
                 }
                 let after = self.random.below(200);
                 self.at(now + after, at, Event::Read { life });
@@ -315,7 +315,7 @@ impl SharingWorld {
             if let (Some(node), Some((.., object))) =
                 (self.nodes.get_mut(at), self.puts.get(number))
             {
-                node.has_put(object);
+                node.record_upload(object);
             }
             return Ok(());
         }

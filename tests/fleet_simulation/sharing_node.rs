@@ -221,9 +221,9 @@ impl SharingNode {
     }
 
     /// Records a confirmed upload.
-    pub fn has_put(&mut self, object: &FactObject) {
+    pub fn record_upload(&mut self, object: &FactObject) {
         if let Some(process) = &mut self.process {
-            process.reader.has_put(object);
+            process.reader.record_upload(object);
             process.kept = Some(object.facts.clone());
         }
     }

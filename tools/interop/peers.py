@@ -429,5 +429,5 @@ def stub_off() -> list[Check]:
 
 
 def stub_sse() -> list[Check]:
-    odd = Check("read", "read_item", {"behaviour": "odd_framing"}, note="odd framing")
+    odd = Check("read", "read_item", {"behavior": "odd_framing"}, note="odd framing")
     return [odd, *stub_strict()]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::behaviour::Behaviour;
+use crate::behavior::Behavior;
 use crate::{Framing, Message, Pace, Reply, Stub, stdio};
 
 const MAX_BODY: usize = 256 << 20;
@@ -159,71 +159,71 @@ fn new_session() -> String {
 fn answer(stub: &Stub, reply: &Reply, extra: &str, stream: &mut TcpStream) -> io::Result<After> {
     let body = reply.answer.as_slice();
     let length = |body: &[u8]| format!("{extra}Content-Length: {}\r\n", body.len());
-    match reply.behaviour {
-        Behaviour::Crash => process::exit(101),
-        Behaviour::Drop => return Ok(After::Close),
-        Behaviour::DropOnce if stub.dropped.fetch_add(1, Ordering::Relaxed) == 0 => {
+    match reply.behavior {
+        Behavior::Crash => process::exit(101),
+        Behavior::Drop => return Ok(After::Close),
+        Behavior::DropOnce if stub.dropped.fetch_add(1, Ordering::Relaxed) == 0 => {
             return Ok(After::Close);
         }
-        Behaviour::Never => {
+        Behavior::Never => {
             io::copy(stream, &mut io::sink())?;
             stub.counts.abandoned.fetch_add(1, Ordering::Relaxed);
             return Ok(After::Close);
         }
-        Behaviour::Status500 => {
+        Behavior::Status500 => {
             return status(stream, "500 Internal Server Error", "the stub is set to fail");
         }
-        Behaviour::Html => {
+        Behavior::Html => {
             let page = b"<!doctype html><title>Login</title><p>Please sign in.";
             return whole(stream, &head_of("text/html", &length(page)), page, Pace::default());
         }
-        Behaviour::Garbage => {
+        Behavior::Garbage => {
             let junk = b"<<< this is not JSON {]";
             return whole(stream, &head_of(JSON, &length(junk)), junk, Pace::default());
         }
-        Behaviour::Gzip => {
+        Behavior::Gzip => {
             let packed = gzip_stored(body);
             let headers = format!("{}Content-Encoding: gzip\r\n", length(&packed));
             return whole(stream, &head_of(JSON, &headers), &packed, reply.pace);
         }
-        Behaviour::BadChunk => {
+        Behavior::BadChunk => {
             let head = head_of(JSON, &format!("{extra}Transfer-Encoding: chunked\r\n"));
             stream.write_all(&[head.as_bytes(), b"zz\r\n", body, b"\r\n0\r\n\r\n"].concat())?;
             return Ok(After::Close);
         }
-        Behaviour::LongBody => {
+        Behavior::LongBody => {
             let surplus = [body, SURPLUS].concat();
             whole(stream, &head_of(JSON, &length(body)), &surplus, reply.pace)?;
             return Ok(After::Close);
         }
-        Behaviour::ShortBody => {
+        Behavior::ShortBody => {
             let short = body.split_at(body.len().saturating_sub(SURPLUS.len())).0;
             whole(stream, &head_of(JSON, &length(body)), short, reply.pace)?;
             return Ok(After::Close);
         }
-        Behaviour::Cut if stub.options.framing == Framing::Json => {
+        Behavior::Cut if stub.options.framing == Framing::Json => {
             let half = body.split_at(body.len() / 2).0;
             whole(stream, &head_of(JSON, &length(body)), half, reply.pace)?;
             return Ok(After::Close);
         }
-        Behaviour::ForeignId if stub.options.framing == Framing::Json => {
+        Behavior::ForeignId if stub.options.framing == Framing::Json => {
             return whole(stream, &head_of(JSON, &length(FOREIGN)), FOREIGN, reply.pace);
         }
-        Behaviour::FloodStderr => stdio::flood()?,
-        Behaviour::Normal
-        | Behaviour::Cut
-        | Behaviour::DropOnce
-        | Behaviour::ForeignId
-        | Behaviour::Slow
-        | Behaviour::CloseStdin
-        | Behaviour::OddFraming => {}
+        Behavior::FloodStderr => stdio::flood()?,
+        Behavior::Normal
+        | Behavior::Cut
+        | Behavior::DropOnce
+        | Behavior::ForeignId
+        | Behavior::Slow
+        | Behavior::CloseStdin
+        | Behavior::OddFraming => {}
     }
-    let odd = reply.behaviour == Behaviour::OddFraming;
+    let odd = reply.behavior == Behavior::OddFraming;
     if stub.options.framing == Framing::Json && reply.before.is_empty() && !odd {
         return whole(stream, &head_of(JSON, &length(body)), body, reply.pace);
     }
     let mut events: Vec<&[u8]> = reply.before.iter().map(Vec::as_slice).collect();
-    if reply.behaviour == Behaviour::ForeignId {
+    if reply.behavior == Behavior::ForeignId {
         events.push(FOREIGN);
     }
     stream.write_all(head_of(SSE, &format!("{extra}Transfer-Encoding: chunked\r\n")).as_bytes())?;
@@ -233,7 +233,7 @@ fn answer(stub: &Stub, reply: &Reply, extra: &str, stream: &mut TcpStream) -> io
     let answered = reply.asks.map(|number| stub.questions.fill(number, body));
     let body = answered.as_deref().unwrap_or(body);
     let mut last = if odd { odd_event(body) } else { event(body) };
-    if reply.behaviour == Behaviour::Cut {
+    if reply.behavior == Behavior::Cut {
         last.truncate(last.len() / 2);
     }
     let pace = if odd { ODD_PACE } else { reply.pace };
@@ -242,7 +242,7 @@ fn answer(stub: &Stub, reply: &Reply, extra: &str, stream: &mut TcpStream) -> io
         stream.write_all(&chunk(piece))?;
         thread::sleep(pace.pause);
     }
-    if reply.behaviour == Behaviour::Cut {
+    if reply.behavior == Behavior::Cut {
         return Ok(After::Close);
     }
     stream.write_all(b"0\r\n\r\n")?;

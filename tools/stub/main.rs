@@ -24,20 +24,20 @@
 //!                        changed, and with `--offers` the other lists
 //!   --offers             also offer resources, templates, prompts and completions (`offers.rs`)
 //!   --many N             N more resources and prompts
-//!   --behaviour NAME     behave so (see below) …
+//!   --behavior NAME     behave so (see below) …
 //!   --on METHOD          … when asked for METHOD (tools/call)
 //! ```
 //!
-//! The tools and what they answer are the table in `tools.rs`; the behaviours, which concern the
-//! transport, the one in `behaviour.rs`. A behavior is chosen by calling the tool of its name, by
-//! the argument `behaviour` of any tool, or for every call by the flag. Every tool takes these
+//! The tools and what they answer are the table in `tools.rs`; the behaviors, which concern the
+//! transport, the one in `behavior.rs`. A behavior is chosen by calling the tool of its name, by
+//! the argument `behavior` of any tool, or for every call by the flag. Every tool takes these
 //! arguments, all optional:
 //!
 //! | argument | |
 //! |---|---|
 //! | `size` | bytes of what the sized tools make |
 //! | `depth` | depth of what `too_deep` makes |
-//! | `behaviour` | name of a behavior |
+//! | `behavior` | name of a behavior |
 //! | `wait_ms` | time before the first byte of the answer |
 //! | `chunk` | write the answer in pieces of so many bytes (0: whole) |
 //! | `pause_ms` | time between two pieces |
@@ -46,7 +46,7 @@
 //!
 //! The tool `received` answers with the request before it, as it came.
 
-mod behaviour;
+mod behavior;
 mod http;
 mod offers;
 mod own;
@@ -64,7 +64,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use behaviour::Behaviour;
+use behavior::Behavior;
 use questions::Questions;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -79,8 +79,8 @@ fn main() -> ExitCode {
     let ended = match args.next().as_deref() {
         Some("stdio") => Options::parse(args).and_then(|o| stdio::run(&Stub::new(o))),
         Some("http") => Options::parse(args).and_then(|o| http::run(Stub::new(o))),
-        Some(behaviour::DEAF) => {
-            thread::sleep(behaviour::DEAF_LIFE);
+        Some(behavior::DEAF) => {
+            thread::sleep(behavior::DEAF_LIFE);
             Ok(())
         }
         _ => Err(bad_usage("stub stdio|http [FLAGS]: see the head of tools/stub/main.rs")),
@@ -125,7 +125,7 @@ struct Options {
     restless: bool,
     offers: bool,
     many: usize,
-    behaviour: Option<Behaviour>,
+    behavior: Option<Behavior>,
     on: String,
 }
 
@@ -145,7 +145,7 @@ impl Options {
             restless: false,
             offers: false,
             many: 0,
-            behaviour: None,
+            behavior: None,
             on: "tools/call".to_owned(),
         };
         while let Some(flag) = args.next() {
@@ -183,10 +183,10 @@ impl Options {
                 "--restless" => options.restless = true,
                 "--offers" => options.offers = true,
                 "--many" => options.many = number(value()?)?,
-                "--behaviour" => {
+                "--behavior" => {
                     let name = value()?;
-                    options.behaviour = Some(
-                        Behaviour::named(&name)
+                    options.behavior = Some(
+                        Behavior::named(&name)
                             .ok_or_else(|| bad_usage(format!("no behavior {name}")))?,
                     );
                 }
@@ -216,7 +216,7 @@ struct Counts {
     calls: AtomicU64,
     /// Everything that somebody wanted: calls other than of `stats`, and what is no list of what is offered.
     asked: AtomicU64,
-    cancelled: AtomicU64,
+    canceled: AtomicU64,
     abandoned: AtomicU64,
     initialized: AtomicU64,
     lists: AtomicU64,
@@ -276,7 +276,7 @@ struct Meta<'a> {
 struct Knobs {
     size: Option<usize>,
     depth: Option<usize>,
-    behaviour: Option<String>,
+    behavior: Option<String>,
     wait_ms: Option<u64>,
     chunk: Option<usize>,
     pause_ms: Option<u64>,
@@ -294,7 +294,7 @@ struct Reply {
     asks: Option<u64>,
     /// Notifications for all listeners.
     after: Vec<Vec<u8>>,
-    behaviour: Behaviour,
+    behavior: Behavior,
     pace: Pace,
 }
 
@@ -345,7 +345,7 @@ impl Stub {
         let method = message.method.as_deref().unwrap_or_default();
         let Some(id) = message.id else {
             if method == "notifications/cancelled" {
-                self.counts.cancelled.fetch_add(1, Ordering::Relaxed);
+                self.counts.canceled.fetch_add(1, Ordering::Relaxed);
             }
             return None;
         };
@@ -369,9 +369,9 @@ impl Stub {
                 })
             }
         };
-        match self.options.behaviour {
-            Some(flagged) if reply.behaviour == Behaviour::Normal && method == self.options.on => {
-                reply.behaviour = flagged;
+        match self.options.behavior {
+            Some(flagged) if reply.behavior == Behavior::Normal && method == self.options.on => {
+                reply.behavior = flagged;
                 reply.pace = flagged.pace(reply.pace);
             }
             _ => {}
@@ -473,18 +473,18 @@ impl Stub {
                 None => return self.fault(id, -32602, &format!("Unknown tool: {name}")),
             },
         };
-        let behaviour = match &knobs.behaviour {
-            Some(name) => Behaviour::named(name),
-            None => Behaviour::named(&call.name),
+        let behavior = match &knobs.behavior {
+            Some(name) => Behavior::named(name),
+            None => Behavior::named(&call.name),
         };
-        let behaviour = behaviour.unwrap_or(Behaviour::Normal);
+        let behavior = behavior.unwrap_or(Behavior::Normal);
         let mut reply = Reply {
             before: Vec::new(),
             answer: self.envelope(id, "result", &result),
             asks: None,
             after: Vec::new(),
-            behaviour,
-            pace: behaviour.pace(Pace {
+            behavior,
+            pace: behavior.pace(Pace {
                 wait: Duration::from_millis(knobs.wait_ms.unwrap_or(0)),
                 chunk: knobs.chunk.unwrap_or(0),
                 pause: Duration::from_millis(knobs.pause_ms.unwrap_or(0)),
@@ -525,7 +525,7 @@ impl Stub {
         let stats = json!({
             "calls": counts.calls.load(Ordering::Relaxed),
             "asked": counts.asked.load(Ordering::Relaxed),
-            "cancelled": counts.cancelled.load(Ordering::Relaxed),
+            "cancelled": counts.canceled.load(Ordering::Relaxed),
             "abandoned": counts.abandoned.load(Ordering::Relaxed),
             "initialized": counts.initialized.load(Ordering::Relaxed),
             "lists": counts.lists.load(Ordering::Relaxed),
@@ -541,7 +541,7 @@ impl Stub {
             answer: self.envelope(id, "result", result.to_string().as_bytes()),
             asks: None,
             after: Vec::new(),
-            behaviour: Behaviour::Normal,
+            behavior: Behavior::Normal,
             pace: Pace::default(),
         }
     }

@@ -7,7 +7,7 @@ use std::process::{self, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::{env, thread};
 
-use crate::behaviour::{Behaviour, DEAF};
+use crate::behavior::{Behavior, DEAF};
 use crate::tools::{LIST_CHANGED, OFFERS_CHANGED};
 use crate::{Message, Pace, Reply, Stub};
 
@@ -71,41 +71,41 @@ fn write(stub: &Stub, mut reply: Reply) -> io::Result<()> {
         reply.answer = stub.questions.fill(number, &reply.answer);
         out = io::stdout().lock();
     }
-    match reply.behaviour {
-        Behaviour::Never => {
+    match reply.behavior {
+        Behavior::Never => {
             stub.counts.abandoned.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
-        Behaviour::Crash | Behaviour::Drop => process::exit(101),
-        Behaviour::Cut => {
+        Behavior::Crash | Behavior::Drop => process::exit(101),
+        Behavior::Cut => {
             let half = reply.answer.split_at(reply.answer.len() / 2).0;
             out.write_all(half)?;
             out.flush()?;
             process::exit(101);
         }
-        Behaviour::CloseStdin => {
+        Behavior::CloseStdin => {
             // The same process continues without stdin; `exec` only returns an error.
             return Err(Command::new(env::current_exe()?).arg(DEAF).stdin(Stdio::null()).exec());
         }
-        Behaviour::FloodStderr => flood()?,
-        Behaviour::Garbage => out.write_all(GARBAGE)?,
-        Behaviour::ForeignId => line(&mut out, FOREIGN, Pace::default())?,
-        Behaviour::OddFraming => {
+        Behavior::FloodStderr => flood()?,
+        Behavior::Garbage => out.write_all(GARBAGE)?,
+        Behavior::ForeignId => line(&mut out, FOREIGN, Pace::default())?,
+        Behavior::OddFraming => {
             out.write_all(b"\n\r\n")?;
             let mut odd = on_one_line(&reply.answer);
             odd.extend_from_slice(b"\r\n\n");
             ODD_PACE.write(&mut out, &odd)?;
             return out.flush();
         }
-        Behaviour::Normal
-        | Behaviour::DropOnce
-        | Behaviour::Slow
-        | Behaviour::Status500
-        | Behaviour::Html
-        | Behaviour::Gzip
-        | Behaviour::BadChunk
-        | Behaviour::LongBody
-        | Behaviour::ShortBody => {}
+        Behavior::Normal
+        | Behavior::DropOnce
+        | Behavior::Slow
+        | Behavior::Status500
+        | Behavior::Html
+        | Behavior::Gzip
+        | Behavior::BadChunk
+        | Behavior::LongBody
+        | Behavior::ShortBody => {}
     }
     line(&mut out, &reply.answer, reply.pace)?;
     for message in &reply.after {

@@ -2,7 +2,7 @@
 //! which bytes it answers. Those bytes are the whole `result`, kept as text because half of them
 //! are what no serializer would write.
 //!
-//! Also the tools that are not in the table: one for each behavior (`behaviour.rs`), `stats`,
+//! Also the tools that are not in the table: one for each behavior (`behavior.rs`), `stats`,
 //! `notify`, `add_tool`, `forget_session`, `rpc_error`. What the transports do is not here.
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::Knobs;
-use crate::behaviour::BEHAVIOURS;
+use crate::behavior::BEHAVIORS;
 
 /// The `error` member that `rpc_error` answers.
 pub(crate) const RPC_ERROR: &str =
@@ -163,7 +163,7 @@ const TOOLS: &[Row] = &[
 
 /// The answer of the tool with that name to those arguments, or none if there is no such tool.
 pub(crate) fn answer(name: &str, knobs: &Knobs, arguments: &str) -> Option<Vec<u8>> {
-    let behaves = BEHAVIOURS.iter().any(|(behaviour, ..)| *behaviour == name);
+    let behaves = BEHAVIORS.iter().any(|(behavior, ..)| *behavior == name);
     let answer = match TOOLS.iter().find(|(known, ..)| *known == name) {
         Some((.., answer)) => *answer,
         None if behaves || name.starts_with("added_") || name == FLIP => CONFORMING,
@@ -191,7 +191,7 @@ pub(crate) fn listed(only: Option<&HashSet<String>>, added: u64, flipped: bool) 
         };
         tool(name, &format!("The stub's {words}"), hints, schema)
     });
-    let behaving = BEHAVIOURS.iter().map(|(name, _, about)| tool(name, about, Hints::Read, NONE));
+    let behaving = BEHAVIORS.iter().map(|(name, _, about)| tool(name, about, Hints::Read, NONE));
     let added = (1..=added).map(|n| tool(&format!("added_{n}"), "Came later", Hints::Read, ITEM));
     table
         .chain(behaving)
@@ -235,7 +235,7 @@ fn tool(name: &str, about: &str, hints: Hints, schema: &str) -> Value {
         "description": about,
         "inputSchema": {"type": "object", "properties": {
             "size": {"type": "integer"}, "depth": {"type": "integer"},
-            "behaviour": {"type": "string"}, "wait_ms": {"type": "integer"},
+            "behavior": {"type": "string"}, "wait_ms": {"type": "integer"},
             "chunk": {"type": "integer"}, "pause_ms": {"type": "integer"}}},
     });
     if let Some(fields) = tool.as_object_mut() {

@@ -5,7 +5,7 @@
 //! short one differs between programs, so the program's name or a user name beside it is taken into account.
 
 use super::credentials::is_word;
-use super::table::{HARMLESS, KEYS, MODIFIERS, Whole};
+use super::table::{HARMLESS, KEYS, KeyMatch, MODIFIERS};
 
 /// Maximum length of a key.
 const MAX_KEY_BYTES: usize = 128;
@@ -47,7 +47,7 @@ pub(super) struct Keys {
 impl Keys {
     pub(super) fn new(extra: &[String]) -> Self {
         let of = |whole: bool| {
-            let rows = KEYS.iter().filter(move |row| matches!(row.whole, Whole::Yes) == whole);
+            let rows = KEYS.iter().filter(move |row| (row.matches == KeyMatch::WholeName) == whole);
             rows.map(|row| fold(row.words.as_bytes())).collect::<Vec<_>>()
         };
         let (ends, wholes) = (of(false), of(true));

@@ -11,13 +11,13 @@
 //!
 //! Size: one table, whose rows are compared with each other.
 
-/// Whether a key must match the whole name or only its end.
+/// Part of a name that a key must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whole {
-    /// Other names with this end are ordinary: `bypass`.
-    Yes,
-    /// Any name with this end matches: `dbPassword`.
-    No,
+pub(crate) enum KeyMatch {
+    /// The whole name; others with this end are ordinary: `bypass`.
+    WholeName,
+    /// The end of the name: `dbPassword`.
+    NameEnd,
 }
 
 /// A key with secret values.
@@ -25,19 +25,19 @@ pub(crate) enum Whole {
 pub(crate) struct Key {
     /// Words, in lower case.
     pub words: &'static str,
-    /// Whether it must match the whole name.
-    pub whole: Whole,
+    /// Part of a name that it must match.
+    pub matches: KeyMatch,
     /// Similar names without secrets, for the tests.
     #[cfg_attr(not(test), expect(dead_code, reason = "checked by the tests"))]
     pub stay: &'static [&'static str],
 }
 
 const fn end(words: &'static str, stay: &'static [&'static str]) -> Key {
-    Key { words, whole: Whole::No, stay }
+    Key { words, matches: KeyMatch::NameEnd, stay }
 }
 
 const fn whole(words: &'static str, stay: &'static [&'static str]) -> Key {
-    Key { words, whole: Whole::Yes, stay }
+    Key { words, matches: KeyMatch::WholeName, stay }
 }
 
 /// Keys with secret values, regardless of case and separators.
@@ -206,9 +206,8 @@ pub(super) const MODIFIERS: &[&str] = &[
     "header",
 ];
 
-/// Names that end like a key but hold a pagination cursor, a unit of text, or the id of a request. A token
-/// against forged requests (`csrf_token`) is not among them, because it is valuable to others as long as its
-/// session lives.
+/// Names that end like a key but hold a pagination cursor, a unit of text, or the id of a request. A CSRF
+/// token (`csrf_token`) is not among them, because it is valuable to others as long as its session lives.
 pub(super) const HARMLESS: &[&str] = &[
     "pagetoken",
     "pagingtoken",

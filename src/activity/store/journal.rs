@@ -54,11 +54,11 @@ const FIRST_WORK: usize = 32 << 20;
 /// Assessment of a batch's contents by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// It holds records of the log.
+    /// Holds records of the log.
     Confirmed,
-    /// It holds no records of any log.
+    /// Holds no records of any log.
     Neutral,
-    /// It holds data that is not a record of the log.
+    /// Holds data that is not a record of the log.
     Refuted,
 }
 
@@ -138,7 +138,7 @@ pub fn items(batch: &[u8]) -> impl Iterator<Item = Item<'_>> {
                     return Some(item);
                 }
                 Entry::Clear(end) => at = end,
-                Entry::End(_) | Entry::Short | Entry::Other => return None,
+                _ => return None,
             }
         }
     })

@@ -155,7 +155,7 @@ impl WriterState {
             tracing::warn!(?took, "the activity log waited for the disk");
         }
         if was_stalled {
-            self.shared.send(WriterCommand::Lost);
+            self.shared.enqueue(WriterCommand::Lost);
         }
     }
 
@@ -275,7 +275,7 @@ impl WriterState {
                 found = Found::Full;
                 // The queue may not be empty for a while.
                 if !std::mem::replace(&mut self.sent_behind, true) {
-                    self.shared.send(WriterCommand::Behind(self.now()));
+                    self.shared.enqueue(WriterCommand::Behind(self.now()));
                 }
                 break;
             }
@@ -569,7 +569,7 @@ impl WriterState {
         self.shared.is_failed.store(false, Ordering::Release);
         tracing::info!("activity log writes resumed");
         // Queued after the entries that were submitted before.
-        self.shared.send(WriterCommand::Lost);
+        self.shared.enqueue(WriterCommand::Lost);
     }
 
     /// Stops writing until the log is repaired, because a table or journal is damaged. Flushes everything in

@@ -215,7 +215,7 @@ async fn begin(worker: &Worker, from: Option<OwnStart>) -> Result<LogBegin, ApiE
 }
 
 /// Result of one read of the log.
-struct Caught {
+struct LogRead {
     portion: Portion,
     /// Number of the last record read.
     last: u64,
@@ -301,15 +301,15 @@ impl Events {
     /// Reads the next portion after the last record sent.
     async fn catch_up(&mut self) -> Result<Bytes, QueryError> {
         let seq = self.live.seq();
-        let caught = self.activity.run_on_reader(move |activity| catch(activity, seq)).await??;
+        let read = self.activity.run_on_reader(move |activity| read_log(activity, seq)).await??;
         // Nothing is stored for lost numbers: continue with the next number.
-        self.live.skip_to(caught.last.max(seq + 1));
+        self.live.skip_to(read.last.max(seq + 1));
         if self.skips_own() {
             return Ok(Bytes::new());
         }
-        self.last = caught.portion.last().or(self.last);
-        let events = self.of_own(caught.portion.bytes().clone(), self.live.seq());
-        let Some((first, last)) = caught.removed else {
+        self.last = read.portion.last().or(self.last);
+        let events = self.of_own(read.portion.bytes().clone(), self.live.seq());
+        let Some((first, last)) = read.removed else {
             return Ok(events);
         };
         let gone = serde_json::json!({"first": first, "last": last, "reason": "retention"});
@@ -338,11 +338,11 @@ async fn next_news(fleet: &mut Option<WatchedFleet>) -> WatchEvent {
 }
 
 /// Reads the records after number `seq`.
-fn catch(activity: &Activity, seq: u64) -> Result<Caught, QueryError> {
+fn read_log(activity: &Activity, seq: u64) -> Result<LogRead, QueryError> {
     let view = activity.stored()?;
     let removed = (view.first() > seq + 1).then(|| (seq + 1, view.first() - 1));
     let (records, last) = view.since(seq, &Filter::default(), PORTION)?;
-    Ok(Caught { portion: Portion::of(&records, event), last, removed })
+    Ok(LogRead { portion: Portion::of(&records, event), last, removed })
 }
 
 fn unknown_id() -> ApiError {

@@ -69,7 +69,7 @@ impl RequestOutcome {
     /// Every outcome.
     pub const ALL: [Self; 2] = [Self::Success, Self::Failure];
 
-    /// Its name in metrics.
+    /// Name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Success => "success",

@@ -281,7 +281,7 @@ impl ChainCheck {
             }
             (None, Some(tip)) if self.reach == Some(tip.checkpoint.last) => {
                 let why = format!(
-                    "record numbers continue {}, but the checkpoint does not link to it",
+                    "record numbers follow {}, but the checkpoint does not link to it",
                     tip.key
                 );
                 self.found(ChainFault::Fork, key, range, why);

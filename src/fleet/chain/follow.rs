@@ -256,7 +256,7 @@ pub enum FollowStep {
 
 /// Verdict on a fetched segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SegmentJudgement {
+pub enum SegmentJudgment {
     /// Write its records and this mark, then call [`ChainFollower::committed`].
     Take(Box<FollowMark>),
     /// Write this mark alone, then call [`ChainFollower::committed`].
@@ -474,9 +474,9 @@ impl ChainFollower {
         &mut self,
         opened: Result<&SegmentFacts, &NotBelieved>,
         now: u64,
-    ) -> SegmentJudgement {
+    ) -> SegmentJudgment {
         let Some(SeenObject { key, name: Some(name), .. }) = self.ahead.front().cloned() else {
-            return SegmentJudgement::Again;
+            return SegmentJudgment::Again;
         };
         let range = (name.first, name.last);
         let facts = match opened {
@@ -501,15 +501,15 @@ impl ChainFollower {
             // Its predecessor may have expired, or the listing may be stale: objects before the position are
             // never listed.
             if checkpoint.previous.is_some() && !self.has_settled(&key, now) {
-                return SegmentJudgement::Again;
+                return SegmentJudgment::Again;
             }
-            return SegmentJudgement::Take(Box::new(self.with(&name, facts)));
+            return SegmentJudgment::Take(Box::new(self.with(&name, facts)));
         };
         let previous = checkpoint.previous.map(|hash| Hash(hash).to_string());
         let follows = self.mark.checkpoint == previous;
         let continues = checkpoint.first == next && checkpoint.after.to_string() == *head;
         if follows && continues {
-            return SegmentJudgement::Take(Box::new(self.with(&name, facts)));
+            return SegmentJudgment::Take(Box::new(self.with(&name, facts)));
         }
         if checkpoint.first <= next {
             let why = format!("does not follow the accepted record {}", self.mark.last);
@@ -520,10 +520,10 @@ impl ChainFollower {
             let mut mark = self.with(&name, facts);
             mark.miss(next, checkpoint.first - 1, GapCause::Unnamed);
             Self::name_gaps(&mut mark, facts);
-            return SegmentJudgement::Take(Box::new(mark));
+            return SegmentJudgment::Take(Box::new(mark));
         }
         if !self.has_settled(&key, now) {
-            return SegmentJudgement::Again;
+            return SegmentJudgment::Again;
         }
         let last = checkpoint.first - 1;
         let mut mark = self.with(&name, facts);
@@ -533,7 +533,7 @@ impl ChainFollower {
             let why = format!("segments with records {next} to {last} are missing");
             mark.report(ChainFault::Removed, &key, Some((next, last)), why);
         }
-        SegmentJudgement::Take(Box::new(mark))
+        SegmentJudgment::Take(Box::new(mark))
     }
 
     /// Mark after accepting this segment.
@@ -573,13 +573,13 @@ impl ChainFollower {
         range: (u64, u64),
         why: String,
         now: u64,
-    ) -> SegmentJudgement {
+    ) -> SegmentJudgment {
         if !self.has_settled(key, now) {
-            return SegmentJudgement::Again;
+            return SegmentJudgment::Again;
         }
         let mut mark = self.mark.clone();
         mark.report(fault, key, Some(range), why);
-        SegmentJudgement::Pass(Box::new(mark))
+        SegmentJudgment::Pass(Box::new(mark))
     }
 
     /// True if the fault has persisted long enough, in listings of a confirmed store. Otherwise schedules

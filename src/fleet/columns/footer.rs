@@ -385,10 +385,7 @@ impl ColumnKind {
     }
 
     fn is_number(self) -> bool {
-        match self {
-            Self::Number(_) | Self::Millis(_) | Self::Micros(_) => true,
-            Self::Text(_) | Self::Repeated(_) | Self::Canonical | Self::Hash => false,
-        }
+        matches!(self, Self::Number(_) | Self::Millis(_) | Self::Micros(_))
     }
 }
 

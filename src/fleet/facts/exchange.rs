@@ -381,7 +381,7 @@ impl FleetFacts {
             for (node, listed, error) in unread {
                 match error {
                     Some(error) => held.reader.not_read(&node, &listed, &error),
-                    None => held.reader.not_asked(&node),
+                    None => held.reader.record_not_requested(&node),
                 }
             }
             held.heard |= held.reader.has_read_all();
@@ -436,7 +436,7 @@ impl FleetFacts {
         within(bucket.put(&object_key(&self.0.settings.node), sealed)).await?;
         let facts = self.clone();
         beside_the_runtime(move || {
-            facts.0.held.lock().reader.has_put(&object);
+            facts.0.held.lock().reader.record_upload(&object);
             Ok(())
         })
         .await

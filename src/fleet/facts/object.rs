@@ -221,7 +221,7 @@ fn key_of(key: &[u8; 32], salt: &[u8]) -> Option<LessSafeKey> {
     UnboundKey::new(&CHACHA20_POLY1305, &key).ok().map(LessSafeKey::new)
 }
 
-/// Constant: each key is used once.
+/// Constant nonce; sound because each derived key seals one object.
 fn nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; 12])
 }

@@ -134,7 +134,7 @@ pub struct FactReader {
     fresh: bool,
     /// Change counter of the remembered state.
     remembered: u64,
-    /// Change counter of what else, besides the facts, decides what to upload.
+    /// Change counter of upload inputs other than the facts.
     publication_changes: u64,
 }
 
@@ -181,7 +181,7 @@ impl FactReader {
         self.remembered
     }
 
-    /// Change counter of what else, besides the facts, decides what to upload.
+    /// Change counter of upload inputs other than the facts.
     pub(crate) fn publication_changes(&self) -> u64 {
         self.publication_changes
     }
@@ -330,7 +330,7 @@ impl FactReader {
     pub(crate) fn own_is_missing(&mut self) {
         let was_there = self.stored.take().is_some() | self.relays.lost(&self.own);
         self.publication_changes += u64::from(was_there);
-        self.turns.has_come(&self.own);
+        self.turns.record_arrival(&self.own);
     }
 
     /// True if the object was processed in its current state.
@@ -360,8 +360,8 @@ impl FactReader {
     }
 
     /// Reports that another node's object was not requested in time; it is read in a later round.
-    pub(crate) fn not_asked(&mut self, node: &NodeName) {
-        self.turns.not_asked(node);
+    pub(crate) fn record_not_requested(&mut self, node: &NodeName) {
+        self.turns.record_not_requested(node);
     }
 
     /// Reports that another node's object could not be read; it is retried with backoff.
@@ -371,7 +371,7 @@ impl FactReader {
         listed: &ListedFacts,
         why: &impl std::fmt::Display,
     ) {
-        self.turns.has_come(node);
+        self.turns.record_arrival(node);
         let before = self.unread.get(node).filter(|unread| unread.state == listed.state);
         let times = before.map_or(0, |unread| unread.times) + 1;
         let rests = (1_u32 << (times - 1).min(8)).min(MAX_RESTS + 1) - 1;
@@ -387,7 +387,7 @@ impl FactReader {
         read: Result<FactObject, FactFault>,
         set: &mut FactSet,
     ) -> bool {
-        self.turns.has_come(node);
+        self.turns.record_arrival(node);
         let before = self.looked.get(node);
         let is_again = before.is_some_and(|looked| *looked.state == *state && looked.again <= 1);
         let again = if is_again { 0 } else { LOOK_AGAIN };
@@ -482,8 +482,8 @@ impl FactReader {
         Some(FactObject { number, facts: said })
     }
 
-    /// Reports a successful upload.
-    pub fn has_put(&mut self, object: &FactObject) {
+    /// Records a successful upload.
+    pub fn record_upload(&mut self, object: &FactObject) {
         self.fresh = false;
         self.put = Some(object.facts.clone());
     }
@@ -732,7 +732,7 @@ mod tests {
             reader.take((node, &listed.state), Ok(empty.clone()), &mut set);
         }
         // There was no time for one of them.
-        reader.not_asked(&first[0].0);
+        reader.record_not_requested(&first[0].0);
         assert!(!reader.has_read_all() && reader.is_behind());
         let why = reader.unread_reason();
         assert_eq!(why.as_deref(), Some("3 of the objects in facts/said are still to be read"));
@@ -814,7 +814,7 @@ mod tests {
         assert!(!reader.says(&set));
         let object = reader.to_put(&set).unwrap();
         assert_eq!(object.number, 1);
-        reader.has_put(&object);
+        reader.record_upload(&object);
         reader.wanted(&[listed("a", 1)], true, none_alive);
         reader.take((&a, "1"), Ok(object.clone()), &mut set);
         assert!(reader.says(&set) && reader.to_put(&set).is_none() && reader.faults().is_empty());
@@ -829,7 +829,7 @@ mod tests {
             reader.wanted(&[], true, none_alive);
             let again = reader.to_put(&set).unwrap();
             assert_eq!((again.number, &again.facts), (number, &object.facts));
-            reader.has_put(&again);
+            reader.record_upload(&again);
         }
         assert_eq!(reader.faults()["facts/said/a"], FactFault::Unkept);
         // It was rolled back to an older object with different facts.
@@ -879,7 +879,7 @@ mod tests {
         assert!(new.is_said_again("facts/said/b") && !new.is_said_again("facts/said/a"));
         assert_eq!(new.to_put(&known), None);
         // Uploaded; then the node itself returns.
-        reader.has_put(&put);
+        reader.record_upload(&put);
         reader.opened(&a, true, &put);
         reader.take((&a, "2"), Ok(put), &mut set);
         assert!(reader.says(&set) && reader.to_put(&set).is_none());

@@ -112,13 +112,13 @@ impl FactTurns {
     }
 
     /// Records that a requested object arrived or failed.
-    pub(crate) fn has_come(&mut self, node: &NodeName) {
+    pub(crate) fn record_arrival(&mut self, node: &NodeName) {
         self.asked.remove(node);
         self.last.insert(node.clone(), (self.rounds, true));
     }
 
     /// Records that a selected object was not requested; it keeps its position.
-    pub(crate) fn not_asked(&mut self, node: &NodeName) {
+    pub(crate) fn record_not_requested(&mut self, node: &NodeName) {
         self.waiting += usize::from(self.asked.remove(node));
     }
 
@@ -272,7 +272,7 @@ mod tests {
         let first_looks = due.iter().filter(|(node, _)| rank(node) != FactRank::Again);
         assert_eq!(turns.left(), first_looks.count());
         for (node, _) in &picked {
-            turns.has_come(node);
+            turns.record_arrival(node);
         }
         picked.into_iter().map(|(node, _)| node.as_str().to_owned()).collect()
     }
@@ -336,9 +336,9 @@ mod tests {
         let picked = turns.pick(vec![listed("l00", 1), listed("s00", 1)], rank);
         turns.asks(&picked, rank);
         assert_eq!(turns.left(), 2);
-        turns.has_come(&node("l00"));
-        turns.not_asked(&node("s00"));
-        turns.not_asked(&node("s00"));
+        turns.record_arrival(&node("l00"));
+        turns.record_not_requested(&node("s00"));
+        turns.record_not_requested(&node("s00"));
         assert_eq!(turns.left(), 1);
     }
 

@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use crate::bucket::{Bucket, BucketError};
 use crate::chain::check::{ChainFault, NotBelieved, SegmentFacts};
 use crate::chain::follow::{
-    ChainFollower, FollowMark, FollowStep, MAX_AHEAD, SeenObject, SeenPart, SegmentJudgement,
+    ChainFollower, FollowMark, FollowStep, MAX_AHEAD, SeenObject, SeenPart, SegmentJudgment,
 };
 use crate::chain::place::{
     DAYS, JoinedStore, NodeClaim, StoreMismatch, claim_key, segments_folder,
@@ -201,7 +201,7 @@ impl FollowedChain {
 
     /// Marks the copy as damaged; it is rebuilt when the node is followed again.
     pub(crate) fn give_up(self, context: &FollowContext) {
-        is_damaged(&self.dir);
+        mark_damaged(&self.dir);
         self.close(context);
     }
 
@@ -304,7 +304,7 @@ impl FollowedChain {
             }
             let fetched = fetched?;
             match self.follower.judge(fetched.as_ref().map(|it| &it.0), now()) {
-                SegmentJudgement::Take(mark) => {
+                SegmentJudgment::Take(mark) => {
                     if self.follower.needs_place(&mark) {
                         self.confirm(context).await?;
                     }
@@ -317,10 +317,10 @@ impl FollowedChain {
                     self.report(&mark);
                     self.follower.committed(*mark);
                     self.publish(None);
-                    context.index.has_changed();
+                    context.index.mark_changed();
                 }
-                SegmentJudgement::Pass(mark) => self.pass(context, *mark).await?,
-                SegmentJudgement::Again => break,
+                SegmentJudgment::Pass(mark) => self.pass(context, *mark).await?,
+                SegmentJudgment::Again => break,
             }
         }
         Ok(())
@@ -382,7 +382,7 @@ impl FollowedChain {
             );
             self.follower.healed(*mark);
             self.publish(None);
-            context.index.has_changed();
+            context.index.mark_changed();
             found = true;
         }
         Ok(found)
@@ -538,7 +538,7 @@ fn canonical(rows: &RecordRows) -> impl Iterator<Item = (&[u8], &[u8])> {
 const OPENED: usize = 3;
 /// Range of the listing interval; within it, it equals the nodes' sealing interval.
 const EVERY: std::ops::RangeInclusive<Duration> = Duration::from_millis(250)..=LONGEST_WAIT;
-/// Maximum time between two turns of a node.
+/// Maximum interval between two polls of a node's chain.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// Interval for listing nodes and checking claims, in listing intervals.
 const LOOK_EVERY: u32 = 2;
@@ -624,24 +624,12 @@ pub(crate) enum NotFollowed {
 impl NotFollowed {
     /// True if the error concerns the copy, not the store.
     pub(crate) fn is_local(&self) -> bool {
-        match self {
-            Self::Copy(_) | Self::Local(_) | Self::Folder(_) | Self::Thread => true,
-            Self::Store(_) | Self::Claim(_) | Self::Displaced(_) | Self::OtherFleet { .. } => false,
-        }
+        matches!(self, Self::Copy(_) | Self::Local(_) | Self::Folder(_) | Self::Thread)
     }
 
     /// True if the error concerns the node's folder in the store: it persists until that is changed.
     pub(crate) fn is_of_claim(&self) -> bool {
-        match self {
-            Self::Claim(_) => true,
-            Self::Store(_)
-            | Self::Copy(_)
-            | Self::Local(_)
-            | Self::Folder(_)
-            | Self::Displaced(_)
-            | Self::OtherFleet { .. }
-            | Self::Thread => false,
-        }
+        matches!(self, Self::Claim(_))
     }
 
     /// True if the copy is damaged.
@@ -672,7 +660,7 @@ pub(crate) struct IndexCopy {
 }
 
 /// Marks the copy as damaged.
-pub(crate) fn is_damaged(dir: &Path) {
+pub(crate) fn mark_damaged(dir: &Path) {
     let _ = std::fs::write(dir.join(DAMAGED), b"");
 }
 

@@ -88,7 +88,7 @@ impl Streamed {
                 Poll::Ready(Some(Err(Aborted(format!("{piece:?} in the middle of a reply")))))
             }
             Poll::Ready(Taken::Broken(aborted)) => Poll::Ready(Some(Err(aborted))),
-            Poll::Ready(Taken::Cancelled) => {
+            Poll::Ready(Taken::Canceled) => {
                 Poll::Ready(Some(Err(Aborted("the client cancelled the call".into()))))
             }
             Poll::Ready(Taken::Over) => Poll::Ready(self.tail.take().map(|tail| {
@@ -224,7 +224,7 @@ pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// `Retry-After` of a body that exceeded the budget.
-const COME_AGAIN: Duration = Duration::from_secs(2);
+const BODIES_FULL_RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Why a request body was not read.
 #[derive(Debug, thiserror::Error)]
@@ -256,8 +256,8 @@ impl BodyError {
     /// When to retry, if that can help.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::BodiesFull(_) => Some(COME_AGAIN),
-            Self::Late | Self::TooLarge | Self::Broken(_) => None,
+            Self::BodiesFull(_) => Some(BODIES_FULL_RETRY_AFTER),
+            _ => None,
         }
     }
 }
@@ -403,8 +403,8 @@ mod tests {
         let mut call = Watched::from(Running::new(|_| std::future::pending()));
         call.cancel();
         let head = Bytes::from_static(b"{");
-        let mut cancelled = Body::Call(Box::new(Streamed::new(call, head.clone(), head)));
-        assert!(matches!(poll(&mut cancelled), Poll::Ready(Some(Err(_)))));
+        let mut canceled = Body::Call(Box::new(Streamed::new(call, head.clone(), head)));
+        assert!(matches!(poll(&mut canceled), Poll::Ready(Some(Err(_)))));
     }
 
     #[test]

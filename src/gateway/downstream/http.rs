@@ -305,7 +305,7 @@ pub fn forwarded_parts(sent: &Bytes) -> Option<(Parts, Bytes)> {
     placement::decode(sent).map(|(head, _, body)| (head, body))
 }
 
-/// Keeps the connection, through which calls can be cancelled, as long as the body is read.
+/// Keeps the connection, through which calls can be canceled, as long as the body is read.
 fn kept(body: Body, connection: ClientConnection) -> Body {
     if body.is_end_stream() {
         return body;

@@ -49,7 +49,7 @@ struct Entry {
     owner: Owner,
     /// Raw id of the request.
     id: Bytes,
-    cancelled: bool,
+    canceled: bool,
     waker: Option<Waker>,
 }
 
@@ -68,7 +68,7 @@ impl InFlight {
             began: clock::lately(),
             owner,
             id: id.clone(),
-            cancelled: false,
+            canceled: false,
             waker: None,
         };
         table.calls.push(entry);
@@ -84,11 +84,11 @@ impl InFlight {
         let theirs = table
             .calls
             .iter_mut()
-            .filter(|entry| entry.owner == owner && *entry.id == *id && !entry.cancelled);
+            .filter(|entry| entry.owner == owner && *entry.id == *id && !entry.canceled);
         let Some(newest) = theirs.max_by_key(|entry| (entry.began, entry.number)) else {
             return false;
         };
-        newest.cancelled = true;
+        newest.canceled = true;
         let waker = newest.waker.take();
         drop(table);
         if let Some(waker) = waker {
@@ -103,7 +103,7 @@ impl InFlight {
         let theirs = table
             .calls
             .iter()
-            .filter(|entry| entry.owner == owner && *entry.id == *id && !entry.cancelled);
+            .filter(|entry| entry.owner == owner && *entry.id == *id && !entry.canceled);
         theirs.map(|entry| entry.began).max()
     }
 
@@ -121,7 +121,7 @@ struct Ticket {
 }
 
 impl Ticket {
-    fn is_cancelled(&self, cx: &Context<'_>) -> bool {
+    fn is_canceled(&self, cx: &Context<'_>) -> bool {
         let mut table = self.calls.table();
         let Some(entry) = table.calls.iter_mut().find(|entry| entry.number == self.number) else {
             return false;
@@ -129,7 +129,7 @@ impl Ticket {
         if !entry.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             entry.waker = Some(cx.waker().clone());
         }
-        entry.cancelled
+        entry.canceled
     }
 }
 
@@ -156,8 +156,8 @@ pub(crate) enum Taken {
     Over,
     /// Broke off after its first byte.
     Broken(Aborted),
-    /// Cancelled by its client, which expects no response.
-    Cancelled,
+    /// Canceled by its client, which expects no response.
+    Canceled,
 }
 
 impl From<Running> for Watched {
@@ -169,10 +169,10 @@ impl From<Running> for Watched {
 
 impl Watched {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Taken> {
-        if self.ticket.as_ref().is_some_and(|ticket| ticket.is_cancelled(cx)) {
+        if self.ticket.as_ref().is_some_and(|ticket| ticket.is_canceled(cx)) {
             self.cancel();
         }
-        let Some(running) = &mut self.running else { return Poll::Ready(Taken::Cancelled) };
+        let Some(running) = &mut self.running else { return Poll::Ready(Taken::Canceled) };
         running.poll_piece(cx).map(|next| match next {
             Some(Ok(piece)) => Taken::Piece(piece),
             Some(Err(aborted)) => Taken::Broken(aborted),
@@ -206,7 +206,7 @@ impl Watched {
         }
     }
 
-    /// The rest of the call after its last piece; it can no longer be cancelled.
+    /// The rest of the call after its last piece; it can no longer be canceled.
     pub(crate) fn rest(mut self) -> Option<Running> {
         self.running.take()
     }
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cancelled_call_is_removed_from_the_table() {
+    fn canceled_call_is_removed_from_the_table() {
         let calls = Arc::new(InFlight::default());
         let (one, two) = (Bytes::from_static(b"1"), Bytes::from_static(b"\"1\""));
         let never = || Running::new(|_| std::future::pending());
@@ -227,14 +227,14 @@ mod tests {
         assert!(first.poll(cx).is_pending() && second.poll(cx).is_pending());
         assert!(!calls.cancel(Owner::PIPE, b"2"), "nobody's");
         assert!(calls.cancel(Owner::PIPE, b"1"));
-        assert!(matches!(first.poll(cx), Poll::Ready(Taken::Cancelled)));
+        assert!(matches!(first.poll(cx), Poll::Ready(Taken::Canceled)));
         assert!(second.poll(cx).is_pending(), "a string id differs from a number");
         drop((first, second));
         assert!(!calls.has(Owner::PIPE));
     }
 
     #[test]
-    fn pro_10_only_the_newest_call_under_a_repeated_id_is_cancelled() {
+    fn pro_10_only_the_newest_call_under_a_repeated_id_is_canceled() {
         let calls = Arc::new(InFlight::default());
         let id = Bytes::from_static(b"1");
         let never = || Running::new(|_| std::future::pending());
@@ -242,9 +242,9 @@ mod tests {
         let cx = &mut Context::from_waker(Waker::noop());
         assert!(calls.cancel(Owner::PIPE, b"1"));
         assert!(first.poll(cx).is_pending());
-        assert!(matches!(second.poll(cx), Poll::Ready(Taken::Cancelled)));
+        assert!(matches!(second.poll(cx), Poll::Ready(Taken::Canceled)));
         assert!(calls.cancel(Owner::PIPE, b"1"), "the next cancellation means the other one");
-        assert!(matches!(first.poll(cx), Poll::Ready(Taken::Cancelled)));
+        assert!(matches!(first.poll(cx), Poll::Ready(Taken::Canceled)));
     }
 
     #[test]
@@ -259,6 +259,6 @@ mod tests {
         assert!(calls.cancel(other, b"1"));
         let cx = &mut Context::from_waker(Waker::noop());
         assert!(mine.poll(cx).is_pending());
-        assert!(matches!(theirs.poll(cx), Poll::Ready(Taken::Cancelled)));
+        assert!(matches!(theirs.poll(cx), Poll::Ready(Taken::Canceled)));
     }
 }

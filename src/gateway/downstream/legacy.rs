@@ -568,10 +568,10 @@ impl Batch {
                             true
                         }
                         Taken::Broken(aborted) => return Err(aborted),
-                        Taken::Cancelled if self.begun => {
+                        Taken::Canceled if self.begun => {
                             return Err(Aborted("the client cancelled the call".into()));
                         }
-                        Taken::Cancelled => {
+                        Taken::Canceled => {
                             let text = "the client cancelled the request";
                             self.out.extend(first(jsonrpc::error(Some(id), Code::Internal, text)));
                             true

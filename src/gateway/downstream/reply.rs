@@ -80,7 +80,7 @@ pub(super) async fn reply(
         Taken::Piece(Piece::Data(_)) => failed("Internal error: no head"),
         Taken::Over | Taken::Broken(_) => failed("Internal error: no reply"),
         // A client that cancels expects no response, but an HTTP request must have one.
-        Taken::Cancelled => failed("the client cancelled the request"),
+        Taken::Canceled => failed("the client cancelled the request"),
     }
 }
 
@@ -198,7 +198,7 @@ impl ReplyStream {
                     self.framer.close(&mut self.out);
                     true
                 }
-                Taken::Cancelled => true,
+                Taken::Canceled => true,
             };
             if over && let Some(call) = self.call.take() {
                 self.framer.over();
@@ -255,7 +255,7 @@ async fn unattended(mut call: Watched, mut framer: Framer) {
             taken = call.next() => taken,
             () = ended => {
                 call.cancel();
-                Taken::Cancelled
+                Taken::Canceled
             }
         };
         match taken {
@@ -279,7 +279,7 @@ async fn unattended(mut call: Watched, mut framer: Framer) {
                 framer.broken(&aborted);
                 break;
             }
-            Taken::Cancelled => break,
+            Taken::Canceled => break,
         }
     }
     framer.over();

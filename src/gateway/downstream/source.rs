@@ -37,7 +37,7 @@ impl Source {
         }
     }
 
-    /// Its share of `all`; at least one.
+    /// Share of `all`; at least one.
     pub fn share(self, all: usize) -> usize {
         match self {
             Self::Loopback => all,

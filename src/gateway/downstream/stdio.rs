@@ -96,7 +96,7 @@ where
     client.listeners.shutdown().await;
     drop(client);
     let written = writer.await.map_err(std::io::Error::other)?;
-    // Tasks that the client did not get are cancelled at their servers.
+    // Tasks that the client did not get are canceled at their servers.
     let _ = tokio::time::timeout(SETTLE_TIME, worker.settled()).await;
     written
 }
@@ -262,7 +262,7 @@ impl Pipe {
             let text = format!("{MAX_SUBSCRIPTIONS} subscriptions are open: cancel one first");
             return self.send(jsonrpc::error(Some(&id), Code::Internal, &text)).await;
         }
-        // Registered as a call that never completes, so that it is cancelled like any other.
+        // Registered as a call that never completes, so that it is canceled like any other.
         let mut until =
             self.in_flight.watch(Owner::PIPE, &id, Running::new(|_| std::future::pending()));
         let (worker, draining) = (Rc::clone(&self.worker), self.draining.subscribe());
@@ -331,7 +331,7 @@ async fn complete(
                 return Some(message);
             }
             // A client that cancels expects no response (MCP 2025-11-25 §Cancellation).
-            Taken::Cancelled => return None,
+            Taken::Canceled => return None,
         }
     }
 }

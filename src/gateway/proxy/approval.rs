@@ -57,7 +57,7 @@ pub(super) struct WaitingCall<'a> {
     pub(super) arguments: &'a [u8],
     /// Members of `_meta` that are part of the question, or empty.
     pub(super) meta: &'a str,
-    /// Its `inputResponses`, or empty.
+    /// The call's `inputResponses`, or empty.
     pub(super) inputs: &'a str,
     /// The caller's reason, or empty.
     pub(super) reason: &'a str,
@@ -234,11 +234,11 @@ pub(super) async fn wait(
             }
         });
     }
-    record.asks_person(began);
+    record.begin_wait_for_person(began);
     wait.ask(&reads, caller, &question, record.reply()).await;
     let outcome = wait.outcome(&reads, &call, record.reply()).await;
     wait.end(&outcome);
-    record.has_asked_person(Instant::now());
+    record.end_wait_for_person(Instant::now());
     wait.take_back(record.reply()).await;
     approved(outcome).map_err(|why| record.deny(&ApprovalDenial::new(&access, why).into()).into())
 }
@@ -265,11 +265,11 @@ pub(super) async fn claim(
         }
         Ok(Repeated::Waits(mut wait)) => {
             let members = wait.members();
-            record.asks_person(Instant::now());
+            record.begin_wait_for_person(Instant::now());
             let reads = reader(caller);
             let ending = &worker.ending;
             let outcome = awake(wait.outcome(), &reads, &call, &id, ending, record.reply()).await;
-            record.has_asked_person(Instant::now());
+            record.end_wait_for_person(Instant::now());
             (outcome.unwrap_or(Outcome::Ending), members)
         }
         Err(why) => return Err(record.deny(&ApprovalDenial::new(&access, why).into()).into()),
@@ -481,7 +481,7 @@ impl Wait {
                 Outcome::Approved { .. } => "",
                 Outcome::Denied { .. } => "approval was denied",
                 Outcome::TimedOut { .. } => "nobody answered in time",
-                Outcome::Withdrawn => "the client went away before anybody answered",
+                Outcome::Withdrawn => "the client disconnected before anybody answered",
                 Outcome::Ending => "mcpproxy shut down before anybody answered",
             },
         );
@@ -514,11 +514,11 @@ impl Wait {
     async fn take_back(&mut self, reply: &Reply) {
         let Some((client, id)) = self.question.take() else { return };
         if client.answered(id).is_some() {
-            let cancelled = json!({
+            let canceled = json!({
                 "jsonrpc": "2.0", "method": "notifications/cancelled",
                 "params": {"requestId": id, "reason": "it is decided"},
             });
-            reply.send(Piece::Notification(cancelled.to_string().into())).await;
+            reply.send(Piece::Notification(canceled.to_string().into())).await;
         }
     }
 }
@@ -626,7 +626,7 @@ pub(super) struct StateNotAString;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RepeatMembers {
     pub(super) state: String,
-    /// Its answer to the question, if the state is valid.
+    /// Answer of the client to the question, if the state is valid.
     pub(super) response: UserResponse,
 }
 

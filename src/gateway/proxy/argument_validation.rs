@@ -17,7 +17,7 @@ use mcpproxy_policy::{Access, Forecast};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use mcpproxy_schema::compile::Schema;
 use mcpproxy_schema::declared::KeyConflict;
-use mcpproxy_schema::judge::{Judgement, Verdict};
+use mcpproxy_schema::judge::{Judgment, Verdict};
 use mcpproxy_schema::violation::Violation;
 
 use super::recorded::{JudgedArguments, OnRecord};
@@ -52,8 +52,8 @@ impl OnRecord<'_> {
         let judged = match schema {
             Some(schema) => {
                 let judged = self.worker.judge_quickly(schema, slice::from_ref(arguments));
-                let Some(judgement) = judged else { return JudgedArguments::Later(access.clone()) };
-                self.violation(tool, schema, judgement)
+                let Some(judgment) = judged else { return JudgedArguments::Later(access.clone()) };
+                self.violation(tool, schema, judgment)
             }
             None => None,
         };
@@ -204,27 +204,27 @@ impl OnRecord<'_> {
         schema: &Arc<Schema>,
         arguments: &Bytes,
     ) -> Option<Violation> {
-        let judgement = match self.worker.judge_quickly(schema, slice::from_ref(arguments)) {
-            Some(judgement) => judgement,
+        let judgment = match self.worker.judge_quickly(schema, slice::from_ref(arguments)) {
+            Some(judgment) => judgment,
             None => match self.worker.judge(schema, vec![arguments.clone()]).await {
-                Some(judgement) => judgement,
+                Some(judgment) => judgment,
                 None => {
                     self.worker.tally.judged(Judged::ArgumentsUnjudged);
                     return None;
                 }
             },
         };
-        self.violation(tool, schema, judgement)
+        self.violation(tool, schema, judgment)
     }
 
     /// Violation found by a verdict; counts the verdict and a disagreement of the engines.
-    fn violation(&self, tool: &Tool, schema: &Schema, judgement: Judgement) -> Option<Violation> {
-        if judgement.disagreement {
+    fn violation(&self, tool: &Tool, schema: &Schema, judgment: Judgment) -> Option<Violation> {
+        if judgment.disagreement {
             let caller = LinePeer::Client(self.caller.principal.id());
             peer_line!(warn, caller, tool = %tool.name, schema = %schema.hash(), "the engines disagree");
             self.worker.proxy.validation_pool.count_disagreement();
         }
-        let (verdict, counted) = match judgement.verdict {
+        let (verdict, counted) = match judgment.verdict {
             Verdict::Conforms => (None, Judged::ArgumentsPassed),
             Verdict::Violates(violation) => (Some(violation), Judged::ArgumentsFailed),
         };

@@ -58,7 +58,7 @@ pub fn call(
     let trace = CallTrace::begin(&worker, &caller, kind.method(), || extras.meta.as_deref());
     recorded(worker, caller, (kind, trace), reply, async move |mut on: OnRecord<'_>| {
         let (permit, arguments) = prepare(&mut on, variant, &given, &mut extras).await?;
-        Ok(send(on, permit, arguments, extras).await?)
+        Ok(send_permitted(on, permit, arguments, extras).await?)
     })
 }
 
@@ -168,16 +168,7 @@ pub(super) fn unknown(
 ) -> Refusal {
     match stop.kind {
         RefusalKind::Unknown | RefusalKind::Upstream => on.unknown(name, arguments, intent, stop),
-        RefusalKind::Parameters
-        | RefusalKind::Unreadable
-        | RefusalKind::Headers
-        | RefusalKind::Intent
-        | RefusalKind::Gate
-        | RefusalKind::Arguments
-        | RefusalKind::Limited
-        | RefusalKind::Throttled
-        | RefusalKind::Failed
-        | RefusalKind::Unavailable => stop,
+        _ => stop,
     }
 }
 
@@ -211,18 +202,8 @@ fn corrected_call(on: &OnRecord<'_>, variant: Operation, read: &CallArguments<'_
 
 /// Adds the nearest visible tools to the refusal of an unknown one.
 pub(super) fn nearest(on: &OnRecord<'_>, name: &str, refusal: Refusal) -> Refusal {
-    match refusal.kind {
-        RefusalKind::Unknown | RefusalKind::Parameters => {}
-        RefusalKind::Unreadable
-        | RefusalKind::Headers
-        | RefusalKind::Intent
-        | RefusalKind::Gate
-        | RefusalKind::Arguments
-        | RefusalKind::Limited
-        | RefusalKind::Throttled
-        | RefusalKind::Upstream
-        | RefusalKind::Failed
-        | RefusalKind::Unavailable => return refusal,
+    if !matches!(refusal.kind, RefusalKind::Unknown | RefusalKind::Parameters) {
+        return refusal;
     }
     refusal.helping(nearest_shown_tools(on.worker, on.caller, &on.settings, name))
 }
@@ -279,7 +260,7 @@ pub(super) async fn find(on: &OnRecord<'_>, name: &ToolName) -> Result<Arc<Tool>
 
 /// Sends a permitted call, once its answer can be validated and the log has its marker.
 #[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
-pub(super) fn send(
+pub(super) fn send_permitted(
     on: OnRecord<'_>,
     permit: Permit,
     arguments: Bytes,
@@ -290,7 +271,7 @@ pub(super) fn send(
             schema_compiled(on.worker, tool, on.record.began()).await?;
             on.record.begin(&tool.name).await?;
         }
-        on.send(permit, arguments, extras).await
+        on.send_recorded(permit, arguments, extras).await
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) struct CallRecord {
     asking_since: Option<Instant>,
     /// When the request was sent.
     sent: Option<Instant>,
-    /// The server it was sent to.
+    /// Server that the request was sent to.
     server: Option<ServerId>,
     /// The server of an existing tool or of another request; such calls are counted by name.
     found: Option<ServerId>,
@@ -75,7 +75,7 @@ pub(super) struct CallRecord {
     pub(super) answered: Option<Instant>,
     /// How often a modern server asked a legacy client for input (PRO-37).
     pub(super) input_rounds: u32,
-    /// Whether a dropped call was cancelled by its client.
+    /// Whether a dropped call was canceled by its client.
     reply: Reply,
     /// Whether it was cut off at shutdown.
     ending: Ending,
@@ -217,8 +217,8 @@ impl CallRecord {
     }
 
     /// Sets the target in the trace.
-    pub(super) fn is_about(&mut self, access: &Access) {
-        self.trace.is_about(access);
+    pub(super) fn set_target(&mut self, access: &Access) {
+        self.trace.set_target(access);
     }
 
     /// Trace context to be sent to the server.
@@ -249,12 +249,12 @@ impl CallRecord {
     }
 
     /// Begins a wait for a person, which is neither overhead nor latency.
-    pub(super) fn asks_person(&mut self, since: Instant) {
+    pub(super) fn begin_wait_for_person(&mut self, since: Instant) {
         self.asking_since = Some(since);
     }
 
     /// Ends the wait for a person.
-    pub(super) fn has_asked_person(&mut self, now: Instant) {
+    pub(super) fn end_wait_for_person(&mut self, now: Instant) {
         let Some(since) = self.asking_since.take() else { return };
         let time = now.saturating_duration_since(since);
         self.waited += time;
@@ -507,7 +507,7 @@ impl CallRecord {
         }
     }
 
-    /// The record is delayed. If the reply was sent, the call's marker stands in for it.
+    /// Marks the record as delayed; a reply that was already sent is represented by the in-flight mark.
     pub(super) fn record_is_late(&mut self) {
         if let Some((slot, entry)) = &mut self.record {
             slot.record_is_late(entry);
@@ -551,7 +551,7 @@ impl CallRecord {
     /// Takes the completed record of a call that ended at `now`.
     fn end(&mut self, now: Instant, status: Status, error: &str) -> Option<(Slot, Box<Entry>)> {
         // The client may have left during the wait.
-        self.has_asked_person(now);
+        self.end_wait_for_person(now);
         if !self.waited_for_person.is_zero() {
             let waited = self.waited_for_person.as_millis().to_string();
             self.add_metadata("approval_wait_ms", &waited);
@@ -574,10 +574,7 @@ impl CallRecord {
             // The client chooses the method of an extension, which must not make a series of its own.
             let tool = match self.kind {
                 RecordKind::Extension => self.kind.method(),
-                RecordKind::ToolCall(_)
-                | RecordKind::OwnTool
-                | RecordKind::Forward(_)
-                | RecordKind::Task { .. } => entry.draft.text(Text::Tool),
+                _ => entry.draft.text(Text::Tool),
             };
             self.tally.tool(server, tool, entry.draft.variant, outcome);
         }
@@ -640,12 +637,12 @@ impl Drop for CallRecord {
             return;
         }
         let given_up = self.reply.given_up();
-        let (text, word) = match (&given_up, self.reply.is_cancelled(), self.ending.is_cut()) {
+        let (text, word) = match (&given_up, self.reply.is_canceled(), self.ending.is_cut()) {
             (Some(why), ..) => (&**why, "client_gone"),
             (None, true, _) => ("the client cancelled the call", "cancelled"),
             (None, false, true) => (CUT_OFF, "cut_off"),
             (None, false, false) => {
-                ("the client went away before the reply was complete", "client_gone")
+                ("the client disconnected before the reply was complete", "client_gone")
             }
         };
         self.trace.fails(SpanError::Own(word));
@@ -725,7 +722,7 @@ impl Receipt {
         self.ending = ending.map(Box::from);
     }
 
-    /// Notes that `adapted`, which includes the `ending`, is delivered instead of the next slice, if it differs.
+    /// Hashes `adapted` (including `ending`) as the delivered bytes if it differs from `slice`.
     fn adapt(&mut self, slice: &[u8], ending: Option<&[u8]>, adapted: Option<&Splice>) {
         match (adapted, &mut self.adapted) {
             (None, None) => {}
@@ -869,9 +866,9 @@ mod tests {
             let (mut call_record, _activity, writer, _folder) = open(&reply, &ending, &calls).await;
             let at = |seconds| call_record.began + Duration::from_secs(seconds);
             let [asked, answer, ends] = [at(1), at(194), at(195)];
-            call_record.asks_person(asked);
+            call_record.begin_wait_for_person(asked);
             if answered {
-                call_record.has_asked_person(answer);
+                call_record.end_wait_for_person(answer);
             }
             let (slot, entry) = call_record.end(ends, Status::Error, "").unwrap();
             assert_eq!(entry.draft.duration_us, latency_s * 1_000_000);
@@ -906,7 +903,8 @@ mod tests {
 
     #[tokio::test]
     async fn dropped_call_records_the_cause() {
-        for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client went away")] {
+        for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client disconnected")]
+        {
             let (reply, ending) = (Reply::default(), Ending::default());
             let calls = calls::Calls::default();
             let (call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;

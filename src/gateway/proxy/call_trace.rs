@@ -157,7 +157,7 @@ impl CallTrace {
     }
 
     /// Sets the target.
-    pub(super) fn is_about(&mut self, access: &Access) {
+    pub(super) fn set_target(&mut self, access: &Access) {
         let Self::Recorded(trace) = self else { return };
         trace.target = match access {
             Access::Tool(call) => SpanTarget::Tool(cut(&call.tool().name.tool)),

@@ -121,7 +121,7 @@ pub(super) struct FetchOutcome {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fetched {
     State(TaskState),
-    /// It may succeed later, after this time if known.
+    /// Refusal that may pass, after this time if known.
     RefusedForNow(Option<Duration>),
     /// The client gets nothing.
     Nothing,

@@ -60,7 +60,7 @@ pub(crate) fn node_of_question(id: u64) -> u64 {
     id >> QUESTION_BITS
 }
 
-/// Epoch of [`Client::was_active`].
+/// Epoch of [`Client::note_use`].
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Severity of a log message (RFC 5424), lowest first.
@@ -116,7 +116,7 @@ const SILENT: u8 = u8::MAX;
 pub struct Client {
     /// Session id; empty outside a session.
     pub session_id: Arc<str>,
-    /// Its name for itself, cut at [`MAX_CLIENT_NAME_BYTES`]; empty if none.
+    /// Name that the client states, cut at [`MAX_CLIENT_NAME_BYTES`]; empty if none.
     pub name: Arc<str>,
     pub version: &'static str,
     pub family: ProtocolFamily,
@@ -135,7 +135,7 @@ pub struct Client {
     aside: Mutex<Option<mpsc::Sender<Bytes>>>,
     /// Servers it has used, one bit for each id below 64.
     used: AtomicU64,
-    /// Its activity; shared with [`LogRouting`](super::relay), which outlives the client.
+    /// Last-activity clock, shared with [`LogRouting`](super::relay), which outlives the client.
     active: Arc<Active>,
     asked: Mutex<OpenQuestions>,
     /// URLs that servers asked its user to open and that are not completed: server and elicitation id, oldest first.
@@ -200,7 +200,7 @@ impl Deref for ActiveCall {
 impl Drop for ActiveCall {
     fn drop(&mut self) {
         // Its server may still be working on an abandoned call.
-        self.0.was_active(clock::lately());
+        self.0.note_use(clock::lately());
         // Pairs with `Active::has_calls`.
         self.0.active.in_flight.fetch_sub(1, Ordering::Release);
     }
@@ -220,12 +220,12 @@ struct OpenQuestions {
 /// Why a client is not subscribed to a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum SubscriptionRefused {
-    /// It has [`MAX_SUBSCRIPTIONS`].
+    /// Client that has [`MAX_SUBSCRIPTIONS`].
     #[error(
         "subscription limit reached: {MAX_SUBSCRIPTIONS} resources per session; unsubscribe from one first"
     )]
     TooMany,
-    /// Its session has ended.
+    /// Session that has ended.
     #[error("the session has ended: send initialize again")]
     Left,
 }
@@ -252,7 +252,7 @@ pub struct ApprovalQuestion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerQuestion {
     pub server: Arc<str>,
-    /// Its method.
+    /// Method of the question.
     pub method: Box<str>,
     /// Generation of the connection that the request came on.
     pub generation: u64,
@@ -265,9 +265,9 @@ pub struct ServerQuestion {
 /// One of the requests in a server's `input_required` result, which the proxy makes of a legacy client (PRO-37).
 #[derive(Clone, Debug)]
 pub struct InputQuestion {
-    /// Its method.
+    /// Method of the question.
     pub method: Box<str>,
-    /// Its index among the requests of the result.
+    /// Index among the requests of the result.
     pub index: usize,
     /// Receives the answer; has room for those to all requests of the result.
     pub answers: mpsc::Sender<InputAnswer>,
@@ -402,7 +402,7 @@ impl Client {
     }
 
     /// Records the use of a server.
-    pub(crate) fn was_active(&self, now: Instant) {
+    pub(crate) fn note_use(&self, now: Instant) {
         let seconds = now.duration_since(*EPOCH).as_secs() + 1;
         // Written once per second, not for each call.
         if self.active.last_use.load(Ordering::Relaxed) != seconds {
@@ -492,7 +492,7 @@ impl Client {
         self.subscriber(uri).is_some()
     }
 
-    /// Its subscription to that URI.
+    /// Subscription of the client to that URI.
     pub(crate) fn subscriber(&self, uri: &str) -> Option<Arc<Subscriber>> {
         self.subscriptions.lock().as_ref()?.get(uri)?.subscriber().cloned()
     }

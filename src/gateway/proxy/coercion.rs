@@ -50,12 +50,8 @@ fn is_space(char: char) -> bool {
 
 /// The string at a place where another type is required.
 fn written<'a>(arguments: &'a str, misfit: &Misfit) -> Option<&'a str> {
-    match misfit.fault {
-        MisfitFault::Type { .. } | MisfitFault::Alternatives => {}
-        MisfitFault::Missing(_)
-        | MisfitFault::Unknown(_)
-        | MisfitFault::CaseVariant(_)
-        | MisfitFault::Uncompared(_) => return None,
+    if !matches!(misfit.fault, MisfitFault::Type { .. } | MisfitFault::Alternatives) {
+        return None;
     }
     let value = value_at(arguments, &misfit.place).ok()?;
     value.starts_with('"').then_some(value)

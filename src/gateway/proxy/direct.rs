@@ -115,7 +115,7 @@ fn call(
     let trace = CallTrace::begin(&worker, &caller, kind.method(), || extras.meta.as_deref());
     recorded(worker, caller, (kind, trace), reply, async move |mut on: OnRecord<'_>| {
         let (permit, arguments) = prepare(&mut on, &named, &mut extras).await?;
-        Ok(call::send(on, permit, arguments, extras).await?)
+        Ok(call::send_permitted(on, permit, arguments, extras).await?)
     })
 }
 
@@ -225,17 +225,7 @@ async fn find(
     if let Some(name) = named(only, name) {
         return call::find(on, &name).await.map_err(|stop| match stop.kind {
             RefusalKind::Upstream => stop,
-            RefusalKind::Unknown
-            | RefusalKind::Unreadable
-            | RefusalKind::Parameters
-            | RefusalKind::Headers
-            | RefusalKind::Intent
-            | RefusalKind::Gate
-            | RefusalKind::Arguments
-            | RefusalKind::Limited
-            | RefusalKind::Throttled
-            | RefusalKind::Unavailable
-            | RefusalKind::Failed => unknown(),
+            _ => unknown(),
         });
     }
     first_sets(worker, None).await;

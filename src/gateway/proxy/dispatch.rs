@@ -169,16 +169,16 @@ fn shows_skills(worker: &Worker, peer: &Peer) -> bool {
 
 fn notification(method: &str, params: &[u8]) -> Reaction {
     #[derive(Deserialize)]
-    struct Cancelled<'a> {
+    struct Canceled<'a> {
         #[serde(borrow, rename = "requestId")]
         request_id: &'a RawValue,
     }
-    match (method, serde_json::from_slice::<Cancelled<'_>>(params)) {
+    match (method, serde_json::from_slice::<Canceled<'_>>(params)) {
         // No request has a longer id.
-        ("notifications/cancelled", Ok(cancelled))
-            if cancelled.request_id.get().len() <= MAX_ID_BYTES =>
+        ("notifications/cancelled", Ok(canceled))
+            if canceled.request_id.get().len() <= MAX_ID_BYTES =>
         {
-            Reaction::Cancel(Bytes::copy_from_slice(cancelled.request_id.get().as_bytes()))
+            Reaction::Cancel(Bytes::copy_from_slice(canceled.request_id.get().as_bytes()))
         }
         // Unknown notifications are ignored, and so is a cancellation without an id.
         _ => Reaction::Noted,

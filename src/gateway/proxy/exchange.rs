@@ -118,7 +118,7 @@ pub(super) struct Exchange {
 
 /// Early end of an answer.
 enum Broken {
-    /// No answer, or an incomplete one, with the conclusion about the server, if any.
+    /// No or incomplete answer, with the outcome to report to the circuit breaker, if any.
     Upstream(String, Option<ServerOutcome>),
     Blocked(Failure),
     /// A server asked for input that the client did not declare: the JSON-RPC error for the client, and its text.
@@ -204,7 +204,7 @@ impl Exchange {
                 ending.unless_cut(pin!(self.receive())).await.unwrap_or(Err(Broken::CutOff));
             let now = clock::now();
             self.call_record.answered = Some(now);
-            self.relay.was_active(now);
+            self.relay.note_use(now);
             if received.is_err() {
                 self.withdraw_task();
             }
@@ -274,7 +274,7 @@ impl Exchange {
                     continue;
                 }
             };
-            self.is_answered();
+            self.mark_answered();
             self.retry = None;
             if let Some(call) = self.answer.as_mut().and_then(AnswerStream::take_repeatable) {
                 self.rounds.get_or_insert_with(|| InputRounds::of(call));
@@ -535,7 +535,7 @@ impl Exchange {
     }
 
     /// Applies the pending raise: server content reaches the client.
-    fn is_answered(&mut self) {
+    fn mark_answered(&mut self) {
         if let Some(rise) = self.rise.take() {
             rise.answered(&self.worker.proxy.principal_facts);
         }
@@ -567,7 +567,7 @@ impl Exchange {
         let related_to = related_to.as_deref();
         let asked = AnsweringServer { server, generation, log_filter, related_to };
         match self.relay.take(message, id, &asked) {
-            Step::Tell(piece) => self.reply.send(piece).await,
+            Step::Forward(piece) => self.reply.send(piece).await,
             // Rare, so boxed to keep it out of every call's future.
             Step::Ask(question) => Box::pin(self.ask(question, generation)).await,
             Step::Respond(raw_id, payload) => self.respond(generation, raw_id, payload).await,
@@ -807,20 +807,20 @@ impl Exchange {
                 let Some(schema) = schema(&self.permit) else { return unjudged() };
                 let document = self.inspector.take_document();
                 let judged = match self.worker.judge_quickly(schema, &document) {
-                    Some(judgement) => Some(judgement),
+                    Some(judgment) => Some(judgment),
                     None => {
                         self.call_record.record_is_late();
                         self.worker.judge(schema, document).await
                     }
                 };
-                let Some(judgement) = judged else { return unjudged() };
-                if judgement.disagreement {
+                let Some(judgment) = judged else { return unjudged() };
+                if judgment.disagreement {
                     let hash = schema.hash();
                     let server = LinePeer::Server(self.permit.access().server());
                     peer_line!(warn, server, tool = %self.permit.access(), schema = %hash, "the engines disagree");
                     self.worker.proxy.validation_pool.count_disagreement();
                 }
-                match judgement.verdict {
+                match judgment.verdict {
                     Verdict::Conforms => (None, Judged::AnswerPassed),
                     Verdict::Violates(violation) => {
                         (Some(Failure::schema(&violation)), Judged::AnswerFailed)
@@ -960,10 +960,10 @@ pub(super) fn settle(permit: &mut Permit, outcome: Option<ServerOutcome>) {
     match change {
         None => {}
         Some(BreakerChange::Opened { failures, open }) => {
-            peer_line!(warn, LinePeer::Server(server), %server, failures, ?open, "a server that fails all the time is set aside");
+            peer_line!(warn, LinePeer::Server(server), %server, failures, ?open, "circuit breaker opened");
         }
         Some(BreakerChange::Closed) => {
-            peer_line!(info, LinePeer::Server(server), %server, "a server is used again");
+            peer_line!(info, LinePeer::Server(server), %server, "circuit breaker closed");
         }
     }
 }

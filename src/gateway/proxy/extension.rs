@@ -79,13 +79,13 @@ async fn send(mut on: OnRecord<'_>, asked: &ExtensionRequest) -> Result<ReplySou
         ..CallExtras::default()
     };
     // Nobody knows what it holds.
-    on.is_for_offer(server, true);
+    on.set_offer(server, true);
     let access = Access::Method { server: Arc::clone(server), method: Arc::clone(method) };
     let mut arguments = read.others;
     let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
     let sent = joined(&arguments, &extras.members);
     on.record.keep_arguments(&sent);
-    Ok(on.send(permit, sent, CallExtras { members: Bytes::new(), ..extras }).await?)
+    Ok(on.send_recorded(permit, sent, CallExtras { members: Bytes::new(), ..extras }).await?)
 }
 
 /// Params of a request, an object.

@@ -202,7 +202,7 @@ struct Collected {
 }
 
 impl HeldAnswer {
-    /// Parts the answer from its request; `adopt` runs its pump. `None`, and the call is cancelled, if that cannot.
+    /// Parts the answer from its request; `adopt` runs its pump. `None`, and the call is canceled, if that cannot.
     pub(super) fn of(
         answer: Answer,
         place: HeldPlace,
@@ -348,7 +348,7 @@ impl Collected {
     fn message(&mut self) -> Taken {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Cancelled<'a> {
+        struct Canceled<'a> {
             #[serde(borrow)]
             request_id: &'a RawValue,
         }
@@ -384,10 +384,10 @@ impl Collected {
             }
             (method, None) => {
                 self.bytes -= message.len();
-                let cancelled = params.filter(|_| method == "notifications/cancelled");
-                let cancelled =
-                    cancelled.and_then(|raw| serde_json::from_str::<Cancelled<'_>>(raw.get()).ok());
-                if cancelled.is_some_and(|it| it.request_id.get().as_bytes() == self.asked) {
+                let canceled = params.filter(|_| method == "notifications/cancelled");
+                let canceled =
+                    canceled.and_then(|raw| serde_json::from_str::<Canceled<'_>>(raw.get()).ok());
+                if canceled.is_some_and(|it| it.request_id.get().as_bytes() == self.asked) {
                     self.is_withdrawn = true;
                 }
                 Taken::Notification(message.clone())
@@ -465,9 +465,9 @@ mod tests {
         let pong = Refused { raw_id: "9".into(), outcome: "\"result\":{}".into() };
         assert_eq!(take(&mut collected, r#"{"id":9,"method":"ping"}"#), Taken::Refused(pong));
         for (id, is_withdrawn) in [("8", false), ("\"7\"", false), ("7", true)] {
-            let cancelled =
+            let canceled =
                 format!(r#"{{"method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#);
-            assert!(matches!(take(&mut collected, &cancelled), Taken::Notification(_)));
+            assert!(matches!(take(&mut collected, &canceled), Taken::Notification(_)));
             assert_eq!(collected.is_withdrawn, is_withdrawn, "{id}");
         }
         assert_eq!((collected.stash.len(), collected.bytes), (2, request.len()));

@@ -9,7 +9,7 @@
 //!  in flight ──────────────▶ waiting ──────────────────────────────▶ in flight
 //!                               │ time over, shutdown
 //!                               ▼
-//!                            withdrawn: error to the server, its call cancelled, a record
+//!                            withdrawn: error to the server, its call canceled, a record
 //! ```
 //!
 //! [`HeldCalls`] is the table of the waiting calls. `exchange::hold` puts them in, and the request that repeats one

@@ -22,7 +22,7 @@ use super::held_calls::{HeldRequest, NotTakenOver, QUESTION};
 use super::params;
 use super::worker::Worker;
 
-/// The arguments of a request that can be held: its client is a modern one that declared what servers may ask (PRO-42).
+/// Arguments to hold, if the client is modern and declared capabilities for server requests (PRO-42).
 pub(super) fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option<Bytes> {
     let (client, _) = caller.client.as_ref()?;
     let can = client.family == ProtocolFamily::Modern

@@ -61,7 +61,7 @@ pub(super) enum InputFault {
     TooManyRounds,
     #[error("the server asked its client more than {MAX_QUESTIONS} questions at once")]
     TooManyQuestions,
-    #[error("the server asked its client for input in more than {MAX_QUESTION_BYTES} bytes")]
+    #[error("the server's input request exceeds {MAX_QUESTION_BYTES} bytes")]
     QuestionTooLong,
     #[error("the server sent a requestState of more than {MAX_SERVER_STATE_BYTES} bytes")]
     StateTooLong,
@@ -171,11 +171,7 @@ impl InputRounds {
         let extras = extras.clone();
         match permit.access() {
             Access::Tool(_) => (body.clone(), CallExtras { members, ..extras }),
-            Access::Resource { .. }
-            | Access::Prompt { .. }
-            | Access::Completion { .. }
-            | Access::Method { .. }
-            | Access::Task(_) => (with_members(body, &members), extras),
+            _ => (with_members(body, &members), extras),
         }
     }
 }
@@ -648,16 +644,16 @@ mod tests {
             assert_eq!(answered, Err(InputFault::Unanswered));
             Ok(())
         });
-        let mut cancelled = Vec::new();
+        let mut canceled = Vec::new();
         while let Some(piece) = running.next().await {
             if let Piece::Notification(message) = piece.unwrap() {
                 let message: Value = serde_json::from_slice(&message).unwrap();
                 assert_eq!(message["method"], "notifications/cancelled");
-                cancelled.push(message["params"]["requestId"].as_u64().unwrap());
+                canceled.push(message["params"]["requestId"].as_u64().unwrap());
             }
         }
-        assert_eq!(cancelled, [0, 1]);
-        assert!(cancelled.into_iter().all(|id| client.answered(id).is_none()));
+        assert_eq!(canceled, [0, 1]);
+        assert!(canceled.into_iter().all(|id| client.answered(id).is_none()));
     }
 
     #[test]

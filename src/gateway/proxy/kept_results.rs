@@ -101,10 +101,7 @@ impl Keeping {
         let limit = tool.result_limit?;
         let by_call_tool = match kind {
             RecordKind::Task { at_call_tools, .. } => at_call_tools,
-            RecordKind::ToolCall(_)
-            | RecordKind::OwnTool
-            | RecordKind::Forward(_)
-            | RecordKind::Extension => Operation::of_tool(kind.variant()).is_some(),
+            _ => Operation::of_tool(kind.variant()).is_some(),
         };
         let settings = worker.settings();
         let bounds = settings.kept_results.filter(|_| by_call_tool && caller.client.is_some())?;

@@ -249,7 +249,7 @@ impl KnownTask {
         *self.id == *id && *self.server == *server
     }
 
-    /// Its client, unless that has ended its session.
+    /// Client of the task, unless that has ended its session.
     fn live_client(&self) -> Option<Arc<Client>> {
         self.client.upgrade().filter(|client| !client.active().has_ended())
     }

@@ -105,7 +105,7 @@ impl LogRouting {
         principal: &Principal,
         now: Instant,
     ) {
-        client.was_active(now);
+        client.note_use(now);
         if client.first_uses(upstream.id())
             && let Some(route) = self.routes.load().get(upstream.name())
         {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     fn used_as(route: &LogRoute, client: &Arc<Client>, principal: &str, now: Instant) {
-        client.was_active(now);
+        client.note_use(now);
         route.enter(client, &Principal::certificate(principal), now);
     }
 
@@ -345,7 +345,7 @@ mod tests {
         drop(in_flight);
         assert_eq!(route.route(&LOG, later), LogDelivery::Delivered);
         aside.try_recv().unwrap();
-        other.was_active(later);
+        other.note_use(later);
         drop(other);
         assert_eq!(route.route(&LOG, later), LogDelivery::Nobody);
         let later = later + PRESENT * 2;
@@ -379,7 +379,7 @@ mod tests {
         used_by(&route, &ours, now);
         used_by(&route, &other.client, now);
         let later = now + PRESENT + Duration::from_secs(2);
-        ours.was_active(later);
+        ours.note_use(later);
         let references = [Arc::clone(&other.client), Arc::clone(&other.client)];
         assert_eq!(
             route.route(&LOG, later),
@@ -421,7 +421,7 @@ mod tests {
             drop(other);
             assert_eq!(route.route(&LOG, now), delivery, "{principal}");
         }
-        ours.was_active(now + PRESENT);
+        ours.note_use(now + PRESENT);
         let later = now + PRESENT + Duration::from_secs(2);
         assert_eq!(route.route(&LOG, later), LogDelivery::Delivered);
         assert_eq!(route.users.lock().all.len(), 1);

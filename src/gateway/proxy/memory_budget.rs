@@ -334,7 +334,7 @@ pub struct Share {
     shared: Arc<Shared>,
     budget: usize,
     taken: Taken,
-    /// Its rank among the waiting calls of its server.
+    /// Rank among the waiting calls of the server.
     ticket: Option<u64>,
 }
 

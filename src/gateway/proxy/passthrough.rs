@@ -228,7 +228,7 @@ async fn send(
         Forward::Prompt => carries_more || !is_listed(List::Prompts),
         Forward::Completion => true,
     };
-    on.is_for_offer(upstream.name(), carries);
+    on.set_offer(upstream.name(), carries);
     let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
     if only.is_none() && is_of_skills(forward) && !offers(&upstream, Extension::Skills) {
         let shown = shown(request.target().word());
@@ -294,7 +294,7 @@ async fn send(
         }
     };
     on.record.keep_arguments(&sent);
-    let outcome = on.send(permit, sent, extras).await.inspect_err(|_| {
+    let outcome = on.send_recorded(permit, sent, extras).await.inspect_err(|_| {
         // The server was not asked.
         if let Some((client, uri)) = fresh {
             drop(client.unsubscribe(&uri));

@@ -23,9 +23,9 @@ pub(super) struct PendingCancellation {
     server: Arc<str>,
 }
 
-/// Why a task is not cancelled at all.
+/// Why a task is not canceled at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum NotCancelled {
+pub(super) enum NotCanceled {
     #[error("{MAX_AT_SERVER} cancellations of tasks are pending at the server, which is the limit")]
     ServerFull,
     #[error("{MAX_PENDING} cancellations of tasks are pending, which is the limit")]
@@ -39,14 +39,14 @@ impl PendingCancellations {
     pub(super) fn enter(
         self: &Rc<Self>,
         server: &Arc<str>,
-    ) -> Result<PendingCancellation, NotCancelled> {
+    ) -> Result<PendingCancellation, NotCanceled> {
         let mut pending = self.0.borrow_mut();
         if pending.values().sum::<usize>() >= MAX_PENDING {
-            return Err(NotCancelled::Full);
+            return Err(NotCanceled::Full);
         }
         let count = pending.entry(Arc::clone(server)).or_default();
         if *count >= MAX_AT_SERVER {
-            return Err(NotCancelled::ServerFull);
+            return Err(NotCanceled::ServerFull);
         }
         *count += 1;
         Ok(PendingCancellation { all: Rc::clone(self), server: Arc::clone(server) })
@@ -82,13 +82,13 @@ mod tests {
             (taken, refused)
         };
         let (mut first, refused) = fill("a");
-        assert_eq!((first.len(), refused), (MAX_AT_SERVER, NotCancelled::ServerFull));
+        assert_eq!((first.len(), refused), (MAX_AT_SERVER, NotCanceled::ServerFull));
         drop(first.pop());
         assert_eq!(fill("a").0.len(), 1, "it is free again");
         let others: Vec<_> = (0..MAX_PENDING).map(|n| fill(&n.to_string())).collect();
         let count: usize = others.iter().map(|(taken, _)| taken.len()).sum();
         assert_eq!(count + first.len(), MAX_PENDING);
-        assert_eq!(others.last().map(|(_, refused)| *refused), Some(NotCancelled::Full));
+        assert_eq!(others.last().map(|(_, refused)| *refused), Some(NotCanceled::Full));
         drop((first, others));
         assert!(all.0.borrow().is_empty());
     }

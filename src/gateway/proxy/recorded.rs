@@ -102,7 +102,7 @@ impl OfferExposure {
 
 /// Outcome of validating arguments before admission.
 pub(super) enum JudgedArguments {
-    /// They conform, or are not validated.
+    /// Arguments that conform, or are not validated.
     Settled,
     /// The schema is not compiled yet, or validation takes too long for other calls to wait.
     Later(Access),
@@ -188,7 +188,7 @@ where
                 let exchange = Exchange::new(worker, sent, record, relay, reply, (rise, keeping));
                 let ended = exchange.run().await;
                 if let Some(anonymous) = anonymous {
-                    anonymous.was_active(clock::lately());
+                    anonymous.note_use(clock::lately());
                 }
                 ended
             }
@@ -561,7 +561,7 @@ impl OnRecord<'_> {
     /// Records what is sent.
     fn permitted(&mut self, permit: &Permit, intent: Option<Intent<'_>>) {
         let access = permit.access();
-        self.record.is_about(access);
+        self.record.set_target(access);
         let called = (&**access.server(), access.label());
         self.record.warn(&self.caller.principal, called, permit.warnings());
         self.record.permitted_by(permit.rules());
@@ -579,7 +579,7 @@ impl OnRecord<'_> {
     }
 
     /// Sets the server of a request other than a tool call, and whether it `carries` data chosen by the client.
-    pub(super) fn is_for_offer(&mut self, server: &str, carries: bool) {
+    pub(super) fn set_offer(&mut self, server: &str, carries: bool) {
         let exposure = self.worker.proxy.catalog.exposure_of_offers(server);
         self.offer = OfferExposure { exposure, carries };
     }

@@ -173,16 +173,7 @@ impl RefusalKind {
         match self {
             Self::Headers => StatusCode::BAD_REQUEST,
             Self::Throttled => StatusCode::TOO_MANY_REQUESTS,
-            Self::Unreadable
-            | Self::Parameters
-            | Self::Intent
-            | Self::Gate
-            | Self::Arguments
-            | Self::Limited
-            | Self::Unknown
-            | Self::Upstream
-            | Self::Failed
-            | Self::Unavailable => StatusCode::OK,
+            _ => StatusCode::OK,
         }
     }
 
@@ -350,7 +341,7 @@ impl RecordKind {
     pub(super) fn variant(self) -> &'static str {
         match self {
             Self::ToolCall(variant) => variant,
-            Self::OwnTool | Self::Forward(_) | Self::Extension | Self::Task { .. } => "",
+            _ => "",
         }
     }
 

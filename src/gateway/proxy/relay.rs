@@ -60,8 +60,8 @@ pub(super) struct HeldQuestion {
 /// Treatment of a message.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Send this to the client.
-    Tell(Piece),
+    /// Forward this to the client.
+    Forward(Piece),
     /// Put this question to the client.
     Ask(AskedQuestion),
     /// Send this `error` or `result` member to the upstream, under the raw id.
@@ -89,7 +89,7 @@ pub(super) struct AnsweringServer<'a> {
     pub(super) generation: u64,
     /// Log-once filter.
     pub(super) log_filter: &'a DroppedMembers,
-    /// Its own id of the task that the message is related to.
+    /// The server's own id of the task that the message is related to.
     pub(super) related_to: Option<&'a str>,
 }
 
@@ -124,14 +124,14 @@ impl Relay {
     /// Takes a message that came before the answer to the request `id` of `asked`.
     pub(super) fn take(&mut self, message: &Bytes, id: u64, asked: &AnsweringServer<'_>) -> Step {
         let step = self.step(message, id, asked);
-        self.streams |= matches!(step, Step::Tell(_) | Step::Ask(_));
+        self.streams |= matches!(step, Step::Forward(_) | Step::Ask(_));
         step
     }
 
-    /// Its client has just used a server.
-    pub(super) fn was_active(&self, now: Instant) {
+    /// Records that its client used a server.
+    pub(super) fn note_use(&self, now: Instant) {
         if let Some((client, _)) = &self.client {
-            client.was_active(now);
+            client.note_use(now);
         }
     }
 
@@ -272,11 +272,11 @@ impl Relay {
     /// Voids a question of the proxy; the notification for the client if it was open.
     pub(super) fn take_back(&self, id: u64) -> Option<Piece> {
         self.legacy_client()?.answered(id)?;
-        let cancelled = serde_json::json!({
+        let canceled = serde_json::json!({
             "jsonrpc": "2.0", "method": "notifications/cancelled",
             "params": {"requestId": id, "reason": "the call is over"},
         });
-        Some(Piece::Notification(cancelled.to_string().into()))
+        Some(Piece::Notification(canceled.to_string().into()))
     }
 
     /// The client of the call; it is active as long as the returned value is kept.
@@ -445,7 +445,7 @@ fn verbatim(method: &str, params: Option<&RawValue>, id: Option<u64>) -> Bytes {
 }
 
 fn to_client(message: Option<Bytes>) -> Step {
-    message.map_or(Step::Drop, |message| Step::Tell(Piece::Notification(message)))
+    message.map_or(Step::Drop, |message| Step::Forward(Piece::Notification(message)))
 }
 
 fn respond(message: &Bytes, raw: &RawValue, payload: Bytes) -> Step {
@@ -570,10 +570,11 @@ mod tests {
     fn received(relay: &mut Relay, message: &'static str) -> Option<String> {
         let message = Bytes::from_static(message.as_bytes());
         match take(relay, &message) {
-            Step::Tell(Piece::Notification(message)) | Step::Ask(AskedQuestion { message, .. }) => {
+            Step::Forward(Piece::Notification(message))
+            | Step::Ask(AskedQuestion { message, .. }) => {
                 Some(String::from_utf8(message.to_vec()).unwrap())
             }
-            Step::Tell(piece) => panic!("{piece:?}"),
+            Step::Forward(piece) => panic!("{piece:?}"),
             Step::Respond(..) | Step::Hold(_) | Step::Drop => None,
         }
     }
@@ -582,7 +583,7 @@ mod tests {
     fn refused(relay: &mut Relay, message: &'static str) -> Option<(Bytes, String)> {
         match take(relay, &Bytes::from_static(message.as_bytes())) {
             Step::Respond(id, outcome) => Some((id, String::from_utf8(outcome.to_vec()).unwrap())),
-            Step::Tell(_) | Step::Ask(_) | Step::Hold(_) | Step::Drop => None,
+            Step::Forward(_) | Step::Ask(_) | Step::Hold(_) | Step::Drop => None,
         }
     }
 
@@ -699,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn withdrawn_request_is_cancelled_under_the_clients_id() {
+    fn withdrawn_request_is_canceled_under_the_clients_id() {
         let client = client(ProtocolFamily::Legacy, ALL);
         let mut ours = relay(&client, Channel::Stream, None);
         received(&mut ours, r#"{"id":5,"method":"elicitation/create"}"#).unwrap();

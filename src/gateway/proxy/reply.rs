@@ -57,8 +57,8 @@ pub struct Reply {
 #[derive(Debug, Default)]
 struct Shared {
     slot: RefCell<Option<Piece>>,
-    /// The client cancelled the call, which is about to be dropped.
-    cancelled: Cell<bool>,
+    /// The client canceled the call, which is about to be dropped.
+    canceled: Cell<bool>,
     /// Checks whether the answer can still be stored once its connection has broken.
     capacity: RefCell<Option<CapacityCheck>>,
     /// Why nobody can receive the answer; the call is about to be dropped.
@@ -92,9 +92,9 @@ impl Reply {
         *self.shared.slot.borrow_mut() = Some(piece);
     }
 
-    /// Whether the call is being dropped because its client cancelled it.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.shared.cancelled.get()
+    /// Whether the call is being dropped because its client canceled it.
+    pub(crate) fn is_canceled(&self) -> bool {
+        self.shared.canceled.get()
     }
 
     /// Why the rest of the answer cannot be delivered after its connection broke, or `None`; a rest that fits is
@@ -172,9 +172,9 @@ impl Running {
         poll_fn(|cx| self.poll_piece(cx)).await
     }
 
-    /// Drops the call as cancelled by its client; recorded as such.
+    /// Drops the call as canceled by its client; recorded as such.
     pub(crate) fn cancel(self) {
-        self.reply.shared.cancelled.set(true);
+        self.reply.shared.canceled.set(true);
     }
 
     /// Marks the connection as broken; `capacity` checks whether the rest of the answer can be stored.

@@ -542,8 +542,8 @@ mod tests {
                 let arguments = json!({"query": query, "detail": detail.as_str()}).to_string();
                 let (_, value) = ask(&arguments, "{}");
                 let content = Bytes::from(value["structuredContent"].to_string());
-                let judgement = schema.judge(&[content], &mut JudgeScratch::new());
-                assert_eq!(judgement.verdict, Verdict::Conforms, "{value}");
+                let judgment = schema.judge(&[content], &mut JudgeScratch::new());
+                assert_eq!(judgment.verdict, Verdict::Conforms, "{value}");
             }
         }
     }

@@ -39,7 +39,7 @@ pub(crate) type PrincipalMark = [u8; 16];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenByPrincipal {
     pub mark: PrincipalMark,
-    /// Its facts, without `calls`.
+    /// Facts of the session, without `calls`.
     pub facts: SessionFacts,
     /// Seconds since its last request.
     pub idle_seconds: u32,

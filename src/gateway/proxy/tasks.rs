@@ -198,7 +198,7 @@ pub(super) async fn deliver(
         call::schema_compiled(on.worker, tool, on.record.began()).await?;
     }
     on.task = Some(sealed);
-    Ok(on.send(permit, body, CallExtras { members: Bytes::new(), ..extras }).await?)
+    Ok(on.send_recorded(permit, body, CallExtras { members: Bytes::new(), ..extras }).await?)
 }
 
 /// Access for a request about a task, once its tool is known.
@@ -209,7 +209,7 @@ pub(super) async fn access(
 ) -> Result<Access, Refusal> {
     let name = ToolName { server: Arc::from(&**server), tool: Arc::from(&**tool) };
     let tool = call::find(on, &name).await?;
-    on.is_for_offer(server, request == TaskRequest::Update);
+    on.set_offer(server, request == TaskRequest::Update);
     let access = TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(&**id));
     if on.caller.is_proxy() {
         // It is about what the server has answered, whatever the client's family.

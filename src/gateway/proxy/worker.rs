@@ -24,7 +24,7 @@ use mcpproxy_policy::identity::{CredentialsReader, CurrentCredentials, Identity}
 use mcpproxy_policy::{Principal, StateAccounts};
 use mcpproxy_runtime::keyed_counts::KeyedCounts;
 use mcpproxy_schema::compile::Schema;
-use mcpproxy_schema::judge::{JudgeScratch, Judgement};
+use mcpproxy_schema::judge::{JudgeScratch, Judgment};
 use mcpproxy_upstream::http::Pool;
 use mcpproxy_upstream::supervisor::Supervisor;
 use parking_lot::Mutex;
@@ -169,7 +169,7 @@ impl Worker {
     }
 
     /// Validates `document` on this thread; `None` if that would take too long.
-    pub(super) fn judge_quickly(&self, schema: &Schema, document: &[Bytes]) -> Option<Judgement> {
+    pub(super) fn judge_quickly(&self, schema: &Schema, document: &[Bytes]) -> Option<Judgment> {
         if is_large(document) {
             return None;
         }
@@ -181,7 +181,7 @@ impl Worker {
         &self,
         schema: &Arc<Schema>,
         document: Vec<Bytes>,
-    ) -> Option<Judgement> {
+    ) -> Option<Judgment> {
         self.proxy.validation_pool.judge(Arc::clone(schema), document).await
     }
 }
@@ -342,7 +342,7 @@ impl ValidationPool {
         &self,
         schema: Arc<Schema>,
         document: Vec<Bytes>,
-    ) -> Option<Judgement> {
+    ) -> Option<Judgment> {
         let large = is_large(&document);
         self.run(large, move |scratch| schema.judge(&document, scratch)).await
     }

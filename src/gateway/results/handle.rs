@@ -118,8 +118,8 @@ fn handle_at(text: &str, mut at: usize) -> Option<(ResultHandle, usize)> {
     Some((ResultHandle::parse(&read)?, at))
 }
 
-/// The character at `at`, decoded if it is a `\u` escape, and the start of the next one. For any other escape the
-/// backslash, skipping the escaped character.
+/// Next character of `text` from `at`, with `\u` escapes decoded, and the offset after it. Any other escape yields
+/// the backslash and is skipped.
 fn unit(text: &str, at: usize) -> Option<(char, usize)> {
     let rest = text.get(at..)?;
     let letter = rest.chars().next()?;

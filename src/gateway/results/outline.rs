@@ -138,7 +138,7 @@ fn below<'r>(at: &str, value: &'r str) -> Vec<(String, &'r str)> {
 #[derive(Debug)]
 pub(super) struct Readable<'r> {
     pub(super) text: Cow<'r, str>,
-    /// Its source, for display.
+    /// Source text, for display.
     pub(super) is: &'static str,
 }
 

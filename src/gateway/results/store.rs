@@ -92,7 +92,7 @@ impl Drop for KeptResult {
 /// Why a result is not kept.
 #[derive(Debug, Error)]
 pub enum NotKept {
-    /// It exceeds the limit for all results.
+    /// Result that exceeds the limit for all results.
     #[error("it is longer than result_limit.max_kept_bytes {limit}")]
     TooLarge { limit: u64 },
     /// Results that are being written cannot be evicted.

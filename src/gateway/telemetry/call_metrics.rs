@@ -409,7 +409,7 @@ counted! {
         /// A rule that is not enforced would have blocked it.
         RulesWarned "rules_warning",
         LimitBlocked "limit_blocked",
-        /// Nobody approved it.
+        /// Approval was denied or not given.
         ApprovalBlocked "approval_blocked",
     }
 }

@@ -24,7 +24,7 @@ const PARENT_IS_REMOTE: u32 = 0x200;
 pub struct ExportAck {
     /// Number of items that it did not keep.
     pub rejected: u64,
-    /// Its message, cut.
+    /// Message, cut.
     pub message: Box<str>,
 }
 
@@ -179,10 +179,7 @@ fn client_span(call: &CallSpan, upstream: UpstreamSpan) -> OtlpSpan {
 fn span(call: &CallSpan) -> OtlpSpan {
     let target = match &call.target {
         SpanTarget::Tool(name) | SpanTarget::Prompt(name) if call.known => Some(&**name),
-        SpanTarget::Tool(_)
-        | SpanTarget::Prompt(_)
-        | SpanTarget::Resource(_)
-        | SpanTarget::None => None,
+        _ => None,
     };
     let code = if call.error.is_some() { StatusCode::Error } else { StatusCode::Unset };
     OtlpSpan {

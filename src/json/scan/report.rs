@@ -71,7 +71,7 @@ pub enum MessageKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     Empty,
-    /// It had at least one.
+    /// Object with at least one member.
     WithMembers,
 }
 

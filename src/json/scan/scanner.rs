@@ -392,11 +392,7 @@ impl Scanner {
             ScannedMember::Content => close(&mut self.envelope.content, end),
             ScannedMember::StructuredContent => close(&mut self.envelope.structured, end),
             ScannedMember::RequestState => close(&mut self.envelope.request_state, end),
-            ScannedMember::Jsonrpc
-            | ScannedMember::Meta
-            | ScannedMember::TtlMs
-            | ScannedMember::CacheScope
-            | ScannedMember::Other => {}
+            _ => {}
         }
     }
 
@@ -592,10 +588,7 @@ impl Number {
 
     /// Whether the number may end here.
     pub(super) fn may_end(self) -> bool {
-        match self {
-            Self::Zero | Self::Integer | Self::Fraction | Self::Exponent => true,
-            Self::Minus | Self::Point | Self::E | Self::Sign => false,
-        }
+        matches!(self, Self::Zero | Self::Integer | Self::Fraction | Self::Exponent)
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) struct QueuePlace {
 /// Result of a retried call.
 #[derive(Debug)]
 pub(super) enum Claim {
-    /// Decided, with the payload that accompanied the arguments of the first request.
+    /// Decided; carries the extra members of the first request.
     Over(Outcome, Bytes),
     /// Still waiting for an answer through another channel.
     Waits { number: u64, answer: oneshot::Receiver<Outcome>, members: Bytes },

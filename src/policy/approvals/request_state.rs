@@ -22,7 +22,7 @@ use crate::{CallDigest, NotApproved, PendingApproval, Principal};
 const PREFIX: &str = "mcpproxy-approval";
 /// Prefix of every state of a held call.
 const HELD_PREFIX: &str = "mcpproxy-held";
-/// Part of the hash of a held call's state, which distinguishes it from an approval's.
+/// Domain separator in the hash of a held call's state.
 const HELD_MARK: &str = "held";
 /// Maximum bytes of a state that is examined; ours are shorter.
 const MAX_STATE_BYTES: usize = 256;

@@ -435,7 +435,7 @@ fn agent_token(kept: &StoredToken) -> Arc<AgentToken> {
 }
 
 impl StoredToken {
-    /// Its scope.
+    /// Scope of the token.
     pub fn scope(&self) -> Scope {
         Scope {
             servers: self.servers.clone(),

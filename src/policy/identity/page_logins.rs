@@ -60,7 +60,7 @@ impl PageSecret {
 pub struct PageSession {
     /// Hash of the API key it is valid for.
     key: Hash,
-    /// Its sender is dropped with the session.
+    /// End of the session: its sender is dropped with the session.
     ended: watch::Receiver<()>,
     /// Latest end.
     pub until: Instant,

@@ -3,7 +3,7 @@
 //! ```text
 //!            consecutive failures             open time over, one call passes
 //!  Closed ───────────────────────▶ Open ─────────────────────────────▶ Probing
-//!    ▲                              ▲  ▲    cancelled            ~         │ │
+//!    ▲                              ▲  ▲    canceled             ~         │ │
 //!    │                              │  └──────────────────────────────────┤ │
 //!    │                              └─────────────── failed ──────────────┘ │
 //!    └──────────────────────────────── answered ────────────────────────────┘
@@ -172,7 +172,7 @@ impl Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         if self.kind == Kind::Probe {
-            // The probe was cancelled without an outcome: the next call probes.
+            // The probe was canceled without an outcome: the next call probes.
             let mut state = self.breaker.state.lock();
             if let State::Probing { up, failed } = *state {
                 *state = State::Open { until: up, failed };
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelled_probe_lets_the_next_call_probe() {
+    fn canceled_probe_lets_the_next_call_probe() {
         let mut server = Server::new(1);
         server.call(Failed);
         for _ in 0..100 {

@@ -205,29 +205,17 @@ impl<'f> Facts<'f> {
             Term::LessOrEqual(both) => Some(self.long(&both.0)? <= self.long(&both.1)?),
             Term::Like(text, pattern) => match self.value(text)? {
                 EvalValue::Text(text) => Some(pattern.fits(text)),
-                EvalValue::Bool(_)
-                | EvalValue::Long(_)
-                | EvalValue::Set(_)
-                | EvalValue::Literals(_)
-                | EvalValue::Record(_) => None,
+                _ => None,
             },
             Term::Contains(both) => self.contains(&both.0, &both.1),
             Term::Has(of, name) => match self.member(of)? {
                 EvalValue::Record(members) => Some(found(members, name).is_some()),
-                EvalValue::Bool(_)
-                | EvalValue::Long(_)
-                | EvalValue::Text(_)
-                | EvalValue::Set(_)
-                | EvalValue::Literals(_) => None,
+                _ => None,
             },
             Term::Bool(_) | Term::Long(_) | Term::Text(_) | Term::Member(_) | Term::Set(_) => {
                 match self.value(term)? {
                     EvalValue::Bool(is) => Some(is),
-                    EvalValue::Long(_)
-                    | EvalValue::Text(_)
-                    | EvalValue::Set(_)
-                    | EvalValue::Literals(_)
-                    | EvalValue::Record(_) => None,
+                    _ => None,
                 }
             }
         }
@@ -236,11 +224,7 @@ impl<'f> Facts<'f> {
     fn long(&self, term: &'f Term) -> Option<i64> {
         match self.value(term)? {
             EvalValue::Long(number) => Some(number),
-            EvalValue::Bool(_)
-            | EvalValue::Text(_)
-            | EvalValue::Set(_)
-            | EvalValue::Literals(_)
-            | EvalValue::Record(_) => None,
+            _ => None,
         }
     }
 
@@ -273,11 +257,7 @@ impl<'f> Facts<'f> {
                     EvalValue::Record(self.members?),
                     |at, name| match at {
                         EvalValue::Record(members) => eval_value(found(members, name)?),
-                        EvalValue::Bool(_)
-                        | EvalValue::Long(_)
-                        | EvalValue::Text(_)
-                        | EvalValue::Set(_)
-                        | EvalValue::Literals(_) => None,
+                        _ => None,
                     },
                 );
             }

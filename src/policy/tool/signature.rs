@@ -146,11 +146,7 @@ impl<'a> Line<'a> {
         match kind {
             JsonType::Array => self.array(node, depth),
             JsonType::Object => self.object(node, depth),
-            JsonType::String
-            | JsonType::Integer
-            | JsonType::Number
-            | JsonType::Boolean
-            | JsonType::Null => self.text.push_str(kind.as_str()),
+            _ => self.text.push_str(kind.as_str()),
         }
     }
 

@@ -25,7 +25,7 @@ pub const MAX_CURSOR_BYTES: usize = 16 * 1024;
 #[error("{what} is longer than {limit} bytes")]
 pub struct OverLimit {
     pub what: &'static str,
-    /// Its maximum length, in bytes.
+    /// Maximum length in bytes.
     pub limit: usize,
 }
 

@@ -237,7 +237,7 @@ pub struct Introduction {
     pub capabilities: ServerCapabilities,
     /// The members of its capabilities, of at most [`MAX_CAPABILITIES_BYTES`].
     pub declared: Map<String, Value>,
-    /// Its `instructions`, of at most [`MAX_INSTRUCTIONS_BYTES`].
+    /// Instructions of the server, at most [`MAX_INSTRUCTIONS_BYTES`].
     pub instructions: Option<String>,
     /// Whether the answer to `server/discover` lists a legacy revision, too.
     pub lists_legacy: bool,
@@ -249,9 +249,9 @@ pub struct Introduction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiscoverAnswer {
     Modern(Introduction),
-    /// It lists known legacy revisions, and not the modern one.
+    /// Lists known legacy revisions, and not the modern one.
     LegacyOnly,
-    /// It lists only these revisions, none of which is known.
+    /// Lists only these revisions, none of which is known.
     Unknown(Vec<String>),
 }
 

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn own_members_have_their_keys() {
+    fn own_meta_uses_the_protocol_keys() {
         let said: Value = serde_json::from_str(&format!("{{{OURS}{NO_CAPABILITIES}}}")).unwrap();
         assert_eq!(said[VERSION_KEY], MODERN);
         assert_eq!(said[CLIENT_KEY]["name"], "mcpproxy");

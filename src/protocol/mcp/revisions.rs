@@ -45,7 +45,7 @@ impl Revision {
         Self::ALL.into_iter().find(|known| known.name() == version).unwrap_or(Self::NEWEST)
     }
 
-    /// Its date, by which messages name it.
+    /// Date of the revision, by which messages name it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::November2024 => "2024-11-05",

@@ -44,7 +44,7 @@ pub struct PropagatedContext {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetaContext {
     pub context: Option<PropagatedContext>,
-    /// Its baggage, which may be present without a trace.
+    /// Baggage, which may be present without a trace.
     pub baggage: Option<Box<str>>,
 }
 

@@ -281,7 +281,7 @@ impl Decoder {
                 let digits = std::str::from_utf8(&self.retry_next).ok();
                 self.retry = digits.and_then(|digits| digits.parse().ok()).or(self.retry);
             }
-            Field::Data | Field::Event | Field::Id | Field::Retry | Field::Other => {}
+            _ => {}
         }
     }
 

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn unix_path_too_long_for_the_system_rejected() {
+    fn unix_path_too_long_for_the_system_is_rejected() {
         let path = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
         assert!(Address::unix(Path::new(&path(MAX_UNIX_PATH_BYTES))).is_ok());
         let longer = path(MAX_UNIX_PATH_BYTES + 1);

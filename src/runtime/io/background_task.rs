@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn end_within_cooperative_task_awaited_stuck_task_aborted() {
+    async fn end_within_awaits_a_cooperative_task_and_aborts_a_stuck_one() {
         let runtime = Handle::current();
         let over = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&over);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn poll_until_other_task_woken() {
+    async fn poll_until_wakes_another_task() {
         let mut timer = Deadline::default();
         let soon = Instant::now() + Duration::from_millis(20);
         let noop = &mut Context::from_waker(Waker::noop());

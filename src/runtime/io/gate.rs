@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn enter_full_gate_places_given_in_order_of_arrival() {
+    fn enter_full_gate_gives_places_in_order_of_arrival() {
         let gate = Arc::new(Gate::new(1, 2));
         let place = inside(&gate);
         let (first, second) = (queued(&gate), queued(&gate));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_to_lower_places_kept_and_none_given_early() {
+    fn limit_to_lower_keeps_places_and_gives_none_early() {
         let gate = Arc::new(Gate::new(4, 2));
         let mut inside_now: Vec<_> = (0..3).map(|_| inside(&gate)).collect();
         gate.limit_to(1);

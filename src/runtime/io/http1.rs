@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn take_interim_responses_skipped() {
+    fn take_skips_interim_responses() {
         let wire = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 x\r\na: b\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na";
         assert_eq!(read(wire).unwrap(), (200, "a".into(), String::new()));
         let switch = "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n";
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn take_not_http_detected_at_the_first_byte() {
+    fn take_detects_non_http_at_the_first_byte() {
         assert_eq!(
             ResponseHead::take(&mut BytesMut::from("S")).unwrap_err(),
             FramingFault::NotHttp
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn take_requested_fields_returned() {
+    fn take_returns_requested_fields() {
         let wire = "HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nMcp-Session-Id: s\r\nContent-Encoding: br\r\nWWW-Authenticate: Bearer\r\n\r\n";
         let head = ResponseHead::take(&mut BytesMut::from(wire)).unwrap().unwrap();
         let texts = [head.content_type, head.session_id, head.content_encoding, head.authenticate];
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn read_plain_post_parsed_like_any_server() {
+    fn read_parses_a_plain_post_like_any_server() {
         let post =
             post("Host: a\r\nContent-Length: 4\r\nX: 1\r\nx: 2\r\nConnection: Keep-Alive").unwrap();
         assert_eq!((post.length, post.parts.uri.path()), (4, "/mcp"));

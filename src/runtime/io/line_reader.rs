@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn next_line_too_long_reported_once_and_skipped() {
+    async fn next_reports_a_too_long_line_once_and_skips_it() {
         let mut input = vec![b'x'; MAX_LINE_BYTES + 1];
         input.extend_from_slice(b"\n{}\n");
         let mut lines = LineReader::new(&input[..]);

@@ -21,7 +21,7 @@ pub const PIPE_WAIT: Duration = Duration::from_secs(30);
 pub enum NamedPipes {
     /// Not accepted.
     Refused,
-    /// Read to its end, if its writers close it within this time.
+    /// Read until all writers close it, for at most this long.
     Awaited(Duration),
 }
 
@@ -119,7 +119,7 @@ mod tests {
     const LONG: NamedPipes = NamedPipes::Awaited(Duration::from_secs(3600));
 
     #[test]
-    fn read_not_a_file_refused_without_waiting() {
+    fn read_refuses_a_non_file_without_waiting() {
         let home = tempfile::tempdir().unwrap();
         let at = |name: &str| home.path().join(name);
         mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn read_pipe_awaited_until_written_or_timeout() {
+    fn read_pipe_is_awaited_until_written_or_timeout() {
         let home = tempfile::tempdir().unwrap();
         let pipe = home.path().join("pipe");
         mkfifo(&pipe, Mode::S_IRWXU).unwrap();

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_new_file_private_and_existing_mode_kept() {
+    fn edit_creates_private_files_and_keeps_existing_modes() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("a/b/file");
         put(&file, "new").unwrap();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_link_kept_and_its_target_replaced() {
+    fn edit_keeps_a_link_and_replaces_its_target() {
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("real")).unwrap();
         let (real, link) = (home.path().join("real/file"), home.path().join("link"));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_refused_too_large_or_not_text_file_unchanged() {
+    fn edit_leaves_too_large_or_non_text_files_unchanged() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("new/file");
         let refused = edit(&file, MOST, |_| Err::<(Option<String>, ()), _>("no"));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_folder_locked_by_another_user_not_blocked() {
+    fn edit_is_not_blocked_by_a_folder_locked_by_another_user() {
         let home = tempfile::tempdir().unwrap();
         let held = File::open(home.path()).unwrap();
         held.lock().unwrap();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_file_created_meanwhile_not_overwritten_unread() {
+    fn edit_does_not_overwrite_a_file_created_meanwhile() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("file");
         let new = NewFile::write(&file, "mine", None).unwrap();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_many_at_once_no_change_lost() {
+    fn edit_many_at_once_loses_no_change() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("file");
         std::thread::scope(|scope| {

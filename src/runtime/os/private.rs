@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn apart_files_private_and_process_umask_unchanged() {
+    fn apart_makes_private_files_and_keeps_the_process_umask() {
         let home = tempfile::tempdir().unwrap();
         let (own, other) = (home.path().join("own"), home.path().join("other"));
         let before = mode_of_a_new_file(&other);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn create_existing_file_mode_and_link_not_kept() {
+    fn create_keeps_neither_mode_nor_link_of_an_existing_file() {
         let home = tempfile::tempdir().unwrap();
         let (file, target) = (home.path().join("file"), home.path().join("target"));
         fs::write(&target, "theirs").unwrap();

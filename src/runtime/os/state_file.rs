@@ -175,7 +175,7 @@ const CHECK_BYTES: usize = 16;
 /// The name and magic number of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileKind {
-    /// Its name in the log's folder.
+    /// Name in the log's folder.
     pub name: &'static str,
     /// The first bytes of each slot.
     pub magic: [u8; MAGIC_BYTES],

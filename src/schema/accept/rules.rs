@@ -85,7 +85,7 @@ pub(super) struct ObjectRule {
 pub(super) struct MemberRule {
     pub(super) name: Box<str>,
     pub(super) node: AcceptNodeId,
-    /// Its bit in the masks of the object's names.
+    /// Bit of the name in the masks of the object's names.
     pub(super) bit: u64,
     /// First bytes of the name and its closing quote, zero elsewhere.
     word: u128,

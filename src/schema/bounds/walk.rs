@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use super::{Graph, Lost, Sub};
-use crate::form::{Holds, REFERENCES, encoded, holds};
+use crate::form::{LocationKind, REFERENCES, encoded, location_kind};
 
 /// Number of `enum` values whose comparison takes as long as a visit.
 const ENUM_VALUES_PER_VISIT: u64 = 16;
@@ -97,7 +97,7 @@ pub fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limits: WalkLim
         crowded: Cell::new(false),
     };
     names.resources.insert(base.clone(), vec![root]);
-    names.collect(root, std::slice::from_ref(base), Holds::Schema);
+    names.collect(root, std::slice::from_ref(base), LocationKind::Schema);
     let graph = Graph {
         subs: Vec::new(),
         resources: Vec::new(),
@@ -138,19 +138,21 @@ pub fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limits: WalkLim
 
 impl<'a> Names<'a> {
     /// Collects the names in `value`, a place of the given kind.
-    fn collect(&mut self, value: &'a Value, bases: &[Url], kind: Holds) {
+    fn collect(&mut self, value: &'a Value, bases: &[Url], kind: LocationKind) {
         match value {
             Value::Object(members) => {
                 let bases = match kind {
-                    Holds::Schema | Holds::Unknown => self.enter(value, members, bases),
-                    Holds::Schemas | Holds::Value => bases.to_vec(),
+                    LocationKind::Schema | LocationKind::Unknown => {
+                        self.enter(value, members, bases)
+                    }
+                    LocationKind::Schemas | LocationKind::Value => bases.to_vec(),
                 };
                 for (name, member) in members {
-                    match holds(kind, name) {
-                        Holds::Value if self.names_something(member) => {
+                    match location_kind(kind, name) {
+                        LocationKind::Value if self.names_something(member) => {
                             self.values.insert(std::ptr::from_ref(member));
                         }
-                        Holds::Value => {}
+                        LocationKind::Value => {}
                         kind => self.collect(member, &bases, kind),
                     }
                 }

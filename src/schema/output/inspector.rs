@@ -94,10 +94,10 @@ pub struct Inspector {
 /// Progress of wrapping a `structuredContent` that is no object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrapping {
-    /// It has not begun.
+    /// Not begun.
     Unknown,
     Open,
-    /// It has ended, or is an object.
+    /// Ended, or an object.
     Done,
 }
 
@@ -120,7 +120,7 @@ pub enum ResultTypePlace {
 /// Part of a result's `requestState` within a slice of the answer's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatePart {
-    /// Its bytes; may be empty where the value ends before the slice.
+    /// Range of bytes; may be empty where the value ends before the slice.
     pub bytes: Range<usize>,
     /// Whether the value has ended.
     pub ends: bool,

@@ -26,11 +26,11 @@ const MAX_SEAL_INTERVAL: Duration = Duration::from_secs(300);
 /// Reason for not applying a config.
 #[derive(Debug)]
 pub(super) enum NotTaken {
-    /// It is invalid on this node.
+    /// Invalid on this node.
     Refused(ReloadRefused),
-    /// It could not be fetched.
+    /// Not fetched.
     Store(BucketError),
-    /// It cannot be decrypted: it was altered, or encrypted with a key that this node does not have.
+    /// Not decrypted: altered, or encrypted with a key that this node does not have.
     Unopened(BucketError),
 }
 

@@ -123,7 +123,7 @@ enum IdleCheck {
     Reusable,
     Draining,
     Closed,
-    /// It delivered unsolicited data: a response before its request, or a second one.
+    /// Connection that delivered unsolicited data: a response before its request, or a second one.
     Unsolicited,
 }
 

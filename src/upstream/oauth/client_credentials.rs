@@ -227,7 +227,7 @@ const FAILED_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// Pause of the token requests of one server. A refused client asks less and less often, whatever the calls.
 #[derive(Debug)]
 pub(super) struct Pause {
-    /// Its end, and the reason.
+    /// End of the pause, and the reason.
     current: Option<(Instant, String)>,
     refused: RetryDelays,
     failed: RetryDelays,

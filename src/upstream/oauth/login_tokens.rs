@@ -645,7 +645,7 @@ enum Lack {
     Nothing,
     /// There is none, or it has expired or was rejected.
     Token,
-    /// It expires soon.
+    /// Token that expires soon.
     Time,
     /// The server has required scopes that no request has named yet.
     Scopes,

@@ -579,8 +579,8 @@ async fn dropped_answer_cancels_its_call() {
     let id = answer.id();
     assert!(matches!(answer.next().await, Ok(Some(AnswerPart::Data(_)))));
     drop(answer);
-    let cancelled = |body: &str| body.contains("notifications/cancelled");
-    server.wait_until(|log| log.requests.iter().any(|(_, body)| cancelled(body))).await;
+    let canceled = |body: &str| body.contains("notifications/cancelled");
+    server.wait_until(|log| log.requests.iter().any(|(_, body)| canceled(body))).await;
     let [(head, body)] = &server.requests("notifications/cancelled")[..] else { panic!() };
     assert!(body.contains(&format!("\"requestId\":{id},")), "{body}");
     assert!(head.contains("mcp-session-id: s-1"));

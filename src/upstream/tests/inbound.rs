@@ -279,8 +279,8 @@ async fn request_on_the_get_stream_reaches_a_call_before_its_response() {
     // Dropped before its head was received, it is canceled.
     let id = answer.id();
     drop(answer);
-    let cancelled = server.wait_until(|seen| seen.method() == "notifications/cancelled").await;
-    assert_eq!(cancelled.body["params"]["requestId"], id);
+    let canceled = server.wait_until(|seen| seen.method() == "notifications/cancelled").await;
+    assert_eq!(canceled.body["params"]["requestId"], id);
     // It is no longer in flight.
     say(&streams, r#"{"jsonrpc":"2.0","id":"r","method":"elicitation/create"}"#);
     let refused = server.wait_until(|seen| seen.body["id"] == "r").await;

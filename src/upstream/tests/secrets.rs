@@ -30,7 +30,7 @@ fn refusal(line: &str, message: &str) -> Say {
     Say::status(line, "application/json", &body.to_string())
 }
 
-fn is_clean(text: &str) {
+fn assert_clean(text: &str) {
     for secret in [TOKEN, KEY, QUERY, "a%20key%2Fwith%3Fmarks", "tok-en"] {
         assert!(!text.contains(secret), "{secret} in {text}");
     }
@@ -55,7 +55,7 @@ async fn error_page_that_echoes_the_request_is_redacted() {
     ];
     for echo in echoes {
         let bench = echoing(echo).await;
-        is_clean(&bench.error("web:t").await);
+        assert_clean(&bench.error("web:t").await);
         bench.stop().await;
     }
 }
@@ -70,7 +70,7 @@ async fn json_rpc_error_with_an_http_error_status_is_redacted() {
     .await;
     let messages = bench.call("web:t", "{}").await.unwrap();
     assert!(messages[0].contains("-32000"), "{messages:?}");
-    is_clean(&messages[0]);
+    assert_clean(&messages[0]);
     bench.stop().await;
 }
 
@@ -94,7 +94,7 @@ async fn servers_error_and_name_are_redacted() {
     let server = Fake::start(|seen| refusal("401 No", &seen.head)).await;
     let bench = Bench::start(json!({"web": {"url": server.url, "headers": {"X-Key": KEY}}}));
     let state = bench.wait_until("web", |state| state.status == Status::Failed).await;
-    is_clean(&state.reason);
+    assert_clean(&state.reason);
     bench.stop().await;
 
     let server = Fake::start(|seen| match seen.method() {
@@ -126,7 +126,7 @@ async fn childs_last_stderr_line_is_redacted_for_all_servers() {
     }));
     for name in ["own", "base64", "other"] {
         let state = bench.wait_until(name, |state| state.status == Status::Failed).await;
-        is_clean(&state.reason);
+        assert_clean(&state.reason);
         assert!(state.reason.contains("last stderr line: "), "{}", state.reason);
     }
     bench.stop().await;
@@ -150,7 +150,7 @@ async fn unreadable_value_is_read_again_later() {
     bench.connected("own").await;
     bench.call("own:t", "{}").await.unwrap_err();
     let state = bench.wait_until("own", |state| state.status != Status::Connected).await;
-    is_clean(&state.reason);
+    assert_clean(&state.reason);
     bench.stop().await;
 }
 
@@ -164,7 +164,7 @@ async fn values_are_resolved_by_the_task_and_redacted() {
     // The task has not run before the first await.
     std::fs::write(&file, TOKEN).unwrap();
     let state = bench.wait_until("own", |state| state.status == Status::Failed).await;
-    is_clean(&state.reason);
+    assert_clean(&state.reason);
     assert!(state.reason.contains("last stderr line: bad token"), "{}", state.reason);
     bench.stop().await;
 }

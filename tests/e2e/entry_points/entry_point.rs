@@ -269,7 +269,7 @@ impl Proxies {
     /// Starts a call to `s` that is never answered, behind the pipe and behind the shared proxy; it lasts as long as
     /// the returned client.
     pub(super) fn occupy(&self) -> Client {
-        let never = json!({"behaviour": "never"});
+        let never = json!({"behavior": "never"});
         let mut client = self.proxy.client();
         client.begin("read", &format!("s:{TOOL}"), never.clone());
         let params =

@@ -103,20 +103,20 @@ impl Following {
                     let bytes = &store.iter().find(|it| it.0 == key).unwrap().1;
                     let facts = SegmentFacts::of(bytes, &verifier);
                     match self.follower.judge(facts.as_ref(), self.now) {
-                        SegmentJudgement::Take(mark) | SegmentJudgement::Pass(mark)
+                        SegmentJudgment::Take(mark) | SegmentJudgment::Pass(mark)
                             if self.is_swapped && self.follower.needs_place(&mark) =>
                         {
                             self.follower.displaced(self.now);
                             self.displaced += 1;
                         }
-                        SegmentJudgement::Take(mark) => {
+                        SegmentJudgment::Take(mark) => {
                             let checkpoint = facts.unwrap().checkpoint;
                             self.taken.push((checkpoint.first, checkpoint.last));
                             assert_eq!(FollowMark::decode(&mark.encode()).as_ref(), Some(&*mark));
                             self.follower.committed(*mark);
                         }
-                        SegmentJudgement::Pass(mark) => self.follower.committed(*mark),
-                        SegmentJudgement::Again => {}
+                        SegmentJudgment::Pass(mark) => self.follower.committed(*mark),
+                        SegmentJudgment::Again => {}
                     }
                 }
             }
@@ -251,7 +251,7 @@ fn step(following: &mut Following, store: &Store) {
         FollowStep::Fetch(key) => {
             let bytes = &store.iter().find(|it| it.0 == key).unwrap().1;
             let facts = SegmentFacts::of(bytes, &verifier);
-            if let SegmentJudgement::Take(mark) =
+            if let SegmentJudgment::Take(mark) =
                 following.follower.judge(facts.as_ref(), following.now)
             {
                 let checkpoint = facts.unwrap().checkpoint;
@@ -402,23 +402,19 @@ fn gap_requires_confirmation_before_and_after() {
         follower.listed(SeenPart { objects: vec![object(4)], more: 0, newest: 10 }, now);
         follower.judge(Ok(&facts), now)
     };
-    assert_eq!(lists_and_judges(follower, now), SegmentJudgement::Again, "first seen");
+    assert_eq!(lists_and_judges(follower, now), SegmentJudgment::Again, "first seen");
     now += SETTLE_MS;
     assert_eq!(follower.step(now), FollowStep::Confirm, "settled");
-    assert_eq!(lists_and_judges(follower, now), SegmentJudgement::Again, "not confirmed");
+    assert_eq!(lists_and_judges(follower, now), SegmentJudgment::Again, "not confirmed");
     follower.confirmed();
     assert_eq!(follower.step(now), FollowStep::List, "an earlier listing does not count");
-    let SegmentJudgement::Take(mark) = lists_and_judges(follower, now) else {
+    let SegmentJudgment::Take(mark) = lists_and_judges(follower, now) else {
         panic!("{follower:?}")
     };
     assert!(follower.needs_place(&mark), "the store may have been swapped since");
     let rests = follower.displaced(now);
     assert_eq!(follower.step(now), FollowStep::Wait(rests));
-    assert_eq!(
-        lists_and_judges(follower, rests),
-        SegmentJudgement::Again,
-        "everything starts over"
-    );
+    assert_eq!(lists_and_judges(follower, rests), SegmentJudgment::Again, "everything starts over");
 }
 
 #[test]

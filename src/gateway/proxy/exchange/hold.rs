@@ -179,7 +179,7 @@ impl HeldWait {
         let why = match waited {
             Some(Ok(taker)) => {
                 drop(self.claimed());
-                // If the request that takes it is gone, the call is cancelled; that request is recorded.
+                // If the request that takes it is gone, the call is canceled; that request is recorded.
                 drop(taker.send(held));
                 return;
             }

@@ -11,7 +11,7 @@ impl Exchange {
     /// Repeats the request if nothing has arrived and the connection is to blame (CAP-7).
     pub(super) async fn retry_call(&mut self, error: CallError) -> Result<(), Broken> {
         if error.cause.quotes_server() {
-            self.is_answered();
+            self.mark_answered();
         }
         let nothing_received = self.answer.as_ref().is_some_and(AnswerStream::received_nothing);
         if !(nothing_received && error.cause.is_broken_connection()) {
@@ -29,7 +29,7 @@ impl Exchange {
             Ok(answer) => answer,
             Err(error) => {
                 if error.cause.quotes_server() {
-                    self.is_answered();
+                    self.mark_answered();
                 }
                 return Err(error.into());
             }

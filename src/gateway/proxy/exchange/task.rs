@@ -200,7 +200,7 @@ impl Exchange {
             Some(TaskAnswer::MayBe { declared }) => {
                 let created = self.created(declared);
                 if created.is_err() {
-                    // A task in it is cancelled.
+                    // A task in it is canceled.
                     self.tasks = Some(TaskAnswer::MayBe { declared });
                 }
                 created

@@ -1,4 +1,4 @@
-//! Tasks that a server made of a call and that its client does not get (PRO-43): cancelled at the server, on behalf of the
+//! Tasks that a server made of a call and that its client does not get (PRO-43): canceled at the server, on behalf of the
 //! principal of the call, since nobody could fetch or cancel them.
 //!
 //! That is known at the end of an exchange, however it ends: an answer that fails, is blocked or breaks off may hold a task,
@@ -26,7 +26,7 @@ use super::task::{CONTENT, READ};
 use super::{Broken, Exchange, joined};
 use crate::proxy::call_trace::CallTrace;
 use crate::proxy::client::{ActiveCall, Caller, Channel, Client};
-use crate::proxy::pending_cancellations::{NotCancelled, PendingCancellation};
+use crate::proxy::pending_cancellations::{NotCanceled, PendingCancellation};
 use crate::proxy::recorded::{OnRecord, recorded};
 use crate::proxy::refusal::RecordKind;
 use crate::proxy::reply::{Piece, Running};
@@ -71,18 +71,18 @@ impl Exchange {
         // Outside of its runtime the worker itself ends.
         let ends = worker.ending.is_cut() || tokio::runtime::Handle::try_current().is_err();
         let pending = match ends {
-            true => Err(NotCancelled::ShuttingDown),
+            true => Err(NotCanceled::ShuttingDown),
             false => worker.cancellations.enter(self.permit.access().server()),
         };
         match pending {
             Ok(pending) => {
                 let cancellation = Rc::new(self.cancellation(ids));
-                let cancelled = cancelled(Rc::clone(&worker), cancellation, pending);
-                let attended = worker.draining.clone().attend(cancelled);
+                let canceled = canceled(Rc::clone(&worker), cancellation, pending);
+                let attended = worker.draining.clone().attend(canceled);
                 // Cancellations are bounded.
                 drop(worker.keep(worker.ending.clone().attend(attended)));
             }
-            Err(why) => self.not_cancelled(&ids.sealed, why),
+            Err(why) => self.not_canceled(&ids.sealed, why),
         }
     }
 
@@ -137,8 +137,8 @@ impl Exchange {
         }
     }
 
-    /// Records that a task is not cancelled.
-    fn not_cancelled(&self, sealed: &str, why: NotCancelled) {
+    /// Records that a task is not canceled.
+    fn not_canceled(&self, sealed: &str, why: NotCanceled) {
         let server = self.permit.access().server();
         peer_line!(warn, LinePeer::Server(server), %server, %why, "a task that its client does not get was not cancelled");
         let mut draft = self.call_record.beside(Type::InternalToolCall);
@@ -163,7 +163,7 @@ struct Cancellation {
 }
 
 /// Cancels a task with a limited number of attempts.
-async fn cancelled(worker: Rc<Worker>, of: Rc<Cancellation>, _pending: PendingCancellation) {
+async fn canceled(worker: Rc<Worker>, of: Rc<Cancellation>, _pending: PendingCancellation) {
     let mut delays = RetryDelays::new(RETRY.0, RETRY.1);
     for attempt in 1..=MAX_ATTEMPTS {
         let Err(asked) = of.attempt(&worker).await else { return };

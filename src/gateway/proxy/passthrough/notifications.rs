@@ -170,11 +170,11 @@ impl PacedList {
     }
 }
 
-/// Warns of a server whose lists change constantly, if `is_logged`.
+/// Warns of a server whose lists change too often, if `is_logged`.
 fn warn_restless(upstream: &Upstream, which: &'static str, is_logged: bool) {
     if is_logged {
         let server = upstream.name();
-        peer_line!(warn, upstream, %server, "its {which} change constantly: notifications to clients are throttled");
+        peer_line!(warn, upstream, %server, "list of {which} changes too often; notifications to clients are throttled");
     }
 }
 
@@ -335,7 +335,7 @@ impl Watch {
             let mut on = on;
             let server = Arc::clone(upstream.name());
             let is_listed = self.proxy.list_cache.has(&server, List::Resources, &own);
-            on.is_for_offer(&server, !is_listed);
+            on.set_offer(&server, !is_listed);
             let access = Access::Resource { server, uri: (&*own).into(), request };
             on.admit_at_once(access.clone())?;
             let account = self.proxy.state_accounts.of(&on.caller.principal);

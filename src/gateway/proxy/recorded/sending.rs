@@ -26,7 +26,7 @@ impl OnRecord<'_> {
     /// Sends what was permitted, with `body` as a [`PermittedCall`] has it. The only place that enters an upstream for a
     /// first attempt.
     #[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
-    pub(in crate::proxy) fn send(
+    pub(in crate::proxy) fn send_recorded(
         self,
         mut permit: Permit,
         body: Bytes,
@@ -107,7 +107,7 @@ impl OnRecord<'_> {
                     let now = clock::now();
                     record.answered = Some(now);
                     if let Some(user) = user {
-                        user.was_active(now);
+                        user.note_use(now);
                     }
                     let help = advice::away(&upstream.state(), SystemTime::now());
                     Err(Refusal::upstream(&error).helping(help))

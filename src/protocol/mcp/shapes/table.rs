@@ -112,7 +112,7 @@ const PROGRESS: &[Known] = &[
 ];
 const LOG_MESSAGE: &[Known] = &[plain("level"), plain("logger"), plain("data"), META];
 const ELICITATION_COMPLETE: &[Known] = &[plain("elicitationId").only(November2025), META];
-const CANCELLED: &[Known] = &[plain("requestId"), plain("reason"), META];
+const CANCELED: &[Known] = &[plain("requestId"), plain("reason"), META];
 
 /// Task request of a client (MCP 2025-11-25 §Tasks).
 const TASK_MADE: Known = known(
@@ -158,7 +158,7 @@ fn of_params(method: &str) -> Option<&'static [Known]> {
         "notifications/progress" => PROGRESS,
         "notifications/message" => LOG_MESSAGE,
         "notifications/elicitation/complete" => ELICITATION_COMPLETE,
-        "notifications/cancelled" => CANCELLED,
+        "notifications/cancelled" => CANCELED,
         _ => return None,
     })
 }

@@ -18,7 +18,7 @@ const SLOW_PAUSE: Duration = Duration::from_millis(5);
 /// Treatment of a response before it is sent. If a row names one transport only, the other
 /// answers as `normal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behaviour {
+pub(crate) enum Behavior {
     Normal,
     Cut,
     Crash,
@@ -40,40 +40,40 @@ pub(crate) enum Behaviour {
 }
 
 /// Name, behavior, and description: the reference for authors of tests.
-pub(crate) const BEHAVIOURS: &[(&str, Behaviour, &str)] = &[
-    ("normal", Behaviour::Normal, "answers"),
-    ("cut", Behaviour::Cut, "half the answer, then the connection (HTTP) or the process ends"),
-    ("crash", Behaviour::Crash, "the process exits, no byte answered"),
-    ("drop", Behaviour::Drop, "the connection (HTTP) or the process ends, no byte answered"),
-    ("drop_once", Behaviour::DropOnce, "HTTP: drop the first time, answer from then on"),
-    ("garbage", Behaviour::Garbage, "answers what is not JSON; over stdio the answer follows"),
+pub(crate) const BEHAVIORS: &[(&str, Behavior, &str)] = &[
+    ("normal", Behavior::Normal, "answers"),
+    ("cut", Behavior::Cut, "half the answer, then the connection (HTTP) or the process ends"),
+    ("crash", Behavior::Crash, "the process exits, no byte answered"),
+    ("drop", Behavior::Drop, "the connection (HTTP) or the process ends, no byte answered"),
+    ("drop_once", Behavior::DropOnce, "HTTP: drop the first time, answer from then on"),
+    ("garbage", Behavior::Garbage, "answers what is not JSON; over stdio the answer follows"),
     (
         "foreign_id",
-        Behaviour::ForeignId,
+        Behavior::ForeignId,
         "answers an id nobody asked for; over stdio and SSE the right answer follows",
     ),
-    ("never", Behaviour::Never, "does not answer"),
-    ("slow", Behaviour::Slow, "answers 16 bytes every 5 ms"),
-    ("flood_stderr", Behaviour::FloodStderr, "8 MiB to stderr, then answers"),
-    ("close_stdin", Behaviour::CloseStdin, "stdio: closes stdin, keeps stdout, answers nothing"),
+    ("never", Behavior::Never, "does not answer"),
+    ("slow", Behavior::Slow, "answers 16 bytes every 5 ms"),
+    ("flood_stderr", Behavior::FloodStderr, "8 MiB to stderr, then answers"),
+    ("close_stdin", Behavior::CloseStdin, "stdio: closes stdin, keeps stdout, answers nothing"),
     (
         "odd_framing",
-        Behaviour::OddFraming,
+        Behavior::OddFraming,
         "HTTP: SSE with CRLF, comments, ids, several data lines, in 7-byte writes; \
          stdio: empty lines around, CRLF, in 7-byte writes",
     ),
-    ("status_500", Behaviour::Status500, "HTTP: 500 and a line of text"),
-    ("html", Behaviour::Html, "HTTP: 200 and a page"),
-    ("gzip", Behaviour::Gzip, "HTTP: compressed, asked for or not"),
-    ("bad_chunk", Behaviour::BadChunk, "HTTP: chunked, with a size that is no number"),
-    ("long_body", Behaviour::LongBody, "HTTP: 32 bytes more than Content-Length says"),
-    ("short_body", Behaviour::ShortBody, "HTTP: 32 bytes less than Content-Length says, then end"),
+    ("status_500", Behavior::Status500, "HTTP: 500 and a line of text"),
+    ("html", Behavior::Html, "HTTP: 200 and a page"),
+    ("gzip", Behavior::Gzip, "HTTP: compressed, asked for or not"),
+    ("bad_chunk", Behavior::BadChunk, "HTTP: chunked, with a size that is no number"),
+    ("long_body", Behavior::LongBody, "HTTP: 32 bytes more than Content-Length says"),
+    ("short_body", Behavior::ShortBody, "HTTP: 32 bytes less than Content-Length says, then end"),
 ];
 
-impl Behaviour {
+impl Behavior {
     /// The behavior of that name, if there is one.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        BEHAVIOURS.iter().find(|(known, ..)| *known == name).map(|(_, behaviour, _)| *behaviour)
+        BEHAVIORS.iter().find(|(known, ..)| *known == name).map(|(_, behavior, _)| *behavior)
     }
 
     /// The pace of this behavior if the call requested `asked`.
