@@ -330,9 +330,15 @@ Examples:
   mcpproxy completions fish > ~/.config/fish/completions/mcpproxy.fish")]
     Completions(CompletionsArgs),
     /// Write the manual pages into a directory, one page per command
-    #[command(hide = true, after_help = "Examples:\n  mcpproxy man ./man1")]
+    #[command(after_help = "\
+Examples:
+  mcpproxy man ~/.local/share/man/man1
+  mcpproxy man ./man1 --json
+
+The first directory is one that man searches on most systems; installed packages have the pages already.")]
     Man {
         /// The directory; created if missing
+        #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
     /// Run the demo's MCP server over stdio
