@@ -159,15 +159,17 @@ Claude Code, and the files of the current directory. The other programs' files a
 Nothing is started until you confirm, all of them or some by their numbers; a running proxy then starts \
 the new servers at once.")]
     Import(ImportArgs),
-    /// Add mcpproxy to a client's config, or remove it
+    /// Add mcpproxy to a client's config and move its servers here, or undo that
     #[command(after_help = "\
 Examples:
   mcpproxy connect claude-code
   mcpproxy connect cursor --dry-run
+  mcpproxy connect cursor --move --yes
   mcpproxy connect vscode --undo
 
 The change is shown first; the rest of the file stays as it is, and a backup of the original is kept \
-beside it until --undo. With require_mcp_auth the entry contains an agent token of its own, which --undo revokes.")]
+beside it until --undo. Servers that the client would still reach without mcpproxy are offered for a move: they are \
+added to the config of mcpproxy as import does, then removed from the client. With require_mcp_auth the entry contains an agent token of its own, which --undo revokes.")]
     Connect(ConnectArgs),
     /// Serve MCP over stdin and stdout, for clients that start a command
     #[command(after_help = "\
@@ -330,9 +332,15 @@ Examples:
   mcpproxy completions fish > ~/.config/fish/completions/mcpproxy.fish")]
     Completions(CompletionsArgs),
     /// Write the manual pages into a directory, one page per command
-    #[command(hide = true, after_help = "Examples:\n  mcpproxy man ./man1")]
+    #[command(after_help = "\
+Examples:
+  mcpproxy man ~/.local/share/man/man1
+  mcpproxy man ./man1 --json
+
+The first directory is one that man searches on most systems; installed packages have the pages already.")]
     Man {
         /// The directory; created if missing
+        #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
     /// Run the demo's MCP server over stdio

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+pub(super) mod backup;
 pub(super) mod file;
 pub(super) mod preview;
 
@@ -248,6 +249,13 @@ pub(in crate::cli) fn is_own_entry(name: &str, block: &Map<String, Value>) -> bo
         None => false,
     });
     starts_us || (name == NAME && is_local)
+}
+
+/// Whether an entry has the URL of `members`.
+pub(in crate::cli) fn has_url_of(block: &Value, members: &[(String, Value)]) -> bool {
+    ["url", "serverUrl"].iter().any(|key| {
+        members.iter().any(|(name, value)| name == key && block.get(*key) == Some(value))
+    })
 }
 
 #[cfg(test)]

@@ -5,12 +5,13 @@ use crate::cli::backend::{Backend, Needs, target};
 use crate::cli::error::CommandError;
 use crate::cli::format::text;
 use crate::cli::output::Output;
+use crate::cli::terminal_safe::line;
 use crate::cli::{backend, completion, output};
 use clap::CommandFactory;
 use mcpproxy_admin::page;
 use serde_json::json;
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 mod activity;
 mod annotate;
@@ -45,7 +46,7 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
         Command::Config(command) => config::run(&command, global, output),
         Command::Completions(flags) => print_completions(&flags),
         Command::Page { open } => open_page(open, global, output),
-        Command::Man { folder } => write_man_pages(&folder),
+        Command::Man { folder } => write_man_pages(&folder, output),
         Command::Call(command) => {
             let needs = Needs::Call(call::server(&command));
             backend::with(global, needs, async |backend| call::run(&command, backend, output).await)
@@ -80,15 +81,28 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
 }
 
 /// Writes the manual pages into a directory, creating it if necessary.
-pub(super) fn write_man_pages(folder: &Path) -> Result<(), CommandError> {
-    let written =
-        fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
-    written.map_err(|error| {
-        CommandError::failed(format!(
-            "cannot write the manual pages into {}: {error}",
-            folder.display()
-        ))
+pub(super) fn write_man_pages(folder: &Path, output: &Output) -> Result<(), CommandError> {
+    let shown = folder.display().to_string();
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    let written = fs::create_dir_all(folder).and_then(|()| write_page(&command, folder));
+    let pages = written.map_err(|error| {
+        CommandError::failed(format!("cannot write the manual pages into {shown}: {error}"))
+    })?;
+    let result = json!({"folder": shown, "pages": pages});
+    output.print(&result.to_string(), |_| {
+        format!("Wrote {pages} manual pages into {}. Read them with: man mcpproxy", line(&shown))
     })
+}
+
+/// Writes the pages of a command and of its subcommands; returns their number.
+fn write_page(command: &clap::Command, folder: &Path) -> io::Result<usize> {
+    let mut pages = 1;
+    for subcommand in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+        pages += write_page(subcommand, folder)?;
+    }
+    clap_mangen::Man::new(command.clone()).generate_to(folder)?;
+    Ok(pages)
 }
 
 /// Prints a shell's completion script.

@@ -439,6 +439,25 @@ fn completions_help_and_version() {
     );
 }
 
+// CLI-1
+#[test]
+fn manual_pages_are_written_counted_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let man1 = folder.path().join("share/man1");
+    let output = cli(&["man", man1.to_str().unwrap()]);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    let pages = man1.read_dir().unwrap().count();
+    assert!(pages > 40 && man1.join("mcpproxy-man.1").exists(), "{pages} pages");
+    let expected = format!(
+        "Wrote {pages} manual pages into {}. Read them with: man mcpproxy\n",
+        man1.display()
+    );
+    assert_eq!(output.stdout, expected);
+    assert!(cli(&["--help"]).stdout.contains("  man "), "it is listed");
+    let output = cli(&["man", man1.join("mcpproxy.1").to_str().unwrap()]);
+    fails(&output, 1, &["cannot write the manual pages into", "mcpproxy.1"]);
+}
+
 // CLI-4
 #[test]
 fn demo_shows_five_outcomes_and_leaves_nothing() {

@@ -560,7 +560,7 @@ fn servers_of_projects_are_imported_and_unusable_ones_are_reported() {
         "@@ 1 · Claude Code @@",
         "@@ 2 · Claude Code, for /home/ada/p @@",
         "@@ 3 · Claude Code, for /home/ada/p, named 'of-all' there @@",
-        "! headers.A: ",
+        "! headers.A: holds ${input:k}, and input prompts are not supported: write ${env:NAME}",
         "! disabled: give the value, then run mcpproxy upstream enable shared",
         "! url: ends in /sse",
         "! type: ",
@@ -605,6 +605,242 @@ fn servers_to_import_are_chosen_by_number_or_name() {
     let unknown = home.run(&["import", "cursor", "--server", "d", "--server", "e", "--yes"]);
     assert_eq!(unknown.code, Some(1), "{}", unknown.stdout);
     assert!(unknown.stderr.contains("no server 'e' to import"), "{}", unknown.stderr);
+    let present = home.run(&["import", "cursor", "--server", "b", "--yes"]);
+    assert_eq!(present.code, Some(1), "{}", present.stdout);
+    assert!(present.stderr.contains("server 'b' is already in the config"), "{}", present.stderr);
     done(&home.run(&["import", "cursor", "--server", "d", "--yes"]));
     assert_eq!(names(), ["b", "c", "d"]);
+}
+
+/// Files of clients with servers of their own: `fs` and `web`, two that differ in a variable, one that mcpproxy has under
+/// another name, and one that cannot be used here.
+const WITH_SERVERS: [(&str, &str, &str); 2] = [
+    (
+        "cursor",
+        ".cursor/mcp.json",
+        r#"{
+    "theme": "dark", // mine
+    "mcpServers": {
+        "fs": {"command": "sh", "args": ["-c", "true $HOME"], "env": {"TOKEN": "s3cret-value-1"}}, // files
+        "web": {"url": "https://h.example/mcp"},
+        "db-test": {"command": "db", "env": {"DATABASE": "test"}},
+        "db-prod": {"command": "db", "env": {"DATABASE": "prod"}},
+        "known": {"command": "known", "env": {"TOKEN": "s3cret-value-2"}},
+        "script": {"url": "javascript:alert(1)"}
+    }
+}
+"#,
+    ),
+    (
+        "codex",
+        ".codex/config.toml",
+        r#"# mine
+model = "x" # fast
+
+[mcp_servers.fs]
+command = "sh" # files
+args = ["-c", "true $HOME"]
+startup_timeout_sec = 20
+env = { TOKEN = "s3cret-value-1" }
+
+[mcp_servers.web]
+url = "https://h.example/mcp"
+
+[mcp_servers.db-test]
+command = "db"
+env = { DATABASE = "test" }
+
+[mcp_servers.db-prod]
+command = "db"
+env = { DATABASE = "prod" }
+
+[mcp_servers.known]
+command = "known"
+env = { TOKEN = "s3cret-value-2" }
+
+[mcp_servers.script]
+url = "javascript:alert(1)"
+"#,
+    ),
+];
+/// Names of those that can be moved.
+const MOVABLE: [&str; 5] = ["fs", "web", "db-test", "db-prod", "known"];
+
+/// A home with an empty config, except for a server that replaces `known`.
+fn home_with_known() -> Home {
+    let home = Home::new();
+    let known =
+        json!({"command": "known", "env": {"TOKEN": "${keyring:known/me}"}, "init_timeout": "9s"});
+    let config = json!({"mcpServers": {"renamed": known}, "listen": "127.0.0.1:9123"});
+    home.put(CONFIG, &config.to_string());
+    home
+}
+
+/// Asserts that the config has the moved servers once each, and others unchanged.
+#[track_caller]
+fn assert_moved(home: &Home) {
+    let servers = home.config()["mcpServers"].clone();
+    let names: Vec<_> = servers.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["renamed", "fs", "web", "db-test", "db-prod"]);
+    assert_eq!(servers["renamed"]["init_timeout"], "9s");
+    assert_eq!(servers["fs"]["env"]["TOKEN"], "s3cret-value-1");
+    assert_eq!(servers["db-prod"]["env"]["DATABASE"], "prod");
+}
+
+// CFG-7
+#[test]
+fn servers_of_a_client_are_moved_on_request_and_undo_restores_its_file_byte_for_byte() {
+    for (client, file, before) in WITH_SERVERS {
+        let home = home_with_known();
+        home.put(file, before);
+        let all = [&MOVABLE[..], &["script"]].concat();
+        let looked = home.run(&["connect", client, "--move", "--dry-run", "--json"]).json();
+        assert_eq!(looked["moved"], json!(MOVABLE), "{looked}");
+        let output = home.run(&["connect", client, "--dry-run"]);
+        let shown = done(&output);
+        assert!(shown.contains("known (mcpproxy has it as 'renamed')"), "{shown}");
+        assert!(shown.contains("script (not movable: its url scheme"), "{shown}");
+        assert_eq!(
+            (home.text(file).as_str(), &home.config()["mcpServers"]["fs"]),
+            (before, &Value::Null)
+        );
+        // Without a request nothing is moved.
+        let output = home.run(&["connect", client, "--yes", "--json"]).json();
+        assert_eq!(output["direct"], json!(all), "{output}");
+        assert_eq!((&output["moved"], &output["changed"]), (&json!([]), &json!(true)));
+        let output = home.run(&["connect", client]);
+        let hint = format!("`mcpproxy connect {client} --move` moves them into mcpproxy.");
+        assert!(
+            done(&output).contains("already connected") && output.stdout.contains(&hint),
+            "{}",
+            output.stdout
+        );
+        assert!(home.config()["mcpServers"].get("fs").is_none());
+        let output = home.run(&["connect", client, "--move"]);
+        assert_eq!(output.code, Some(2), "nobody can be asked: {}", output.stdout);
+        assert!(home.config()["mcpServers"].get("fs").is_none());
+
+        let output = home.run(&["connect", client, "--move", "--yes"]);
+        let moved = "Moved 5 servers into mcpproxy: fs, web, db-test, db-prod, known.";
+        assert!(done(&output).contains(moved), "{}", output.stdout);
+        assert!(output.stdout.contains("without mcpproxy: script"), "{}", output.stdout);
+        for shown in [
+            "true $HOME",
+            "! command: 'sh' is a shell",
+            "mcpproxy already has 'known' as 'renamed': it is only removed there",
+            "not moved: 'script': its url scheme",
+        ] {
+            assert!(output.stderr.contains(shown), "no {shown}: {}", output.stderr);
+        }
+        assert!(!format!("{}{}", output.stdout, output.stderr).contains("s3cret"));
+        assert_moved(&home);
+        let after = home.text(file);
+        assert!(
+            after.contains("mcpproxy") && after.contains("script") && after.contains("mine"),
+            "{after}"
+        );
+        for name in MOVABLE {
+            assert!(!after.contains(name), "{name}: {after}");
+        }
+        let again = home.run(&["connect", client, "--move", "--yes", "--json"]).json();
+        assert_eq!(again["direct"], json!(["script"]));
+        assert_eq!((&again["moved"], &again["changed"]), (&json!([]), &json!(false)));
+
+        let output = home.run(&["connect", client, "--undo", "--yes"]);
+        assert!(done(&output).contains("its own servers again"), "{}", output.stdout);
+        assert_eq!(home.text(file), before, "{client}");
+        assert_moved(&home);
+        // All in one step.
+        let output = home.run(&["connect", client, "--move", "--yes", "--json"]).json();
+        assert_eq!((&output["direct"], &output["moved"]), (&json!(["script"]), &json!(MOVABLE)));
+        assert_eq!(home.text(file), after, "{client}");
+        assert_moved(&home);
+        done(&home.run(&["connect", client, "--undo", "--yes"]));
+        assert_eq!(home.text(file), before, "{client}");
+        assert!(!home.path(&format!("{file}.before-mcpproxy")).exists());
+    }
+}
+
+#[test]
+fn servers_to_move_are_chosen_at_a_terminal() {
+    let home = home_with_known();
+    let (client, file, before) = WITH_SERVERS[0];
+    home.put(file, before);
+    let seen = home.typed(&["connect", client], "y\nn\n");
+    assert!(
+        seen.contains("Move 5 servers into mcpproxy?") && seen.contains("[y/N, or numbers"),
+        "{seen}"
+    );
+    assert!(seen.contains("Cursor is connected."), "{seen}");
+    let entry = |name: &str| home.text(file).contains(&format!("\"{name}\""));
+    assert!(entry("mcpproxy") && MOVABLE.into_iter().all(entry), "{}", home.text(file));
+    let seen = home.typed(&["connect", client], "2,5\n");
+    assert!(seen.contains("Moved 2 servers into mcpproxy: web, known."), "{seen}");
+    let names =
+        home.config()["mcpServers"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names, ["renamed", "web"]);
+    assert!(!entry("web") && !entry("known") && entry("fs"), "{}", home.text(file));
+    done(&home.run(&["connect", client, "--undo", "--yes"]));
+    assert_eq!(home.text(file), before);
+}
+
+#[test]
+fn undo_of_a_move_in_a_changed_file_keeps_the_backup_and_names_it() {
+    let home = home_with_known();
+    let (client, file, before) = WITH_SERVERS[0];
+    home.put(file, before);
+    done(&home.run(&["connect", client, "--move", "--yes"]));
+    home.put(file, &home.text(file).replace("\"dark\"", "\"light\""));
+    let output = home.run(&["connect", client, "--undo", "--yes"]);
+    let kept = home.path(&format!("{file}.before-mcpproxy.1"));
+    let expected = format!("in the backup {}: fs, web, db-test, db-prod, known.", kept.display());
+    assert!(done(&output).contains(&expected), "{}", output.stdout);
+    let text = home.text(file);
+    assert!(
+        text.contains("light") && !text.contains("mcpproxy") && !text.contains("\"fs\""),
+        "{text}"
+    );
+    // The next backup does not replace it.
+    done(&home.run(&["connect", client, "--yes"]));
+    let output = home.run(&["connect", client, "--undo", "--yes", "--json"]).json();
+    assert_eq!(output["backup"], Value::Null);
+    assert_eq!(home.text(file), text);
+    assert_eq!(fs::read_to_string(kept).unwrap(), before);
+}
+
+#[test]
+fn servers_added_after_the_backup_are_in_a_backup_before_they_are_removed() {
+    let home = home_with_known();
+    let (client, file) = ("cursor", ".cursor/mcp.json");
+    // The file is created by `connect`, so that there is no backup of it.
+    done(&home.run(&["connect", client, "--yes"]));
+    let mut theirs: Value = serde_json::from_str(&home.text(file)).unwrap();
+    theirs["mcpServers"]["late"] = json!({"command": "late", "env": {"A": "b"}});
+    let with_late = serde_json::to_string_pretty(&theirs).unwrap();
+    home.put(file, &with_late);
+    // A move that fails leaves the server in both files.
+    let in_the_way = home.path(&format!("{file}.before-mcpproxy"));
+    fs::create_dir(&in_the_way).unwrap();
+    let output = home.run(&["connect", client, "--move", "--yes"]);
+    assert_eq!(output.code, Some(1), "{}", output.stdout);
+    assert!(output.stderr.contains("cannot write a backup"), "{}", output.stderr);
+    assert!(output.stderr.contains("repeat the command"), "{}", output.stderr);
+    assert_eq!(home.text(file), with_late);
+    assert_eq!(home.config()["mcpServers"]["late"], json!({"command": "late", "env": {"A": "b"}}));
+    fs::remove_dir(&in_the_way).unwrap();
+    let output = home.run(&["connect", client, "--move", "--yes"]);
+    assert!(done(&output).contains("Moved 1 server into mcpproxy: late."), "{}", output.stdout);
+    assert!(!home.text(file).contains("late"));
+    assert_eq!(home.config()["mcpServers"].as_object().unwrap().len(), 2);
+    // A later one again: the earlier backup is kept.
+    let mut theirs: Value = serde_json::from_str(&home.text(file)).unwrap();
+    theirs["mcpServers"]["later"] = json!({"command": "later"});
+    home.put(file, &serde_json::to_string_pretty(&theirs).unwrap());
+    let output = home.run(&["connect", client, "--move", "--yes"]);
+    assert!(done(&output).contains("The earlier backup is kept as"), "{}", output.stdout);
+    assert!(home.text(&format!("{file}.before-mcpproxy.1")).contains("\"late\""));
+    assert!(home.text(&format!("{file}.before-mcpproxy")).contains("\"later\""));
+    done(&home.run(&["connect", client, "--undo", "--yes"]));
+    let servers: Value = serde_json::from_str(&home.text(file)).unwrap();
+    assert_eq!(servers["mcpServers"], json!({"later": {"command": "later"}}));
 }

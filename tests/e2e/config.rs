@@ -99,7 +99,7 @@ fn check_reports_all_errors_at_once_with_place_and_allowed_form() {
         ("error", 8, 40, "mcpServers.folder.cwd: /no/such/folder: is not there: name a folder"),
         ("error", 9, 20, "mcpServers.url.url: url cannot be read"),
         ("error", 10, 49, "mcpServers.unset.env.TOKEN: environment variable E2E_NO_SUCH_VARIABLE"),
-        ("error", 11, 54, "mcpServers.input.headers.Key: headers.Key holds ${input:key}"),
+        ("error", 11, 54, "mcpServers.input.headers.Key: holds ${input:key}"),
         ("warning", 12, 24, "mcpServers.off.command: no-such-program-here is not found on PATH"),
     ];
     write_private(&path, text);

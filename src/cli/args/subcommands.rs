@@ -210,7 +210,10 @@ pub(in crate::cli) struct ConnectArgs {
     /// Client: claude-desktop, claude-code, cursor, vscode, windsurf, codex or zed
     #[arg(value_enum, value_name = "CLIENT", hide_possible_values = true)]
     pub(in crate::cli) client: McpClient,
-    /// Remove our entry
+    /// Also move the client's own servers into mcpproxy
+    #[arg(long = "move", conflicts_with = "undo")]
+    pub(in crate::cli) moves: bool,
+    /// Remove our entry, and restore the client's file if it is otherwise unchanged
     #[arg(long)]
     pub(in crate::cli) undo: bool,
     /// Show what would be written, and write nothing

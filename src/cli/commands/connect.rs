@@ -1,14 +1,16 @@
-//! `mcpproxy connect`: adds our entry to a client's config, or removes it.
+//! `mcpproxy connect`: adds our entry to a client's config and moves its servers into ours, or removes the entry.
 //!
 //! A backup of the original file allows `--undo` to restore it byte for byte if the file was not changed otherwise;
-//! otherwise only our entry is removed.
+//! otherwise only our entry is removed, and the backup is kept if it has servers that the file lacks.
 
 use crate::cli::args::{ConnectArgs, Global};
+use crate::cli::clients::backup::{back_up, backup, read, set_aside};
 use crate::cli::clients::file::ClientText;
 use crate::cli::clients::{McpClient, NAME, ProxyEntry, Remote, preview};
-use crate::cli::commands::token;
+use crate::cli::commands::connect::direct::{DirectServers, Moved};
+use crate::cli::commands::{import, token};
 use crate::cli::error::CommandError;
-use crate::cli::output::{Colors, Output, confirm, declined};
+use crate::cli::output::{Colors, Output, choose, confirm, declined};
 use crate::cli::terminal_safe::line;
 use crate::cli::{clients, start_proxy};
 use mcpproxy_config::edit::WrittenValue;
@@ -16,14 +18,12 @@ use mcpproxy_config::file::{Loaded, MAX_FILE_BYTES, locate};
 use mcpproxy_runtime::os::{edited_file, private};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal as _;
+use std::path::Path;
 use std::time::SystemTime;
 
-/// Maximum number of servers named as reached without the proxy.
-const SHOWN_SERVERS: usize = 10;
-/// Suffix of the backup file.
-const BACKUP: &str = ".before-mcpproxy";
+mod direct;
+
 /// Placeholder for a token that has not been created yet.
 const NEW_TOKEN: &str = "a new token";
 
@@ -49,6 +49,9 @@ pub(super) fn run(
         program: &program,
         config: (!is_default).then_some(config.as_path()),
     };
+    if flags.moves {
+        start_proxy::refuse_for_fleet(&loaded)?;
+    }
     if entry.listen.is_some_and(|listen| listen.port() == 0)
         && client.facts().remote != Remote::Unknown
     {
@@ -86,12 +89,10 @@ fn is_valid(token: &str, client: McpClient, loaded: &Loaded) -> Result<bool, Com
         .any(|saved| *saved.name == *name && saved.is_of(token, now)))
 }
 
-/// Whether an entry under our name is entry: it looks like one, or has the URL of `members`.
+/// Whether an entry under our name is ours: it looks like one, or has the URL of `members`.
 fn is_own_entry(block: &Value, members: &[(String, Value)]) -> bool {
-    let same_url = ["url", "serverUrl"].iter().any(|key| {
-        members.iter().any(|(name, value)| name == key && block.get(*key) == Some(value))
-    });
-    same_url || block.as_object().is_some_and(|block| clients::is_own_entry(NAME, block))
+    clients::has_url_of(block, members)
+        || block.as_object().is_some_and(|block| clients::is_own_entry(NAME, block))
 }
 
 /// Adds our entry to a text.
@@ -139,15 +140,39 @@ fn connect(
     let planned = members(token.as_deref().or(carries_token.then_some(NEW_TOKEN)));
     let next = with_entry(before.as_deref().unwrap_or_default(), client, &planned);
     let next = next.map_err(|why| failed(&why))?;
-    let result = |changed: bool| json!({"client": client.word(), "file": file, "connected": !flags.dry_run, "changed": changed});
-    if before.as_deref() == Some(next.as_str()) {
-        return output.print(&result(false).to_string(), |_| {
-            format!("{} is already connected.", known.name)
+    let is_connected = before.as_deref() == Some(next.as_str());
+    let colors = colors(flags, output);
+    let shown = shown('+', &file, &planned, colors);
+    let result = |direct: &DirectServers, moved: &[String]| {
+        let (connected, changed) =
+            (is_connected || !flags.dry_run, !is_connected || !moved.is_empty());
+        json!({
+            "client": client.word(), "file": file, "connected": connected, "changed": changed,
+            "direct": direct.names_without(moved), "moved": moved,
+        })
+    };
+    if flags.dry_run {
+        let direct = DirectServers::find(client, &next, &planned, loaded);
+        let moved = if flags.moves { direct.movable_names() } else { Vec::new() };
+        return output.print(&result(&direct, &moved).to_string(), |_| {
+            let entry = match is_connected {
+                true => format!("{} is already connected.", known.name),
+                false => shown.trim_end().to_owned(),
+            };
+            let move_preview = direct.shown(path, loaded, colors);
+            let servers =
+                if moved.is_empty() { direct.hint(&[], loaded) } else { move_preview.into() };
+            [Some(entry), servers].into_iter().flatten().collect::<Vec<_>>().join("\n")
         });
     }
-    let shown = shown('+', &file, &planned, colors(flags, output));
-    if flags.dry_run {
-        return output.print(&result(true).to_string(), |_| shown.clone());
+    if is_connected {
+        let direct = DirectServers::find(client, &next, &planned, loaded);
+        let moved = move_servers(flags, path, &direct, loaded, output)?;
+        return output.print(&result(&direct, &moved.names).to_string(), |_| {
+            let mut message = format!("{} is already connected.", known.name);
+            add_lines(&mut message, [Some(moved.message), direct.hint(&moved.names, loaded)]);
+            message
+        });
     }
     if !confirm(&shown, &format!("Write this entry for {}?", known.name), flags.yes)? {
         return declined();
@@ -184,14 +209,15 @@ fn connect(
             format!("; token '{name}' is left over: revoke it with `mcpproxy token revoke {name}`");
         return Err(failed(&format!("{error}{}", if left { &more } else { "" })));
     }
-    output.print(&result(true).to_string(), |_| {
+    let written = read(path)?.unwrap_or_default();
+    let direct = DirectServers::find(client, &written, &planned, loaded);
+    let moved = move_servers(flags, path, &direct, loaded, output)?;
+    output.print(&result(&direct, &moved.names).to_string(), |_| {
         let mut message = format!("{} is connected. {}", known.name, known.afterwards);
         if !carries_token {
             message += "\nIts calls are recorded as anonymous; with require_mcp_auth it gets a token of its own.";
         }
-        if let Some(direct) = direct_servers(&next, client) {
-            message += &format!("\n{direct}");
-        }
+        add_lines(&mut message, [Some(moved.message), direct.hint(&moved.names, loaded)]);
         if carries_token {
             let name = token_name(client);
             message += &format!(
@@ -208,23 +234,51 @@ fn connect(
     })
 }
 
-/// The servers that the client still reaches without the proxy, in a sentence; `None` if there are none.
-fn direct_servers(text: &str, client: McpClient) -> Option<String> {
-    let servers = ClientText::read(text, client.facts().syntax).ok()?.servers().ok()?;
-    let names: Vec<String> = servers
-        .iter()
-        .filter(|(name, block)| {
-            !block.as_object().is_some_and(|block| clients::is_own_entry(name, block))
-        })
-        .map(|(name, _)| line(name).into_owned())
-        .collect();
-    let shown = names.iter().take(SHOWN_SERVERS).cloned().collect::<Vec<_>>().join(", ");
-    let more = if names.len() > SHOWN_SERVERS { ", …" } else { "" };
-    (!names.is_empty()).then(|| {
-        format!(
-            "It still reaches servers without mcpproxy: {shown}{more}. Import them, then remove them there."
-        )
-    })
+/// Appends texts that are not empty as lines.
+fn add_lines(message: &mut String, lines: impl IntoIterator<Item = Option<String>>) {
+    for line in lines.into_iter().flatten().filter(|line| !line.is_empty()) {
+        message.push('\n');
+        message.push_str(&line);
+    }
+}
+
+/// Moves the client's own servers into our config: those chosen at a terminal, or all with `--move --yes`. The client is
+/// connected.
+fn move_servers(
+    flags: &ConnectArgs,
+    path: &Path,
+    direct: &DirectServers,
+    loaded: &Loaded,
+    output: &Output,
+) -> Result<Moved, CommandError> {
+    let count = direct.movable_names().len();
+    let is_asked = !flags.yes && std::io::stdin().is_terminal();
+    if count == 0 || loaded.config.fleet_config.is_some() || !(flags.moves || is_asked) {
+        return Ok(Moved::default());
+    }
+    let shown = direct.shown(path, loaded, output.stderr_colors);
+    let shown = format!(
+        "{} is connected, and still reaches servers without mcpproxy.\n{shown}",
+        flags.client.facts().name
+    );
+    let question = format!(
+        "Move {} into mcpproxy? A running proxy starts them at once.",
+        import::servers(count)
+    );
+    match choose(&shown, &question, count, flags.yes)? {
+        chosen if chosen.is_empty() => Ok(Moved::default()),
+        chosen => direct.carry_out(&chosen, path, loaded),
+    }
+}
+
+/// Result of the removal of our entry.
+enum Undone {
+    /// The backup was restored, with these servers that had been moved.
+    Restored(Vec<String>),
+    /// Only the entry was removed. The file was created for it, and has nothing else.
+    Emptied,
+    /// Only the entry was removed. The backup has these servers that the file lacks.
+    Removed(Vec<String>),
 }
 
 fn undo(
@@ -237,7 +291,7 @@ fn undo(
 ) -> Result<(), CommandError> {
     let (known, file) = (client.facts(), path.display().to_string());
     let failed = |why: &dyn std::fmt::Display| CommandError::failed(format!("{file}: {why}"));
-    let result = |changed: bool| json!({"client": client.word(), "file": file, "connected": false, "changed": changed && !flags.dry_run});
+    let result = |changed: bool, kept: Option<&str>| json!({"client": client.word(), "file": file, "connected": false, "changed": changed && !flags.dry_run, "backup": kept});
     let text = read(path)?.unwrap_or_default();
     let there = ClientText::read(&text, known.syntax).map_err(|why| failed(&why))?.server(NAME);
     let members =
@@ -248,59 +302,106 @@ fn undo(
         let revoked = !flags.dry_run && token::revoke(loaded, &name)?;
         let token =
             if revoked { format!(" Token '{name}' has been revoked.") } else { String::new() };
-        return output.print(&result(false).to_string(), |_| {
+        return output.print(&result(false, None).to_string(), |_| {
             format!("{} has no mcpproxy entry.{token}", known.name)
         });
     };
     let there: Vec<_> = there.into_iter().collect();
     let shown = shown('-', &file, &there, colors(flags, output));
     if flags.dry_run {
-        return output.print(&result(true).to_string(), |_| shown.clone());
+        return output.print(&result(true, None).to_string(), |_| shown.clone());
     }
     if !confirm(&shown, &format!("Remove this entry from {}?", known.name), flags.yes)? {
         return declined();
     }
     let saved = read(&backup(path))?;
-    let is_alone = edited_file::edit(path, MAX_FILE_BYTES, |text| {
+    let undone = edited_file::edit(path, MAX_FILE_BYTES, |text| {
         let text = text.unwrap_or_default();
-        let untouched = |before: &str| with_entry(before, client, members).as_deref() == Ok(text);
-        if let Some(saved) = saved.as_deref().filter(|saved| untouched(saved)) {
-            return Ok((Some(saved.to_owned()), false));
+        let untouched = |before: &str| moved_since(before, text, client, members, loaded);
+        if let Some(saved) = &saved
+            && let Some(moved) = untouched(saved)
+        {
+            return Ok((Some(saved.clone()), Undone::Restored(moved)));
         }
         let mut read = ClientText::read(text, known.syntax)?;
         read.remove(NAME)?;
-        Ok::<_, String>((Some(read.text()), saved.is_none() && untouched("")))
+        let undone = match &saved {
+            None if untouched("").is_some() => Undone::Emptied,
+            None => Undone::Removed(Vec::new()),
+            Some(saved) => Undone::Removed(missing(saved, &read, client)),
+        };
+        Ok::<_, String>((Some(read.text()), undone))
     });
-    if is_alone.map_err(|error| failed(&error))? {
-        // The file was created for our entry.
-        fs::remove_file(path).map_err(|error| failed(&error))?;
-    }
-    if saved.is_some() {
+    let undone = undone.map_err(|error| failed(&error))?;
+    let names = |names: &[String]| names.iter().map(|it| line(it)).collect::<Vec<_>>().join(", ");
+    let mut kept = None;
+    let more = match undone {
+        Undone::Emptied => {
+            fs::remove_file(path).map_err(|error| failed(&error))?;
+            None
+        }
+        Undone::Removed(missing) if !missing.is_empty() => {
+            let aside = set_aside(path).map_err(|error| failed(&error))?;
+            let text = format!(
+                "The file was changed meanwhile, so only the mcpproxy entry was removed. Servers that it lacks are in \
+                 the backup {}: {}.",
+                line(&aside),
+                names(&missing)
+            );
+            kept = Some(aside);
+            Some(text)
+        }
+        Undone::Restored(moved) if !moved.is_empty() => {
+            let names = names(&moved);
+            Some(format!("It has its own servers again, and mcpproxy keeps them, too: {names}."))
+        }
+        Undone::Restored(_) | Undone::Removed(_) => None,
+    };
+    if saved.is_some() && kept.is_none() {
         let _ = fs::remove_file(backup(path));
     }
     token::revoke(loaded, &token_name(client))?;
-    output.print(&result(true).to_string(), |_| {
-        format!("{} is no longer connected. Sessions that have begun keep the entry.", known.name)
+    output.print(&result(true, kept.as_deref()).to_string(), |_| {
+        let sentence = "is no longer connected. Sessions that have begun keep the entry.";
+        let mut message = format!("{} {sentence}", known.name);
+        add_lines(&mut message, [more]);
+        message
     })
 }
 
-fn read(path: &Path) -> Result<Option<String>, CommandError> {
-    let read = edited_file::read::<String>(path, MAX_FILE_BYTES);
-    let failed = |error| CommandError::failed(format!("{}: {error}", path.display()));
-    Ok(read.map_err(failed)?.map(|(text, _)| text))
+/// Names of the servers in a backup that the client's text lacks.
+fn missing(saved: &str, text: &ClientText, client: McpClient) -> Vec<String> {
+    let saved = ClientText::read(saved, client.facts().syntax).and_then(|saved| saved.servers());
+    let names = saved.unwrap_or_default().into_iter().map(|(name, _)| name);
+    names.filter(|name| text.server(name).is_none()).collect()
 }
 
-fn backup(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(BACKUP);
-    path.with_file_name(name)
-}
-
-/// Writes a backup readable only by its owner.
-fn back_up(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = private::create(&backup(path))?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
+/// Servers that were moved, if the text before and the present text otherwise differ in our entry only; else `None`. A
+/// server counts as moved if the present text lacks it and our config has it.
+fn moved_since(
+    before: &str,
+    now: &str,
+    client: McpClient,
+    members: &[(String, Value)],
+    loaded: &Loaded,
+) -> Option<Vec<String>> {
+    let syntax = client.facts().syntax;
+    let mut without_entry = ClientText::read(now, syntax).ok()?;
+    let direct = DirectServers::find(client, before, members, loaded);
+    let present = direct.present_names().filter(|name| without_entry.server(name).is_none());
+    let moved: Vec<String> = present.cloned().collect();
+    let without_moved = |text: &str| {
+        let mut read = ClientText::read(text, syntax).ok()?;
+        for name in &moved {
+            read.remove(name).ok()?;
+        }
+        Some(read.text())
+    };
+    without_entry.remove(NAME).ok()?;
+    // The second comparison holds if servers were added behind our entry before they were moved.
+    let is_same = without_moved(&with_entry(before, client, members).ok()?)? == now
+        || (!moved.is_empty() && without_moved(before)? == without_entry.text());
+    is_same.then_some(moved)
 }
 
 /// Colors of the preview: those of stdout with --dry-run, else of stderr.

@@ -13,6 +13,7 @@ use crate::cli::{clients, running_proxy, start_proxy};
 use mcpproxy_config::edit::EditedJson;
 use mcpproxy_config::edit_servers::{Servers, check_new_name};
 use mcpproxy_config::file::MAX_FILE_BYTES;
+use mcpproxy_config::problem::Problem;
 use mcpproxy_config::{check_new_server, file};
 use mcpproxy_runtime::os::edited_file;
 use mcpproxy_runtime::os::edited_file::EditFailure;
@@ -25,28 +26,50 @@ use std::path::{Path, PathBuf};
 const MAX_SERVERS: usize = 500;
 
 /// A server that can be added.
-struct Candidate {
+pub(super) struct Candidate {
     client: McpClient,
     /// The project directory or file, if the server is not user-wide.
     project: Option<String>,
-    name: String,
+    pub(super) name: String,
     /// The original name, if it was changed.
     renamed: Option<String>,
-    members: EntryMembers,
+    pub(super) members: EntryMembers,
     /// Settings that behave differently here, or do not work on this machine.
     warnings: Vec<String>,
 }
 
+impl Candidate {
+    /// Its name at the client.
+    pub(super) fn original(&self) -> &str {
+        self.renamed.as_ref().unwrap_or(&self.name)
+    }
+}
+
+/// A server that is not imported.
+pub(super) struct SkippedServer {
+    client: McpClient,
+    /// Its name at the client.
+    pub(super) name: String,
+    pub(super) why: String,
+    /// Our name of the same server, if that is the reason.
+    pub(super) same_as: Option<String>,
+}
+
 /// Result of the search.
 #[derive(Default)]
-struct Found {
-    candidates: Vec<Candidate>,
-    /// Servers that are not imported: client, name, reason.
-    skipped: Vec<(McpClient, String, String)>,
+pub(super) struct FoundServers {
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) skipped: Vec<SkippedServer>,
     /// Unreadable files with the reason.
     unreadable: Vec<(McpClient, PathBuf, String)>,
     /// Number of files read.
     read: usize,
+}
+
+impl FoundServers {
+    fn skip(&mut self, client: McpClient, name: String, why: String, same_as: Option<String>) {
+        self.skipped.push(SkippedServer { client, name, why, same_as });
+    }
 }
 
 /// Runs the command.
@@ -62,15 +85,13 @@ pub(super) fn run(
     let text = edited_file::read::<String>(&loaded.path, MAX_FILE_BYTES);
     let text = text.map_err(CommandError::failed)?.map(|(text, _)| text).unwrap_or_default();
     let ours = EditedJson::new(&text).map_err(CommandError::failed)?;
-    let mut found = Found::default();
+    let mut found = FoundServers::default();
     for client in clients {
         search_client(*client, &mut found);
     }
     let configured = Servers(&ours).all();
-    let configured =
-        configured.into_iter().map(|(name, block)| (name, client_file::members(&block).ok()));
-    resolve_names(&mut found, configured.collect());
-    keep_named(&mut found, &flags.servers)?;
+    resolve_names(&mut found, &configured);
+    keep_named(&mut found, &flags.servers, &configured)?;
     let file = loaded.path.display().to_string();
     if found.candidates.is_empty() || flags.dry_run {
         let answer = answer(&found, &file, None);
@@ -90,17 +111,7 @@ pub(super) fn run(
     }
     let mut at = 0..;
     found.candidates.retain(|_| at.next().is_some_and(|at| chosen.contains(&at)));
-    let added = file::edit(&loaded.path, |text| {
-        let mut json = EditedJson::new(text).map_err(|error| error.to_string())?;
-        for Candidate { name, members, .. } in &found.candidates {
-            if Servers(&json).find(name).is_some() {
-                return Err(format!("server '{name}' was added meanwhile: run the command again"));
-            }
-            json = Servers(&json).add(name, members).map_err(|error| error.to_string())?;
-        }
-        Ok((Some(json.text().to_owned()), ()))
-    });
-    added.map_err(CommandError::failed)?;
+    add(&loaded.path, found.candidates.iter()).map_err(CommandError::failed)?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let (reloaded, _) = runtime.block_on(running_proxy::reload(&loaded));
     let answer = answer(&found, &file, Some(reloaded.json()));
@@ -110,8 +121,26 @@ pub(super) fn run(
     outcome(&found, named)
 }
 
+/// Adds servers to our config; returns the names of all that it has then.
+pub(super) fn add<'c>(
+    path: &Path,
+    candidates: impl Iterator<Item = &'c Candidate> + Clone,
+) -> Result<Vec<String>, Problem> {
+    file::edit(path, |text| {
+        let mut json = EditedJson::new(text).map_err(|error| error.to_string())?;
+        for Candidate { name, members, .. } in candidates.clone() {
+            if Servers(&json).find(name).is_some() {
+                return Err(format!("server '{name}' was added meanwhile: run the command again"));
+            }
+            json = Servers(&json).add(name, members).map_err(|error| error.to_string())?;
+        }
+        let names = Servers(&json).all().into_iter().map(|(name, _)| name).collect();
+        Ok((Some(json.text().to_owned()), names))
+    })
+}
+
 /// Reads a client's user-wide servers, and those of the current directory.
-fn search_client(client: McpClient, found: &mut Found) {
+fn search_client(client: McpClient, found: &mut FoundServers) {
     let Some(path) = client.path(&start_proxy::variable) else { return };
     read(client, &path, false, found);
     if let Some(file) = client.project_file()
@@ -123,7 +152,7 @@ fn search_client(client: McpClient, found: &mut Found) {
 }
 
 /// Reads one file of a client.
-fn read(client: McpClient, path: &Path, is_project: bool, found: &mut Found) {
+fn read(client: McpClient, path: &Path, is_project: bool, found: &mut FoundServers) {
     let text = match edited_file::read::<String>(path, MAX_FILE_BYTES) {
         Ok(Some((text, _))) => text,
         Ok(None) => return,
@@ -150,8 +179,17 @@ fn read(client: McpClient, path: &Path, is_project: bool, found: &mut Found) {
         servers.into_iter().map(move |server| (Some(project.clone()), server))
     });
     let all = servers.into_iter().map(|server| (file.clone(), server)).chain(of_projects);
-    for (at, (project, (original, block))) in all.enumerate() {
-        let mut skip = |why: &str| found.skipped.push((client, original.clone(), why.to_owned()));
+    sort_out(client, all, found);
+}
+
+/// Converts servers of a client, each with its project directory or file, to candidates if they can be used here.
+pub(super) fn sort_out(
+    client: McpClient,
+    servers: impl Iterator<Item = (Option<String>, (String, Value))>,
+    found: &mut FoundServers,
+) {
+    for (at, (project, (original, block))) in servers.enumerate() {
+        let mut skip = |why: &str| found.skip(client, original.clone(), why.to_owned(), None);
         if at >= MAX_SERVERS {
             return skip(&format!("more than {MAX_SERVERS} servers"));
         }
@@ -182,13 +220,30 @@ fn read(client: McpClient, path: &Path, is_project: bool, found: &mut Found) {
 }
 
 /// Keeps the servers that are named; each name, here or at the client, must be one of a candidate.
-fn keep_named(found: &mut Found, names: &[String]) -> Result<(), CommandError> {
+fn keep_named(
+    found: &mut FoundServers,
+    names: &[String],
+    configured: &[(String, Value)],
+) -> Result<(), CommandError> {
     let is_named = |candidate: &Candidate, name: &String| {
         candidate.name == *name || candidate.renamed.as_ref() == Some(name)
     };
     let is_absent = |name: &&String| !found.candidates.iter().any(|it| is_named(it, name));
     if let Some(absent) = names.iter().find(is_absent) {
-        let text = format!("no server '{}' to import: see mcpproxy import --dry-run", line(absent));
+        let skipped = found.skipped.iter().find(|skipped| skipped.name == *absent);
+        let is_configured = configured.iter().any(|(name, _)| name == absent);
+        let name = line(absent);
+        let text = match skipped {
+            Some(it) if it.same_as.as_ref() != Some(absent) => {
+                format!("server '{name}' of {} is not imported: {}", it.client.facts().name, it.why)
+            }
+            Some(_) | None if is_configured => {
+                format!("server '{name}' is already in the config")
+            }
+            Some(_) | None => {
+                format!("no server '{name}' to import: see mcpproxy import --dry-run")
+            }
+        };
         return Err(CommandError::failed(text));
     }
     if !names.is_empty() {
@@ -219,7 +274,9 @@ fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<S
 }
 
 /// Drops servers that are already configured, under any name, and renames those whose name is taken.
-fn resolve_names(found: &mut Found, mut configured: Vec<(String, Option<EntryMembers>)>) {
+pub(super) fn resolve_names(found: &mut FoundServers, configured: &[(String, Value)]) {
+    let known = configured.iter().map(|(name, block)| (name.clone(), client_file::members(block)));
+    let mut configured: Vec<_> = known.map(|(name, members)| (name, members.ok())).collect();
     let same = |a: &Option<EntryMembers>, b: &EntryMembers| {
         let sorted = |members: &EntryMembers| {
             let on = |(key, value): &&(String, Value)| {
@@ -240,7 +297,7 @@ fn resolve_names(found: &mut Found, mut configured: Vec<(String, Option<EntryMem
         if let Some((other, _)) = others().find(|(_, known)| same(known, &candidate.members)) {
             let original = candidate.renamed.unwrap_or(candidate.name);
             let why = format!("it is the same server as '{}'", line(other));
-            found.skipped.push((candidate.client, original, why));
+            found.skip(candidate.client, original, why, Some(other.clone()));
             continue;
         }
         let has_target = |known: &Option<EntryMembers>| {
@@ -256,13 +313,13 @@ fn resolve_names(found: &mut Found, mut configured: Vec<(String, Option<EntryMem
         if let Some(at) = position_of(&candidate.name, &configured) {
             if configured.get(at).is_some_and(|(_, known)| same(known, &candidate.members)) {
                 let why = "already in the config".to_owned();
-                found.skipped.push((candidate.client, original, why));
+                found.skip(candidate.client, original, why, Some(candidate.name));
                 continue;
             }
             let another = format!("{}-{}", candidate.name, candidate.client.word());
             if position_of(&another, &configured).is_some() || check_new_name(&another).is_err() {
                 let why = "its name is taken by another server: add it by hand".to_owned();
-                found.skipped.push((candidate.client, original, why));
+                found.skip(candidate.client, original, why, None);
                 continue;
             }
             candidate.name = another;
@@ -274,28 +331,15 @@ fn resolve_names(found: &mut Found, mut configured: Vec<(String, Option<EntryMem
 }
 
 /// Preview of additions and omissions.
-fn shown(found: &Found, file: &str, colors: Colors) -> String {
+fn shown(found: &FoundServers, file: &str, colors: Colors) -> String {
     let mut shown = String::new();
     if !found.candidates.is_empty() {
         let _ = writeln!(shown, "+++ {}", line(file));
     }
     for (at, candidate) in found.candidates.iter().enumerate() {
-        let Candidate { client, project, name, renamed, members, warnings } = candidate;
-        let renamed = renamed.as_ref().map(|it| format!(", named '{}' there", line(it)));
-        let project = project.as_ref().map(|it| format!(", for {}", line(it)));
-        let from = format!(
-            "{}{}{}",
-            client.facts().name,
-            project.unwrap_or_default(),
-            renamed.unwrap_or_default()
-        );
-        let _ = writeln!(shown, "@@ {} · {from} @@", at + 1);
-        shown += &preview::preview('+', name, members, colors);
-        for warning in warnings {
-            let _ = writeln!(shown, "! {}", line(warning));
-        }
+        shown += &shown_candidate(candidate, at + 1, colors);
     }
-    for (client, name, why) in &found.skipped {
+    for SkippedServer { client, name, why, .. } in &found.skipped {
         let _ = writeln!(shown, "not imported: '{}' of {}: {why}", line(name), client.facts().name);
     }
     for (client, path, why) in &found.unreadable {
@@ -306,8 +350,22 @@ fn shown(found: &Found, file: &str, colors: Colors) -> String {
     shown
 }
 
+/// Preview of one addition, with its number.
+pub(super) fn shown_candidate(candidate: &Candidate, number: usize, colors: Colors) -> String {
+    let Candidate { client, project, name, renamed, members, warnings } = candidate;
+    let renamed = renamed.as_ref().map(|it| format!(", named '{}' there", line(it)));
+    let project = project.as_ref().map(|it| format!(", for {}", line(it)));
+    let (project, renamed) = (project.unwrap_or_default(), renamed.unwrap_or_default());
+    let mut shown = format!("@@ {number} · {}{project}{renamed} @@\n", client.facts().name);
+    shown += &preview::preview('+', name, members, colors);
+    for warning in warnings {
+        let _ = writeln!(shown, "! {}", line(warning));
+    }
+    shown
+}
+
 /// JSON form.
-fn answer(found: &Found, file: &str, proxy: Option<Value>) -> Value {
+fn answer(found: &FoundServers, file: &str, proxy: Option<Value>) -> Value {
     let candidates = found.candidates.iter().map(|it| {
         let (client, name) = (it.client.word(), it.renamed.as_ref().unwrap_or(&it.name));
         json!({"server": it.name, "client": client, "project": it.project, "name": name, "doubts": it.warnings})
@@ -315,7 +373,7 @@ fn answer(found: &Found, file: &str, proxy: Option<Value>) -> Value {
     let skipped = found
         .skipped
         .iter()
-        .map(|(client, name, why)| json!({"client": client.word(), "name": name, "reason": why}));
+        .map(|it| json!({"client": it.client.word(), "name": it.name, "reason": it.why}));
     let unreadable = found.unreadable.iter().map(|(client, path, why)| {
         json!({"client": client.word(), "file": path.display().to_string(), "reason": why})
     });
@@ -327,7 +385,7 @@ fn answer(found: &Found, file: &str, proxy: Option<Value>) -> Value {
 }
 
 /// Fails if an explicitly named client's file is unreadable, or if no file could be read.
-fn outcome(found: &Found, named: bool) -> Result<(), CommandError> {
+fn outcome(found: &FoundServers, named: bool) -> Result<(), CommandError> {
     match found.unreadable.first() {
         Some((client, _, why)) if named || found.read == 0 => {
             Err(CommandError::failed(format!("{}: {why}", client.facts().name)))
@@ -336,6 +394,7 @@ fn outcome(found: &Found, named: bool) -> Result<(), CommandError> {
     }
 }
 
-fn servers(count: usize) -> String {
+/// A number of servers in words.
+pub(super) fn servers(count: usize) -> String {
     format!("{count} server{}", if count == 1 { "" } else { "s" })
 }

@@ -264,7 +264,10 @@ fn filled(
                 missing.insert(name);
             }
             Err(other) => {
-                found.push(mistake(keys, format!("{other}: {}", form(&other))));
+                let text = other.to_string();
+                // The key precedes a mistake where it is shown.
+                let problem = text.strip_prefix(&format!("{} ", keys.join("."))).unwrap_or(&text);
+                found.push(mistake(keys, format!("{problem}: {}", form(&other))));
                 return None;
             }
             Ok(filled) => break filled,
@@ -386,7 +389,7 @@ mod tests {
             ),
             (
                 serde_json::json!({"command": "sh", "env": {"K": "${input:key}", "L": "${env:"}}),
-                vec!["env.K: env.K holds ${input:key}", "env.L: env.L holds a ${…: without"],
+                vec!["env.K: holds ${input:key}", "env.L: holds a ${…: without"],
             ),
             (
                 serde_json::json!({"url": "https://h", "proxy": "socks5://u:p@h"}),

@@ -234,7 +234,7 @@ pub(crate) enum Invalid {
     Unread { what: String, key: String, why: String },
     #[error("{key} holds a ${{…: without its closing brace")]
     Unclosed { key: String },
-    #[error("{key} holds ${{input:{name}}}, which VS Code asks its user for and nobody here")]
+    #[error("{key} holds ${{input:{name}}}, and input prompts are not supported")]
     Input { name: String, key: String },
     #[error("{why}")]
     Proxy { why: String },

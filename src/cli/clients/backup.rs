@@ -1,0 +1,48 @@
+//! A client's config file, and the backup beside it that `connect` keeps.
+
+use crate::cli::error::CommandError;
+use mcpproxy_config::file::MAX_FILE_BYTES;
+use mcpproxy_runtime::os::{edited_file, private};
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Suffix of the backup file.
+const SUFFIX: &str = ".before-mcpproxy";
+/// Maximum number of earlier backups, which have a number as a further suffix; the last one is replaced.
+const MAX_EARLIER: usize = 99;
+
+/// The text of a client's file or of a backup; `None` if it does not exist.
+pub(in crate::cli) fn read(path: &Path) -> Result<Option<String>, CommandError> {
+    let read = edited_file::read::<String>(path, MAX_FILE_BYTES);
+    let failed = |error| CommandError::failed(format!("{}: {error}", path.display()));
+    Ok(read.map_err(failed)?.map(|(text, _)| text))
+}
+
+/// Path of the backup of a client's file.
+pub(in crate::cli) fn backup(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(SUFFIX);
+    path.with_file_name(name)
+}
+
+/// Writes a backup readable only by its owner.
+pub(in crate::cli) fn back_up(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = private::create(&backup(path))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// Renames the backup, so that the next one does not replace it; returns the new path.
+pub(in crate::cli) fn set_aside(path: &Path) -> io::Result<String> {
+    let backup = backup(path);
+    let numbered = |number: usize| {
+        let mut name = backup.clone().into_os_string();
+        name.push(format!(".{number}"));
+        PathBuf::from(name)
+    };
+    let free = (1..MAX_EARLIER).map(numbered).find(|path| fs::symlink_metadata(path).is_err());
+    let aside = free.unwrap_or_else(|| numbered(MAX_EARLIER));
+    fs::rename(&backup, &aside)?;
+    Ok(aside.display().to_string())
+}

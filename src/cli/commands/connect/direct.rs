@@ -1,0 +1,363 @@
+//! Servers that a client reaches without the proxy, and their move into our config.
+//!
+//! A move first adds the servers to our config and has a running proxy apply it; only then are they removed from the
+//! client's file, whose backup keeps them. An interrupted move leaves a server in both files, and the next one only removes
+//! it from the client's.
+
+use crate::cli::clients::backup::{back_up, backup, read, set_aside};
+use crate::cli::clients::file::{ClientText, EntryMembers};
+use crate::cli::clients::{self, McpClient, NAME};
+use crate::cli::commands::import::{self, Candidate, FoundServers};
+use crate::cli::error::CommandError;
+use crate::cli::output::Colors;
+use crate::cli::running_proxy::{self, ReloadReport};
+use crate::cli::terminal_safe::line;
+use mcpproxy_config::edit::EditedJson;
+use mcpproxy_config::edit_servers::Servers;
+use mcpproxy_config::file::{self, Loaded, MAX_FILE_BYTES};
+use mcpproxy_runtime::os::edited_file;
+use mcpproxy_server as server;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Maximum number of servers named in a message.
+const SHOWN_SERVERS: usize = 10;
+
+/// A server that the client reaches without the proxy.
+struct DirectServer {
+    /// Its name at the client.
+    name: String,
+    /// Its entry there.
+    block: Value,
+    handling: Handling,
+}
+
+/// Handling of a server by a move.
+enum Handling {
+    /// Added to our config, and removed from the client's.
+    Added(Box<Candidate>),
+    /// Only removed from the client's: our config has it under this name.
+    Present(String),
+    /// Only removed from the client's if our config has the server of this name afterwards, which is the same.
+    SameAs(String),
+    /// Not moved, for this reason.
+    Kept(String),
+}
+
+impl Handling {
+    /// Our name of the server, if it can be moved.
+    fn ours(&self) -> Option<&String> {
+        match self {
+            Self::Added(candidate) => Some(&candidate.name),
+            Self::Present(ours) | Self::SameAs(ours) => Some(ours),
+            Self::Kept(_) => None,
+        }
+    }
+}
+
+/// All servers that a client reaches without the proxy.
+pub(super) struct DirectServers {
+    client: McpClient,
+    servers: Vec<DirectServer>,
+}
+
+/// Result of a move.
+#[derive(Default)]
+pub(super) struct Moved {
+    /// Names at the client.
+    pub(super) names: Vec<String>,
+    /// Report for people; empty without a move.
+    pub(super) message: String,
+}
+
+/// Servers removed from a client's text.
+struct Removed {
+    names: Vec<String>,
+    /// New path of an earlier backup that lacked one of them.
+    kept: Option<String>,
+}
+
+impl DirectServers {
+    /// Finds them in the text of a client's file. `members` is the entry for the proxy. An unreadable text has none.
+    pub(super) fn find(
+        client: McpClient,
+        text: &str,
+        members: &[(String, Value)],
+        loaded: &Loaded,
+    ) -> Self {
+        let read = ClientText::read(text, client.facts().syntax);
+        let mut servers = read.and_then(|text| text.servers()).unwrap_or_default();
+        servers.retain(|(name, block)| {
+            let is_own = block.as_object().is_some_and(|it| clients::is_own_entry(name, it));
+            name != NAME && !is_own && !clients::has_url_of(block, members)
+        });
+        let configured = configured(loaded);
+        let mut found = FoundServers::default();
+        import::sort_out(client, servers.iter().cloned().map(|it| (None, it)), &mut found);
+        let mut present: Vec<(String, String)> = Vec::new();
+        found.candidates.retain(|candidate| {
+            let ours = configured.iter().find(|(_, ours)| covers(ours, &candidate.members));
+            present.extend(ours.map(|(ours, _)| (candidate.original().to_owned(), ours.clone())));
+            ours.is_none()
+        });
+        import::resolve_names(&mut found, &configured);
+        let mut handling = |name: &str| {
+            if let Some((_, ours)) = present.iter().find(|(known, _)| known == name) {
+                return Handling::Present(ours.clone());
+            }
+            if let Some(at) = found.candidates.iter().position(|it| it.original() == name) {
+                return Handling::Added(Box::new(found.candidates.remove(at)));
+            }
+            match found.skipped.iter().find(|skipped| skipped.name == name) {
+                Some(skipped) => match &skipped.same_as {
+                    Some(other) => Handling::SameAs(other.clone()),
+                    None => Handling::Kept(skipped.why.clone()),
+                },
+                None => Handling::Kept("the client has too many servers".to_owned()),
+            }
+        };
+        let servers = servers.into_iter().map(|(name, block)| {
+            let handling = handling(&name);
+            DirectServer { name, block, handling }
+        });
+        Self { client, servers: servers.collect() }
+    }
+
+    /// Servers that can be moved, in the order of their numbers in the preview.
+    fn movable(&self) -> impl Iterator<Item = &DirectServer> {
+        self.servers.iter().filter(|server| server.handling.ours().is_some())
+    }
+
+    /// Names of the servers that can be moved.
+    pub(super) fn movable_names(&self) -> Vec<String> {
+        self.movable().map(|server| server.name.clone()).collect()
+    }
+
+    /// Names of the servers that are in our config.
+    pub(super) fn present_names(&self) -> impl Iterator<Item = &String> {
+        let is_present = |it: &&DirectServer| matches!(it.handling, Handling::Present(_));
+        self.servers.iter().filter(is_present).map(|server| &server.name)
+    }
+
+    /// Names of all servers except the moved ones.
+    pub(super) fn names_without(&self, moved: &[String]) -> Vec<&String> {
+        let names = self.servers.iter().map(|server| &server.name);
+        names.filter(|name| !moved.contains(name)).collect()
+    }
+
+    /// Preview of a move.
+    pub(super) fn shown(&self, path: &Path, loaded: &Loaded, colors: Colors) -> String {
+        let mut shown = format!("+++ {}\n", line(&loaded.path.display().to_string()));
+        for (at, server) in self.movable().enumerate() {
+            let number = at + 1;
+            let (client, name) = (self.client.facts().name, line(&server.name));
+            let same = match &server.handling {
+                Handling::Added(candidate) => {
+                    shown += &import::shown_candidate(candidate, number, colors);
+                    continue;
+                }
+                Handling::Present(ours) => {
+                    format!("mcpproxy already has '{name}'{}", alias(server, ours))
+                }
+                Handling::SameAs(ours) => {
+                    format!("'{name}' is the same server as '{}'", line(ours))
+                }
+                Handling::Kept(_) => continue,
+            };
+            let _ = writeln!(shown, "@@ {number} · {client} @@\n{same}: it is only removed there");
+        }
+        for server in &self.servers {
+            if let Handling::Kept(why) = &server.handling {
+                let _ = writeln!(shown, "not moved: '{}': {}", line(&server.name), line(why));
+            }
+        }
+        let file = path.display().to_string();
+        let _ = writeln!(
+            shown,
+            "--- {}\nMoved servers are removed there; a backup keeps them.",
+            line(&file)
+        );
+        shown
+    }
+
+    /// Sentences that name all servers except the moved ones, and the next step; `None` if there are none.
+    pub(super) fn hint(&self, moved: &[String], loaded: &Loaded) -> Option<String> {
+        let left: Vec<_> = self.servers.iter().filter(|it| !moved.contains(&it.name)).collect();
+        let named = left.iter().take(SHOWN_SERVERS).map(|server| {
+            let name = line(&server.name);
+            match &server.handling {
+                Handling::Added(_) => name.into_owned(),
+                Handling::Present(ours) => {
+                    format!("{name} (mcpproxy has it{})", alias(server, ours))
+                }
+                Handling::SameAs(ours) => format!("{name} (the same as {})", line(ours)),
+                Handling::Kept(why) => format!("{name} (not movable: {})", line(why)),
+            }
+        });
+        let named = named.collect::<Vec<_>>().join(", ");
+        let more = if left.len() > SHOWN_SERVERS { ", …" } else { "" };
+        let next = match left.iter().any(|server| server.handling.ours().is_some()) {
+            true if loaded.config.fleet_config.is_some() => {
+                " Add them with `mcpproxy fleet apply`, then remove them there.".to_owned()
+            }
+            true => format!(
+                " `mcpproxy connect {} --move` moves them into mcpproxy.",
+                self.client.word()
+            ),
+            false => String::new(),
+        };
+        (!left.is_empty())
+            .then(|| format!("It still reaches servers without mcpproxy: {named}{more}.{next}"))
+    }
+
+    /// Moves the servers at these positions among the movable ones. A server whose entry has changed meanwhile stays.
+    pub(super) fn carry_out(
+        &self,
+        chosen: &[usize],
+        path: &Path,
+        loaded: &Loaded,
+    ) -> Result<Moved, CommandError> {
+        let chosen: Vec<_> =
+            self.movable().enumerate().filter(|(at, _)| chosen.contains(at)).collect();
+        let added = chosen.iter().filter_map(|(_, server)| match &server.handling {
+            Handling::Added(candidate) => Some(&**candidate),
+            Handling::Present(_) | Handling::SameAs(_) | Handling::Kept(_) => None,
+        });
+        let configured = import::add(&loaded.path, added.clone()).map_err(CommandError::failed)?;
+        let (client, file) = (self.client.facts().name, path.display().to_string());
+        let not_removed = |why: &dyn std::fmt::Display| {
+            CommandError::failed(format!(
+                "{file}: {why}; mcpproxy has the servers, and {client} still reaches them directly: repeat the command"
+            ))
+        };
+        let mut report = String::new();
+        if added.count() > 0 {
+            let runtime = server::local_runtime().map_err(CommandError::failed)?;
+            let (reloaded, _) = runtime.block_on(running_proxy::reload(loaded));
+            if let ReloadReport::Refused(_) = reloaded {
+                return Err(not_removed(&reloaded.message()));
+            }
+            report = format!(" {}", reloaded.message());
+        }
+        let is_ours = |server: &DirectServer| {
+            server.handling.ours().is_some_and(|ours| configured.contains(ours))
+        };
+        let removable: Vec<_> =
+            chosen.into_iter().map(|(_, server)| server).filter(|it| is_ours(it)).collect();
+        let removed = edited_file::edit(path, MAX_FILE_BYTES, |text| {
+            self.without(&removable, path, text.unwrap_or_default())
+        });
+        let Removed { names, kept } = removed.map_err(|error| not_removed(&error))?;
+        let shown = names.iter().map(|name| line(name)).collect::<Vec<_>>().join(", ");
+        let mut message = match names.as_slice() {
+            [] => format!("No server was moved.{report}"),
+            names => {
+                format!("Moved {} into mcpproxy: {shown}.{report}", import::servers(names.len()))
+            }
+        };
+        if let Some(kept) = kept {
+            let _ = write!(message, " The earlier backup is kept as {}.", line(&kept));
+        }
+        Ok(Moved { names, message })
+    }
+
+    /// Removes servers from the client's text. A backup contains them afterwards.
+    fn without(
+        &self,
+        servers: &[&DirectServer],
+        path: &Path,
+        text: &str,
+    ) -> Result<(Option<String>, Removed), String> {
+        let syntax = self.client.facts().syntax;
+        let mut next = ClientText::read(text, syntax)?;
+        let is_unchanged = |text: &ClientText, server: &DirectServer| {
+            text.server(&server.name).as_ref() == Some(&server.block)
+        };
+        let mut removed = Vec::new();
+        for server in servers {
+            if is_unchanged(&next, server) && next.remove(&server.name)? {
+                removed.push(*server);
+            }
+        }
+        let no_backup = |why: &dyn std::fmt::Display| format!("cannot write a backup: {why}");
+        let saved = read(&backup(path)).map_err(|error| no_backup(&error.message))?;
+        let parsed = saved.as_ref().and_then(|saved| ClientText::read(saved, syntax).ok());
+        let mut kept = None;
+        let is_backed_up =
+            |it: &&DirectServer| parsed.as_ref().is_some_and(|saved| is_unchanged(saved, it));
+        if !removed.iter().all(is_backed_up) {
+            if saved.is_some() {
+                kept = set_aside(path).map_err(|error| no_backup(&error))?.into();
+            }
+            let mut before = ClientText::read(text, syntax)?;
+            before.remove(NAME)?;
+            back_up(path, &before.text()).map_err(|error| no_backup(&error))?;
+        }
+        let names = removed.into_iter().map(|server| server.name.clone()).collect();
+        Ok((Some(next.text()), Removed { names, kept }))
+    }
+}
+
+/// Our name of a server, if it differs from the client's.
+fn alias(server: &DirectServer, ours: &str) -> String {
+    if server.name == ours { String::new() } else { format!(" as '{}'", line(ours)) }
+}
+
+/// Servers of our config; none if its file cannot be read again.
+fn configured(loaded: &Loaded) -> Vec<(String, Value)> {
+    let text = file::text(&loaded.path).ok();
+    let json = text.and_then(|text| EditedJson::new(&text).ok());
+    json.map(|json| Servers(&json).all()).unwrap_or_default()
+}
+
+/// Whether an entry of our config replaces a client's: it has the same command and arguments or URL, and each of the
+/// client's variables and headers, with the same value or a reference. Servers that differ in a value, such as the URL of a
+/// database, are different ones.
+fn covers(ours: &Value, members: &EntryMembers) -> bool {
+    let theirs = |key: &str| members.iter().find(|(it, _)| it == key).map(|(_, value)| value);
+    let is_empty = |value: &&Value| value.as_array().is_some_and(Vec::is_empty);
+    let is_same = |key: &str| ours.get(key).filter(|it| !is_empty(it)) == theirs(key);
+    let has_each = |key: &str| {
+        let wanted = theirs(key).and_then(Value::as_object).into_iter().flatten();
+        wanted.into_iter().all(|(name, value)| {
+            let known = ours.get(key).and_then(|values| values.get(name));
+            known.is_some_and(|known| {
+                known == value || known.as_str().is_some_and(|known| known.contains("${"))
+            })
+        })
+    };
+    ["command", "args", "url"].into_iter().all(is_same)
+        && (theirs("cwd").is_none() || is_same("cwd"))
+        && ["env", "headers"].into_iter().all(has_each)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::clients::file;
+    use serde_json::json;
+
+    #[test]
+    fn covers_requires_the_target_and_each_value_or_a_reference() {
+        let theirs = json!({"command": "db", "args": ["-y"], "env": {"URL": "prod"}});
+        let members = file::members(&theirs).unwrap();
+        for (ours, expected) in [
+            (theirs.clone(), true),
+            (
+                json!({"command": "db", "args": ["-y"], "env": {"URL": "prod", "B": "c"}, "cwd": "/x"}),
+                true,
+            ),
+            (json!({"command": "db", "args": ["-y"], "env": {"URL": "${keyring:db/url}"}}), true),
+            (json!({"command": "db", "args": ["-y"], "env": {"URL": "test"}}), false),
+            (json!({"command": "db", "args": ["-y"]}), false),
+            (json!({"command": "db", "args": [], "env": {"URL": "prod"}}), false),
+            (json!({"url": "https://h/mcp"}), false),
+        ] {
+            assert_eq!(covers(&ours, &members), expected, "{ours}");
+        }
+        let members = file::members(&json!({"command": "x", "cwd": "/a"})).unwrap();
+        assert!(!covers(&json!({"command": "x"}), &members), "it runs in another folder");
+        assert!(covers(&json!({"command": "x", "args": [], "cwd": "/a"}), &members));
+    }
+}
