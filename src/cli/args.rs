@@ -597,7 +597,9 @@ pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, S
         Ok(time) => time,
         Err(_) => {
             let age = days(text).map_err(|_| wrong())?;
-            now.checked_sub(age).map_err(|_| wrong())?
+            let time = now.checked_sub(age).map_err(|_| wrong())?;
+            // An age is no more exact than a second.
+            return Ok(format!("{time:.0}"));
         }
     };
     Ok(time.to_string())
@@ -821,6 +823,8 @@ mod tests {
         let at = |text| moment("--since", text, now);
         assert_eq!(at("2h").unwrap(), "2026-01-02T10:00:00Z");
         assert_eq!(at("7d").unwrap(), "2025-12-26T12:00:00Z");
+        let exact: Timestamp = "2026-01-02T12:00:00.123456789Z".parse().unwrap();
+        assert_eq!(moment("--since", "2h", exact).unwrap(), "2026-01-02T10:00:00Z");
         assert_eq!(at("2026-01-01T00:00:00+02:00").unwrap(), "2025-12-31T22:00:00Z");
         for bad in ["yesterday", "-2h", "2026-13-01T00:00:00Z", ""] {
             let error = at(bad).unwrap_err();

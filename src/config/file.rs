@@ -8,8 +8,7 @@ use crate::CONFIG_SCHEMA;
 use crate::document::{ConfigDocument, Findings};
 use crate::fleet_config::SharedConfig;
 use crate::parse::{Flags, Parsed, expand_home, parse_all, wrong};
-use crate::problem::{KeyPath, Place, Problem, Severity};
-use crate::rule_files::RULE_FILES;
+use crate::problem::{KeyPath, Problem, Severity};
 use crate::sections::{ApiKey, TlsFiles, check_search_key};
 use crate::servers::ServerEntry;
 use crate::values::Config;
@@ -457,16 +456,8 @@ fn check_rules(config: &Config, findings: &mut Findings<'_>) {
         return;
     }
     let loaded = rule_files::load(&config.rules, &rule_files::servers(config));
-    for problem in loaded.err().into_iter().flatten() {
-        let place = Place { line: problem.line, column: problem.column };
-        findings.add_outside(Problem {
-            severity: Severity::Error,
-            file: Some(PathBuf::from(&*problem.file)),
-            place: (problem.line > 0).then_some(place),
-            key: RULE_FILES.to_owned(),
-            text: problem.text,
-        });
-    }
+    let problems = loaded.map_or_else(|problems| problems, |loaded| loaded.warnings);
+    problems.iter().for_each(|problem| findings.add_outside(rule_files::problem(problem)));
 }
 
 /// Reason why a directory, created if missing, is not writable.

@@ -1,11 +1,14 @@
 //! Policy rule files: bounded reads and loading.
 
 use crate::fleet_config::SharedFile;
+use crate::problem::{Place, Problem, Severity};
 use crate::values::{Config, RuleFiles};
-use mcpproxy_policy::rules::{KnownTools, MAX_FILE_BYTES, RuleProblem, RuleSet, RuleText};
+use mcpproxy_policy::rules::{
+    CheckedRules, KnownTools, MAX_FILE_BYTES, RuleProblem, RuleSet, RuleText,
+};
 use mcpproxy_runtime::os::bounded_file;
 use mcpproxy_runtime::os::bounded_file::NamedPipes;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Config key of the rule files.
@@ -45,12 +48,35 @@ pub fn texts(rules: &RuleFiles, pipes: NamedPipes) -> Result<Vec<RuleText>, Vec<
     if problems.is_empty() { Ok(texts) } else { Err(problems) }
 }
 
-/// Loads the configured rules; `None` if there are none. Fails with all problems.
-pub fn load(rules: &RuleFiles, known: &KnownTools) -> Result<Option<RuleSet>, Vec<RuleProblem>> {
+/// The configured rules, with their warnings.
+#[derive(Debug, Default)]
+pub struct LoadedRules {
+    /// `None` if there are none.
+    pub rules: Option<RuleSet>,
+    /// Names of servers and tools that do not exist.
+    pub warnings: Vec<RuleProblem>,
+}
+
+/// Loads the configured rules. Fails with all problems if one of them is an error.
+pub fn load(rules: &RuleFiles, known: &KnownTools) -> Result<LoadedRules, Vec<RuleProblem>> {
     if !rules.decide_anything() {
-        return Ok(None);
+        return Ok(LoadedRules::default());
     }
-    RuleSet::load(&texts(rules, NamedPipes::Refused)?, rules.options, Some(known)).map(Some)
+    let texts = texts(rules, NamedPipes::Refused)?;
+    let CheckedRules { rules, warnings } = RuleSet::check(&texts, rules.options, Some(known))?;
+    Ok(LoadedRules { rules: Some(rules), warnings })
+}
+
+/// A problem of a rule as one of the config.
+pub fn problem(of_rule: &RuleProblem) -> Problem {
+    let place = Place { line: of_rule.line, column: of_rule.column };
+    Problem {
+        severity: if of_rule.is_error() { Severity::Error } else { Severity::Warning },
+        file: Some(PathBuf::from(&*of_rule.file)),
+        place: (of_rule.line > 0).then_some(place),
+        key: RULE_FILES.to_owned(),
+        text: of_rule.text.clone(),
+    }
 }
 
 /// The configured servers, without known tools.

@@ -181,6 +181,14 @@ pub struct ListedRule<'a> {
     pub text: &'a str,
 }
 
+/// Rules that can be enforced.
+#[derive(Debug)]
+pub struct CheckedRules {
+    pub rules: RuleSet,
+    /// Names of servers and tools that do not exist, in file order.
+    pub warnings: Vec<RuleProblem>,
+}
+
 #[derive(Debug)]
 pub struct RuleSet {
     rules: Vec<Arc<ParsedRule>>,
@@ -191,7 +199,7 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// Reads and checks rules. Problems that depend on `known` are marked [`Basis::Catalog`].
+    /// Reads and checks rules. Problems that depend on `known` are marked [`Basis::Catalog`] or [`Basis::Name`].
     ///
     /// # Errors
     /// Everything that is wrong, up to 200 problems.
@@ -200,15 +208,32 @@ impl RuleSet {
         options: RuleOptions,
         known: Option<&KnownTools>,
     ) -> Result<Self, Vec<RuleProblem>> {
-        let (set, mut problems) = Self::read(texts, options)?;
-        problems.extend(set.problems(known));
-        if problems.is_empty() {
-            return Ok(set);
-        }
+        let CheckedRules { rules, warnings } = Self::check(texts, options, known)?;
+        if warnings.is_empty() { Ok(rules) } else { Err(warnings) }
+    }
+
+    /// Reads and checks rules. Names of servers and tools that do not exist are warnings, because whether they exist may
+    /// change at any time.
+    ///
+    /// # Errors
+    /// Everything that is wrong, warnings included, up to 200 problems.
+    pub fn check(
+        texts: &[RuleText],
+        options: RuleOptions,
+        known: Option<&KnownTools>,
+    ) -> Result<CheckedRules, Vec<RuleProblem>> {
+        let (rules, mut problems) = Self::read(texts, options)?;
+        problems.extend(rules.problems(known));
+        // Warnings do not crowd out errors.
+        problems.sort_by_key(|problem| !problem.is_error());
+        problems.truncate(MAX_PROBLEMS);
+        let is_usable = problems.first().is_none_or(|problem| !problem.is_error());
         let position = |problem: &RuleProblem| texts.iter().position(|it| it.file == problem.file);
         problems.sort_by_key(|problem| (position(problem), problem.line, problem.column));
-        problems.truncate(MAX_PROBLEMS);
-        Err(problems)
+        match is_usable {
+            true => Ok(CheckedRules { rules, warnings: problems }),
+            false => Err(problems),
+        }
     }
 
     /// Parses rules without checking them against known tools: those that can be parsed, and the problems of the
@@ -282,11 +307,17 @@ impl RuleSet {
         Ok((Self { rules, options, number, version }, problems))
     }
 
-    /// Problems of the rules, given these tools.
+    /// Problems of the rules, given these tools: up to 200 warnings, and at least 200 errors if there are as many.
     pub fn problems(&self, known: Option<&KnownTools>) -> Vec<RuleProblem> {
         let mut checker = Checker::new(known);
         let found = self.rules.iter().flat_map(|rule| checker.problems(rule));
-        found.take(MAX_PROBLEMS).collect()
+        let mut warnings = 0;
+        // Warnings do not crowd out errors.
+        let kept = found.filter(|problem| {
+            warnings += usize::from(!problem.is_error());
+            problem.is_error() || warnings <= MAX_PROBLEMS
+        });
+        kept.take(2 * MAX_PROBLEMS).collect()
     }
 
     /// Whether any rule reads session facts.

@@ -107,9 +107,12 @@ pub struct Server {
 /// Settings of the call path, with the rules named by the config.
 fn settings_of(config: &Config) -> Result<Settings, StartError> {
     let mut settings = config.settings()?;
-    // Tools are not known yet: rules that name a missing tool are reported later.
-    let rules = rule_files::load(&config.rules, &rule_files::servers(config));
-    settings.policy.rules = rules.map_err(StartError::Rules)?.map(Arc::new);
+    // The reload task reports rules that name missing servers or tools.
+    let loaded = rule_files::load(&config.rules, &rule_files::servers(config));
+    let loaded = loaded.map_err(|problems| {
+        StartError::Rules(problems.into_iter().filter(|problem| problem.is_error()).collect())
+    })?;
+    settings.policy.rules = loaded.rules.map(Arc::new);
     Ok(settings)
 }
 

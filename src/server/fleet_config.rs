@@ -320,7 +320,10 @@ fn check(source: &ConfigSource, shared: &SharedConfig) -> Result<Loaded, ReloadR
     let rules = rule_files::load(&loaded.config.rules, &rule_files::servers(&loaded.config));
     match rules {
         Ok(_) => Ok(loaded),
-        Err(problems) => Err(refused(problems.iter().map(|it| problem(it.to_string())).collect())),
+        Err(problems) => {
+            let errors = problems.iter().filter(|it| it.is_error());
+            Err(refused(errors.map(|it| problem(it.to_string())).collect()))
+        }
     }
 }
 

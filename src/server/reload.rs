@@ -150,6 +150,7 @@ impl Reload {
                 tracing::error!("config reload is disabled: the reload task panicked");
                 return;
             };
+            self.set_rule_warnings(back.rules.warnings());
             watch_state = back;
         }
     }
@@ -166,8 +167,11 @@ impl Reload {
         let (now, check) = (self.in_force.clone(), self.rule_check(watch_state));
         let compared = tokio::task::spawn_blocking(move || {
             let read = read_config(&source, &now);
-            match read.and_then(|read| check.check(&now, &read.0).map(|()| read)) {
-                Ok((config, warnings)) => record::compared(&now, &config, &warnings),
+            match read.and_then(|read| Ok((check.check(&now, &read.0)?, read))) {
+                Ok((of_rules, (config, mut warnings))) => {
+                    warnings.extend(of_rules);
+                    record::compared(&now, &config, &warnings)
+                }
                 Err(refused) => failed(refused),
             }
         });
@@ -321,6 +325,7 @@ impl Reload {
             needs_restart: reloaded.needs_restart.clone(),
             rejected: None,
             shown: Arc::new(self.in_force.written.shown()),
+            rule_warnings: before.rule_warnings.clone(),
         });
         if reloaded.unchanged {
             if before.rejected.is_some() {
@@ -365,6 +370,16 @@ impl Reload {
             }
         }
         self.proxy.activity.note(record::rejected(trigger, principal, refused));
+    }
+
+    /// Sets the warnings of the rules in force in the status.
+    fn set_rule_warnings(&self, warnings: &[RuleProblem]) {
+        let before = self.handle.standing();
+        let rule_warnings: Vec<_> = warnings.iter().map(record::shown_rule).collect();
+        if before.rule_warnings != rule_warnings {
+            let before = ConfigStanding::clone(&before);
+            self.handle.set_standing(ConfigStanding { rule_warnings, ..before });
+        }
     }
 
     /// Sets the reason why the config files are not in force in the status.
@@ -420,10 +435,11 @@ fn read(
     rules: &mut RuleWatch,
     known: impl Fn(&Config) -> mcpproxy_policy::rules::KnownTools,
 ) -> Result<ReadConfig, ReloadRefused> {
-    let (config, warnings) = read_config(source, now)?;
-    let rules = rules
+    let (config, mut warnings) = read_config(source, now)?;
+    let (rules, of_rules) = rules
         .read(&now.rules, &config.rules, &known(&config))
         .map_err(|problems| record::wrong_rules(&problems))?;
+    warnings.extend(of_rules.iter().map(rule_files::problem));
     Ok(ReadConfig { config, rules, warnings })
 }
 

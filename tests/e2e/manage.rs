@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::clients::done;
 use crate::harness::{
-    API_KEY, HttpStub, Output, Process, Proxy, children_of, free_port, mcpproxy, stub, stub_stdio,
-    until, write_private,
+    API_KEY, HttpStub, Output, Process, Proxy, children_of, error_text, free_port, mcpproxy, stub,
+    stub_stdio, until, write_private,
 };
 
 /// A config with comments, in a folder of its own.
@@ -580,4 +580,46 @@ fn url_server_has_a_log_of_its_states_with_the_reasons() {
             lines.iter().find(|it| it["line"].as_str().unwrap().starts_with(begins)).cloned()
         });
     }
+}
+
+#[test]
+fn rul_9_removal_of_a_server_names_its_rules_and_the_next_start_succeeds() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = "@id(\"no\") forbid (principal, action, resource == Tool::\"gone:read_item\");\n\
+                 forbid (principal, action, resource == Tool::\"kept:delete_item\");\n";
+    fs::write(folder.path().join("rules.cedar"), rules).unwrap();
+    let config = json!({"mcpServers": {"gone": stub_stdio(&[]), "kept": stub_stdio(&[])},
+        "policy": {"files": ["rules.cedar"]}});
+    let proxy = Proxy::unready(config, folder).ready();
+    let faults = |proxy: &Proxy| {
+        let faults = proxy.api("status")["faults"].as_array().unwrap().clone();
+        faults.into_iter().find(|it| it["part"] == "rules")
+    };
+    assert_eq!(faults(&proxy), None);
+    let removed = proxy.cli(&["upstream", "remove", "gone"]);
+    let said = done(&removed);
+    assert!(said.contains("The running mcpproxy has applied the change."), "{said}");
+    let reason = "Tool::\"gone:read_item\" can never be met: there is no such server";
+    assert!(said.contains(&format!("rules.cedar:1:56: {reason}")), "{said}");
+    assert!(!said.contains("kept:"), "{said}");
+    let fault = until("the warning", || faults(&proxy));
+    assert!(fault["cause"].as_str().unwrap().contains(reason), "{fault}");
+    let folder = proxy.end();
+    let file = folder.path().join("config.json");
+    let status = run(&file, &["status", "--json"]);
+    assert_eq!(status.code, Some(3), "{}", status.stderr);
+    let warnings = status.json()["warnings"].to_string();
+    assert!(warnings.contains("there is no such server"), "{warnings}");
+    assert_ne!(status.json()["servers"][0]["tools"], 0, "{}", status.stdout);
+    let listed = run(&file, &["tools", "list"]);
+    assert!(done(&listed).contains("kept:read_item"), "{}", listed.stdout);
+    let proxy = Proxy::from_file(&file, folder).ready();
+    let refused = proxy.client().call("destructive", "kept:delete_item", json!({}));
+    assert!(error_text(&refused).contains("is not allowed by rule"), "{refused}");
+    // Other errors are named by the status, and prevent the start.
+    let folder = proxy.end();
+    fs::write(folder.path().join("rules.cedar"), "permit (principal action);").unwrap();
+    let status = run(&file, &["status"]);
+    assert!(status.stdout.contains("rules.cedar: line 1 column "), "{}", status.stdout);
+    assert_eq!(run(&file, &["serve"]).code, Some(5));
 }

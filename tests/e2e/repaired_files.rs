@@ -235,8 +235,17 @@ fn config_check_and_doctor_read_the_rules_of_the_config() {
     look("cannot be read: No such file");
     fs::write(&file, BROKEN).unwrap();
     look("line 2 column 19: ");
-    fs::write(&file, FORBIDS.replace("s:", "none:")).unwrap();
+    fs::write(&file, FORBIDS.replace("(principal", "(principal == User::\"x\"")).unwrap();
     look("line 1 column ");
+    fs::write(&file, FORBIDS.replace("s:", "none:")).unwrap();
+    let check = with_rules(folder.path(), &["config", "check"]);
+    assert_eq!(
+        (check.code, check.stdout.lines().last()),
+        (Some(0), Some("ok, with warnings")),
+        "{} {}",
+        check.stdout,
+        check.stderr
+    );
     fs::write(&file, "permit (principal, action, resource);").unwrap();
     let check = with_rules(folder.path(), &["config", "check"]);
     assert_eq!(
@@ -257,7 +266,9 @@ fn doctor_reports_a_config_that_the_running_proxy_has_not_applied() {
     let well = proxy.cli(&["doctor", "--json"]);
     assert!(about(&well).iter().all(|it| it["outcome"] == "ok"), "{}", well.stdout);
     // It alone knows the tools, so that nothing is wrong with the files by themselves.
-    put_rules(&proxy, &FORBIDS.replace("read_item", "gone"));
+    let misfit = r#"forbid (principal, action == Action::"read", resource == Tool::"s:read_item")
+        when { context.args.nothing == 1 };"#;
+    put_rules(&proxy, misfit);
     until("it is reported", || rejected(&proxy));
     assert_eq!(proxy.cli(&["config", "check"]).code, Some(0));
     let doctor = proxy.cli(&["doctor", "--json"]);
@@ -265,6 +276,6 @@ fn doctor_reports_a_config_that_the_running_proxy_has_not_applied() {
     let reported = about(&doctor);
     assert_eq!(reported.len(), 1, "{}", doctor.stdout);
     assert_eq!(reported[0]["outcome"], "wrong");
-    assert!(reported[0]["text"].as_str().unwrap().contains("no such tool"), "{reported:?}");
+    assert!(reported[0]["text"].as_str().unwrap().contains("nothing"), "{reported:?}");
     assert_eq!(reported[0]["mend"], format!("$EDITOR {}", rules(&proxy).display()));
 }

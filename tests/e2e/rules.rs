@@ -364,10 +364,12 @@ fn changed_rules_take_effect_and_half_written_ones_do_not() {
     let text = recorded["error_message"].as_str().unwrap();
     assert!(text.contains("rules.cedar:1:1: the rule is not finished"), "{text}");
     error_text(&client.call("destructive", "s:delete_item", json!({})));
-    std::fs::write(&file, "forbid (principal, action, resource == Tool::\"s:gone\");").unwrap();
-    until("the refusal of what can never match", || {
+    let misfit = r#"forbid (principal, action == Action::"read", resource == Tool::"s:echo")
+        when { context.args.nothing == 1 };"#;
+    std::fs::write(&file, misfit).unwrap();
+    until("the refusal of what does not fit the tool", || {
         let recorded = proxy.activity("type=config_change&status=error");
-        recorded.first()?["error_message"].as_str()?.contains("no such tool").then_some(())
+        recorded.first()?["error_message"].as_str()?.contains("nothing").then_some(())
     });
     std::fs::write(&file, r#"@id("new") forbid (principal, action, resource == Tool::"s:echo");"#)
         .unwrap();
@@ -396,6 +398,80 @@ fn invalid_rules_prevent_the_start() {
     rules = rules.repeat(10 * 1024 * 1024 / rules.len());
     let (code, said) = start(&rules);
     assert!(code == Some(5) && said.contains("larger than 1048576 bytes"), "{code:?} {said}");
+}
+
+/// Causes of the faults of the rules in force.
+fn rule_faults(proxy: &Proxy) -> Vec<String> {
+    let status = proxy.api("status");
+    let faults = status["faults"].as_array().unwrap().iter().filter(|it| it["part"] == "rules");
+    faults.map(|fault| fault["cause"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn rul_9_rule_that_names_what_does_not_exist_is_in_force_and_reported_until_it_is_corrected() {
+    let unmet = r#"forbid (principal, action, resource == Tool::"gone:bad");"#;
+    let proxy = enforced(&format!("{unmet}\n{RULES}"));
+    let file = proxy.folder.path().join("rules.cedar");
+    let fault = until("the warning", || rule_faults(&proxy).first().cloned());
+    let reason = r#"Tool::"gone:bad" can never be met: there is no such server"#;
+    let place = format!("{}: line 1 column 46: {reason}", file.display());
+    assert!(fault.starts_with(&place) && fault.contains("mcpproxy policy check"), "{fault}");
+    assert_eq!(proxy.api("config")["rejected"], Value::Null);
+    error_text(&proxy.client().call("destructive", "s:delete_item", json!({})));
+    let findings = || {
+        let doctor = proxy.cli(&["doctor", "--json"]).json();
+        let found = doctor["findings"].as_array().unwrap().clone().into_iter();
+        found.filter(|it| it["text"].to_string().contains("can never be met")).collect::<Vec<_>>()
+    };
+    let status = proxy.cli(&["status"]);
+    assert!(status.stdout.contains(reason), "{}", status.stdout);
+    let found = findings();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((&found[0]["check"], &found[0]["outcome"]), (&json!("config"), &json!("warning")));
+    assert_eq!(found[0]["mend"], format!("$EDITOR {}", file.display()));
+    let checked = proxy.cli(&["policy", "check"]);
+    assert_eq!(checked.code, Some(1));
+    assert!(checked.stdout.contains(reason), "{}", checked.stdout);
+    let last = "1 problem: the rules can be in force, but name servers or tools that do not exist";
+    assert!(checked.stderr.contains(last), "{}", checked.stderr);
+    let checked = proxy.cli(&["config", "check"]);
+    assert_eq!(checked.code, Some(0), "{}", checked.stderr);
+    assert!(checked.stdout.contains(reason), "{}", checked.stdout);
+    // The running proxy alone knows the tools. The other rules of the file replace those before.
+    let misspelled = r#"forbid (principal, action, resource == Tool::"s:delete_itme");"#;
+    let echo = r#"@id("no-echo") forbid (principal, action, resource == Tool::"s:echo");"#;
+    std::fs::write(&file, format!("{misspelled}\n{echo}")).unwrap();
+    until("the new rules", || {
+        error_text_of(&proxy.client().read("s:echo", json!({}))).filter(|it| it.contains("no-echo"))
+    });
+    let fault = until("the warning", || rule_faults(&proxy).pop().filter(|it| it.contains("tool")));
+    let reason = r#"the server has no such tool (did you mean "delete_item"?)"#;
+    assert!(fault.contains(reason), "{fault}");
+    let recorded = &proxy.activity("type=config_change&status=success")[0];
+    assert_eq!(recorded["metadata"], json!({"section": "policy", "rules": 2, "warnings": 1}));
+    let found = findings();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(
+        (&found[0]["check"], &found[0]["mend"]),
+        (&json!("rules"), &json!("mcpproxy policy check"))
+    );
+    std::fs::write(&file, RULES).unwrap();
+    until("no warning", || rule_faults(&proxy).is_empty().then_some(()));
+}
+
+/// Text of a failed call; `None` if it succeeded.
+fn error_text_of(result: &Value) -> Option<String> {
+    (result["isError"] == true).then(|| error_text(result).to_owned())
+}
+
+#[test]
+fn tools_hidden_by_rules_are_counted_by_the_list_of_the_command_line() {
+    let proxy = enforced(r#"forbid (principal, action, resource == Tool::"s:delete_item");"#);
+    let listed = proxy.cli(&["tools", "list"]);
+    assert!(!listed.stdout.contains("s:delete_item"), "{}", listed.stdout);
+    assert!(listed.stderr.contains("1 tool is hidden by rules"), "{}", listed.stderr);
+    let listed = enforced(RULES).cli(&["tools", "list"]);
+    assert!(!listed.stderr.contains("hidden"), "{}", listed.stderr);
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> String {

@@ -240,14 +240,26 @@ pub struct ConfigStanding {
     pub rejected: Option<(SystemTime, ReloadRefused)>,
     /// The config without potential secrets.
     pub shown: Arc<Value>,
+    /// Warnings of the rules in force: servers and tools that do not exist, and arguments that no longer fit.
+    pub rule_warnings: Vec<ShownProblem>,
 }
+
+/// Maximum number of warnings of rules in the status.
+const MAX_RULE_FAULTS: usize = 20;
 
 impl ConfigStanding {
     /// Status of a config that is in force from now on. `shown` must not contain secrets.
     pub fn of(path: &str, shown: Value) -> Self {
         let since = SystemTime::now();
         let shown = Arc::new(shown);
-        Self { path: path.into(), since, needs_restart: Vec::new(), rejected: None, shown }
+        Self {
+            path: path.into(),
+            since,
+            needs_restart: Vec::new(),
+            rejected: None,
+            shown,
+            rule_warnings: Vec::new(),
+        }
     }
 
     /// Digest of the shown config in 16 hexadecimal digits.
@@ -260,6 +272,22 @@ impl ConfigStanding {
     pub(crate) fn fault(&self) -> Option<String> {
         let (_, refused) = self.rejected.as_ref()?;
         Some(format!("the config file is not in force: {}", refused.cause()))
+    }
+
+    /// Warnings of the rules in force, one line each; the last line counts those that are left out.
+    pub(crate) fn rule_faults(&self) -> Vec<String> {
+        let shown = self.rule_warnings.iter().take(MAX_RULE_FAULTS);
+        let mut faults: Vec<_> = shown
+            .map(|warning| {
+                let line = warning.line();
+                format!("{line}; the rule stays in force unchanged: correct or remove it, then run mcpproxy policy check")
+            })
+            .collect();
+        let left_out = self.rule_warnings.len().saturating_sub(MAX_RULE_FAULTS);
+        if left_out > 0 {
+            faults.push(format!("{left_out} more warnings: mcpproxy policy check"));
+        }
+        faults
     }
 }
 

@@ -503,7 +503,8 @@ async fn load_rules(worker: &Worker, given: Option<String>) -> Result<RuleReplay
 
 /// Error for invalid rules: the first problem, and the number of others.
 fn refused(problems: &[RuleProblem]) -> ApiError {
-    let first = problems.first().map(ToString::to_string).unwrap_or_default();
+    let first = problems.iter().find(|it| it.is_error()).or(problems.first());
+    let first = first.map(ToString::to_string).unwrap_or_default();
     let more = match problems.len().saturating_sub(1) {
         0 => String::new(),
         more => format!(" (and {more} more)"),

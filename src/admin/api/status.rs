@@ -44,6 +44,7 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
     let activity = proxy.activity.health();
     let log = Log { lines_lost: state.lines.lost() };
     let certificate = state.certificate.get().and_then(|it| it.fault(SystemTime::now()));
+    let standing = state.config.standing();
     let connections = state.connections.get().into_iter().flatten();
     let index = state.fleet_index.get().filter(|index| index.role() != IndexRole::None);
     let index = index.map(|index| index.report());
@@ -55,8 +56,8 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
             &states,
             (&activity, &log),
             certificate,
-            (state.config.standing().fault(), proxy.identity.token_fault()),
-            proxy.meaning.faults(),
+            (standing.fault(), proxy.identity.token_fault()),
+            (standing.rule_faults(), proxy.meaning.faults()),
             (
                 proxy
                     .nodes
@@ -89,7 +90,7 @@ fn faults(
     (activity, log): (&Health, &Log),
     certificate: Option<String>,
     (config, tokens): (Option<String>, Option<Arc<TokenFault>>),
-    search: Vec<String>,
+    (rules, search): (Vec<String>, Vec<String>),
     (fleet, index): (Vec<String>, Option<&IndexReport>),
 ) -> Vec<Fault> {
     let servers = states.iter().filter(|state| match state.status {
@@ -116,11 +117,13 @@ fn faults(
         (Part::Tokens, tokens.map(|fault| fault.cause.clone())),
     ];
     let of_log = of_log.into_iter().filter_map(|(part, cause)| Some(fault(part, cause?)));
+    let of_rules = rules.into_iter().map(|cause| fault(Part::Rules, cause));
     let of_search = search.into_iter().map(|cause| fault(Part::Search, cause));
     let of_index = index.into_iter().flat_map(IndexReport::faults);
     let of_index = of_index.map(|cause| fault(Part::Index, cause));
     let of_fleet = fleet.into_iter().map(|cause| fault(Part::Fleet, cause));
-    servers.chain(of_log).chain(of_search).chain(of_fleet).chain(of_index).collect()
+    let of_files = of_log.chain(of_rules);
+    servers.chain(of_files).chain(of_search).chain(of_fleet).chain(of_index).collect()
 }
 
 fn schemas(worker: &Worker) -> Schemas {
@@ -193,6 +196,8 @@ enum Part {
     Log,
     /// The config file.
     Config,
+    /// The rules in force.
+    Rules,
     /// The agent token file.
     Tokens,
     /// The endpoint of `search.embeddings`.

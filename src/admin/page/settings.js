@@ -23,7 +23,7 @@ const editor = el('div', { class: 'trial card', hidden: true },
   el('div', { class: 'answer' }, button('Preview changes', () => act(preview), { class: 'primary' }), turn,
     button('Discard', () => close())), proposed);
 /** The part of the view where a fault is shown. */
-const PARTS = { config: 'config', activity: 'log' };
+const PARTS = { config: 'config', rules: 'config', activity: 'log' };
 const partOf = (fault) => PARTS[fault.part] ?? 'proxy';
 const faults = Object.fromEntries(['config', 'proxy', 'log'].map((part) => [part, el('div', { 'data-faults': part })]));
 const heading = (part, words) => el('h2', { id: `settings-${part}`, tabindex: -1 }, words);

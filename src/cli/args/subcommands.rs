@@ -510,6 +510,10 @@ Examples:
   mcpproxy policy replay new.cedar --since 30d
   mcpproxy policy replay new.cedar more.cedar --since 2026-01-01T00:00:00Z -o json
 
+The action of a call is the greater of its operation and the one that the tool is marked for now (CALL WITH \
+of `mcpproxy tools list`): a rule for Action::\"read\" does not apply to a call_tool_read of a tool that is not \
+marked read-only.
+
 Calls with truncated or redacted arguments, and calls for which the log lacks an attribute that a rule \
 reads, are counted as undecidable; nothing is guessed. The log is read from the running proxy, \
 or from a copy of its files if none runs.")]

@@ -18,6 +18,7 @@ use crate::cli::{logging, output, running_proxy, start_proxy};
 use mcpproxy_config::Config;
 use mcpproxy_config::file::Loaded;
 use mcpproxy_config::problem::{Problem, Severity};
+use mcpproxy_config::rule_files::RULE_FILES;
 use mcpproxy_policy::identity::{TokenFile, TokenFileError};
 use mcpproxy_policy::intent::Unannotated;
 use mcpproxy_runtime::io::egress_proxy::EgressEnvironment;
@@ -76,6 +77,7 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
         found.push(probes::check_port(&loaded.config.listen, running.is_some(), silent_process));
         found.extend(running.as_ref().map(|backend| check_running(backend, &runtime)));
         found.push(probes::check_log(&loaded, running.as_ref(), &runtime));
+        rules(running.as_ref(), &runtime, &mut found);
         search(&loaded, running.as_ref(), &runtime, &mut found);
         servers(loaded, running.as_ref(), &runtime, &mut found)?;
     }
@@ -144,7 +146,10 @@ fn config(checked: &Result<Loaded, Vec<Problem>>, found: &mut Vec<Diagnosis>) {
         match problem.severity {
             Severity::Warning if of_file => {}
             Severity::Warning => {
-                found.push(Diagnosis::new(DiagnosisKind::Odd, CHECK, problem.to_string()))
+                let is_of_rules = problem.key == RULE_FILES;
+                let fix = if is_of_rules { fix(problem) } else { String::new() };
+                let odd = Diagnosis::new(DiagnosisKind::Odd, CHECK, problem.to_string());
+                found.push(Diagnosis { fix, ..odd });
             }
             Severity::Error => {
                 let fix = fix(problem);
@@ -324,6 +329,23 @@ fn check_running(backend: &Backend, runtime: &LocalRuntime) -> Diagnosis {
     let file = Some(text(first, "/file")).filter(|file| !file.is_empty());
     let file = file.unwrap_or_else(|| text(&state, "/path"));
     Diagnosis::wrong(CHECK, message, format!("$EDITOR {}", word(Path::new(&*file))))
+}
+
+/// Warnings of the rules in force, as reported by the running proxy, which knows the tools. Those of the config's check are
+/// not repeated.
+fn rules(running: Option<&Backend>, runtime: &LocalRuntime, found: &mut Vec<Diagnosis>) {
+    let Some(backend) = running else { return };
+    let response = runtime.block_on(backend.get(&target(&["status"], &[])));
+    // The check of the running proxy reports an error.
+    let Ok(status) = response.and_then(|answer| output::parse(answer.json()?)) else { return };
+    let faults = list(&status, "/faults").iter().filter(|fault| text(fault, "/part") == "rules");
+    for cause in faults.map(|fault| text(fault, "/cause")) {
+        if found.iter().any(|it| it.check == "config" && cause.starts_with(&it.text)) {
+            continue;
+        }
+        let odd = Diagnosis::new(DiagnosisKind::Odd, "rules", cause);
+        found.push(Diagnosis { fix: "mcpproxy policy check".to_owned(), ..odd });
+    }
 }
 
 /// Endpoint of `search.embeddings`, as reported by the running proxy. Skipped if not configured.

@@ -8,8 +8,8 @@ use crate::cli::error::CommandError;
 use crate::cli::format::{counted, list, text};
 use crate::cli::output::{Output, Paragraph, of_state};
 use crate::cli::table::{Cell, Column, Fit, cell};
-use crate::cli::terminal_safe::line;
-use crate::cli::{args, backend, start_proxy};
+use crate::cli::terminal_safe::{joined, line};
+use crate::cli::{args, backend, logging, start_proxy};
 use futures_util::TryStreamExt;
 use indicatif::ProgressBar;
 use jiff::Timestamp;
@@ -20,7 +20,8 @@ use mcpproxy_gateway::proxy::rule_replay::{REPLAYED, RuleReplay, UnreadableRecor
 use mcpproxy_policy::SessionFacts;
 use mcpproxy_policy::intent::Sensitivity;
 use mcpproxy_policy::rules::{
-    KnownTools, RuleAction, RuleProblem, RuleRequest, RuleSet, RuleTarget, Ruling, Subject,
+    CheckedRules, KnownTools, RuleAction, RuleProblem, RuleRequest, RuleSet, RuleTarget, Ruling,
+    Subject,
 };
 use mcpproxy_runtime::os::bounded_file::{NamedPipes, PIPE_WAIT};
 use serde::{Deserialize, Serialize};
@@ -70,16 +71,26 @@ pub(super) fn selected_rules(files: &[PathBuf], config: &Config) -> RuleFiles {
     }
 }
 
-/// Loads and validates rules.
+/// Loads and validates rules; fails with all problems.
+fn checked(rules: &RuleFiles, known: &KnownTools) -> Result<CheckedRules, Vec<RuleProblem>> {
+    let texts = rule_files::texts(rules, NamedPipes::Awaited(PIPE_WAIT))?;
+    RuleSet::check(&texts, rules.options, Some(known))
+}
+
+/// Loads and validates rules; prints their warnings to stderr.
 pub(super) fn load_rules(rules: &RuleFiles, known: &KnownTools) -> Result<RuleSet, CommandError> {
-    let texts = rule_files::texts(rules, NamedPipes::Awaited(PIPE_WAIT));
-    let set = texts.and_then(|texts| RuleSet::load(&texts, rules.options, Some(known)));
-    set.map_err(|problems| refused(&problems))
+    let CheckedRules { rules, warnings } =
+        checked(rules, known).map_err(|problems| refused(&problems))?;
+    for warning in &warnings {
+        logging::print_line(format_args!("warning: {}", joined(&warning.to_string())));
+    }
+    Ok(rules)
 }
 
 /// Error for invalid rules: the first problem and the number of others.
 fn refused(problems: &[RuleProblem]) -> CommandError {
-    let first = problems.first().map(ToString::to_string).unwrap_or_default();
+    let first = problems.iter().find(|it| it.is_error()).or(problems.first());
+    let first = first.map(ToString::to_string).unwrap_or_default();
     CommandError::failed(match problems.len().saturating_sub(1) {
         0 => first,
         more => format!("{first} (and {more} more: run mcpproxy policy check)"),
@@ -94,29 +105,32 @@ pub(super) fn check(
     let config = start_proxy::load(global, None)?.config;
     let (_catalog, known) = seen_tools(&config);
     let rules = selected_rules(files, &config);
-    let texts = rule_files::texts(&rules, NamedPipes::Awaited(PIPE_WAIT));
-    let set = texts.and_then(|texts| RuleSet::load(&texts, rules.options, Some(&known)));
-    let (count, problems) = match &set {
-        Ok(set) => (set.len(), &[][..]),
-        Err(problems) => (0, problems.as_slice()),
+    let (count, problems) = match checked(&rules, &known) {
+        Ok(CheckedRules { rules, warnings }) => (rules.len(), warnings),
+        Err(problems) => (0, problems),
     };
+    let errors = problems.iter().filter(|it| it.is_error()).count();
     let report = json!({
         "files": rules.files.len() + rules.shared.len(),
         "rules": count,
         "problems": problems.iter().map(shown).collect::<Vec<_>>(),
     });
     output.print(&report.to_string(), |report| draw_check(report, output))?;
-    match problems.len() {
-        0 => Ok(()),
-        count => {
-            let problems = counted(count, "problem");
-            Err(CommandError::failed(format!("{problems}: the rules are invalid")))
+    let outcome = match (errors, problems.len()) {
+        (0, 0) => return Ok(()),
+        (0, _) => {
+            "the rules can be in force, but name servers or tools that do not exist: correct or \
+             remove these names, or add the servers"
         }
-    }
+        (_, _) => "the rules are invalid",
+    };
+    let problems = counted(problems.len(), "problem");
+    Err(CommandError::failed(format!("{problems}: {outcome}")))
 }
 
 fn shown(problem: &RuleProblem) -> Value {
     json!({
+        "severity": if problem.is_error() { "error" } else { "warning" },
         "file": &*problem.file, "line": problem.line, "column": problem.column,
         "problem": problem.text, "text": problem.to_string(),
     })
@@ -441,7 +455,7 @@ pub(super) fn replay(
     let config = start_proxy::load(global, None)?.config;
     let (catalog, known) = seen_tools(&config);
     let new = load_rules(&selected_rules(files, &config), &known)?;
-    let now = load_rules(&config.rules, &known)?;
+    let now = checked(&config.rules, &known).map_err(|problems| refused(&problems))?.rules;
     let since = args::moment("--since", since, Timestamp::now()).map_err(CommandError::usage)?;
     let types = REPLAYED.map(|kind| kind.to_string()).join(",");
     let mut replay = RuleReplay::new(now.into(), new.into(), catalog.load());

@@ -2,6 +2,7 @@
 
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
+use crate::cli::commands::upstream::stored_tools;
 use crate::cli::error::{CommandError, Exit};
 use crate::cli::format::{counted, list, nonconforming_items, text};
 use crate::cli::http_client::HttpClient;
@@ -9,9 +10,9 @@ use crate::cli::output::{Output, Paragraph, of_state};
 use crate::cli::table::{TableView, cell, cut};
 use crate::cli::terminal_safe::{joined, line};
 use crate::cli::{logging, output, running_proxy, start_proxy};
-use mcpproxy_config::file;
 use mcpproxy_config::file::Loaded;
 use mcpproxy_config::problem::Severity;
+use mcpproxy_config::{Config, file};
 use mcpproxy_runtime::os::space;
 use mcpproxy_server as server;
 use serde_json::{Value, json};
@@ -52,7 +53,8 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
         Err(failure) => return runtime.block_on(with_invalid_config(failure, global, output)),
     };
     let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) else {
-        output.print(&not_running(&loaded).to_string(), |it| draw(it, output.view))?;
+        let status = not_running(&loaded, problems_of_start(global));
+        output.print(&status.to_string(), |it| draw(it, output.view))?;
         let message =
             format!("no mcpproxy runs on {}: `mcpproxy serve` starts one", loaded.config.listen);
         return Err(CommandError::new(Exit::Unreachable, message));
@@ -156,17 +158,31 @@ async fn query(client: HttpClient, known: LocalFacts) -> Result<Value, CommandEr
     Ok(response)
 }
 
+/// Problems of the config on this machine, as `config check` finds them. Errors may prevent the next start.
+fn problems_of_start(global: &Global) -> Vec<String> {
+    let flags = start_proxy::flags(global, None);
+    let checked = Config::check(global.config.as_deref(), &start_proxy::variable, &flags);
+    let problems = checked.map_or_else(|problems| problems, |loaded| loaded.warnings);
+    let shown = problems.iter().map(|problem| match problem.severity {
+        Severity::Error => format!("config: {problem} (mcpproxy doctor)"),
+        Severity::Warning => problem.to_string(),
+    });
+    shown.collect()
+}
+
 /// Status without a running proxy.
-fn not_running(loaded: &Loaded) -> Value {
+fn not_running(loaded: &Loaded, warnings: Vec<String>) -> Value {
     let config = &loaded.config;
+    let folder = config.catalog().folder.unwrap_or_default();
     let servers = config.servers.iter().map(|server| {
         let state = if server.upstream.enabled { "not running" } else { "disabled" };
-        json!({"name": &*server.name, "state": state, "tools": 0, "reason": ""})
+        let tools = stored_tools(&folder, server);
+        json!({"name": &*server.name, "state": state, "tools": tools, "reason": ""})
     });
     json!({
         "running": false, "version": env!("CARGO_PKG_VERSION"), "address": config.listen.to_string(),
         "config": loaded.path.display().to_string(), "servers": servers.collect::<Vec<_>>(),
-        "activity_bytes": space::used(&config.activity_folder()), "warnings": warnings(loaded),
+        "activity_bytes": space::used(&config.activity_folder()), "warnings": warnings,
     })
 }
 
@@ -283,6 +299,7 @@ fn server_line(server: &Value, TableView { width, colors }: TableView) -> String
     let reason = cut(&cell(&text(server, "/reason")), REASON);
     let about = match (&*state, reason.is_empty()) {
         ("connected", true) => counted(&tools, "tool"),
+        ("not running", true) if tools != "0" => counted(&tools, "tool"),
         ("connected", false) => format!("{}; {reason}", counted(&tools, "tool")),
         (_, _) => reason,
     };

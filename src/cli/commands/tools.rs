@@ -3,7 +3,6 @@
 //! Text written by servers is shown with hidden characters visible. An approval names the digest of what was shown.
 
 use crate::cli::args::ToolsCommand;
-use crate::cli::backend;
 use crate::cli::backend::{Backend, Data, target};
 use crate::cli::completion::{Vocabulary, suggesting};
 use crate::cli::error::{CommandError, Exit};
@@ -11,6 +10,7 @@ use crate::cli::format::{list, text};
 use crate::cli::output::{ADDED, Colors, Output, Paragraph, REMOVED, of_state, parse, write};
 use crate::cli::table::{Cell, Column, Fit, cell, cut};
 use crate::cli::terminal_safe::{clean, line, quoted};
+use crate::cli::{backend, logging};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
@@ -36,7 +36,11 @@ pub(super) async fn run(
             let all = backend::fetch_all(backend, "tools", &query, u32::MAX).await;
             let name = server.as_deref().unwrap_or_default();
             let all = suggesting(all, backend, Vocabulary::Servers, name).await?;
-            output.print(&all, |all| table(all, output))
+            output.print(&all, |all| table(all, output))?;
+            if server.is_none() {
+                note_hidden(backend, &parse(&all)?).await;
+            }
+            Ok(())
         }
         ToolsCommand::Show { name } => {
             let tool = backend.get(&target(&["tools", name], &[])).await;
@@ -49,6 +53,20 @@ pub(super) async fn run(
         ToolsCommand::Approve { name, digest } => {
             approve(backend, output, name, digest.as_deref()).await
         }
+    }
+}
+
+/// Prints the number of tools that rules hide from the list to stderr. A failure is ignored: the list is complete without it.
+async fn note_hidden(backend: &Backend, all: &Value) {
+    let status = backend.get(&target(&["status"], &[])).await;
+    let Ok(status) = status.and_then(|status| parse(status.json()?)) else { return };
+    let known = status.pointer("/tools").and_then(Value::as_u64).unwrap_or_default();
+    let hidden = known.saturating_sub(list(all, "/tools").len() as u64);
+    if hidden > 0 {
+        let tools = if hidden == 1 { "tool is" } else { "tools are" };
+        logging::print_line(format_args!(
+            "{hidden} {tools} hidden by rules: `mcpproxy policy explain --as admin --tool NAME` explains why"
+        ));
     }
 }
 

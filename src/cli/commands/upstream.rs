@@ -25,7 +25,8 @@ use mcpproxy_config::edit_servers::{Servers, check_new_name};
 use mcpproxy_config::file::Loaded;
 use mcpproxy_config::problem::{Problem, Severity};
 use mcpproxy_config::servers::ServerEntry;
-use mcpproxy_config::{Config, file};
+use mcpproxy_config::{Config, file, rule_files};
+use mcpproxy_policy::rules::KnownTools;
 use mcpproxy_server as server;
 use mcpproxy_upstream as upstream;
 use mcpproxy_upstream::oauth::{LoggedOut, LoginError};
@@ -34,7 +35,9 @@ use mcpproxy_upstream::{oauth, stderr_log};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unicode_width::UnicodeWidthStr as _;
 
@@ -100,16 +103,21 @@ fn not_running(config: &Config) -> Value {
     let folder = config.catalog().folder.unwrap_or_default();
     let servers = config.servers.iter().map(|server| {
         let enabled = server.upstream.enabled;
-        let stored = persist::read(&folder, &server.name).ok().flatten();
-        let tools = stored.map(|stored| stored.tools).unwrap_or_default();
-        let offered = tools.iter().filter(|tool| enabled && server.tools.offers(&tool.name));
         json!({
             "name": &*server.name, "state": if enabled { "not running" } else { "disabled" },
             "protocol": if server.upstream.url.is_some() { "streamable-http" } else { "stdio" },
-            "tools": offered.count(), "reason": if enabled { "no mcpproxy runs" } else { "" },
+            "tools": stored_tools(&folder, server), "reason": if enabled { "no mcpproxy runs" } else { "" },
         })
     });
     json!({"servers": servers.collect::<Vec<_>>()})
+}
+
+/// Number of offered tools of a server in the catalog on disk; 0 if it is disabled.
+pub(super) fn stored_tools(folder: &Path, server: &ServerEntry) -> usize {
+    let stored = persist::read(folder, &server.name).ok().flatten();
+    let tools = stored.map(|stored| stored.tools).unwrap_or_default();
+    let is_enabled = server.upstream.enabled;
+    tools.iter().filter(|tool| is_enabled && server.tools.offers(&tool.name)).count()
 }
 
 fn table(servers: &Value, output: &Output) -> String {
@@ -306,9 +314,39 @@ pub(super) fn change(
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let (reloaded, _) = runtime.block_on(running_proxy::reload(&loaded));
     response.insert("proxy".to_owned(), reloaded.json());
+    let rules = match change {
+        ServerChange::Remove => rules_about(&loaded.config, name),
+        ServerChange::Enable | ServerChange::Disable => Vec::new(),
+    };
+    if change == ServerChange::Remove {
+        response.insert("rules".to_owned(), json!(rules));
+    }
     output.print(&Value::from(response).to_string(), |_| {
-        format!("{word} '{}' in {}.\n{}", line(name), line(&file), reloaded.message())
+        let mut message =
+            format!("{word} '{}' in {}.\n{}", line(name), line(&file), reloaded.message());
+        if !rules.is_empty() {
+            message += &format!("\nThese rules name '{}' and stay in force:\n", line(name));
+            rules.iter().for_each(|rule| message += &format!("  {}\n", line(rule)));
+            message += "Correct or remove them, then run `mcpproxy policy check`.";
+        }
+        message
     })
+}
+
+/// Rules that name a server which is missing from then on, with their places.
+fn rules_about(config: &Config, name: &str) -> Vec<String> {
+    let before = rule_files::servers(config);
+    let mut after = before.clone();
+    after.servers.remove(name);
+    let warnings = |known: &KnownTools| {
+        let loaded = rule_files::load(&config.rules, known);
+        loaded.map(|loaded| loaded.warnings).unwrap_or_default()
+    };
+    let known: Vec<_> =
+        warnings(&before).into_iter().map(|it| (it.file, it.line, it.column)).collect();
+    let new = warnings(&after).into_iter();
+    let new = new.filter(|it| !known.contains(&(Arc::clone(&it.file), it.line, it.column)));
+    new.map(|warning| warning.to_string()).collect()
 }
 
 /// Edits the config file unless the result would be invalid. Returns whether the text changed.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use cedar_policy::ffi::DetailedError;
 use cedar_policy::{
-    Effect, Expression, Policy, PolicyId, PolicySet, Schema, ValidationMode, ValidationWarning,
-    Validator,
+    Effect, Expression, Policy, PolicyId, PolicySet, Schema, ValidationError, ValidationMode,
+    ValidationWarning, Validator,
 };
+use mcpproxy_runtime::nearest::{Effort, nearest, nearest_within};
 use serde_json::Value;
 
 use crate::denial::ApprovalDemand;
@@ -17,7 +18,7 @@ use crate::rules::arguments::{ArgumentMembers, in_one_line};
 use crate::rules::condition::Condition;
 use crate::rules::needs;
 use crate::rules::needs::{Completeness, GUESSES, InputMembers, RuleNeeds, Wanted};
-use crate::rules::request::{EntityKind, Named, RuleRequest, RuleTarget, Scope};
+use crate::rules::request::{EntityKind, Named, RuleAction, RuleRequest, RuleTarget, Scope};
 use crate::rules::spelling::{AskedTarget, NamedTargets};
 use crate::tool::Tool;
 
@@ -203,6 +204,23 @@ impl ParsedRule {
         RuleProblem { file: Arc::clone(&self.file), line, column, text, basis }
     }
 
+    /// Problems of actions that do not exist.
+    fn unknown_actions(&self) -> Vec<RuleProblem> {
+        let problem = |word: &String| {
+            let meant = suggestion(nearest(word, RuleAction::ALL.map(RuleAction::as_str)));
+            let (calls, others): (Vec<_>, Vec<_>) =
+                RuleAction::ALL.into_iter().partition(|action| action.is_call());
+            let [calls, others] = [calls, others].map(|actions| {
+                actions.into_iter().map(RuleAction::as_str).collect::<Vec<_>>().join(", ")
+            });
+            let text = format!(
+                "Action::{word:?} does not exist{meant}: calls are {calls}; other actions are {others}"
+            );
+            self.problem_at(word, text, Basis::Text)
+        };
+        unknown_action_words(&self.policy).iter().map(problem).collect()
+    }
+
     /// Problems of agents that no principal can match.
     pub(super) fn unknown_agents(&self) -> Vec<RuleProblem> {
         let named = self.policy.entity_literals();
@@ -331,8 +349,10 @@ fn end(text: &str) -> usize {
 pub enum Basis {
     /// The text alone.
     Text,
-    /// The known tools: another catalog may resolve it.
+    /// The input schemas of the known tools: another catalog may resolve it.
     Catalog,
+    /// A server or tool that does not exist. The rule can be enforced: it applies once the server or tool exists.
+    Name,
 }
 
 /// Problem of a rule or of a rule file.
@@ -349,6 +369,11 @@ pub struct RuleProblem {
 }
 
 impl RuleProblem {
+    /// Whether the rule cannot be enforced. Anything else is a warning.
+    pub fn is_error(&self) -> bool {
+        self.basis != Basis::Name
+    }
+
     /// Problem of a whole file.
     pub fn of_file(file: &Arc<str>, text: impl Into<String>) -> Self {
         Self { file: Arc::clone(file), line: 0, column: 0, text: text.into(), basis: Basis::Text }
@@ -389,6 +414,8 @@ struct TypeProblem {
 /// Checks rules one by one.
 pub(super) struct Checker<'k> {
     known: Option<&'k KnownTools>,
+    /// Budget of the search for similar names.
+    effort: Effort,
     /// Input schemas by tool.
     schemas: HashMap<*const Tool, Value>,
     /// Validators by schema.
@@ -398,19 +425,21 @@ pub(super) struct Checker<'k> {
 impl<'k> Checker<'k> {
     /// Checks against these tools; `None`: against Cedar's types alone.
     pub(super) fn new(known: Option<&'k KnownTools>) -> Self {
-        Self { known, schemas: HashMap::new(), validators: HashMap::new() }
+        let effort = Effort::default();
+        Self { known, effort, schemas: HashMap::new(), validators: HashMap::new() }
     }
 
     /// Problems of a rule.
     pub(super) fn problems(&mut self, rule: &ParsedRule) -> Vec<RuleProblem> {
         let mut found = rule.unknown_agents();
+        found.extend(rule.unknown_actions());
         found.extend(self.missing(rule));
         found.extend(self.types(rule));
         found
     }
 
     /// Problems of named servers and tools that do not exist.
-    fn missing(&self, rule: &ParsedRule) -> Vec<RuleProblem> {
+    fn missing(&mut self, rule: &ParsedRule) -> Vec<RuleProblem> {
         let Some(known) = self.known else { return Vec::new() };
         let mut found = Vec::new();
         for named in rule.policy.entity_literals().iter().filter_map(Named::of) {
@@ -424,21 +453,27 @@ impl<'k> Checker<'k> {
                     }
                 }
             };
-            let kind = named.kind.as_str();
-            let text = match known.servers.get(server) {
-                None if server.is_empty() => {
-                    format!("{kind}::{:?} can never be met: write \"server:name\"", named.id)
+            let (kind, effort) = (named.kind.as_str(), &mut self.effort);
+            let (why, basis) = match known.servers.get(server) {
+                None if server.is_empty() => ("write \"server:name\"".to_owned(), Basis::Text),
+                None => {
+                    let names = known.servers.keys().map(|name| &**name);
+                    let meant = suggestion(nearest_within(effort, server, names));
+                    (format!("there is no such server{meant}"), Basis::Name)
                 }
-                None => format!("{kind}::{:?} can never be met: there is no such server", named.id),
                 Some(Some(tools)) if named.kind == EntityKind::Tool => {
-                    if tools.iter().any(|tool| Some(&*tool.name.tool) == own) {
+                    let names = tools.iter().map(|tool| &*tool.name.tool);
+                    let own = own.unwrap_or_default();
+                    if names.clone().any(|name| name == own) {
                         continue;
                     }
-                    format!("{kind}::{:?} can never be met: the server has no such tool", named.id)
+                    let meant = suggestion(nearest_within(effort, own, names));
+                    (format!("the server has no such tool{meant}"), Basis::Name)
                 }
                 Some(_) => continue,
             };
-            found.push(rule.problem_at(&named.id, text, Basis::Catalog));
+            let text = format!("{kind}::{:?} can never be met: {why}", named.id);
+            found.push(rule.problem_at(&named.id, text, basis));
         }
         found
     }
@@ -559,7 +594,10 @@ impl<'k> Checker<'k> {
             return wrong(in_one_line(&error.to_string()));
         }
         let result = validator.validate(&set, ValidationMode::Strict);
-        let errors = result.validation_errors().map(|error| {
+        // Unknown actions are reported by their names.
+        let errors = result.validation_errors();
+        let errors = errors.filter(|it| !matches!(it, ValidationError::UnrecognizedActionId(_)));
+        let errors = errors.map(|error| {
             let error = DetailedError::from(error);
             let about_arguments = rule.is_about_arguments(&error);
             TypeProblem { problem: rule.problem(&error, basis), about_arguments }
@@ -576,7 +614,7 @@ impl<'k> Checker<'k> {
             | _ => false,
         });
         let mut found: Vec<_> = errors.collect();
-        if found.is_empty() {
+        if found.is_empty() && unknown_action_words(&rule.policy).is_empty() {
             found.extend(impossible.map(|warning| {
                 let mut problem = rule.problem(&DetailedError::from(warning), basis);
                 problem.text = format!("the rule can never match: {}", problem.text);
@@ -589,6 +627,19 @@ impl<'k> Checker<'k> {
         once_for_all_actions(&mut found);
         found
     }
+}
+
+/// Names of actions that do not exist.
+fn unknown_action_words(policy: &Policy) -> Vec<String> {
+    let named = policy.entity_literals();
+    let actions = named.iter().filter(|uid| uid.type_name().to_string() == "Action");
+    let words = actions.map(|uid| AsRef::<str>::as_ref(uid.id()).to_owned());
+    words.filter(|word| RuleAction::from_word(word).is_none()).collect()
+}
+
+/// The name that was probably meant, behind the description of a problem.
+fn suggestion(meant: Option<&str>) -> String {
+    meant.map(|name| format!(" (did you mean {name:?}?)")).unwrap_or_default()
 }
 
 /// Merges problems at one place that differ by the action alone.

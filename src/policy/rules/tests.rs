@@ -440,7 +440,21 @@ fn invalid_rule_is_rejected_with_its_position() {
         ("permit(principal, action, resource) when { 1 };", "1:44", "expected"),
         ("permit(principal == User::\"x\", action, resource);", "1:", "User"),
         ("permit(principal == ?principal, action, resource);", "1:", "template"),
-        ("permit(principal, action == Action::\"call\", resource);", "1:", "call"),
+        (
+            "permit(principal, action == Action::\"cal\", resource);",
+            "1:37",
+            "Action::\"cal\" does not exist: calls are read, write, destructive; other actions are list, ",
+        ),
+        (
+            "permit(principal, action in [Action::\"list\", Action::\"reed\"], resource);",
+            "1:",
+            "(did you mean \"read\"?)",
+        ),
+        (
+            "forbid(principal, action, resource == Tool::\"files\");",
+            "1:45",
+            "write \"server:name\"",
+        ),
         (
             "forbid(principal, action == Action::\"read\", resource == Prompt::\"files:p\");",
             "1:",
@@ -504,6 +518,36 @@ fn invalid_rule_is_rejected_with_its_position() {
         }
     }
     assert!(unlike.is_empty(), "{}", unlike.join("\n"));
+}
+
+#[test]
+fn rul_9_names_that_do_not_exist_are_warnings_beside_rules_that_can_be_enforced() {
+    let check = |text: &str| {
+        let texts = [RuleText { file: "r.cedar".into(), text: text.into() }];
+        RuleSet::check(&texts, RuleOptions::default(), Some(&known()))
+    };
+    let unmet = "forbid(principal, action, resource == Tool::\"filse:read\");\n\
+                 forbid(principal, action, resource == Tool::\"files:raed\");\n";
+    let checked = check(unmet).unwrap();
+    assert_eq!(checked.rules.len(), 2);
+    let warnings: Vec<_> = checked.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "r.cedar:1:45: Tool::\"filse:read\" can never be met: there is no such server (did you mean \"files\"?)",
+            "r.cedar:2:45: Tool::\"files:raed\" can never be met: the server has no such tool (did you mean \"read\"?)",
+        ]
+    );
+    // An error behind more warnings than are reported is found.
+    let many =
+        "forbid(principal, action, resource in Server::\"gone\");\n".repeat(2 * MAX_PROBLEMS);
+    assert_eq!(check(&many).unwrap().warnings.len(), MAX_PROBLEMS);
+    let wrong = "forbid(principal == Agent::\"alice\", action, resource);";
+    let problems = check(&format!("{many}{wrong}")).unwrap_err();
+    assert_eq!(problems.iter().filter(|it| it.is_error()).count(), 1);
+    assert_eq!(problems.len(), MAX_PROBLEMS);
+    let unnamed = check("forbid(principal, action, resource == Tool::\"files\");").unwrap_err();
+    assert!(unnamed[0].is_error(), "{unnamed:?}");
 }
 
 #[test]

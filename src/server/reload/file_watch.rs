@@ -5,8 +5,9 @@
 //! by a check every [`CHECK_INTERVAL`].
 //!
 //! Changed rules are validated against the current tools and applied as a whole. Invalid rules leave those in force unchanged, and
-//! block config reloads until they are fixed. If tools change so that a rule in force no longer fits, that is logged, and the rule
-//! keeps denying calls that it cannot evaluate.
+//! block config reloads until they are fixed. Names of servers and tools that do not exist are warnings. If servers or tools change so
+//! that a rule in force no longer fits, that is a warning, too, and the rule keeps denying calls that it cannot evaluate. Warnings are
+//! logged, and part of the status while they last.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,17 +21,19 @@ use std::time::Duration;
 
 #[cfg(target_os = "linux")]
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor as Watch};
+use serde_json::{Value, json};
 use tokio::net::unix::pipe;
 use tokio::time::Instant;
 
 use mcpproxy_activity::record::{Draft, Raw, Source, Status, Text, Type};
 use mcpproxy_catalog::Snapshot;
+use mcpproxy_config::rule_files::LoadedRules;
 use mcpproxy_config::{RuleFiles, rule_files};
 use mcpproxy_gateway::proxy::Proxy;
 use mcpproxy_gateway::proxy::settings::Settings;
 use mcpproxy_policy as policy;
 use mcpproxy_policy::identity::{FileStamp, file_stamp};
-use mcpproxy_policy::rules::{Basis, KnownTools, RuleProblem, RuleSet};
+use mcpproxy_policy::rules::{KnownTools, RuleProblem, RuleSet};
 
 /// Interval of checks without notification.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -225,7 +228,9 @@ pub(super) struct RuleWatch {
     seen: Stamps,
     /// The tools that the rules in force were last checked against.
     checked: Option<Arc<Snapshot>>,
-    /// The last reported problems of the rules in force.
+    /// The servers of the config that the rules in force were last checked against.
+    servers: Vec<Arc<str>>,
+    /// The last reported warnings of the rules in force.
     reported: Vec<RuleProblem>,
 }
 
@@ -259,26 +264,31 @@ impl RuleWatch {
         stamps(files) == self.in_force
     }
 
-    /// Reads the rules of config `next`; `now` is in force. Blocks.
+    /// Reads the rules of config `next`; `now` is in force. Also returns the warnings of changed rules. Blocks.
     pub(super) fn read(
         &mut self,
         now: &RuleFiles,
         next: &RuleFiles,
         known: &KnownTools,
-    ) -> Result<RulesRead, Vec<RuleProblem>> {
+    ) -> Result<(RulesRead, Vec<RuleProblem>), Vec<RuleProblem>> {
         let seen = stamps(next);
         if now == next {
             if seen == self.in_force {
-                return Ok(RulesRead::Same);
+                return Ok((RulesRead::Same, Vec::new()));
             }
             // Errors are reported by the caller.
             self.seen.clone_from(&seen);
         }
-        let rules = rule_files::load(next, known)?;
+        let LoadedRules { rules, warnings } = rule_files::load(next, known)?;
         self.in_force.clone_from(&seen);
         self.seen = seen;
-        self.reported.clear();
-        Ok(RulesRead::Changed(rules.map(Arc::new)))
+        self.reported.clone_from(&warnings);
+        Ok((RulesRead::Changed(rules.map(Arc::new)), warnings))
+    }
+
+    /// The current warnings of the rules in force.
+    pub(super) fn warnings(&self) -> &[RuleProblem] {
+        &self.reported
     }
 
     /// Applies changed files, and checks the rules in force against changed tools. Blocks.
@@ -289,10 +299,12 @@ impl RuleWatch {
         servers: &KnownTools,
     ) -> RulesSeen {
         if files.files.is_empty() && files.shared.is_empty() {
+            self.reported.clear();
             return RulesSeen::Unchanged;
         }
         let (now, snapshot) = (stamps(files), proxy.catalog.load());
-        let other_tools = !self.checked.as_ref().is_some_and(|it| Arc::ptr_eq(it, &snapshot));
+        let other_tools = !self.checked.as_ref().is_some_and(|it| Arc::ptr_eq(it, &snapshot))
+            || !self.servers.iter().eq(servers.servers.keys());
         if now == self.seen && !other_tools {
             return RulesSeen::Unchanged;
         }
@@ -300,37 +312,44 @@ impl RuleWatch {
         let mut found = RulesSeen::Unchanged;
         if now != self.seen {
             match rule_files::load(files, &known) {
-                Ok(rules) => {
+                Ok(LoadedRules { rules, warnings }) => {
                     let count = rules.as_ref().map_or(0, RuleSet::len);
                     replace(proxy, rules.map(Arc::new));
-                    tracing::info!(rules = count, "rules reloaded");
-                    note(proxy, Status::Success, "", count);
-                    self.reported.clear();
+                    tracing::info!(rules = count, warnings = warnings.len(), "rules reloaded");
+                    let counts = json!({"rules": count, "warnings": warnings.len()});
+                    note(proxy, Status::Success, "", counts);
+                    self.report(warnings);
                     self.in_force.clone_from(&now);
                     found = RulesSeen::Replaced;
                 }
                 Err(problems) => {
-                    for problem in problems.iter().take(MAX_LOGGED) {
+                    let errors = || problems.iter().filter(|it| it.is_error());
+                    for problem in errors().take(MAX_LOGGED) {
                         tracing::error!("{problem}; the previous rules stay in force");
                     }
-                    let first = problems.first().map(ToString::to_string).unwrap_or_default();
-                    note(proxy, Status::Error, &first, problems.len());
+                    let first = errors().next().map(ToString::to_string).unwrap_or_default();
+                    note(proxy, Status::Error, &first, json!({"problems": problems.len()}));
                     found = RulesSeen::Invalid(problems);
                 }
             }
             self.seen = now;
         } else if let Some(rules) = &proxy.settings.reader().current().policy.rules {
-            let problems = rules.problems(Some(&known));
-            if problems != self.reported {
-                let news = problems.iter().filter(|it| it.basis == Basis::Catalog);
-                for problem in news.take(MAX_LOGGED) {
-                    tracing::warn!("{problem}; the rule stays in force unchanged");
-                }
-                self.reported = problems;
-            }
+            self.report(rules.problems(Some(&known)));
         }
         self.checked = Some(snapshot);
+        self.servers = servers.servers.keys().cloned().collect();
         found
+    }
+
+    /// Keeps the warnings of the rules in force, and logs them if they differ from the last ones.
+    fn report(&mut self, warnings: Vec<RuleProblem>) {
+        if warnings == self.reported {
+            return;
+        }
+        for warning in warnings.iter().take(MAX_LOGGED) {
+            tracing::warn!("{warning}; the rule stays in force unchanged");
+        }
+        self.reported = warnings;
     }
 }
 
@@ -342,12 +361,14 @@ fn replace(proxy: &Proxy, rules: Option<Arc<RuleSet>>) {
 }
 
 /// Records a change of the rules.
-fn note(proxy: &Proxy, status: Status, error: &str, count: usize) {
+fn note(proxy: &Proxy, status: Status, error: &str, counts: Value) {
     let mut draft = Draft::new(Type::ConfigChange, Source::Internal, status);
     draft.set(Text::Error, error);
-    let word = if status == Status::Success { "rules" } else { "problems" };
-    let metadata = format!("{{\"section\":\"policy\",\"{word}\":{count}}}");
-    draft.keep(Raw::Metadata, metadata.as_bytes(), usize::MAX);
+    let mut metadata = json!({"section": "policy"});
+    if let (Some(metadata), Value::Object(counts)) = (metadata.as_object_mut(), counts) {
+        metadata.extend(counts);
+    }
+    draft.keep(Raw::Metadata, metadata.to_string().as_bytes(), usize::MAX);
     proxy.activity.note(draft);
 }
 

@@ -224,14 +224,16 @@ impl RuleCheck {
         Self { in_force, snapshot }
     }
 
-    /// Validates the rules of `next`. Rules in force are not checked again, even if tools that they name have changed. Blocks.
-    pub(super) fn check(&self, now: &Config, next: &Config) -> Result<(), ReloadRefused> {
+    /// Validates the rules of `next`, and returns their warnings. Rules in force are not checked again, even if tools that they
+    /// name have changed. Blocks.
+    pub(super) fn check(&self, now: &Config, next: &Config) -> Result<Vec<Problem>, ReloadRefused> {
         if self.in_force && next.rules == now.rules {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let known = self.snapshot.known_tools(&rule_files::servers(next));
         let loaded = rule_files::load(&next.rules, &known);
-        loaded.map(drop).map_err(|problems| record::wrong_rules(&problems))
+        let loaded = loaded.map_err(|problems| record::wrong_rules(&problems))?;
+        Ok(loaded.warnings.iter().map(rule_files::problem).collect())
     }
 }
 
@@ -251,6 +253,7 @@ fn usable(
     if config.api_key.is_none() {
         config.api_key.clone_from(&now.api_key);
     }
-    rules.check(now, &config)?;
-    Ok((config, loaded.warnings))
+    let mut warnings = loaded.warnings;
+    warnings.extend(rules.check(now, &config)?);
+    Ok((config, warnings))
 }

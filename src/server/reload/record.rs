@@ -9,6 +9,7 @@ use mcpproxy_admin::api::config_handle::{
 use mcpproxy_config::Config;
 use mcpproxy_config::difference::ConfigDifference;
 use mcpproxy_config::problem::{Problem, Severity};
+use mcpproxy_config::rule_files;
 use mcpproxy_config::rule_files::RULE_FILES;
 use mcpproxy_config::written::ChangedKey;
 use mcpproxy_policy::rules::RuleProblem;
@@ -111,7 +112,10 @@ pub(super) fn shown(problem: &Problem) -> ShownProblem {
 }
 
 pub(super) fn wrong_rules(problems: &[RuleProblem]) -> ReloadRefused {
-    ReloadRefused { problems: problems.iter().map(shown_rule).collect() }
+    let mut problems: Vec<_> = problems.iter().map(shown_rule).collect();
+    // The reasons first.
+    problems.sort_by_key(|problem| problem.severity != "error");
+    ReloadRefused { problems }
 }
 
 /// Whether all problems are in rules files.
@@ -119,16 +123,8 @@ pub(super) fn is_of_rules(refused: &ReloadRefused) -> bool {
     refused.problems.iter().all(|problem| problem.key == RULE_FILES)
 }
 
-fn shown_rule(problem: &RuleProblem) -> ShownProblem {
-    let place = |at: usize| (problem.line > 0).then_some(at);
-    ShownProblem {
-        severity: "error",
-        key: RULE_FILES.to_owned(),
-        problem: problem.text.clone(),
-        file: Some(problem.file.to_string()),
-        line: place(problem.line),
-        column: place(problem.column),
-    }
+pub(super) fn shown_rule(problem: &RuleProblem) -> ShownProblem {
+    shown(&rule_files::problem(problem))
 }
 
 /// A rejection with one problem that concerns the whole file.

@@ -341,6 +341,10 @@ fn of_config(record: &Value, cause: String) -> Vec<String> {
     let rules = text(record, "/metadata/rules");
     if !rules.is_empty() {
         parts.push(format!("{} in force", counted(&rules, "rule")));
+        let warnings = text(record, "/metadata/warnings");
+        if !matches!(&*warnings, "" | "0") {
+            parts.push(counted(&warnings, "warning"));
+        }
     }
     parts
 }
@@ -815,6 +819,8 @@ pub(super) mod tests {
         assert_eq!(config("", keys), "changed: limits, mcpServers.a; after a restart: listen");
         assert_eq!(config("line 2: no", json!({"problems": 1})), "line 2: no");
         assert_eq!(config("", json!({"section": "policy", "rules": 1})), "1 rule in force");
+        let warned = json!({"section": "policy", "rules": 2, "warnings": 1});
+        assert_eq!(config("", warned), "2 rules in force; 1 warning");
         let token = json!({"change": "token_created", "name": "ci"});
         assert_eq!(config("", token), "token created 'ci'");
         let tools = json!({"added": ["a", "b"], "changed": [], "removed": ["c"]});
