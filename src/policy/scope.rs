@@ -294,7 +294,13 @@ mod tests {
                 Destructive,
                 Some("operations 'read', 'write'"),
             ),
-            (token(&[], &[], &[Destructive]), "a:x", READ_ONLY, Read, Some("operation 'destructive'")),
+            (
+                token(&[], &[], &[Destructive]),
+                "a:x",
+                READ_ONLY,
+                Read,
+                Some("operation 'destructive'"),
+            ),
         ] {
             let denied = check(&principal, &called(name, annotations, by)).err();
             let expected = limit.map(|limit| {

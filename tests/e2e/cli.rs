@@ -319,7 +319,11 @@ fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
         assert_eq!(output.code, Some(0), "{args:?}: {}", output.stderr);
         assert!(output.stdout.contains('a'), "{args:?}: {}", output.stdout);
     }
-    assert_eq!((began(), records()), ("a\nb\na\n".to_owned(), before), "nothing is started or recorded");
+    assert_eq!(
+        (began(), records()),
+        ("a\nb\na\n".to_owned(), before),
+        "nothing is started or recorded"
+    );
 }
 
 #[test]

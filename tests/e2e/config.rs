@@ -6,7 +6,9 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::harness::{API_KEY, Output, Process, configure, mcpproxy, stub_stdio, write_private};
+use crate::harness::{
+    API_KEY, Output, Process, Proxy, configure, mcpproxy, stub_stdio, write_private,
+};
 
 fn run(path: &Path, command: &[&str]) -> Output {
     Output::of(mcpproxy().arg("--config").arg(path).args(command))
@@ -300,6 +302,13 @@ fn cfg_1_named_file_that_is_missing_is_an_error_of_every_command_but_init() {
         assert!(output.stderr.contains(&meant), "{command:?}: {}", output.stderr);
     }
     assert!(!mistyped.exists() && !folder.path().join("conf").exists(), "nothing is created");
+    // Nothing is said of a proxy that runs with another config in the same data directory.
+    let proxy = Proxy::start(json!({}));
+    let mut status = mcpproxy();
+    status.arg("-c").arg(&mistyped).arg("status");
+    status.env("MCPPROXY_DATA_DIR", proxy.folder.path().join("data"));
+    let status = Output::of(&mut status);
+    assert_eq!((status.code, &*status.stdout), (Some(5), ""), "{}", status.stderr);
     assert_eq!(run(&path, &["init"]).code, Some(0));
     assert_eq!(run(&path, &["config", "check"]).code, Some(0));
 }

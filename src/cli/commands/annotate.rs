@@ -101,7 +101,8 @@ fn check(server: &str, tools: &[Value], given: &[Answer]) -> Result<(), CommandE
                 line(server),
                 match known.is_empty() {
                     true => {
-                        "it has none, as far as its tools are known (`mcpproxy upstream list`)".to_owned()
+                        "it has none, as far as its tools are known (`mcpproxy upstream list`)"
+                            .to_owned()
                     }
                     false => known.join(", "),
                 }

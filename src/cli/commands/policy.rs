@@ -537,6 +537,8 @@ fn draw_replay(report: &Value, output: &Output) -> String {
         ("UNDECIDABLE", if counts("undecidable") { Fit::Rank(2) } else { Fit::Rank(5) }),
         ("RULES", Fit::Free),
     ]);
+    let numbers = ["CALLS", "NEWLY REFUSED", "NEWLY ALLOWED", "UNDECIDABLE"];
+    let columns = Column::with_numbers(columns, &numbers);
     let table = output.table(&columns, rows);
     let more = match all.len().saturating_sub(MAX_ROWS) {
         0 => String::new(),

@@ -127,9 +127,7 @@ fn bind(config: &Config) -> Result<Listener, CommandError> {
 /// Whether a proxy answers at the configured address.
 fn is_running(config: &Config) -> bool {
     let runtime = server::local_runtime();
-    runtime.is_ok_and(|runtime| {
-        runtime.block_on(running_proxy::configured(config).is_mcpproxy())
-    })
+    runtime.is_ok_and(|runtime| runtime.block_on(running_proxy::configured(config).is_mcpproxy()))
 }
 
 /// Serves one client over stdin and stdout until the input ends, with all servers or the named one.

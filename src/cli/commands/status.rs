@@ -48,6 +48,8 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
             false => Err(CommandError::new(Exit::Unreachable, "no mcpproxy responds")),
         };
     }
+    // Without that file, the proxy that is found would be another one.
+    start_proxy::named_file_exists(global)?;
     let loaded = match start_proxy::load(global, None) {
         Ok(loaded) => loaded,
         Err(failure) => return runtime.block_on(with_invalid_config(failure, global, output)),

@@ -90,8 +90,7 @@ fn undeclared_members(
     known: &mut KnownNames,
 ) -> Vec<String> {
     let object = misfit.place.rsplit_once('/').map_or("", |(object, _)| object);
-    let mut declared: HashSet<&str> =
-        known.of(tool, misfit).iter().map(String::as_str).collect();
+    let mut declared: HashSet<&str> = known.of(tool, misfit).iter().map(String::as_str).collect();
     if declared.is_empty() {
         return Vec::new();
     }

@@ -15,8 +15,8 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::direct;
-use mcpproxy_activity::redact::REDACTED;
 use mcpproxy_activity::record::Status;
+use mcpproxy_activity::redact::REDACTED;
 use mcpproxy_activity::{Filter, Type};
 use mcpproxy_catalog::Snapshot;
 use mcpproxy_policy::SessionFacts;
