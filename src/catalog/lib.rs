@@ -95,7 +95,10 @@ pub struct Catalog {
 /// Changes of a server's published sets.
 #[derive(Debug, Default)]
 struct Unreported {
-    change: Change,
+    /// That of the newest set, whose caller may still report it.
+    newest: Change,
+    /// Those of the sets before, whose callers are gone: the newest callers of a server are served one after another.
+    earlier: Option<Change>,
     /// Number of sets.
     sets: usize,
 }
@@ -400,11 +403,13 @@ impl Catalog {
         let (small, large) = late.into_iter().partition(PendingSchema::is_small);
         let change = self.compile_by(&self.small, server, small, change).await?;
         let change = self.compile_by(&self.large, server, large, change).await?;
-        Ok(match self.unreported.lock().remove(server) {
-            Some(Unreported { change: all, sets: 2.. }) => {
-                Change { unusable: change.unusable, disk: change.disk.or(all.disk), ..all }
+        let earlier = self.unreported.lock().remove(server).and_then(|it| it.earlier);
+        Ok(match earlier {
+            Some(mut earlier) => {
+                earlier.append(change);
+                earlier
             }
-            Some(Unreported { .. }) | None => change,
+            None => change,
         })
     }
 
@@ -414,18 +419,25 @@ impl Catalog {
         // Remaining work ends with the process.
         let _ = tokio::time::timeout_at(deadline.into(), self.threads.ended()).await;
         let unreported = std::mem::take(&mut *self.unreported.lock());
-        unreported.into_iter().map(|(server, Unreported { change, .. })| (server, change)).collect()
+        let all = unreported.into_iter().map(|(server, Unreported { newest, earlier, .. })| {
+            let mut change = earlier.unwrap_or_default();
+            change.append(newest);
+            (server, change)
+        });
+        all.collect()
     }
 
     /// Keeps the change of a published set until the caller of [`Self::take_up`] has it. If that is gone by then, the
     /// next caller gets the changes of both sets.
     fn report_later(&self, server: &Arc<str>, change: &Change) {
         let mut unreported = self.unreported.lock();
-        let all = unreported.entry(Arc::clone(server)).or_default();
-        if all.sets < MAX_UNREPORTED {
-            all.change.append(change.clone());
+        let Unreported { newest, earlier, sets } =
+            unreported.entry(Arc::clone(server)).or_default();
+        let last = std::mem::replace(newest, change.clone());
+        if *sets > 0 && *sets <= MAX_UNREPORTED {
+            earlier.get_or_insert_default().append(last);
         }
-        all.sets += 1;
+        *sets += 1;
     }
 
     /// Publishes the sets of several servers in one snapshot.

@@ -4,7 +4,7 @@ use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
 use crate::cli::format::{counted, list, text};
 use crate::cli::start_proxy::TemporaryFolder;
-use crate::cli::terminal_safe::line;
+use crate::cli::terminal_safe::{joined, line};
 use crate::cli::{logging, output, start_proxy};
 use mcpproxy_config::Config;
 use mcpproxy_config::servers::ServerEntry;
@@ -123,8 +123,16 @@ pub(super) fn try_new_server(
     name: &str,
 ) -> Result<Option<ServerTrial>, CommandError> {
     let limit = trial_limit(config.servers.iter().filter(|server| &*server.name == name));
+    let start = |config: Config| App::start_only(config, LogHandles::default(), Some(name));
     let stored = match config.cluster.membership() {
-        None => App::start_only(config.clone(), LogHandles::default(), Some(name)).ok(),
+        None => start(config.clone())
+            .inspect_err(|why| {
+                let (name, why) = (line(name), joined(&why.to_string()));
+                logging::print_line(format_args!(
+                    "warning: the tools of '{name}' are not stored before `mcpproxy serve` runs: {why}"
+                ));
+            })
+            .ok(),
         Some(_) => None,
     };
     let trials = match stored {

@@ -71,7 +71,7 @@ use crate::tool::Tool;
 
 pub use arguments::{MAX_ARGUMENT_BYTES, MAX_DEPTH, MAX_ELEMENTS, MAX_STRING_BYTES, readable};
 pub use request::{RuleAction, RuleRequest, RuleTarget, Subject};
-pub use rule::{Basis, KnownTools, RuleProblem};
+pub use rule::{Basis, KnownTools, PRINCIPALS, RuleProblem, is_principal};
 
 /// Maximum bytes of one file of rules.
 pub const MAX_FILE_BYTES: usize = 1024 * 1024;

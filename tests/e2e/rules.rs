@@ -531,6 +531,13 @@ fn command_line_checks_tests_and_explains_rules() {
         proxy.cli(&[&words[..], more].concat()).stdout
     };
     assert!(explain("admin", &[]).starts_with("allow"));
+    let nobody = proxy.cli(&["policy", "explain", "--as", "ci", "--tool", "s:echo"]);
+    assert_eq!(nobody.code, Some(1), "{}", nobody.stdout);
+    assert!(
+        nobody.stderr.contains("principals are anonymous, admin, token:NAME"),
+        "{}",
+        nobody.stderr
+    );
     // The scope of a token is asked before the rules.
     assert!(explain("token:ci", &[]).contains("there is no token 'ci'"));
     proxy.cli(&["token", "create", "ci", "--server", "s", "--operation", "read"]);

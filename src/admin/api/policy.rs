@@ -28,8 +28,9 @@ use mcpproxy_gateway::proxy::rule_replay::{ReplayReport, RuleReplay, UnreadableR
 use mcpproxy_gateway::proxy::{Worker, dispatch};
 use mcpproxy_policy::intent::{Operation, Sensitivity};
 use mcpproxy_policy::rules::{
-    Explained, KnownTools, RuleAction, RuleOptions, RuleOutcome, RuleProblem, RuleRequest, RuleSet,
-    RuleTarget, RuleText, RuleTrace, RulesDefault, Ruling, Subject,
+    Explained, KnownTools, PRINCIPALS, RuleAction, RuleOptions, RuleOutcome, RuleProblem,
+    RuleRequest, RuleSet, RuleTarget, RuleText, RuleTrace, RulesDefault, Ruling, Subject,
+    is_principal,
 };
 use mcpproxy_policy::tool::{Approval, Tool, ToolName, Trust};
 use mcpproxy_policy::{ApprovalDemand, SessionFacts, token_denial};
@@ -269,6 +270,10 @@ pub(super) async fn explain(worker: &Worker, body: &Bytes) -> Result<Bytes, ApiE
         .map_err(|error| bad(format!("Invalid request body: {error}")))?;
     if asked.principal.is_empty() || asked.groups.len() > MAX_GROUPS {
         return Err(bad("principal is required, with at most 1000 groups".to_owned()));
+    }
+    if !is_principal(&asked.principal) {
+        let text = format!("Invalid principal '{}': principals are {PRINCIPALS}", asked.principal);
+        return Err(bad(text));
     }
     let arguments = asked.args.as_deref().map_or("{}", RawValue::get);
     if !arguments.starts_with('{') {

@@ -159,6 +159,7 @@ function lacking({ arguments: args, arguments_truncated: cut, metadata }) {
     cut && 'Its arguments were cut in the log, so that the rules see none.',
     args === undefined && 'Its arguments are not kept any more.',
     whole && JSON.stringify(args ?? {}).includes(REDACTED) && `Secrets in its arguments were replaced by ${REDACTED}.`,
+    metadata.groups?.some((group) => group.includes(',')) && 'A group with a comma is entered as two.',
     metadata.groups_left_out && 'Some of the principal\'s groups are not in the log.',
   ].filter(Boolean);
   return { whole, words };

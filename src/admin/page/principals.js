@@ -37,7 +37,7 @@ export const principals = {
 
   show({ name = '', period: wanted }) {
     if (document.activeElement !== field) field.value = name;
-    period.value = RANGES[wanted] ? wanted : PERIOD;
+    period.value = Object.hasOwn(RANGES, wanted ?? '') ? wanted : PERIOD;
     markChips(form);
     const key = JSON.stringify([name, period.value]);
     if (key !== shown) clear();

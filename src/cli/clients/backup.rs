@@ -36,13 +36,25 @@ pub(in crate::cli) fn back_up(path: &Path, text: &str) -> io::Result<()> {
 /// Renames the backup, so that the next one does not replace it; returns the new path.
 pub(in crate::cli) fn set_aside(path: &Path) -> io::Result<String> {
     let backup = backup(path);
-    let numbered = |number: usize| {
-        let mut name = backup.clone().into_os_string();
-        name.push(format!(".{number}"));
-        PathBuf::from(name)
-    };
-    let free = (1..MAX_EARLIER).map(numbered).find(|path| fs::symlink_metadata(path).is_err());
-    let aside = free.unwrap_or_else(|| numbered(MAX_EARLIER));
+    let free = (1..MAX_EARLIER).map(|it| numbered(&backup, it)).find(|path| !exists(path));
+    let aside = free.unwrap_or_else(|| numbered(&backup, MAX_EARLIER));
     fs::rename(&backup, &aside)?;
     Ok(aside.display().to_string())
+}
+
+/// Paths of the earlier backups.
+pub(in crate::cli) fn earlier(path: &Path) -> Vec<String> {
+    let backup = backup(path);
+    let all = (1..=MAX_EARLIER).map(|number| numbered(&backup, number));
+    all.filter(|path| exists(path)).map(|path| path.display().to_string()).collect()
+}
+
+fn numbered(backup: &Path, number: usize) -> PathBuf {
+    let mut name = backup.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    PathBuf::from(name)
+}
+
+fn exists(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
 }

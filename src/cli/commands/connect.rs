@@ -4,7 +4,7 @@
 //! otherwise only our entry is removed, and the backup is kept if it has servers that the file lacks.
 
 use crate::cli::args::{ConnectArgs, Global};
-use crate::cli::clients::backup::{back_up, backup, read, set_aside};
+use crate::cli::clients::backup::{back_up, backup, earlier, read, set_aside};
 use crate::cli::clients::file::ClientText;
 use crate::cli::clients::{McpClient, NAME, ProxyEntry, Remote, preview};
 use crate::cli::commands::connect::direct::{DirectServers, Moved};
@@ -70,7 +70,7 @@ fn token_name(client: McpClient) -> String {
     format!("connect-{}", client.word())
 }
 
-/// The valid token of this client in an existing entry of entry.
+/// The valid token of this client in its existing entry for mcpproxy.
 fn token_in(
     text: &str,
     client: McpClient,
@@ -185,7 +185,14 @@ fn connect(
         let has_ours = ClientText::read(known_text, known.syntax)
             .is_ok_and(|read| read.server(NAME).is_some());
         if let (Some(text), false) = (text, has_ours) {
-            back_up(path, text).map_err(|error| format!("cannot write a backup: {error}"))?;
+            let no_backup = |why: &dyn std::fmt::Display| format!("cannot write a backup: {why}");
+            // The entry was removed by hand, after servers were moved: the earlier backup has them.
+            let earlier = read(&backup(path)).map_err(|error| no_backup(&error.message))?;
+            let now = ClientText::read(text, known.syntax)?;
+            if earlier.is_some_and(|earlier| !missing(&earlier, &now, client).is_empty()) {
+                set_aside(path).map_err(|error| no_backup(&error))?;
+            }
+            back_up(path, text).map_err(|error| no_backup(&error))?;
         }
         // The file may have changed concurrently: the current text is authoritative, and a token created here may
         // have been rotated.
@@ -364,7 +371,12 @@ fn undo(
     output.print(&result(true, kept.as_deref()).to_string(), |_| {
         let sentence = "is no longer connected. Sessions that have begun keep the entry.";
         let mut message = format!("{} {sentence}", known.name);
-        add_lines(&mut message, [more]);
+        let others: Vec<_> =
+            earlier(path).into_iter().filter(|it| Some(it) != kept.as_ref()).collect();
+        let others = (!others.is_empty()).then(|| {
+            format!("Backups of servers that were moved earlier are kept: {}.", names(&others))
+        });
+        add_lines(&mut message, [more, others]);
         message
     })
 }

@@ -111,7 +111,7 @@ fn steps() -> [Step; 5] {
             tool: "read_sensor",
             arguments: json!({}),
             outcome: DemoOutcome::Violation,
-            comment: "The agent receives the violation, not the content.",
+            comment: "In strict mode the agent receives the violation, not the content.",
         },
         Step {
             title: "a result of 6 MiB",

@@ -91,7 +91,11 @@ fn undeclared_members(
 ) -> Vec<String> {
     let object = misfit.place.rsplit_once('/').map_or("", |(object, _)| object);
     let mut declared: HashSet<&str> = known.of(tool, misfit).iter().map(String::as_str).collect();
-    if declared.is_empty() {
+    // A member may be declared elsewhere, too.
+    let is_elsewhere = ["/allOf", "/anyOf", "/oneOf", "/patternProperties", "/$ref"]
+        .into_iter()
+        .any(|keyword| of_schema(tool, misfit, keyword).is_some());
+    if declared.is_empty() || declared.len() >= MAX_COMPARED || is_elsewhere {
         return Vec::new();
     }
     declared.extend(found.listed.iter().filter_map(|misfit| match &misfit.fault {
@@ -387,6 +391,9 @@ mod tests {
         let (text, _) = explain(open, r#"{"ref": "main", "repopath": "/tmp", "xyzzy": 1}"#);
         let expected = "/repo_path: missing (required; 'repopath' is not a parameter)";
         assert!(text.ends_with(expected), "{text}");
+        let also = r#"{"required":["repo_path"],"properties":{"repo_path":{},"ref":{}},"patternProperties":{"^repo":{}}}"#;
+        let (text, _) = explain(also, r#"{"repopath": "/tmp"}"#);
+        assert!(text.ends_with("/repo_path: missing (required)"), "{text}");
         let (text, _) = explain(open, r#"{"ref": "main", "xyzzy": 1}"#);
         assert!(text.ends_with("/repo_path: missing (required)"), "{text}");
         let (text, help) = explain(SCHEMA, r#"{"owner": "a", "xyzzy": 1}"#);

@@ -34,6 +34,8 @@ const OTHERS: &str = "(others)";
 
 /// Status of a request that was refused before it was sent.
 const REJECTED: &str = Status::Rejected.as_str();
+/// Part of each refusal by a rule.
+const BY_A_RULE: &str = " is not allowed by rule '";
 
 /// Record types of requests to servers.
 pub const REPLAYED: [Type; 3] = [Type::ToolCall, Type::ResourceRead, Type::PromptGet];
@@ -89,7 +91,7 @@ pub(crate) struct ReplayCounts {
     pub calls: u64,
     /// Refused by the new rules only; not a request that was refused for another reason when it was made.
     pub newly_refused: u64,
-    /// Refused by the present rules only.
+    /// Refused by the present rules only; not a request that was refused for another reason when it was made.
     pub newly_allowed: u64,
     /// The log lacks data that a rule needs.
     pub undecidable: u64,
@@ -287,15 +289,17 @@ impl RuleReplay {
         if any(|looks| looks.capability) && matches!(target, RuleTarget::NamedTool { .. }) {
             return Some(Found::Undecidable("tool is gone"));
         }
+        // By scope, intent, a limit or a person: no rule changes that.
+        let was_refused_otherwise =
+            line.status == REJECTED && !line.error_message.contains(BY_A_RULE);
         Some(match (self.now.decide(&asked), self.new.decide(&asked)) {
-            (Ruling::Permitted(_), Ruling::Refused(denial)) => {
-                let was_refused_otherwise =
-                    line.status == REJECTED && line.error_message != denial.to_string();
-                match was_refused_otherwise {
-                    true => Found::Same,
-                    false => Found::Refused(denial.rules),
-                }
+            (Ruling::Permitted(_), Ruling::Refused(_))
+            | (Ruling::Refused(_), Ruling::Permitted(_))
+                if was_refused_otherwise =>
+            {
+                Found::Same
             }
+            (Ruling::Permitted(_), Ruling::Refused(denial)) => Found::Refused(denial.rules),
             (Ruling::Refused(before), Ruling::Permitted(by)) => {
                 Found::Allowed(if by.is_empty() { before.rules } else { by })
             }

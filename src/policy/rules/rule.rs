@@ -225,20 +225,21 @@ impl ParsedRule {
     pub(super) fn unknown_agents(&self) -> Vec<RuleProblem> {
         let named = self.policy.entity_literals();
         let agents = named.iter().filter_map(Named::of).filter(|it| it.kind == EntityKind::Agent);
-        let unknown = agents.filter(|agent| {
-            let proven = PROVEN.iter().any(|kind| agent.id.starts_with(kind));
-            !(proven || matches!(&*agent.id, "anonymous" | "admin"))
-        });
+        let unknown = agents.filter(|agent| !is_principal(&agent.id));
         let problem = |agent: Named| {
-            let text = format!(
-                "Agent::{:?} can never ask: agents are anonymous, admin, token:NAME, jwt:SUBJECT, \
-                 cert:NAME",
-                agent.id
-            );
+            let text = format!("Agent::{:?} can never ask: agents are {PRINCIPALS}", agent.id);
             self.problem_at(&agent.id, text, Basis::Text)
         };
         unknown.map(problem).collect()
     }
+}
+
+/// The forms of a principal's id, for messages.
+pub const PRINCIPALS: &str = "anonymous, admin, token:NAME, jwt:SUBJECT, cert:NAME";
+
+/// Whether a principal can have this id.
+pub fn is_principal(id: &str) -> bool {
+    PROVEN.iter().any(|kind| id.starts_with(kind)) || matches!(id, "anonymous" | "admin")
 }
 
 fn at(
@@ -594,9 +595,14 @@ impl<'k> Checker<'k> {
             return wrong(in_one_line(&error.to_string()));
         }
         let result = validator.validate(&set, ValidationMode::Strict);
-        // Unknown actions are reported by their names.
-        let errors = result.validation_errors();
-        let errors = errors.filter(|it| !matches!(it, ValidationError::UnrecognizedActionId(_)));
+        let unknown = unknown_action_words(&rule.policy);
+        // Unknown actions are reported by their names, those of another type here.
+        let is_reported = |error: &ValidationError| {
+            let text = error.to_string();
+            matches!(error, ValidationError::UnrecognizedActionId(_))
+                && unknown.iter().any(|word| text.contains(&format!("`Action::{word:?}`")))
+        };
+        let errors = result.validation_errors().filter(|error| !is_reported(error));
         let errors = errors.map(|error| {
             let error = DetailedError::from(error);
             let about_arguments = rule.is_about_arguments(&error);
@@ -614,7 +620,7 @@ impl<'k> Checker<'k> {
             | _ => false,
         });
         let mut found: Vec<_> = errors.collect();
-        if found.is_empty() && unknown_action_words(&rule.policy).is_empty() {
+        if found.is_empty() && unknown.is_empty() {
             found.extend(impossible.map(|warning| {
                 let mut problem = rule.problem(&DetailedError::from(warning), basis);
                 problem.text = format!("the rule can never match: {}", problem.text);

@@ -446,6 +446,11 @@ fn invalid_rule_is_rejected_with_its_position() {
             "Action::\"cal\" does not exist: calls are read, write, destructive; other actions are list, ",
         ),
         (
+            "forbid(principal, action, resource) when { action == Mcp::Action::\"read\" };",
+            "1:",
+            "Mcp::Action",
+        ),
+        (
             "permit(principal, action in [Action::\"list\", Action::\"reed\"], resource);",
             "1:",
             "(did you mean \"read\"?)",

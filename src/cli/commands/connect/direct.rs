@@ -17,7 +17,7 @@ use mcpproxy_config::edit_servers::Servers;
 use mcpproxy_config::file::{self, Loaded, MAX_FILE_BYTES};
 use mcpproxy_runtime::os::edited_file;
 use mcpproxy_server as server;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -231,14 +231,19 @@ impl DirectServers {
                 "{file}: {why}; mcpproxy has the servers, and {client} still reaches them directly: repeat the command"
             ))
         };
+        let is_added = added.count() > 0;
+        // Also without additions: an earlier one may not be in force.
+        let runtime = server::local_runtime().map_err(CommandError::failed)?;
+        let (reloaded, _) = runtime.block_on(running_proxy::reload(loaded));
         let mut report = String::new();
-        if added.count() > 0 {
-            let runtime = server::local_runtime().map_err(CommandError::failed)?;
-            let (reloaded, _) = runtime.block_on(running_proxy::reload(loaded));
-            if let ReloadReport::Refused(_) = reloaded {
+        match reloaded {
+            ReloadReport::NotRunning | ReloadReport::InForce(_) if !is_added => {}
+            ReloadReport::NotRunning | ReloadReport::InForce(_) => {
+                report = format!(" {}", reloaded.message());
+            }
+            ReloadReport::NeedsRestart | ReloadReport::Refused(_) | ReloadReport::Unknown(_) => {
                 return Err(not_removed(&reloaded.message()));
             }
-            report = format!(" {}", reloaded.message());
         }
         let is_ours = |server: &DirectServer| {
             server.handling.ours().is_some_and(|ours| configured.contains(ours))
@@ -311,25 +316,27 @@ fn configured(loaded: &Loaded) -> Vec<(String, Value)> {
     json.map(|json| Servers(&json).all()).unwrap_or_default()
 }
 
-/// Whether an entry of our config replaces a client's: it has the same command and arguments or URL, and each of the
-/// client's variables and headers, with the same value or a reference. Servers that differ in a value, such as the URL of a
-/// database, are different ones.
+/// Whether an entry of our config replaces a client's: it is enabled if the client's is, has the same command, arguments
+/// and folder or URL, and the same variables and headers, with the same values or references. Servers that differ in a
+/// value, such as the URL of a database, are different ones.
 fn covers(ours: &Value, members: &EntryMembers) -> bool {
     let theirs = |key: &str| members.iter().find(|(it, _)| it == key).map(|(_, value)| value);
     let is_empty = |value: &&Value| value.as_array().is_some_and(Vec::is_empty);
     let is_same = |key: &str| ours.get(key).filter(|it| !is_empty(it)) == theirs(key);
-    let has_each = |key: &str| {
-        let wanted = theirs(key).and_then(Value::as_object).into_iter().flatten();
-        wanted.into_iter().all(|(name, value)| {
-            let known = ours.get(key).and_then(|values| values.get(name));
-            known.is_some_and(|known| {
-                known == value || known.as_str().is_some_and(|known| known.contains("${"))
+    let has_the_same = |key: &str| {
+        let none = Map::new();
+        let wanted = theirs(key).and_then(Value::as_object).unwrap_or(&none);
+        let known = ours.get(key).and_then(Value::as_object).unwrap_or(&none);
+        let is_reference = |known: &Value| known.as_str().is_some_and(|known| known.contains("${"));
+        known.len() == wanted.len()
+            && wanted.iter().all(|(name, value)| {
+                known.get(name).is_some_and(|known| known == value || is_reference(known))
             })
-        })
     };
-    ["command", "args", "url"].into_iter().all(is_same)
-        && (theirs("cwd").is_none() || is_same("cwd"))
-        && ["env", "headers"].into_iter().all(has_each)
+    let is_off = |enabled: Option<&Value>| enabled == Some(&Value::Bool(false));
+    ["command", "args", "url", "cwd"].into_iter().all(is_same)
+        && ["env", "headers"].into_iter().all(has_the_same)
+        && (!is_off(ours.get("enabled")) || is_off(theirs("enabled")))
 }
 
 #[cfg(test)]
@@ -344,9 +351,11 @@ mod tests {
         let members = file::members(&theirs).unwrap();
         for (ours, expected) in [
             (theirs.clone(), true),
+            (json!({"command": "db", "args": ["-y"], "env": {"URL": "prod", "B": "c"}}), false),
+            (json!({"command": "db", "args": ["-y"], "env": {"URL": "prod"}, "cwd": "/x"}), false),
             (
-                json!({"command": "db", "args": ["-y"], "env": {"URL": "prod", "B": "c"}, "cwd": "/x"}),
-                true,
+                json!({"command": "db", "args": ["-y"], "env": {"URL": "prod"}, "enabled": false}),
+                false,
             ),
             (json!({"command": "db", "args": ["-y"], "env": {"URL": "${keyring:db/url}"}}), true),
             (json!({"command": "db", "args": ["-y"], "env": {"URL": "test"}}), false),
