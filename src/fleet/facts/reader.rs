@@ -75,7 +75,7 @@ pub enum FactFault {
     Removed,
     /// Another process writes this node's object.
     #[error(
-        "another node writes under this node's name, or data_dir/fleet was restored from a backup: compare `mcpproxy fleet status`"
+        "another node writes under this node's name, or data_dir/fleet/facts.json was restored from a backup: compare `mcpproxy fleet status`"
     )]
     Twin,
     /// The store loses uploads.
