@@ -126,7 +126,7 @@ pub(super) fn in_force(worker: &Worker, query: Query) -> Result<Bytes, ApiError>
 #[serde(deny_unknown_fields)]
 pub(super) struct ExplainedCall {
     /// The calling principal: `anonymous`, `admin`, `token:NAME`, `jwt:SUBJECT`, `cert:NAME`.
-    #[schema(min_length = 1, max_length = 1024)]
+    #[schema(max_length = 1024, pattern = "^(anonymous$|admin$|token:|jwt:|cert:)")]
     principal: String,
     /// The principal's groups.
     #[serde(default)]
