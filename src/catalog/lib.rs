@@ -92,12 +92,12 @@ pub struct Catalog {
     shared: ArcSwap<SharedPins>,
 }
 
-/// Changes of a server's published sets.
+/// Changes of a server's published sets that no caller has reported yet.
 #[derive(Debug, Default)]
 struct Unreported {
-    /// That of the newest set, whose caller may still report it.
+    /// Change of the newest set, whose caller may still report it.
     newest: Change,
-    /// Those of the sets before, whose callers are gone: the newest callers of a server are served one after another.
+    /// Changes of the sets before it, whose callers are gone: a server has one caller at a time.
     earlier: Option<Change>,
     /// Number of sets.
     sets: usize,

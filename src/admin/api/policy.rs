@@ -306,13 +306,13 @@ pub(super) async fn explain(worker: &Worker, body: &Bytes) -> Result<Bytes, ApiE
         Some(TokenOutcome::Unknown(_)) | None => {}
     }
     if explanation.decision == "allow" && explanation.text.is_empty() {
-        explanation.text = what_else_applies(&tool).to_owned();
+        explanation.text = note_on_allowed_call(&tool).to_owned();
     }
     Ok(encode(&explanation))
 }
 
 /// Note on an allowed call of a tool that is in quarantine or waits for a person; empty for other tools.
-fn what_else_applies(tool: &Tool) -> &'static str {
+fn note_on_allowed_call(tool: &Tool) -> &'static str {
     match (tool.trust, tool.capability.approval) {
         (Trust::Withheld, _) => {
             "the rules allow it, but the tool's definition is in quarantine, and its calls are refused"

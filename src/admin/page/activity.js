@@ -218,7 +218,7 @@ const list = {
     pause.textContent = !this.paused ? 'Pause' : this.held ? `Resume (${number(this.held)} new)` : 'Resume';
   },
 
-  /** Loads the newest page anew. */
+  /** Loads the newest page again. */
   load() {
     const mine = ++this.asked;
     this.seen = 0;

@@ -202,7 +202,7 @@ function waits(it) {
   return card;
 }
 
-/** The card of a standing approval; `reload` lists them anew once it was ended. */
+/** The card of a standing approval; `reload` lists them again once it has ended. */
 export function stands(it, reload = load) {
   const end = (event) => meant(event) && card.dataset.asked === undefined && act(async () => {
     card.dataset.asked = '';

@@ -204,7 +204,7 @@ async function again() {
   if (details.dataset.name) await openTool(details.dataset.name);
 }
 
-// A server that lists its tools anew says so in one record and in those of its tools.
+// A server that lists its tools again says so in one record and in those of its tools.
 let soon;
 listen((record) => {
   if (record.type !== 'catalog_change' && !(record.type === 'approval' && record.metadata?.approval === 'definition')) return;
@@ -262,7 +262,7 @@ function differs({ name, digest, tools: [now] }) {
       try {
         await send(`tools/${segment(name)}/approve`, { digest });
       } finally {
-        card.said = undefined; // whatever came of it, its definition is looked at anew
+        card.said = undefined; // whatever came of it, its definition is looked at again
         await again();
       }
     });
