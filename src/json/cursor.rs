@@ -1,8 +1,8 @@
 //! Cursor over JSON text: white space, strings, whole values.
 //!
-//! The only reader of these where text is examined without a tape. It accepts any bytes and reports what is unusual in a
-//! string; its users decide what to refuse: `plain` accepts only what every parser reads alike, `members` what was
-//! checked before, redaction anything.
+//! Shared by all code that examines text without a tape. Accepts any bytes and reports unusual string content; the
+//! callers decide what to refuse. `plain` accepts only text that every parser reads alike, `members` expects text that
+//! was checked before, and redaction takes anything.
 
 use super::scan::{container_len, string_run};
 
@@ -19,7 +19,7 @@ pub struct TextCursor<'a> {
 pub struct QuotedString<'a> {
     /// Bytes between the quotation marks; up to the end of the text if the string is not closed.
     pub inner: &'a [u8],
-    /// Whether the closing quotation mark is there.
+    /// Whether the closing quotation mark is present.
     pub closed: bool,
     /// Kinds of escapes in it.
     pub spelling: Spelling,

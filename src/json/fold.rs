@@ -1,9 +1,9 @@
-//! Case-insensitive comparison of names, in the widest sense that any JSON reader uses.
+//! Case-insensitive comparison of names, as lenient as the most lenient JSON reader.
 //!
-//! Some MCP servers match member names without regard to case (Go's `encoding/json`), and they differ in their rules. Names
-//! are equal here if any such reader takes them for equal: Unicode full case folding through upper and lower case, both
-//! Turkish letters i, and compatibility decomposition (NFKD; Swift compares by canonical equivalence). ASCII names take a
-//! fast path.
+//! Some MCP servers match member names without regard to case (Go's `encoding/json`), and they differ in their rules.
+//! Names are equal here if any such reader treats them as equal: Unicode full case folding through upper and lower
+//! case, both Turkish letters `İ` and `ı`, and compatibility decomposition (NFKD; Swift compares by canonical
+//! equivalence). ASCII names take a fast path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Maximum length of a name that is folded without an allocation, in bytes.
 const SHORT_NAME: usize = 64;
 
-/// Whether a case-insensitive reader may take the two names for equal. Equal names are.
+/// Whether some case-insensitive reader treats the two names as equal. True for identical names.
 pub fn same(a: &str, b: &str) -> bool {
     if a.eq_ignore_ascii_case(b) {
         return true;
@@ -21,7 +21,7 @@ pub fn same(a: &str, b: &str) -> bool {
     !(a.is_ascii() && b.is_ascii()) && folded(a).eq(folded(b))
 }
 
-/// Whether `name` differs from `known`, but a case-insensitive reader may take them for equal.
+/// Whether `name` differs from `known`, but some case-insensitive reader treats them as equal.
 pub fn is_variant(name: &str, known: &str) -> bool {
     name != known && same(name, known)
 }
@@ -48,7 +48,7 @@ pub fn hash(name: &str) -> u64 {
     }
 }
 
-/// Set of names in which a variant of one of them is found by its [`hash`].
+/// Set of names, indexed by [`hash`] so that a case variant of a name is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoldedNames(BTreeMap<u64, Spellings>);
 
@@ -56,7 +56,7 @@ pub struct FoldedNames(BTreeMap<u64, Spellings>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Spellings {
     names: BTreeSet<Box<str>>,
-    /// Those that are in each merged set that has any of them.
+    /// Subset that is in every merged set with any of `names`.
     in_all: BTreeSet<Box<str>>,
 }
 
@@ -96,8 +96,8 @@ impl FoldedNames {
         known.names.iter().map(|name| &**name).find(|name| *name != key)
     }
 
-    /// The name of which `key` is a variant, given the [`hash`] of `key`; `None` where `key` itself is in the set, or in
-    /// each merged set that has a variant of it.
+    /// The name of which `key` is a variant, given the [`hash`] of `key`. `None` if `key` itself is in the set, or in
+    /// every merged set that has a variant of it.
     pub fn variant_of(&self, hash: u64, key: &str) -> Option<&str> {
         let known = self.0.get(&hash).filter(|known| !known.in_all.contains(key))?;
         known.names.iter().map(|name| &**name).find(|name| *name != key)

@@ -27,7 +27,6 @@ pub enum KeyEvent<'a> {
 pub struct KeyEvents<'a>(TextCursor<'a>);
 
 impl<'a> KeyEvents<'a> {
-    /// The keys of `text`.
     pub fn new(text: &'a [u8]) -> Self {
         Self(TextCursor::new(text))
     }

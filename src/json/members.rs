@@ -38,7 +38,7 @@ pub fn members(text: &str) -> Result<Members<'_>, NotAnObject> {
     }
 }
 
-/// Raw value of the first member with this name; `None` also if the text before it is no object.
+/// Raw value of the first member with this name; `None` also if the text before it is not an object.
 pub fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
     let mut members = members(object).ok()?.map_while(Result::ok);
     members.find(|(key, _)| key == name).map(|(_, value)| value)

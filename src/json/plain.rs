@@ -121,7 +121,6 @@ fn next<'a>(cursor: &mut TextCursor<'a>, container: Open, keys: &mut Keys<'a>) -
     Some(())
 }
 
-/// Skips `word`.
 fn word(cursor: &mut TextCursor<'_>, word: &[u8]) -> Option<()> {
     cursor.rest().starts_with(word).then(|| cursor.skip(word.len()))
 }

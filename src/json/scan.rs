@@ -26,7 +26,6 @@ pub use self::swar::string_run;
 pub use self::table::Table;
 pub use self::translate::{has_unusual_escape, translate};
 
-/// Whether `bytes` are valid UTF-8.
 pub fn is_utf8(bytes: &[u8]) -> bool {
     simdutf8::basic::from_utf8(bytes).is_ok()
 }

@@ -1,11 +1,13 @@
-//! Tape of one value: copied once into a reused buffer, parsed in place, and checked for what two parsers could read differently.
+//! Tape of one value: copied once into a reused buffer, parsed in place, and checked for content that two parsers could
+//! read differently.
 //!
-//! Strict: exactly one value, UTF-8 without a byte order mark, no lone surrogate, no number beyond a double, no duplicate key at any
-//! depth, bounded depth. Independent of schemas. Has no offsets into the original bytes, which are forwarded unchanged.
+//! Strict: exactly one value, UTF-8 without a byte order mark, no lone surrogate, no number beyond a double, no
+//! duplicate key at any depth, bounded depth. Independent of schemas. Has no offsets into the original bytes, which are
+//! forwarded unchanged.
 //!
-//! Node 0 is the root, and a container is followed by its content. The index of keys detects duplicates and looks members
-//! up; it is no hash table, since short lists and sorted lists have no collisions that a document could provoke. A refused
-//! document is diagnosed in a second pass, slow by design.
+//! Node 0 is the root, and a container is followed by its content. The key index detects duplicates and looks members
+//! up. It is not a hash table, because short lists and sorted lists have no collisions that a document could provoke. A
+//! refused document is diagnosed in a second pass, slow by design.
 
 use std::cmp::Ordering;
 
@@ -87,8 +89,8 @@ impl Scratch {
         outcome
     }
 
-    /// Passes the bytes of `slices` to `look`, copied only if there are several, and returns its result. If it is false, the document is
-    /// expected to be read next.
+    /// Passes the bytes of `slices` to `look`, copied only if there are several, and returns its result. If that is
+    /// false, the document is expected to be read next.
     pub fn look_at<'s>(
         &mut self,
         slices: impl IntoIterator<Item = &'s [u8], IntoIter: Clone>,
@@ -170,7 +172,7 @@ impl<'a> Document<'a> {
         self.index.find(self.nodes, object, len, name)
     }
 
-    /// The same for a name that is not looked up again.
+    /// Same as [`member`](Self::member), for a name that is looked up once.
     pub fn member_once(self, object: u32, name: &str) -> Option<u32> {
         let Node::Object { len, .. } = self.node(object) else { return None };
         self.index.find_once(self.nodes, object, len, name)
@@ -189,8 +191,8 @@ pub fn lone_string<'a>(node: &'a [Node<'a>; 1]) -> Document<'a> {
     Document { nodes: node, index: &EMPTY }
 }
 
-/// Checks that `json` is exactly one value that every parser reads alike, not nested deeper than `max_depth`. For request bodies,
-/// which servers read afterwards.
+/// Checks that `json` is exactly one value that every parser reads alike, not nested deeper than `max_depth`. For
+/// request bodies, which servers parse again.
 pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Result<(), TapeFault> {
     if is_plain(json, max_depth) {
         scratch.settle(json.len());
@@ -370,7 +372,7 @@ impl Default for OpenContainers {
     }
 }
 
-/// Number of nodes inside a container; 0 for a scalar.
+/// Number of nodes inside a container; `None` for a scalar.
 pub fn contained(node: &Node<'_>) -> Option<usize> {
     match node {
         Node::Object { count, .. } | Node::Array { count, .. } => Some(*count),
@@ -456,7 +458,7 @@ struct KeyIndex {
     keys: Vec<Key>,
 }
 
-/// Key: a number in which most names differ, and its node.
+/// Indexed key: a number in which most names differ, and its node.
 #[derive(Clone, Copy)]
 struct Key {
     /// The [`mark`], or the [`prefix`] where keys are sorted.
@@ -465,12 +467,11 @@ struct Key {
 }
 
 impl KeyIndex {
-    /// Removes all objects.
     const fn empty() -> Self {
         Self { places: Vec::new(), keys: Vec::new() }
     }
 
-    /// Bytes held.
+    /// Memory held, in bytes.
     fn footprint(&self) -> usize {
         self.places.capacity() * size_of::<u32>() + self.keys.capacity() * size_of::<Key>()
     }
@@ -504,7 +505,7 @@ impl KeyIndex {
         self.find_marked(nodes, object, len, &name.text, name.mark)
     }
 
-    /// The same for a name that is not looked up again.
+    /// Same as [`find`](Self::find), for a name that is looked up once.
     fn find_once(&self, nodes: &[Node<'_>], object: u32, len: usize, name: &str) -> Option<u32> {
         self.find_marked(nodes, object, len, name, mark(name))
     }
@@ -553,7 +554,7 @@ fn list(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Opt
     None
 }
 
-/// Sorts the keys of a wide object; equal ones end up side by side.
+/// Sorts the keys of a wide object, so that duplicates are adjacent; returns a duplicate.
 #[inline(never)]
 fn sort(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
     let first = keys.len();
@@ -638,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_integer_without_exponent_overflows_too() {
+    fn huge_integer_without_exponent_overflows() {
         let digits = "9".repeat(400);
         assert_eq!(fault(digits.as_bytes()), Some(TapeFault::NumberOverflow));
     }

@@ -87,7 +87,7 @@ impl Classify for Avx2 {
 /// The machine must have AVX2.
 #[inline(always)]
 unsafe fn equal(low: __m256i, high: __m256i, wanted: u8) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
         let wanted = _mm256_set1_epi8(wanted.cast_signed());
         let low = _mm256_movemask_epi8(_mm256_cmpeq_epi8(low, wanted)).cast_unsigned();
@@ -161,7 +161,7 @@ impl Avx512Vbmi {
     }
 
     /// See [`translate`](super::translate::translate). Returns the number of bytes written,
-    /// `None` if `out` has no room for the text and a stride.
+    /// `None` if `out` has no space for the text and a stride.
     pub(super) fn translate(self, text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
         // SAFETY: `self` proves that the machine has the features the function is compiled for.
         unsafe { translate_vbmi(text, table, out) }
@@ -192,7 +192,7 @@ fn translate_vbmi(text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
         // SAFETY: the array has the 64 bytes that are read, and the load needs no alignment.
         let bytes = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
         let ascii = !_mm512_movepi8_mask(bytes);
-        // The lowest seven bits of an ASCII byte pick from the 128 of the table; others stay.
+        // The lowest seven bits of an ASCII byte select from the 128 of the table; other bytes are unchanged.
         let changed = _mm512_mask2_permutex2var_epi8(low, bytes, ascii, high);
         let kept = wanted & _mm512_test_epi8_mask(changed, changed);
         let packed = _mm512_maskz_compress_epi8(kept, changed);

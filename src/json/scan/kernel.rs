@@ -4,7 +4,7 @@
 use super::avx::{Avx2, Avx512};
 use super::skip::{NO_CEILING, Portable, Skip, Skipped, Stop, closer};
 
-/// Implementation of the block classification. All kernels give the same results.
+/// Implementation of the block classification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel(Choice);
 

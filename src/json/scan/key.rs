@@ -1,7 +1,7 @@
 //! Incremental reader of one key: decodes escapes and checks UTF-8, in any chunking.
 //!
 //! Stores the first [`KEY_BUFFER`] bytes of the decoded name, enough to recognize the known names, and a hash of longer names.
-//! Detects case variants of the names that decide about a result.
+//! Detects case variants of the names that decide a result's verdict.
 //!
 //! Duplicates: known names have a bit each; other names are compared by a keyed 64-bit hash. Duplicates are always detected;
 //! different keys collide once in 2^40 messages of the maximum number of keys. At most [`MAX_KEYS`] are stored; a further key is
@@ -186,7 +186,7 @@ impl KeyReader {
         Ok(())
     }
 
-    /// One UTF-16 code unit from a `\u` escape.
+    /// Handles one UTF-16 code unit from a `\u` escape.
     fn unit(&mut self, unit: u16) {
         match (self.high, unit) {
             (Some(high), 0xDC00..=0xDFFF) => {
@@ -253,7 +253,7 @@ impl KeyReader {
     }
 }
 
-/// Members of a result that decide about it, or that are validated.
+/// Members of a result that decide its verdict, or that are validated.
 const DECISIVE: [(&str, ScannedMember); 4] = [
     ("content", ScannedMember::Content),
     ("structuredContent", ScannedMember::StructuredContent),
@@ -273,7 +273,6 @@ pub(super) fn variant(name: &[u8]) -> Option<ScannedMember> {
     DECISIVE.iter().find(is_meant).map(|(_, member)| *member)
 }
 
-/// The value of a hexadecimal digit.
 fn hex_digit(byte: u8) -> Option<u16> {
     char::from(byte).to_digit(16).map(|digit| digit as u16)
 }
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn lone_surrogates_are_noticed() {
+    fn lone_surrogates_are_detected() {
         check(br#"\ud834""#, Ok((b"\xED\xA0\xB4", true)));
         check(br#"\udd1ea""#, Ok((b"\xED\xB4\x9Ea", true)));
         check(br#"\ud834x\udd1e""#, Ok((b"\xED\xA0\xB4x\xED\xB4\x9E", true)));

@@ -207,12 +207,12 @@ impl std::fmt::Display for ScannedMember {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault} (byte {at})")]
 pub struct ScanError {
-    /// Offset of the offending byte; the message's length if it stopped short.
+    /// Offset of the offending byte; the message's length if it is truncated.
     pub at: u64,
     pub fault: ScanFault,
 }
 
-/// Kind of a fault of a message.
+/// Kind of a [`ScanError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScanFault {
     /// Does not begin with `{` (a scalar, a byte order mark, not JSON).

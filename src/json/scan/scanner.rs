@@ -1,6 +1,6 @@
 //! Streaming scanner: one pass over one JSON-RPC message, resumable at every byte.
 //!
-//! Finds the spans that the proxy needs, applies the bounds on `structuredContent` (FR-A6), and detects what two parsers could
+//! Finds the spans that the proxy needs, applies the bounds on `structuredContent` (FR-A6), and detects content that two parsers could
 //! read differently, in bounded memory and usually without an allocation. The result does not depend on the chunking.
 //!
 //! Checks exactly, by RFC 8259, everything outside nested containers: the message's object, the members of `result` and their
@@ -8,7 +8,7 @@
 //! and nothing else is examined (see `skip`). The UTF-8 and surrogates of values are left to the tape, which reads
 //! `structuredContent` in full.
 //!
-//! Copies no bytes. The meaning of the message and verdicts are elsewhere.
+//! Copies no bytes and gives no verdict.
 //!
 //! ```text
 //!          ┌──────────────── enters `result` ───────────────┐
@@ -103,7 +103,7 @@ impl Scanner {
         Self::with_kernel(limits, seed, Kernel::fastest())
     }
 
-    /// The same with a given kernel, for comparisons.
+    /// Scanner with a given kernel, for comparisons.
     pub fn with_kernel(limits: ScanLimits, seed: u64, kernel: Kernel) -> Self {
         Self {
             limits,
@@ -484,7 +484,7 @@ impl Scanner {
         }
     }
 
-    /// Only the first one counts.
+    /// Records the first breach; ignores later ones.
     fn breach(&mut self, guard: Guard, at: u64) {
         let limit = match guard {
             Guard::Bytes => self.limits.max_bytes,
@@ -495,7 +495,7 @@ impl Scanner {
         self.bytes_end = u64::MAX;
     }
 
-    /// Only the first one counts.
+    /// Records the first ambiguity; ignores later ones.
     fn note_ambiguity(&mut self, kind: AmbiguityKind, at: u64) {
         self.envelope.ambiguity.get_or_insert(Ambiguity { kind, at });
     }

@@ -1,15 +1,14 @@
-//! Skipping a container: from inside its opening bracket to its closing one, 64 bytes at a time.
+//! Skipping of a container, from after its opening bracket to its closing one, 64 bytes at a time.
 //!
-//! Per block, one bit a byte: quotes, backslashes, opening and closing brackets. Escapes are the
-//! backslashes of odd standing in their run, the inside of strings is the running parity of the
-//! quotes that are not escaped, and what the brackets outside strings add to the depth is counted
-//! by popcount. Only where the depth could reach its ceiling or come back to zero within the
-//! block are the brackets walked one by one, so each answer is exact.
+//! A block is classified into bit masks, one bit per byte: quotes, backslashes, opening and closing brackets. The
+//! backslashes at odd positions of their run escape. The running parity of the unescaped quotes gives the inside of
+//! strings. The brackets outside strings change the depth by their popcount. Where the depth could exceed its ceiling
+//! or return to zero within the block, the brackets are walked one by one, so each result is exact.
 //!
-//! What is *not* looked at: the grammar between the brackets, which kind of bracket closes which,
-//! and the inside of strings. Text that breaks those rules is refused by the tape (for
-//! `structuredContent`) or by the agent's own parser; it cannot be read as another document.
-//! A backslash outside a string is found, since quotes could be counted differently after it.
+//! Not checked: the grammar between the brackets, which kind of bracket closes which, and the inside of strings. Text
+//! that breaks those rules is refused by the tape (for `structuredContent`) or by the agent's own parser; it cannot be
+//! read as another document. A backslash outside a string is detected, because quotes after it could be counted
+//! differently.
 
 use super::swar;
 
@@ -43,7 +42,7 @@ pub(super) struct Portable;
 impl Classify for Portable {
     #[inline(always)]
     fn classify(self, block: &[u8; BLOCK]) -> Bits {
-        // `[` and `{`, `]` and `}` differ in bit 5 alone, and no other byte joins them with it.
+        // `[` and `{`, `]` and `}` differ in bit 5 alone, and setting it maps no other byte to them.
         Bits {
             quotes: swar::bits(block, 0, b'"'),
             backslashes: swar::bits(block, 0, b'\\'),
@@ -109,7 +108,7 @@ impl Skip {
     /// Skips with a kernel. Inlined into kernels, so that it is compiled with their target features.
     #[inline(always)]
     pub(super) fn run<K: Classify>(&mut self, kernel: K, bytes: &[u8]) -> Skipped {
-        // A copy, so that it can live in registers.
+        // A copy, so that it can be held in registers.
         let mut skip = *self;
         let mut crossed = None;
         let (blocks, tail) = bytes.as_chunks::<BLOCK>();
@@ -149,15 +148,15 @@ impl Skip {
     ) -> Option<(usize, Stop)> {
         let bits = kernel.classify(block);
 
-        // Every second backslash of a run escapes, counted from its first; one that is escaped
-        // itself by the block before begins no run. Adding the even starts of runs to the runs
-        // carries through those that start even and leaves those that start odd.
+        // Every second backslash of a run escapes, counted from its first. A backslash escaped by the block before
+        // starts no run. Adding the even starts of runs to the runs carries through those that start even and leaves
+        // those that start odd.
         let active = bits.backslashes & !self.escaped;
         let even_starts = active & !(active << 1) & EVEN;
         let odd_runs = active.wrapping_add(even_starts);
         let escapers = active & !(odd_runs ^ !EVEN);
         let escaped = escapers << 1 | self.escaped;
-        // Past `len` stand spaces, and only the first of them can be escaped.
+        // The bytes past `len` are spaces, of which only the first can be escaped.
         self.escaped = if len == BLOCK { escapers >> (BLOCK - 1) } else { escaped >> len & 1 };
 
         // From an opening quote up to the byte before the closing one.

@@ -5,7 +5,7 @@ use memchr::memchr;
 use super::table::{STRIDE, Table};
 
 /// Writes `text`, translated by `table`, to `out` and returns the written part. `out` grows to the longest text and is not
-/// cleared. `None` only if there is a bug here.
+/// cleared. `None` only on an internal error.
 pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if out.len() < text.len() + STRIDE {
         out.resize(text.len() + STRIDE, 0);
@@ -61,8 +61,7 @@ fn portable_unusual(text: &[u8]) -> bool {
     unusual != 0 || fours.iter().fold(false, |found, four| found | (*four == [b'\\'; 4]))
 }
 
-/// [`translate`] without vectors. Returns the number of bytes written, `None` if `out` has no
-/// room.
+/// [`translate`] without vectors. Returns the number of bytes written, `None` if `out` is too small.
 fn portable(text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
     const EIGHT: usize = 8;
     let look_up = |byte: &u8| table.get(usize::from(*byte)).copied().unwrap_or(*byte);
