@@ -289,7 +289,7 @@ mod tests {
         ),
     ];
 
-    /// An accepted document conforms for boon and for the tape alike.
+    /// Checks that a document that `program` accepts conforms for boon and for the tape.
     #[track_caller]
     fn agrees(program: &Schema, boon: &Schema, document: &[u8]) -> bool {
         let accepted = accepts(program, document);

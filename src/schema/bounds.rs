@@ -130,7 +130,7 @@ impl<'a> Graph<'a> {
         &self.reached
     }
 
-    /// Whether a name has more than [`MAX_PLACES`](MAX_PLACES) places.
+    /// Whether a name has more than [`MAX_PLACES`] places.
     pub(crate) fn crowded(&self) -> bool {
         self.crowded
     }
@@ -304,7 +304,7 @@ impl Graph<'_> {
         let (mut visits, mut nesting) = (vec![0; count], vec![0; count]);
         for &at in &order {
             self.visit_here(at, &mut visits);
-            let deepest = self.most(at, &nesting);
+            let deepest = self.max_here(at, &nesting);
             set(&mut nesting, at, deepest + 1 + self.leaving(at));
         }
         cost.visits.push(get(&visits, 0));
@@ -319,7 +319,7 @@ impl Graph<'_> {
                 let all = self.all(at, &below).saturating_add(child);
                 set(&mut below, at, all);
                 let open = sub.children().map(|c| get(&open_above, c)).max().unwrap_or(0);
-                let deepest = open.max(self.most(at, &open_below));
+                let deepest = open.max(self.max_here(at, &open_below));
                 let leaving = self.leaving(at);
                 set(
                     &mut open_below,
@@ -375,11 +375,12 @@ impl Graph<'_> {
         self.here(at).iter().fold(0, |sum, &next| sum.saturating_add(get(of, next)))
     }
 
-    fn most(&self, at: usize, of: &[u64]) -> u64 {
+    fn max_here(&self, at: usize, of: &[u64]) -> u64 {
         self.here(at).iter().map(|&next| get(of, next)).max().unwrap_or(0)
     }
 
-    /// A simple cycle is cut where it closes. `None` for a branching cycle: its number of paths has no useful bound.
+    /// Topological order of the subschemas. A simple cycle is cut where it closes. `None` for a branching cycle, whose
+    /// number of paths has no useful bound.
     fn order(&self) -> Option<Order> {
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {

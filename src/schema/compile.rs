@@ -46,7 +46,7 @@ pub struct Schema {
     /// Whether references are cyclic on one value; boon decides their meaning.
     pub(super) circular: bool,
     pub(super) names: NameCost,
-    /// Steps per byte of text of the slowest pattern; `None` if all are fast.
+    /// Steps per byte of text of the slowest pattern; 0 if all are fast.
     pub(super) steps_per_byte: u64,
     /// Required members of its objects.
     pub(super) required: RequiredMembers,
@@ -57,7 +57,7 @@ pub struct Schema {
 
 /// boon's form of the schema.
 enum Boon {
-    /// None: boon refuses a pattern.
+    /// No form: boon refuses a pattern, or would take too long to compile.
     Refuses,
     Ready(Arbiter),
     /// Compiled lazily from this text, which is known to compile.
@@ -173,7 +173,7 @@ pub fn compile_with(
         }
     };
     let hash = SchemaHash::of(raw, settings);
-    // The meaning of a cyclic reference, and of a reference to another document, is that of the engines.
+    // The meaning of a cyclic reference, and of a reference to another document, is left to the engines.
     let has_accept =
         settings.engine == Engine::Tape && !graph.is_circular() && remotes.0.is_empty();
     let (accept, gaps) = if has_accept {
@@ -440,23 +440,23 @@ mod tests {
             ),
             (
                 r##"{"$ref":"#/$defs/absent"}"##,
-                "the reference to '#/$defs/absent' leads to nothing in the schema",
+                "the reference to '#/$defs/absent' does not resolve within the schema",
             ),
             (
                 r##"{"$ref":"#absent"}"##,
-                "the reference to '#absent' leads to nothing in the schema",
+                "the reference to '#absent' does not resolve within the schema",
             ),
             (
                 r#"{"$id":"https://json-schema.org/draft/2020-12/meta/core"}"#,
-                "the schema gives itself the name 'https://json-schema.org/draft/2020-12/meta/core' of a meta-schema",
+                "the schema claims the name 'https://json-schema.org/draft/2020-12/meta/core' of a meta-schema",
             ),
             (
                 r#"{"items":{"$schema":"http://json-schema.org/draft-04/schema#"}}"#,
-                "the dialect 'http://json-schema.org/draft-04/schema#' within the schema identifies resources otherwise than the schema's own, and is not supported there",
+                "the dialect 'http://json-schema.org/draft-04/schema#' within the schema identifies resources by another keyword than the schema's own, and is not supported there",
             ),
             (
                 r##"{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}"##,
-                "evaluating one value could take endlessly many steps (limit 10000): nested alternatives multiply the work",
+                "evaluating one value could take unlimited steps (limit 10000): nested alternatives multiply the work",
             ),
             (
                 &nested,

@@ -101,7 +101,7 @@ fn collect(schema: &Value, names: &mut FoldedNames) {
     });
 }
 
-/// Whether `is` holds of some object within the value.
+/// Whether `is` holds for some object within the value.
 fn any_object(value: &Value, is: &mut impl FnMut(&Map<String, Value>) -> bool) -> bool {
     match value {
         Value::Object(members) => {
@@ -205,7 +205,7 @@ impl<'s> Search<'s> {
         self.within(name, |search| search.value(value, &schemas))
     }
 
-    /// The declared name of which `name`, which is no property, is a variant.
+    /// The declared name of which `name`, which is not a property, is a variant.
     fn variant(
         &mut self,
         name: &str,
@@ -232,7 +232,7 @@ impl<'s> Search<'s> {
         Ok(variant.or(is_unresolved.then_some(other)))
     }
 
-    /// Visits the value of `name`.
+    /// Runs `look` with `name` appended to the place.
     fn within<T>(&mut self, name: &str, look: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.place.len();
         self.place.push('/');
@@ -265,7 +265,7 @@ impl<'s> Search<'s> {
         Ok(all)
     }
 
-    /// Target of a reference by place; `None` of any other.
+    /// Target of a reference that is a JSON pointer; `None` for any other.
     fn resolved(&self, reference: &Value) -> Option<&'s Value> {
         let pointer = reference.as_str()?.strip_prefix('#')?;
         let pointer = percent_decode_str(pointer).decode_utf8().ok()?;
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_ends_no_comparison_without_a_refusal() {
+    fn padding_cannot_end_a_comparison_without_a_refusal() {
         let schema = r#"{"properties":{"a":{"items":{}},"o":{"properties":{"cmd":{}}}}}"#;
         let padded = |element: &str, twin: &str| {
             let elements = vec![element; MAX_STEPS + 1].join(",");

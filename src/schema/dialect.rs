@@ -116,7 +116,7 @@ pub(super) fn same_draft(draft: Draft) -> jsonschema::Draft {
 }
 
 fn ask(draft: Draft, name: &'static str, value: &Value) -> Result<(), Box<dyn Error>> {
-    // Of the tape, whose representation the crate is compiled for anyway.
+    // Validators of the tape representation, which the crate is compiled for anyway.
     static VALIDATORS: LazyLock<HashMap<(Draft, &str), Validator<TapeJson>>> =
         LazyLock::new(|| {
             let all = DRAFTS.into_iter().flat_map(|draft| {
@@ -131,7 +131,7 @@ fn ask(draft: Draft, name: &'static str, value: &Value) -> Result<(), Box<dyn Er
             });
             all.collect()
         });
-    // No format is about other values.
+    // Formats apply to strings only.
     let (Some(validator), Value::String(text)) = (VALIDATORS.get(&(draft, name)), value) else {
         return Ok(());
     };

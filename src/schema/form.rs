@@ -1,6 +1,6 @@
 //! Normalized form of a schema for both engines.
 //!
-//! Knows where a schema has subschemas, maps of them, and values that only look like schemas. Drops unreachable parts, so that they
+//! Defines where a schema has subschemas, maps of them, and values that only look like schemas. Drops unreachable parts, so that they
 //! cannot make a schema unusable, and writes references as URIs. The meaning of the schema, and the schema that agents see, are
 //! unchanged.
 //!
@@ -61,7 +61,7 @@ pub const SUBSCHEMA_KEYWORDS: [&str; 16] = [
     "contentSchema",
 ];
 
-/// Kind of the members of an object that is not a subschema itself.
+/// Keywords that are kept in an object that is not a subschema but contains one: identity, dialect and reference.
 const IDENTITY: [&str; 7] =
     ["$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$ref"];
 
@@ -115,7 +115,7 @@ impl ReachedSchema {
 
 struct Keep<'a> {
     reached: &'a HashSet<*const Value>,
-    /// The value, if it or a part of it is reached.
+    /// Values that are reached or contain a reached value.
     leading: HashSet<*const Value>,
     id: &'a str,
     dialects: Vec<String>,
@@ -147,7 +147,7 @@ impl Keep<'_> {
         self.leading.contains(&std::ptr::from_ref(value))
     }
 
-    /// A value that is a subschema or contains one.
+    /// Reduces a value that is a subschema or contains one.
     fn value(&mut self, value: &Value) -> Value {
         match value {
             Value::Object(members) if self.reached.contains(&std::ptr::from_ref(value)) => {
@@ -237,8 +237,9 @@ const BESIDE_REFERENCE: [&str; 10] = [
     "contentMediaType",
 ];
 
-/// Removes from a schema what boon refuses or misreads: unsupported patterns, the one format that it does not let be redefined, and a
-/// keyword of another dialect. Values that only look like keywords are unchanged. The nesting of schemas bounds the recursion.
+/// Removes from a schema the parts that boon refuses or misreads: unsupported patterns, the one format that cannot be
+/// redefined, and a keyword of another dialect. Values that only look like keywords are unchanged. The nesting of
+/// schemas bounds the recursion.
 pub(super) fn prepare(schema: &mut Value, draft: Draft, beyond_boon: &HashSet<&str>) {
     let members = match schema {
         Value::Object(members) => members,

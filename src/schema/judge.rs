@@ -60,7 +60,7 @@ impl JudgeScratch {
         Self::default()
     }
 
-    /// The part that other readers of small documents share.
+    /// Tape scratch memory, shared with other readers of small documents.
     pub fn tape(&mut self) -> &mut tape::Scratch {
         &mut self.tape
     }
@@ -73,7 +73,7 @@ pub enum Verdict {
     Violates(Violation),
 }
 
-/// Verdict, and what is to be counted.
+/// Verdict, and whether the engines disagreed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgment {
     /// Whether the document may pass.
@@ -133,8 +133,8 @@ impl Schema {
         })
     }
 
-    /// The same on a worker thread: `None` after a millisecond or two if it would take longer; [`judge`](Self::judge) then decides. For small
-    /// documents, since parsing counts as well.
+    /// [`judge`](Self::judge) on a worker thread: `None` after a millisecond or two if it would take longer; `judge`
+    /// then decides. For small documents, since parsing counts as well.
     pub fn judge_quickly(
         &self,
         document: &[Bytes],
@@ -228,7 +228,7 @@ impl Schema {
         }
     }
 
-    /// Violation in the tape engine's words.
+    /// Violation as reported by the tape engine.
     fn words(&self, view: MeteredDocument<'_>) -> Violation {
         use jsonschema::error::ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
         match self.tape.validate(view.root()) {

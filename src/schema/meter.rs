@@ -43,12 +43,12 @@ impl NameCost {
     const STEPS_PER_VISIT: u64 = 4;
 
     /// Upper bound of visits and of steps per byte: more than any evaluation may take, and small enough that no name overflows the sum.
-    const MOST: u64 = 1 << 31;
+    const MAX: u64 = 1 << 31;
 
     pub(crate) fn new(visits: u64, steps_per_byte: u64, backtrack: bool) -> Self {
         Self {
-            visits: visits.min(Self::MOST),
-            steps_per_byte: steps_per_byte.min(Self::MOST),
+            visits: visits.min(Self::MAX),
+            steps_per_byte: steps_per_byte.min(Self::MAX),
             backtrack,
         }
     }

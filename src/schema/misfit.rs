@@ -63,7 +63,6 @@ pub struct Misfits {
 }
 
 impl Misfits {
-    /// Whether there is no misfit.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -90,7 +89,7 @@ impl Misfits {
         found
     }
 
-    /// Misfits in the tape engine's one error; `null_at` tells whether the document has a null at a place.
+    /// Misfits in the tape engine's one error; `null_at` returns whether the document has a null at a place.
     pub(super) fn of_tape(
         error: &jsonschema::ValidationError<'_>,
         required: &RequiredMembers,
@@ -310,7 +309,7 @@ mod tests {
         found.listed.iter().map(|misfit| format!("{} {}", misfit.place, word(misfit))).collect()
     }
 
-    /// The same with a pattern that boon refuses, so that only the tape engine is used.
+    /// [`misfits`] with a pattern that boon refuses, so that only the tape engine is used.
     fn misfits_by_tape(schema: &str, document: &str) -> Vec<String> {
         let rest = schema.strip_prefix('{').unwrap();
         let schema = format!(r#"{{"allOf":[{{"pattern":"^(?!never)"}}],{rest}"#);

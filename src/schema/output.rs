@@ -143,12 +143,12 @@ impl Failure {
 
     /// Failed evaluation; an answer that was not evaluated does not count as valid.
     pub fn unjudged() -> Self {
-        Self::plain("the validator failed, so nothing is known of the answer".into(), None)
+        Self::plain("the validator failed, so the answer was not validated".into(), None)
     }
 
     /// The call ended before its evaluation, and no task is left to finish it.
     pub fn given_up() -> Self {
-        Self::plain("the call ended before its answer was judged".into(), None)
+        Self::plain("the call ended before its answer was validated".into(), None)
     }
 
     /// No `structuredContent`, though the tool declares an output schema.

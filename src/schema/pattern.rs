@@ -24,7 +24,7 @@ use super::tape_json::{TapeJson, TapeNode};
 /// Maximum compiled size of a regular expression, in bytes.
 pub(super) const PROGRAM_MAX: usize = 1 << 20;
 
-/// Number of visits to a name in the start-up time of the backtracking engine.
+/// Start-up time of the backtracking engine, in visits to a name.
 const VISITS_TO_START: u64 = 6;
 
 /// Maximum size in bytes of the DFA of a fast pattern, and of its construction. The engine's cache is a few times as large, so that it
@@ -37,7 +37,7 @@ const WALKED_MAX: usize = 16 << 10;
 /// Number of NFA states simulated per step.
 const STATES_PER_STEP: u64 = 2;
 
-/// Worst-case steps per byte of text of a linear `pattern`; `None` if it is fast.
+/// Worst-case steps per byte of text of a linear `pattern`; 0 if it is fast.
 pub(super) fn steps_per_byte(pattern: &str) -> u64 {
     let Ok(translated) = jsonschema_regex::to_rust_regex(pattern) else { return 0 };
     let Some(nfa) = states(&translated) else { return PROGRAM_MAX as u64 };
@@ -133,7 +133,8 @@ impl PatternCache {
         &self,
         value: &'a Value,
     ) -> Result<Box<dyn for<'i> Keyword<'i, TapeJson>>, ValidationError<'a>> {
-        let text = value.as_str().ok_or_else(|| ValidationError::custom("pattern is no string"))?;
+        let text =
+            value.as_str().ok_or_else(|| ValidationError::custom("pattern is not a string"))?;
         Ok(Box::new(self.get(text)?))
     }
 

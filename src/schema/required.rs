@@ -44,7 +44,7 @@ impl RequiredMembers {
     }
 }
 
-/// Schema whose part validates the same value.
+/// Pointer of the outermost schema that applies to the same value.
 fn of_value(mut at: &str) -> &str {
     while let Some((list, _)) = at.rsplit_once('/').filter(|(_, place)| is_index(place))
         && let Some((schema, _)) = list.rsplit_once('/').filter(|(_, of)| SAME_VALUE.contains(of))

@@ -37,11 +37,11 @@ pub enum Unusable {
     TooManyTargets { limit: usize },
     /// More than [`Bounds::compiled`](super::bounds::Bounds::compiled).
     #[error(
-        "the schema has more than {limit} subschemas, counted for each way through its resources"
+        "the schema has more than {limit} subschemas, counted once per path through its resources"
     )]
     Ways { limit: u64 },
-    /// A name that stands in more than [`MAX_PLACES`](super::bounds::MAX_PLACES) places, or could.
-    #[error("a name stands in more than {limit} places of the schema")]
+    /// A name that occurs in more than [`MAX_PLACES`](super::bounds::MAX_PLACES) places, or could.
+    #[error("a name occurs in more than {limit} places of the schema")]
     Names { limit: usize },
     /// A regular expression longer than
     /// [`Bounds::pattern_bytes`](super::bounds::Bounds::pattern_bytes).
@@ -69,7 +69,7 @@ pub enum Unusable {
         limit: usize,
     },
     /// More than [`Bounds::expansion`](super::bounds::Bounds::expansion).
-    #[error("evaluating one value could take {} steps (limit {limit}): nested alternatives multiply the work", or_endlessly(*visits))]
+    #[error("evaluating one value could take {} steps (limit {limit}): nested alternatives multiply the work", or_unlimited(*visits))]
     Expansion {
         /// Maximum number of visits; `u64::MAX` if unbounded.
         visits: u64,
@@ -92,17 +92,17 @@ pub enum Unusable {
     Dialect(String),
     /// Nested `$schema` of a dialect that identifies resources by another keyword.
     #[error(
-        "the dialect '{0}' within the schema identifies resources otherwise than the schema's own, and is not supported there"
+        "the dialect '{0}' within the schema identifies resources by another keyword than the schema's own, and is not supported there"
     )]
     MixedDialects(String),
     /// Reference out of the schema.
     #[error("the reference to '{0}' leaves the schema and is not fetched")]
     RemoteReference(String),
     /// Reference to a missing place of the schema.
-    #[error("the reference to '{0}' leads to nothing in the schema")]
+    #[error("the reference to '{0}' does not resolve within the schema")]
     DanglingReference(String),
     /// Name on the meta-schemas' host, which no schema may claim.
-    #[error("the schema gives itself the name '{0}' of a meta-schema")]
+    #[error("the schema claims the name '{0}' of a meta-schema")]
     Claimed(String),
     /// Compilation takes too long.
     #[error("the schema takes longer than {limit} seconds to compile")]
@@ -115,8 +115,8 @@ pub enum Unusable {
     Invalid(String),
 }
 
-fn or_endlessly(visits: u64) -> String {
-    if visits == u64::MAX { "endlessly many".to_owned() } else { visits.to_string() }
+fn or_unlimited(visits: u64) -> String {
+    if visits == u64::MAX { "unlimited".to_owned() } else { visits.to_string() }
 }
 
 /// Engine's error as one line of at most [`EXPLANATION_MAX`] bytes.

@@ -1,6 +1,6 @@
 //! Descriptions of a violation: detailed for the record, restricted for the agent.
 //!
-//! The agent learns (`requirements.md`, *verdicts*) the keyword, its place in the schema, types and limits, and nothing from the document:
+//! The agent receives (`requirements.md`, *verdicts*) the keyword, its place in the schema, types and limits, and nothing from the document:
 //! its content may be an attack and must not reach the agent through the error.
 
 use std::fmt::{self, Display, Write};
@@ -121,7 +121,7 @@ impl Violation {
     pub(super) fn of_steps() -> Self {
         Self::of_guard(
             ViolationReason::Steps,
-            "judging the document takes more steps than are allowed",
+            "validating the document takes more steps than allowed",
         )
     }
 
@@ -207,7 +207,8 @@ impl Violation {
         }
     }
 
-    /// Violation in the tape engine's words, where only it is used. Without values: its errors are created without them.
+    /// Violation as reported by the tape engine, where only it is used. Without values: its errors are created without
+    /// them.
     pub(super) fn of_tape(
         error: &jsonschema::ValidationError<'_>,
         required: &RequiredMembers,

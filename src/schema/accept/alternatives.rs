@@ -26,7 +26,7 @@ const MAX_ONE_OF: usize = 32;
 #[derive(Default)]
 pub(super) struct Alternatives<'a> {
     pub(super) found: Vec<Vec<&'a Keywords>>,
-    /// Keywords because of which an alternative is missing.
+    /// Keywords that caused an alternative to be missing.
     pub(super) gaps: Vec<&'static str>,
     /// Number of steps taken.
     pub(super) steps: usize,
@@ -136,7 +136,7 @@ impl<'a> SchemaSource<'a> {
         Some(certain)
     }
 
-    /// `if`: with `then`; or with both `then` and `else`, whatever the condition.
+    /// Alternatives of `if`: with `then`; or with both `then` and `else`, whatever the condition.
     fn condition(self, keywords: &'a Keywords) -> Option<Vec<Vec<&'a Value>>> {
         let condition = keywords.get("if")?;
         let then = keywords.get("then");
@@ -207,7 +207,7 @@ impl<'a> SchemaSource<'a> {
         Some(parts)
     }
 
-    /// JSON types that a value may have.
+    /// JSON types that a value may have, as a bit mask.
     fn kinds(self, parts: &[&Keywords]) -> u8 {
         let of_type = |name: &Value| match name.as_str() {
             Some("null") => NULL,

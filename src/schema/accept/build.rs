@@ -1,6 +1,7 @@
 //! Compilation of a normalized schema for the accept-only evaluator.
 //!
-//! A keyword without a rule drops the rules of the JSON types that it is about, so that the evaluator is never certain of such values.
+//! A keyword without a rule drops the rules of the JSON types that it applies to, so that the evaluator is never
+//! certain of such values.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -196,7 +197,7 @@ impl<'a> Graph<'a> {
         node
     }
 
-    /// Rules of all keywords but those of members. `None` if a keyword about every type has no rule.
+    /// Rules of all keywords but those of members. `None` if a keyword that applies to every type has no rule.
     fn shape(&mut self, parts: &[&'a Keywords]) -> Option<Shape<'a>> {
         let mut shape = Shape {
             null: true,
@@ -359,7 +360,7 @@ impl<'a> MemberSchemas<'a> {
 }
 
 impl<'a> Shape<'a> {
-    /// Reads a keyword of `part`; false if it is about every type and has no rule.
+    /// Reads a keyword of `part`; false if it applies to every type and has no rule.
     fn read(
         &mut self,
         keyword: &str,
@@ -519,7 +520,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Drops the rule for the type that `keyword` is about.
+    /// Drops the rule for the type that `keyword` applies to.
     fn drop_type(&mut self, keyword: &str) {
         match keyword {
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" => {

@@ -1,4 +1,4 @@
-//! Numbers for the accept-only evaluator: reading one, and the conditions on it.
+//! Numbers for the accept-only evaluator: parser, and conditions on the value.
 
 /// Magnitude from which doubles do not represent every integer.
 pub(super) const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -6,7 +6,7 @@ pub(super) const EXACT: f64 = 9_007_199_254_740_992.0;
 /// Maximum number of digits whose value fits an integer.
 pub(super) const MAX_VALUE_DIGITS: usize = 18;
 
-/// Maximum number of digits before and behind the point. No such number with an exponent of two digits overflows a double.
+/// Maximum number of digits before and after the point. No such number with an exponent of two digits overflows a double.
 const MAX_DIGITS: usize = 40;
 
 /// Relative distance to a limit within which a rounded number is not compared.
@@ -59,7 +59,7 @@ impl WrittenNumber {
         accepted(rules, |rule| !rule.compared || rule.compares(written())).then_some(rest)
     }
 
-    /// The same from the point or the exponent, after the given digits.
+    /// [`check`](Self::check), continued at the point or the exponent, after the given digits.
     #[inline(never)]
     fn check_fraction<'t>(
         rules: &[NumberRule],
@@ -127,7 +127,7 @@ fn read_digits(text: &[u8]) -> (u64, usize) {
         if found == 0 {
             return (value, count);
         }
-        // Leading zeros instead of the bytes behind the digits.
+        // Replaces the bytes after the digits by leading zeros.
         let part = eight_digits(digits << (8 * (8 - found)));
         value = value.wrapping_mul(scale(found)).wrapping_add(part);
         count += found;
@@ -269,7 +269,7 @@ pub(super) fn accepted<R>(rules: &[R], accepts: impl Fn(&R) -> bool) -> bool {
 mod tests {
     use super::*;
 
-    /// Rest of `text` behind its number if that is certainly between the limits.
+    /// Rest of `text` after its number, if that is certainly between the limits.
     fn between(at_least: f64, at_most: f64, text: &str) -> Option<&[u8]> {
         let rule = NumberRule { compared: true, at_least, at_most, ..NumberRule::default() };
         WrittenNumber::check(&[rule], text.as_bytes())

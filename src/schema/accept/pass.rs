@@ -121,7 +121,7 @@ impl<'p> AcceptPass<'p> {
         }
     }
 
-    /// The same for a string with its first backslash at `at`.
+    /// [`text`](Self::text) for a string with its first backslash at `at`.
     fn escaped_text<'t>(
         &mut self,
         node: &AcceptNode,
@@ -207,7 +207,7 @@ impl<'p> AcceptPass<'p> {
         }
     }
 
-    /// Reads the name after an opening quote. Returns the node of its value and the text behind the closing quote; `None` for a duplicate
+    /// Reads the name after an opening quote. Returns the node of its value and the text after the closing quote; `None` for a duplicate
     /// and for a name with an escape.
     #[inline(always)]
     fn name<'t>(
@@ -226,7 +226,7 @@ impl<'p> AcceptPass<'p> {
         Some((member.node, rest.get(1..)?))
     }
 
-    /// The same for a name that was not predicted.
+    /// [`name`](Self::name) for a name that was not predicted.
     #[inline(never)]
     fn other_name<'t>(
         &mut self,
@@ -276,7 +276,7 @@ impl<'p> AcceptPass<'p> {
         self.conforms(rule, name)
     }
 
-    /// Whether `name` conforms to `propertyNames`.
+    /// Checks `name` against `propertyNames`.
     #[inline(always)]
     fn conforms(&self, rule: &ObjectRule, name: &[u8]) -> Option<()> {
         let Some(node) = rule.named else { return Some(()) };
@@ -305,7 +305,7 @@ fn item_hash(item: &[u8]) -> Option<u64> {
     one_spelling.then(|| xxh3_64(item))
 }
 
-/// Text behind leading white space.
+/// Text after leading white space.
 #[inline(always)]
 fn without_space(text: &[u8]) -> &[u8] {
     match text.first() {

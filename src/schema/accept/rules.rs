@@ -1,5 +1,5 @@
-//! Rules of the accept-only evaluator: for each node and JSON type the conditions under which a value is certainly valid, and the
-//! reading of strings for them.
+//! Rules of the accept-only evaluator: for each node and JSON type the conditions under which a value is certainly
+//! valid, and a reader of strings.
 
 use std::sync::Arc;
 
@@ -167,7 +167,7 @@ const FEW_VALUES: usize = 8;
 #[derive(Clone, Copy)]
 pub(super) struct WrittenText<'t> {
     pub(super) inner: &'t [u8],
-    /// Number of characters that its escapes take beyond those that they mean.
+    /// Number of characters by which its escapes are longer than the characters that they encode.
     surplus: usize,
 }
 
@@ -177,7 +177,7 @@ impl<'t> WrittenText<'t> {
         Self { inner, surplus: 0 }
     }
 
-    /// Reads the string whose opening quote is just before `text` and whose first backslash is at `at`. Returns it and the text behind its
+    /// Reads the string whose opening quote is just before `text` and whose first backslash is at `at`. Returns it and the text after its
     /// closing quote; `None` for a control character, an invalid escape or a lone surrogate.
     pub(super) fn read_escaped(text: &'t [u8], mut at: usize) -> Option<(Self, &'t [u8])> {
         let mut surplus = 0;

@@ -58,7 +58,7 @@ struct Names<'a> {
     recursive: Vec<Place<'a>>,
     /// Values (`const` and the like) that contain names without a meaning.
     values: HashSet<*const Value>,
-    /// Whether there is a name of the meta-schemas.
+    /// Name on the meta-schemas' host that the schema claims.
     claimed: Option<&'a str>,
     /// Whether a name has more than [`MAX_PLACES`] places, or a place more than [`MAX_BASES`] base URIs.
     crowded: Cell<bool>,
@@ -164,7 +164,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether `value` contains what would be a name in a schema.
+    /// Whether `value` contains a member that would be a name in a schema.
     fn names_something(&self, value: &Value) -> bool {
         match value {
             Value::Object(members) => members.iter().any(|(name, member)| {

@@ -60,21 +60,21 @@ mod tests {
     const SCOPE: &str = r#""cacheScope":"private""#;
 
     /// Forwarded bytes of a message that arrives in these pieces.
-    fn gone(treatment: Treatment, required: Required, pieces: &[&[u8]]) -> String {
+    fn forwarded(treatment: Treatment, required: Required, pieces: &[&[u8]]) -> String {
         let mut inspector = Inspector::new(treatment, &Policy::default(), 7, 1);
-        let mut gone = Splice::new();
+        let mut forwarded = Splice::new();
         for piece in pieces {
             let slice = inspector.feed(&Bytes::copy_from_slice(piece)).unwrap();
             if slice.is_empty() {
                 continue;
             }
             match inspector.ending(required) {
-                None => gone.push(slice),
-                Some(ending) => gone.push_ending(slice, ending),
+                None => forwarded.push(slice),
+                Some(ending) => forwarded.push_ending(slice, ending),
             }
         }
         assert!(matches!(inspector.end(), Ok(InspectedMessage::Answer(_))), "{pieces:?}");
-        String::from_utf8(gone.copy_to_bytes(gone.len()).to_vec()).unwrap()
+        String::from_utf8(forwarded.copy_to_bytes(forwarded.len()).to_vec()).unwrap()
     }
 
     /// Checks an answer with this body, its id first and last, in all treatments, split at every two places and into single bytes.
@@ -87,13 +87,20 @@ mod tests {
             let message = message.as_bytes();
             for treatment in [Treatment::Forward, Treatment::ForwardAndJudge, Treatment::Hold] {
                 let bytes: Vec<_> = message.chunks(1).collect();
-                assert_eq!(gone(treatment, required, &bytes), expected, "{treatment:?}, by bytes");
+                assert_eq!(
+                    forwarded(treatment, required, &bytes),
+                    expected,
+                    "{treatment:?}, by bytes"
+                );
                 for first in 0..=message.len() {
                     let (head, rest) = message.split_at(first);
                     for second in 0..=rest.len() {
                         let (middle, tail) = rest.split_at(second);
-                        let gone = gone(treatment, required, &[head, middle, tail]);
-                        assert_eq!(gone, expected, "{treatment:?}, cut at {first} and {second}");
+                        let forwarded = forwarded(treatment, required, &[head, middle, tail]);
+                        assert_eq!(
+                            forwarded, expected,
+                            "{treatment:?}, cut at {first} and {second}"
+                        );
                     }
                 }
             }

@@ -91,7 +91,7 @@ pub struct Inspector {
     wrapping: Wrapping,
 }
 
-/// Progress of wrapping a `structuredContent` that is no object.
+/// Progress of wrapping a `structuredContent` that is not an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrapping {
     /// Not begun.
@@ -101,7 +101,7 @@ enum Wrapping {
     Done,
 }
 
-/// Offsets within a slice of the answer's body at which a `structuredContent` that is no object begins and ends.
+/// Offsets within a slice of the answer's body at which a `structuredContent` that is not an object begins and ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BareContent {
     pub begin: Option<usize>,
@@ -204,7 +204,7 @@ impl Inspector {
             return Ok(InspectedMessage::Answer(member));
         }
         if self.body_bytes > 0 {
-            // No id: its body was taken for ours.
+            // No id: its body was forwarded as ours.
             return Err(AnswerFault::ForeignId);
         }
         self.restart();
@@ -226,7 +226,7 @@ impl Inspector {
         required.ending(self.scanner.envelope().closed?, |member| self.scanner.has(member))
     }
 
-    /// Place of a `structuredContent` that is no object within `slice`, the last one returned by [`feed`](Self::feed).
+    /// Place of a `structuredContent` that is not an object within `slice`, the last one returned by [`feed`](Self::feed).
     /// To be called for each slice.
     pub fn bare_content(&mut self, slice: &[u8]) -> BareContent {
         let mut found = BareContent::default();
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_a_body_too() {
+    fn error_is_an_answer_body() {
         check(Treatment::Hold, r#"{"error":{"code":-1},"id":7}"#, |message, seen| {
             answered(message, AnswerMember::Error);
             assert_eq!(seen.body, r#"{"code":-1}"#);
