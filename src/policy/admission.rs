@@ -81,7 +81,7 @@ pub fn forecast(request: &AdmissionRequest<'_>, settings: &Settings) -> Forecast
     }
 }
 
-/// Runs all checks but the limits again for a request whose slot has come: rules, scope, definition and approval may
+/// Runs all checks but the limits again for a request that has received its slot: rules, scope, definition and approval may
 /// have changed while it waited. `approved` is its approval, if it needed one. A denied request gives its slot back.
 pub fn admit_again(
     request: AdmissionRequest<'_>,
@@ -252,7 +252,6 @@ struct RulesVerdict {
     warning: Option<Warning>,
 }
 
-/// Evaluates the rules.
 fn check_rules(
     request: &AdmissionRequest<'_>,
     rules: &RuleSet,
@@ -288,7 +287,7 @@ fn rule_target(access: &Access) -> (RuleAction, RuleTarget<'_>) {
         | Access::Completion { server, of: Reference::Resource(uri) } => resource(server, uri),
         Access::Prompt { server, name }
         | Access::Completion { server, of: Reference::Prompt(name) } => prompt(server, name),
-        // Rules see it as a resource whose URI is the method: the rules about a server's resources apply.
+        // Rules treat it as a resource whose URI is the method: the rules about a server's resources apply.
         Access::Method { server, method } => resource(server, method),
         // The input is a part of the call. Its arguments are not known any more.
         Access::Task(task) => {

@@ -202,7 +202,7 @@ pub struct ApprovalAnswer {
     pub seen: Option<Box<str>>,
 }
 
-/// How a wait ended.
+/// Outcome of a wait for approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Approved {
@@ -283,7 +283,7 @@ pub enum AnswerError {
     #[error("Approval {id} is decided already: {decided}", id = decided.id)]
     Over { decided: Box<Decided> },
     /// The answer is for another call.
-    #[error("Approval {0} is for another call than the one that was looked at")]
+    #[error("Approval {0} is for another call than the one that was shown")]
     OtherCall(ApprovalId),
     /// The call has no session.
     #[error("Approval {0} is for a call outside of a session: it cannot count for the session")]
@@ -292,7 +292,7 @@ pub enum AnswerError {
     #[error("'for' must be {} hours at most", MAX_STANDING.as_secs() / 3600)]
     TooLong,
     /// Too many standing approvals.
-    #[error("{0} approvals stand already: approve this call once, or end one of them")]
+    #[error("{0} standing approvals exist already: approve this call once, or revoke one of them")]
     TooMany(usize),
 }
 

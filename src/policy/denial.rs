@@ -15,7 +15,7 @@ pub enum Denial {
     /// The tool is marked as doing more than the variant allows (FR-015..018, CAP-5).
     #[error(transparent)]
     Gate(#[from] Mismatch),
-    /// A read of a tool that nobody marks read-only, and `intent_declaration.unannotated` is `write` (FR-043).
+    /// A read of a tool that is not marked read-only, and `intent_declaration.unannotated` is `write` (FR-043).
     #[error("Tool '{0}' is not marked read-only, use call_tool_write")]
     Unannotated(ToolName),
     /// Not approved by a person (CAP-8).
@@ -55,7 +55,7 @@ pub struct ApprovalDenial {
     pub why: NotApproved,
 }
 
-/// Why there is no approval.
+/// Reason why there is no approval.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotApproved {
     #[error("approval was denied")]
@@ -173,7 +173,7 @@ pub enum LimitReached {
         limit: usize,
         /// Calls that may wait.
         queue: usize,
-        /// How long it waited without a slot; `None` if the queue was full.
+        /// Time waited without a slot; `None` if the queue was full.
         waited: Option<Duration>,
     },
     /// The server's circuit breaker is open.
@@ -247,7 +247,7 @@ impl Denial {
         }
     }
 
-    /// When it may be worth trying again, where that is known.
+    /// Time until a retry may succeed, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limit(limit) => limit.retry_after(),
@@ -281,7 +281,7 @@ pub enum Warning {
     /// The annotation forbids it, and `strict_server_validation` is off (FR-042).
     #[error("{0}; allowed, because strict_server_validation is false")]
     Mismatch(Mismatch),
-    /// The read variant on a tool that nobody marks read-only (FR-043).
+    /// The read variant on a tool that is not marked read-only (FR-043).
     #[error(
         "Tool '{0}' is not marked read-only and was called by call_tool_read, call_tool_write is recommended"
     )]
@@ -305,7 +305,7 @@ pub enum Warning {
 #[error("Tool '{tool}' is marked {} by {by}, use {}", needed.as_str(), needed.variant())]
 pub struct Mismatch {
     pub tool: ToolName,
-    /// Least variant that may call it.
+    /// Minimum variant that may call it.
     pub needed: Operation,
     pub by: StatedBy,
 }

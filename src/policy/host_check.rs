@@ -1,7 +1,7 @@
-//! `Host` and `Origin` checks before every endpoint, and the settings that let an HTTP request in.
+//! `Host` and `Origin` checks before every endpoint, and the settings that admit an HTTP request.
 //!
-//! Keeps foreign web pages (DNS rebinding, cross-site requests) away from a proxy on loopback. Independent of API
-//! keys, which are a second check and no substitute. Pure.
+//! Keeps foreign web pages (DNS rebinding, cross-site requests) away from a proxy on loopback. Independent of API keys,
+//! which are a second check and no substitute. Pure.
 
 use core::net::SocketAddr;
 use std::fmt;
@@ -116,7 +116,7 @@ impl HostCheck {
     /// the `Host` header.
     ///
     /// # Errors
-    /// The first thing that is wrong; [`HostRefused::status`] is the answer's status.
+    /// The first violation; [`HostRefused::status`] is the answer's status.
     pub fn check(
         &self,
         headers: &HeaderMap,
@@ -289,7 +289,7 @@ fn shown(value: &[u8]) -> String {
     String::from_utf8_lossy(cut).into_owned()
 }
 
-/// Settings that let an HTTP request in before its body is read. `Debug` does not show the key.
+/// Settings that admit an HTTP request before its body is read. `Debug` does not show the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpAuth {
     /// API key for `/api/v1` and `/events`; an empty one admits nothing.
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_its_host_once() {
+    fn missing_or_repeated_host_is_refused() {
         let two = [("host", "localhost"), ("host", "localhost")];
         assert_eq!(check(&default_guard(), &two), Err(HostRefused::Duplicate(HOST)));
         assert_eq!(check(&default_guard(), &[]), Err(HostRefused::NoHost));
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_lists_replace_the_loopback_names() {
+    fn configured_lists_replace_the_loopback_names() {
         let hosts = ["proxy.lan:8080".to_owned()];
         let origins = ["https://app.lan".to_owned(), "tool.lan".to_owned()];
         let guard = HostCheck::new(&hosts, &origins).unwrap();
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_entry_is_named() {
+    fn malformed_entry_is_named() {
         let bad = HostCheck::new(&["http://x/".to_owned()], &[]).unwrap_err();
         assert_eq!(
             bad.to_string(),

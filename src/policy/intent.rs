@@ -82,12 +82,11 @@ impl ArgumentError {
 }
 
 impl<'a> CallArguments<'a> {
-    /// Reads `raw`, one JSON object without duplicate keys. An `intent` beside it, as in the REST call, must agree
-    /// with one inside. A wrong intent is no error here: see [`Stated::check`].
+    /// Reads `raw`, one JSON object without duplicate keys. An `intent` beside it, as in the REST call, must agree with
+    /// one inside.
     ///
     /// # Errors
-    /// Whatever cannot be understood without a doubt, an unknown parameter included. A wrong
-    /// *intent* is no error here: see [`Stated::check`].
+    /// Anything ambiguous, and an unknown parameter. A wrong *intent* is not an error here: see [`Stated::check`].
     pub fn parse(
         raw: &'a Bytes,
         intent: Option<&'a str>,
@@ -124,8 +123,8 @@ impl<'a> CallArguments<'a> {
         Ok(Self { name, arguments, intent: Stated::parse(&stated) })
     }
 
-    /// Best guess at parameters that [`parse`](Self::parse) rejects: the arguments may stand under another key, or as
-    /// text. For suggestions only, never to be called. `None` if no tool is named.
+    /// Best guess at parameters that [`parse`](Self::parse) rejects: the arguments may be under another key, or encoded
+    /// as text. For suggestions only, never to be called. `None` if no tool is named.
     pub fn guess(raw: &'a Bytes) -> Option<Self> {
         let text = std::str::from_utf8(raw).ok()?;
         let (mut name, mut arguments) = (None, None);
@@ -349,7 +348,7 @@ impl<'a> Stated<'a> {
     /// Checks that the intent is well-formed and agrees with the variant.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first violation.
     pub fn check(
         &self,
         variant: Operation,
@@ -549,7 +548,7 @@ pub struct Settings {
     pub strict_server_validation: bool,
     /// Whether the operation type must be stated.
     pub operation_type: Requirement,
-    /// Treatment of reads of tools that nobody marks read-only.
+    /// Treatment of reads of tools that are not marked read-only.
     pub unannotated: Unannotated,
 }
 
@@ -594,7 +593,7 @@ mod operation_tests {
     use crate::tool::{Annotations, CapabilityOverride, Rules};
 
     #[test]
-    fn fr_023_call_with() {
+    fn fr_023_call_with_follows_the_effective_capability() {
         for (annotations, rules, variant) in [
             (r#"{"readOnlyHint":true}"#, "{}", "call_tool_read"),
             (r#"{"destructiveHint":true}"#, "{}", "call_tool_destructive"),
@@ -695,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intent_beside_the_arguments_must_agree_with_one_inside() {
+    fn intent_beside_the_arguments_must_agree_with_one_inside() {
         let outer = r#"{"operation_type":"read"}"#;
         let record = |inner: &str| {
             let raw = Bytes::copy_from_slice(inner.as_bytes());
@@ -780,7 +779,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_013_a_missing_operation_type() {
+    fn fr_013_missing_operation_type_is_refused_or_inferred() {
         for json in [r#"{}"#, r#"{"intent":null}"#, r#"{"intent_reason":null}"#] {
             let required = text(json, Operation::Read, &REQUIRED);
             assert_eq!(required, "intent parameter is required for call_tool_read", "{json}");

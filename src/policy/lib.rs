@@ -8,7 +8,7 @@
 //! Before a request is read, the API key and the names of hosts and origins are checked ([`HttpAuth`],
 //! [`host_check`]); tokens are in [`identity`].
 //!
-//! The operator's rules (Cedar) are in [`rules`]; what a principal sees in lists is decided by [`visible`].
+//! The operator's rules (Cedar) are in [`rules`]; [`visible`] decides what a principal sees in lists.
 //!
 //! [`limits`] come last: a permit holds the slots that its request occupies, and a request that finds none waits
 //! ([`Queued`]). After a wait, for a slot or a person, the request is checked again ([`admit_again`]).

@@ -204,8 +204,8 @@ pub enum StateFull {
     },
 }
 
-/// Holder of the most places in a full table, and their number: the one that gives way (max-min fairness). `holders` has one
-/// for each place; of equals, the first one counts.
+/// Holder of the most entries in a full table, and their number: the one to evict (max-min fairness). `holders` yields
+/// one item per entry; of equals, the first one counts.
 pub fn heaviest<H: Eq + Hash>(holders: impl Iterator<Item = H>) -> Option<(H, usize)> {
     let mut held: HashMap<H, (usize, Reverse<usize>)> = HashMap::new();
     for (at, holder) in holders.enumerate() {
@@ -283,7 +283,7 @@ impl StateAccounts {
         self.0.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many principals have an account.
+    /// Number of principals that have an account.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.0.accounts.lock().len()

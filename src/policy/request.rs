@@ -206,7 +206,7 @@ impl TaskAccess {
         }
     }
 
-    /// The same for the tool as it is now.
+    /// The same request for the current definition of the tool.
     #[must_use]
     pub fn of_tool(self, tool: Arc<Tool>) -> Self {
         Self { call: ToolAccess::direct(tool), ..self }

@@ -407,7 +407,7 @@ impl RuleSet {
                 now: std::time::SystemTime::UNIX_EPOCH,
             })
         };
-        // What a person may approve can be called.
+        // A request that a person may approve can be made.
         let refuses = |plan: &Plan| {
             let mut forbids = plan.fixed.forbids.iter();
             plan.fixed.error.is_some() || forbids.any(|rule| rule.approval == ApprovalDemand::None)
@@ -481,8 +481,8 @@ impl RuleSet {
     }
 }
 
-fn too_long(bytes: usize, most: usize) -> String {
-    format!("{bytes} bytes of rules, at most {most} are read")
+fn too_long(bytes: usize, max: usize) -> String {
+    format!("{bytes} bytes of rules, at most {max} are read")
 }
 
 /// Result of a condition.

@@ -21,7 +21,7 @@ const MIN_SECRET_CHARS: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// How long a call waits for an answer: more than zero, at most 24 hours.
+    /// Time that a call waits for an answer: more than zero, at most 24 hours.
     #[serde(deserialize_with = "timeout")]
     pub timeout: Duration,
     /// Whether the calling client is asked as well, if it declares elicitation. Default: unless it calls anonymously
@@ -143,7 +143,7 @@ mod tests {
     use crate::{AgentToken, JwtSubject, Scope};
 
     #[test]
-    fn the_section_is_read_within_its_bounds() {
+    fn section_is_parsed_within_its_bounds() {
         let read = |json: &str| serde_json::from_str::<Config>(json).map_err(|it| it.to_string());
         assert_eq!(read("{}"), Ok(Config::default()));
         let read_timeout = |text: &str| read(&format!(r#"{{"timeout":"{text}"}}"#));

@@ -32,15 +32,15 @@ use crate::{Approved, NotApproved, PendingApproval, Principal};
 /// Maximum number of decided approvals that are remembered, so that a second answer is rejected with the first.
 const MAX_DECIDED: usize = 512;
 
-/// Set of those who can answer.
+/// State of the queue, which decides whether a call can be answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum QueueState {
-    /// Only the calling client: the proxy does not listen.
+    /// Only the calling client can answer, because the proxy does not listen.
     #[default]
     Closed,
-    /// Anyone with the API key.
+    /// Anyone with the API key can answer.
     Open,
-    /// Nobody: the proxy is shutting down.
+    /// Nobody can answer, because the proxy is shutting down.
     Ended,
 }
 
@@ -64,7 +64,7 @@ struct State {
     openness: QueueState,
     /// By order of arrival.
     waiting: BTreeMap<u64, Entry>,
-    /// When each of them times out.
+    /// Deadlines of the waiting calls.
     deadlines: BTreeSet<(Instant, u64)>,
     by_id: HashMap<ApprovalId, u64>,
     of_one: HashMap<Box<str>, PrincipalUsage>,
@@ -224,9 +224,9 @@ impl ApprovalQueue {
         Ok(Admitted::Place(QueuePlace { number, id, until, deadline, answer }))
     }
 
-    /// Answers a waiting call and returns the decision. Denying an approval that was given for a while revokes it.
+    /// Answers a waiting call and returns the decision. Denying a standing approval revokes it.
     ///
-    /// [`AnswerError`]; nothing has changed.
+    /// On an [`AnswerError`], nothing has changed.
     pub fn answer(
         &self,
         id: &str,
@@ -335,7 +335,8 @@ impl ApprovalQueue {
         keys.find_map(|key| key.open_task(sealed, principal, now))
     }
 
-    /// A client retries a call: its response counts as an answer if it is the first. A decided call is consumed.
+    /// Resolves a client's retry of a call: its response counts as an answer if it is the first. A decided call is
+    /// consumed.
     pub(super) fn claim(
         &self,
         id: &ApprovalId,
@@ -602,9 +603,9 @@ impl State {
             ApprovalVerdict::Deny if answer.by.channel != AnswerChannel::Elicitation => {
                 let revoked = self.standing.end(id, now);
                 let unshared = || self.standing.unshared(id).filter(|_| in_fleet).cloned();
-                if let Some(leave) = revoked.clone().or_else(unshared) {
+                if let Some(approval) = revoked.clone().or_else(unshared) {
                     let outcome = Outcome::Denied { by: answer.by };
-                    let StandingApproval { of: id, access, .. } = leave;
+                    let StandingApproval { of: id, access, .. } = approval;
                     let decided = Decided { id, access, outcome, at: now.time };
                     return Ok(AnsweredApproval { decided, revoked });
                 }
@@ -663,7 +664,7 @@ impl ApprovalQueue {
 
     /// Revocation of that approval, if other nodes do not know of it yet.
     pub fn unshared_revocation(&self, id: &str) -> Option<SharedApprovalKey> {
-        self.state.lock().standing.unshared(id).map(|leave| leave.shared().key())
+        self.state.lock().standing.unshared(id).map(|approval| approval.shared().key())
     }
 
     /// Marks these revocations as known to all other nodes.
@@ -672,7 +673,7 @@ impl ApprovalQueue {
     }
 
     /// Adopts standing approvals of other nodes, except those that `is_revoked` reports as revoked. At most
-    /// [`MAX_SHARED_APPROVALS`](crate::approvals::MAX_SHARED_APPROVALS) stand in all; the earliest win. One whose
+    /// [`MAX_SHARED_APPROVALS`](crate::approvals::MAX_SHARED_APPROVALS) exist in total; the earliest win. One whose
     /// lifetime exceeds the maximum is skipped and logged once.
     pub fn adopt(
         &self,
@@ -720,11 +721,11 @@ impl QueueBounds {
 pub struct ApprovalEvent {
     pub id: ApprovalId,
     pub asked: Arc<AskedCall>,
-    /// When the wait times out.
+    /// Deadline of the wait.
     pub until: SystemTime,
-    /// When the event was made.
+    /// Time of the event.
     pub made: Instant,
-    /// How it ended; `None` while it waits.
+    /// Outcome; `None` while it waits.
     pub outcome: Option<Outcome>,
 }
 
@@ -734,7 +735,7 @@ pub struct WaitingView {
     pub id: ApprovalId,
     pub asked: Arc<AskedCall>,
     pub since: SystemTime,
-    /// When the time is up.
+    /// Deadline of the wait.
     pub until: SystemTime,
 }
 
@@ -809,7 +810,7 @@ impl WaitingApproval {
         &self.place.id
     }
 
-    /// When the wait times out.
+    /// Deadline of the wait.
     pub fn until(&self) -> SystemTime {
         self.place.until
     }

@@ -157,7 +157,7 @@ impl HeadKey {
         hasher.finalize().to_hex().to_string()
     }
 
-    /// `None` if another key made it.
+    /// Classifies a state; `None` if another key made it.
     fn read(&self, state: &str, principal: &Principal) -> Option<StateRead> {
         let (rest, is_held) = match state.strip_prefix(&*self.head) {
             Some(rest) => (rest, false),
@@ -192,7 +192,7 @@ const CLAIMED_WITHIN: Duration = Duration::from_secs(60);
 pub enum UserResponse {
     /// No response was presented.
     Missing,
-    /// The dialog was dismissed, which is no answer.
+    /// The dialog was dismissed, which is not an answer.
     Nothing,
     Verdict(ApprovalVerdict),
 }
@@ -242,7 +242,7 @@ pub(super) struct Unclaimed {
     pub(super) call: RepeatedCall,
     pub(super) outcome: Outcome,
     pub(super) members: Bytes,
-    /// When the approval would have timed out.
+    /// Deadline of the approval.
     pub(super) deadline: Instant,
 }
 
@@ -275,7 +275,7 @@ impl UnclaimedCalls {
         self.0.remove(at).map(|(_, unclaimed)| unclaimed).ok_or(NotApproved::Spent)
     }
 
-    /// The payload of the first request of one.
+    /// Payload of the first request of an unclaimed decision.
     pub(super) fn members(&self, id: &ApprovalId) -> Option<Bytes> {
         self.0.iter().find(|(_, it)| it.id == *id).map(|(_, unclaimed)| unclaimed.members.clone())
     }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_42_state_of_a_held_call_is_bound_to_its_principal_and_is_no_approvals() {
+    fn pro_42_state_of_a_held_call_is_bound_to_its_principal_and_differs_from_an_approvals() {
         let key = StateKey::fresh().unwrap();
         let id = "0123456789abcdef-node";
         let state = key.write_held(id, &Principal::Anonymous);

@@ -1,7 +1,7 @@
 //! Sealed request states: a server's `requestState` on its way through its client (MCP 2026-07-28 §Multi Round-Trip
 //! Requests).
 //!
-//! A server sees one client, the proxy, so it cannot tell apart the principals that share its credentials. The proxy
+//! A server sees one client, the proxy, so it cannot distinguish the principals that share its credentials. The proxy
 //! binds each state to principal, server, method, target and expiry by a keyed hash and opens it before anything is
 //! sent. The key belongs to [`StateKey`](super::request_state), which the nodes of a fleet share.
 //!
@@ -40,7 +40,7 @@ pub struct BoundRequest<'a> {
     pub access: &'a Access,
 }
 
-/// Why a request state is refused. The client's fault.
+/// Reason why a request state is refused. The client's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StateRefused {
     /// Altered, issued for another principal or request, or not by this proxy.
@@ -123,7 +123,7 @@ impl SealingKey {
         self.hash_of(&[&mark, server, method, target, expiry.as_bytes(), state.as_bytes()])
     }
 
-    /// Beginning of the sealed ids of tasks.
+    /// Prefix of the sealed ids of tasks.
     pub(super) fn task_head(&self) -> &str {
         &self.task_head
     }
@@ -139,7 +139,7 @@ impl SealingKey {
     }
 }
 
-/// The server's own name or URI of what is requested.
+/// Seconds since 1970; 0 for an earlier time.
 pub(super) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -2,7 +2,7 @@
 //!
 //! Servers see one client, the proxy, and two of them may choose the same id. So the id that a client gets names server,
 //! tool and the server's id, and is bound to principal and expiry by the keyed hash of a
-//! [request state](super::sealed_state). The proxy keeps nothing: all it has to know about a task is in the id.
+//! [request state](super::sealed_state). The proxy stores nothing: the id has all that it needs.
 //!
 //! `mcpproxy-task.KEY.EXPIRY.HASH.TASK`: as in a request state, with server, tool and id, each after its length, in
 //! base64url. An id that was not issued to the principal, was altered or has expired is `None`, without a reason: the

@@ -176,7 +176,7 @@ impl StandingApprovals {
     /// one that would exceed it is skipped. Returns the ids that are skipped for the first time.
     pub(super) fn adopt(
         &mut self,
-        leaves: impl IntoIterator<Item = SharedApproval>,
+        approvals: impl IntoIterator<Item = SharedApproval>,
         is_revoked: impl Fn(&SharedApprovalKey) -> bool,
         now: Now,
     ) -> Vec<Box<str>> {
@@ -186,7 +186,7 @@ impl StandingApprovals {
         unshared.sort();
         let past = SharedApprovalKey::at(now.time);
         self.too_long.retain(|key| *key > past);
-        for approval in leaves {
+        for approval in approvals {
             let key = approval.key();
             let is_known = self.standing.iter().any(|it| *it.of.as_str() == *approval.of);
             let is_over = is_revoked(&key) || unshared.binary_search(&key).is_ok();
@@ -231,8 +231,8 @@ impl StandingApprovals {
         self.standing.clone()
     }
 
-    /// Removes expired ones. If the wall clock says otherwise, it was set back or lags behind the granting node; such
-    /// an approval is revoked for the whole fleet, which would bring it back otherwise.
+    /// Removes expired ones. If the deadline of one lies ahead by the wall clock, that clock was set back or lags
+    /// behind the granting node. Such an approval is revoked for the whole fleet, which would bring it back otherwise.
     fn sweep(&mut self, now: Now) {
         let over = self.standing.extract_if(.., |approval| approval.ends <= now.instant);
         let turned_back: Vec<_> = over.filter(|approval| approval.given_until > now.time).collect();
@@ -263,9 +263,9 @@ pub struct SharedApproval {
     pub by: Answerer,
     /// Deadline by the clock of the node that gave it.
     pub until: SystemTime,
-    /// For how long it was given.
+    /// Lifetime it was given for.
     pub time: Duration,
-    /// When this node first received it, by its own clock, if remembered.
+    /// Time at which this node first received it, by its own clock, if remembered.
     pub received: Option<SystemTime>,
     /// Mark of the principal and the calls that it covers.
     pub subject: Box<str>,
@@ -321,8 +321,8 @@ impl SharedApproval {
     pub fn write(&self, node: &str) -> String {
         let Self { access, principal, session, by, subject, time, .. } = self.clone();
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let (door, came_to) = (by.channel.as_str(), by.node.unwrap_or_else(|| node.into()));
-        let node = Some(came_to);
+        let (door, receiver) = (by.channel.as_str(), by.node.unwrap_or_else(|| node.into()));
+        let node = Some(receiver);
         let by = by.principal;
         let written = Written { access, principal, session, by, door, node, subject, milliseconds };
         serde_json::to_string(&written).unwrap_or_default()

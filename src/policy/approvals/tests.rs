@@ -68,7 +68,7 @@ fn queue(bounds: QueueBounds) -> Arc<ApprovalQueue> {
 fn enter(queue: &Arc<ApprovalQueue>, asked: AskedCall) -> WaitingApproval {
     match WaitingApproval::enter(queue, asked, MINUTE, false).unwrap() {
         Entered::Waiting(waiting) => waiting,
-        Entered::Standing { of, .. } => panic!("an approval stands: {of}"),
+        Entered::Standing { of, .. } => panic!("a standing approval covers it: {of}"),
     }
 }
 
@@ -81,7 +81,7 @@ fn approves(extent: ApprovalExtent) -> ApprovalAnswer {
     answer_of(ApprovalVerdict::Approve(extent))
 }
 
-/// Nothing waits, nothing is counted, nothing stands.
+/// Whether nothing waits and no approval stands.
 fn is_empty(queue: &ApprovalQueue) -> bool {
     queue.count() == 0 && queue.waiting().is_empty() && queue.standing().is_empty()
 }
@@ -233,11 +233,11 @@ async fn cap_8_unpolled_call_cannot_be_approved_after_timeout() {
 
 #[tokio::test]
 async fn cap_8_shutdown_denies_all_and_closed_queue_admits_none() {
-    let deaf = Arc::new(ApprovalQueue::new(WIDE, None));
-    let refused = WaitingApproval::enter(&deaf, asked("{}", ""), MINUTE, false).unwrap_err();
+    let closed = Arc::new(ApprovalQueue::new(WIDE, None));
+    let refused = WaitingApproval::enter(&closed, asked("{}", ""), MINUTE, false).unwrap_err();
     assert_eq!(refused, NotApproved::Nobody);
     assert!(
-        WaitingApproval::enter(&deaf, asked("{}", ""), MINUTE, true).is_ok(),
+        WaitingApproval::enter(&closed, asked("{}", ""), MINUTE, true).is_ok(),
         "its client can answer"
     );
     let queue = queue(WIDE);
@@ -262,7 +262,7 @@ async fn cap_8_ten_thousand_waits_leave_nothing_behind() {
         let asked = asked(&format!("{{\"n\":{n}}}"), "");
         match WaitingApproval::enter(&queue, asked, 60 * MINUTE, false).unwrap() {
             Entered::Waiting(waiting) => waiting,
-            Entered::Standing { of, .. } => panic!("an approval stands: {of}"),
+            Entered::Standing { of, .. } => panic!("a standing approval covers it: {of}"),
         }
     };
     let mut all: Vec<WaitingApproval> = (0..MANY).map(enter).collect();
@@ -351,7 +351,7 @@ fn enter_repeated(
     let members = bytes::Bytes::from_static(members);
     match WaitingApproval::enter_repeated(queue, asked(arguments, ""), MINUTE, members).unwrap() {
         Entered::Waiting(waiting) => waiting,
-        Entered::Standing { of, .. } => panic!("an approval stands: {of}"),
+        Entered::Standing { of, .. } => panic!("a standing approval covers it: {of}"),
     }
 }
 
@@ -458,8 +458,8 @@ async fn adopted_approval_counts_until_revoked_on_any_node() {
     assert_eq!(standing, ["y"]);
 }
 
-/// A approval of another node, by number, which stands so long after `from`.
-fn leave_of_another(number: usize, until: SystemTime) -> SharedApproval {
+/// Standing approval of another node, with `number` in its id.
+fn approval_of_another(number: usize, until: SystemTime) -> SharedApproval {
     SharedApproval {
         of: format!("{number:016}-abc0123").into(),
         access: "s:t".into(),
@@ -479,7 +479,8 @@ fn clock_skew_does_not_extend_an_approval() {
     let (instant, time) = (Instant::now(), SystemTime::now());
     let at =
         |minutes: u32| Now { instant: instant + minutes * MINUTE, time: time + minutes * MINUTE };
-    let approval = SharedApproval { time: 60 * MINUTE, ..leave_of_another(1, time + 180 * MINUTE) };
+    let approval =
+        SharedApproval { time: 60 * MINUTE, ..approval_of_another(1, time + 180 * MINUTE) };
     standing.adopt([approval.clone()], |_| false, at(0));
     assert_eq!(standing.all(at(59))[0].until, at(60).time, "deadline by the local clock");
     assert_eq!(standing.all(at(60)).len(), 0);
@@ -498,7 +499,7 @@ fn clock_skew_does_not_extend_an_approval() {
 fn expired_approval_is_not_adopted_after_a_clock_step_back() {
     let mut standing = StandingApprovals::default();
     let (instant, time) = (Instant::now(), SystemTime::now());
-    let approval = leave_of_another(1, time + 60 * MINUTE);
+    let approval = approval_of_another(1, time + 60 * MINUTE);
     assert_eq!(standing.adopt([approval.clone()], |_| false, Now { instant, time }).len(), 0);
     // An hour later the clock, a day ahead before, is corrected: the approval would last a day longer.
     let now = Now { instant: instant + 60 * MINUTE, time: time - MAX_STANDING };
@@ -514,7 +515,7 @@ fn expired_approval_is_not_adopted_after_a_clock_step_back() {
 fn overlong_approval_is_ignored_and_logged_once() {
     let mut standing = StandingApprovals::default();
     let (instant, time) = (Instant::now(), SystemTime::now());
-    let approval = leave_of_another(1, time + 3 * MAX_STANDING);
+    let approval = approval_of_another(1, time + 3 * MAX_STANDING);
     for (hours, added) in [(0, 1), (1, 0), (30, 0), (60, 0), (71, 0)] {
         let later = Duration::from_secs(hours * 3600);
         let now = Now { instant: instant + later, time: time + later };
@@ -528,12 +529,12 @@ fn ignored_approvals_are_bounded_and_expire() {
     let mut standing = StandingApprovals::default();
     let now = Now { instant: Instant::now(), time: SystemTime::now() };
     let until = now.time + 3 * MAX_STANDING;
-    let flood = || (0..5000).map(|at| leave_of_another(at, until));
+    let flood = || (0..5000).map(|at| approval_of_another(at, until));
     assert_eq!(standing.adopt(flood(), |_| false, now).len(), MAX_SHARED_APPROVALS);
     assert_eq!(standing.adopt(flood(), |_| false, now).len(), 0);
     let later = 4 * MAX_STANDING;
     let now = Now { instant: now.instant + later, time: now.time + later };
-    let another = leave_of_another(1, now.time + 3 * MAX_STANDING);
+    let another = approval_of_another(1, now.time + 3 * MAX_STANDING);
     assert_eq!(standing.adopt([another], |_| false, now).len(), 1);
 }
 
@@ -542,7 +543,7 @@ fn oldest_unshared_revocation_is_dropped_at_the_limit() {
     let mut standing = StandingApprovals::default();
     let now = Now { instant: Instant::now(), time: SystemTime::now() };
     let until = now.time + MINUTE;
-    let ids: Vec<_> = (0..=MAX_ENDED).map(|at| leave_of_another(at, until)).collect();
+    let ids: Vec<_> = (0..=MAX_ENDED).map(|at| approval_of_another(at, until)).collect();
     standing.adopt(ids.iter().cloned(), |_| false, now);
     for approval in &ids {
         assert!(standing.end(&approval.of, now).is_some());
@@ -559,7 +560,7 @@ fn adopted_approvals_leave_room_for_local_ones() {
     let mut standing = StandingApprovals::default();
     let now = Now { instant: Instant::now(), time: SystemTime::now() };
     let until = now.time + MINUTE;
-    standing.adopt((0..300).map(|at| leave_of_another(at, until)), |_| false, now);
+    standing.adopt((0..300).map(|at| approval_of_another(at, until)), |_| false, now);
     let by = Answerer::here("admin", AnswerChannel::Api);
     for at in 0..MAX_STANDING_HERE {
         assert_eq!(standing.check_limits(now), Ok(()), "{at}");
@@ -569,7 +570,7 @@ fn adopted_approvals_leave_room_for_local_ones() {
     }
     assert_eq!(standing.check_limits(now), Err(MAX_STANDING_HERE));
     let mut full = StandingApprovals::default();
-    full.adopt((0..5000).map(|at| leave_of_another(at, until)), |_| false, now);
+    full.adopt((0..5000).map(|at| approval_of_another(at, until)), |_| false, now);
     assert_eq!(full.all(now).len(), MAX_SHARED_APPROVALS);
     assert_eq!(full.check_limits(now), Err(MAX_SHARED_APPROVALS));
 }

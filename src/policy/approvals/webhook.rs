@@ -24,7 +24,7 @@ pub const SIGNATURE: &str = "x-mcpproxy-signature";
 #[derive(Clone, Debug)]
 pub struct WebhookMessage {
     pub body: Bytes,
-    /// When it was made.
+    /// Time of creation.
     pub made: Instant,
 }
 

@@ -73,7 +73,7 @@ pub struct Identity {
     file: TokenFile,
     /// Stamp of the file in force. Locked while the file is read or written.
     seen: Mutex<Option<FileStamp>>,
-    /// Why the file on disk is not in force.
+    /// Reason why the file on disk is not in force.
     fault: ArcSwapOption<TokenFault>,
     keys_wanted: Notify,
     tokens_changed: Notify,
@@ -107,7 +107,7 @@ impl Identity {
 
     /// Loads the file if it changed; true if it did. Blocks.
     ///
-    /// [`TokenFileError`]; the tokens in force stay. Reported once per state of the file.
+    /// On a [`TokenFileError`], the tokens in force stay. An error is reported once per state of the file.
     pub fn reload_tokens(&self) -> Result<bool, TokenFileError> {
         let mut seen = self.seen.lock();
         let stamp = self.file.stamp();
@@ -171,7 +171,7 @@ impl Identity {
     /// Replaces the agent tokens by the result of `next`, on disk and then in force, under the file lock; `next` gets
     /// `None` if there is no file. True if they changed. Blocks.
     ///
-    /// [`TokenFileError`]; the tokens in force stay.
+    /// On a [`TokenFileError`], the tokens in force stay.
     pub fn reconcile(
         &self,
         next: impl FnOnce(Option<&[StoredToken]>) -> Vec<StoredToken>,

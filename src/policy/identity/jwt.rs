@@ -338,7 +338,7 @@ struct SetKey {
 pub enum BadKeySet {
     #[error("the key set is larger than {MAX_KEY_SET_BYTES} bytes")]
     TooLarge,
-    #[error("it is no key set (JWKS): {0}")]
+    #[error("it is not a key set (JWKS): {0}")]
     Malformed(String),
     #[error("the key set holds more than {MAX_KEYS} keys")]
     TooMany,
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_token_is_refused() {
+    fn forged_token_is_refused() {
         let (issuer, stranger) = (Issuer::new(), Issuer::new());
         let verifier = JwtVerifier::new(settings()).with_keys(issuer.keys());
         let wrong = "JWT: its signature is wrong";

@@ -220,11 +220,11 @@ pub fn read_stored(text: &[u8]) -> Result<Vec<StoredToken>, String> {
     }
     let mut names = HashSet::new();
     if let Some(twice) = tokens.iter().find(|token| !names.insert(&token.name)) {
-        return Err(format!("'{}' stands twice", twice.name));
+        return Err(format!("token '{}' occurs twice", twice.name));
     }
     let never = |token: &&StoredToken| token.expires.is_some_and(|seconds| seconds > MAX_EXPIRES);
     if let Some(token) = tokens.iter().find(never) {
-        return Err(format!("'{}' expires at no time that there is", token.name));
+        return Err(format!("token '{}' has an expiry out of range", token.name));
     }
     Ok(tokens)
 }
@@ -375,7 +375,7 @@ pub enum TokenChangeError {
     Exists(String),
     #[error("Token '{0}' not found")]
     Missing(String),
-    #[error("There are {MAX_TOKENS} tokens already, which is the most there can be")]
+    #[error("There are {MAX_TOKENS} tokens already, the maximum")]
     Full,
     #[error(transparent)]
     File(#[from] TokenFileError),
@@ -537,10 +537,10 @@ mod tests {
         assert!(matches!(file.load(), Err(TokenFileError::Open { mode: 0o640, .. })));
         fs::set_permissions(&file.file, fs::Permissions::from_mode(0o600)).unwrap();
         file.save(vec![token("a"), token("a")]).unwrap();
-        assert!(file.load().unwrap_err().to_string().contains("'a' stands twice"));
+        assert!(file.load().unwrap_err().to_string().contains("'a' occurs twice"));
         let late = StoredToken { expires: Some(u64::MAX), ..token("late") };
         file.save(vec![late]).unwrap();
-        assert!(file.load().unwrap_err().to_string().contains("'late' expires at no time"));
+        assert!(file.load().unwrap_err().to_string().contains("'late' has an expiry out of range"));
         for text in ["", "{}", r#"{"version":2,"tokens":[]}"#, r#"{"version":1,"tokens":[{}]}"#] {
             fs::write(&file.file, text).unwrap();
             assert!(matches!(file.load(), Err(TokenFileError::Broken { .. })), "{text}");

@@ -37,7 +37,7 @@ pub struct Breaker {
 enum State {
     /// Calls pass; number of consecutive failures.
     Closed { failed: u32 },
-    /// No call passes until then.
+    /// No call passes until `until`.
     Open { until: Instant, failed: u32 },
     /// One probe is under way.
     Probing { up: Instant, failed: u32 },
@@ -64,7 +64,8 @@ pub enum BreakerChange {
     Closed,
 }
 
-/// Permission to call a server with a breaker. Dropped without an outcome, it changes nothing.
+/// Permission to call a server with a breaker. Dropped without an outcome, it counts neither as an
+/// answer nor as a failure; the call after a dropped probe is the next probe.
 #[derive(Debug)]
 pub struct Pass {
     breaker: Arc<Breaker>,

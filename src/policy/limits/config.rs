@@ -82,7 +82,7 @@ pub struct Limit {
     /// Concurrent calls.
     #[serde(deserialize_with = "concurrent")]
     pub concurrent: Option<NonZeroUsize>,
-    /// Calls that may wait for one of those places.
+    /// Calls that may wait for a slot.
     #[serde(deserialize_with = "queue")]
     pub queue: Option<usize>,
     /// Calls per minute.
@@ -97,10 +97,10 @@ pub struct ServerConfig {
     /// Concurrent calls; alias `max_concurrent`.
     #[serde(deserialize_with = "concurrent")]
     pub concurrent: Option<NonZeroUsize>,
-    /// Calls that may wait for one of those places.
+    /// Calls that may wait for a slot.
     #[serde(deserialize_with = "queue")]
     pub queue: Option<usize>,
-    /// Calls in a minute.
+    /// Calls per minute.
     #[serde(deserialize_with = "rate")]
     pub rate_per_minute: Option<NonZeroU32>,
     /// Circuit breaker.

@@ -1,4 +1,4 @@
-//! Maps a call's raw JSON arguments to the values rules see; the mapping is defined in the parent module.
+//! Mapping of a call's raw JSON arguments to the values that rules read; defined in the parent module.
 //!
 //! One pass over the text: keys are compared at every depth, values are built only where a rule reads them. Recursion
 //! is bounded by [`MAX_NESTING`]; malformed JSON is an error.

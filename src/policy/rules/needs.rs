@@ -86,7 +86,7 @@ pub(super) struct RuleNeeds {
 /// Members of `context` that only calls have.
 const CALL_MEMBERS: [&str; 3] = ["args", "intent", "capability"];
 
-/// How a condition reads [`CALL_MEMBERS`].
+/// Reads of [`CALL_MEMBERS`] by a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CallMembers {
     /// One of them is read.
@@ -116,8 +116,8 @@ impl RuleNeeds {
             || self.now
     }
 
-    /// Whether the condition can be evaluated for calls only, because it reads what other requests lack without testing
-    /// for it.
+    /// Whether the condition can be evaluated for calls only, because it reads members that other requests lack,
+    /// without testing for them.
     pub(super) fn calls_only(&self) -> bool {
         self.call_members.read && !self.call_members.distinguished
     }
@@ -249,7 +249,7 @@ pub(super) type InputMembers = BTreeMap<Box<str>, InputMember>;
 /// Whether all tools that a rule may apply to are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completeness {
-    /// All are known: what none of them has does not exist.
+    /// All are known: a member that none of them has does not exist.
     All,
     /// Others may exist.
     Some,
@@ -261,7 +261,7 @@ pub(super) fn members(wanted: &Wanted, schemas: &[&Value], known: Completeness) 
     of_objects(wanted, &objects, known, 0)
 }
 
-/// `objects` are schemas paired with their root documents.
+/// Types of the read members, merged over `objects`: schemas, each with its root document.
 fn of_objects(
     wanted: &Wanted,
     objects: &[(&Value, &Value)],

@@ -32,7 +32,7 @@ pub enum RuleAction {
     Write,
     /// A call that deletes or changes permanently.
     Destructive,
-    /// Being listed or found.
+    /// Appearing in lists and search results.
     List,
     /// Reading, subscribing to or completing a resource.
     ReadResource,
@@ -342,7 +342,7 @@ impl Scope {
         self.fits_use(subject, action) && fits_target(&self.resource, target)
     }
 
-    /// Whether the rule applies to the subject and action, of some target.
+    /// Whether the rule applies to the subject and action, whatever the target.
     pub(super) fn fits_use(&self, subject: Subject<'_>, action: RuleAction) -> bool {
         if self.actions.as_ref().is_some_and(|actions| !actions.contains(&action)) {
             return false;

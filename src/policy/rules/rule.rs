@@ -49,7 +49,7 @@ pub(super) struct ParsedRule {
     plain: Option<Condition>,
     pub(super) needs: RuleNeeds,
     named: NamedTargets,
-    /// Whether it applies to calls only, because its condition reads what other requests lack.
+    /// Whether it applies to calls only, because its condition reads members that other requests lack.
     calls_only: bool,
     pub(super) policy: Policy,
     text: Box<str>,
@@ -146,8 +146,8 @@ impl ParsedRule {
         made_up.then(|| format!("{}:{}", self.name, self.column).into())
     }
 
-    /// Whether its condition is to be evaluated for a request, which `target` is of; fails if the target is another spelling
-    /// of one that it names.
+    /// Whether its condition is to be evaluated for a request for `target`. An error if the target is another spelling
+    /// of one that the rule names.
     pub(super) fn applies(
         &self,
         asked: &RuleRequest<'_>,
@@ -495,8 +495,8 @@ impl<'k> Checker<'k> {
         self.guessed(rule, wanted, &members, completeness)
     }
 
-    /// Problems whatever the types of unknown arguments are. If a tool is unknown, so are all its arguments, and no
-    /// problem is about them.
+    /// Problems that occur whatever the types of the unknown arguments are. If a tool is unknown, so are all its
+    /// arguments, and no problem is about them.
     fn guessed(
         &mut self,
         rule: &ParsedRule,
